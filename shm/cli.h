@@ -1,0 +1,54 @@
+/* cli.h: how every mt program meets its user: options from one table, one line on stderr, exit codes. Not public. */
+#ifndef MT_CLI_H
+#define MT_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "mt.h"
+
+enum mt_opt_type { OPT_FLAG, OPT_STR, OPT_U64, OPT_SIZE, OPT_DOUBLE, OPT_LIST };
+
+struct mt_opt {                 /* one line of a program's options table; ends with name NULL */
+	const char *name;           /* without the dashes */
+	enum mt_opt_type type;
+	void *value;                /* bool *, const char **, uint64_t * (U64, SIZE), double *, struct mt_strings * */
+	const char *arg;            /* what the help calls the argument, NULL for flags */
+	const char *help;           /* one line */
+	bool *seen;                 /* set when given; may be NULL */
+};
+struct mt_strings { const char *v[32]; int n; };
+
+struct mt_program {
+	const char *name;           /* "mt-store" */
+	const char *usage;          /* one or more lines, without "usage: " */
+	const char *about;          /* a paragraph */
+	const struct mt_opt *opts;
+};
+
+/* Parse argv in place: options may stand before or after operands; "--" ends options; --help and --version print on
+ * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64. */
+int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
+/* The RUN operand, or $MT_RUN when it is NULL; ends with 64 when there is neither. */
+const char *mt_cli_run(const char *operand);
+/* "program: message" on stderr, one line */
+void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* mt_say and exit(ex) */
+_Noreturn void mt_die(int ex, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* rc < 0: say mt_errmsg() and exit(-rc); else return rc */
+int mt_must(int rc);
+/* A bug: says file and line, aborts with 70 */
+#define MT_ASSERT(x) ((x) ? (void)0 : mt_bug(__FILE__, __LINE__, #x))
+_Noreturn void mt_bug(const char *file, int line, const char *what);
+/* 4096, 64K, 10G, 1.5T. 0 or -MT_EX_USAGE */
+int mt_parse_size(const char *s, uint64_t *out);
+
+/* Set by the first HUP, INT or TERM that was not ignored at exec: the signal's number. A second one kills as usual when
+ * twice_kills. Waits (mt_wait) return early. */
+extern volatile int mt_stopping;
+void mt_signals(bool twice_kills);
+/* Die of the signal that stopped us, so that the shell sees it */
+_Noreturn void mt_die_of_signal(int sig);
+double mt_now(void);            /* seconds, monotonic */
+int mt_cores(void);             /* usable cores: affinity and cgroup quota */
+
+#endif

@@ -1,0 +1,415 @@
+/* mt.h: the one public header of libmt: what mt's programs share, and what a stage of your own needs.
+ *
+ * A run has a name and three regions of shared memory (shm/README.md draws them byte by byte):
+ *   control  header, geometry, unit and tensor tables, stage slots, run record, transactions, journal
+ *   rings    messages and their payload blocks
+ *   store    the state itself: one contiguous tile a unit, cut into arrays w | lo | m | v | g
+ *
+ * Conventions. A function that can fail returns 0, or minus a sysexits code (-MT_EX_DATA, ...) and leaves one line for
+ * people in mt_errmsg(); the library prints nothing and never exits. Offsets in shared memory are bytes from the
+ * region's start. "element" is one parameter. Anything read from a ring or a txn is copied once, then checked.
+ */
+#ifndef MT_H
+#define MT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MT_VERSION "0.1.0"
+#define MT_ABI     1
+
+#ifdef __cplusplus
+#error "mt.h is C; talk to libmt from C++ through a C file"
+#endif
+
+/* ------------------------------------------------------------------------------------------------ exit codes */
+
+enum {                          /* sysexits.h where it has the meaning; contract for scripts */
+	MT_EX_USAGE = 64, MT_EX_DATA = 65, MT_EX_NOINPUT = 66, MT_EX_PEER = 69, MT_EX_BUG = 70, MT_EX_NOMEM = 71,
+	MT_EX_EXISTS = 73, MT_EX_IO = 74, MT_EX_BUSY = 75, MT_EX_ABI = 76, MT_EX_NOTYOURS = 77, MT_EX_CONFIG = 78,
+};
+
+/* ------------------------------------------------------------------------------------------------ limits */
+
+#define MT_RUN_NAME   32        /* characters of a run's name at most */
+#define MT_STREAMS    8         /* mt-streams on one store at most */
+#define MT_MICROS     4096      /* micro-batches a step at most */
+#define MT_LANES      64        /* optimizer lanes: fixed ranges of a unit's groups; threads take lanes */
+#define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
+#define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
+#define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
+#define MT_NO_TARGET  UINT32_MAX
+#define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
+
+/* ------------------------------------------------------------------------------------------------ errors */
+
+/* Set this thread's message and return -ex. The message is one line in lower case, no full stop, no program name. */
+int mt_fail(int ex, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Put "where: " in front of the message that stands, return rc unchanged: errors gain context on their way up. */
+int mt_fail_in(int rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+const char *mt_errmsg(void);
+
+/* ------------------------------------------------------------------------------------------------ geometry */
+
+enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3 };     /* MT_NONE: --grad none */
+
+enum {                          /* mt_geometry.flags */
+	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8, MT_QK_NORM = 16,
+};
+
+struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
+	char     family[16];        /* "llama", "qwen2", "qwen3", "mistral" */
+	uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_position;
+	uint32_t flags;
+	int32_t  pad_token;         /* -1: none; its embedding row gets no gradient at the embedding end */
+	uint32_t window;            /* sliding window (a token counts itself), 0: none */
+	uint32_t window_from;       /* first layer that has the window */
+	float    norm_eps;
+	float    init_range;        /* standard deviation of random weights */
+	float    rope_scaling;      /* factor on cos and sin (attention scaling) */
+	float    rope_inv_freq[256];/* (head_dim / 2): angle of pair i at position p is p * inv_freq[i] */
+	uint8_t  window_layer[1024];/* 1 where the layer has the window (layer_types, or window_from); layers <= 1024 */
+	uint32_t reserved[8];
+};
+
+/* Read config.json (path: the file, or the directory that holds it). *text (if not NULL) gets the file as it is, to be
+ * freed. Errors: 66 not there, 65 not JSON, 78 not supported, each naming the key. */
+int mt_config_read(const char *path, struct mt_geometry *, char **text);
+
+/* ------------------------------------------------------------------------------------------------ layout */
+
+enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in this order */
+	MT_T_EMBED = 1,             /* (vocab, hidden)                                   unit 0 */
+	MT_T_NORM1,                 /* (hidden)                  input_layernorm         blocks */
+	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM */
+	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
+	MT_T_QNORM, MT_T_KNORM,     /* (D) each, slabs of their own */
+	MT_T_O,                     /* (hidden, heads D) */
+	MT_T_OB,                    /* (hidden) */
+	MT_T_NORM2,                 /* (hidden)                  post_attention_layernorm */
+	MT_T_GATE, MT_T_UP,         /* (ffn, hidden) x 2: one slab */
+	MT_T_GATEB, MT_T_UPB,       /* (ffn) x 2: one slab */
+	MT_T_DOWN,                  /* (hidden, ffn) */
+	MT_T_DOWNB,                 /* (hidden) */
+	MT_T_FNORM,                 /* (hidden)                  model.norm              unit L + 1 */
+	MT_T_HEAD,                  /* (vocab, hidden)           lm_head; absent when tied */
+};
+
+struct mt_tensor {              /* 192 bytes in the control region */
+	char     name[MT_TENSOR_NAME]; /* Hugging Face's */
+	uint32_t role, unit;
+	uint32_t ndim;              /* 1 or 2 */
+	uint32_t decay;             /* 1: weight decay applies (two dimensions and more) */
+	uint64_t shape[2];          /* (rows, columns), or (n, 1) */
+	uint64_t off;               /* first element, counted in the unit's arrays */
+	uint64_t n;                 /* elements */
+	uint64_t reserved[3];
+};
+
+/* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
+ * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever) counted. */
+struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
+	uint64_t elems;             /* multiple of MT_GROUP */
+	uint64_t params;            /* elements that are parameters */
+	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs */
+	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
+	uint32_t first_tensor, tensors;
+	uint64_t reserved0[6];
+	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
+	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
+};
+
+struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
+	struct mt_geometry geo;
+	enum mt_dtype dtype, grad;
+	uint32_t n_units, n_tensors;
+	struct mt_unit *units; struct mt_tensor *tensors;
+	uint64_t store_bytes;       /* of the store region */
+	uint64_t params;            /* of the model; tied embeddings count once */
+};
+int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad);
+void mt_layout_release(struct mt_layout *);
+
+/* ------------------------------------------------------------------------------------------------ regions */
+
+enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
+
+struct mt_header {              /* the first 128 bytes of every region */
+	char     magic[8];          /* "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES " */
+	_Atomic uint32_t abi;       /* MT_ABI, stored last, with release: before it the region is half made */
+	_Atomic uint32_t state;     /* enum mt_state; in the control region, of the whole run */
+	uint64_t fingerprint;       /* hash of sizeof and offsetof of every shared struct */
+	uint64_t size;              /* of the region in bytes */
+	uint8_t  run_id[16];        /* random, the same in the run's regions */
+	uint64_t reserved[10];
+};
+
+/* Every stage has a slot. Its word is (pid, start time, generation) and changes by compare-and-swap. */
+enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
+/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
+
+enum mt_doing {                 /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
+	MT_D_NONE, MT_D_STARTING, MT_D_IDLE,
+	MT_D_READ_INPUT, MT_D_WAIT_STREAM, MT_D_WAIT_OPTIM, MT_D_WAIT_COMMIT, MT_D_WAIT_SAVE, MT_D_WAIT_BATCH,
+	MT_D_WAIT_WEIGHTS, MT_D_FORWARD, MT_D_BACKWARD, MT_D_WAIT_GRAD_ROOM, MT_D_WAIT_GRADS, MT_D_GATHER, MT_D_APPLY,
+	MT_D_WAIT_PIN, MT_D_SAVE, MT_D_FILL, MT_D_WATCH,
+};
+
+struct mt_slot {                /* 256 bytes */
+	_Alignas(64) _Atomic uint64_t word;   /* pid 22 bits | start time 26 bits | generation 16 bits; pid 0: nobody */
+	_Atomic uint32_t aborted;   /* generation whose death has already aborted a gather */
+	_Atomic uint32_t doing;     /* enum mt_doing */
+	_Atomic uint64_t doing_arg; /* unit, micro, ... as the table says */
+	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns;
+	                                * optim: pieces, bytes of g, updates, update ns, wait ns; step: steps, tokens;
+	                                * ckpt: saves, bytes */
+	uint64_t reserved[19];
+};
+
+struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */
+	uint64_t records;           /* records placed whole */
+	uint64_t offset;            /* elements of the next record already placed (a cut document, or concat) */
+	uint64_t hash;              /* XXH64 (seed 0) of the bytes of those whole records, counts included */
+	uint64_t hash_cut;          /* XXH64 of the `offset` elements of the next record, 0 if none */
+	uint32_t carry;             /* concat: the last element placed, which begins the next row; MT_NO_TARGET: none */
+	uint32_t seq, batch, pack;  /* what the rows were made with: a change needs --input new */
+	uint64_t tokens;            /* targets trained so far, over the run's life */
+	uint64_t reserved[2];
+};
+
+enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
+enum mt_phase { MT_CLOSED = 0, MT_GATHER = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
+
+struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  /* of one micro */
+
+struct mt_txn {
+	/* (k 32 bits | try 24 bits | phase 8 bits): the only thing that decides */
+	_Alignas(64) _Atomic uint64_t word;
+	/* opened: by mt-step, before the word */
+	_Alignas(64) uint64_t step; /* train: turns version step - 1 into step; eval: wants version step */
+	uint32_t kind, micros;
+	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
+	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
+	uint32_t save, last;        /* snapshot this step; it is the last of this mt-step */
+	struct mt_position position;/* after this step's rows */
+	/* outcome: by mt-optim, before it commits */
+	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
+	double   norm;              /* of the gradient before clipping; NaN when not taken */
+	double   clip_factor;       /* 1 when not clipped */
+	uint32_t skipped, reserved0;
+	uint64_t reserved1[4];
+	/* by mt-optim as they come */
+	struct mt_loss losses[MT_MICROS];
+};
+
+enum mt_snap { MT_SNAP_NONE = 0, MT_PINNED = 1, MT_SEALED = 2, MT_SAVED = 3, MT_FAILED = 4 };
+
+struct mt_snapshot {
+	_Alignas(64) _Atomic uint64_t word;   /* step << 8 | enum mt_snap */
+	_Alignas(64) uint64_t t;
+	struct mt_position position;
+	_Atomic uint64_t saved, failed;       /* saves that ended so, over the run's life */
+	uint64_t reserved[4];
+};
+
+struct mt_record {              /* the run record: whatever can change a bit, decided once, kept in run.json */
+	_Alignas(64) _Atomic uint64_t owner;  /* slot word of the stage that is writing it */
+	_Atomic uint32_t set;       /* 1: the fields below stand */
+	uint32_t chunk_tokens;      /* tokens of a chunk at most: rows per chunk = max(1, chunk_tokens / seq) */
+	uint32_t head_tokens;       /* tokens of an LM-head chunk */
+	uint32_t pass_rows;         /* 0: layer-major */
+	char     device[32];        /* "cpu" or "cuda" */
+	char     gemm[64], attention[64];     /* engines and algorithms, in words */
+	uint64_t reserved[8];
+};
+
+struct mt_lane {                /* one lane of the optimizer's undo journal */
+	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
+	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
+};
+
+struct mt_control {
+	struct mt_header h;
+	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
+	_Alignas(64) _Atomic uint32_t event;  /* futex word */
+	_Atomic uint32_t waiters;
+	_Alignas(64) char name[MT_RUN_NAME + 8];
+	uint32_t uid;
+	uint32_t dtype, grad;       /* enum mt_dtype */
+	uint32_t n_units, n_tensors;
+	uint32_t lanes, group;      /* MT_LANES, MT_GROUP */
+	uint64_t step_tokens;       /* tokens that a batch block holds */
+	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
+	uint64_t params;
+	uint64_t off_units, off_tensors, off_journal, off_config, config_bytes;  /* in this region */
+	char     numa[64];          /* policy as given */
+	struct mt_geometry geo;
+	_Alignas(64) _Atomic uint64_t tries;  /* the run's try counter: opening and aborting take a new one */
+	struct mt_record record;
+	struct mt_snapshot snap;
+	struct mt_slot slots[MT_SLOTS];
+	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
+};
+
+/* ------------------------------------------------------------------------------------------------ runs */
+
+struct mt_run;                  /* a process's handle on a run */
+
+struct mt_create {
+	const char *name; const char *config_text; size_t config_bytes;
+	enum mt_dtype dtype, grad; uint64_t step_tokens; const char *numa;
+};
+/* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
+ * 64 bad name or policy. Nothing is left behind when it fails. */
+int mt_run_create(const struct mt_create *, const struct mt_geometry *);
+
+enum {                          /* mt_run_open flags */
+	MT_RUN_CONTROL = 0,         /* the control region alone */
+	MT_RUN_RINGS = 1, MT_RUN_WEIGHTS = 2 /* the store, mapped read-write */, MT_RUN_READONLY = 4 /* all read-only */,
+};
+/* 64 bad name, 66 no such run, 76 other ABI version or half made, 77 not yours, 65 damaged. */
+int mt_run_open(struct mt_run **, const char *name, int flags);
+void mt_run_close(struct mt_run *);
+/* Wait until the run is there and filled; for stages. wait_s < 0: while it takes; a run being filled is waited for
+ * without limit. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY is returned. Errors as mt_run_open;
+ * 69 no weights came in time; 65 the store is dirty. */
+int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
+int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
+/* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
+int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
+
+struct mt_control *mt_control(struct mt_run *);
+const struct mt_geometry *mt_geometry(struct mt_run *);
+struct mt_unit *mt_unit(struct mt_run *, uint32_t unit);
+struct mt_tensor *mt_tensor(struct mt_run *, uint32_t i);
+struct mt_lane *mt_lanes(struct mt_run *);
+const char *mt_config_text(struct mt_run *, size_t *bytes);
+void *mt_at(struct mt_run *, uint64_t off);         /* pointer into the store region */
+uint64_t mt_run_bytes(struct mt_run *);             /* of all regions */
+enum mt_state mt_run_state(struct mt_run *);
+void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
+/* Reset transactions, rings, journal, versions, pins, snapshot and record to "filled at `step`"; state is not touched.
+ * For init and load, which hold MT_FILL while the state is filling. */
+void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
+
+/* Files kept with a run (tokenizer.json, ...): what `load` found beside the weights. Region mt.UID.RUN.files. */
+struct mt_file { char name[64]; uint64_t off, bytes; };
+int mt_files_put(struct mt_run *, const struct mt_file *, const void *const *data, uint32_t n);  /* replaces all */
+/* fn for each file; data is valid during the call. No files region: nothing is called. */
+int mt_files_each(struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg);
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
+/*     for (;;) { uint32_t seen = mt_event(run); if (what I wait for) break; mt_wait(run, seen, 100); }          */
+uint32_t mt_event(struct mt_run *);
+/* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first. */
+void mt_wait(struct mt_run *, uint32_t seen, int ms);
+void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
+
+/* ------------------------------------------------------------------------------------------------ stages */
+
+/* Claim a slot. slot MT_STREAM with index -1 takes the lowest free stream. If the holder is dead, its generation's
+ * gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one holds it (or all 8). */
+int mt_stage_claim(struct mt_run *, int slot, int *claimed);
+void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
+bool mt_stage_alive(struct mt_run *, int slot);     /* its pidfd is not ready; a stopped process is alive */
+bool mt_stage_dead(struct mt_run *, int slot);      /* somebody claimed it and died without release */
+int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
+bool mt_stage_stopped(struct mt_run *, int slot);   /* state T */
+const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1", ... */
+void mt_stage_doing(struct mt_run *, enum mt_doing, uint64_t arg);
+/* "waits for weights of unit 7" from slot's doing */
+void mt_stage_words(struct mt_run *, int slot, char *buf, size_t n);
+_Atomic uint64_t *mt_counter(struct mt_run *, int i); /* this stage's counter i */
+/* If a stage that matters to the gather has died: abort it (try + 1), once per slot and generation. Returns true if
+ * this call aborted. Streams, mt-optim and mt-step matter. */
+bool mt_abort_dead(struct mt_run *);
+
+/* ------------------------------------------------------------------------------------------------ rings */
+
+enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4 };
+
+struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
+	uint32_t k, try_;
+	uint16_t kind;              /* enum mt_msg_kind */
+	uint16_t txn_kind;          /* enum mt_kind */
+	uint32_t micro;
+	uint64_t step;
+	union {
+		struct { uint64_t version;     /* units must be at this version or later */
+			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved; } batch;
+		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved; } loss;
+		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
+			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */ } grad;
+		uint8_t bytes[40];
+	};
+};
+/* Payload of a batch message: three arrays of rows x seq u32, one after the other:
+ *   tokens  ids; padding is 0
+ *   targets id to predict, or MT_NO_TARGET
+ *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
+ *           there; padding is a document of its own
+ * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none). */
+
+struct mt_ring;                 /* a process's handle on one end */
+
+/* Rings: "batch.0".."batch.7", "grad.0".."grad.7", "save", and those that mt_ring_make added. A name may have been
+ * mapped to another by mt_ring_map. 66: no such ring. */
+int mt_ring_open(struct mt_run *, const char *name, struct mt_ring **);
+void mt_ring_close(struct mt_ring *);
+/* A ring of your own, shaped like ring `like`; region mt.UID.RUN.ring.NAME. 73: exists. */
+int mt_ring_make(struct mt_run *, const char *name, const char *like);
+/* From now on mt_ring_open(from) opens `to`: what --ring FROM=TO does. spec: "from=to". 64 bad spec. */
+int mt_ring_map(struct mt_run *, const char *spec);
+
+size_t mt_ring_block(const struct mt_ring *);       /* bytes of a payload block */
+uint64_t mt_ring_used(const struct mt_ring *);      /* messages published and not popped */
+/* Producer. The block of the next message, or NULL while the ring is full (rings without blocks: any non-NULL). */
+void *mt_ring_reserve(struct mt_ring *);
+void mt_ring_push(struct mt_ring *, const struct mt_msg *);   /* publish it, after mt_ring_reserve; rings the doorbell */
+/* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
+bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
+void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */
+
+/* ------------------------------------------------------------------------------------------------ transactions */
+
+static inline uint64_t mt_word(uint32_t k, uint32_t try_, enum mt_phase phase)
+{ return (uint64_t)k << 32 | (uint64_t)(try_ & 0xffffff) << 8 | (uint64_t)phase; }
+static inline uint32_t mt_word_k(uint64_t w) { return (uint32_t)(w >> 32); }
+static inline uint32_t mt_word_try(uint64_t w) { return (uint32_t)(w >> 8) & 0xffffff; }
+static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w & 0xff); }
+
+/* The word of txn k; of the newest txn that was ever opened (*newest). Acquire. */
+uint64_t mt_txn_word(struct mt_run *, uint32_t k);
+uint32_t mt_txn_newest(struct mt_run *);
+struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
+uint32_t mt_try_next(struct mt_run *);              /* a new try number */
+/* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it. */
+bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
+/* Step and Adam's t that the store holds once nothing is open: those of the newest train txn or what was filled. */
+uint64_t mt_run_step(struct mt_run *);
+/* The newest txn is logged or closed and every unit is at its step: nothing is open. */
+bool mt_run_quiet(struct mt_run *);
+/* Finish? true while some txn is in apply or skip and mt-optim is needed to end it. */
+bool mt_run_applying(struct mt_run *);
+
+uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
+void mt_publish(struct mt_run *, uint32_t unit, uint64_t v);  /* release, doorbell */
+
+static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
+
+/* ------------------------------------------------------------------------------------------------ exact master */
+
+/* The fp32 pattern as two 16-bit halves: w is the round-to-nearest (ties away from zero) bf16, lo what is missing.
+ * Exact for all 2^32 patterns (modulo 2^32). */
+static inline uint16_t mt_hi(uint32_t bits) { return (uint16_t)((bits + 0x8000u) >> 16); }
+static inline int16_t mt_lo(uint32_t bits) { return (int16_t)(uint16_t)bits; }
+static inline uint32_t mt_join(uint16_t w, int16_t lo) { return ((uint32_t)w << 16) + (uint32_t)(int32_t)lo; }
+static inline uint32_t mt_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline float mt_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+
+#endif
