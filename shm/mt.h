@@ -118,7 +118,8 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
-	uint64_t reserved0[6];
+	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
+	uint64_t reserved0[5];
 	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
 	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
 };
@@ -194,14 +195,15 @@ struct mt_txn {
 	uint32_t kind, micros;
 	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
 	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
-	uint32_t save, last;        /* snapshot this step; it is the last of this mt-step */
+	uint32_t save, last;        /* snapshot this step (read after the commit: a signal may set it in gather); the last one */
 	struct mt_position position;/* after this step's rows */
 	/* outcome: by mt-optim, before it commits */
 	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
 	double   norm;              /* of the gradient before clipping; NaN when not taken */
 	double   clip_factor;       /* 1 when not clipped */
 	uint32_t skipped, reserved0;
-	uint64_t reserved1[4];
+	uint64_t source, source_ring;   /* --grad none: slot word and ring of the mt-stream whose pieces are applied */
+	uint64_t reserved1[2];
 	/* by mt-optim as they come */
 	struct mt_loss losses[MT_MICROS];
 };
@@ -355,6 +357,23 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *           there; padding is a document of its own
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none). */
 
+struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
+	char     name[32];
+	uint32_t slots;             /* S, a power of two: message k stands in messages[k mod S] and owns block k mod S */
+	uint32_t reserved0;
+	uint64_t off_messages;      /* S x struct mt_msg, in this region */
+	uint64_t off_blocks, block_bytes;     /* S blocks; 0, 0: no payload */
+	uint64_t reserved1[7];
+	_Alignas(64) _Atomic uint64_t tail;   /* messages published: stored by the producer alone, with release */
+	_Alignas(64) _Atomic uint64_t head;   /* messages finished: stored by the consumer alone, with release */
+};
+#define MT_RINGS (2 * MT_STREAMS + 1)
+struct mt_rings {               /* the rings region; a ring of your own is a region of the same shape with n = 1 */
+	struct mt_header h;
+	uint32_t n, reserved[31];
+	struct mt_ringbuf ring[];
+};
+
 struct mt_ring;                 /* a process's handle on one end */
 
 /* Rings: "batch.0".."batch.7", "grad.0".."grad.7", "save", and those that mt_ring_make added. A name may have been
@@ -383,19 +402,23 @@ static inline uint32_t mt_word_k(uint64_t w) { return (uint32_t)(w >> 32); }
 static inline uint32_t mt_word_try(uint64_t w) { return (uint32_t)(w >> 8) & 0xffffff; }
 static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w & 0xff); }
 
-/* The word of txn k; of the newest txn that was ever opened (*newest). Acquire. */
+/* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step
+ * withdrew what it had in gather; its k may be opened again under a new try. */
 uint64_t mt_txn_word(struct mt_run *, uint32_t k);
+/* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(struct mt_run *);
 struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
 uint32_t mt_try_next(struct mt_run *);              /* a new try number */
 /* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it. */
 bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
-/* Step and Adam's t that the store holds once nothing is open: those of the newest train txn or what was filled. */
-uint64_t mt_run_step(struct mt_run *);
-/* The newest txn is logged or closed and every unit is at its step: nothing is open. */
+struct mt_committed { uint64_t step, t; struct mt_position position; };
+/* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
+ * txn is in apply or skip. */
+void mt_run_committed(struct mt_run *, struct mt_committed *);
+uint64_t mt_run_step(struct mt_run *);              /* its step alone */
+/* Nothing is open: no txn in apply or skip, and none in gather unless mt-step is gone. Then units are all at
+ * mt_run_step and may be read by save and export. */
 bool mt_run_quiet(struct mt_run *);
-/* Finish? true while some txn is in apply or skip and mt-optim is needed to end it. */
-bool mt_run_applying(struct mt_run *);
 
 uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
 void mt_publish(struct mt_run *, uint32_t unit, uint64_t v);  /* release, doorbell */

@@ -1,0 +1,48 @@
+/* lib.h: what libmt's files share among themselves. Not for programs. */
+#ifndef MT_LIB_H
+#define MT_LIB_H
+
+#include "mt.h"
+
+enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };
+
+struct map { void *p; uint64_t size; };
+
+struct watch { uint64_t word; int fd; };    /* a pidfd and the slot word that it was opened for */
+
+#define RING_MAPS 32
+
+struct mt_run {
+	char name[MT_RUN_NAME + 1];
+	int flags;
+	struct mt_control *control;
+	struct mt_rings *rings;
+	struct map control_map, rings_map, store_map;
+	int slot;                           /* claimed, or -1 */
+	uint64_t slot_word;
+	struct watch watch[MT_SLOTS];
+	char ring_from[RING_MAPS][32], ring_to[RING_MAPS][32];
+	int ring_maps;
+};
+
+int region_name_check(const char *run);
+/* "mt.UID.RUN.control"; ring: the ring's name for REGION_RING */
+void region_name(char *buf, size_t n, const char *run, enum region, const char *ring);
+const char *region_dir(void);               /* MT_SHM_DIR or /dev/shm */
+/* A new region, allocated in full and zero, header filled but for abi. numa: policy or NULL */
+int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *);
+void region_publish(struct map *);          /* abi, with release: the region is whole */
+int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
+void region_unmap(struct map *);
+int region_unlink(const char *name);        /* 0, or -errno */
+/* Is there room for `bytes` more of shared memory? 0 or -71 with need, have, remedy */
+int region_room(uint64_t bytes);
+uint64_t region_fingerprint(void);
+
+void rings_plan(struct mt_control *, uint64_t *bytes);
+void rings_init(struct mt_rings *, const struct mt_control *);
+void rings_clear(struct mt_rings *);
+
+static inline uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+
+#endif

@@ -1,0 +1,315 @@
+/* region.c: a named piece of shared memory: made whole or not at all, checked before it is believed.
+ *
+ * Order at creation: NUMA policy, allocate, verify placement. Allocation is in full, so that a full tmpfs fails here
+ * and never as SIGBUS later; and since allocating beyond what the machine or the cgroup has is a SIGKILL, need is
+ * compared with have first.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <numa.h>
+#include <numaif.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "cli.h"
+#include "lib.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static const char magics[][8] = { "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  " };
+
+/* ------------------------------------------------------------------------------------------------ names */
+
+int region_name_check(const char *run)
+{
+	size_t n = strlen(run);
+	if (n < 1 || n > MT_RUN_NAME) return mt_fail(MT_EX_USAGE, "run name '%.40s': wants 1 to %d characters", run, MT_RUN_NAME);
+	for (const char *c = run; *c; c++)
+		if (!isalnum((unsigned char)*c) && *c != '_' && *c != '-')
+			return mt_fail(MT_EX_USAGE, "run name '%s': only letters, digits, '_' and '-'", run);
+	return 0;
+}
+
+void region_name(char *buf, size_t n, const char *run, enum region r, const char *ring)
+{
+	static const char *const suffix[] = { "control", "rings", "store", "files", "ring." };
+	snprintf(buf, n, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
+}
+
+const char *region_dir(void)
+{
+	const char *d = getenv("MT_SHM_DIR");
+	return d && *d ? d : "/dev/shm";
+}
+
+static int open_named(const char *name, int flags)
+{
+	if (!getenv("MT_SHM_DIR")) {
+		char slash[128];
+		snprintf(slash, sizeof slash, "/%s", name);
+		return shm_open(slash, flags | O_CLOEXEC, 0600);
+	}
+	char path[4096];
+	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
+	return open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+int region_unlink(const char *name)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
+	return unlink(path) ? -errno : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ room */
+
+/* A file that holds one number ("max" or anything else: UINT64_MAX) */
+static uint64_t read_number(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	unsigned long long v;
+	if (!f) return UINT64_MAX;
+	int n = fscanf(f, "%llu", &v);
+	fclose(f);
+	return n == 1 ? v : UINT64_MAX;
+}
+
+static uint64_t mem_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	unsigned long long kb;
+	uint64_t have = UINT64_MAX;
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) have = kb * 1024;
+	if (f) fclose(f);
+	return have;
+}
+
+/* What this process's cgroup, or one above it, still allows: v2's memory.max, v1's memory.limit_in_bytes. */
+static uint64_t cgroup_room(void)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	char line[1024];
+	uint64_t have = UINT64_MAX;
+	while (f && fgets(line, sizeof line, f)) {
+		line[strcspn(line, "\n")] = 0;
+		char *path = strchr(line, ':');
+		path = path ? strchr(path + 1, ':') : NULL;
+		if (!path) continue;
+		bool v2 = !strncmp(line, "0::", 3);
+		if (!v2 && !strstr(line, ":memory:")) continue;
+		path++;
+		for (;;) {
+			char limit[1200], used[1200];
+			const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+			snprintf(limit, sizeof limit, "%s%s/%s", root, path, v2 ? "memory.max" : "memory.limit_in_bytes");
+			snprintf(used, sizeof used, "%s%s/%s", root, path, v2 ? "memory.current" : "memory.usage_in_bytes");
+			uint64_t max = read_number(limit), now = read_number(used);
+			if (max < UINT64_MAX / 2 && now != UINT64_MAX) {
+				uint64_t left = max > now ? max - now : 0;
+				if (left < have) have = left;
+			}
+			char *cut = strrchr(path, '/');
+			if (!cut || !path[1]) break;
+			cut[cut == path ? 1 : 0] = 0;
+		}
+	}
+	if (f) fclose(f);
+	return have;
+}
+
+int region_room(uint64_t bytes)
+{
+	struct statfs fs;
+	double need = (double)bytes / 0x1p30;
+	if (!statfs(region_dir(), &fs)) {
+		uint64_t have = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+		if (fs.f_blocks && bytes > have)        /* f_blocks 0: a tmpfs without limit */
+			return mt_fail(MT_EX_NOMEM, "not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
+				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)", need, region_dir(),
+				(double)have / 0x1p30, region_dir());
+	}
+	uint64_t ram = mem_available(), group = cgroup_room();
+	if (bytes > ram)
+		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, have %.2f GiB available: "
+			"a smaller model, --grad bf16 or none, or more RAM", need, (double)ram / 0x1p30);
+	if (bytes > group)
+		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
+			"raise its memory limit, or --grad bf16 or none", need, (double)group / 0x1p30);
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ NUMA */
+
+/* "default", "interleave[:NODES]", "bind:NODES", "preferred:NODE" onto a fresh mapping */
+static int numa_apply(void *p, uint64_t size, const char *policy)
+{
+	if (!policy || !*policy || !strcmp(policy, "default")) return 0;
+	static const struct { const char *word; int mode; } modes[] = {
+		{ "interleave", MPOL_INTERLEAVE }, { "bind", MPOL_BIND }, { "preferred", MPOL_PREFERRED },
+	};
+	size_t len = strcspn(policy, ":");
+	const char *nodes = policy[len] ? policy + len + 1 : "all";
+	int mode = -1;
+	for (int i = 0; i < 3; i++)
+		if (strlen(modes[i].word) == len && !strncmp(policy, modes[i].word, len)) mode = modes[i].mode;
+	if (mode < 0 || (mode != MPOL_INTERLEAVE && !policy[len]))
+		return mt_fail(MT_EX_USAGE, "--numa '%s': wants default, interleave[:NODES], bind:NODES or preferred:NODE", policy);
+	if (numa_available() < 0) return mt_fail(MT_EX_USAGE, "--numa '%s': this kernel has no NUMA support", policy);
+	struct bitmask *mask = numa_parse_nodestring(nodes);
+	if (!mask) return mt_fail(MT_EX_USAGE, "--numa '%s': no such nodes '%s'", policy, nodes);
+	long rc = mbind(p, size, mode, mask->maskp, mask->size + 1, MPOL_MF_STRICT | MPOL_MF_MOVE);
+	int err = errno;
+	numa_bitmask_free(mask);
+	if (rc) return mt_fail(MT_EX_NOMEM, "--numa '%s': mbind: %s", policy, strerror(err));
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ allocation */
+
+struct populate { pthread_t thread; char *p; uint64_t n; int err; };
+
+static void *populate(void *arg)
+{
+	struct populate *j = arg;
+	enum { STEP = 64 << 20 };           /* small calls, so that a signal is not held off for minutes */
+	for (uint64_t off = 0; off < j->n; ) {
+		uint64_t n = j->n - off < STEP ? j->n - off : STEP;
+		if (!madvise(j->p + off, n, MADV_POPULATE_WRITE)) off += n;
+		else if (errno != EINTR && errno != EAGAIN) { j->err = errno; return NULL; }
+	}
+	return NULL;
+}
+
+/* Touch every page from as many threads as pay (the kernel clears some GB/s a core). Huge pages where shmem has them
+ * on advice. Kernels before 5.14 lack MADV_POPULATE_WRITE: posix_fallocate does it there. */
+static int allocate(int fd, void *p, uint64_t size)
+{
+	enum { MAX = 64 };
+	const uint64_t least = 256 << 20;
+	struct populate job[MAX];
+	int n = (int)(size / least), err = 0;
+	if (n > mt_cores()) n = mt_cores();
+	if (n > MAX) n = MAX;
+	if (n < 1) n = 1;
+	(void)madvise(p, size, MADV_HUGEPAGE);      /* advice: refused where there are none */
+	uint64_t share = round_up(size / (uint64_t)n, 2 << 20);
+	for (int i = 0; i < n; i++) {
+		uint64_t from = share * (uint64_t)i < size ? share * (uint64_t)i : size;
+		uint64_t len = size - from < share || i == n - 1 ? size - from : share;
+		job[i] = (struct populate){ .p = (char *)p + from, .n = len };
+		if (i && pthread_create(&job[i].thread, NULL, populate, &job[i])) job[i].thread = 0;
+	}
+	populate(&job[0]);
+	for (int i = 1; i < n; i++)
+		if (job[i].thread) pthread_join(job[i].thread, NULL);
+		else populate(&job[i]);
+	for (int i = 0; i < n; i++) if (job[i].err) err = job[i].err;
+	if (err == EINVAL || err == ENOSYS) err = posix_fallocate(fd, 0, (off_t)size);
+	return err;
+}
+
+uint64_t region_fingerprint(void)
+{
+#define OFF(s, f) offsetof(struct s, f)
+	static const uint64_t facts[] = {
+		sizeof(struct mt_header), sizeof(struct mt_control), sizeof(struct mt_geometry), sizeof(struct mt_unit),
+		sizeof(struct mt_tensor), sizeof(struct mt_slot), sizeof(struct mt_txn), sizeof(struct mt_snapshot),
+		sizeof(struct mt_record), sizeof(struct mt_lane), sizeof(struct mt_ringbuf), sizeof(struct mt_msg),
+		sizeof(struct mt_position), sizeof(struct mt_loss), sizeof(struct mt_file),
+		OFF(mt_header, abi), OFF(mt_header, state), OFF(mt_header, run_id), OFF(mt_control, event),
+		OFF(mt_control, uid), OFF(mt_control, geo), OFF(mt_control, tries), OFF(mt_control, record),
+		OFF(mt_control, snap), OFF(mt_control, slots), OFF(mt_control, txn), OFF(mt_txn, step), OFF(mt_txn, t),
+		OFF(mt_txn, losses), OFF(mt_txn, position), OFF(mt_unit, version), OFF(mt_unit, pin), OFF(mt_tensor, role),
+		OFF(mt_ringbuf, tail), OFF(mt_ringbuf, head), OFF(mt_msg, batch), OFF(mt_lane, slot), OFF(mt_slot, aborted),
+		OFF(mt_geometry, window_layer), OFF(mt_position, hash), OFF(mt_position, tokens), OFF(mt_snapshot, position),
+	};
+#undef OFF
+	return XXH64(facts, sizeof facts, MT_ABI);
+}
+
+/* ------------------------------------------------------------------------------------------------ create, open */
+
+static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
+{
+	void *p = mmap(NULL, size, readonly ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) return mt_fail(MT_EX_NOMEM, "mapping %.2f GiB: %s", (double)size / 0x1p30, strerror(errno));
+	(void)madvise(p, size, MADV_DONTFORK);      /* a child must not keep a dead stage's mapping alive */
+	map->p = p;
+	map->size = size;
+	return 0;
+}
+
+int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *map)
+{
+	size = round_up(size, 4096);
+	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
+	if (fd < 0 && errno == EEXIST) return mt_fail(MT_EX_EXISTS, "%s exists already", name);
+	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
+	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
+	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
+	if (!rc) rc = map_fd(fd, size, false, map);
+	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, size)) != 0)
+		rc = mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name, (double)size / 0x1p30,
+			err == EFAULT ? "tmpfs is full" : strerror(err));
+	close(fd);
+	if (rc) {
+		region_unmap(map);
+		region_unlink(name);
+		return rc;
+	}
+	struct mt_header *h = map->p;
+	memcpy(h->magic, magics[r], sizeof h->magic);
+	h->fingerprint = region_fingerprint();
+	h->size = size;
+	memcpy(h->run_id, run_id, sizeof h->run_id);
+	return 0;
+}
+
+void region_publish(struct map *map)
+{
+	atomic_store_explicit(&((struct mt_header *)map->p)->abi, MT_ABI, memory_order_release);
+}
+
+int region_open(const char *name, enum region r, bool readonly, const uint8_t *run_id, struct map *map)
+{
+	struct stat st;
+	int fd = open_named(name, readonly ? O_RDONLY : O_RDWR), rc = 0;
+	if (fd < 0 && errno == ENOENT) return mt_fail(MT_EX_NOINPUT, "no such run (%s is not there)", name);
+	if (fd < 0 && errno == EACCES) return mt_fail(MT_EX_NOTYOURS, "%s is not yours", name);
+	if (fd < 0) return mt_fail(MT_EX_IO, "opening %s: %s", name, strerror(errno));
+	if (fstat(fd, &st)) rc = mt_fail(MT_EX_IO, "looking at %s: %s", name, strerror(errno));
+	else if (st.st_uid != geteuid()) rc = mt_fail(MT_EX_NOTYOURS, "%s is not yours: uid %u owns it", name, (unsigned)st.st_uid);
+	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s is not a region", name);
+	else if ((size_t)st.st_size < sizeof(struct mt_header)) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
+	else rc = map_fd(fd, (uint64_t)st.st_size, readonly, map);
+	close(fd);
+	if (rc) return rc;
+	const struct mt_header *h = map->p;
+	uint32_t abi = atomic_load_explicit(&h->abi, memory_order_acquire);
+	if (abi == 0) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
+	else if (memcmp(h->magic, magics[r], sizeof h->magic)) rc = mt_fail(MT_EX_DATA, "%s is not a region of mt", name);
+	else if (abi != MT_ABI) rc = mt_fail(MT_EX_ABI, "%s is of ABI version %u, this is %u", name, abi, MT_ABI);
+	else if (h->fingerprint != region_fingerprint()) rc = mt_fail(MT_EX_ABI, "%s was made by another build", name);
+	else if (h->size != map->size) rc = mt_fail(MT_EX_DATA, "%s has %llu bytes and says %llu", name,
+		(unsigned long long)map->size, (unsigned long long)h->size);
+	else if (run_id && memcmp(run_id, h->run_id, sizeof h->run_id))
+		rc = mt_fail(MT_EX_DATA, "%s belongs to another run of that name", name);
+	if (rc) region_unmap(map);
+	return rc;
+}
+
+void region_unmap(struct map *map)
+{
+	if (map->p) munmap(map->p, map->size);
+	*map = (struct map){ 0 };
+}

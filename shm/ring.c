@@ -1,0 +1,242 @@
+/* ring.c: single producer, single consumer. Message k stands in messages[k mod S] and owns block k mod S.
+ *
+ *     producer owns tail                          consumer owns head
+ *     k = tail; k - head < S ?  (acquire head)    k = head; k < tail ?  (acquire tail)
+ *     write block k mod S, message k mod S        read message k mod S, block k mod S
+ *     tail = k + 1              (release)         head = k + 1              (release)
+ *
+ * The consumer moves head only when it has finished with the block, and the producer writes block k only while
+ * k - head < S: so nothing is handed back, freed or leaked when either side dies, and a successor goes on from the
+ * words in shared memory. Each side caches the other's word and reads it again only when the cached one says stop.
+ */
+#include <stdlib.h>
+
+#include "lib.h"
+
+enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 4 };
+
+struct mt_ring {
+	struct mt_run *run;
+	struct map own;                     /* mapping of a ring that mt_ring_make made */
+	struct mt_ringbuf *shared;
+	struct mt_msg *messages;
+	uint8_t *blocks;
+	uint64_t slots, block_bytes;        /* copies, checked once */
+	uint64_t other;                     /* cached: producer: head; consumer: tail */
+};
+
+/* ------------------------------------------------------------------------------------------------ layout */
+
+static void ring_spec(const struct mt_control *c, int i, char *name, uint32_t *slots, uint64_t *block)
+{
+	if (i < MT_STREAMS) {
+		snprintf(name, 32, "batch.%d", i);
+		*slots = BATCH_SLOTS;
+		*block = c->step_tokens * 3 * sizeof(uint32_t);
+	} else if (i < 2 * MT_STREAMS) {
+		snprintf(name, 32, "grad.%d", i - MT_STREAMS);
+		*slots = GRAD_SLOTS;
+		*block = c->piece_elems * (c->grad == MT_BF16 ? 2 : 4);
+	} else {
+		snprintf(name, 32, "save");
+		*slots = SAVE_SLOTS;
+		*block = 0;
+	}
+	*block = round_up(*block, 4096);
+}
+
+static uint64_t ring_place(struct mt_ringbuf *r, uint64_t at)
+{
+	r->off_messages = at;
+	at = round_up(at + r->slots * sizeof(struct mt_msg), 4096);
+	r->off_blocks = r->block_bytes ? at : 0;
+	return at + r->slots * r->block_bytes;
+}
+
+/* Bytes of the rings region; sets c->piece_elems (the largest unit, 1 MiB of fp32 at most). */
+void rings_plan(struct mt_control *c, uint64_t *bytes)
+{
+	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
+	for (int i = 0; i < MT_RINGS; i++) {
+		struct mt_ringbuf r = { 0 };
+		ring_spec(c, i, r.name, &r.slots, &r.block_bytes);
+		at = ring_place(&r, at);
+	}
+	*bytes = at;
+}
+
+void rings_init(struct mt_rings *rings, const struct mt_control *c)
+{
+	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
+	rings->n = MT_RINGS;
+	for (int i = 0; i < MT_RINGS; i++) {
+		struct mt_ringbuf *r = &rings->ring[i];
+		ring_spec(c, i, r->name, &r->slots, &r->block_bytes);
+		at = ring_place(r, at);
+	}
+}
+
+void rings_clear(struct mt_rings *rings)
+{
+	for (uint32_t i = 0; i < rings->n; i++) {
+		atomic_store_explicit(&rings->ring[i].head, 0, memory_order_release);
+		atomic_store_explicit(&rings->ring[i].tail, 0, memory_order_release);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ open */
+
+static struct mt_ringbuf *find(struct mt_rings *rings, uint64_t size, const char *name)
+{
+	uint64_t most = (size - sizeof *rings) / sizeof(struct mt_ringbuf);
+	for (uint32_t i = 0; i < rings->n && i < most; i++)
+		if (!strncmp(rings->ring[i].name, name, sizeof rings->ring[i].name)) return &rings->ring[i];
+	return NULL;
+}
+
+/* Copy the ring's shape and check that it lies in its region. */
+static int adopt(struct mt_ring *r, struct mt_ringbuf *b, uint8_t *base, uint64_t size)
+{
+	uint64_t s = b->slots, m = b->off_messages, o = b->off_blocks, n = b->block_bytes;
+	bool ok = s && s <= 1 << 20 && (s & (s - 1)) == 0 && m % 64 == 0 && m <= size && s * sizeof(struct mt_msg) <= size - m
+		&& o <= size && (n == 0 || (size - o) / s >= n);
+	if (!ok) return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged", b->name);
+	r->shared = b;
+	r->messages = (struct mt_msg *)(base + m);
+	r->blocks = n ? base + o : NULL;
+	r->slots = s;
+	r->block_bytes = n;
+	return 0;
+}
+
+int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
+{
+	for (int i = 0; i < run->ring_maps; i++)
+		if (!strcmp(run->ring_from[i], name)) {
+			name = run->ring_to[i];
+			break;
+		}
+	struct mt_ring *r = calloc(1, sizeof *r);
+	if (!r) return mt_fail(MT_EX_NOMEM, "no memory for a ring's handle");
+	r->run = run;
+	int rc = 0;
+	struct mt_ringbuf *b = run->rings ? find(run->rings, run->rings_map.size, name) : NULL;
+	if (b) rc = adopt(r, b, run->rings_map.p, run->rings_map.size);
+	else {
+		char region[128];
+		region_name(region, sizeof region, run->name, REGION_RING, name);
+		rc = region_open(region, REGION_RING, false, run->control->h.run_id, &r->own);
+		if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no ring '%s' in run '%s'", name, run->name);
+		if (!rc) {
+			b = find(r->own.p, r->own.size, name);
+			rc = b ? adopt(r, b, r->own.p, r->own.size) : mt_fail(MT_EX_DATA, "ring '%s' is damaged", name);
+		}
+	}
+	if (rc) {
+		mt_ring_close(r);
+		return rc;
+	}
+	*out = r;
+	return 0;
+}
+
+void mt_ring_close(struct mt_ring *r)
+{
+	if (!r) return;
+	region_unmap(&r->own);
+	free(r);
+}
+
+int mt_ring_make(struct mt_run *run, const char *name, const char *like)
+{
+	struct mt_ring *model;
+	if (strlen(name) > 31 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(name))
+		return mt_fail(MT_EX_USAGE, "ring name '%s': 1 to 31 letters, digits, '_', '-' and '.'", name);
+	int rc = mt_ring_open(run, like, &model);
+	if (rc) return rc;
+	struct mt_ringbuf shape = { .slots = (uint32_t)model->slots, .block_bytes = model->block_bytes };
+	mt_ring_close(model);
+	snprintf(shape.name, sizeof shape.name, "%s", name);
+	uint64_t size = ring_place(&shape, round_up(sizeof(struct mt_rings) + sizeof shape, 4096));
+	char region[128];
+	struct map map = { 0 };
+	region_name(region, sizeof region, run->name, REGION_RING, name);
+	rc = region_room(size);
+	if (!rc) rc = region_create(region, REGION_RING, size, run->control->h.run_id, NULL, &map);
+	if (rc) return rc;
+	struct mt_rings *rings = map.p;
+	rings->n = 1;
+	rings->ring[0] = shape;
+	region_publish(&map);
+	region_unmap(&map);
+	mt_wake(run);
+	return 0;
+}
+
+int mt_ring_map(struct mt_run *run, const char *spec)
+{
+	const char *eq = strchr(spec, '=');
+	if (!eq || eq == spec || !eq[1] || eq - spec > 31 || strlen(eq + 1) > 31 || run->ring_maps == RING_MAPS)
+		return mt_fail(MT_EX_USAGE, "--ring '%s': wants RING=OTHER", spec);
+	snprintf(run->ring_from[run->ring_maps], 32, "%.*s", (int)(eq - spec), spec);
+	snprintf(run->ring_to[run->ring_maps++], 32, "%s", eq + 1);
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ use */
+
+size_t mt_ring_block(const struct mt_ring *r) { return r->block_bytes; }
+
+uint64_t mt_ring_used(const struct mt_ring *r)
+{
+	uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_acquire);
+	return atomic_load_explicit(&r->shared->tail, memory_order_acquire) - head;
+}
+
+static void *block_of(const struct mt_ring *r, uint64_t k)
+{
+	uint64_t i = k & (r->slots - 1);
+	return r->blocks ? r->blocks + i * r->block_bytes : (void *)&r->messages[i];
+}
+
+void *mt_ring_reserve(struct mt_ring *r)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);   /* ours alone */
+	if (k - r->other >= r->slots) {
+		/* acquire: the consumer's reads of the block come before our writes to it */
+		r->other = atomic_load_explicit(&r->shared->head, memory_order_acquire);
+		if (k - r->other >= r->slots) return NULL;
+	}
+	return block_of(r, k);
+}
+
+void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);
+	r->messages[k & (r->slots - 1)] = *m;
+	/* release: message and block are whole before the consumer can see them */
+	atomic_store_explicit(&r->shared->tail, k + 1, memory_order_release);
+	mt_wake(r->run);
+}
+
+bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const void **block)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed) + ahead;  /* ours alone */
+	if (ahead >= r->slots) return false;
+	if ((int64_t)(r->other - k) <= 0) {
+		/* acquire: what the producer wrote before it published is there to be read */
+		r->other = atomic_load_explicit(&r->shared->tail, memory_order_acquire);
+		if ((int64_t)(r->other - k) <= 0) return false;
+	}
+	*m = r->messages[k & (r->slots - 1)];
+	if (block) *block = block_of(r, k);
+	return true;
+}
+
+void mt_ring_pop(struct mt_ring *r)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
+	/* release: our reads of the block are done before the producer may write it again */
+	atomic_store_explicit(&r->shared->head, k + 1, memory_order_release);
+	mt_wake(r->run);
+}

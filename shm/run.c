@@ -1,0 +1,395 @@
+/* run.c: a run is three regions under one name: made together, opened together, removed together. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib.h"
+
+/* ------------------------------------------------------------------------------------------------ create */
+
+static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
+{
+	uint64_t at = round_up(sizeof *c, 4096);
+	c->off_units = at;
+	at += l->n_units * sizeof(struct mt_unit);
+	c->off_tensors = at;
+	at = round_up(at + l->n_tensors * sizeof(struct mt_tensor), 4096);
+	c->off_journal = at;
+	at = round_up(at + MT_LANES * sizeof(struct mt_lane), 4096);
+	c->off_config = at;
+	return at + c->config_bytes + 1;
+}
+
+/* 1 MiB of fp32 a piece at most: small enough to stay in a cache between the two that touch it; no more than the
+ * largest unit needs. */
+static uint64_t piece_elems(const struct mt_layout *l)
+{
+	uint64_t most = MT_BLOCK;
+	for (uint32_t u = 0; u < l->n_units; u++)
+		if (l->units[u].elems > most) most = l->units[u].elems;
+	most = round_up(most, MT_BLOCK);
+	return most < 256 * 1024 ? most : 256 * 1024;
+}
+
+static int check_exists(const char *run)
+{
+	char name[128], path[4300];
+	region_name(name, sizeof name, run, REGION_CONTROL, NULL);
+	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
+	return access(path, F_OK) ? 0 : mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
+}
+
+static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l, struct map map[3])
+{
+	uint8_t id[16];
+	char name[128];
+	uint64_t control = control_layout(c, l), rings;
+	c->piece_elems = piece_elems(l);
+	rings_plan(c, &rings);
+	if (getrandom(id, sizeof id, 0) != sizeof id) return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
+	int rc = region_room(control + rings + l->store_bytes);
+	const uint64_t size[] = { control, rings, l->store_bytes };
+	for (int r = 0; r < 3 && !rc; r++) {
+		region_name(name, sizeof name, opt->name, (enum region)r, NULL);
+		rc = region_create(name, (enum region)r, size[r], id, r == REGION_STORE ? opt->numa : NULL, &map[r]);
+		if (rc) {
+			/* what exists of another maker stays: only what this call made is taken back */
+			for (int made = 0; made < r; made++) {
+				region_name(name, sizeof name, opt->name, (enum region)made, NULL);
+				region_unlink(name);
+			}
+		}
+	}
+	return rc;
+}
+
+static void fill_control(struct mt_control *c, const struct mt_create *opt, const struct mt_control *plan,
+	const struct mt_layout *l)
+{
+	struct mt_header h = c->h;
+	*c = *plan;
+	c->h = h;
+	uint8_t *base = (uint8_t *)c;
+	memcpy(base + c->off_units, l->units, l->n_units * sizeof(struct mt_unit));
+	memcpy(base + c->off_tensors, l->tensors, l->n_tensors * sizeof(struct mt_tensor));
+	memcpy(base + c->off_config, opt->config_text, opt->config_bytes);
+}
+
+int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
+{
+	struct mt_layout l;
+	struct map map[3] = { 0 };
+	int rc = region_name_check(opt->name);
+	if (!rc) rc = check_exists(opt->name);
+	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
+		rc = mt_fail(MT_EX_USAGE, "--step-tokens: wants 2 to 4G");
+	if (!rc && opt->numa && strlen(opt->numa) >= 64) rc = mt_fail(MT_EX_USAGE, "--numa: too long");
+	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad))) return rc;
+	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
+	if (!plan) rc = mt_fail(MT_EX_NOMEM, "no memory for a plan of the control region");
+	else {
+		memset(plan, 0, sizeof *plan);
+		snprintf(plan->name, sizeof plan->name, "%s", opt->name);
+		snprintf(plan->numa, sizeof plan->numa, "%s", opt->numa ? opt->numa : "default");
+		plan->uid = geteuid();
+		plan->dtype = opt->dtype;
+		plan->grad = opt->grad;
+		plan->n_units = l.n_units;
+		plan->n_tensors = l.n_tensors;
+		plan->lanes = MT_LANES;
+		plan->group = MT_GROUP;
+		plan->step_tokens = opt->step_tokens;
+		plan->config_bytes = opt->config_bytes;
+		plan->params = l.params;
+		plan->geo = *geo;
+		rc = create_regions(opt, plan, &l, map);
+	}
+	if (!rc) {
+		fill_control(map[REGION_CONTROL].p, opt, plan, &l);
+		rings_init(map[REGION_RINGS].p, plan);
+		region_publish(&map[REGION_STORE]);
+		region_publish(&map[REGION_RINGS]);
+		region_publish(&map[REGION_CONTROL]);   /* last: who sees a whole control region finds the others */
+	}
+	for (int r = 0; r < 3; r++) region_unmap(&map[r]);
+	free(plan);
+	mt_layout_release(&l);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ open */
+
+static int check_tables(struct mt_run *run)
+{
+	const struct mt_control *c = run->control;
+	uint64_t size = run->control_map.size;
+	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20
+		&& c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units
+		&& c->off_tensors <= size && c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors
+		&& c->off_journal <= size && MT_LANES * sizeof(struct mt_lane) <= size - c->off_journal
+		&& c->off_config <= size && c->config_bytes <= size - c->off_config
+		&& (c->off_units | c->off_tensors | c->off_journal) % 64 == 0
+		&& c->lanes == MT_LANES && c->group == MT_GROUP
+		&& (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
+	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
+}
+
+static int check_units(struct mt_run *run)
+{
+	const struct mt_control *c = run->control;
+	uint64_t size = run->store_map.size, w = c->dtype == MT_BF16 ? 2 : 4, g = c->grad == MT_BF16 ? 2 : 4;
+	for (uint32_t u = 0; u < c->n_units; u++) {
+		const struct mt_unit *t = mt_unit(run, u);
+		const struct { uint64_t off, elem; } array[] = {
+			{ t->w, w }, { t->lo, 2 }, { t->m, 4 }, { t->v, 4 }, { t->g[0], g }, { t->g[1], g },
+		};
+		for (int i = 0; i < 6; i++)
+			if (array[i].off % 64 || array[i].off > size || t->elems > (size - array[i].off) / array[i].elem)
+				return mt_fail(MT_EX_DATA, "run '%s': unit %u lies outside the store", run->name, u);
+	}
+	return 0;
+}
+
+int mt_run_open(struct mt_run **out, const char *name, int flags)
+{
+	char region[128];
+	int rc = region_name_check(name);
+	if (rc) return rc;
+	struct mt_run *run = calloc(1, sizeof *run);
+	if (!run) return mt_fail(MT_EX_NOMEM, "no memory for a run's handle");
+	snprintf(run->name, sizeof run->name, "%s", name);
+	run->flags = flags;
+	run->slot = -1;
+	for (int i = 0; i < MT_SLOTS; i++) run->watch[i].fd = -1;
+	bool ro = flags & MT_RUN_READONLY;
+	region_name(region, sizeof region, name, REGION_CONTROL, NULL);
+	rc = region_open(region, REGION_CONTROL, ro, NULL, &run->control_map);
+	if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+	if (!rc && run->control_map.size < sizeof(struct mt_control)) rc = mt_fail(MT_EX_DATA, "run '%s' is damaged", name);
+	if (!rc) {
+		run->control = run->control_map.p;
+		rc = check_tables(run);
+	}
+	const uint8_t *id = rc ? NULL : run->control->h.run_id;
+	if (!rc && flags & MT_RUN_RINGS) {
+		region_name(region, sizeof region, name, REGION_RINGS, NULL);
+		rc = region_open(region, REGION_RINGS, ro, id, &run->rings_map);
+		run->rings = run->rings_map.p;
+	}
+	if (!rc && flags & MT_RUN_WEIGHTS) {
+		region_name(region, sizeof region, name, REGION_STORE, NULL);
+		rc = region_open(region, REGION_STORE, ro, id, &run->store_map);
+		if (!rc) rc = check_units(run);
+	}
+	if (rc) {
+		mt_run_close(run);
+		return rc;
+	}
+	*out = run;
+	return 0;
+}
+
+void mt_run_close(struct mt_run *run)
+{
+	if (!run) return;
+	if (run->slot >= 0) mt_stage_release(run);
+	for (int i = 0; i < MT_SLOTS; i++)
+		if (run->watch[i].fd >= 0) close(run->watch[i].fd);
+	region_unmap(&run->store_map);
+	region_unmap(&run->rings_map);
+	region_unmap(&run->control_map);
+	free(run);
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* One look: 0 attached, 1 not yet and somebody is filling it, 2 not yet, < 0 an error that waiting does not mend. */
+static int try_attach(struct mt_run **out, const char *name, int flags)
+{
+	int rc = mt_run_open(out, name, flags);
+	if (rc == -MT_EX_NOINPUT) return 2;
+	if (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made")) return 2;
+	if (rc) return rc;
+	enum mt_state s = mt_run_state(*out);
+	if (s == MT_FILLED) return 0;
+	int again = s == MT_FILLING && mt_stage_alive(*out, MT_FILL) ? 1 : 2;
+	mt_run_close(*out);
+	*out = NULL;
+	if (s == MT_DIRTY)
+		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", name);
+	mt_fail(MT_EX_PEER, "run '%s' has no weights: mt-store init or mt-ckpt load", name);
+	return again;
+}
+
+int mt_run_attach(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
+{
+	double start = seconds();
+	for (;;) {
+		int rc = try_attach(out, name, flags);
+		if (rc <= 0) return rc;
+		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
+		if (rc == 1) start = seconds();
+		if (wait_s >= 0 && seconds() - start >= wait_s)
+			return strstr(mt_errmsg(), "no weights") ? -MT_EX_PEER : mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ remove, list */
+
+/* Call fn for every file of this user's runs in the region directory: its run's name and the rest of its name. */
+static int each_region(int (*fn)(const char *run, const char *rest, const char *file, void *arg), void *arg)
+{
+	char prefix[32], run[MT_RUN_NAME + 1];
+	int n = snprintf(prefix, sizeof prefix, "mt.%u.", (unsigned)geteuid()), rc = 0;
+	DIR *d = opendir(region_dir());
+	if (!d) return mt_fail(MT_EX_IO, "%s: %s", region_dir(), strerror(errno));
+	for (struct dirent *e; !rc && (e = readdir(d)); ) {
+		if (strncmp(e->d_name, prefix, (size_t)n)) continue;
+		const char *name = e->d_name + n, *dot = strchr(name, '.');
+		if (!dot || dot == name || dot - name > MT_RUN_NAME) continue;
+		snprintf(run, sizeof run, "%.*s", (int)(dot - name), name);
+		rc = fn(run, dot + 1, e->d_name, arg);
+	}
+	closedir(d);
+	return rc;
+}
+
+struct removal { const char *run; int removed; int err; };
+
+static int remove_one(const char *run, const char *rest, const char *file, void *arg)
+{
+	(void)rest;
+	struct removal *r = arg;
+	if (strcmp(run, r->run)) return 0;
+	int rc = region_unlink(file);
+	if (rc) r->err = -rc;
+	else r->removed++;
+	return 0;
+}
+
+int mt_run_remove(const char *name, bool force)
+{
+	struct mt_run *run = NULL;
+	int rc = region_name_check(name);
+	if (rc) return rc;
+	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
+	if (rc == -MT_EX_NOTYOURS) return rc;
+	if (!rc) {
+		for (int s = 0; s < MT_SLOTS && !force; s++)
+			if (mt_stage_alive(run, s)) {
+				rc = mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d) is alive; stop it, or --force", name,
+					mt_stage_name(s), mt_stage_pid(run, s));
+				mt_run_close(run);
+				return rc;
+			}
+		mt_run_set_state(run, MT_GONE);
+		mt_run_close(run);
+	}
+	struct removal r = { .run = name };
+	rc = each_region(remove_one, &r);       /* also half-made runs and other ABI versions: by name alone */
+	if (!rc && r.err) rc = mt_fail(MT_EX_IO, "removing run '%s': %s", name, strerror(r.err));
+	if (!rc && !r.removed) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+	return rc;
+}
+
+struct listing { char (*names)[MT_RUN_NAME + 1]; size_t n, room; };
+
+static int collect(const char *run, const char *rest, const char *file, void *arg)
+{
+	(void)rest, (void)file;
+	struct listing *l = arg;
+	for (size_t i = 0; i < l->n; i++)
+		if (!strcmp(l->names[i], run)) return 0;
+	if (l->n == l->room) {
+		size_t room = l->room ? 2 * l->room : 16;
+		void *p = realloc(l->names, room * sizeof *l->names);
+		if (!p) return mt_fail(MT_EX_NOMEM, "no memory for a list of runs");
+		l->names = p;
+		l->room = room;
+	}
+	snprintf(l->names[l->n++], sizeof *l->names, "%s", run);
+	return 0;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
+{
+	struct listing l = { 0 };
+	int rc = each_region(collect, &l);
+	if (l.n) qsort(l.names, l.n, sizeof *l.names, by_name);
+	for (size_t i = 0; i < l.n && !rc; i++) rc = fn(l.names[i], arg);
+	free(l.names);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ parts */
+
+static uint8_t *control_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
+
+struct mt_control *mt_control(struct mt_run *run) { return run->control; }
+const struct mt_geometry *mt_geometry(struct mt_run *run) { return &run->control->geo; }
+
+struct mt_unit *mt_unit(struct mt_run *run, uint32_t unit)
+{
+	return (struct mt_unit *)control_at(run, run->control->off_units) + unit;
+}
+
+struct mt_tensor *mt_tensor(struct mt_run *run, uint32_t i)
+{
+	return (struct mt_tensor *)control_at(run, run->control->off_tensors) + i;
+}
+
+struct mt_lane *mt_lanes(struct mt_run *run) { return (struct mt_lane *)control_at(run, run->control->off_journal); }
+
+const char *mt_config_text(struct mt_run *run, size_t *bytes)
+{
+	*bytes = run->control->config_bytes;
+	return (const char *)control_at(run, run->control->off_config);
+}
+
+void *mt_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
+
+struct total { const char *run; uint64_t bytes; };
+
+static int add_size(const char *run, const char *rest, const char *file, void *arg)
+{
+	(void)rest;
+	struct total *t = arg;
+	if (strcmp(run, t->run)) return 0;
+	char path[4300];
+	snprintf(path, sizeof path, "%s/%s", region_dir(), file);
+	FILE *f = fopen(path, "re");
+	if (!f) return 0;
+	if (!fseeko(f, 0, SEEK_END)) t->bytes += (uint64_t)ftello(f);
+	fclose(f);
+	return 0;
+}
+
+uint64_t mt_run_bytes(struct mt_run *run)
+{
+	struct total t = { .run = run->name };
+	each_region(add_size, &t);
+	return t.bytes;
+}
+
+enum mt_state mt_run_state(struct mt_run *run)
+{
+	return (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
+}
+
+void mt_run_set_state(struct mt_run *run, enum mt_state s)
+{
+	/* release: what was filled stands before anyone reads that it is */
+	atomic_store_explicit(&run->control->h.state, (uint32_t)s, memory_order_release);
+	mt_wake(run);
+}
