@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Compares a run of mt with a golden case. Needs nothing but Python.
+
+    python3 compare.py CASE [--metrics FILE] [--grad1 FILE] [--final DIR] [--bf16]
+
+CASE is a folder beside this file; --metrics is what mt-step printed, --grad1 a safetensors file with the unclipped
+gradients of step 1 under their Hugging Face names, --final a directory exported with --dtype fp32. What is given is
+compared; the worst of each is printed as a part of its bound. Exit 1 if anything is out of bounds or not there.
+"""
+
+import argparse
+import glob
+import json
+import math
+import os
+import sys
+
+from records import read_safetensors
+
+# An fp32 run against PyTorch's. expect.json's fp32_against_fp64 is what fp32 rounding alone does to the case: it stays
+# below an eighth of each of these (a third for the gradients).
+LOSS = 2e-6  # of the loss
+NORM = 1e-5  # of the norm
+GRAD = 1e-5  # of the norm of the tensor's gradient
+FINAL = 5e-4  # of the norm of the tensor's whole update
+
+LR = 1e-6  # of --lr: the transaction record holds it in fp32
+
+
+def bf16_bounds(case, steps):
+    """The same bounds for a bf16 run against PyTorch computing on weights rounded as mt rounds them.
+
+    Activations and gradients are fp32 in both, so step 1, which starts from equal bits, keeps the fp32 bounds. Then the
+    masters differ by rounding, and a weight whose master lies by the middle between two bf16 numbers is rounded up in
+    one run and down in the other: a master off by d flips it with probability d/s and moves it by s, the distance of
+    its bf16 neighbours. So the weights that compute sees differ by sqrt(d s) in the mean square, which is far more than
+    d, and this feeds on itself until it settles, however small the first difference was. With u the weights' update,
+    D the masters' difference as a part of u, and A the factor from relative change of weights to relative change of
+    gradients:
+        d = D |u|,    r^2 = sum(|u| s) / sum(w^2),    relative change of the weights: sqrt(D) r
+        Adam turns a relative change of gradients into one of its updates as large:  D = A sqrt(D) r,  so  D = A^2 r^2
+    A gradient goes through each of 4 matrices a layer, the embedding and the head, once forward and once backward;
+    independent relative errors add up in squares: A = sqrt(2 (4 layers + 2)). D then bounds the final weights and, as
+    A sqrt(D) r = D, the gradient norm. The loss changes by sum(g dw) over independent flips: sqrt(sum(g^2 D |u| s)).
+    These are root mean squares, and the bounds are three of them."""
+    with open(os.path.join(case, "model", "config.json")) as f:
+        layers = json.load(f)["num_hidden_layers"]
+    first = read_model(os.path.join(case, "model"))
+    last = read_safetensors(os.path.join(case, "final.safetensors"))
+    grad = read_safetensors(os.path.join(case, "grad1.safetensors"))
+    flips = squares = effect = 0.0
+    for name, (_, _, values) in last.items():
+        for w, end, g in zip(first[name][2], values, grad[name][2]):
+            # neighbours of a number in [2^(e-1), 2^e) with 8 bits of precision are 2^(e-8) apart
+            flip = abs(end - w) * math.ldexp(1.0, math.frexp(w)[1] - 8)
+            flips += flip
+            squares += w * w
+            effect += g * g * flip
+    d = 2 * (4 * layers + 2) * flips / squares
+    return {"loss": 3 * math.sqrt(d * effect) / steps[0]["loss"], "grad_norm": 3 * d, "final": 3 * d}
+
+
+def read_model(path):
+    tensors = {}
+    for file in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
+        tensors.update(read_safetensors(file))
+    return tensors
+
+
+def read_metrics(path):
+    """Step number -> its metrics. A step may be printed again by a successor: the last line counts."""
+    steps = {}
+    with open(path) as f:
+        for line in f:
+            entry = json.loads(line)
+            steps.setdefault(entry["step"], {}).update(entry)
+    return steps
+
+
+class Report:
+    """Collects each measure's worst ratio to its bound, and what is wrong beyond numbers."""
+
+    def __init__(self):
+        self.worst = {}
+        self.wrong = []
+
+    def check(self, measure, what, error, bound):
+        ratio = error / bound if math.isfinite(error) else math.inf
+        if ratio > 1:
+            self.wrong.append("%s: %s is off by %.3g, and %.3g is allowed" % (measure, what, error, bound))
+        if ratio >= self.worst.get(measure, (-1,))[0]:
+            self.worst[measure] = (ratio, what, error, bound)
+
+    def print(self, case):
+        for measure, (ratio, what, error, bound) in self.worst.items():
+            print("%-14s %-10s %6.3f of the bound (%.2g of %.2g) at %s" % (case, measure, ratio, error, bound, what))
+        for line in self.wrong[:20]:
+            print("%s: %s" % (case, line), file=sys.stderr)
+        if len(self.wrong) > 20:
+            print("%s: and %d more" % (case, len(self.wrong) - 20), file=sys.stderr)
+        return 1 if self.wrong else 0
+
+
+def relative(got, want):
+    return abs(got - want) / abs(want) if isinstance(got, (int, float)) else math.inf
+
+
+def compare_metrics(report, golden, got, bounds):
+    for want in golden["steps"]:
+        n = want["step"]
+        if n not in got or got[n].get("loss") is None:
+            report.wrong.append("step %d has no loss" % n)
+            continue
+        entry, at = got[n], "step %d" % n
+        report.check("loss", at, relative(entry["loss"], want["loss"]), LOSS if n == 1 else bounds["loss"])
+        report.check("grad_norm", at, relative(entry.get("grad_norm"), want["grad_norm"]), NORM if n == 1 else bounds["grad_norm"])
+        # Of --lr and not of the step's, which warm-up and decay bring down to 0.
+        lr = entry.get("lr")
+        report.check("lr", at, math.inf if lr is None else abs(lr - want["lr"]) / golden["args"]["lr"], LR)
+        if entry.get("tokens") != want["tokens"]:
+            report.wrong.append("step %d has %s target tokens, not %d" % (n, entry.get("tokens"), want["tokens"]))
+        if entry.get("skipped"):
+            report.wrong.append("step %d was skipped" % n)
+    beyond = [n for n in got if n > golden["args"]["steps"]]
+    if beyond:
+        report.wrong.append("there is a step %d" % max(beyond))
+    # Evaluations are compared where the run made them: mt-step has to be given the case's eval.bin for that.
+    for n, want in golden["eval"].items():
+        if got.get(int(n), {}).get("eval_loss") is not None:
+            report.check("eval_loss", "step " + n, relative(got[int(n)]["eval_loss"], want), LOSS if n == "0" else bounds["loss"])
+
+
+def compare_tensors(report, measure, got, want, scale_from, bound):
+    """|got - want| against |want - scale_from|, tensor by tensor; without scale_from against |want|."""
+    for name in sorted(set(got) - set(want)):
+        report.wrong.append("%s: tensor '%s' should not be there" % (measure, name))
+    for name, (_, shape, values) in want.items():
+        if name not in got:
+            report.wrong.append("%s: tensor '%s' is not there" % (measure, name))
+            continue
+        dtype, got_shape, got_values = got[name]
+        if (dtype, got_shape) != ("F32", shape):
+            report.wrong.append("%s: tensor '%s' is %s %s, not F32 %s" % (measure, name, dtype, got_shape, shape))
+            continue
+        start = scale_from[name][2] if scale_from else [0.0] * len(values)
+        error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got_values, values)))
+        scale = math.sqrt(sum((b - c) ** 2 for b, c in zip(values, start)))
+        report.check(measure, name, error / scale, bound)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="compare a run of mt with a golden case")
+    parser.add_argument("case", metavar="CASE")
+    parser.add_argument("--metrics", metavar="FILE", help="mt-step's output")
+    parser.add_argument("--grad1", metavar="FILE", help="unclipped gradients of step 1")
+    parser.add_argument("--final", metavar="DIR", help="the model exported in fp32")
+    parser.add_argument("--bf16", action="store_true", help="the run is a bf16 run")
+    options = parser.parse_args()
+    if not (options.metrics or options.grad1 or options.final):
+        parser.error("nothing to compare: give --metrics, --grad1 or --final")
+
+    def golden_file(stem, suffix):
+        path = os.path.join(options.case, stem + (".bf16" if options.bf16 else "") + suffix)
+        if not os.path.exists(path):
+            parser.error("%s: this case has no such golden file" % path)
+        return path
+
+    with open(golden_file("expect", ".json")) as f:
+        golden = json.load(f)
+    bounds = {"loss": LOSS, "grad_norm": NORM, "final": FINAL}
+    if options.bf16:
+        bounds = bf16_bounds(options.case, golden["steps"])
+    report = Report()
+    if options.metrics:
+        compare_metrics(report, golden, read_metrics(options.metrics), bounds)
+    if options.grad1:
+        want = read_safetensors(golden_file("grad1", ".safetensors"))
+        compare_tensors(report, "grad1", read_safetensors(options.grad1), want, None, GRAD)
+    if options.final:
+        want = read_safetensors(golden_file("final", ".safetensors"))
+        start = read_model(os.path.join(options.case, "model"))
+        compare_tensors(report, "final", read_model(options.final), want, start, bounds["final"])
+    sys.exit(report.print(os.path.basename(os.path.normpath(options.case)) + (" bf16" if options.bf16 else "")))
+
+
+if __name__ == "__main__":
+    main()

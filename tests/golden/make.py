@@ -1,0 +1,481 @@
+#!/usr/bin/env python3
+"""Makes the golden data of this folder with PyTorch and transformers (see README.md).
+
+    python3 make.py [--check] [NAME...]
+
+For each case: a small random model as transformers saves it, the records it is trained on, and what 20 steps of
+PyTorch's AdamW in fp32 make of it. The same steps are run again in fp64, and the distance between the two is printed
+and kept: it shows that the bounds of compare.py can be reached by fp32 arithmetic, with room to spare.
+--check only prints that table and writes nothing.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import optimization
+
+from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEPS = 20
+FP32 = torch.float32  # also inside fp64() below
+
+# Options of mt-step that a case does not name. eps: Adam's step is about lr * g / (|g| + eps), so an element whose
+# gradient is no larger than its rounding error moves by lr in a random direction where eps is 1e-8, and two correct
+# programs part; k_proj.bias is full of such elements (a shift of all keys that rope turns slowly hardly changes softmax).
+# Here gradients' elements have a median of 1e-2 and errors of 3e-8: with an eps of 1e-4 such an error moves a weight by
+# at most 3e-4 of lr, while the median element hardly feels eps. Two cases keep 1e-5.
+DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedule": "linear", "decay": 0, "min_lr": 0.0,
+            "wd": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-4, "clip": 1.0, "pack": "docs"}
+
+# dialect: that of config.json. also: keys that this dialect's files carry without effect. shard: save_pretrained's max_shard_size. extra: rows of data beyond the last step's.
+# bf16: keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10.
+CASES = {
+    # as Llama 2: all heads have their own keys, embeddings untied, plain rope; 40 columns of heads for 32 hidden
+    "llama2": {
+        "config": transformers.LlamaConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, head_dim=10,
+            rms_norm_eps=1e-5, max_position_embeddings=64),
+        "dialect": 4,
+        "train": {"clip": 4.0, "eps": 1e-5}},
+    # as Llama 3: short original context, so that 24 positions meet all three zones of the scaling
+    "llama3": {
+        "config": transformers.LlamaConfig(
+            vocab_size=101, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=12, rms_norm_eps=1e-5, max_position_embeddings=256,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        "dialect": 5, "bf16": True, "eval": True, "extra": 3,
+        "train": {"micro": 2, "seq": 32, "warmup": 3, "schedule": "cosine", "wd": 0.1, "clip": 3.0}},
+    "llama3-v4": {
+        "config": transformers.LlamaConfig(
+            vocab_size=99, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=1, rms_norm_eps=1e-5, max_position_embeddings=256, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
+        "dialect": 4, "shard": "24KB",
+        "train": {"batch": 6, "micro": 2, "seq": 20, "warmup": 4, "schedule": "constant", "clip": 0.0}},
+    # every bias that a llama can have; pad_token_id is a token of the data, its row untied
+    "llama-bias": {
+        "config": transformers.LlamaConfig(
+            vocab_size=103, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, attention_bias=True, mlp_bias=True, pad_token_id=7, max_position_embeddings=64),
+        "dialect": 5, "extra": 2,
+        "train": {"micro": 1, "batch": 3, "seq": 29, "warmup": 2, "schedule": "cosine", "min_lr": 2e-4, "clip": 3.5}},
+    # 'type' is how older files name rope_type
+    "llama-linear": {
+        "config": transformers.LlamaConfig(
+            vocab_size=113, hidden_size=32, intermediate_size=50, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=128,
+            rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}),
+        "dialect": 4, "rope_type_key": "type",
+        "train": {"micro": 2, "warmup": 5, "wd": 0.05, "clip": 3.5}},
+    # tied, biases on q, k and v; pad_token_id's row learns from the head alone; a window that use_sliding_window puts
+    # out of force, as Qwen's files have it
+    "qwen2": {
+        "config": transformers.Qwen2Config(
+            vocab_size=151, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, tie_word_embeddings=True, pad_token_id=11, max_position_embeddings=128),
+        "dialect": 4, "also": {"sliding_window": 16}, "extra": 4,
+        "train": {"micro": 2, "seq": 26, "wd": 0.1, "schedule": "cosine", "clip": 4.5}},
+    # windows of 7 from layer 1 on
+    "qwen2-window": {
+        "config": transformers.Qwen2Config(
+            vocab_size=109, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, use_sliding_window=True, sliding_window=7, max_window_layers=1,
+            max_position_embeddings=128, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 32, "warmup": 3, "schedule": "wsd", "decay": 6, "min_lr": 4e-4, "clip": 3.5}},
+    # norms on q and k, head_dim far from hidden / heads, tied
+    "qwen3": {
+        "config": transformers.Qwen3Config(
+            vocab_size=127, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=3,
+            num_key_value_heads=1, head_dim=20, tie_word_embeddings=True, max_position_embeddings=128),
+        "dialect": 5, "bf16": True, "eval": True, "shard": "40KB",
+        "train": {"batch": 6, "micro": 3, "schedule": "wsd", "warmup": 2, "decay": 8, "clip": 3.8, "eps": 1e-5}},
+    "qwen3-v4": {
+        "config": transformers.Qwen3Config(
+            vocab_size=98, hidden_size=30, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=10, attention_bias=True, use_sliding_window=True, sliding_window=5,
+            max_window_layers=1, max_position_embeddings=128),
+        "dialect": 4,
+        "train": {"warmup": 2, "clip": 2.5}},
+    # all layers see 6 tokens, their own included
+    "mistral": {
+        "config": transformers.MistralConfig(
+            vocab_size=107, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=10, sliding_window=6, max_position_embeddings=128),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 28, "warmup": 2, "schedule": "constant", "wd": 0.1, "clip": 3.2}},
+    "mistral-v4": {
+        "config": transformers.MistralConfig(
+            vocab_size=105, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=4, sliding_window=None, max_position_embeddings=128),
+        "dialect": 4,
+        "train": {"schedule": "cosine", "warmup": 1, "clip": 3.4}},
+}
+
+
+# Models
+
+def random_weights(config, seed):
+    """A model whose every tensor matters: no bias is 0, no norm is 1, attention is not flat."""
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if p.dim() >= 2:
+                p.copy_(noise * (0.3 if "embed" in name else 1.2 / math.sqrt(p.shape[1])))
+            elif name.endswith("bias"):
+                p.copy_(noise * 0.1)
+            else:
+                p.copy_(1 + noise * 0.2)
+    return model
+
+
+def as_transformers_4(config, rope_type_key):
+    """config.json's content in the dialect of transformers 4: the same model, other keys."""
+    old = dict(config)
+    rope = dict(old.pop("rope_parameters"))
+    old.pop("layer_types", None)
+    old["torch_dtype"] = old.pop("dtype")
+    old["rope_theta"] = rope.pop("rope_theta")
+    rope_type = rope.pop("rope_type")
+    old["rope_scaling"] = None if rope_type == "default" else {rope_type_key: rope_type, **rope}
+    old["transformers_version"] = "4.57.6"
+    return old
+
+
+def save_model(model, case, path):
+    model.save_pretrained(path, max_shard_size=case.get("shard", "1GB"))
+    if case["dialect"] == 5:
+        return
+    file = os.path.join(path, "config.json")
+    with open(file) as f:
+        config = as_transformers_4(json.load(f), case.get("rope_type_key", "rope_type"))
+    config.update(case.get("also", {}))
+    with open(file, "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+        f.write("\n")
+    read, meant = transformers.AutoConfig.from_pretrained(path).to_dict(), model.config.to_dict()
+    read["rope_parameters"].pop("type", None)  # kept beside the rope_type that is made of it
+    differ = [key for key in meant if key not in ("_name_or_path", "transformers_version") and read.get(key) != meant[key]]
+    if differ:
+        raise SystemExit("%s: in the dialect of transformers 4 these read differently: %s" % (file, ", ".join(differ)))
+
+
+# Data
+
+def document(rng, vocab, length):
+    """A noisy walk through the vocabulary, so that there is something to learn; some documents have a prompt."""
+    token = rng.randrange(vocab)
+    tokens = []
+    for _ in range(length):
+        tokens.append(token)
+        token = (5 * token + 3) % vocab if rng.random() < 0.7 else rng.randrange(vocab)
+    if rng.random() < 0.4:
+        for i in range(length // 3):
+            tokens[i] |= CONTEXT_ONLY
+    return tokens
+
+
+def documents(rng, vocab, seq, rows):
+    """At least that many rows of documents, every length that packing treats in its own way among them."""
+    special = [seq, seq + 1, 2 * seq - 1, 2 * seq, seq - 1, 2]
+    made = []
+    while len(pack(made, seq, "docs")) < rows:
+        length = special[len(made) // 6 % 6] if len(made) % 6 == 3 else rng.randint(2, seq * 2 // 3)
+        made.append(document(rng, vocab, length))
+    return made
+
+
+# Training
+
+@contextlib.contextmanager
+def fp64():
+    """transformers pins norms, softmax and rope to fp32; inside here what it calls fp32 is fp64."""
+    names = {"float32": torch.float32, "float": torch.float}
+    to_float = torch.Tensor.float
+    for name in names:
+        setattr(torch, name, torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        for name, dtype in names.items():
+            setattr(torch, name, dtype)
+        torch.Tensor.float = to_float
+        torch.set_default_dtype(torch.float32)
+
+
+def scheduler(optimizer, o):
+    """The function of transformers that --schedule names."""
+    if o["schedule"] == "linear":
+        return optimization.get_linear_schedule_with_warmup(optimizer, o["warmup"], o["steps"])
+    if o["schedule"] == "constant":
+        return optimization.get_constant_schedule_with_warmup(optimizer, o["warmup"])
+    if o["schedule"] == "cosine" and o["min_lr"] == 0:
+        return optimization.get_cosine_schedule_with_warmup(optimizer, o["warmup"], o["steps"])
+    if o["schedule"] == "cosine":
+        return optimization.get_cosine_with_min_lr_schedule_with_warmup(
+            optimizer, o["warmup"], o["steps"], min_lr=o["min_lr"])
+    return optimization.get_wsd_schedule(
+        optimizer, o["warmup"], o["decay"], num_training_steps=o["steps"], min_lr_ratio=o["min_lr"] / o["lr"])
+
+
+def loss_sum(model, row):
+    """Cross-entropy summed over a row's targets. Each document is run alone: nothing can leak."""
+    total, count = 0, 0
+    for piece in row:
+        want = [-100 if t is None else t for t in targets(piece)]
+        if all(t == -100 for t in want):
+            continue
+        logits = model(input_ids=torch.tensor([ids(piece)]), use_cache=False).logits[0]
+        total = total + torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="sum")
+        count += sum(t != -100 for t in want)
+    return total, count
+
+
+def to_bf16(p):
+    """The w half of mt's hi/lo pair, as a number: the fp32 bits rounded to the nearest bf16, ties upward."""
+    bits = p.to(FP32).view(torch.int32)
+    return ((bits + 0x8000) & -0x10000).view(FP32)
+
+
+def evaluate(model, rows):
+    with torch.no_grad():
+        sums = [loss_sum(model, row) for row in rows]
+    return float(sum(s for s, _ in sums)) / sum(n for _, n in sums)
+
+
+def train(config, weights, rows, o, double, bf16, eval_rows):
+    """The golden run: metrics of each step, gradients of the first, weights after the last.
+
+    With bf16, forward and backward see the rounded weights and the optimizer updates the exact ones, as mt does."""
+    real = torch.float64 if double else torch.float32
+    with fp64() if double else contextlib.nullcontext():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=real, attn_implementation="eager")
+        model.load_state_dict({name: w.to(real) for name, w in weights.items()}, strict=False)
+        model.train()
+        params = dict(model.named_parameters())
+        # Tensors of two dimensions and more decay, embeddings too.
+        groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decays], "weight_decay": o["wd"] * decays}
+                  for decays in (True, False)]
+        adam = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False, fused=False)
+        schedule = scheduler(adam, o)
+        master = {}
+
+        def round_weights():
+            for name, p in params.items():
+                master[name] = p.detach().clone()
+                p.data.copy_(to_bf16(p.data))
+
+        def restore_weights():
+            for name, p in params.items():
+                p.data.copy_(master[name])
+
+        def evaluation():
+            if bf16:
+                round_weights()
+            loss = evaluate(model, eval_rows)
+            if bf16:
+                restore_weights()
+            return loss
+
+        steps, first, evals = [], None, {}
+        if eval_rows:
+            evals["0"] = evaluation()
+        for n in range(1, STEPS + 1):
+            batch = rows[(n - 1) * o["batch"] : n * o["batch"]]
+            if bf16:
+                round_weights()
+            count = sum(t is not None for row in batch for piece in row for t in targets(piece))
+            adam.zero_grad()
+            loss = 0.0
+            for row in batch:  # micro-batches only decide in which order these add up
+                total, found = loss_sum(model, row)
+                if found:
+                    (total / count).backward()
+                    loss += float(total.detach())
+            if first is None:
+                first = {name: p.grad.clone() for name, p in params.items()}
+            if bf16:
+                restore_weights()
+            norm = torch.nn.utils.clip_grad_norm_(params.values(), o["clip"] or math.inf)
+            lr = adam.param_groups[0]["lr"]
+            adam.step()
+            schedule.step()
+            steps.append({"step": n, "loss": loss / count, "grad_norm": float(norm), "lr": lr, "tokens": count})
+            if eval_rows and n % 10 == 0:
+                evals[str(n)] = evaluation()
+        return {"steps": steps, "eval": evals, "grad1": first,
+                "final": {name: p.detach().clone() for name, p in params.items()}}
+
+
+def distance(a, b, weights):
+    """How far two runs are apart, in compare.py's four measures."""
+    def tensors(key, scale):
+        return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(n)) for n in a[key])
+
+    def metric(key):
+        return max(abs(x[key] - y[key]) / abs(y[key]) for x, y in zip(a["steps"], b["steps"]))
+
+    return {"loss": metric("loss"), "grad_norm": metric("grad_norm"),
+            "grad1": tensors("grad1", lambda n: b["grad1"][n].double().norm()),
+            "final": tensors("final", lambda n: (b["final"][n].double() - weights[n].double()).norm())}
+
+
+# Files
+
+def write_json(path, value):
+    """A list with one item a line, or an object with one member a line and its lists likewise."""
+    def lines(items):
+        return "[\n" + ",\n".join(" " + json.dumps(item) for item in items) + "\n]"
+
+    with open(path, "w") as f:
+        if isinstance(value, list):
+            f.write(lines(value) + "\n")
+        else:
+            f.write("{\n" + ",\n".join(
+                '"%s": %s' % (key, lines(v) if isinstance(v, list) else json.dumps(v)) for key, v in value.items()) + "\n}\n")
+
+
+def arguments(o):
+    """The case's options as mt-step takes them, those left out that say nothing."""
+    return " ".join("--%s %s" % (key.replace("_", "-"), value) for key, value in o.items()
+                    if value or key not in ("warmup", "decay", "min_lr", "wd"))
+
+
+def make_case(name, case, write):
+    seed = sum(name.encode()) + 1000
+    o = {"steps": STEPS, **DEFAULTS, **case["train"]}
+    config = case["config"]
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model = random_weights(config, seed)
+    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    data = documents(rng, config.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
+    rows = pack(data, o["seq"], o["pack"])
+    if config.pad_token_id is not None and not any(config.pad_token_id in ids(d) for d in data):
+        raise SystemExit("%s: the data has no pad_token_id" % name)
+    held_out = documents(rng, config.vocab_size, o["seq"], 9) if case.get("eval") else []
+    eval_rows = pack(held_out, o["seq"], o["pack"])
+
+    def both(bf16):
+        runs = [train(config, weights, rows, o, double, bf16, eval_rows) for double in (False, True)]
+        return runs[0], distance(runs[0], runs[1], weights)
+
+    run, reach = both(False)
+    run16, reach16 = both(True)
+    clipped = sum(s["grad_norm"] > o["clip"] > 0 for s in run["steps"])
+    for label, r in ((name, reach), (name + " bf16", reach16)):
+        print("%-18s %8.1e %8.1e %8.1e %8.1e   " % (label, r["loss"], r["grad_norm"], r["grad1"], r["final"])
+              + "loss %.3f to %.3f, norm %.2f to %.2f, %d clipped" % (
+                  run["steps"][0]["loss"], run["steps"][-1]["loss"], min(s["grad_norm"] for s in run["steps"]),
+                  max(s["grad_norm"] for s in run["steps"]), clipped), flush=True)
+    if min(float(g.norm()) for g in run["grad1"].values()) < 1e-4:
+        raise SystemExit("%s: a tensor without a gradient proves nothing" % name)
+    if not write:
+        return
+    if o["clip"] and not 0 < clipped < STEPS:
+        raise SystemExit("%s: some steps should be clipped and some not" % name)
+
+    path = os.path.join(HERE, name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    save_model(model, case, os.path.join(path, "model"))
+    write_records(os.path.join(path, "data.bin"), data)
+    if read_records(os.path.join(path, "data.bin")) != data:
+        raise SystemExit("%s: records do not read as they were written" % name)
+    if held_out:
+        write_records(os.path.join(path, "eval.bin"), held_out)
+    with open(os.path.join(path, "args"), "w") as f:
+        f.write(arguments(o) + "\n")
+    for suffix, r, far, tensors in (("", run, reach, True), (".bf16", run16, reach16, case.get("bf16", False))):
+        write_json(os.path.join(path, "expect%s.json" % suffix),
+                   {"args": o, "fp32_against_fp64": far, "eval": r["eval"], "steps": r["steps"]})
+        if tensors:
+            save_file(r["grad1"], os.path.join(path, "grad1%s.safetensors" % suffix))
+            save_file(r["final"], os.path.join(path, "final%s.safetensors" % suffix))
+
+
+def make_schedules():
+    """Learning rates of transformers' schedules, step n being their step n - 1."""
+    made = []
+    for steps, warmup, decay, min_lr in ((10, 0, 4, 0.0), (10, 0, 4, 1e-4), (25, 5, 10, 0.0), (25, 5, 10, 2.5e-5),
+                                         (12, 1, 11, 0.0), (7, 7, 0, 0.0), (40, 3, 1, 3e-4), (1, 0, 1, 0.0)):
+        for kind in ("linear", "cosine", "wsd", "constant"):
+            if min_lr and kind in ("linear", "constant") or kind == "wsd" and not decay:
+                continue  # linear and constant have no minimum in transformers; wsd without a decay is constant
+            o = {"schedule": kind, "steps": steps, "lr": 1e-3, "warmup": warmup, "decay": decay if kind == "wsd" else 0,
+                 "min_lr": min_lr}
+            adam = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=o["lr"])
+            schedule, lrs = scheduler(adam, o), []
+            for _ in range(steps):
+                lrs.append(adam.param_groups[0]["lr"])
+                adam.step()
+                schedule.step()
+            made.append({"args": arguments(o), **o, "lrs": lrs})
+    write_json(os.path.join(HERE, "schedules.json"), made)
+
+
+def make_packing():
+    """Small documents and their rows. In a row: tokens, for each its target or -1, and where documents start."""
+    m = CONTEXT_ONLY
+    sets = {
+        "three fit exactly": (8, [[1, 2, 3], [4, 5, 6], [7, 8], [9]]),
+        "exactly a row": (6, [[1, 2], [10, 11, 12, 13, 14, 15], [3, 4]]),
+        "one more than a row": (6, [[1, 2], [10, 11, 12, 13, 14, 15, 16], [3, 4, 5, 6], [7]]),
+        "cut into full rows": (5, [[1], [20, 21, 22, 23, 24, 25, 26, 27, 28], [2, 3], [4, 5, 6]]),
+        "cut, the rest shared": (5, [[30, 31, 32, 33, 34, 35, 36, 37, 38, 39], [1, 2], [3, 4, 5]]),
+        "context only": (8, [[1 | m, 2 | m, 3, 4], [5, 6 | m, 7, 8 | m], [9 | m, 10, 11 | m, 12 | m, 13, 14, 15, 16, 17 | m, 18]]),
+        "single tokens": (4, [[1], [2], [3], [4], [5]]),
+    }
+    made = []
+    for title, (seq, docs) in sets.items():
+        entry = {"title": title, "seq": seq, "documents": docs}
+        for how in ("docs", "concat", "none"):
+            entry[how] = []
+            for row in pack(docs, seq, how):
+                starts = [sum(len(p) for p in row[:i]) for i in range(len(row))]
+                entry[how].append({"tokens": [t for p in row for t in ids(p)],
+                                   "targets": [-1 if t is None else t for p in row for t in targets(p)],
+                                   "starts": starts})
+        made.append(entry)
+    write_json(os.path.join(HERE, "packing.json"), made)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="make mt's golden data")
+    parser.add_argument("--check", action="store_true", help="print the table, write nothing")
+    parser.add_argument("name", nargs="*", metavar="NAME", help="cases to make (default: all)")
+    options = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    print("torch %s, transformers %s" % (torch.__version__, transformers.__version__))
+    print("%-18s %8s %8s %8s %8s" % ("fp32 against fp64", "loss", "norm", "grad1", "final"))
+    unknown = set(options.name) - set(CASES)
+    if unknown:
+        sys.exit("make.py: no such case: %s" % ", ".join(sorted(unknown)))
+    for name in options.name or CASES:
+        make_case(name, CASES[name], not options.check)
+    if not options.check:
+        make_schedules()
+        make_packing()
+
+
+if __name__ == "__main__":
+    main()
