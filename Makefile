@@ -83,6 +83,69 @@ $(O)/bench/%: tests/bench/%.c $(O)/libmt.a
 .PHONY: probes
 probes: $(PROBES)
 
+# ---- set-up: what is missing, through the package manager; says nothing when all is there
+DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
+.PHONY: deps
+deps:
+	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \
+	[ -z "$$missing" ] && exit 0; \
+	command -v apt-get >/dev/null || { echo "make deps: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; exit 1; }; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; export DEBIAN_FRONTEND=noninteractive; \
+	echo "make deps: installing$$missing"; \
+	$$sudo apt-get update -qq && \
+	$$sudo apt-get install -y -qq --no-install-recommends $$(echo "$$missing" | sed 's/ gemm//') >/dev/null && \
+	case "$$missing" in *gemm*) $$sudo apt-get install -y -qq --no-install-recommends libdnnl-dev >/dev/null 2>&1 || \
+	  $$sudo apt-get install -y -qq --no-install-recommends libopenblas-dev >/dev/null;; esac
+
+# ---- tests. The build runs in a make of its own, after deps, so that it finds what deps installed.
+SUITES ?= $(sort $(wildcard tests/*.bats))
+.PHONY: test check
+test: deps
+	@$(MAKE) --no-print-directory all probes
+	@$(MAKE) --no-print-directory check
+check:
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
+
+# ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
+# and pools that run as threads
+SAN_ENV = ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=98:print_stacktrace=1
+.PHONY: asan ubsan tsan
+asan ubsan: deps
+	@$(MAKE) --no-print-directory all probes B=build/$@/bin O=build/$@ \
+	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
+	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
+	@cp bin/mt-run bin/mt-tokens build/$@/bin/
+	@$(SAN_ENV) $(MAKE) --no-print-directory check B=build/$@/bin O=build/$@
+tsan: deps
+	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats
+
+# ---- demo: a byte-level llama of 4.9 M parameters learns the King James Bible on the CPU
+DEMO = build/demo
+.PHONY: demo
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@tests/demo $(DEMO)
+
+.PHONY: bench
+bench: deps
+	@$(MAKE) --no-print-directory all $(BENCHES)
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
+
+.PHONY: install
+install: all lib
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(PROGRAMS:%=$(B)/%) bin/mt-run bin/mt-tokens $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(O)/libmt.a $(DESTDIR)$(PREFIX)/lib
+	install $(O)/libmt.so $(DESTDIR)$(PREFIX)/lib/libmt.so.0
+	ln -sf libmt.so.0 $(DESTDIR)$(PREFIX)/lib/libmt.so
+	install -m 644 $(O)/mt.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 shm/mt.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+
 clean:
 	rm -rf build $(PROGRAMS:%=bin/%)
 

@@ -1,0 +1,67 @@
+# helpers.bash: what every suite uses. MT is the directory of the programs, BUILD that of probes.
+# A test's runs are named by mt_run_name; whatever a test leaves alive or in memory, teardown takes away.
+
+TOP=$(cd "$BATS_TEST_DIRNAME/.." && pwd)
+MT=${MT:-$TOP/bin}
+BUILD=${BUILD:-$TOP/build}
+PROBES=$BUILD/probes
+GOLDEN=$TOP/tests/golden
+CONFIGS=$TOP/tests/configs
+export PATH="$MT:$PROBES:$PATH"
+
+# A name that no other test uses at this moment: mt_run_name; mt_run_name b
+mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
+
+need_cmd() { command -v "$1" >/dev/null 2>&1 || skip "needs $1"; }
+need_python() { python3 -c "import $1" >/dev/null 2>&1 || skip "needs Python's $1"; }
+
+# Start a program in the background, its output in $T/NAME.out and .err; its pid in $PID
+spawn() { # NAME PROGRAM ARGS...
+	local name=$1
+	shift
+	"$@" >"$T/$name.out" 2>"$T/$name.err" 3>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+}
+
+# Wait until a command succeeds, 10 s at most (50 ms steps)
+eventually() {
+	local i
+	for i in $(seq 200); do
+		"$@" >/dev/null 2>&1 && return 0
+		sleep 0.05
+	done
+	echo "never came true: $*" >&2
+	return 1
+}
+
+# The failing commands' contract: exit code, exactly one line on stderr (naming the program), nothing on stdout
+fails_with() { # CODE PROGRAM ARGS...
+	local want=$1 code=0
+	shift
+	"$@" >"$T/fails.out" 2>"$T/fails.err" 3>&- </dev/null || code=$?
+	if [ "$code" != "$want" ] || [ "$(wc -l <"$T/fails.err")" != 1 ] || [ -s "$T/fails.out" ]; then
+		printf '%s\n' "$* -> $code, wanted $want; stderr:" >&2
+		cat "$T/fails.err" >&2
+		return 1
+	fi
+}
+
+# Nothing of a run is left in shared memory
+gone() { ! ls "${MT_SHM_DIR:-/dev/shm}" 2>/dev/null | grep -q "^mt\.$(id -u)\.$1\."; }
+
+setup() {
+	T=$BATS_TEST_TMPDIR
+	RUN=$(mt_run_name)
+	: >"$T/pids"
+}
+
+teardown() {
+	local p f
+	if [ -n "${BATS_ERROR_STATUS:-}" ] && [ "${BATS_TEST_COMPLETED:-}" != 1 ]; then
+		for f in "$T"/*.err; do [ -s "$f" ] && sed "s|^|$(basename "$f"): |" "$f"; done
+	fi
+	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
+	wait 2>/dev/null
+	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
+}
