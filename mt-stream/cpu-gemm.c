@@ -1,0 +1,97 @@
+/* cpu-gemm.c: matrix products: c is cut into tiles by m, n and k alone; a thread computes a tile with a BLAS that itself
+ * runs on that one thread
+ *
+ * HAVE_DNNL: oneDNN's sgemm, the fastest that distributions package and the same on every x86-64 CPU (OpenBLAS 0.3.21
+ * takes CPUs that it does not know for a Prescott). Otherwise a CBLAS.
+ */
+#include "cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tiles of about TILE_M x TILE_N: large enough that packing their inputs costs little, small enough to share. A product
+ * of less than SMALL multiplications is one tile. */
+enum { TILE_M = 256, TILE_N = 512, SMALL = 1 << 19 };
+
+struct cut { int64_t count, each; };        /* a length as count pieces of each, the last shorter */
+
+struct tiles { const struct gemm *g; struct cut m, n; };
+
+#if defined(HAVE_DNNL)
+#include <dnnl.h>
+
+/* OpenMP, with which oneDNN may be built; weak, since another build of oneDNN may not bring it */
+void omp_set_num_threads(int) __attribute__((weak));
+
+static void use_one_thread(void)
+{
+	static _Thread_local int done;
+	if (!done && omp_set_num_threads)
+		omp_set_num_threads(1);
+	done = 1;
+}
+
+static void sgemm(const struct gemm *g)
+{
+	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a, g->lda,
+		g->b, g->ldb, g->beta, g->c, g->ldc);
+	if (status != dnnl_success) {
+		fprintf(stderr, "mt-stream: dnnl_sgemm of %lld x %lld x %lld: status %d\n", (long long)g->m, (long long)g->n,
+			(long long)g->k, (int)status);
+		abort();
+	}
+}
+#else
+#include <cblas.h>
+
+void openblas_set_num_threads(int) __attribute__((weak));
+
+static void use_one_thread(void)
+{
+	if (openblas_set_num_threads)
+		openblas_set_num_threads(1);
+}
+
+static void sgemm(const struct gemm *g)
+{
+	cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m,
+		(int)g->n, (int)g->k, 1.0f, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
+}
+#endif
+
+static struct cut cut_length(int64_t n, int64_t tile)
+{
+	/* a multiple of 16 lines and rows suits every kernel's blocks */
+	int64_t each = div_up(div_up(n, div_up(n, tile)), 16) * 16;
+	return (struct cut){ .count = div_up(n, each), .each = each };
+}
+
+static void tile_task(void *arg, int64_t task, int thread)
+{
+	const struct tiles *t = arg;
+	struct gemm g = *t->g;
+	int64_t i = task / t->n.count * t->m.each, j = task % t->n.count * t->n.each;
+	(void)thread;
+	g.m = least(t->m.each, g.m - i);
+	g.n = least(t->n.each, g.n - j);
+	g.a += g.trans_a ? i : i * g.lda;
+	g.b += g.trans_b ? j * g.ldb : j;
+	g.c += i * g.ldc + j;
+	if (g.bias) {
+		for (int64_t r = 0; r < g.m; r++)
+			memcpy(g.c + r * g.ldc, g.bias + j, (size_t)g.n * sizeof *g.c);
+		g.beta = 1;
+	}
+	use_one_thread();
+	sgemm(&g);
+}
+
+void op_gemm(struct pool *pool, const struct gemm *g)
+{
+	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
+	struct tiles t = { .g = g };
+	t.m = small ? (struct cut){ 1, g->m } : cut_length(g->m, TILE_M);
+	t.n = small ? (struct cut){ 1, g->n } : cut_length(g->n, TILE_N);
+	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
+}

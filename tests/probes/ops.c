@@ -1,0 +1,675 @@
+/* ops.c: every operation of the cpu device beside its definition in double precision, on awkward sizes.
+ *
+ * A case computes its results with pools of 1, 2 and 3 threads and from memory at three alignments: the bits must be the
+ * same. Then the results are compared with the definition: the norm of the error against the norm of the result.
+ * Backward definitions are gradients written out, or finite differences of the forward definition.
+ */
+#include "../../mt-stream/ops.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures;
+static struct pool *pools[3];
+
+static void say(int ok, const char *format, ...)
+{
+	va_list ap;
+	va_start(ap, format);
+	printf("%s ", ok ? "ok" : "FAILED");
+	vprintf(format, ap);
+	printf("\n");
+	va_end(ap);
+	failures += !ok;
+}
+
+/* ---- memory: everything of a case is freed with it; `skew` floats off alignment ---- */
+
+static void *kept[256];
+static int kept_n, skew;
+
+static void *keep(size_t bytes)
+{
+	char *p = calloc(1, bytes + 64);
+	if (!p || kept_n == 256) {
+		fprintf(stderr, "ops: out of memory\n");
+		exit(1);
+	}
+	kept[kept_n++] = p;
+	return p + 4 * skew;
+}
+
+static void forget(void)
+{
+	while (kept_n)
+		free(kept[--kept_n]);
+}
+
+static uint64_t seed = 1;
+static double uniform(void)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (double)(seed >> 11) * 0x1p-53;
+}
+
+/* about normal, unit variance */
+static float *random_floats(int64_t n)
+{
+	float *x = keep((size_t)n * sizeof *x);
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508);
+	return x;
+}
+
+static float *again(const float *x, int64_t n)
+{
+	float *y = keep((size_t)n * sizeof *y);
+	memcpy(y, x, (size_t)n * sizeof *y);
+	return y;
+}
+
+static double *doubles(int64_t n) { return keep((size_t)n * sizeof(double)); }
+
+/* ---- a case ---- */
+
+struct part { const char *name; float *got; const double *want; int64_t n; double bound; };
+
+static double error_of(const struct part *p)
+{
+	double error = 0, norm = 0;
+	for (int64_t i = 0; i < p->n; i++) {
+		double d = (double)p->got[i] - p->want[i];
+		error += d * d;
+		norm += p->want[i] * p->want[i];
+	}
+	return sqrt(error) / (sqrt(norm) + 1e-30);
+}
+
+/* run (ctx, pool) fills results[], each of lengths[i]; parts[i].want is the definition's */
+static void check(const char *name, struct part *parts, int count, void (*run)(void *ctx, struct pool *, float **results),
+	void *ctx)
+{
+	int same = 1, good = 1;
+	double worst = 0;
+	for (int p = 0; p < 3; p++) {
+		float *results[8];
+		skew = p;
+		for (int i = 0; i < count; i++) {
+			results[i] = keep((size_t)parts[i].n * sizeof(float));
+			memset(results[i], 0xff, (size_t)parts[i].n * sizeof(float));   /* NaN: what is not written shows */
+		}
+		run(ctx, pools[p], results);
+		for (int i = 0; i < count; i++)
+			if (p)
+				same &= !memcmp(parts[i].got, results[i], (size_t)parts[i].n * sizeof(float));
+			else
+				parts[i].got = results[i];
+	}
+	skew = 0;
+	for (int i = 0; i < count; i++) {
+		double e = error_of(&parts[i]);
+		if (!(e <= parts[i].bound)) {
+			good = 0;
+			printf("  %s: error %.2g, bound %.2g\n", parts[i].name, e, parts[i].bound);
+		}
+		worst = e > worst ? e : worst;
+	}
+	say(same && good, "%s (error %.1e%s)", name, worst, same ? "" : ", bits depend on threads or alignment");
+	forget();
+}
+
+/* ---- gemm ---- */
+
+struct gemm_case { int64_t m, n, k; int ta, tb, beta, bias; const float *a, *b, *c, *bias_at; int64_t lda, ldb, ldc; };
+
+static void run_gemm(void *ctx, struct pool *pool, float **out)
+{
+	struct gemm_case *s = ctx;
+	int64_t na = (s->ta ? s->k : s->m) * s->lda, nb = (s->tb ? s->n : s->k) * s->ldb;
+	struct gemm g = { .m = s->m, .n = s->n, .k = s->k, .a = again(s->a, na), .lda = s->lda, .trans_a = s->ta,
+		.b = again(s->b, nb), .ldb = s->ldb, .trans_b = s->tb, .c = out[0], .ldc = s->ldc, .beta = (float)s->beta,
+		.bias = s->bias ? s->bias_at : NULL };
+	if (s->beta)
+		memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
+	op_gemm(pool, &g);
+	for (int64_t i = 0; i < s->m; i++)           /* what lies between rows is not the product's */
+		for (int64_t j = s->n; j < s->ldc; j++)
+			out[0][i * s->ldc + j] = 0;
+}
+
+static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
+{
+	struct gemm_case s = { .m = m, .n = n, .k = k, .ta = form & 1, .tb = form >> 1 & 1, .beta = form >> 2 & 1,
+		.bias = form == 2, .ldc = n + 3 };
+	s.lda = (s.ta ? m : k) + 5;
+	s.ldb = (s.tb ? k : n) + 1;
+	s.a = random_floats((s.ta ? k : m) * s.lda);
+	s.b = random_floats((s.tb ? n : k) * s.ldb);
+	s.c = random_floats(m * s.ldc);
+	s.bias_at = random_floats(n);
+	double *want = doubles(m * s.ldc);
+	for (int64_t i = 0; i < m; i++)
+		for (int64_t j = 0; j < n; j++) {
+			double x = s.beta ? (double)s.c[i * s.ldc + j] : s.bias ? (double)s.bias_at[j] : 0;
+			for (int64_t l = 0; l < k; l++)
+				x += (double)s.a[s.ta ? l * s.lda + i : i * s.lda + l] *
+					(double)s.b[s.tb ? j * s.ldb + l : l * s.ldb + j];
+			want[i * s.ldc + j] = x;
+		}
+	char name[100];
+	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s", (long long)m, (long long)n, (long long)k,
+		s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "", s.beta ? ", added to c" : "", s.bias ? ", bias" : "");
+	check(name, (struct part[]){ { "c", NULL, want, m * s.ldc, 1e-6 } }, 1, run_gemm, &s);
+}
+
+/* ---- bias ---- */
+
+struct bias_case { int64_t m, n, ld; const float *dy, *db; };
+
+static void run_bias(void *ctx, struct pool *pool, float **out)
+{
+	struct bias_case *s = ctx;
+	const float *dy = again(s->dy, s->m * s->ld);
+	memcpy(out[1], s->db, (size_t)s->n * sizeof(float));
+	op_bias_backward(pool, out[0], 0, dy, s->ld, s->m, s->n);
+	op_bias_backward(pool, out[1], 1, dy, s->ld, s->m, s->n);
+}
+
+static void test_bias(int64_t m, int64_t n)
+{
+	struct bias_case s = { m, n, n + 7, random_floats(m * (n + 7)), random_floats(n) };
+	double *set = doubles(n), *added = doubles(n);
+	for (int64_t j = 0; j < n; j++) {
+		for (int64_t i = 0; i < m; i++)
+			set[j] += (double)s.dy[i * s.ld + j];
+		added[j] = set[j] + (double)s.db[j];
+	}
+	char name[80];
+	snprintf(name, sizeof name, "bias backward %lld x %lld", (long long)m, (long long)n);
+	check(name, (struct part[]){ { "db", NULL, set, n, 1e-6 }, { "db added", NULL, added, n, 1e-6 } }, 2, run_bias, &s);
+}
+
+/* ---- embedding ---- */
+
+struct embed_case { int64_t n, h, vocab, pad; const uint32_t *tokens; const float *w, *dx, *dw; };
+
+static void run_embed(void *ctx, struct pool *pool, float **out)
+{
+	struct embed_case *s = ctx;
+	const float *dx = again(s->dx, s->n * s->h);
+	op_embed_forward(pool, out[0], again(s->w, s->vocab * s->h), s->tokens, s->n, s->h);
+	op_embed_backward(pool, out[1], 0, dx, s->tokens, s->n, s->h, s->vocab, -1);
+	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
+	op_embed_backward(pool, out[2], 1, dx, s->tokens, s->n, s->h, s->vocab, s->pad);
+}
+
+static void test_embed(int64_t n, int64_t h, int64_t vocab)
+{
+	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
+	struct embed_case s = { n, h, vocab, 1, tokens, random_floats(vocab * h), random_floats(n * h),
+		random_floats(vocab * h) };
+	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h);
+	for (int64_t i = 0; i < vocab * h; i++)
+		added[i] = (double)s.dw[i];
+	for (int64_t t = 0; t < n; t++) {
+		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
+		for (int64_t i = 0; i < h; i++) {
+			x[t * h + i] = (double)s.w[tokens[t] * h + i];
+			set[tokens[t] * h + i] += (double)s.dx[t * h + i];
+			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : (double)s.dx[t * h + i];
+		}
+	}
+	char name[80];
+	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide", (long long)n, (long long)h);
+	check(name, (struct part[]){ { "x", NULL, x, n * h, 0 }, { "dw", NULL, set, vocab * h, 1e-6 },
+		{ "dw added, without padding", NULL, added, vocab * h, 1e-6 } }, 3, run_embed, &s);
+}
+
+/* ---- RMSNorm ---- */
+
+struct norm_case { int64_t n, h; const float *x, *w, *dy, *dx, *dw; float eps; };
+
+/* y, rstd, and the gradients dx, dw (+=) of one row */
+static void norm_defined(double *y, double *rstd, double *dx, double *dw, const float *x, const float *w, const double *dy,
+	int64_t h, double eps)
+{
+	double square = 0, dot = 0;
+	for (int64_t i = 0; i < h; i++)
+		square += (double)x[i] * (double)x[i];
+	double r = 1 / sqrt(square / (double)h + eps);
+	*rstd = r;
+	for (int64_t i = 0; i < h; i++)
+		dot += dy[i] * (double)w[i] * (double)x[i];
+	for (int64_t i = 0; i < h; i++) {
+		if (y)
+			y[i] = (double)x[i] * r * (double)w[i];
+		dx[i] = dy[i] * (double)w[i] * r - (double)x[i] * r * r * r * dot / (double)h;
+		dw[i] += dy[i] * (double)x[i] * r;
+	}
+}
+
+static void run_norm(void *ctx, struct pool *pool, float **out)
+{
+	struct norm_case *s = ctx;
+	const float *x = again(s->x, s->n * s->h), *w = again(s->w, s->h), *dy = again(s->dy, s->n * s->h);
+	op_rmsnorm_forward(pool, out[0], out[1], x, w, s->n, s->h, s->eps);
+	op_rmsnorm_backward(pool, out[2], 0, out[3], 0, dy, x, w, out[1], s->n, s->h);
+	memcpy(out[4], s->dx, (size_t)(s->n * s->h) * sizeof(float));
+	memcpy(out[5], s->dw, (size_t)s->h * sizeof(float));
+	op_rmsnorm_backward(pool, out[4], 1, out[5], 1, dy, x, w, out[1], s->n, s->h);
+}
+
+static void test_norm(int64_t n, int64_t h)
+{
+	struct norm_case s = { n, h, random_floats(n * h), random_floats(h), random_floats(n * h), random_floats(n * h),
+		random_floats(h), 1e-5f };
+	double *y = doubles(n * h), *rstd = doubles(n), *dx = doubles(n * h), *dw = doubles(h), *dx2 = doubles(n * h);
+	double *dw2 = doubles(h), *dy = doubles(n * h);
+	for (int64_t i = 0; i < n * h; i++)
+		dy[i] = (double)s.dy[i];
+	for (int64_t t = 0; t < n; t++)
+		norm_defined(y + t * h, rstd + t, dx + t * h, dw, s.x + t * h, s.w, dy + t * h, h, (double)s.eps);
+	for (int64_t i = 0; i < n * h; i++)
+		dx2[i] = dx[i] + (double)s.dx[i];
+	for (int64_t i = 0; i < h; i++)
+		dw2[i] = dw[i] + (double)s.dw[i];
+	char name[80];
+	snprintf(name, sizeof name, "rmsnorm of %lld rows of %lld", (long long)n, (long long)h);
+	check(name, (struct part[]){ { "y", NULL, y, n * h, 4e-7 }, { "rstd", NULL, rstd, n, 4e-7 },
+		{ "dx", NULL, dx, n * h, 6e-7 }, { "dw", NULL, dw, h, 1e-6 }, { "dx added", NULL, dx2, n * h, 6e-7 },
+		{ "dw added", NULL, dw2, h, 1e-6 } }, 6, run_norm, &s);
+}
+
+/* ---- rope ---- */
+
+struct rope_case { struct rope r; const float *qkv, *grad, *dw; };
+
+static void run_rope(void *ctx, struct pool *pool, float **out)
+{
+	struct rope_case *s = ctx;
+	int64_t heads = s->r.heads + s->r.kv_heads, wide = (heads + s->r.kv_heads) * s->r.dim, dim = s->r.dim;
+	float *pre = NULL, *rstd = NULL;
+	if (s->r.qnorm) {
+		pre = keep((size_t)(s->r.n * heads * dim) * sizeof *pre);
+		rstd = keep((size_t)(s->r.n * heads) * sizeof *rstd);
+		memcpy(out[2], s->dw, (size_t)dim * sizeof(float));
+		memcpy(out[3], s->dw + dim, (size_t)dim * sizeof(float));
+	}
+	memcpy(out[0], s->qkv, (size_t)(s->r.n * wide) * sizeof(float));
+	op_rope_forward(pool, &s->r, out[0], pre, rstd);
+	memcpy(out[1], s->grad, (size_t)(s->r.n * wide) * sizeof(float));
+	op_rope_backward(pool, &s->r, out[1], pre, rstd, out[2], out[3], 1);
+}
+
+/* one head of one token: forward y, and dx, dw += from dy */
+static void rope_defined(const struct rope *r, int64_t position, const float *w, double *y, double *dx, double *dw,
+	const float *x, const float *dy)
+{
+	int64_t half = r->dim / 2;
+	double turned[512] = {0}, normed[512], rstd = 1;
+	for (int64_t i = 0; i < half; i++) {
+		double c = (double)r->cos[position * half + i], s = (double)r->sin[position * half + i];
+		turned[i] = (double)dy[i] * c + (double)dy[half + i] * s;
+		turned[half + i] = (double)dy[half + i] * c - (double)dy[i] * s;
+	}
+	for (int64_t i = 0; i < r->dim; i++) {
+		normed[i] = (double)x[i];
+		dx[i] = turned[i];
+	}
+	if (w)
+		norm_defined(normed, &rstd, dx, dw, x, w, turned, r->dim, (double)r->eps);
+	for (int64_t i = 0; i < half; i++) {
+		double c = (double)r->cos[position * half + i], s = (double)r->sin[position * half + i];
+		y[i] = normed[i] * c - normed[half + i] * s;
+		y[half + i] = normed[half + i] * c + normed[i] * s;
+	}
+}
+
+/* documents of the given length (0: one a row), padding in the last `padding` tokens of a row, each a document */
+static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t padding)
+{
+	uint32_t *starts = keep((size_t)(rows * seq) * sizeof *starts);
+	for (int64_t t = 0; t < rows * seq; t++) {
+		int64_t at = t % seq;
+		starts[t] = (uint32_t)(at >= seq - padding ? at : length ? at / length * length : 0);
+	}
+	return starts;
+}
+
+static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int norm)
+{
+	int64_t n = rows * seq, all = heads + 2 * kv_heads, wide = all * dim;
+	const float *w = random_floats(2 * dim);
+	struct rope_case s = { .r = { .n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim,
+		.cos = random_floats(seq * dim / 2), .sin = random_floats(seq * dim / 2), .starts = documents(rows, seq, 5, 1),
+		.qnorm = norm ? w : NULL, .knorm = norm ? w + dim : NULL, .eps = 1e-6f },
+		.qkv = random_floats(n * wide), .grad = random_floats(n * wide), .dw = random_floats(2 * dim) };
+	double *y = doubles(n * wide), *dx = doubles(n * wide), *dw = doubles(2 * dim);
+	for (int64_t i = 0; i < 2 * dim; i++)
+		dw[i] = (double)s.dw[i];
+	for (int64_t t = 0; t < n; t++)
+		for (int64_t j = 0; j < all; j++) {
+			int64_t at = t * wide + j * dim;
+			if (j < heads + kv_heads)
+				rope_defined(&s.r, t % seq - s.r.starts[t], norm ? w + (j < heads ? 0 : dim) : NULL, y + at, dx + at,
+					dw + (j < heads ? 0 : dim), s.qkv + at, s.grad + at);
+			else
+				for (int64_t i = 0; i < dim; i++) {
+					y[at + i] = (double)s.qkv[at + i];
+					dx[at + i] = (double)s.grad[at + i];
+				}
+		}
+	char name[100];
+	snprintf(name, sizeof name, "rope %lld + %lld heads of %lld%s", (long long)heads, (long long)kv_heads, (long long)dim,
+		norm ? ", normed" : "");
+	check(name, (struct part[]){ { "y", NULL, y, n * wide, 4e-7 }, { "dx", NULL, dx, n * wide, 6e-7 },
+		{ "dqnorm", NULL, dw, dim, 1e-6 }, { "dknorm", NULL, dw + dim, dim, 1e-6 } }, norm ? 4 : 2, run_rope, &s);
+}
+
+/* ---- attention ---- */
+
+struct attention_case { struct attention a; const float *qkv, *d_o; };
+
+static void run_attention(void *ctx, struct pool *pool, float **out)
+{
+	struct attention_case *s = ctx;
+	int64_t dim = s->a.dim, wide = (s->a.heads + 2 * s->a.kv_heads) * dim;
+	const float *qkv = again(s->qkv, s->a.n * wide), *d_o = again(s->d_o, s->a.n * s->a.heads * dim);
+	op_attention_forward(pool, &s->a, out[0], out[1], qkv);
+	op_attention_backward(pool, &s->a, out[2], d_o, out[0], out[1], qkv);
+}
+
+/* one head of one query: o, lse, and the gradients, added */
+static void attention_defined(const struct attention *a, int64_t t, int64_t h, double *o, double *lse, double *dqkv,
+	const float *d_o, const float *qkv, double *p)
+{
+	int64_t dim = a->dim, wide = (a->heads + 2 * a->kv_heads) * dim, at_q = t * wide + h * dim;
+	int64_t to_k = (a->heads + h / (a->heads / a->kv_heads)) * dim, to_v = to_k + a->kv_heads * dim;
+	int64_t row = t / a->seq * a->seq, first = row + a->starts[t];
+	if (a->window && first < t - a->window + 1)
+		first = t - a->window + 1;
+	double high = -INFINITY, sum = 0, delta = 0;
+	for (int64_t j = first; j <= t; j++) {
+		p[j] = 0;
+		for (int64_t i = 0; i < dim; i++)
+			p[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
+		p[j] *= (double)a->scale;
+		high = p[j] > high ? p[j] : high;
+	}
+	for (int64_t j = first; j <= t; j++)
+		sum += p[j] = exp(p[j] - high);
+	*lse = high + log(sum);
+	for (int64_t j = first; j <= t; j++) {
+		p[j] /= sum;
+		for (int64_t i = 0; i < dim; i++)
+			o[i] += p[j] * (double)qkv[j * wide + to_v + i];
+	}
+	for (int64_t i = 0; i < dim; i++)
+		delta += o[i] * (double)d_o[i];
+	for (int64_t j = first; j <= t; j++) {
+		double dp = 0;
+		for (int64_t i = 0; i < dim; i++)
+			dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
+		double ds = p[j] * (dp - delta) * (double)a->scale;
+		for (int64_t i = 0; i < dim; i++) {
+			dqkv[at_q + i] += ds * (double)qkv[j * wide + to_k + i];
+			dqkv[j * wide + to_k + i] += ds * (double)qkv[at_q + i];
+			dqkv[j * wide + to_v + i] += p[j] * (double)d_o[i];
+		}
+	}
+}
+
+static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t window,
+	int64_t length, int64_t padding)
+{
+	int64_t n = rows * seq, wide = (heads + 2 * kv_heads) * dim;
+	struct attention_case s = { .a = { .n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim,
+		.window = window, .scale = 1.0f / sqrtf((float)dim), .starts = documents(rows, seq, length, padding) },
+		.qkv = random_floats(n * wide), .d_o = random_floats(n * heads * dim) };
+	double *o = doubles(n * heads * dim), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(n);
+	for (int64_t t = 0; t < n; t++)
+		for (int64_t h = 0; h < heads; h++)
+			attention_defined(&s.a, t, h, o + (t * heads + h) * dim, lse + t * heads + h, dqkv,
+				s.d_o + (t * heads + h) * dim, s.qkv, p);
+	char name[120];
+	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld",
+		(long long)rows, (long long)seq, (long long)heads, (long long)kv_heads, (long long)dim, (long long)window,
+		(long long)length);
+	check(name, (struct part[]){ { "o", NULL, o, n * heads * dim, 6e-7 }, { "lse", NULL, lse, n * heads, 4e-7 },
+		{ "dqkv", NULL, dqkv, n * wide, 1e-6 } }, 3, run_attention, &s);
+}
+
+/* A document gives the same bits in a packed row as alone, and does not see infinities beside it. */
+static void test_isolation(int64_t before, int64_t length, int64_t after)
+{
+	int64_t heads = 4, kv_heads = 2, dim = 20, wide = (heads + 2 * kv_heads) * dim, seq = before + length + after;
+	float *qkv = random_floats(seq * wide), *d_o = random_floats(seq * heads * dim);
+	float *o = keep((size_t)(seq * heads * dim) * 4), *lse = keep((size_t)(seq * heads) * 4);
+	float *dqkv = keep((size_t)(seq * wide) * 4), *o1 = keep((size_t)(length * heads * dim) * 4);
+	float *lse1 = keep((size_t)(length * heads) * 4), *dqkv1 = keep((size_t)(length * wide) * 4);
+	uint32_t *starts = keep((size_t)seq * 4), *zeros = keep((size_t)length * 4);
+	for (int64_t t = 0; t < seq; t++) {
+		starts[t] = (uint32_t)(t < before ? 0 : t < before + length ? before : before + length);
+		if (t < before || t >= before + length)
+			for (int64_t i = 0; i < wide; i++)
+				qkv[t * wide + i] = i % 3 ? INFINITY : NAN;
+	}
+	struct attention a = { .n = seq, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .scale = 0.2f,
+		.starts = starts }, alone = a;
+	alone.n = alone.seq = length;
+	alone.starts = zeros;
+	op_attention_forward(pools[1], &a, o, lse, qkv);
+	op_attention_backward(pools[1], &a, dqkv, d_o, o, lse, qkv);
+	const float *inner = qkv + before * wide, *inner_d_o = d_o + before * heads * dim;
+	op_attention_forward(pools[0], &alone, o1, lse1, inner);
+	op_attention_backward(pools[0], &alone, dqkv1, inner_d_o, o1, lse1, inner);
+	say(!memcmp(o1, o + before * heads * dim, (size_t)(length * heads * dim) * 4) &&
+		!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
+		!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
+		"attention of a document of %lld beside others and alone: same bits", (long long)length);
+	forget();
+}
+
+/* ---- SwiGLU ---- */
+
+struct swiglu_case { int64_t n, f; const float *gu, *dy; };
+
+static void run_swiglu(void *ctx, struct pool *pool, float **out)
+{
+	struct swiglu_case *s = ctx;
+	op_swiglu_forward(pool, out[0], again(s->gu, s->n * 2 * s->f), s->n, s->f);
+	memcpy(out[1], s->gu, (size_t)(s->n * 2 * s->f) * sizeof(float));
+	op_swiglu_backward(pool, out[1], again(s->dy, s->n * s->f), out[1], s->n, s->f);
+}
+
+static void test_swiglu(int64_t n, int64_t f)
+{
+	float *gu = random_floats(n * 2 * f);
+	for (int64_t i = 0; i < n * 2 * f; i += 3)
+		gu[i] *= 20;                          /* sigmoids near 0 and 1 too */
+	struct swiglu_case s = { n, f, gu, random_floats(n * f) };
+	double *y = doubles(n * f), *dgu = doubles(n * 2 * f);
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t i = 0; i < f; i++) {
+			double g = (double)gu[r * 2 * f + i], u = (double)gu[r * 2 * f + f + i], d = (double)s.dy[r * f + i];
+			double e = 1 / (1 + exp(-g));
+			y[r * f + i] = g * e * u;
+			dgu[r * 2 * f + i] = d * u * e * (1 + g * (1 - e));
+			dgu[r * 2 * f + f + i] = d * g * e;
+		}
+	char name[80];
+	snprintf(name, sizeof name, "swiglu %lld x %lld", (long long)n, (long long)f);
+	check(name, (struct part[]){ { "y", NULL, y, n * f, 4e-7 }, { "dgu", NULL, dgu, n * 2 * f, 6e-7 } }, 2, run_swiglu, &s);
+}
+
+/* ---- cross-entropy ---- */
+
+struct head_case { int64_t n, vocab; const float *logits; const uint32_t *targets; double losses[6]; int at; int64_t count; };
+
+static void run_head(void *ctx, struct pool *pool, float **out)
+{
+	struct head_case *s = ctx;
+	float *copy = again(s->logits, s->n * s->vocab);
+	s->losses[s->at++] = op_cross_entropy(pool, copy, s->targets, s->n, s->vocab, 0.01f, 0, &s->count);
+	memcpy(out[0], s->logits, (size_t)(s->n * s->vocab) * sizeof(float));
+	s->losses[s->at++] = op_cross_entropy(pool, out[0], s->targets, s->n, s->vocab, 0.01f, 1, &s->count);
+}
+
+static void test_head(int64_t n, int64_t vocab, int none)
+{
+	float *logits = random_floats(n * vocab);
+	uint32_t *targets = keep((size_t)n * sizeof *targets);
+	struct head_case s = { .n = n, .vocab = vocab, .logits = logits, .targets = targets };
+	double *grad = doubles(n * vocab), loss = 0;
+	int64_t count = 0;
+	for (int64_t r = 0; r < n; r++) {
+		const float *x = logits + r * vocab;
+		targets[r] = none || r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
+		for (int64_t i = 0; i < vocab; i++)
+			logits[r * vocab + i] *= 3;
+		if (targets[r] == UINT32_MAX)
+			continue;
+		double sum = 0;
+		for (int64_t i = 0; i < vocab; i++)
+			sum += exp((double)x[i]);
+		for (int64_t i = 0; i < vocab; i++)
+			grad[r * vocab + i] = 0.01 * (exp((double)x[i]) / sum - (i == targets[r]));
+		loss += log(sum) - (double)x[targets[r]];
+		count++;
+	}
+	char name[80];
+	snprintf(name, sizeof name, "cross-entropy %lld x %lld%s", (long long)n, (long long)vocab, none ? ", no targets" : "");
+	check(name, (struct part[]){ { "gradient", NULL, grad, n * vocab, 1e-6 } }, 1, run_head, &s);
+	int good = s.count == count;
+	for (int i = 0; i < s.at; i++)
+		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= 3e-7 * loss;
+	say(good, "%s: loss %.9g for %.9g over %lld targets", name, s.losses[0], loss, (long long)s.count);
+}
+
+/* ---- the rest ---- */
+
+static void test_not_a_number(void)
+{
+	enum { N = 3, V = 37 };
+	uint32_t targets[N] = { 1, 2, 3 };
+	int64_t count;
+	for (int where = 0; where < V; where += 6) {
+		float *logits = random_floats(N * V);
+		logits[V + where] = NAN;
+		say(isnan(op_cross_entropy(pools[1], logits, targets, N, V, 1, 1, &count)), "cross-entropy with NaN at %d is NaN",
+			where);
+		forget();
+	}
+	float *gu = random_floats(2 * V), *y = random_floats(V), *w = random_floats(V), rstd;
+	gu[5] = NAN;
+	op_swiglu_forward(pools[0], y, gu, 1, V);
+	say(isnan(y[5]) && isfinite(y[4]), "swiglu of NaN is NaN");
+	op_rmsnorm_forward(pools[0], y, &rstd, gu, w, 1, V, 1e-5f);
+	say(isnan(y[0]) && isnan(rstd), "rmsnorm with NaN is NaN");
+	forget();
+}
+
+static void test_conversions(void)
+{
+	enum { N = 200003 };
+	float *x = random_floats(N), *back = random_floats(N), *y = random_floats(N), *sum = random_floats(N);
+	uint16_t *half = keep(N * sizeof *half);
+	x[0] = NAN; x[1] = INFINITY; x[2] = -0.0f; x[3] = 3.3961775e38f; x[4] = 1e-40f;
+	int good = 1;
+	op_narrow(pools[1], half, x, N);
+	op_widen(pools[2], back, half, N);
+	for (int64_t i = 3; i < N; i++) {
+		uint32_t b;
+		memcpy(&b, x + i, 4);
+		uint32_t low = b & 0xffff, up = low > 0x8000 || (low == 0x8000 && (b >> 16 & 1));
+		good &= half[i] == (uint16_t)((b >> 16) + up);
+	}
+	say(good && isnan(back[0]) && isinf(back[1]) && back[2] == 0 && signbit(back[2]) && isinf(back[3]),
+		"bf16: nearest, ties to even, NaN and infinity kept");
+	op_add(pools[1], sum, x, y, N);
+	good = 1;
+	for (int64_t i = 1; i < N; i++)
+		good &= sum[i] == x[i] + y[i];
+	op_copy(pools[2], sum, y, N * sizeof *y);
+	good &= !memcmp(sum, y, N * sizeof *y);
+	op_zero(pools[1], sum, N * sizeof *sum - 4);
+	for (int64_t i = 0; i < N - 1; i++)
+		good &= sum[i] == 0;
+	say(good && memcmp(sum + N - 1, y + N - 1, 4) == 0, "sums, copies and zeros of %d elements", N);
+	forget();
+}
+
+static void count_task(void *arg, int64_t task, int thread)
+{
+	(void)thread;
+	((unsigned char *)arg)[task]++;
+}
+
+/* Many short jobs of changing size: each task runs once, and before pool_run returns. */
+static void test_pool(void)
+{
+	int good = 1;
+	for (int p = 0; p < 3; p++)
+		for (int round = 0; round < 20000; round++) {
+			unsigned char ran[40] = {0};
+			int64_t tasks = round % 40;
+			pool_run(pools[p], tasks, count_task, ran);
+			for (int64_t i = 0; i < 40; i++)
+				good &= ran[i] == (i < tasks);
+		}
+	say(good && pool_threads(pools[2]) == 3, "pool: every task of 60000 jobs ran once");
+}
+
+int main(void)
+{
+	for (int i = 0; i < 3; i++)
+		if (!(pools[i] = pool_create(i + 1)))
+			return 1;
+	test_pool();
+	static const int64_t gemms[][3] = { {1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
+		{300, 700, 40}, {513, 33, 257} };
+	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
+		for (int form = 0; form < 8; form++)
+			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+	test_bias(1, 1);
+	test_bias(70, 33);
+	test_bias(3001, 600);
+	test_embed(1, 1, 3);
+	test_embed(500, 100, 37);
+	static const int64_t norms[][2] = { {1, 3}, {3, 20}, {33, 64}, {100, 100}, {2100, 257} };
+	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+		test_norm(norms[i][0], norms[i][1]);
+	test_rope(2, 7, 4, 2, 20, 0);
+	test_rope(3, 40, 4, 4, 64, 1);
+	test_rope(2, 19, 3, 1, 6, 1);
+	test_attention(1, 1, 1, 1, 1, 0, 0, 0);
+	test_attention(2, 5, 4, 2, 8, 0, 0, 0);
+	test_attention(2, 64, 2, 2, 32, 0, 0, 0);
+	test_attention(1, 200, 4, 1, 20, 0, 0, 3);
+	test_attention(2, 150, 4, 2, 64, 0, 67, 5);
+	test_attention(1, 300, 2, 1, 80, 33, 0, 0);
+	test_attention(1, 300, 2, 2, 16, 64, 130, 1);
+	test_attention(1, 150, 2, 2, 16, 1, 0, 0);
+	test_attention(1, 257, 2, 2, 256, 100, 0, 0);
+	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
+	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
+	test_isolation(70, 130, 45);
+	test_isolation(3, 9, 1);
+	test_isolation(1, 64, 100);
+	test_swiglu(1, 1);
+	test_swiglu(3, 20);
+	test_swiglu(100, 333);
+	test_head(1, 1, 0);
+	test_head(7, 33, 0);
+	test_head(20, 1000, 0);
+	test_head(4, 100, 1);
+	test_head(9, 32003, 0);
+	test_not_a_number();
+	test_conversions();
+	for (int i = 0; i < 3; i++)
+		pool_free(pools[i]);
+	return failures != 0;
+}
