@@ -13,7 +13,7 @@
 
 #include "lib.h"
 
-enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 4 };
+enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 };
 
 struct mt_ring {
 	struct mt_run *run;

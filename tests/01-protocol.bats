@@ -1,0 +1,31 @@
+# The protocols everything stands on, under adversarial schedules: rings, transaction words, versions.
+# `make tsan` runs this suite under the thread sanitizer.
+load helpers
+
+@test "a ring loses, repeats and garbles nothing between threads that stumble by seed" {
+	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
+}
+
+@test "a ring loses and garbles nothing when producer and consumer are killed at any instant" {
+	run shm-ring kills 1 200000
+	[ "$status" = 0 ]
+	[ "${output%% *}" -ge 20 ]      # a run without kills would have tested nothing
+	shm-ring kills 2 200000
+}
+
+@test "of commit and abort exactly one wins, and what a word speaks of stands before it" {
+	for seed in 1 2 3 4 5 6; do shm-txn txn $seed 2000; done
+}
+
+@test "who reads version v of a unit finds weights of v or later" {
+	for seed in 1 2 3 4; do shm-txn versions $seed 500; done
+}
+
+@test "the exported symbols of libmt are those that mt.h declares, and cli.h's" {
+	need_cmd nm
+	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ { print $3 }' >"$T/symbols"
+	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
+		grep -qx "$s" "$T/symbols"
+	done
+	while read -r s; do grep -qE "[ *]$s\b" "$TOP/shm/mt.h" "$TOP/shm/cli.h" "$TOP/shm/lib.h"; done <"$T/symbols"
+}

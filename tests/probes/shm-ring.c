@@ -1,0 +1,214 @@
+/* The ring under adversarial schedules: as threads (for the thread sanitizer too), and as processes that are killed at
+ * any instant and followed by a successor. usage: shm-ring threads|kills|bench [SEED [COUNT]] */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "shm-common.h"
+
+struct side { struct mt_run *run; uint64_t seed, count; const char *ring; };
+
+static uint32_t expect_word(uint64_t k, size_t i) { return (uint32_t)(k * 2654435761u + i * 40503u); }
+
+static void produce_one(struct mt_ring *r, uint64_t k, uint64_t *seed)
+{
+	uint32_t *block = mt_ring_reserve(r);
+	size_t n = mt_ring_block(r) / 4;
+	for (size_t i = 0; i < n; i += 61) block[i] = expect_word(k, i);
+	if (seed) stumble(seed);
+	struct mt_msg m = { .k = (uint32_t)k, .step = k, .kind = MT_MSG_GRAD, .grad = { .n = n } };
+	mt_ring_push(r, &m);
+}
+
+static void check_one(const struct mt_msg *m, const uint32_t *block, uint64_t k, size_t n)
+{
+	CHECK(m->step == k && m->k == (uint32_t)k, "message %llu where %llu was due", (unsigned long long)m->step, (unsigned long long)k);
+	for (size_t i = 0; i < n; i += 61)
+		CHECK(block[i] == expect_word(k, i), "message %llu: word %zu of its block is another's", (unsigned long long)k, i);
+}
+
+static void *producer(void *arg)
+{
+	struct side *s = arg;
+	struct mt_ring *r;
+	mt_must(mt_ring_open(s->run, s->ring, &r));
+	for (uint64_t k = 0; k < s->count; ) {
+		uint32_t seen = mt_event(s->run);
+		if (!mt_ring_reserve(r)) {
+			mt_wait(s->run, seen, 1000);
+			continue;
+		}
+		produce_one(r, k++, &s->seed);
+		stumble(&s->seed);
+	}
+	mt_ring_close(r);
+	return NULL;
+}
+
+/* Looks ahead of the head as mt-optim may, then finishes in order. */
+static void *consumer(void *arg)
+{
+	struct side *s = arg;
+	struct mt_ring *r;
+	mt_must(mt_ring_open(s->run, s->ring, &r));
+	for (uint64_t k = 0; k < s->count; ) {
+		struct mt_msg m;
+		const void *block;
+		uint32_t seen = mt_event(s->run);
+		uint64_t ahead = next_random(&s->seed) % 3;
+		if (mt_ring_peek(r, ahead, &m, &block)) check_one(&m, block, k + ahead, mt_ring_block(r) / 4);
+		if (!mt_ring_peek(r, 0, &m, &block)) {
+			mt_wait(s->run, seen, 1000);
+			continue;
+		}
+		stumble(&s->seed);
+		check_one(&m, block, k++, mt_ring_block(r) / 4);
+		mt_ring_pop(r);
+	}
+	mt_ring_close(r);
+	return NULL;
+}
+
+static void as_threads(uint64_t seed, uint64_t count)
+{
+	struct mt_run *run = tiny_run("ring");
+	pthread_t t[4];
+	struct side s[4] = {
+		{ run, seed | 1, count, "grad.0" }, { run, seed + 77, count, "grad.0" },
+		{ run, seed + 5, count, "grad.3" }, { run, seed + 9, count, "grad.3" },
+	};
+	for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, i % 2 ? consumer : producer, &s[i]);
+	for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+	mt_run_close(run);
+}
+
+/* ------------------------------------------------------------------------------------------------ kills */
+
+struct shared { _Atomic uint64_t produced, consumed; };     /* the sides' own memory, which outlives them */
+
+static void producer_process(struct shared *sh, uint64_t count)
+{
+	struct mt_run *run;
+	struct mt_ring *r;
+	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
+	mt_must(mt_ring_open(run, "grad.0", &r));
+	for (;;) {
+		uint64_t k = atomic_load(&sh->produced);
+		if (k >= count) break;
+		uint32_t seen = mt_event(run);
+		if (!mt_ring_reserve(r)) {
+			mt_wait(run, seen, 50);
+			continue;
+		}
+		produce_one(r, k, NULL);
+		atomic_store(&sh->produced, k + 1);     /* killed before this: the message goes out twice */
+	}
+	_exit(0);
+}
+
+static void consumer_process(struct shared *sh, uint64_t count)
+{
+	struct mt_run *run;
+	struct mt_ring *r;
+	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
+	mt_must(mt_ring_open(run, "grad.0", &r));
+	for (;;) {
+		uint64_t k = atomic_load(&sh->consumed);
+		if (k >= count) break;
+		struct mt_msg m;
+		const void *block;
+		uint32_t seen = mt_event(run);
+		if (!mt_ring_peek(r, 0, &m, &block)) {
+			mt_wait(run, seen, 50);
+			continue;
+		}
+		/* a message may come again (its producer or consumer died between publishing and noting it), never late,
+		 * never garbled, and none is left out */
+		CHECK(m.step <= k, "message %llu came while %llu was due: one is lost", (unsigned long long)m.step, (unsigned long long)k);
+		check_one(&m, block, m.step, mt_ring_block(r) / 4);
+		if (m.step == k) atomic_store(&sh->consumed, k + 1);
+		mt_ring_pop(r);
+	}
+	_exit(0);
+}
+
+static void with_kills(uint64_t seed, uint64_t count)
+{
+	struct mt_run *run = tiny_run("ringk");
+	struct shared *sh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void (*const side[2])(struct shared *, uint64_t) = { producer_process, consumer_process };
+	pid_t pid[2] = { 0, 0 };
+	bool done[2] = { false, false };
+	int kills = 0;
+	while (!done[0] || !done[1]) {
+		for (int i = 0; i < 2; i++) {
+			if (done[i] || pid[i]) continue;
+			pid[i] = fork();
+			if (!pid[i]) side[i](sh, count);
+		}
+		usleep((useconds_t)(next_random(&seed) % 3000));
+		int victim = (int)(next_random(&seed) % 2);
+		if (pid[victim] && kills < 400) {
+			kill(pid[victim], SIGKILL);
+			kills++;
+		}
+		for (int i = 0; i < 2; i++) {
+			int status;
+			if (!pid[i] || waitpid(pid[i], &status, WNOHANG) <= 0) continue;
+			pid[i] = 0;
+			if (WIFEXITED(status)) {
+				CHECK(WEXITSTATUS(status) == 0, "a side failed");
+				done[i] = true;
+			}
+		}
+	}
+	printf("%d kills\n", kills);
+	mt_run_close(run);
+}
+
+/* Messages a second: ring and pipe, 64 bytes each, one process to another. */
+static void bench(uint64_t count)
+{
+	struct mt_run *run = tiny_run("ringb");
+	double t = mt_now();
+	struct mt_ring *r;
+	pid_t pid = fork();
+	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
+	mt_must(mt_ring_open(run, "save", &r));
+	struct mt_msg m = { .kind = MT_MSG_SAVE };
+	for (uint64_t k = 0; k < count; ) {
+		uint32_t seen = mt_event(run);
+		if (pid ? mt_ring_reserve(r) != NULL : mt_ring_peek(r, 0, &m, NULL)) {
+			if (pid) mt_ring_push(r, &m);
+			else mt_ring_pop(r);
+			k++;
+		} else mt_wait(run, seen, 1000);
+	}
+	if (!pid) _exit(0);
+	waitpid(pid, NULL, 0);
+	double ring = (double)count / (mt_now() - t);
+	int fd[2];
+	CHECK(!pipe(fd), "pipe");
+	t = mt_now();
+	pid = fork();
+	for (uint64_t k = 0; k < count; k++) {
+		ssize_t n = pid ? write(fd[1], &m, sizeof m) : read(fd[0], &m, sizeof m);
+		CHECK(n == (ssize_t)sizeof m, "pipe");
+	}
+	if (!pid) _exit(0);
+	waitpid(pid, NULL, 0);
+	double pipes = (double)count / (mt_now() - t);
+	printf("{\"ring_messages_per_s\": %.0f, \"pipe_messages_per_s\": %.0f, \"ratio\": %.2f}\n", ring, pipes, ring / pipes);
+	mt_run_close(run);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "threads";
+	uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, count = argc > 3 ? strtoull(argv[3], NULL, 10) : 3000;
+	if (!strcmp(what, "threads")) as_threads(seed * 2654435761u + 1, count);
+	else if (!strcmp(what, "kills")) with_kills(seed * 2654435761u + 1, count);
+	else bench(count);
+	return 0;
+}
