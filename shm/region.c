@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "abi.h"
 #include "cli.h"
 #include "lib.h"
 
@@ -220,20 +221,11 @@ static int allocate(int fd, void *p, uint64_t size)
 
 uint64_t region_fingerprint(void)
 {
-#define OFF(s, f) offsetof(struct s, f)
-	static const uint64_t facts[] = {
-		sizeof(struct mt_header), sizeof(struct mt_control), sizeof(struct mt_geometry), sizeof(struct mt_unit),
-		sizeof(struct mt_tensor), sizeof(struct mt_slot), sizeof(struct mt_txn), sizeof(struct mt_snapshot),
-		sizeof(struct mt_record), sizeof(struct mt_lane), sizeof(struct mt_ringbuf), sizeof(struct mt_msg),
-		sizeof(struct mt_position), sizeof(struct mt_loss), sizeof(struct mt_file),
-		OFF(mt_header, abi), OFF(mt_header, state), OFF(mt_header, run_id), OFF(mt_control, event),
-		OFF(mt_control, uid), OFF(mt_control, geo), OFF(mt_control, tries), OFF(mt_control, record),
-		OFF(mt_control, snap), OFF(mt_control, slots), OFF(mt_control, txn), OFF(mt_txn, step), OFF(mt_txn, t),
-		OFF(mt_txn, losses), OFF(mt_txn, position), OFF(mt_unit, version), OFF(mt_unit, pin), OFF(mt_tensor, role),
-		OFF(mt_ringbuf, tail), OFF(mt_ringbuf, head), OFF(mt_msg, batch), OFF(mt_lane, slot), OFF(mt_slot, aborted),
-		OFF(mt_geometry, window_layer), OFF(mt_position, hash), OFF(mt_position, tokens), OFF(mt_snapshot, position),
-	};
-#undef OFF
+#define FIELD(s, f, off, size) off, size,
+#define SIZE(s, size) size,
+	static const uint64_t facts[] = { MT_ABI_FIELDS(FIELD) MT_ABI_SIZES(SIZE) };     /* abi.c asserts that they hold */
+#undef FIELD
+#undef SIZE
 	return XXH64(facts, sizeof facts, MT_ABI);
 }
 
