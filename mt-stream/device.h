@@ -1,0 +1,108 @@
+/* device.h: what mt-stream asks of a device, in the CUDA manner.
+ *
+ * A device has memory and three queues. A queue runs what is launched on it one after another; queues run beside each
+ * other, and nothing orders one against another but events:
+ *
+ *     host ──launch──▶ Q_WEIGHTS   store → weight slots          ──event──▶ ┐
+ *                      Q_COMPUTE   the layer templates           ◀──────────┘ ──event──▶ ┐
+ *                      Q_GRADS     gradient slots → ring blocks  ◀───────────────────────┘ ──event──▶ host pushes
+ *
+ * An event is a place in a queue: "all that was launched on it so far". The host only ever launches, records and waits
+ * for events; it never touches device memory. `cpu` maps queues to threads, `chaos` is cpu with every freedom that
+ * queues and events leave used against us.
+ *
+ * Element types. Activations and weights on the device are of the device's own element type (dev->elem bytes each: fp32
+ * on cpu); statistics, gradients of weights and losses are fp32 or wider on every device. In argument comments N is
+ * tokens, H hidden size, V vocabulary; pointers are device memory unless they say host.
+ */
+#ifndef MT_STREAM_DEVICE_H
+#define MT_STREAM_DEVICE_H
+
+#include "mt.h"
+
+enum queue { Q_COMPUTE, Q_WEIGHTS, Q_GRADS, QUEUES };
+
+struct event { enum queue queue; uint64_t at; };    /* {0}: always over */
+
+enum op_code {
+	OP_NONE,
+	OP_COPY, OP_ZERO, OP_DISCARD, OP_WEIGHTS_IN, OP_GRADS_OUT,
+	OP_GEMM, OP_BIAS_BACKWARD, OP_EMBED_FORWARD, OP_EMBED_BACKWARD, OP_RMSNORM_FORWARD, OP_RMSNORM_BACKWARD, OP_ADD,
+	OP_ROPE_FORWARD, OP_ROPE_BACKWARD, OP_ATTENTION_FORWARD, OP_ATTENTION_BACKWARD, OP_SWIGLU_FORWARD,
+	OP_SWIGLU_BACKWARD, OP_CROSS_ENTROPY,
+};
+
+struct loss { double sum; int64_t targets; };
+
+/* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
+struct op {
+	enum op_code code;
+	union {
+		struct { void *dst; const void *src; size_t bytes; } copy;      /* either side may be host memory */
+		struct { void *dst; size_t bytes; } zero, discard;              /* discard: the contents are dead */
+		struct { void *dst; const void *src; int64_t n; enum mt_dtype from; } weights_in;  /* src: host */
+		struct { void *dst; const float *src; int64_t n; enum mt_dtype to; } grads_out;    /* dst: host */
+		struct {                /* c (m, n) = a' b' + beta c + bias (n);  fp32: c is fp32 on every device */
+			int64_t m, n, k;
+			const void *a; int64_t lda; int trans_a;
+			const void *b; int64_t ldb; int trans_b;
+			void *c; int64_t ldc; float beta;
+			const void *bias; int fp32;
+		} gemm;
+		struct { float *db; float beta; const void *dy; int64_t m, n; } bias_backward;
+		struct { void *x; const void *w; const uint32_t *tokens; int64_t n, h; } embed_forward;
+		struct { float *dw; float beta; const void *dx; const uint32_t *tokens; int64_t n, h, vocab, pad; }
+			embed_backward;
+		struct { void *y; float *rstd; const void *x, *w; int64_t n, h; float eps; } rmsnorm_forward;
+		struct { void *dx; int add_dx; float *dw; float beta; const void *dy, *x, *w; const float *rstd;
+			int64_t n, h; } rmsnorm_backward;
+		struct { void *y; const void *a, *b; int64_t n; } add;
+		struct {                /* forward: qkv in place, pre and rstd out; backward: qkv holds dqkv */
+			int64_t n, seq, heads, kv_heads, dim;
+			const float *cos, *sin; const uint32_t *starts;
+			const void *qnorm, *knorm; float eps;
+			void *qkv, *pre; float *rstd;
+			float *dqnorm, *dknorm, beta;
+		} rope;
+		struct {
+			int64_t n, seq, heads, kv_heads, dim, window; float scale; const uint32_t *starts;
+			const void *qkv; void *o; float *lse;
+			const void *d_o; void *dqkv;
+		} attention;
+		struct { void *y; const void *gu; int64_t n, f; } swiglu_forward;
+		struct { void *dgu; const void *dy, *gu; int64_t n, f; } swiglu_backward;
+		struct { void *logits; const uint32_t *targets; int64_t n, vocab; float scale; int backward;
+			struct loss *loss; } cross_entropy;     /* adds to *loss */
+	};
+};
+
+struct device {
+	const char *name;           /* as the run record has it: devices of one name give the same bits */
+	size_t elem;                /* bytes of an activation's or weight's element */
+
+	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */
+	void *(*alloc)(struct device *, size_t bytes);
+	void  (*release)(struct device *, void *, size_t bytes);
+	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
+	const void *(*view)(struct device *, const void *host, enum mt_dtype);
+
+	void  (*launch)(struct device *, enum queue, const struct op *);
+	struct event (*record)(struct device *, enum queue);
+	void  (*wait)(struct device *, enum queue, struct event);   /* what is launched after it runs after the event */
+	bool  (*query)(struct device *, struct event);
+	int   (*sync)(struct device *, struct event);               /* the host waits; 0, or -ex: the device failed */
+	void  (*close)(struct device *);
+};
+
+/* threads: of the compute queue. NULL: no memory or threads. */
+struct device *device_cpu(int threads);
+struct device *device_chaos(int threads, uint64_t seed);
+
+/* Every queue is at rest. 0 or -ex. */
+int device_sync(struct device *);
+
+/* Run one operation now, for devices whose memory is the host's. */
+struct pool;
+void cpu_execute(struct pool *, const struct op *);
+
+#endif

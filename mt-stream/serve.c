@@ -1,0 +1,157 @@
+/* serve.c: micro-batches from the batch ring, one after another; what is stale is dropped, and every wait keeps an eye on
+ * the transaction and on the peers.
+ */
+#include "cli.h"
+#include "stream.h"
+
+/* ---- waiting ---- */
+
+/* Is the micro-batch at work still wanted? With --grad none the commit comes with the first piece, so the others are
+ * wanted after it. */
+int stream_wanted(struct stream *s)
+{
+	uint64_t w = mt_txn_word(s->run, s->msg.k);
+	enum mt_phase phase = mt_word_phase(w);
+	bool ours = mt_word_k(w) == s->msg.k && mt_word_try(w) == s->msg.try_;
+
+	if (mt_run_state(s->run) == MT_GONE)
+		return GONE;
+	if (ours && phase == MT_GATHER)
+		return 0;
+	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP))
+		return 0;
+	return STALE;
+}
+
+static void look_after_peers(struct stream *s)
+{
+	double now = mt_now();
+
+	if (now - s->looked < 0.1)
+		return;
+	s->looked = now;
+	mt_abort_dead(s->run);
+}
+
+int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t arg)
+{
+	int rc = stream_wanted(s);
+
+	if (rc)
+		return rc;
+	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP))
+		return GONE;
+	double began = mt_now();
+	mt_stage_doing(s->run, doing, arg);
+	mt_wait(s->run, seen, 100);
+	look_after_peers(s);
+	s->waited += (uint64_t)((mt_now() - began) * 1e9);
+	return 0;
+}
+
+/* ---- batches ---- */
+
+/* The rows come from a peer: nothing in them may lead out of bounds. s->host holds tokens, targets, starts. */
+static int batch_check(const struct stream *s, size_t n)
+{
+	const uint32_t *tokens = s->host, *targets = tokens + n, *starts = targets + n;
+	uint32_t vocab = s->geo->vocab, seq = s->msg.batch.seq;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t t = (uint32_t)(i % seq);
+
+		if (tokens[i] >= vocab || (targets[i] >= vocab && targets[i] != MT_NO_TARGET))
+			return mt_fail(MT_EX_PEER, "row %zu, position %u: token %u, target %u: the vocabulary is %u", i / seq,
+				t, tokens[i], targets[i], vocab);
+		/* a document starts here, or is the one before */
+		if (starts[i] != t && (t == 0 || starts[i] != starts[i - 1]))
+			return mt_fail(MT_EX_PEER, "row %zu, position %u: document starts at %u", i / seq, t, starts[i]);
+	}
+	return 0;
+}
+
+static int batch_take(struct stream *s, const void *block)
+{
+	uint64_t rows = s->msg.batch.rows, seq = s->msg.batch.seq, most = mt_ring_block(s->batch) / 12;
+
+	if (!rows || !seq || rows > most / seq)
+		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens in a block of %llu tokens", (unsigned long long)rows,
+			(unsigned long long)seq, (unsigned long long)most);
+	memcpy(s->host, block, rows * seq * 12);
+	return batch_check(s, rows * seq);
+}
+
+static int micro_serve(struct stream *s)
+{
+	double began = mt_now();
+
+	s->waited = 0;
+	int rc = schedule_micro(s);
+	if (rc)
+		return rc;
+	*mt_counter(s->run, 0) += 1;
+	*mt_counter(s->run, 1) += (uint64_t)s->msg.batch.rows * s->msg.batch.seq;
+	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waited;
+	return 0;
+}
+
+/* The batch at the head of the ring: 0 done or dropped, GONE, or -ex. What a newer try than the word's means is only
+ * known when the word has been read again. */
+static int batch_serve(struct stream *s, const void *block)
+{
+	uint64_t w = mt_txn_word(s->run, s->msg.k);
+	int32_t newer_k = (int32_t)(s->msg.k - mt_word_k(w));
+	int32_t newer_try = (int32_t)((s->msg.try_ - mt_word_try(w)) << 8);
+
+	if (newer_k > 0 || (newer_k == 0 && newer_try > 0))
+		return STALE;
+	if (stream_wanted(s)) {
+		mt_ring_pop(s->batch);
+		return 0;
+	}
+	if (s->msg.kind != MT_MSG_BATCH || (s->msg.txn_kind != MT_TRAIN && s->msg.txn_kind != MT_EVAL))
+		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->msg.kind, s->msg.txn_kind);
+	int rc = batch_take(s, block);
+	if (rc)
+		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->msg.step,
+			s->msg.micro);
+	mt_ring_pop(s->batch);
+	rc = micro_serve(s);
+	return rc == STALE ? 0 : rc;
+}
+
+/* A signal ends the stream between steps: a step that is open is finished as long as somebody drives it. */
+static bool may_leave(struct stream *s)
+{
+	return mt_word_phase(mt_txn_word(s->run, mt_txn_newest(s->run))) != MT_GATHER || !mt_stage_alive(s->run, MT_STEP);
+}
+
+int serve(struct stream *s)
+{
+	for (;;) {
+		uint32_t seen = mt_event(s->run);
+		const void *block;
+		int rc = STALE;
+
+		if (mt_run_state(s->run) == MT_GONE)
+			return 0;
+		if (mt_run_state(s->run) == MT_DIRTY)
+			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+		s->sent = false;
+		if (mt_ring_peek(s->batch, 0, &s->msg, &block))
+			rc = batch_serve(s, block);
+		if (rc == GONE)
+			return 0;
+		if (rc < 0)
+			return rc;
+		if (rc == 0)
+			continue;
+		if (mt_stopping && may_leave(s))
+			return 0;
+		double began = mt_now();
+		mt_stage_doing(s->run, MT_D_WAIT_BATCH, 0);
+		mt_wait(s->run, seen, 100);
+		look_after_peers(s);
+		*mt_counter(s->run, 4) += (uint64_t)((mt_now() - began) * 1e9);
+	}
+}

@@ -1,0 +1,145 @@
+/* stream.c: mt-stream: options, setting up, serving. */
+#include <stdlib.h>
+
+#include "cli.h"
+#include "stream.h"
+
+static const char *device_spec = "cpu", *recompute_spec = "auto";
+static uint64_t device_memory, threads, chunk_tokens, head_tokens;
+static struct mt_strings rings;
+
+static const struct mt_opt options[] = {
+	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
+	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use (cpu: half of what is available)", NULL},
+	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
+	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
+	{"chunk-tokens", OPT_U64, &chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
+	{"head-tokens", OPT_U64, &head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
+	{0},
+};
+
+static const struct mt_program program = {
+	.name = "mt-stream",
+	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--recompute auto|full|none]\n"
+		"       [--threads N] [--ring FROM=TO]...",
+	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
+		"another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
+	.opts = options,
+};
+
+static enum recompute recompute_parse(const char *spec)
+{
+	if (!strcmp(spec, "auto"))
+		return RECOMPUTE_AUTO;
+	if (!strcmp(spec, "full"))
+		return RECOMPUTE_FULL;
+	if (!strcmp(spec, "none"))
+		return RECOMPUTE_NONE;
+	mt_die(MT_EX_USAGE, "--recompute: '%s': not auto, full or none", spec);
+}
+
+static struct device *device_open(const char *spec)
+{
+	struct device *d = NULL;
+	int n = threads ? (int)threads : mt_cores();
+
+	if (!strcmp(spec, "cpu")) {
+		d = device_cpu(n);
+	} else if (!strncmp(spec, "chaos:", 6)) {
+		char *end;
+		unsigned long long seed = strtoull(spec + 6, &end, 10);
+
+		if (!spec[6] || *end || spec[6] == '-')
+			mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
+		d = device_chaos(n, seed);
+	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
+		mt_die(MT_EX_CONFIG, "--device %s: built without CUDA", spec);
+	} else {
+		mt_die(MT_EX_USAGE, "--device: '%s': not cpu, chaos:SEED or cuda[:N]", spec);
+	}
+	if (!d)
+		mt_die(MT_EX_NOMEM, "device %s: no memory or no threads", spec);
+	return d;
+}
+
+static void check_options(void)
+{
+	if (threads > 4096)
+		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
+	if (chunk_tokens > INT32_MAX || head_tokens > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens: more than %d", INT32_MAX);
+}
+
+/* ---- setting up ---- */
+
+static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
+{
+	char name[16];
+
+	snprintf(name, sizeof name, "%s.%d", kind, s->index);
+	return mt_ring_open(s->run, name, ring);
+}
+
+static int stream_open(struct stream *s)
+{
+	int rc;
+
+	s->control = mt_control(s->run);
+	s->geo = mt_geometry(s->run);
+	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index)))
+		return rc;
+	s->index -= MT_STREAM;
+	mt_stage_doing(s->run, MT_D_STARTING, 0);
+	for (int i = 0; i < rings.n; i++)
+		if ((rc = mt_ring_map(s->run, rings.v[i])))
+			return rc;
+	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) ||
+	    (rc = record_settle(s, chunk_tokens, head_tokens)) || (rc = jobs_make(s)))
+		return rc;
+	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->host = malloc(mt_ring_block(s->batch));
+	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
+}
+
+static void stream_close(struct stream *s)
+{
+	s->dev->release(s->dev, s->arena, s->arena_bytes);
+	s->dev->close(s->dev);
+	if (s->batch)
+		mt_ring_close(s->batch);
+	if (s->grad)
+		mt_ring_close(s->grad);
+	mt_run_close(s->run);
+	free(s->plan.saved);
+	free(s->jobs);
+	free(s->host);
+	free(s->cos);
+	free(s->sin);
+}
+
+int main(int argc, char **argv)
+{
+	const char *operand = NULL;
+	struct stream s = {0};
+
+	mt_cli(&program, argc, argv, &operand, 1);
+	const char *run = mt_cli_run(operand);
+	check_options();
+	mt_signals(true);
+	s.recompute = recompute_parse(recompute_spec);
+	s.dev = device_open(device_spec);
+	s.budget = device_memory ? device_memory : budget_default();
+	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
+	if (rc == -MT_EX_BUSY && mt_stopping)
+		return 0;
+	mt_must(rc);
+
+	rc = stream_open(&s);
+	if (rc == 0)
+		rc = serve(&s);
+	if (rc < 0)
+		mt_say("%s", mt_errmsg());
+	stream_close(&s);
+	return rc < 0 ? -rc : 0;
+}

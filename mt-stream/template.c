@@ -1,0 +1,169 @@
+/* template.c: embedding, decoder block, final norm with LM head; forward and backward are pairs. */
+#include <math.h>
+#include <stddef.h>
+
+#include "template.h"
+
+static void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
+
+/* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
+
+/* y (n, out) = x (n, in) w' + b */
+static void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, int64_t in,
+	int64_t out)
+{
+	launch(c, &(struct op){OP_GEMM, .gemm = {
+		.m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+		.c = y, .ldc = out, .bias = b}});
+}
+
+/* dx (n, in) = dy (n, out) w;  dw (out, in) += dy' x;  db (out) += column sums of dy */
+static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
+	const void *x, const void *w, int64_t in, int64_t out)
+{
+	launch(c, &(struct op){OP_GEMM, .gemm = {
+		.m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in}});
+	launch(c, &(struct op){OP_GEMM, .gemm = {
+		.m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
+		.c = dw, .ldc = in, .beta = beta, .fp32 = 1}});
+	if (db)
+		launch(c, &(struct op){OP_BIAS_BACKWARD, .bias_backward = {
+			.db = db, .beta = beta, .dy = dy, .m = c->n, .n = out}});
+}
+
+static void norm_forward(const struct chunk *c, void *y, const void *x, const void *w)
+{
+	launch(c, &(struct op){OP_RMSNORM_FORWARD, .rmsnorm_forward = {
+		.y = y, .rstd = c->s.rstd, .x = x, .w = w, .n = c->n, .h = c->geo->hidden, .eps = c->geo->norm_eps}});
+}
+
+/* rstd is what the norm's forward over the same x has just left in the scratch */
+static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw, float beta, const void *dy,
+	const void *x, const void *w)
+{
+	launch(c, &(struct op){OP_RMSNORM_BACKWARD, .rmsnorm_backward = {
+		.dx = dx, .add_dx = add_dx, .dw = dw, .beta = beta, .dy = dy, .x = x, .w = w, .rstd = c->s.rstd,
+		.n = c->n, .h = c->geo->hidden}});
+}
+
+static void add(const struct chunk *c, void *y, const void *a, const void *b)
+{
+	launch(c, &(struct op){OP_ADD, .add = {.y = y, .a = a, .b = b, .n = c->n * c->geo->hidden}});
+}
+
+/* ---- embedding ---- */
+
+void embed_forward(const struct chunk *c, const struct weights *w, void *x)
+{
+	launch(c, &(struct op){OP_EMBED_FORWARD, .embed_forward = {
+		.x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n, .h = c->geo->hidden}});
+}
+
+void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
+{
+	launch(c, &(struct op){OP_EMBED_BACKWARD, .embed_backward = {
+		.dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens, .n = c->n, .h = c->geo->hidden,
+		.vocab = c->geo->vocab, .pad = c->geo->pad_token}});
+}
+
+/* ---- decoder block ---- */
+
+static struct op rope_op(const struct chunk *c, enum op_code code, const struct weights *w, const struct saved *s)
+{
+	return (struct op){code, .rope = {
+		.n = c->n, .seq = c->seq, .heads = c->geo->heads, .kv_heads = c->geo->kv_heads, .dim = c->geo->head_dim,
+		.cos = c->cos, .sin = c->sin, .starts = c->starts, .qnorm = w->t[MT_T_QNORM],
+		.knorm = w->t[MT_T_KNORM], .eps = c->geo->norm_eps, .qkv = s->qkv, .pre = s->pre, .rstd = s->qk_rstd}};
+}
+
+static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct saved *s)
+{
+	return (struct op){code, .attention = {
+		.n = c->n, .seq = c->seq, .heads = c->geo->heads, .kv_heads = c->geo->kv_heads, .dim = c->geo->head_dim,
+		.window = c->geo->window_layer[layer] ? c->geo->window : 0,
+		.scale = 1.0f / sqrtf((float)c->geo->head_dim), .starts = c->starts, .qkv = s->qkv, .o = s->o,
+		.lse = s->lse}};
+}
+
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s, void *y)
+{
+	const struct mt_geometry *geo = c->geo;
+	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
+	int64_t f = geo->ffn;
+
+	/* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
+	struct op rope = rope_op(c, OP_ROPE_FORWARD, w, s), attention = attention_op(c, OP_ATTENTION_FORWARD, layer, s);
+	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
+	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], h, a + 2 * k);
+	launch(c, &rope);
+	launch(c, &attention);
+	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], a, h);
+	add(c, s->x2, s->x2, x);
+
+	/* y = x2 + down(silu(gate) * up), gate | up of norm2(x2) */
+	norm_forward(c, c->s.h, s->x2, w->t[MT_T_NORM2]);
+	linear_forward(c, s->gu, c->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], h, 2 * f);
+	if (!y)
+		return;
+	launch(c, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = s->gu, .n = c->n, .f = f}});
+	linear_forward(c, y, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], f, h);
+	add(c, y, y, s->x2);
+}
+
+void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
+	const void *x, struct saved *s, void *dx)
+{
+	const struct mt_geometry *geo = c->geo;
+	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
+	int64_t f = geo->ffn;
+
+	/* the MLP: dx is the gradient of y; x2 gets it past the MLP and through it */
+	launch(c, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = s->gu, .n = c->n, .f = f}});
+	linear_backward(c, c->s.dact, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, dx, c->s.act, w->t[MT_T_DOWN], f, h);
+	launch(c, &(struct op){OP_SWIGLU_BACKWARD, .swiglu_backward = {
+		.dgu = s->gu, .dy = c->s.dact, .gu = s->gu, .n = c->n, .f = f}});
+	norm_forward(c, c->s.h, s->x2, w->t[MT_T_NORM2]);
+	linear_backward(c, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, s->gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
+	norm_backward(c, dx, 1, g->t[MT_T_NORM2], beta, c->s.dh, s->x2, w->t[MT_T_NORM2]);
+
+	/* attention: dx is now the gradient of x2 */
+	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, s), rope = rope_op(c, OP_ROPE_BACKWARD, w, s);
+	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dx, s->o, w->t[MT_T_O], a, h);
+	attention.attention.d_o = c->s.d_o;
+	attention.attention.dqkv = c->s.dqkv;
+	launch(c, &attention);
+	rope.rope.qkv = c->s.dqkv;
+	rope.rope.dqnorm = g->t[MT_T_QNORM];
+	rope.rope.dknorm = g->t[MT_T_KNORM];
+	rope.rope.beta = beta;
+	launch(c, &rope);
+	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
+	linear_backward(c, c->s.dh, g->t[MT_T_Q], g->t[MT_T_QB], beta, c->s.dqkv, c->s.h, w->t[MT_T_Q], h, a + 2 * k);
+	norm_backward(c, dx, 1, g->t[MT_T_NORM1], beta, c->s.dh, x, w->t[MT_T_NORM1]);
+}
+
+/* ---- final norm, LM head, cross-entropy ---- */
+
+static void head_forward(const struct chunk *c, const struct weights *w, float scale, int backward, struct loss *loss,
+	const void *x)
+{
+	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
+	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, c->geo->hidden, c->geo->vocab);
+	launch(c, &(struct op){OP_CROSS_ENTROPY, .cross_entropy = {
+		.logits = c->s.logits, .targets = c->targets, .n = c->n, .vocab = c->geo->vocab, .scale = scale,
+		.backward = backward, .loss = loss}});
+}
+
+void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)
+{
+	head_forward(c, w, 1, 0, loss, x);
+}
+
+void head_loss_backward(const struct chunk *c, const struct weights *w, const struct grads *g, float beta, float scale,
+	struct loss *loss, const void *x, void *dx)
+{
+	head_forward(c, w, scale, 1, loss, x);
+	linear_backward(c, c->s.dh, g->t[MT_T_HEAD], NULL, beta, c->s.logits, c->s.h, w->t[MT_T_HEAD], c->geo->hidden,
+		c->geo->vocab);
+	norm_backward(c, dx, 0, g->t[MT_T_FNORM], beta, c->s.dh, x, w->t[MT_T_FNORM]);
+}

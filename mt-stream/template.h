@@ -1,0 +1,68 @@
+/* template.h: the layers, as functions of (geometry, weights view, input, saved activations). A template owns no weights
+ * and no state; it launches operations on the device's compute queue and returns.
+ *
+ * Letters: N tokens of the chunk, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size, V vocabulary.
+ * dx is the gradient of the residual stream: a template's backward finds in it the gradient of its output and leaves
+ * the gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
+ */
+#ifndef MT_STREAM_TEMPLATE_H
+#define MT_STREAM_TEMPLATE_H
+
+#include "device.h"
+
+#define ROLES (MT_T_HEAD + 1)
+
+struct weights { const void *t[ROLES]; };       /* by enum mt_role_tensor; NULL: this model has none */
+struct grads { float *t[ROLES]; };
+
+struct scratch {                /* good between two launches of one template, no longer */
+	void *h;                /* (N, H)      a norm's output */
+	void *dh;               /* (N, H)      its gradient */
+	float *rstd;            /* (N)         its statistics */
+	void *act, *dact;       /* (N, F)      SwiGLU's output and its gradient */
+	void *d_o;              /* (N, A)      gradient of attention's output */
+	void *dqkv;             /* (N, A + 2K) */
+	void *logits;           /* (N', V)     N' the tokens of a head chunk */
+};
+
+struct saved {                  /* what a block's backward needs from its forward, beside the block's input */
+	void *qkv;              /* (N, A + 2K) after rope */
+	void *pre;              /* (N, A + K)  q, k before their norms; qk-norm models only */
+	float *qk_rstd;         /* (N, heads + kv_heads) */
+	void *o;                /* (N, A)      attention's output */
+	float *lse;             /* (N, heads)  its log-sum-exps */
+	void *x2;               /* (N, H)      the second residual */
+	void *gu;               /* (N, 2F)     gate | up; backward leaves its gradient here */
+};
+
+struct chunk {                  /* whole rows that go through a layer together */
+	struct device *dev;
+	const struct mt_geometry *geo;
+	int64_t n, seq;
+	const uint32_t *tokens, *targets, *starts;      /* (N) each */
+	const float *cos, *sin;                         /* (positions, D / 2) */
+	struct scratch s;
+};
+
+/* x (N, H) = embeddings of the tokens */
+void embed_forward(const struct chunk *, const struct weights *, void *x);
+void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
+
+/* y (N, H) = block(x); *saved is filled. y NULL: only *saved is wanted (recomputation). */
+void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *, void *y);
+void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	const void *x, struct saved *, void *dx);
+
+/* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
+ * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
+void head_loss(const struct chunk *, const struct weights *, struct loss *loss, const void *x);
+void head_loss_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, float scale,
+	struct loss *loss, const void *x, void *dx);
+
+/* `elements` after p, in elements of the device */
+static inline void *elements_after(const struct device *d, const void *p, int64_t elements)
+{
+	return p ? (char *)p + (size_t)elements * d->elem : NULL;
+}
+
+#endif
