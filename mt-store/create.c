@@ -1,0 +1,46 @@
+/* create.c: config.json -> a run's three regions, allocated in full, without weights. */
+#include <stdlib.h>
+
+#include "store.h"
+
+static int parse_dtype(const char *option, const char *word, bool none_too, enum mt_dtype *out)
+{
+	for (enum mt_dtype d = MT_BF16; d <= (none_too ? MT_NONE : MT_FP32); d++)
+		if (strcmp(word, dtype_word(d)) == 0) { *out = d; return 0; }
+	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s", option, word, none_too ? "," : " or",
+		none_too ? " or none" : "");
+}
+
+/* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands */
+static int say_summary(const char *name)
+{
+	struct mt_run *run;
+	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
+	if (rc) return rc;
+	const struct mt_control *c = mt_control(run);
+	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
+	mt_say("run '%s': %s, %llu parameters, %s, gradients %s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
+		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
+		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
+	mt_run_close(run);
+	return 0;
+}
+
+int store_create(const char *run, const struct store_options *o)
+{
+	struct mt_create create = { .name = run, .step_tokens = o->step_tokens, .numa = o->numa };
+	struct mt_geometry geo;
+	char *text = NULL;
+	int rc = parse_dtype("dtype", o->dtype, false, &create.dtype);
+	if (rc == 0) rc = parse_dtype("grad", o->grad, true, &create.grad);
+	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
+	if (rc) return rc;
+	create.config_text = text;
+	create.config_bytes = strlen(text);
+	rc = mt_run_create(&create, &geo);
+	free(text);
+	if (rc) return rc;
+	if (logout_removes())
+		mt_say("warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
+	return say_summary(run);
+}

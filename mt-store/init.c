@@ -1,0 +1,138 @@
+/* init.c: random weights as transformers gives them: linear and embedding weights normal(0, initializer_range), norms 1,
+ * biases 0, the embedding row of pad_token_id 0; m and v 0. Threads share blocks of elements; no bit depends on them. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "store.h"
+
+enum { BLOCK = 1 << 18, THREADS = 256 };
+
+struct fill {
+	struct mt_run *run;
+	uint64_t seed;
+	_Atomic uint64_t next;      /* block to take, counted over all units */
+	uint64_t blocks;
+};
+
+/* ------------------------------------------------------------------------------------------------ one block */
+
+static void store_weight(struct mt_run *run, const struct mt_unit *u, uint64_t i, float x)
+{
+	if (mt_control(run)->dtype == MT_FP32) {
+		((float *)mt_at(run, u->w))[i] = x;
+		return;
+	}
+	((uint16_t *)mt_at(run, u->w))[i] = mt_hi(mt_bits(x));
+	((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
+}
+
+/* Elements [from, to) of tensor number `index`, counted in the tensor */
+static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
+{
+	const struct mt_tensor *t = mt_tensor(f->run, index);
+	const struct mt_unit *u = mt_unit(f->run, t->unit);
+	double std = (double)mt_geometry(f->run)->init_range, z[2];
+	for (uint64_t i = from & ~1ull; i < to; i += 2) {
+		normal_pair(f->seed, index, i / 2, z);
+		if (i >= from) store_weight(f->run, u, t->off + i, (float)(std * z[0]));
+		if (i + 1 < to) store_weight(f->run, u, t->off + i + 1, (float)(std * z[1]));
+	}
+}
+
+static bool is_norm(uint32_t role)
+{
+	return role == MT_T_NORM1 || role == MT_T_NORM2 || role == MT_T_FNORM || role == MT_T_QNORM || role == MT_T_KNORM;
+}
+
+static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
+{
+	const struct mt_tensor *t = mt_tensor(f->run, index);
+	const struct mt_geometry *geo = mt_geometry(f->run);
+	const struct mt_unit *u = mt_unit(f->run, t->unit);
+	if (t->ndim >= 2) fill_random(f, index, from, to);
+	else if (is_norm(t->role))
+		for (uint64_t i = from; i < to; i++) store_weight(f->run, u, t->off + i, 1);
+	if (t->role != MT_T_EMBED || geo->pad_token < 0) return;
+	uint64_t row = (uint64_t)geo->pad_token * geo->hidden, end = row + geo->hidden;
+	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, u, t->off + i, 0);
+}
+
+static void zero(struct mt_run *run, uint64_t array, uint64_t from, uint64_t to, uint64_t bytes)
+{
+	if (array) memset((uint8_t *)mt_at(run, array) + from * bytes, 0, (to - from) * bytes);
+}
+
+/* Elements [from, to) of a unit: all zero first, gaps between slabs too, then what its tensors want */
+static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to)
+{
+	const struct mt_unit *u = mt_unit(f->run, unit);
+	zero(f->run, u->w, from, to, mt_control(f->run)->dtype == MT_FP32 ? 4 : 2);
+	zero(f->run, u->lo, from, to, 2);
+	zero(f->run, u->m, from, to, 4);
+	zero(f->run, u->v, from, to, 4);
+	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(f->run, i);
+		uint64_t lo = t->off > from ? t->off : from, hi = t->off + t->n < to ? t->off + t->n : to;
+		if (lo < hi) fill_tensor(f, i, lo - t->off, hi - t->off);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ all of them */
+
+static uint64_t blocks_of(struct mt_run *run, uint32_t unit) { return (mt_unit(run, unit)->elems + BLOCK - 1) / BLOCK; }
+
+static void *worker(void *arg)
+{
+	struct fill *f = arg;
+	uint32_t unit = 0;
+	uint64_t first = 0, mine;           /* first block of `unit`; blocks are taken in ascending order */
+	while (!mt_stopping && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
+		while (mine >= first + blocks_of(f->run, unit)) first += blocks_of(f->run, unit++);
+		mt_stage_doing(f->run, MT_D_FILL, unit);
+		uint64_t from = (mine - first) * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
+		fill_range(f, unit, from, to < elems ? to : elems);
+	}
+	return NULL;
+}
+
+static void fill_all(struct fill *f)
+{
+	pthread_t thread[THREADS];
+	int n = mt_cores() < THREADS ? mt_cores() : THREADS, started = 0;
+	for (uint32_t u = 0; u < mt_control(f->run)->n_units; u++) f->blocks += blocks_of(f->run, u);
+	while (started < n - 1 && pthread_create(&thread[started], NULL, worker, f) == 0) started++;
+	worker(f);
+	for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ the verb */
+
+static int refuse_live(struct mt_run *run, const char *name)
+{
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
+			return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d) is at work on it", name, mt_stage_name(slot),
+				mt_stage_pid(run, slot));
+	return 0;
+}
+
+int store_init(const char *name, const struct store_options *o)
+{
+	struct mt_run *run;
+	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
+	if (rc == 0) rc = refuse_live(run, name);
+	if (rc == 0) rc = mt_stage_claim(run, MT_FILL, NULL);
+	if (rc) return rc;
+	struct fill fill = { .run = run, .seed = o->seed };
+	mt_signals(true);
+	mt_run_set_state(run, MT_FILLING);
+	fill_all(&fill);
+	int stopped = mt_stopping;
+	if (!stopped) mt_run_reset(run, 0, 0, NULL);
+	mt_run_set_state(run, stopped ? MT_EMPTY : MT_FILLED);
+	uint64_t params = mt_control(run)->params;
+	mt_run_close(run);
+	if (stopped) mt_die_of_signal(stopped);
+	mt_say("run '%s': %llu random parameters from seed %llu", name, (unsigned long long)params, (unsigned long long)o->seed);
+	return 0;
+}

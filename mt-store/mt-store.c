@@ -1,0 +1,91 @@
+/* mt-store: make, fill, own, look into and remove a run's memory.
+ *
+ *     mt-store.c   main: options, which verb takes which
+ *     create.c     config.json -> three regions
+ *     init.c       random weights (random.c: the generator)
+ *     serve.c      claim, watch the stages, ring when one dies
+ *     stat.c ls.c  what is there, for people and as JSON
+ */
+#include "store.h"
+
+int store_rm(const char *run, const struct store_options *o) { return mt_run_remove(run, o->force); }
+
+enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_COUNT };
+
+static struct store_options given = { .dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10 };
+static bool seen[O_COUNT];
+
+static const struct mt_opt options[] = {
+	[O_CONFIG] = { "config", OPT_STR, &given.config, "FILE|DIR", "create: the model's config.json, or its directory",
+		&seen[O_CONFIG] },
+	[O_DTYPE] = { "dtype", OPT_STR, &given.dtype, "TYPE", "create: weights in bf16 (exact fp32 master in two halves; "
+		"the default) or fp32", &seen[O_DTYPE] },
+	[O_GRAD] = { "grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
+		&seen[O_GRAD] },
+	[O_STEP_TOKENS] = { "step-tokens", OPT_SIZE, &given.step_tokens, "N", "create: tokens of a micro-batch at most "
+		"(default 128K)", &seen[O_STEP_TOKENS] },
+	[O_NUMA] = { "numa", OPT_STR, &given.numa, "POLICY", "create: default, interleave[:NODES], bind:NODES or "
+		"preferred:NODE", &seen[O_NUMA] },
+	[O_SEED] = { "seed", OPT_U64, &given.seed, "N", "init: the same seed gives the same weights", &seen[O_SEED] },
+	[O_JSON] = { "json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON] },
+	[O_FORCE] = { "force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE] },
+	[O_COUNT] = { .name = NULL },
+};
+
+static const struct verb {
+	const char *name;
+	int (*go)(const char *run, const struct store_options *);
+	unsigned takes, needs;      /* bits of enum option */
+	bool all_runs;              /* RUN may be left out, and then means every run */
+} verbs[] = {
+	{ "create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
+	  1 << O_CONFIG, false },
+	{ "init", store_init, 1 << O_SEED, 1 << O_SEED, false },
+	{ "serve", store_serve, 0, 0, false },
+	{ "stat", store_stat, 1 << O_JSON, 0, false },
+	{ "ls", store_ls, 1 << O_JSON, 0, true },
+	{ "rm", store_rm, 1 << O_FORCE, 0, false },
+};
+
+static const struct mt_program program = {
+	.name = "mt-store",
+	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--step-tokens N] "
+		"[--numa POLICY]\n"
+		"mt-store init RUN --seed N\n"
+		"mt-store serve RUN\n"
+		"mt-store stat RUN [--json]\n"
+		"mt-store ls [RUN] [--json]\n"
+		"mt-store rm RUN [--force]",
+	.about = "Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
+		"mt's other programs work on. An omitted RUN is $MT_RUN.",
+	.opts = options,
+};
+
+static const struct verb *find_verb(const char *name)
+{
+	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+		if (name && strcmp(name, verbs[i].name) == 0) return &verbs[i];
+	if (!name) mt_die(MT_EX_USAGE, "no verb: create, init, serve, stat, ls or rm; see --help");
+	mt_die(MT_EX_USAGE, "unknown verb '%s'; see --help", name);
+}
+
+static void check_options(const struct verb *verb)
+{
+	for (int i = 0; i < O_COUNT; i++) {
+		if (seen[i] && !(verb->takes & 1u << i)) mt_die(MT_EX_USAGE, "%s takes no --%s", verb->name, options[i].name);
+		if (!seen[i] && verb->needs & 1u << i)
+			mt_die(MT_EX_USAGE, "%s needs --%s %s", verb->name, options[i].name, options[i].arg);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *operands[2] = { NULL, NULL };
+	mt_cli(&program, argc, argv, operands, 2);
+	const struct verb *verb = find_verb(operands[0]);
+	check_options(verb);
+	const char *run = verb->all_runs ? operands[1] : mt_cli_run(operands[1]);
+	mt_must(verb->go(run, &given));
+	if (fflush(stdout) || ferror(stdout)) mt_die(MT_EX_IO, "stdout: cannot be written");
+	return 0;
+}

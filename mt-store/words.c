@@ -1,0 +1,73 @@
+/* words.c: what several verbs say alike, and what logging out would do. */
+#include <dirent.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store.h"
+
+const char *dtype_word(uint32_t dtype)
+{
+	static const char *const words[] = { [MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none" };
+	return dtype >= MT_BF16 && dtype <= MT_NONE ? words[dtype] : "?";
+}
+
+const char *state_word(enum mt_state state)
+{
+	static const char *const words[] = { "empty", "filling", "filled", "dirty", "gone" };
+	return state <= MT_GONE ? words[state] : "?";
+}
+
+uint64_t store_bytes(struct mt_run *run) { return ((const struct mt_header *)mt_at(run, 0))->size; }
+
+/* ------------------------------------------------------------------------------------------------ RemoveIPC */
+
+/* The last RemoveIPC= of a logind.conf; *removes stays as it is where there is none (logind.conf(5): the default is yes) */
+static void read_logind_conf(const char *path, bool *removes)
+{
+	char line[512];
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof line, f)) {
+		char word[16];
+		if (sscanf(line, " RemoveIPC = %15s", word) != 1) continue;
+		*removes = strcmp(word, "no") && strcmp(word, "false") && strcmp(word, "off") && strcmp(word, "0");
+	}
+	if (f) fclose(f);
+}
+
+static void read_drop_ins(const char *dir, bool *removes)
+{
+	struct dirent **found;
+	int n = scandir(dir, &found, NULL, alphasort);
+	for (int i = 0; i < n; i++) {
+		char path[512];
+		const char *dot = strrchr(found[i]->d_name, '.');
+		if (dot && strcmp(dot, ".conf") == 0) {
+			snprintf(path, sizeof path, "%s/%s", dir, found[i]->d_name);
+			read_logind_conf(path, removes);
+		}
+		free(found[i]);
+	}
+	if (n >= 0) free(found);
+}
+
+bool logout_removes(void)
+{
+	enum { SYSTEM_USERS = 1000 };       /* logind leaves system users' files alone: below login.defs' UID_MIN */
+	struct stat st;
+	char linger[300];
+	const char *elsewhere = getenv("MT_SHM_DIR");
+	const struct passwd *user = getpwuid(geteuid());
+	if (elsewhere && *elsewhere) return false;
+	if (geteuid() < SYSTEM_USERS || stat("/run/systemd/system", &st) < 0) return false;
+	snprintf(linger, sizeof linger, "/var/lib/systemd/linger/%s", user ? user->pw_name : "");
+	if (user && stat(linger, &st) == 0) return false;
+	bool removes = true;
+	read_logind_conf("/usr/lib/systemd/logind.conf", &removes);
+	read_logind_conf("/etc/systemd/logind.conf", &removes);
+	read_drop_ins("/usr/lib/systemd/logind.conf.d", &removes);
+	read_drop_ins("/run/systemd/logind.conf.d", &removes);
+	read_drop_ins("/etc/systemd/logind.conf.d", &removes);
+	return removes;
+}
