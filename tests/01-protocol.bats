@@ -29,3 +29,9 @@ load helpers
 	done
 	while read -r s; do grep -qE "[ *]$s\b" "$TOP/shm/mt.h" "$TOP/shm/cli.h" "$TOP/shm/lib.h"; done <"$T/symbols"
 }
+
+@test "shm/README.md lists every shared field where it is" {
+	shm-abi >"$T/abi"
+	awk '/^## Offsets/ { on = 1 } on && /^```/ { n++; next } on && n == 1' "$TOP/shm/README.md" >"$T/readme"
+	diff "$T/abi" "$T/readme"
+}
