@@ -9,7 +9,7 @@ SHELL   = /bin/sh
 
 # -ffp-contract=off: a compiler must not fuse a multiply and an add on its own; where we want fma we write it
 WARN   = -Wall -Wextra -Wshadow -Werror
-ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno -Ishm -MMD -MP -fPIC $(CFLAGS)
+ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno -Ishm -MMD -MP -fPIC $(CFLAGS) $(FILE_CFLAGS)
 
 have = $(shell printf '\#include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
@@ -57,8 +57,8 @@ $(O)/mt.pc: shm/mt.h Makefile
 	  "Version: $$(sed -n 's/^#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)" 'Libs: -L$${prefix}/lib -lmt' \
 	  'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' >$@
 
-$(O)/mt-stream/cpu-%.o: CFLAGS += -O3 -fno-trapping-math
-$(O)/mt-stream/cpu-gemm.o: CFLAGS += $(GEMM_CFLAGS)
+$(O)/mt-stream/cpu-%.o: FILE_CFLAGS = -O3 -fno-trapping-math
+$(O)/mt-stream/cpu-gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c -o $@ $<
@@ -66,14 +66,12 @@ $(O)/%.o: %.c
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
 $(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
-$(O)/probes/step-%: EXTRA = $(patsubst %.c,$(O)/%.o,$(filter-out mt-step/step.c,$(SRC_mt-step)))
-$(O)/probes/step-%: $(patsubst %.c,$(O)/%.o,$(filter-out mt-step/step.c,$(SRC_mt-step)))
-$(O)/probes/stream-%: EXTRA = $(patsubst %.c,$(O)/%.o,$(filter-out mt-stream/stream.c,$(SRC_mt-stream)))
-$(O)/probes/stream-%: $(patsubst %.c,$(O)/%.o,$(filter-out mt-stream/stream.c,$(SRC_mt-stream)))
-$(O)/probes/optim-%: EXTRA = $(patsubst %.c,$(O)/%.o,$(filter-out mt-optim/optim.c,$(SRC_mt-optim)))
-$(O)/probes/optim-%: $(patsubst %.c,$(O)/%.o,$(filter-out mt-optim/optim.c,$(SRC_mt-optim)))
-$(O)/probes/ckpt-%: EXTRA = $(patsubst %.c,$(O)/%.o,$(filter-out mt-ckpt/ckpt.c,$(SRC_mt-ckpt)))
-$(O)/probes/ckpt-%: $(patsubst %.c,$(O)/%.o,$(filter-out mt-ckpt/ckpt.c,$(SRC_mt-ckpt)))
+without_main = $(patsubst %.c,$(O)/%.o,$(shell grep -L '^int main(' $(1) /dev/null | grep -v null))
+define probed
+$(O)/probes/$(1)-%: EXTRA = $(call without_main,$(SRC_mt-$(1)))
+$(O)/probes/$(1)-%: $(call without_main,$(SRC_mt-$(1)))
+endef
+$(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
