@@ -66,7 +66,7 @@ $(O)/%.o: %.c
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
 $(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
-without_main = $(patsubst %.c,$(O)/%.o,$(shell grep -L '^int main(' $(1) /dev/null | grep -v null))
+without_main = $(patsubst %.c,$(O)/%.o,$(shell grep -L '^int main' $(1) /dev/null | grep -v null))
 define probed
 $(O)/probes/$(1)-%: EXTRA = $(call without_main,$(SRC_mt-$(1)))
 $(O)/probes/$(1)-%: $(call without_main,$(SRC_mt-$(1)))
