@@ -1,0 +1,73 @@
+/* adamw.h: the update of groups of MT_GROUP elements, and the undo journal that makes it resumable.
+ *
+ * adamw.c is the specification; adamw-avx2.c and adamw-avx512.c give the same bits. For one element, all in fp32 and in
+ * this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without amsgrad):
+ *
+ *     g  = (g0 + g1) * clip                          g1 only where a unit has two gradient arrays
+ *     p  = p * decay                                 1 - lr wd, or 1 for tensors that do not decay
+ *     m  = m + (g - m) * lerp                        lerp = 1 - beta1; from beta1 < 0.5: m = g + (g - m) * -beta1
+ *     v  = v * beta2 + (g * one_minus_beta2) * g
+ *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
+ *
+ * One group: old w, lo, m, v to the journal slot that the lane's index does not name | index | new w, lo, m, v in place,
+ * with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever comes
+ * after a kill at any instruction finds either the group untouched, or its old state in the slot that the index names.
+ */
+#ifndef MT_OPTIM_ADAMW_H
+#define MT_OPTIM_ADAMW_H
+
+#include "mt.h"
+
+struct adamw {                  /* scalars of one step, each derived in double and rounded once */
+	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
+	bool  lerp_from_g;          /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
+};
+
+struct tile {                   /* a unit's arrays; every pointer is to element 0 and aligned to a group */
+	void    *w;                 /* (elems) bf16 with lo, else fp32 */
+	int16_t *lo;                /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	float   *m, *v;             /* (elems) */
+	const void *g[2];           /* (elems) from group g_group on; g[1] NULL: one array */
+	uint64_t g_group;           /* group that g begins with: pieces of a unit are updated from where they lie */
+	bool     g_bf16;
+};
+
+/* lane's index word: step 24 bits | unit 12 | slot 1 | group 27. A tag is an index with slot and group 0. */
+#define LANE_GROUPS ((uint64_t)1 << 27)
+static inline uint64_t lane_tag(uint64_t step, uint32_t unit) { return (step & 0xffffff) << 40 | (uint64_t)unit << 28; }
+static inline uint64_t lane_group(uint64_t index) { return index & (LANE_GROUPS - 1); }
+static inline uint32_t lane_slot(uint64_t index) { return (uint32_t)(index >> 27) & 1; }
+static inline uint32_t lane_unit(uint64_t index) { return (uint32_t)(index >> 28) & 0xfff; }
+static inline bool lane_in_step(uint64_t index, uint64_t step) { return index && index >> 40 == (step & 0xffffff); }
+
+/* Where a slot keeps what: w (64 x 2 or 4 bytes; lo follows bf16's), m, v. */
+enum { SLOT_W = 0, SLOT_LO = MT_GROUP * 2, SLOT_M = MT_GROUP * 4, SLOT_V = MT_GROUP * 8 };
+
+/* The index store between the two compiler fences: the journal is written before it, the state after it. */
+static inline void lane_commit(struct mt_lane *lane, uint64_t index)
+{
+	atomic_signal_fence(memory_order_seq_cst);
+	atomic_store_explicit(&lane->index, index, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
+/* Update groups [first, end) of a tile; decay is a->decay or 1. The calling thread has flushed denormals. */
+typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_lane *, uint64_t tag,
+                      uint64_t first, uint64_t end, float decay);
+adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
+
+/* The widest that this CPU has, or what $MT_ISA (scalar, avx2, avx512) asks for; NULL when the CPU lacks that. */
+adamw_fn *adamw_choose(void);
+
+/* The scalars of Adam's step t from the step's hyperparameters. */
+struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay, double clip_factor);
+
+/* Put the group that the lane's index names back to what it was before its update began. Idempotent. */
+void adamw_restore(const struct tile *, const struct mt_lane *);
+
+/* FTZ and DAZ (FZ on arm64) in the calling thread. Adam over denormals is ten times slower. */
+void flush_denormals(void);
+
+static inline float bf16_float(uint16_t b) { return mt_float((uint32_t)b << 16); }
+
+#endif

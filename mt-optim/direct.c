@@ -1,0 +1,140 @@
+/* direct.c: --grad none. Nothing holds the gradients, so each piece is updated from the ring's block in which it lies.
+ *
+ * Why a kill at any instruction loses and repeats nothing. Pieces are done one after the other in the ring's order, and
+ * a piece's block stays in the ring until its pop. Lane l has groups [l P / 64, (l + 1) P / 64) of the piece's P, and
+ * its index names the group absolute in the unit. Pieces of a step do not overlap, so an index that names this step, this
+ * unit and a group in the lane's part of this piece was written while this piece was being done: the lane's groups
+ * before it are finished, it is restored, and the lane goes on with it. Any other index means that the lane has not
+ * begun. When the lanes have finished, one 64-bit store into the unit's `applied` word adds the piece:
+ *
+ *     applied     block that the last piece began with, + 1 (32 bits) | blocks done in this step (32 bits)
+ *
+ * then the unit is published if that was its last block, then the piece is popped. A successor that finds at the head
+ * the very piece that `applied` names does not do it again. Without `applied` as one word, a kill between counting and
+ * popping would count a piece twice. The words are cleared before the step's commit.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "optim.h"
+#include "sum.h"
+
+struct piece {
+	struct optim *o;
+	const struct adamw *adamw;
+	struct tile tile;           /* the unit's, with g in the ring's block */
+	uint32_t unit;
+	uint64_t step, first, groups;       /* of the piece, in the unit */
+	_Atomic uint32_t next_lane;
+	_Atomic bool nonfinite;
+};
+
+static uint64_t part(const struct piece *p, uint32_t lane) { return p->first + p->groups * lane / MT_LANES; }
+
+static void check_lanes(void *arg)
+{
+	struct piece *p = arg;
+	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES; ) {
+		uint64_t first = part(p, lane), n = (part(p, lane + 1) - first) * MT_GROUP;
+		const float *g = (const float *)p->tile.g[0] + (first - p->first) * MT_GROUP;
+		if (!isfinite(grad_sumsq(g, NULL, n, false))) atomic_store(&p->nonfinite, true);
+	}
+}
+
+static void update_lanes(void *arg)
+{
+	struct piece *p = arg;
+	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES; ) {
+		uint64_t first = part(p, lane), end = part(p, lane + 1);
+		first = lane_resume(p->o, &p->tile, p->unit, p->step, lane, first, end);
+		unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, lane, first, end);
+	}
+}
+
+/* The state holds half a step that nothing can finish. */
+static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *why)
+{
+	mt_run_set_state(o->run, MT_DIRTY);
+	mt_die(ex, "step %llu: %s after the step's commit: the store is dirty, go on from the last checkpoint",
+	       (unsigned long long)step, why);
+}
+
+static void run_piece(struct piece *p, void (*fn)(void *))
+{
+	enum { WORTH_SHARING = 1024 };      /* groups: waking a thread costs what updating some of them does */
+	atomic_store(&p->next_lane, 0);
+	if (p->groups >= WORTH_SHARING) pool_run(p->o->pool, fn, p);
+	else fn(p);
+}
+
+static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step, const struct adamw *adamw)
+{
+	uint32_t u = m->grad.unit;
+	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
+	_Atomic uint64_t *word = &mt_unit(o->run, u)->applied;
+	uint64_t applied = atomic_load_explicit(word, memory_order_acquire);
+	if (applied >> 32 != name) {
+		struct piece p = {
+			.o = o, .adamw = adamw, .tile = o->units[u].tile, .unit = u, .step = step,
+			.first = m->grad.off / MT_GROUP, .groups = m->grad.n / MT_GROUP,
+		};
+		p.tile.g[0] = block;
+		p.tile.g_group = p.first;
+		run_piece(&p, check_lanes);
+		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
+		wait_unpinned(o, u);
+		run_piece(&p, update_lanes);
+		applied = name << 32 | ((applied & UINT32_MAX) + blocks);
+		/* release: the piece is whole in the state before it counts */
+		atomic_store_explicit(word, applied, memory_order_release);
+		count(o, C_PIECES, 1);
+		count(o, C_GRAD_BYTES, m->grad.n * sizeof(float));
+	}
+	if ((applied & UINT32_MAX) < o->units[u].blocks) return;
+	mt_publish(o->run, u, step);
+	count(o, C_UPDATES, 1);
+}
+
+static bool all_at(struct optim *o, uint64_t step)
+{
+	for (uint32_t u = 0; u < o->n_units; u++)
+		if (mt_version(o->run, u) != step) return false;
+	return true;
+}
+
+/* Has the mt-stream that owes us the rest died? A word of 0: it never had a slot, and can only be waited for. */
+static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
+{
+	int slot = MT_STREAM + (int)ring;
+	uint64_t now = atomic_load_explicit(&o->control->slots[slot].word, memory_order_acquire);
+	return word && (now != word || mt_stage_dead(o->run, slot));
+}
+
+void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct adamw *adamw)
+{
+	struct mt_txn *t = mt_txn(o->run, k);
+	uint32_t try_ = mt_word_try(mt_txn_word(o->run, k));
+	uint64_t source = t->source, ring = t->source_ring;
+	if (ring >= MT_STREAMS) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
+	while (!all_at(o, op->step)) {
+		uint32_t seen = mt_event(o->run);
+		bool gone = source_gone(o, source, (uint32_t)ring);     /* before the last look into its ring */
+		struct mt_msg m;
+		const void *block;
+		if (mt_ring_peek(o->grad[ring], 0, &m, &block)) {
+			mt_stage_doing(o->run, MT_D_APPLY, m.grad.unit);
+			if (m.k != k || (m.try_ & 0xffffff) != try_ || m.kind != MT_MSG_GRAD || !piece_fits(o, &m, mt_ring_block(o->grad[ring])))
+				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k, m.kind, k);
+			double from = mt_now();
+			if (mt_version(o->run, m.grad.unit) != op->step) do_piece(o, &m, block, op->step, adamw);
+			count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+			mt_ring_pop(o->grad[ring]);
+			continue;
+		}
+		if (gone) dirty(o, MT_EX_PEER, op->step, "an mt-stream died");
+		leave_if_gone(o);
+		mt_stage_doing(o->run, MT_D_WAIT_GRADS, 0);
+		mt_wait(o->run, seen, 100);
+	}
+}

@@ -1,0 +1,193 @@
+/* gather.c: gradients into g, in an order that does not depend on who was faster.
+ *
+ * Every block of MT_BLOCK elements of g counts the micro-batches that it holds. A piece is taken when each of its blocks
+ * holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get their
+ * micros in ascending order, so the ring with the smallest unfinished micro always has something to give. Pieces may be
+ * cut differently by different streams.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "optim.h"
+#include "sum.h"
+
+enum taken { TAKEN, LATER, STALE, NEWER };
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ------------------------------------------------------------------------------------------------ a try begins */
+
+static void allocate(struct optim *o)
+{
+	struct gather *g = &o->gather;
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		for (int end = 0; end < o->units[u].ends; end++)
+			g->micros[end][u] = calloc(o->units[u].blocks, sizeof(uint16_t));
+		g->squares[u] = calloc(o->units[u].blocks, sizeof(double));
+		if (!g->micros[0][u] || !g->micros[o->units[u].ends - 1][u] || !g->squares[u])
+			mt_die(MT_EX_NOMEM, "no memory to count the gradients of %u units", o->n_units);
+	}
+}
+
+static void begin(struct optim *o, uint32_t k, uint64_t word)
+{
+	struct gather *g = &o->gather;
+	if (!g->squares[0] && !o->direct) allocate(o);
+	g->open = true;
+	g->k = k;
+	g->try_ = mt_word_try(word);
+	g->txn = txn_opened(o, k);
+	g->losses_left = g->txn.micros;
+	g->pieces_left = 0;
+	struct mt_txn *t = mt_txn(o->run, k);
+	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){ 0 };
+	if (g->txn.kind == MT_EVAL || o->direct) return;
+	for (uint32_t u = 0; u < o->n_units; u++)
+		for (int end = 0; end < o->units[u].ends; end++) {
+			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
+			g->pieces_left += o->units[u].blocks * g->txn.micros;
+		}
+}
+
+/* ------------------------------------------------------------------------------------------------ pieces */
+
+struct piece {                  /* one piece on its way into g, shared out by blocks */
+	struct optim *o;
+	uint32_t unit, end;
+	uint64_t off, n, blocks;
+	const char *from;
+	bool first, last;           /* of the step's micros */
+	_Atomic uint64_t next;
+};
+
+/* After the last micro: the block's sum of squares. Of a tied unit's two ends the later one takes it, of their sum. */
+static void square(const struct piece *p, uint64_t block, uint64_t at, uint64_t n)
+{
+	struct gather *g = &p->o->gather;
+	const struct unit *unit = &p->o->units[p->unit];
+	uint64_t bytes = at * (p->o->g_bf16 ? 2 : 4);
+	const char *a = (const char *)unit->tile.g[0] + bytes, *b = NULL;
+	if (unit->ends == 2) {
+		if (g->micros[!p->end][p->unit][block] != g->txn.micros) return;
+		b = (const char *)unit->tile.g[1] + bytes;
+	}
+	g->squares[p->unit][block] = grad_sumsq(a, b, n, p->o->g_bf16);
+}
+
+static void add_blocks(void *arg)
+{
+	struct piece *p = arg;
+	uint64_t width = p->o->g_bf16 ? 2 : 4;
+	for (;;) {
+		uint64_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+		if (i >= p->blocks) return;
+		uint64_t at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
+		const char *from = p->from + i * MT_BLOCK * width;
+		char *to = (char *)mt_at(p->o->run, mt_unit(p->o->run, p->unit)->g[p->end]) + at * width;
+		if (p->first) memcpy(to, from, n * width);
+		else grad_add(to, from, n, p->o->g_bf16);
+		if (p->last) square(p, at / MT_BLOCK, at, n);
+	}
+}
+
+static _Noreturn void bad(uint32_t ring, const struct mt_msg *m, const char *why)
+{
+	mt_die(MT_EX_BUG, "grad.%u: message of txn %u, micro-batch %u, kind %u: %s", ring, m->k, m->micro, m->kind, why);
+}
+
+static enum taken take_piece(struct optim *o, uint32_t ring, const struct mt_msg *m, const void *block)
+{
+	struct gather *g = &o->gather;
+	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "a piece outside of its unit or block");
+	uint64_t first = m->grad.off / MT_BLOCK, blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK;
+	uint16_t *micros = g->micros[m->grad.end][m->grad.unit] + first;
+	for (uint64_t i = 0; i < blocks; i++)
+		if (micros[i] > m->micro) bad(ring, m, "a piece that came before");
+	for (uint64_t i = 0; i < blocks; i++)
+		if (micros[i] < m->micro) return LATER;
+	struct piece p = {
+		.o = o, .unit = m->grad.unit, .end = m->grad.end, .off = m->grad.off, .n = m->grad.n, .blocks = blocks,
+		.from = block, .first = m->micro == 0, .last = m->micro + 1 == g->txn.micros,
+	};
+	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
+	if (blocks >= WORTH_SHARING) pool_run(o->pool, add_blocks, &p);
+	else add_blocks(&p);
+	for (uint64_t i = 0; i < blocks; i++) micros[i]++;
+	g->pieces_left -= blocks;
+	count(o, C_PIECES, 1);
+	count(o, C_GRAD_BYTES, p.n * (o->g_bf16 ? 2 : 4));
+	return TAKEN;
+}
+
+static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg *m)
+{
+	struct gather *g = &o->gather;
+	struct mt_loss *loss = &mt_txn(o->run, g->k)->losses[m->micro];
+	if (loss->entered) bad(ring, m, "a loss that came before");
+	*loss = (struct mt_loss){
+		.sum = m->loss.sum, .targets = m->loss.targets, .entered = 1,
+		.nonfinite = m->loss.nonfinite || !isfinite(m->loss.sum),
+	};
+	g->losses_left--;
+	return TAKEN;
+}
+
+/* ------------------------------------------------------------------------------------------------ rings */
+
+/* Tries are one counter of 24 bits for the run's life. */
+static enum taken age(const struct mt_msg *m, uint32_t try_)
+{
+	uint32_t ahead = (m->try_ - try_) & 0xffffff;
+	return ahead == 0 ? TAKEN : ahead < 0x800000 ? NEWER : STALE;
+}
+
+static enum taken take(struct optim *o, uint32_t ring, const struct mt_msg *m, const void *block, uint64_t word)
+{
+	struct gather *g = &o->gather;
+	enum taken a = age(m, g->try_);
+	if (a != TAKEN) return a;
+	if (m->k != g->k || m->txn_kind != g->txn.kind || m->step != g->txn.step) bad(ring, m, "not of the open txn");
+	if (m->micro >= g->txn.micros) bad(ring, m, "no such micro-batch");
+	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
+	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
+	if (!o->direct) return take_piece(o, ring, m, block);
+	if (g->losses_left) bad(ring, m, "a piece before its loss");
+	if (!commit_skips(o, g)) commit_direct(o, g, word, ring);
+	return NEWER;               /* either way the word has changed; the piece stays where it is */
+}
+
+bool gather_round(struct optim *o, uint32_t k)
+{
+	struct gather *g = &o->gather;
+	uint64_t word = mt_txn_word(o->run, k);
+	if (mt_word_k(word) != k || mt_word_phase(word) != MT_GATHER) return true;
+	if (!g->open || g->k != k || g->try_ != mt_word_try(word)) begin(o, k, word);
+	bool moved = false;
+	for (uint32_t i = 0; i < MT_STREAMS; i++) {
+		struct mt_msg m;
+		const void *block;
+		while (mt_ring_peek(o->grad[i], 0, &m, &block)) {
+			enum taken r = take(o, i, &m, block, word);
+			if (r == NEWER) return mt_txn_word(o->run, k) != word;
+			if (r == LATER) break;
+			mt_ring_pop(o->grad[i]);
+			moved = true;
+		}
+	}
+	if (g->losses_left || g->pieces_left) return moved;
+	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
+	return waits_for_piece ? moved : (commit(o, g, word), true);
+}
+
+bool gather_drop(struct optim *o, uint64_t word)
+{
+	bool moved = false;
+	struct mt_msg m;
+	for (uint32_t i = 0; i < MT_STREAMS; i++)
+		while (mt_ring_peek(o->grad[i], 0, &m, NULL) && age(&m, mt_word_try(word)) != NEWER) {
+			mt_ring_pop(o->grad[i]);
+			moved = true;
+		}
+	return moved;
+}

@@ -1,0 +1,110 @@
+/* lanes.c: the update of a whole model by threads that take lanes.
+ *
+ * Lane l of MT_LANES has groups [l G / 64, (l + 1) G / 64) of each unit's G. Whatever threads there are, a lane goes
+ * through the units in order, so that its one index word says all that it has done: a lane that stands in unit u has
+ * finished its part of the units before. A thread that finds nothing left of a unit goes on to the next one; a unit's
+ * version is published when all lanes have finished it, in the order of units.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "optim.h"
+
+struct apply {
+	struct optim *o;
+	const struct adamw *adamw;
+	uint64_t step;
+	struct { uint32_t unit; uint64_t group; } start[MT_LANES];  /* where a predecessor left the lane */
+	_Atomic uint32_t at[MT_LANES];      /* unit that the lane does next */
+	_Atomic uint32_t *next, *done;      /* (units): lanes given out, lanes finished */
+	pthread_mutex_t publishing;
+	uint32_t published;                 /* units 0..published - 1 are at the step */
+};
+
+static uint64_t lane_first(uint64_t groups, uint32_t lane) { return groups * lane / MT_LANES; }
+
+uint64_t lane_resume(struct optim *o, const struct tile *tile, uint32_t u, uint64_t step, uint32_t lane,
+                     uint64_t first, uint64_t end)
+{
+	uint64_t index = atomic_load_explicit(&o->lanes[lane].index, memory_order_acquire);
+	uint64_t group = lane_group(index);
+	if (!lane_in_step(index, step) || lane_unit(index) != u || group < first || group >= end) return first;
+	adamw_restore(tile, &o->lanes[lane]);
+	return group;
+}
+
+/* The lane's index names this step only when a predecessor died in it. */
+static void find_start(struct apply *a, uint32_t lane)
+{
+	struct optim *o = a->o;
+	uint64_t index = atomic_load_explicit(&o->lanes[lane].index, memory_order_acquire);
+	uint32_t u = a->published;
+	if (lane_in_step(index, a->step) && lane_unit(index) > u) u = lane_unit(index);
+	if (u >= o->n_units) u = o->n_units;
+	a->start[lane].unit = u;
+	if (u < o->n_units) {
+		uint64_t groups = o->units[u].groups, first = lane_first(groups, lane), end = lane_first(groups, lane + 1);
+		a->start[lane].group = lane_resume(o, &o->units[u].tile, u, a->step, lane, first, end);
+	}
+	atomic_init(&a->at[lane], u);
+	for (uint32_t done = a->published; done < u; done++) atomic_fetch_add(&a->done[done], 1);
+}
+
+static void publish_ready(struct apply *a)
+{
+	struct optim *o = a->o;
+	pthread_mutex_lock(&a->publishing);
+	while (a->published < o->n_units && atomic_load(&a->done[a->published]) == MT_LANES) {
+		mt_publish(o->run, a->published++, a->step);
+		mt_stage_doing(o->run, MT_D_APPLY, a->published);
+		count(o, C_UPDATES, 1);
+	}
+	pthread_mutex_unlock(&a->publishing);
+}
+
+static void update_lane(struct apply *a, uint32_t u, uint32_t lane)
+{
+	struct optim *o = a->o;
+	if (a->start[lane].unit > u) return;        /* a predecessor's work, counted in find_start */
+	/* Acquire: whichever thread had the lane in the unit before, its index and journal come first. */
+	while (atomic_load_explicit(&a->at[lane], memory_order_acquire) != u) sched_yield();
+	wait_unpinned(o, u);
+	uint64_t groups = o->units[u].groups, first = lane_first(groups, lane), end = lane_first(groups, lane + 1);
+	if (a->start[lane].unit == u) first = a->start[lane].group;
+	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, lane, first, end);
+	atomic_store_explicit(&a->at[lane], u + 1, memory_order_release);
+	if (atomic_fetch_add(&a->done[u], 1) + 1 == MT_LANES) publish_ready(a);
+}
+
+static void update_all(void *arg)
+{
+	struct apply *a = arg;
+	for (uint32_t u = 0; u < a->o->n_units; u++)
+		for (;;) {
+			uint32_t lane = atomic_fetch_add_explicit(&a->next[u], 1, memory_order_relaxed);
+			if (lane >= MT_LANES) break;
+			update_lane(a, u, lane);
+		}
+}
+
+void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
+{
+	struct apply a = {
+		.o = o, .adamw = adamw, .step = op->step, .publishing = PTHREAD_MUTEX_INITIALIZER,
+		.next = calloc(o->n_units, sizeof *a.next), .done = calloc(o->n_units, sizeof *a.done),
+	};
+	if (!a.next || !a.done) mt_die(MT_EX_NOMEM, "no memory for the lanes of %u units", o->n_units);
+	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
+	for (uint32_t u = 0; u < a.published; u++) atomic_store(&a.next[u], MT_LANES);
+	mt_stage_doing(o->run, MT_D_APPLY, a.published);
+	for (uint32_t lane = 0; lane < MT_LANES; lane++) find_start(&a, lane);
+	publish_ready(&a);      /* a predecessor may have died between the last lane and the publication */
+	double from = mt_now();
+	pool_run(o->pool, update_all, &a);
+	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+	MT_ASSERT(a.published == o->n_units);
+	free(a.next);
+	free(a.done);
+}

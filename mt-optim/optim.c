@@ -1,0 +1,128 @@
+/* mt-optim: gradients in, AdamW, new weights out. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "optim.h"
+
+/* ------------------------------------------------------------------------------------------------ options */
+
+static uint64_t threads;
+static struct mt_strings rings;
+
+static const struct mt_opt options[] = {
+	{ "threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores", NULL },
+	{ "ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL },
+	{ 0 },
+};
+
+static const struct mt_program program = {
+	.name = "mt-optim",
+	.usage = "mt-optim RUN [--threads N] [--ring FROM=TO ...]",
+	.about = "Adds the gradients that the mt-streams of a run send, clips them, and updates the weights with AdamW.\n"
+	         "Runs until SIGTERM or SIGINT, or until the run is gone.",
+	.opts = options,
+};
+
+/* ------------------------------------------------------------------------------------------------ start */
+
+static void open_rings(struct optim *o)
+{
+	for (int i = 0; i < rings.n; i++) mt_must(mt_ring_map(o->run, rings.v[i]));
+	for (int i = 0; i < MT_STREAMS; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "grad.%d", i);
+		mt_must(mt_ring_open(o->run, name, &o->grad[i]));
+	}
+	mt_must(mt_ring_open(o->run, "save", &o->save));
+}
+
+static void start(struct optim *o, const char *name)
+{
+	o->update = adamw_choose();
+	if (!o->update) mt_die(MT_EX_USAGE, "MT_ISA is '%s': wants scalar, avx2 or avx512, on a CPU that has it", getenv("MT_ISA"));
+	int rc = mt_run_attach(&o->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
+	if (rc < 0 && mt_stopping) exit(0);
+	mt_must(rc);
+	o->control = mt_control(o->run);
+	o->lanes = mt_lanes(o->run);
+	o->g_bf16 = o->control->grad == MT_BF16;
+	o->direct = o->control->grad == MT_NONE;
+	mt_must(mt_stage_claim(o->run, MT_OPTIM, NULL));
+	mt_stage_doing(o->run, MT_D_STARTING, 0);
+	open_rings(o);
+	mt_must(units_make(o));
+	uint64_t n = threads ? threads : (uint64_t)(mt_cores() / 2);
+	o->pool = pool_make(n < 1 ? 1 : n > MT_LANES ? MT_LANES : (int)n);
+	if (!o->pool) mt_die(MT_EX_NOMEM, "cannot start %llu threads", (unsigned long long)n);
+}
+
+/* ------------------------------------------------------------------------------------------------ serve */
+
+static enum mt_phase phase_of(struct optim *o, uint32_t k)
+{
+	uint64_t word = mt_txn_word(o->run, k);
+	return mt_word_k(word) == k ? mt_word_phase(word) : MT_CLOSED;
+}
+
+/* Txn k is committed: bring every unit to its step, then say so. False: told to stop while waiting to save. */
+static bool finish(struct optim *o, uint32_t k)
+{
+	uint64_t word = mt_txn_word(o->run, k);
+	struct opened op = txn_opened(o, k);
+	const struct mt_txn *t = mt_txn(o->run, k);
+	if (mt_word_phase(word) == MT_APPLY) {
+		struct adamw a = adamw_scalars(t->t, op.lr, op.beta1, op.beta2, op.eps, op.decay, t->clip_factor);
+		if (o->direct) apply_direct(o, k, &op, &a);
+		else apply(o, &op, &a);
+	} else
+		for (uint32_t u = 0; u < o->n_units; u++)
+			if (mt_version(o->run, u) != op.step) mt_publish(o->run, u, op.step);
+	if (op.save && !snapshot(o, k, &op)) return false;
+	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_try(word), MT_DONE));
+	return true;
+}
+
+/* The oldest txn that is not done. Txn k + 1 may be open while k is applied, and k + 2 not before. */
+static uint32_t oldest_open(struct optim *o)
+{
+	uint32_t k = mt_txn_newest(o->run);
+	enum mt_phase before = k ? phase_of(o, k - 1) : MT_CLOSED;
+	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
+}
+
+/* One look at everything; true if anything moved. *left: told to stop, and nothing would be lost. */
+static bool serve(struct optim *o, bool *left)
+{
+	uint32_t k = oldest_open(o);
+	enum mt_phase phase = phase_of(o, k);
+	if (phase == MT_APPLY || phase == MT_SKIP) return finish(o, k) || (*left = true);
+	if (mt_stopping) return *left = true;
+	if (phase == MT_GATHER) return gather_round(o, k);
+	return gather_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
+}
+
+int main(int argc, char **argv)
+{
+	const char *run = NULL;
+	mt_cli(&program, argc, argv, &run, 1);
+	mt_signals(true);
+	static struct optim optim;
+	struct optim *o = &optim;
+	start(o, mt_cli_run(run));
+	double looked = mt_now();
+	for (bool left = false; !left; ) {
+		uint32_t seen = mt_event(o->run);
+		if (serve(o, &left)) continue;
+		leave_if_gone(o);
+		mt_stage_doing(o->run, o->gather.open ? MT_D_WAIT_GRADS : MT_D_IDLE, 0);
+		double from = mt_now();
+		mt_wait(o->run, seen, 100);
+		if (o->gather.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
+		if (mt_now() - looked < 0.1) continue;
+		mt_abort_dead(o->run);
+		looked = mt_now();
+	}
+	mt_run_close(o->run);       /* an open try that we have part of is aborted with our slot */
+	return 0;
+}

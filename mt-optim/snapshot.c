@@ -1,0 +1,88 @@
+/* snapshot.c: mt-optim's side of a snapshot: pins before done, and no pinned unit overwritten. */
+#include <pthread.h>
+
+#include "cli.h"
+#include "optim.h"
+
+static uint64_t snap_word(struct optim *o)
+{
+	/* acquire: with a saver's release, its last reads of a unit come before our writes to it */
+	return atomic_load_explicit(&o->control->snap.word, memory_order_acquire);
+}
+
+bool fail_dead_saver(struct optim *o)
+{
+	uint64_t word = snap_word(o);
+	if ((word & 0xff) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
+	if (!atomic_compare_exchange_strong(&o->control->snap.word, &word, mt_snap_word(word >> 8, MT_FAILED))) return false;
+	atomic_fetch_add(&o->control->snap.failed, 1);
+	mt_wake(o->run);
+	return true;
+}
+
+static bool pinned(struct optim *o, uint32_t u)
+{
+	uint64_t pin = atomic_load_explicit(&mt_unit(o->run, u)->pin, memory_order_acquire);
+	return pin && snap_word(o) == mt_snap_word(pin, MT_PINNED);
+}
+
+void wait_unpinned(struct optim *o, uint32_t u)
+{
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;     /* looking whether a stage lives is for one thread */
+	if (!pinned(o, u)) return;
+	pthread_mutex_lock(&one);
+	double from = mt_now();
+	mt_stage_doing(o->run, MT_D_WAIT_PIN, u);
+	for (;;) {
+		uint32_t seen = mt_event(o->run);
+		if (!pinned(o, u) || fail_dead_saver(o)) break;
+		leave_if_gone(o);
+		mt_wait(o->run, seen, 100);
+	}
+	mt_stage_doing(o->run, MT_D_APPLY, u);
+	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
+	pthread_mutex_unlock(&one);
+}
+
+/* Until the snapshot before is saved or failed. A saver that has died sealed a save which its successor alone can judge. */
+static bool wait_before(struct optim *o, uint64_t step)
+{
+	mt_stage_doing(o->run, MT_D_WAIT_SAVE, step);
+	for (;;) {
+		uint32_t seen = mt_event(o->run);
+		uint64_t word = snap_word(o);
+		if (word >> 8 == step || ((word & 0xff) != MT_PINNED && (word & 0xff) != MT_SEALED)) return true;
+		if (fail_dead_saver(o)) continue;
+		if (mt_stopping) return false;
+		leave_if_gone(o);
+		mt_wait(o->run, seen, 100);
+	}
+}
+
+/* Only a wake-up: the word is what counts, so a full ring loses nothing. */
+static void send_save(struct optim *o, uint32_t k, uint64_t step)
+{
+	if (!mt_ring_reserve(o->save)) return;
+	mt_ring_push(o->save, &(struct mt_msg){
+		.k = k, .try_ = mt_word_try(mt_txn_word(o->run, k)), .kind = MT_MSG_SAVE, .txn_kind = MT_TRAIN, .step = step });
+}
+
+bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
+{
+	if (!wait_before(o, op->step)) return false;
+	struct mt_snapshot *snap = &o->control->snap;
+	const struct mt_txn *t = mt_txn(o->run, k);
+	uint64_t word = snap_word(o);
+	if (word >> 8 != op->step || (word & 0xff) == MT_SNAP_NONE) {
+		snap->position = t->position;
+		snap->t = t->t;
+		for (uint32_t u = 0; u < o->n_units; u++)
+			atomic_store_explicit(&mt_unit(o->run, u)->pin, op->step, memory_order_release);
+		/* release: record and pins are whole before the word makes them count; only we leave saved and failed */
+		atomic_store_explicit(&snap->word, mt_snap_word(op->step, MT_PINNED), memory_order_release);
+		mt_wake(o->run);
+	}
+	send_save(o, k, op->step);
+	fail_dead_saver(o);
+	return true;
+}

@@ -1,0 +1,106 @@
+/* units.c: the run as the update sees it. */
+#include <stdlib.h>
+
+#include "cli.h"
+#include "optim.h"
+
+/* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds
+ * both kinds; a gap belongs to the tensor before it. */
+static int decay_runs(struct optim *o, uint32_t u)
+{
+	const struct mt_unit *mu = mt_unit(o->run, u);
+	struct unit *unit = &o->units[u];
+	uint32_t first = mu->first_tensor, n = mu->tensors, runs = 0;
+	if (!n || first > o->control->n_tensors || n > o->control->n_tensors - first)
+		return mt_fail(MT_EX_DATA, "unit %u: tensors %u to %u of %u", u, first, first + n, o->control->n_tensors);
+	unit->runs = calloc(n, sizeof *unit->runs);
+	if (!unit->runs) return mt_fail(MT_EX_NOMEM, "no memory for unit %u's tables", u);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct mt_tensor *t = mt_tensor(o->run, first + i);
+		bool decay = t->decay != 0;
+		if (i && decay == unit->runs[runs - 1].decay) continue;
+		uint64_t at = t->off / MT_GROUP, before = runs > 1 ? unit->runs[runs - 2].end : 0;
+		if (t->off % MT_GROUP || at >= unit->groups || (i ? at <= before : at != 0))
+			return mt_fail(MT_EX_DATA, "unit %u: tensor '%.*s' at element %llu", u, MT_TENSOR_NAME - 1, t->name,
+			               (unsigned long long)t->off);
+		if (runs) unit->runs[runs - 1].end = at;
+		unit->runs[runs++].decay = decay;
+	}
+	unit->runs[runs - 1].end = unit->groups;
+	return 0;
+}
+
+int units_make(struct optim *o)
+{
+	o->n_units = o->control->n_units;
+	if (o->n_units < 2 || o->n_units > MAX_UNITS)
+		return mt_fail(MT_EX_DATA, "%u units; the journal can name 2 to %d", o->n_units, MAX_UNITS);
+	if (o->control->lanes != MT_LANES || o->control->group != MT_GROUP)
+		return mt_fail(MT_EX_DATA, "%u lanes of groups of %u", o->control->lanes, o->control->group);
+	o->units = calloc(o->n_units, sizeof *o->units);
+	if (!o->units) return mt_fail(MT_EX_NOMEM, "no memory for %u units", o->n_units);
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		const struct mt_unit *mu = mt_unit(o->run, u);
+		struct unit *unit = &o->units[u];
+		unit->groups = mu->elems / MT_GROUP;
+		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
+		unit->ends = o->direct || !mu->g[1] ? 1 : 2;
+		if (!unit->groups || mu->elems % MT_GROUP || unit->groups > LANE_GROUPS || (!o->direct && !mu->g[0]))
+			return mt_fail(MT_EX_DATA, "unit %u: %llu elements", u, (unsigned long long)mu->elems);
+		unit->tile = (struct tile){
+			.w = mt_at(o->run, mu->w), .lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
+			.m = mt_at(o->run, mu->m), .v = mt_at(o->run, mu->v),
+			.g = { o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->ends == 2 ? mt_at(o->run, mu->g[1]) : NULL },
+			.g_bf16 = o->g_bf16,
+		};
+		int rc = decay_runs(o, u);
+		if (rc) return rc;
+	}
+	return 0;
+}
+
+void unit_update(const struct optim *o, const struct adamw *a, const struct tile *tile, uint32_t u, uint64_t step,
+                 uint32_t lane, uint64_t first, uint64_t end)
+{
+	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {
+		uint64_t stop = end < run->end ? end : run->end;
+		if (first >= stop) continue;
+		o->update(a, tile, &o->lanes[lane], lane_tag(step, u), first, stop, run->decay ? a->decay : 1.0f);
+		first = stop;
+	}
+}
+
+struct opened txn_opened(struct optim *o, uint32_t k)
+{
+	const struct mt_txn *t = mt_txn(o->run, k);
+	struct opened op = {
+		.step = t->step, .targets = t->targets, .kind = t->kind, .micros = t->micros, .lr = t->lr, .beta1 = t->beta1,
+		.beta2 = t->beta2, .eps = t->eps, .decay = t->decay, .clip = t->clip, .save = t->save != 0,
+	};
+	if (op.kind != MT_TRAIN && op.kind != MT_EVAL) mt_die(MT_EX_BUG, "txn %u: kind %u", k, op.kind);
+	if (op.micros < 1 || op.micros > MT_MICROS) mt_die(MT_EX_BUG, "txn %u: %u micro-batches", k, op.micros);
+	if (op.kind == MT_TRAIN && o->direct && op.micros != 1)
+		mt_die(MT_EX_BUG, "txn %u: %u micro-batches a step, and --grad none has room for one", k, op.micros);
+	for (uint32_t u = 0; u < o->n_units && op.kind == MT_TRAIN; u++) {
+		uint64_t v = mt_version(o->run, u);
+		if (v != op.step && v + 1 != op.step)
+			mt_die(MT_EX_BUG, "txn %u: step %llu from version %llu of unit %u", k, (unsigned long long)op.step,
+			       (unsigned long long)v, u);
+	}
+	return op;
+}
+
+bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
+{
+	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].ends) return false;
+	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
+	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off)
+		&& n <= block / (o->g_bf16 ? 2 : 4);
+}
+
+void leave_if_gone(struct optim *o)
+{
+	enum mt_state state = mt_run_state(o->run);
+	if (state == MT_GONE) exit(0);
+	if (state == MT_DIRTY) mt_die(MT_EX_DATA, "the store is dirty");
+}
