@@ -1,0 +1,291 @@
+/* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at nothing
+ * but what mt-stream sends. Nothing is trained: every step is opened, gathered and dropped.
+ *
+ *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED      a run with random weights
+ *     stream-drive step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]
+ *         one step of packed random rows, dealt to STREAMS streams in turn; what comes back, a line for each micro's
+ *         loss and each unit's gradient (a hash of all its bits, and its norm), sorted by micro. Words:
+ *         eval        no gradients
+ *         stale       abort when the first piece has come, and resend under a new try
+ *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came
+ *         token=N target=N start=N   put N into the second token of the first row
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static uint64_t seed_now;
+static uint32_t draw(uint32_t below)
+{
+	uint64_t z = seed_now += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return (uint32_t)((z ^ z >> 31) % below);
+}
+static float uniform(void) { return (float)draw(1u << 24) / (float)(1u << 23) - 1.0f; }
+
+/* ---- make ---- */
+
+static void fill(struct mt_run *run)
+{
+	const struct mt_control *c = mt_control(run);
+
+	for (uint32_t i = 0; i < c->n_tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(run, i);
+		const struct mt_unit *u = mt_unit(run, t->unit);
+
+		for (uint64_t j = 0; j < t->n; j++) {
+			bool norm = t->role == MT_T_NORM1 || t->role == MT_T_NORM2 || t->role == MT_T_FNORM ||
+				t->role == MT_T_QNORM || t->role == MT_T_KNORM;
+			float x = norm ? 1 + 0.2f * uniform() : 0.1f * uniform();
+
+			if (c->dtype == MT_FP32)
+				((float *)mt_at(run, u->w))[t->off + j] = x;
+			else
+				((uint16_t *)mt_at(run, u->w))[t->off + j] = mt_hi(mt_bits(x));
+		}
+	}
+}
+
+static enum mt_dtype dtype_of(const char *s)
+{
+	return !strcmp(s, "bf16") ? MT_BF16 : !strcmp(s, "none") ? MT_NONE : MT_FP32;
+}
+
+static int make(char **a)
+{
+	struct mt_geometry geo;
+	struct mt_run *run;
+	char *text;
+
+	mt_must(mt_config_read(a[1], &geo, &text));
+	mt_must(mt_run_create(&(struct mt_create){.name = a[0], .config_text = text, .config_bytes = strlen(text),
+		.dtype = dtype_of(a[2]), .grad = dtype_of(a[3]), .step_tokens = strtoull(a[4], NULL, 10)}, &geo));
+	mt_must(mt_run_open(&run, a[0], MT_RUN_RINGS | MT_RUN_WEIGHTS));
+	mt_must(mt_stage_claim(run, MT_FILL, NULL));
+	mt_run_set_state(run, MT_FILLING);
+	seed_now = strtoull(a[5], NULL, 10);
+	fill(run);
+	mt_run_reset(run, 0, 0, &(struct mt_position){0});
+	mt_run_set_state(run, MT_FILLED);
+	mt_stage_release(run);
+	mt_run_close(run);
+	free(text);
+	return 0;
+}
+
+/* ---- step ---- */
+
+struct word { const char *name; long long value; const char *text; bool set; };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, WORDS };
+static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
+	{.name = "target"}, {.name = "start"}};
+
+static struct mt_run *run;
+static uint32_t rows, seq, micros, streams, k, try_;
+static uint64_t seed;
+static struct mt_ring *batch[MT_STREAMS], *grad[MT_STREAMS];
+
+/* Rows of documents of random lengths, the rest padding; the same for a micro whoever gets it and whenever */
+static void rows_make(uint32_t micro, uint32_t *tokens)
+{
+	uint32_t n = rows * seq, vocab = mt_geometry(run)->vocab, *targets = tokens + n, *starts = targets + n;
+
+	seed_now = seed * 1000 + micro;
+	for (uint32_t r = 0; r < rows; r++) {
+		uint32_t *tok = tokens + r * seq, *tgt = targets + r * seq, *st = starts + r * seq;
+		uint32_t used = r % 3 == 2 ? seq - draw(seq / 2) : seq;
+
+		for (uint32_t t = 0, start = 0; t < seq; t++) {
+			bool last = t >= used || t + 1 == used;
+			if (t < used && t && draw(16) == 0)
+				start = t, tgt[t - 1] = MT_NO_TARGET;
+			tok[t] = t < used ? draw(vocab) : 0;
+			tgt[t] = last || draw(8) == 0 ? MT_NO_TARGET : draw(vocab);
+			st[t] = t < used ? start : used;
+		}
+	}
+	if (words[W_TOKEN].set)
+		tokens[1] = (uint32_t)words[W_TOKEN].value;
+	if (words[W_TARGET].set)
+		targets[1] = (uint32_t)words[W_TARGET].value;
+	if (words[W_START].set)
+		starts[1] = (uint32_t)words[W_START].value;
+}
+
+static void open_txn(void)
+{
+	k = mt_txn_newest(run) + 1;
+	struct mt_txn *t = mt_txn(run, k);
+	uint64_t word = mt_txn_word(run, k);
+
+	t->step = mt_run_step(run) + 1;
+	t->kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN;
+	t->micros = micros;
+	try_ = mt_try_next(run);
+	MT_ASSERT(mt_txn_cas(run, k, word, mt_word(k, try_, MT_GATHER)));
+}
+
+/* One message for a micro; blocks are two, so the caller goes on taking what comes back */
+static bool batch_send(uint32_t micro)
+{
+	uint32_t *block = mt_ring_reserve(batch[micro % streams]);
+
+	if (!block)
+		return false;
+	rows_make(micro, block);
+	mt_ring_push(batch[micro % streams], &(struct mt_msg){.k = k, .try_ = try_, .kind = MT_MSG_BATCH,
+		.txn_kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN, .micro = micro, .step = mt_txn(run, k)->step,
+		.batch = {.version = mt_run_step(run), .rows = rows, .seq = seq, .micros = micros,
+			.loss_scale = 1.0 / (rows * seq * micros)}});
+	return true;
+}
+
+struct seen { uint64_t hash[2], elems[2]; double squares[2]; };     /* of a unit's ends */
+
+static uint32_t losses, parts, expected_parts;
+static struct seen *seen;               /* [micros][units] */
+static FILE *dump;
+
+static void piece_take(const struct mt_msg *m, const void *block)
+{
+	uint64_t elem = mt_control(run)->grad == MT_BF16 ? 2 : 4;
+	struct mt_unit *u = mt_unit(run, m->grad.unit);
+	struct seen *s = &seen[m->micro * mt_control(run)->n_units + m->grad.unit];
+	uint32_t end = m->grad.end;
+
+	if (m->grad.off != s->elems[end] || m->grad.off % MT_BLOCK || m->grad.n > u->elems - m->grad.off ||
+	    m->grad.n > mt_control(run)->piece_elems)
+		mt_die(1, "unit %u end %u: piece of %llu at %llu after %llu elements", m->grad.unit, end,
+			(unsigned long long)m->grad.n, (unsigned long long)m->grad.off, (unsigned long long)s->elems[end]);
+	s->elems[end] += m->grad.n;
+	for (uint64_t i = 0; i < m->grad.n; i++) {
+		uint32_t bits = elem == 2 ? (uint32_t)((const uint16_t *)block)[i] << 16 : ((const uint32_t *)block)[i];
+
+		s->hash[end] = (s->hash[end] ^ bits) * 0x100000001b3u;
+		s->squares[end] += (double)mt_float(bits) * (double)mt_float(bits);
+		if (dump && m->micro == 0)
+			fwrite(&bits, 4, 1, dump);
+	}
+	if (s->elems[end] == u->elems)
+		parts++;
+}
+
+static bool take(uint32_t i, bool *dropped)
+{
+	struct mt_msg m;
+	const void *block;
+
+	if (!mt_ring_peek(grad[i], 0, &m, &block))
+		return false;
+	*dropped = m.k != k || m.try_ != try_;
+	if (!*dropped && m.kind == MT_MSG_LOSS) {
+		printf("micro %u loss %a over %llu%s\n", m.micro, m.loss.sum, (unsigned long long)m.loss.targets,
+			m.loss.nonfinite ? " nonfinite" : "");
+		losses++;
+	} else if (!*dropped && m.kind == MT_MSG_GRAD && m.grad.unit < mt_control(run)->n_units && m.grad.end < 2) {
+		piece_take(&m, block);
+	} else if (!*dropped) {
+		mt_die(1, "message of kind %u", m.kind);
+	}
+	mt_ring_pop(grad[i]);
+	return true;
+}
+
+static void report(void)
+{
+	uint32_t units = mt_control(run)->n_units;
+
+	for (uint32_t m = 0; m < micros; m++)
+		for (uint32_t u = units; u--;)
+			for (uint32_t e = 0; e < 2; e++)
+				if (seen[m * units + u].elems[e])
+					printf("micro %u unit %u end %u hash %016llx norm %.8g\n", m, u, e,
+						(unsigned long long)seen[m * units + u].hash[e],
+						sqrt(seen[m * units + u].squares[e]));
+}
+
+static void gather(void)
+{
+	uint32_t sent = 0;
+	bool stale = words[W_STALE].set, dropped;
+	double until = mt_now() + 60;
+
+	while (losses < micros || parts < expected_parts) {
+		uint32_t event = mt_event(run);
+		bool any = false;
+
+		if (sent < micros && batch_send(sent))
+			sent++;
+		for (uint32_t i = 0; i < streams; i++)
+			any |= take(i, &dropped);
+		if (any && stale && parts) {
+			uint64_t w = mt_word(k, try_, MT_GATHER);
+			try_ = mt_try_next(run);
+			MT_ASSERT(mt_txn_cas(run, k, w, mt_word(k, try_, MT_GATHER)));
+			memset(seen, 0, micros * mt_control(run)->n_units * sizeof *seen);
+			stale = false;
+			sent = losses = parts = 0;
+		}
+		if (mt_now() > until)
+			mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
+		if (!any)
+			mt_wait(run, event, 100);
+	}
+}
+
+static int step(char **a)
+{
+	mt_must(mt_run_open(&run, a[0], MT_RUN_RINGS | MT_RUN_WEIGHTS));
+	rows = (uint32_t)atoi(a[1]);
+	seq = (uint32_t)atoi(a[2]);
+	micros = (uint32_t)atoi(a[3]);
+	streams = (uint32_t)atoi(a[4]);
+	seed = strtoull(a[5], NULL, 10);
+	for (char **w = a + 6; *w; w++)
+		for (int i = 0; i < WORDS; i++) {
+			size_t n = strlen(words[i].name);
+			if (strncmp(*w, words[i].name, n))
+				continue;
+			words[i].set = true;
+			words[i].text = (*w)[n] == '=' ? *w + n + 1 : "";
+			words[i].value = strtoll(words[i].text, NULL, 10);
+		}
+	mt_must(mt_stage_claim(run, MT_STEP, NULL));
+	for (uint32_t i = 0; i < streams; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "batch.%u", i);
+		mt_must(mt_ring_open(run, name, &batch[i]));
+		snprintf(name, sizeof name, "grad.%u", i);
+		mt_must(mt_ring_open(run, name, &grad[i]));
+	}
+	seen = calloc((size_t)micros * mt_control(run)->n_units, sizeof *seen);
+	dump = words[W_DUMP].set ? fopen(words[W_DUMP].text, "w") : NULL;
+	bool both = mt_geometry(run)->flags & MT_TIED && mt_control(run)->grad != MT_NONE;
+	expected_parts = words[W_EVAL].set ? 0 : micros * (mt_control(run)->n_units + (both ? 1 : 0));
+	open_txn();
+	gather();
+	report();
+	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_GATHER), mt_word(k, try_, MT_DONE)));
+	/* a step that nobody trained: taken back, so that the next one is its successor */
+	mt_txn(run, k)->step--;
+	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_DONE), mt_word(k, try_, MT_LOGGED)));
+	if (dump)
+		fclose(dump);
+	mt_run_close(run);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	mt_cli(&(struct mt_program){.name = "stream-drive", .usage = "see the source", .about = "",
+		.opts = (const struct mt_opt[]){{0}}}, 1, argv, NULL, 0);
+	if (argc == 8 && !strcmp(argv[1], "make"))
+		return make(argv + 2);
+	if (argc >= 8 && !strcmp(argv[1], "step"))
+		return step(argv + 2);
+	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED, or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
+}
