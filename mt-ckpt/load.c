@@ -1,0 +1,266 @@
+/* load.c: a directory's weights, or its full state, into a run.
+ *
+ * Everything that can be checked is checked before the run is touched. Then the run's state is `filling` until every
+ * byte is in place: a load that dies leaves it so, one that fails leaves it empty, and neither is ever taken for filled. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "ckpt.h"
+#include "cli.h"
+
+#define KEPT_FILES 64
+#define KEPT_BYTES (1ull << 30)         /* of all kept files together */
+
+struct kept { struct mt_file file[KEPT_FILES]; void *data[KEPT_FILES]; uint32_t n; uint64_t bytes; };
+
+/* ------------------------------------------------------------------------------------------------ kept files */
+
+static bool is_kept(const char *name)
+{
+	static const char *const begins[] = {
+		"tokenizer", "special_tokens_map", "added_tokens", "vocab", "merges", "chat_template", "generation_config",
+	};
+
+	for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
+		if (!strncmp(name, begins[i], strlen(begins[i])) && strchr(name, '.'))
+			return true;
+	return false;
+}
+
+static int keep(struct kept *k, int dirfd, const char *name)
+{
+	char *data;
+	size_t n;
+	int rc;
+
+	if (k->n == KEPT_FILES || strlen(name) >= sizeof k->file[0].name)
+		return mt_fail(MT_EX_DATA, "%s: too many files or too long a name to keep with the run", shown(name));
+	if ((rc = file_read_all(dirfd, name, KEPT_BYTES - k->bytes, &data, &n)) < 0)
+		return rc;
+	snprintf(k->file[k->n].name, sizeof k->file[0].name, "%s", name);
+	k->file[k->n].bytes = n;
+	k->data[k->n++] = data;
+	k->bytes += n;
+	return 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int kept_read(struct kept *k, const struct source *s)
+{
+	struct dirent **list;
+	int n = scandirat(s->dirfd, ".", &list, NULL, by_name), rc = 0;
+
+	if (n < 0)
+		return fail_errno(s->path);
+	for (int i = 0; i < n; i++) {
+		if (rc == 0 && is_kept(list[i]->d_name) && (!s->full || json_object_get(s->files, list[i]->d_name)))
+			rc = keep(k, s->dirfd, list[i]->d_name);
+		free(list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ arrays */
+
+struct buffers { void *raw; uint32_t *bits; int16_t *lo; };     /* PART elements each */
+#define PART (4u << 20)
+
+/* fp32 patterns into the run's weights: as they are, or as exact halves. false: at[*where] is not finite there. */
+static bool store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits, uint64_t n,
+			  uint64_t *where)
+{
+	bool bf16 = mt_control(run)->dtype == MT_BF16;
+	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at;     /* (n) */
+	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at;
+	uint32_t bad = 0;
+
+	if (bf16)
+		for (uint64_t i = 0; i < n; i++) {
+			w[i] = mt_hi(bits[i]);
+			lo[i] = mt_lo(bits[i]);
+			bad |= (w[i] & 0x7f80) == 0x7f80;
+		}
+	else {
+		memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
+		for (uint64_t i = 0; i < n; i++)
+			bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+	}
+	for (uint64_t i = 0; bad && i < n; i++)
+		if (((bf16 ? (uint32_t)mt_hi(bits[i]) << 16 : bits[i]) & 0x7f800000u) == 0x7f800000u) {
+			*where = i;
+			break;
+		}
+	return !bad;
+}
+
+static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
+			const struct buffers *b)
+{
+	const struct mt_unit *unit = mt_unit(run, t->unit);
+	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
+	int rc;
+
+	for (uint64_t at = 0; at < t->n; at += PART) {
+		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0;
+		if (mt_stopping)
+			return mt_fail(MT_EX_BUSY, "stopped");
+		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0)
+			return rc;
+		if (lo) {
+			rc = file_read(lo->file->fd, lo->file->name, b->lo, n * 2, lo->tensor->begin + at * 2);
+			if (rc < 0)
+				return rc;
+			for (uint64_t j = 0; j < n; j++)
+				b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
+		}
+		if (!store_weights(run, unit, t->off + at, b->bits, n, &where))
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
+				       (unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
+	}
+	return 0;
+}
+
+static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t off, const struct mt_tensor *t)
+{
+	return file_read(e->file->fd, e->file->name, (uint8_t *)mt_at(run, off) + t->off * 4, t->n * 4, e->tensor->begin);
+}
+
+static int load_arrays(struct mt_run *run, const struct source *s, const struct mt_tensor *table)
+{
+	struct buffers b = { malloc(PART * 2), malloc(PART * 4), malloc(PART * 2) };
+	uint32_t units = mt_control(run)->n_units;
+	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
+
+	for (uint32_t u = 0; u < units && rc == 0; u++) {
+		const struct mt_unit *unit = mt_unit(run, u);
+		mt_stage_doing(run, MT_D_FILL, u);
+		if (!s->full) {
+			memset(mt_at(run, unit->m), 0, unit->elems * 4);
+			memset(mt_at(run, unit->v), 0, unit->elems * 4);
+		}
+		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
+			rc = load_weights(run, s, i, &table[i], &b);
+			if (rc == 0 && s->full)
+				rc = load_moment(run, s->found[ARRAY_M][i], unit->m, &table[i]);
+			if (rc == 0 && s->full)
+				rc = load_moment(run, s->found[ARRAY_V][i], unit->v, &table[i]);
+		}
+	}
+	free(b.raw);
+	free(b.bits);
+	free(b.lo);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ the run */
+
+static int check_no_stage(struct mt_run *run, const char *name)
+{
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
+			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work (pid %d)", name, mt_stage_name(slot),
+				       mt_stage_pid(run, slot));
+	return 0;
+}
+
+/* The run's own table names what the source's layout names, and lies inside its units. */
+static int check_table(struct mt_run *run, const struct source *s, struct mt_tensor **table)
+{
+	int rc = state_tensors(run, table);
+	bool same = rc == 0 && mt_control(run)->n_tensors == s->layout.n_tensors;
+
+	for (uint32_t i = 0; same && i < s->layout.n_tensors; i++)
+		same = !strcmp((*table)[i].name, s->layout.tensors[i].name) && (*table)[i].n == s->layout.tensors[i].n;
+	return rc == 0 && !same ? mt_fail(MT_EX_DATA, "run '%s': its tensors are not those of its config.json",
+					  mt_control(run)->name) : rc;
+}
+
+static void set_record(struct mt_run *run, const struct run_json *json)
+{
+	struct mt_record *r = &mt_control(run)->record;
+
+	if (!json->has_record)
+		return;
+	r->chunk_tokens = json->record.chunk_tokens;
+	r->head_tokens = json->record.head_tokens;
+	r->pass_rows = json->record.pass_rows;
+	memcpy(r->device, json->record.device, sizeof r->device);
+	memcpy(r->gemm, json->record.gemm, sizeof r->gemm);
+	memcpy(r->attention, json->record.attention, sizeof r->attention);
+	/* release: the fields stand before `set` says so */
+	atomic_store_explicit(&r->set, 1, memory_order_release);
+}
+
+/* From here on the run is being filled; the state says so until every byte is in place. */
+static int fill(struct mt_run *run, const char *name, const struct source *s, const struct mt_tensor *table,
+		const struct kept *kept)
+{
+	static const struct mt_position none = { .carry = MT_NO_TARGET };
+	enum mt_state before = mt_run_state(run);
+	int rc = mt_stage_claim(run, MT_FILL, NULL);
+
+	if (rc == 0)
+		rc = check_no_stage(run, name);
+	if (rc < 0)
+		return rc;
+	mt_run_set_state(run, MT_FILLING);
+	if ((rc = check_no_stage(run, name)) < 0) {     /* one that came between the look and the state */
+		mt_run_set_state(run, before);
+		return rc;
+	}
+	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
+	if (rc == 0)
+		rc = load_arrays(run, s, table);
+	if (rc < 0) {
+		mt_run_set_state(run, MT_EMPTY);
+		return rc;
+	}
+	mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
+	set_record(run, &s->json);
+	mt_run_set_state(run, MT_FILLED);
+	return 0;
+}
+
+static int check_source(struct mt_run *run, struct source *s, struct mt_tensor **table, struct kept *kept)
+{
+	int rc;
+
+	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
+	    (rc = check_table(run, s, table)) < 0 || (rc = source_models(s)) < 0 || (rc = kept_read(kept, s)) < 0)
+		return rc;
+	return source_checksums(s);
+}
+
+int ckpt_load(const char *name, const char *dir, bool weights)
+{
+	struct mt_run *run;
+	struct source s = { .dirfd = -1 };
+	struct kept kept = { .n = 0 };
+	struct mt_tensor *table = NULL;
+	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
+
+	if (rc < 0)
+		return rc;
+	rc = check_no_stage(run, name);
+	if (rc == 0)
+		rc = source_open(&s, dir, weights);
+	if (rc == 0)
+		rc = check_source(run, &s, &table, &kept);
+	if (rc == 0) {
+		model_name_extras(&s.model[ARRAY_W]);
+		rc = fill(run, name, &s, table, &kept);
+	}
+	for (uint32_t i = 0; i < kept.n; i++)
+		free(kept.data[i]);
+	free(table);
+	source_close(&s);
+	mt_run_close(run);
+	return rc;
+}

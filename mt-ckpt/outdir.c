@@ -1,0 +1,338 @@
+/* outdir.c: a directory that comes to be as a whole or not at all.
+ *
+ * It is written under the name .BASE.mt-tmp-XXXXXXXX beside its place, each file fsynced, then the directory, then it is
+ * renamed, then the parent is fsynced. A lock on the directory says that its writer lives: the kernel drops it with the
+ * process, so what a dead writer left can be told from what a live one is writing, and deleted. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "ckpt.h"
+
+#define TMP ".mt-tmp-"
+
+/* Path of a directory that may not be there yet -> its parent, opened, and its name. */
+static int split(const char *path, int *parent, char **base)
+{
+	char *real = realpath(path, NULL), *copy, *slash;
+	int rc;
+
+	if (real)
+		copy = real;
+	else if (errno != ENOENT)
+		return fail_errno(path);
+	else if (!(copy = strdup(path)))
+		return mt_fail(MT_EX_NOMEM, "no memory");
+	for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
+		copy[n - 1] = 0;
+	slash = strrchr(copy, '/');
+	*base = strdup(slash ? slash + 1 : copy);
+	if (slash)
+		slash[slash == copy] = 0;
+	rc = *base && file_name_plain(*base) ? dir_open(slash ? copy : ".", parent)
+					     : mt_fail(MT_EX_EXISTS, "%s: is no name for a new directory", shown(path));
+	if (rc < 0)
+		free(*base);
+	free(copy);
+	return rc;
+}
+
+static int check_empty(int parent, const char *base)
+{
+	int fd = openat(parent, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : errno == ENOTDIR || errno == ELOOP
+			? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(base)) : fail_errno(base);
+	DIR *d = fdopendir(fd);
+	bool empty = true;
+	for (struct dirent *e; (e = readdir(d));)
+		empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
+	closedir(d);
+	return empty ? 0 : mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(base));
+}
+
+int out_begin_at(struct out_dir *o, int parent, const char *base, bool replace)
+{
+	uint32_t rnd;
+	int rc;
+
+	*o = (struct out_dir){ .parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .replace = replace };
+	if (!replace && (rc = check_empty(parent, base)) < 0) {
+		close(o->parent);
+		return rc;
+	}
+	dir_clean(parent, base);
+	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd)
+		rnd = (uint32_t)getpid();
+	rc = 0;
+	if (o->parent < 0 || !(o->base = strdup(base)) || asprintf(&o->tmp, ".%s" TMP "%08x", base, rnd) < 0)
+		rc = mt_fail(MT_EX_NOMEM, "no memory");
+	else if (mkdirat(parent, o->tmp, 0777) < 0 ||
+		 (o->fd = openat(parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+		rc = fail_errno(base);
+	if (rc < 0) {
+		out_abort(o);
+		return rc;
+	}
+	flock(o->fd, LOCK_EX | LOCK_NB);
+	return 0;
+}
+
+int out_begin(struct out_dir *o, const char *path, bool replace)
+{
+	int parent, rc;
+	char *base = NULL;
+
+	if ((rc = split(path, &parent, &base)) < 0)
+		return rc;
+	rc = out_begin_at(o, parent, base, replace);
+	close(parent);
+	free(base);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ files of it */
+
+static int write_error(const struct out_stream *s)
+{
+	return fail_errno(s->name);
+}
+
+int out_open(struct out_dir *o, const char *name, uint64_t expected, struct out_stream *s)
+{
+	*s = (struct out_stream){ .dir = o, .fd = -1 };
+	s->name = strdup(name);
+	s->hash = XXH3_createState();
+	if (!s->name || !s->hash)
+		return mt_fail(MT_EX_NOMEM, "no memory");
+	XXH3_64bits_reset(s->hash);
+	s->fd = openat(o->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (s->fd < 0)
+		return write_error(s);
+	/* A disk that is too full says so now and not after an hour; a file system that cannot tell is believed. */
+	if (expected && fallocate(s->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)expected) < 0 && (errno == ENOSPC || errno == EFBIG))
+		return write_error(s);
+	return 0;
+}
+
+static int add_sum(struct out_stream *s)
+{
+	uint64_t *sums = realloc(s->sums, (s->n_sums + 1) * sizeof *sums);
+
+	if (!sums)
+		return mt_fail(MT_EX_NOMEM, "no memory");
+	s->sums = sums;
+	sums[s->n_sums++] = XXH3_64bits_digest(s->hash);
+	XXH3_64bits_reset(s->hash);
+	return 0;
+}
+
+int out_write(struct out_stream *s, const void *data, uint64_t n)
+{
+	const uint8_t *p = data;
+
+	while (n) {
+		uint64_t room = IO_BYTES - s->bytes % IO_BYTES;
+		ssize_t put = write(s->fd, p, n < room ? n : room);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return write_error(s);
+		XXH3_64bits_update(s->hash, p, (size_t)put);
+		s->bytes += (uint64_t)put;
+		p += put;
+		n -= (uint64_t)put;
+		if (s->bytes % IO_BYTES == 0) {
+			int rc = add_sum(s);
+			if (rc < 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+void out_drop(struct out_stream *s)
+{
+	if (s->fd >= 0)
+		close(s->fd);
+	XXH3_freeState(s->hash);
+	free(s->name);
+	free(s->sums);
+	*s = (struct out_stream){ .fd = -1 };
+}
+
+int out_close(struct out_stream *s)
+{
+	struct out_dir *o = s->dir;
+	struct out_file *files;
+
+	if (s->bytes % IO_BYTES) {
+		int rc = add_sum(s);
+		if (rc < 0)
+			return rc;
+	}
+	if (fsync(s->fd) < 0)
+		return write_error(s);
+	int fd = s->fd;
+	s->fd = -1;
+	if (close(fd) < 0)
+		return write_error(s);
+	files = realloc(o->files, (o->n_files + 1) * sizeof *files);
+	if (!files)
+		return mt_fail(MT_EX_NOMEM, "no memory");
+	o->files = files;
+	files[o->n_files++] = (struct out_file){ s->name, s->bytes, s->sums, s->n_sums };
+	s->name = NULL;
+	s->sums = NULL;
+	out_drop(s);
+	return 0;
+}
+
+int out_text(struct out_dir *o, const char *name, const void *data, uint64_t n)
+{
+	struct out_stream s;
+	int rc;
+
+	if ((rc = out_open(o, name, n, &s)) < 0 || (rc = out_write(&s, data, n)) < 0 || (rc = out_close(&s)) < 0)
+		out_drop(&s);
+	return rc;
+}
+
+uint64_t out_bytes(const struct out_dir *o)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < o->n_files; i++)
+		n += o->files[i].bytes;
+	return n;
+}
+
+/* ------------------------------------------------------------------------------------------------ its end */
+
+static void release(struct out_dir *o)
+{
+	for (uint32_t i = 0; i < o->n_files; i++) {
+		free(o->files[i].name);
+		free(o->files[i].sums);
+	}
+	free(o->files);
+	if (o->fd >= 0)
+		close(o->fd);
+	if (o->parent >= 0)
+		close(o->parent);
+	free(o->base);
+	free(o->tmp);
+	*o = (struct out_dir){ .parent = -1, .fd = -1 };
+}
+
+/* Everything in a directory, and it. */
+static int delete_tree(int parent, const char *name)
+{
+	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d)
+		return fail_errno(name);
+	for (struct dirent *e; (e = readdir(d));)
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlinkat(fd, e->d_name, 0) < 0 && errno == EISDIR)
+			delete_tree(fd, e->d_name);
+	closedir(d);
+	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? fail_errno(name) : 0;
+}
+
+int dir_remove(int parent, const char *name)
+{
+	char *tmp;
+	int rc;
+
+	if (asprintf(&tmp, ".%s" TMP "old", name) < 0)
+		return mt_fail(MT_EX_NOMEM, "no memory");
+	delete_tree(parent, tmp);       /* of one who died at this */
+	rc = renameat(parent, name, parent, tmp) < 0 ? fail_errno(name) : delete_tree(parent, tmp);
+	free(tmp);
+	return rc;
+}
+
+/* .BASE.mt-tmp-XXXXXXXX or .BASE.mt-tmp-old; BASE NULL: step- and digits */
+static bool is_tmp(const char *name, const char *base)
+{
+	const char *mark = strstr(name, TMP);
+	size_t n = mark ? (size_t)(mark - name) : 0;
+
+	if (name[0] != '.' || n < 2)
+		return false;
+	const char *end = mark + strlen(TMP);
+	if (strcmp(end, "old") && (strlen(end) != 8 || strspn(end, "0123456789abcdef") != 8))
+		return false;
+	if (base)
+		return strlen(base) == n - 1 && !memcmp(name + 1, base, n - 1);
+	return !strncmp(name + 1, "step-", 5) && strspn(name + 6, "0123456789") == n - 6;
+}
+
+void dir_clean(int parent, const char *base)
+{
+	int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d)
+		return;
+	for (struct dirent *e; (e = readdir(d));) {
+		if (!is_tmp(e->d_name, base))
+			continue;
+		int held = openat(parent, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (held < 0)
+			continue;
+		if (flock(held, LOCK_EX | LOCK_NB) == 0)
+			delete_tree(parent, e->d_name);
+		close(held);
+	}
+	closedir(d);
+}
+
+int out_sync(struct out_dir *o)
+{
+	return fsync(o->fd) < 0 ? fail_errno(o->base) : 0;
+}
+
+int out_rename(struct out_dir *o)
+{
+	int rc = 0;
+
+	if (renameat(o->parent, o->tmp, o->parent, o->base) < 0) {
+		bool there = errno == ENOTEMPTY || errno == EEXIST;
+		if (there && o->replace) {      /* the old one takes the temporary name, and goes */
+			if (renameat2(o->parent, o->tmp, o->parent, o->base, RENAME_EXCHANGE) < 0)
+				rc = fail_errno(o->base);
+			else
+				delete_tree(o->parent, o->tmp);
+		} else
+			rc = there || errno == ENOTDIR ? mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(o->base))
+						       : fail_errno(o->base);
+	}
+	if (rc < 0) {
+		out_abort(o);
+		return rc;
+	}
+	if (fsync(o->parent) < 0)
+		rc = fail_errno(o->base);
+	release(o);
+	return rc;
+}
+
+void out_abort(struct out_dir *o)
+{
+	/* the message of the failure must outlive the clean-up */
+	char *why = strdup(mt_errmsg());
+
+	if (o->tmp && o->fd >= 0)
+		delete_tree(o->parent, o->tmp);
+	release(o);
+	if (why && *why)
+		mt_fail(MT_EX_IO, "%s", why);
+	free(why);
+}

@@ -1,0 +1,314 @@
+/* serve.c: the saver of a run: copies each snapshot that mt-optim pins into a checkpoint, while training goes on.
+ *
+ *     (n, pinned)   every unit is at version n and has pin n; mt-optim overwrites no pinned unit
+ *        │ each unit is copied, then its pin is cleared by compare-and-swap
+ *        │ all files are complete and fsynced
+ *     (n, sealed)   by compare-and-swap: from here on only this process decides
+ *        │ rename, parent fsynced
+ *     (n, saved)    and older checkpoints go
+ *
+ * Any failure before the seal is one compare-and-swap pinned -> failed, which drops all pins at once. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "ckpt.h"
+#include "cli.h"
+
+struct server { struct mt_run *run; struct mt_ring *ring; const char *path; int dirfd; uint64_t keep, shard; };
+
+static struct mt_snapshot *snapshot(const struct server *s)
+{
+	return &mt_control(s->run)->snap;
+}
+
+static uint64_t snap_word(const struct server *s)
+{
+	/* acquire: the units, pins and record that the word speaks of */
+	return atomic_load_explicit(&snapshot(s)->word, memory_order_acquire);
+}
+
+static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, enum mt_snap to)
+{
+	uint64_t expect = mt_snap_word(step, from);
+	/* release: whoever sees the new word sees the counters */
+	bool ok = atomic_compare_exchange_strong_explicit(&snapshot(s)->word, &expect, mt_snap_word(step, to),
+							  memory_order_acq_rel, memory_order_acquire);
+	if (ok)
+		mt_wake(s->run);
+	return ok;
+}
+
+/* from -> failed, counted once, by whoever changes the word */
+static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
+{
+	atomic_fetch_add_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
+	if (!snap_cas(s, step, from, MT_FAILED))
+		atomic_fetch_sub_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------------------------------------ directories */
+
+static void step_name(char buf[40], uint64_t step)
+{
+	snprintf(buf, 40, "step-%08llu", (unsigned long long)step);
+}
+
+static bool parse_step(const char *name, uint64_t *step)
+{
+	char again[40];
+
+	if (strncmp(name, "step-", 5) || strlen(name) > 30)
+		return false;
+	*step = strtoull(name + 5, NULL, 10);
+	step_name(again, *step);
+	return !strcmp(name, again);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Of the checkpoints up to `step`, all but the newest `keep` go. Later ones, of another life of the run, stay. */
+static void delete_older(const struct server *s, uint64_t step)
+{
+	int fd = openat(s->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	uint64_t *steps = NULL, found;
+	size_t n = 0;
+	char name[40];
+
+	if (!d)
+		return;
+	for (struct dirent *e; (e = readdir(d));)
+		if (parse_step(e->d_name, &found) && found <= step) {
+			uint64_t *more = realloc(steps, (n + 1) * sizeof *steps);
+			if (!more)
+				break;
+			steps = more;
+			steps[n++] = found;
+		}
+	closedir(d);
+	if (n)
+		qsort(steps, n, sizeof *steps, newest_first);
+	for (size_t i = s->keep; i < n; i++) {
+		step_name(name, steps[i]);
+		if (dir_remove(s->dirfd, name) < 0)
+			mt_say("old checkpoint is not deleted: %s", mt_errmsg());
+	}
+	free(steps);
+}
+
+/* ------------------------------------------------------------------------------------------------ a save */
+
+static int copy_units(const struct server *s, struct writer *w, uint64_t step)
+{
+	int rc = 0;
+
+	for (uint32_t u = 0; u < mt_control(s->run)->n_units && rc == 0; u++) {
+		uint64_t pin = step;
+		mt_stage_doing(s->run, MT_D_SAVE, u);
+		rc = writer_unit(w, u);
+		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
+		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
+			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+		if (rc == 0 && !atomic_compare_exchange_strong_explicit(&mt_unit(s->run, u)->pin, &pin, 0, memory_order_acq_rel,
+									memory_order_relaxed))
+			rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", u);
+		mt_wake(s->run);
+	}
+	return rc;
+}
+
+static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
+{
+	const struct mt_snapshot *snap = snapshot(s);
+	struct run_json json = state_now(s->run);
+	struct writer w;
+	int rc;
+
+	json_decref(json.hyper);
+	json.step = step;
+	json.t = snap->t;
+	json.position = snap->position;
+	json.hyper = state_hyper(s->run, step);
+	rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard);
+	if (rc == 0) {
+		rc = copy_units(s, &w, step);
+		if (rc == 0)
+			rc = writer_end(&w);
+		if (rc < 0)
+			writer_drop(&w);
+	}
+	if (rc == 0)
+		rc = run_json_write(dir, &json);
+	json_decref(json.hyper);
+	return rc == 0 ? out_sync(dir) : rc;
+}
+
+/* Everything up to the name is durable; now the name, and the word. */
+static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
+{
+	uint64_t bytes = out_bytes(dir);
+	int rc;
+
+	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) {
+		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+		out_abort(dir);
+		return rc;
+	}
+	if ((rc = out_rename(dir)) < 0) {
+		fail_save(s, step, MT_SEALED);
+		return rc;
+	}
+	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
+	snap_cas(s, step, MT_SEALED, MT_SAVED);
+	delete_older(s, step);
+	return 0;
+}
+
+static void save(const struct server *s, uint64_t step)
+{
+	struct out_dir dir;
+	char name[40];
+	int rc;
+
+	step_name(name, step);
+	rc = out_begin_at(&dir, s->dirfd, name, true);
+	if (rc == 0) {
+		rc = write_files(s, &dir, step);
+		if (rc == 0)
+			rc = seal(s, &dir, step);
+		else
+			out_abort(&dir);
+	}
+	if (rc < 0) {
+		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
+		fail_save(s, step, MT_PINNED);
+	}
+	mt_stage_doing(s->run, MT_D_IDLE, 0);
+}
+
+/* ------------------------------------------------------------------------------------------------ a predecessor's */
+
+/* A cleared pin means that the unit may have changed since: what the dead saver had read of it is lost. */
+static bool all_pinned(const struct server *s, uint64_t step)
+{
+	for (uint32_t u = 0; u < mt_control(s->run)->n_units; u++)
+		if (atomic_load_explicit(&mt_unit(s->run, u)->pin, memory_order_acquire) != step)
+			return false;
+	return true;
+}
+
+static bool was_renamed(const struct server *s, uint64_t step)
+{
+	char name[40];
+	struct run_json json;
+	json_t *root = NULL, *files;
+	bool same;
+
+	step_name(name, step);
+	int fd = openat(s->dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	same = run_json_read(fd, &json, &root, &files) == 0 && json.step == step &&
+	       !memcmp(json.run_id, mt_control(s->run)->h.run_id, sizeof json.run_id);
+	json_decref(root);
+	close(fd);
+	return same && fsync(s->dirfd) == 0;
+}
+
+/* What the one who served before left half done */
+static void recover(const struct server *s)
+{
+	uint64_t word = snap_word(s), step = word >> 8;
+
+	dir_clean(s->dirfd, NULL);
+	if (word == mt_snap_word(step, MT_SEALED)) {
+		if (was_renamed(s, step)) {
+			atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
+			snap_cas(s, step, MT_SEALED, MT_SAVED);
+			delete_older(s, step);
+		} else
+			fail_save(s, step, MT_SEALED);
+	} else if (word == mt_snap_word(step, MT_PINNED) && !all_pinned(s, step)) {
+		mt_say("step %llu is not saved: its saver died", (unsigned long long)step);
+		fail_save(s, step, MT_PINNED);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ serving */
+
+/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. */
+static bool save_is_coming(const struct server *s)
+{
+	uint32_t k = mt_txn_newest(s->run);
+	enum mt_phase p = mt_word_phase(mt_txn_word(s->run, k));
+
+	return (p == MT_APPLY || p == MT_SKIP) && mt_txn(s->run, k)->save && mt_stage_alive(s->run, MT_OPTIM);
+}
+
+static void drain(const struct server *s)
+{
+	struct mt_msg msg;
+	const void *block;
+
+	while (mt_ring_peek(s->ring, 0, &msg, &block))
+		mt_ring_pop(s->ring);   /* a wake-up and nothing else: the snapshot's word says what is to be done */
+}
+
+static void serve(const struct server *s)
+{
+	recover(s);
+	mt_stage_doing(s->run, MT_D_IDLE, 0);
+	for (;;) {
+		uint32_t seen = mt_event(s->run);
+		drain(s);
+		uint64_t word = snap_word(s);
+		if ((word & 0xff) == MT_PINNED) {
+			save(s, word >> 8);
+			continue;
+		}
+		if (mt_run_state(s->run) == MT_GONE || (mt_stopping && !save_is_coming(s)))
+			return;
+		mt_wait(s->run, seen, 500);
+	}
+}
+
+static int open_dir(struct server *s)
+{
+	if (mkdir(s->path, 0777) < 0 && errno != EEXIST)
+		return fail_errno(s->path);
+	return dir_open(s->path, &s->dirfd);
+}
+
+int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard)
+{
+	struct server s = { .path = path, .dirfd = -1, .keep = keep, .shard = shard };
+	int rc = open_dir(&s);
+
+	if (rc < 0)
+		return rc;
+	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
+	if (rc == -MT_EX_BUSY && mt_stopping)
+		rc = 0;
+	else if (rc == 0) {
+		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
+		if (rc == 0)
+			rc = mt_ring_open(s.run, "save", &s.ring);
+		if (rc == 0) {
+			serve(&s);
+			mt_ring_close(s.ring);
+		}
+		mt_run_close(s.run);
+	}
+	close(s.dirfd);
+	return rc;
+}

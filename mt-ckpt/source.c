@@ -1,0 +1,84 @@
+/* source.c: a directory to load or verify: a Hugging Face model, and with run.json beside it a run's full state. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "ckpt.h"
+
+static const char *const sets[ARRAYS] = { "model", "optim-lo", "optim-m", "optim-v" };
+
+int source_open(struct source *s, const char *dir, bool weights)
+{
+	int rc;
+
+	*s = (struct source){ .path = dir, .dirfd = -1 };
+	if ((rc = dir_open(dir, &s->dirfd)) < 0) {
+		s->dirfd = -1;
+		return rc;
+	}
+	s->full = !weights && file_exists(s->dirfd, "run.json");
+	return s->full ? run_json_read(s->dirfd, &s->json, &s->root, &s->files) : 0;
+}
+
+int source_config(struct source *s)
+{
+	int rc = mt_config_read(s->path, &s->geo, NULL);
+
+	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
+}
+
+/* The files that are used are among those that have checksums. */
+static int check_listed(const struct source *s, const struct model *m)
+{
+	for (uint32_t i = 0; i < m->n_files; i++)
+		if (!json_object_get(s->files, m->files[i].name))
+			return mt_fail(MT_EX_DATA, "run.json: has no checksums of %s", m->files[i].name);
+	return 0;
+}
+
+static int open_array(struct source *s, enum array a, enum st_dtype dtype)
+{
+	uint32_t n = s->layout.n_tensors;
+	int rc = model_open(&s->model[a], s->dirfd, sets[a]);
+
+	if (rc < 0)
+		return rc;
+	s->found[a] = calloc(n, sizeof *s->found[a]);
+	if (!s->found[a])
+		return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	rc = model_match(&s->model[a], s->layout.tensors, n, dtype, s->found[a]);
+	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
+}
+
+int source_models(struct source *s)
+{
+	bool bf16 = s->json.dtype == MT_BF16;
+	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
+
+	if (rc == 0 && s->geo.flags & MT_TIED)
+		rc = model_match_tied(&s->model[ARRAY_W]);
+	if (rc == 0 && s->full && bf16)
+		rc = open_array(s, ARRAY_LO, ST_I16);
+	if (rc == 0 && s->full)
+		rc = open_array(s, ARRAY_M, ST_F32);
+	if (rc == 0 && s->full)
+		rc = open_array(s, ARRAY_V, ST_F32);
+	return rc;
+}
+
+int source_checksums(struct source *s)
+{
+	return s->full ? run_json_verify(s->dirfd, s->files) : 0;
+}
+
+void source_close(struct source *s)
+{
+	for (int a = 0; a < ARRAYS; a++) {
+		free(s->found[a]);
+		model_close(&s->model[a]);
+	}
+	mt_layout_release(&s->layout);
+	json_decref(s->root);
+	if (s->dirfd >= 0)
+		close(s->dirfd);
+	*s = (struct source){ .dirfd = -1 };
+}
