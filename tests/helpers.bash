@@ -35,6 +35,28 @@ eventually() {
 	return 1
 }
 
+# A run of a Hugging Face model, filled: make_run DIR [create's options]
+make_run() {
+	local dir=$1
+	shift
+	mt-store create "$RUN" --config "$dir" "$@" 2>"$T/create.err"
+	mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+}
+
+# The stages that serve: start_stages [mt-stream's options]; STREAMS many mt-streams. Their pids: $OPTIM, $STREAM
+start_stages() {
+	local i
+	for i in $(seq "${STREAMS:-1}"); do
+		spawn "stream$i" mt-stream "$RUN" --device "${DEVICE:-cpu}" --threads "${THREADS:-1}" "$@"
+		STREAM=$PID
+	done
+	spawn optim mt-optim "$RUN" --threads "${OPTIM_THREADS:-1}"
+	OPTIM=$PID
+}
+
+# Tensors and state of two runs of programs that should agree to the last bit: hashes by array and unit
+state_of() { ckpt-dump "$1"; }
+
 # The failing commands' contract: exit code, exactly one line on stderr (naming the program), nothing on stdout
 fails_with() { # CODE PROGRAM ARGS...
 	local want=$1 code=0
