@@ -1,0 +1,134 @@
+/* ahead.c: two sets of rows go round between a packing thread and the driver. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "ahead.h"
+
+#define SETS 2
+
+struct ahead {
+	struct mt_run *run;
+	const struct options *o;
+	struct record_reader in;
+	struct packer packer;
+	struct mt_position from;
+	uint64_t steps;
+	bool look;
+	int bad;                        /* found while looking ahead: told when the rows behind it are asked for */
+	struct rows sets[SETS];
+	pthread_mutex_t lock;
+	pthread_cond_t room;
+	uint64_t made, taken, back;     /* sets packed, handed out, given back: back <= taken <= made <= back + SETS */
+};
+
+static int pack_step(struct ahead *a, struct rows *r)
+{
+	uint64_t seq = a->o->seq;
+	if (a->bad) return a->bad;      /* its message still stands in this thread */
+	r->n = 0;
+	r->last = false;
+	while (r->n < a->o->batch) {
+		uint64_t at = r->n * seq;
+		int rc = packer_row(&a->packer, r->tokens + at, r->targets + at, r->starts + at);
+		if (rc < 0) return rc;
+		if (rc == 0) break;
+		r->n++;
+	}
+	r->n_targets = targets_count(r->targets, r->n * seq);
+	if (r->n < a->o->batch) r->last = true;
+	else if (a->look) {
+		int rc = packer_more(&a->packer);
+		r->last = rc == 0;
+		if (rc < 0) a->bad = rc;
+	}
+	a->from.tokens += r->n_targets;
+	a->from.batch = (uint32_t)a->o->batch;
+	packer_position(&a->packer, &a->from);
+	r->position = a->from;
+	return 0;
+}
+
+static void *work(void *arg)
+{
+	struct ahead *a = arg;
+	bool consumed = a->from.records || a->from.offset;
+	int rc = consumed ? packer_skip(&a->packer, &a->from) : 0;
+	for (bool more = true; more; ) {
+		pthread_mutex_lock(&a->lock);
+		while (a->made - a->back == SETS) pthread_cond_wait(&a->room, &a->lock);
+		pthread_mutex_unlock(&a->lock);
+
+		struct rows *r = &a->sets[a->made % SETS];
+		if (rc == 0) rc = pack_step(a, r);
+		r->rc = rc;
+		if (rc < 0) snprintf(r->error, sizeof r->error, "%s", mt_errmsg());
+		more = rc == 0 && r->n && a->made + 1 < a->steps;
+
+		pthread_mutex_lock(&a->lock);
+		a->made++;
+		pthread_mutex_unlock(&a->lock);
+		mt_wake(a->run);
+	}
+	return NULL;
+}
+
+static int make_sets(struct ahead *a)
+{
+	uint64_t n = a->o->batch * a->o->seq;
+	for (int i = 0; i < SETS; i++) {
+		struct rows *r = &a->sets[i];
+		r->tokens = calloc(n * 3, sizeof *r->tokens);
+		if (!r->tokens)
+			return mt_fail(MT_EX_NOMEM, "no memory for the rows of a step: %llu bytes", (unsigned long long)n * 12);
+		r->targets = r->tokens + n;
+		r->starts = r->targets + n;
+	}
+	return 0;
+}
+
+int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o, int fd, uint32_t vocab,
+                const struct mt_position *from, uint64_t steps, bool look)
+{
+	struct ahead *a = calloc(1, sizeof *a);
+	if (!a) return mt_fail(MT_EX_NOMEM, "no memory");
+	a->run = run;
+	a->o = o;
+	a->from = *from;
+	a->steps = steps;
+	a->look = look;
+	pthread_mutex_init(&a->lock, NULL);
+	pthread_cond_init(&a->room, NULL);
+	int rc = make_sets(a);
+	if (!rc) rc = record_open(&a->in, fd, "stdin");
+	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, vocab);
+	if (rc) return rc;
+
+	pthread_t thread;
+	sigset_t all, old;              /* signals are for the driver, which sleeps on the doorbell */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	int e = pthread_create(&thread, NULL, work, a);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (e) return mt_fail(MT_EX_NOMEM, "thread: %s", strerror(e));
+	pthread_detach(thread);
+	*out = a;
+	return 0;
+}
+
+struct rows *ahead_take(struct ahead *a)
+{
+	pthread_mutex_lock(&a->lock);
+	struct rows *r = a->taken < a->made ? &a->sets[a->taken++ % SETS] : NULL;
+	pthread_mutex_unlock(&a->lock);
+	return r;
+}
+
+void ahead_give_back(struct ahead *a)
+{
+	pthread_mutex_lock(&a->lock);
+	MT_ASSERT(a->back < a->taken);
+	a->back++;
+	pthread_cond_signal(&a->room);
+	pthread_mutex_unlock(&a->lock);
+}

@@ -1,0 +1,165 @@
+/* driver.c: one txn at a time through its phases.
+ *
+ * mt-step keeps nothing that only it knows: what it opens stands in the txn, and the rows can be packed again from
+ * the position of the txn before. A gather that is aborted (its word has another try) is dealt out again from its
+ * first micro; messages of the older try are dropped by whoever reads them.
+ */
+#include <stdlib.h>
+
+#include "driver.h"
+#include "saves.h"
+
+int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
+{
+	*d = (struct driver){ .run = run, .o = o };
+	for (int i = 0; i < MT_STREAMS; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "batch.%d", i);
+		int rc = mt_ring_open(run, name, &d->ring[i]);
+		if (rc) return rc;
+		if (mt_ring_block(d->ring[i]) / 12 / o->seq < o->micro)
+			return mt_fail(MT_EX_USAGE, "a micro-batch of %llu rows of %llu tokens does not fit ring %s, which takes %llu "
+			               "tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
+			               (unsigned long long)o->micro, (unsigned long long)o->seq, name,
+			               (unsigned long long)(mt_ring_block(d->ring[i]) / 12), (unsigned long long)(o->micro * o->seq));
+	}
+	return 0;
+}
+
+enum mt_phase driver_phase(struct driver *d, uint32_t k)
+{
+	uint64_t w = mt_txn_word(d->run, k);
+	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED;    /* its record has gone to another: it was logged */
+}
+
+uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
+                      const struct mt_position *position, struct source *source)
+{
+	uint32_t before = mt_txn_newest(d->run), k = before + 1;
+	MT_ASSERT(driver_phase(d, before) != MT_GATHER);
+	struct mt_txn *t = mt_txn(d->run, k);
+	/* the record that k takes over: logged, withdrawn, or never used */
+	uint64_t old = mt_txn_word(d->run, k);
+	MT_ASSERT(mt_word_phase(old) == MT_LOGGED || mt_word_phase(old) == MT_CLOSED);
+
+	const struct options *o = d->o;
+	t->step = step;
+	t->kind = kind;
+	d->micros = t->micros = (uint32_t)((source->rows + o->micro - 1) / o->micro);
+	t->targets = source->targets;
+	t->lr = lr;
+	t->beta1 = o->beta1;
+	t->beta2 = o->beta2;
+	t->eps = o->eps;
+	t->decay = o->wd;
+	t->clip = kind == MT_TRAIN ? o->clip : 0;
+	t->save = save;
+	t->last = last;
+	t->position = *position;
+	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
+	d->source = source;
+	d->try_ = 0;
+	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_try_next(d->run), MT_GATHER));
+	MT_ASSERT(opened);              /* nobody else changes a word that is logged or closed */
+	return k;
+}
+
+void driver_withdraw(struct driver *d)
+{
+	uint32_t k = mt_txn_newest(d->run);
+	d->source = NULL;
+	for (;;) {
+		uint64_t w = mt_txn_word(d->run, k);
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) return;     /* it was committed: that stands */
+		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_CLOSED))) return;
+	}
+}
+
+/* Start dealing under the try that stands. */
+static bool deal_anew(struct driver *d, uint32_t try_)
+{
+	if (!peers_muster(d)) {
+		mt_stage_doing(d->run, MT_D_WAIT_STREAM, 0);
+		return false;
+	}
+	mt_must(d->source->rewind(d->source));
+	d->try_ = try_;
+	d->next = 0;
+	mt_stage_doing(d->run, MT_D_WAIT_COMMIT, mt_txn(d->run, mt_txn_newest(d->run))->step);
+	return true;
+}
+
+/* Push micro d->next if its ring has room. */
+static bool deal_one(struct driver *d, uint32_t k)
+{
+	struct mt_ring *ring = d->ring[d->live[d->next % (uint32_t)d->n_live]];
+	uint32_t *block = mt_ring_reserve(ring);
+	if (!block) return false;
+	const struct mt_txn *t = mt_txn(d->run, k);
+	uint64_t first = d->next * d->o->micro, left = d->source->rows - first;
+	uint32_t rows = (uint32_t)(left < d->o->micro ? left : d->o->micro);
+	mt_must(d->source->fill(d->source, first, rows, block));
+	struct mt_msg m = {
+		.k = k, .try_ = d->try_, .kind = MT_MSG_BATCH, .txn_kind = (uint16_t)t->kind, .micro = d->next, .step = t->step,
+		.batch = { .version = t->kind == MT_TRAIN ? t->step - 1 : t->step, .rows = rows, .seq = (uint32_t)d->o->seq,
+		           .loss_scale = t->targets ? 1.0 / (double)t->targets : 0, .micros = d->micros },
+	};
+	mt_ring_push(ring, &m);
+	d->next++;
+	return true;
+}
+
+static void deal(struct driver *d)
+{
+	uint32_t k = mt_txn_newest(d->run);
+	uint64_t w = mt_txn_word(d->run, k);
+	if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) {
+		d->source = NULL;           /* committed: its rows are not needed again */
+		return;
+	}
+	if (d->try_ && peers_changed(d)) {
+		/* someone who takes part has left, perhaps in peace: what it held is lost, so all of it goes out again */
+		mt_txn_cas(d->run, k, w, mt_word(k, mt_try_next(d->run), MT_GATHER));
+		d->try_ = 0;
+		return;
+	}
+	if (mt_word_try(w) != d->try_ && !deal_anew(d, mt_word_try(w))) return;
+	while (d->next < d->micros && deal_one(d, k)) { }
+}
+
+void driver_turn(struct driver *d)
+{
+	peers_watch(d);
+	if (d->source) deal(d);
+	saves_watch(d);
+}
+
+void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
+{
+	for (;;) {
+		uint32_t seen = mt_event(d->run);
+		driver_turn(d);
+		if (driver_phase(d, k) >= phase) return;
+		mt_wait(d->run, seen, 100);
+	}
+}
+
+void driver_logged(struct driver *d, uint32_t k)
+{
+	uint64_t w = mt_txn_word(d->run, k);
+	MT_ASSERT(mt_word_k(w) == k && mt_word_phase(w) == MT_DONE);
+	mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED));
+}
+
+bool driver_save_late(struct driver *d)
+{
+	uint32_t k = mt_txn_newest(d->run);
+	struct mt_txn *t = mt_txn(d->run, k);
+	for (;;) {
+		uint64_t w = mt_txn_word(d->run, k);
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER || t->kind != MT_TRAIN) return false;
+		t->save = 1;
+		/* The word stays what it is, but whoever commits does so after this exchange, and sees the flag. */
+		if (mt_txn_cas(d->run, k, w, w)) return true;
+	}
+}

@@ -1,0 +1,65 @@
+/* driver.h: mt-step's hold on a run: one txn after another, opened, dealt out, waited for, logged. */
+#ifndef DRIVER_H
+#define DRIVER_H
+
+#include "ahead.h"
+
+/* Where a txn's micro-batches come from. Micros are asked for in ascending order; after an abort from 0 again. */
+struct source {
+	uint64_t rows;              /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
+	uint64_t targets;           /* of the whole txn */
+	int (*fill)(struct source *, uint64_t first, uint32_t rows, uint32_t *block);   /* block as mt.h has it */
+	int (*rewind)(struct source *);
+};
+
+struct driver {
+	struct mt_run *run;
+	const struct options *o;
+	struct mt_ring *ring[MT_STREAMS];
+
+	/* the newest txn, while it is in gather */
+	struct source *source;      /* NULL: nothing to deal */
+	uint32_t try_;              /* under which micros were dealt; 0: none yet */
+	uint32_t micros, next;      /* of the txn; the next one to push */
+	int live[MT_STREAMS], n_live;           /* streams that take part in this try; micro j goes to live[j % n_live] */
+	uint64_t crew[MT_SLOTS];    /* slot words of those who take part */
+
+	double lost[MT_SLOTS + 1];  /* since when a stage that is needed has been missing, 0: it is there; last: any mt-stream */
+	bool met[MT_SLOTS];         /* has been alive while we looked */
+	double looked;              /* when peers were looked at last */
+
+	double mark;                /* when the last step was done, for time_s */
+	uint64_t failed;            /* failed saves that have been told */
+	bool save_failed, metrics_broken;
+};
+
+/* ---- driver.c */
+
+/* Ring handles and the check that a micro-batch fits their blocks. */
+int driver_open(struct driver *, struct mt_run *, const struct options *);
+/* Open txn newest + 1: everything before it must be committed, and newest - 1 logged. */
+uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, bool save, bool last,
+                      const struct mt_position *, struct source *);
+/* The txn in gather is taken back: nothing of it has been decided. */
+void driver_withdraw(struct driver *);
+enum mt_phase driver_phase(struct driver *, uint32_t k);
+/* Do what can be done without waiting: deal micros, see to the peers. Ends the program when a peer stays away. */
+void driver_turn(struct driver *);
+/* Turn until txn k has reached that phase. */
+void driver_wait(struct driver *, uint32_t k, enum mt_phase);
+void driver_logged(struct driver *, uint32_t k);
+/* Ask for a snapshot of the txn in gather. false: it is too late. */
+bool driver_save_late(struct driver *);
+
+/* ---- peers.c */
+
+/* Abort what a dead stage was part of, wait for its successor, end the program with 69 after --wait seconds. */
+void peers_watch(struct driver *);
+/* Wait for mt-ckpt as for any stage that is needed. */
+void peers_need_saver(struct driver *);
+/* Who takes part from now on: fills live, n_live and crew. false: no mt-stream is there. */
+bool peers_muster(struct driver *);
+/* Has anyone of them left since? */
+bool peers_changed(struct driver *);
+
+#endif

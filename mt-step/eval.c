@@ -1,0 +1,129 @@
+/* eval.c: evaluation reads its file anew each time, row by row, so that its size does not matter. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "eval.h"
+
+static uint64_t part_rows(const struct eval *e) { return (uint64_t)MT_MICROS * e->o->micro; }
+
+static int start_over(struct eval *e)
+{
+	if (lseek(e->fd, 0, SEEK_SET) < 0) return mt_fail(MT_EX_IO, "%s: seek: %s", e->o->eval, strerror(errno));
+	record_close(&e->in);
+	packer_close(&e->packer);
+	e->at = 0;
+	int rc = record_open(&e->in, e->fd, e->o->eval);
+	return rc ? rc : packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, e->vocab);
+}
+
+/* Pack the next row into the three arrays. 1, 0 at the end of the file, or an error. */
+static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
+{
+	int rc = packer_row(&e->packer, tokens, targets, starts);
+	if (rc > 0) e->at++;
+	return rc;
+}
+
+static int drop_row(struct eval *e)
+{
+	uint64_t seq = e->o->seq;
+	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq);
+}
+
+static int rewind_part(struct source *s)
+{
+	struct eval *e = (struct eval *)s;
+	if (e->at == e->part_first) return 0;
+	int rc = e->at < e->part_first ? 0 : start_over(e);
+	while (!rc && e->at < e->part_first)
+		if ((rc = drop_row(e)) == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", e->o->eval);
+		else if (rc > 0) rc = 0;
+	return rc;
+}
+
+static int fill_micro(struct source *s, uint64_t first, uint32_t rows, uint32_t *block)
+{
+	struct eval *e = (struct eval *)s;
+	MT_ASSERT(e->at == e->part_first + first);
+	uint64_t seq = e->o->seq, n = rows * seq;
+	for (uint64_t i = 0; i < n; i += seq) {
+		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i);
+		if (rc < 0) return rc;
+		if (rc == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", e->o->eval);
+	}
+	return 0;
+}
+
+/* Read it all: rows, and targets of each part. */
+static int count(struct eval *e)
+{
+	for (;;) {
+		uint64_t part = e->at / part_rows(e);
+		int rc = drop_row(e);
+		if (rc <= 0) return rc;
+		if (part == e->n_parts) {
+			uint64_t *more = realloc(e->part_targets, (e->n_parts + 1) * sizeof *more);
+			if (!more) return mt_fail(MT_EX_NOMEM, "no memory");
+			e->part_targets = more;
+			e->part_targets[e->n_parts++] = 0;
+		}
+		uint64_t n = targets_count(e->scratch + e->o->seq, e->o->seq);
+		e->part_targets[part] += n;
+		e->targets += n;
+		e->rows++;
+	}
+}
+
+int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
+{
+	*e = (struct eval){ .o = o, .vocab = vocab, .source = { .fill = fill_micro, .rewind = rewind_part } };
+	struct stat st;
+	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* a FIFO must not hold us here */
+	if (e->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", o->eval, strerror(errno));
+	if (fstat(e->fd, &st) || !S_ISREG(st.st_mode))
+		return mt_fail(MT_EX_DATA, "%s: not a regular file; evaluation reads it again and again", o->eval);
+	e->scratch = malloc(3 * o->seq * sizeof *e->scratch);
+	if (!e->scratch) return mt_fail(MT_EX_NOMEM, "no memory for a row");
+	int rc = start_over(e);
+	if (!rc) rc = count(e);
+	if (!rc && !e->targets) rc = mt_fail(MT_EX_DATA, "%s: has nothing to predict", o->eval);
+	return rc;
+}
+
+static double loss_sum(struct driver *d, uint32_t k)
+{
+	const struct mt_txn *t = mt_txn(d->run, k);
+	double sum = 0;
+	for (uint32_t j = 0; j < t->micros; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
+	return sum;
+}
+
+double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt_position *position)
+{
+	double sum = 0;
+	for (uint64_t part = 0; part < e->n_parts; part++) {
+		e->part_first = part * part_rows(e);
+		uint64_t left = e->rows - e->part_first;
+		e->source.rows = left < part_rows(e) ? left : part_rows(e);
+		e->source.targets = e->part_targets[part];
+		uint32_t newest = mt_txn_newest(d->run);
+		if (part >= 2) driver_logged(d, newest - 1);
+		uint32_t k = driver_begin(d, MT_EVAL, step, 0, false, false, position, &e->source);
+		driver_wait(d, k, MT_DONE);
+		sum += loss_sum(d, k);
+	}
+	return sum / (double)e->targets;
+}
+
+bool eval_was(const struct eval *e, struct driver *d, uint32_t k, double *loss)
+{
+	const struct mt_txn *t = mt_txn(d->run, k);
+	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->targets
+	    || t->micros != (e->rows + e->o->micro - 1) / e->o->micro) return false;
+	*loss = loss_sum(d, k) / (double)e->targets;
+	return true;
+}

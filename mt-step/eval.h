@@ -1,0 +1,29 @@
+/* eval.h: the loss on records that are not trained on. */
+#ifndef EVAL_H
+#define EVAL_H
+
+#include "driver.h"
+
+struct eval {
+	struct source source;       /* of one part; first, so that it can be cast back */
+	const struct options *o;
+	uint32_t vocab;
+	int fd;
+	struct record_reader in;
+	struct packer packer;
+	uint32_t *scratch;          /* (3, seq) a row to be dropped */
+	uint64_t at;                /* the row that the packer gives next */
+	uint64_t part_first;        /* row at which the part begins */
+	uint64_t rows, targets;     /* of the whole file */
+	uint64_t n_parts, *part_targets;
+};
+
+/* Read the whole file once: everything wrong with it is found before the first step, and its rows are counted. */
+int eval_open(struct eval *, const struct options *, uint32_t vocab);
+/* Evaluate the state after `step`: one txn a part of MT_MICROS micro-batches. The last two are left to be logged by
+ * the caller, once the result is written down. The txn before the first part must be done. */
+double eval_run(struct eval *, struct driver *, uint64_t step, const struct mt_position *);
+/* Was txn k, which is done, this evaluation as a whole? Then *loss is its result. */
+bool eval_was(const struct eval *, struct driver *, uint32_t k, double *loss);
+
+#endif

@@ -1,0 +1,142 @@
+/* feed-file.c: documents of a regular file. They are found without being kept: an index has offsets only. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "feed.h"
+
+enum { WINDOW = 1 << 20, CHUNK = 1 << 14 };     /* bytes; elements */
+
+int file_open(struct feed_file *f, const char *name, bool *regular)
+{
+	struct stat st;
+	*f = (struct feed_file){ .name = name, .fd = open(name, O_RDONLY | O_CLOEXEC) };
+	if (f->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
+	int rc = 0;
+	if (fstat(f->fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", name, strerror(errno));
+	else if (S_ISDIR(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: is a directory", name);
+	else if (regular) *regular = S_ISREG(st.st_mode);
+	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs or --shuffle", name);
+	if (!rc) {
+		f->size = (uint64_t)st.st_size;
+		f->window = malloc(WINDOW);
+		if (!f->window) rc = mt_fail(MT_EX_NOMEM, "no memory to read %s", name);
+	}
+	if (rc) file_close(f);
+	return rc;
+}
+
+void file_close(struct feed_file *f)
+{
+	if (f->fd >= 0) close(f->fd);
+	f->fd = -1;
+	free(f->window);
+	f->window = NULL;
+	f->held = 0;
+}
+
+/* Point at bytes [off, off + n), n <= WINDOW; `more`: read on as far as the window goes, what follows will be asked for. */
+static int file_bytes(struct feed_file *f, uint64_t off, size_t n, bool more, const unsigned char **out)
+{
+	if (off < f->at || off + n > f->at + f->held) {
+		size_t want = more ? WINDOW : n;
+		f->at = off;
+		f->held = 0;
+		while (f->held < n) {
+			ssize_t r = pread(f->fd, f->window + f->held, want - f->held, (off_t)(off + f->held));
+			if (r < 0 && errno == EINTR) continue;
+			if (r < 0) return mt_fail(MT_EX_IO, "%s: read: %s", f->name, strerror(errno));
+			if (r == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", f->name);
+			f->held += (uint64_t)r;
+		}
+	}
+	*out = f->window + (off - f->at);
+	return 0;
+}
+
+static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uint32_t), void *arg)
+{
+	uint64_t record = 0;
+	for (uint64_t off = 0; off < f->size; ) {
+		const unsigned char *b;
+		uint32_t n;
+		record++;
+		if (f->size - off < 4)
+			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", f->name, (unsigned long long)record);
+		int rc = file_bytes(f, off, 4, true, &b);
+		if (rc) return rc;
+		memcpy(&n, b, 4);
+		off += 4;
+		if (n == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", f->name, (unsigned long long)record);
+		if (n > RECORD_MAX)
+			return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", f->name,
+			               (unsigned long long)record, n, RECORD_MAX);
+		if (n > (f->size - off) / 4)
+			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", f->name,
+			               (unsigned long long)record, (unsigned long long)(f->size - off) / 4, n);
+		if ((rc = fn(arg, off, n))) return rc;
+		off += (uint64_t)n * 4;
+	}
+	return 0;
+}
+
+static int eos_documents(struct feed_file *f, const struct feed_how *h, uint64_t n,
+                         int (*fn)(void *, uint64_t, uint32_t), void *arg)
+{
+	uint32_t words[CHUNK];
+	uint64_t begin = 0;
+	for (uint64_t i = 0; i < n; ) {
+		uint32_t m = n - i < CHUNK ? (uint32_t)(n - i) : CHUNK;
+		const unsigned char *b;
+		int rc = file_bytes(f, i * h->format, m * h->format, true, &b);
+		if (rc) return rc;
+		flat_words(h->format, b, words, m);
+		for (uint32_t j = 0; j < m; j++, i++) {
+			if (i - begin >= RECORD_MAX)
+				return mt_fail(MT_EX_DATA, "%s: more than %u elements without --eos %llu", f->name, RECORD_MAX,
+				               (unsigned long long)h->eos);
+			if (!flat_ends(h, words[j])) continue;
+			if ((rc = fn(arg, begin * h->format, (uint32_t)(i + 1 - begin)))) return rc;
+			begin = i + 1;
+		}
+	}
+	return begin < n ? fn(arg, begin * h->format, (uint32_t)(n - begin)) : 0;
+}
+
+int file_documents(struct feed_file *f, const struct feed_how *h, int (*fn)(void *, uint64_t, uint32_t), void *arg)
+{
+	if (h->format == FEED_RECORDS) return record_documents(f, fn, arg);
+	if (f->size % h->format)
+		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no whole number of %d-byte elements", f->name,
+		               (unsigned long long)f->size, (int)h->format);
+	uint64_t n = f->size / h->format;
+	if (h->by_eos) return eos_documents(f, h, n, fn, arg);
+	if (!h->block && n > RECORD_MAX)
+		return mt_fail(MT_EX_DATA, "%s: more than %u elements in one document; take --block or --eos", f->name, RECORD_MAX);
+	uint64_t block = h->block ? h->block : n;
+	if (n == 1) return fn(arg, 0, 1);
+	for (uint64_t i = 0; i + 1 < n; i += block - 1) {
+		int rc = fn(arg, i * h->format, (uint32_t)(n - i < block ? n - i : block));
+		if (rc) return rc;
+	}
+	return 0;
+}
+
+int file_emit(struct feed_file *f, const struct feed_how *h, uint64_t off, uint32_t n)
+{
+	uint32_t words[CHUNK];
+	unsigned bytes = h->format == FEED_RECORDS ? 4 : h->format;
+	out_words(&n, 1);
+	for (uint32_t done = 0; done < n; ) {
+		uint32_t m = n - done < CHUNK ? n - done : CHUNK;
+		const unsigned char *b;
+		int rc = file_bytes(f, off + (uint64_t)done * bytes, (size_t)m * bytes, !h->shuffle, &b);
+		if (rc) return rc;
+		flat_words(h->format, b, words, m);
+		out_words(words, m);
+		done += m;
+	}
+	return 0;
+}

@@ -1,0 +1,66 @@
+/* metrics.c: one JSON object a line. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "metrics.h"
+#include "progress.h"
+
+static bool closed, failed;
+
+bool metrics_failed(void) { return failed; }
+
+void metrics_number(char *buf, unsigned n, double x)
+{
+	if (!isfinite(x)) {
+		snprintf(buf, n, "null");
+		return;
+	}
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(buf, n, "%.*g", digits, x);
+		if (strtod(buf, NULL) == x) return;
+	}
+}
+
+static size_t add(char *line, size_t at, size_t size, const char *key, double x)
+{
+	char number[40];
+	metrics_number(number, sizeof number, x);
+	return at + (size_t)snprintf(line + at, size - at, ", \"%s\": %s", key, number);
+}
+
+static void write_line(const char *line, size_t n)
+{
+	for (size_t at = 0; at < n; ) {
+		ssize_t w = write(STDOUT_FILENO, line + at, n - at);
+		if (w < 0 && errno == EINTR) continue;
+		if (w < 0) {
+			closed = true;
+			failed = errno != EPIPE && errno != EBADF;
+			progress_clear();
+			mt_say("stdout: %s: no more metrics, training goes on", strerror(errno));
+			return;
+		}
+		at += (size_t)w;
+	}
+}
+
+void metrics_write(const struct metrics *m)
+{
+	char line[512];
+	size_t n = (size_t)snprintf(line, sizeof line, "{\"step\": %llu", (unsigned long long)m->step);
+	if (m->trained) {
+		n = add(line, n, sizeof line, "loss", m->loss);
+		n = add(line, n, sizeof line, "grad_norm", m->grad_norm);
+		n = add(line, n, sizeof line, "lr", m->lr);
+		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu, \"tokens_per_s\": %.1f, \"time_s\": %.6f, "
+		                      "\"skipped\": %s", (unsigned long long)m->tokens,
+		                      m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s, m->skipped ? "true" : "false");
+	}
+	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
+	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");
+	MT_ASSERT(n < sizeof line);
+	if (!closed) write_line(line, n);
+}

@@ -1,0 +1,26 @@
+/* metrics.h: what stdout says of a step. */
+#ifndef METRICS_H
+#define METRICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct metrics {
+	uint64_t step;
+	bool trained;               /* false: a line of an evaluation alone */
+	double loss, grad_norm, lr; /* not finite: null */
+	uint64_t tokens;            /* targets */
+	double time_s;
+	bool skipped;
+	bool evaluated;
+	double eval_loss;
+};
+
+/* One JSON object and a newline in one write. What cannot be written is said once, and training goes on: a closed
+ * stdout is the reader's choice; any other failure makes metrics_failed true. */
+void metrics_write(const struct metrics *);
+bool metrics_failed(void);
+/* The shortest decimal that reads back as x, or null. */
+void metrics_number(char *buf, unsigned n, double x);
+
+#endif

@@ -1,0 +1,108 @@
+/* options.c: the options table and the checks that need no run. */
+#include <math.h>
+#include <unistd.h>
+
+#include "options.h"
+
+#define SEQ_MAX   (1u << 26)    /* keeps rows x seq x 12 bytes far from 2^64 */
+#define BATCH_MAX (1u << 24)
+#define STEPS_MAX ((1u << 24) - 1)  /* the optimizer's journal has 24 bits for a step */
+
+static struct options o = {
+	.schedule = { .kind = SCHEDULE_LINEAR }, .pack = PACK_DOCS, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1,
+	.wait = 10,
+};
+static const char *schedule_name, *pack_name, *input;
+static bool lr_given, decay_given, min_lr_given;
+
+static const struct mt_opt table[] = {
+	{ "steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; the schedule's horizon", NULL },
+	{ "until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", NULL },
+	{ "batch", OPT_U64, &o.batch, "SEQS", "rows a step", NULL },
+	{ "micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL },
+	{ "seq", OPT_U64, &o.seq, "T", "tokens a row", NULL },
+	{ "lr", OPT_DOUBLE, &o.schedule.lr, "X", "learning rate at its highest", &lr_given },
+	{ "warmup", OPT_U64, &o.schedule.warmup, "N", "steps until the learning rate is there (default: 0)", NULL },
+	{ "schedule", OPT_STR, &schedule_name, "NAME", "linear (default), cosine, wsd or constant", NULL },
+	{ "decay", OPT_U64, &o.schedule.decay, "N", "wsd: the last steps, in which the rate falls", &decay_given },
+	{ "min-lr", OPT_DOUBLE, &o.schedule.min_lr, "X", "cosine, wsd: rate at the end (default: 0)", &min_lr_given },
+	{ "wd", OPT_DOUBLE, &o.wd, "X", "weight decay (default: 0)", NULL },
+	{ "beta1", OPT_DOUBLE, &o.beta1, "X", "Adam's first moment (default: 0.9)", NULL },
+	{ "beta2", OPT_DOUBLE, &o.beta2, "X", "Adam's second moment (default: 0.999)", NULL },
+	{ "eps", OPT_DOUBLE, &o.eps, "X", "Adam's epsilon (default: 1e-8)", NULL },
+	{ "clip", OPT_DOUBLE, &o.clip, "X", "gradient norm at most, 0: off (default: 1; off with --grad none)", &o.clip_given },
+	{ "pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL },
+	{ "eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL },
+	{ "eval-every", OPT_U64, &o.eval_every, "N", "evaluate at every N-th step, before the first and at the last", NULL },
+	{ "ckpt-every", OPT_U64, &o.ckpt_every, "N", "checkpoint at every N-th step and at the last", NULL },
+	{ "input", OPT_STR, &input, "new", "stdin is not what the run was trained on so far", NULL },
+	{ "wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL },
+	{ "ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO where FROM is meant", NULL },
+	{ NULL, OPT_FLAG, NULL, NULL, NULL, NULL },
+};
+
+static const struct mt_program program = {
+	.name = "mt-step",
+	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics",
+	.about = "Drives the training of RUN: packs the records on stdin into rows, deals them to mt-stream as micro-batches,\n"
+	         "and writes one JSON object a step on stdout.",
+	.opts = table,
+};
+
+static void check_counts(void)
+{
+	if (!o.schedule.steps) mt_die(MT_EX_USAGE, "--steps N is needed, N at least 1");
+	if (o.schedule.steps > STEPS_MAX) mt_die(MT_EX_USAGE, "--steps: at most %u", STEPS_MAX);
+	if (!o.until) o.until = o.schedule.steps;
+	if (o.until > o.schedule.steps) mt_die(MT_EX_USAGE, "--until is above --steps");
+	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
+	if (!o.micro) o.micro = o.batch;
+	if (o.micro > o.batch) mt_die(MT_EX_USAGE, "--micro is above --batch");
+	if ((o.batch + o.micro - 1) / o.micro > MT_MICROS)
+		mt_die(MT_EX_USAGE, "--batch makes more than %d micro-batches of --micro", MT_MICROS);
+	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
+	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
+}
+
+static void check_schedule(void)
+{
+	struct schedule *s = &o.schedule;
+	if (schedule_name) mt_must(schedule_parse(schedule_name, &s->kind));
+	if (!lr_given || !(s->lr > 0)) mt_die(MT_EX_USAGE, "--lr X is needed, above 0");
+	bool floors = s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_WSD;
+	if (min_lr_given && !floors) mt_die(MT_EX_USAGE, "--min-lr goes with --schedule cosine or wsd");
+	if (!(s->min_lr >= 0 && s->min_lr <= s->lr)) mt_die(MT_EX_USAGE, "--min-lr: 0 to --lr");
+	if (decay_given != (s->kind == SCHEDULE_WSD)) mt_die(MT_EX_USAGE, "--decay and --schedule wsd need each other");
+	if (s->kind == SCHEDULE_WSD && (s->warmup > s->steps || s->decay > s->steps - s->warmup))
+		mt_die(MT_EX_USAGE, "--warmup and --decay together are more than --steps");
+}
+
+static void check_adam(void)
+{
+	if (!(o.wd >= 0)) mt_die(MT_EX_USAGE, "--wd: 0 or more");
+	if (!(o.beta1 >= 0 && o.beta1 < 1)) mt_die(MT_EX_USAGE, "--beta1: 0 to below 1");
+	if (!(o.beta2 >= 0 && o.beta2 < 1)) mt_die(MT_EX_USAGE, "--beta2: 0 to below 1");
+	if (!(o.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
+	if (!(o.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
+	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
+}
+
+void options_parse(struct options *out, int argc, char **argv)
+{
+	const char *run = NULL;
+	mt_cli(&program, argc, argv, &run, 1);
+	o.run = mt_cli_run(run);
+	check_counts();
+	check_schedule();
+	check_adam();
+	if (pack_name) {
+		if (!strcmp(pack_name, "docs")) o.pack = PACK_DOCS;
+		else if (!strcmp(pack_name, "concat")) o.pack = PACK_CONCAT;
+		else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
+		else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	}
+	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: only 'new' can be said");
+	o.input_new = input != NULL;
+	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
+	*out = o;
+}

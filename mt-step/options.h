@@ -1,0 +1,24 @@
+/* options.h: what the user asked for, checked as far as it can be without a run. */
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "cli.h"
+#include "pack.h"
+#include "schedule.h"
+
+struct options {
+	const char *run;
+	struct schedule schedule;
+	uint64_t until, batch, micro, seq;      /* batch, micro: rows */
+	enum pack_how pack;
+	double wd, beta1, beta2, eps, clip, wait;
+	bool clip_given, input_new;
+	const char *eval;                       /* file, or NULL */
+	uint64_t eval_every, ckpt_every;        /* 0: never */
+	struct mt_strings rings;
+};
+
+/* Ends the program with 64 and one line if anything is wrong. */
+void options_parse(struct options *, int argc, char **argv);
+
+#endif

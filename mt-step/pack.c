@@ -1,0 +1,188 @@
+/* pack.c: documents to rows, resumable at any row's end.
+ *
+ * Elements are placed as they are read; a document is never held as a whole. What is hashed is what was placed, so
+ * that a position says nothing about a header that has only been looked at.
+ */
+#include <stdlib.h>
+
+#include "pack.h"
+
+int packer_open(struct packer *p, struct record_reader *in, enum pack_how how, uint32_t seq, uint32_t vocab)
+{
+	*p = (struct packer){ .in = in, .how = how, .seq = seq, .vocab = vocab, .carry = MT_NO_TARGET,
+	                      .raw = calloc(seq, sizeof *p->raw) };
+	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", seq);
+	XXH64_reset(&p->all, 0);
+	XXH64_reset(&p->cut, 0);
+	p->hash = XXH64_digest(&p->all);
+	return 0;
+}
+
+void packer_close(struct packer *p)
+{
+	free(p->raw);
+	p->raw = NULL;
+}
+
+/* Look at the next record's header unless one is open. 1 a record is open, 0 no input is left. */
+static int look(struct packer *p)
+{
+	if (p->open) return 1;
+	if (p->ended) return 0;
+	int rc = record_next(p->in);
+	if (rc == 0) p->ended = true;
+	if (rc > 0) p->open = true;
+	return rc;
+}
+
+static uint32_t placed(const struct packer *p) { return p->open ? p->in->count - p->in->left : 0; }
+
+/* Take n elements of the open record into out, and account for them as placed. */
+static int place(struct packer *p, uint32_t *out, uint32_t n)
+{
+	bool first = placed(p) == 0;
+	int rc = record_take(p->in, out, n);
+	if (rc) return rc;
+	if (first) {
+		XXH64_update(&p->all, &p->in->count, sizeof p->in->count);
+		XXH64_reset(&p->cut, 0);
+	}
+	XXH64_update(&p->all, out, (size_t)n * 4);
+	p->carry = out[n - 1];
+	if (p->in->left) {
+		XXH64_update(&p->cut, out, (size_t)n * 4);
+		return 0;
+	}
+	p->open = false;
+	p->records++;
+	p->hash = XXH64_digest(&p->all);
+	return 0;
+}
+
+int packer_skip(struct packer *p, const struct mt_position *to)
+{
+	enum { CHUNK = 1 << 14 };
+	static const char other[] = "input is not what this run was trained on (--input new starts on other input)";
+	uint32_t *chunk = malloc(CHUNK * 4);
+	if (!chunk) return mt_fail(MT_EX_NOMEM, "no memory to read the input");
+	int rc = 0;
+	while (p->records < to->records || placed(p) < to->offset) {
+		if ((rc = look(p)) <= 0) break;
+		uint64_t want = p->records < to->records ? p->in->left : to->offset - placed(p);
+		if (want > p->in->left) break;
+		if ((rc = place(p, chunk, want < CHUNK ? (uint32_t)want : CHUNK)) < 0) break;
+	}
+	free(chunk);
+	if (rc < 0) return rc;
+	uint64_t cut = to->offset ? XXH64_digest(&p->cut) : 0;
+	if (p->records < to->records || placed(p) < to->offset)
+		return mt_fail(MT_EX_DATA, "%s: %s: it ends after %llu records, the run has consumed %llu", p->in->name, other,
+		               (unsigned long long)p->records, (unsigned long long)to->records);
+	if (p->hash != to->hash || cut != to->hash_cut)
+		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other,
+		               (unsigned long long)to->records + (to->offset != 0));
+	if (p->how == PACK_CONCAT) p->carry = to->carry;
+	return 0;
+}
+
+static int check_ids(const struct packer *p, uint32_t at, uint32_t n, uint64_t record, uint64_t element)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t id = p->raw[at + i] & ~MT_CONTEXT_ONLY;
+		if (id >= p->vocab)
+			return mt_fail(MT_EX_DATA, "%s: record %llu, element %llu: token %u is outside the vocabulary of %u",
+			               p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab);
+	}
+	return 0;
+}
+
+/* Place the next piece of the open record at raw[at], n elements of it. */
+static int place_piece(struct packer *p, uint32_t at, uint32_t n)
+{
+	uint64_t record = p->in->records, element = placed(p);
+	int rc = place(p, p->raw + at, n);
+	return rc ? rc : check_ids(p, at, n, record, element);
+}
+
+static void begin_piece(uint32_t *starts, uint32_t at, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) starts[at + i] = at;
+}
+
+/* How many elements of the row came to be; 0: no input is left. */
+static int64_t docs_row(struct packer *p, uint32_t *starts)
+{
+	uint32_t at = 0, seq = p->seq;
+	for (int rc; at < seq; ) {
+		if ((rc = look(p)) < 0) return rc;
+		if (rc == 0) break;
+		uint32_t done = placed(p), n = p->in->left, from = at;
+		if (done) {                             /* the rest of a cut document, from its last token on */
+			p->raw[at++] = p->carry;
+			if (n > seq - 1) n = seq - 1;
+		} else if (n > seq) {
+			if (at) break;
+			n = seq;
+		} else if (n > seq - at) {
+			break;
+		}
+		if ((rc = place_piece(p, at, n)) < 0) return rc;
+		at += n;
+		begin_piece(starts, from, at - from);
+		if (p->how == PACK_NONE) break;
+	}
+	return at;
+}
+
+static int64_t concat_row(struct packer *p, uint32_t *starts)
+{
+	uint32_t at = 0, seq = p->seq;
+	if (p->carry != MT_NO_TARGET) p->raw[at++] = p->carry;
+	uint32_t before = at;
+	for (int rc; at < seq; ) {
+		if ((rc = look(p)) < 0) return rc;
+		if (rc == 0) break;
+		uint32_t n = p->in->left < seq - at ? p->in->left : seq - at;
+		if ((rc = place_piece(p, at, n)) < 0) return rc;
+		at += n;
+	}
+	begin_piece(starts, 0, at);
+	return at > before ? at : 0;
+}
+
+int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
+{
+	int64_t n = p->how == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
+	if (n <= 0) return (int)n;
+	for (uint32_t i = 0; i < n; i++) {
+		bool last = i + 1 == n || starts[i + 1] != starts[i];
+		tokens[i] = p->raw[i] & ~MT_CONTEXT_ONLY;
+		targets[i] = last || (p->raw[i + 1] & MT_CONTEXT_ONLY) ? MT_NO_TARGET : p->raw[i + 1];
+	}
+	for (uint32_t i = (uint32_t)n; i < p->seq; i++) {   /* padding: a document of its own that predicts nothing */
+		tokens[i] = 0;
+		targets[i] = MT_NO_TARGET;
+		starts[i] = (uint32_t)n;
+	}
+	return 1;
+}
+
+int packer_more(struct packer *p) { return look(p); }
+
+void packer_position(const struct packer *p, struct mt_position *pos)
+{
+	pos->records = p->records;
+	pos->offset = placed(p);
+	pos->hash = p->hash;
+	pos->hash_cut = pos->offset ? XXH64_digest(&p->cut) : 0;
+	pos->carry = p->how == PACK_CONCAT ? p->carry : MT_NO_TARGET;
+	pos->seq = p->seq;
+	pos->pack = p->how;
+}
+
+uint64_t targets_count(const uint32_t *targets, uint64_t n)
+{
+	uint64_t count = 0;
+	for (uint64_t i = 0; i < n; i++) count += targets[i] != MT_NO_TARGET;
+	return count;
+}

@@ -1,0 +1,39 @@
+/* pack.h: documents to rows. */
+#ifndef PACK_H
+#define PACK_H
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "record.h"
+
+enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3 };  /* mt_position.pack */
+
+struct packer {
+	struct record_reader *in;
+	enum pack_how how;
+	uint32_t seq, vocab;
+	bool ended;                 /* the input has shown its end */
+	bool open;                  /* in's current record has been looked at and is not placed whole */
+	uint64_t records;           /* records placed whole */
+	uint64_t hash;              /* of their bytes */
+	uint32_t carry;             /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
+	XXH64_state_t all, cut;     /* over all bytes placed; over the open record's elements placed */
+	uint32_t *raw;              /* (seq) elements of the row in the making, bit 31 and all */
+};
+
+int packer_open(struct packer *, struct record_reader *, enum pack_how, uint32_t seq, uint32_t vocab);
+void packer_close(struct packer *);
+/* Pass over what the position says was consumed. -65: the input is shorter than that, or its hash is another. */
+int packer_skip(struct packer *, const struct mt_position *);
+/* Make a row: tokens, targets, starts, (seq) each, as a batch message has them. 1, or 0 when no input is left. Errors
+ * as the reader's, and -65 for a token outside the vocabulary. */
+int packer_row(struct packer *, uint32_t *tokens, uint32_t *targets, uint32_t *starts);
+/* Is there another row? Waits for input. 1, 0 or an error. */
+int packer_more(struct packer *);
+/* Where the rows made so far end; seq and pack are set, batch and tokens left alone. */
+void packer_position(const struct packer *, struct mt_position *);
+/* Targets of a row that predict something. */
+uint64_t targets_count(const uint32_t *targets, uint64_t n);
+
+#endif

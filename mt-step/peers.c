@@ -1,0 +1,96 @@
+/* peers.c: the stages that mt-step cannot do without: mt-optim and at least one mt-stream. */
+#include "driver.h"
+#include "progress.h"
+
+#define LOOK_EVERY 0.02         /* seconds between looks: a look costs system calls */
+
+static uint64_t slot_word(struct driver *d, int slot)
+{
+	return atomic_load_explicit(&mt_control(d->run)->slots[slot].word, memory_order_acquire);
+}
+
+bool peers_muster(struct driver *d)
+{
+	d->n_live = 0;
+	for (int i = 0; i < MT_STREAMS; i++)
+		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
+	for (int s = 0; s < MT_SLOTS; s++) d->crew[s] = slot_word(d, s);
+	return d->n_live > 0;
+}
+
+static bool left(struct driver *d, int slot)
+{
+	/* a new holder has a new generation; one that released has no pid */
+	return slot_word(d, slot) != d->crew[slot];
+}
+
+bool peers_changed(struct driver *d)
+{
+	for (int i = 0; i < d->n_live; i++)
+		if (left(d, MT_STREAM + d->live[i])) return true;
+	if (d->crew[MT_OPTIM] >> 42 == 0) {         /* it had not come yet; now it may have */
+		d->crew[MT_OPTIM] = slot_word(d, MT_OPTIM);
+		return false;
+	}
+	return left(d, MT_OPTIM);
+}
+
+#define ANY_STREAM MT_SLOTS     /* in driver.lost: no mt-stream at all */
+
+static _Noreturn void give_up(struct driver *d, int slot)
+{
+	for (int s = MT_STREAM; slot == ANY_STREAM && s < MT_SLOTS; s++)
+		if (mt_stage_dead(d->run, s)) slot = s;
+	progress_clear();
+	if (slot == ANY_STREAM) mt_die(MT_EX_PEER, "no mt-stream came in %g s", d->o->wait);
+	if (mt_stage_dead(d->run, slot))
+		mt_die(MT_EX_PEER, "%s is dead and nobody took its place for %g s", mt_stage_name(slot), d->o->wait);
+	mt_die(MT_EX_PEER, "no %s came in %g s", mt_stage_name(slot), d->o->wait);
+}
+
+/* A stage that is needed, or was here and died: is it there, or has it been away for too long? */
+static void need(struct driver *d, int slot, bool there, double now)
+{
+	if (there) {
+		d->lost[slot] = 0;
+		return;
+	}
+	if (!d->lost[slot]) d->lost[slot] = now;
+	if (now - d->lost[slot] > d->o->wait) give_up(d, slot);
+}
+
+void peers_watch(struct driver *d)
+{
+	double now = mt_now();
+	if (now - d->looked < LOOK_EVERY) return;
+	d->looked = now;
+	enum mt_state state = mt_run_state(d->run);
+	if (state == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
+	if (state == MT_DIRTY)
+		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
+	mt_abort_dead(d->run);
+	bool optim = mt_stage_alive(d->run, MT_OPTIM);
+	if (!optim) mt_stage_doing(d->run, MT_D_WAIT_OPTIM, 0);
+	need(d, MT_OPTIM, optim, now);
+	int streams = 0;
+	for (int s = MT_STREAM; s < MT_STREAM + MT_STREAMS; s++) {
+		bool alive = mt_stage_alive(d->run, s);
+		streams += alive;
+		if (alive) d->met[s] = true;
+		/* one that has left in peace is not missed while others are there */
+		if (d->met[s]) need(d, s, alive || !mt_stage_dead(d->run, s), now);
+	}
+	need(d, ANY_STREAM, streams > 0, now);
+}
+
+void peers_need_saver(struct driver *d)
+{
+	double start = mt_now();
+	while (!mt_stage_alive(d->run, MT_CKPT)) {
+		uint32_t seen = mt_event(d->run);
+		if (mt_now() - start > d->o->wait)
+			mt_die(MT_EX_PEER, "--ckpt-every: no mt-ckpt serve came in %g s", d->o->wait);
+		if (mt_stopping) return;
+		mt_wait(d->run, seen, 100);
+	}
+}

@@ -1,0 +1,84 @@
+/* record.c: the reader of records. Little-endian hosts only, as all of mt. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "record.h"
+
+#define BUF_BYTES (1u << 20)
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read as they lie");
+
+int record_open(struct record_reader *r, int fd, const char *name)
+{
+	*r = (struct record_reader){ .fd = fd, .name = name, .buf = malloc(BUF_BYTES) };
+	return r->buf ? 0 : mt_fail(MT_EX_NOMEM, "%s: no memory for a buffer of %u bytes", name, BUF_BYTES);
+}
+
+void record_close(struct record_reader *r)
+{
+	free(r->buf);
+	r->buf = NULL;
+}
+
+/* Read once into the empty buffer. 0 also at the end of the input (eof is set). */
+static int refill(struct record_reader *r)
+{
+	ssize_t n;
+	do n = read(r->fd, r->buf, BUF_BYTES); while (n < 0 && errno == EINTR);
+	if (n < 0) return mt_fail(MT_EX_IO, "%s: read: %s", r->name, strerror(errno));
+	r->eof = n == 0;
+	r->at = 0;
+	r->end = (size_t)n;
+	return 0;
+}
+
+/* Copy up to n bytes; *got < n only at the end of the input. */
+static int take_bytes(struct record_reader *r, void *out, size_t n, size_t *got)
+{
+	for (*got = 0; *got < n; ) {
+		if (r->at == r->end) {
+			int rc = refill(r);
+			if (rc) return rc;
+			if (r->eof) return 0;
+		}
+		size_t m = n - *got < r->end - r->at ? n - *got : r->end - r->at;
+		memcpy((char *)out + *got, r->buf + r->at, m);
+		r->at += m;
+		*got += m;
+	}
+	return 0;
+}
+
+int record_next(struct record_reader *r)
+{
+	uint32_t count;
+	size_t got;
+	int rc = take_bytes(r, &count, sizeof count, &got);
+	if (rc) return rc;
+	if (got == 0) return 0;
+	r->records++;
+	if (got < sizeof count)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", r->name,
+		               (unsigned long long)r->records);
+	if (count == 0)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
+	if (count > RECORD_MAX)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", r->name,
+		               (unsigned long long)r->records, count, RECORD_MAX);
+	r->count = r->left = count;
+	return 1;
+}
+
+int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
+{
+	size_t got;
+	int rc = take_bytes(r, out, (size_t)n * 4, &got);
+	if (rc) return rc;
+	if (got < (size_t)n * 4)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", r->name,
+		               (unsigned long long)r->records,
+		               (unsigned long long)(r->count - r->left) + got / 4, r->count);
+	r->left -= n;
+	return 0;
+}

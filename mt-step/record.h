@@ -1,0 +1,28 @@
+/* record.h: reading the records of the contract: a little-endian u32 count, then that many u32s: one document. */
+#ifndef RECORD_H
+#define RECORD_H
+
+#include <stdint.h>
+#include "mt.h"
+
+#define RECORD_MAX (1u << 30)   /* elements of a record at most; more is taken for a file that holds something else */
+
+struct record_reader {
+	int fd;
+	const char *name;           /* for messages */
+	unsigned char *buf;
+	size_t at, end;             /* bytes of buf that are not taken yet: [at, end) */
+	bool eof;
+	uint64_t records;           /* headers taken so far: the current record's number, from 1 */
+	uint32_t count, left;       /* of the current record: elements, and those not taken yet */
+};
+
+int record_open(struct record_reader *, int fd, const char *name);
+void record_close(struct record_reader *);      /* frees the buffer; fd stays open */
+/* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.
+ * -65: the input ends inside the header, or a record that is empty or too long. -74: read failed. */
+int record_next(struct record_reader *);
+/* Take n <= left elements. -65: the input ends inside the record. */
+int record_take(struct record_reader *, uint32_t *out, uint32_t n);
+
+#endif

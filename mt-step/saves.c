@@ -1,0 +1,51 @@
+/* saves.c: mt-optim takes snapshots, mt-ckpt writes them; mt-step asks, and tells the user how it went. */
+#include "progress.h"
+#include "saves.h"
+
+static struct mt_snapshot *snapshot(struct driver *d) { return &mt_control(d->run)->snap; }
+
+static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d)->word, memory_order_acquire); }
+
+static uint64_t failures(struct driver *d) { return atomic_load_explicit(&snapshot(d)->failed, memory_order_acquire); }
+
+void saves_begin(struct driver *d) { d->failed = failures(d); }
+
+void saves_watch(struct driver *d)
+{
+	uint64_t n = failures(d);
+	if (n == d->failed) return;
+	d->failed = n;
+	d->save_failed = true;
+	uint64_t w = word(d);
+	progress_clear();
+	if ((w & 0xff) == MT_FAILED) mt_say("the save of step %llu failed; training goes on", (unsigned long long)(w >> 8));
+	else mt_say("a save failed; training goes on");
+}
+
+bool saves_taken(struct driver *d, uint64_t step)
+{
+	uint64_t w = word(d);
+	return w >> 8 == step && (w & 0xff) != MT_SNAP_NONE;
+}
+
+void saves_settle(struct driver *d)
+{
+	double missing = 0;
+	for (;;) {
+		uint32_t seen = mt_event(d->run);
+		uint64_t w = word(d);
+		saves_watch(d);
+		if ((w & 0xff) != MT_PINNED && (w & 0xff) != MT_SEALED) return;
+		mt_stage_doing(d->run, MT_D_WAIT_SAVE, w >> 8);
+		if (mt_stage_alive(d->run, MT_CKPT)) missing = 0;
+		else if (!missing) missing = mt_now();
+		else if (mt_now() - missing > d->o->wait) {
+			progress_clear();
+			mt_say("mt-ckpt is gone: the save of step %llu was not finished", (unsigned long long)(w >> 8));
+			d->save_failed = true;
+			return;
+		}
+		if (mt_run_state(d->run) == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
+		mt_wait(d->run, seen, 100);
+	}
+}

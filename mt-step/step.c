@@ -1,0 +1,96 @@
+/* mt-step: records in, metrics out; opens a run's transactions and deals its micro-batches. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "metrics.h"
+#include "progress.h"
+#include "saves.h"
+#include "train.h"
+
+static struct driver driver;
+
+/* However this process ends, an undecided step is taken back and the slot given up. The mapping stays: the packing
+ * thread may still ring the doorbell. */
+static void leave(void)
+{
+	progress_end();
+	if (!driver.run || mt_run_state(driver.run) == MT_GONE) return;
+	driver_withdraw(&driver);
+	mt_stage_release(driver.run);
+}
+
+/* Adopt the run: no other mt-step has it. */
+static void enter(struct options *o)
+{
+	struct mt_run *run;
+	int rc = mt_run_attach(&run, o->run, MT_RUN_RINGS, o->wait, &mt_stopping);
+	if (mt_stopping) mt_die_of_signal(mt_stopping);
+	mt_must(rc);
+	for (int i = 0; i < o->rings.n; i++) mt_must(mt_ring_map(run, o->rings.v[i]));
+	mt_must(mt_stage_claim(run, MT_STEP, NULL));
+	driver.run = run;           /* leave() gives the slot up from here on, also while the rest is being opened */
+	atexit(leave);
+	mt_must(driver_open(&driver, run, o));
+	saves_begin(&driver);
+}
+
+/* The options against the run that they are meant for. */
+static void check_run(struct options *o)
+{
+	const struct mt_control *c = mt_control(driver.run);
+	const struct mt_geometry *g = mt_geometry(driver.run);
+	if (c->grad == MT_NONE) {
+		if (o->micro != o->batch)
+			mt_die(MT_EX_USAGE, "run '%s' has --grad none: a step is one micro-batch, so --micro must be --batch", o->run);
+		if (o->clip_given && o->clip > 0)
+			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
+		o->clip = 0;
+	}
+	if (o->seq > g->max_position)
+		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq, g->max_position);
+
+	struct mt_committed was;
+	mt_run_committed(driver.run, &was);
+	const struct mt_position *p = &was.position;
+	bool consumed = p->records || p->offset;
+	if (consumed && !o->input_new && (p->seq != o->seq || p->batch != o->batch || p->pack != (uint32_t)o->pack))
+		mt_die(MT_EX_USAGE, "run '%s' was trained with --seq %u --batch %u --pack %s so far; other values need --input new",
+		       o->run, p->seq, p->batch, p->pack == PACK_CONCAT ? "concat" : p->pack == PACK_NONE ? "none" : "docs");
+}
+
+static int finish(int code)
+{
+	if (mt_stopping) {
+		leave();
+		mt_die_of_signal(mt_stopping);
+	}
+	if (code == 0 && driver.save_failed) {
+		mt_say("a save failed; the last good checkpoint is older than this run");
+		code = MT_EX_IO;
+	}
+	if (code == 0 && metrics_failed()) code = MT_EX_IO;
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	static struct options o;
+	static struct eval eval;
+	options_parse(&o, argc, argv);
+	mt_signals(true);
+	signal(SIGPIPE, SIG_IGN);
+	enter(&o);
+	check_run(&o);
+	if (o.eval) mt_must(eval_open(&eval, &o, mt_geometry(driver.run)->vocab));
+	train_resume(&driver, o.eval ? &eval : NULL);
+	uint64_t step = mt_run_step(driver.run);
+	if (step >= o.until) {
+		mt_say("run '%s' is at step %llu already", o.run, (unsigned long long)step);
+		saves_settle(&driver);
+		return finish(0);
+	}
+	if (o.ckpt_every) peers_need_saver(&driver);
+	if (mt_stopping) return finish(0);
+	return finish(train(&driver, o.eval ? &eval : NULL, STDIN_FILENO));
+}

@@ -1,0 +1,313 @@
+/* train.c: the loop over steps.
+ *
+ *     rows of n     packed while n - 1 is computed
+ *     open n        once n - 1 is committed and n - 2 is logged
+ *     gather n      streams follow on the heels of the update of n - 1
+ *     line of n     when n is done; then n is logged
+ */
+#include <math.h>
+
+#include "metrics.h"
+#include "progress.h"
+#include "saves.h"
+#include "train.h"
+
+struct trainer {
+	struct driver *d;
+	struct eval *eval;
+	struct ahead *ahead;
+	uint64_t began;             /* step that the newest training txn makes */
+	uint32_t newest;            /* that txn; 0: none of ours yet */
+	bool newest_logged, rows_out;       /* its line is written; its rows are not given back */
+	uint32_t older;             /* the txn before it, while that is not logged; 0: it is */
+	bool newest_last;
+	bool stop_seen;
+};
+
+static const struct options *opts(const struct trainer *t) { return t->d->o; }
+
+/* ------------------------------------------------------------------------------------------------ lines */
+
+static struct metrics figures(struct driver *d, uint32_t k)
+{
+	const struct mt_txn *t = mt_txn(d->run, k);
+	struct metrics m = { .step = t->step, .trained = true, .grad_norm = t->norm, .lr = t->lr, .tokens = t->targets,
+	                     .skipped = t->skipped };
+	double sum = 0;
+	for (uint32_t j = 0; j < t->micros; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
+	m.loss = sum / (double)t->targets;
+	double now = mt_now();
+	m.time_s = now - d->mark;
+	d->mark = now;
+	return m;
+}
+
+static void write_figures(struct driver *d, const struct metrics *m)
+{
+	metrics_write(m);
+	progress_show(m->step, d->o->until, m->loss, m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+}
+
+/* The line of training txn k, which is done, and its evaluation if that is due; k is logged afterwards. */
+static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool evaluate)
+{
+	struct metrics m = figures(d, k);
+	atomic_fetch_add_explicit(mt_counter(d->run, 0), 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(d->run, 1), m.tokens, memory_order_relaxed);
+	if (!evaluate) {
+		write_figures(d, &m);
+		driver_logged(d, k);
+		return;
+	}
+	/* Long evaluations need k's record for themselves: then the line is written before, and again with its result. */
+	struct mt_position position = mt_txn(d->run, k)->position;
+	bool in_parts = eval->n_parts > 1;
+	if (in_parts) {
+		write_figures(d, &m);
+		driver_logged(d, k);
+	}
+	m.eval_loss = eval_run(eval, d, m.step, &position);
+	m.evaluated = true;
+	write_figures(d, &m);
+	uint32_t newest = mt_txn_newest(d->run);
+	driver_logged(d, newest - 1);
+	driver_logged(d, newest);
+	d->mark = mt_now();
+}
+
+/* Evaluate with nothing open and write a line of its own. */
+static void evaluate_alone(struct driver *d, struct eval *eval)
+{
+	struct mt_committed c;
+	mt_run_committed(d->run, &c);
+	struct metrics m = { .step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position) };
+	metrics_write(&m);
+	uint32_t newest = mt_txn_newest(d->run);
+	if (driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
+	driver_logged(d, newest);
+	d->mark = mt_now();
+}
+
+static bool eval_due(const struct driver *d, const struct eval *eval, uint64_t step, bool last)
+{
+	return eval && (step % d->o->eval_every == 0 || step == d->o->until || last);
+}
+
+/* ------------------------------------------------------------------------------------------------ resume */
+
+/* The newest txn is an evaluation that is done; its result may not have been written. */
+static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
+{
+	bool of_step = k > 1 && driver_phase(d, k - 1) == MT_DONE && mt_txn(d->run, k - 1)->kind == MT_TRAIN;
+	bool open = driver_phase(d, k) == MT_DONE;
+	if (of_step) {
+		struct metrics m = figures(d, k - 1);
+		m.evaluated = eval && eval_was(eval, d, k, &m.eval_loss);
+		write_figures(d, &m);
+	}
+	if (k > 0 && driver_phase(d, k - 1) == MT_DONE) driver_logged(d, k - 1);
+	if (open) driver_logged(d, k);
+	if (open && !of_step && eval) evaluate_alone(d, eval);
+}
+
+void train_resume(struct driver *d, struct eval *eval)
+{
+	d->mark = mt_now();
+	driver_withdraw(d);
+	uint32_t k = mt_txn_newest(d->run);
+	if (k == 0) return;
+	/* an update that has begun will be finished by mt-optim, whoever asked for it */
+	if (driver_phase(d, k) < MT_DONE) driver_wait(d, k, MT_DONE);
+	const struct mt_txn *t = mt_txn(d->run, k);
+	if (t->kind == MT_EVAL) {
+		resume_eval(d, eval, k);
+		return;
+	}
+	if (k > 1 && driver_phase(d, k - 1) == MT_DONE) {
+		if (mt_txn(d->run, k - 1)->kind == MT_TRAIN) finish_step(d, NULL, k - 1, false);
+		else driver_logged(d, k - 1);
+	}
+	if (driver_phase(d, k) == MT_DONE) finish_step(d, eval, k, eval_due(d, eval, t->step, t->last));
+}
+
+/* ------------------------------------------------------------------------------------------------ steps */
+
+static bool newest_evaluates(const struct trainer *t)
+{
+	return eval_due(t->d, t->eval, t->began, t->newest_last);
+}
+
+/* On the first signal: the step that is being gathered is the last, and is saved if a saver is there. */
+static void see_stop(struct trainer *t)
+{
+	if (!mt_stopping || t->stop_seen) return;
+	t->stop_seen = true;
+	if (t->newest && mt_stage_alive(t->d->run, MT_CKPT)) driver_save_late(t->d);
+}
+
+static void turn(struct trainer *t)
+{
+	struct driver *d = t->d;
+	driver_turn(d);
+	see_stop(t);
+	if (t->older && driver_phase(d, t->older) == MT_DONE) {
+		finish_step(d, t->eval, t->older, false);
+		t->older = 0;
+	}
+	if (t->newest && !t->older && !t->newest_logged && !newest_evaluates(t) && driver_phase(d, t->newest) == MT_DONE) {
+		finish_step(d, t->eval, t->newest, false);
+		t->newest_logged = true;
+	}
+	if (t->rows_out && !d->source) {
+		ahead_give_back(t->ahead);
+		t->rows_out = false;
+	}
+}
+
+/* The next step's rows; NULL when a signal came first. */
+static struct rows *next_rows(struct trainer *t)
+{
+	for (;;) {
+		uint32_t seen = mt_event(t->d->run);
+		turn(t);
+		struct rows *r = ahead_take(t->ahead);
+		if (r) return r;
+		if (mt_stopping) return NULL;
+		if (!t->newest || t->newest_logged) mt_stage_doing(t->d->run, MT_D_READ_INPUT, 0);
+		mt_wait(t->d->run, seen, 100);
+	}
+}
+
+/* Until the newest txn is committed and the one before it logged. */
+static void wait_committed(struct trainer *t)
+{
+	while (t->newest && !t->newest_logged) {
+		uint32_t seen = mt_event(t->d->run);
+		turn(t);
+		if (driver_phase(t->d, t->newest) != MT_GATHER && !t->older && !t->rows_out) return;
+		mt_wait(t->d->run, seen, 100);
+	}
+}
+
+/* Until nothing is open and every line is written. */
+static void finish_all(struct trainer *t)
+{
+	wait_committed(t);
+	while (t->newest && !t->newest_logged) {
+		uint32_t seen = mt_event(t->d->run);
+		turn(t);
+		if (newest_evaluates(t) && driver_phase(t->d, t->newest) == MT_DONE) {
+			finish_step(t->d, t->eval, t->newest, true);
+			t->newest_logged = true;
+		}
+		if (!t->newest_logged) mt_wait(t->d->run, seen, 100);
+	}
+}
+
+struct feed {                   /* rows as a source of micro-batches */
+	struct source source;
+	const struct rows *rows;
+	uint64_t seq;
+};
+
+static int rewind_rows(struct source *s)
+{
+	(void)s;
+	return 0;
+}
+
+static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *block)
+{
+	const struct feed *f = (const struct feed *)s;
+	uint64_t at = first * f->seq, count = n * f->seq;
+	memcpy(block, f->rows->tokens + at, count * 4);
+	memcpy(block + count, f->rows->targets + at, count * 4);
+	memcpy(block + 2 * count, f->rows->starts + at, count * 4);
+	return 0;
+}
+
+static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
+{
+	static struct feed feed;    /* of the txn in gather: there is one at a time */
+	const struct options *o = opts(t);
+	uint64_t step = t->began + 1;
+	bool last = step == o->until || r->last;
+	bool save = save_anyway || (o->ckpt_every && (last || step % o->ckpt_every == 0));
+	if (t->newest && !t->newest_logged) {
+		if (newest_evaluates(t)) finish_all(t);
+		else t->older = t->newest;
+	}
+	feed = (struct feed){ .source = { .rows = r->n, .targets = r->n_targets, .fill = fill_rows, .rewind = rewind_rows },
+	                      .rows = r, .seq = o->seq };
+	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position, &feed.source);
+	t->newest_logged = false;
+	t->rows_out = true;
+	t->newest_last = last;
+	t->began = step;
+	if (r->n < o->batch) {
+		progress_clear();
+		mt_say("input ended: step %llu, the last, has %llu of %llu rows", (unsigned long long)step, (unsigned long long)r->n,
+		       (unsigned long long)o->batch);
+	}
+}
+
+/* A signal came, and the newest step was committed before it could be told to save: one more step carries the save. */
+static void save_at_stop(struct trainer *t)
+{
+	if (!t->newest || !mt_stage_alive(t->d->run, MT_CKPT) || saves_taken(t->d, t->began)) return;
+	struct rows *r = t->began < opts(t)->until ? ahead_take(t->ahead) : NULL;
+	if (!r || r->rc < 0 || !r->n) {
+		mt_say("no checkpoint of step %llu: it was done when the signal came", (unsigned long long)t->began);
+		return;
+	}
+	begin_step(t, r, true);
+	finish_all(t);
+}
+
+/* Rows that are none: the input has ended or is bad. The exit code. */
+static int input_over(struct trainer *t, const struct rows *r)
+{
+	progress_clear();
+	if (r->rc < 0) {
+		mt_say("%s", r->error);
+		return -r->rc;
+	}
+	if (!r->position.records) {
+		mt_say("stdin: no record at all");
+		return MT_EX_DATA;
+	}
+	if (!t->newest_last) mt_say("input ended after step %llu", (unsigned long long)t->began);
+	return 0;
+}
+
+int train(struct driver *d, struct eval *eval, int input)
+{
+	struct trainer t = { .d = d, .eval = eval };
+	const struct options *o = d->o;
+	struct mt_committed c;
+	mt_run_committed(d->run, &c);
+	t.began = c.step;
+	if (o->input_new) c.position = (struct mt_position){ .tokens = c.position.tokens, .carry = MT_NO_TARGET };
+	bool look = o->ckpt_every || eval;
+	mt_must(ahead_start(&t.ahead, d->run, o, input, mt_geometry(d->run)->vocab, &c.position, o->until - c.step, look));
+	if (eval && c.step == 0 && mt_txn_newest(d->run) == 0) evaluate_alone(d, eval);
+	d->mark = mt_now();
+
+	int code = 0;
+	while (t.began < o->until && !code && !mt_stopping) {
+		struct rows *r = next_rows(&t);
+		if (!r) break;
+		wait_committed(&t);
+		if (mt_stopping) break;
+		if (r->rc < 0 || !r->n) {
+			finish_all(&t);
+			code = input_over(&t, r);
+			break;
+		}
+		begin_step(&t, r, false);
+	}
+	finish_all(&t);
+	if (mt_stopping) save_at_stop(&t);
+	saves_settle(d);
+	return code;
+}
