@@ -11,6 +11,33 @@ static int parse_dtype(const char *option, const char *word, bool none_too, enum
 		none_too ? " or none" : "");
 }
 
+/* NODES: numbers and ranges with commas between, as numactl takes them */
+static bool is_node_list(const char *s)
+{
+	for (;;) {
+		size_t digits = strspn(s, "0123456789");
+		if (digits == 0 || digits > 5) return false;
+		s += digits;
+		if (*s == 0) return true;
+		if (*s != ',' && *s != '-') return false;
+		s++;
+	}
+}
+
+/* Only the form: whether a node is there, libmt says when it places memory on it. */
+static int check_policy(const char *policy)
+{
+	const char *nodes = strchr(policy, ':');
+	size_t word = nodes ? (size_t)(nodes - policy) : strlen(policy);
+	bool listed = nodes && is_node_list(nodes + 1), ok = false;
+	if (word == 7 && strncmp(policy, "default", word) == 0) ok = !nodes;
+	else if (word == 10 && strncmp(policy, "interleave", word) == 0) ok = !nodes || listed;
+	else if (word == 4 && strncmp(policy, "bind", word) == 0) ok = listed;
+	else if (word == 9 && strncmp(policy, "preferred", word) == 0) ok = listed && !strpbrk(nodes, ",-");
+	return ok ? 0 : mt_fail(MT_EX_USAGE, "--numa: '%s' is not default, interleave[:NODES], bind:NODES or preferred:NODE",
+		policy);
+}
+
 /* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands */
 static int say_summary(const char *name)
 {
@@ -33,6 +60,7 @@ int store_create(const char *run, const struct store_options *o)
 	char *text = NULL;
 	int rc = parse_dtype("dtype", o->dtype, false, &create.dtype);
 	if (rc == 0) rc = parse_dtype("grad", o->grad, true, &create.grad);
+	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) return rc;
 	create.config_text = text;

@@ -1,0 +1,478 @@
+#!/usr/bin/env bats
+# mt-store: runs are made whole or not at all, filled, shown, watched and removed.
+
+load helpers
+
+demo() { mt-store create "$1" --config "$CONFIGS/demo.json" --step-tokens 1K "${@:2}" 2>/dev/null; }
+peek() { store-peek "$1" | grep "^$2 "; }
+# The first value of that key: the run's own come before those of its parts
+stat_value() { mt-store stat "$1" --json | grep -o "\"$2\":[^,}]*" | head -1 | cut -d: -f2-; }
+stat_is() { [ "$(stat_value "$1" "$2")" = "$3" ]; }
+stat_is_not() { [ "$(stat_value "$1" "$2")" != "$3" ]; }
+stat_has() { mt-store stat "$1" --json | grep -q "$2"; }
+
+# A directory of its own tmpfs of SIZE that only COMMAND sees: in_tmpfs SIZE COMMAND...
+in_tmpfs() {
+	local user="" dir=$T/tmpfs
+	mkdir -p "$dir"
+	unshare -m true 2>/dev/null || user=-r
+	unshare $user -m true 2>/dev/null || skip "needs leave to mount (unshare -m)"
+	unshare $user -m sh -c 'mount -t tmpfs -o size="$1" tmpfs "$2" || exit 99; export MT_SHM_DIR="$2"; shift 2; "$@"' \
+		sh "$1" "$dir" "${@:2}"
+}
+
+@test "create makes three regions of mode 0600 and says what they take in one line" {
+	run mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
+	[ "$status" = 0 ]
+	[ "${#lines[@]}" = 1 ]
+	[[ $output == "mt-store: run '$RUN': llama, 4877568 parameters, bf16, gradients fp32: "*" a parameter;"* ]]
+	[ "$(stat -c %a /dev/shm/mt."$(id -u)"."$RUN".* | sort -u)" = 600 ]
+	[ "$(ls /dev/shm/mt."$(id -u)"."$RUN".* | sed 's/.*\.//' | sort | tr '\n' ' ')" = "control rings store " ]
+}
+
+@test "a region's space is allocated in full when it is made" {
+	demo "$RUN"
+	for f in /dev/shm/mt."$(id -u)"."$RUN".*; do
+		[ $(($(stat -c '%b * %B' "$f"))) -ge "$(stat -c %s "$f")" ]
+	done
+}
+
+@test "create takes the directory that holds config.json as well" {
+	mkdir "$T/model"
+	cp "$CONFIGS/demo.json" "$T/model/config.json"
+	mt-store create "$RUN" --config "$T/model" 2>/dev/null
+	stat_is "$RUN" params 4877568
+}
+
+@test "a run that exists is refused with 73 and stays as it was" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	before=$(peek "$RUN" state)
+	fails_with 73 mt-store create "$RUN" --config "$CONFIGS/demo.json"
+	[ "$(peek "$RUN" state)" = "$before" ]
+}
+
+@test "every verb refuses a run that does not exist with 66" {
+	for verb in "init --seed 1" stat ls rm; do
+		# shellcheck disable=SC2086
+		fails_with 66 mt-store $verb "$RUN"
+	done
+}
+
+@test "names with other characters, empty or longer than 32 are refused with 64" {
+	for name in a.b a/b 'a b' "" ä "$(printf 'x%.0s' $(seq 33))"; do
+		MT_RUN='' fails_with 64 mt-store create "$name" --config "$CONFIGS/demo.json"
+		MT_RUN='' fails_with 64 mt-store stat "$name"
+	done
+}
+
+@test "a name of 32 characters is a name" {
+	name=$(printf '%s-%032d' "$RUN" 0 | cut -c 1-32)
+	demo "$name"
+	mt-store rm "$name"
+	gone "$name"
+}
+
+@test "an omitted RUN is MT_RUN" {
+	MT_RUN=$RUN mt-store create --config "$CONFIGS/demo.json" 2>/dev/null
+	MT_RUN=$RUN mt-store stat | grep -qx "run $RUN: empty, step 0"
+	unset MT_RUN
+	fails_with 64 mt-store stat
+}
+
+@test "mistakes in options are 64" {
+	fails_with 64 mt-store
+	fails_with 64 mt-store make "$RUN"
+	fails_with 64 mt-store create "$RUN"
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype fp16
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype none
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad fp16
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 0
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --seed 1
+	fails_with 64 mt-store init "$RUN"
+	fails_with 64 mt-store init "$RUN" --seed -1
+	fails_with 64 mt-store rm "$RUN" --json
+	fails_with 64 mt-store stat "$RUN" more
+	gone "$RUN"
+}
+
+@test "a NUMA policy that is none is refused with 64 and leaves nothing" {
+	for policy in local bind preferred bind: bind:x bind:9999 preferred:0-1 default:0 interleave:0-; do
+		fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --numa "$policy"
+		gone "$RUN"
+	done
+}
+
+@test "NUMA policies of node 0 are taken and shown" {
+	[ -d /sys/devices/system/node/node0 ] || skip "needs a kernel with NUMA nodes"
+	for policy in default interleave bind:0 preferred:0; do
+		demo "$RUN" --numa "$policy" || skip "mbind is not allowed here"
+		stat_is "$RUN" numa "\"$policy\""
+		mt-store rm "$RUN"
+	done
+}
+
+@test "options may stand before and after operands" {
+	mt-store --step-tokens 1K create --config "$CONFIGS/demo.json" "$RUN" 2>/dev/null
+	mt-store --json stat "$RUN" | grep -q '"step_tokens":1024,'
+}
+
+# A geometry whose arrays are large beside 2 MiB: 16.1M parameters in blocks of 7.9M
+wide() {
+	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 1200, "num_hidden_layers": 2, %s' \
+		'"num_attention_heads": 16, "vocab_size": 64}' >"$T/wide.json"
+	mt-store create "$RUN" --config "$T/wide.json" --step-tokens 1K "$@" 2>/dev/null
+}
+
+# bytes a parameter are WANT, and at most 8 % more for alignment: takes WANT OPTIONS...
+takes() {
+	local want=$1 got
+	shift
+	wide "$@"
+	got=$(stat_value "$RUN" bytes_per_param)
+	mt-store rm "$RUN"
+	awk -v got="$got" -v want="$want" 'BEGIN { exit !(got >= want && got <= 1.08 * want) }'
+}
+
+@test "bf16 takes 12, 14 and 16 bytes a parameter with gradients none, bf16 and fp32; fp32 takes 16" {
+	takes 12 --grad none
+	takes 14 --grad bf16
+	takes 16 --grad fp32
+	takes 16
+	takes 16 --dtype fp32
+}
+
+@test "of Qwen2.5-7B's layout, alignment is less than one byte in a hundred" {
+	for row in "none 12" "bf16 14" "fp32 16"; do
+		# shellcheck disable=SC2086
+		set -- $row
+		store-layout "$CONFIGS/qwen2.5-7b.json" bf16 "$1" >"$T/layout"
+		awk -v want="$2" '$1 == "params" { p = $2 } $1 == "store_bytes" { b = $2 }
+			END { exit !(p == 7615616512 && b / p >= want && b / p < want * 1.01) }' "$T/layout"
+	done
+}
+
+@test "init gives transformers' random weights: normal matrices, norms 1, biases 0, the padding row 0" {
+	printf '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, %s %s' \
+		'"num_attention_heads": 4, "vocab_size": 512, "attention_bias": true, "mlp_bias": true,' \
+		'"initializer_range": 0.05, "pad_token_id": 3}' >"$T/config.json"
+	mt-store create "$RUN" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
+	mt-store init "$RUN" --seed 7 2>/dev/null
+	store-peek "$RUN" >"$T/peek"
+	# columns: name hash mean sd least most; 4 standard errors of mean and sd, n at least 4096
+	awk '$1 ~ /(proj|lm_head|embed_tokens).weight/ { n++; bad += $3 * $3 > 0.0032 ^ 2 || $4 < 0.0475 || $4 > 0.0525 }
+		$1 ~ /norm.weight/ { n++; bad += $5 != 1 || $6 != 1 }
+		$1 ~ /bias/ { n++; bad += $5 != 0 || $6 != 0 }
+		END { exit !(n == 19 && !bad) }' "$T/peek"
+	grep -qx "moments zero" "$T/peek"
+	grep -qx "gaps zero" "$T/peek"
+}
+
+@test "the row of pad_token_id is zero and no other row is" {
+	for pad in 0 1; do
+		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \
+			'"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 2,' \
+			"\"pad_token_id\": $pad" >"$T/config.json"
+		mt-store create "$RUN$pad" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
+		mt-store init "$RUN$pad" --seed 7 2>/dev/null
+	done
+	# unit 0 alone: the embedding of 2 x 2 starts the first page after the header
+	first() { od -An -tx4 -j 4096 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
+	second() { od -An -tx4 -j 4104 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
+	[ "$(first "${RUN}0")" = 0000000000000000 ]
+	[ "$(second "${RUN}1")" = 0000000000000000 ]
+	[ "$(first "${RUN}1")" != 0000000000000000 ]
+	[ "$(second "${RUN}0")" != 0000000000000000 ]
+}
+
+@test "init's bits depend on the seed, not on the number of threads" {
+	need_cmd taskset
+	demo "$RUN"
+	mt-store init "$RUN" --seed 5 2>/dev/null
+	all=$(peek "$RUN" state)
+	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
+	taskset -c "$cpu" mt-store init "$RUN" --seed 5 2>/dev/null
+	[ "$(peek "$RUN" state)" = "$all" ]
+	mt-store init "$RUN" --seed 6 2>/dev/null
+	[ "$(peek "$RUN" state)" != "$all" ]
+}
+
+@test "a bf16 run's two halves hold the same master as an fp32 run of that seed" {
+	demo "$RUN"
+	demo "${RUN}b" --dtype fp32
+	mt-store init "$RUN" --seed 3 2>/dev/null
+	mt-store init "${RUN}b" --seed 3 2>/dev/null
+	[ "$(store-peek "$RUN" | grep weight)" = "$(store-peek "${RUN}b" | grep weight)" ]
+}
+
+@test "no two tensors get the same numbers" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 3 2>/dev/null
+	[ "$(store-peek "$RUN" | grep _proj.weight | awk '{ print $2 }' | sort -u | wc -l)" = 42 ]
+}
+
+@test "init fills a run again, at step 0 and without moments" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 3 2>/dev/null
+	before=$(peek "$RUN" state)
+	mt-store init "$RUN" --seed 4 2>/dev/null
+	mt-store init "$RUN" --seed 3 2>/dev/null
+	[ "$(peek "$RUN" state)" = "$before" ]
+	stat_is "$RUN" state '"filled"'
+}
+
+@test "a run is empty until it is filled" {
+	demo "$RUN"
+	stat_is "$RUN" state '"empty"'
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	stat_is "$RUN" state '"filled"'
+}
+
+@test "an init that is interrupted leaves an empty run, dies of the signal, and can be done again" {
+	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
+		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
+	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 2.3 GB"
+	spawn init mt-store init "$RUN" --seed 1
+	eventually stat_is "$RUN" state '"filling"'
+	kill -TERM "$PID"
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 143 ]
+	stat_is "$RUN" state '"empty"'
+}
+
+@test "a store of another ABI version is 76, named, and can be listed and removed" {
+	demo "$RUN"
+	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none
+	fails_with 76 mt-store stat "$RUN"
+	grep -q "ABI version 255" "$T/fails.err"
+	fails_with 76 mt-store init "$RUN" --seed 1
+	mt-store ls | grep -q "^$RUN .*ABI version 255"
+	mt-store rm "$RUN"
+	gone "$RUN"
+}
+
+@test "a store that another build made is 76" {
+	demo "$RUN"
+	printf '\377\376' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=16 conv=notrunc status=none
+	fails_with 76 mt-store stat "$RUN"
+}
+
+@test "a half-made run is 76, listed and removed" {
+	: >"/dev/shm/mt.$(id -u).$RUN.control"
+	fails_with 76 mt-store stat "$RUN"
+	mt-store ls "$RUN" | grep -q "half made"
+	mt-store rm "$RUN"
+	gone "$RUN"
+}
+
+@test "a control region without its store is an error and not a crash" {
+	demo "$RUN"
+	rm "/dev/shm/mt.$(id -u).$RUN.store"
+	fails_with 66 mt-store stat "$RUN"
+	fails_with 66 mt-store init "$RUN" --seed 1
+	mt-store ls "$RUN" | grep -q "^$RUN "
+	mt-store rm "$RUN"
+	gone "$RUN"
+}
+
+@test "a store region that was truncated is refused before it is read" {
+	demo "$RUN"
+	truncate -s 1M "/dev/shm/mt.$(id -u).$RUN.store"
+	fails_with 65 mt-store stat "$RUN"
+	fails_with 65 mt-store init "$RUN" --seed 1
+}
+
+@test "regions of another run under this run's name are refused" {
+	demo "$RUN"
+	demo "${RUN}b"
+	mv "/dev/shm/mt.$(id -u).${RUN}b.store" "/dev/shm/mt.$(id -u).$RUN.store"
+	fails_with 65 mt-store stat "$RUN"
+}
+
+@test "a tmpfs that is too small is 71 with need, have and remedy, and nothing is left" {
+	code=0
+	in_tmpfs 8m sh -c 'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
+		sh "$CONFIGS/demo.json" "$T/after" 2>"$T/err" || code=$?
+	[ "$code" = 0 ] || skip "needs leave to mount a tmpfs"
+	[ "$(cat "$T/after")" = "71 0" ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "need .* GiB, .* has .* GiB free: .*remount" "$T/err"
+}
+
+@test "more than the machine's memory is 71 and nothing is left" {
+	fails_with 71 mt-store create "$RUN" --config "$CONFIGS/llama-120b.json"
+	grep -q "need 17[0-9][0-9]\.[0-9]* GiB" "$T/fails.err"
+	gone "$RUN"
+}
+
+@test "more than the cgroup's limit is 71, not a kill, and nothing is left" {
+	# v1's memory controller, or v2's delegated subtree: whichever lets us make a group
+	group=""
+	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
+	for try in "/sys/fs/cgroup/memory$own1:memory.limit_in_bytes" "/sys/fs/cgroup$own2:memory.max"; do
+		dir=${try%:*}/mt-test-$$
+		mkdir "$dir" 2>/dev/null || continue
+		if [ -w "$dir/${try#*:}" ] && echo 64M >"$dir/${try#*:}" 2>/dev/null; then group=$dir; break; fi
+		rmdir "$dir"
+	done
+	[ -n "$group" ] || skip "needs leave to make a memory cgroup"
+	code=0
+	sh -c 'echo $$ >"$1/cgroup.procs" || exit 99; exec mt-store create "$2" --config "$3"' sh "$group" "$RUN" \
+		"$CONFIGS/demo.json" 2>"$T/err" || code=$?
+	rmdir "$group"
+	[ "$code" != 99 ] || skip "needs leave to join a memory cgroup"
+	[ "$code" = 71 ]
+	grep -q "the cgroup has .* left" "$T/err"
+	gone "$RUN"
+}
+
+@test "rm refuses a run with a live stage with 75, and --force removes it" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	fails_with 75 mt-store rm "$RUN"
+	grep -q "mt-store (pid $PID)" "$T/fails.err"
+	mt-store rm "$RUN" --force
+	gone "$RUN"
+	wait "$PID"
+}
+
+@test "serve ends with 0 on SIGTERM and SIGINT" {
+	demo "$RUN"
+	for signal in TERM INT; do
+		# a shell's background children ignore SIGINT unless somebody resets it
+		spawn serve env --default-signal=INT mt-store serve "$RUN"
+		eventually grep -qx ready "$T/serve.out"
+		kill "-$signal" "$PID"
+		wait "$PID"
+		mt-store stat "$RUN" | grep -qx "no stages"
+	done
+}
+
+@test "serve ends with 0 when its regions are deleted by hand" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	rm /dev/shm/mt."$(id -u)"."$RUN".*
+	wait "$PID"
+}
+
+@test "serve waits for a run that is not there yet" {
+	spawn serve mt-store serve "$RUN"
+	sleep 0.2
+	[ ! -s "$T/serve.out" ]
+	demo "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+}
+
+@test "a second server is refused with 75" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	fails_with 75 mt-store serve "$RUN"
+}
+
+@test "a server that was killed is followed by another" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	kill -9 "$PID"
+	wait "$PID" || true
+	mt-store stat "$RUN" | grep -q "^mt-store .*dead, was: watches"
+	spawn again mt-store serve "$RUN"
+	eventually grep -qx ready "$T/again.out"
+}
+
+@test "init refuses a run whose stages are at work with 75, but not because of its server" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	spawn hold store-hold "$RUN" 2
+	eventually grep -qx held "$T/hold.out"
+	fails_with 75 mt-store init "$RUN" --seed 1
+	grep -q "mt-optim" "$T/fails.err"
+}
+
+@test "serve tells of a stage that dies, once, and aborts what it was gathering" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	spawn hold store-hold "$RUN" 2 gather
+	eventually grep -qx held "$T/hold.out"
+	stat_is "$RUN" phase '"gather"'
+	try=$(stat_value "$RUN" try)
+	kill -9 "$PID"
+	eventually grep -q "mt-optim (pid $PID) has died" "$T/serve.err"
+	eventually stat_is_not "$RUN" try "$try"
+	sleep 0.3
+	[ "$(grep -c died "$T/serve.err")" = 1 ]
+}
+
+@test "serve says nothing of a stage that ends well" {
+	demo "$RUN"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	spawn hold store-hold "$RUN" 2
+	eventually grep -qx held "$T/hold.out"
+	kill -TERM "$PID"
+	wait "$PID"
+	sleep 0.3
+	[ ! -s "$T/serve.err" ]
+}
+
+@test "stat names each stage, what it does, and one that is stopped" {
+	demo "$RUN"
+	spawn hold store-hold "$RUN" 9
+	eventually grep -qx held "$T/hold.out"
+	mt-store stat "$RUN" | grep -q "^mt-stream 1 *pid $PID *waits for weights of unit 7; micros 0, "
+	kill -STOP "$PID"
+	eventually stat_has "$RUN" '"stopped":true'
+	mt-store stat "$RUN" | grep -q "^mt-stream 1 .*stopped"
+	mt-store stat "$RUN" | grep -q "^rings: batch.1 0 grad.1 0 save 0"
+}
+
+@test "stat --json is one object on one line" {
+	need_cmd python3
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	[ "$(wc -l <"$T/stat.json")" = 1 ]
+	python3 - "$T/stat.json" "$RUN" <<-'END'
+		import json, sys
+		stat = json.load(open(sys.argv[1]))
+		assert stat["run"] == sys.argv[2] and stat["state"] == "filled" and stat["dtype"] == "bf16", stat
+		assert stat["params"] == 4877568 and stat["bytes"] > stat["state_bytes"] > 16 * stat["params"], stat
+		assert stat["step"] == 0 and stat["txn"]["phase"] == "logged" and stat["stages"] == [], stat
+	END
+}
+
+@test "ls lists one's runs with bytes, step and live stages, in JSON one object a line" {
+	demo "$RUN"
+	demo "${RUN}b"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	spawn serve mt-store serve "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	mt-store ls >"$T/ls"
+	grep -Eq "^$RUN +[0-9]+ +0  filled: mt-store$" "$T/ls"
+	grep -Eq "^${RUN}b +[0-9]+ +-  empty$" "$T/ls"
+	[ "$(mt-store ls "$RUN" | wc -l)" = 2 ]
+	[ "$(mt-store ls "$RUN" --json)" = "{\"run\":\"$RUN\",\"bytes\":$(du -B1 -c /dev/shm/mt."$(id -u)"."$RUN".* |
+		tail -1 | cut -f1),\"step\":0,\"state\":\"filled\",\"stages\":[\"mt-store\"]}" ]
+}
+
+@test "a closed stdout is 74" {
+	demo "$RUN"
+	code=0
+	mt-store stat "$RUN" >/dev/full 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+}
+
+@test "--help and --version answer on stdout" {
+	mt-store --help | grep -q "^usage: mt-store create RUN --config"
+	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
+}

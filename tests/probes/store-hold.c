@@ -1,0 +1,27 @@
+/* store-hold RUN SLOT [gather]: claim a slot as a stage would, say "held", and hold it until a signal. With "gather", open
+ * transaction 1 as mt-step would, so that this stage's death has something to abort. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+int main(int argc, char **argv)
+{
+	struct mt_run *run;
+	if (argc < 3) mt_die(MT_EX_USAGE, "usage: store-hold RUN SLOT [gather]");
+	mt_signals(false);
+	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS));
+	mt_must(mt_stage_claim(run, atoi(argv[2]), NULL));
+	mt_stage_doing(run, MT_D_WAIT_WEIGHTS, 7);
+	if (argc > 3) {
+		mt_txn(run, 1)->step = 1;
+		mt_txn(run, 1)->kind = MT_TRAIN;
+		mt_txn(run, 1)->micros = 1;
+		MT_ASSERT(mt_txn_cas(run, 1, mt_txn_word(run, 1), mt_word(1, mt_try_next(run), MT_GATHER)));
+	}
+	puts("held");
+	fflush(stdout);
+	while (!mt_stopping) mt_wait(run, mt_event(run), 100);
+	mt_run_close(run);
+	return 0;
+}
