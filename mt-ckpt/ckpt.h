@@ -24,6 +24,9 @@ int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off);
 /* The whole of a small file, with a NUL behind it, to be freed. 65 above `limit`. */
 int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size_t *n);
 int file_read_json(int dirfd, const char *name, json_t **);     /* duplicate keys are 65; the root is an object */
+/* Indented by `indent` (0: on one line), and with no more digits than it takes to read the same numbers again. To be
+ * freed; NULL without memory. */
+char *json_text(const json_t *, size_t indent);
 bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
 bool file_exists(int dirfd, const char *name);
 int dir_open(const char *path, int *fd);        /* 66, 65 not a directory */
@@ -206,6 +209,6 @@ int ckpt_load(const char *run, const char *dir, bool weights);                  
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                        /* save.c */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard);       /* save.c */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, uint64_t shard);        /* serve.c */
-int ckpt_verify(const char *dir);                                                       /* main.c */
+int ckpt_verify(const char *dir);                                                       /* verify.c */
 
 #endif

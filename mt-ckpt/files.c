@@ -115,6 +115,22 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 	return 0;
 }
 
+char *json_text(const json_t *root, size_t indent)
+{
+	size_t style = indent ? JSON_INDENT(indent) : JSON_COMPACT;
+
+	for (size_t digits = 15; digits < 17; digits++) {
+		char *text = json_dumps(root, style | JSON_REAL_PRECISION(digits));
+		json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+		bool same = again && json_equal(again, (json_t *)root);
+		json_decref(again);
+		if (same)
+			return text;
+		free(text);
+	}
+	return json_dumps(root, style | JSON_REAL_PRECISION(17));
+}
+
 bool file_name_plain(const char *name)
 {
 	return name[0] && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..") && strlen(name) < 256;

@@ -59,19 +59,6 @@ static void check_options(const struct command *c)
 		mt_die(MT_EX_USAGE, "serve needs --dir DIR");
 }
 
-int ckpt_verify(const char *path)
-{
-	struct source s;
-	int rc;
-
-	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
-		rc = source_models(&s);
-	if (rc == 0)
-		model_name_extras(&s.model[ARRAY_W]);
-	source_close(&s);
-	return rc;
-}
-
 static int run_command(const struct command *c, const char *run, const char *path)
 {
 	enum mt_dtype d = !dtype ? MT_NONE : !strcmp(dtype, "bf16") ? MT_BF16 : MT_FP32;

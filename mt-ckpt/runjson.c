@@ -31,7 +31,7 @@ static json_t *hex_id(const uint8_t id[16])
 /* Of everything in it but the checksum itself, independent of white space and order. */
 static uint64_t own_checksum(json_t *root)
 {
-	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS);
+	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
 	uint64_t sum = text ? XXH3_64bits(text, strlen(text)) : 0;
 
 	free(text);
@@ -87,7 +87,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	if (!root)
 		return mt_fail(MT_EX_DATA, "%s: the run's record is not text that JSON can hold", NAME);
 	json_object_set_new(root, "checksum", hex(own_checksum(root)));
-	char *text = json_dumps(root, JSON_INDENT(1));
+	char *text = json_text(root, 1);
 	json_decref(root);
 	int rc = text ? out_text(dir, NAME, text, strlen(text)) : mt_fail(MT_EX_NOMEM, "no memory for " NAME);
 	free(text);
