@@ -1,0 +1,557 @@
+#!/usr/bin/env bats
+# config.json of Hugging Face -> geometry: families, dialects, defaults, and what is refused.
+
+load helpers
+
+# A small config.json in $T: config FAMILY MEMBER... A member '"key": value' replaces one of the base, '-key' drops it.
+config() {
+	local family=$1 member key
+	shift
+	printf '%s\n' "\"model_type\": \"$family\"" '"vocab_size": 64' '"hidden_size": 32' '"intermediate_size": 48' \
+		'"num_hidden_layers": 3' '"num_attention_heads": 4' '"num_key_value_heads": 2' >"$T/members"
+	for member; do
+		key=${member#-}
+		[ "$key" != "$member" ] || key=$(printf '%s' "$member" | cut -d '"' -f 2)
+		sed -i "/^\"$key\":/d" "$T/members"
+		[ "$member" = "-$key" ] || printf '%s\n' "$member" >>"$T/members"
+	done
+	{ echo '{'; paste -sd , "$T/members"; echo '}'; } >"$T/config.json"
+}
+
+# geometry LINE...: the config.json in $T is read, and gives each of these lines
+geometry() {
+	local line
+	store-layout "$T/config.json" >"$T/layout"
+	for line; do
+		grep -qxF -- "$line" "$T/layout" || { echo "not there: $line" >&2; head -20 "$T/layout" >&2; return 1; }
+	done
+}
+
+# refused CODE TEXT: mt-store says so in one line with TEXT, and leaves nothing
+refused() {
+	fails_with "$1" mt-store create "$RUN" --config "$T/config.json"
+	grep -qF -- "mt-store: config.json: $2" "$T/fails.err" || { cat "$T/fails.err" >&2; return 1; }
+	gone "$RUN"
+}
+
+# inv_freq I VALUE...: of the last geometry, within 1e-6 (pow differs by an ulp between C libraries)
+inv_freq() {
+	while [ $# -gt 0 ]; do
+		awk -v i="$1" -v want="$2" '$1 == "inv_freq" && $2 == i { found = ($4 - want) ^ 2 <= (1e-6 * want) ^ 2 }
+			END { exit !found }' "$T/layout" || { grep "^inv_freq $1 " "$T/layout" >&2; return 1; }
+		shift 2
+	done
+}
+
+# ---------------------------------------------------------------------------------------------------- families
+
+@test "llama: heads of their own for keys where the key is missing or null, no biases, untied" {
+	config llama -num_key_value_heads
+	geometry "family llama" "kv_heads 4" "head_dim 8" "tied 0" "qkv_bias 0" "o_bias 0" "mlp_bias 0" "qk_norm 0" \
+		"window 0" "norm_eps 1e-06" "init_range 0.02" "pad_token -1" "max_position 2048"
+	config llama '"num_key_value_heads": null'
+	geometry "kv_heads 4"
+}
+
+@test "llama: attention_bias is on q, k, v and o, mlp_bias on gate, up and down" {
+	config llama '"attention_bias": true' '"mlp_bias": true'
+	geometry "qkv_bias 1" "o_bias 1" "mlp_bias 1"
+	for name in self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj; do
+		grep -q "^tensor model.layers.2.$name.bias " "$T/layout"
+	done
+}
+
+@test "qwen2: biases on q, k and v always, none on o, whatever attention_bias says" {
+	config qwen2 '"attention_bias": false'
+	geometry "family qwen2" "qkv_bias 1" "o_bias 0" "max_position 32768"
+	! grep -q "o_proj.bias" "$T/layout" || false
+}
+
+@test "qwen2: 32 heads for keys where the key is missing" {
+	config qwen2 -num_key_value_heads '"num_attention_heads": 64' '"hidden_size": 128'
+	geometry "kv_heads 32"
+}
+
+@test "qwen3: head_dim 128 where the key is missing, norms on q and k, attention_bias on all four" {
+	config qwen3
+	geometry "family qwen3" "head_dim 128" "qk_norm 1" "qkv_bias 0" "o_bias 0"
+	grep -q "^tensor model.layers.0.self_attn.k_norm.weight .* shape 128 1 " "$T/layout"
+	config qwen3 '"attention_bias": true'
+	geometry "qkv_bias 1" "o_bias 1"
+}
+
+@test "mistral: 8 heads for keys and a window of 4096 where the keys are missing" {
+	config mistral -num_key_value_heads '"num_attention_heads": 16'
+	geometry "family mistral" "kv_heads 8" "window 4096" "window_from 0" "window_layers www" "max_position 131072"
+}
+
+@test "mistral: a window of null is none" {
+	config mistral '"sliding_window": null'
+	geometry "window 0" "window_layers ..."
+}
+
+@test "Qwen's window holds only with use_sliding_window, from layer max_window_layers on" {
+	config qwen2 '"sliding_window": 16' '"max_window_layers": 1'
+	geometry "window 0" "window_layers ..."
+	config qwen2 '"sliding_window": 16' '"max_window_layers": 1' '"use_sliding_window": true'
+	geometry "window 16" "window_from 1" "window_layers .ww"
+	config qwen3 '"use_sliding_window": true' '"max_window_layers": 2'
+	geometry "window 4096" "window_from 2" "window_layers ..w"
+	config qwen3 '"use_sliding_window": true'
+	geometry "window 0" "window_layers ..."
+	config qwen3 '"use_sliding_window": true' '"sliding_window": null' '"max_window_layers": 0'
+	geometry "window 0"
+}
+
+@test "sizes that are missing are those of the family's class" {
+	echo '{"model_type": "llama"}' >"$T/config.json"
+	geometry "layers 32" "hidden 4096" "heads 32" "kv_heads 32" "head_dim 128" "ffn 11008" "vocab 32000"
+	echo '{"model_type": "mistral"}' >"$T/config.json"
+	geometry "ffn 14336" "vocab 32000" "kv_heads 8"
+	echo '{"model_type": "qwen2"}' >"$T/config.json"
+	geometry "ffn 22016" "vocab 151936" "kv_heads 32" "head_dim 128"
+}
+
+@test "head_dim of null is hidden_size / num_attention_heads, and any even one is taken" {
+	config qwen3 '"head_dim": null'
+	geometry "head_dim 8"
+	config mistral '"head_dim": 10' '"hidden_size": 30'
+	geometry "head_dim 10"
+	grep -q "^tensor model.layers.0.self_attn.q_proj.weight .* shape 40 30 " "$T/layout"
+	grep -q "^tensor model.layers.0.self_attn.o_proj.weight .* shape 30 40 " "$T/layout"
+}
+
+@test "a negative pad_token_id counts from the vocabulary's end, as nn.Embedding has it" {
+	config llama '"pad_token_id": -1'
+	geometry "pad_token 63"
+	config llama '"pad_token_id": 0'
+	geometry "pad_token 0"
+	config llama '"pad_token_id": null'
+	geometry "pad_token -1"
+}
+
+@test "tied embeddings have no lm_head, and a second gradient for unit 0" {
+	config llama '"tie_word_embeddings": true'
+	geometry "tied 1"
+	! grep -q "^tensor lm_head" "$T/layout" || false
+	grep -Eq "^unit 0 .* g [1-9][0-9]* [1-9][0-9]*$" "$T/layout"
+	grep -Eq "^unit 1 .* g [1-9][0-9]* 0$" "$T/layout"
+}
+
+@test "known models have the parameters that they are known for" {
+	while read -r name params; do
+		store-layout "$CONFIGS/$name.json" | grep -qx "params $params"
+	done <<-END
+		qwen2.5-7b 7615616512
+		llama-3.1-8b 8030261248
+		mistral-7b-v0.1 7241732096
+		qwen3-8b 8190735360
+		llama-120b 119822659584
+		bench-97m 96763520
+		demo 4877568
+	END
+}
+
+# ---------------------------------------------------------------------------------------------------- layout
+
+@test "a block's tensors stand in the order of use, q, k, v and gate, up without gaps, other slabs at multiples of 64" {
+	config qwen3 '"hidden_size": 30' '"head_dim": 6' '"intermediate_size": 50' '"attention_bias": true'
+	store-layout "$T/config.json" | awk '$1 == "tensor" && $4 == 2 { sub("model.layers.1.", "", $2); print $2, $11, $13 }' >"$T/got"
+	cat >"$T/want" <<-END
+		input_layernorm.weight 0 30
+		self_attn.q_proj.weight 64 720
+		self_attn.k_proj.weight 784 360
+		self_attn.v_proj.weight 1144 360
+		self_attn.q_proj.bias 1536 24
+		self_attn.k_proj.bias 1560 12
+		self_attn.v_proj.bias 1572 12
+		self_attn.q_norm.weight 1600 6
+		self_attn.k_norm.weight 1664 6
+		self_attn.o_proj.weight 1728 720
+		self_attn.o_proj.bias 2496 30
+		post_attention_layernorm.weight 2560 30
+		mlp.gate_proj.weight 2624 1500
+		mlp.up_proj.weight 4124 1500
+		mlp.down_proj.weight 5632 1500
+	END
+	diff "$T/want" "$T/got"
+	store-layout "$T/config.json" | grep -q "^unit 2 elems 7168 params 6810 tensors 16+15 "
+}
+
+@test "a unit's arrays follow one another without overlap: w, lo, m, v, g; fp32 has no lo, none has no g" {
+	config llama '"tie_word_embeddings": true'
+	for row in "bf16 fp32 2 2 4" "bf16 bf16 2 2 2" "bf16 none 2 2 0" "fp32 fp32 4 0 4"; do
+		# shellcheck disable=SC2086
+		set -- $row
+		store-layout "$T/config.json" "$1" "$2" | awk -v w="$3" -v lo="$4" -v g="$5" '
+			function take(off, size) {
+				if (!size) { bad += off != 0; return }
+				bad += off < end || off % 4096; end = off + size * elems
+			}
+			BEGIN { end = 128 }
+			$1 == "store_bytes" { bytes = $2 }
+			$1 == "unit" { elems = $4; take($10, w); take($12, lo); take($14, 4); take($16, 4); take($18, g)
+				take($19, $2 == 0 ? g : 0) }
+			END { exit bad || end > bytes }'
+	done
+}
+
+@test "arrays of 2 MiB and more start on a huge page" {
+	store-layout "$CONFIGS/llama-3.1-8b.json" | awk '$1 == "unit" { n++; for (i = 10; i <= 18; i += 2) bad += $i % 2097152 }
+		END { exit !(n == 34 && !bad) }'
+}
+
+@test "two-dimensional tensors decay, others do not" {
+	config qwen2
+	store-layout "$T/config.json" | awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
+}
+
+# ---------------------------------------------------------------------------------------------------- rope
+
+@test "plain rope: 10000 where rope_theta is missing, the same in both dialects" {
+	config llama '"head_dim": 16'
+	geometry "rope_scaling 1"
+	inv_freq 0 1 1 0.316227764 7 0.000316227786
+	config llama '"rope_theta": 500000.0'
+	geometry
+	cp "$T/layout" "$T/v4"
+	config llama '"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}'
+	geometry
+	cmp "$T/layout" "$T/v4"
+	! grep -q "^inv_freq 1 .* 0.31622" "$T/layout" || false
+}
+
+@test "linear rope, named by rope_type or by the older type" {
+	for kind in rope_type type; do
+		config llama '"head_dim": 16' "\"rope_scaling\": {\"$kind\": \"linear\", \"factor\": 4.0}"
+		geometry "rope_scaling 1"
+		inv_freq 0 0.25 1 0.079056941 7 7.90569466e-05
+	done
+}
+
+@test "Llama 3's rope gives transformers' table in both dialects" {
+	store-layout "$CONFIGS/llama-3.1-8b.json" >"$T/layout"
+	inv_freq 0 1 28 0.00321144611 31 0.00085675146 34 0.000178507791 40 3.42810235e-05 63 3.06892588e-07
+	cp "$T/layout" "$T/v4"
+	sed -e '/"rope_theta"/d' -e '/"torch_dtype"/d' -e 's/"rope_scaling": {/"rope_parameters": {"rope_theta": 500000.0,/' \
+		"$CONFIGS/llama-3.1-8b.json" >"$T/config.json"
+	geometry
+	cmp "$T/layout" "$T/v4"
+}
+
+@test "yarn's table and attention factor are transformers'" {
+	config llama '"head_dim": 128' '"rope_theta": 1000000.0' '"max_position_embeddings": 131072' \
+		'"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
+	geometry "rope_scaling 1.13862944"
+	inv_freq 0 1 20 0.0133352149 30 0.00106436096 40 4.44569851e-05 63 3.10234441e-07
+	config llama '"head_dim": 64' '"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.7}'
+	geometry
+	grep -q "^rope_scaling 1.08795" "$T/layout"
+	inv_freq 0 1 8 0.100000001 12 0.0316227786 16 0.00566666666 31 3.33380353e-06
+	config llama '"head_dim": 16' '"rope_parameters": {"rope_type": "yarn", "factor": 16.0, "truncate": false, "original_max_position_embeddings": 64, "attention_factor": 1.25}'
+	geometry "rope_scaling 1.25"
+	inv_freq 0 1 4 0.000624999986 7 1.97642366e-05
+}
+
+@test "dynamic rope is plain rope up to max_position_embeddings" {
+	config llama
+	geometry
+	cp "$T/layout" "$T/plain"
+	config llama '"rope_scaling": {"type": "dynamic", "factor": 4.0}'
+	geometry
+	cmp "$T/layout" "$T/plain"
+}
+
+# ---------------------------------------------------------------------------------------------------- dialects
+
+@test "a file that says the same in both dialects is read" {
+	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' '"torch_dtype": "bfloat16"' \
+		'"rope_parameters": {"rope_type": "linear", "rope_theta": 1000000, "factor": 2.0}' '"dtype": "bfloat16"' \
+		'"use_sliding_window": true' '"sliding_window": 8' '"max_window_layers": 2' \
+		'"layer_types": ["full_attention", "full_attention", "sliding_attention"]'
+	geometry "window 8" "window_layers ..w"
+}
+
+@test "layer_types alone say which layers have the window" {
+	config qwen3 '"use_sliding_window": true' '"sliding_window": 8' \
+		'"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]'
+	geometry "window 8" "window_from 0" "window_layers w.w"
+}
+
+@test "dialects that disagree are refused with 78, by name" {
+	config llama '"rope_theta": 10000.0' '"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}'
+	refused 78 "rope_theta"
+	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
+	refused 78 "rope_scaling and rope_parameters disagree"
+	config llama '"rope_scaling": null' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
+	refused 78 "rope_scaling and rope_parameters disagree"
+	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' '"rope_parameters": {"rope_type": "default"}'
+	refused 78 "rope_scaling and rope_parameters disagree"
+	config llama '"rope_scaling": {"rope_type": "linear", "type": "dynamic", "factor": 2.0}'
+	refused 78 "rope_scaling: rope_type 'linear' and type 'dynamic' disagree"
+	config llama '"torch_dtype": "bfloat16"' '"dtype": "float32"'
+	refused 78 "torch_dtype 'bfloat16' and dtype 'float32' disagree"
+	config qwen2 '"use_sliding_window": true' '"max_window_layers": 1' \
+		'"layer_types": ["full_attention", "full_attention", "sliding_attention"]'
+	refused 78 "layer_types of layer 1 disagrees"
+	config qwen2 '"layer_types": ["full_attention", "full_attention", "sliding_attention"]'
+	refused 78 "layer_types: layer 2 is sliding_attention, but no window is in force"
+	config mistral '"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]'
+	refused 78 "layer_types of layer 0 disagrees"
+	config llama '"original_max_position_embeddings": 64' '"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}'
+	refused 78 "original_max_position_embeddings"
+}
+
+# ---------------------------------------------------------------------------------------------------- 78
+
+@test "other families and other architectures are 78" {
+	config gpt2
+	refused 78 "model_type 'gpt2' is not supported"
+	config llama -model_type
+	refused 78 "model_type is missing"
+	config llama '"architectures": ["LlamaForSequenceClassification"]'
+	refused 78 "architectures 'LlamaForSequenceClassification' is not supported, only LlamaForCausalLM"
+	config llama '"architectures": ["MistralForCausalLM"]'
+	refused 78 "architectures 'MistralForCausalLM'"
+}
+
+@test "what changes the computation and is not there is 78, by name" {
+	config llama '"quantization_config": {"quant_method": "gptq"}'
+	refused 78 "quantization_config is not supported"
+	config llama '"hidden_act": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
+	config llama '"partial_rotary_factor": 0.5'
+	refused 78 "partial_rotary_factor 0.5 is not supported"
+	config llama '"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}'
+	refused 78 "partial_rotary_factor 0.5 is not supported"
+	config llama '"attention_dropout": 0.1'
+	refused 78 "attention_dropout 0.1 is not supported"
+	for kind in longrope su mrope proportional; do
+		config llama "\"rope_scaling\": {\"type\": \"$kind\", \"factor\": 2.0}"
+		refused 78 "rope_type '$kind' is not supported"
+	done
+	config qwen3 '"rope_parameters": {"full_attention": {"rope_type": "default"}}'
+	refused 78 "rope_parameters by layer type is not supported"
+	config qwen3 '"use_sliding_window": true' '"layer_types": ["linear_attention", "full_attention", "full_attention"]'
+	refused 78 "layer_types 'linear_attention' is not supported"
+}
+
+@test "keys that a rope_type needs are 78 when missing or absurd" {
+	config llama '"rope_scaling": {"type": "linear"}'
+	refused 78 "factor of rope_type 'linear' is missing"
+	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}'
+	refused 78 "high_freq_factor of rope_type 'llama3' is missing"
+	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}'
+	refused 78 "high_freq_factor 4 is not above low_freq_factor 4"
+	config llama '"rope_scaling": {"type": "linear", "factor": 0}'
+	refused 78 "factor 0 is out of range"
+	config llama '"rope_theta": -1'
+	refused 78 "rope_theta -1 is out of range"
+	config llama '"rope_theta": 1e300'
+	refused 78 "rope_theta 1e+300 is out of range"
+}
+
+@test "sizes that do not divide are 78" {
+	config llama '"num_attention_heads": 5' -num_key_value_heads
+	refused 78 "hidden_size 32 is not a multiple of num_attention_heads 5"
+	config llama '"num_key_value_heads": 3'
+	refused 78 "num_attention_heads 4 is not a multiple of num_key_value_heads 3"
+	config mistral '"head_dim": 7'
+	refused 78 "head_dim 7 is not an even number"
+	config llama '"hidden_size": 12'
+	refused 78 "head_dim 3 is not an even number"
+	config llama '"hidden_size": 2' '"num_key_value_heads": 1'
+	refused 78 "hidden_size 2 is not a multiple"
+	config qwen2 -num_key_value_heads
+	refused 78 "num_attention_heads 4 is not a multiple of num_key_value_heads 32"
+	config qwen2 '"layer_types": ["full_attention"]'
+	refused 78 "layer_types has 1 entries for 3 layers"
+}
+
+@test "absurd sizes are 78, by name" {
+	for pair in vocab_size:0 vocab_size:-1 vocab_size:1000000000000 hidden_size:0 hidden_size:9223372036854775807 \
+		num_hidden_layers:0 num_hidden_layers:100000 num_attention_heads:0 num_key_value_heads:0 intermediate_size:0 \
+		intermediate_size:99999999999 head_dim:0 head_dim:1024 max_position_embeddings:0; do
+		config llama "\"${pair%:*}\": ${pair#*:}"
+		refused 78 "${pair%:*} ${pair#*:} is not between"
+	done
+	config llama '"pad_token_id": 64'
+	refused 78 "pad_token_id 64 is not in a vocabulary of 64"
+	config llama '"rms_norm_eps": -1e-6'
+	refused 78 "rms_norm_eps -1e-06 is out of range"
+	config llama '"initializer_range": 1e9'
+	refused 78 "initializer_range 1e+09 is out of range"
+	config mistral '"sliding_window": 0'
+	refused 78 "sliding_window 0 is not between"
+}
+
+@test "a unit that no journal can address is 78, and no product overflows on the way" {
+	config llama '"vocab_size": 16777216' '"hidden_size": 1048576' '"head_dim": 64'
+	fails_with 78 mt-store create "$RUN" --config "$T/config.json"
+	grep -q "tensor 'model.embed_tokens.weight' of 16777216 x 1048576 is out of range" "$T/fails.err"
+	gone "$RUN"
+}
+
+# ---------------------------------------------------------------------------------------------------- 65, 66
+
+@test "what is not JSON is 65" {
+	for text in '' '{' '[]' '"llama"' '{"model_type": "llama",}' '{"model_type": llama}' '{"model_type": "llama"} {}' \
+		'{"rope_theta": NaN}' '{"hidden_size": 99999999999999999999}' '{"model_type": "llama\u0000"}'; do
+		printf '%s' "$text" >"$T/config.json"
+		refused 65 ""
+	done
+	printf '{"model_type": "llama\0"}' >"$T/config.json"
+	refused 65 ""
+	printf '{"model_type": "\377"}' >"$T/config.json"
+	refused 65 ""
+}
+
+@test "a key that stands twice is 65" {
+	echo '{"model_type": "llama", "hidden_size": 32, "hidden_size": 64}' >"$T/config.json"
+	refused 65 "line 1: not JSON: duplicate object key"
+}
+
+@test "values of another JSON type are 65, by name" {
+	while read -r member; do
+		config llama "$member"
+		key=$(printf '%s' "$member" | cut -d '"' -f 2)
+		refused 65 "$key is not "
+	done <<-'END'
+		"model_type": 7
+		"architectures": "LlamaForCausalLM"
+		"hidden_size": "32"
+		"hidden_size": 32.0
+		"hidden_size": null
+		"num_hidden_layers": [3]
+		"tie_word_embeddings": 0
+		"attention_bias": "true"
+		"rms_norm_eps": "1e-6"
+		"rope_theta": "10000"
+		"rope_scaling": "linear"
+		"rope_parameters": []
+		"pad_token_id": 0.5
+		"hidden_act": {}
+		"layer_types": "full_attention"
+		"torch_dtype": 16
+	END
+}
+
+@test "a deep or a long config.json is 65 and not a crash" {
+	awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >"$T/config.json"
+	refused 65 ""
+	truncate -s 17M "$T/config.json"
+	refused 65 "larger than 16 MiB"
+}
+
+@test "a config.json that is not there is 66" {
+	fails_with 66 mt-store create "$RUN" --config "$T/nothing.json"
+	fails_with 66 mt-store create "$RUN" --config "$T"
+	fails_with 66 mt-store create "$RUN" --config "$T/nothing/config.json"
+	gone "$RUN"
+}
+
+@test "a FIFO or a device in config.json's place is 65, at once" {
+	mkfifo "$T/config.json"
+	refused 65 "not a regular file"
+	rm "$T/config.json"
+	ln -s /dev/zero "$T/config.json"
+	refused 65 "not a regular file"
+}
+
+@test "a message is one line whatever the file says" {
+	config llama '"hidden_act": "ge\nlu\u001b[31m"'
+	refused 78 "hidden_act 'ge?lu?[31m' is not supported"
+}
+
+@test "every prefix of a config.json, and every byte of it changed, is read or refused, never more" {
+	config qwen3 '"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}' \
+		'"use_sliding_window": true' '"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
+	size=$(stat -c %s "$T/config.json")
+	for i in $(seq 0 3 "$size"); do
+		head -c "$i" "$T/config.json" >"$T/short.json"
+		{ head -c "$i" "$T/config.json"; printf '"'; tail -c +"$((i + 2))" "$T/config.json"; } >"$T/changed.json"
+		for file in short changed; do
+			code=0
+			store-layout "$T/$file.json" >/dev/null 2>&1 || code=$?
+			[ "$code" = 0 ] || [ "$code" = 65 ] || [ "$code" = 78 ]
+		done
+	done
+}
+
+# ---------------------------------------------------------------------------------------------------- transformers
+
+@test "geometry, tensors and rope tables are those of transformers' own classes" {
+	need_python transformers
+	python3 - "$T" <<'END'
+import json, os, random, struct, subprocess, sys, warnings
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+warnings.simplefilter("ignore")
+import torch, transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+random.seed(1)
+where = sys.argv[1]
+
+def ropes():
+    return random.choice([
+        None, {"rope_type": "linear", "factor": random.choice([2.0, 2.5])}, {"rope_type": "dynamic", "factor": 4.0},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": random.choice([32, 8192])},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": random.choice([64, 8192])},
+        {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 1.0,
+         "mscale_all_dim": 0.7, "beta_fast": 16, "beta_slow": 2}])
+
+for trial in range(60):
+    family = random.choice(["llama", "qwen2", "qwen3", "mistral"])
+    kv = random.choice([1, 2, 4])
+    heads = kv * random.choice([1, 2, 3])
+    config = {"model_type": family, "vocab_size": random.randint(20, 90), "hidden_size": 4 * heads * random.choice([1, 2, 3]),
+              "intermediate_size": random.randint(1, 80), "num_hidden_layers": random.randint(1, 5),
+              "num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 65536}
+    for key, values in {"head_dim": [8, 10, 64], "tie_word_embeddings": [True, False], "attention_bias": [True, False],
+                        "mlp_bias": [True, False], "rms_norm_eps": [1e-5, 1e-6], "sliding_window": [5, 4096],
+                        "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3], "pad_token_id": [0, 7]}.items():
+        if random.random() < 0.6:
+            config[key] = random.choice(values)
+    rope, theta = ropes(), random.choice([10000.0, 1000000.0, 500000.0])
+    if int(transformers.__version__.split(".")[0]) >= 5 and random.random() < 0.5:
+        config["rope_parameters"] = dict(rope or {"rope_type": "default"}, rope_theta=theta)
+    else:
+        config["rope_theta"], config["rope_scaling"] = theta, rope
+    path = os.path.join(where, "config.json")
+    with open(path, "w") as f:
+        json.dump(config, f)
+    saved = os.path.join(where, "saved")
+    AutoConfig.from_pretrained(where).save_pretrained(saved)    # as this transformers writes it
+    lines = subprocess.run(["store-layout", path], capture_output=True, text=True, check=True).stdout.splitlines()
+    again = subprocess.run(["store-layout", saved], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == again, (config, [x for x in zip(lines, again) if x[0] != x[1]][:3])
+
+    meant = AutoConfig.from_pretrained(where)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(meant)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    got = {}
+    for line in lines:
+        w = line.split()
+        if w[0] == "tensor":
+            rows, columns = int(w[7]), int(w[8])
+            got[w[1]] = (rows, columns) if w[-1] == "1" else (rows,)
+    assert got == shapes, (config, set(got.items()) ^ set(shapes.items()))
+    facts = dict(line.split(None, 1) for line in lines if len(line.split()) == 2)
+    types = getattr(meant, "layer_types", None)
+    window = meant.sliding_window if family != "llama" else None
+    if family == "mistral":
+        types = ["sliding_attention" if window else "full_attention"] * meant.num_hidden_layers
+    pattern = "".join("w" if window and types and t == "sliding_attention" else "." for t in types or ["."] * meant.num_hidden_layers)
+    assert facts["window_layers"] == pattern, (config, facts)
+    assert int(facts["window"]) == (window if "w" in pattern else 0), (config, facts)
+    assert int(facts["pad_token"]) == (-1 if meant.pad_token_id is None else meant.pad_token_id)
+
+    rotary = type(model.model.rotary_emb)(meant)
+    table = [int(line.split()[2], 16) for line in lines if line.startswith("inv_freq")]
+    want = [struct.unpack("I", struct.pack("f", x))[0] for x in rotary.inv_freq.tolist()]
+    assert len(table) == len(want) and max(abs(a - b) for a, b in zip(table, want)) <= 2, (config, table, want)
+    assert abs(float(facts["rope_scaling"]) - rotary.attention_scaling) <= 1e-7 * rotary.attention_scaling
+END
+}
