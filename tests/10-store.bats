@@ -328,6 +328,34 @@ takes() {
 	gone "$RUN"
 }
 
+# create as a user of uid 4321 on a machine that runs systemd: with_systemd SHELL-COMMANDS-BEFORE
+with_systemd() {
+	[ "$(id -u)" = 0 ] || skip "needs root, to become another user"
+	need_cmd setpriv
+	code=0
+	# the config comes on stdin: that user may not be allowed into our directories
+	unshare -m sh -c '
+		as_user() { setpriv --reuid 4321 --regid 4321 --clear-groups "$@"; }
+		as_user test -x "$1/mt-store" || exit 99
+		mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/systemd/logind.conf.d || exit 99
+		eval "$3"
+		as_user "$1/mt-store" create "$2" --config /dev/stdin --step-tokens 1K
+		code=$?
+		as_user "$1/mt-store" rm "$2"
+		exit $code' sh "$MT" "$RUN" "$1" <"$CONFIGS/demo.json" 2>"$T/err" || code=$?
+	[ "$code" != 99 ] || skip "needs leave to mount, and programs that others may run"
+	return "$code"
+}
+
+@test "create warns where logging out deletes the run, and not where RemoveIPC is off" {
+	grep -rqi "^ *RemoveIPC" /etc/systemd/logind.conf* 2>/dev/null && skip "this machine's own logind.conf decides"
+	with_systemd :
+	grep -q "warning: logging out will delete this run" "$T/err"
+	with_systemd 'printf "[Login]\nRemoveIPC = no\n" >/run/systemd/logind.conf.d/10-keep.conf'
+	grep -q "parameters" "$T/err"
+	[ "$(grep -c warning "$T/err")" = 0 ]
+}
+
 @test "rm refuses a run with a live stage with 75, and --force removes it" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"

@@ -513,6 +513,8 @@ for trial in range(60):
                         "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3], "pad_token_id": [0, 7]}.items():
         if random.random() < 0.6:
             config[key] = random.choice(values)
+    if family == "mistral":    # transformers 4 takes its head_dim for a number where it is missing
+        config.setdefault("head_dim", config["hidden_size"] // heads)
     rope, theta = ropes(), random.choice([10000.0, 1000000.0, 500000.0])
     if int(transformers.__version__.split(".")[0]) >= 5 and random.random() < 0.5:
         config["rope_parameters"] = dict(rope or {"rope_type": "default"}, rope_theta=theta)
