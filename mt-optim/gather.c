@@ -153,8 +153,9 @@ static enum taken take(struct optim *o, uint32_t ring, const struct mt_msg *m, c
 	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
 	if (!o->direct) return take_piece(o, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
-	if (!commit_skips(o, g)) commit_direct(o, g, word, ring);
-	return NEWER;               /* either way the word has changed; the piece stays where it is */
+	if (commit_skips(o, g)) return LATER;       /* gather_round commits the skip, and then it is stale */
+	commit_direct(o, g, word, ring);
+	return NEWER;               /* committed or aborted, the word has changed; the piece stays where it is */
 }
 
 bool gather_round(struct optim *o, uint32_t k)

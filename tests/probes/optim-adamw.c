@@ -1,0 +1,212 @@
+/* optim-adamw.c: the update's fast versions give the scalar specification's bits, and the specification is AdamW.
+ *
+ * Bits: random groups, among them denormals, zeros, infinities and huge values, through every kind of state and gradient.
+ * AdamW: the specification against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
+ * Sums: grad_add and grad_sumsq against their definition, bit for bit.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "../../mt-optim/adamw.h"
+#include "../../mt-optim/sum.h"
+
+enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
+
+struct state {                  /* every array with a guard group on either side */
+	_Alignas(64) uint8_t w[(GROUPS + 2) * MT_GROUP * 4];
+	_Alignas(64) int16_t lo[(GROUPS + 2) * MT_GROUP];
+	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP];
+	struct mt_lane lane;
+};
+static struct state before, want, got;
+static _Alignas(64) uint8_t g0[N * 4], g1[N * 4];
+
+static uint64_t seed = 1;
+static uint32_t rnd(void)       /* splitmix64 */
+{
+	uint64_t z = seed += 0x9e3779b97f4a7c15;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return (uint32_t)(z ^ z >> 31);
+}
+static float uniform(void) { return (float)rnd() / 2147483648.0f - 1; }
+
+/* wild: any exponent, denormals and both infinities (no NaN: which of two NaNs comes out is the CPU's choice) */
+static float number(bool wild)
+{
+	uint32_t r = rnd();
+	if (!wild) return uniform();
+	switch (r % 16) {
+	case 0: return 0;
+	case 1: return -0.0f;
+	case 2: return mt_float(rnd() & 0x807fffff);                    /* denormal */
+	case 3: return mt_float((rnd() & 0x80000000) | 0x00800000);      /* smallest normal */
+	case 4: return r & 256 ? INFINITY : -INFINITY;
+	case 5: return r & 256 ? 3.4e38f : -3.4e38f;
+	case 6: case 7: case 8: {
+		uint32_t bits = rnd();
+		return (bits & 0x7f800000) == 0x7f800000 ? 1 : mt_float(bits);
+	}
+	default: return uniform();
+	}
+}
+
+static void fill(struct state *s, bool bf16, bool wild)
+{
+	for (uint64_t i = 0; i < N + 2 * MT_GROUP; i++) {
+		uint32_t bits = mt_bits(number(wild));
+		if (bf16) {
+			((uint16_t *)s->w)[i] = mt_hi(bits);
+			s->lo[i] = mt_lo(bits);
+		} else ((uint32_t *)s->w)[i] = bits;
+		s->m[i] = number(wild);
+		s->v[i] = fabsf(number(wild));
+	}
+	memset(&s->lane, 0, sizeof s->lane);
+	atomic_store(&s->lane.index, (uint64_t)(rnd() & 1) << 27);
+}
+
+static void fill_g(uint8_t *g, bool bf16, bool wild)
+{
+	for (uint64_t i = 0; i < N; i++) {
+		uint32_t bits = mt_bits(number(wild));
+		if (bf16) ((uint16_t *)g)[i] = mt_hi(bits);
+		else ((uint32_t *)g)[i] = bits;
+	}
+}
+
+static struct tile tile_of(struct state *s, bool bf16, bool g_bf16, bool two)
+{
+	return (struct tile){
+		.w = s->w + MT_GROUP * (bf16 ? 2 : 4), .lo = bf16 ? s->lo + MT_GROUP : NULL, .m = s->m + MT_GROUP,
+		.v = s->v + MT_GROUP, .g = { g0, two ? g1 : NULL }, .g_bf16 = g_bf16,
+	};
+}
+
+static int same_bits(const char *isa, adamw_fn *fn)
+{
+	if (!fn) {
+		printf("%s: not on this CPU\n", isa);
+		return 0;
+	}
+	for (int round = 0; round < ROUNDS; round++)
+		for (int kind = 0; kind < 16; kind++) {
+			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8;
+			fill(&before, bf16, wild);
+			fill_g(g0, g_bf16, wild);
+			fill_g(g1, g_bf16, wild);
+			want = got = before;
+			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1, round & 1 ? 1 : 0.37);
+			struct tile t = tile_of(&want, bf16, g_bf16, two), s = tile_of(&got, bf16, g_bf16, two);
+			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
+			t.g_group = s.g_group = first ? first - 1 : 0;      /* a piece need not begin with the range */
+			float decay = round & 2 ? a.decay : 1;
+			adamw_scalar(&a, &t, &want.lane, lane_tag(9, 3), first, end, decay);
+			fn(&a, &s, &got.lane, lane_tag(9, 3), first, end, decay);
+			if (!memcmp(&want, &got, sizeof want)) continue;
+			fprintf(stderr, "%s differs from scalar: state %s, g %s, %d arrays, %s\n", isa, bf16 ? "bf16" : "fp32",
+			        g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
+			return 1;
+		}
+	printf("%s: same bits as scalar\n", isa);
+	return 0;
+}
+
+/* The whole formula in double beside it; the states start equal, so what differs is fp32 rounding of 100 steps: m and v
+ * carry a few ulps (2^-23 relative), p adds at most 1.5 ulp of p a step. */
+static int is_adamw(double beta1)
+{
+	enum { STEPS = 100 };
+	const double lr = 1e-3, beta2 = 0.999, eps = 1e-8, wd = 0.1, clip = 0.5;
+	fill(&got, true, false);
+	static double p[N], m[N], v[N];
+	struct tile t = tile_of(&got, true, false, true);
+	for (uint64_t i = 0; i < N; i++) {
+		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
+		m[i] = t.m[i] = 0;
+		v[i] = t.v[i] = 0;
+	}
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		struct adamw a = adamw_scalars(step, lr, beta1, beta2, eps, wd, clip);
+		fill_g(g0, false, false);
+		fill_g(g1, false, false);
+		adamw_scalar(&a, &t, &got.lane, lane_tag(step, 0), 0, GROUPS, a.decay);
+		double step_size = lr / (1 - pow(beta1, (double)step)), bias2 = sqrt(1 - pow(beta2, (double)step));
+		for (uint64_t i = 0; i < N; i++) {
+			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
+			p[i] *= 1 - lr * wd;
+			m[i] += (g - m[i]) * (1 - beta1);
+			v[i] = v[i] * beta2 + g * g * (1 - beta2);
+			p[i] -= step_size * m[i] / (sqrt(v[i]) / bias2 + eps);
+		}
+	}
+	double worst = 0;
+	for (uint64_t i = 0; i < N; i++) {
+		double d = fabs(mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i])) - p[i]);
+		if (d > worst) worst = d;
+	}
+	double bound = STEPS * 1.5 * 0x1p-24 * 1.2;     /* |p| stays below 1.2: 1 + 100 steps of lr at most */
+	printf("beta1 %g: worst difference from double after %d steps: %.3g of %.3g\n", beta1, STEPS, worst, bound);
+	return worst > bound;
+}
+
+/* A denormal m decays no further, so it must go; and a denormal weight counts as zero. */
+static int flushes(void)
+{
+	fill(&got, false, false);
+	struct tile t = tile_of(&got, false, false, false);
+	memset(g0, 0, sizeof g0);
+	for (uint64_t i = 0; i < N; i++) t.m[i] = mt_float(1 + (uint32_t)i), t.v[i] = mt_float(77);
+	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+	adamw_scalar(&a, &t, &got.lane, lane_tag(1, 0), 0, GROUPS, 1);
+	for (uint64_t i = 0; i < N; i++)
+		if (mt_bits(t.m[i]) || mt_bits(t.v[i])) {
+			fprintf(stderr, "a denormal stayed\n");
+			return 1;
+		}
+	return 0;
+}
+
+static float g_of(const uint8_t *g, bool bf16, uint64_t i)
+{
+	return bf16 ? bf16_float(((const uint16_t *)g)[i]) : ((const float *)g)[i];
+}
+
+static int sums(bool bf16)
+{
+	fill_g(g0, bf16, false);
+	fill_g(g1, bf16, false);
+	static uint8_t sum[N * 4];
+	memcpy(sum, g0, sizeof sum);
+	grad_add(sum, g1, N, bf16);
+	for (uint64_t i = 0; i < N; i++) {
+		float x = g_of(g0, bf16, i) + g_of(g1, bf16, i);
+		uint32_t bits = mt_bits(x);
+		if (bf16) bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;   /* nearest, ties to even */
+		if (mt_bits(g_of(sum, bf16, i)) != bits) return fprintf(stderr, "grad_add: element %d\n", (int)i), 1;
+	}
+	for (int two = 0; two < 2; two++) {
+		double acc[16] = { 0 };
+		for (uint64_t i = 0; i < N; i++) {
+			float x = g_of(g0, bf16, i) + (two ? g_of(g1, bf16, i) : 0);
+			acc[i % 16] += (double)x * x;
+		}
+		for (int half = 8; half; half /= 2)
+			for (int j = 0; j < half; j++) acc[j] += acc[j + half];
+		if (grad_sumsq(g0, two ? g1 : NULL, N, bf16) != acc[0]) return fprintf(stderr, "grad_sumsq: not its definition\n"), 1;
+	}
+	return 0;
+}
+
+int main(void)
+{
+	flush_denormals();
+	int rc = 0;
+	setenv("MT_ISA", "avx2", 1);
+	rc |= same_bits("avx2", adamw_choose());
+	setenv("MT_ISA", "avx512", 1);
+	rc |= same_bits("avx512", adamw_choose());
+	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
+	rc |= flushes() | sums(false) | sums(true);
+	return rc;
+}

@@ -1,0 +1,668 @@
+/* optim-fake.c: an mt-step and up to eight mt-streams in one, made of mt.h alone, that drive an mt-optim and compare all
+ * that it does with a plain computation: g, norm, outcome, versions, w, lo, m, v, bit for bit.
+ *
+ *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none tied=0|1 streams=1..8 micros=1..
+ *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS
+ *     optim-fake bad | save | stop | dead-stream | nan-gradient RUN
+ *
+ * Pieces are cut at random multiples of MT_BLOCK, leave in random order, over rings that are served in random order.
+ * With kill=S mt-optim is killed at random for S seconds and started again with other threads and another instruction
+ * set. The last line of stdout is a hash of the end state and of every norm: it depends on dtype, grad, tied, micros and
+ * steps, and must not depend on anything else.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../mt-optim/adamw.h"
+#include "cli.h"
+
+struct sender { struct mt_ring *ring; struct mt_msg *msgs; uint32_t n, room, at; };
+
+struct expected {               /* of one unit */
+	uint64_t elems;
+	uint8_t *w, *g[2], *real;   /* real: 1 where a tensor is, 0 in gaps */
+	int16_t *lo;
+	float *m, *v;
+};
+
+static struct {
+	const char *name;
+	enum mt_dtype dtype, grad;
+	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill;
+	struct mt_run *run;
+	struct mt_control *control;
+	struct sender sender[MT_STREAMS];
+	struct expected *unit;
+	pid_t optim;
+	uint32_t k, try_;           /* what the senders' lists are for */
+	uint64_t step, t, hash, plain;
+	uint32_t kills, kills_in_apply;
+	double next_kill, kill_until;
+	bool kill_in_apply;         /* the next kill waits for an apply */
+} f = { .dtype = MT_BF16, .grad = MT_FP32, .streams = 2, .micros = 3, .threads = 2, .steps = 12, .seed = 1, .hash = 14695981039346656037u };
+
+#define CHECK(x, ...) do { if (!(x)) { fprintf(stderr, "optim-fake: step %llu: ", (unsigned long long)f.step); \
+	fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); finish(1); } } while (0)
+
+static _Noreturn void finish(int rc)
+{
+	if (f.optim > 0) {
+		kill(f.optim, SIGKILL);
+		waitpid(f.optim, NULL, 0);
+	}
+	mt_run_remove(f.name, true);
+	exit(rc);
+}
+
+/* ------------------------------------------------------------------------------------------------ numbers */
+
+static uint64_t mix(uint64_t z)
+{
+	z += 0x9e3779b97f4a7c15;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return z ^ z >> 31;
+}
+static uint64_t rnd_state;
+static uint64_t rnd(void) { return rnd_state = mix(rnd_state); }
+
+static float gradient(uint64_t step, uint32_t micro, uint32_t unit, uint32_t end, uint64_t i)
+{
+	uint64_t h = mix(mix(step << 32 | micro << 16 | unit << 1 | end) + i);
+	return h % 64 == 0 ? 0 : ((float)(uint32_t)h / 4294967296.0f - 0.5f) * 0.01f;
+}
+
+enum what { NORMAL, INF_GRADIENT, NAN_LOSS, NO_TARGETS };
+static enum what what_of(uint64_t step)     /* of the run's steps, some are to be skipped */
+{
+	if (f.plain) return NORMAL;
+	if (step % 7 == 3) return NO_TARGETS;
+	if (step % 5 == 4) return NAN_LOSS;
+	return step % 5 == 2 && f.grad != MT_NONE ? INF_GRADIENT : NORMAL;
+}
+
+static uint32_t grad_bytes(void) { return f.grad == MT_BF16 ? 2 : 4; }
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint32_t ends(uint32_t u) { return f.grad != MT_NONE && mt_unit(f.run, u)->g[1] ? 2 : 1; }
+
+static void make_gradient(void *out, uint64_t step, uint32_t micro, uint32_t u, uint32_t end, uint64_t off, uint64_t n)
+{
+	bool inf = what_of(step) == INF_GRADIENT && micro == 0 && u == 1 && off == 0;
+	for (uint64_t i = 0; i < n; i++) {
+		float x = f.unit[u].real[off + i] ? gradient(step, micro, u, end, off + i) : 0;
+		if (inf && i == 5) x = INFINITY;
+		if (f.grad == MT_BF16) ((uint16_t *)out)[i] = mt_hi(mt_bits(x));
+		else ((float *)out)[i] = x;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ the plain computation */
+
+static void *zeros(size_t n)
+{
+	void *p = calloc(1, n);
+	if (!p) mt_die(71, "no memory");
+	return p;
+}
+
+static void expect_init(void)
+{
+	uint32_t n = f.control->n_units;
+	f.unit = zeros(n * sizeof *f.unit);
+	for (uint32_t u = 0; u < n; u++) {
+		const struct mt_unit *mu = mt_unit(f.run, u);
+		struct expected *e = &f.unit[u];
+		e->elems = mu->elems;
+		uint64_t room = e->elems + MT_GROUP;
+		e->w = zeros(room * 4), e->lo = zeros(room * 2), e->m = zeros(room * 4), e->v = zeros(room * 4);
+		e->g[0] = zeros(room * 4), e->g[1] = zeros(room * 4), e->real = zeros(room);
+		for (uint32_t i = 0; i < mu->tensors; i++) {
+			const struct mt_tensor *t = mt_tensor(f.run, mu->first_tensor + i);
+			memset(e->real + t->off, 1, t->n);
+		}
+		for (uint64_t i = 0; i < e->elems; i++) {
+			uint32_t bits = e->real[i] ? mt_bits(gradient(0, 0, u, 0, i) * 20) : 0;
+			if (f.dtype == MT_BF16) {
+				((uint16_t *)e->w)[i] = mt_hi(bits);
+				e->lo[i] = mt_lo(bits);
+			} else ((uint32_t *)e->w)[i] = bits;
+		}
+		memcpy(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4));
+		if (mu->lo) memcpy(mt_at(f.run, mu->lo), e->lo, e->elems * 2);
+	}
+}
+
+static float g_at(uint32_t u, uint32_t end, uint64_t i)
+{
+	return f.grad == MT_BF16 ? bf16_float(((uint16_t *)f.unit[u].g[end])[i]) : ((float *)f.unit[u].g[end])[i];
+}
+
+static void expect_gather(uint64_t step, uint32_t micros, double *norm)
+{
+	double sum = 0;
+	for (uint32_t u = 0; u < f.control->n_units; u++) {
+		struct expected *e = &f.unit[u];
+		for (uint32_t end = 0; end < ends(u); end++) {
+			make_gradient(e->g[end], step, 0, u, end, 0, e->elems);
+			uint8_t *more = zeros(e->elems * 4);
+			for (uint32_t micro = 1; micro < micros; micro++) {
+				make_gradient(more, step, micro, u, end, 0, e->elems);
+				for (uint64_t i = 0; i < e->elems; i++)
+					if (f.grad == MT_BF16) {
+						uint32_t bits = mt_bits(g_at(u, end, i) + bf16_float(((uint16_t *)more)[i]));
+						((uint16_t *)e->g[end])[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+					} else ((float *)e->g[end])[i] += ((float *)more)[i];
+			}
+			free(more);
+		}
+		for (uint64_t i = 0; i < e->elems; i++) {
+			float x = g_at(u, 0, i);
+			if (ends(u) == 2) x += g_at(u, 1, i);
+			sum += (double)x * x;
+		}
+	}
+	*norm = sqrt(sum);
+}
+
+static void expect_update(const struct mt_txn *t, double factor)
+{
+	static struct mt_lane lane;
+	struct adamw a = adamw_scalars(f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
+	for (uint32_t u = 0; u < f.control->n_units; u++) {
+		struct expected *e = &f.unit[u];
+		const struct mt_unit *mu = mt_unit(f.run, u);
+		struct tile tile = { .w = e->w, .lo = f.dtype == MT_BF16 ? e->lo : NULL, .m = e->m, .v = e->v,
+			.g = { e->g[0], ends(u) == 2 ? e->g[1] : NULL }, .g_bf16 = f.grad == MT_BF16 };
+		for (uint32_t i = 0; i < mu->tensors; i++) {
+			const struct mt_tensor *x = mt_tensor(f.run, mu->first_tensor + i);
+			uint64_t next = i + 1 < mu->tensors ? mt_tensor(f.run, mu->first_tensor + i + 1)->off : e->elems;
+			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay, "decay in a group");
+			/* a group that a slab's next tensor begins in belongs to the tensor before */
+			adamw_scalar(&a, &tile, &lane, 0, (x->off + MT_GROUP - 1) / MT_GROUP, (next + MT_GROUP - 1) / MT_GROUP,
+			             x->decay ? a.decay : 1);
+		}
+	}
+}
+
+static void fold(const void *p, size_t n)   /* FNV-1a by 8 bytes */
+{
+	for (size_t i = 0; i + 8 <= n; i += 8) {
+		uint64_t x;
+		memcpy(&x, (const uint8_t *)p + i, 8);
+		f.hash = (f.hash ^ x) * 1099511628211u;
+	}
+}
+
+static void compare_state(bool with_g)
+{
+	for (uint32_t u = 0; u < f.control->n_units; u++) {
+		const struct mt_unit *mu = mt_unit(f.run, u);
+		struct expected *e = &f.unit[u];
+		CHECK(mt_version(f.run, u) == f.step, "unit %u is at version %llu", u, (unsigned long long)mt_version(f.run, u));
+		CHECK(!memcmp(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4)), "unit %u: w differs", u);
+		if (mu->lo) CHECK(!memcmp(mt_at(f.run, mu->lo), e->lo, e->elems * 2), "unit %u: lo differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, e->elems * 4), "unit %u: m differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, e->elems * 4), "unit %u: v differs", u);
+		for (uint32_t end = 0; with_g && end < ends(u); end++)
+			CHECK(!memcmp(mt_at(f.run, mu->g[end]), e->g[end], e->elems * grad_bytes()), "unit %u: g differs", u);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ mt-optim */
+
+static void spawn(int errors)
+{
+	static const char *const isas[] = { "scalar", "avx2", "avx512", "" };
+	char threads[16];
+	uint64_t n = f.kill ? 1 + rnd() % 4 : f.threads;
+	const char *isa = f.kill ? isas[rnd() % 4] : "";
+	snprintf(threads, sizeof threads, "%d", (int)n);
+	f.optim = fork();
+	if (f.optim) return;
+	if (errors >= 0) dup2(errors, 2);
+	setenv("MT_ISA", isa, 1);
+	if (!adamw_choose()) unsetenv("MT_ISA");
+	execlp("mt-optim", "mt-optim", f.name, "--threads", threads, (char *)NULL);
+	_exit(127);
+}
+
+static void look_after_optim(void)
+{
+	int status;
+	if (waitpid(f.optim, &status, WNOHANG) == f.optim) {
+		f.optim = 0;
+		CHECK(false, "mt-optim ended by itself (status %x)", status);
+	}
+	if (!f.kill || mt_now() < f.next_kill || mt_now() > f.kill_until) return;
+	if (!mt_stage_alive(f.run, MT_OPTIM)) return;   /* it has not come up yet */
+	enum mt_phase p = mt_word_phase(mt_txn_word(f.run, f.k));
+	if (f.kill_in_apply && p != MT_APPLY) return;
+	if (f.kill_in_apply) usleep((useconds_t)(rnd() % 300));
+	p = mt_word_phase(mt_txn_word(f.run, f.k));
+	kill(f.optim, SIGKILL);
+	waitpid(f.optim, NULL, 0);
+	f.kills++;
+	f.kills_in_apply += p == MT_APPLY;
+	spawn(-1);
+	f.kill_in_apply = rnd() % 4;
+	f.next_kill = mt_now() + (f.kill_in_apply ? 0 : 0.0005 * (double)(rnd() % 100));
+}
+
+/* ------------------------------------------------------------------------------------------------ mt-step and mt-streams */
+
+static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
+{
+	struct mt_txn *t = mt_txn(f.run, k);
+	uint64_t old = atomic_load(&t->word);
+	t->step = step;
+	t->kind = kind;
+	t->micros = kind == MT_TRAIN && f.grad == MT_NONE ? 1 : (uint32_t)f.micros;
+	t->targets = kind == MT_TRAIN && what_of(step) == NO_TARGETS ? 0 : 100 * t->micros;
+	t->lr = 1e-3 / (double)step, t->beta1 = 0.9, t->beta2 = 0.999, t->eps = 1e-8, t->decay = 0.1;
+	t->clip = f.grad == MT_NONE ? 0 : step % 2 ? 1 : 100;
+	t->save = kind == MT_TRAIN && !f.plain && step % 3 == 0;
+	t->position = (struct mt_position){ .records = 10 * step, .seq = 7 };
+	CHECK(mt_txn_cas(f.run, k, old, mt_word(k, mt_try_next(f.run), MT_GATHER)), "txn %u could not be opened", k);
+	return t;
+}
+
+static void add_message(struct sender *s, const struct mt_msg *m)
+{
+	if (s->n == s->room) s->msgs = realloc(s->msgs, (s->room = s->room * 2 + 64) * sizeof *s->msgs);
+	s->msgs[s->n++] = *m;
+}
+
+/* All that one micro sends: its loss, then its pieces in random order, cut at random. */
+static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct mt_txn *t, uint32_t micro)
+{
+	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
+	struct mt_msg m = { .k = k, .try_ = try_, .kind = MT_MSG_LOSS, .txn_kind = (uint16_t)t->kind, .micro = micro, .step = t->step };
+	m.loss.sum = what == NAN_LOSS && micro == t->micros - 1 ? NAN : (double)(t->step * 10 + micro);
+	m.loss.targets = t->targets / t->micros;
+	add_message(s, &m);
+	if (t->kind == MT_EVAL) return;
+	m.kind = MT_MSG_GRAD;
+	uint32_t first = s->n;
+	for (uint32_t u = 0; u < f.control->n_units; u++)
+		for (uint32_t end = 0; end < ends(u); end++)
+			for (uint64_t off = 0, n; off < f.unit[u].elems; off += n) {
+				uint64_t most = f.control->piece_elems / MT_BLOCK;
+				n = min64(f.unit[u].elems - off, MT_BLOCK * (1 + rnd() % most));
+				m.grad.unit = u, m.grad.end = end, m.grad.off = off, m.grad.n = n;
+				add_message(s, &m);
+			}
+	for (uint32_t i = s->n - 1; i > first; i--) {
+		uint32_t j = first + (uint32_t)(rnd() % (i - first + 1));
+		struct mt_msg x = s->msgs[i];
+		s->msgs[i] = s->msgs[j];
+		s->msgs[j] = x;
+	}
+}
+
+static void list_try(uint32_t k, uint32_t try_)
+{
+	const struct mt_txn *t = mt_txn(f.run, k);
+	f.k = k;
+	f.try_ = try_;
+	for (uint32_t s = 0; s < f.streams; s++) f.sender[s].n = f.sender[s].at = 0;
+	uint64_t deal = f.grad == MT_NONE ? t->step : 0;
+	for (uint32_t micro = 0; micro < t->micros; micro++)
+		list_micro(&f.sender[(micro + deal) % f.streams], k, try_, t, micro);
+}
+
+static bool push_one(struct sender *s)
+{
+	void *block;
+	if (s->at == s->n || !(block = mt_ring_reserve(s->ring))) return false;
+	const struct mt_msg *m = &s->msgs[s->at++];
+	if (m->kind == MT_MSG_GRAD) make_gradient(block, m->step, m->micro, m->grad.unit, m->grad.end, m->grad.off, m->grad.n);
+	mt_ring_push(s->ring, m);
+	return true;
+}
+
+/* Send, abort and kill until txn k is past gather (until == APPLY) or done (DONE). */
+static void drive(uint32_t k, enum mt_phase until)
+{
+	int aborts = f.aborts ? (int)(rnd() % 3) : 0;
+	double start = mt_now();
+	for (;;) {
+		uint32_t seen = mt_event(f.run);
+		uint64_t w = mt_txn_word(f.run, k);
+		enum mt_phase p = mt_word_phase(w);
+		CHECK(mt_word_k(w) == k, "txn %u is gone", k);
+		if (p >= until) return;
+		if (p == MT_GATHER && (f.k != k || f.try_ != mt_word_try(w))) list_try(k, mt_word_try(w));
+		bool sends = p == MT_GATHER || (p == MT_APPLY && f.grad == MT_NONE);
+		bool sent = sends && push_one(&f.sender[rnd() % f.streams]);
+		for (uint32_t s = 0; sends && !sent && s < f.streams; s++) sent = push_one(&f.sender[s]);
+		if (p == MT_GATHER && aborts && rnd() % 20 == 0) {
+			aborts--;
+			mt_txn_cas(f.run, k, w, mt_word(k, mt_try_next(f.run), MT_GATHER));
+		}
+		look_after_optim();
+		CHECK(mt_now() - start < 60, "nothing moves: phase %d", p);
+		if (!sent && !f.kill_in_apply) mt_wait(f.run, seen, f.kill ? 1 : 20);
+	}
+}
+
+static void verify_outcome(const struct mt_txn *t)
+{
+	enum what what = what_of(t->step);
+	double norm = NAN, factor = 1;
+	for (uint32_t i = 0; i < t->micros; i++) {
+		bool bad = what == NAN_LOSS && i == t->micros - 1;
+		CHECK(t->losses[i].entered && t->losses[i].nonfinite == bad, "micro %u's loss flags", i);
+		CHECK(bad || t->losses[i].sum == (double)(t->step * 10 + i), "micro %u's loss", i);
+	}
+	expect_gather(t->step, t->micros, &norm);
+	CHECK(t->skipped == (what != NORMAL), "skipped is %u", t->skipped);
+	f.t += what == NORMAL;
+	CHECK(t->t == f.t, "t is %llu, not %llu", (unsigned long long)t->t, (unsigned long long)f.t);
+	if (f.grad == MT_NONE) CHECK(isnan(t->norm), "a norm");
+	else if (isfinite(norm)) {
+		CHECK(fabs(t->norm - norm) <= 1e-10 * norm, "norm %.17g, not %.17g", t->norm, norm);
+		fold(&t->norm, 8);
+	} else CHECK(!isfinite(t->norm), "norm %g", t->norm);
+	if (what != NORMAL) return;
+	if (t->clip > 0 && t->clip / (t->norm + 1e-6) < 1) factor = t->clip / (t->norm + 1e-6);
+	CHECK(t->clip_factor == factor, "clip factor %.17g, not %.17g", t->clip_factor, factor);
+	expect_update(t, factor);
+}
+
+static void log_txn(uint32_t k)
+{
+	uint64_t w = mt_txn_word(f.run, k);
+	CHECK(mt_txn_cas(f.run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED)), "txn %u could not be logged", k);
+}
+
+static void train(void)
+{
+	uint32_t k = 1;
+	open_txn(k, MT_TRAIN, 1);
+	for (uint64_t step = 1; step <= f.steps; step++) {
+		drive(k, MT_APPLY);
+		bool eval = step % 4 == 0;
+		/* the next one is open while this one is applied */
+		if (eval || step < f.steps) open_txn(k + 1, eval ? MT_EVAL : MT_TRAIN, step + !eval);
+		drive(k, MT_DONE);
+		f.step = step;
+		verify_outcome(mt_txn(f.run, k));
+		compare_state(f.grad != MT_NONE);
+		if (step % 3 == 0)
+			CHECK(atomic_load(&f.control->snap.word) == mt_snap_word(step, MT_FAILED), "the save without a saver did not fail");
+		log_txn(k++);
+		if (!eval) continue;
+		drive(k, MT_DONE);
+		const struct mt_txn *t = mt_txn(f.run, k);
+		CHECK(t->t == f.t && !t->skipped && t->losses[t->micros - 1].entered, "the evaluation's record");
+		if (step < f.steps) open_txn(k + 1, MT_TRAIN, step + 1);
+		log_txn(k++);
+	}
+	for (uint32_t u = 0; u < f.control->n_units; u++) {
+		const struct mt_unit *mu = mt_unit(f.run, u);
+		fold(mt_at(f.run, mu->w), mu->elems * (f.dtype == MT_BF16 ? 2 : 4));
+		if (mu->lo) fold(mt_at(f.run, mu->lo), mu->elems * 2);
+		fold(mt_at(f.run, mu->m), mu->elems * 4);
+		fold(mt_at(f.run, mu->v), mu->elems * 4);
+	}
+}
+
+/* SIGTERM with nothing open: exit 0, slot given back. */
+static void stop_optim(void)
+{
+	int status;
+	while (!mt_stage_alive(f.run, MT_OPTIM)) usleep(1000);
+	kill(f.optim, SIGTERM);
+	waitpid(f.optim, &status, 0);
+	f.optim = 0;
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "mt-optim's exit status is %x", status);
+	CHECK(mt_stage_pid(f.run, MT_OPTIM) == 0, "mt-optim's slot is still taken");
+}
+
+/* ------------------------------------------------------------------------------------------------ other scenes */
+
+/* What mt-optim drops as a dead try's (a successor's claim aborts) is sent again under the new one. */
+static void push_bad(const struct mt_msg *bad)
+{
+	struct mt_msg m = *bad;
+	m.k += 1;
+	m.try_ = mt_word_try(mt_txn_word(f.run, 1));
+	void *block = mt_ring_reserve(f.sender[0].ring);
+	CHECK(block, "no room in the ring");
+	memset(block, 0, MT_BLOCK * 4);
+	mt_ring_push(f.sender[0].ring, &m);
+}
+
+/* mt-optim ends with this code and one line, which goes to stdout. */
+static void ends_with(int code, int errors, const struct mt_msg *again)
+{
+	int status;
+	char line[2048];
+	double start = mt_now();
+	while (waitpid(f.optim, &status, WNOHANG) != f.optim) {
+		CHECK(mt_now() - start < 60, "mt-optim goes on");
+		if (again && mt_stage_alive(f.run, MT_OPTIM) && !mt_ring_used(f.sender[0].ring)) push_bad(again);
+		usleep(1000);
+	}
+	f.optim = 0;
+	ssize_t n = read(errors, line, sizeof line - 1);
+	line[n < 0 ? 0 : n] = 0;
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code, "mt-optim's status is %x, not exit %d; it says: %s", status, code, line);
+	CHECK(n > 0 && strchr(line, '\n') == line + n - 1, "not one line: %s", line);
+	printf("%s", line);
+}
+
+/* Each message that lies about itself ends mt-optim with 70 before a byte of the store changes. */
+static void bad_scene(void)
+{
+	struct mt_msg bad[16];
+	int n = 0;
+	for (int i = 0; i < 16; i++) {
+		bad[i] = (struct mt_msg){ .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1 };
+		bad[i].grad.n = MT_BLOCK;
+	}
+	bad[n++].grad.unit = f.control->n_units;
+	bad[n++].grad.unit = UINT32_MAX;
+	bad[n++].grad.end = 2;
+	bad[n].grad.unit = 1, bad[n++].grad.end = 1;
+	bad[n++].grad.off = 64;
+	bad[n++].grad.off = (uint64_t)1 << 40;
+	bad[n++].grad.off = -(uint64_t)MT_BLOCK;
+	bad[n++].grad.n = 0;
+	bad[n++].grad.n = MT_BLOCK + 64;
+	bad[n++].grad.n = -(uint64_t)MT_BLOCK;
+	bad[n++].grad.n = f.control->piece_elems + MT_BLOCK;
+	bad[n++].micro = (uint32_t)f.micros;
+	bad[n++].kind = 77;
+	bad[n++].txn_kind = MT_EVAL;
+	bad[n++].step = 2;
+	bad[n++].k = 2;
+	open_txn(1, MT_TRAIN, 1);
+	for (int i = 0; i < n; i++) {
+		int p[2];
+		if (pipe(p)) finish(1);
+		spawn(p[1]);
+		close(p[1]);
+		ends_with(MT_EX_BUG, p[0], &bad[i]);
+		close(p[0]);
+	}
+	compare_state(true);
+}
+
+/* A process that holds the slot, and nothing else, until it is killed. */
+static pid_t hold_slot(int slot)
+{
+	struct mt_run *run;
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (mt_run_open(&run, f.name, MT_RUN_CONTROL) || mt_stage_claim(run, slot, NULL)) _exit(1);
+		for (;;) pause();
+	}
+	while (!mt_stage_alive(f.run, slot)) usleep(500);
+	return pid;
+}
+
+static void wait_doing(enum mt_doing d)
+{
+	double start = mt_now();
+	while (atomic_load(&f.control->slots[MT_OPTIM].doing) != (uint32_t)d) {
+		CHECK(mt_now() - start < 60, "mt-optim does not come to %d", d);
+		usleep(500);
+	}
+}
+
+static void end_step(uint32_t k)
+{
+	drive(k, MT_DONE);
+	f.step = mt_txn(f.run, k)->step;
+	verify_outcome(mt_txn(f.run, k));
+	compare_state(true);
+	log_txn(k);
+}
+
+/* Pins hold the update back unit by unit; a saver's death frees them; a save in the making holds the next one back. */
+static void save_scene(void)
+{
+	struct mt_snapshot *snap = &f.control->snap;
+	struct mt_ring *save;
+	struct mt_msg m;
+	uint32_t last = f.control->n_units - 1;
+	f.plain = 1;
+	pid_t saver = hold_slot(MT_CKPT);
+	CHECK(!mt_ring_open(f.run, "save", &save), "%s", mt_errmsg());
+	spawn(-1);
+	open_txn(1, MT_TRAIN, 1)->save = 1;
+	end_step(1);
+	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "not pinned");
+	CHECK(snap->t == 1 && snap->position.records == 10, "the snapshot's record");
+	CHECK(mt_ring_peek(save, 0, &m, NULL) && m.kind == MT_MSG_SAVE && m.step == 1, "no wake-up");
+	mt_ring_pop(save);
+
+	open_txn(2, MT_TRAIN, 2)->save = 1;
+	for (uint32_t u = 0; u <= last; u++) {      /* the saver lets go of one unit after the other */
+		CHECK(atomic_load(&mt_unit(f.run, u)->pin) == 1, "unit %u is not pinned", u);
+		drive(2, MT_APPLY);
+		wait_doing(MT_D_WAIT_PIN);
+		CHECK(mt_version(f.run, u) == 1 && (!u || mt_version(f.run, u - 1) == 2), "unit %u's version", u);
+		const struct mt_unit *mu = mt_unit(f.run, u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * 4), "unit %u was touched", u);
+		atomic_store(&mt_unit(f.run, u)->pin, 0);
+		mt_wake(f.run);
+		while (mt_version(f.run, u) == 1) usleep(500);
+	}
+	wait_doing(MT_D_WAIT_SAVE);         /* word (1, pinned) stands: step 2 cannot be pinned yet */
+	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
+	atomic_store(&snap->word, mt_snap_word(1, MT_SEALED));
+	mt_wake(f.run);
+	usleep(1000);
+	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_SEALED), "a sealed save was overtaken");
+	atomic_store(&snap->word, mt_snap_word(1, MT_SAVED));
+	mt_wake(f.run);
+	end_step(2);
+	CHECK(atomic_load(&snap->word) == mt_snap_word(2, MT_PINNED), "step 2 is not pinned");
+
+	open_txn(3, MT_TRAIN, 3);
+	drive(3, MT_APPLY);
+	wait_doing(MT_D_WAIT_PIN);
+	kill(saver, SIGKILL);
+	waitpid(saver, NULL, 0);
+	end_step(3);
+	CHECK(atomic_load(&snap->word) == mt_snap_word(2, MT_FAILED), "a dead saver's save did not fail");
+	CHECK(atomic_load(&snap->failed) == 1, "failed saves: %d", (int)atomic_load(&snap->failed));
+	stop_optim();
+}
+
+/* --grad none: after the commit, a piece that cannot be used or a stream that dies leaves a dirty store, and says so. */
+static void direct_scene(bool nan)
+{
+	int p[2];
+	pid_t stream = hold_slot(MT_STREAM);
+	if (pipe(p)) finish(1);
+	spawn(p[1]);
+	close(p[1]);
+	open_txn(1, MT_TRAIN, 1);
+	drive(1, MT_APPLY);
+	if (nan) {
+		struct mt_msg m;
+		void *block;
+		while (!(block = mt_ring_reserve(f.sender[0].ring))) usleep(500);
+		m = f.sender[0].msgs[f.sender[0].at];
+		make_gradient(block, 1, 0, m.grad.unit, 0, m.grad.off, m.grad.n);
+		((float *)block)[m.grad.n - 1] = NAN;
+		mt_ring_push(f.sender[0].ring, &m);
+	}
+	kill(stream, SIGKILL);
+	waitpid(stream, NULL, 0);
+	ends_with(nan ? MT_EX_DATA : MT_EX_PEER, p[0], NULL);
+	CHECK(mt_run_state(f.run) == MT_DIRTY, "the store is not dirty");
+}
+
+/* ------------------------------------------------------------------------------------------------ main */
+
+static void create(void)
+{
+	struct mt_geometry geo = {
+		.family = "llama", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .vocab = 1100,
+		.max_position = 64, .flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0), .pad_token = -1, .norm_eps = 1e-5f, .init_range = 0.02f,
+		.rope_scaling = 1,
+	};
+	struct mt_create c = { .name = f.name, .config_text = "{}", .config_bytes = 2, .dtype = f.dtype, .grad = f.grad, .step_tokens = 64 };
+	mt_must(mt_run_create(&c, &geo));
+	mt_must(mt_run_open(&f.run, f.name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
+	f.control = mt_control(f.run);
+	for (uint32_t s = 0; s < f.streams; s++) {
+		char name[16];
+		snprintf(name, sizeof name, "grad.%u", s);
+		mt_must(mt_ring_open(f.run, name, &f.sender[s].ring));
+	}
+	expect_init();
+	mt_run_reset(f.run, 0, 0, NULL);
+	mt_run_set_state(f.run, MT_FILLED);
+}
+
+static void option(const char *arg)
+{
+	static const struct { const char *key; uint64_t *value; } numbers[] = {
+		{ "tied", &f.tied }, { "streams", &f.streams }, { "micros", &f.micros }, { "threads", &f.threads }, { "steps", &f.steps },
+		{ "seed", &f.seed }, { "aborts", &f.aborts }, { "kill", &f.kill },
+	};
+	static const char *const dtypes[] = { "", "bf16", "fp32", "none" };
+	const char *value = strchr(arg, '=');
+	if (!value++) mt_die(64, "%s: wants key=value", arg);
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (!strncmp(arg, numbers[i].key, strlen(numbers[i].key)) && arg[strlen(numbers[i].key)] == '=')
+			*numbers[i].value = strtoull(value, NULL, 10);
+	for (int d = 1; d < 4; d++)
+		if (!strcmp(value, dtypes[d])) *(arg[0] == 'd' ? &f.dtype : &f.grad) = (enum mt_dtype)d;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3) mt_die(64, "usage: optim-fake train|bad|save|dead-stream|nan-gradient RUN [key=value ...]");
+	f.name = argv[2];
+	for (int i = 3; i < argc; i++) option(argv[i]);
+	bool direct = !strcmp(argv[1], "dead-stream") || !strcmp(argv[1], "nan-gradient");
+	if (direct) f.grad = MT_NONE, f.streams = 1;
+	rnd_state = f.seed;
+	flush_denormals();
+	create();
+	if (!strcmp(argv[1], "bad")) bad_scene();
+	else if (!strcmp(argv[1], "save")) save_scene();
+	else if (direct) direct_scene(argv[1][0] == 'n');
+	else {
+		f.next_kill = mt_now();
+		f.kill_until = f.next_kill + (double)f.kill;
+		spawn(-1);
+		train();
+		f.kill = 0;
+		stop_optim();
+		if (f.kills) printf("%u kills, %u of them in apply\n", f.kills, f.kills_in_apply);
+		printf("%016llx\n", (unsigned long long)f.hash);
+	}
+	finish(0);
+}
