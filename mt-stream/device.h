@@ -78,6 +78,7 @@ struct op {
 
 struct device {
 	const char *name;           /* as the run record has it: devices of one name give the same bits */
+	const char *gemm, *attention;   /* engines, in words, for the run record */
 	size_t elem;                /* bytes of an activation's or weight's element */
 
 	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */

@@ -57,8 +57,8 @@ static void record_write(struct stream *s, uint64_t chunk_tokens, uint64_t head_
 	r->head_tokens = head_tokens ? (uint32_t)head_tokens : head_tokens_for(s->geo);
 	r->pass_rows = 0;
 	snprintf(r->device, sizeof r->device, "%s", s->dev->name);
-	snprintf(r->gemm, sizeof r->gemm, "%s", "fp32");
-	snprintf(r->attention, sizeof r->attention, "%s", "tiled fp32");
+	snprintf(r->gemm, sizeof r->gemm, "%s", s->dev->gemm);
+	snprintf(r->attention, sizeof r->attention, "%s", s->dev->attention);
 	atomic_store_explicit(&r->set, 1, memory_order_release);
 	mt_wake(s->run);
 }

@@ -4,11 +4,13 @@
  *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED      a run with random weights
  *     stream-drive step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]
  *         one step of packed random rows, dealt to STREAMS streams in turn; what comes back, a line for each micro's
- *         loss and each unit's gradient (a hash of all its bits, and its norm), sorted by micro. Words:
+ *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
  *         eval        no gradients
- *         stale       abort when the first piece has come, and resend under a new try
+ *         stale       abort when the first unit has come, and resend under a new try
  *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came
  *         token=N target=N start=N   put N into the second token of the first row
+ *         rows=N      say so in the message
+ *     stream-drive poison RUN UNIT        the unit's first weight becomes NaN
  */
 #include <math.h>
 #include <stdlib.h>
@@ -77,12 +79,26 @@ static int make(char **a)
 	return 0;
 }
 
+static int poison(char **a)
+{
+	struct mt_run *r;
+	const uint32_t nan32 = 0x7fc00000;
+	const uint16_t nan16 = 0x7fc0;
+
+	mt_must(mt_run_open(&r, a[0], MT_RUN_WEIGHTS));
+	void *w = mt_at(r, mt_unit(r, (uint32_t)atoi(a[1]))->w);
+	bool fp32 = mt_control(r)->dtype == MT_FP32;
+	memcpy(w, fp32 ? (const void *)&nan32 : (const void *)&nan16, fp32 ? 4 : 2);
+	mt_run_close(r);
+	return 0;
+}
+
 /* ---- step ---- */
 
 struct word { const char *name; long long value; const char *text; bool set; };
-enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, WORDS };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
-	{.name = "target"}, {.name = "start"}};
+	{.name = "target"}, {.name = "start"}, {.name = "rows"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, try_;
@@ -139,19 +155,24 @@ static bool batch_send(uint32_t micro)
 	rows_make(micro, block);
 	mt_ring_push(batch[micro % streams], &(struct mt_msg){.k = k, .try_ = try_, .kind = MT_MSG_BATCH,
 		.txn_kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN, .micro = micro, .step = mt_txn(run, k)->step,
-		.batch = {.version = mt_run_step(run), .rows = rows, .seq = seq, .micros = micros,
+		.batch = {.version = mt_run_step(run),
+			.rows = words[W_ROWS].set ? (uint32_t)words[W_ROWS].value : rows, .seq = seq, .micros = micros,
 			.loss_scale = 1.0 / (rows * seq * micros)}});
 	return true;
 }
 
 struct seen { uint64_t hash[2], elems[2]; double squares[2]; };     /* of a unit's ends */
+struct loss_seen { double sum; unsigned long long targets; bool nonfinite, entered; };
 
 static uint32_t losses, parts, expected_parts;
 static struct seen *seen;               /* [micros][units] */
+static struct loss_seen *loss_seen;     /* [micros] */
 static FILE *dump;
 
 static void piece_take(const struct mt_msg *m, const void *block)
 {
+	if (!loss_seen[m->micro].entered)
+		mt_die(1, "micro %u: a piece before the loss", m->micro);
 	uint64_t elem = mt_control(run)->grad == MT_BF16 ? 2 : 4;
 	struct mt_unit *u = mt_unit(run, m->grad.unit);
 	struct seen *s = &seen[m->micro * mt_control(run)->n_units + m->grad.unit];
@@ -182,9 +203,10 @@ static bool take(uint32_t i, bool *dropped)
 	if (!mt_ring_peek(grad[i], 0, &m, &block))
 		return false;
 	*dropped = m.k != k || m.try_ != try_;
+	if (!*dropped && m.micro >= micros)
+		mt_die(1, "message of micro %u", m.micro);
 	if (!*dropped && m.kind == MT_MSG_LOSS) {
-		printf("micro %u loss %a over %llu%s\n", m.micro, m.loss.sum, (unsigned long long)m.loss.targets,
-			m.loss.nonfinite ? " nonfinite" : "");
+		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.targets, m.loss.nonfinite, true};
 		losses++;
 	} else if (!*dropped && m.kind == MT_MSG_GRAD && m.grad.unit < mt_control(run)->n_units && m.grad.end < 2) {
 		piece_take(&m, block);
@@ -199,13 +221,25 @@ static void report(void)
 {
 	uint32_t units = mt_control(run)->n_units;
 
-	for (uint32_t m = 0; m < micros; m++)
+	for (uint32_t m = 0; m < micros; m++) {
+		printf("micro %u loss %a over %llu%s\n", m, loss_seen[m].sum, loss_seen[m].targets,
+			loss_seen[m].nonfinite ? " nonfinite" : "");
 		for (uint32_t u = units; u--;)
 			for (uint32_t e = 0; e < 2; e++)
 				if (seen[m * units + u].elems[e])
 					printf("micro %u unit %u end %u hash %016llx norm %.8g\n", m, u, e,
 						(unsigned long long)seen[m * units + u].hash[e],
 						sqrt(seen[m * units + u].squares[e]));
+	}
+}
+
+/* Nothing of the try before counts */
+static void begin_again(void)
+{
+	try_ = mt_word_try(mt_txn_word(run, k));
+	memset(seen, 0, micros * mt_control(run)->n_units * sizeof *seen);
+	memset(loss_seen, 0, micros * sizeof *loss_seen);
+	losses = parts = 0;
 }
 
 static void gather(void)
@@ -223,17 +257,17 @@ static void gather(void)
 		for (uint32_t i = 0; i < streams; i++)
 			any |= take(i, &dropped);
 		if (any && stale && parts) {
-			uint64_t w = mt_word(k, try_, MT_GATHER);
-			try_ = mt_try_next(run);
-			MT_ASSERT(mt_txn_cas(run, k, w, mt_word(k, try_, MT_GATHER)));
-			memset(seen, 0, micros * mt_control(run)->n_units * sizeof *seen);
 			stale = false;
-			sent = losses = parts = 0;
+			MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_GATHER), mt_word(k, mt_try_next(run), MT_GATHER)));
+		}
+		if (mt_word_try(mt_txn_word(run, k)) != try_) {
+			begin_again();
+			sent = 0;
 		}
 		if (mt_now() > until)
 			mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
 		if (!any)
-			mt_wait(run, event, 100);
+			mt_wait(run, event, 100), mt_abort_dead(run);
 	}
 }
 
@@ -263,6 +297,7 @@ static int step(char **a)
 		mt_must(mt_ring_open(run, name, &grad[i]));
 	}
 	seen = calloc((size_t)micros * mt_control(run)->n_units, sizeof *seen);
+	loss_seen = calloc(micros, sizeof *loss_seen);
 	dump = words[W_DUMP].set ? fopen(words[W_DUMP].text, "w") : NULL;
 	bool both = mt_geometry(run)->flags & MT_TIED && mt_control(run)->grad != MT_NONE;
 	expected_parts = words[W_EVAL].set ? 0 : micros * (mt_control(run)->n_units + (both ? 1 : 0));
@@ -287,5 +322,7 @@ int main(int argc, char **argv)
 		return make(argv + 2);
 	if (argc >= 8 && !strcmp(argv[1], "step"))
 		return step(argv + 2);
+	if (argc == 4 && !strcmp(argv[1], "poison"))
+		return poison(argv + 2);
 	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED, or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }

@@ -1,0 +1,249 @@
+#!/usr/bin/env bats
+# mt-stream between two neighbours that only look at what it sends (stream-drive). The same rows must give the same
+# losses and the same gradients, bit for bit, however they were computed.
+
+load helpers
+
+# A run with random weights: make_run MODEL [DTYPE GRAD]
+make_run() { stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7; }
+
+# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
+step_of() {
+	local out=$1 options=$2 streams=${3:-1} i pids=
+	shift 3 || shift $#
+	[ $# -gt 0 ] || set -- 5 24 1
+	for i in $(seq "$streams"); do
+		# shellcheck disable=SC2086
+		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
+		pids="$pids $PID"
+	done
+	stream-drive step "$RUN" "$1" "$2" "$3" "$streams" 3 "${@:4}" 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	# shellcheck disable=SC2086
+	kill $pids
+	for i in $pids; do wait "$i"; done
+	grep -q loss "$T/$out"
+}
+
+same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
+
+@test "recomputing everything and nothing give the same bits" {
+	make_run qwen3
+	step_of none "--recompute none"
+	step_of full "--recompute full"
+	same none full
+	[ "$(grep -c unit "$T/none")" = 5 ]
+}
+
+@test "one, two and three threads give the same bits" {
+	make_run llama3
+	step_of one "--threads 1"
+	step_of two "--threads 2"
+	step_of three "--threads 3"
+	same one two
+	same one three
+}
+
+@test "one stream and two give the same bits, tied and untied" {
+	for model in qwen3 llama3; do
+		make_run $model
+		step_of "$model.1" "" 1 2 24 4
+		step_of "$model.2" "" 2 2 24 4
+		same "$model.1" "$model.2"
+		[ "$(grep -c loss "$T/$model.1")" = 4 ]
+		mt-store rm "$RUN"
+	done
+}
+
+@test "every order that the events allow gives the same bits" {
+	make_run qwen3
+	step_of cpu ""
+	for seed in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		step_of chaos "--device chaos:$seed --recompute $([ $((seed % 2)) = 0 ] && echo full || echo none)"
+		same cpu chaos
+	done
+}
+
+@test "weights that are widened in slots give the same bits in every order" {
+	make_run llama-bias bf16 bf16
+	step_of cpu ""
+	for seed in 1 2 3 4 5 6; do
+		step_of chaos "--device chaos:$seed"
+		same cpu chaos
+	done
+}
+
+@test "a fp32 run that is copied in gives the bits of one read in place" {
+	make_run mistral
+	step_of view "--device cpu"
+	step_of copy "--device chaos:2"
+	same view copy
+}
+
+@test "rounding to bf16 happens once: a bf16 gradient is the fp32 one's, rounded" {
+	stream-drive make "$RUN" "$GOLDEN/llama3/model" bf16 fp32 1024 7
+	step_of fp32 "" 1 5 24 1 dump="$T/fp32.bin"
+	mt-store rm "$RUN"
+	stream-drive make "$RUN" "$GOLDEN/llama3/model" bf16 bf16 1024 7
+	step_of bf16 "" 1 5 24 1 dump="$T/bf16.bin"
+	python3 - "$T/fp32.bin" "$T/bf16.bin" <<-'PY'
+		import array, sys
+		a, b = (array.array("I", open(f, "rb").read()) for f in sys.argv[1:])
+		assert len(a) == len(b) and any(a)
+		for x, y in zip(a, b):
+		    assert (x + 0x7fff + (x >> 16 & 1)) & 0xffff0000 == y, (hex(x), hex(y))
+	PY
+}
+
+@test "--grad none sends the sum of both ends of tied embeddings" {
+	stream-drive make "$RUN" "$GOLDEN/qwen3/model" fp32 fp32 1024 7
+	step_of both "" 1 5 24 1 dump="$T/both.bin"
+	mt-store rm "$RUN"
+	stream-drive make "$RUN" "$GOLDEN/qwen3/model" fp32 none 1024 7
+	step_of none "" 1 5 24 1 dump="$T/none.bin"
+	step_of chaos "--device chaos:3" 1 5 24 1
+	same none chaos
+	[ "$(grep -c 'unit 0' "$T/none")" = 1 ]
+	python3 - "$T/both.bin" "$T/none.bin" <<-'PY'
+		import array, sys
+		both, none = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:])
+		n = len(both) - len(none)           # unit 0 came once more
+		head, embed = both[-n:], None       # its end 0 came last; its end 1 right behind the final norm
+		norm = 64
+		end1, end0 = both[norm:norm + n], both[-n:]
+		for x, y, z in zip(end1, end0, none[-n:]):
+		    assert abs(x + y - z) <= 1e-6 * (abs(x) + abs(y)) + 1e-12, (x, y, z)
+	PY
+}
+
+@test "a step that is aborted and resent under a new try gives the same bits" {
+	make_run llama3
+	step_of plain "" 1 2 24 3
+	step_of again "" 1 2 24 3 stale
+	same plain again
+}
+
+@test "an evaluation gives a training step's losses and no gradients" {
+	make_run qwen2
+	step_of train "" 1 2 24 2
+	step_of eval "" 1 2 24 2 eval
+	grep loss "$T/train" >"$T/train.losses"
+	same train.losses eval
+}
+
+@test "shapes that change from step to step are planned anew" {
+	make_run llama3
+	spawn stream mt-stream "$RUN" --chunk-tokens 48
+	stream-drive step "$RUN" 2 24 1 1 3 >"$T/first"
+	stream-drive step "$RUN" 1 200 1 1 3 >"$T/long"
+	stream-drive step "$RUN" 3 8 1 1 3 eval >"$T/eval"
+	stream-drive step "$RUN" 2 24 1 1 3 >"$T/last"
+	same first last
+	grep -q loss "$T/long"
+}
+
+@test "a stream that dies is succeeded: the step is aborted and computed again" {
+	make_run llama3
+	step_of plain "" 1 2 24 1
+	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
+	kill -9 "$PID"
+	step_of after "" 1 2 24 1
+	same plain after
+}
+
+@test "a stream that dies within a step is succeeded, with the same bits" {
+	make_run llama3
+	step_of plain "" 1 4 24 60
+	spawn victim mt-stream "$RUN"
+	victim=$PID
+	spawn drive stream-drive step "$RUN" 4 24 60 1 3
+	drive=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*ward pass'"
+	kill -9 "$victim"
+	spawn successor mt-stream "$RUN"
+	wait "$drive"
+	sort "$T/drive.out" >"$T/after"
+	same plain after
+}
+
+@test "NaN weights are said in the loss" {
+	make_run llama3
+	stream-drive poison "$RUN" 3
+	step_of nan "" 1 2 24 1
+	grep -q 'loss.*nan.*nonfinite' "$T/nan"
+}
+
+# What a peer must not send: one line, 69, and the stream is gone: bad_batch MESSAGE WORD...
+bad_batch() {
+	local code=0 message=$1
+	shift
+	make_run llama3
+	spawn stream mt-stream "$RUN"
+	timeout 1 stream-drive step "$RUN" 2 24 1 1 3 "$@" >/dev/null 2>&1 3>&- || true
+	wait "$PID" || code=$?
+	[ "$code" = 69 ]
+	[ "$(wc -l <"$T/stream.err")" = 1 ]
+	grep -q "^mt-stream: batch.0: step 1, micro-batch 0: .*$message" "$T/stream.err"
+}
+
+@test "a token outside the vocabulary is refused" { bad_batch "token 100000" token=100000; }
+@test "a target outside the vocabulary is refused" { bad_batch "target 100000" target=100000; }
+@test "a document that starts behind its token is refused" { bad_batch "starts at 2" start=2; }
+@test "more rows than the block holds are refused" { bad_batch "rows of" rows=4000000000; }
+@test "no rows are refused" { bad_batch "0 rows" rows=0; }
+
+@test "a micro-batch that no plan fits is 71 with need and have, and nothing is sent" {
+	make_run llama3
+	code=0
+	spawn stream mt-stream "$RUN" --device-memory 64K
+	timeout 1 stream-drive step "$RUN" 2 24 1 1 3 >"$T/out" 2>/dev/null 3>&- || true
+	wait "$PID" || code=$?
+	[ "$code" = 71 ]
+	grep -q "needs .* have " "$T/stream.err"
+	[ ! -s "$T/out" ]
+}
+
+@test "less memory than keeping everything takes recomputes, with the same bits" {
+	make_run llama3
+	step_of plenty "--recompute none" 1 20 24 1
+	step_of little "--device-memory 1200K" 1 20 24 1
+	same plenty little
+	code=0
+	spawn stream mt-stream "$RUN" --device-memory 1200K --recompute none
+	timeout 1 stream-drive step "$RUN" 20 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	wait "$PID" || code=$?
+	[ "$code" = 71 ]
+}
+
+@test "the first stream decides the chunks, later ones use them or refuse" {
+	make_run llama3
+	step_of first "--threads 1"
+	fails_with 78 mt-stream "$RUN" --chunk-tokens 96
+	fails_with 78 mt-stream "$RUN" --head-tokens 8
+	spawn stream mt-stream "$RUN"
+	stream-drive step "$RUN" 5 24 1 1 3 | sort >"$T/second"
+	same first second
+}
+
+@test "options that make no sense are 64, cuda without CUDA is 78" {
+	make_run llama3
+	fails_with 64 mt-stream "$RUN" --device tpu
+	fails_with 64 mt-stream "$RUN" --device chaos:x
+	fails_with 64 mt-stream "$RUN" --recompute some
+	fails_with 64 mt-stream "$RUN" --ring nonsense
+	fails_with 78 mt-stream "$RUN" --device cuda
+}
+
+@test "SIGTERM between steps ends it with 0, and so does the end of the run" {
+	make_run llama3
+	spawn a mt-stream "$RUN"
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
+	kill "$PID"
+	wait "$PID"
+	spawn b mt-stream "$RUN"
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
+	mt-store rm "$RUN" --force
+	wait "$PID"
+	[ ! -s "$T/b.err" ]
+}
