@@ -118,11 +118,14 @@ static int refuse_live(struct mt_run *run, const char *name)
 
 int store_init(const char *name, const struct store_options *o)
 {
-	struct mt_run *run;
+	struct mt_run *run = NULL;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
 	if (rc == 0) rc = refuse_live(run, name);
 	if (rc == 0) rc = mt_stage_claim(run, MT_FILL, NULL);
-	if (rc) return rc;
+	if (rc) {
+		mt_run_close(run);
+		return rc;
+	}
 	struct fill fill = { .run = run, .seed = o->seed };
 	mt_signals(true);
 	mt_run_set_state(run, MT_FILLING);

@@ -92,9 +92,11 @@ int store_serve(const char *name, const struct store_options *o)
 	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){ .fd = -1 };
 	mt_signals(false);
 	int rc = wait_for_run(&run, name);
-	if (mt_stopping) return 0;
-	if (rc == 0) rc = mt_stage_claim(run, MT_STORE, NULL);
-	if (rc) return rc;
+	if (rc == 0 && !mt_stopping) rc = mt_stage_claim(run, MT_STORE, NULL);
+	if (rc || mt_stopping) {
+		mt_run_close(run);
+		return mt_stopping ? 0 : rc;
+	}
 	mt_stage_doing(run, MT_D_WATCH, 0);
 	puts("ready");
 	fflush(stdout);

@@ -60,20 +60,17 @@ static void add_ring(struct mt_run *run, json_t *rings, const char *name)
 	mt_ring_close(ring);
 }
 
-/* Messages that wait in each ring that has a stage at its stream's end, or anything in it */
+/* Messages that wait in each ring: those of streams that are there, and any that is not empty */
 static json_t *rings_object(struct mt_run *run)
 {
+	static const char *const kinds[] = { "batch", "grad" };
 	json_t *rings = json_object();
-	for (int i = 0; i < MT_STREAMS; i++) {
-		char name[16];
-		snprintf(name, sizeof name, "batch.%d", i);
+	for (int i = 0; i < 2 * MT_STREAMS; i++) {
+		char name[24];
+		snprintf(name, sizeof name, "%s.%d", kinds[i % 2], i / 2);
 		add_ring(run, rings, name);
-		snprintf(name, sizeof name, "grad.%d", i);
-		add_ring(run, rings, name);
-		bool idle = !mt_stage_pid(run, MT_STREAM + i);
-		if (idle && json_integer_value(json_object_get(rings, name)) == 0) json_object_del(rings, name);
-		snprintf(name, sizeof name, "batch.%d", i);
-		if (idle && json_integer_value(json_object_get(rings, name)) == 0) json_object_del(rings, name);
+		if (!mt_stage_pid(run, MT_STREAM + i / 2) && json_integer_value(json_object_get(rings, name)) == 0)
+			json_object_del(rings, name);
 	}
 	add_ring(run, rings, "save");
 	return rings;

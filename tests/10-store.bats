@@ -241,6 +241,20 @@ takes() {
 	stat_is "$RUN" state '"empty"'
 }
 
+@test "an init that is killed leaves a run being filled by nobody, and the next init fills it" {
+	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
+		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
+	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 1.5 GB"
+	spawn init mt-store init "$RUN" --seed 1
+	eventually stat_is "$RUN" state '"filling"'
+	kill -KILL "$PID"
+	wait "$PID" || true
+	stat_is "$RUN" state '"filling"'
+	mt-store stat "$RUN" | grep -q "dead, was: fills unit"
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	stat_is "$RUN" state '"filled"'
+}
+
 @test "a store of another ABI version is 76, named, and can be listed and removed" {
 	demo "$RUN"
 	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none
