@@ -127,8 +127,15 @@ int store_init(const char *name, const struct store_options *o)
 		return rc;
 	}
 	struct fill fill = { .run = run, .seed = o->seed };
+	enum mt_state before = mt_run_state(run);
 	mt_signals(true);
 	mt_run_set_state(run, MT_FILLING);
+	rc = refuse_live(run, name);        /* again: one may have come between the look and the state */
+	if (rc) {
+		mt_run_set_state(run, before);
+		mt_run_close(run);
+		return rc;
+	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
 	if (!stopped) mt_run_reset(run, 0, 0, NULL);

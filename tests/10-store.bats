@@ -11,6 +11,8 @@ stat_is() { [ "$(stat_value "$1" "$2")" = "$3" ]; }
 stat_is_not() { [ "$(stat_value "$1" "$2")" != "$3" ]; }
 stat_has() { mt-store stat "$1" --json | grep -q "$2"; }
 
+one_cpu() { taskset -cp $$ | sed 's/.*: //; s/[,-].*//'; }
+
 # A directory of its own tmpfs of SIZE that only COMMAND sees: in_tmpfs SIZE COMMAND...
 in_tmpfs() {
 	local user="" dir=$T/tmpfs
@@ -190,8 +192,7 @@ takes() {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 5 2>/dev/null
 	all=$(peek "$RUN" state)
-	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
-	taskset -c "$cpu" mt-store init "$RUN" --seed 5 2>/dev/null
+	taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 5 2>/dev/null
 	[ "$(peek "$RUN" state)" = "$all" ]
 	mt-store init "$RUN" --seed 6 2>/dev/null
 	[ "$(peek "$RUN" state)" != "$all" ]
@@ -228,11 +229,12 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
-@test "an init that is interrupted leaves an empty run, dies of the signal, and can be done again" {
+@test "an init that is interrupted leaves an empty run and dies of the signal" {
+	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 2.3 GB"
-	spawn init mt-store init "$RUN" --seed 1
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
 	eventually stat_is "$RUN" state '"filling"'
 	kill -TERM "$PID"
 	code=0
@@ -242,10 +244,11 @@ takes() {
 }
 
 @test "an init that is killed leaves a run being filled by nobody, and the next init fills it" {
+	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 1.5 GB"
-	spawn init mt-store init "$RUN" --seed 1
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
 	eventually stat_is "$RUN" state '"filling"'
 	kill -KILL "$PID"
 	wait "$PID" || true
