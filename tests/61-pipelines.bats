@@ -1,0 +1,100 @@
+# The programs composed by hand, and with stages of one's own.
+load helpers
+
+CASE=$GOLDEN/llama2
+
+# What mt-step printed, without the fields that are about time
+timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
+
+@test "the five programs composed by hand train and export a model" {
+	mt-store create "$RUN" --config "$CASE/model" --dtype fp32 2>/dev/null
+	spawn store mt-store serve "$RUN"
+	eventually grep -qx ready "$T/store.out"
+	mt-ckpt load "$RUN" "$CASE/model"
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	start_stages
+	mt-feed "$CASE/data.bin" | mt-step "$RUN" $(cat "$CASE/args") --ckpt-every 10 >"$T/metrics" 2>"$T/step.err"
+	[ "$(wc -l <"$T/metrics")" = 20 ]
+	python3 "$GOLDEN/compare.py" "$CASE" --metrics "$T/metrics"
+	mt-ckpt export "$RUN" "$T/model"
+	python3 "$GOLDEN/compare.py" "$CASE" --final "$T/model"
+	mt-ckpt verify "$T/out/step-00000020"
+	mt-store rm "$RUN" --force
+	gone "$RUN"
+}
+
+@test "stages may be started in any order, before the run is filled too" {
+	local lr=$(awk '{ print $8 }' "$CASE/args")
+	spawn optim mt-optim "$RUN"
+	spawn step sh -c 'exec mt-step "$0" '"$(cat "$CASE/args")"' <"$1"' "$RUN" "$CASE/data.bin"
+	local step=$PID
+	mt-store create "$RUN" --config "$CASE/model" --dtype fp32 2>/dev/null
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	mt-ckpt load "$RUN" "$CASE/model"
+	wait "$step"
+	python3 "$GOLDEN/compare.py" "$CASE" --metrics "$T/step.out"
+}
+
+@test "records written by printf train as any others" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0\003\0\0\0\005\0\0\200\006\0\0\0\007\0\0\0' |
+		mt-step "$RUN" --steps 1 --batch 1 --seq 8 --lr 0 >"$T/metrics" 2>"$T/step.err"
+	grep -q '"tokens": 5,' "$T/metrics"     # 3 targets of the first document, 2 of the second: its prompt is input only
+}
+
+@test "records written by awk train as any others" {
+	need_cmd gawk
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	gawk 'BEGIN { BINMODE = 3; for (d = 0; d < 8; d++) { printf "%c\0\0\0", 16; for (i = 0; i < 16; i++) printf "%c\0\0\0", (d * 7 + i * 3) % 90 } }' |
+		mt-step "$RUN" --steps 2 --batch 4 --seq 16 --lr 1e-3 >"$T/metrics" 2>"$T/step.err"
+	[ "$(grep -c '"tokens": 60,' "$T/metrics")" = 2 ]
+}
+
+@test "a stage of one's own, written from shm/README.md, stands between mt-stream and mt-optim and changes no bit" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null
+	mt-store rm "$RUN" --force
+
+	make_run "$CASE/model" --dtype fp32
+	mt-store ring "$RUN" mine --like grad.0
+	spawn between python3 "$TOP/tests/lib/between.py" "$RUN" grad.0 mine
+	eventually grep -qx ready "$T/between.out"
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	spawn optim mt-optim "$RUN" --threads 1 --ring grad.0=mine
+	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
+	[ "$(timeless "$T/plain")" = "$(timeless "$T/metrics")" ]
+	mt-store rm "$RUN" --force
+	eventually grep -q '20 losses, 80 pieces' "$T/between.err"
+}
+
+@test "what that stage does to gradients arrives: halved, the norm is half" {
+	make_run "$CASE/model" --dtype fp32
+	mt-store ring "$RUN" mine --like grad.0
+	spawn between python3 "$TOP/tests/lib/between.py" "$RUN" grad.0 mine --scale 0.5
+	eventually grep -qx ready "$T/between.out"
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	spawn optim mt-optim "$RUN" --threads 1 --ring grad.0=mine
+	mt-step "$RUN" $(cat "$CASE/args") --until 1 <"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
+	python3 - "$T/metrics" "$CASE/expect.json" <<-'EOF2'
+		import json, sys
+		got = json.loads(open(sys.argv[1]).readline())["grad_norm"]
+		want = json.load(open(sys.argv[2]))["steps"][0]["grad_norm"]
+		assert abs(got - want / 2) < 1e-5 * want, (got, want)
+	EOF2
+}
+
+@test "an optimizer of one's own takes mt-optim's place: plain SGD in a hundred lines" {
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	spawn sgd own-sgd "$RUN"
+	mt-step "$RUN" --steps 6 --batch 2 --seq 32 --lr 0.5 --schedule constant <"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
+	[ "$(wc -l <"$T/metrics")" = 6 ]
+	python3 - "$T/metrics" <<-'EOF2'
+		import json, sys
+		losses = [json.loads(l)["loss"] for l in open(sys.argv[1])]
+		assert losses[-1] < losses[0] - 0.1, losses
+	EOF2
+}
