@@ -158,8 +158,8 @@ struct run_json {                       /* what a checkpoint knows beside its ar
 int run_json_write(struct out_dir *, const struct run_json *);
 /* Read and check it; *files gets the object of checksums. Release *root, which owns all. */
 int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
-/* Recompute the checksums of all files that it names: 65 names file and chunk. */
-int run_json_verify(int dirfd, json_t *files);
+/* Recompute the checksums of all files that it names, or of one: 65 names file and chunk. */
+int run_json_verify(int dirfd, json_t *files, const char *only);
 
 /* ------------------------------------------------------------------------------------------------ source.c */
 

@@ -233,9 +233,9 @@ static int check_source(struct mt_run *run, struct source *s, struct mt_tensor *
 	int rc;
 
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-	    (rc = check_table(run, s, table)) < 0 || (rc = source_models(s)) < 0 || (rc = kept_read(kept, s)) < 0)
+	    (rc = check_table(run, s, table)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
-	return source_checksums(s);
+	return kept_read(kept, s);
 }
 
 int ckpt_load(const char *name, const char *dir, bool weights)

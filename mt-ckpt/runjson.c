@@ -272,15 +272,17 @@ static int verify_file(int dirfd, const char *name, const json_t *f, void *buf)
 	return rc;
 }
 
-int run_json_verify(int dirfd, json_t *files)
+int run_json_verify(int dirfd, json_t *files, const char *only)
 {
 	void *buf = malloc(IO_BYTES);
 	const char *name;
 	json_t *f;
 	int rc = buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
 
+	if (only && !json_object_get(files, only))
+		rc = mt_fail(MT_EX_DATA, NAME ": has no checksums of %s", only);
 	json_object_foreach(files, name, f)
-		if (rc == 0)
+		if (rc == 0 && (!only || !strcmp(name, only)))
 			rc = verify_file(dirfd, name, f, buf);
 	free(buf);
 	return rc;

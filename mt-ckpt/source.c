@@ -21,8 +21,10 @@ int source_open(struct source *s, const char *dir, bool weights)
 
 int source_config(struct source *s)
 {
-	int rc = mt_config_read(s->path, &s->geo, NULL);
+	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
 
+	if (rc == 0)
+		rc = mt_config_read(s->path, &s->geo, NULL);
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
 }
 
@@ -67,7 +69,7 @@ int source_models(struct source *s)
 
 int source_checksums(struct source *s)
 {
-	return s->full ? run_json_verify(s->dirfd, s->files) : 0;
+	return s->full ? run_json_verify(s->dirfd, s->files, NULL) : 0;
 }
 
 void source_close(struct source *s)

@@ -1,0 +1,606 @@
+#!/usr/bin/env bats
+# mt-ckpt: Hugging Face directories in and out, checkpoints, snapshots while training goes on.
+
+load helpers
+
+ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
+create() { mt-store create "$@" 2>"$T/create.err"; }
+
+# what a run holds, without what may differ between two runs of the same content
+dump() { ckpt-dump "$1" | grep -v '^state'; }
+
+# The tensors of DIR go through a run of a dtype and come out as fp32: DIR DTYPE OUT
+through() {
+	create "$RUN" --config "$1" --dtype "$2"
+	mt-ckpt load "$RUN" "$1"
+	mt-ckpt export "$RUN" "$3" --dtype fp32
+	mt-store rm "$RUN"
+}
+
+@test "fp32 tensors go through a bf16 run and come out bit for bit, for every family" {
+	for family in "$GOLDEN"/*/model; do
+		through "$family" bf16 "$T/out"
+		ST same "$family" "$T/out" --cast F32
+		rm -r "$T/out"
+	done
+}
+
+@test "fp32 tensors go through an fp32 run and come out bit for bit, for every family" {
+	for family in "$GOLDEN"/*/model; do
+		through "$family" fp32 "$T/out"
+		ST same "$family" "$T/out" --cast F32
+		rm -r "$T/out"
+	done
+}
+
+@test "every finite F16 pattern comes in exactly" {
+	ST make "$T/in" --dtype F16 --every-pattern
+	through "$T/in" bf16 "$T/out"
+	ST same "$T/in" "$T/out" --cast F32
+}
+
+@test "every finite BF16 pattern comes in exactly" {
+	ST make "$T/in" --dtype BF16 --every-pattern
+	through "$T/in" fp32 "$T/out"
+	ST same "$T/in" "$T/out" --cast F32
+}
+
+@test "shards come in through their index" {
+	ST make "$T/in" --shards 3
+	through "$T/in" bf16 "$T/out"
+	ST same "$T/in" "$T/out"
+	[ -e "$T/out/model.safetensors" ]
+	[ ! -e "$T/out/model.safetensors.index.json" ]
+}
+
+@test "an export in shards has an index with total_size and can be loaded" {
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out" --dtype fp32 --shard 3000
+	[ "$(ls "$T/out" | grep -c '^model-000..-of-000...safetensors$')" -gt 3 ]
+	ST json "$T/out/model.safetensors.index.json" "
+import glob
+n = sum(len(open(f, 'rb').read()) - 8 - int.from_bytes(open(f, 'rb').read(8), 'little') for f in glob.glob('$T/out/*.safetensors'))
+assert j['metadata']['total_size'] == n, n"
+	ST same "$T/in" "$T/out"
+	mt-ckpt load "$RUN" "$T/out"
+	mt-ckpt export "$RUN" "$T/again" --dtype fp32
+	ST same "$T/in" "$T/again"
+}
+
+@test "a bf16 export of an fp32 run is rounded to nearest even" {
+	ST make "$T/in"
+	# halves exactly between two: to even, up and down; and the largest below a tie
+	ST edit "$T/in/model.safetensors" 'd[0:16] = struct.pack("<4I", 0x3f808000, 0x3f818000, 0x3f807fff, 0xbf818000)'
+	create "$RUN" --config "$T/in" --dtype fp32
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out" --dtype bf16
+	ST same "$T/in" "$T/out" --cast BF16
+	mt-ckpt export "$RUN" "$T/fp32"
+	ST same "$T/in" "$T/fp32" --cast F32
+}
+
+@test "a bf16 run exports its bf16 weights, a file marked as PyTorch's" {
+	ST make "$T/in" --dtype BF16
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	ST same "$T/in" "$T/out" --cast BF16
+	ST edit "$T/out/model.safetensors" 'assert h["__metadata__"] == {"format": "pt"}'
+}
+
+@test "a tied model is exported without lm_head" {
+	ST make "$T/in" --set tie_word_embeddings=true
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	! grep -q lm_head "$T/out/model.safetensors"
+}
+
+@test "a tied model whose file has the same lm_head is loaded" {
+	ST make "$T/in" --set tie_word_embeddings=true
+	ST edit "$T/in/model.safetensors" 'e = h["model.embed_tokens.weight"]; n = e["data_offsets"][1]
+h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
+	create "$RUN" --config "$T/in"
+	run mt-ckpt load "$RUN" "$T/in"
+	[ "$status" = 0 ] && [ -z "$output" ]
+}
+
+@test "rotary inv_freq is passed over, other extra tensors are named in one line" {
+	ST make "$T/in"
+	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another"):
+    h[k] = {"dtype": "F32", "shape": [2], "data_offsets": [len(d), len(d) + 8]}; d += bytes(8)'
+	create "$RUN" --config "$T/in"
+	run mt-ckpt load "$RUN" "$T/in"
+	[ "$status" = 0 ]
+	[ "${#lines[@]}" = 1 ]
+	[[ $output == mt-ckpt:*another*one.more* ]]
+	[[ $output != *inv_freq* ]]
+}
+
+# ---------------------------------------------------------------------------------------------- what is beside weights
+
+@test "tokenizer, chat template and generation config come back though the source is gone" {
+	ST make "$T/in"
+	for f in tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json vocab.json \
+		merges.txt chat_template.jinja generation_config.json; do
+		printf '{"%s": "\303\244"}\n' "$f" >"$T/in/$f"
+	done
+	: >"$T/in/vocab.txt"
+	echo no >"$T/in/README.md"
+	mkdir "$T/in/tokenizer"
+	cp -r "$T/in" "$T/copy"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	rm -r "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	for f in tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json vocab.json \
+		merges.txt chat_template.jinja generation_config.json vocab.txt; do
+		cmp "$T/copy/$f" "$T/out/$f"
+	done
+	[ ! -e "$T/out/README.md" ] && [ ! -e "$T/out/tokenizer" ]
+}
+
+@test "a second load replaces the kept files of the first" {
+	ST make "$T/a"
+	cp -r "$T/a" "$T/b"
+	echo a >"$T/a/tokenizer.json"
+	echo b >"$T/b/vocab.json"
+	create "$RUN" --config "$T/a"
+	mt-ckpt load "$RUN" "$T/a"
+	mt-ckpt load "$RUN" "$T/b"
+	mt-ckpt export "$RUN" "$T/out"
+	[ -e "$T/out/vocab.json" ] && [ ! -e "$T/out/tokenizer.json" ]
+}
+
+@test "config.json comes out in both dialects, with unknown keys and exact numbers kept" {
+	ST make "$T/in" --set 'house={"rooms": [1, 2.5, null]}' --set rms_norm_eps=1e-05 --set third=0.1234567890123456 \
+		--set 'rope_scaling={"type": "linear", "factor": 4.0}' --set rope_theta=500000.0
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	ST json "$T/out/config.json" '
+assert j["house"] == {"rooms": [1, 2.5, None]} and j["rms_norm_eps"] == 1e-05 and j["third"] == 0.1234567890123456
+assert j["dtype"] == j["torch_dtype"] == "bfloat16"
+assert j["rope_theta"] == 500000.0
+assert j["rope_scaling"] == {"type": "linear", "rope_type": "linear", "factor": 4.0}
+assert j["rope_parameters"] == {"type": "linear", "rope_type": "linear", "factor": 4.0, "rope_theta": 500000.0}
+assert j["tie_word_embeddings"] is False'
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/out"
+	mt-ckpt load "$RUN" "$T/in"
+}
+
+@test "config.json of transformers 5 gains the keys of 4" {
+	create "$RUN" --config "$GOLDEN/llama3/model"
+	mt-ckpt load "$RUN" "$GOLDEN/llama3/model"
+	mt-ckpt export "$RUN" "$T/out" --dtype fp32
+	ST json "$T/out/config.json" '
+p = j["rope_parameters"]
+assert j["rope_theta"] == p["rope_theta"] == 500000.0
+assert j["rope_scaling"] == {k: v for k, v in p.items() if k != "rope_theta"} and p["rope_type"] == "llama3"
+assert j["dtype"] == j["torch_dtype"] == "float32"'
+}
+
+@test "transformers reads the exported config as it reads the original" {
+	need_python transformers
+	create "$RUN" --config "$GOLDEN/llama-linear/model"
+	mt-ckpt load "$RUN" "$GOLDEN/llama-linear/model"
+	mt-ckpt export "$RUN" "$T/out" --dtype fp32
+	python3 - "$GOLDEN/llama-linear/model" "$T/out" <<-'END'
+		import sys
+		from transformers import AutoConfig
+		a, b = (AutoConfig.from_pretrained(d).to_dict() for d in sys.argv[1:])
+		keys = ["rope_theta", "rope_scaling"] if "rope_theta" in a else ["rope_parameters"]
+		for k in keys + ["vocab_size", "tie_word_embeddings", "rms_norm_eps", "head_dim"]:
+		    assert a[k] == b[k], (k, a[k], b[k])
+	END
+}
+
+# ---------------------------------------------------------------------------------------------- full state
+
+@test "save, rm, create, load: every array, step, position and run record are as they were" {
+	for dtype in bf16 fp32; do
+		for family in qwen3 llama-bias; do
+			create "$RUN" --config "$GOLDEN/$family/model" --dtype $dtype
+			ckpt-dump "$RUN" scribble 1 7
+			dump "$RUN" >"$T/before"
+			mt-ckpt save "$RUN" "$T/ck" --shard 10000
+			mt-ckpt verify "$T/ck"
+			mt-store rm "$RUN"
+			create "$RUN" --config "$T/ck" --dtype $dtype
+			mt-ckpt load "$RUN" "$T/ck"
+			dump "$RUN" >"$T/after"
+			diff "$T/before" "$T/after"
+			grep -q '^step 7 t 6$' "$T/after"
+			mt-store rm "$RUN"
+			rm -r "$T/ck"
+		done
+	done
+}
+
+@test "a carry of none and a position of large hashes survive a save" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 4 3
+	dump "$RUN" >"$T/before"
+	grep -q ' 4294967295 24 4 1 9$' "$T/before"
+	mt-ckpt save "$RUN" "$T/ck"
+	ckpt-dump "$RUN" scribble 5 9
+	mt-ckpt load "$RUN" "$T/ck"
+	dump "$RUN" | diff "$T/before" -
+}
+
+@test "a checkpoint of a bf16 run is the same state in an fp32 run, and back" {
+	create "$RUN" --config "$GOLDEN/qwen2/model" --dtype bf16
+	ckpt-dump "$RUN" scribble 2 5
+	dump "$RUN" >"$T/before"
+	mt-ckpt save "$RUN" "$T/bf16"
+	mt-ckpt export "$RUN" "$T/master" --dtype fp32
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/bf16" --dtype fp32
+	mt-ckpt load "$RUN" "$T/bf16"
+	mt-ckpt save "$RUN" "$T/fp32"
+	ST same "$T/master" "$T/fp32" --cast F32
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/fp32" --dtype bf16
+	mt-ckpt load "$RUN" "$T/fp32"
+	dump "$RUN" | diff "$T/before" -
+}
+
+@test "load --weights takes the weights alone: step 0, moments zero" {
+	create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
+	ckpt-dump "$RUN" scribble 3 8
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-ckpt load "$RUN" "$T/ck" --weights
+	ckpt-dump "$RUN" | grep -q '^step 0 t 0$'
+	ckpt-dump "$RUN" | grep -q '^record 0 '
+	mt-ckpt save "$RUN" "$T/again"
+	ST same "$T/ck" "$T/again"
+	ST zero "$T/again" optim-m
+	ST zero "$T/again" optim-v
+}
+
+@test "verify names the file of a flipped bit, whichever file it is" {
+	create "$RUN" --config "$GOLDEN/qwen3/model"
+	ckpt-dump "$RUN" scribble 3 8
+	mt-ckpt save "$RUN" "$T/ck" --shard 20000
+	mt-ckpt verify "$T/ck"
+	for f in $(cd "$T/ck" && ls); do
+		cp "$T/ck/$f" "$T/kept"
+		python3 - "$T/ck/$f" <<-'END'
+			import sys
+			b = bytearray(open(sys.argv[1], "rb").read())
+			# in run.json a bit of a digit: white space may change unnoticed
+			at = b.index(b'"step": 8') + 8 if sys.argv[1].endswith("run.json") else len(b) * 2 // 3
+			b[at] ^= 1
+			open(sys.argv[1], "wb").write(b)
+		END
+		fails_with 65 mt-ckpt verify "$T/ck"
+		grep -q "^mt-ckpt: $f: " "$T/fails.err"
+		[ "$f" = run.json ] || grep -q "chunk 0 " "$T/fails.err"
+		fails_with 65 mt-ckpt load "$RUN" "$T/ck"
+		cp "$T/kept" "$T/ck/$f"
+	done
+	mt-ckpt verify "$T/ck"
+}
+
+@test "verify names the chunk" {
+	ST make "$T/in" --set vocab_size=600000
+	create "$RUN" --config "$T/in" --dtype fp32
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt save "$RUN" "$T/ck"
+	printf 'x' | dd of="$T/ck/optim-m.safetensors" bs=1 seek=$((16 * 1048576 + 5)) conv=notrunc status=none
+	fails_with 65 mt-ckpt verify "$T/ck"
+	grep -q 'optim-m.safetensors: chunk 1 (bytes 16777216 to 33554431) is damaged' "$T/fails.err"
+}
+
+@test "a checkpoint that lost a file or grew is refused" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 3 8
+	mt-ckpt save "$RUN" "$T/ck"
+	mv "$T/ck/optim-v.safetensors" "$T/aside"
+	fails_with 65 mt-ckpt verify "$T/ck"
+	mv "$T/aside" "$T/ck/optim-v.safetensors"
+	printf x >>"$T/ck/config.json"
+	fails_with 65 mt-ckpt verify "$T/ck"
+}
+
+@test "verify checks a plain Hugging Face directory against its config" {
+	ST make "$T/in" --shards 2
+	mt-ckpt verify "$T/in"
+	ST json "$T/in/config.json" 'j["intermediate_size"] = 28'
+	fails_with 65 mt-ckpt verify "$T/in"
+	grep -q "tensor 'model.layers.0.mlp.gate_proj.weight': shape (24, 16)" "$T/fails.err"
+}
+
+# ---------------------------------------------------------------------------------------------- where it may not
+
+@test "RUN may come from MT_RUN, options may stand anywhere" {
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	export MT_RUN=$RUN
+	mt-ckpt load "$T/in"
+	mt-ckpt export --dtype fp32 "$T/out"
+	ST same "$T/in" "$T/out"
+}
+
+@test "wrong use is 64" {
+	fails_with 64 mt-ckpt
+	fails_with 64 mt-ckpt unload x y
+	fails_with 64 mt-ckpt load
+	fails_with 64 mt-ckpt load "$RUN" "$T" --dtype bf16
+	fails_with 64 mt-ckpt export "$RUN" "$T/x" --dtype fp16
+	fails_with 64 mt-ckpt serve "$RUN"
+	fails_with 64 mt-ckpt serve "$RUN" --dir "$T" --keep 0
+	fails_with 64 mt-ckpt verify
+}
+
+@test "a run or directory that is not there is 66" {
+	fails_with 66 mt-ckpt load "$RUN" "$T"
+	fails_with 66 mt-ckpt export "$RUN" "$T/x"
+	fails_with 66 mt-ckpt verify "$T/nowhere"
+	fails_with 66 mt-ckpt verify "$T"
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	fails_with 66 mt-ckpt load "$RUN" "$T/nowhere"
+	mt-ckpt load "$RUN" "$T/in"
+	fails_with 66 mt-ckpt export "$RUN" "$T/no/where"
+}
+
+@test "a run without weights cannot be saved" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	fails_with 65 mt-ckpt export "$RUN" "$T/out"
+	fails_with 65 mt-ckpt save "$RUN" "$T/out"
+	ckpt-dump "$RUN" state 1
+	fails_with 75 mt-ckpt export "$RUN" "$T/out"
+	ckpt-dump "$RUN" state 3
+	fails_with 65 mt-ckpt export "$RUN" "$T/out"
+	[ ! -e "$T/out" ]
+}
+
+@test "a directory that is not empty is 73, an empty one is taken" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 1
+	mkdir "$T/full" "$T/empty"
+	echo x >"$T/full/x"
+	fails_with 73 mt-ckpt export "$RUN" "$T/full"
+	fails_with 73 mt-ckpt save "$RUN" "$T/full/x"
+	[ "$(ls -A "$T/full")" = x ]
+	(cd "$T" && mt-ckpt export "$RUN" empty/)
+	[ -e "$T/empty/model.safetensors" ]
+	(cd "$T" && mt-ckpt save "$RUN" new)
+	mt-ckpt verify "$T/new"
+	[ -z "$(find "$T" -name '*mt-tmp*')" ]
+}
+
+@test "a run with a stage at work is not loaded into" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 1
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	fails_with 75 mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" | grep -q '^step 1 '
+	ckpt-dump "$RUN" | grep -q '^state 2$'
+}
+
+@test "a config that is not the run's is 65 and names the key, the run stays as it was" {
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	dump "$RUN" >"$T/before"
+	for change in hidden_size=32 num_hidden_layers=1 rope_theta=500.0 rms_norm_eps=0.001 tie_word_embeddings=true \
+		vocab_size=33 attention_bias=true; do
+		ST make "$T/other" --set $change
+		fails_with 65 mt-ckpt load "$RUN" "$T/other"
+		grep -q "config.json: ${change%=*} " "$T/fails.err"
+	done
+	dump "$RUN" | diff "$T/before" -
+	ckpt-dump "$RUN" | grep -q '^state 2$'
+}
+
+@test "weights that are not finite are refused and the run is left empty" {
+	for bits in 0x7fc00000 0xff800000 0x7f7fffff; do        # the last is beyond bf16
+		ST make "$T/in"
+		ST edit "$T/in/model.safetensors" "d[-4:] = struct.pack('<I', $bits)"
+		create "$RUN" --config "$T/in"
+		fails_with 65 mt-ckpt load "$RUN" "$T/in"
+		grep -q "tensor 'lm_head.weight': element 511 is not a finite bf16" "$T/fails.err"
+		ckpt-dump "$RUN" | grep -q '^state 0$'
+		mt-store rm "$RUN"
+	done
+}
+
+@test "a load that died leaves a run that can be loaded again" {
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	ckpt-dump "$RUN" scribble 1 4
+	ckpt-dump "$RUN" state 1
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out" --dtype fp32
+	ST same "$T/in" "$T/out"
+}
+
+# ---------------------------------------------------------------------------------------------- disks that are full
+
+full_disk() {
+	mkdir "$T/disk"
+	mount -t tmpfs -o size="$1" tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
+}
+teardown_disk() { umount "$T/disk"; }
+
+@test "an export or save to a full disk is 74 and leaves nothing" {
+	full_disk 128k
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 4
+	local bad=0
+	fails_with 74 mt-ckpt save "$RUN" "$T/disk/ck" || bad=1
+	[ -z "$(ls -A "$T/disk")" ] || bad=1
+	teardown_disk
+	[ "$bad" = 0 ]
+}
+
+@test "a file that may not grow is 74 and leaves nothing" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 4
+	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
+	[ ! -e "$T/out" ] && [ -z "$(find "$T" -name '*mt-tmp*')" ]
+}
+
+@test "a save that fails on a full disk is said, the one before stays, and the saver serves on" {
+	full_disk 500k          # room for one checkpoint and not for two
+	local bad=0
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 1
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/disk" --keep 1
+	[ "$(ckpt-snap "$RUN" 1)" = saved ] || bad=1
+	ckpt-dump "$RUN" scribble 2 2
+	[ "$(ckpt-snap "$RUN" 2)" = failed ] || bad=1
+	grep -q '^mt-ckpt: step 2 is not saved: .*No space left' "$T/serve.err" || bad=2
+	mt-ckpt verify "$T/disk/step-00000001" || bad=3
+	[ "$(ls -A "$T/disk" | sort | tr '\n' ' ')" = "step-00000001 " ] || bad=4
+	ckpt-snap "$RUN" word | grep -q '^2 failed 0 1$' || bad=5
+	mv "$T/disk/step-00000001" "$T/aside"
+	ckpt-dump "$RUN" scribble 3 3
+	[ "$(ckpt-snap "$RUN" 3)" = saved ] || bad=6
+	mt-ckpt verify "$T/disk/step-00000003" || bad=7
+	kill "$PID"
+	wait "$PID" || bad=8
+	teardown_disk
+	echo "bad=$bad"
+	[ "$bad" = 0 ]
+}
+
+# ---------------------------------------------------------------------------------------------- snapshots
+
+serve() { spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" "$@"; }
+
+# The checkpoint of STEP holds what file BEFORE says (position and t are the snapshot's)
+holds() { # STEP BEFORE
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/ck/step-0000000$1" --dtype bf16
+	mt-ckpt verify "$T/ck/step-0000000$1"
+	mt-ckpt load "$RUN" "$T/ck/step-0000000$1"
+	dump "$RUN" | diff "$2" -
+}
+
+@test "a snapshot holds what was pinned though units are overwritten as their pins go" {
+	create "$RUN" --config "$GOLDEN/qwen3/model"
+	ckpt-dump "$RUN" scribble 7 7
+	dump "$RUN" >"$T/before"
+	serve
+	[ "$(ckpt-snap "$RUN" 7)" = saved ]
+	ckpt-snap "$RUN" word | grep -q '^7 saved 1 0$'
+	! dump "$RUN" | diff -q "$T/before" -
+	kill "$PID"
+	wait "$PID"
+	[ ! -s "$T/serve.err" ]
+	holds 7 "$T/before"
+}
+
+@test "older checkpoints go when a new one is there, --keep stay, later ones are left alone" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mkdir -p "$T/ck/step-00000009" "$T/ck/step-1"
+	ckpt-dump "$RUN" scribble 1 1
+	serve --keep 2
+	for i in 1 2 3 4; do
+		ckpt-dump "$RUN" scribble $i $i
+		[ "$(ckpt-snap "$RUN" $i)" = saved ]
+	done
+	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000003 step-00000004 step-00000009 step-1 ' ]"
+}
+
+@test "a checkpoint of the same step is replaced" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mkdir -p "$T/ck/step-00000003/sub"
+	echo old >"$T/ck/step-00000003/sub/old"
+	ckpt-dump "$RUN" scribble 3 3
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	mt-ckpt verify "$T/ck/step-00000003"
+	eventually sh -c "[ \"\$(ls -A $T/ck)\" = step-00000003 ]"
+	[ ! -e "$T/ck/step-00000003/sub" ]
+}
+
+@test "a snapshot that is given up meanwhile leaves no file, and the saver serves on" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 3 3
+	serve
+	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]
+	eventually grep -q 'step 3 is not saved: the snapshot was given up' "$T/serve.err"
+	eventually sh -c "[ -z \"\$(ls -A $T/ck)\" ]"
+	ckpt-dump "$RUN" scribble 4 4
+	[ "$(ckpt-snap "$RUN" 4)" = saved ]
+}
+
+@test "a successor saves a snapshot of which nothing was let go" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	dump "$RUN" >"$T/before"
+	ckpt-snap "$RUN" 5 pin
+	serve
+	eventually sh -c "ckpt-snap $RUN word | grep -q '^5 saved 1 0$'"
+	kill "$PID"
+	wait "$PID"
+	holds 5 "$T/before"
+}
+
+@test "a successor fails a snapshot of which a unit was let go, and cleans up" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	ckpt-snap "$RUN" 5 pin
+	ckpt-snap "$RUN" 5 unpin 0
+	mkdir -p "$T/ck/.step-00000005.mt-tmp-0123abcd" "$T/ck/.step-00000002.mt-tmp-old"
+	echo x >"$T/ck/.step-00000005.mt-tmp-0123abcd/x"
+	serve
+	eventually sh -c "ckpt-snap $RUN word | grep -q '^5 failed 0 1$'"
+	[ -z "$(ls -A "$T/ck")" ]
+	grep -q 'step 5 is not saved: its saver died' "$T/serve.err"
+}
+
+@test "a successor that finds sealed looks for the directory" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	mkdir "$T/ck"
+	mt-ckpt save "$RUN" "$T/ck/step-00000005"
+	ckpt-snap "$RUN" 5 seal
+	serve
+	eventually sh -c "ckpt-snap $RUN word | grep -q '^5 saved 1 0$'"
+	kill "$PID"
+	wait "$PID"
+	rm -r "$T/ck/step-00000005"
+	ckpt-snap "$RUN" 6 seal
+	serve
+	eventually sh -c "ckpt-snap $RUN word | grep -q '^6 failed 1 1$'"
+}
+
+@test "the temporary directory of a live saver is left alone" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	need_cmd flock
+	mkdir -p "$T/ck/.step-00000005.mt-tmp-0123abcd" "$T/ck/.step-00000006.mt-tmp-0123abcd"
+	flock "$T/ck/.step-00000005.mt-tmp-0123abcd" sleep 60 3>&- &
+	echo $! >>"$T/pids"
+	eventually sh -c "! flock -n $T/ck/.step-00000005.mt-tmp-0123abcd true"
+	serve
+	eventually sh -c "[ \"\$(ls -A $T/ck)\" = .step-00000005.mt-tmp-0123abcd ]"
+}
+
+@test "the saver ends with 0 when it is told to, and when the run goes" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	serve
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	fails_with 75 mt-ckpt serve "$RUN" --dir "$T/ck"
+	kill "$PID"
+	wait "$PID"
+	serve
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	mt-store rm "$RUN" --force
+	wait "$PID"
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that never comes
+	eventually test -d "$T/other"
+	kill "$PID"
+	wait "$PID"
+	[ ! -s "$T/serve.err" ]
+}
