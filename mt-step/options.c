@@ -68,7 +68,7 @@ static void check_schedule(void)
 {
 	struct schedule *s = &o.schedule;
 	if (schedule_name) mt_must(schedule_parse(schedule_name, &s->kind));
-	if (!lr_given || !(s->lr > 0)) mt_die(MT_EX_USAGE, "--lr X is needed, above 0");
+	if (!lr_given || s->lr < 0) mt_die(MT_EX_USAGE, "--lr X is needed, and not below 0");
 	bool floors = s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_WSD;
 	if (min_lr_given && !floors) mt_die(MT_EX_USAGE, "--min-lr goes with --schedule cosine or wsd");
 	if (!(s->min_lr >= 0 && s->min_lr <= s->lr)) mt_die(MT_EX_USAGE, "--min-lr: 0 to --lr");

@@ -10,7 +10,17 @@
 
 int store_rm(const char *run, const struct store_options *o) { return mt_run_remove(run, o->force); }
 
-enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_COUNT };
+int store_ring(const char *name, const struct store_options *o)
+{
+	struct mt_run *run;
+	int rc = mt_run_open(&run, name, MT_RUN_RINGS);
+	if (rc) return rc;
+	rc = mt_ring_make(run, o->ring, o->like);
+	mt_run_close(run);
+	return rc;
+}
+
+enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_COUNT };
 
 static struct store_options given = { .dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10 };
 static bool seen[O_COUNT];
@@ -29,6 +39,7 @@ static const struct mt_opt options[] = {
 	[O_SEED] = { "seed", OPT_U64, &given.seed, "N", "init: the same seed gives the same weights", &seen[O_SEED] },
 	[O_JSON] = { "json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON] },
 	[O_FORCE] = { "force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE] },
+	[O_LIKE] = { "like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE] },
 	[O_COUNT] = { .name = NULL },
 };
 
@@ -37,14 +48,16 @@ static const struct verb {
 	int (*go)(const char *run, const struct store_options *);
 	unsigned takes, needs;      /* bits of enum option */
 	bool all_runs;              /* RUN may be left out, and then means every run */
+	bool ring;                  /* takes a ring's name as well */
 } verbs[] = {
 	{ "create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
-	  1 << O_CONFIG, false },
-	{ "init", store_init, 1 << O_SEED, 1 << O_SEED, false },
-	{ "serve", store_serve, 0, 0, false },
-	{ "stat", store_stat, 1 << O_JSON, 0, false },
-	{ "ls", store_ls, 1 << O_JSON, 0, true },
-	{ "rm", store_rm, 1 << O_FORCE, 0, false },
+	  1 << O_CONFIG, false, false },
+	{ "init", store_init, 1 << O_SEED, 1 << O_SEED, false, false },
+	{ "serve", store_serve, 0, 0, false, false },
+	{ "stat", store_stat, 1 << O_JSON, 0, false, false },
+	{ "ls", store_ls, 1 << O_JSON, 0, true, false },
+	{ "rm", store_rm, 1 << O_FORCE, 0, false, false },
+	{ "ring", store_ring, 1 << O_LIKE, 1 << O_LIKE, false, true },
 };
 
 static const struct mt_program program = {
@@ -55,7 +68,8 @@ static const struct mt_program program = {
 		"mt-store serve RUN\n"
 		"mt-store stat RUN [--json]\n"
 		"mt-store ls [RUN] [--json]\n"
-		"mt-store rm RUN [--force]",
+		"mt-store rm RUN [--force]\n"
+		"mt-store ring RUN NAME --like RING",
 	.about = "Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
 		"mt's other programs work on. An omitted RUN is $MT_RUN.",
 	.opts = options,
@@ -65,7 +79,7 @@ static const struct verb *find_verb(const char *name)
 {
 	for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
 		if (name && strcmp(name, verbs[i].name) == 0) return &verbs[i];
-	if (!name) mt_die(MT_EX_USAGE, "no verb: create, init, serve, stat, ls or rm; see --help");
+	if (!name) mt_die(MT_EX_USAGE, "no verb: create, init, serve, stat, ls, rm or ring; see --help");
 	mt_die(MT_EX_USAGE, "unknown verb '%s'; see --help", name);
 }
 
@@ -80,10 +94,15 @@ static void check_options(const struct verb *verb)
 
 int main(int argc, char **argv)
 {
-	const char *operands[2] = { NULL, NULL };
-	mt_cli(&program, argc, argv, operands, 2);
+	const char *operands[3] = { NULL, NULL, NULL };
+	int n = mt_cli(&program, argc, argv, operands, 3);
 	const struct verb *verb = find_verb(operands[0]);
 	check_options(verb);
+	if (verb->ring) {           /* the ring's name is the last operand: RUN may be left out before it */
+		if (n < 2) mt_die(MT_EX_USAGE, "ring needs the new ring's NAME");
+		given.ring = operands[--n];
+		operands[n] = NULL;
+	} else if (n > 2) mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operands[2]);
 	const char *run = verb->all_runs ? operands[1] : mt_cli_run(operands[1]);
 	mt_must(verb->go(run, &given));
 	if (fflush(stdout) || ferror(stdout)) mt_die(MT_EX_IO, "stdout: cannot be written");

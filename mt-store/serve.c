@@ -5,7 +5,10 @@
 
 #include "store.h"
 
-enum { TICK_MS = 100 };         /* how soon a newly claimed slot is watched, and that the run is gone is seen */
+enum {
+	TICK_MS = 100,              /* how soon a newly claimed slot is watched, and that the run is gone is seen */
+	ABSENT_TICKS = 100,         /* as for every stage: a run that is not there after 10 s is a mistyped name */
+};
 
 /* Who holds a slot, as last looked at */
 struct watched {
@@ -78,8 +81,7 @@ static int wait_for_run(struct mt_run **run, const char *name)
 		int rc = mt_run_open(run, name, MT_RUN_CONTROL);
 		bool absent = rc == -MT_EX_NOINPUT || (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made"));
 		if (!absent) return rc;
-		if (ticks == 10) mt_say("waits for run '%s'", name);
-		if (mt_stopping) return rc;
+		if (mt_stopping || (rc == -MT_EX_NOINPUT && ticks == ABSENT_TICKS)) return rc;
 		poll(NULL, 0, TICK_MS);
 	}
 }

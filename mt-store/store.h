@@ -6,6 +6,7 @@
 
 struct store_options {          /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *numa;
+	const char *ring, *like;
 	uint64_t step_tokens, seed;
 	bool json, force;
 };
@@ -16,6 +17,7 @@ int store_serve(const char *run, const struct store_options *);
 int store_stat(const char *run, const struct store_options *);
 int store_ls(const char *run, const struct store_options *);    /* run may be NULL: all */
 int store_rm(const char *run, const struct store_options *);
+int store_ring(const char *run, const struct store_options *);
 
 /* words.c: what several verbs say alike */
 const char *dtype_word(uint32_t dtype);             /* "bf16", "fp32", "none" */

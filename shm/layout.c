@@ -4,8 +4,9 @@
 
 #include "lib.h"
 
-#define BIG_ALIGN   (2u << 20)  /* a huge page: arrays of at least that size start on one */
-#define SMALL_ALIGN 4096u       /* smaller ones: tiny models would be mostly gaps otherwise */
+#define BIG_ALIGN   (2u << 20)  /* a huge page: big arrays start on one */
+#define BIG         (64u << 20) /* from here on that costs less than 3% */
+#define SMALL_ALIGN 4096u       /* smaller arrays: small models would be mostly gaps otherwise */
 #define UNIT_ELEMS  (1ull << 33)/* the optimizer's journal names a group with 27 bits, times MT_GROUP */
 
 /* ------------------------------------------------------------------------------------------------ tensors */
@@ -104,7 +105,7 @@ static int plan_unit(struct mt_layout *l, uint32_t unit, const struct plan *plan
 
 static uint64_t place(uint64_t *at, uint64_t bytes)
 {
-	uint64_t off = round_up(*at, bytes >= BIG_ALIGN ? BIG_ALIGN : SMALL_ALIGN);
+	uint64_t off = round_up(*at, bytes >= BIG ? BIG_ALIGN : SMALL_ALIGN);
 	*at = off + bytes;
 	return off;
 }

@@ -276,9 +276,9 @@ enum {                          /* mt_run_open flags */
 /* 64 bad name, 66 no such run, 76 other ABI version or half made, 77 not yours, 65 damaged. */
 int mt_run_open(struct mt_run **, const char *name, int flags);
 void mt_run_close(struct mt_run *);
-/* Wait until the run is there and filled; for stages. wait_s < 0: while it takes; a run being filled is waited for
- * without limit. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY is returned. Errors as mt_run_open;
- * 69 no weights came in time; 65 the store is dirty. */
+/* Wait until the run is there and filled; for stages. For weights wait_s seconds (< 0: without limit), for a run that
+ * does not exist wait_s too (< 0: 10); a run being made or filled is waited for while it takes. *stop is looked at (a
+ * signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 69 no weights came in time; 65 the store is dirty. */
 int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
 int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */

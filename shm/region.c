@@ -151,6 +151,12 @@ int region_room(uint64_t bytes)
 
 /* ------------------------------------------------------------------------------------------------ NUMA */
 
+/* libnuma calls this to warn; what is wrong with a policy is said once, by us. */
+void numa_warn(int number, char *where, ...)
+{
+	(void)number, (void)where;
+}
+
 /* "default", "interleave[:NODES]", "bind:NODES", "preferred:NODE" onto a fresh mapping */
 static int numa_apply(void *p, uint64_t size, const char *policy)
 {

@@ -204,6 +204,8 @@ void mt_run_close(struct mt_run *run)
 	free(run);
 }
 
+enum { ABSENT_S = 10 };         /* a run that is not there may be about to be made; a mistyped name is not */
+
 static double seconds(void)
 {
 	struct timespec t;
@@ -211,16 +213,18 @@ static double seconds(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* One look: 0 attached, 1 not yet and somebody is filling it, 2 not yet, < 0 an error that waiting does not mend. */
+enum look { ATTACHED, BUSY, EMPTY, ABSENT };     /* somebody makes or fills it; it has no weights; it is not there */
+
+/* One look: an enum look, or an error that waiting does not mend. */
 static int try_attach(struct mt_run **out, const char *name, int flags)
 {
 	int rc = mt_run_open(out, name, flags);
-	if (rc == -MT_EX_NOINPUT) return 2;
-	if (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made")) return 2;
+	if (rc == -MT_EX_NOINPUT) return ABSENT;
+	if (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made")) return BUSY;
 	if (rc) return rc;
 	enum mt_state s = mt_run_state(*out);
-	if (s == MT_FILLED) return 0;
-	int again = s == MT_FILLING && mt_stage_alive(*out, MT_FILL) ? 1 : 2;
+	if (s == MT_FILLED) return ATTACHED;
+	int again = s == MT_FILLING && mt_stage_alive(*out, MT_FILL) ? BUSY : EMPTY;
 	mt_run_close(*out);
 	*out = NULL;
 	if (s == MT_DIRTY)
@@ -231,14 +235,15 @@ static int try_attach(struct mt_run **out, const char *name, int flags)
 
 int mt_run_attach(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
 {
-	double start = seconds();
+	double start = seconds(), absent_s = wait_s < 0 ? ABSENT_S : wait_s;
 	for (;;) {
 		int rc = try_attach(out, name, flags);
-		if (rc <= 0) return rc;
+		if (rc <= ATTACHED) return rc;
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
-		if (rc == 1) start = seconds();
-		if (wait_s >= 0 && seconds() - start >= wait_s)
-			return strstr(mt_errmsg(), "no weights") ? -MT_EX_PEER : mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+		double waited = seconds() - start;
+		if (rc == BUSY) start = seconds();
+		if (rc == ABSENT && waited >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+		if (rc == EMPTY && wait_s >= 0 && waited >= wait_s) return -MT_EX_PEER;
 		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
 	}
 }

@@ -11,7 +11,7 @@ golden() { # CASE [--bf16]
 	start_stages
 	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
-	ckpt-dump "$RUN" --grads "$T/grad1.safetensors" >/dev/null
+	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
 	mt-step "$RUN" $(cat "$case/args") "${eval[@]}" <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	cat "$T/first" "$T/rest" >"$T/metrics"
