@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N: large enough that packing their inputs costs little, small enough to share. A product
- * of less than SMALL multiplications is one tile. */
-enum { TILE_M = 256, TILE_N = 512, SMALL = 1 << 19 };
+/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little; halved, down to HALVED_M, where that
+ * leaves too few to share. A product of less than SMALL multiplications is one tile. */
+enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
 struct cut { int64_t count, each; };        /* a length as count pieces of each, the last shorter */
 
@@ -90,8 +90,12 @@ static void tile_task(void *arg, int64_t task, int thread)
 void op_gemm(struct pool *pool, const struct gemm *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = { .g = g };
-	t.m = small ? (struct cut){ 1, g->m } : cut_length(g->m, TILE_M);
-	t.n = small ? (struct cut){ 1, g->n } : cut_length(g->n, TILE_N);
+	struct tiles t = { .g = g, .m = { 1, g->m }, .n = { 1, g->n } };
+	if (!small) {
+		t.n = cut_length(g->n, TILE_N);
+		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
+			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW)
+				break;
+	}
 	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
 }
