@@ -1,0 +1,164 @@
+# mt-tokens: JSON lines of texts and chats -> records. MT_TEST_PYTHON is a Python that has transformers.
+load helpers
+
+setup_file() {
+	export PY=${MT_TEST_PYTHON:-python3}
+	export MODELS=$BATS_FILE_TMPDIR
+	"$PY" -c 'import transformers, jinja2' 2>/dev/null || return 0
+	"$PY" - "$MODELS" <<-'PY'
+	import sys
+	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+	from transformers import PreTrainedTokenizerFast
+	CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+	          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+	MARKED = ("{{ bos_token }}{% for m in messages %}\n    {%- if m['role'] == 'assistant' %}\n"
+	          "        {{- '<|im_start|>assistant\n' }}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}\n"
+	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n    {%- endif %}\n{% endfor %}"
+	          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+	LAST = CHATML.replace("m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
+	corpus = ["What is the capital of France? The capital of France is Paris.", "Who are you? I am a small model. naïve — 東京"] * 9
+	for name, template in (("chatml", CHATML), ("marked", MARKED), ("last", LAST)):
+	    t = Tokenizer(models.BPE())
+	    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+	    t.decoder = decoders.ByteLevel()
+	    t.train_from_iterator(corpus, trainers.BpeTrainer(
+	        vocab_size=400, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+	        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"]))
+	    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+	    fast = PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>")
+	    fast.chat_template = template
+	    fast.save_pretrained(sys.argv[1] + "/" + name)
+	PY
+	cat >"$MODELS/chats.jsonl" <<-'EOF'
+	{"messages": [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am a naïve model — 東京."}]}
+	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}
+	EOF
+	# what a record's learnt and unlearnt stretches say: show MODEL <records
+	cat >"$MODELS/show.py" <<-'PY'
+	import struct, sys
+	from itertools import groupby
+	from transformers import AutoTokenizer
+	t = AutoTokenizer.from_pretrained(sys.argv[1])
+	data = sys.stdin.buffer.read()
+	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
+	while at < len(words):
+	    ids = words[at + 1:at + 1 + words[at]]
+	    at += 1 + words[at]
+	    print(" | ".join(("-" if context else "+") + t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
+	                     for context, run in groupby(ids, lambda i: i >> 31)).replace("\n", "\\n"))
+	PY
+}
+
+transformers_or_skip() { "$PY" -c 'import transformers, jinja2' 2>/dev/null || skip "needs transformers"; }
+tokens() { "$PY" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
+show() { "$PY" "$MODELS/show.py" "$1"; }
+
+same_as_template() { # MODEL: ids, and masks where the template gives them
+	"$PY" - "$MODELS/$1" "$MODELS/chats.jsonl" "$2" <<-'PY'
+	import json, struct, sys
+	from transformers import AutoTokenizer
+	t = AutoTokenizer.from_pretrained(sys.argv[1])
+	data = open(sys.argv[3], "rb").read()
+	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
+	for line in open(sys.argv[2]):
+	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask="marked" in sys.argv[1])
+	    got = words[at + 1:at + 1 + words[at]]
+	    at += 1 + words[at]
+	    assert [i & 0x7fffffff for i in got] == list(made["input_ids"]), (got, made)
+	    if "assistant_masks" in made:
+	        assert any(made["assistant_masks"])
+	        assert [1 - (i >> 31) for i in got] == [int(m) for m in made["assistant_masks"]], (got, made)
+	assert at == len(words)
+	PY
+}
+
+@test "ids of messages are those of apply_chat_template" {
+	transformers_or_skip
+	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
+	same_as_template chatml "$T/rec"
+}
+
+@test "masks are those of return_assistant_tokens_mask where the template has {% generation %}" {
+	transformers_or_skip
+	tokens "$MODELS/marked" "$MODELS/chats.jsonl" >"$T/rec"
+	same_as_template marked "$T/rec"
+}
+
+@test "without {% generation %} each turn of the assistant is learnt, and its header is not" {
+	transformers_or_skip
+	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
+}
+
+@test "a template that renders earlier turns in another way leaves them as context, and says so" {
+	transformers_or_skip
+	tokens "$MODELS/last" "$MODELS/chats.jsonl" >"$T/rec"
+	run show "$MODELS/last" <"$T/rec"
+	[[ ${lines[0]} != *+Paris* ]]
+	[[ ${lines[0]} == *' | +<think></think>I am a naïve model — 東京.<|im_end|>\n' ]]
+	[ "$(wc -l <"$T/tokens.err")" = 1 ]
+}
+
+@test "a text is learnt as a whole, with the tokenizer's BOS and with EOS behind it" {
+	transformers_or_skip
+	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "$output" = "+<s>I am a small model.</s>" ]
+}
+
+@test "of prompt and completion the completion and EOS are learnt" {
+	transformers_or_skip
+	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "$output" = "-<s>Who are you? | + I am Paris</s>" ]
+}
+
+@test "prompt and completion may be messages" {
+	transformers_or_skip
+	echo '{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}' |
+		tokens "$MODELS/chatml" >"$T/rec"
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+}
+
+@test "tokenizers and jinja2 alone give what transformers gives" {
+	transformers_or_skip
+	for model in chatml marked last; do
+		{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } >"$T/in"
+		tokens "$MODELS/$model" "$T/in" >"$T/one"
+		tokens --plain "$MODELS/$model" "$T/in" >"$T/two"
+		cmp "$T/one" "$T/two"
+	done
+}
+
+@test "a bad line is named with its number: 65" {
+	transformers_or_skip
+	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
+		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
+		printf '%s\n' '{"text": "fine"}' '' "$bad" >"$T/in"
+		code=0
+		tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
+		[ "$code" = 65 ] && [ "$(wc -l <"$T/tokens.err")" = 1 ] && grep -q "in: line 3: " "$T/tokens.err" || { echo "$bad: $code"; cat "$T/tokens.err"; return 1; }
+	done
+}
+
+@test "a reader that has closed ends mt-tokens with 0" {
+	transformers_or_skip
+	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
+	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
+	[ "${PIPESTATUS[0]}" = 0 ]
+}
+
+@test "a missing model or FILE is 66" {
+	transformers_or_skip
+	fails_with 66 "$PY" "$MT/mt-tokens" "$T/nowhere"
+	fails_with 66 "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
+}
+
+@test "without transformers, tokenizers or jinja2 it says what to install: 78" {
+	python3 -c 'import tokenizers' 2>/dev/null && skip "this Python has tokenizers"
+	fails_with 78 "$MT/mt-tokens" "$T"
+	grep -q "pip install transformers" "$T/fails.err"
+}
