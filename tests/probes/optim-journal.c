@@ -1,0 +1,292 @@
+/* optim-journal.c: the update is resumable from every instruction.
+ *
+ * A child runs one step's update on a small run and is single-stepped through it. After any instruction its shared
+ * memory is what a kill would leave: it is copied to a second run, where a successor finishes the update with another
+ * instruction set; every bit must be that of an undisturbed update. From some of these points the successor is
+ * single-stepped in turn, with a third process after it. Then rules are broken on purpose: each breakage must be seen.
+ *
+ *     optim-journal RUN [none]     none: --grad none, pieces from a ring
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../mt-optim/optim.h"
+#include "cli.h"
+
+enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
+enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BROKEN_EVERY * 60, NESTED_STEPS = 1500 };
+
+static const char *base;
+static enum mt_dtype grad = MT_FP32;
+static adamw_fn *isas[3];
+static int n_isas;
+
+struct world {                  /* one run, and this process's handles on it */
+	char name[MT_RUN_NAME];
+	struct optim o;
+};
+
+#define CHECK(x, ...) do { if (!(x)) { fprintf(stderr, "optim-journal: " __VA_ARGS__); fputc('\n', stderr); finish(1); } } while (0)
+
+static _Noreturn void finish(int rc)
+{
+	char name[MT_RUN_NAME];
+	for (int i = 0; i < WORLDS; i++) {
+		snprintf(name, sizeof name, "%s-%d", base, i);
+		mt_run_remove(name, true);
+	}
+	exit(rc);
+}
+
+/* ------------------------------------------------------------------------------------------------ worlds */
+
+static void attach(struct world *w, int i)
+{
+	memset(w, 0, sizeof *w);
+	snprintf(w->name, sizeof w->name, "%s-%d", base, i);
+	mt_must(mt_run_open(&w->o.run, w->name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
+	w->o.control = mt_control(w->o.run);
+	w->o.lanes = mt_lanes(w->o.run);
+	w->o.direct = grad == MT_NONE;
+	w->o.g_bf16 = grad == MT_BF16;
+	w->o.update = isas[0];
+	w->o.pool = pool_make(1);
+	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.grad[0]));
+	mt_must(units_make(&w->o));
+}
+
+static void create(int i)
+{
+	struct mt_geometry geo = { .family = "llama", .layers = 1, .hidden = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8,
+		.vocab = 528, .max_position = 16, .flags = MT_TIED, .pad_token = -1, .norm_eps = 1e-5f, .init_range = 0.02f, .rope_scaling = 1 };
+	char name[MT_RUN_NAME];
+	snprintf(name, sizeof name, "%s-%d", base, i);
+	struct mt_create c = { .name = name, .config_text = "{}", .config_bytes = 2, .dtype = MT_BF16, .grad = grad, .step_tokens = 16 };
+	mt_must(mt_run_create(&c, &geo));
+}
+
+static uint32_t noise;
+static float uniform(void)
+{
+	noise = noise * 1664525 + 1013904223;
+	return (float)(noise >> 8) / 8388608.0f - 1;
+}
+
+/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The lanes stand where step 6
+ * left them, in either slot. */
+static void set_up(struct optim *o)
+{
+	noise = 1;
+	mt_run_reset(o->run, STEP - 1, STEP - 1, NULL);
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		struct tile *t = &o->units[u].tile;
+		for (uint64_t i = 0; i < o->units[u].groups * MT_GROUP; i++) {
+			uint32_t bits = mt_bits(uniform());
+			((uint16_t *)t->w)[i] = mt_hi(bits);
+			t->lo[i] = mt_lo(bits);
+			t->m[i] = uniform() * 0.1f;
+			t->v[i] = uniform() * uniform();
+			t->v[i] *= t->v[i];
+			for (int end = 0; end < 2; end++)
+				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
+		}
+	}
+	for (uint32_t l = 0; l < MT_LANES; l++) {
+		memset(o->lanes[l].slot, 0xaa, sizeof o->lanes[l].slot);
+		atomic_store(&o->lanes[l].index, lane_tag(STEP - 1, 2) | (uint64_t)(l & 1) << 27);
+	}
+	struct mt_txn *t = mt_txn(o->run, K);
+	*t = (struct mt_txn){ .step = STEP, .kind = MT_TRAIN, .micros = 1, .targets = 1, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999,
+		.eps = 1e-8, .decay = 0.1, .t = STEP, .clip_factor = 1 };
+	atomic_store(&t->word, mt_word(K, 3, MT_APPLY));
+	if (!o->direct) return;
+	for (uint32_t u = o->n_units; u-- > 0; )
+		for (uint64_t elems = o->units[u].groups * MT_GROUP, off = 0; off < elems; off += MT_BLOCK) {
+			struct mt_msg m = { .k = K, .try_ = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP };
+			m.grad.unit = u, m.grad.off = off, m.grad.n = elems - off < MT_BLOCK ? elems - off : MT_BLOCK;
+			float *g = mt_ring_reserve(o->grad[0]);
+			CHECK(g, "more pieces than the ring holds");
+			for (uint64_t i = 0; i < m.grad.n; i++) g[i] = uniform();
+			mt_ring_push(o->grad[0], &m);
+		}
+}
+
+static void update(struct optim *o)
+{
+	struct opened op = txn_opened(o, K);
+	struct adamw a = adamw_scalars(STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
+	if (o->direct) apply_direct(o, K, &op, &a);
+	else apply(o, &op, &a);
+}
+
+/* What a kill leaves: tables, journal, transactions, ring words and state. (Gradients do not change.) */
+static void copy_world(struct optim *to, const struct optim *from)
+{
+	memcpy(to->lanes, from->lanes, MT_LANES * sizeof *to->lanes);
+	for (uint32_t u = 0; u < to->n_units; u++) {
+		const struct tile *f = &from->units[u].tile, *t = &to->units[u].tile;
+		struct mt_unit *fu = mt_unit(from->run, u), *tu = mt_unit(to->run, u);
+		size_t n = from->units[u].groups * MT_GROUP;
+		atomic_store(&tu->version, atomic_load(&fu->version));
+		atomic_store(&tu->applied, atomic_load(&fu->applied));
+		memcpy(t->w, f->w, n * 2);
+		memcpy(t->lo, f->lo, n * 2);
+		memcpy(t->m, f->m, n * 4);
+		memcpy(t->v, f->v, n * 4);
+	}
+}
+
+static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_used(o->grad[0]) : 0; }
+
+/* Bring `o`'s ring to the place where `from`'s is: it was set up in the same way, so that only heads differ. */
+static void match_ring(struct optim *o, uint64_t left)
+{
+	if (!o->direct) return;
+	if (mt_ring_used(o->grad[0]) < left) set_up(o);     /* a head only moves on, so start over */
+	while (mt_ring_used(o->grad[0]) > left) mt_ring_pop(o->grad[0]);
+}
+
+static bool same_state(const struct optim *a, const struct optim *b)
+{
+	for (uint32_t u = 0; u < a->n_units; u++) {
+		const struct tile *x = &a->units[u].tile, *y = &b->units[u].tile;
+		size_t n = a->units[u].groups * MT_GROUP;
+		if (mt_version(a->run, u) != STEP || mt_version(b->run, u) != STEP) return false;
+		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * 4) || memcmp(x->v, y->v, n * 4))
+			return false;
+	}
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------ stepping */
+
+static pid_t stepped_child(int world, int isa)
+{
+	pid_t pid = fork();
+	CHECK(pid >= 0, "fork: %s", strerror(errno));
+	if (pid == 0) {
+		struct world w;         /* regions are not inherited: the child maps its own */
+		attach(&w, world);
+		w.o.update = isas[isa];
+		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		raise(SIGSTOP);
+		update(&w.o);
+		raise(SIGSTOP);
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status), "the child does not stop");
+	if (WSTOPSIG(status) != SIGSTOP) finish(1);
+	return pid;
+}
+
+/* One instruction on. False: the update is over. */
+static bool step(pid_t pid)
+{
+	int status;
+	if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL)) {
+		if (errno == EPERM) printf("no ptrace here\n"), finish(77);
+		CHECK(false, "ptrace: %s", strerror(errno));
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status), "the child ended early");
+	return WSTOPSIG(status) == SIGTRAP;
+}
+
+static void end_child(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+/* A successor with one rule broken. */
+static void break_rule(struct optim *o, enum breakage b)
+{
+	for (uint32_t l = 0; l < MT_LANES && b != NOTHING; l++) {
+		uint64_t i = atomic_load(&o->lanes[l].index);
+		if (!lane_in_step(i, STEP)) continue;
+		if (b == OTHER_SLOT) atomic_store(&o->lanes[l].index, i ^ (uint64_t)1 << 27);
+		if (b == NO_RESTORE) {                  /* as if the slot held what stands there now */
+			const struct tile *t = &o->units[lane_unit(i)].tile;
+			uint64_t at = lane_group(i) * MT_GROUP;
+			uint8_t *slot = o->lanes[l].slot[lane_slot(i)];
+			if (mt_version(o->run, lane_unit(i)) == STEP) continue;
+			memcpy(slot + SLOT_W, (uint16_t *)t->w + at, MT_GROUP * 2);
+			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
+			memcpy(slot + SLOT_M, t->m + at, MT_GROUP * 4);
+			memcpy(slot + SLOT_V, t->v + at, MT_GROUP * 4);
+		}
+		if (b == STALE_STEP) atomic_store(&o->lanes[l].index, i - ((uint64_t)1 << 40));
+	}
+}
+
+static bool finishes_right(struct optim *scratch, const struct optim *left, const struct optim *want, uint64_t n, enum breakage b)
+{
+	match_ring(scratch, pieces_left(left));
+	copy_world(scratch, left);
+	break_rule(scratch, b);
+	scratch->update = isas[n % (uint64_t)n_isas];
+	update(scratch);
+	/* killed between the last publication and its pop, that piece stays; the next gather drops it as a dead try's */
+	return same_state(scratch, want) && pieces_left(scratch) <= 1;
+}
+
+static uint64_t points, nested_points, wrong[STALE_STEP + 1];
+
+/* Step a child through the update of world `at`; a successor in world at + 1 from every `every`th point, and from some of
+ * them successors with a rule broken, and one that is stepped through itself. */
+static void step_through(struct world *w, int at, int isa, uint64_t most, uint64_t every)
+{
+	const struct optim *want = &w[4].o;
+	pid_t pid = stepped_child(at, isa);
+	uint64_t n = 0;
+	for (bool more = true; more && n < most; n++) {
+		more = step(pid);
+		if (more && n % every) continue;
+		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING), "after instruction %llu the successor's bits are wrong",
+		      (unsigned long long)n);
+		*(at ? &nested_points : &points) += 1;
+		if (at || n % BROKEN_EVERY) continue;
+		for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++)
+			wrong[b] += !finishes_right(&w[1].o, &w[0].o, want, n, b);
+		if (n % NESTED_EVERY) continue;
+		match_ring(&w[2].o, pieces_left(&w[0].o));
+		copy_world(&w[2].o, &w[0].o);
+		step_through(w, 2, (isa + 1) % n_isas, NESTED_STEPS, 7);
+	}
+	end_child(pid);
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const names[] = { "scalar", "avx2", "avx512" };
+	static struct world w[WORLDS];
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none]");
+	base = argv[1];
+	if (argc > 2) grad = MT_NONE;
+	flush_denormals();
+	for (int i = 0; i < 3; i++) {
+		setenv("MT_ISA", names[i], 1);
+		adamw_fn *fn = adamw_choose();
+		if (fn) isas[n_isas++] = fn;
+	}
+	for (int i = 0; i < WORLDS; i++) {
+		create(i);
+		attach(&w[i], i);
+		set_up(&w[i].o);
+	}
+	update(&w[4].o);
+	for (int isa = 0; isa < n_isas; isa++) {
+		set_up(&w[0].o);
+		step_through(w, 0, isa, UINT64_MAX, isas[isa] == adamw_scalar ? 37 : 5);    /* odd: loops are met at every place */
+	}
+	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points, (unsigned long long)nested_points);
+	for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++) {
+		CHECK(wrong[b], "rule %d was broken and nothing differed", b);
+		printf("rule %d broken: %llu points differ\n", b, (unsigned long long)wrong[b]);
+	}
+	finish(0);
+}
