@@ -144,6 +144,9 @@ static int claim_slot(struct mt_run *run, int slot)
 		if (mt_stage_alive(run, slot))
 			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d)", run->name, mt_stage_name(slot),
 				word_pid(word));
+		/* Before the slot has a new holder: a commit must not take the dead one's part for the new one's. What was
+		 * released in peace has aborted by itself. */
+		if (matters(slot) && word_pid(word)) abort_gather(run, slot, word_gen(word));
 		uint64_t mine = make_word(getpid(), start, word_gen(word) + 1);
 		if (atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire)) {
 			run->slot = slot;
@@ -153,9 +156,18 @@ static int claim_slot(struct mt_run *run, int slot)
 	}
 	mt_stage_doing(run, MT_D_STARTING, 0);
 	for (int i = 0; i < 8; i++) atomic_store_explicit(&s->counters[i], 0, memory_order_relaxed);
-	if (matters(slot) && word_gen(word)) abort_gather(run, slot, word_gen(word));
 	mt_wake(run);
 	return 0;
+}
+
+/* A stage that has just claimed a run which somebody began to fill after it was attached: it leaves, so that the filler
+ * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work). */
+static bool yield_to_filler(struct mt_run *run, int slot)
+{
+	if (slot == MT_STORE || slot == MT_FILL || mt_run_state(run) != MT_FILLING) return false;
+	mt_stage_release(run);
+	while (mt_run_state(run) == MT_FILLING && mt_stage_alive(run, MT_FILL)) mt_wait(run, mt_event(run), 20);
+	return true;
 }
 
 int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
@@ -164,7 +176,8 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 	int rc = 0, from = slot, to = slot;
 	if (slot == MT_STREAM) to = MT_STREAM + MT_STREAMS - 1;
 	for (int i = from; i <= to; i++) {
-		rc = claim_slot(run, i);
+		do rc = claim_slot(run, i);
+		while (!rc && yield_to_filler(run, i));
 		if (!rc && claimed) *claimed = i;
 		if (rc != -MT_EX_BUSY) return rc;
 	}
