@@ -1,0 +1,152 @@
+# mt-feed, and how records become rows and steps get their learning rates.
+load helpers
+
+words() { od -An -v -w4 -tu4 | tr -d ' ' | tr '\n' ' ' | sed 's/ $//'; }
+record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.stdout.buffer.write(struct.pack("<%dI"%(len(a)+1), len(a), *a))' "$@"; }
+
+@test "records pass through as they are" {
+	{ record 1 2 3; record 2147483652; record 5 6; } >"$T/r"
+	mt-feed "$T/r" >"$T/out"
+	cmp "$T/r" "$T/out"
+	mt-feed - <"$T/r" | cmp "$T/r"
+}
+
+@test "a flat file of bytes is one document" {
+	printf 'abc' >"$T/f"
+	[ "$(mt-feed --bytes "$T/f" "$T/f" | words)" = "3 97 98 99 3 97 98 99" ]
+}
+
+@test "u16 and u32 are little-endian elements" {
+	printf '\001\002\003\000' >"$T/f"
+	[ "$(mt-feed --u16 "$T/f" | words)" = "2 513 3" ]
+	[ "$(mt-feed --u32 "$T/f" | words)" = "1 197121" ]
+}
+
+@test "--eos ends documents after it, from files and from pipes" {
+	printf 'ab\ncd\ne' >"$T/f"
+	want="3 97 98 10 3 99 100 10 1 101"
+	[ "$(mt-feed --bytes --eos 10 "$T/f" | words)" = "$want" ]
+	[ "$(mt-feed --bytes --eos 10 - <"$T/f" | words)" = "$want" ]
+}
+
+@test "--block cuts blocks that overlap by one, from files and from pipes" {
+	printf 'abcdefg' >"$T/f"
+	want="3 97 98 99 3 99 100 101 3 101 102 103"
+	[ "$(mt-feed --bytes --block 3 "$T/f" | words)" = "$want" ]
+	[ "$(cat "$T/f" | mt-feed --bytes --block 3 - | words)" = "$want" ]
+	[ "$(mt-feed --bytes --block 4 "$T/f" | words)" = "4 97 98 99 100 4 100 101 102 103" ]
+}
+
+@test "--epochs goes through the files again" {
+	printf 'ab' >"$T/f"
+	[ "$(mt-feed --bytes --epochs 2 "$T/f" | words)" = "2 97 98 2 97 98" ]
+}
+
+@test "--shuffle permutes whole documents of all files, by seed and epoch" {
+	seq 100 199 >"$T/f"
+	seq 200 299 >"$T/g"
+	feed() { mt-feed --bytes --eos 10 --shuffle "$@" "$T/f" "$T/g" | words; }
+	a=$(feed 1) b=$(feed 1) c=$(feed 2) two=$(feed 1 --epochs 2)
+	[ "$a" = "$b" ]
+	[ "$a" != "$c" ]
+	[ "${two:0:${#a}}" = "$a" ]
+	[ "${two:${#a}+1}" != "$a" ]
+	for x in "$a" "$c" "${two:${#a}+1}"; do
+		[ "$(echo "$x" | tr ' ' '\n' | xargs -n5 | sort)" = "$(mt-feed --bytes --eos 10 "$T/f" "$T/g" | words | tr ' ' '\n' | xargs -n5 | sort)" ]
+	done
+}
+
+@test "an empty flat file is no document" {
+	: >"$T/f"
+	[ -z "$(mt-feed --bytes "$T/f" | words)" ]
+}
+
+@test "a reader that has closed ends mt-feed with 0" {
+	head -c 5000000 /dev/zero >"$T/f"
+	mt-feed --bytes --block 100 "$T/f" | head -c 8 >/dev/null
+	[ "${PIPESTATUS[0]}" = 0 ]
+}
+
+@test "truncated, empty and oversize records are 65" {
+	printf '\003\000\000\000\001\000\000\000' >"$T/short"
+	printf '\003\000' >"$T/count"
+	printf '\000\000\000\000' >"$T/empty"
+	printf '\377\377\377\377\001\000\000\000' >"$T/huge"
+	for f in short count empty huge; do
+		fails_with 65 mt-feed "$T/$f"
+		grep -q "record 1" "$T/fails.err"
+		code=0
+		mt-feed - <"$T/$f" >/dev/null 2>"$T/err" || code=$?
+		[ "$code" = 65 ]
+	done
+}
+
+@test "what cannot be: usage is 64, a missing file 66, half an element 65" {
+	printf 'abc' >"$T/f"
+	fails_with 64 mt-feed
+	fails_with 64 mt-feed --bytes --u16 "$T/f"
+	fails_with 64 mt-feed --eos 10 "$T/f"
+	fails_with 64 mt-feed --bytes --block 1 "$T/f"
+	fails_with 64 mt-feed --shuffle 1 -
+	fails_with 64 mt-feed --epochs 2 -
+	fails_with 66 mt-feed "$T/nowhere"
+	fails_with 65 mt-feed --bytes "$T"
+	fails_with 65 mt-feed --u16 "$T/f"
+}
+
+@test "rows, targets and document starts are those of tests/golden/packing.json" {
+	python3 - "$GOLDEN/packing.json" "$T/r" <<-'PY'
+	import json, struct, subprocess, sys
+	n = 0
+	for entry in json.load(open(sys.argv[1])):
+	    with open(sys.argv[2], "wb") as f:
+	        for d in entry["documents"]:
+	            f.write(struct.pack("<%dI" % (len(d) + 1), len(d), *d))
+	    seq = entry["seq"]
+	    for how in ("docs", "concat", "none"):
+	        out = subprocess.run(["step-pack", how, str(seq), sys.argv[2]], capture_output=True, check=True, text=True).stdout
+	        rows = [json.loads(line) for line in out.splitlines()]
+	        want = []
+	        for row in entry[how]:
+	            used, starts = len(row["tokens"]), row["starts"]
+	            pad = seq - used
+	            want.append({"tokens": row["tokens"] + [0] * pad, "targets": row["targets"] + [-1] * pad,
+	                         "starts": [max(s for s in starts if s <= i) for i in range(used)] + [used] * pad})
+	        assert rows == want, (entry["title"], how, rows, want)
+	        n += len(rows)
+	assert n > 50, n
+	PY
+}
+
+@test "every row's end is a position to go on from, and other input is refused there" {
+	python3 -c 'import random,struct,sys
+random.seed(3)
+for _ in range(60):
+    n = random.choice([1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 100])
+    sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *[random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]))' >"$T/r"
+	for how in docs concat none; do
+		run step-pack $how 16 "$T/r" resume
+		echo "$output"
+		[ "$status" = 0 ]
+		[ "${output%% *}" -gt 50 ]
+	done
+}
+
+@test "learning rates are those of transformers' schedules" {
+	python3 - "$GOLDEN/schedules.json" <<-'PY'
+	import json, subprocess, sys
+	cases = json.load(open(sys.argv[1]))
+	for c in cases:
+	    args = [c["schedule"], c["steps"], repr(c["lr"]), c["warmup"], c.get("decay", 0), repr(c["min_lr"])]
+	    out = subprocess.run(["step-schedule"] + [str(a) for a in args], capture_output=True, check=True, text=True).stdout
+	    got = [float(x) for x in out.split()]
+	    assert len(got) == len(c["lrs"])
+	    assert all(abs(a - b) <= 1e-15 * max(abs(b), 1e-6) for a, b in zip(got, c["lrs"])), (c, got)
+	assert len(cases) > 20
+	PY
+}
+
+@test "the scripts are clean to shellcheck" {
+	need_cmd shellcheck
+	shellcheck "$TOP/bin/mt-run"
+}

@@ -1,0 +1,86 @@
+/* step-pack: the packer's rows of the records on a file, as JSON lines; or with "resume" a check that every row's end
+ * is a position from which the rest comes out the same. usage: step-pack docs|concat|none SEQ FILE [resume] */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../../mt-step/pack.h"
+#include "cli.h"
+
+enum { VOCAB = 1 << 30 };
+
+struct opened { struct record_reader in; struct packer packer; };
+
+static void open_packer(struct opened *o, const char *file, enum pack_how how, uint32_t seq)
+{
+	int fd = open(file, O_RDONLY);
+	mt_must(fd < 0 ? mt_fail(MT_EX_NOINPUT, "%s", file) : 0);
+	mt_must(record_open(&o->in, fd, file));
+	mt_must(packer_open(&o->packer, &o->in, how, seq, VOCAB));
+}
+
+static void close_packer(struct opened *o)
+{
+	packer_close(&o->packer);
+	record_close(&o->in);
+	close(o->in.fd);
+}
+
+static void print(const char *key, const uint32_t *a, uint32_t n)
+{
+	printf("%s\"%s\": [", key[1] == 'o' ? "{" : ", ", key);
+	for (uint32_t i = 0; i < n; i++) printf("%s%d", i ? ", " : "", (int)a[i]);
+	printf("]");
+}
+
+/* Rows after each position, made anew from the file's start, against the rows of one go. */
+static void resume(const char *file, enum pack_how how, uint32_t seq)
+{
+	struct opened whole, part;
+	uint32_t a[3 * seq], b[3 * seq];
+	open_packer(&whole, file, how, seq);
+	int rows = 0, rc;
+	struct mt_position pos = { 0 };
+	while (packer_position(&whole.packer, &pos), (rc = packer_row(&whole.packer, a, a + seq, a + 2 * seq)) > 0) {
+		open_packer(&part, file, how, seq);
+		if (rows) mt_must(packer_skip(&part.packer, &pos));
+		mt_must(packer_row(&part.packer, b, b + seq, b + 2 * seq));
+		if (memcmp(a, b, sizeof a)) mt_die(1, "row %d differs after a restart", rows);
+		if (rows) {                 /* and a position of other input is refused */
+			struct mt_position other = pos;
+			other.hash ^= !pos.offset;
+			other.hash_cut ^= pos.offset != 0;
+			close_packer(&part);
+			open_packer(&part, file, how, seq);
+			if (packer_skip(&part.packer, &other) != -MT_EX_DATA) mt_die(1, "row %d: a wrong hash is taken", rows);
+		}
+		close_packer(&part);
+		rows++;
+	}
+	mt_must(rc);
+	close_packer(&whole);
+	printf("%d rows\n", rows);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 4) return 64;
+	enum pack_how how = argv[1][0] == 'd' ? PACK_DOCS : argv[1][0] == 'c' ? PACK_CONCAT : PACK_NONE;
+	uint32_t seq = (uint32_t)atoi(argv[2]), row[3 * seq];
+	if (argc > 4) {
+		resume(argv[3], how, seq);
+		return 0;
+	}
+	struct opened o;
+	open_packer(&o, argv[3], how, seq);
+	int rc;
+	while ((rc = packer_row(&o.packer, row, row + seq, row + 2 * seq)) > 0) {
+		print("tokens", row, seq);
+		print("targets", row + seq, seq);
+		print("starts", row + 2 * seq, seq);
+		puts("}");
+	}
+	mt_must(rc);
+	close_packer(&o);
+	return 0;
+}
