@@ -39,7 +39,7 @@ static int keep(struct kept *k, int dirfd, const char *name)
 		return mt_fail(MT_EX_DATA, "%s: too many files or too long a name to keep with the run", shown(name));
 	if ((rc = file_read_all(dirfd, name, KEPT_BYTES - k->bytes, &data, &n)) < 0)
 		return rc;
-	snprintf(k->file[k->n].name, sizeof k->file[0].name, "%s", name);
+	memcpy(k->file[k->n].name, name, strlen(name) + 1);
 	k->file[k->n].bytes = n;
 	k->data[k->n++] = data;
 	k->bytes += n;

@@ -95,7 +95,7 @@ assert j['metadata']['total_size'] == n, n"
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
-	! grep -q lm_head "$T/out/model.safetensors"
+	[ "$(grep -c lm_head "$T/out/model.safetensors")" = 0 ]
 }
 
 @test "a tied model whose file has the same lm_head is loaded" {
@@ -491,7 +491,7 @@ holds() { # STEP BEFORE
 	serve
 	[ "$(ckpt-snap "$RUN" 7)" = saved ]
 	ckpt-snap "$RUN" word | grep -q '^7 saved 1 0$'
-	! dump "$RUN" | diff -q "$T/before" -
+	[ "$(dump "$RUN")" != "$(cat "$T/before")" ]
 	kill "$PID"
 	wait "$PID"
 	[ ! -s "$T/serve.err" ]
