@@ -1,8 +1,6 @@
-/* cpu-attention.c: attention cut into tasks: forward a block of queries and a head, backward a document and a
+/* cpu-attention.c: attention cut into tasks: forward a group of queries and a head, backward a document and a
  * key-value head, which owns what its gradients are added to */
 #include "cpu.h"
-
-enum { QUERIES = 64 };              /* of a forward task: the kernel's tile */
 
 struct job {
 	struct pool *pool;
@@ -46,7 +44,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 void op_attention_forward(struct pool *pool, const struct attention *a, float *o, float *lse, const float *qkv)
 {
 	struct job w = { .pool = pool, .k = pool_kernels(pool), .a = a, .o_out = o, .lse_out = lse, .qkv = qkv };
-	cut(&w, QUERIES);
+	cut(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
 

@@ -5,10 +5,13 @@
  * of rank-1 updates, c (r, :) += a (r, i) b (i, :), whose a is read scalar by scalar, row- or column-wise, and whose b
  * lies as it lies in memory. Only q and do are transposed, once for all the keys they meet.
  *
+ * A group of BLOCKS tiles of queries goes over the keys together, so that keys and values are gathered, and their
+ * gradients spread, once a group: in qkv they lie far apart, a few cache lines to a page.
+ *
  * Tiles are counted from the start of the document. So a document gives the same bits wherever it lies in a row.
  */
 
-enum { QT = 64, KT = 64 };
+enum { QT = 64, KT = 64, BLOCKS = ATTENTION_GROUP / QT };
 
 /* ---- products ---- */
 
@@ -60,8 +63,15 @@ static __attribute__((noinline)) void panel_rows(int64_t n, int64_t k, const flo
 	panel(1, 0, n, k, a, lda, b, ldb, c, ldc);
 }
 
+/* c += a b, a by rows */
+static __attribute__((noinline)) void panel_rows_add(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+	int64_t ldb, float *c, int64_t ldc)
+{
+	panel(1, 1, n, k, a, lda, b, ldb, c, ldc);
+}
+
 /* c += a b, a by columns */
-static __attribute__((noinline)) void panel_columns(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+static __attribute__((noinline)) void panel_columns_add(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
 	int64_t ldb, float *c, int64_t ldc)
 {
 	panel(0, 1, n, k, a, lda, b, ldb, c, ldc);
@@ -156,7 +166,7 @@ INLINE void queries_by_keys(const struct tile *t, float *c, const float *s, cons
 {
 	for (int64_t r = 0; r < t->nq; r += MR) {
 		int64_t n = t->q + r + MR - t->k;
-		panel_columns(ld, n < t->nk ? n : t->nk, s + r, QT, b, ld, c + r * ld, ld);
+		panel_columns_add(ld, n < t->nk ? n : t->nk, s + r, QT, b, ld, c + r * ld, ld);
 	}
 }
 
@@ -196,44 +206,71 @@ INLINE int64_t first_tile(int64_t q, int64_t window)
 	return q < window ? 0 : (q - window + 1) / KT * KT;
 }
 
-/* For backward, which needs more: q, do and their transposes, k, v, dq (64, ld), s and dp (KT, QT), lse and delta (QT) */
+/* For backward, which needs more: q, do, their transposes and dq (BLOCKS, 64, ld), lse and delta (BLOCKS, QT), and once
+ * k, v, dk, dv (KT, ld), s and dp (KT, QT) */
 static size_t attention_scratch(int64_t dim)
 {
 	int64_t ld = round_up(dim, VW);
-	return (size_t)(7 * QT * ld + 2 * KT * QT + 2 * QT) * sizeof(float);
+	return (size_t)(5 * BLOCKS * QT * ld + 2 * BLOCKS * QT + 4 * KT * ld + 2 * KT * QT) * sizeof(float);
+}
+
+/* What both passes know of a head: where its keys and values begin, and how far apart tokens are */
+struct head { int64_t dim, ld, stride, keys, values, window; };
+
+INLINE struct head head_of(const struct attention *a, int64_t begin, int64_t kv_head)
+{
+	int64_t stride = (a->heads + 2 * a->kv_heads) * a->dim;
+	int64_t keys = begin * stride + (a->heads + kv_head) * a->dim;
+	return (struct head){ .dim = a->dim, .ld = round_up(a->dim, VW), .stride = stride, .keys = keys,
+		.values = keys + a->kv_heads * a->dim, .window = a->window ? a->window : INT64_MAX };
+}
+
+/* Do the queries of the tile see any of its keys? */
+INLINE int meets(int64_t q, int64_t k, int64_t window) { return k <= q && k >= first_tile(q, window); }
+
+/* One tile: scores, probabilities, and sum_v rescaled and added to */
+static void attention_tile(const struct tile *t, const float *qt, const float *k, const float *v, const struct head *h,
+	float *s, float *high, float *sum, float *rescale, float *sum_v)
+{
+	keys_by_queries(t, s, k, qt, h->ld, h->dim);
+	softmax_columns(t, s, high, sum, rescale);
+	for (int64_t r = 0; r < t->nq; r++)
+		for (int64_t i = 0; i < h->ld; i += VW)
+			v_store(sum_v + r * h->ld + i, v_load(sum_v + r * h->ld + i) * v_set(rescale[r]));
+	queries_by_keys(t, sum_v, s, v, h->ld);
 }
 
 static void attention_forward(const struct attention *a, const struct span *span, int64_t head, float *o, float *lse,
 	const float *qkv, float *scratch)
 {
-	int64_t dim = a->dim, ld = round_up(dim, VW), stride = (a->heads + 2 * a->kv_heads) * dim;
-	int64_t kv_head = head / (a->heads / a->kv_heads), window = a->window ? a->window : INT64_MAX;
-	int64_t q0 = span->first - span->begin, nq = span->end - span->first;
-	const float *keys = qkv + span->begin * stride + (a->heads + kv_head) * dim;
-	float *q = scratch, *qt = q + QT * ld, *k = qt + QT * ld, *v = k + KT * ld, *sum_v = v + KT * ld;
-	float *s = sum_v + QT * ld, *high = s + KT * QT, *sum = high + QT, *rescale = sum + QT;
+	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
+	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
+	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
+	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
 
-	pack(q, ld, qkv + span->first * stride + head * dim, stride, nq, dim, a->scale);
-	turn(qt, q, ld, nq);
-	memset(sum_v, 0, (size_t)(QT * ld) * sizeof *sum_v);
-	memset(sum, 0, QT * sizeof *sum);
-	for (int i = 0; i < QT; i++)
-		high[i] = -FLT_MAX;
-	for (int64_t k0 = first_tile(q0, window); k0 < q0 + nq; k0 += KT) {
-		struct tile t = tile_at(q0, nq, k0, window);
-		pack(k, ld, keys + k0 * stride, stride, t.nk, dim, 1);
-		pack(v, ld, keys + k0 * stride + a->kv_heads * dim, stride, t.nk, dim, 1);
-		keys_by_queries(&t, s, k, qt, ld, dim);
-		softmax_columns(&t, s, high, sum, rescale);
-		for (int64_t r = 0; r < nq; r++)
-			for (int64_t i = 0; i < ld; i += VW)
-				v_store(sum_v + r * ld + i, v_load(sum_v + r * ld + i) * v_set(rescale[r]));
-		queries_by_keys(&t, sum_v, s, v, ld);
+	for (int64_t b = 0; b * QT < n; b++) {
+		int64_t nq = n - b * QT < QT ? n - b * QT : QT;
+		pack(q, h.ld, qkv + (span->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
+		turn(qt + b * tile, q, h.ld, nq);
 	}
-	for (int64_t r = 0; r < nq; r++) {
-		float *row = o + ((span->first + r) * a->heads + head) * dim;
-		for (int64_t i = 0; i < dim; i += VW)
-			v_put(row + i, dim - i, v_load(sum_v + r * ld + i) * v_set(1.0f / sum[r]));
+	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
+	memset(sum, 0, BLOCKS * QT * sizeof *sum);
+	for (int i = 0; i < BLOCKS * QT; i++)
+		high[i] = -FLT_MAX;
+	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
+		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
+		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
+		pack(v, h.ld, qkv + h.values + k0 * h.stride, h.stride, nk, h.dim, 1);
+		for (int64_t b = 0; b * QT < n; b++)
+			if (meets(q0 + b * QT, k0, h.window)) {
+				struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+				attention_tile(&t, qt + b * tile, k, v, &h, s, high + b * QT, sum + b * QT, rescale, sum_v + b * tile);
+			}
+	}
+	for (int64_t r = 0; r < n; r++) {
+		float *row = o + ((span->first + r) * a->heads + head) * h.dim;
+		for (int64_t i = 0; i < h.dim; i += VW)
+			v_put(row + i, h.dim - i, v_load(sum_v + r * h.ld + i) * v_set(1.0f / sum[r]));
 		lse[(span->first + r) * a->heads + head] = high[r] + logf(sum[r]);
 	}
 }
@@ -258,67 +295,103 @@ INLINE void softmax_back(const struct tile *t, float *s, float *dp, const float 
 	}
 }
 
-/* dst (nk rows at stride, dim) = [dst +] s (nk, nq) x (nq, ld); s is zero where a key comes after its query */
-INLINE void keys_gain(const struct tile *t, float *dst, int64_t stride, int64_t dim, int add_dst, const float *s,
-	const float *x, int64_t ld, float *sum)
+/* dst (nk, ld) += s (nk, nq) x (nq, ld); s is zero where a key comes after its query */
+INLINE void keys_gain(const struct tile *t, float *dst, const float *s, const float *x, int64_t ld)
 {
 	for (int64_t r = 0; r < t->nk; r += MR) {
-		int64_t c = columns_from(t, r), rows = t->nk - r < MR ? t->nk - r : MR;
-		panel_rows(ld, t->nq - c, s + r * QT + c, QT, x + c * ld, ld, sum, ld);
-		for (int64_t j = 0; j < rows; j++)
-			for (int64_t i = 0; i < dim; i += VW) {
-				float *to = dst + (r + j) * stride + i;
-				vf y = v_load(sum + j * ld + i);
-				v_put(to, dim - i, add_dst ? v_get(to, dim - i) + y : y);
-			}
+		int64_t c = columns_from(t, r);
+		panel_rows_add(ld, t->nq - c, s + r * QT + c, QT, x + c * ld, ld, dst + r * ld, ld);
 	}
 }
 
-/* The gradients of one block of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the tile is the
- * block's own (the first that a key meets is the one of the query beside it). */
-static void attention_back_block(const struct attention *a, const struct span *span, int64_t head, int begin, float *dqkv,
+/* dst (n rows at stride, dim) = [dst +] scale * src (n, ld) */
+static void spread(float *dst, int64_t stride, int add_dst, const float *src, int64_t ld, int64_t n, int64_t dim, float scale)
+{
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t i = 0; i < dim; i += VW) {
+			float *to = dst + r * stride + i;
+			vf x = v_load(src + r * ld + i) * v_set(scale);
+			v_put(to, dim - i, add_dst ? v_get(to, dim - i) + x : x);
+		}
+}
+
+/* A group's tiles in backward's scratch, block after block */
+struct group { float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp; };
+
+static struct group group_in(float *scratch, int64_t ld)
+{
+	int64_t all = BLOCKS * QT * ld;
+	struct group p = { .q = scratch };
+	p.qt = p.q + all;
+	p.g = p.qt + all;
+	p.gt = p.g + all;
+	p.dq = p.gt + all;
+	p.lse = p.dq + all;
+	p.delta = p.lse + BLOCKS * QT;
+	p.k = p.delta + BLOCKS * QT;
+	p.v = p.k + KT * ld;
+	p.dk = p.v + KT * ld;
+	p.dv = p.dk + KT * ld;
+	p.s = p.dv + KT * ld;
+	p.dp = p.s + KT * QT;
+	return p;
+}
+
+/* q (scaled), do (here g), their transposes, lse, and delta = do . o of every query; dq is cleared */
+static void gather_queries(const struct group *p, const struct attention *a, const struct span *span, int64_t head,
+	const struct head *h, const float *d_o, const float *o, const float *lse, const float *qkv)
+{
+	int64_t n = span->end - span->first, stride = a->heads * h->dim, at = span->first * stride + head * h->dim;
+	pack(p->q, h->ld, qkv + span->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
+	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
+	for (int64_t b = 0; b * QT < n; b++) {
+		int64_t nq = n - b * QT < QT ? n - b * QT : QT, tile = b * QT * h->ld;
+		turn(p->qt + tile, p->q + tile, h->ld, nq);
+		turn(p->gt + tile, p->g + tile, h->ld, nq);
+	}
+	memset(p->lse, 0, 2 * BLOCKS * QT * sizeof *p->lse);
+	for (int64_t r = 0; r < n; r++) {
+		const float *row = o + at + r * stride;
+		vf sum = {0};
+		for (int64_t i = 0; i < h->dim; i += VW)
+			sum = v_fma(v_load(p->g + r * h->ld + i), v_get(row + i, h->dim - i), sum);
+		p->delta[r] = v_sum(sum);
+		p->lse[r] = lse[(span->first + r) * a->heads + head];
+	}
+	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
+}
+
+/* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is the
+ * first that sees these keys, which is the one beside them. */
+static void attention_back_group(const struct attention *a, const struct span *span, int64_t head, int begin, float *dqkv,
 	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
 {
-	int64_t dim = a->dim, ld = round_up(dim, VW), stride = (a->heads + 2 * a->kv_heads) * dim;
-	int64_t kv_head = head / (a->heads / a->kv_heads), window = a->window ? a->window : INT64_MAX;
-	int64_t q0 = span->first - span->begin, nq = span->end - span->first, o_stride = a->heads * dim;
-	int64_t to_keys = span->begin * stride + (a->heads + kv_head) * dim;
-	float *q = scratch, *qt = q + QT * ld, *k = qt + QT * ld, *v = k + KT * ld, *g = v + KT * ld, *gt = g + QT * ld;
-	float *dq = gt + QT * ld, *s = dq + QT * ld, *dp = s + KT * QT, *l = dp + KT * QT, *delta = l + QT;
+	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
+	struct group p = group_in(scratch, h.ld);
+	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
 
-	pack(q, ld, qkv + span->first * stride + head * dim, stride, nq, dim, a->scale);
-	turn(qt, q, ld, nq);
-	pack(g, ld, d_o + span->first * o_stride + head * dim, o_stride, nq, dim, 1);
-	turn(gt, g, ld, nq);
-	memset(l, 0, 2 * QT * sizeof *l);
-	for (int64_t r = 0; r < nq; r++) {
-		const float *row = o + (span->first + r) * o_stride + head * dim;
-		vf sum = {0};
-		for (int64_t i = 0; i < dim; i += VW)
-			sum = v_fma(v_load(g + r * ld + i), v_get(row + i, dim - i), sum);
-		delta[r] = v_sum(sum);
-		l[r] = lse[(span->first + r) * a->heads + head];
+	gather_queries(&p, a, span, head, &h, d_o, o, lse, qkv);
+	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
+		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride, values = h.values + k0 * h.stride;
+		int gain = !(begin && k0 >= q0);
+		pack(p.k, h.ld, qkv + keys, h.stride, nk, h.dim, 1);
+		pack(p.v, h.ld, qkv + values, h.stride, nk, h.dim, 1);
+		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
+		for (int64_t b = 0; b * QT < n; b++) {
+			if (!meets(q0 + b * QT, k0, h.window))
+				continue;
+			struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
+			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
+			softmax_back(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT);
+			queries_by_keys(&t, p.dq + b * tile, p.dp, p.k, h.ld);
+			keys_gain(&t, p.dv, p.s, p.g + b * tile, h.ld);
+			keys_gain(&t, p.dk, p.dp, p.q + b * tile, h.ld);
+		}
+		spread(dqkv + keys, h.stride, gain, p.dk, h.ld, nk, h.dim, 1);
+		spread(dqkv + values, h.stride, gain, p.dv, h.ld, nk, h.dim, 1);
 	}
-	memset(dq, 0, (size_t)(QT * ld) * sizeof *dq);
-	for (int64_t k0 = first_tile(q0, window); k0 < q0 + nq; k0 += KT) {
-		struct tile t = tile_at(q0, nq, k0, window);
-		int64_t at = to_keys + k0 * stride;
-		int gain = !(begin && k0 == q0);
-		pack(k, ld, qkv + at, stride, t.nk, dim, 1);
-		pack(v, ld, qkv + at + a->kv_heads * dim, stride, t.nk, dim, 1);
-		keys_by_queries(&t, s, k, qt, ld, dim);
-		keys_by_queries(&t, dp, v, gt, ld, dim);
-		softmax_back(&t, s, dp, l, delta);
-		queries_by_keys(&t, dq, dp, k, ld);
-		/* v is not needed any more, and has room for MR rows */
-		keys_gain(&t, dqkv + at + a->kv_heads * dim, stride, dim, gain, s, g, ld, v);
-		keys_gain(&t, dqkv + at, stride, dim, gain, dp, q, ld, v);
-	}
-	for (int64_t r = 0; r < nq; r++) {
-		float *row = dqkv + (span->first + r) * stride + head * dim;
-		for (int64_t i = 0; i < dim; i += VW)
-			v_put(row + i, dim - i, v_load(dq + r * ld + i) * v_set(a->scale));
-	}
+	spread(dqkv + span->first * h.stride + head * h.dim, h.stride, 0, p.dq, h.ld, n, h.dim, a->scale);
 }
 
 /* All heads that share a key-value head, so that its dk and dv have one owner */
@@ -326,9 +399,9 @@ static void attention_backward(const struct attention *a, const struct span *spa
 	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
 {
 	int64_t group = a->heads / a->kv_heads;
-	for (int64_t q = span->begin; q < span->end; q += QT) {
-		struct span block = { span->begin, q, q + QT < span->end ? q + QT : span->end };
+	for (int64_t q = span->begin; q < span->end; q += BLOCKS * QT) {
+		struct span part = { span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end };
 		for (int64_t j = 0; j < group; j++)
-			attention_back_block(a, &block, kv_head * group + j, j == 0, dqkv, d_o, o, lse, qkv, scratch);
+			attention_back_group(a, &part, kv_head * group + j, j == 0, dqkv, d_o, o, lse, qkv, scratch);
 	}
 }

@@ -31,6 +31,7 @@ void sum_partials(struct pool *, float *dst, float beta, const float *partial, i
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span { int64_t begin, first, end; };
+enum { ATTENTION_GROUP = 256 };     /* queries of a forward task, at most */
 
 struct kernels {
 	const char *name;
