@@ -1,0 +1,259 @@
+# mt-step: records in, metrics out; what it refuses, what it survives.
+load helpers
+
+CASE=$GOLDEN/llama3
+STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
+
+ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
+# metrics without what depends on the clock
+plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+# steps of the lines on stdin
+steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
+
+@test "every step has a line with all that the contract names" {
+	ready
+	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m"
+	[ "$(steps <"$T/m")" = "$(seq -s ' ' 12)" ]
+	python3 - "$T/m" <<-'PY'
+	import json, sys
+	for line in open(sys.argv[1]):
+	    assert list(json.loads(line)) == ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"], line
+	PY
+}
+
+@test "records written by printf are trained on" {
+	ready
+	printf '\003\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0' | mt-step "$RUN" --steps 1 --batch 1 --seq 8 --lr 1e-3 >"$T/m"
+	grep -q '"step": 1, .*"tokens": 2,' "$T/m"
+}
+
+@test "records written by awk are trained on" {
+	ready
+	awk 'BEGIN { for (d = 0; d < 8; d++) { printf "%s", "05000000"; for (i = 0; i < 5; i++) printf "%02x000000", (7 * d + i) % 90 } }' |
+		xxd -r -p | mt-step "$RUN" --steps 2 --batch 2 --seq 10 --lr 1e-3 >"$T/m"
+	grep -q '"step": 2, .*"tokens": 16,' "$T/m"
+}
+
+@test "cut with --until and continued by the same line: the same metrics as in one go" {
+	ready
+	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" | plain >"$T/whole"
+	RUN=$(mt_run_name b)
+	ready
+	mt-step "$RUN" $STEP --pack concat --until 5 <"$CASE/data.bin" >"$T/m"
+	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" >>"$T/m"
+	plain "$T/m" | cmp - "$T/whole"
+}
+
+@test "killed at any time and started again by the same line: the same metrics as in one go" {
+	ready
+	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
+	line() { mt-step "$RUN" --steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 <"$T/data" 2>>"$T/step.err"; }
+	line | plain >"$T/whole"
+	RUN=$(mt_run_name b)
+	ready
+	for s in 0.05 0.11 0.07 0.13 0.03 0.17; do
+		timeout -s KILL "$s" mt-step "$RUN" --steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >>"$T/m" 2>/dev/null || true
+	done
+	line >>"$T/m"
+	# a line may be written twice, but says the same
+	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
+	[ "$(steps <"$T/whole" | wc -w)" = 300 ]
+}
+
+@test "other input than the run was trained on is refused, 65, and --input new takes it" {
+	ready
+	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
+	code=0
+	mt-step "$RUN" $STEP <"$GOLDEN/llama3/eval.bin" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "input new" "$T/err"
+	mt-step "$RUN" $STEP --until 4 --input new <"$GOLDEN/llama3/eval.bin" >"$T/m"
+	[ "$(steps <"$T/m")" = 4 ]
+}
+
+@test "a changed --seq, --batch or --pack needs --input new" {
+	ready
+	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
+	fails_with 64 mt-step "$RUN" $STEP --seq 16
+	fails_with 64 mt-step "$RUN" $STEP --batch 8
+	fails_with 64 mt-step "$RUN" $STEP --pack none
+}
+
+@test "a run that is there already: said, exit 0" {
+	ready
+	mt-step "$RUN" $STEP <"$CASE/data.bin" >/dev/null
+	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	[ ! -s "$T/m" ] && grep -q "at step 12 already" "$T/err"
+}
+
+@test "input that ends early: a shorter last step, said, exit 0" {
+	ready
+	head -c 4000 "$CASE/data.bin" | python3 -c '
+import struct, sys
+data = sys.stdin.buffer.read(); at = 0
+while at + 4 <= len(data) and at + 4 + 4 * struct.unpack_from("<I", data, at)[0] <= len(data): at += 4 + 4 * struct.unpack_from("<I", data, at)[0]
+sys.stdout.buffer.write(data[:at])' >"$T/data"
+	mt-step "$RUN" --steps 500 --batch 16 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err"
+	[ -s "$T/m" ] && grep -q "input ended" "$T/err"
+}
+
+@test "no record at all is 65" {
+	ready
+	fails_with 65 mt-step "$RUN" $STEP
+}
+
+@test "a truncated record is 65, and the steps before it stay" {
+	ready
+	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
+	code=0
+	mt-step "$RUN" --steps 500 --batch 4 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 65 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "ends after 1 of its 9 elements" "$T/err"
+	[ "$(wc -l <"$T/m")" -ge 20 ]
+	mt-store stat "$RUN" --json | grep -q "\"step\":$(tail -1 "$T/m" | steps)"
+}
+
+@test "a token outside the vocabulary is 65 and named by record and element" {
+	ready
+	code=0
+	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "record 2, element 1: token 255 is outside the vocabulary of 101" "$T/err"
+}
+
+@test "a step without targets is skipped and counts" {
+	ready
+	python3 -c 'import struct,sys
+for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6 | m, 7 | m, 8 | m))' >"$T/data"
+	mt-step "$RUN" --steps 3 --batch 1 --seq 4 --lr 1e-3 <"$T/data" >"$T/m"
+	grep -q '"step": 2, "loss": null, .*"tokens": 0, .*"skipped": true' "$T/m"
+	grep -q '"step": 3, "loss": [0-9].*"skipped": false' "$T/m"
+}
+
+@test "evaluation at step 0, at every N-th step and at the last" {
+	ready
+	mt-step "$RUN" $STEP --eval "$CASE/eval.bin" --eval-every 5 <"$CASE/data.bin" >"$T/m"
+	[ "$(grep eval_loss "$T/m" | steps)" = "0 5 10 12" ]
+	[ "$(head -1 "$T/m" | grep -c '"step": 0, "eval_loss": [0-9.]*}')" = 1 ]
+}
+
+@test "two streams give the bits of one" {
+	ready
+	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain >"$T/one"
+	RUN=$(mt_run_name b)
+	STREAMS=2 ready
+	eventually sh -c "[ \$(mt-store ls $RUN | grep -c 'mt-stream') -ge 1 ]"
+	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain | cmp - "$T/one"
+}
+
+@test "a stream that is killed and started again changes no bit" {
+	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
+	ready
+	mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/data" | plain >"$T/one"
+	RUN=$(mt_run_name b)
+	ready
+	(mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 20 <"$T/data" >"$T/m" 2>"$T/step.err"; echo $? >"$T/rc") 3>&- &
+	for i in 1 2 3; do
+		sleep 0.05
+		kill -9 "$STREAM"
+		spawn "again$i" mt-stream "$RUN" --device cpu --threads 1
+		STREAM=$PID
+	done
+	eventually [ -s "$T/rc" ]
+	[ "$(cat "$T/rc")" = 0 ]
+	plain "$T/m" | cmp - "$T/one"
+}
+
+@test "stages that never come are named after --wait seconds: 69" {
+	make_run "$CASE/model"
+	alone() { code=0; mt-step "$RUN" $STEP --wait 0.2 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?; [ "$code" = 69 ]; }
+	alone
+	grep -q "no mt-optim came" "$T/err"
+	spawn optim mt-optim "$RUN" --threads 1
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-optim'"
+	alone
+	grep -q "no mt-stream came" "$T/err"
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m"
+	[ "$(wc -l <"$T/m")" = 12 ]
+}
+
+@test "a stage that dies is waited for and named: 69" {
+	ready
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-optim'"
+	kill -9 "$OPTIM"
+	mkfifo "$T/fifo"
+	(sleep 0.5; cat "$CASE/data.bin"; sleep 3) >"$T/fifo" 3>&- &
+	code=0
+	mt-step "$RUN" $STEP --wait 1 <"$T/fifo" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 69 ] && grep -q "mt-optim is dead" "$T/err"
+}
+
+@test "--ckpt-every without a saver is 69 before the first step" {
+	ready
+	code=0
+	mt-step "$RUN" $STEP --wait 0.3 --ckpt-every 5 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 69 ] && [ ! -s "$T/m" ] && grep -q "mt-ckpt" "$T/err"
+}
+
+@test "checkpoints at every N-th step and at the last" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 9
+	mkdir -p "$T/out"
+	mt-step "$RUN" $STEP --ckpt-every 5 <"$CASE/data.bin" >/dev/null
+	[ "$(ls "$T/out" | tr '\n' ' ')" = "step-00000005 step-00000010 step-00000012 " ]
+}
+
+@test "TERM ends the step, checkpoints it, and mt-step dies of TERM" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	ready
+	mkdir -p "$T/out"
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 3' "$T/m"
+	kill -TERM $pid
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 143 ]
+	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
+}
+
+@test "a closed stdout is said once, and training goes on" {
+	ready
+	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" | true
+	[ "${PIPESTATUS[0]}" = 0 ]
+	mt-store stat "$RUN" --json | grep -q '"step":12'
+	[ "$(grep -c stdout "$T/err")" -le 1 ]
+}
+
+@test "what cannot be asked for is 64, one line, before anything is trained" {
+	ready
+	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32
+	fails_with 64 mt-step "$RUN" --batch 4 --seq 32 --lr 1
+	fails_with 64 mt-step "$RUN" $STEP --until 13
+	fails_with 64 mt-step "$RUN" $STEP --micro 5
+	fails_with 64 mt-step "$RUN" $STEP --schedule square
+	fails_with 64 mt-step "$RUN" $STEP --schedule wsd
+	fails_with 64 mt-step "$RUN" $STEP --min-lr 1e-4
+	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin"
+	fails_with 64 mt-step "$RUN" $STEP --beta1 1
+	fails_with 64 mt-step "$RUN" $STEP --input old
+	fails_with 64 mt-step "$RUN" $STEP --batch 40000 --micro 40000
+	grep -q -- "--step-tokens" "$T/fails.err"
+}
+
+@test "--grad none takes one micro-batch a step and no clipping" {
+	make_run "$CASE/model" --grad none
+	start_stages
+	fails_with 64 mt-step "$RUN" $STEP
+	fails_with 64 mt-step "$RUN" $STEP --micro 4 --clip 1
+	mt-step "$RUN" $STEP --micro 4 <"$CASE/data.bin" >"$T/m"
+	[ "$(wc -l <"$T/m")" = 12 ]
+}
+
+@test "a second mt-step on the same run is 75" {
+	ready
+	(sleep 5) | mt-step "$RUN" $STEP >/dev/null 2>&1 3>&- &
+	echo $! >>"$T/pids"
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-step'"
+	fails_with 75 mt-step "$RUN" $STEP
+}

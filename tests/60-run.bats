@@ -1,0 +1,154 @@
+# mt-run: the whole, composed.
+load helpers
+
+CASE=$GOLDEN/llama3
+ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3"
+
+run_it() { mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>"$T/run.err" 3>&-; }
+long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; DATA=$T/data; }
+no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
+steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
+plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+
+@test "a model goes in, metrics and a model come out, nothing is left behind" {
+	run_it --steps 10 --dtype fp32
+	[ "$(steps <"$T/m")" = "$(seq -s ' ' 10)" ]
+	[ -f "$T/out/model/model.safetensors" ] && [ -f "$T/out/model/config.json" ]
+	mt-ckpt verify "$T/out/step-00000010"
+	gone "$RUN"
+	eventually no_stage_lives
+}
+
+@test "a config.json and bytes are enough" {
+	seq 1 3000 >"$T/text"
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" --batch 2 --seq 32 \
+		--lr 1e-3 --steps 2 >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(steps <"$T/m")" = "1 2" ]
+	[ -f "$T/out/model/model.safetensors" ]
+}
+
+@test "--resume goes on from the newest checkpoint with the metrics of one go" {
+	run_it --steps 12 --dtype fp32
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	run_it --steps 12 --until 5 --dtype fp32
+	run_it --steps 12 --dtype fp32 --resume
+	plain "$T/m" | cmp - "$T/whole"
+	mt-ckpt verify "$T/out/step-00000012"
+}
+
+@test "a newest checkpoint that is damaged is passed over" {
+	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
+	plain "$T/m" >"$T/whole"
+	truncate -s -1 "$T/out/step-00000009/model.safetensors"
+	rm "$T/m"
+	run_it --steps 9 --resume --dtype fp32 || true
+	[ "$(steps <"$T/m")" = "7 8 9" ]
+	plain "$T/m" | cmp - <(tail -3 "$T/whole")
+}
+
+@test "checkpoints in OUT and no --resume: 73" {
+	mkdir -p "$T/out/step-00000003"
+	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --steps 5 $ARGS
+	gone "$RUN"
+}
+
+@test "two streams give the same metrics" {
+	run_it --steps 10 --dtype fp32
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	run_it --steps 10 --dtype fp32 --streams 2
+	plain "$T/m" | cmp - "$T/whole"
+}
+
+@test "a producer that dies does not lead to an export; what was trained is saved" {
+	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
+	DATA=$T/data
+	code=0
+	run_it --steps 500 || code=$?
+	[ "$code" = 65 ]
+	[ ! -e "$T/out/model" ]
+	ls "$T/out" | grep -q '^step-0'
+	gone "$RUN"
+}
+
+@test "bad options are told by the program whose they are, and nothing is left behind" {
+	code=0
+	run_it --steps 5 --schedule square || code=$?
+	[ "$code" = 64 ] && grep -q "mt-step: --schedule" "$T/run.err"
+	[ -z "$(ls "$T/out")" ]
+	gone "$RUN"
+	code=0
+	run_it --steps 5 --device abacus || code=$?
+	[ "$code" = 64 ] && grep -q "mt-stream: .*abacus" "$T/run.err"
+	gone "$RUN"
+	fails_with 64 mt-run --data x --out "$T/out"
+	fails_with 66 mt-run --model "$T/nowhere" --data x --out "$T/out" $ARGS
+}
+
+@test "--bytes is refused for a vocabulary above 512" {
+	echo '{"vocab_size": 513}' >"$T/config.json"
+	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
+}
+
+@test "TERM: the step is finished, saved, the run removed, and mt-run dies of TERM" {
+	long_data
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	kill -TERM $pid
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 143 ]
+	gone "$RUN"
+	[ ! -e "$T/out/model" ]
+	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
+}
+
+@test "a stage that is killed ends the run, said; what was trained is saved" {
+	long_data
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	pkill -9 -f "^[^ ]*mt-stream $RUN "
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 137 ] && grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
+	gone "$RUN"
+	ls "$T/out" | grep -q '^step-0'
+}
+
+@test "--restart: killed stages are started again, and the metrics are those of an undisturbed run" {
+	long_data
+	run_it --steps 300 --dtype fp32
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 --restart >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	for stage in mt-stream mt-optim mt-step mt-stream; do
+		pkill -9 -f "^[^ ]*$stage $RUN " || true
+		sleep 0.05
+	done
+	wait $pid
+	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
+	grep -q "was killed by signal 9" "$T/run.err"
+	[ -f "$T/out/model/model.safetensors" ]
+}
+
+@test "if saving fails the run stays, and the last line says how to save and remove it" {
+	long_data
+	mkdir -p "$T/out"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	rmdir "$T/out" && touch "$T/out"
+	kill -TERM $pid
+	wait $pid || true
+	rm "$T/out" && mkdir "$T/out"
+	last=$(tail -1 "$T/run.err")
+	[[ $last == *"mt-ckpt save $RUN "*" && mt-store rm $RUN --force" ]]
+	eval "${last#*remove it: }"
+	ls "$T/out" | grep -q '^step-0'
+	gone "$RUN"
+}
