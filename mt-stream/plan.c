@@ -175,11 +175,10 @@ static void take_slots(struct walk *w, const struct stream *s, struct plan *p)
 		most = s->jobs[u].elems > most ? s->jobs[u].elems : most;
 	for (int i = 0; i < 2; i++) {
 		p->weights[i] = (struct slot){.job = -1};
-		p->grads[i] = (struct slot){.job = -1};
 		if (!s->view)
 			p->weights[i].mem = take(w, most, 1, s->dev->elem);
 		if (p->train)
-			p->grads[i].mem = take(w, most, 1, sizeof(float));
+			p->grads[i] = take(w, most, 1, sizeof(float));
 	}
 	p->tied = NULL;
 	if (p->train && s->control->grad == MT_NONE && s->geo->flags & MT_TIED)

@@ -1,13 +1,13 @@
 /* schedule.c: a micro-batch's way through the model, layer-major: forward through the units, backward through the units,
- * chunks of whole rows inside a unit. The host only launches; it stays one unit ahead of the device, so that the next
+ * chunks of whole rows inside a unit. The host only launches, a unit or two ahead of the device, so that the next
  * unit's weights come in while this one computes, and gradients of the last one leave while the next one computes.
  *
  *     Q_WEIGHTS   in 0 │ in 1   │ in 2   │ ...     │ in L-1   │ in L-2   │
  *     Q_COMPUTE        │ fwd 0  │ fwd 1  │ ... head│ bwd L    │ bwd L-1  │ ... bwd 0 │
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
- * A weight slot is refilled once its last reader is through; a gradient slot is written again once all of it has left.
- * Who waits for whom is said by events, each beside what it protects.
+ * A weight slot is refilled once its last reader is through: an event. A gradient slot is written again once all of it
+ * has left: the host has seen that itself, for it publishes every piece. No wait here is one too many: chaos shows it.
  */
 #include <math.h>
 #include <stddef.h>
@@ -43,14 +43,14 @@ static void weights_view(struct stream *s, uint32_t job, const void *const base[
 }
 
 /* A gradient's home: its part of the slot; --grad none sums both ends of tied embeddings in one place */
-static float *grads_base(const struct stream *s, uint32_t job, int part, const struct slot *slot)
+static float *grads_base(const struct stream *s, uint32_t job, int part, float *slot)
 {
 	const struct part *p = &s->jobs[job].part[part];
 
-	return s->plan.tied && p->unit == 0 ? s->plan.tied : (float *)slot->mem + p->at;
+	return s->plan.tied && p->unit == 0 ? s->plan.tied : slot + p->at;
 }
 
-static void grads_view(struct stream *s, uint32_t job, const struct slot *slot, struct grads *g)
+static void grads_view(struct stream *s, uint32_t job, float *slot, struct grads *g)
 {
 	*g = (struct grads){0};
 	for (int p = 0; p < s->jobs[job].parts; p++) {
@@ -64,7 +64,7 @@ static void grads_view(struct stream *s, uint32_t job, const struct slot *slot, 
 }
 
 /* The gaps between tensors leave with them, as zeros */
-static void grads_clear_gaps(struct stream *s, uint32_t job, const struct slot *slot)
+static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 {
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
@@ -213,7 +213,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 }
 
 /* Final norm, LM head and loss, forward and (training) backward at once, in head chunks of any tokens */
-static void head_both(struct stream *s, struct slot *gs)
+static void head_both(struct stream *s, float *gs)
 {
 	const struct plan *p = &s->plan;
 	struct weights w;
@@ -263,12 +263,11 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 		slot->over = record(s, Q_COMPUTE);
 }
 
-static void unit_backward(struct stream *s, uint32_t u, struct slot *gs)
+static void unit_backward(struct stream *s, uint32_t u, float *gs)
 {
 	struct grads g;
 
-	wait(s, Q_COMPUTE, gs->over);
-	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs->mem, s->jobs[u].elems * sizeof(float)}});
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
 	if (u == head_job(s)) {
 		head_both(s, gs);
 		return;
@@ -327,7 +326,7 @@ static int loss_out(struct stream *s, struct event ready)
 	return 0;
 }
 
-/* One part of a job's gradients, in pieces from 0 upward; compute is through with it at `ready` */
+/* One part of a job's gradients, in pieces from 0 upward */
 static int part_out(struct stream *s, const struct part *p, const float *g)
 {
 	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
@@ -351,15 +350,15 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 	return 0;
 }
 
-static int grads_out(struct stream *s, uint32_t job, struct slot *gs, struct event ready)
+/* A job's gradients, with which compute is through at `ready`, leave slot gs; all of them have left on return */
+static int grads_out(struct stream *s, uint32_t job, float *gs, struct event ready)
 {
-	int rc = s->dev->sync(s->dev, ready);
+	int rc = 0;
 
 	wait(s, Q_GRADS, ready);
 	for (int p = 0; !rc && p < s->jobs[job].parts; p++)
 		if (!s->plan.tied || s->jobs[job].part[p].end == 0)
 			rc = part_out(s, &s->jobs[job].part[p], grads_base(s, job, p, gs));
-	gs->over = record(s, Q_GRADS);
 	return rc;
 }
 
@@ -384,10 +383,11 @@ static void batch_in(struct stream *s)
 		launch(s, Q_COMPUTE, &ops[i]);
 }
 
-/* The units below the head. The host stays one unit ahead of the device. */
+/* The units below the head. The host launches a unit while the one before the last is at work: no queue runs dry, and
+ * little is wasted when the step is aborted. */
 static int forward(struct stream *s)
 {
-	struct event before = {0};
+	struct event done[2] = {{0}};
 	int rc;
 
 	for (uint32_t u = 0; u < head_job(s); u++) {
@@ -395,10 +395,9 @@ static int forward(struct stream *s)
 			return rc;
 		mt_stage_doing(s->run, MT_D_FORWARD, u);
 		unit_forward(s, u);
-		struct event now = record(s, Q_COMPUTE);
-		if ((rc = s->dev->sync(s->dev, before)))
+		if ((rc = s->dev->sync(s->dev, done[u & 1])))
 			return rc;
-		before = now;
+		done[u & 1] = record(s, Q_COMPUTE);
 	}
 	return weights_wait(s, head_job(s));
 }
@@ -425,16 +424,16 @@ static int train(struct stream *s)
 		if (rc)
 			break;
 		mt_stage_doing(s->run, MT_D_BACKWARD, u);
-		unit_backward(s, u, &s->plan.grads[u & 1]);
+		unit_backward(s, u, s->plan.grads[u & 1]);
 		ready[u & 1] = record(s, Q_COMPUTE);
 		if (u + 1 == head_job(s))
 			rc = loss_out(s, ready[!(u & 1)]);
 		if (!rc && u < head_job(s))
-			rc = grads_out(s, u + 1, &s->plan.grads[!(u & 1)], ready[!(u & 1)]);
+			rc = grads_out(s, u + 1, s->plan.grads[!(u & 1)], ready[!(u & 1)]);
 		if (u == 0)
 			break;
 	}
-	return rc ? rc : grads_out(s, 0, &s->plan.grads[0], ready[0]);
+	return rc ? rc : grads_out(s, 0, s->plan.grads[0], ready[0]);
 }
 
 int schedule_micro(struct stream *s)

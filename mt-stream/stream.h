@@ -15,10 +15,10 @@ struct job {
 	uint64_t elems;             /* of all parts */
 };
 
-struct slot {                   /* device memory for one job's weights, or gradients */
+struct slot {                   /* device memory for one job's weights */
 	void *mem;
-	int64_t job;                /* weights: whose they are, -1 nobody's */
-	struct event over;          /* its last user is through */
+	int64_t job;                /* whose they are, -1: nobody's */
+	struct event over;          /* their last reader is through */
 };
 
 /* Where everything of one micro-batch lies: the same walk tells the need and hands out the memory. */
@@ -33,7 +33,8 @@ struct plan {
 	void *dx;                   /* (n, H) */
 	struct saved *saved;        /* [layers] of all n tokens each if keep, else one, of a chunk */
 	struct scratch scratch;
-	struct slot weights[2], grads[2];
+	struct slot weights[2];     /* as large as the largest job each */
+	float *grads[2];            /* likewise */
 	float *tied;                /* --grad none, tied: both ends' gradient adds up here */
 	uint64_t bytes;
 };

@@ -235,6 +235,20 @@ bad_batch() {
 	fails_with 78 mt-stream "$RUN" --device cuda
 }
 
+@test "SIGTERM within a step: the step is finished, then the stream ends with 0" {
+	make_run llama3
+	spawn stream mt-stream "$RUN"
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 4 24 60 1 3
+	drive=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*ward pass'"
+	kill "$stream"
+	wait "$drive"
+	wait "$stream"
+	[ "$(grep -c loss "$T/drive.out")" = 60 ]
+	[ ! -s "$T/stream.err" ]
+}
+
 @test "SIGTERM between steps ends it with 0, and so does the end of the run" {
 	make_run llama3
 	spawn a mt-stream "$RUN"
