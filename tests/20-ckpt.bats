@@ -359,6 +359,19 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	[ ! -e "$T/out" ]
 }
 
+@test "a step that is being applied cannot be saved; one that nobody will finish gathering can" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 4
+	ckpt-dump "$RUN" open 2
+	fails_with 75 mt-ckpt export "$RUN" "$T/out"
+	fails_with 75 mt-ckpt save "$RUN" "$T/out"
+	[ ! -e "$T/out" ]
+	ckpt-dump "$RUN" scribble 1 4
+	ckpt-dump "$RUN" open 1
+	mt-ckpt save "$RUN" "$T/out"
+	grep -q '"step": 4,' "$T/out/run.json"
+}
+
 @test "a directory that is not empty is 73, an empty one is taken" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
@@ -572,6 +585,20 @@ holds() { # STEP BEFORE
 	ckpt-snap "$RUN" 6 seal
 	serve
 	eventually sh -c "ckpt-snap $RUN word | grep -q '^6 failed 1 1$'"
+}
+
+@test "a saver that is told to end finishes the save that is asked for" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 5 5
+	serve
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	kill -STOP "$PID"
+	ckpt-snap "$RUN" 5 pin
+	kill -TERM "$PID"
+	kill -CONT "$PID"
+	wait "$PID"
+	mt-ckpt verify "$T/ck/step-00000005"
+	ckpt-snap "$RUN" word | grep -q '^5 saved 1 0$'
 }
 
 @test "the temporary directory of a live saver is left alone" {

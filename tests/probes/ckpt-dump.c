@@ -5,6 +5,7 @@
  *     ckpt-dump RUN poke TENSOR I BITS  element I of a weight gets this fp32 pattern (hexadecimal)
  *     ckpt-dump RUN scribble SEED STEP  any state, filled at STEP
  *     ckpt-dump RUN state N           set the run's state (enum mt_state)
+ *     ckpt-dump RUN open PHASE        a next step in this phase (enum mt_phase), opened by nobody
  */
 #include <endian.h>
 #include <inttypes.h>
@@ -123,13 +124,23 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	mt_run_set_state(run, MT_FILLED);
 }
 
+static void open_step(struct mt_run *run, enum mt_phase phase)
+{
+	uint32_t k = mt_txn_newest(run) + 1;
+	struct mt_txn *t = mt_txn(run, k);
+
+	t->kind = MT_TRAIN;
+	t->step = mt_run_step(run) + 1;
+	atomic_store(&t->word, mt_word(k, mt_try_next(run), phase));
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[2] : "";
 	struct mt_run *run;
 
 	if (argc < 2)
-		mt_die(MT_EX_USAGE, "usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N]");
+		mt_die(MT_EX_USAGE, "usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	if (argc == 2)
 		print_run(run);
@@ -141,6 +152,8 @@ int main(int argc, char **argv)
 		scribble_run(run, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
 	else if (!strcmp(what, "state") && argc == 4)
 		mt_run_set_state(run, (enum mt_state)atoi(argv[3]));
+	else if (!strcmp(what, "open") && argc == 4)
+		open_step(run, (enum mt_phase)atoi(argv[3]));
 	else
 		mt_die(MT_EX_USAGE, "unknown command '%s'", what);
 	mt_run_close(run);
