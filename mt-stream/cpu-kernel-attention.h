@@ -90,6 +90,19 @@ static void pack(float *dst, int64_t ld, const float *src, int64_t stride, int64
 			v_store(dst + r * ld + i, (vf){0});
 }
 
+/* Ask for rows that will be packed, or written, after what is computed now: rows as far apart as in qkv are beyond what
+ * the hardware foresees. */
+INLINE void foresee(const float *p, int write, int64_t stride, int64_t rows, int64_t dim)
+{
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t i = 0; i < dim; i += 16) {
+			if (write)
+				__builtin_prefetch(p + r * stride + i, 1, 2);
+			else
+				__builtin_prefetch(p + r * stride + i, 0, 2);
+		}
+}
+
 /* dst (ld, QT) = src (QT, ld) transposed, of which rows up to a multiple of VW are filled */
 static void turn(float *dst, const float *src, int64_t ld, int64_t rows)
 {
@@ -261,6 +274,9 @@ static void attention_forward(const struct attention *a, const struct span *span
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
 		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
 		pack(v, h.ld, qkv + h.values + k0 * h.stride, h.stride, nk, h.dim, 1);
+		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
+		foresee(qkv + h.keys + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
+		foresee(qkv + h.values + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
 		for (int64_t b = 0; b * QT < n; b++)
 			if (meets(q0 + b * QT, k0, h.window)) {
 				struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
@@ -376,6 +392,11 @@ static void attention_back_group(const struct attention *a, const struct span *s
 		int gain = !(begin && k0 >= q0);
 		pack(p.k, h.ld, qkv + keys, h.stride, nk, h.dim, 1);
 		pack(p.v, h.ld, qkv + values, h.stride, nk, h.dim, 1);
+		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
+		foresee(dqkv + keys, 1, h.stride, nk, h.dim);
+		foresee(dqkv + values, 1, h.stride, nk, h.dim);
+		foresee(qkv + keys + KT * h.stride, 0, h.stride, next, h.dim);
+		foresee(qkv + values + KT * h.stride, 0, h.stride, next, h.dim);
 		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
 		for (int64_t b = 0; b * QT < n; b++) {
 			if (!meets(q0 + b * QT, k0, h.window))
