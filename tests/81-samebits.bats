@@ -1,0 +1,148 @@
+# What must not change a bit: how much is recomputed, how many threads and streams there are, which instructions the
+# optimizer uses, and whether a run was cut, saved, removed, loaded and continued. The whole pipeline, every time.
+load helpers
+
+ARGS=(--steps 40 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 5 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
+
+TIED=qwen3             # golden model with tied embeddings
+
+# Train a fresh run of golden model $1 from its weights: train NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
+# STREAM_OPTS, OPTIM_OPTS and STREAMS say how the stages are started. Leaves $T/NAME.state and $T/NAME.metrics.
+train() {
+	local name=$1 model=$GOLDEN/$2/model create=()
+	shift 2
+	while [ "$1" != -- ]; do create+=("$1"); shift; done
+	shift
+	RUN=$(mt_run_name "$name")
+	make_run "$model" --step-tokens 4K "${create[@]}"
+	stages
+	feed | mt-step "$RUN" "${ARGS[@]}" "$@" >"$T/$name.metrics" 2>"$T/$name.err"
+	state_of "$RUN" >"$T/$name.state"
+	end_stages
+}
+
+# no token of it is outside of any golden model's vocabulary
+feed() { mt-feed --epochs 8 --shuffle 1 "$GOLDEN/llama3/data.bin"; }
+
+stages() {
+	local i
+	for i in $(seq "${STREAMS:-1}"); do
+		# shellcheck disable=SC2086
+		spawn "$RUN.stream$i" mt-stream "$RUN" --device cpu ${STREAM_OPTS:---threads 1}
+	done
+	# shellcheck disable=SC2086
+	spawn "$RUN.optim" mt-optim "$RUN" ${OPTIM_OPTS:---threads 1}
+}
+
+end_stages() { mt-store rm "$RUN" --force; }
+
+# Lines without the times, of which nobody expects the same
+metrics() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$@"; }
+
+same() { # NAME NAME
+	[ "$(wc -l <"$T/$1.metrics")" -ge 40 ]
+	diff "$T/$1.state" "$T/$2.state"
+	diff <(metrics "$T/$1.metrics") <(metrics "$T/$2.metrics")
+}
+
+@test "recompute full and none" {
+	for dtype in fp32 bf16; do
+		STREAM_OPTS="--threads 1 --recompute full" train "full$dtype" llama3 --dtype "$dtype" --
+		STREAM_OPTS="--threads 1 --recompute none" train "none$dtype" llama3 --dtype "$dtype" --
+		same "full$dtype" "none$dtype"
+	done
+}
+
+@test "one thread, two and five in mt-optim, and its scalar reference" {
+	for grad in fp32 bf16; do
+		OPTIM_OPTS="--threads 1" train "one$grad" llama3 --dtype bf16 --grad "$grad" --
+		OPTIM_OPTS="--threads 2" train "two$grad" llama3 --dtype bf16 --grad "$grad" --
+		OPTIM_OPTS="--threads 5" train "five$grad" llama3 --dtype bf16 --grad "$grad" --
+		MT_ISA=scalar train "scalar$grad" llama3 --dtype bf16 --grad "$grad" --
+		same "one$grad" "two$grad"
+		same "one$grad" "five$grad"
+		same "one$grad" "scalar$grad"
+	done
+	# the comparison can tell two runs apart
+	if same onefp32 onebf16 >/dev/null; then return 1; fi
+}
+
+@test "one thread and three in mt-stream" {
+	STREAM_OPTS="--threads 1" train one "$TIED" --dtype bf16 --
+	STREAM_OPTS="--threads 3" train three "$TIED" --dtype bf16 --
+	same one three
+}
+
+@test "one stream, two and three" {
+	for dtype in fp32 bf16; do
+		STREAMS=1 train "one$dtype" llama3 --dtype "$dtype" --
+		STREAMS=2 train "two$dtype" llama3 --dtype "$dtype" --
+		STREAMS=3 train "three$dtype" llama3 --dtype "$dtype" --
+		same "one$dtype" "two$dtype"
+		same "one$dtype" "three$dtype"
+	done
+}
+
+@test "tied embeddings: one stream and two" {
+	for grad in fp32 bf16; do
+		STREAMS=1 train "one$grad" "$TIED" --dtype bf16 --grad "$grad" --
+		STREAMS=2 train "two$grad" "$TIED" --dtype bf16 --grad "$grad" --
+		same "one$grad" "two$grad"
+	done
+}
+
+@test "the cpu device and chaos, which reorders all that events allow" {
+	train cpu llama3 --dtype bf16 --
+	STREAM_OPTS="--threads 1 --device chaos:7" train chaos llama3 --dtype bf16 --
+	same cpu chaos
+}
+
+# 40 steps in one go against 20, saved, removed, loaded, and the same line again; the metrics after the join, and all of
+# the state. The name of the run may differ: nothing of it is in the bits.
+halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
+	local name=$1 model=$2 create=() step
+	shift 2
+	while [ "$1" != -- ]; do create+=("$1"); shift; done
+	shift
+	train "$name" "$model" "${create[@]}" -- "$@"
+	RUN=$(mt_run_name cut)
+	make_run "$GOLDEN/$model/model" --step-tokens 4K "${create[@]}"
+	stages
+	feed | mt-step "$RUN" "${ARGS[@]}" "$@" --until 20 >"$T/cut.metrics" 2>"$T/cut.err"
+	mt-ckpt save "$RUN" "$T/$name.saved"
+	end_stages
+	mt-store create "$RUN" --config "$T/$name.saved" --step-tokens 4K "${create[@]}"
+	mt-ckpt load "$RUN" "$T/$name.saved"
+	stages
+	feed | mt-step "$RUN" "${ARGS[@]}" "$@" >>"$T/cut.metrics" 2>>"$T/cut.err"
+	state_of "$RUN" >"$T/cut.state"
+	end_stages
+	same "$name" cut
+	rm -r "$T/$name.saved"
+}
+
+@test "cut, saved, removed, loaded and continued: fp32" { halves fp32 llama3 --dtype fp32 --; }
+@test "cut, saved, removed, loaded and continued: bf16" { halves bf16 llama3 --dtype bf16 --; }
+@test "cut, saved, removed, loaded and continued: tied, bf16 gradients, two streams, concat" {
+	STREAMS=2 halves tied "$TIED" --dtype bf16 --grad bf16 -- --pack concat
+}
+@test "cut, saved, removed, loaded and continued: --grad none" {
+	halves direct llama3 --dtype bf16 --grad none -- --clip 0 --micro 4
+}
+@test "cut, saved, removed, loaded and continued, the second half by other threads, streams and instructions" {
+	local whole=$T/whole.saved
+	train whole llama3 --dtype bf16 --
+	RUN=$(mt_run_name cut)
+	make_run "$GOLDEN/llama3/model" --step-tokens 4K --dtype bf16
+	stages
+	feed | mt-step "$RUN" "${ARGS[@]}" --until 20 >"$T/cut.metrics" 2>"$T/cut.err"
+	mt-ckpt save "$RUN" "$whole"
+	end_stages
+	mt-store create "$RUN" --config "$whole" --step-tokens 4K --dtype bf16
+	mt-ckpt load "$RUN" "$whole"
+	STREAMS=2 STREAM_OPTS="--threads 2 --recompute full" OPTIM_OPTS="--threads 3" MT_ISA=scalar stages
+	feed | mt-step "$RUN" "${ARGS[@]}" >>"$T/cut.metrics" 2>>"$T/cut.err"
+	state_of "$RUN" >"$T/cut.state"
+	end_stages
+	same whole cut
+}

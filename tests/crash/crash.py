@@ -1,0 +1,496 @@
+#!/usr/bin/env python3
+"""Kills mt's stages at random and aimed instants, restarts them with the same command line, and compares what comes out,
+bit for bit, with a run that nobody disturbed. Needs nothing but Python and the built programs.
+
+    crash.py [CASE...] [--seconds S] [--blows N] [--how HOW,...] [--seed N] [--keep]
+
+A case (table CASES below) is a small random model, a way to train it and the stages. First it is trained undisturbed.
+Then again and again with blows, until at least --blows of them fell and --seconds are over. HOW is any of
+    kill   -9 to one stage            stop   SIGSTOP, a moment, SIGCONT
+    two    -9 to two at once          hold   SIGSTOP, a moment in which the others run on, -9
+    all    -9 to all, then all again  term   SIGTERM, must end well, then again
+    load   -9 to all, the run removed, made anew from its last checkpoint
+Half of the blows are aimed: they fall when a stage of the run says that it is doing a thing (applying, saving, ...) or a
+transaction has a phase, not at a random instant. mt-step and mt-feed are one stage: they go and come together.
+
+Compared: w, lo, m, v of every unit, step, t and position, every metric but the times, every checkpoint's files. A run
+that hangs (no step for 60 s), a stage that ends in a way that nobody asked for, a case in which no blow fell: exit 1.
+"""
+
+import argparse
+import glob
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("MT", os.path.join(TOP, "bin"))
+PROBES = os.path.join(os.environ.get("BUILD", os.path.join(TOP, "build")), "probes")
+SHM = os.environ.get("MT_SHM_DIR", "/dev/shm")
+
+# grad none: a stage that dies after a step's commit costs the run, which goes on from its last checkpoint.
+CASES = {
+    "fp32": dict(dtype="fp32", micros=3),
+    "fp32-streams": dict(dtype="fp32", micros=5, streams=2, threads=2),
+    "bf16": dict(dtype="bf16", micros=2, save=3),
+    "bf16-grad": dict(dtype="bf16", grad="bf16", micros=3, streams=2, save=4, pack="concat"),
+    "tied": dict(dtype="bf16", tied=True, micros=4, streams=2, eval=3, save=5),
+    "eval": dict(dtype="fp32", micros=2, eval=2, save=3, threads=2),
+    "none": dict(dtype="bf16", grad="none", save=2),
+    "none-tied": dict(dtype="bf16", grad="none", tied=True, save=2, streams=2, eval=4),
+}
+STEPS = 24
+HOWS = ("kill", "two", "all", "stop", "hold", "term", "load")
+
+# enum mt_doing and the slots that say so, enum mt_phase, enum mt_snap: what a blow can be aimed at
+AIMS = (
+    [("optim", "doing", d) for d in (13, 14, 15, 15, 15, 16)]
+    + [("stream0", "doing", d) for d in (8, 9, 10, 11, 12)]
+    + [("step", "doing", d) for d in (3, 6, 7)]
+    + [("ckpt", "doing", 17)] * 3
+    + [(None, "phase", p) for p in (1, 2, 2, 4)]
+    + [("ckpt", "snap", s) for s in (1, 2, 3)]
+)
+SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "stream0": 8, "stream1": 9}
+
+
+class Wrong(Exception):
+    pass
+
+
+def tool(*argv, **kw):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, **kw)
+    if done.returncode:
+        raise Wrong("%s -> %d: %s" % (" ".join(argv), done.returncode, done.stderr.decode().strip()))
+    return done.stdout.decode()
+
+
+def program(name):
+    return os.path.join(BIN, name)
+
+
+class Watch:
+    """The control region as a reader sees it: what the stages do and where the transactions stand."""
+
+    def __init__(self, run):
+        self.at = {}
+        for line in tool(os.path.join(PROBES, "shm-abi")).splitlines():
+            words = line.split()
+            if len(words) == 1:
+                struct_name = words[0]
+            elif len(words) == 3:
+                self.at[struct_name + "." + words[2]] = int(words[0])
+            elif len(words) == 2:
+                self.at["sizeof " + words[1]] = int(words[0])
+        path = os.path.join(SHM, "mt.%d.%s.control" % (os.geteuid(), run))
+        with open(path, "rb") as f:
+            self.map = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+
+    def word(self, offset, form):
+        return struct.unpack_from(form, self.map, offset)[0]
+
+    def state(self):
+        return self.word(self.at["mt_header.state"], "<I")
+
+    def holds(self, slot, pid):
+        word = self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"], "<Q")
+        return word >> 42 == pid
+
+    def doing(self, slot):
+        return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"] + self.at["mt_slot.doing"], "<I")
+
+    def phases(self):
+        first = self.at["mt_control.txn"]
+        words = [self.word(first + i * self.at["sizeof mt_txn"], "<Q") for i in (0, 1)]
+        return [w & 0xFF for w in words], max(w >> 32 for w in words)
+
+    def snap(self):
+        return self.word(self.at["mt_control.snap"], "<Q") & 0xFF
+
+    def hits(self, aim):
+        who, what, value = aim
+        if what == "doing":
+            return self.doing(SLOTS[who]) == value
+        return self.snap() == value if what == "snap" else value in self.phases()[0]
+
+
+class Run:
+    """One run of a case: its shared memory, its stages, what they wrote."""
+
+    def __init__(self, case, where, name):
+        self.c = dict({"grad": "fp32", "streams": 1, "threads": 1, "micros": 1, "pack": "docs"}, **case)
+        self.where, self.name = where, name
+        self.out = os.path.join(where, name)
+        os.makedirs(self.out)
+        self.proc = {}
+        self.saver_hurt = False
+        self.joins = set()              # steps of checkpoints that were loaded
+        self.make()
+
+    def make(self, checkpoint=None):
+        c = self.c
+        tool(program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"), "--dtype",
+             c["dtype"], "--grad", c["grad"], "--step-tokens", "4K")
+        if checkpoint:
+            tool(program("mt-ckpt"), "load", self.name, checkpoint)
+        else:
+            tool(program("mt-store"), "init", self.name, "--seed", "7")
+        self.watch = Watch(self.name)
+
+    def remove(self):
+        tool(program("mt-store"), "rm", self.name, "--force")
+
+    def argv(self, stage):
+        c = self.c
+        if stage == "store":
+            return [program("mt-store"), "serve", self.name]
+        if stage == "optim":
+            return [program("mt-optim"), self.name, "--threads", str(c["threads"])]
+        if stage == "ckpt":
+            return [program("mt-ckpt"), "serve", self.name, "--dir", os.path.join(self.out, "ck"), "--keep", "1000"]
+        if stage == "feed":
+            return [program("mt-feed"), os.path.join(self.where, "data.bin")]
+        if stage == "step":
+            eval_ = ["--eval", os.path.join(self.where, "eval.bin"), "--eval-every", str(c["eval"])] if "eval" in c else []
+            save = ["--ckpt-every", str(c["save"])] if "save" in c else []
+            clip = ["--clip", "0.5"] if c["grad"] != "none" else []
+            return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]), "--micro", "2",
+                    "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine", "--wd", "0.1", "--eps", "1e-5",
+                    "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip
+        return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"]
+
+    def stages(self):
+        names = ["store", "optim"] + ["stream%d" % i for i in range(self.c["streams"])] + ["step"]
+        return names + ["ckpt"] if "save" in self.c else names
+
+    def start(self, stage):
+        with open(os.path.join(self.out, stage + ".err"), "ab") as err, open(os.path.join(self.out, stage + ".out"), "ab") as out:
+            env = dict(os.environ)
+            if stage == "optim" and "isa" in self.c:
+                env["MT_ISA"] = self.c["isa"]
+            if stage == "step":
+                self.proc["feed"] = subprocess.Popen(self.argv("feed"), stdout=subprocess.PIPE, stderr=err)
+                pipe = self.proc["feed"].stdout
+                self.proc["step"] = subprocess.Popen(self.argv("step"), stdin=pipe, stdout=out, stderr=err)
+                pipe.close()
+            else:
+                self.proc[stage] = subprocess.Popen(self.argv(stage), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+
+    def start_all(self):
+        for stage in self.stages():
+            if stage not in self.proc:
+                self.start(stage)
+
+    def said(self, stage):
+        with open(os.path.join(self.out, stage + ".err"), errors="replace") as f:
+            return f.read()[-600:]
+
+    # mt-step goes first: a producer that died is to it an input that ended
+    def strike(self, stages, sig=signal.SIGKILL):
+        order = sorted(stages, key=lambda s: s != "step")
+        for stage in order:
+            self.proc[stage].send_signal(sig)
+            if stage == "step" and sig == signal.SIGKILL:
+                self.proc["feed"].send_signal(sig)
+        if sig == signal.SIGKILL:
+            for stage in order:
+                self.bury(stage)
+            if "ckpt" in stages:
+                self.saver_hurt = True
+
+    def bury(self, stage, timeout=60):
+        names = ["step", "feed"] if stage == "step" else [stage]
+        code = None
+        for name in names:
+            try:
+                got = self.proc.pop(name).wait(timeout)
+            except subprocess.TimeoutExpired:
+                raise Wrong("%s does not end" % name)
+            code = got if code is None else code
+        return code
+
+    def at_work(self, stage):
+        """It holds its slot: long past the moment from which it catches signals."""
+        slots = [8, 9] if stage.startswith("stream") else [SLOTS[stage]]
+        return any(self.watch.holds(slot, self.proc[stage].pid) for slot in slots)
+
+    def await_work(self, stage):
+        end = time.monotonic() + 30
+        while not self.at_work(stage):
+            if time.monotonic() > end or self.proc[stage].poll() is not None:
+                raise Wrong("%s does not come to work: %s" % (stage, self.said(stage)))
+            time.sleep(0.001)
+
+    def end_all(self):
+        """What serves ends well when it is told to."""
+        rest = [s for s in self.proc if s != "feed"]
+        for stage in rest:
+            self.await_work(stage)
+        for stage in rest:
+            self.proc[stage].send_signal(signal.SIGCONT)
+            self.proc[stage].send_signal(signal.SIGTERM)
+        for stage in rest:
+            code = self.bury(stage, 30)
+            if code:
+                raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.said(stage)))
+
+    def abandon(self):
+        for p in self.proc.values():
+            p.kill()
+        for p in self.proc.values():
+            p.wait()
+        self.proc = {}
+        subprocess.run([program("mt-store"), "rm", self.name, "--force"], stderr=subprocess.DEVNULL)
+
+    def checkpoints(self):
+        return sorted(glob.glob(os.path.join(self.out, "ck", "step-*")))
+
+    def reload(self):
+        """Everything is gone but the checkpoints."""
+        self.strike([s for s in self.proc if s != "feed"])
+        self.remove()
+        last = self.checkpoints()
+        self.make(last[-1] if last else None)
+        self.joins.add(int(last[-1][-8:]) if last else 0)
+
+    # ------------------------------------------------------------------------------------------ what came out
+
+    def state(self):
+        lines = tool(os.path.join(PROBES, "ckpt-dump"), self.name).splitlines()
+        return [line.split(" pin ")[0] for line in lines]
+
+    def metrics(self):
+        """Step -> its metrics; of a step that was written again, the last line."""
+        steps = {}
+        with open(os.path.join(self.out, "step.out")) as f:
+            for line in f:
+                entry = json.loads(line)
+                steps[entry["step"]] = {k: v for k, v in entry.items() if k not in ("time_s", "tokens_per_s")}
+        return steps
+
+    def saved(self):
+        """Name of a checkpoint -> its files; of run.json what must be the same in every life."""
+        result = {}
+        for path in self.checkpoints():
+            files = {}
+            for file in sorted(os.listdir(path)):
+                with open(os.path.join(path, file), "rb") as f:
+                    files[file] = f.read()
+            told = json.loads(files.pop("run.json"))
+            files["run.json"] = repr([told[k] for k in ("step", "t", "position", "dtype")])
+            result[os.path.basename(path)] = files
+        return result
+
+
+def make_model(where, case):
+    os.makedirs(where)
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 2000, "hidden_size": 64,
+        "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.1,
+        "rope_theta": 10000.0, "tie_word_embeddings": bool(case.get("tied")), "torch_dtype": "float32",
+    }
+    with open(os.path.join(where, "config.json"), "w") as f:
+        json.dump(config, f)
+    words = random.Random(3)
+    for name, documents in (("data.bin", 40 * 2 * case.get("micros", 1) * 3), ("eval.bin", 12)):
+        with open(os.path.join(where, name), "wb") as f:
+            for _ in range(documents):
+                n = words.randint(2, 50)
+                tokens = [min(words.randrange(2000), words.randrange(2000)) for _ in range(n)]
+                f.write(struct.pack("<%dI" % (n + 1), n, *tokens))
+
+
+def undisturbed(case, where):
+    run = Run(case, where, "crash%d-ref" % os.getpid())
+    try:
+        run.start_all()
+        code = run.bury("step", 120)
+        if code:
+            raise Wrong("the undisturbed run: mt-step -> %d: %s" % (code, run.said("step")))
+        run.end_all()
+        return run.state(), run.metrics(), run.saved()
+    finally:
+        run.abandon()
+
+
+class Storm:
+    """The disturbed run of a case: blows until mt-step has come to its end."""
+
+    def __init__(self, run, rng, hows, count):
+        self.run, self.rng, self.hows, self.count = run, rng, hows, count
+        self.termed = None
+        self.moved, self.newest = time.monotonic(), None
+
+    def living(self):
+        return [s for s, p in self.run.proc.items() if s != "feed" and p.poll() is None]
+
+    def hung(self):
+        k = self.run.watch.phases()
+        if k != self.newest:
+            self.newest, self.moved = k, time.monotonic()
+        elif time.monotonic() - self.moved > 60:
+            raise Wrong("hangs:\n" + tool(program("mt-store"), "stat", self.run.name))
+
+    def see_ends(self):
+        """Stages that ended by themselves. True when mt-step has finished its work."""
+        for stage in [s for s in self.run.proc if s != "feed"]:
+            code = self.run.proc[stage].poll()
+            if code is None:
+                continue
+            if self.run.watch.state() == 3 and self.run.c["grad"] == "none":
+                if code not in (0, 65, 69):
+                    raise Wrong("%s of a dirty run -> %d: %s" % (stage, code, self.run.said(stage)))
+                self.count["dirty"] += 1
+                self.run.reload()
+                return False
+            self.run.bury(stage)
+            if stage == "step" and (code == 0 or (code == 74 and self.run.saver_hurt)):
+                return True
+            raise Wrong("%s ended with %d: %s" % (stage, code, self.run.said(stage)))
+        return False
+
+    def wait_for_instant(self):
+        """A random instant, or the next one at which an aim is hit."""
+        if self.rng.random() < 0.5:
+            time.sleep(self.rng.expovariate(1 / 0.03))
+            return None
+        aim = self.rng.choice(AIMS)
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end:
+            if self.run.watch.hits(aim):
+                time.sleep(self.rng.choice((0, 0, 1e-5, 1e-4, 1e-3)))
+                return aim[0]
+        return None
+
+    def blow(self):
+        who = self.wait_for_instant()
+        living = self.living()
+        if "step" not in living or not living:
+            return
+        how = self.rng.choice(self.hows)
+        stage = who if who in living and self.rng.random() < 0.5 else self.rng.choice(living)
+        if how != "term":
+            self.count[how] = self.count.get(how, 0) + 1
+        if how == "kill":
+            self.run.strike([stage])
+        elif how == "two":
+            self.run.strike(self.rng.sample(living, 2))
+        elif how == "all":
+            self.run.strike(living)
+        elif how == "load":
+            self.run.reload()
+        elif how == "stop" or how == "hold":
+            self.run.strike([stage], signal.SIGSTOP)
+            time.sleep(self.rng.expovariate(1 / 0.05))
+            self.run.strike([stage], signal.SIGCONT if how == "stop" else signal.SIGKILL)
+        elif how == "term":
+            self.term(stage)
+
+    def term(self, stage):
+        if not self.run.at_work(stage):
+            return
+        self.count["term"] = self.count.get("term", 0) + 1
+        self.run.strike([stage], signal.SIGTERM)
+        code = self.run.bury(stage)
+        if stage == "ckpt":             # a save whose pins come while it is away has failed
+            self.run.saver_hurt = True
+        if stage == "step" and code == 0:       # it was at its end
+            self.run.start(stage)
+        elif code != (-signal.SIGTERM if stage == "step" else 0):
+            raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.run.said(stage)))
+
+    def weather(self):
+        """True: the run came to its end."""
+        self.run.start_all()
+        self.hung()
+        if self.see_ends():
+            return True
+        self.blow()
+        return False
+
+
+def compare(run, want, count):
+    state, metrics, saved = want
+    if run.state() != state:
+        theirs = run.state()
+        raise Wrong("the state differs:\n" + "\n".join("%s | %s" % p for p in zip(state, theirs) if p[0] != p[1]))
+    mine = run.metrics()
+    for step in run.joins - {0}:        # its checkpoint may have been there before its line was written
+        if len(mine.get(step, {})) < len(metrics[step]):
+            mine[step] = metrics[step]
+    if mine != metrics:
+        raise Wrong("metrics differ:\n" + "\n".join(
+            "%s | %s" % (metrics.get(s), mine.get(s)) for s in sorted(set(metrics) | set(mine)) if metrics.get(s) != mine.get(s)))
+    for name, files in run.saved().items():
+        tool(program("mt-ckpt"), "verify", os.path.join(run.out, "ck", name))
+        count["checkpoints"] += 1
+        for file in files if name in saved else ():
+            if saved[name].get(file) != files[file]:
+                raise Wrong("checkpoint %s: %s differs" % (name, file))
+
+
+def blows(count):
+    return sum(count.get(h, 0) for h in HOWS)
+
+
+def one_storm(name, where, want, rng, hows, count, i):
+    run = Run(dict(CASES[name], steps=STEPS), where, "crash%d-%d" % (os.getpid(), i))
+    try:
+        storm = Storm(run, rng, hows, count)
+        while not storm.weather():
+            pass
+        run.end_all()
+        compare(run, want, count)
+        count["runs"] += 1
+        shutil.rmtree(run.out)
+    finally:
+        run.abandon()
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--blows", type=int, default=20)
+    parser.add_argument("--how", default=",".join(HOWS))
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep", action="store_true", help="leave what a failed case wrote")
+    args = parser.parse_args()
+    hows = args.how.split(",")
+    status = 0
+    for name in args.cases or CASES:
+        where = tempfile.mkdtemp(prefix="mt-crash-")
+        rng, count = random.Random("%d %s" % (args.seed, name)), {"runs": 0, "checkpoints": 0, "dirty": 0}
+        began = time.monotonic()
+        try:
+            make_model(os.path.join(where, "w"), CASES[name])
+            here = os.path.join(where, "w")
+            want = undisturbed(dict(CASES[name], steps=STEPS), here)
+            i = 0
+            while blows(count) < args.blows or time.monotonic() - began < args.seconds:
+                one_storm(name, here, want, rng, hows, count, i)
+                i += 1
+                if i > 20 and not blows(count):
+                    raise Wrong("no blow fell")
+            print("%s: %s (%.0f s)" % (name, ", ".join("%s %d" % p for p in sorted(count.items())), time.monotonic() - began), flush=True)
+        except Wrong as e:
+            status = 1
+            print("%s: seed %d, after %s: %s" % (name, args.seed, count, e), file=sys.stderr)
+            print("what it wrote is in %s" % where if args.keep else "", file=sys.stderr, flush=True)
+            if args.keep:
+                continue
+        shutil.rmtree(where, ignore_errors=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
