@@ -33,6 +33,7 @@ static size_t add(char *line, size_t at, size_t size, const char *key, double x)
 
 static void write_line(const char *line, size_t n)
 {
+	if (isatty(STDOUT_FILENO)) progress_clear();
 	for (size_t at = 0; at < n; ) {
 		ssize_t w = write(STDOUT_FILENO, line + at, n - at);
 		if (w < 0 && errno == EINTR) continue;

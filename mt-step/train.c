@@ -106,8 +106,8 @@ static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
 		write_figures(d, &m);
 	}
 	if (k > 0 && driver_phase(d, k - 1) == MT_DONE) driver_logged(d, k - 1);
-	if (open) driver_logged(d, k);
 	if (open && !of_step && eval) evaluate_alone(d, eval);
+	else if (open) driver_logged(d, k);
 }
 
 void train_resume(struct driver *d, struct eval *eval)
@@ -127,7 +127,9 @@ void train_resume(struct driver *d, struct eval *eval)
 		if (mt_txn(d->run, k - 1)->kind == MT_TRAIN) finish_step(d, NULL, k - 1, false);
 		else driver_logged(d, k - 1);
 	}
-	if (driver_phase(d, k) == MT_DONE) finish_step(d, eval, k, eval_due(d, eval, t->step, t->last));
+	bool due = eval_due(d, eval, t->step, t->last);
+	if (driver_phase(d, k) == MT_DONE) finish_step(d, eval, k, due);
+	else if (due) evaluate_alone(d, eval);      /* its line went before a long evaluation, of which nothing is done */
 }
 
 /* ------------------------------------------------------------------------------------------------ steps */

@@ -45,19 +45,34 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 }
 
 @test "killed at any time and started again by the same line: the same metrics as in one go" {
-	ready
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
-	line() { mt-step "$RUN" --steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 <"$T/data" 2>>"$T/step.err"; }
-	line | plain >"$T/whole"
+	OPTS="--steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 --eval $CASE/eval.bin --eval-every 7"
+	ready
+	mt-step "$RUN" $OPTS <"$T/data" | plain >"$T/whole"
+	[ "$(wc -l <"$T/whole")" = 301 ]
 	RUN=$(mt_run_name b)
 	ready
 	for s in 0.05 0.11 0.07 0.13 0.03 0.17; do
-		timeout -s KILL "$s" mt-step "$RUN" --steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >>"$T/m" 2>/dev/null || true
+		timeout -s KILL "$s" mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>/dev/null || true
 	done
-	line >>"$T/m"
+	mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>"$T/step.err"
 	# a line may be written twice, but says the same
 	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
-	[ "$(steps <"$T/whole" | wc -w)" = 300 ]
+}
+
+@test "an evaluation of more than 4096 micro-batches survives kills" {
+	for i in $(seq 500); do cat "$CASE/eval.bin"; done >"$T/eval"
+	OPTS="--steps 2 --batch 2 --micro 1 --seq 32 --lr 1e-3 --wait 5 --eval $T/eval --eval-every 2"
+	ready
+	mt-step "$RUN" $OPTS <"$CASE/data.bin" | plain >"$T/whole"
+	[ "$(grep eval_loss "$T/whole" | steps)" = "0 2" ]
+	RUN=$(mt_run_name b)
+	ready
+	for s in 0.3 0.6 0.9 0.5; do
+		timeout -s KILL "$s" mt-step "$RUN" $OPTS <"$CASE/data.bin" >>"$T/m" 2>/dev/null || true
+	done
+	mt-step "$RUN" $OPTS <"$CASE/data.bin" >>"$T/m" 2>"$T/step.err"
+	[ "$(plain "$T/m" | grep eval_loss | sort -u)" = "$(grep eval_loss "$T/whole" | sort -u)" ]
 }
 
 @test "other input than the run was trained on is refused, 65, and --input new takes it" {
