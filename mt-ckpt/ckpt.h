@@ -23,7 +23,7 @@ int file_open(int dirfd, const char *name, int *fd, uint64_t *size);
 int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off);
 /* The whole of a small file, with a NUL behind it, to be freed. 65 above `limit`. */
 int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size_t *n);
-int file_read_json(int dirfd, const char *name, json_t **);     /* duplicate keys are 65; the root is an object */
+int file_read_json(int dirfd, const char *name, json_t **);     /* the root is an object; NULL on failure */
 /* Indented by `indent` (0: on one line), and with no more digits than it takes to read the same numbers again. To be
  * freed; NULL without memory. */
 char *json_text(const json_t *, size_t indent);

@@ -110,6 +110,7 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 		return mt_fail(MT_EX_DATA, "%s: line %d: %s", shown(name), err.line, shown(err.text));
 	if (!json_is_object(*root)) {
 		json_decref(*root);
+		*root = NULL;
 		return mt_fail(MT_EX_DATA, "%s: not a JSON object", shown(name));
 	}
 	return 0;
