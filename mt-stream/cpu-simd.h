@@ -10,6 +10,10 @@
 #include <math.h>
 #include <string.h>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include "cpu.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
@@ -59,7 +63,11 @@ INLINE vf v_min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 #define LANES(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
 #else
 INLINE vf v_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+#if defined(__aarch64__)
+INLINE vf v_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+#else
 INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+#endif
 INLINE vf v_max(vf a, vf b) { return v_select(a > b, a, b); }
 INLINE vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
 #define LANES(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
