@@ -26,22 +26,25 @@ static bool pinned(struct optim *o, uint32_t u)
 	return pin && snap_word(o) == mt_snap_word(pin, MT_PINNED);
 }
 
+/* Threads wait each for the unit of their own lane: one that waits for a later unit must not hold up an earlier one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
-	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;     /* looking whether a stage lives is for one thread */
+	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER;    /* whether a stage lives is for one thread to ask */
 	if (!pinned(o, u)) return;
-	pthread_mutex_lock(&one);
 	double from = mt_now();
-	mt_stage_doing(o->run, MT_D_WAIT_PIN, u);
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
-		if (!pinned(o, u) || fail_dead_saver(o)) break;
+		if (!pinned(o, u)) break;
+		mt_stage_doing(o->run, MT_D_WAIT_PIN, u);
+		pthread_mutex_lock(&look);
+		fail_dead_saver(o);
+		pthread_mutex_unlock(&look);
+		if (!pinned(o, u)) break;
 		leave_if_gone(o);
 		mt_wait(o->run, seen, 100);
 	}
 	mt_stage_doing(o->run, MT_D_APPLY, u);
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
-	pthread_mutex_unlock(&one);
 }
 
 /* Until the snapshot before is saved or failed. A saver that has died sealed a save which its successor alone can judge. */

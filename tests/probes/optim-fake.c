@@ -553,7 +553,8 @@ static void save_scene(void)
 		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * 4), "unit %u was touched", u);
 		atomic_store(&mt_unit(f.run, u)->pin, 0);
 		mt_wake(f.run);
-		while (mt_version(f.run, u) == 1) usleep(500);
+		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
+			CHECK(mt_now() - start < 60, "unit %u is not updated", u);
 	}
 	wait_doing(MT_D_WAIT_SAVE);         /* word (1, pinned) stands: step 2 cannot be pinned yet */
 	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
