@@ -41,9 +41,11 @@ static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, e
 	return ok;
 }
 
-/* from -> failed, counted once, by whoever changes the word */
+/* from -> failed, counted once, by whoever changes the word, and before it: who sees the word has seen the count */
 static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
 {
+	if (snap_word(s) != mt_snap_word(step, from))
+		return;
 	atomic_fetch_add_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
 	if (!snap_cas(s, step, from, MT_FAILED))
 		atomic_fetch_sub_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
