@@ -113,7 +113,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	pkill -9 -f "^[^ ]*mt-stream $RUN "
 	code=0
 	wait $pid || code=$?
-	[ "$code" = 137 ] && grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
+	[ "$code" = 69 ] && grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
 	gone "$RUN"
 	ls "$T/out" | grep -q '^step-0'
 }
