@@ -1,0 +1,82 @@
+/* adam.c: bytes a second of the update beside a loop that only reads and writes the same arrays, as JSON lines.
+ * usage: adam [MILLIONS OF PARAMETERS] (default 32)   one thread; a parameter of a bf16 run reads 16 bytes and writes 12 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "../../mt-optim/adamw.c"
+#include "../../mt-optim/adamw-avx2.c"
+#undef ISA
+#undef INLINE
+#define WIDTH WIDTH_512
+#define AHEAD AHEAD_512
+#define prefetch prefetch_512
+#define load_g load_g_512
+#define groups groups_512
+#include "../../mt-optim/adamw-avx512.c"
+
+enum { ROUNDS = 7 };
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *array(uint64_t bytes)
+{
+	void *p = aligned_alloc(1 << 21, (bytes + (1 << 21) - 1) >> 21 << 21);
+	if (!p) exit(71);
+	memset(p, 0, bytes);
+	return p;
+}
+
+/* Reads and writes what the update does, and computes next to nothing. */
+static void touch(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first, uint64_t end,
+                  float decay)
+{
+	(void)a, (void)lane, (void)tag;
+	uint16_t *w = t->w;
+	int16_t *lo = t->lo;
+	const float *g = t->g[0];
+	for (uint64_t k = first; k < end; k++)
+		for (uint64_t i = k * MT_GROUP; i < (k + 1) * MT_GROUP; i++) {
+			w[i] = (uint16_t)(w[i] + 1);
+			lo[i] = (int16_t)(lo[i] + 1);
+			t->m[i] = t->m[i] * decay + g[i];
+			t->v[i] = t->v[i] * decay + g[i];
+		}
+}
+
+static void measure(const char *name, adamw_fn *fn, const struct tile *t, uint64_t n)
+{
+	static struct mt_lane lane;
+	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
+	double best = 1e9;
+	for (int r = 0; r < ROUNDS; r++) {
+		double start = now();
+		fn(&a, t, &lane, lane_tag(1, 0), 0, n / MT_GROUP, 0.999f);
+		double took = now() - start;
+		if (took < best) best = took;
+	}
+	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"gb_per_s\":%.2f,\"gparams_per_s\":%.3f}\n", name,
+	       (unsigned long long)n, (double)n * 28e-9 / best, (double)n * 1e-9 / best);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t n = (argc > 1 ? strtoull(argv[1], NULL, 10) : 32) << 20;
+	if (!n) return 64;
+	flush_denormals();
+	struct tile t = { .w = array(n * 2), .lo = array(n * 2), .m = array(n * 4), .v = array(n * 4), .g = { array(n * 4), NULL } };
+	for (uint64_t i = 0; i < n; i++) {
+		((float *)(uintptr_t)t.g[0])[i] = (float)(i * 2654435761u % 1000) * 1e-5f;
+		((uint16_t *)t.w)[i] = mt_hi(mt_bits(0.01f));
+	}
+	measure("reads and writes alone", touch, &t, n);
+	measure("scalar", adamw_scalar, &t, n);
+	if (__builtin_cpu_supports("avx2")) measure("avx2", adamw_avx2, &t, n);
+	if (__builtin_cpu_supports("avx512f")) measure("avx512", adamw_avx512, &t, n);
+	return 0;
+}
