@@ -81,6 +81,17 @@ static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
 	return mt_ring_open(s->run, name, ring);
 }
 
+/* A ring of somebody's own may have blocks of another size */
+static int blocks_check(const struct stream *s)
+{
+	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
+
+	if (!piece || piece % MT_BLOCK || piece > mt_ring_block(s->grad) / size || mt_ring_block(s->batch) < 12)
+		return mt_fail(MT_EX_DATA, "ring blocks of %zu and %zu bytes, pieces of %llu elements", mt_ring_block(s->batch),
+			mt_ring_block(s->grad), (unsigned long long)piece);
+	return 0;
+}
+
 static int stream_open(struct stream *s)
 {
 	int rc;
@@ -94,7 +105,7 @@ static int stream_open(struct stream *s)
 	for (int i = 0; i < rings.n; i++)
 		if ((rc = mt_ring_map(s->run, rings.v[i])))
 			return rc;
-	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) ||
+	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
 	    (rc = record_settle(s, chunk_tokens, head_tokens)) || (rc = jobs_make(s)))
 		return rc;
 	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;

@@ -226,6 +226,22 @@ bad_batch() {
 	same first second
 }
 
+@test "gradients go into another ring when told so" {
+	make_run llama3
+	step_of plain ""
+	stream-drive ring "$RUN" mine grad.0
+	step_of mine "--ring grad.0=mine" 1 5 24 1 grad=mine
+	same plain mine
+	fails_with 66 mt-stream "$RUN" --ring grad.0=nowhere
+	fails_with 65 mt-stream "$RUN" --ring grad.0=batch.7
+}
+
+@test "unit tables that are not the geometry's are refused" {
+	make_run llama3
+	stream-drive damage "$RUN"
+	fails_with 65 mt-stream "$RUN"
+}
+
 @test "options that make no sense are 64, cuda without CUDA is 78" {
 	make_run llama3
 	fails_with 64 mt-stream "$RUN" --device tpu

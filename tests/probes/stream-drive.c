@@ -10,7 +10,10 @@
  *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came
  *         token=N target=N start=N   put N into the second token of the first row
  *         rows=N      say so in the message
+ *         grad=RING   take gradients from RING instead of grad.0
  *     stream-drive poison RUN UNIT        the unit's first weight becomes NaN
+ *     stream-drive damage RUN             the unit table is not the geometry's any more
+ *     stream-drive ring RUN NAME LIKE     a ring of one's own
  */
 #include <math.h>
 #include <stdlib.h>
@@ -93,12 +96,33 @@ static int poison(char **a)
 	return 0;
 }
 
+static int damage(char **a)
+{
+	struct mt_run *r;
+
+	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
+	mt_unit(r, 1)->elems -= MT_GROUP;
+	mt_run_close(r);
+	return 0;
+}
+
+static int ring(char **a)
+{
+	struct mt_run *r;
+
+	mt_must(mt_run_open(&r, a[0], MT_RUN_RINGS));
+	mt_must(mt_ring_make(r, a[1], a[2]));
+	mt_run_close(r);
+	return 0;
+}
+
 /* ---- step ---- */
 
 struct word { const char *name; long long value; const char *text; bool set; };
-enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, WORDS };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
-	{.name = "target"}, {.name = "start"}, {.name = "rows"}};
+	{.name = "target"}, {.name = "start"}, {.name = "rows"},
+	{.name = "grad"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, try_;
@@ -293,7 +317,10 @@ static int step(char **a)
 		char name[32];
 		snprintf(name, sizeof name, "batch.%u", i);
 		mt_must(mt_ring_open(run, name, &batch[i]));
-		snprintf(name, sizeof name, "grad.%u", i);
+		if (words[W_GRAD].set)
+			snprintf(name, sizeof name, "%s", words[W_GRAD].text);
+		else
+			snprintf(name, sizeof name, "grad.%u", i);
 		mt_must(mt_ring_open(run, name, &grad[i]));
 	}
 	seen = calloc((size_t)micros * mt_control(run)->n_units, sizeof *seen);
@@ -324,5 +351,9 @@ int main(int argc, char **argv)
 		return step(argv + 2);
 	if (argc == 4 && !strcmp(argv[1], "poison"))
 		return poison(argv + 2);
+	if (argc == 3 && !strcmp(argv[1], "damage"))
+		return damage(argv + 2);
+	if (argc == 5 && !strcmp(argv[1], "ring"))
+		return ring(argv + 2);
 	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED, or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }
