@@ -81,6 +81,9 @@ void peers_watch(struct driver *d)
 		if (d->met[s]) need(d, s, alive || !mt_stage_dead(d->run, s), now);
 	}
 	need(d, ANY_STREAM, streams > 0, now);
+	/* a save that a dead saver sealed can only be judged by its successor, and mt-optim waits for that */
+	uint64_t snap = atomic_load_explicit(&mt_control(d->run)->snap.word, memory_order_acquire);
+	need(d, MT_CKPT, (snap & 0xff) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
 }
 
 void peers_need_saver(struct driver *d)

@@ -21,6 +21,7 @@ struct trainer {
 	bool newest_logged, rows_out;       /* its line is written; its rows are not given back */
 	uint32_t older;             /* the txn before it, while that is not logged; 0: it is */
 	bool newest_last;
+	struct rows *spare;         /* taken, but a signal came before their step was begun */
 	bool stop_seen;
 };
 
@@ -69,9 +70,10 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	m.eval_loss = eval_run(eval, d, m.step, &position);
 	m.evaluated = true;
 	write_figures(d, &m);
+	/* The evaluation first: whoever finds it logged and its step done writes the step's line again, with both. */
 	uint32_t newest = mt_txn_newest(d->run);
-	driver_logged(d, newest - 1);
 	driver_logged(d, newest);
+	driver_logged(d, newest - 1);
 	d->mark = mt_now();
 }
 
@@ -257,7 +259,8 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 static void save_at_stop(struct trainer *t)
 {
 	if (!t->newest || !mt_stage_alive(t->d->run, MT_CKPT) || saves_taken(t->d, t->began)) return;
-	struct rows *r = t->began < opts(t)->until ? ahead_take(t->ahead) : NULL;
+	struct rows *r = t->spare;      /* these are next: ahead has those behind them */
+	if (!r && t->began < opts(t)->until) r = ahead_take(t->ahead);
 	if (!r || r->rc < 0 || !r->n) {
 		mt_say("no checkpoint of step %llu: it was done when the signal came", (unsigned long long)t->began);
 		return;
@@ -299,8 +302,10 @@ int train(struct driver *d, struct eval *eval, int input)
 	while (t.began < o->until && !code && !mt_stopping) {
 		struct rows *r = next_rows(&t);
 		if (!r) break;
+		t.spare = r;
 		wait_committed(&t);
 		if (mt_stopping) break;
+		t.spare = NULL;
 		if (r->rc < 0 || !r->n) {
 			finish_all(&t);
 			code = input_over(&t, r);

@@ -15,3 +15,23 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "evaluation at every second step: killed at any instant, the same metrics come out" { storm eval --seed "$MT_CRASH_SEED"; }
 @test "grad none: killed at any instant, the same bits come out, or the run is dirty and goes on from its checkpoint" { storm none --seed "$MT_CRASH_SEED"; }
 @test "grad none, tied, two streams: the same" { storm none-tied --seed "$MT_CRASH_SEED"; }
+
+@test "a saver that died over a sealed save and is not followed by another is missed after --wait: 69" {
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/ck"
+	local saver=$PID
+	saver_is_there() { mt-store stat "$RUN" --json | grep -q '"mt-ckpt"'; }
+	eventually saver_is_there
+	kill -STOP "$saver"
+	ckpt-snap "$RUN" 1000 seal
+	spawn step sh -c 'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
+		"$RUN" "$GOLDEN/llama3/data.bin"
+	local step=$PID code=0
+	eventually grep -q '"step": 1' "$T/step.out"
+	kill -0 "$step"                 # a saver that is stopped is waited for
+	kill -9 "$saver"
+	wait "$step" || code=$?
+	[ "$code" = 69 ]
+	grep -q 'mt-ckpt is dead' "$T/step.err"
+}

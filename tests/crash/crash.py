@@ -39,12 +39,12 @@ SHM = os.environ.get("MT_SHM_DIR", "/dev/shm")
 # grad none: a stage that dies after a step's commit costs the run, which goes on from its last checkpoint.
 CASES = {
     "fp32": dict(dtype="fp32", micros=3),
-    "fp32-streams": dict(dtype="fp32", micros=5, streams=2, threads=2),
-    "bf16": dict(dtype="bf16", micros=2, save=3),
+    "fp32-streams": dict(dtype="fp32", micros=5, streams=2, threads=2, isa="scalar", vocab=8000),
+    "bf16": dict(dtype="bf16", micros=2, save=3, isa="scalar", vocab=16000),
     "bf16-grad": dict(dtype="bf16", grad="bf16", micros=3, streams=2, save=4, pack="concat"),
     "tied": dict(dtype="bf16", tied=True, micros=4, streams=2, eval=3, save=5),
     "eval": dict(dtype="fp32", micros=2, eval=2, save=3, threads=2),
-    "none": dict(dtype="bf16", grad="none", save=2),
+    "none": dict(dtype="bf16", grad="none", save=2, isa="scalar", vocab=8000, threads=2),
     "none-tied": dict(dtype="bf16", grad="none", tied=True, save=2, streams=2, eval=4),
 }
 STEPS = 24
@@ -59,6 +59,7 @@ AIMS = (
     + [(None, "phase", p) for p in (1, 2, 2, 4)]
     + [("ckpt", "snap", s) for s in (1, 2, 3)]
 )
+BUSY = {15: "applying", 17: "saving"}
 SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "stream0": 8, "stream1": 9}
 
 
@@ -132,6 +133,7 @@ class Run:
         os.makedirs(self.out)
         self.proc = {}
         self.saver_hurt = False
+        self.hit = []                   # what the killed were doing, where it was delicate
         self.joins = set()              # steps of checkpoints that were loaded
         self.make()
 
@@ -203,6 +205,8 @@ class Run:
         if sig == signal.SIGKILL:
             for stage in order:
                 self.bury(stage)
+                if SLOTS.get(stage) and self.watch.doing(SLOTS[stage]) in BUSY:
+                    self.hit.append(BUSY[self.watch.doing(SLOTS[stage])])
             if "ckpt" in stages:
                 self.saver_hurt = True
 
@@ -293,7 +297,7 @@ class Run:
 def make_model(where, case):
     os.makedirs(where)
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 2000, "hidden_size": 64,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": case.get("vocab", 2000), "hidden_size": 64,
         "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
         "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.1,
         "rope_theta": 10000.0, "tie_word_embeddings": bool(case.get("tied")), "torch_dtype": "float32",
@@ -451,6 +455,8 @@ def one_storm(name, where, want, rng, hows, count, i):
         run.end_all()
         compare(run, want, count)
         count["runs"] += 1
+        for busy in run.hit:
+            count[busy] = count.get(busy, 0) + 1
         shutil.rmtree(run.out)
     finally:
         run.abandon()
