@@ -11,6 +11,9 @@ SHELL   = /bin/sh
 WARN   = -Wall -Wextra -Wshadow -Werror
 ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno -Ishm -MMD -MP -fPIC $(CFLAGS) $(FILE_CFLAGS)
 
+# make V=1 shows the commands
+QUIET  = $(if $(V),,@echo '  make $@'; )
+
 have = $(shell printf '\#include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
@@ -41,16 +44,16 @@ all: $(PROGRAMS:%=$(B)/%) lib
 define program
 $(B)/$(1): $$(SRC_$(1):%.c=$(O)/%.o) $(O)/libmt.a
 	@mkdir -p $(B)
-	$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIBMT_LIBS)
+	$$(QUIET)$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIBMT_LIBS)
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
 
 lib: $(O)/libmt.a $(O)/libmt.so $(O)/mt.pc
 $(O)/libmt.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(QUIET)$(AR) rcs $@ $^
 $(O)/libmt.so: $(LIB_OBJ)
-	$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libmt.so.0 -o $@ $^ $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libmt.so.0 -o $@ $^ $(LIBMT_LIBS)
 $(O)/mt.pc: shm/mt.h Makefile
 	@mkdir -p $(O)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' 'Description: memory-centric LLM training: rings, store and transactions' \
@@ -61,11 +64,13 @@ $(O)/mt-stream/cpu-%.o: FILE_CFLAGS = -O3 -fno-trapping-math
 $(O)/mt-stream/cpu-gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -c -o $@ $<
+	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
 $(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
+$(O)/bench/adam: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
+$(O)/bench/adam: $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
 without_main = $(patsubst %.c,$(O)/%.o,$(shell grep -L '^int main' $(1) /dev/null | grep -v null))
 define probed
 $(O)/probes/$(1)-%: EXTRA = $(call without_main,$(SRC_mt-$(1)))
@@ -74,10 +79,10 @@ endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
 $(O)/bench/%: tests/bench/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
 .PHONY: probes
 probes: $(PROBES)
 

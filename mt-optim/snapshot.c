@@ -14,10 +14,12 @@ bool fail_dead_saver(struct optim *o)
 {
 	uint64_t word = snap_word(o);
 	if ((word & 0xff) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
-	if (!atomic_compare_exchange_strong(&o->control->snap.word, &word, mt_snap_word(word >> 8, MT_FAILED))) return false;
+	/* counted first: who reads "failed" in the word finds the count moved */
 	atomic_fetch_add(&o->control->snap.failed, 1);
+	bool failed = atomic_compare_exchange_strong(&o->control->snap.word, &word, mt_snap_word(word >> 8, MT_FAILED));
+	if (!failed) atomic_fetch_sub(&o->control->snap.failed, 1);
 	mt_wake(o->run);
-	return true;
+	return failed;
 }
 
 static bool pinned(struct optim *o, uint32_t u)

@@ -4,16 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "../../mt-optim/adamw.c"
-#include "../../mt-optim/adamw-avx2.c"
-#undef ISA
-#undef INLINE
-#define WIDTH WIDTH_512
-#define AHEAD AHEAD_512
-#define prefetch prefetch_512
-#define load_g load_g_512
-#define groups groups_512
-#include "../../mt-optim/adamw-avx512.c"
+#include "../../mt-optim/adamw.h"
 
 enum { ROUNDS = 7 };
 
