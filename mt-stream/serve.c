@@ -39,7 +39,8 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 
 	if (rc)
 		return rc;
-	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP))
+	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
+	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) && mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_GATHER)
 		return GONE;
 	double began = mt_now();
 	mt_stage_doing(s->run, doing, arg);

@@ -16,6 +16,31 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "grad none: killed at any instant, the same bits come out, or the run is dirty and goes on from its checkpoint" { storm none --seed "$MT_CRASH_SEED"; }
 @test "grad none, tied, two streams: the same" { storm none-tied --seed "$MT_CRASH_SEED"; }
 
+phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
+doing() { mt-store stat "$RUN" | grep -q "$1"; }
+
+@test "grad none: a stream told to go after the commit sends the rest first, although mt-step is dead" {
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad none --step-tokens 4K 2>"$T/create.err"
+	mt-store init "$RUN" --seed 1
+	start_stages
+	mt-feed --bytes --epochs 9 "$GOLDEN/llama3/data.bin" >"$T/data"
+	spawn step sh -c 'exec mt-step "$0" --steps 1 --batch 16 --seq 256 --lr 1e-3 <"$1"' "$RUN" "$T/data"
+	local step=$PID code=0
+	eventually phase_is apply
+	kill -STOP "$OPTIM"
+	eventually doing 'waits for room in its gradient ring'
+	phase_is apply
+	kill -9 "$step"
+	kill "$STREAM"
+	sleep 0.3
+	kill -0 "$STREAM"
+	kill -CONT "$OPTIM"
+	wait "$STREAM" || code=$?
+	[ "$code" = 0 ]
+	eventually phase_is done
+	state_of "$RUN" | grep -q '^state 2$'
+}
+
 @test "a saver that died over a sealed save and is not followed by another is missed after --wait: 69" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
