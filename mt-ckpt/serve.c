@@ -248,13 +248,16 @@ static void recover(const struct server *s)
 
 /* ------------------------------------------------------------------------------------------------ serving */
 
-/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. */
+/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. The next one may
+ * be open already. */
 static bool save_is_coming(const struct server *s)
 {
-	uint32_t k = mt_txn_newest(s->run);
-	enum mt_phase p = mt_word_phase(mt_txn_word(s->run, k));
-
-	return (p == MT_APPLY || p == MT_SKIP) && mt_txn(s->run, k)->save && mt_stage_alive(s->run, MT_OPTIM);
+	for (uint32_t i = 0; i < 2; i++) {
+		enum mt_phase p = mt_word_phase(mt_txn_word(s->run, i));
+		if ((p == MT_APPLY || p == MT_SKIP) && mt_txn(s->run, i)->save && mt_stage_alive(s->run, MT_OPTIM))
+			return true;
+	}
+	return false;
 }
 
 static void drain(const struct server *s)
@@ -273,12 +276,14 @@ static void serve(const struct server *s)
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		drain(s);
+		/* before the word is read: pins come before `done` */
+		bool leave = mt_stopping && !save_is_coming(s);
 		uint64_t word = snap_word(s);
 		if ((word & 0xff) == MT_PINNED) {
 			save(s, word >> 8);
 			continue;
 		}
-		if (mt_run_state(s->run) == MT_GONE || (mt_stopping && !save_is_coming(s)))
+		if (mt_run_state(s->run) == MT_GONE || leave)
 			return;
 		mt_wait(s->run, seen, 500);
 	}

@@ -30,24 +30,26 @@ static void allocate(struct optim *o)
 	}
 }
 
-static void begin(struct optim *o, uint32_t k, uint64_t word)
+/* false: the try is over already */
+static bool begin(struct optim *o, uint32_t k, uint64_t word)
 {
 	struct gather *g = &o->gather;
 	if (!g->squares[0] && !o->direct) allocate(o);
-	g->open = true;
+	g->open = txn_opened(o, k, word, &g->txn);
+	if (!g->open) return false;
 	g->k = k;
 	g->try_ = mt_word_try(word);
-	g->txn = txn_opened(o, k);
 	g->losses_left = g->txn.micros;
 	g->pieces_left = 0;
 	struct mt_txn *t = mt_txn(o->run, k);
 	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){ 0 };
-	if (g->txn.kind == MT_EVAL || o->direct) return;
+	if (g->txn.kind == MT_EVAL || o->direct) return true;
 	for (uint32_t u = 0; u < o->n_units; u++)
 		for (int end = 0; end < o->units[u].ends; end++) {
 			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
 			g->pieces_left += o->units[u].blocks * g->txn.micros;
 		}
+	return true;
 }
 
 /* ------------------------------------------------------------------------------------------------ pieces */
@@ -163,7 +165,8 @@ bool gather_round(struct optim *o, uint32_t k)
 	struct gather *g = &o->gather;
 	uint64_t word = mt_txn_word(o->run, k);
 	if (mt_word_k(word) != k || mt_word_phase(word) != MT_GATHER) return true;
-	if (!g->open || g->k != k || g->try_ != mt_word_try(word)) begin(o, k, word);
+	if (!g->open || g->k != k || g->try_ != mt_word_try(word))
+		if (!begin(o, k, word)) return true;
 	bool moved = false;
 	for (uint32_t i = 0; i < MT_STREAMS; i++) {
 		struct mt_msg m;

@@ -69,7 +69,8 @@ static enum mt_phase phase_of(struct optim *o, uint32_t k)
 static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
-	struct opened op = txn_opened(o, k);
+	struct opened op;
+	MT_ASSERT(txn_opened(o, k, word, &op));     /* a word that is committed is ours alone to change */
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
 		struct adamw a = adamw_scalars(t->t, op.lr, op.beta1, op.beta2, op.eps, op.decay, t->clip_factor);

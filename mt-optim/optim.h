@@ -51,8 +51,8 @@ int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one lane; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,
                  uint32_t lane, uint64_t first, uint64_t end);
-/* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be */
-struct opened txn_opened(struct optim *, uint32_t k);
+/* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another now */
+bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
 
 /* Does a gradient message name a piece of a unit that its block can hold? Nothing of it is used before */
 bool piece_fits(const struct optim *, const struct mt_msg *, size_t block);

@@ -70,13 +70,16 @@ void unit_update(const struct optim *o, const struct adamw *a, const struct tile
 	}
 }
 
-struct opened txn_opened(struct optim *o, uint32_t k)
+bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 {
 	const struct mt_txn *t = mt_txn(o->run, k);
 	struct opened op = {
 		.step = t->step, .targets = t->targets, .kind = t->kind, .micros = t->micros, .lr = t->lr, .beta1 = t->beta1,
 		.beta2 = t->beta2, .eps = t->eps, .decay = t->decay, .clip = t->clip, .save = t->save != 0,
 	};
+	/* mt-step may have taken back what was in gather, and be writing another txn there: acquire, the copy came first */
+	atomic_thread_fence(memory_order_acquire);
+	if (mt_txn_word(o->run, k) != word) return false;
 	if (op.kind != MT_TRAIN && op.kind != MT_EVAL) mt_die(MT_EX_BUG, "txn %u: kind %u", k, op.kind);
 	if (op.micros < 1 || op.micros > MT_MICROS) mt_die(MT_EX_BUG, "txn %u: %u micro-batches", k, op.micros);
 	if (op.kind == MT_TRAIN && o->direct && op.micros != 1)
@@ -87,7 +90,8 @@ struct opened txn_opened(struct optim *o, uint32_t k)
 			mt_die(MT_EX_BUG, "txn %u: step %llu from version %llu of unit %u", k, (unsigned long long)op.step,
 			       (unsigned long long)v, u);
 	}
-	return op;
+	*out = op;
+	return true;
 }
 
 bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)

@@ -337,6 +337,9 @@ class Storm:
     def living(self):
         return [s for s, p in self.run.proc.items() if s != "feed" and p.poll() is None]
 
+    def dirty(self):
+        return self.run.watch.state() == 3 and self.run.c["grad"] == "none"
+
     def hung(self):
         k = self.run.watch.phases()
         if k != self.newest:
@@ -350,7 +353,7 @@ class Storm:
             code = self.run.proc[stage].poll()
             if code is None:
                 continue
-            if self.run.watch.state() == 3 and self.run.c["grad"] == "none":
+            if self.dirty():
                 if code not in (0, 65, 69):
                     raise Wrong("%s of a dirty run -> %d: %s" % (stage, code, self.run.said(stage)))
                 self.count["dirty"] += 1
@@ -408,6 +411,8 @@ class Storm:
         if stage == "ckpt":             # a save whose pins come while it is away has failed
             self.run.saver_hurt = True
         if stage == "step" and code == 0:       # it was at its end
+            self.run.start(stage)
+        elif self.dirty() and code in (0, 65, 69):      # it saw that before the signal; its successor says it again
             self.run.start(stage)
         elif code != (-signal.SIGTERM if stage == "step" else 0):
             raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.run.said(stage)))

@@ -117,7 +117,8 @@ static void set_up(struct optim *o)
 
 static void update(struct optim *o)
 {
-	struct opened op = txn_opened(o, K);
+	struct opened op;
+	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
 	struct adamw a = adamw_scalars(STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
 	if (o->direct) apply_direct(o, K, &op, &a);
 	else apply(o, &op, &a);
