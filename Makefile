@@ -34,9 +34,56 @@ SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(filter-out $(wildcard mt-step/feed*.c),$(wildcard mt-step/*.c))
 SRC_mt-feed   = $(wildcard mt-step/feed*.c mt-step/record*.c)
 LIBS_mt-stream = $(GEMM_LIBS)
-PROBES  = $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/*.c))
+PROBES := $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-%,$(wildcard tests/probes/*.c)))
 BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
 MAN     = $(wildcard */*.1)
+
+# ---- cuda: where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
+# code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never.
+CUDA_TARGETS ?= 80 86 89 90 100 120
+NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
+CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c
+CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
+ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h)),)
+CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
+CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
+LIBS_mt-stream += $(CUDART) -ldl -lrt
+$(B)/mt-stream: $(CUDA_OBJ)
+$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = -isystem $(CUDA)/include
+$(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
+$(O)/%.o: %.cu
+	@mkdir -p $(@D)
+	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
+	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
+	  -c -o $@ $<
+else
+SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
+$(if $(filter 0,$(MAKELEVEL)),$(info no nvcc with cuBLASLt: mt-stream is built without its cuda device))
+endif
+# The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
+# under sanitizers, which do not like threads that change their stacks.
+ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
+PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream
+endif
+EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o
+$(O)/emu/%.o: mt-stream/%.cu
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) -std=c++17 -x c++ -DMT_EMU $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
+$(O)/emu/emu.o: tests/gpu/emu.cc
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) -std=c++17 -DMT_EMU $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
+$(O)/emu/%.o: mt-stream/%.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU -DHAVE_CUDA -c -o $@ $<
+$(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
+$(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
+  $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(O)/libmt.a
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
+# ---- end of cuda
 
 .PHONY: all lib clean
 all: $(PROGRAMS:%=$(B)/%) lib

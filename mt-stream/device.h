@@ -79,8 +79,12 @@ struct op {
 struct device {
 	const char *name;           /* as the run record has it: devices of one name give the same bits */
 	const char *gemm, *attention;   /* engines, in words, for the run record */
-	size_t elem;                /* bytes of an activation's or weight's element */
+	size_t elem;                /* bytes of an activation's or weight's element; settled when it is attached */
+	uint64_t memory;            /* bytes of its own that were free when it was attached; 0: it uses the host's */
 
+	/* Before anything else: the run whose weights and gradients will move, and this stage's slot in it. NULL: the
+	 * device has no need to know. 0 or -ex */
+	int   (*attach)(struct device *, struct mt_run *, int slot);
 	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */
 	void *(*alloc)(struct device *, size_t bytes);
 	void  (*release)(struct device *, void *, size_t bytes);
@@ -98,6 +102,8 @@ struct device {
 /* threads: of the compute queue. NULL: no memory or threads. */
 struct device *device_cpu(int threads);
 struct device *device_chaos(int threads, uint64_t seed);
+/* GPU `ordinal`. NULL: mt_errmsg() says why, *ex how to exit (78: no such GPU, or what it needs is not installed) */
+struct device *device_cuda(int ordinal, int *ex);
 
 /* Every queue is at rest. 0 or -ex. */
 int device_sync(struct device *);

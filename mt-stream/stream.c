@@ -39,6 +39,25 @@ static enum recompute recompute_parse(const char *spec)
 	mt_die(MT_EX_USAGE, "--recompute: '%s': not auto, full or none", spec);
 }
 
+/* cuda or cuda:N */
+static struct device *cuda_open(const char *spec)
+{
+#ifdef HAVE_CUDA
+	char *end = NULL;
+	unsigned long ordinal = spec[4] ? strtoul(spec + 5, &end, 10) : 0;
+	int ex;
+
+	if (spec[4] && (!spec[5] || spec[5] == '-' || *end || ordinal > 4095))
+		mt_die(MT_EX_USAGE, "--device: '%s': the GPU's number is 0 to 4095", spec);
+	struct device *d = device_cuda((int)ordinal, &ex);
+	if (!d)
+		mt_die(ex, "%s", mt_errmsg());
+	return d;
+#else
+	mt_die(MT_EX_CONFIG, "--device %s: built without CUDA", spec);
+#endif
+}
+
 static struct device *device_open(const char *spec)
 {
 	struct device *d = NULL;
@@ -54,7 +73,7 @@ static struct device *device_open(const char *spec)
 			mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
 		d = device_chaos(n, seed);
 	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
-		mt_die(MT_EX_CONFIG, "--device %s: built without CUDA", spec);
+		d = cuda_open(spec);
 	} else {
 		mt_die(MT_EX_USAGE, "--device: '%s': not cpu, chaos:SEED or cuda[:N]", spec);
 	}
@@ -105,6 +124,9 @@ static int stream_open(struct stream *s)
 	for (int i = 0; i < rings.n; i++)
 		if ((rc = mt_ring_map(s->run, rings.v[i])))
 			return rc;
+	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index)))
+		return rc;
+	s->budget = device_memory ? device_memory : s->dev->memory ? s->dev->memory : budget_default();
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
 	    (rc = record_settle(s, chunk_tokens, head_tokens)) || (rc = jobs_make(s)))
 		return rc;
@@ -140,7 +162,6 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
 	s.dev = device_open(device_spec);
-	s.budget = device_memory ? device_memory : budget_default();
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping)
 		return 0;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 static int failures;
+static double slack;            /* least bound: for devices that round elements (cuda-kernels.c) */
 static struct pool *pools[3];
 
 static void say(int ok, const char *format, ...)
@@ -111,9 +112,10 @@ static void check(const char *name, struct part *parts, int count, void (*run)(v
 	skew = 0;
 	for (int i = 0; i < count; i++) {
 		double e = error_of(&parts[i]);
-		if (!(e <= parts[i].bound)) {
+		double bound = fmax(parts[i].bound, slack);
+		if (!(e <= bound)) {
 			good = 0;
-			printf("  %s: error %.2g, bound %.2g\n", parts[i].name, e, parts[i].bound);
+			printf("  %s: error %.2g, bound %.2g\n", parts[i].name, e, bound);
 		}
 		worst = e > worst ? e : worst;
 	}
@@ -545,7 +547,7 @@ static void test_head(int64_t n, int64_t vocab, int none)
 	check(name, (struct part[]){ { "gradient", NULL, grad, n * vocab, 1e-6 } }, 1, run_head, &s);
 	int good = s.count == count;
 	for (int i = 0; i < s.at; i++)
-		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= 3e-7 * loss;
+		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss;
 	say(good, "%s: loss %.9g for %.9g over %lld targets", name, s.losses[0], loss, (long long)s.count);
 }
 

@@ -1,0 +1,453 @@
+/* cuda-rows.cu: RMSNorm, rope with q's and k's norms, SwiGLU, residual, bias gradients: what goes along rows */
+#include "cuda-common.h"
+
+#define MOST_BLOCKS 512         /* partial sums of a weight's gradient at most */
+#define ROW_BYTES (40u << 10)   /* of shared memory at most for a row's partial gradients */
+#define PARTIAL_BYTES (32u << 20)   /* of work for partial gradients */
+
+/* ---- sums over partials ---- */
+
+static __global__ void sum_partials_kernel(float *dst, float beta, const float *partial, int64_t count, int64_t stride,
+	int64_t n)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	float sum = 0;
+
+	if (i >= n)
+		return;
+	for (int64_t b = 0; b < count; b++)
+		sum += partial[b * stride + i];
+	dst[i] = beta != 0 ? beta * dst[i] + sum : sum;
+}
+
+void cuda_sum_partials(const struct cuda_queue *q, float *dst, float beta, const float *partial, int64_t count,
+	int64_t stride, int64_t n)
+{
+	LAUNCH(sum_partials_kernel, div_up(n, THREADS), THREADS, 0, q->stream, dst, beta, partial, count, stride, n);
+}
+
+/* How many blocks share n rows whose partial gradients have `width` elements: by the shape alone */
+static int64_t partial_blocks(int64_t n, int64_t width)
+{
+	int64_t room = (int64_t)(PARTIAL_BYTES / sizeof(float)) / width;
+
+	return least(least(n, MOST_BLOCKS), room > 1 ? room : 1);
+}
+
+/* ---- RMSNorm (arXiv 1910.07467): a block a row ---- */
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rmsnorm_forward_kernel(T *y, float *rstd, const T *x, const T *w,
+	int64_t h, float eps, int wide)
+{
+	DYNAMIC_SHARED(float, scratch);
+	int64_t row = blockIdx.x;
+	float sum = 0, v[WIDE], g[WIDE];
+
+	x += row * h;
+	y += row * h;
+	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
+		get_wide(v, x + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++)
+			sum += v[j] * v[j];
+	}
+	float r = 1.0f / sqrtf(block_sum(sum, scratch) / (float)h + eps);
+	if (threadIdx.x == 0)
+		rstd[row] = r;
+	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
+		get_wide(v, x + i, h - i, wide);
+		get_wide(g, w + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++)
+			v[j] *= r * g[j];
+		put_wide(y + i, v, h - i, wide);
+	}
+}
+
+void cuda_rmsnorm_forward(const struct cuda_queue *q, void *y, float *rstd, const void *x, const void *w, int64_t n,
+	int64_t h, float eps)
+{
+	int wide = wide_rows(h, y, x, w, NULL);
+
+	BY_ELEMENT(q, LAUNCH(rmsnorm_forward_kernel<T>, n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)y, rstd,
+		(const T *)x, (const T *)w, h, eps, wide));
+}
+
+/* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y. Block b has rows b, b + blocks, ...; each
+ * thread owns columns, whose gradients add up in shared memory or, for rows that are longer, in `partial` itself. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rmsnorm_backward_kernel(T *dx, int add_dx, float *partial, const T *dy,
+	const T *x, const T *w, const float *rstd, int64_t n, int64_t h, int in_shared, int wide)
+{
+	DYNAMIC_SHARED(float, shared);
+	float *scratch = shared;        /* two, used in turn: one barrier a row is enough */
+	float *sum_at = in_shared ? shared + 2 * (THREADS / 32) : partial + blockIdx.x * h;
+	float d[WIDE], v[WIDE], g[WIDE], out[WIDE];
+
+	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE)
+		for (int j = 0; j < WIDE && i + j < h; j++)
+			sum_at[i + j] = 0;
+	for (int64_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
+		const T *x_row = x + row * h, *dy_row = dy + row * h;
+		float r = rstd[row], dot = 0;
+
+		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
+			get_wide(d, dy_row + i, h - i, wide);
+			get_wide(v, x_row + i, h - i, wide);
+			get_wide(g, w + i, h - i, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) {
+				float y = v[j] * r;
+				dot += d[j] * g[j] * y;
+				if (i + j < h)
+					sum_at[i + j] += d[j] * y;
+			}
+		}
+		float mean = block_sum(dot, scratch + turn * (THREADS / 32)) / (float)h;
+		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
+			get_wide(d, dy_row + i, h - i, wide);
+			get_wide(v, x_row + i, h - i, wide);
+			get_wide(g, w + i, h - i, wide);
+			if (add_dx)
+				get_wide(out, dx + row * h + i, h - i, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) {
+				float t = r * (d[j] * g[j] - v[j] * r * mean);
+				out[j] = add_dx ? out[j] + t : t;
+			}
+			put_wide(dx + row * h + i, out, h - i, wide);
+		}
+	}
+	if (in_shared)
+		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE)
+			for (int j = 0; j < WIDE && i + j < h; j++)
+				partial[blockIdx.x * h + i + j] = sum_at[i + j];
+}
+
+void cuda_rmsnorm_backward(const struct cuda_queue *q, void *dx, int add_dx, float *dw, float beta, const void *dy,
+	const void *x, const void *w, const float *rstd, int64_t n, int64_t h)
+{
+	int wide = wide_rows(h, dx, dy, x, w), in_shared = h * sizeof(float) <= ROW_BYTES;
+	int64_t blocks = partial_blocks(n, h);
+	size_t shared = 2 * (THREADS / 32) * sizeof(float) + (in_shared ? h * sizeof(float) : 0);
+
+	BY_ELEMENT(q, LAUNCH(rmsnorm_backward_kernel<T>, blocks, THREADS, shared, q->stream, (T *)dx, add_dx, q->work,
+		(const T *)dy, (const T *)x, (const T *)w, rstd, n, h, in_shared, wide));
+	cuda_sum_partials(q, dw, beta, q->work, blocks, h, h);
+}
+
+/* ---- bias gradients: column sums of dy (m, n) ---- */
+
+#define BIAS_ROWS 64            /* rows of a block at least */
+
+/* A warp has 32 x WIDE columns and every eighth row of the block's; the warps are added in their order. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m, int64_t n,
+	int64_t rows, int64_t column_blocks, int wide)
+{
+	DYNAMIC_SHARED(float, sums);    /* (warps, 32 * WIDE) */
+	int64_t column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x % 32 * WIDE;
+	int64_t part = blockIdx.x / column_blocks, first = part * rows, end = first + rows < m ? first + rows : m;
+	float sum[WIDE] = {0}, v[WIDE];
+	int warp = threadIdx.x / 32;
+
+	if (column < n)
+		for (int64_t row = first + warp; row < end; row += THREADS / 32) {
+			get_wide(v, dy + row * n + column, n - column, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++)
+				sum[j] += v[j];
+		}
+#pragma unroll
+	for (int j = 0; j < WIDE; j++)
+		sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
+	__syncthreads();
+	/* THREADS == 32 * WIDE: a thread a column */
+	float total = 0;
+	for (int k = 0; k < THREADS / 32; k++)
+		total += sums[k * 32 * WIDE + threadIdx.x];
+	column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x;
+	if (column < n)
+		partial[part * n + column] = total;
+}
+
+void cuda_bias_backward(const struct cuda_queue *q, float *db, float beta, const void *dy, int64_t m, int64_t n)
+{
+	int64_t columns = div_up(n, 32 * WIDE), parts = partial_blocks(div_up(m, BIAS_ROWS), n), rows = div_up(m, parts);
+	int wide = wide_rows(n, dy, NULL, NULL, NULL);
+
+	parts = div_up(m, rows);
+	BY_ELEMENT(q, LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream,
+		q->work, (const T *)dy, m, n, rows, columns, wide));
+	cuda_sum_partials(q, db, beta, q->work, parts, n, n);
+}
+
+/* ---- residual, SwiGLU, rounding: WIDE elements a thread ---- */
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T *b, int64_t n, int aligned)
+{
+	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
+	int wide = aligned && n - i >= WIDE;
+	float v[WIDE], u[WIDE];
+
+	if (i >= n)
+		return;
+	get_wide(v, a + i, n - i, wide);
+	get_wide(u, b + i, n - i, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++)
+		v[j] += u[j];
+	put_wide(y + i, v, n - i, wide);
+}
+
+void cuda_add(const struct cuda_queue *q, void *y, const void *a, const void *b, int64_t n)
+{
+	int aligned = wide_rows(WIDE, y, a, b, NULL);
+
+	BY_ELEMENT(q, LAUNCH(add_kernel<T>, div_up(n, THREADS * WIDE), THREADS, 0, q->stream, (T *)y, (const T *)a,
+		(const T *)b, n, aligned));
+}
+
+/* silu(x) = x sigmoid(x); a thread has WIDE columns of one row; `across` threads a row */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) swiglu_forward_kernel(T *y, const T *gu, int64_t n, int64_t f,
+	int64_t across, int wide)
+{
+	int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = at / across, i = at % across * WIDE;
+	float g[WIDE], u[WIDE];
+
+	if (row >= n)
+		return;
+	get_wide(g, gu + row * 2 * f + i, f - i, wide);
+	get_wide(u, gu + row * 2 * f + f + i, f - i, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++)
+		g[j] = g[j] / (1.0f + expf(-g[j])) * u[j];
+	put_wide(y + row * f + i, g, f - i, wide);
+}
+
+void cuda_swiglu_forward(const struct cuda_queue *q, void *y, const void *gu, int64_t n, int64_t f)
+{
+	int64_t across = div_up(f, WIDE);
+	int wide = wide_rows(f, y, gu, NULL, NULL);
+
+	BY_ELEMENT(q, LAUNCH(swiglu_forward_kernel<T>, div_up(n * across, THREADS), THREADS, 0, q->stream, (T *)y,
+		(const T *)gu, n, f, across, wide));
+}
+
+/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s. dgu may be gu. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, const T *dy, const T *gu, int64_t n,
+	int64_t f, int64_t across, int wide)
+{
+	int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = at / across, i = at % across * WIDE;
+	float g[WIDE], u[WIDE], d[WIDE];
+
+	if (row >= n)
+		return;
+	get_wide(g, gu + row * 2 * f + i, f - i, wide);
+	get_wide(u, gu + row * 2 * f + f + i, f - i, wide);
+	get_wide(d, dy + row * f + i, f - i, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) {
+		float s = 1.0f / (1.0f + expf(-g[j])), to_gate = d[j] * u[j] * s * (1.0f + g[j] * (1.0f - s));
+		u[j] = d[j] * (g[j] * s);
+		g[j] = to_gate;
+	}
+	put_wide(dgu + row * 2 * f + i, g, f - i, wide);
+	put_wide(dgu + row * 2 * f + f + i, u, f - i, wide);
+}
+
+void cuda_swiglu_backward(const struct cuda_queue *q, void *dgu, const void *dy, const void *gu, int64_t n, int64_t f)
+{
+	int64_t across = div_up(f, WIDE);
+	int wide = wide_rows(f, dgu, dy, gu, NULL);
+
+	BY_ELEMENT(q, LAUNCH(swiglu_backward_kernel<T>, div_up(n * across, THREADS), THREADS, 0, q->stream, (T *)dgu,
+		(const T *)dy, (const T *)gu, n, f, across, wide));
+}
+
+static __global__ void __launch_bounds__(THREADS) narrow_kernel(struct bf16 *dst, const float *src, int64_t n,
+	int aligned)
+{
+	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
+	int wide = aligned && n - i >= WIDE;
+	float v[WIDE];
+
+	if (i >= n)
+		return;
+	get_wide(v, src + i, n - i, wide);
+	put_wide(dst + i, v, n - i, wide);
+}
+
+void cuda_narrow(const struct cuda_queue *q, void *dst, const float *src, int64_t n)
+{
+	LAUNCH(narrow_kernel, div_up(n, THREADS * WIDE), THREADS, 0, q->stream, (struct bf16 *)dst, src, n,
+		wide_rows(WIDE, dst, src, NULL, NULL));
+}
+
+/* ---- rope (arXiv 2104.09864), rotate_half layout, with the per-head RMSNorm that some families have before it:
+ *      a warp a head of a token; a lane has pairs lane, lane + 32, ... ---- */
+
+#define PAIRS 8                 /* of a lane at most: heads of up to 512 */
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cuda_rope r, T *qkv, T *pre, float *rstd)
+{
+	int64_t heads = r.heads + r.kv_heads, half = r.dim / 2;
+	int64_t item = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32, t = item / heads, j = item % heads;
+	int lane = threadIdx.x % 32;
+	float a[PAIRS], b[PAIRS], square = 0;
+
+	if (t >= r.n)
+		return;         /* the whole warp does */
+	T *x = qkv + (t * (heads + r.kv_heads) + j) * r.dim;
+	int64_t position = t % r.seq - r.starts[t];
+#pragma unroll
+	for (int k = 0; k < PAIRS; k++) {
+		int64_t i = lane + 32 * k;
+		a[k] = i < half ? get(x[i]) : 0;
+		b[k] = i < half ? get(x[half + i]) : 0;
+		square += a[k] * a[k] + b[k] * b[k];
+	}
+	if (r.qnorm) {
+		const T *w = (const T *)(j < r.heads ? r.qnorm : r.knorm);
+		float s = 1.0f / sqrtf(warp_sum(square) / (float)r.dim + r.eps);
+
+		if (lane == 0)
+			rstd[item] = s;
+#pragma unroll
+		for (int k = 0; k < PAIRS; k++) {
+			int64_t i = lane + 32 * k;
+			if (i >= half)
+				break;
+			pre[item * r.dim + i] = x[i];
+			pre[item * r.dim + half + i] = x[half + i];
+			a[k] *= s * get(w[i]);
+			b[k] *= s * get(w[half + i]);
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < PAIRS; k++) {
+		int64_t i = lane + 32 * k;
+		if (i >= half)
+			break;
+		float c = r.cos[position * half + i], s = r.sin[position * half + i];
+		put(x + i, a[k] * c - b[k] * s);
+		put(x + half + i, b[k] * c + a[k] * s);
+	}
+}
+
+void cuda_rope_forward(const struct cuda_queue *q, const struct cuda_rope *rope, void *qkv, void *pre, float *rstd)
+{
+	struct cuda_rope r = *rope;
+	int64_t items = r.n * (r.heads + r.kv_heads);
+
+	BY_ELEMENT(q, LAUNCH(rope_forward_kernel<T>, div_up(items, THREADS / 32), THREADS, 0, q->stream, r, (T *)qkv,
+		(T *)pre, rstd));
+}
+
+/* Gradients of the norms' weights add up in registers over a warp's items, then over the block's warps in their order. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cuda_rope r, T *dqkv, const T *pre,
+	const float *rstd, float *partial)
+{
+	DYNAMIC_SHARED(float, sums);    /* (warps, 2, dim) */
+	int64_t heads = r.heads + r.kv_heads, half = r.dim / 2, items = r.n * heads;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float dw[2][2][PAIRS] = {{{0}}};        /* q's and k's; lower and upper half */
+
+	for (int64_t item = (int64_t)blockIdx.x * (THREADS / 32) + warp; item < items;
+	     item += (int64_t)gridDim.x * (THREADS / 32)) {
+		int64_t t = item / heads, j = item % heads, position = t % r.seq - r.starts[t];
+		T *dx = dqkv + (t * (heads + r.kv_heads) + j) * r.dim;
+		float a[PAIRS], b[PAIRS], dot = 0;
+
+#pragma unroll
+		for (int k = 0; k < PAIRS; k++) {
+			int64_t i = lane + 32 * k;
+			a[k] = b[k] = 0;
+			if (i >= half)
+				break;
+			float c = r.cos[position * half + i], s = r.sin[position * half + i];
+			float x = get(dx[i]), y = get(dx[half + i]);
+			a[k] = x * c + y * s;
+			b[k] = y * c - x * s;
+		}
+		if (r.qnorm) {
+			int is_k = j >= r.heads;
+			const T *w = (const T *)(is_k ? r.knorm : r.qnorm), *x = pre + item * r.dim;
+			float s = rstd[item];
+
+#pragma unroll
+			for (int k = 0; k < PAIRS; k++) {
+				int64_t i = lane + 32 * k;
+				if (i >= half)
+					break;
+				float y = get(x[i]) * s, z = get(x[half + i]) * s;
+				dot += a[k] * get(w[i]) * y + b[k] * get(w[half + i]) * z;
+				dw[0][0][k] += is_k ? 0 : a[k] * y;
+				dw[0][1][k] += is_k ? 0 : b[k] * z;
+				dw[1][0][k] += is_k ? a[k] * y : 0;
+				dw[1][1][k] += is_k ? b[k] * z : 0;
+			}
+			float mean = warp_sum(dot) / (float)r.dim;
+#pragma unroll
+			for (int k = 0; k < PAIRS; k++) {
+				int64_t i = lane + 32 * k;
+				if (i >= half)
+					break;
+				a[k] = s * (a[k] * get(w[i]) - get(x[i]) * s * mean);
+				b[k] = s * (b[k] * get(w[half + i]) - get(x[half + i]) * s * mean);
+			}
+		}
+#pragma unroll
+		for (int k = 0; k < PAIRS; k++) {
+			int64_t i = lane + 32 * k;
+			if (i >= half)
+				break;
+			put(dx + i, a[k]);
+			put(dx + half + i, b[k]);
+		}
+	}
+	if (!r.qnorm)
+		return;
+#pragma unroll
+	for (int k = 0; k < PAIRS; k++) {
+		int64_t i = lane + 32 * k;
+		if (i >= half)
+			break;
+		for (int w = 0; w < 2; w++) {
+			sums[(warp * 2 + w) * r.dim + i] = dw[w][0][k];
+			sums[(warp * 2 + w) * r.dim + half + i] = dw[w][1][k];
+		}
+	}
+	__syncthreads();
+	for (int64_t i = threadIdx.x; i < 2 * r.dim; i += THREADS) {
+		float total = 0;
+		for (int k = 0; k < THREADS / 32; k++)
+			total += sums[k * 2 * r.dim + i];
+		partial[blockIdx.x * 2 * r.dim + i] = total;
+	}
+}
+
+void cuda_rope_backward(const struct cuda_queue *q, const struct cuda_rope *rope, void *dqkv, const void *pre,
+	const float *rstd, float *dqnorm, float *dknorm, float beta)
+{
+	struct cuda_rope r = *rope;
+	int64_t blocks = div_up(r.n * (r.heads + r.kv_heads), THREADS / 32);
+	size_t shared = 0;
+
+	if (r.qnorm) {
+		blocks = least(blocks, MOST_BLOCKS);
+		shared = THREADS / 32 * 2 * r.dim * sizeof(float);
+	}
+	BY_ELEMENT(q, LAUNCH(rope_backward_kernel<T>, blocks, THREADS, shared, q->stream, r, (T *)dqkv, (const T *)pre,
+		rstd, q->work));
+	if (r.qnorm) {
+		cuda_sum_partials(q, dqnorm, beta, q->work, blocks, 2 * r.dim, r.dim);
+		cuda_sum_partials(q, dknorm, beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);
+	}
+}

@@ -1,0 +1,668 @@
+/* device-cuda.c: a GPU as a device. Queues are streams, events are CUDA events of a ring; nothing waits for the whole
+ * device and nothing is allocated within a step.
+ *
+ * Copies from and to host memory are asynchronous where that memory is registered with the driver. A thread registers
+ * the store's weights, unit by unit in forward order, while the first step is already under way; the gradient ring's
+ * blocks are registered as they are first written to. What is not registered, or cannot be, goes through pinned bounce
+ * buffers: in, the host copies into one when it launches; out, it copies from one when it learns that the copy is over.
+ *
+ * The first error stands: from then on nothing is launched, and whoever waits is told the call, the error and the unit.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "cuda-gemm.h"
+#include "cuda-ops.h"
+#include "device.h"
+
+#define EVENTS       1024               /* of a queue, used in turn */
+#define BOUNCES      4                  /* of a queue, used in turn */
+#define BOUNCE_BYTES (4u << 20)
+#define REGISTER_MOST (64ull << 30)     /* bytes a call of cudaHostRegister */
+#define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
+#define BLOCKS       64                 /* ring blocks remembered */
+#define ARENAS       8
+
+struct bounce {
+	char *mem;                      /* pinned */
+	uint64_t at;                    /* the record after its last copy */
+	void *to; size_t bytes;         /* where the host puts it once that is over; NULL: nowhere */
+};
+
+struct line {                           /* a queue */
+	cudaStream_t stream;
+	cudaEvent_t events[EVENTS];     /* record k in k mod EVENTS */
+	uint64_t recorded, over;        /* records made; known to be over */
+	struct bounce bounces[BOUNCES];
+	uint64_t bounced;
+};
+
+struct extent { const char *base; size_t bytes; };
+
+struct cuda {
+	struct device dev;
+	int ordinal;
+	struct line q[QUEUES];
+	struct cuda_queue compute;      /* as the kernels see it */
+	struct gemms *gemms;
+	void *gemm_workspace;
+	void *narrow;                   /* a gradient piece as bf16, on its way out */
+	size_t narrow_bytes;
+	struct extent arenas[ARENAS];
+
+	struct mt_run *run;
+	int slot;
+	pthread_t registrar;
+	bool registering;
+	atomic_bool stop;
+	struct extent *weights;         /* registered by the thread, in this order; */
+	atomic_uint weights_n;          /* release: so many are */
+	struct extent blocks[BLOCKS];   /* of the gradient ring; bytes 0: could not be registered */
+	int blocks_n;
+
+	int ex;                         /* 0, or the exit code of the first error; */
+	char why[512];                  /* its message */
+};
+
+/* ---- errors ---- */
+
+static void failed(struct cuda *c, int ex, const char *why)
+{
+	char doing[128] = "";
+
+	if (c->ex)
+		return;
+	c->ex = ex;
+	if (c->run)
+		mt_stage_words(c->run, c->slot, doing, sizeof doing);
+	snprintf(c->why, sizeof c->why, "%s%s%s", why, *doing ? "; mt-stream " : "", doing);
+}
+
+static bool good(struct cuda *c, cudaError_t e, const char *call)
+{
+	char why[256];
+
+	if (e == cudaSuccess)
+		return true;
+	snprintf(why, sizeof why, "cuda: %s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
+	failed(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
+	return false;
+}
+
+/* ---- events ---- */
+
+static struct line *line(struct cuda *c, enum queue q) { return &c->q[q]; }
+
+static void reach(struct cuda *c, struct line *l, uint64_t at)
+{
+	if (l->over >= at)
+		return;
+	if (good(c, cudaEventSynchronize(l->events[at % EVENTS]), "cudaEventSynchronize"))
+		l->over = at;
+}
+
+static bool reached(struct cuda *c, struct line *l, uint64_t at)
+{
+	if (l->over >= at)
+		return true;
+	cudaError_t e = cudaEventQuery(l->events[at % EVENTS]);
+	if (e == cudaErrorNotReady)
+		return false;
+	if (good(c, e, "cudaEventQuery"))
+		l->over = at;
+	return true;
+}
+
+static uint64_t mark(struct cuda *c, struct line *l)
+{
+	uint64_t at = ++l->recorded;
+
+	if (at > EVENTS)
+		reach(c, l, at - EVENTS);
+	good(c, cudaEventRecord(l->events[at % EVENTS], l->stream), "cudaEventRecord");
+	return at;
+}
+
+/* What has come out into bounce buffers goes where it belongs */
+static void land(struct cuda *c)
+{
+	for (enum queue q = 0; q < QUEUES; q++)
+		for (int i = 0; i < BOUNCES; i++) {
+			struct bounce *b = &line(c, q)->bounces[i];
+
+			if (b->to && reached(c, line(c, q), b->at) && !c->ex) {
+				memcpy(b->to, b->mem, b->bytes);
+				b->to = NULL;
+			}
+		}
+}
+
+static struct event cuda_record(struct device *d, enum queue queue)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	return (struct event){queue, c->ex ? 0 : mark(c, line(c, queue))};
+}
+
+static void cuda_wait(struct device *d, enum queue queue, struct event e)
+{
+	struct cuda *c = (struct cuda *)d;
+	struct line *from = line(c, e.queue);
+
+	/* an event whose place in the ring was taken is over */
+	if (c->ex || e.queue == queue || from->over >= e.at)
+		return;
+	good(c, cudaStreamWaitEvent(line(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
+}
+
+static bool cuda_query(struct device *d, struct event e)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	if (!c->ex && !reached(c, line(c, e.queue), e.at))
+		return false;
+	land(c);
+	return true;
+}
+
+static int cuda_sync(struct device *d, struct event e)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	if (!c->ex)
+		reach(c, line(c, e.queue), e.at);
+	if (!c->ex)
+		land(c);
+	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
+}
+
+/* ---- copies ---- */
+
+static bool within(const struct extent *e, const void *p, size_t bytes)
+{
+	return (const char *)p >= e->base && (size_t)((const char *)p - e->base) <= e->bytes &&
+		bytes <= e->bytes - (size_t)((const char *)p - e->base);
+}
+
+static bool on_device(const struct cuda *c, const void *p)
+{
+	for (int i = 0; i < ARENAS; i++)
+		if (c->arenas[i].bytes && within(&c->arenas[i], p, 1))
+			return true;
+	return false;
+}
+
+static bool registered(struct cuda *c, const void *p, size_t bytes)
+{
+	unsigned n = atomic_load_explicit(&c->weights_n, memory_order_acquire);
+
+	for (unsigned i = 0; i < n; i++)
+		if (within(&c->weights[i], p, bytes))
+			return true;
+	for (int i = 0; i < c->blocks_n; i++)
+		if (within(&c->blocks[i], p, bytes))
+			return true;
+	return false;
+}
+
+/* A bounce buffer that no copy uses any more */
+static struct bounce *bounce_next(struct cuda *c, struct line *l)
+{
+	struct bounce *b = &l->bounces[l->bounced++ % BOUNCES];
+
+	reach(c, l, b->at);
+	if (b->to && !c->ex)
+		memcpy(b->to, b->mem, b->bytes);
+	b->to = NULL;
+	return b;
+}
+
+static void copy_in(struct cuda *c, struct line *l, void *dst, const void *src, size_t bytes)
+{
+	if (registered(c, src, bytes)) {
+		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, l->stream), "cudaMemcpyAsync to the device");
+		return;
+	}
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		struct bounce *b = bounce_next(c, l);
+
+		n = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
+		memcpy(b->mem, (const char *)src + at, n);
+		good(c, cudaMemcpyAsync((char *)dst + at, b->mem, n, cudaMemcpyHostToDevice, l->stream),
+			"cudaMemcpyAsync to the device");
+		b->at = mark(c, l);
+	}
+}
+
+static void copy_out(struct cuda *c, struct line *l, void *dst, const void *src, size_t bytes)
+{
+	if (registered(c, dst, bytes)) {
+		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, l->stream), "cudaMemcpyAsync to the host");
+		return;
+	}
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		struct bounce *b = bounce_next(c, l);
+
+		n = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
+		good(c, cudaMemcpyAsync(b->mem, (const char *)src + at, n, cudaMemcpyDeviceToHost, l->stream),
+			"cudaMemcpyAsync to the host");
+		b->at = mark(c, l);
+		b->to = (char *)dst + at;
+		b->bytes = n;
+	}
+}
+
+static void copy(struct cuda *c, struct line *l, void *dst, const void *src, size_t bytes)
+{
+	if (on_device(c, dst) && on_device(c, src))
+		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, l->stream), "cudaMemcpyAsync on the device");
+	else if (on_device(c, dst))
+		copy_in(c, l, dst, src, bytes);
+	else
+		copy_out(c, l, dst, src, bytes);
+}
+
+/* ---- registering host memory ---- */
+
+/* The pages that hold [p, p + bytes) */
+static cudaError_t pages_register(const void *p, size_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p & ~(page - 1);
+	uintptr_t end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
+
+	return cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
+}
+
+/* Weights, unit by unit in forward order. A refusal is said once: copies go on through bounce buffers. */
+static void *registrar_main(void *arg)
+{
+	struct cuda *c = arg;
+	struct mt_control *control = mt_control(c->run);
+	size_t size = control->dtype == MT_BF16 ? 2 : 4;
+	unsigned n = 0;
+
+	cudaSetDevice(c->ordinal);
+	for (uint32_t u = 0; u < control->n_units; u++) {
+		const struct mt_unit *unit = mt_unit(c->run, u);
+		const char *w = mt_at(c->run, unit->w);
+		size_t bytes = unit->elems * size;
+
+		for (size_t at = 0, piece; at < bytes; at += piece) {
+			piece = bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST;
+			if (atomic_load(&c->stop))
+				return NULL;
+			cudaError_t e = pages_register(w + at, piece);
+			if (e != cudaSuccess) {
+				cudaGetLastError();
+				mt_say("cuda: cudaHostRegister of unit %u's weights: %s; they go through bounce buffers", u,
+					cudaGetErrorName(e));
+				return NULL;
+			}
+		}
+		c->weights[n] = (struct extent){w, bytes};
+		atomic_store_explicit(&c->weights_n, ++n, memory_order_release);
+	}
+	return NULL;
+}
+
+/* A block of the gradient ring is registered when it is first written to */
+static void block_register(struct cuda *c, void *block, size_t bytes)
+{
+	for (int i = 0; i < c->blocks_n; i++)
+		if (c->blocks[i].base == block)
+			return;
+	if (c->blocks_n == BLOCKS)
+		return;
+	cudaError_t e = pages_register(block, bytes);
+	if (e != cudaSuccess)
+		cudaGetLastError();
+	c->blocks[c->blocks_n++] = (struct extent){block, e == cudaSuccess ? bytes : 0};
+}
+
+static void registered_release(struct cuda *c)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	unsigned n = atomic_load(&c->weights_n);
+
+	for (unsigned i = 0; i < n; i++)
+		for (size_t at = 0; at < c->weights[i].bytes; at += REGISTER_MOST)
+			cudaHostUnregister((void *)((uintptr_t)(c->weights[i].base + at) & ~(page - 1)));
+	for (int i = 0; i < c->blocks_n; i++)
+		if (c->blocks[i].bytes)
+			cudaHostUnregister((void *)((uintptr_t)c->blocks[i].base & ~(page - 1)));
+}
+
+/* ---- operations ---- */
+
+static void run_gemm(struct cuda *c, const struct op *o)
+{
+	const struct cuda_gemm g = {
+		.m = o->gemm.m, .n = o->gemm.n, .k = o->gemm.k,
+		.a = o->gemm.a, .lda = o->gemm.lda, .trans_a = o->gemm.trans_a,
+		.b = o->gemm.b, .ldb = o->gemm.ldb, .trans_b = o->gemm.trans_b,
+		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias, .fp32 = o->gemm.fp32,
+	};
+	int rc = gemms_run(c->gemms, &c->compute, &g);
+
+	if (rc)
+		failed(c, -rc, mt_errmsg());
+}
+
+static void run_rope(struct cuda *c, const struct op *o)
+{
+	struct cuda_rope r = {
+		.n = o->rope.n, .seq = o->rope.seq, .heads = o->rope.heads, .kv_heads = o->rope.kv_heads,
+		.dim = o->rope.dim, .cos = o->rope.cos, .sin = o->rope.sin, .starts = o->rope.starts,
+		.qnorm = o->rope.qnorm, .knorm = o->rope.knorm, .eps = o->rope.eps,
+	};
+
+	if (o->code == OP_ROPE_FORWARD)
+		cuda_rope_forward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd);
+	else
+		cuda_rope_backward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd, o->rope.dqnorm,
+			o->rope.dknorm, o->rope.beta);
+}
+
+static void run_attention(struct cuda *c, const struct op *o)
+{
+	struct cuda_attention a = {
+		.n = o->attention.n, .seq = o->attention.seq, .heads = o->attention.heads,
+		.kv_heads = o->attention.kv_heads, .dim = o->attention.dim, .window = o->attention.window,
+		.scale = o->attention.scale, .starts = o->attention.starts,
+	};
+
+	if (o->code == OP_ATTENTION_FORWARD)
+		cuda_attention_forward(&c->compute, &a, o->attention.o, o->attention.lse, o->attention.qkv);
+	else
+		cuda_attention_backward(&c->compute, &a, o->attention.dqkv, o->attention.d_o, o->attention.o,
+			o->attention.lse, o->attention.qkv);
+}
+
+static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
+{
+	const struct cuda_queue q = {.stream = l->stream, .elem = 4};
+	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4, most = c->narrow_bytes / 2;
+
+	block_register(c, o->grads_out.dst, (size_t)o->grads_out.n * size);
+	if (o->grads_out.to != MT_BF16) {
+		copy_out(c, l, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * size);
+		return;
+	}
+	for (size_t at = 0, n; at < (size_t)o->grads_out.n; at += n) {
+		n = (size_t)o->grads_out.n - at < most ? (size_t)o->grads_out.n - at : most;
+		cuda_narrow(&q, c->narrow, o->grads_out.src + at, (int64_t)n);
+		copy_out(c, l, (uint16_t *)o->grads_out.dst + at, c->narrow, n * 2);
+	}
+}
+
+/* copies and conversions run on any queue, the rest on the compute queue, whose work memory it shares */
+static void run(struct cuda *c, struct line *l, const struct op *o)
+{
+	const struct cuda_queue *q = &c->compute;
+
+	switch (o->code) {
+	case OP_NONE: case OP_DISCARD:
+		break;
+	case OP_COPY:
+		copy(c, l, o->copy.dst, o->copy.src, o->copy.bytes);
+		break;
+	case OP_ZERO:
+		good(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, l->stream), "cudaMemsetAsync");
+		break;
+	case OP_WEIGHTS_IN:
+		copy_in(c, l, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
+		break;
+	case OP_GRADS_OUT:
+		run_grads_out(c, l, o);
+		break;
+	case OP_GEMM:
+		run_gemm(c, o);
+		break;
+	case OP_BIAS_BACKWARD:
+		cuda_bias_backward(q, o->bias_backward.db, o->bias_backward.beta, o->bias_backward.dy, o->bias_backward.m,
+			o->bias_backward.n);
+		break;
+	case OP_EMBED_FORWARD:
+		cuda_embed_forward(q, o->embed_forward.x, o->embed_forward.w, o->embed_forward.tokens, o->embed_forward.n,
+			o->embed_forward.h);
+		break;
+	case OP_EMBED_BACKWARD:
+		cuda_embed_backward(q, o->embed_backward.dw, o->embed_backward.beta, o->embed_backward.dx,
+			o->embed_backward.tokens, o->embed_backward.n, o->embed_backward.h, o->embed_backward.vocab,
+			o->embed_backward.pad);
+		break;
+	case OP_RMSNORM_FORWARD:
+		cuda_rmsnorm_forward(q, o->rmsnorm_forward.y, o->rmsnorm_forward.rstd, o->rmsnorm_forward.x,
+			o->rmsnorm_forward.w, o->rmsnorm_forward.n, o->rmsnorm_forward.h, o->rmsnorm_forward.eps);
+		break;
+	case OP_RMSNORM_BACKWARD:
+		cuda_rmsnorm_backward(q, o->rmsnorm_backward.dx, o->rmsnorm_backward.add_dx, o->rmsnorm_backward.dw,
+			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
+			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
+		break;
+	case OP_ADD:
+		cuda_add(q, o->add.y, o->add.a, o->add.b, o->add.n);
+		break;
+	case OP_ROPE_FORWARD: case OP_ROPE_BACKWARD:
+		run_rope(c, o);
+		break;
+	case OP_ATTENTION_FORWARD: case OP_ATTENTION_BACKWARD:
+		run_attention(c, o);
+		break;
+	case OP_SWIGLU_FORWARD:
+		cuda_swiglu_forward(q, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
+		break;
+	case OP_SWIGLU_BACKWARD:
+		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.dy, o->swiglu_backward.gu,
+			o->swiglu_backward.n, o->swiglu_backward.f);
+		break;
+	case OP_CROSS_ENTROPY:
+		cuda_cross_entropy(q, o->cross_entropy.logits, o->cross_entropy.targets, o->cross_entropy.n,
+			o->cross_entropy.vocab, o->cross_entropy.scale, o->cross_entropy.backward,
+			(struct cuda_loss *)o->cross_entropy.loss);
+		break;
+	}
+}
+
+_Static_assert(sizeof(struct cuda_loss) == sizeof(struct loss) && offsetof(struct loss, targets) == 8 &&
+	offsetof(struct cuda_loss, targets) == 8, "the kernels' struct loss is the device's");
+
+static const char *const op_names[] = {
+	[OP_COPY] = "copy", [OP_ZERO] = "zero", [OP_WEIGHTS_IN] = "weights in", [OP_GRADS_OUT] = "gradients out",
+	[OP_GEMM] = "matrix product", [OP_BIAS_BACKWARD] = "bias backward", [OP_EMBED_FORWARD] = "embedding forward",
+	[OP_EMBED_BACKWARD] = "embedding backward", [OP_RMSNORM_FORWARD] = "rmsnorm forward",
+	[OP_RMSNORM_BACKWARD] = "rmsnorm backward", [OP_ADD] = "residual", [OP_ROPE_FORWARD] = "rope forward",
+	[OP_ROPE_BACKWARD] = "rope backward", [OP_ATTENTION_FORWARD] = "attention forward",
+	[OP_ATTENTION_BACKWARD] = "attention backward", [OP_SWIGLU_FORWARD] = "swiglu forward",
+	[OP_SWIGLU_BACKWARD] = "swiglu backward", [OP_CROSS_ENTROPY] = "cross-entropy",
+};
+
+static void cuda_launch(struct device *d, enum queue queue, const struct op *op)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD)
+		return;
+	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
+	run(c, line(c, queue), op);
+	good(c, cudaGetLastError(), op_names[op->code]);
+}
+
+/* ---- memory ---- */
+
+static void *cuda_alloc(struct device *d, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+	void *p = NULL;
+
+	for (int i = 0; i < ARENAS; i++)
+		if (!c->arenas[i].bytes) {
+			if (cudaMalloc(&p, bytes) != cudaSuccess) {
+				cudaGetLastError();
+				return NULL;
+			}
+			c->arenas[i] = (struct extent){p, bytes};
+			return p;
+		}
+	return NULL;
+}
+
+static void cuda_release(struct device *d, void *p, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	(void)bytes;
+	for (int i = 0; p && i < ARENAS; i++)
+		if (c->arenas[i].base == p) {
+			cudaFree(p);
+			c->arenas[i] = (struct extent){0};
+		}
+}
+
+static const void *cuda_view(struct device *d, const void *host, enum mt_dtype dtype)
+{
+	(void)d, (void)host, (void)dtype;
+	return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+/* What is as large as the run says, and what is registered */
+static int cuda_attach(struct device *d, struct mt_run *r, int slot)
+{
+	struct cuda *c = (struct cuda *)d;
+	const struct mt_control *control = mt_control(r);
+	const struct mt_geometry *geo = mt_geometry(r);
+	size_t available, total;
+
+	if (geo->head_dim > 256)
+		return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
+	c->run = r;
+	c->slot = slot;
+	c->dev.elem = control->dtype == MT_BF16 ? 2 : 4;
+	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
+	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
+	c->narrow_bytes = control->piece_elems * 2;
+	c->weights = calloc(control->n_units, sizeof *c->weights);
+	if (!c->weights)
+		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
+	if (!good(c, cudaMalloc((void **)&c->compute.work, c->compute.work_bytes), "cudaMalloc of work memory") ||
+	    !good(c, cudaMalloc(&c->narrow, c->narrow_bytes), "cudaMalloc of a gradient piece"))
+		return mt_fail(c->ex, "%s", c->why);
+	if (cudaMemGetInfo(&available, &total) == cudaSuccess)
+		c->dev.memory = available - available / 32;     /* the driver takes some as it goes */
+	atomic_init(&c->stop, false);
+	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
+	return 0;
+}
+
+static void line_close(struct line *l)
+{
+	for (int i = 0; i < EVENTS; i++)
+		if (l->events[i])
+			cudaEventDestroy(l->events[i]);
+	for (int i = 0; i < BOUNCES; i++)
+		if (l->bounces[i].mem)
+			cudaFreeHost(l->bounces[i].mem);
+	if (l->stream)
+		cudaStreamDestroy(l->stream);
+}
+
+static void cuda_close(struct device *d)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	atomic_store(&c->stop, true);
+	if (c->registering)
+		pthread_join(c->registrar, NULL);
+	device_sync(d);
+	registered_release(c);
+	gemms_close(c->gemms);
+	for (enum queue q = 0; q < QUEUES; q++)
+		line_close(line(c, q));
+	cudaFree(c->compute.work);
+	cudaFree(c->narrow);
+	cudaFree(c->gemm_workspace);
+	free(c->weights);
+	free(c);
+}
+
+static bool line_open(struct cuda *c, struct line *l)
+{
+	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate"))
+		return false;
+	for (int i = 0; i < EVENTS; i++)
+		if (!good(c, cudaEventCreateWithFlags(&l->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
+			  "cudaEventCreate"))
+			return false;
+	for (int i = 0; i < BOUNCES; i++)
+		if (!good(c, cudaHostAlloc((void **)&l->bounces[i].mem, BOUNCE_BYTES, cudaHostAllocDefault), "cudaHostAlloc"))
+			return false;
+	return true;
+}
+
+/* Is GPU `ordinal` there, and one that the kernels were compiled for? 0 or -78 */
+static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
+{
+	int n = 0;
+	cudaError_t e = cudaGetDeviceCount(&n);
+
+	if (e != cudaSuccess || n == 0)
+		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s", e != cudaSuccess ? cudaGetErrorString(e) : "none found");
+	if (c->ordinal >= n)
+		return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", c->ordinal, n);
+	if (!good(c, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
+	    !good(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
+		return mt_fail(c->ex, "%s", c->why);
+	if (p->major < 8)
+		return mt_fail(MT_EX_CONFIG, "device cuda:%d: '%s' is of compute capability %d.%d: 8.0 or later is needed",
+			c->ordinal, p->name, p->major, p->minor);
+	return 0;
+}
+
+static int cuda_open(struct cuda *c)
+{
+	struct cudaDeviceProp p;
+	int rc = gpu_find(c, &p), ex = MT_EX_CONFIG;
+
+	for (enum queue q = 0; !rc && q < QUEUES; q++)
+		if (!line_open(c, line(c, q)))
+			rc = -c->ex;
+	if (!rc && (!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
+	    !good(c, cudaMalloc(&c->gemm_workspace, GEMM_BYTES), "cudaMalloc of cuBLASLt's workspace")))
+		rc = -c->ex;
+	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex)))
+		return -ex;
+	if (rc)
+		return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
+	c->dev.gemm = gemms_name(c->gemms);
+	return 0;
+}
+
+struct device *device_cuda(int ordinal, int *ex)
+{
+	struct cuda *c = calloc(1, sizeof *c);
+
+	if (!c) {
+		*ex = -mt_fail(MT_EX_NOMEM, "device cuda: no memory");
+		return NULL;
+	}
+	c->dev = (struct device){
+		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
+		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
+		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
+		.attach = cuda_attach,
+	};
+	c->ordinal = ordinal;
+	int rc = cuda_open(c);
+	if (rc) {
+		free(c);
+		*ex = -rc;
+		return NULL;
+	}
+	return &c->dev;
+}

@@ -1,0 +1,370 @@
+/* emu.cc: threads of a block as coroutines, streams as queues, both drawn by a seed */
+#include "emu.h"
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+#define MOST_THREADS 1024
+#define STACK (128u << 10)
+#define POISON 0xff             /* NaN as fp32 and bf16 */
+
+static uint64_t randomness = 1;
+
+extern "C" void emu_seed(uint64_t seed) { randomness = seed; }
+
+static uint64_t draw(uint64_t below)    /* splitmix64, Steele et al. 2014 */
+{
+	uint64_t z = randomness += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return (z ^ z >> 31) % below;
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "emu: %s\n", what);
+	abort();
+}
+
+/* ---- threads ---- */
+
+enum state { READY, AT_BARRIER, AT_WARP, FINISHED };
+
+struct coroutine {
+	ucontext_t start;
+	jmp_buf at;
+	bool begun;
+	enum state state;
+};
+
+struct warp { struct emu_word words[2][32]; unsigned arrived, turn; };
+
+struct emu_index threadIdx, blockIdx, blockDim, gridDim;
+char *emu_shared;
+static struct coroutine *coroutines;
+static struct warp warps[MOST_THREADS / 32];
+static unsigned ready[MOST_THREADS], ready_n, at_barrier, finished, current;
+static jmp_buf scheduler;
+static const std::function<void()> *thread_main;
+
+static void make_ready(unsigned t)
+{
+	coroutines[t].state = READY;
+	ready[ready_n++] = t;
+}
+
+static void leave(enum state state)
+{
+	struct coroutine *c = &coroutines[current];
+
+	c->state = state;
+	if (!_setjmp(c->at))
+		_longjmp(scheduler, 1);
+}
+
+static void coroutine_main(void)
+{
+	for (;;) {
+		(*thread_main)();
+		finished++;
+		leave(FINISHED);
+	}
+}
+
+static void enter(unsigned t)
+{
+	struct coroutine *c = &coroutines[t];
+
+	current = t;
+	threadIdx.x = t;
+	if (_setjmp(scheduler))
+		return;
+	if (c->begun)
+		_longjmp(c->at, 1);
+	c->begun = true;
+	setcontext(&c->start);
+}
+
+static void threads_make(void)
+{
+	char *stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	coroutines = (struct coroutine *)calloc(MOST_THREADS, sizeof *coroutines);
+	if (stacks == MAP_FAILED || !coroutines)
+		die("no memory for threads");
+	for (unsigned t = 0; t < MOST_THREADS; t++) {
+		ucontext_t *u = &coroutines[t].start;
+
+		getcontext(u);
+		u->uc_stack.ss_sp = stacks + (size_t)t * STACK;
+		u->uc_stack.ss_size = STACK;
+		u->uc_link = NULL;
+		makecontext(u, coroutine_main, 0);
+	}
+}
+
+static void block_run(unsigned threads)
+{
+	ready_n = at_barrier = finished = 0;
+	for (unsigned t = 0; t < threads; t++)
+		make_ready(t);
+	for (unsigned w = 0; w < threads / 32; w++)
+		warps[w].arrived = warps[w].turn = 0;
+	while (finished < threads) {
+		if (!ready_n) {
+			if (!at_barrier || at_barrier + finished < threads)
+				die("a warp operation that not all lanes reach");
+			if (finished)
+				die("a barrier that not all threads reach");
+			at_barrier = 0;
+			for (unsigned t = 0; t < threads; t++)
+				make_ready(t);
+		}
+		unsigned i = (unsigned)draw(ready_n), t = ready[i];
+		ready[i] = ready[--ready_n];
+		enter(t);
+	}
+}
+
+static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std::function<void()> &thread)
+{
+	static std::vector<char> shared;
+
+	if (!coroutines)
+		threads_make();
+	if (!blocks || blocks > INT32_MAX || !threads || threads > MOST_THREADS || threads % 32 || bytes > 99 << 10)
+		die("a launch that no GPU takes");
+	shared.resize(bytes + 64);
+	emu_shared = (char *)(((uintptr_t)shared.data() + 63) & ~(uintptr_t)63);
+	thread_main = &thread;
+	blockDim = {threads, 1, 1};
+	gridDim = {(unsigned)blocks, 1, 1};
+	for (uint64_t b = 0; b < blocks; b++) {
+		blockIdx = {(unsigned)b, 0, 0};
+		memset(emu_shared, POISON, bytes);
+		block_run(threads);
+	}
+}
+
+void __syncthreads(void)
+{
+	at_barrier++;
+	leave(AT_BARRIER);
+}
+
+void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
+{
+	struct warp *w = &warps[threadIdx.x / 32];
+	unsigned turn = w->turn & 1, first = threadIdx.x & ~31u;
+
+	/* two sets of words: a lane that is one operation ahead does not disturb those that still read */
+	w->words[turn][threadIdx.x & 31] = *mine;
+	*all = w->words[turn];
+	if (++w->arrived < 32) {
+		leave(AT_WARP);
+		return;
+	}
+	w->arrived = 0;
+	w->turn++;
+	for (unsigned t = first; t < first + 32; t++)
+		if (t != threadIdx.x)
+			make_ready(t);
+}
+
+void __syncwarp(unsigned)
+{
+	struct emu_word mine = {{0}};
+	const struct emu_word *all;
+
+	emu_exchange(&mine, &all);
+}
+
+/* ---- streams ---- */
+
+struct emu_stream { std::deque<std::function<bool()>> queue; };     /* false: held back by an event */
+struct emu_event { uint64_t recorded, reached; };
+
+static std::vector<cudaStream_t> streams;
+static std::mutex pinned_lock;         /* memory is registered by another thread */
+static std::map<char *, size_t> pinned;
+
+static bool run_one(void)
+{
+	unsigned n = (unsigned)streams.size(), from = n ? (unsigned)draw(n) : 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		cudaStream_t s = streams[(from + i) % n];
+		if (!s->queue.empty() && s->queue.front()()) {
+			s->queue.pop_front();
+			return true;
+		}
+	}
+	return false;
+}
+
+static void enqueue(cudaStream_t s, std::function<bool()> f)
+{
+	s->queue.push_back(f);
+	while (draw(3) == 0 && run_one())
+		;
+}
+
+void emu_launch(uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream, std::function<void()> thread)
+{
+	if (!stream)
+		grid_run(blocks, threads, bytes, thread);
+	else
+		enqueue(stream, [=] { grid_run(blocks, threads, bytes, thread); return true; });
+}
+
+static bool is_pinned(const void *p, size_t bytes)
+{
+	std::lock_guard<std::mutex> held(pinned_lock);
+	auto after = pinned.upper_bound((char *)p);
+
+	if (after == pinned.begin())
+		return false;
+	--after;
+	return (char *)p + bytes <= after->first + after->second;
+}
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+	const char *seed = getenv("MT_EMU_SEED");
+
+	if (seed)
+		emu_seed(strtoull(seed, NULL, 10));
+	return *n = 1, cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
+{
+	*p = (struct cudaDeviceProp){};
+	strcpy(p->name, "emulated");
+	p->major = 9;
+	p->multiProcessorCount = 2;
+	p->totalGlobalMem = 4ull << 30;
+	return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) { return *available = *total = 4ull << 30, cudaSuccess; }
+
+static cudaError_t allocate(void **p, size_t n)
+{
+	*p = aligned_alloc(2u << 20, (n + (2u << 20) - 1) >> 21 << 21);
+	if (!*p)
+		return cudaErrorMemoryAllocation;
+	memset(*p, POISON, n);
+	return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n); }
+cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
+{
+	cudaError_t e = allocate(p, n);
+	std::lock_guard<std::mutex> held(pinned_lock);
+
+	if (!e)
+		pinned[(char *)*p] = n;
+	return e;
+}
+cudaError_t cudaFreeHost(void *p)
+{
+	cudaHostUnregister(p);
+	free(p);
+	return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
+{
+	if (getenv("MT_EMU_NO_PINNING"))
+		return cudaErrorInvalidValue;
+	if (is_pinned(p, 1))
+		return cudaErrorHostMemoryAlreadyRegistered;
+	std::lock_guard<std::mutex> held(pinned_lock);
+	pinned[(char *)p] = n;
+	return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void *p)
+{
+	std::lock_guard<std::mutex> held(pinned_lock);
+
+	return pinned.erase((char *)p) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+	*s = new struct emu_stream;
+	streams.push_back(*s);
+	return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+	for (size_t i = 0; i < streams.size(); i++)
+		if (streams[i] == s)
+			streams.erase(streams.begin() + (long)i);
+	delete s;
+	return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return *e = new emu_event{0, 0}, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+	uint64_t mine = ++e->recorded;
+
+	enqueue(s, [=] { e->reached = mine; return true; });
+	return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+	uint64_t wanted = e->recorded;
+
+	enqueue(s, [=] { return e->reached >= wanted; });
+	return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+	if (e->reached < e->recorded && draw(2))
+		run_one();
+	return e->reached >= e->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+	while (e->reached < e->recorded)
+		if (!run_one())
+			die("streams wait for each other");
+	return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+	const void *host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : NULL;
+
+	if (host && !is_pinned(host, n))
+		die("an asynchronous copy of memory that is not pinned");
+	enqueue(s, [=] { memcpy(to, from, n); return true; });
+	return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
+{
+	if (s)
+		enqueue(s, [=] { memset(to, byte, n); return true; });
+	else
+		memset(to, byte, n);
+	return cudaSuccess;
+}
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+const char *cudaGetErrorName(cudaError_t e) { return e == cudaErrorInvalidValue ? "cudaErrorInvalidValue" : "cudaError"; }
+const char *cudaGetErrorString(cudaError_t) { return "emulated error"; }
+
+}

@@ -1,0 +1,105 @@
+/* emu.h: enough of CUDA to run mt-stream's kernels and its cuda device on a CPU, against them.
+ *
+ * A kernel's source is compiled by g++ with -DMT_EMU. Each thread of a block is a coroutine; which one goes on after a
+ * barrier or a warp operation is drawn by a seed (emu_seed), so that what lacks a __syncthreads reads what is not there
+ * yet. Shared memory is poisoned before each block. A barrier that not all threads of a block reach ends the process.
+ *
+ * The runtime below is as lazy as CUDA allows: what is launched on a stream runs when the host waits for an event, or by
+ * chance; a stream is drawn among those that no event holds back. Pageable memory may not be copied asynchronously here,
+ * so that the device's own bounce buffers show.
+ */
+#ifndef EMU_H
+#define EMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- the runtime's part that device-cuda.c uses, C ---- */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotReady = 600, cudaErrorNoDevice = 100,
+	cudaErrorLaunchFailure = 719, cudaErrorHostMemoryAlreadyRegistered = 712 } cudaError_t;
+typedef struct emu_stream *cudaStream_t;
+typedef struct emu_event *cudaEvent_t;
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostRegisterDefault = 0,
+	cudaHostAllocDefault = 0, cudaHostRegisterPortable = 1 };
+struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
+
+cudaError_t cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDeviceProperties(struct cudaDeviceProp *, int);
+cudaError_t cudaDriverGetVersion(int *);
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
+cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned), cudaFreeHost(void *);
+cudaError_t cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned), cudaStreamDestroy(cudaStream_t);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned), cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t), cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
+cudaError_t cudaEventQuery(cudaEvent_t), cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaMemcpyAsync(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
+
+void emu_seed(uint64_t seed);
+
+#ifdef __cplusplus
+}
+
+/* ---- the kernels' part, C++ ---- */
+
+#include <functional>
+
+struct emu_index { unsigned x, y, z; };
+extern struct emu_index threadIdx, blockIdx, blockDim, gridDim;
+extern char *emu_shared;
+struct float4 { float x, y, z, w; };
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+/* `bytes` of shared memory a block; run now where stream is NULL */
+void emu_launch(uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream, std::function<void()> thread);
+#define LAUNCH(kernel, blocks, threads, shared, stream, ...) \
+	emu_launch((uint64_t)(blocks), (threads), (shared), (stream), [=] { kernel(__VA_ARGS__); })
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emu_shared
+
+void __syncthreads(void);
+void __syncwarp(unsigned mask = 0xffffffffu);
+/* every lane of the warp gives `mine` and sees all 32 in *all until its next warp operation */
+struct emu_word { uint64_t w[4]; };
+void emu_exchange(const struct emu_word *mine, const struct emu_word **all);
+
+template <typename V> static inline V emu_shuffle(V v, unsigned from)
+{
+	struct emu_word mine = {{0}};
+	const struct emu_word *all;
+	V got;
+
+	__builtin_memcpy(&mine, &v, sizeof v);
+	emu_exchange(&mine, &all);
+	__builtin_memcpy(&got, &all[from & 31], sizeof got);
+	return got;
+}
+template <typename V> static inline V __shfl_xor_sync(unsigned, V v, int lanes) { return emu_shuffle(v, (threadIdx.x & 31) ^ (unsigned)lanes); }
+template <typename V> static inline V __shfl_sync(unsigned, V v, int lane) { return emu_shuffle(v, (unsigned)lane); }
+static inline unsigned __ballot_sync(unsigned, int predicate)
+{
+	struct emu_word mine = {{(uint64_t)(predicate != 0)}};
+	const struct emu_word *all;
+	unsigned votes = 0;
+
+	emu_exchange(&mine, &all);
+	for (int i = 0; i < 32; i++)
+		votes |= (unsigned)all[i].w[0] << i;
+	return votes;
+}
+static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+#endif
+#endif
