@@ -134,7 +134,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		}
 		if (gone) dirty(o, MT_EX_PEER, op->step, "an mt-stream died");
 		leave_if_gone(o);
-		mt_stage_doing(o->run, MT_D_WAIT_GRADS, 0);
+		mt_stage_doing(o->run, MT_D_WAIT_GRADS, op->step);
 		mt_wait(o->run, seen, 100);
 	}
 }

@@ -112,6 +112,7 @@ static enum taken take_piece(struct optim *o, uint32_t ring, const struct mt_msg
 		.o = o, .unit = m->grad.unit, .end = m->grad.end, .off = m->grad.off, .n = m->grad.n, .blocks = blocks,
 		.from = block, .first = m->micro == 0, .last = m->micro + 1 == g->txn.micros,
 	};
+	mt_stage_doing(o->run, MT_D_GATHER, p.unit);
 	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
 	if (blocks >= WORTH_SHARING) pool_run(o->pool, add_blocks, &p);
 	else add_blocks(&p);

@@ -116,7 +116,7 @@ int main(int argc, char **argv)
 		uint32_t seen = mt_event(o->run);
 		if (serve(o, &left)) continue;
 		leave_if_gone(o);
-		mt_stage_doing(o->run, o->gather.open ? MT_D_WAIT_GRADS : MT_D_IDLE, 0);
+		mt_stage_doing(o->run, o->gather.open ? MT_D_WAIT_GRADS : MT_D_IDLE, o->gather.txn.step);
 		double from = mt_now();
 		mt_wait(o->run, seen, 100);
 		if (o->gather.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
