@@ -118,10 +118,11 @@ $(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-st
 $(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
 $(O)/bench/adam: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
 $(O)/bench/adam: $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
-without_main = $(patsubst %.c,$(O)/%.o,$(shell grep -L '^int main' $(1) /dev/null | grep -v null))
+without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
+# (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
 define probed
-$(O)/probes/$(1)-%: EXTRA = $(call without_main,$(SRC_mt-$(1)))
-$(O)/probes/$(1)-%: $(call without_main,$(SRC_mt-$(1)))
+$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EXTRA = $(call without_main,$(SRC_mt-$(1)))
+$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
