@@ -6,21 +6,13 @@
  * dV, a block a tile of keys and a key-value head, which adds up its group's heads and queries in their order; then dQ, a
  * block a tile of queries and a head. Each block owns what it writes.
  *
- * Here the products are plain multiplications, for fp32 and for heads that the tensor cores do not take.
+ * Here the products are plain multiplications, for fp32 and for heads that the tensor cores do not take;
+ * cuda-attention-mma.cu has those.
  */
-#include "cuda-common.h"
+#include "cuda-attention.h"
 
 #define BLOCK 128               /* threads */
 #define TILE 16                 /* queries and keys */
-#define LOG2E 1.4426950408889634f
-
-/* first key that token t of its row (which starts at token `row`) sees */
-static __device__ __forceinline__ int64_t first_key(const struct cuda_attention *a, int64_t row, int64_t t)
-{
-	int64_t start = row + a->starts[t], window = a->window ? t - a->window + 1 : row;
-
-	return window > start ? window : start;
-}
 
 /* `rows` rows of one head's elements into shared memory as fp32 (TILE, dim), zeros beyond */
 template <typename T>
@@ -40,16 +32,6 @@ static __device__ __forceinline__ void tile_product(float *s, const float *a, co
 			sum += x[i] * y[i];
 		s[e] = sum * scale;
 	}
-}
-
-struct where { int64_t row, tile, head; };      /* row: its first token */
-
-static __device__ __forceinline__ struct where block_where(const struct cuda_attention *a, int64_t heads, int64_t tiles)
-{
-	int64_t b = blockIdx.x;
-	struct where w = {b / tiles / heads * a->seq, tiles - 1 - b % tiles, b / tiles % heads};
-
-	return w;       /* the last tiles of a row see the most keys; they come first */
 }
 
 template <typename T>
@@ -241,6 +223,10 @@ void cuda_attention_forward(const struct cuda_queue *q, const struct cuda_attent
 	struct cuda_attention a = *attention;
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
 
+	if (attention_takes_mma(q, &a, o, qkv, NULL)) {
+		attention_forward_by_mma(q, &a, o, lse, qkv);
+		return;
+	}
 	BY_ELEMENT(q, LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a,
 		(T *)o, lse, (const T *)qkv, tiles));
 }
@@ -254,29 +240,28 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_atten
 
 	BY_ELEMENT(q, LAUNCH(attention_delta<T>, div_up(items, BLOCK / 32), BLOCK, 0, q->stream, delta, (const T *)d_o,
 		(const T *)o, items, a.dim));
+	if (attention_takes_mma(q, &a, dqkv, d_o, qkv)) {
+		attention_backward_by_mma(q, &a, dqkv, d_o, lse, delta, qkv);
+		return;
+	}
 	BY_ELEMENT(q, LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim),
 		q->stream, a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
 	BY_ELEMENT(q, LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream,
 		a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
 }
 
-#ifdef MT_EMU
-cudaError_t cuda_kernels_prepare(void) { return cudaSuccess; }
-#else
-#define SHARED_MOST (99 << 10)  /* bytes that every target can give a block */
-
 /* A block gets more than 48 KiB of shared memory only when asked before */
 cudaError_t cuda_kernels_prepare(void)
 {
+	cudaError_t e = attention_mma_prepare();
+#ifndef MT_EMU
 	const void *kernels[] = {
 		(const void *)attention_forward_plain<float>, (const void *)attention_forward_plain<struct bf16>,
 		(const void *)attention_backward_kv_plain<float>, (const void *)attention_backward_kv_plain<struct bf16>,
 		(const void *)attention_backward_q_plain<float>, (const void *)attention_backward_q_plain<struct bf16>,
 	};
-	cudaError_t e = cudaSuccess;
-
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
+#endif
 	return e;
 }
-#endif

@@ -21,6 +21,7 @@ static struct cuda_queue queue = { .elem = 4 };
 
 static struct operand { const float *of; uint16_t *copy; int64_t n; } operands[16];
 static int operands_n;
+static int straight;            /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
 
 static uint16_t narrow(float x)
 {
@@ -47,8 +48,10 @@ static void *operand(const float *x, int64_t n)
 		if (operands[i].of == x)
 			return operands[i].copy;
 	struct operand *o = &operands[operands_n++];
-	*o = (struct operand){ x, keep((size_t)n * 2 + 16), n };
-	o->copy += 5 * ((uintptr_t)x / 4 % 4);  /* as far off alignment as x, and more */
+	*o = (struct operand){ x, keep((size_t)n * 2 + 64), n };
+	/* 16-byte aligned, or off it where x is */
+	o->copy = (uint16_t *)(((uintptr_t)o->copy + 15) & ~(uintptr_t)15);
+	o->copy += straight ? 0 : 5 * ((uintptr_t)x / 4 % 4);
 	for (int64_t i = 0; i < n; i++)
 		o->copy[i] = narrow(x[i]);
 	return o->copy;
@@ -65,7 +68,7 @@ static void back(const float *x)
 static void begin(struct pool *p)
 {
 	emu_seed(p->seed);
-	operands_n = 0;
+	operands_n = straight = 0;
 	memset(queue.work, 0xff, queue.work_bytes < 1 << 20 ? queue.work_bytes : 1 << 20);
 }
 
@@ -190,6 +193,7 @@ void op_attention_forward(struct pool *p, const struct attention *a, float *o, f
 {
 	begin(p);
 	struct cuda_attention c = attention_of(a);
+	straight = 1;
 	cuda_attention_forward(&queue, &c, operand(o, a->n * a->heads * a->dim), lse,
 		operand(qkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim));
 	back(o);
@@ -202,6 +206,7 @@ void op_attention_backward(struct pool *p, const struct attention *a, float *dqk
 
 	begin(p);
 	struct cuda_attention c = attention_of(a);
+	straight = 1;
 	cuda_attention_backward(&queue, &c, operand(dqkv, wide), operand(d_o, out), operand(o, out), lse, operand(qkv, wide));
 	back(dqkv);
 }
