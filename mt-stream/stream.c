@@ -2,11 +2,16 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "plan-show.h"
 #include "stream.h"
 
 static const char *device_spec = "cpu", *recompute_spec = "auto";
 static uint64_t device_memory, threads, chunk_tokens, head_tokens;
 static struct mt_strings rings;
+
+static bool plan_only;
+static const char *dtype_spec = "bf16", *grad_spec = "fp32";
+static struct plan_options plan = {.profile = "H200"};
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
@@ -16,13 +21,24 @@ static const struct mt_opt options[] = {
 	{"chunk-tokens", OPT_U64, &chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
 	{"head-tokens", OPT_U64, &head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
+	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
+	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
+	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
+	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
+	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
+	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
+	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
+		"--plan: H200 (default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G parameters/s", NULL},
+	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-stream",
 	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--recompute auto|full|none]\n"
-		"       [--threads N] [--ring FROM=TO]...",
+		"       [--threads N] [--ring FROM=TO]...\n"
+		"       mt-stream --plan --config FILE [--device-memory BYTES] --seq T --micro SEQS [--dtype bf16|fp32]\n"
+		"       [--grad fp32|bf16|none] [--profile GPU] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 		"another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -88,6 +104,35 @@ static void check_options(void)
 		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
 	if (chunk_tokens > INT32_MAX || head_tokens > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens: more than %d", INT32_MAX);
+}
+
+/* ---- a plan without a run ---- */
+
+static enum mt_dtype type_parse(const char *option, const char *spec)
+{
+	if (!strcmp(spec, "bf16"))
+		return MT_BF16;
+	if (!strcmp(spec, "fp32"))
+		return MT_FP32;
+	if (!strcmp(spec, "none") && !strcmp(option, "grad"))
+		return MT_NONE;
+	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, spec);
+}
+
+static int plan_print(void)
+{
+	if (!plan.config)
+		mt_die(MT_EX_USAGE, "--plan: needs --config FILE");
+	if (!plan.seq || !plan.micro || plan.seq > INT32_MAX || plan.micro > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--plan: needs --seq and --micro, 1 to %d", INT32_MAX);
+	plan.dtype = type_parse("dtype", dtype_spec);
+	plan.grad = type_parse("grad", grad_spec);
+	plan.recompute = recompute_parse(recompute_spec);
+	plan.memory = device_memory;
+	plan.chunk_tokens = chunk_tokens;
+	plan.head_tokens = head_tokens;
+	mt_must(plan_show(&plan));
+	return 0;
 }
 
 /* ---- setting up ---- */
@@ -157,6 +202,10 @@ int main(int argc, char **argv)
 	struct stream s = {0};
 
 	mt_cli(&program, argc, argv, &operand, 1);
+	if (plan_only) {
+		check_options();
+		return plan_print();
+	}
 	const char *run = mt_cli_run(operand);
 	check_options();
 	mt_signals(true);

@@ -2,10 +2,7 @@
 #ifndef MT_STREAM_STREAM_H
 #define MT_STREAM_STREAM_H
 
-#include "device.h"
-#include "template.h"
-
-enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
+#include "planner.h"
 
 /* What a micro-batch's way through the model is made of: job j is unit j. Its weights come in as one, its gradients
  * leave as one; the LM head of a tied model has the embedding's weights as a second part, and a gradient for them. */
@@ -13,12 +10,6 @@ struct job {
 	struct part { uint32_t unit, end; uint64_t at, elems; } part[2];    /* at: element in the job's slot */
 	int parts;
 	uint64_t elems;             /* of all parts */
-};
-
-struct slot {                   /* device memory for one job's weights */
-	void *mem;
-	int64_t job;                /* whose they are, -1: nobody's */
-	struct event over;          /* their last reader is through */
 };
 
 /* Where everything of one micro-batch lies: the same walk tells the need and hands out the memory. */

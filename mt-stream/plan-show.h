@@ -1,0 +1,19 @@
+/* plan-show.h: mt-stream --plan */
+#ifndef MT_STREAM_PLAN_SHOW_H
+#define MT_STREAM_PLAN_SHOW_H
+
+#include "planner.h"
+
+struct plan_options {
+	const char *config, *profile;
+	enum mt_dtype dtype, grad;
+	enum recompute recompute;
+	uint64_t memory;            /* 0: what such a GPU has */
+	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
+	bool json;
+};
+
+/* Print the plan on stdout. 0, -71 or what config.json or the profile is wrong with */
+int plan_show(const struct plan_options *);
+
+#endif
