@@ -110,8 +110,10 @@ static bool reached(struct cuda *c, struct line *l, uint64_t at)
 	if (l->over >= at)
 		return true;
 	cudaError_t e = cudaEventQuery(l->events[at % EVENTS]);
-	if (e == cudaErrorNotReady)
+	if (e == cudaErrorNotReady) {
+		cudaGetLastError();     /* it is noted like an error, and is none */
 		return false;
+	}
 	if (good(c, e, "cudaEventQuery"))
 		l->over = at;
 	return true;

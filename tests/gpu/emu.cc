@@ -53,6 +53,7 @@ char *emu_shared;
 static struct coroutine *coroutines;
 static struct warp warps[MOST_THREADS / 32];
 static unsigned ready[MOST_THREADS], ready_n, at_barrier, finished, current;
+static uint64_t lazy;           /* warps, a bit each */
 static jmp_buf scheduler;
 static const std::function<void()> *thread_main;
 
@@ -113,9 +114,26 @@ static void threads_make(void)
 	}
 }
 
+/* A ready thread. Some warps, others after each barrier, hang behind: a warp keeps its lanes together, so it is whole
+ * warps that overtake each other when a barrier is missing. */
+static unsigned thread_draw(void)
+{
+	unsigned i = 0;
+
+	for (int tries = 0; tries < 16; tries++) {
+		i = (unsigned)draw(ready_n);
+		if (!(lazy >> ready[i] / 32 & 1))
+			break;
+	}
+	unsigned t = ready[i];
+	ready[i] = ready[--ready_n];
+	return t;
+}
+
 static void block_run(unsigned threads)
 {
 	ready_n = at_barrier = finished = 0;
+	lazy = draw(UINT32_MAX);
 	for (unsigned t = 0; t < threads; t++)
 		make_ready(t);
 	for (unsigned w = 0; w < threads / 32; w++)
@@ -127,12 +145,11 @@ static void block_run(unsigned threads)
 			if (finished)
 				die("a barrier that not all threads reach");
 			at_barrier = 0;
+			lazy = draw(UINT32_MAX);
 			for (unsigned t = 0; t < threads; t++)
 				make_ready(t);
 		}
-		unsigned i = (unsigned)draw(ready_n), t = ready[i];
-		ready[i] = ready[--ready_n];
-		enter(t);
+		enter(thread_draw());
 	}
 }
 
@@ -197,6 +214,8 @@ struct emu_event { uint64_t recorded, reached; };
 static std::vector<cudaStream_t> streams;
 static std::mutex pinned_lock;         /* memory is registered by another thread */
 static std::map<char *, size_t> pinned;
+
+static cudaError_t last_error;  /* of the host's thread */
 
 static bool run_one(void)
 {
@@ -337,7 +356,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
 	if (e->reached < e->recorded && draw(2))
 		run_one();
-	return e->reached >= e->recorded ? cudaSuccess : cudaErrorNotReady;
+	return e->reached >= e->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
@@ -363,8 +382,22 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
 		memset(to, byte, n);
 	return cudaSuccess;
 }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
-const char *cudaGetErrorName(cudaError_t e) { return e == cudaErrorInvalidValue ? "cudaErrorInvalidValue" : "cudaError"; }
+/* MT_EMU_FAIL=N: launch N fails */
+cudaError_t cudaGetLastError(void)
+{
+	static const char *fail = getenv("MT_EMU_FAIL");
+	static long launches;
+
+	cudaError_t e = last_error;
+
+	last_error = cudaSuccess;
+	return fail && ++launches == atol(fail) ? cudaErrorLaunchFailure : e;
+}
+const char *cudaGetErrorName(cudaError_t e)
+{
+	return e == cudaErrorInvalidValue ? "cudaErrorInvalidValue" : e == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" :
+		"cudaError";
+}
 const char *cudaGetErrorString(cudaError_t) { return "emulated error"; }
 
 }

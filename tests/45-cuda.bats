@@ -1,0 +1,120 @@
+#!/usr/bin/env bats
+# The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu.h): threads and
+# streams go on in an order drawn by MT_EMU_SEED. What only a GPU can show is tests/gpu/check's.
+
+load helpers
+
+EMU=$BUILD/emu/mt-stream
+
+need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+
+# A run with random weights, instead of the one before: make_run MODEL [DTYPE GRAD]
+make_run() {
+	mt-store rm "$RUN" 2>/dev/null || true
+	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7
+}
+
+# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
+step_of() {
+	local out=$1 command=$2
+	shift 2
+	# shellcheck disable=SC2086
+	spawn stream env MT_EMU_SEED="${SEED:-1}" $command "$RUN" --chunk-tokens 48 --head-tokens 40
+	stream-drive step "$RUN" 5 24 1 1 3 dump="$T/$out.bin" "$@" 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	kill "$PID"
+	wait "$PID"
+	grep -q loss "$T/$out"
+}
+
+# The gradients of two steps differ by at most BOUND of their norm: near A B BOUND
+near() {
+	python3 - "$T/$1.bin" "$T/$2.bin" "$3" <<-'PY'
+		import array, math, sys
+		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
+		assert len(a) == len(b) and any(a)
+		norm = math.sqrt(sum(x * x for x in a))
+		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
+		print(error / norm)
+		assert error <= float(sys.argv[3]) * norm, error / norm
+	PY
+}
+
+@test "every kernel computes what its definition says, fp32 and bf16, whichever thread is faster" {
+	need_emulator
+	cuda-kernels >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" -gt 150 ]
+}
+
+@test "in fp32 it gives the cpu device's gradients, whichever stream is faster" {
+	need_emulator
+	for model in llama3 qwen2-window qwen3 llama-bias; do
+		make_run $model
+		step_of cpu "mt-stream --device cpu"
+		make_run $model
+		SEED=1 step_of one "$EMU --device cuda"
+		near cpu one 1e-5
+		SEED=2 step_of two "$EMU --device cuda --recompute full"
+		cmp "$T/one" "$T/two"
+		SEED=3 step_of three "$EMU --device cuda:0 --recompute none"
+		cmp "$T/one" "$T/three"
+	done
+}
+
+@test "in bf16 it gives the cpu device's gradients but for rounding, the same ones with any stream faster" {
+	need_emulator
+	for model in llama3 qwen3; do
+		make_run $model bf16 bf16
+		step_of cpu "mt-stream --device cpu"
+		make_run $model bf16 bf16
+		SEED=1 step_of one "$EMU --device cuda"
+		near cpu one 3e-2
+		SEED=2 step_of two "$EMU --device cuda --recompute full"
+		cmp "$T/one" "$T/two"
+	done
+}
+
+@test "where nothing can be pinned all goes through bounce buffers, said once, with the same bits" {
+	need_emulator
+	make_run llama3 bf16 bf16
+	step_of pinned "$EMU --device cuda"
+	export MT_EMU_NO_PINNING=1
+	step_of bounced "$EMU --device cuda"
+	cmp "$T/pinned" "$T/bounced"
+	[ "$(grep -c 'cudaHostRegister.*bounce buffers' "$T/stream.err")" = 1 ]
+	[ "$(wc -l <"$T/stream.err")" = 1 ]
+}
+
+@test "20 steps on it are PyTorch's" {
+	need_emulator
+	local case=$GOLDEN/qwen3
+	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
+	mt-ckpt load "$RUN" "$case/model" 2>/dev/null
+	spawn stream "$EMU" "$RUN" --device cuda
+	spawn optim mt-optim "$RUN" --threads 1
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/final" --dtype fp32
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
+}
+
+@test "a CUDA error ends it with the call, the error and the unit, and 74" {
+	need_emulator
+	make_run llama3
+	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
+	timeout 3 stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 74 ]
+	[ "$(wc -l <"$T/stream.err")" = 1 ]
+	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
+}
+
+@test "mt-stream itself needs no library of CUDA, and without a GPU cuda is 78" {
+	! ldd "$MT/mt-stream" | grep -i -E 'libcu(da|blas|dnn)'
+	need_emulator
+	make_run llama3
+	fails_with 64 mt-stream "$RUN" --device cuda:x
+	[ -e /dev/nvidia0 ] && skip "there is a GPU"
+	fails_with 78 mt-stream "$RUN" --device cuda
+}
