@@ -58,6 +58,9 @@ $(O)/%.o: %.cu
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
 	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	  -c -o $@ $<
+$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 else
 SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
 $(if $(filter 0,$(MAKELEVEL)),$(info no nvcc with cuBLASLt: mt-stream is built without its cuda device))
@@ -83,6 +86,22 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(O)/libmt.a
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
+# On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
+# the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
+GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
+GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
+  LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
+comma = ,
+GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
+.PHONY: gpu-deps gpu-build gpu-check gpu-bench
+gpu-deps:
+	@tests/gpu/deps build/gpu-deps
+gpu-build:
+	@$(MAKE) --no-print-directory -j "$$(nproc)" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(GPU_MAKE)
+gpu-check: gpu-build
+	@$(GPU_ENV) tests/gpu/check $(GPU_ARGS)
+gpu-bench: gpu-build
+	@$(GPU_ENV) tests/gpu/bench $(GPU_ARGS)
 # ---- end of cuda
 
 .PHONY: all lib clean

@@ -1,17 +1,49 @@
-/* cuda-kernels.c: every kernel of the cuda device, emulated (tests/gpu/emu.h), beside the definitions that ops.c has for
- * the cpu's operations: the same cases, in fp32 with the same bounds, and in bf16.
+/* cuda-kernels.c: every kernel of the cuda device beside the definitions that ops.c has for the cpu's operations: the same
+ * cases, in fp32 with the same bounds, and in bf16. Built with MT_EMU it runs emulated kernels (tests/gpu/emu.h), else
+ * those of GPU 0 and cuBLASLt, on host memory that the GPU can reach.
  *
  * What ops.c does with three pools happens here under three seeds: in each, the threads of a block go on after barriers
  * in another order, and the operands lie at another alignment. The bits must be the same.
  */
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "../../mt-stream/ops.h"
 #include "../../mt-stream/cuda-ops.h"
 
+#ifndef MT_EMU
+#include "../../mt-stream/cuda-gemm.h"
+#include "mt.h"
+
+static struct gemms *library;
+
+static void must(cudaError_t e, const char *what)
+{
+	if (e != cudaSuccess) {
+		fprintf(stderr, "cuda-kernels: %s: %s\n", what, cudaGetErrorName(e));
+		exit(1);
+	}
+}
+
+static void *reachable(size_t bytes)
+{
+	void *p = NULL;
+
+	must(cudaHostAlloc(&p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+	memset(p, 0, bytes);
+	return p;
+}
+
+static void emu_seed(uint64_t seed) { (void)seed; }
+#define calloc(n, size) reachable((n) * (size))
+#define free(p) must(cudaFreeHost(p), "cudaFreeHost")
+#endif
 #define main ops_main
 #include "ops.c"
 #undef main
+#undef calloc
+#undef free
 
 struct pool { uint64_t seed; };
 
@@ -19,7 +51,7 @@ static struct cuda_queue queue = { .elem = 4 };
 
 /* ---- operands: fp32 as they are; for bf16 a copy, rounded, which goes back when the operation is over ---- */
 
-static struct operand { const float *of; uint16_t *copy; int64_t n; } operands[16];
+static struct operand { const float *of; void *copy; int64_t n; } operands[16];
 static int operands_n;
 static int straight;            /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
 
@@ -40,29 +72,37 @@ static float widen(uint16_t x)
 	return f;
 }
 
+/* Where the operation finds x: fp32 as it is, unless it has to lie straight; bf16 rounded */
 static void *operand(const float *x, int64_t n)
 {
-	if (queue.elem == 4 || !x)
+	if (!x || (queue.elem == 4 && !straight))
 		return (void *)x;
 	for (int i = 0; i < operands_n; i++)
 		if (operands[i].of == x)
 			return operands[i].copy;
 	struct operand *o = &operands[operands_n++];
-	*o = (struct operand){ x, keep((size_t)n * 2 + 64), n };
+	char *at = keep((size_t)n * (size_t)queue.elem + 64);
 	/* 16-byte aligned, or off it where x is */
-	o->copy = (uint16_t *)(((uintptr_t)o->copy + 15) & ~(uintptr_t)15);
-	o->copy += straight ? 0 : 5 * ((uintptr_t)x / 4 % 4);
+	at = (char *)(((uintptr_t)at + 15) & ~(uintptr_t)15) + (straight ? 0 : 10 * ((uintptr_t)x / 4 % 4));
+	*o = (struct operand){ x, at, n };
 	for (int64_t i = 0; i < n; i++)
-		o->copy[i] = narrow(x[i]);
+		if (queue.elem == 4)
+			((float *)o->copy)[i] = x[i];
+		else
+			((uint16_t *)o->copy)[i] = narrow(x[i]);
 	return o->copy;
 }
 
-/* The operation is over and has written x */
+/* The operation has been launched and writes x: wait for it, and have x as ops.c wants it */
 static void back(const float *x)
 {
+#ifndef MT_EMU
+	must(cudaGetLastError(), "launch");
+	must(cudaDeviceSynchronize(), "kernel");
+#endif
 	for (int i = 0; i < operands_n; i++)
 		for (int64_t j = 0; x == operands[i].of && j < operands[i].n; j++)
-			((float *)x)[j] = widen(operands[i].copy[j]);
+			((float *)x)[j] = queue.elem == 4 ? ((float *)operands[i].copy)[j] : widen(((uint16_t *)operands[i].copy)[j]);
 }
 
 static void begin(struct pool *p)
@@ -95,13 +135,21 @@ void op_gemm(struct pool *p, const struct gemm *g)
 		.trans_b = g->trans_b, .ldc = g->ldc, .beta = g->beta };
 
 	begin(p);
-	/* weight gradients are fp32 */
+	/* weight gradients are fp32; the library's algorithm depends on alignment */
 	c.fp32 = g->trans_a;
+	straight = 1;
 	c.a = operand(g->a, (g->trans_a ? g->k : g->m) * g->lda);
 	c.b = operand(g->b, (g->trans_b ? g->n : g->k) * g->ldb);
 	c.bias = operand(g->bias, g->n);
-	c.c = c.fp32 ? g->c : operand(g->c, g->m * g->ldc);
+	c.c = c.fp32 && queue.elem == 2 ? g->c : operand(g->c, g->m * g->ldc);
+#ifndef MT_EMU
+	if (gemms_run(library, &queue, &c)) {
+		fprintf(stderr, "cuda-kernels: %s\n", mt_errmsg());
+		exit(1);
+	}
+#else
 	cuda_gemm_plain(&queue, &c);
+#endif
 	back(g->c);
 }
 
@@ -113,6 +161,7 @@ void op_bias_backward(struct pool *p, float *db, float beta, const float *dy, in
 	for (int64_t i = 0; i < m; i++)
 		memcpy(dense + i * n, dy + i * ldy, (size_t)n * sizeof *dense);
 	cuda_bias_backward(&queue, db, beta, operand(dense, m * n), m, n);
+	back(db);
 }
 
 void op_embed_forward(struct pool *p, float *x, const float *w, const uint32_t *tokens, int64_t n, int64_t h)
@@ -131,6 +180,7 @@ void op_embed_backward(struct pool *p, float *dw, float beta, const float *dx, c
 {
 	begin(p);
 	cuda_embed_backward(&queue, dw, beta, operand(dx, n * h), tokens, n, h, vocab, pad);
+	back(dw);
 }
 
 void op_rmsnorm_forward(struct pool *p, float *y, float *rstd, const float *x, const float *w, int64_t n, int64_t h,
@@ -228,19 +278,23 @@ void op_swiglu_backward(struct pool *p, float *dgu, const float *dy, const float
 double op_cross_entropy(struct pool *p, float *logits, const uint32_t *targets, int64_t n, int64_t vocab, float scale,
 	int backward, int64_t *count)
 {
-	struct cuda_loss loss = { 0, 0 };
+	struct cuda_loss *loss = keep(sizeof *loss + 64);
+	uint32_t *copy = keep((size_t)n * sizeof *copy);
 
+	loss = (struct cuda_loss *)(((uintptr_t)loss + 15) & ~(uintptr_t)15);
+	memcpy(copy, targets, (size_t)n * sizeof *copy);
 	begin(p);
-	cuda_cross_entropy(&queue, operand(logits, n * vocab), targets, n, vocab, scale, backward, &loss);
+	cuda_cross_entropy(&queue, operand(logits, n * vocab), copy, n, vocab, scale, backward, loss);
 	back(logits);
-	*count = loss.targets;
-	return loss.sum;
+	*count = loss->targets;
+	return loss->sum;
 }
 
 void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)
 {
 	begin(p);
 	cuda_narrow(&queue, dst, src, n);
+	back(src);
 }
 
 void op_widen(struct pool *p, float *dst, const uint16_t *src, int64_t n)
@@ -296,13 +350,29 @@ static void all(void)
 	test_head(300, 64, 0);
 	test_head(4, 100, 1);
 	test_head(3, 32003, 0);
-	test_not_a_number();
+#ifdef MT_EMU
+	test_not_a_number();            /* of variables on the stack */
+#endif
 }
 
 int main(void)
 {
 	queue.work_bytes = cuda_work_bytes(4096, 64);
+#ifdef MT_EMU
 	queue.work = malloc(queue.work_bytes);
+#else
+	void *workspace;
+	int ex;
+
+	queue.work = reachable(queue.work_bytes);
+	must(cudaMalloc(&workspace, 64u << 20), "cudaMalloc");
+	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
+	if (!(library = gemms_open(workspace, 64u << 20, &ex))) {
+		fprintf(stderr, "cuda-kernels: %s\n", mt_errmsg());
+		return 1;
+	}
+	printf("%s\n", gemms_name(library));
+#endif
 	for (int i = 0; i < 3; i++)
 		if (!queue.work || !(pools[i] = pool_create(i + 1)))
 			return 1;
