@@ -349,6 +349,7 @@ takes() {
 with_systemd() {
 	[ "$(id -u)" = 0 ] || skip "needs root, to become another user"
 	need_cmd setpriv
+	unshare -m true 2>/dev/null || skip "needs leave to mount (unshare -m)"
 	code=0
 	# the config comes on stdin: that user may not be allowed into our directories
 	unshare -m sh -c '
