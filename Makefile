@@ -6,6 +6,7 @@ B      ?= bin#                          where programs land
 O      ?= build#                        where everything else lands
 PREFIX ?= /usr/local
 SHELL   = /bin/sh
+.DEFAULT_GOAL = all
 
 # -ffp-contract=off: a compiler must not fuse a multiply and an add on its own; where we want fma we write it
 WARN   = -Wall -Wextra -Wshadow -Werror
@@ -90,7 +91,7 @@ $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) m
 # the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
 GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
-  LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
+  LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
 comma = ,
 GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
 .PHONY: gpu-deps gpu-build gpu-check gpu-bench

@@ -52,7 +52,7 @@ struct cuda {
 	void *gemm_workspace;
 	void *narrow;                   /* a gradient piece as bf16, on its way out */
 	size_t narrow_bytes;
-	struct extent arenas[ARENAS];
+	struct extent arenas[ARENAS], pinned[ARENAS];   /* device memory, host memory given out */
 
 	struct mt_run *run;
 	int slot;
@@ -208,7 +208,26 @@ static bool registered(struct cuda *c, const void *p, size_t bytes)
 	for (int i = 0; i < c->blocks_n; i++)
 		if (within(&c->blocks[i], p, bytes))
 			return true;
+	for (int i = 0; i < ARENAS; i++)
+		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes))
+			return true;
 	return false;
+}
+
+/* What a bounce buffer still holds of [src, src + bytes) goes there before it is read */
+static void land_before(struct cuda *c, const char *src, size_t bytes)
+{
+	for (enum queue q = 0; q < QUEUES; q++)
+		for (int i = 0; i < BOUNCES; i++) {
+			struct bounce *b = &line(c, q)->bounces[i];
+
+			if (!b->to || (char *)b->to >= src + bytes || (char *)b->to + b->bytes <= src)
+				continue;
+			reach(c, line(c, q), b->at);
+			if (!c->ex)
+				memcpy(b->to, b->mem, b->bytes);
+			b->to = NULL;
+		}
 }
 
 /* A bounce buffer that no copy uses any more */
@@ -229,6 +248,7 @@ static void copy_in(struct cuda *c, struct line *l, void *dst, const void *src, 
 		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, l->stream), "cudaMemcpyAsync to the device");
 		return;
 	}
+	land_before(c, src, bytes);
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		struct bounce *b = bounce_next(c, l);
 
@@ -525,6 +545,34 @@ static void cuda_release(struct device *d, void *p, size_t bytes)
 		}
 }
 
+/* Pinned; where that is refused, any, which is copied through bounce buffers */
+static void *cuda_host_alloc(struct device *d, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+	void *p = NULL;
+
+	for (int i = 0; i < ARENAS; i++)
+		if (!c->pinned[i].bytes && cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) {
+			c->pinned[i] = (struct extent){p, bytes};
+			return p;
+		}
+	cudaGetLastError();
+	return malloc(bytes);
+}
+
+static void cuda_host_release(struct device *d, void *p)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	for (int i = 0; p && i < ARENAS; i++)
+		if (c->pinned[i].base == p) {
+			c->pinned[i] = (struct extent){0};
+			cudaFreeHost(p);
+			return;
+		}
+	free(p);
+}
+
 static const void *cuda_view(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)d, (void)host, (void)dtype;
@@ -657,7 +705,7 @@ struct device *device_cuda(int ordinal, int *ex)
 		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
 		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
-		.attach = cuda_attach,
+		.attach = cuda_attach, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
 	};
 	c->ordinal = ordinal;
 	int rc = cuda_open(c);

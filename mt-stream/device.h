@@ -88,6 +88,9 @@ struct device {
 	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */
 	void *(*alloc)(struct device *, size_t bytes);
 	void  (*release)(struct device *, void *, size_t bytes);
+	/* Host memory that copies from and to the device are fast with; NULL: malloc and free do. */
+	void *(*host_alloc)(struct device *, size_t bytes);
+	void  (*host_release)(struct device *, void *);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
 	const void *(*view)(struct device *, const void *host, enum mt_dtype);
 
