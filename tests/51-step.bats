@@ -21,19 +21,6 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	PY
 }
 
-@test "records written by printf are trained on" {
-	ready
-	printf '\003\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0' | mt-step "$RUN" --steps 1 --batch 1 --seq 8 --lr 1e-3 >"$T/m"
-	grep -q '"step": 1, .*"tokens": 2,' "$T/m"
-}
-
-@test "records written by awk are trained on" {
-	ready
-	awk 'BEGIN { for (d = 0; d < 8; d++) { printf "%s", "05000000"; for (i = 0; i < 5; i++) printf "%02x000000", (7 * d + i) % 90 } }' |
-		xxd -r -p | mt-step "$RUN" --steps 2 --batch 2 --seq 10 --lr 1e-3 >"$T/m"
-	grep -q '"step": 2, .*"tokens": 16,' "$T/m"
-}
-
 @test "cut with --until and continued by the same line: the same metrics as in one go" {
 	ready
 	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" | plain >"$T/whole"
