@@ -47,7 +47,7 @@ CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
 CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c
 CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
-ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h)),)
+ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
 CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
 CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
 LIBS_mt-stream += $(CUDART) -ldl -lrt
@@ -62,6 +62,9 @@ $(O)/%.o: %.cu
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 else
 SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
 $(if $(filter 0,$(MAKELEVEL)),$(info no nvcc with cuBLASLt: mt-stream is built without its cuda device))
@@ -98,7 +101,7 @@ GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps
 gpu-build:
-	@$(MAKE) --no-print-directory -j "$$(nproc)" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(GPU_MAKE)
+	@$(MAKE) --no-print-directory -j "$$(nproc)" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/bench/adam $(GPU_MAKE)
 gpu-check: gpu-build
 	@$(GPU_ENV) tests/gpu/check $(GPU_ARGS)
 gpu-bench: gpu-build

@@ -1,0 +1,58 @@
+/* common.h: a GPU's memory, filled and compared, for the programs of tests/gpu */
+#ifndef GPU_COMMON_H
+#define GPU_COMMON_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../mt-stream/cuda-gemm.h"
+#include "cli.h"
+
+static inline void must(cudaError_t e, const char *what)
+{
+	if (e != cudaSuccess) {
+		fprintf(stderr, "%s: %s (%s)\n", what, cudaGetErrorName(e), cudaGetErrorString(e));
+		exit(1);
+	}
+}
+
+#define RANDOM_BYTES (64u << 20)
+
+/* device memory full of bf16 from -1 to 1, drawn by `seed`: a block of them again and again, each time elsewhere */
+static inline void *device_random(size_t bytes, uint64_t seed)
+{
+	static uint16_t *block;
+	char *p = NULL;
+
+	must(cudaMalloc((void **)&p, bytes), "cudaMalloc");
+	if (!block)
+		block = malloc(RANDOM_BYTES);
+	for (size_t i = 0; i < RANDOM_BYTES / 2; i++) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		block[i] = mt_hi(mt_bits((float)(int32_t)(seed >> 32) * 0x1p-31f));
+	}
+	for (size_t at = 0, n; at < bytes; at += n) {
+		n = bytes - at < RANDOM_BYTES - 3 * 4096 ? bytes - at : RANDOM_BYTES - 3 * 4096;
+		must(cudaMemcpy(p + at, (char *)block + at / RANDOM_BYTES % 3 * 4096, n, cudaMemcpyHostToDevice), "cudaMemcpy");
+	}
+	return p;
+}
+
+static inline struct gemms *library_open(void)
+{
+	void *workspace;
+	int ex;
+
+	must(cudaMalloc(&workspace, 64u << 20), "cudaMalloc");
+	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
+	struct gemms *g = gemms_open(workspace, 64u << 20, &ex);
+	if (!g) {
+		fprintf(stderr, "%s\n", mt_errmsg());
+		exit(1);
+	}
+	return g;
+}
+
+#endif
