@@ -69,7 +69,7 @@ static void take_saved(struct walk *w, const struct ask *q, const struct choice 
 
 	p->chunk = (struct saved){0};
 	if (c->full < layers)
-		p->chunk.gu = take(w, z->piece, 2 * z->f, z->elem);
+		p->scratch.gu = take(w, z->piece, 2 * z->f, z->elem);
 	if (c->full + c->block < layers) {
 		take_attention(w, q, z, z->chunk, &p->chunk);
 		take_block(w, q, z, z->chunk, &p->chunk);

@@ -10,6 +10,19 @@
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
+void plan_words(const struct ask *q, const struct planned *p, char *buf, size_t n)
+{
+	const struct choice *c = &p->c;
+	uint32_t input = q->geo->layers - c->full - c->block - c->attention;
+
+	snprintf(buf, n, "%u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots; blocks keep: %u all, "
+		"%u all but gate and up, %u attention's output, %u their input%s%s; %.1f of %.1f MiB, host %.1f MiB; %.3g s",
+		q->rows, q->seq, c->pass_rows ? "passes" : "one pass", rows_of_pass(q, c), rows_of_chunk(q, c), c->weight_slots,
+		c->grad_slots, c->full, c->block, c->attention, input, c->x_host ? "; inputs to host" : "",
+		c->o_host ? "; attention to host" : "", (double)p->bytes / (1 << 20), (double)q->memory / (1 << 20),
+		(double)p->host_bytes / (1 << 20), p->p.step);
+}
+
 static void show_times(const struct planned *p)
 {
 	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f\n", p->p.step,

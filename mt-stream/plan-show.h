@@ -16,4 +16,7 @@ struct plan_options {
 /* Print the plan on stdout. 0, -71 or what config.json or the profile is wrong with */
 int plan_show(const struct plan_options *);
 
+/* A plan in one line */
+void plan_words(const struct ask *, const struct planned *, char *buf, size_t n);
+
 #endif

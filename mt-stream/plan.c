@@ -1,8 +1,9 @@
-/* plan.c: what is settled before anything runs: the jobs, the run record, and which memory each thing has. */
+/* plan.c: what is settled before anything runs: the jobs, the run record, and a micro-batch's plan. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "cli.h"
+#include "plan-show.h"
 #include "stream.h"
 
 #define CHUNK_TOKENS 4096               /* tokens of a chunk unless the run record says otherwise */
@@ -74,13 +75,13 @@ static uint32_t head_tokens_for(const struct mt_geometry *geo)
 	return n < HEAD_TOKENS_MIN ? HEAD_TOKENS_MIN : n > CHUNK_TOKENS ? CHUNK_TOKENS : (uint32_t)n;
 }
 
-static void record_write(struct stream *s, uint64_t chunk_tokens, uint64_t head_tokens)
+static void record_write(struct stream *s, const struct settle *told)
 {
 	struct mt_record *r = &s->control->record;
 
-	r->chunk_tokens = chunk_tokens ? (uint32_t)chunk_tokens : CHUNK_TOKENS;
-	r->head_tokens = head_tokens ? (uint32_t)head_tokens : head_tokens_for(s->geo);
-	r->pass_rows = 0;
+	r->chunk_tokens = told->chunk_tokens ? (uint32_t)told->chunk_tokens : CHUNK_TOKENS;
+	r->head_tokens = told->head_tokens ? (uint32_t)told->head_tokens : head_tokens_for(s->geo);
+	r->pass_rows = (uint32_t)told->pass_rows;
 	snprintf(r->device, sizeof r->device, "%s", s->dev->name);
 	snprintf(r->gemm, sizeof r->gemm, "%s", s->dev->gemm);
 	snprintf(r->attention, sizeof r->attention, "%s", s->dev->attention);
@@ -88,7 +89,16 @@ static void record_write(struct stream *s, uint64_t chunk_tokens, uint64_t head_
 	mt_wake(s->run);
 }
 
-int record_settle(struct stream *s, uint64_t chunk_tokens, uint64_t head_tokens)
+/* What this stream was told must be what the run was computed with */
+static int record_agrees(const char *what, uint64_t told, uint32_t is)
+{
+	if (told && told != is)
+		return mt_fail(MT_EX_CONFIG, "the run was computed with %s %u, not %llu: other bits", what, is,
+			(unsigned long long)told);
+	return 0;
+}
+
+int record_settle(struct stream *s, const struct settle *told)
 {
 	struct mt_record *r = &s->control->record;
 	uint64_t me = atomic_load(&s->control->slots[MT_STREAM + s->index].word);
@@ -98,7 +108,7 @@ int record_settle(struct stream *s, uint64_t chunk_tokens, uint64_t head_tokens)
 		uint64_t owner = atomic_load(&r->owner);
 
 		if (owner == me || ((!owner || !owner_lives(s, owner)) && atomic_compare_exchange_strong(&r->owner, &owner, me)))
-			record_write(s, chunk_tokens, head_tokens);
+			record_write(s, told);
 		else
 			mt_wait(s->run, seen, 100);
 		if (mt_stopping || mt_run_state(s->run) == MT_GONE)
@@ -112,15 +122,13 @@ int record_settle(struct stream *s, uint64_t chunk_tokens, uint64_t head_tokens)
 			s->dev->name);
 	s->chunk_tokens = r->chunk_tokens;
 	s->head_tokens = r->head_tokens;
-	if (!s->chunk_tokens || !s->head_tokens)
+	s->pass_rows = r->pass_rows;
+	if (!s->chunk_tokens || !s->head_tokens || s->chunk_tokens > INT32_MAX || s->head_tokens > INT32_MAX)
 		return mt_fail(MT_EX_DATA, "run record: chunks of %u and %u tokens", s->chunk_tokens, s->head_tokens);
-	if (chunk_tokens && chunk_tokens != s->chunk_tokens)
-		return mt_fail(MT_EX_CONFIG, "the run was computed in chunks of %u tokens, not %llu: other bits",
-			s->chunk_tokens, (unsigned long long)chunk_tokens);
-	if (head_tokens && head_tokens != s->head_tokens)
-		return mt_fail(MT_EX_CONFIG, "the run was computed in head chunks of %u tokens, not %llu: other bits",
-			s->head_tokens, (unsigned long long)head_tokens);
-	return 0;
+	int rc = record_agrees("chunk-tokens", told->chunk_tokens, s->chunk_tokens);
+	if (rc == 0)
+		rc = record_agrees("head-tokens", told->head_tokens, s->head_tokens);
+	return rc ? rc : record_agrees("pass-rows", told->pass_rows, s->pass_rows);
 }
 
 /* ---- memory ---- */
@@ -139,105 +147,6 @@ uint64_t budget_default(void)
 	return kb * 1024 / 2;
 }
 
-struct walk { char *base; uint64_t used; bool over; };  /* base NULL: only the need is wanted */
-
-/* a * b elements of `size` bytes, on pages of their own */
-static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
-{
-	uint64_t bytes, end;
-	void *p = w->base ? w->base + w->used : NULL;
-
-	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
-	    __builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
-		w->over = true;
-		return NULL;
-	}
-	w->used = end;
-	return p;
-}
-
-static void take_saved(struct walk *w, const struct stream *s, struct saved *v, uint64_t n)
-{
-	const struct mt_geometry *g = s->geo;
-	uint64_t a = (uint64_t)g->heads * g->head_dim, k = (uint64_t)g->kv_heads * g->head_dim, elem = s->dev->elem;
-
-	*v = (struct saved){0};
-	v->qkv = take(w, n, a + 2 * k, elem);
-	if (g->flags & MT_QK_NORM) {
-		v->pre = take(w, n, a + k, elem);
-		v->qk_rstd = take(w, n, g->heads + g->kv_heads, sizeof(float));
-	}
-	v->o = take(w, n, a, elem);
-	v->lse = take(w, n, g->heads, sizeof(float));
-	v->x2 = take(w, n, g->hidden, elem);
-	v->gu = take(w, n, 2ull * g->ffn, elem);
-}
-
-static void take_scratch(struct walk *w, const struct stream *s, const struct plan *p, struct scratch *t)
-{
-	const struct mt_geometry *g = s->geo;
-	uint64_t a = (uint64_t)g->heads * g->head_dim, k = (uint64_t)g->kv_heads * g->head_dim, elem = s->dev->elem;
-	uint64_t n = (uint64_t)p->chunk_rows * p->seq, either = n > (uint64_t)p->head_n ? n : (uint64_t)p->head_n;
-
-	*t = (struct scratch){0};
-	t->h = take(w, either, g->hidden, elem);
-	t->rstd = take(w, either, 1, sizeof(float));
-	t->act = take(w, n, g->ffn, elem);
-	t->logits = take(w, (uint64_t)p->head_n, g->vocab, elem);
-	if (!p->train)
-		return;
-	t->dh = take(w, either, g->hidden, elem);
-	t->dact = take(w, n, g->ffn, elem);
-	t->d_o = take(w, n, a, elem);
-	t->dqkv = take(w, n, a + 2 * k, elem);
-}
-
-static void take_slots(struct walk *w, const struct stream *s, struct plan *p)
-{
-	uint64_t most = 0;
-
-	for (uint32_t u = 0; u < s->units; u++)
-		most = s->jobs[u].elems > most ? s->jobs[u].elems : most;
-	for (int i = 0; i < 2; i++) {
-		p->weights[i] = (struct slot){.job = -1};
-		if (!s->view)
-			p->weights[i].mem = take(w, most, 1, s->dev->elem);
-		if (p->train)
-			p->grads[i] = take(w, most, 1, sizeof(float));
-	}
-	p->tied = NULL;
-	if (p->train && s->control->grad == MT_NONE && s->geo->flags & MT_TIED)
-		p->tied = take(w, s->jobs[0].elems, 1, sizeof(float));
-}
-
-static void plan_walk(struct walk *w, const struct stream *s, struct plan *p)
-{
-	uint64_t n = (uint64_t)p->n, half = s->geo->head_dim / 2;
-
-	p->tokens = take(w, n, 1, 4);
-	p->targets = take(w, n, 1, 4);
-	p->starts = take(w, n, 1, 4);
-	p->loss = take(w, 1, 1, sizeof *p->loss);
-	p->cos = take(w, p->seq, half, sizeof(float));
-	p->sin = take(w, p->seq, half, sizeof(float));
-	take_slots(w, s, p);
-	p->x = take(w, p->train ? s->units - 1 : 2, n * s->geo->hidden, s->dev->elem);
-	p->dx = p->train ? take(w, n, s->geo->hidden, s->dev->elem) : NULL;
-	take_scratch(w, s, p, &p->scratch);
-	for (uint32_t l = 0; l < (p->keep ? s->geo->layers : 1); l++)
-		take_saved(w, s, &p->saved[l], p->keep ? n : (uint64_t)p->chunk_rows * p->seq);
-	p->bytes = w->over ? UINT64_MAX : w->used;
-}
-
-static uint64_t need(const struct stream *s, struct plan *p, bool keep)
-{
-	struct walk w = {0};
-
-	p->keep = keep;
-	plan_walk(&w, s, p);
-	return p->bytes;
-}
-
 static int arena_grow(struct stream *s, uint64_t bytes)
 {
 	if (bytes <= s->arena_bytes)
@@ -251,34 +160,96 @@ static int arena_grow(struct stream *s, uint64_t bytes)
 	return 0;
 }
 
+static void spill_release(struct stream *s)
+{
+	if (s->dev->host_release)
+		s->dev->host_release(s->dev, s->spill);
+	else
+		free(s->spill);
+	s->spill = NULL;
+	s->spill_bytes = 0;
+}
+
+static int spill_grow(struct stream *s, uint64_t bytes)
+{
+	if (bytes <= s->spill_bytes)
+		return 0;
+	if (s->spill)
+		spill_release(s);
+	s->spill = s->dev->host_alloc ? s->dev->host_alloc(s->dev, bytes) : malloc(bytes);
+	if (!s->spill)
+		return mt_fail(MT_EX_NOMEM, "no %llu MiB of host memory for activations", (unsigned long long)(bytes >> 20));
+	s->spill_bytes = bytes;
+	return 0;
+}
+
+static int arrays_make(struct stream *s)
+{
+	struct place *at = &s->plan.at;
+	size_t layers = s->geo->layers;
+
+	if (at->saved)
+		return 0;
+	at->ends = calloc(2, sizeof *at->ends);
+	at->weights = calloc(layers, sizeof *at->weights);
+	at->grads = calloc(layers, sizeof *at->grads);
+	at->x = calloc(layers + 1, sizeof *at->x);
+	at->saved = calloc(layers, sizeof *at->saved);
+	if (!at->ends || !at->weights || !at->grads || !at->x || !at->saved)
+		return mt_fail(MT_EX_NOMEM, "no memory for %zu layers' plan", layers);
+	return 0;
+}
+
+void plan_release(struct stream *s)
+{
+	free(s->plan.at.ends);
+	free(s->plan.at.weights);
+	free(s->plan.at.grads);
+	free(s->plan.at.x);
+	free(s->plan.at.saved);
+	if (s->spill)
+		spill_release(s);
+}
+
+static int ask_make(const struct stream *s, uint32_t rows, uint32_t seq, bool train, struct ask *q)
+{
+	*q = (struct ask){
+		.geo = s->geo, .dtype = (enum mt_dtype)s->control->dtype, .grad = (enum mt_dtype)s->control->grad,
+		.rows = rows, .seq = seq, .train = train, .elem = s->dev->elem, .view = s->view, .memory = s->budget,
+		.recompute = s->recompute, .chunk_tokens = s->chunk_tokens, .head_tokens = s->head_tokens,
+		.pass_rows = s->pass_rows, .settled = true,
+	};
+	ask_sizes(q, mt_unit(s->run, 0), s->units);
+	return profile_parse(s->profile, q->dtype, &q->profile);
+}
+
 int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
+	struct planned planned;
 	int rc;
 
-	p->rows = rows;
-	p->seq = seq;
-	p->train = train;
-	p->n = (int64_t)rows * seq;
-	p->chunk_rows = s->chunk_tokens / seq ? s->chunk_tokens / seq : 1;
-	p->chunk_rows = p->chunk_rows < rows ? p->chunk_rows : rows;
-	p->head_n = p->n < s->head_tokens ? p->n : s->head_tokens;
-	if (!p->saved && !(p->saved = calloc(s->geo->layers, sizeof *p->saved)))
-		return mt_fail(MT_EX_NOMEM, "no memory for %u layers' plan", s->geo->layers);
-
-	/* an evaluation never looks back */
-	bool fits = train && s->recompute != RECOMPUTE_FULL && need(s, p, true) <= s->budget;
-	if (!fits && train && s->recompute == RECOMPUTE_NONE)
-		need(s, p, true);
-	else if (!fits)
-		fits = need(s, p, false) <= s->budget;
-	if (!fits)
-		return mt_fail(MT_EX_NOMEM, "a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have "
-			"%llu MiB: a smaller --micro or --seq, or a larger --device-memory", rows, seq,
-			(unsigned long long)((p->bytes + (1 << 20) - 1) >> 20), (unsigned long long)(s->budget >> 20));
-	if ((rc = arena_grow(s, p->bytes)) || (rc = rope_grow(s, seq)))
-		return rc;
-	plan_walk(&(struct walk){.base = s->arena}, s, p);
+	if (p->ask.rows != rows || p->ask.seq != seq || p->ask.train != train) {
+		p->ask.rows = 0;
+		if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)))
+			return rc;
+		if ((rc = planner_make(&p->ask, &planned)) || (rc = arena_grow(s, planned.bytes)) ||
+		    (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq))) {
+			p->ask.rows = 0;
+			return rc;
+		}
+		if (s->verbose) {
+			char words[512];
+			plan_words(&p->ask, &planned, words, sizeof words);
+			mt_say("%s: %s", train ? "train" : "eval", words);
+		}
+		p->c = planned.c;
+		p->x_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->hidden * s->dev->elem;
+		p->o_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->heads *
+			(s->geo->head_dim * s->dev->elem + sizeof(float));
+	}
+	p->x = p->o = (struct carry){.held = {-1, -1}};
+	p->bytes = memory_lay(&p->ask, &p->c, &p->at, s->arena);
 	return 0;
 }
 

@@ -80,7 +80,8 @@ static struct times times_of(const struct ask *q, const struct choice *c, uint32
 
 static double most(double a, double b) { return a > b ? a : b; }
 
-struct bus { double embed_in, block_in, head_in, embed_out, block_out, head_out, x_out, o_out, x_in, o_in; };
+/* Seconds on the bus; x_copy, o_copy: what carrying activations takes from compute, in device memory's bandwidth */
+struct bus { double embed_in, block_in, head_in, embed_out, block_out, x_out, o_out, x_in, o_in, x_copy, o_copy; };
 
 static struct bus bus_of(const struct ask *q, const struct choice *c)
 {
@@ -92,8 +93,9 @@ static struct bus bus_of(const struct ask *q, const struct choice *c)
 
 	return (struct bus){
 		.embed_in = (double)q->embed * in, .block_in = (double)q->block * in, .head_in = (double)q->head * in,
-		.embed_out = (double)q->embed * out, .block_out = (double)q->block * out, .head_out = (double)q->head * out,
-		.x_out = x / p->d2h, .x_in = x / p->h2d, .o_out = o / p->d2h, .o_in = o / p->h2d,
+		.embed_out = (double)q->embed * out, .block_out = (double)q->block * out,
+		.x_out = x / p->d2h, .x_in = x / p->h2d, .x_copy = x / p->hbm,
+		.o_out = o / p->d2h, .o_in = o / p->h2d, .o_copy = o / p->hbm,
 	};
 }
 
@@ -102,7 +104,8 @@ static double backward_range(const struct ask *q, const struct choice *c, const 
 	enum level level, uint32_t from, uint32_t to)
 {
 	uint32_t slots = q->view ? q->geo->layers : c->weight_slots, here = to < slots ? to : slots > from ? slots : from;
-	double work = t->backward + t->redo[level], in = b->x_in + (level == LEVEL_ATTENTION ? b->o_in : 0);
+	double o_in = level == LEVEL_ATTENTION ? b->o_in : 0, o_copy = level == LEVEL_ATTENTION ? b->o_copy : 0;
+	double work = t->backward + t->redo[level] + b->x_copy + o_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in;
 
 	if (c->grad_slots < 2)
@@ -115,11 +118,11 @@ static void predict_layers(const struct ask *q, const struct choice *c, const st
 {
 	const struct bus b = bus_of(q, c);
 	uint32_t layers = q->geo->layers, at[5] = {0, c->full, c->full + c->block, c->full + c->block + c->attention, layers};
-	double block = t->forward, leaves = b.x_out;
+	double block = t->forward + b.x_copy, leaves = b.x_out;
 
 	if (!q->view && c->weight_slots < 2)
 		block += b.block_in;
-	double stays = most(most(block, b.block_in), leaves), goes = most(most(block, b.block_in), leaves + b.o_out);
+	double stays = most(most(block, b.block_in), leaves), goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
 	p->forward = most(t->embed_forward, b.embed_in) + (layers - c->attention) * stays + c->attention * goes;
 	p->first_forward = p->forward;
 	if (!q->train) {

@@ -137,7 +137,7 @@ struct place {
 	void *dx;                   /* (n of a pass, H) */
 	struct scratch scratch;
 	struct saved *saved;        /* [layers], what each keeps of all tokens of a pass; NULLs: that it does not */
-	struct saved chunk;         /* what blocks do not keep, of one chunk; its gu: of one piece */
+	struct saved chunk;         /* what blocks do not keep, of one chunk; gu is in the scratch */
 	void *o[2]; float *lse[2];  /* o_host: attention outputs on their way out or in */
 };
 

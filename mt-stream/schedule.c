@@ -1,5 +1,6 @@
-/* schedule.c: a micro-batch's way through the model, layer-major: forward through the units, backward through the units,
- * chunks of whole rows inside a unit. The host only launches, a unit or two ahead of the device, so that the next
+/* schedule.c: a micro-batch's way through the model, as its plan has it: forward through the units, backward through the
+ * units, chunks of whole rows inside a unit; all rows at once (layer-major), or in passes of some rows each, between
+ * which weights and gradients stay on the device. The host only launches, a unit or two ahead of the device, so that the next
  * unit's weights come in while this one computes, and gradients of the last one leave while the next one computes.
  *
  *     Q_WEIGHTS   in 0 │ in 1   │ in 2   │ ...     │ in L-1   │ in L-2   │
@@ -7,7 +8,9 @@
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
  * A weight slot is refilled once its last reader is through: an event. A gradient slot is written again once all of it
- * has left: the host has seen that itself, for it publishes every piece. No wait here is one too many: chaos shows it.
+ * has left: the host has seen that itself, for it publishes every piece. Block inputs and attention outputs may be kept
+ * by the host: they leave on Q_GRADS while the next unit computes, and come back on Q_WEIGHTS before they are wanted.
+ * No wait here is one too many: chaos shows it.
  */
 #include <math.h>
 #include <stddef.h>
@@ -47,7 +50,7 @@ static float *grads_base(const struct stream *s, uint32_t job, int part, float *
 {
 	const struct part *p = &s->jobs[job].part[part];
 
-	return s->plan.tied && p->unit == 0 ? s->plan.tied : slot + p->at;
+	return s->plan.at.tied && p->unit == 0 ? s->plan.at.tied : slot + p->at;
 }
 
 static void grads_view(struct stream *s, uint32_t job, float *slot, struct grads *g)
@@ -116,22 +119,34 @@ static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 	wait(s, Q_COMPUTE, record(s, Q_WEIGHTS));
 }
 
+/* The slot that holds the job's weights, or that is the next to be refilled: the one whose last reader is the longest ago.
+ * So the last blocks of a forward pass are still there when the backward pass begins. */
+static struct slot *slot_for(struct stream *s, uint32_t job)
+{
+	struct place *at = &s->plan.at;
+	struct slot *to = &at->weights[0];
+
+	if (job == 0 || job == head_job(s))
+		return &at->ends[job && s->plan.c.pass_rows];
+	for (uint32_t i = 0; i < s->plan.c.weight_slots; i++) {
+		struct slot *slot = &at->weights[i];
+		if (slot->job == job)
+			return slot;
+		to = slot->over.at < to->over.at ? slot : to;
+	}
+	return to;
+}
+
 /* *w: the job's weights as compute, from here on, may read them; *used: the slot to mark when compute is through, or NULL
- * where the store is read in place. Of two slots, the one that was not used last is taken. */
+ * where the store is read in place. */
 static void weights_fetch(struct stream *s, uint32_t job, struct weights *w, struct slot **used)
 {
 	const struct job *j = &s->jobs[job];
 	const void *base[2];
 
-	*used = NULL;
-	if (!s->view) {
-		struct slot *a = &s->plan.weights[0], *b = &s->plan.weights[1];
-		struct slot *to = a->job == job ? a : b->job == job ? b : a->over.at <= b->over.at ? a : b;
-
-		if (to->job != job)
-			weights_load(s, job, to);
-		*used = to;
-	}
+	*used = s->view ? NULL : slot_for(s, job);
+	if (*used && (*used)->job != job)
+		weights_load(s, job, *used);
 	for (int p = 0; p < j->parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->part[p].unit);
 
@@ -142,43 +157,151 @@ static void weights_fetch(struct stream *s, uint32_t job, struct weights *w, str
 	weights_view(s, job, base, w);
 }
 
+/* ---- activations that the host keeps ---- */
+
+/* Compute is about to make number i: what was in its place has left */
+static void carry_make(struct stream *s, struct carry *c, int64_t i)
+{
+	wait(s, Q_COMPUTE, c->left[i & 1]);
+	c->held[i & 1] = i;
+}
+
+/* Compute, launched so far, has made number i: it leaves */
+static void carry_out(struct stream *s, struct carry *c, int64_t i, const struct op *copies, int n)
+{
+	wait(s, Q_GRADS, record(s, Q_COMPUTE));
+	for (int k = 0; k < n; k++)
+		launch(s, Q_GRADS, &copies[k]);
+	c->left[i & 1] = record(s, Q_GRADS);
+}
+
+/* Compute, from here on, reads number i. It has left, and the last reader of its place is through: the host has seen the
+ * gradients leave of the unit that read there, on the queue on which all carried activations left before. */
+static void carry_in(struct stream *s, struct carry *c, int64_t i, const struct op *copies, int n)
+{
+	if (c->held[i & 1] == i)
+		return;
+	for (int k = 0; k < n; k++)
+		launch(s, Q_WEIGHTS, &copies[k]);
+	c->held[i & 1] = i;
+	wait(s, Q_COMPUTE, record(s, Q_WEIGHTS));
+}
+
+static void *output(const struct stream *s, uint32_t u, int64_t from);
+
+static struct op x_copy(const struct stream *s, uint32_t u, bool in)
+{
+	void *host = (char *)s->spill + u * s->plan.x_bytes, *dev = output(s, u, 0);
+
+	return (struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, s->plan.x_bytes}};
+}
+
+static void o_copies(const struct stream *s, uint32_t layer, bool in, struct op copies[2])
+{
+	uint64_t lse_bytes = (uint64_t)s->plan.n * s->geo->heads * sizeof(float), o_bytes = s->plan.o_bytes - lse_bytes;
+	char *o = (char *)s->spill + (s->plan.c.x_host ? (s->units - 1) * s->plan.x_bytes : 0) + layer * s->plan.o_bytes;
+	void *dev = s->plan.at.o[layer & 1], *lse = s->plan.at.lse[layer & 1];
+
+	copies[0] = (struct op){OP_COPY, .copy = {in ? dev : o, in ? o : dev, o_bytes}};
+	copies[1] = (struct op){OP_COPY, .copy = {in ? lse : o + o_bytes, in ? o + o_bytes : lse, lse_bytes}};
+}
+
+/* Does the host keep what attention of this layer put out? */
+static bool o_carried(const struct stream *s, uint32_t layer)
+{
+	return s->plan.c.o_host && level_of(&s->plan.c, s->geo->layers, layer) == LEVEL_ATTENTION;
+}
+
+/* Compute is about to go forward through unit u */
+static void forward_begins(struct stream *s, uint32_t u)
+{
+	if (s->plan.c.x_host)
+		carry_make(s, &s->plan.x, u);
+	if (u > 0 && o_carried(s, u - 1))
+		carry_make(s, &s->plan.o, u - 1);
+}
+
+/* ... has been launched to do so. The last two stay where they are. */
+static void forward_ends(struct stream *s, uint32_t u)
+{
+	struct op copies[2];
+
+	if (s->plan.c.x_host && u + 2 < s->units - 1) {
+		copies[0] = x_copy(s, u, false);
+		carry_out(s, &s->plan.x, u, copies, 1);
+	}
+	if (u > 0 && o_carried(s, u - 1) && u + 1 < s->geo->layers && o_carried(s, u + 1)) {
+		o_copies(s, u - 1, false, copies);
+		carry_out(s, &s->plan.o, u - 1, copies, 2);
+	}
+}
+
+/* Compute is about to go backward through block u */
+static void backward_begins(struct stream *s, uint32_t u)
+{
+	struct op copies[2];
+
+	if (s->plan.c.x_host) {
+		copies[0] = x_copy(s, u - 1, true);
+		carry_in(s, &s->plan.x, u - 1, copies, 1);
+	}
+	if (o_carried(s, u - 1)) {
+		o_copies(s, u - 1, true, copies);
+		carry_in(s, &s->plan.o, u - 1, copies, 2);
+	}
+}
+
 /* ---- chunks ---- */
 
-/* Tokens [from, from + n) of the micro-batch; what the scratch held is dead */
+/* Tokens [from, from + n) of the pass; what the scratch held is dead */
 static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 {
-	const struct plan *p = &s->plan;
+	const struct place *at = &s->plan.at;
+	int64_t first = s->plan.base + from;
 
 	return (struct chunk){
-		.dev = s->dev, .geo = s->geo, .n = n, .seq = p->seq, .tokens = p->tokens + from,
-		.targets = p->targets + from, .starts = p->starts + from, .cos = p->cos, .sin = p->sin, .s = p->scratch,
+		.dev = s->dev, .geo = s->geo, .n = n, .seq = s->plan.ask.seq,
+		.piece = (int64_t)tokens_of_piece(&s->plan.ask, &s->plan.c), .tokens = at->tokens + first,
+		.targets = at->targets + first, .starts = at->starts + first, .cos = at->cos, .sin = at->sin, .s = at->scratch,
 	};
 }
 
-/* What unit u put out, from token `from` on */
+/* What unit u put out, from token `from` of the pass on */
 static void *output(const struct stream *s, uint32_t u, int64_t from)
 {
-	const struct plan *p = &s->plan;
+	const struct place *at = &s->plan.at;
 
-	return elements_after(s->dev, p->x, ((int64_t)(p->train ? u : u & 1) * p->n + from) * s->geo->hidden);
+	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : u], from * s->geo->hidden);
 }
 
-/* A block's saved activations for the chunk at `from`: its own if they are kept, else those of the only chunk */
+static void *dx_at(const struct stream *s, int64_t from)
+{
+	return elements_after(s->dev, s->plan.at.dx, from * s->geo->hidden);
+}
+
+/* A block's activations for the chunk at `from`: where it keeps them, else where the chunk's are; gu: NULL */
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
+	const struct place *at = &s->plan.at;
 	int64_t a = (int64_t)g->heads * g->head_dim, k = (int64_t)g->kv_heads * g->head_dim;
-	struct saved v = s->plan.saved[s->plan.keep ? layer : 0];
+	struct saved own = at->saved[layer], v = at->chunk;
 
-	if (!s->plan.keep)
-		return v;
-	v.qkv = elements_after(s->dev, v.qkv, from * (a + 2 * k));
-	v.pre = elements_after(s->dev, v.pre, from * (a + k));
-	v.qk_rstd = v.qk_rstd ? v.qk_rstd + from * (g->heads + g->kv_heads) : NULL;
-	v.o = elements_after(s->dev, v.o, from * a);
-	v.lse += from * g->heads;
-	v.x2 = elements_after(s->dev, v.x2, from * g->hidden);
-	v.gu = elements_after(s->dev, v.gu, from * 2 * g->ffn);
+	if (o_carried(s, layer)) {
+		own.o = at->o[layer & 1];
+		own.lse = at->lse[layer & 1];
+	}
+	if (own.qkv) {
+		v.qkv = elements_after(s->dev, own.qkv, from * (a + 2 * k));
+		v.pre = elements_after(s->dev, own.pre, from * (a + k));
+		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * (g->heads + g->kv_heads) : NULL;
+		v.x2 = elements_after(s->dev, own.x2, from * g->hidden);
+	}
+	if (own.o) {
+		v.o = elements_after(s->dev, own.o, from * a);
+		v.lse = own.lse + from * g->heads;
+	}
+	v.gu = elements_after(s->dev, own.gu, from * 2 * g->ffn);
 	return v;
 }
 
@@ -186,7 +309,7 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 
 static int64_t chunk_tokens(const struct stream *s, int64_t from)
 {
-	int64_t most = s->plan.chunk_rows * s->plan.seq, left = s->plan.n - from;
+	int64_t most = (int64_t)rows_of_chunk(&s->plan.ask, &s->plan.c) * s->plan.ask.seq, left = s->plan.n - from;
 
 	return left < most ? left : most;
 }
@@ -197,6 +320,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 	struct slot *slot;
 
 	weights_fetch(s, u, &w, &slot);
+	forward_begins(s, u);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
@@ -210,54 +334,62 @@ static void unit_forward(struct stream *s, uint32_t u)
 	}
 	if (slot)
 		slot->over = record(s, Q_COMPUTE);
+	forward_ends(s, u);
 }
+
+/* What a unit's gradients are multiplied by before the chunk at `from` adds to them */
+static float beta_at(const struct stream *s, int64_t from) { return s->plan.first && from == 0 ? 0 : 1; }
 
 /* Final norm, LM head and loss, forward and (training) backward at once, in head chunks of any tokens */
 static void head_both(struct stream *s, float *gs)
 {
 	const struct plan *p = &s->plan;
+	int64_t most = (int64_t)tokens_of_head(&p->ask, &p->c);
 	struct weights w;
 	struct grads g;
 	struct slot *slot;
 
 	weights_fetch(s, head_job(s), &w, &slot);
-	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p->loss, sizeof *p->loss}});
-	if (gs) {
+	if (p->first)
+		launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p->at.loss, sizeof *p->at.loss}});
+	if (gs)
 		grads_view(s, head_job(s), gs, &g);
+	if (gs && p->first)
 		grads_clear_gaps(s, head_job(s), gs);
-	}
 	for (int64_t from = 0, n; from < p->n; from += n) {
-		n = p->n - from < p->head_n ? p->n - from : p->head_n;
+		n = p->n - from < most ? p->n - from : most;
 		struct chunk c = chunk_of(s, from, n);
 		const void *x = output(s, s->units - 2, from);
 
 		if (gs)
-			head_loss_backward(&c, &w, &g, from ? 1 : 0, (float)s->msg.batch.loss_scale, p->loss, x,
-				elements_after(s->dev, p->dx, from * s->geo->hidden));
+			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->msg.batch.loss_scale, p->at.loss, x,
+				dx_at(s, from));
 		else
-			head_loss(&c, &w, p->loss, x);
+			head_loss(&c, &w, p->at.loss, x);
 	}
-	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->host_loss, p->loss, sizeof *p->loss}});
+	if (p->last)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->host_loss, p->at.loss, sizeof *p->at.loss}});
 	if (slot)
 		slot->over = record(s, Q_COMPUTE);
 }
 
 static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
 {
+	enum level level = level_of(&s->plan.c, s->geo->layers, u - 1);
 	struct weights w;
 	struct slot *slot;
 
 	weights_fetch(s, u, &w, &slot);
+	backward_begins(s, u);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 		struct saved v = saved_at(s, u - 1, from);
 		const void *x = output(s, u - 1, from);
 
-		if (!s->plan.keep)
-			block_forward(&c, u - 1, &w, x, &v, NULL);
-		block_backward(&c, u - 1, &w, g, from ? 1 : 0, x, &v,
-			elements_after(s->dev, s->plan.dx, from * s->geo->hidden));
+		if (level < LEVEL_BLOCK)
+			block_again(&c, u - 1, &w, x, &v, level == LEVEL_ATTENTION);
+		block_backward(&c, u - 1, &w, g, beta_at(s, from), x, &v, dx_at(s, from));
 	}
 	if (slot)
 		slot->over = record(s, Q_COMPUTE);
@@ -265,27 +397,37 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 
 static void unit_backward(struct stream *s, uint32_t u, float *gs)
 {
+	float *tied = s->plan.at.tied;
 	struct grads g;
 
-	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
+	if (s->plan.first)
+		launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
 	if (u == head_job(s)) {
 		head_both(s, gs);
 		return;
 	}
 	grads_view(s, u, gs, &g);
-	if (u > 0) {
+	if (s->plan.first && (u > 0 || !tied))
 		grads_clear_gaps(s, u, gs);
+	if (u > 0) {
 		block_unit_backward(s, u, &g);
 		return;
 	}
-	if (!s->plan.tied)
-		grads_clear_gaps(s, u, gs);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
-		embed_backward(&c, &g, from || s->plan.tied ? 1 : 0,
-			elements_after(s->dev, s->plan.dx, from * s->geo->hidden));
+		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
 	}
+}
+
+/* Where unit u's gradients add up */
+static float *grads_of(const struct stream *s, uint32_t u)
+{
+	const struct place *at = &s->plan.at;
+
+	if (u == 0 || u == head_job(s))
+		return at->end_grads[u != 0];
+	return at->grads[(u - 1) % s->plan.c.grad_slots];
 }
 
 /* ---- gradients out ---- */
@@ -350,14 +492,15 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 	return 0;
 }
 
-/* A job's gradients, with which compute is through at `ready`, leave slot gs; all of them have left on return */
-static int grads_out(struct stream *s, uint32_t job, float *gs, struct event ready)
+/* A job's gradients, with which compute is through at `ready`, leave; all of them have left on return */
+static int grads_out(struct stream *s, uint32_t job, struct event ready)
 {
+	float *gs = grads_of(s, job);
 	int rc = 0;
 
 	wait(s, Q_GRADS, ready);
 	for (int p = 0; !rc && p < s->jobs[job].parts; p++)
-		if (!s->plan.tied || s->jobs[job].part[p].end == 0)
+		if (!s->plan.at.tied || s->jobs[job].part[p].end == 0)
 			rc = part_out(s, &s->jobs[job].part[p], grads_base(s, job, p, gs));
 	return rc;
 }
@@ -367,14 +510,14 @@ static int grads_out(struct stream *s, uint32_t job, float *gs, struct event rea
 static void batch_in(struct stream *s)
 {
 	const struct plan *p = &s->plan;
-	size_t n = (size_t)p->n, table = (size_t)p->seq * (s->geo->head_dim / 2) * sizeof(float);
+	size_t n = (size_t)p->ask.rows * p->ask.seq, table = (size_t)p->ask.seq * (s->geo->head_dim / 2) * sizeof(float);
 	const struct op ops[] = {
 		{OP_DISCARD, .discard = {s->arena, p->bytes}},
-		{OP_COPY, .copy = {p->tokens, s->host, n * 4}},
-		{OP_COPY, .copy = {p->targets, s->host + n, n * 4}},
-		{OP_COPY, .copy = {p->starts, s->host + 2 * n, n * 4}},
-		{OP_COPY, .copy = {p->cos, s->cos, table}},
-		{OP_COPY, .copy = {p->sin, s->sin, table}},
+		{OP_COPY, .copy = {p->at.tokens, s->host, n * 4}},
+		{OP_COPY, .copy = {p->at.targets, s->host + n, n * 4}},
+		{OP_COPY, .copy = {p->at.starts, s->host + 2 * n, n * 4}},
+		{OP_COPY, .copy = {p->at.cos, s->cos, table}},
+		{OP_COPY, .copy = {p->at.sin, s->sin, table}},
 	};
 
 	launch(s, Q_COMPUTE, &ops[0]);
@@ -410,41 +553,61 @@ static int evaluate(struct stream *s)
 		return rc;
 	mt_stage_doing(s->run, MT_D_FORWARD, head_job(s));
 	head_both(s, NULL);
-	return loss_out(s, record(s, Q_COMPUTE));
+	return s->plan.last ? loss_out(s, record(s, Q_COMPUTE)) : 0;
 }
 
-static int train(struct stream *s)
+/* In the last pass unit u's gradients leave while unit u - 1 computes; before it, if that one needs their place */
+static int backward(struct stream *s)
 {
-	struct event ready[2];
-	int rc = forward(s);
+	struct event ready[2] = {{0}};
+	int rc = 0;
 
-	/* unit u's gradients leave while unit u - 1 computes */
-	for (uint32_t u = head_job(s); !rc; u--) {
-		rc = stream_wanted(s);
-		if (rc)
-			break;
+	for (uint32_t u = head_job(s);; u--) {
+		bool behind = u < head_job(s), early = s->plan.last && behind && grads_of(s, u) == grads_of(s, u + 1);
+
+		if ((rc = stream_wanted(s)) || (early && (rc = grads_out(s, u + 1, ready[!(u & 1)]))))
+			return rc;
 		mt_stage_doing(s->run, MT_D_BACKWARD, u);
-		unit_backward(s, u, s->plan.grads[u & 1]);
+		unit_backward(s, u, grads_of(s, u));
 		ready[u & 1] = record(s, Q_COMPUTE);
-		if (u + 1 == head_job(s))
+		if (!s->plan.last)
+			rc = s->dev->sync(s->dev, ready[!(u & 1)]);
+		else if (u + 1 == head_job(s))
 			rc = loss_out(s, ready[!(u & 1)]);
-		if (!rc && u < head_job(s))
-			rc = grads_out(s, u + 1, s->plan.grads[!(u & 1)], ready[!(u & 1)]);
+		if (!rc && s->plan.last && behind && !early)
+			rc = grads_out(s, u + 1, ready[!(u & 1)]);
+		if (rc)
+			return rc;
 		if (u == 0)
-			break;
+			return s->plan.last ? grads_out(s, 0, ready[0]) : 0;
 	}
-	return rc ? rc : grads_out(s, 0, s->plan.grads[0], ready[0]);
+}
+
+static int pass(struct stream *s)
+{
+	int rc;
+
+	if (!s->plan.ask.train)
+		return evaluate(s);
+	return (rc = forward(s)) ? rc : backward(s);
 }
 
 int schedule_micro(struct stream *s)
 {
+	struct plan *p = &s->plan;
 	int rc = plan_make(s, s->msg.batch.rows, s->msg.batch.seq, s->msg.txn_kind == MT_TRAIN);
 
 	if (rc)
 		return rc;
 	s->sent = false;
 	batch_in(s);
-	rc = s->plan.train ? train(s) : evaluate(s);
+	int64_t all = (int64_t)p->ask.rows * p->ask.seq, most = (int64_t)rows_of_pass(&p->ask, &p->c) * p->ask.seq;
+	for (p->base = 0; !rc && p->base < all; p->base += most) {
+		p->n = all - p->base < most ? all - p->base : most;
+		p->first = p->base == 0;
+		p->last = p->base + p->n == all;
+		rc = pass(s);
+	}
 	int failed = device_sync(s->dev);
 	return rc ? rc : failed;
 }

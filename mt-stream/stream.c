@@ -6,21 +6,24 @@
 #include "stream.h"
 
 static const char *device_spec = "cpu", *recompute_spec = "auto";
-static uint64_t device_memory, threads, chunk_tokens, head_tokens;
+static uint64_t device_memory, threads;
+static struct settle told;
 static struct mt_strings rings;
 
-static bool plan_only;
+static bool plan_only, verbose;
 static const char *dtype_spec = "bf16", *grad_spec = "fp32";
-static struct plan_options plan = {.profile = "H200"};
+static struct plan_options plan;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
 	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use (cpu: half of what is available)", NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
-	{"chunk-tokens", OPT_U64, &chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
-	{"head-tokens", OPT_U64, &head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
+	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
+	{"head-tokens", OPT_U64, &told.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
+	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
+	{"verbose", OPT_FLAG, &verbose, NULL, "say how each new shape of micro-batch is computed", NULL},
 	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
 	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
 	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
@@ -28,7 +31,7 @@ static const struct mt_opt options[] = {
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"--plan: H200 (default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G parameters/s", NULL},
+		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s", NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
 	{0},
 };
@@ -102,8 +105,8 @@ static void check_options(void)
 {
 	if (threads > 4096)
 		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
-	if (chunk_tokens > INT32_MAX || head_tokens > INT32_MAX)
-		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens: more than %d", INT32_MAX);
+	if (told.chunk_tokens > INT32_MAX || told.head_tokens > INT32_MAX || told.pass_rows > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
 }
 
 /* ---- a plan without a run ---- */
@@ -129,8 +132,10 @@ static int plan_print(void)
 	plan.grad = type_parse("grad", grad_spec);
 	plan.recompute = recompute_parse(recompute_spec);
 	plan.memory = device_memory;
-	plan.chunk_tokens = chunk_tokens;
-	plan.head_tokens = head_tokens;
+	plan.profile = plan.profile ? plan.profile : "H200";
+	plan.chunk_tokens = told.chunk_tokens;
+	plan.head_tokens = told.head_tokens;
+	plan.pass_rows = told.pass_rows;
 	mt_must(plan_show(&plan));
 	return 0;
 }
@@ -173,7 +178,7 @@ static int stream_open(struct stream *s)
 		return rc;
 	s->budget = device_memory ? device_memory : s->dev->memory ? s->dev->memory : budget_default();
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
-	    (rc = record_settle(s, chunk_tokens, head_tokens)) || (rc = jobs_make(s)))
+	    (rc = record_settle(s, &told)) || (rc = jobs_make(s)))
 		return rc;
 	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
@@ -182,6 +187,7 @@ static int stream_open(struct stream *s)
 
 static void stream_close(struct stream *s)
 {
+	plan_release(s);
 	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	s->dev->close(s->dev);
 	if (s->batch)
@@ -189,7 +195,6 @@ static void stream_close(struct stream *s)
 	if (s->grad)
 		mt_ring_close(s->grad);
 	mt_run_close(s->run);
-	free(s->plan.saved);
 	free(s->jobs);
 	free(s->host);
 	free(s->cos);
@@ -210,6 +215,10 @@ int main(int argc, char **argv)
 	check_options();
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
+	s.verbose = verbose;
+	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "H200";
+	struct profile known;
+	mt_must(profile_parse(s.profile, MT_BF16, &known));
 	s.dev = device_open(device_spec);
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping)

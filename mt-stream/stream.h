@@ -12,22 +12,21 @@ struct job {
 	uint64_t elems;             /* of all parts */
 };
 
-/* Where everything of one micro-batch lies: the same walk tells the need and hands out the memory. */
+/* Activations that the host keeps: i is in device memory i & 1 when it is made, and again when it is wanted. */
+struct carry {
+	int64_t held[2];            /* which one is there; -1: none */
+	struct event left[2];       /* the last one that was there has gone out */
+};
+
+/* What is settled for one micro-batch, and how far it is */
 struct plan {
-	uint32_t rows, seq;
-	bool train, keep;           /* keep: blocks keep what they save (recompute none) */
-	int64_t n, chunk_rows, head_n;      /* tokens of the micro-batch; rows of a chunk; tokens of a head chunk */
-	uint32_t *tokens, *targets, *starts;    /* (n) */
-	struct loss *loss;
-	float *cos, *sin;           /* (seq, D / 2) */
-	void *x;                    /* (units - 1, n, H): what each unit puts out; an evaluation has two and alternates */
-	void *dx;                   /* (n, H) */
-	struct saved *saved;        /* [layers] of all n tokens each if keep, else one, of a chunk */
-	struct scratch scratch;
-	struct slot weights[2];     /* as large as the largest job each */
-	float *grads[2];            /* likewise */
-	float *tied;                /* --grad none, tied: both ends' gradient adds up here */
-	uint64_t bytes;
+	struct ask ask;
+	struct choice c;
+	struct place at;
+	struct carry x, o;
+	int64_t base, n;            /* the pass at work: its first token, its tokens */
+	bool first, last;           /* pass */
+	uint64_t bytes, x_bytes, o_bytes;   /* of device memory; of one of each in host memory */
 };
 
 struct stream {
@@ -38,15 +37,18 @@ struct stream {
 	int index;
 	struct mt_ring *batch, *grad;
 
-	uint32_t chunk_tokens, head_tokens;     /* from the run record */
+	uint32_t chunk_tokens, head_tokens, pass_rows;  /* from the run record */
 	enum recompute recompute;
+	bool verbose;               /* say each plan */
+	const char *profile;        /* what the planner takes the machine for */
 	uint64_t budget;            /* bytes of device memory */
 	struct job *jobs;           /* [units] */
 	uint32_t units;
 	bool view;                  /* the device reads the store in place */
 
 	struct plan plan;
-	void *arena; uint64_t arena_bytes;      /* device memory; grows between micro-batches */
+	void *arena; uint64_t arena_bytes;      /* device memory; grows between micro-batches, */
+	void *spill; uint64_t spill_bytes;      /* and host memory, for what the device sends there */
 	float *cos, *sin; uint32_t positions;   /* host: rope's tables so far */
 	uint32_t *host;             /* the batch, copied out of its ring: tokens, targets, starts */
 	struct loss host_loss;
@@ -62,10 +64,12 @@ enum { STALE = 1, GONE = 2 };
 
 /* plan.c */
 int jobs_make(struct stream *);
-int record_settle(struct stream *, uint64_t chunk_tokens, uint64_t head_tokens);    /* 78: other device or sizes */
+struct settle { uint64_t chunk_tokens, head_tokens, pass_rows; };   /* as told; 0: not told */
+int record_settle(struct stream *, const struct settle *);          /* 78: other device or sizes */
 int plan_make(struct stream *, uint32_t rows, uint32_t seq, bool train);            /* -71 */
 int rope_grow(struct stream *, uint32_t positions);
 uint64_t budget_default(void);
+void plan_release(struct stream *);
 
 /* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */
 int schedule_micro(struct stream *);

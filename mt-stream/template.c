@@ -85,29 +85,85 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 		.lse = s->lse}};
 }
 
-void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s, void *y)
+/* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
+void block_again(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+	bool have_attention)
 {
 	const struct mt_geometry *geo = c->geo;
 	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
-	int64_t f = geo->ffn;
-
-	/* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, w, s), attention = attention_op(c, OP_ATTENTION_FORWARD, layer, s);
+
 	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
 	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], h, a + 2 * k);
 	launch(c, &rope);
-	launch(c, &attention);
+	if (!have_attention)
+		launch(c, &attention);
 	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], a, h);
 	add(c, s->x2, s->x2, x);
+}
 
-	/* y = x2 + down(silu(gate) * up), gate | up of norm2(x2) */
-	norm_forward(c, c->s.h, s->x2, w->t[MT_T_NORM2]);
-	linear_forward(c, s->gu, c->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], h, 2 * f);
-	if (!y)
-		return;
-	launch(c, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = s->gu, .n = c->n, .f = f}});
-	linear_forward(c, y, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], f, h);
-	add(c, y, y, s->x2);
+/* The MLP's piece from token `from` on, as a chunk of its own: *x2 and *gu are where its second residual and its gate-up
+ * are, the latter in the scratch unless the block keeps it */
+static struct chunk piece_of(const struct chunk *c, int64_t from, const struct saved *s, void **x2, void **gu)
+{
+	struct chunk p = *c;
+
+	p.n = c->n - from < c->piece ? c->n - from : c->piece;
+	*x2 = elements_after(c->dev, s->x2, from * c->geo->hidden);
+	*gu = s->gu ? elements_after(c->dev, s->gu, from * 2 * c->geo->ffn) : c->s.gu;
+	return p;
+}
+
+/* gate | up of norm2(x2), whose output stays in the scratch */
+static void gate_up(const struct chunk *p, const struct weights *w, const void *x2, void *gu)
+{
+	norm_forward(p, p->s.h, x2, w->t[MT_T_NORM2]);
+	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], p->geo->hidden, 2ll * p->geo->ffn);
+}
+
+/* y = x2 + down(silu(gate) * up) */
+static void mlp_forward(const struct chunk *c, const struct weights *w, const struct saved *s, void *y)
+{
+	int64_t h = c->geo->hidden, f = c->geo->ffn;
+
+	for (int64_t from = 0; from < c->n; from += c->piece) {
+		void *x2, *gu, *out = elements_after(c->dev, y, from * h);
+		struct chunk p = piece_of(c, from, s, &x2, &gu);
+
+		gate_up(&p, w, x2, gu);
+		launch(&p, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = gu, .n = p.n, .f = f}});
+		linear_forward(&p, out, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], f, h);
+		add(&p, out, out, x2);
+	}
+}
+
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s, void *y)
+{
+	block_again(c, layer, w, x, s, false);
+	mlp_forward(c, w, s, y);
+}
+
+/* dx is the gradient of y; x2 gets it past the MLP and through it */
+static void mlp_backward(const struct chunk *c, const struct weights *w, const struct grads *g, float beta,
+	const struct saved *s, void *dx)
+{
+	int64_t h = c->geo->hidden, f = c->geo->ffn;
+
+	for (int64_t from = 0; from < c->n; from += c->piece, beta = 1) {
+		void *x2, *gu, *d = elements_after(c->dev, dx, from * h);
+		struct chunk p = piece_of(c, from, s, &x2, &gu);
+
+		if (s->gu)
+			norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
+		else
+			gate_up(&p, w, x2, gu);
+		launch(&p, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = gu, .n = p.n, .f = f}});
+		linear_backward(&p, c->s.dact, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, d, c->s.act, w->t[MT_T_DOWN], f, h);
+		launch(&p, &(struct op){OP_SWIGLU_BACKWARD, .swiglu_backward = {
+			.dgu = gu, .dy = c->s.dact, .gu = gu, .n = p.n, .f = f}});
+		linear_backward(&p, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
+		norm_backward(&p, d, 1, g->t[MT_T_NORM2], beta, c->s.dh, x2, w->t[MT_T_NORM2]);
+	}
 }
 
 void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
@@ -115,16 +171,8 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 {
 	const struct mt_geometry *geo = c->geo;
 	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
-	int64_t f = geo->ffn;
 
-	/* the MLP: dx is the gradient of y; x2 gets it past the MLP and through it */
-	launch(c, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = s->gu, .n = c->n, .f = f}});
-	linear_backward(c, c->s.dact, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, dx, c->s.act, w->t[MT_T_DOWN], f, h);
-	launch(c, &(struct op){OP_SWIGLU_BACKWARD, .swiglu_backward = {
-		.dgu = s->gu, .dy = c->s.dact, .gu = s->gu, .n = c->n, .f = f}});
-	norm_forward(c, c->s.h, s->x2, w->t[MT_T_NORM2]);
-	linear_backward(c, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, s->gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
-	norm_backward(c, dx, 1, g->t[MT_T_NORM2], beta, c->s.dh, s->x2, w->t[MT_T_NORM2]);
+	mlp_backward(c, w, g, beta, s, dx);
 
 	/* attention: dx is now the gradient of x2 */
 	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, s), rope = rope_op(c, OP_ROPE_BACKWARD, w, s);

@@ -1,7 +1,8 @@
 /* template.h: the layers, as functions of (geometry, weights view, input, saved activations). A template owns no weights
  * and no state; it launches operations on the device's compute queue and returns.
  *
- * Letters: N tokens of the chunk, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size, V vocabulary.
+ * Letters: N tokens of the chunk, P of a piece, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size,
+ * V vocabulary. The MLP goes through a chunk in pieces, which are smaller where a single row is a large chunk.
  * dx is the gradient of the residual stream: a template's backward finds in it the gradient of its output and leaves
  * the gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
  */
@@ -19,9 +20,10 @@ struct scratch {                /* good between two launches of one template, no
 	void *h;                /* (N, H)      a norm's output */
 	void *dh;               /* (N, H)      its gradient */
 	float *rstd;            /* (N)         its statistics */
-	void *act, *dact;       /* (N, F)      SwiGLU's output and its gradient */
+	void *act, *dact;       /* (P, F)      SwiGLU's output and its gradient */
 	void *d_o;              /* (N, A)      gradient of attention's output */
 	void *dqkv;             /* (N, A + 2K) */
+	void *gu;               /* (P, 2F)     gate | up of blocks that do not keep it */
 	void *logits;           /* (N', V)     N' the tokens of a head chunk */
 };
 
@@ -32,13 +34,13 @@ struct saved {                  /* what a block's backward needs from its forwar
 	void *o;                /* (N, A)      attention's output */
 	float *lse;             /* (N, heads)  its log-sum-exps */
 	void *x2;               /* (N, H)      the second residual */
-	void *gu;               /* (N, 2F)     gate | up; backward leaves its gradient here */
+	void *gu;               /* (N, 2F)     gate | up; backward leaves its gradient here. NULL: computed again */
 };
 
 struct chunk {                  /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
-	int64_t n, seq;
+	int64_t n, seq, piece;
 	const uint32_t *tokens, *targets, *starts;      /* (N) each */
 	const float *cos, *sin;                         /* (positions, D / 2) */
 	struct scratch s;
@@ -48,8 +50,11 @@ struct chunk {                  /* whole rows that go through a layer together *
 void embed_forward(const struct chunk *, const struct weights *, void *x);
 void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
 
-/* y (N, H) = block(x); *saved is filled. y NULL: only *saved is wanted (recomputation). */
+/* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *, void *y);
+/* Fill *saved again, all but gu; o and lse are there already if have_attention. */
+void block_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+	bool have_attention);
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, struct saved *, void *dx);
 

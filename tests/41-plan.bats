@@ -116,3 +116,145 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 64 plan demo --seq 256 --micro 8 --dtype none
 	fails_with 66 mt-stream --plan --config "$T/nothing.json" --seq 256 --micro 8
 }
+
+# ---- plans at work: whatever the plan, the bits are those of its chunks
+
+# A run of a model of 8 blocks with random weights: make_deep MODEL DTYPE GRAD
+make_deep() {
+	python3 - "$GOLDEN/$1/model/config.json" "$T/config.json" <<-'PY'
+		import json, sys
+		c = json.load(open(sys.argv[1]))
+		c["num_hidden_layers"] = 8
+		c.pop("layer_types", None)
+		json.dump(c, open(sys.argv[2], "w"))
+	PY
+	stream-drive make "$RUN" "$T/config.json" "$2" "$3" 4096 7
+}
+
+# One step's losses and gradients, as "SHAPE" and mt-stream's options have it: step_of OUT "ROWS SEQ MICROS" [OPTION...]
+step_of() {
+	local out=$1 shape=$2
+	shift 2
+	spawn "stream.$out" mt-stream "$RUN" --threads 1 --verbose "$@"
+	# shellcheck disable=SC2086
+	stream-drive step "$RUN" $shape 1 3 $WORDS 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	kill "$PID"
+	wait "$PID"
+	grep -q loss "$T/$out"
+}
+
+same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
+
+FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
+
+@test "every level of what blocks keep, on the device or with the host, gives the same bits" {
+	make_deep qwen3 bf16 bf16
+	record="--chunk-tokens 48 --head-tokens 40"
+	# shellcheck disable=SC2086
+	step_of plenty "10 24 1" $record --device-memory 16M
+	for memory in 620K 660K 700K 800K 1000K 1300K 1700K 2300K 3M; do
+		# shellcheck disable=SC2086
+		step_of "$memory" "10 24 1" $record --device-memory $memory
+		# shellcheck disable=SC2086
+		step_of "$memory.fast" "10 24 1" $record --device-memory $memory --profile $FAST_BUS
+		same plenty $memory
+		same plenty $memory.fast
+	done
+	step_of lean "10 24 1" --recompute full
+	same plenty lean
+	cat "$T"/stream.*.err >"$T/plans"
+	for words in "keep: 8 all" "[1-9] all but gate" "[1-8] attention.s" "8 their" "inputs to host" "attention to host" "1 gradient" "2 gradient"; do
+		grep -q "$words" "$T/plans"
+	done
+}
+
+@test "every order that the events allow gives the same bits, whatever the host keeps" {
+	make_deep qwen3 fp32 fp32
+	step_of cpu "10 24 1" --chunk-tokens 48 --head-tokens 40
+	for seed in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		step_of chaos "10 24 1" --device chaos:$seed --device-memory $((600 + seed * 5))K --profile $FAST_BUS
+		same cpu chaos
+		cat "$T/stream.chaos.err" >>"$T/plans"
+	done
+	[ "$(grep -c "attention to host" "$T/plans")" -ge 3 ]
+	# units of few operations: copies may lag by several of them
+	mt-store rm "$RUN"
+	make_deep qwen3 fp32 fp32
+	step_of cpu "4 24 1" --chunk-tokens 96 --head-tokens 96
+	for seed in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		step_of chaos "4 24 1" --device chaos:$seed --device-memory 600K --profile $FAST_BUS
+		same cpu chaos
+		cat "$T/stream.chaos.err" >>"$T/few"
+	done
+	[ "$(grep -c "inputs to host; attention to host" "$T/few")" -ge 6 ]
+}
+
+@test "passes give the bits of one pass over the same chunks, and recompute nothing" {
+	for model in llama3 qwen3; do
+		make_deep $model bf16 fp32
+		step_of layers "9 24 2" --chunk-tokens 48 --head-tokens 48
+		mt-store rm "$RUN"
+		make_deep $model bf16 fp32
+		step_of passes "9 24 2" --chunk-tokens 48 --head-tokens 48 --pass-rows 2
+		same layers passes
+		grep -q "passes of 2 rows.* 8 weight and 8 gradient slots; blocks keep: 8 all" "$T/stream.passes.err"
+		for seed in 1 2 3 4; do
+			step_of chaos "9 24 2" --device chaos:$seed
+			same layers chaos
+		done
+		grep loss "$T/layers" >"$T/losses"
+		WORDS=eval step_of eval "9 24 2"
+		same losses eval
+		fails_with 78 mt-stream "$RUN" --pass-rows 3
+		mt-store rm "$RUN"
+	done
+}
+
+@test "passes under --grad none send the sum of both ends of tied embeddings, added pass by pass" {
+	make_deep qwen3 fp32 none
+	step_of layers "8 24 1" --chunk-tokens 48 --head-tokens 48
+	mt-store rm "$RUN"
+	make_deep qwen3 fp32 none
+	step_of passes "8 24 1" --chunk-tokens 48 --head-tokens 48 --pass-rows 4
+	mt-store rm "$RUN"
+	make_deep qwen3 fp32 none
+	step_of chaos "8 24 1" --chunk-tokens 48 --head-tokens 48 --pass-rows 4 --device chaos:5
+	same passes chaos
+	# other bits than in one pass, for one unit alone: all of the head's end comes first there
+	diff "$T/layers" "$T/passes" >"$T/differ" || true
+	[ "$(grep -c '^[<>].*unit 0' "$T/differ")" = 2 ]
+	[ "$(grep -c '^[<>]' "$T/differ")" = 2 ]
+}
+
+@test "a row longer than a chunk goes through the MLP in pieces, with the same bits in every plan" {
+	make_deep qwen2 fp32 fp32
+	step_of plenty "2 200 1" --chunk-tokens 64 --head-tokens 40
+	for memory in 1000K 1100K 1300K 2M; do
+		step_of $memory "2 200 1" --device-memory $memory --profile $FAST_BUS
+		same plenty $memory
+		step_of chaos "2 200 1" --device-memory $memory --device chaos:6
+		same plenty chaos
+	done
+	cat "$T"/stream.*.err | grep -q "to host"
+}
+
+@test "the smallest budget that a stream names works, one MiB less does not" {
+	make_deep llama3 fp32 fp32
+	run_with() {
+		local code=0
+		spawn small mt-stream "$RUN" --device-memory "$1"
+		timeout 3 stream-drive step "$RUN" 40 100 1 1 3 >"$T/small" 2>/dev/null 3>&- &
+		wait "$PID" || code=$?
+		kill "$!" 2>/dev/null || true
+		[ "$code" = 71 ]
+	}
+	run_with 100K
+	least=$(sed -n 's/.*needs \([0-9]*\) MiB.*/\1/p' "$T/small.err")
+	[ "$least" -ge 2 ]
+	run_with "$((least - 1))M"
+	grep -q "needs $least MiB" "$T/small.err"
+	mt-store rm "$RUN" --force
+	make_deep llama3 fp32 fp32
+	step_of works "40 100 1" --device-memory "${least}M"
+}
