@@ -38,6 +38,39 @@ static void *reachable(size_t bytes)
 static void emu_seed(uint64_t seed) { (void)seed; }
 #define calloc(n, size) reachable((n) * (size))
 #define free(p) must(cudaFreeHost(p), "cudaFreeHost")
+#else
+#include <sys/mman.h>
+
+/* What a case gives to a kernel ends before a page that may not be touched: keep() asks for 64 bytes more than it needs,
+ * of which 8 are for operands off alignment */
+static struct { void *given, *base; size_t bytes; } guarded[512];
+
+static void *guarded_alloc(size_t bytes)
+{
+	size_t used = (bytes - 64 + 8 + 15) & ~(size_t)15, pages = (used + 4095) / 4096 * 4096;
+	char *base = mmap(NULL, pages + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (base == MAP_FAILED || mprotect(base + pages, 4096, PROT_NONE))
+		return NULL;
+	for (int i = 0; i < 512; i++)
+		if (!guarded[i].given) {
+			guarded[i].base = base;
+			guarded[i].bytes = pages + 4096;
+			return guarded[i].given = base + pages - used;
+		}
+	return NULL;
+}
+
+static void guarded_free(void *p)
+{
+	for (int i = 0; i < 512; i++)
+		if (guarded[i].given == p) {
+			munmap(guarded[i].base, guarded[i].bytes);
+			guarded[i].given = NULL;
+		}
+}
+#define calloc(n, size) guarded_alloc((n) * (size))
+#define free(p) guarded_free(p)
 #endif
 #define main ops_main
 #include "ops.c"
@@ -81,9 +114,13 @@ static void *operand(const float *x, int64_t n)
 		if (operands[i].of == x)
 			return operands[i].copy;
 	struct operand *o = &operands[operands_n++];
-	char *at = keep((size_t)n * (size_t)queue.elem + 64);
 	/* 16-byte aligned, or off it where x is */
-	at = (char *)(((uintptr_t)at + 15) & ~(uintptr_t)15) + (straight ? 0 : 10 * ((uintptr_t)x / 4 % 4));
+	size_t off = straight ? 0 : 10 * ((uintptr_t)x / 4 % 4);
+	int was = skew;
+	skew = 0;
+	char *at = keep(off + (size_t)n * (size_t)queue.elem);
+	at += off;
+	skew = was;
 	*o = (struct operand){ x, at, n };
 	for (int64_t i = 0; i < n; i++)
 		if (queue.elem == 4)
