@@ -75,13 +75,13 @@ static uint32_t head_tokens_for(const struct mt_geometry *geo)
 	return n < HEAD_TOKENS_MIN ? HEAD_TOKENS_MIN : n > CHUNK_TOKENS ? CHUNK_TOKENS : (uint32_t)n;
 }
 
-static void record_write(struct stream *s, const struct settle *told)
+static void record_write(struct stream *s, const struct settle *first)
 {
 	struct mt_record *r = &s->control->record;
 
-	r->chunk_tokens = told->chunk_tokens ? (uint32_t)told->chunk_tokens : CHUNK_TOKENS;
-	r->head_tokens = told->head_tokens ? (uint32_t)told->head_tokens : head_tokens_for(s->geo);
-	r->pass_rows = (uint32_t)told->pass_rows;
+	r->chunk_tokens = first->chunk_tokens ? (uint32_t)first->chunk_tokens : CHUNK_TOKENS;
+	r->head_tokens = first->head_tokens ? (uint32_t)first->head_tokens : head_tokens_for(s->geo);
+	r->pass_rows = (uint32_t)first->pass_rows;
 	snprintf(r->device, sizeof r->device, "%s", s->dev->name);
 	snprintf(r->gemm, sizeof r->gemm, "%s", s->dev->gemm);
 	snprintf(r->attention, sizeof r->attention, "%s", s->dev->attention);
@@ -98,7 +98,8 @@ static int record_agrees(const char *what, uint64_t told, uint32_t is)
 	return 0;
 }
 
-int record_settle(struct stream *s, const struct settle *told)
+/* Read the record; if nobody has written it, write it as `first` has it */
+static int record_take(struct stream *s, const struct settle *first)
 {
 	struct mt_record *r = &s->control->record;
 	uint64_t me = atomic_load(&s->control->slots[MT_STREAM + s->index].word);
@@ -108,7 +109,7 @@ int record_settle(struct stream *s, const struct settle *told)
 		uint64_t owner = atomic_load(&r->owner);
 
 		if (owner == me || ((!owner || !owner_lives(s, owner)) && atomic_compare_exchange_strong(&r->owner, &owner, me)))
-			record_write(s, told);
+			record_write(s, first);
 		else
 			mt_wait(s->run, seen, 100);
 		if (mt_stopping || mt_run_state(s->run) == MT_GONE)
@@ -125,7 +126,20 @@ int record_settle(struct stream *s, const struct settle *told)
 	s->pass_rows = r->pass_rows;
 	if (!s->chunk_tokens || !s->head_tokens || s->chunk_tokens > INT32_MAX || s->head_tokens > INT32_MAX)
 		return mt_fail(MT_EX_DATA, "run record: chunks of %u and %u tokens", s->chunk_tokens, s->head_tokens);
-	int rc = record_agrees("chunk-tokens", told->chunk_tokens, s->chunk_tokens);
+	return 0;
+}
+
+int record_settle(struct stream *s, const struct settle *told)
+{
+	bool open = !atomic_load_explicit(&s->control->record.set, memory_order_acquire);
+	int rc;
+
+	/* a device with memory of its own: the planner chooses, when it has seen a micro-batch */
+	if (open && s->dev->memory && !told->chunk_tokens && !told->head_tokens && !told->pass_rows)
+		return 0;
+	if ((rc = record_take(s, told)))
+		return rc;
+	rc = record_agrees("chunk-tokens", told->chunk_tokens, s->chunk_tokens);
 	if (rc == 0)
 		rc = record_agrees("head-tokens", told->head_tokens, s->head_tokens);
 	return rc ? rc : record_agrees("pass-rows", told->pass_rows, s->pass_rows);
@@ -223,11 +237,27 @@ static int ask_make(const struct stream *s, uint32_t rows, uint32_t seq, bool tr
 	return profile_parse(s->profile, q->dtype, &q->profile);
 }
 
+/* The first micro-batch of a run decides, as if it were to be trained on */
+static int record_plan(struct stream *s, uint32_t rows, uint32_t seq)
+{
+	struct planned planned;
+	struct ask q;
+	int rc = ask_make(s, rows, seq, true, &q);
+
+	q.settled = false;
+	if (rc || (rc = planner_make(&q, &planned)))
+		return rc;
+	return record_take(s, &(struct settle){planned.c.chunk_tokens, planned.c.head_tokens, planned.c.pass_rows});
+}
+
 int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
 	struct planned planned;
 	int rc;
+
+	if (!s->chunk_tokens && (rc = record_plan(s, rows, seq)))
+		return rc;
 
 	if (p->ask.rows != rows || p->ask.seq != seq || p->ask.train != train) {
 		p->ask.rows = 0;

@@ -258,3 +258,18 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	make_deep llama3 fp32 fp32
 	step_of works "40 100 1" --device-memory "${least}M"
 }
+
+@test "on a device with memory of its own the planner chooses the chunks, and the run record keeps them" {
+	[ -x "$BUILD/emu/mt-stream" ] || skip "built without a C++ compiler, or with sanitizers"
+	mkdir "$T/emu"
+	ln -s "$BUILD/emu/mt-stream" "$T/emu/mt-stream"
+	PATH=$T/emu:$PATH
+	make_deep llama3 bf16 fp32
+	step_of all "10 24 1" --device cuda
+	grep -q "keep: 8 all" "$T/stream.all.err"
+	step_of little "10 24 1" --device cuda --device-memory 700K
+	same all little
+	grep -q "keep: 0 all.*inputs to host" "$T/stream.little.err"
+	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7
+	grep -q "chunk-tokens" "$T/fails.err"
+}
