@@ -204,7 +204,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 			same layers chaos
 		done
 		grep loss "$T/layers" >"$T/losses"
-		WORDS=eval step_of eval "9 24 2"
+		WORDS="eval" step_of eval "9 24 2"
 		same losses eval
 		fails_with 78 mt-stream "$RUN" --pass-rows 3
 		mt-store rm "$RUN"
