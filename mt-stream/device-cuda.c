@@ -19,9 +19,14 @@
 #include "cuda-ops.h"
 #include "device.h"
 
+#ifdef MT_EMU                           /* small, so that small models go round and round them */
+#define EVENTS       16
+#define BOUNCE_BYTES 1000
+#else
 #define EVENTS       1024               /* of a queue, used in turn */
-#define BOUNCES      4                  /* of a queue, used in turn */
 #define BOUNCE_BYTES (4u << 20)
+#endif
+#define BOUNCES      4                  /* of a queue, used in turn */
 #define REGISTER_MOST (64ull << 30)     /* bytes a call of cudaHostRegister */
 #define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
 #define BLOCKS       64                 /* ring blocks remembered */
