@@ -61,14 +61,15 @@ static enum recompute recompute_parse(const char *spec)
 /* cuda or cuda:N */
 static struct device *cuda_open(const char *spec)
 {
-#ifdef HAVE_CUDA
 	char *end = NULL;
 	unsigned long ordinal = spec[4] ? strtoul(spec + 5, &end, 10) : 0;
-	int ex;
 
 	if (spec[4] && (!spec[5] || spec[5] == '-' || *end || ordinal > 4095))
 		mt_die(MT_EX_USAGE, "--device: '%s': the GPU's number is 0 to 4095", spec);
+#ifdef HAVE_CUDA
+	int ex;
 	struct device *d = device_cuda((int)ordinal, &ex);
+
 	if (!d)
 		mt_die(ex, "%s", mt_errmsg());
 	return d;
