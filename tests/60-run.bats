@@ -72,6 +72,55 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+@test "a producer that is killed where a record ends does not lead to an export either" {
+	for i in $(seq 4096); do printf '\3\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0'; done >"$T/part"
+	for i in $(seq 64); do cat "$T/part"; done >"$T/data"
+	mkfifo "$T/fifo"
+	{ cat "$T/data"; sleep 60; } >"$T/fifo" 3>&- &
+	echo $! >>"$T/pids"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/out" $ARGS --steps 100000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	pkill -9 -P $pid -f "^mt-feed "
+	code=0
+	wait $pid || code=$?
+	pkill -P "$(tail -1 "$T/pids")" sleep || true
+	[ "$code" = 69 ]
+	grep -q "mt-feed was killed by signal 9" "$T/run.err"
+	[ ! -e "$T/out/model" ]
+	ls "$T/out" | grep -q '^step-0'
+	gone "$RUN"
+}
+
+@test "an mt-step that is killed is said, and ends the run with 69" {
+	long_data
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	pkill -9 -P $pid -f "^mt-step "
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 69 ] && grep -q "^mt-run: mt-step was killed by signal 9" "$T/run.err"
+	[ ! -e "$T/out/model" ]
+	gone "$RUN"
+}
+
+@test "what cannot work leaves no OUT, one line, and is told before a model is loaded" {
+	run_args() { mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS "$@"; }
+	fails_with 64 run_args --steps 5 --schedule square
+	fails_with 64 run_args --steps 5 --bogus 1
+	fails_with 64 run_args --steps 5 --threads x
+	fails_with 64 run_args --steps 5 --seed x
+	fails_with 64 run_args --steps 5 --dtype fp8
+	fails_with 64 run_args
+	[ ! -e "$T/out" ]
+	: >"$T/out"
+	fails_with 73 run_args --steps 5
+	rm "$T/out"
+	fails_with 74 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out /proc/nowhere/out $ARGS --steps 5
+	gone "$RUN"
+}
+
 @test "bad options are told by the program whose they are, and nothing is left behind" {
 	code=0
 	run_it --steps 5 --schedule square || code=$?
