@@ -13,11 +13,11 @@ static struct options o = {
 	.wait = 10,
 };
 static const char *schedule_name, *pack_name, *input;
-static bool lr_given, decay_given, min_lr_given;
+static bool lr_given, decay_given, min_lr_given, until_given;
 
 static const struct mt_opt table[] = {
 	{ "steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; the schedule's horizon", NULL },
-	{ "until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", NULL },
+	{ "until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", &until_given },
 	{ "batch", OPT_U64, &o.batch, "SEQS", "rows a step", NULL },
 	{ "micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL },
 	{ "seq", OPT_U64, &o.seq, "T", "tokens a row", NULL },
@@ -53,7 +53,8 @@ static void check_counts(void)
 {
 	if (!o.schedule.steps) mt_die(MT_EX_USAGE, "--steps N is needed, N at least 1");
 	if (o.schedule.steps > STEPS_MAX) mt_die(MT_EX_USAGE, "--steps: at most %u", STEPS_MAX);
-	if (!o.until) o.until = o.schedule.steps;
+	if (!until_given) o.until = o.schedule.steps;
+	if (!o.until) mt_die(MT_EX_USAGE, "--until: at least 1");
 	if (o.until > o.schedule.steps) mt_die(MT_EX_USAGE, "--until is above --steps");
 	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
 	if (!o.micro) o.micro = o.batch;

@@ -66,8 +66,11 @@ int packer_skip(struct packer *p, const struct mt_position *to)
 	uint32_t *chunk = malloc(CHUNK * 4);
 	if (!chunk) return mt_fail(MT_EX_NOMEM, "no memory to read the input");
 	int rc = 0;
+	bool ended = false;
 	while (p->records < to->records || placed(p) < to->offset) {
-		if ((rc = look(p)) <= 0) break;
+		rc = look(p);
+		ended = rc == 0;
+		if (rc <= 0) break;
 		uint64_t want = p->records < to->records ? p->in->left : to->offset - placed(p);
 		if (want > p->in->left) break;
 		if ((rc = place(p, chunk, want < CHUNK ? (uint32_t)want : CHUNK)) < 0) break;
@@ -75,10 +78,11 @@ int packer_skip(struct packer *p, const struct mt_position *to)
 	free(chunk);
 	if (rc < 0) return rc;
 	uint64_t cut = to->offset ? XXH64_digest(&p->cut) : 0;
-	if (p->records < to->records || placed(p) < to->offset)
+	if (ended)
 		return mt_fail(MT_EX_DATA, "%s: %s: it ends after %llu records, the run has consumed %llu", p->in->name, other,
 		               (unsigned long long)p->records, (unsigned long long)to->records);
-	if (p->hash != to->hash || cut != to->hash_cut)
+	bool short_of = p->records < to->records || placed(p) < to->offset;
+	if (short_of || p->hash != to->hash || cut != to->hash_cut)
 		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other,
 		               (unsigned long long)to->records + (to->offset != 0));
 	if (p->how == PACK_CONCAT) p->carry = to->carry;

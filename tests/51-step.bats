@@ -74,6 +74,18 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	[ "$(steps <"$T/m")" = 4 ]
 }
 
+@test "a document that was cut, and is shorter now: the input differs, it has not ended" {
+	ready
+	{ printf '\200\0\0\0'; for i in $(seq 128); do printf '\1\0\0\0'; done; cat "$CASE/data.bin"; } >"$T/long"
+	mt-step "$RUN" $STEP --batch 1 --micro 1 --until 2 <"$T/long" >/dev/null
+	code=0
+	mt-step "$RUN" $STEP --batch 1 --micro 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "the first 1 records differ" "$T/err"
+	code=0
+	mt-step "$RUN" $STEP --batch 1 --micro 1 </dev/null >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 65 ] && grep -q "it ends after 0 records" "$T/err"
+}
+
 @test "a changed --seq, --batch or --pack needs --input new" {
 	ready
 	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
@@ -234,6 +246,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32
 	fails_with 64 mt-step "$RUN" --batch 4 --seq 32 --lr 1
 	fails_with 64 mt-step "$RUN" $STEP --until 13
+	fails_with 64 mt-step "$RUN" $STEP --until 0
 	fails_with 64 mt-step "$RUN" $STEP --micro 5
 	fails_with 64 mt-step "$RUN" $STEP --schedule square
 	fails_with 64 mt-step "$RUN" $STEP --schedule wsd
