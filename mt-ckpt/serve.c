@@ -17,7 +17,7 @@
 #include "ckpt.h"
 #include "cli.h"
 
-struct server { struct mt_run *run; struct mt_ring *ring; const char *path; int dirfd; uint64_t keep, shard; };
+struct server { struct mt_run *run; struct mt_ring *ring; const char *path; int dirfd; bool made; uint64_t keep, shard; };
 
 static struct mt_snapshot *snapshot(const struct server *s)
 {
@@ -291,7 +291,8 @@ static void serve(const struct server *s)
 
 static int open_dir(struct server *s)
 {
-	if (mkdir(s->path, 0777) < 0 && errno != EEXIST)
+	s->made = mkdir(s->path, 0777) == 0;
+	if (!s->made && errno != EEXIST)
 		return fail_errno(s->path);
 	return dir_open(s->path, &s->dirfd);
 }
@@ -317,5 +318,7 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);
+	if (s.made)
+		(void)rmdir(path);      /* made for nothing, when nothing is in it */
 	return rc;
 }

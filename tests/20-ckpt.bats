@@ -629,5 +629,6 @@ holds() { # STEP BEFORE
 	eventually test -d "$T/other"
 	kill "$PID"
 	wait "$PID"
+	[ ! -e "$T/other" ]                                     # made for nothing
 	[ ! -s "$T/serve.err" ]
 }
