@@ -183,6 +183,19 @@ assert j["rope_scaling"] == {k: v for k, v in p.items() if k != "rope_theta"} an
 assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
+@test "config.json comes out with the head_dim that the file left to hidden_size and heads" {
+	cp -r "$GOLDEN/mistral-v4/model" "$T/in"
+	for left in '/"head_dim"/d' 's/"head_dim": 8/"head_dim": null/'; do
+		sed "$left" "$GOLDEN/mistral-v4/model/config.json" >"$T/in/config.json"
+		create "$RUN" --config "$T/in"
+		mt-ckpt load "$RUN" "$T/in"
+		mt-ckpt export "$RUN" "$T/out"
+		ST json "$T/out/config.json" 'assert j["head_dim"] == 8'
+		mt-store rm "$RUN"
+		rm -r "$T/out"
+	done
+}
+
 @test "transformers reads the exported config as it reads the original" {
 	need_python transformers
 	create "$RUN" --config "$GOLDEN/llama-linear/model"
