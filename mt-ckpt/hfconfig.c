@@ -68,7 +68,7 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	json_object_set_new(root, "torch_dtype", json_string(name));
 	json_object_set_new(root, "dtype", json_string(name));
 	json_object_set_new(root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
-	/* Where it is not said, transformers 4 divides None for a mistral with scaled rope; 5 works it out. */
+	/* Where it is not said, transformers 4 computes with None for a mistral with scaled rope. */
 	if (!given(root, "head_dim"))
 		json_object_set_new(root, "head_dim", json_integer(mt_geometry(run)->head_dim));
 	*text = json_text(root, 2);
