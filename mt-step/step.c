@@ -47,6 +47,9 @@ static void check_run(struct options *o)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
 		o->clip = 0;
 	}
+	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
+		mt_die(MT_EX_CONFIG, "--seq %llu is above max_position_embeddings %u: there a dynamic rope is not supported",
+		       (unsigned long long)o->seq, g->max_position);
 	if (o->seq > g->max_position)
 		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq, g->max_position);
 

@@ -243,7 +243,8 @@ static void rope_table(struct reader *r, struct mt_geometry *geo, struct rope *r
 		for (uint32_t i = 0; i < n; i++) geo->rope_inv_freq[i] /= (float)rope->v[R_FACTOR];
 	else if (strcmp(rope->kind->name, "llama3") == 0) rope_llama3(geo->rope_inv_freq, n, rope->v);
 	else if (strcmp(rope->kind->name, "yarn") == 0) rope_yarn(geo, rope, theta);
-	/* dynamic: the base grows only with sequences longer than max_position_embeddings */
+	/* the base grows only with sequences longer than max_position_embeddings, which mt-step refuses then */
+	else if (strcmp(rope->kind->name, "dynamic") == 0) geo->flags |= MT_ROPE_DYNAMIC;
 	for (uint32_t i = 0; i < n; i++)
 		if (!isfinite(geo->rope_inv_freq[i]) || geo->rope_inv_freq[i] < 0 || !isfinite(geo->rope_scaling))
 			REFUSE(r, MT_EX_CONFIG, "rope_theta %g gives no finite frequencies", theta);

@@ -59,6 +59,7 @@ enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3 };     /* MT_NONE: --grad 
 
 enum {                          /* mt_geometry.flags */
 	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8, MT_QK_NORM = 16,
+	MT_ROPE_DYNAMIC = 32,       /* rows longer than max_position would want other frequencies: refused by mt-step */
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */

@@ -274,3 +274,17 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-step'"
 	fails_with 75 mt-step "$RUN" $STEP
 }
+
+@test "a dynamic rope is refused for rows beyond max_position_embeddings: 78" {
+	python3 - "$GOLDEN/llama2/model/config.json" >"$T/config.json" <<-'EOF2'
+		import json, sys
+		c = json.load(open(sys.argv[1]))
+		c.update(max_position_embeddings=64, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+		c.pop("rope_parameters", None)
+		print(json.dumps(c))
+	EOF2
+	mt-store create "$RUN" --config "$T/config.json" 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 65 --lr 1e-3
+	grep -q dynamic "$T/fails.err"
+}
