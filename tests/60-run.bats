@@ -154,6 +154,24 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
+@test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
+	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
+	long_data
+	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	ignored=$(sed -n 's/SigIgn:[[:space:]]*//p' "/proc/$(pgrep -P $pid -f '^mt-step ')/status")
+	[ $((0x$ignored & 2)) != 0 ]
+	kill -INT -- -$pid
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 130 ]
+	! grep -q "mt-step.*has died" "$T/run.err"
+	gone "$RUN"
+	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
+}
+
 @test "a stage that is killed ends the run, said; what was trained is saved" {
 	long_data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
