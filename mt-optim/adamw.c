@@ -100,7 +100,7 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_lane *l
 adamw_fn *adamw_choose(void)
 {
 	const char *want = getenv("MT_ISA");
-	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain"))) return adamw_scalar;   /* mt-stream's word too */
+	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain"))) return adamw_scalar;   /* mt-stream's word; its kernels' bits differ by set, ours do not */
 #if defined __x86_64__
 	__builtin_cpu_init();
 	bool avx2 = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");

@@ -9,7 +9,7 @@ const struct kernels *cpu_kernels(void)
 #if defined(__x86_64__)
 	const char *ask = getenv("MT_ISA");
 	int rank = 2;
-	if (ask && (!strcmp(ask, "plain") || !strcmp(ask, "scalar")))   /* mt-optim's word too */
+	if (ask && !strcmp(ask, "plain"))
 		rank = 0;
 	else if (ask && !strcmp(ask, "avx2"))
 		rank = 1;
