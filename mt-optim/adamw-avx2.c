@@ -99,15 +99,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
                     uint64_t first, uint64_t end, float decay)
 {
-	bool two = t->g[1] != NULL;
-	if (t->lo && t->g_bf16 && two) groups(a, t, lane, tag, first, end, decay, true, true, true);
-	else if (t->lo && t->g_bf16) groups(a, t, lane, tag, first, end, decay, true, true, false);
-	else if (t->lo && two) groups(a, t, lane, tag, first, end, decay, true, false, true);
-	else if (t->lo) groups(a, t, lane, tag, first, end, decay, true, false, false);
-	else if (t->g_bf16 && two) groups(a, t, lane, tag, first, end, decay, false, true, true);
-	else if (t->g_bf16) groups(a, t, lane, tag, first, end, decay, false, true, false);
-	else if (two) groups(a, t, lane, tag, first, end, decay, false, false, true);
-	else groups(a, t, lane, tag, first, end, decay, false, false, false);
+	ADAMW_SPECIALISE(groups);
 }
 #else
 typedef int adamw_avx2_is_for_x86_64;

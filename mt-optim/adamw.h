@@ -56,7 +56,21 @@ typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_lane
                       uint64_t first, uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
-/* The widest that this CPU has, or what $MT_ISA (scalar, avx2, avx512) asks for; NULL when the CPU lacks that. */
+/* The body of an adamw_fn over an always-inlined loop that takes (bf16 state, bf16 gradients, two gradient arrays) as
+ * constants: each of the eight is a loop of its own, without a branch inside. */
+#define ADAMW_SPECIALISE(loop) do { \
+	bool two = t->g[1] != NULL; \
+	if (t->lo && t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, true, true, true); \
+	else if (t->lo && t->g_bf16) loop(a, t, lane, tag, first, end, decay, true, true, false); \
+	else if (t->lo && two) loop(a, t, lane, tag, first, end, decay, true, false, true); \
+	else if (t->lo) loop(a, t, lane, tag, first, end, decay, true, false, false); \
+	else if (t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, false, true, true); \
+	else if (t->g_bf16) loop(a, t, lane, tag, first, end, decay, false, true, false); \
+	else if (two) loop(a, t, lane, tag, first, end, decay, false, false, true); \
+	else loop(a, t, lane, tag, first, end, decay, false, false, false); \
+} while (0)
+
+/* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks that. */
 adamw_fn *adamw_choose(void);
 
 /* The scalars of Adam's step t from the step's hyperparameters. */

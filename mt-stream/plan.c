@@ -149,16 +149,9 @@ int record_settle(struct stream *s, const struct settle *told)
 
 uint64_t budget_default(void)
 {
-	unsigned long long kb = 0;
-	char line[128];
-	FILE *f = fopen("/proc/meminfo", "re");
+	uint64_t have = mt_mem_available();
 
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return kb * 1024 / 2;
+	return have == UINT64_MAX ? 0 : have / 2;
 }
 
 static int arena_grow(struct stream *s, uint64_t bytes)

@@ -248,3 +248,15 @@ int mt_cores(void)
 	}
 	return n < 1 ? 1 : n;
 }
+
+uint64_t mt_mem_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	unsigned long long kb;
+	uint64_t have = UINT64_MAX;
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) have = kb * 1024;
+	if (f) fclose(f);
+	return have;
+}

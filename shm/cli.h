@@ -50,5 +50,6 @@ void mt_signals(bool twice_kills);
 _Noreturn void mt_die_of_signal(int sig);
 double mt_now(void);            /* seconds, monotonic */
 int mt_cores(void);             /* usable cores: affinity and cgroup quota */
+uint64_t mt_mem_available(void);    /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
 
 #endif

@@ -83,18 +83,6 @@ static uint64_t read_number(const char *path)
 	return n == 1 ? v : UINT64_MAX;
 }
 
-static uint64_t mem_available(void)
-{
-	FILE *f = fopen("/proc/meminfo", "re");
-	char line[128];
-	unsigned long long kb;
-	uint64_t have = UINT64_MAX;
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) have = kb * 1024;
-	if (f) fclose(f);
-	return have;
-}
-
 /* What this process's cgroup, or one above it, still allows: v2's memory.max, v1's memory.limit_in_bytes. */
 static uint64_t cgroup_room(void)
 {
@@ -139,7 +127,7 @@ int region_room(uint64_t bytes)
 				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)", need, region_dir(),
 				(double)have / 0x1p30, region_dir());
 	}
-	uint64_t ram = mem_available(), group = cgroup_room();
+	uint64_t ram = mt_mem_available(), group = cgroup_room();
 	if (bytes > ram)
 		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, have %.2f GiB available: "
 			"a smaller model, --grad bf16 or none, or more RAM", need, (double)ram / 0x1p30);

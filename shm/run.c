@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli.h"
 #include "lib.h"
 
 /* ------------------------------------------------------------------------------------------------ create */
@@ -206,13 +207,6 @@ void mt_run_close(struct mt_run *run)
 
 enum { ABSENT_S = 10 };         /* a run that is not there may be about to be made; a mistyped name is not */
 
-static double seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 enum look { ATTACHED, BUSY, EMPTY, ABSENT };     /* somebody makes or fills it; it has no weights; it is not there */
 
 /* One look: an enum look, or an error that waiting does not mend. */
@@ -235,13 +229,13 @@ static int try_attach(struct mt_run **out, const char *name, int flags)
 
 int mt_run_attach(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
 {
-	double start = seconds(), absent_s = wait_s < 0 ? ABSENT_S : wait_s;
+	double start = mt_now(), absent_s = wait_s < 0 ? ABSENT_S : wait_s;
 	for (;;) {
 		int rc = try_attach(out, name, flags);
 		if (rc <= ATTACHED) return rc;
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
-		double waited = seconds() - start;
-		if (rc == BUSY) start = seconds();
+		double waited = mt_now() - start;
+		if (rc == BUSY) start = mt_now();
 		if (rc == ABSENT && waited >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 		if (rc == EMPTY && wait_s >= 0 && waited >= wait_s) return -MT_EX_PEER;
 		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
