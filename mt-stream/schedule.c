@@ -19,8 +19,10 @@
 #include "stream.h"
 
 static void launch(struct stream *s, enum queue q, const struct op *op) { s->dev->launch(s->dev, q, op); }
-static struct event record(struct stream *s, enum queue q) { return s->dev->record(s->dev, q); }
-static void wait(struct stream *s, enum queue q, struct event e) { s->dev->wait(s->dev, q, e); }
+/* In parentheses: tests/probes/stream-chaos.c has macros of these names, to leave out one call of them in turn. */
+static struct event (record)(struct stream *s, enum queue q) { return (s->dev->record)(s->dev, q); }
+static void (wait)(struct stream *s, enum queue q, struct event e) { (s->dev->wait)(s->dev, q, e); }
+static int (sync)(struct stream *s, struct event e) { return (s->dev->sync)(s->dev, e); }
 
 static uint32_t head_job(const struct stream *s) { return s->units - 1; }
 
@@ -458,7 +460,7 @@ static int room_wait(struct stream *s, uint32_t unit, void **block)
 static int loss_out(struct stream *s, struct event ready)
 {
 	void *block;
-	int rc = s->dev->sync(s->dev, ready);
+	int rc = sync(s, ready);
 
 	if (rc || (rc = room_wait(s, head_job(s), &block)))
 		return rc;
@@ -483,7 +485,7 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 		launch(s, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {
 			.dst = block, .src = g + off, .n = (int64_t)n,
 			.to = s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32}});
-		if ((rc = s->dev->sync(s->dev, record(s, Q_GRADS))))
+		if ((rc = sync(s, record(s, Q_GRADS))))
 			return rc;
 		push(s, (struct mt_msg){.kind = MT_MSG_GRAD, .grad = {.unit = p->unit, .end = p->end, .off = off, .n = n}});
 		s->sent = true;
@@ -538,7 +540,7 @@ static int forward(struct stream *s)
 			return rc;
 		mt_stage_doing(s->run, MT_D_FORWARD, u);
 		unit_forward(s, u);
-		if ((rc = s->dev->sync(s->dev, done[u & 1])))
+		if ((rc = sync(s, done[u & 1])))
 			return rc;
 		done[u & 1] = record(s, Q_COMPUTE);
 	}
@@ -571,7 +573,7 @@ static int backward(struct stream *s)
 		unit_backward(s, u, grads_of(s, u));
 		ready[u & 1] = record(s, Q_COMPUTE);
 		if (!s->plan.last)
-			rc = s->dev->sync(s->dev, ready[!(u & 1)]);
+			rc = sync(s, ready[!(u & 1)]);
 		else if (u + 1 == head_job(s))
 			rc = loss_out(s, ready[!(u & 1)]);
 		if (!rc && s->plan.last && behind && !early)
