@@ -41,7 +41,10 @@ struct op {
 		struct { void *dst; const void *src; size_t bytes; } copy;      /* either side may be host memory */
 		struct { void *dst; size_t bytes; } zero, discard;              /* discard: the contents are dead */
 		struct { void *dst; const void *src; int64_t n; enum mt_dtype from; } weights_in;  /* src: host */
-		struct { void *dst; const float *src; int64_t n; enum mt_dtype to; } grads_out;    /* dst: host */
+		struct {                /* dst: host; src: elements off .. off + n - 1 of an array of `elems`, all of it
+			                 * final, whose pieces leave one behind another, the first with off 0 */
+			void *dst; const float *src; int64_t n; enum mt_dtype to; int64_t off, elems;
+		} grads_out;
 		struct {                /* c (m, n) = a' b' + beta c + bias (n);  fp32: c is fp32 on every device */
 			int64_t m, n, k;
 			const void *a; int64_t lda; int trans_a;

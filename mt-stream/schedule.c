@@ -8,7 +8,7 @@
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
  * A weight slot is refilled once its last reader is through: an event. A gradient slot is written again once all of it
- * has left: the host has seen that itself, for it publishes every piece. Block inputs and attention outputs may be kept
+ * has left: the host has seen that itself, for it publishes every piece, many of which are under way at once. Block inputs and attention outputs may be kept
  * by the host: they leave on Q_GRADS while the next unit computes, and come back on Q_WEIGHTS before they are wanted.
  * No wait here is one too many: chaos shows it.
  */
@@ -470,28 +470,74 @@ static int loss_out(struct stream *s, struct event ready)
 	return 0;
 }
 
-/* One part of a job's gradients, in pieces from 0 upward */
+/* One part of a job's gradients leaves in pieces from 0 upward, many under way at once: a device that is far from the host
+ * would else stand still between two of them. Each goes into the block of the message that will be its own, and is
+ * published when it has arrived. */
+enum { FLIGHT = 32 };           /* pieces under way at most */
+
+struct leaving {
+	const struct part *part;
+	const float *g;
+	uint64_t launched, pushed;  /* elements */
+	struct event over[FLIGHT];  /* piece i's in i mod FLIGHT */
+	uint64_t first, n;          /* pieces first .. first + n - 1 are under way */
+};
+
+static uint64_t piece_elems(const struct stream *s, const struct part *p, uint64_t off)
+{
+	uint64_t piece = s->control->piece_elems;
+
+	return p->elems - off < piece ? p->elems - off : piece;
+}
+
+/* As many pieces as there are blocks for */
+static void pieces_launch(struct stream *s, struct leaving *l)
+{
+	const struct part *p = l->part;
+	void *block;
+
+	while (l->launched < p->elems && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
+		uint64_t n = piece_elems(s, p, l->launched);
+
+		launch(s, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {
+			.dst = block, .src = l->g + l->launched, .n = (int64_t)n,
+			.to = s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32,
+			.off = (int64_t)l->launched, .elems = (int64_t)p->elems}});
+		l->over[(l->first + l->n++) % FLIGHT] = record(s, Q_GRADS);
+		l->launched += n;
+	}
+}
+
+/* The first of those under way, once it has arrived */
+static int piece_push(struct stream *s, struct leaving *l)
+{
+	const struct part *p = l->part;
+	uint64_t n = piece_elems(s, p, l->pushed);
+	int rc = sync(s, l->over[l->first % FLIGHT]);
+
+	if (rc || (rc = stream_wanted(s)))
+		return rc;
+	push(s, (struct mt_msg){.kind = MT_MSG_GRAD, .grad = {.unit = p->unit, .end = p->end, .off = l->pushed, .n = n}});
+	l->first++;
+	l->n--;
+	l->pushed += n;
+	s->sent = true;
+	*mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
+	return 0;
+}
+
 static int part_out(struct stream *s, const struct part *p, const float *g)
 {
-	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
+	struct leaving l = {.part = p, .g = g};
+	int rc = 0;
 
-	for (uint64_t off = 0, n; off < p->elems; off += n) {
+	while (!rc && l.pushed < p->elems) {
 		void *block;
-		int rc = room_wait(s, p->unit, &block);
 
-		if (rc)
-			return rc;
-		n = p->elems - off < piece ? p->elems - off : piece;
-		launch(s, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {
-			.dst = block, .src = g + off, .n = (int64_t)n,
-			.to = s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32}});
-		if ((rc = sync(s, record(s, Q_GRADS))))
-			return rc;
-		push(s, (struct mt_msg){.kind = MT_MSG_GRAD, .grad = {.unit = p->unit, .end = p->end, .off = off, .n = n}});
-		s->sent = true;
-		*mt_counter(s->run, 3) += n * size;
+		pieces_launch(s, &l);
+		rc = l.n ? piece_push(s, &l) : room_wait(s, p->unit, &block);
 	}
-	return 0;
+	return rc;
 }
 
 /* A job's gradients, with which compute is through at `ready`, leave; all of them have left on return */

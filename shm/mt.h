@@ -388,8 +388,12 @@ int mt_ring_map(struct mt_run *, const char *spec);
 
 size_t mt_ring_block(const struct mt_ring *);       /* bytes of a payload block */
 uint64_t mt_ring_used(const struct mt_ring *);      /* messages published and not popped */
+void *mt_ring_blocks(const struct mt_ring *, size_t *bytes);  /* all blocks, one behind another; NULL: it has none */
 /* Producer. The block of the next message, or NULL while the ring is full (rings without blocks: any non-NULL). */
 void *mt_ring_reserve(struct mt_ring *);
+/* The block of the message `ahead` places behind the next one (0: the next), or NULL while there is no room for it.
+ * Blocks may be written in any order and at once; their messages are pushed in the ring's. */
+void *mt_ring_reserve_ahead(struct mt_ring *, uint64_t ahead);
 void mt_ring_push(struct mt_ring *, const struct mt_msg *);   /* publish it, after mt_ring_reserve; rings the doorbell */
 /* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);

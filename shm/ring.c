@@ -8,6 +8,8 @@
  * The consumer moves head only when it has finished with the block, and the producer writes block k only while
  * k - head < S: so nothing is handed back, freed or leaked when either side dies, and a successor goes on from the
  * words in shared memory. Each side caches the other's word and reads it again only when the cached one says stop.
+ * A producer may be writing several blocks, tail and those behind it, and a consumer reading several: what is reserved
+ * is written down nowhere, and what a dead producer wrote but did not publish is its successor's to write again.
  */
 #include <stdlib.h>
 
@@ -199,9 +201,16 @@ static void *block_of(const struct mt_ring *r, uint64_t k)
 	return r->blocks ? r->blocks + i * r->block_bytes : (void *)&r->messages[i];
 }
 
-void *mt_ring_reserve(struct mt_ring *r)
+void *mt_ring_blocks(const struct mt_ring *r, size_t *bytes)
 {
-	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);   /* ours alone */
+	*bytes = r->slots * r->block_bytes;
+	return r->blocks;
+}
+
+void *mt_ring_reserve_ahead(struct mt_ring *r, uint64_t ahead)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed) + ahead;   /* ours alone */
+	if (ahead >= r->slots) return NULL;
 	if (k - r->other >= r->slots) {
 		/* acquire: the consumer's reads of the block come before our writes to it */
 		r->other = atomic_load_explicit(&r->shared->head, memory_order_acquire);
@@ -209,6 +218,8 @@ void *mt_ring_reserve(struct mt_ring *r)
 	}
 	return block_of(r, k);
 }
+
+void *mt_ring_reserve(struct mt_ring *r) { return mt_ring_reserve_ahead(r, 0); }
 
 void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
 {

@@ -236,6 +236,61 @@ bad_batch() {
 	fails_with 65 mt-stream "$RUN" --ring grad.0=batch.7
 }
 
+# A model whose blocks leave in 25 pieces: make_pieces DTYPE GRAD
+make_pieces() {
+	mkdir -p "$T/wide"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 1000/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	stream-drive make "$RUN" "$T/wide" "$1" "$2" 1024 7 4096
+}
+
+# Ring NAME shaped like grad.0, of SLOTS blocks: narrow_ring NAME SLOTS
+narrow_ring() {
+	stream-drive ring "$RUN" "$1" grad.0
+	printf "\\00$2\\000\\000\\000" |
+		dd of="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.ring.$1" bs=1 seek=$((256 + 32)) conv=notrunc status=none
+}
+
+@test "many pieces under way at once arrive whole and in order, in every order that the events allow" {
+	for types in "fp32 fp32" "bf16 bf16"; do
+		# shellcheck disable=SC2086
+		make_pieces $types
+		step_of cpu ""
+		for seed in 1 2 3 4 5 6; do
+			step_of chaos "--device chaos:$seed"
+			same cpu chaos
+		done
+		step_of again "--device chaos:7" 1 5 24 3 stale
+		step_of plain "" 1 5 24 3
+		same plain again
+		mt-store rm "$RUN"
+	done
+}
+
+@test "a ring of one block and one of two are enough, with the same bits" {
+	make_pieces bf16 bf16
+	step_of eight "--device chaos:1"
+	for slots in 1 2; do
+		narrow_ring r$slots $slots
+		step_of narrow "--device chaos:2 --ring grad.0=r$slots" 1 5 24 1 grad=r$slots
+		same eight narrow
+	done
+}
+
+@test "a stream killed with pieces under way is succeeded, and none of them is left out" {
+	make_pieces bf16 bf16
+	step_of plain "" 1 5 24 40
+	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
+	victim=$PID
+	spawn drive stream-drive step "$RUN" 5 24 40 1 3
+	drive=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*backward pass'"
+	kill -9 "$victim"
+	spawn successor mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
+	wait "$drive"
+	sort "$T/drive.out" >"$T/again"
+	same plain again
+}
+
 @test "unit tables that are not the geometry's are refused" {
 	make_run llama3
 	stream-drive damage "$RUN"

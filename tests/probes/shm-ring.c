@@ -11,14 +11,28 @@ struct side { struct mt_run *run; uint64_t seed, count; const char *ring; };
 
 static uint32_t expect_word(uint64_t k, size_t i) { return (uint32_t)(k * 2654435761u + i * 40503u); }
 
-static void produce_one(struct mt_ring *r, uint64_t k, uint64_t *seed)
+static void fill_block(uint32_t *block, uint64_t k, size_t n)
 {
-	uint32_t *block = mt_ring_reserve(r);
-	size_t n = mt_ring_block(r) / 4;
 	for (size_t i = 0; i < n; i += 61) block[i] = expect_word(k, i);
-	if (seed) stumble(seed);
-	struct mt_msg m = { .k = (uint32_t)k, .step = k, .kind = MT_MSG_GRAD, .grad = { .n = n } };
+}
+
+static void publish(struct mt_ring *r, uint64_t k)
+{
+	struct mt_msg m = { .k = (uint32_t)k, .step = k, .kind = MT_MSG_GRAD, .grad = { .n = mt_ring_block(r) / 4 } };
 	mt_ring_push(r, &m);
+}
+
+/* Reserves up to `most` blocks for message k and those behind it, and writes them, the last one first. How many. */
+static uint64_t fill_ahead(struct mt_ring *r, uint64_t k, uint64_t most, uint64_t *seed)
+{
+	uint32_t *block[16];
+	uint64_t n = 0;
+	while (n < most && (block[n] = mt_ring_reserve_ahead(r, n))) n++;
+	for (uint64_t i = n; i--; ) {
+		fill_block(block[i], k + i, mt_ring_block(r) / 4);
+		stumble(seed);
+	}
+	return n;
 }
 
 static void check_one(const struct mt_msg *m, const uint32_t *block, uint64_t k, size_t n)
@@ -33,14 +47,16 @@ static void *producer(void *arg)
 	struct side *s = arg;
 	struct mt_ring *r;
 	mt_must(mt_ring_open(s->run, s->ring, &r));
-	for (uint64_t k = 0; k < s->count; ) {
+	for (uint64_t k = 0, most; k < s->count; ) {
 		uint32_t seen = mt_event(s->run);
-		if (!mt_ring_reserve(r)) {
-			mt_wait(s->run, seen, 1000);
-			continue;
+		most = 1 + next_random(&s->seed) % 16;
+		most = most < s->count - k ? most : s->count - k;
+		uint64_t n = fill_ahead(r, k, most, &s->seed);
+		if (!n) mt_wait(s->run, seen, 1000);
+		while (n--) {
+			publish(r, k++);
+			stumble(&s->seed);
 		}
-		produce_one(r, k++, &s->seed);
-		stumble(&s->seed);
 	}
 	mt_ring_close(r);
 	return NULL;
@@ -93,16 +109,18 @@ static void producer_process(struct shared *sh, uint64_t count)
 	struct mt_ring *r;
 	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
 	mt_must(mt_ring_open(run, "grad.0", &r));
+	uint64_t seed = (uint64_t)getpid() << 20 | 1;
 	for (;;) {
 		uint64_t k = atomic_load(&sh->produced);
 		if (k >= count) break;
 		uint32_t seen = mt_event(run);
-		if (!mt_ring_reserve(r)) {
-			mt_wait(run, seen, 50);
-			continue;
+		uint64_t most = 1 + next_random(&seed) % 8;
+		uint64_t n = fill_ahead(r, k, most < count - k ? most : count - k, &seed);
+		if (!n) mt_wait(run, seen, 50);
+		while (n--) {
+			publish(r, k);
+			atomic_store(&sh->produced, ++k);       /* killed before this: the message goes out twice */
 		}
-		produce_one(r, k, NULL);
-		atomic_store(&sh->produced, k + 1);     /* killed before this: the message goes out twice */
 	}
 	_exit(0);
 }

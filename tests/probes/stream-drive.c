@@ -1,7 +1,8 @@
 /* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at nothing
  * but what mt-stream sends. Nothing is trained: every step is opened, gathered and dropped.
  *
- *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED      a run with random weights
+ *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED [PIECE]
+ *         a run with random weights; PIECE: elements of a gradient piece at most, fewer than its block could hold
  *     stream-drive step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]
  *         one step of packed random rows, dealt to STREAMS streams in turn; what comes back, a line for each micro's
  *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
@@ -74,6 +75,8 @@ static int make(char **a)
 	mt_run_set_state(run, MT_FILLING);
 	seed_now = strtoull(a[5], NULL, 10);
 	fill(run);
+	if (a[6])
+		mt_control(run)->piece_elems = strtoull(a[6], NULL, 10);
 	mt_run_reset(run, 0, 0, &(struct mt_position){0});
 	mt_run_set_state(run, MT_FILLED);
 	mt_stage_release(run);
@@ -345,7 +348,7 @@ int main(int argc, char **argv)
 {
 	mt_cli(&(struct mt_program){.name = "stream-drive", .usage = "see the source", .about = "",
 		.opts = (const struct mt_opt[]){{0}}}, 1, argv, NULL, 0);
-	if (argc == 8 && !strcmp(argv[1], "make"))
+	if ((argc == 8 || argc == 9) && !strcmp(argv[1], "make"))
 		return make(argv + 2);
 	if (argc >= 8 && !strcmp(argv[1], "step"))
 		return step(argv + 2);
@@ -355,5 +358,5 @@ int main(int argc, char **argv)
 		return damage(argv + 2);
 	if (argc == 5 && !strcmp(argv[1], "ring"))
 		return ring(argv + 2);
-	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED, or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
+	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE], or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }
