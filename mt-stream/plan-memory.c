@@ -180,5 +180,5 @@ uint64_t memory_host(const struct ask *q, const struct choice *c)
 	struct sizes z = sizes_of(q, c);
 	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + q->geo->heads * sizeof(float));
 
-	return (c->x_host ? (q->geo->layers + 1) * x : 0) + (c->o_host ? c->attention * o : 0);
+	return (c->x_host ? inputs_away(q->geo) * x : 0) + (c->o_host ? outputs_away(c->attention) * o : 0);
 }

@@ -23,12 +23,29 @@ void plan_words(const struct ask *q, const struct planned *p, char *buf, size_t 
 		(double)p->host_bytes / (1 << 20), p->p.step);
 }
 
-static void show_times(const struct planned *p)
+static void show_times(const struct ask *q, const struct planned *p)
 {
-	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f\n", p->p.step,
-		p->p.forward, p->p.backward, p->p.stall, p->p.tail);
-	printf("optimizer %.3f s, behind the first forward pass of %.3f s\n", p->p.adam, p->p.first_forward);
-	printf("bus       %.2f GB in, %.2f GB out\n", gb(p->p.in), gb(p->p.out));
+	const struct prediction *t = &p->p;
+
+	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f\n", t->step, t->forward,
+		t->backward, t->stall, t->tail);
+	printf("made of   products %.3f, attention %.3f, computed again %.3f, all else that computes %.3f, waits for the bus %.3f\n",
+		t->products, t->attention, t->again, t->around, t->bus);
+	if (q->grad == MT_NONE)
+		printf("optimizer %.3f s, behind the backward pass of %.3f s\n", t->adam, t->last_backward);
+	else
+		printf("optimizer %.3f s, behind the first forward pass of %.3f s\n", t->adam, t->first_forward);
+	printf("bus       %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
+}
+
+/* State, what else the run takes, activations; and all of it */
+static void show_host(const struct ask *q, const struct planned *p, const struct mt_layout *l)
+{
+	printf("host      %.2f GB of state, %.2f GB of activations, %.2f GB beside them: %.2f GB", gb(l->store_bytes),
+		gb(p->host_bytes), gb(q->host_beside - l->store_bytes), gb(q->host_beside + p->host_bytes));
+	if (q->host != UINT64_MAX)
+		printf(" of %.2f GB", gb(q->host));
+	putchar('\n');
 }
 
 static void show_people(const struct ask *q, const struct planned *p, const struct mt_layout *l)
@@ -54,8 +71,8 @@ static void show_people(const struct ask *q, const struct planned *p, const stru
 	printf("to host   %s%s%s\n", c->x_host ? "block inputs" : c->o_host ? "" : "nothing", c->x_host && c->o_host ? ", " : "",
 		c->o_host ? "attention's outputs" : "");
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(q->memory), gb(p->least));
-	printf("host      %.2f GB of state, %.2f GB of activations\n", gb(l->store_bytes), gb(p->host_bytes));
-	show_times(p);
+	show_host(q, p, l);
+	show_times(q, p);
 	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n", tokens / p->p.step, p->p.tflops,
 		q->profile.name);
 }
@@ -76,10 +93,13 @@ static void show_json(const struct ask *q, const struct planned *p, const struct
 	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", c->full, c->block,
 		c->attention, layers - c->full - c->block - c->attention);
 	printf("\"inputs_to_host\": %s, \"attention_to_host\": %s, ", c->x_host ? "true" : "false", c->o_host ? "true" : "false");
-	printf("\"peak_bytes\": %llu, \"least_bytes\": %llu, \"store_bytes\": %llu, \"host_activation_bytes\": %llu, ",
-		(unsigned long long)p->bytes, (unsigned long long)p->least, (unsigned long long)l->store_bytes,
-		(unsigned long long)p->host_bytes);
+	printf("\"peak_bytes\": %llu, \"least_bytes\": %llu, \"store_bytes\": %llu, \"host_activation_bytes\": %llu, "
+		"\"host_bytes\": %llu, ", (unsigned long long)p->bytes, (unsigned long long)p->least,
+		(unsigned long long)l->store_bytes, (unsigned long long)p->host_bytes,
+		(unsigned long long)(q->host_beside + p->host_bytes));
 	printf("\"bytes_in\": %llu, \"bytes_out\": %llu, ", (unsigned long long)p->p.in, (unsigned long long)p->p.out);
+	printf("\"products_s\": %.9g, \"attention_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ",
+		p->p.products, p->p.attention, p->p.again, p->p.around, p->p.bus);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		"\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n", p->p.step, p->p.forward,
 		p->p.backward, p->p.first_forward, p->p.adam, p->p.stall, p->p.tail, (double)q->rows * q->seq / p->p.step,
@@ -93,30 +113,58 @@ static uint64_t work_of(const struct ask *q)
 	return LIBRARY_BYTES + PIECE_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
+/* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that
+ * mt-stream holds */
+static int host_of(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes, struct ask *q)
+{
+	uint64_t tokens = (uint64_t)q->rows * q->seq, tables = (uint64_t)q->seq * q->geo->head_dim * sizeof(float);
+	uint64_t regions = mt_run_need(l, config_bytes, tokens < 2 ? 2 : tokens);
+
+	if (!regions)
+		return mt_fail(MT_EX_NOMEM, "no memory for a plan");
+	q->host_beside = regions + tokens * 3 * sizeof(uint32_t) + tables;
+	q->host = o->host ? o->host : UINT64_MAX;
+	if (q->host_beside > q->host)
+		return mt_fail(MT_EX_NOMEM, "a run of this model needs %llu MiB of host memory, have %llu MiB: "
+			"--grad bf16 or none, or a larger --host-memory", (unsigned long long)((q->host_beside + (1 << 20) - 1) >> 20),
+			(unsigned long long)(q->host >> 20));
+	return 0;
+}
+
+static int show(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes, struct ask *q)
+{
+	struct planned p;
+	int rc;
+
+	q->work = work_of(q);
+	ask_sizes(q, l->units, l->n_units);
+	if ((rc = host_of(o, l, config_bytes, q)) || (rc = planner_make(q, &p)))
+		return rc;
+	if (o->json)
+		show_json(q, &p, l);
+	else
+		show_people(q, &p, l);
+	return 0;
+}
+
 int plan_show(const struct plan_options *o)
 {
 	struct mt_geometry geo;
 	struct mt_layout l;
-	struct planned p;
+	char *text = NULL;
 	struct ask q = {.geo = &geo, .dtype = o->dtype, .grad = o->grad, .train = true, .elem = o->dtype == MT_BF16 ? 2 : 4,
-		.memory = o->memory, .recompute = o->recompute, .chunk_tokens = o->chunk_tokens, .head_tokens = o->head_tokens,
-		.pass_rows = o->pass_rows};
-	int rc = mt_config_read(o->config, &geo, NULL);
+		.rows = (uint32_t)o->micro, .seq = (uint32_t)o->seq, .recompute = o->recompute, .chunk_tokens = (uint32_t)o->chunk_tokens,
+		.head_tokens = (uint32_t)o->head_tokens, .pass_rows = (uint32_t)o->pass_rows,
+		.settled = o->pass_rows || o->chunk_tokens};
+	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = profile_parse(o->profile, o->dtype, &q.profile)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad)))
+	if (rc || (rc = profile_parse(o->profile, o->dtype, &q.profile)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
+		free(text);
 		return rc;
-	if (!q.memory)
-		q.memory = (uint64_t)q.profile.memory;
-	q.seq = (uint32_t)o->seq;
-	q.rows = (uint32_t)o->micro;
-	q.settled = q.pass_rows || q.chunk_tokens;
-	q.work = work_of(&q);
-	ask_sizes(&q, l.units, l.n_units);
-	rc = planner_make(&q, &p);
-	if (rc == 0 && o->json)
-		show_json(&q, &p, &l);
-	else if (rc == 0)
-		show_people(&q, &p, &l);
+	}
+	q.memory = o->memory ? o->memory : (uint64_t)q.profile.memory;
+	rc = show(o, &l, strlen(text), &q);
 	mt_layout_release(&l);
+	free(text);
 	return rc;
 }

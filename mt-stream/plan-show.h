@@ -9,11 +9,12 @@ struct plan_options {
 	enum mt_dtype dtype, grad;
 	enum recompute recompute;
 	uint64_t memory;            /* 0: what such a GPU has */
+	uint64_t host;              /* host memory, 0: as much as it takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
 	bool json;
 };
 
-/* Print the plan on stdout. 0, -71 or what config.json or the profile is wrong with */
+/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's) or what config.json or the profile is wrong with */
 int plan_show(const struct plan_options *);
 
 /* A plan in one line */

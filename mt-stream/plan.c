@@ -218,6 +218,21 @@ void plan_release(struct stream *s)
 		spill_release(s);
 }
 
+/* Activations may have what is available, but for an eighth that others may want; on a device whose memory is the host's,
+ * what that leaves. What this stream holds already is available to it. */
+static void host_limit(const struct stream *s, struct ask *q)
+{
+	uint64_t have = mt_mem_available(), mine = s->spill_bytes + (s->dev->memory ? 0 : s->arena_bytes);
+
+	q->host_beside = mt_run_bytes(s->run);
+	have = have == UINT64_MAX ? have : have - have / 8 + mine;
+	if (!s->dev->memory && have != UINT64_MAX)
+		have = have > q->memory ? have - q->memory : 0;
+	q->host = have > UINT64_MAX - q->host_beside ? UINT64_MAX : q->host_beside + have;
+	if (s->host_told && s->host_told < q->host)
+		q->host = s->host_told;
+}
+
 static int ask_make(const struct stream *s, uint32_t rows, uint32_t seq, bool train, struct ask *q)
 {
 	*q = (struct ask){
@@ -226,6 +241,7 @@ static int ask_make(const struct stream *s, uint32_t rows, uint32_t seq, bool tr
 		.recompute = s->recompute, .chunk_tokens = s->chunk_tokens, .head_tokens = s->head_tokens,
 		.pass_rows = s->pass_rows, .settled = true,
 	};
+	host_limit(s, q);
 	ask_sizes(q, mt_unit(s->run, 0), s->units);
 	return profile_parse(s->profile, q->dtype, &q->profile);
 }

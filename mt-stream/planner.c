@@ -11,7 +11,13 @@
 #define ATTENTION_FORWARD  0.60         /* of the GEMM rate that attention reaches, */
 #define ATTENTION_BACKWARD 0.40         /* deterministic */
 #define GEMM_HALF          256.0        /* tokens at which a GEMM reaches half its rate */
-#define HOST_BLOCKS_MIN    1024u        /* tokens: MLP pieces are not made smaller than this */
+#define PIECE_MIN          1024u        /* tokens: MLP pieces are not made smaller than this */
+#define LAUNCH             5e-6         /* s that a kernel takes at least, and kernels that a chunk or piece launches: */
+#define FORWARD_CHUNK      6            /* norm, q k v, rope, attention, output, residual */
+#define FORWARD_PIECE      5            /* norm, gate and up, SwiGLU, down, residual */
+#define BACKWARD_CHUNK     13
+#define BACKWARD_PIECE     10
+#define HEAD_CHUNK         7
 
 void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
 {
@@ -28,6 +34,7 @@ void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
 struct times {                  /* seconds, of n tokens through one unit, nothing but computing */
 	double embed_forward, embed_backward, head;
 	double forward, backward, redo[LEVEL_FULL + 1];
+	double attention;           /* of forward and backward */
 };
 
 static double gemm(const struct ask *q, double flops, double tokens)
@@ -62,8 +69,11 @@ static struct times times_of(const struct ask *q, const struct choice *c, uint32
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + pieces * mlp) * e / p->hbm, grads = weights / e * 8;
 	double around = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(q, 2 * n * block, piece) + attention / ATTENTION_FORWARD + weights + around;
-	t.backward = gemm(q, 4 * n * block, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads + 2.5 * around;
+	t.forward = gemm(q, 2 * n * block, piece) + attention / ATTENTION_FORWARD + weights + around +
+		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
+	t.backward = gemm(q, 4 * n * block, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads + 2.5 * around +
+		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
+	t.attention = attention / ATTENTION_FORWARD + (q->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
 	double gate_up = gemm(q, 4 * n * h * f, piece), down = gate_up / 2;
 	t.redo[LEVEL_FULL] = 0;
 	t.redo[LEVEL_BLOCK] = gate_up + weights / 2;
@@ -72,9 +82,10 @@ static struct times times_of(const struct ask *q, const struct choice *c, uint32
 
 	double head_chunks = ceil(n / head_n), head = (double)q->head, v = g->vocab;
 	t.head = gemm(q, (q->train ? 6 : 2) * n * h * v, head_n) +
-		(head_chunks * head * (q->train ? 2 * e + 8 : e) + n * e * (3 * v + 10 * h)) / p->hbm;
-	t.embed_forward = 2 * n * h * e / p->hbm;
-	t.embed_backward = ((double)q->embed * 4 + n * h * (e + 8)) / p->hbm;
+		(head_chunks * head * (q->train ? 2 * e + 8 : e) + n * e * (3 * v + 10 * h)) / p->hbm +
+		LAUNCH * HEAD_CHUNK * head_chunks;
+	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
+	t.embed_backward = ((double)q->embed * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
 	return t;
 }
 
@@ -133,6 +144,7 @@ static void predict_layers(const struct ask *q, const struct choice *c, const st
 	for (int i = 0; i < 4; i++)
 		p->backward += backward_range(q, c, t, &b, (enum level)(LEVEL_FULL - i), at[i], at[i + 1]);
 	p->backward += t->embed_backward;
+	p->last_backward = p->backward;
 	p->tail = b.embed_out;
 }
 
@@ -145,12 +157,24 @@ static void predict_passes(const struct ask *q, const struct choice *c, const st
 
 	p->first_forward = most(z.embed_forward, b.embed_in) + layers * most(z.forward, b.block_in);
 	p->forward = p->first_forward + most(z.head, b.head_in) - z.head;
-	double pass = z.embed_forward + layers * z.forward, last = rest ? r.backward : z.backward;
+	double pass = z.embed_forward + layers * z.forward;
+	const struct times *last = rest ? &r : &z;
 	p->forward += pass * (full ? full - 1 : 0) + (full && rest ? r.embed_forward + layers * r.forward : 0);
 	p->backward = full * (z.head + layers * z.backward + z.embed_backward) +
 		(rest ? r.head + layers * r.backward + r.embed_backward : 0);
-	p->backward += layers * (most(last, b.block_out) - last);
+	p->backward += layers * (most(last->backward, b.block_out) - last->backward);
+	p->last_backward = last->head + layers * most(last->backward, b.block_out) + last->embed_backward;
 	p->tail = b.embed_out;
+}
+
+/* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without gradients
+ * in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the embedding's,
+ * which the next step needs first, arrives last. Behind nothing hides the embedding's own. */
+static double stall_of(const struct ask *q, const struct prediction *p)
+{
+	double behind = q->grad == MT_NONE ? p->last_backward : p->first_forward;
+
+	return most((double)q->embed / q->profile.adam, p->adam - behind);
 }
 
 static void predict(const struct ask *q, const struct choice *c, const struct times *t, struct prediction *p)
@@ -162,28 +186,53 @@ static void predict(const struct ask *q, const struct choice *c, const struct ti
 		predict_layers(q, c, t, p);
 	if (q->train) {
 		p->adam = (double)q->params / q->profile.adam;
-		/* without gradients in the store a unit is updated as its gradient arrives */
-		p->stall = most(0, p->adam - p->first_forward - (q->grad == MT_NONE ? p->backward : 0));
+		p->stall = stall_of(q, p);
 	}
 	p->step = p->forward + p->backward + p->stall + p->tail;
+}
+
+/* Where the step goes: seconds of computing in one pass of `rows` rows, and how much of it is what */
+static void account(const struct ask *q, const struct choice *c, uint32_t rows, double passes, struct prediction *p)
+{
+	struct times t = times_of(q, c, rows);
+	double layers = q->geo->layers, n = (double)rows * q->seq, model = layers * (double)q->block + (double)q->head;
+	double products = (q->train ? 6 : 2) * n * model / q->profile.flops, attention = layers * t.attention, again = 0;
+	double all = t.embed_forward + layers * t.forward + t.head;
+
+	if (q->train) {
+		all += layers * t.backward + t.embed_backward;
+		again = c->block * t.redo[LEVEL_BLOCK] + c->attention * t.redo[LEVEL_ATTENTION] +
+			(layers - c->full - c->block - c->attention) * t.redo[LEVEL_INPUT];
+	}
+	p->products += passes * products;
+	p->attention += passes * attention;
+	p->again += passes * again;
+	p->around += passes * (all - products - attention);
+}
+
+/* What goes over the bus: weights, gradients, activations that the host keeps */
+static void traffic(const struct ask *q, const struct choice *c, struct prediction *p)
+{
+	uint64_t layers = q->geo->layers, w = q->view ? 0 : q->dtype == MT_BF16 ? 2 : 4, g = q->grad == MT_BF16 ? 2 : 4;
+	uint64_t again = q->train && !c->pass_rows && layers > c->weight_slots ? layers - c->weight_slots : 0;
+	uint64_t kept = memory_host(q, c);
+
+	p->in = (q->embed + q->head + (layers + again) * q->block) * w + kept;
+	p->out = (q->train ? (q->embed + q->head + layers * q->block) * g : 0) + kept;
 }
 
 /* What the step is made of, for people */
 static void predict_more(const struct ask *q, const struct choice *c, struct prediction *p)
 {
-	uint64_t layers = q->geo->layers, w = q->view ? 0 : q->dtype == MT_BF16 ? 2 : 4, g = q->grad == MT_BF16 ? 2 : 4;
-	uint64_t again = q->train && !c->pass_rows && layers > c->weight_slots ? layers - c->weight_slots : 0;
-	uint64_t n = (uint64_t)rows_of_pass(q, c) * q->seq, x = c->x_host ? n * q->geo->hidden * q->elem : 0;
-	uint64_t o = c->o_host ? n * ((uint64_t)q->geo->heads * q->geo->head_dim * q->elem + q->geo->heads * 4ull) : 0;
-	double model = (double)(layers * q->block + q->head), tokens = (double)q->rows * q->seq;
-	double attention = 4.0 * q->geo->heads * q->geo->head_dim * pairs(q, q->rows) * (double)layers;
+	double model = (double)q->geo->layers * (double)q->block + (double)q->head, tokens = (double)q->rows * q->seq;
+	double attention = 4.0 * q->geo->heads * q->geo->head_dim * pairs(q, q->rows) * q->geo->layers;
+	uint32_t pass = rows_of_pass(q, c);
 
-	p->in = (q->embed + q->head + (layers + again) * q->block) * w;
-	p->out = q->train ? (q->embed + q->head + layers * q->block) * g : 0;
-	if (q->train && layers > 1) {
-		p->in += (layers - 1) * x + c->attention * o;
-		p->out += (layers - 1) * x + c->attention * o;
-	}
+	traffic(q, c, p);
+	account(q, c, pass, q->rows / pass, p);
+	if (q->rows % pass)
+		account(q, c, q->rows % pass, 1, p);
+	p->bus = most(0, p->forward + p->backward - p->products - p->attention - p->again - p->around);
 	p->tflops = (q->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
 }
 
@@ -201,13 +250,18 @@ struct search { const struct ask *q; struct planned *best; bool found; };
 
 static void consider(struct search *s, const struct choice *c, const struct times *t, uint64_t bytes)
 {
+	const struct ask *q = s->q;
+	uint64_t host = memory_host(q, c);
+	bool fits = bytes <= q->memory, host_fits = !host || (host <= q->host && q->host_beside <= q->host - host);
 	struct prediction p;
 
-	if (bytes < s->best->least)
+	if (host_fits && bytes < s->best->least)
 		s->best->least = bytes;
-	if (bytes > s->q->memory)
+	if (fits && host + q->host_beside < s->best->least_host)
+		s->best->least_host = host + q->host_beside;
+	if (!fits || !host_fits)
 		return;
-	predict(s->q, c, t, &p);
+	predict(q, c, t, &p);
 	if (s->found && (p.step > s->best->p.step || (p.step == s->best->p.step && bytes >= s->best->bytes)))
 		return;
 	s->found = true;
@@ -232,13 +286,14 @@ static uint32_t room(const struct ask *q, uint64_t used, uint64_t each, uint32_t
 	return n < at_most ? (uint32_t)n : at_most;
 }
 
-/* With `full` blocks keeping all, the others keep what there is room for: the most expensive to compute again first */
+/* With `full` blocks keeping all, as many of the others as there is room for keep all but gate and up, and what is left of
+ * the room goes to attention's outputs. All shares of the two are tried: were it only the largest, a little more memory
+ * for one would cost more of the other than it gains. */
 static void fill_levels(struct search *s, struct choice *c, const struct times *t, const struct increments *inc,
 	uint64_t used)
 {
 	const struct ask *q = s->q;
 	uint32_t others = q->geo->layers - c->full;
-	bool lean = q->recompute == RECOMPUTE_FULL || !q->train;
 
 	c->block = 0;
 	c->attention = c->o_host ? others : 0;
@@ -249,19 +304,32 @@ static void fill_levels(struct search *s, struct choice *c, const struct times *
 		return;
 	}
 	consider(s, c, t, used);
-	if (lean)
+	if (q->recompute == RECOMPUTE_FULL || !q->train)
 		return;
 	c->block = others;
 	c->attention = 0;
 	if (!c->o_host)
 		consider(s, c, t, used + others * inc->block - inc->no_chunk);
-	/* as many blocks as possible at LEVEL_BLOCK, or all that is left for attention's outputs */
-	for (int i = 0; i < 2; i++) {
-		c->block = i ? 0 : room(q, used, inc->block, others - 1);
+	uint32_t room_for = room(q, used, inc->block, others - 1);
+	for (c->block = 0; c->block <= room_for; c->block++) {
 		uint64_t now = used + c->block * inc->block;
 		c->attention = c->o_host ? others - c->block : room(q, now, inc->attention, others - c->block);
 		consider(s, c, t, now + c->attention * inc->attention);
 	}
+}
+
+/* Can `full` blocks that keep all, or fewer, not be as good as what was found, even if the others compute only gate and up
+ * again? */
+static bool hopeless(const struct search *s, const struct choice *c, const struct times *t)
+{
+	struct choice best = *c;
+	struct prediction p;
+
+	best.block = s->q->geo->layers - c->full;
+	best.attention = 0;
+	if (s->found)
+		predict(s->q, &best, t, &p);
+	return s->found && p.step > s->best->p.step;
 }
 
 static void try_slots(struct search *s, struct choice *c, const struct times *t)
@@ -284,7 +352,9 @@ static void try_slots(struct search *s, struct choice *c, const struct times *t)
 		return;
 	for (uint32_t slots = c->weight_slots;; slots = next(slots, layers)) {
 		c->weight_slots = slots;
-		for (c->full = from; c->full <= to; c->full++)
+		c->full = from;
+		fill_levels(s, c, t, &inc, base);
+		for (c->full = to; c->full > from && !hopeless(s, c, t); c->full--)
 			fill_levels(s, c, t, &inc, base);
 		if (!slots || slots >= layers)
 			break;
@@ -298,7 +368,7 @@ static void try_where(struct search *s, struct choice *c)
 	struct times t = times_of(q, c, rows_of_pass(q, c));
 	uint32_t layers = q->geo->layers, most_slots = q->train ? (layers < 2 ? layers : 2) : 0;
 
-	for (int host = 0; host < (q->train && !c->pass_rows && !q->no_host ? 4 : 1); host++) {
+	for (int host = 0; host < (q->train && !c->pass_rows ? 4 : 1); host++) {
 		c->x_host = host & 1;
 		c->o_host = host & 2;
 		if (c->o_host && q->recompute != RECOMPUTE_AUTO)
@@ -339,7 +409,7 @@ static void try_chunks(struct search *s, struct choice *c)
 		try_head(s, c);
 		return;
 	}
-	for (uint32_t n = q->seq / 2; n >= HOST_BLOCKS_MIN; n /= 2) {
+	for (uint32_t n = q->seq / 2; n >= PIECE_MIN; n /= 2) {
 		c->chunk_tokens = n;
 		try_head(s, c);
 	}
@@ -349,12 +419,27 @@ static void try_chunks(struct search *s, struct choice *c)
 	}
 }
 
+/* What is short: the device's memory, or the host's too, if with more of that the device's would do */
+static int nothing_fits(const struct ask *q, const struct planned *best)
+{
+	unsigned long long least = (best->least + (1 << 20) - 1) >> 20, have = q->memory >> 20;
+	char host[128] = "", remedy[32] = "";
+
+	if (best->least_host != UINT64_MAX) {
+		snprintf(host, sizeof host, ", or %llu MiB of the host's, have %llu MiB",
+			(unsigned long long)((best->least_host + (1 << 20) - 1) >> 20), (unsigned long long)(q->host >> 20));
+		snprintf(remedy, sizeof remedy, " or --host-memory");
+	}
+	return mt_fail(MT_EX_NOMEM, "a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have %llu MiB%s: "
+		"a smaller --micro or --seq, or a larger --device-memory%s", q->rows, q->seq, least, have, host, remedy);
+}
+
 int planner_make(const struct ask *q, struct planned *best)
 {
 	struct search s = {q, best, false};
 	struct choice c = {.pass_rows = q->pass_rows};
 
-	*best = (struct planned){.least = UINT64_MAX};
+	*best = (struct planned){.least = UINT64_MAX, .least_host = UINT64_MAX};
 	if (!c.pass_rows || !q->train)
 		try_chunks(&s, &c);
 	for (uint32_t r = 1; q->train && !q->settled && r <= q->rows; r = next(r, q->rows)) {
@@ -367,9 +452,7 @@ int planner_make(const struct ask *q, struct planned *best)
 		try_chunks(&s, &c);
 	}
 	if (!s.found)
-		return mt_fail(MT_EX_NOMEM, "a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have %llu MiB: "
-			"a smaller --micro or --seq, or a larger --device-memory", q->rows, q->seq,
-			(unsigned long long)((best->least + (1 << 20) - 1) >> 20), (unsigned long long)(q->memory >> 20));
+		return nothing_fits(q, best);
 	predict_more(q, &best->c, &best->p);
 	best->host_bytes = memory_host(q, &best->c);
 	return 0;

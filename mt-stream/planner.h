@@ -38,9 +38,10 @@ struct ask {                    /* what a plan is wanted for */
 	bool train;
 	uint64_t elem;              /* bytes of an element on the device */
 	bool view;                  /* weights are read where they lie: no slots */
-	bool no_host;               /* nothing can be sent to the host */
 	uint64_t work;              /* bytes that the device takes for itself */
 	uint64_t memory;            /* bytes of device memory */
+	uint64_t host;              /* bytes of host memory, of which the run takes host_beside and activations may have */
+	uint64_t host_beside;       /* the rest */
 	enum recompute recompute;
 	uint32_t chunk_tokens, head_tokens, pass_rows;  /* chunk_tokens and head_tokens 0: the planner's choice, */
 	bool settled;               /* and of pass_rows, unless settled */
@@ -58,10 +59,14 @@ struct choice {
 
 struct prediction {             /* seconds */
 	double forward, backward;   /* of all passes, with the waits for weights and gradients in them */
-	double first_forward;       /* what Adam of the step before hides behind */
+	double first_forward;       /* what Adam of the step before hides behind; */
+	double last_backward;       /* or its own step's, where gradients have no place in the store */
 	double adam, stall, tail;
 	double step;                /* forward + backward + stall + tail */
 	double tflops;              /* 6 N plus causal attention, over the step, in 1e12 a second */
+	/* what forward and backward are made of: the model's matrix products at the full rate, attention, what is computed
+	 * again, all else that computes (norms, rope, SwiGLU, smaller products), waits for the bus */
+	double products, attention, again, around, bus;
 	uint64_t in, out;           /* bytes over the bus: weights and what comes back; gradients and what leaves */
 };
 
@@ -70,12 +75,13 @@ struct planned {
 	uint64_t bytes;             /* of device memory, all of it */
 	uint64_t host_bytes;        /* of host memory beside the store: what was sent there */
 	struct prediction p;
-	uint64_t least;             /* the smallest ask.memory that any plan fits */
+	uint64_t least;             /* the smallest ask.memory that any plan fits; */
+	uint64_t least_host;        /* or the smallest ask.host that would do instead, UINT64_MAX: none */
 };
 
 /* ---- planner.c ---- */
 
-/* The best plan; -71 when nothing fits: then only least is set. */
+/* The best plan; -71 when nothing fits: then only least and least_host are set. */
 int planner_make(const struct ask *, struct planned *);
 void planner_predict(const struct ask *, const struct choice *, struct prediction *);
 /* NAME, or NAME,h2d=GB/s,d2h=,hbm=,flops=TFLOP/s,adam=Gparams/s, each as wanted. -64 */
@@ -91,6 +97,11 @@ static inline enum level level_of(const struct choice *c, uint32_t layers, uint3
 	return down < c->full ? LEVEL_FULL : down < c->full + c->block ? LEVEL_BLOCK :
 		down < c->full + c->block + c->attention ? LEVEL_ATTENTION : LEVEL_INPUT;
 }
+
+/* Block inputs, and of `attention` blocks the outputs of attention, that leave the device where the host keeps them: the
+ * last two are still there when they are wanted. */
+static inline uint32_t inputs_away(const struct mt_geometry *g) { return g->layers - 1; }
+static inline uint32_t outputs_away(uint32_t attention) { return attention > 2 ? attention - 2 : 0; }
 
 /* What follows from a choice: rows of a pass and of a chunk; tokens of an MLP piece and of a head chunk */
 static inline uint32_t rows_of_pass(const struct ask *a, const struct choice *c)

@@ -201,7 +201,7 @@ static struct op x_copy(const struct stream *s, uint32_t u, bool in)
 static void o_copies(const struct stream *s, uint32_t layer, bool in, struct op copies[2])
 {
 	uint64_t lse_bytes = (uint64_t)s->plan.n * s->geo->heads * sizeof(float), o_bytes = s->plan.o_bytes - lse_bytes;
-	char *o = (char *)s->spill + (s->plan.c.x_host ? (s->units - 1) * s->plan.x_bytes : 0) + layer * s->plan.o_bytes;
+	char *o = (char *)s->spill + (s->plan.c.x_host ? inputs_away(s->geo) * s->plan.x_bytes : 0) + layer * s->plan.o_bytes;
 	void *dev = s->plan.at.o[layer & 1], *lse = s->plan.at.lse[layer & 1];
 
 	copies[0] = (struct op){OP_COPY, .copy = {in ? dev : o, in ? o : dev, o_bytes}};

@@ -6,7 +6,7 @@
 #include "stream.h"
 
 static const char *device_spec = "cpu", *recompute_spec = "auto";
-static uint64_t device_memory, threads;
+static uint64_t device_memory, host_memory, threads;
 static struct settle told;
 static struct mt_strings rings;
 
@@ -17,6 +17,7 @@ static struct plan_options plan;
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
 	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use (cpu: half of what is available)", NULL},
+	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)", NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
 	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
@@ -38,10 +39,10 @@ static const struct mt_opt options[] = {
 
 static const struct mt_program program = {
 	.name = "mt-stream",
-	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--recompute auto|full|none]\n"
-		"       [--threads N] [--ring FROM=TO]...\n"
-		"       mt-stream --plan --config FILE [--device-memory BYTES] --seq T --micro SEQS [--dtype bf16|fp32]\n"
-		"       [--grad fp32|bf16|none] [--profile GPU] [--json]",
+	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
+		"       [--recompute auto|full|none] [--threads N] [--ring FROM=TO]...\n"
+		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
+		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--profile GPU] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 		"another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -133,6 +134,7 @@ static int plan_print(void)
 	plan.grad = type_parse("grad", grad_spec);
 	plan.recompute = recompute_parse(recompute_spec);
 	plan.memory = device_memory;
+	plan.host = host_memory;
 	plan.profile = plan.profile ? plan.profile : "H200";
 	plan.chunk_tokens = told.chunk_tokens;
 	plan.head_tokens = told.head_tokens;
@@ -217,6 +219,7 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
 	s.verbose = verbose;
+	s.host_told = host_memory;
 	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "H200";
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, &known));

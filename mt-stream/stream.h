@@ -42,6 +42,7 @@ struct stream {
 	bool verbose;               /* say each plan */
 	const char *profile;        /* what the planner takes the machine for */
 	uint64_t budget;            /* bytes of device memory */
+	uint64_t host_told;         /* bytes of host memory that the run may take, as told; 0: not told */
 	struct job *jobs;           /* [units] */
 	uint32_t units;
 	bool view;                  /* the device reads the store in place */

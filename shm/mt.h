@@ -269,6 +269,8 @@ struct mt_create {
 /* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
  * 64 bad name or policy. Nothing is left behind when it fails. */
 int mt_run_create(const struct mt_create *, const struct mt_geometry *);
+/* Bytes of the regions that it makes; 0: no memory to say */
+uint64_t mt_run_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens);
 
 enum {                          /* mt_run_open flags */
 	MT_RUN_CONTROL = 0,         /* the control region alone */

@@ -35,6 +35,23 @@ static uint64_t piece_elems(const struct mt_layout *l)
 	return most < 256 * 1024 ? most : 256 * 1024;
 }
 
+uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)
+{
+	struct mt_control *c = aligned_alloc(64, round_up(sizeof *c, 64));
+	uint64_t control, rings;
+	if (!c) return 0;
+	memset(c, 0, sizeof *c);
+	c->dtype = l->dtype;
+	c->grad = l->grad;
+	c->step_tokens = step_tokens;
+	c->config_bytes = config_bytes;
+	c->piece_elems = piece_elems(l);
+	control = control_layout(c, l);
+	rings_plan(c, &rings);
+	free(c);
+	return round_up(control, 4096) + round_up(rings, 4096) + round_up(l->store_bytes, 4096);
+}
+
 static int check_exists(const char *run)
 {
 	char name[128], path[4300];
