@@ -151,6 +151,7 @@ struct run_json {                       /* what a checkpoint knows beside its ar
 	uint64_t step, t;
 	struct mt_position position;
 	bool has_record; struct mt_record record;
+	json_t *choices;                /* the record's table: object of hexadecimal values by key, or NULL */
 	json_t *hyper;                  /* object or NULL */
 	uint8_t run_id[16];
 };

@@ -182,20 +182,45 @@ static int check_table(struct mt_run *run, const struct source *s, struct mt_ten
 					  mt_control(run)->name) : rc;
 }
 
-static void set_record(struct mt_run *run, const struct run_json *json)
+/* The table of choices, as it was saved: run_json_read has looked at its form */
+static int set_choices(struct mt_run *run, json_t *choices)
+{
+	const char *key;
+	json_t *value;
+	int rc = 0;
+
+	json_object_foreach(choices, key, value) {
+		const char *s = json_string_value(value);
+		uint8_t bytes[MT_CHOICE_VALUE] = {0};
+		unsigned byte;
+
+		for (size_t i = 0; 2 * i < strlen(s) && sscanf(s + 2 * i, "%2x", &byte) == 1; i++)
+			bytes[i] = (uint8_t)byte;
+		if (rc == 0)
+			rc = mt_choice_enter(run, key, bytes, strlen(s) / 2);
+	}
+	return rc;
+}
+
+static int set_record(struct mt_run *run, const struct run_json *json)
 {
 	struct mt_record *r = &mt_control(run)->record;
+	int rc;
 
 	if (!json->has_record)
-		return;
+		return 0;
+	if ((rc = set_choices(run, json->choices)) < 0)
+		return rc;
 	r->chunk_tokens = json->record.chunk_tokens;
 	r->head_tokens = json->record.head_tokens;
 	r->pass_rows = json->record.pass_rows;
 	memcpy(r->device, json->record.device, sizeof r->device);
 	memcpy(r->gemm, json->record.gemm, sizeof r->gemm);
 	memcpy(r->attention, json->record.attention, sizeof r->attention);
+	memcpy(r->machine, json->record.machine, sizeof r->machine);
 	/* release: the fields stand before `set` says so */
 	atomic_store_explicit(&r->set, 1, memory_order_release);
+	return 0;
 }
 
 /* From here on the run is being filled; the state says so until every byte is in place. */
@@ -218,14 +243,12 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
 	if (rc == 0)
 		rc = load_arrays(run, s, table);
-	if (rc < 0) {
-		mt_run_set_state(run, MT_EMPTY);
-		return rc;
+	if (rc == 0) {
+		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
+		rc = set_record(run, &s->json);
 	}
-	mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
-	set_record(run, &s->json);
-	mt_run_set_state(run, MT_FILLED);
-	return 0;
+	mt_run_set_state(run, rc < 0 ? MT_EMPTY : MT_FILLED);
+	return rc;
 }
 
 static int check_source(struct mt_run *run, struct source *s, struct mt_tensor **table, struct kept *kept)

@@ -49,16 +49,21 @@ static json_t *position_json(const struct mt_position *p)
 			 "seq", (int)p->seq, "batch", (int)p->batch, "pack", (int)p->pack, "tokens", (json_int_t)p->tokens);
 }
 
-static json_t *record_json(const struct mt_record *r)
+/* Text of the run's memory as it may be: a NUL is behind it, whatever it holds */
+static json_t *words(const char *text, size_t room)
 {
-	char device[sizeof r->device + 1] = "", gemm[sizeof r->gemm + 1] = "", attention[sizeof r->attention + 1] = "";
+	return json_stringn(text, strnlen(text, room));
+}
 
-	memcpy(device, r->device, sizeof r->device);
-	memcpy(gemm, r->gemm, sizeof r->gemm);
-	memcpy(attention, r->attention, sizeof r->attention);
-	return json_pack("{s:I, s:I, s:I, s:s, s:s, s:s}", "chunk_tokens", (json_int_t)r->chunk_tokens, "head_tokens",
-			 (json_int_t)r->head_tokens, "pass_rows", (json_int_t)r->pass_rows, "device", device,
-			 "gemm", gemm, "attention", attention);
+static json_t *record_json(const struct run_json *j)
+{
+	const struct mt_record *r = &j->record;
+
+	return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:O?}", "chunk_tokens", (json_int_t)r->chunk_tokens,
+			 "head_tokens", (json_int_t)r->head_tokens, "pass_rows", (json_int_t)r->pass_rows,
+			 "device", words(r->device, sizeof r->device), "gemm", words(r->gemm, sizeof r->gemm),
+			 "attention", words(r->attention, sizeof r->attention),
+			 "machine", words(r->machine, sizeof r->machine), "choices", j->choices);
 }
 
 static json_t *files_json(const struct out_dir *dir)
@@ -81,7 +86,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 		"format", FORMAT, "version", FORMAT_VERSION, "mt_version", MT_VERSION,
 		"dtype", r->dtype == MT_BF16 ? "bf16" : "fp32", "run_id", hex_id(r->run_id),
 		"step", (json_int_t)r->step, "t", (json_int_t)r->t, "position", position_json(&r->position),
-		"record", r->has_record ? record_json(&r->record) : NULL, "hyperparameters", r->hyper,
+		"record", r->has_record ? record_json(r) : NULL, "hyperparameters", r->hyper,
 		"chunk_bytes", (int)IO_BYTES, "files", files_json(dir));
 
 	if (!root)
@@ -151,6 +156,26 @@ static void get_position(struct reader *r, const json_t *v, struct mt_position *
 	p->tokens = get_count(r, v, "tokens", INT64_MAX);
 }
 
+/* Keys and values that the run record's table can hold */
+static void get_choices(struct reader *r, const json_t *v, struct run_json *out)
+{
+	const char *key;
+	json_t *value;
+
+	if (!v || json_is_null(v))
+		return;
+	if (!json_is_object(v) || json_object_size(v) > MT_CHOICES)
+		return refuse(r, "choices", "is not an object of at most 1024 entries");
+	json_object_foreach((json_t *)v, key, value) {
+		const char *s = json_string_value(value);
+
+		if (!*key || strlen(key) >= MT_CHOICE_KEY || !s || strlen(s) > 2 * MT_CHOICE_VALUE || strlen(s) % 2 ||
+		    strspn(s, "0123456789abcdef") != strlen(s))
+			return refuse(r, "choices", "has an entry that is not short hexadecimal bytes");
+	}
+	out->choices = (json_t *)v;
+}
+
 static void get_record(struct reader *r, const json_t *v, struct run_json *out)
 {
 	if (!v || json_is_null(v))
@@ -164,6 +189,9 @@ static void get_record(struct reader *r, const json_t *v, struct run_json *out)
 	get_words(r, v, "device", out->record.device, sizeof out->record.device);
 	get_words(r, v, "gemm", out->record.gemm, sizeof out->record.gemm);
 	get_words(r, v, "attention", out->record.attention, sizeof out->record.attention);
+	if (json_object_get(v, "machine"))      /* an earlier mt wrote none, and chose nothing */
+		get_words(r, v, "machine", out->record.machine, sizeof out->record.machine);
+	get_choices(r, json_object_get(v, "choices"), out);
 }
 
 static void get_files(struct reader *r, const json_t *files)

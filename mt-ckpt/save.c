@@ -46,6 +46,7 @@ static int write_all(struct mt_run *run, const char *name, struct out_dir *dir, 
 	if (rc == 0 && full)
 		rc = run_json_write(dir, &now);
 	json_decref(now.hyper);
+	json_decref(now.choices);
 	return rc;
 }
 

@@ -150,6 +150,7 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	if (rc == 0)
 		rc = run_json_write(dir, &json);
 	json_decref(json.hyper);
+	json_decref(json.choices);
 	return rc == 0 ? out_sync(dir) : rc;
 }
 

@@ -65,6 +65,25 @@ json_t *state_hyper(struct mt_run *run, uint64_t step)
 	return NULL;
 }
 
+/* What the record's table holds by now; what a stage enters meanwhile, no step before this one was computed with. */
+static json_t *state_choices(struct mt_run *run)
+{
+	const struct mt_choice *e = NULL;
+	json_t *all = json_object();
+	char text[2 * MT_CHOICE_VALUE + 1];
+
+	for (int i = 0; i < MT_CHOICES && (e = mt_choice_next(run, e)); i++) {
+		char key[MT_CHOICE_KEY + 1] = "";
+
+		memcpy(key, e->key, sizeof e->key);
+		text[0] = 0;
+		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++)
+			snprintf(text + 2 * b, 3, "%02x", e->value[b]);
+		json_object_set_new(all, key, json_string(text));
+	}
+	return all;
+}
+
 struct run_json state_now(struct mt_run *run)
 {
 	struct mt_control *c = mt_control(run);
@@ -77,8 +96,10 @@ struct run_json state_now(struct mt_run *run)
 	out.position = now.position;
 	/* acquire: the record's fields stand before `set` says so */
 	out.has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
-	if (out.has_record)
+	if (out.has_record) {
 		memcpy(&out.record, &c->record, sizeof out.record);
+		out.choices = state_choices(run);
+	}
 	memcpy(out.run_id, c->h.run_id, sizeof out.run_id);
 	out.hyper = state_hyper(run, now.step);
 	return out;

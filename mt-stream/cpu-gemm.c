@@ -32,6 +32,20 @@ static void use_one_thread(void)
 	done = 1;
 }
 
+const char *gemm_words(void)
+{
+	static char words[64];
+	const dnnl_version_t *v = dnnl_version();
+	unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+	const char *name = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? "avx512" :
+		(isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 ? "avx2" : (isa & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx ? "avx" :
+		"sse41";
+
+	/* what comes after avx512_core changes no bit of an fp32 product */
+	snprintf(words, sizeof words, "oneDNN %d.%d.%d, %s, fp32", v->major, v->minor, v->patch, name);
+	return words;
+}
+
 static void sgemm(const struct gemm *g)
 {
 	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a, g->lda,
@@ -51,6 +65,21 @@ static void use_one_thread(void)
 {
 	if (openblas_set_num_threads)
 		openblas_set_num_threads(1);
+}
+
+char *openblas_get_config(void) __attribute__((weak));
+char *openblas_get_corename(void) __attribute__((weak));
+
+const char *gemm_words(void)
+{
+	static char words[64];
+	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
+	const char *core = openblas_get_corename ? openblas_get_corename() : "unknown core";
+
+	/* its name and version, which are two words; the core chooses the kernels */
+	space = space ? strchrnul(space + 1, ' ') : config + strlen(config);
+	snprintf(words, sizeof words, "%.*s, %.20s, fp32", (int)(space - config < 30 ? space - config : 30), config, core);
+	return words;
 }
 
 static void sgemm(const struct gemm *g)

@@ -22,3 +22,5 @@ const struct kernels *cpu_kernels(void)
 #endif
 	return &cpu_kernels_plain;
 }
+
+const char *kernels_words(void) { return cpu_kernels()->name; }

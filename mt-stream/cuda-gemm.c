@@ -25,6 +25,8 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 }
 void gemms_close(struct gemms *g) { free(g); }
 const char *gemms_name(const struct gemms *g) { return g->name; }
+void gemms_attach(struct gemms *g, struct mt_run *run) { (void)g, (void)run; }
+int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *p) { return (void)g, (void)q, (void)p, 0; }
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *p)
 {
 	(void)g;
@@ -50,20 +52,26 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gem
 
 struct shape {                  /* what decides an algorithm; compared as bytes, so it is cleared before it is filled */
 	int64_t m, n, k, lda, ldb, ldc;
-	int trans_a, trans_b, added, biased, fp32, elem;
-	uint32_t align_a, align_b, align_c, align_bias;
+	int trans_a, trans_b, biased, fp32, elem;
+	uint32_t align_a, align_b, align_c;     /* bytes */
 };
+
+struct chosen {                 /* as the run record keeps it */
+	cublasLtMatmulAlgo_t algo;
+	uint64_t workspace;     /* bytes of it */
+	uint64_t plain;         /* 1: our own kernel computes it */
+};
+_Static_assert(sizeof(struct chosen) == 80 && sizeof(struct chosen) <= MT_CHOICE_VALUE, "a choice as run.json has it");
 
 struct product {                /* a shape and how it is computed */
 	struct shape shape;
-	bool plain;             /* by our own kernel */
+	struct chosen by;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c;
-	cublasLtMatmulAlgo_t algo;
-	size_t workspace;
 };
 
 struct gemms {
+	struct mt_run *run;     /* NULL: choices stay in this process */
 	void *library;
 	cublasLtHandle_t handle;
 	void *workspace;
@@ -124,7 +132,7 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 		free(g);
 		return NULL;
 	}
-	snprintf(g->name, sizeof g->name, "cuBLASLt %zu, heuristic, ordered sums", g->cublasLtGetVersion());
+	snprintf(g->name, sizeof g->name, "cuBLASLt %zu, ordered sums", g->cublasLtGetVersion());
 	return g;
 }
 
@@ -155,11 +163,13 @@ const char *gemms_name(const struct gemms *g) { return g->name; }
 
 /* ---- choosing ---- */
 
-static uint32_t alignment(const void *p)
+/* Bytes at which a matrix of that pitch may start, wherever in a larger one: the same for every plan of a run. All that
+ * mt-stream hands out starts at 128. */
+static uint32_t alignment(const void *p, int64_t ld, int size)
 {
-	uintptr_t a = (uintptr_t)p;
+	uintptr_t a = (uintptr_t)p | (uintptr_t)(ld * size) | 128;
 
-	return !a || !(a & 255) ? 256 : (uint32_t)(a & -a);
+	return (uint32_t)(a & -a);
 }
 
 static cublasStatus_t describe(struct gemms *g, struct product *p)
@@ -210,22 +220,45 @@ static void choose(struct gemms *g, struct product *p)
 	cublasLtMatmulPreference_t f = NULL;
 	int n = 0;
 
-	p->plain = true;
-	if (describe(g, p) || g->cublasLtMatmulPreferenceCreate(&f))
+	p->by = (struct chosen){.plain = 1};
+	if (g->cublasLtMatmulPreferenceCreate(&f))
 		return;
 	if (prefer(g, &p->shape, f) ||
 	    g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n))
 		n = 0;
 	g->cublasLtMatmulPreferenceDestroy(f);
-	for (int i = 0; p->plain && i < n; i++)
-		if (!found[i].state && found[i].workspaceSize <= g->bytes) {
-			p->plain = false;
-			p->algo = found[i].algo;
-			p->workspace = found[i].workspaceSize;
-		}
+	for (int i = 0; p->by.plain && i < n; i++)
+		if (!found[i].state && found[i].workspaceSize <= g->bytes)
+			p->by = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
 }
 
-static struct product *product_of(struct gemms *g, const struct shape *s)
+/* The shape in words, as the run record's table names it */
+static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
+{
+	snprintf(words, MT_CHOICE_KEY, "gemm %s%s %c%c %lld %lld %lld ld %lld %lld %lld at %u %u %u%s",
+		s->elem == 2 ? "bf16" : "fp32", s->fp32 && s->elem == 2 ? ">fp32" : "", s->trans_a ? 't' : 'n',
+		s->trans_b ? 't' : 'n', (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->lda, (long long)s->ldb,
+		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
+}
+
+/* The algorithm that the run's table names, or a new choice, which the table takes unless another stream was faster */
+static int settle(struct gemms *g, struct product *p)
+{
+	char words[MT_CHOICE_KEY];
+	int rc = 0;
+
+	shape_words(&p->shape, words);
+	if (describe(g, p))
+		p->by.plain = 1;
+	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by))
+		return 0;
+	if (!p->by.plain)
+		choose(g, p);
+	return g->run && (rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by)) ? mt_fail_in(rc, "cuda") : 0;
+}
+
+/* NULL: mt_errmsg() says why, *rc the code */
+static struct product *product_of(struct gemms *g, const struct shape *s, int *rc)
 {
 	for (size_t i = 0; i < g->n; i++)
 		if (!memcmp(&g->products[i].shape, s, sizeof *s))
@@ -234,16 +267,23 @@ static struct product *product_of(struct gemms *g, const struct shape *s)
 		size_t room = g->room ? 2 * g->room : 64;
 		struct product *more = realloc(g->products, room * sizeof *more);
 
-		if (!more)
+		if (!more) {
+			*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
 			return NULL;
+		}
 		g->products = more;
 		g->room = room;
 	}
-	struct product *p = &g->products[g->n++];
+	struct product *p = &g->products[g->n];
 	memset(p, 0, sizeof *p);
 	p->shape = *s;
-	choose(g, p);
-	if (p->plain && !g->said) {
+	*rc = settle(g, p);
+	if (*rc) {
+		product_release(g, p);
+		return NULL;
+	}
+	g->n++;
+	if (p->by.plain && !g->said) {
 		g->said = true;
 		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such products are slow",
 			(long long)s->m, (long long)s->n, (long long)s->k);
@@ -253,20 +293,40 @@ static struct product *product_of(struct gemms *g, const struct shape *s)
 
 /* ---- running ---- */
 
+static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, struct shape *s)
+{
+	memset(s, 0, sizeof *s);
+	s->m = c->m, s->n = c->n, s->k = c->k, s->lda = c->lda, s->ldb = c->ldb, s->ldc = c->ldc;
+	s->trans_a = c->trans_a, s->trans_b = c->trans_b, s->biased = c->bias != NULL;
+	s->fp32 = c->fp32 || q->elem == 4, s->elem = q->elem;
+	s->align_a = alignment(c->a, c->lda, q->elem);
+	s->align_b = alignment(c->b, c->ldb, q->elem);
+	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : q->elem);
+}
+
+void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
+
+int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
+{
+	struct shape s;
+	int rc = 0;
+
+	shape_of(q, c, &s);
+	product_of(g, &s, &rc);
+	return rc;
+}
+
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
 {
 	const float one = 1;
 	struct shape s;
+	int rc = 0;
 
-	memset(&s, 0, sizeof s);
-	s.m = c->m, s.n = c->n, s.k = c->k, s.lda = c->lda, s.ldb = c->ldb, s.ldc = c->ldc;
-	s.trans_a = c->trans_a, s.trans_b = c->trans_b, s.added = c->beta != 0, s.biased = c->bias != NULL;
-	s.fp32 = c->fp32 || q->elem == 4, s.elem = q->elem;
-	s.align_a = alignment(c->a), s.align_b = alignment(c->b), s.align_c = alignment(c->c), s.align_bias = alignment(c->bias);
-	struct product *p = product_of(g, &s);
+	shape_of(q, c, &s);
+	struct product *p = product_of(g, &s, &rc);
 	if (!p)
-		return mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
-	if (p->plain) {
+		return rc;
+	if (p->by.plain) {
 		cuda_gemm_plain(q, c);
 		return 0;
 	}
@@ -274,8 +334,8 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gem
 	if (c->bias)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
 	if (!e)
-		e = g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &c->beta, c->c, p->c, c->c, p->c, &p->algo,
-			g->workspace, p->workspace, q->stream);
+		e = g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &c->beta, c->c, p->c, c->c, p->c, &p->by.algo,
+			g->workspace, p->by.workspace, q->stream);
 	return e ? failed(g, e, "cublasLtMatmul", &s) : 0;
 }
 #endif

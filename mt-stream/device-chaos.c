@@ -194,7 +194,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 	if (!c)
 		return NULL;
 	c->dev = (struct device){
-		.name = "cpu", .gemm = "fp32", .attention = "tiled, fp32", .elem = sizeof(float),
+		.name = "cpu", .gemm = gemm_words(), .attention = "tiled, fp32", .machine = kernels_words(), .elem = sizeof(float),
 		.alloc = chaos_alloc, .release = chaos_release, .view = chaos_view, .launch = chaos_launch,
 		.record = chaos_record, .wait = chaos_wait, .query = chaos_query, .sync = chaos_sync, .close = chaos_close,
 	};

@@ -163,7 +163,7 @@ struct device *device_cpu(int threads)
 	if (!c)
 		return NULL;
 	c->dev = (struct device){
-		.name = "cpu", .gemm = "fp32", .attention = "tiled, fp32", .elem = sizeof(float),
+		.name = "cpu", .gemm = gemm_words(), .attention = "tiled, fp32", .machine = kernels_words(), .elem = sizeof(float),
 		.alloc = cpu_alloc, .release = cpu_release, .view = cpu_view, .launch = cpu_launch,
 		.record = cpu_record, .wait = cpu_wait, .query = cpu_query, .sync = cpu_sync, .close = cpu_close,
 	};

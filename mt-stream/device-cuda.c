@@ -54,6 +54,8 @@ struct cuda {
 	struct line q[QUEUES];
 	struct cuda_queue compute;      /* as the kernels see it */
 	struct gemms *gemms;
+	bool rehearsing;                /* what is launched is only looked at */
+	char machine[64];
 	void *gemm_workspace;
 	void *narrow;                   /* a gradient piece as bf16, on its way out */
 	size_t narrow_bytes;
@@ -152,7 +154,7 @@ static struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	return (struct event){queue, c->ex ? 0 : mark(c, line(c, queue))};
+	return (struct event){queue, c->ex || c->rehearsing ? 0 : mark(c, line(c, queue))};
 }
 
 static void cuda_wait(struct device *d, enum queue queue, struct event e)
@@ -161,7 +163,7 @@ static void cuda_wait(struct device *d, enum queue queue, struct event e)
 	struct line *from = line(c, e.queue);
 
 	/* an event whose place in the ring was taken is over */
-	if (c->ex || e.queue == queue || from->over >= e.at)
+	if (c->ex || c->rehearsing || e.queue == queue || from->over >= e.at)
 		return;
 	good(c, cudaStreamWaitEvent(line(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
 }
@@ -365,14 +367,19 @@ static void registered_release(struct cuda *c)
 
 /* ---- operations ---- */
 
-static void run_gemm(struct cuda *c, const struct op *o)
+static struct cuda_gemm gemm_of(const struct op *o)
 {
-	const struct cuda_gemm g = {
+	return (struct cuda_gemm){
 		.m = o->gemm.m, .n = o->gemm.n, .k = o->gemm.k,
 		.a = o->gemm.a, .lda = o->gemm.lda, .trans_a = o->gemm.trans_a,
 		.b = o->gemm.b, .ldb = o->gemm.ldb, .trans_b = o->gemm.trans_b,
 		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias, .fp32 = o->gemm.fp32,
 	};
+}
+
+static void run_gemm(struct cuda *c, const struct op *o)
+{
+	const struct cuda_gemm g = gemm_of(o);
 	int rc = gemms_run(c->gemms, &c->compute, &g);
 
 	if (rc)
@@ -508,12 +515,37 @@ static const char *const op_names[] = {
 	[OP_SWIGLU_BACKWARD] = "swiglu backward", [OP_CROSS_ENTROPY] = "cross-entropy",
 };
 
+/* How an operation will be computed, where there is a choice */
+static void settle(struct cuda *c, const struct op *o)
+{
+	int rc = 0;
+
+	if (o->code == OP_GEMM) {
+		const struct cuda_gemm g = gemm_of(o);
+		rc = gemms_settle(c->gemms, &c->compute, &g);
+	}
+	if (rc)
+		failed(c, -rc, mt_errmsg());
+}
+
+static int cuda_rehearse(struct device *d, bool on)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	c->rehearsing = on;
+	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
+}
+
 static void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 {
 	struct cuda *c = (struct cuda *)d;
 
 	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD)
 		return;
+	if (c->rehearsing) {
+		settle(c, op);
+		return;
+	}
 	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
 	run(c, line(c, queue), op);
 	good(c, cudaGetLastError(), op_names[op->code]);
@@ -598,6 +630,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 		return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
 	c->run = r;
 	c->slot = slot;
+	gemms_attach(c->gemms, r);
 	c->dev.elem = control->dtype == MT_BF16 ? 2 : 4;
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
@@ -695,6 +728,8 @@ static int cuda_open(struct cuda *c)
 	if (rc)
 		return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
 	c->dev.gemm = gemms_name(c->gemms);
+	snprintf(c->machine, sizeof c->machine, "%.36s, sm_%d%d, %d SMs", p.name, p.major, p.minor, p.multiProcessorCount);
+	c->dev.machine = c->machine;
 	return 0;
 }
 
@@ -710,7 +745,7 @@ struct device *device_cuda(int ordinal, int *ex)
 		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
 		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
-		.attach = cuda_attach, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
+		.attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
 	};
 	c->ordinal = ordinal;
 	int rc = cuda_open(c);

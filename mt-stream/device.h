@@ -81,7 +81,9 @@ struct op {
 
 struct device {
 	const char *name;           /* as the run record has it: devices of one name give the same bits */
-	const char *gemm, *attention;   /* engines, in words, for the run record */
+	/* for the run record, settled when it is attached: engines with their versions, and what else of the machine decides
+	 * bits. A device whose words are others gives other bits. Less than 64 bytes each */
+	const char *gemm, *attention, *machine;
 	size_t elem;                /* bytes of an activation's or weight's element; settled when it is attached */
 	uint64_t memory;            /* bytes of its own that were free when it was attached; 0: it uses the host's */
 
@@ -96,6 +98,11 @@ struct device {
 	void  (*host_release)(struct device *, void *);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
 	const void *(*view)(struct device *, const void *host, enum mt_dtype);
+
+	/* While on, what is launched is only shown: the device settles how it will compute it, by what the run record's table
+	 * says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory that the
+	 * operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to settle. 0 or -ex */
+	int   (*rehearse)(struct device *, bool on);
 
 	void  (*launch)(struct device *, enum queue, const struct op *);
 	struct event (*record)(struct device *, enum queue);

@@ -15,6 +15,9 @@
 
 struct pool;
 
+/* The instruction set that the other operations use, in a word; likewise */
+const char *kernels_words(void);
+
 /* A pool of threads - 1 workers; the caller of pool_run is the last one. threads >= 1. NULL: no memory or threads. */
 struct pool *pool_create(int threads);
 void pool_free(struct pool *);
@@ -33,6 +36,8 @@ struct gemm {
 	const float *bias;          /* (n), or NULL; with beta 0 only */
 };
 void op_gemm(struct pool *, const struct gemm *);
+/* What computes it, in words: where they are others, so may be the bits */
+const char *gemm_words(void);
 /* db (n) = beta db + column sums of dy (m, n) with row stride ldy; fixed tree over blocks of rows */
 void op_bias_backward(struct pool *, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n);
 

@@ -85,6 +85,7 @@ static void record_write(struct stream *s, const struct settle *first)
 	snprintf(r->device, sizeof r->device, "%s", s->dev->name);
 	snprintf(r->gemm, sizeof r->gemm, "%s", s->dev->gemm);
 	snprintf(r->attention, sizeof r->attention, "%s", s->dev->attention);
+	snprintf(r->machine, sizeof r->machine, "%s", s->dev->machine);
 	atomic_store_explicit(&r->set, 1, memory_order_release);
 	mt_wake(s->run);
 }
@@ -96,6 +97,26 @@ static int record_agrees(const char *what, uint64_t told, uint32_t is)
 		return mt_fail(MT_EX_CONFIG, "the run was computed with %s %u, not %llu: other bits", what, is,
 			(unsigned long long)told);
 	return 0;
+}
+
+static int words_agree(const char *what, const char *is, size_t room, const char *mine)
+{
+	if (!strncmp(is, mine, room))
+		return 0;
+	return mt_fail(MT_EX_CONFIG, "the run was computed %s '%.*s', this is '%s': other bits", what, (int)room, is, mine);
+}
+
+/* What was written by an mt that did not look at words says nothing but the device */
+static int record_words(const struct mt_record *r, const struct device *d)
+{
+	int rc = words_agree("on device", r->device, sizeof r->device, d->name);
+
+	if (rc || !r->machine[0])
+		return rc;
+	if ((rc = words_agree("on", r->machine, sizeof r->machine, d->machine)) ||
+	    (rc = words_agree("with matrix products by", r->gemm, sizeof r->gemm, d->gemm)))
+		return rc;
+	return words_agree("with attention by", r->attention, sizeof r->attention, d->attention);
 }
 
 /* Read the record; if nobody has written it, write it as `first` has it */
@@ -115,12 +136,9 @@ static int record_take(struct stream *s, const struct settle *first)
 		if (mt_stopping || mt_run_state(s->run) == MT_GONE)
 			return GONE;
 	}
-	char device[sizeof r->device];
-	memcpy(device, r->device, sizeof device);
-	device[sizeof device - 1] = 0;
-	if (strcmp(device, s->dev->name))
-		return mt_fail(MT_EX_CONFIG, "the run was computed on device '%s', this is '%s': other bits", device,
-			s->dev->name);
+	int rc = record_words(r, s->dev);
+	if (rc)
+		return rc;
 	s->chunk_tokens = r->chunk_tokens;
 	s->head_tokens = r->head_tokens;
 	s->pass_rows = r->pass_rows;
@@ -259,37 +277,57 @@ static int record_plan(struct stream *s, uint32_t rows, uint32_t seq)
 	return record_take(s, &(struct settle){planned.c.chunk_tokens, planned.c.head_tokens, planned.c.pass_rows});
 }
 
-int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
+/* The micro-batch begins: nothing is where it will be */
+static void plan_lay(struct stream *s)
+{
+	struct plan *p = &s->plan;
+
+	p->x = p->o = (struct carry){.held = {-1, -1}};
+	p->bytes = memory_lay(&p->ask, &p->c, &p->at, s->arena);
+}
+
+/* A shape that is not the last one's: plan it, and let the device see what it will compute */
+static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
 	struct planned planned;
 	int rc;
 
+	if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) ||
+	    (rc = planner_make(&p->ask, &planned)) || (rc = arena_grow(s, planned.bytes)) ||
+	    (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
+		return rc;
+	if (s->verbose) {
+		char words[512];
+		plan_words(&p->ask, &planned, words, sizeof words);
+		mt_say("%s: %s", train ? "train" : "eval", words);
+	}
+	p->c = planned.c;
+	p->x_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->hidden * s->dev->elem;
+	p->o_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->heads *
+		(s->geo->head_dim * s->dev->elem + sizeof(float));
+	plan_lay(s);
+	if (s->dev->rehearse && (rc = schedule_rehearse(s)))
+		return rc;
+	plan_lay(s);
+	return 0;
+}
+
+int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
+{
+	struct plan *p = &s->plan;
+	int rc;
+
 	if (!s->chunk_tokens && (rc = record_plan(s, rows, seq)))
 		return rc;
 
-	if (p->ask.rows != rows || p->ask.seq != seq || p->ask.train != train) {
-		p->ask.rows = 0;
-		if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)))
-			return rc;
-		if ((rc = planner_make(&p->ask, &planned)) || (rc = arena_grow(s, planned.bytes)) ||
-		    (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq))) {
-			p->ask.rows = 0;
-			return rc;
-		}
-		if (s->verbose) {
-			char words[512];
-			plan_words(&p->ask, &planned, words, sizeof words);
-			mt_say("%s: %s", train ? "train" : "eval", words);
-		}
-		p->c = planned.c;
-		p->x_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->hidden * s->dev->elem;
-		p->o_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->heads *
-			(s->geo->head_dim * s->dev->elem + sizeof(float));
+	if (p->ask.rows == rows && p->ask.seq == seq && p->ask.train == train) {
+		plan_lay(s);
+		return 0;
 	}
-	p->x = p->o = (struct carry){.held = {-1, -1}};
-	p->bytes = memory_lay(&p->ask, &p->c, &p->at, s->arena);
-	return 0;
+	if ((rc = plan_shape(s, rows, seq, train)))
+		p->ask.rows = 0;
+	return rc;
 }
 
 /* cos and sin of position * inv_freq as transformers' rotary embedding has them: all in fp32 */

@@ -640,22 +640,57 @@ static int pass(struct stream *s)
 	return (rc = forward(s)) ? rc : backward(s);
 }
 
-int schedule_micro(struct stream *s)
+static int each_pass(struct stream *s, int (*fn)(struct stream *))
 {
 	struct plan *p = &s->plan;
+	int64_t all = (int64_t)p->ask.rows * p->ask.seq, most = (int64_t)rows_of_pass(&p->ask, &p->c) * p->ask.seq;
+	int rc = 0;
+
+	for (p->base = 0; !rc && p->base < all; p->base += most) {
+		p->n = all - p->base < most ? all - p->base : most;
+		p->first = p->base == 0;
+		p->last = p->base + p->n == all;
+		rc = fn(s);
+	}
+	return rc;
+}
+
+int schedule_micro(struct stream *s)
+{
 	int rc = plan_make(s, s->msg.batch.rows, s->msg.batch.seq, s->msg.txn_kind == MT_TRAIN);
 
 	if (rc)
 		return rc;
 	s->sent = false;
 	batch_in(s);
-	int64_t all = (int64_t)p->ask.rows * p->ask.seq, most = (int64_t)rows_of_pass(&p->ask, &p->c) * p->ask.seq;
-	for (p->base = 0; !rc && p->base < all; p->base += most) {
-		p->n = all - p->base < most ? all - p->base : most;
-		p->first = p->base == 0;
-		p->last = p->base + p->n == all;
-		rc = pass(s);
-	}
+	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
+	return rc ? rc : failed;
+}
+
+/* ---- rehearsal: the same launches, none of which runs, and so no waiting and nothing sent ---- */
+
+static int pass_rehearse(struct stream *s)
+{
+	for (uint32_t u = 0; u < head_job(s); u++)
+		unit_forward(s, u);
+	if (!s->plan.ask.train) {
+		head_both(s, NULL);
+		return 0;
+	}
+	for (uint32_t u = s->units; u-- > 0;)
+		unit_backward(s, u, grads_of(s, u));
+	return 0;
+}
+
+int schedule_rehearse(struct stream *s)
+{
+	uint64_t bytes_in = *mt_counter(s->run, 2);
+	int rc = s->dev->rehearse(s->dev, true);
+
+	if (!rc)
+		each_pass(s, pass_rehearse);
+	*mt_counter(s->run, 2) = bytes_in;
+	int failed = s->dev->rehearse(s->dev, false);
 	return rc ? rc : failed;
 }

@@ -74,6 +74,9 @@ void plan_release(struct stream *);
 
 /* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */
 int schedule_micro(struct stream *);
+/* Every operation on the compute queue of a micro-batch as it is planned, for a device that rehearses. 0 or -ex. The plan's
+ * places are to be laid anew after it. */
+int schedule_rehearse(struct stream *);
 
 /* serve.c */
 int serve(struct stream *);             /* until a signal, or the end of the run: 0, or -ex */

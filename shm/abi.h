@@ -7,10 +7,11 @@
 	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
 	F(mt_control, n_tensors, 248, 4) F(mt_control, lanes, 252, 4) F(mt_control, group, 256, 4) \
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
-	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_journal, 304, 8) \
-	F(mt_control, off_config, 312, 8) F(mt_control, config_bytes, 320, 8) F(mt_control, numa, 328, 64) \
-	F(mt_control, geo, 392, 2156) F(mt_control, tries, 2560, 8) F(mt_control, record, 2624, 256) \
-	F(mt_control, snap, 2880, 192) F(mt_control, slots, 3072, 4096) F(mt_control, txn, 7168, 197248) \
+	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
+	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) \
+	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
+	F(mt_control, txn, 7232, 197248) \
 	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) F(mt_geometry, heads, 24, 4) \
 	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) F(mt_geometry, vocab, 40, 4) \
 	F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) F(mt_geometry, pad_token, 52, 4) \
@@ -37,6 +38,8 @@
 	F(mt_snapshot, failed, 152, 8) \
 	F(mt_record, owner, 0, 8) F(mt_record, set, 8, 4) F(mt_record, chunk_tokens, 12, 4) F(mt_record, head_tokens, 16, 4) \
 	F(mt_record, pass_rows, 20, 4) F(mt_record, device, 24, 32) F(mt_record, gemm, 56, 64) F(mt_record, attention, 120, 64) \
+	F(mt_record, machine, 184, 64) F(mt_record, taken, 248, 4) F(mt_record, first, 252, 4) \
+	F(mt_choice, key, 0, 120) F(mt_choice, bytes, 120, 4) F(mt_choice, next, 124, 4) F(mt_choice, value, 128, 120) \
 	F(mt_lane, index, 0, 8) F(mt_lane, slot, 64, 2048) \
 	F(mt_ringbuf, name, 0, 32) F(mt_ringbuf, slots, 32, 4) F(mt_ringbuf, off_messages, 40, 8) F(mt_ringbuf, off_blocks, 48, 8) \
 	F(mt_ringbuf, block_bytes, 56, 8) F(mt_ringbuf, tail, 128, 8) F(mt_ringbuf, head, 192, 8) \
@@ -48,6 +51,6 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 204416) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_snapshot, 192) S(mt_record, 256) S(mt_lane, 2112) \
-	S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
+	S(mt_header, 128) S(mt_control, 204480) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
+	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_snapshot, 192) S(mt_record, 320) S(mt_choice, 256) \
+	S(mt_lane, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)

@@ -23,6 +23,7 @@ struct mt_run {
 	struct watch watch[MT_SLOTS];
 	char ring_from[RING_MAPS][32], ring_to[RING_MAPS][32];
 	int ring_maps;
+	uint32_t spare;                     /* entry of the table of choices that is this stage's and not linked; 0: none */
 };
 
 int region_name_check(const char *run);

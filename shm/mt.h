@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI     1
+#define MT_ABI     2
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -41,6 +41,9 @@ enum {                          /* sysexits.h where it has the meaning; contract
 #define MT_LANES      64        /* optimizer lanes: fixed ranges of a unit's groups; threads take lanes */
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
+#define MT_CHOICES    1024      /* entries of the run record's table at most */
+#define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
+#define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
 #define MT_NO_TARGET  UINT32_MAX
 #define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
@@ -226,8 +229,23 @@ struct mt_record {              /* the run record: whatever can change a bit, de
 	uint32_t head_tokens;       /* tokens of an LM-head chunk */
 	uint32_t pass_rows;         /* 0: layer-major */
 	char     device[32];        /* "cpu" or "cuda" */
-	char     gemm[64], attention[64];     /* engines and algorithms, in words */
+	char     gemm[64], attention[64];     /* engines and their versions, in words */
+	char     machine[64];       /* GPU or instruction set, in words; empty: written by an mt that did not look at words */
+	/* choices: a list that only grows; entries are numbered from 1, 0 ends it */
+	_Atomic uint32_t taken;     /* entries that belong to somebody: more than the list has, where one died */
+	_Atomic uint32_t first;
 	uint64_t reserved[8];
+};
+
+/* What a device chose for one operation of one shape (an algorithm), where another choice gives other bits. Whoever wants
+ * one takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two who choose at once the first
+ * stands, whoever is killed leaves a whole list, and what was read once stays. */
+struct mt_choice {              /* 256 bytes in the control region */
+	char     key[MT_CHOICE_KEY];/* the operation and its shape, as its device writes it */
+	uint32_t bytes;             /* of value */
+	_Atomic uint32_t next;      /* release: from then on this entry and the next are not written any more */
+	uint8_t  value[MT_CHOICE_VALUE];
+	uint64_t reserved;
 };
 
 struct mt_lane {                /* one lane of the optimizer's undo journal */
@@ -248,7 +266,7 @@ struct mt_control {
 	uint64_t step_tokens;       /* tokens that a batch block holds */
 	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
 	uint64_t params;
-	uint64_t off_units, off_tensors, off_journal, off_config, config_bytes;  /* in this region */
+	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
 	_Alignas(64) _Atomic uint64_t tries;  /* the run's try counter: opening and aborting take a new one */
@@ -431,6 +449,16 @@ uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
 void mt_publish(struct mt_run *, uint32_t unit, uint64_t v);  /* release, doorbell */
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
+
+/* ------------------------------------------------------------------------------------------------ choices */
+
+/* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
+bool mt_choice_find(struct mt_run *, const char *key, void *value, size_t bytes);
+/* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what
+ * stands is of another size. Several stages may do so at once; none waits. */
+int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
+/* The entry after `e` (NULL: the first), or NULL. The list may grow meanwhile. */
+const struct mt_choice *mt_choice_next(struct mt_run *, const struct mt_choice *e);
 
 /* ------------------------------------------------------------------------------------------------ exact master */
 

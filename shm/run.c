@@ -18,6 +18,8 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	at += l->n_units * sizeof(struct mt_unit);
 	c->off_tensors = at;
 	at = round_up(at + l->n_tensors * sizeof(struct mt_tensor), 4096);
+	c->off_choices = at;
+	at = round_up(at + MT_CHOICES * sizeof(struct mt_choice), 4096);
 	c->off_journal = at;
 	at = round_up(at + MT_LANES * sizeof(struct mt_lane), 4096);
 	c->off_config = at;
@@ -147,9 +149,10 @@ static int check_tables(struct mt_run *run)
 	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20
 		&& c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units
 		&& c->off_tensors <= size && c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors
+		&& c->off_choices <= size && MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices
 		&& c->off_journal <= size && MT_LANES * sizeof(struct mt_lane) <= size - c->off_journal
 		&& c->off_config <= size && c->config_bytes <= size - c->off_config
-		&& (c->off_units | c->off_tensors | c->off_journal) % 64 == 0
+		&& (c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0
 		&& c->lanes == MT_LANES && c->group == MT_GROUP
 		&& (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);

@@ -227,6 +227,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 			dump "$RUN" >"$T/after"
 			diff "$T/before" "$T/after"
 			grep -q '^step 7 t 6$' "$T/after"
+			[ "$(grep -c '^choice' "$T/after")" = 3 ]
 			mt-store rm "$RUN"
 			rm -r "$T/ck"
 		done

@@ -32,8 +32,10 @@ static void print_run(struct mt_run *run)
 	printf("state %d\nstep %" PRIu64 " t %" PRIu64 "\n", (int)mt_run_state(run), now.step, now.t);
 	printf("position %" PRIu64 " %" PRIu64 " %016" PRIx64 " %016" PRIx64 " %u %u %u %u %" PRIu64 "\n", p->records,
 	       p->offset, p->hash, p->hash_cut, p->carry, p->seq, p->batch, p->pack, p->tokens);
-	printf("record %u %u %u %u '%s' '%s' '%s'\n", r->set, r->chunk_tokens, r->head_tokens, r->pass_rows, r->device,
-	       r->gemm, r->attention);
+	printf("record %u %u %u %u '%s' '%s' '%s' '%s'\n", r->set, r->chunk_tokens, r->head_tokens, r->pass_rows, r->device,
+	       r->gemm, r->attention, r->machine);
+	for (const struct mt_choice *e = NULL; (e = mt_choice_next(run, e));)
+		printf("choice '%s' %u %016" PRIx64 "\n", e->key, e->bytes, XXH3_64bits(e->value, e->bytes));
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
 		uint64_t w = c->dtype == MT_BF16 ? 2 : 4;
@@ -120,6 +122,15 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	snprintf(c->record.device, sizeof c->record.device, "cpu");
 	snprintf(c->record.gemm, sizeof c->record.gemm, "some gemm");
 	snprintf(c->record.attention, sizeof c->record.attention, "some attention");
+	snprintf(c->record.machine, sizeof c->record.machine, "some machine");
+	for (int i = 0; i < 3; i++) {
+		uint8_t value[MT_CHOICE_VALUE];
+		char key[MT_CHOICE_KEY];
+
+		memset(value, 7 * i + (int)seed, sizeof value);
+		snprintf(key, sizeof key, "operation %0*d", 12 + 90 * i / 2, i);
+		mt_must(mt_choice_enter(run, key, value, 10 + 55 * (size_t)i));
+	}
 	atomic_store(&c->record.set, 1);
 	mt_run_set_state(run, MT_FILLED);
 }

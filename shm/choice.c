@@ -1,0 +1,93 @@
+/* choice.c: the run record's table: what devices chose where a choice decides bits. mt.h says how the list grows. */
+#include "lib.h"
+
+static struct mt_choice *table(struct mt_run *run)
+{
+	return (struct mt_choice *)((char *)run->control + run->control->off_choices);
+}
+
+/* Where the link to e's successor stands; NULL: to the first */
+static _Atomic uint32_t *link_of(struct mt_run *run, const struct mt_choice *e)
+{
+	return e ? &table(run)[e - table(run)].next : &run->control->record.first;
+}
+
+const struct mt_choice *mt_choice_next(struct mt_run *run, const struct mt_choice *e)
+{
+	/* acquire: the entry was filled before it was linked */
+	uint32_t i = atomic_load_explicit(link_of(run, e), memory_order_acquire);
+
+	return i && i <= MT_CHOICES ? &table(run)[i - 1] : NULL;
+}
+
+static bool is_for(const struct mt_choice *e, const char *key) { return !strncmp(e->key, key, sizeof e->key); }
+
+/* The entry for key; NULL, and *last the last entry that was there. A damaged list is not walked for ever. */
+static const struct mt_choice *find(struct mt_run *run, const char *key, const struct mt_choice **last)
+{
+	const struct mt_choice *e = *last;
+
+	for (int i = 0; i < MT_CHOICES && (e = mt_choice_next(run, e)); i++) {
+		if (is_for(e, key)) return e;
+		*last = e;
+	}
+	return NULL;
+}
+
+bool mt_choice_find(struct mt_run *run, const char *key, void *value, size_t bytes)
+{
+	const struct mt_choice *last = NULL, *e = find(run, key, &last);
+	if (!e || e->bytes != bytes || bytes > sizeof e->value) return false;
+	memcpy(value, e->value, bytes);
+	return true;
+}
+
+/* An entry of this stage's own: the one it has not used, or a new one. 0: none is left */
+static uint32_t entry_take(struct mt_run *run)
+{
+	struct mt_record *r = &run->control->record;
+	if (run->spare) return run->spare;
+	if (atomic_load(&r->taken) >= MT_CHOICES) return 0;
+	uint32_t i = atomic_fetch_add(&r->taken, 1) + 1;
+	return run->spare = i <= MT_CHOICES ? i : 0;
+}
+
+/* Link entry i to the list's end, unless the key gets there first: the entry that stands */
+static const struct mt_choice *entry_link(struct mt_run *run, uint32_t i, const char *key)
+{
+	const struct mt_choice *last = NULL, *e = find(run, key, &last);
+	while (!e) {
+		uint32_t none = 0;
+		/* release: whoever sees the link sees the entry */
+		if (atomic_compare_exchange_strong_explicit(link_of(run, last), &none, i, memory_order_acq_rel,
+			memory_order_acquire)) {
+			run->spare = 0;
+			return &table(run)[i - 1];
+		}
+		e = find(run, key, &last);
+	}
+	return e;
+}
+
+int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t bytes)
+{
+	if (strlen(key) >= MT_CHOICE_KEY || bytes > MT_CHOICE_VALUE)
+		return mt_fail(MT_EX_BUG, "choice '%s' of %zu bytes is too long", key, bytes);
+	const struct mt_choice *last = NULL, *e = find(run, key, &last);
+	uint32_t i = e ? 0 : entry_take(run);
+	if (!e && !i)
+		return mt_fail(MT_EX_NOMEM, "the run record is full: %d operations of different shapes were computed; keep --micro "
+			"and --seq as they were", MT_CHOICES);
+	if (!e) {
+		struct mt_choice *mine = &table(run)[i - 1];
+		memset(mine, 0, sizeof *mine);
+		memcpy(mine->key, key, strlen(key));
+		memcpy(mine->value, value, bytes);
+		mine->bytes = (uint32_t)bytes;
+		e = entry_link(run, i, key);
+	}
+	if (e->bytes != bytes)
+		return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
+	memcpy(value, e->value, bytes);
+	return 0;
+}
