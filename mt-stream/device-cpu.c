@@ -8,10 +8,11 @@
 #include "cli.h"
 #include "device.h"
 #include "ops.h"
+#include "trace.h"
 
 #define DEPTH 256               /* operations launched and not yet done, a queue */
 
-struct work { struct event after; struct op op; };      /* op OP_NONE: a wait for `after` */
+struct work { struct event after; struct op op; struct span *span; };   /* op OP_NONE: a wait for `after` */
 
 struct cpu_queue {
 	struct cpu *cpu;
@@ -32,6 +33,15 @@ struct cpu {
 
 static bool over(const struct cpu *c, struct event e) { return c->q[e.queue].done >= e.at; }
 
+static void execute(struct pool *p, const struct work *w)
+{
+	if (w->span)
+		w->span->from = mt_now();
+	cpu_execute(p, &w->op);
+	if (w->span)
+		w->span->to = mt_now();
+}
+
 static void *queue_main(void *arg)
 {
 	struct cpu_queue *q = arg;
@@ -48,7 +58,7 @@ static void *queue_main(void *arg)
 			pthread_cond_wait(&c->progress, &c->lock);
 		if (w->op.code != OP_NONE) {
 			pthread_mutex_unlock(&c->lock);
-			cpu_execute(q->pool, &w->op);
+			execute(q->pool, w);
 			pthread_mutex_lock(&c->lock);
 		}
 		q->done++;
@@ -72,7 +82,7 @@ static void put(struct cpu *c, enum queue queue, const struct work *w)
 
 static void cpu_launch(struct device *d, enum queue queue, const struct op *op)
 {
-	put((struct cpu *)d, queue, &(struct work){.op = *op});
+	put((struct cpu *)d, queue, &(struct work){.op = *op, .span = trace_span(d->trace, queue, op)});
 }
 
 static void cpu_wait(struct device *d, enum queue queue, struct event e)

@@ -18,6 +18,7 @@
 #include "cuda-gemm.h"
 #include "cuda-ops.h"
 #include "device.h"
+#include "trace.h"
 
 #ifdef MT_EMU                           /* small, so that small models go round and round them */
 #define EVENTS       16
@@ -48,6 +49,8 @@ struct line {                           /* a queue */
 
 struct extent { const char *base; size_t bytes; };
 
+struct stamp { cudaEvent_t event; double *at; };
+
 struct cuda {
 	struct device dev;
 	int ordinal;
@@ -70,6 +73,10 @@ struct cuda {
 	atomic_uint weights_n;          /* release: so many are */
 	struct extent blocks[BLOCKS];   /* of the gradient ring; bytes 0: could not be registered */
 	int blocks_n;
+
+	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
+	size_t stamps_n, stamps_room;
+	double stamps_from;             /* when the first one was */
 
 	int ex;                         /* 0, or the exit code of the first error; */
 	char why[512];                  /* its message */
@@ -505,15 +512,40 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 _Static_assert(sizeof(struct cuda_loss) == sizeof(struct loss) && offsetof(struct loss, targets) == 8 &&
 	offsetof(struct cuda_loss, targets) == 8, "the kernels' struct loss is the device's");
 
-static const char *const op_names[] = {
-	[OP_COPY] = "copy", [OP_ZERO] = "zero", [OP_WEIGHTS_IN] = "weights in", [OP_GRADS_OUT] = "gradients out",
-	[OP_GEMM] = "matrix product", [OP_BIAS_BACKWARD] = "bias backward", [OP_EMBED_FORWARD] = "embedding forward",
-	[OP_EMBED_BACKWARD] = "embedding backward", [OP_RMSNORM_FORWARD] = "rmsnorm forward",
-	[OP_RMSNORM_BACKWARD] = "rmsnorm backward", [OP_ADD] = "residual", [OP_ROPE_FORWARD] = "rope forward",
-	[OP_ROPE_BACKWARD] = "rope backward", [OP_ATTENTION_FORWARD] = "attention forward",
-	[OP_ATTENTION_BACKWARD] = "attention backward", [OP_SWIGLU_FORWARD] = "swiglu forward",
-	[OP_SWIGLU_BACKWARD] = "swiglu backward", [OP_CROSS_ENTROPY] = "cross-entropy",
-};
+/* ---- times, for a trace ---- */
+
+/* The time at which the stream gets here goes to *at */
+static void stamp(struct cuda *c, struct line *l, double *at)
+{
+	if (c->stamps_n == c->stamps_room) {
+		size_t more = c->stamps_room ? 2 * c->stamps_room : 1024;
+		struct stamp *s = realloc(c->stamps, more * sizeof *s);
+
+		if (!s)
+			return;
+		memset(s + c->stamps_room, 0, (more - c->stamps_room) * sizeof *s);
+		c->stamps = s;
+		c->stamps_room = more;
+	}
+	struct stamp *s = &c->stamps[c->stamps_n];
+	if (!s->event && !good(c, cudaEventCreateWithFlags(&s->event, 0), "cudaEventCreate"))
+		return;
+	if (!c->stamps_n++)     /* nothing is under way: the stream gets here now */
+		c->stamps_from = mt_now();
+	s->at = at;
+	good(c, cudaEventRecord(s->event, l->stream), "cudaEventRecord");
+}
+
+static void cuda_times(struct device *d)
+{
+	struct cuda *c = (struct cuda *)d;
+	float ms;
+
+	for (size_t i = 0; i < c->stamps_n && !c->ex; i++)
+		if (good(c, cudaEventElapsedTime(&ms, c->stamps[0].event, c->stamps[i].event), "cudaEventElapsedTime"))
+			*c->stamps[i].at = c->stamps_from + (double)ms / 1e3;
+	c->stamps_n = 0;
+}
 
 /* How an operation will be computed, where there is a choice */
 static void settle(struct cuda *c, const struct op *o)
@@ -547,8 +579,13 @@ static void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 		return;
 	}
 	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
+	struct span *span = trace_span(d->trace, queue, op);
+	if (span)
+		stamp(c, line(c, queue), &span->from);
 	run(c, line(c, queue), op);
-	good(c, cudaGetLastError(), op_names[op->code]);
+	good(c, cudaGetLastError(), op_name(op->code));
+	if (span)
+		stamp(c, line(c, queue), &span->to);
 }
 
 /* ---- memory ---- */
@@ -670,6 +707,9 @@ static void cuda_close(struct device *d)
 	device_sync(d);
 	registered_release(c);
 	gemms_close(c->gemms);
+	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++)
+		cudaEventDestroy(c->stamps[i].event);
+	free(c->stamps);
 	for (enum queue q = 0; q < QUEUES; q++)
 		line_close(line(c, q));
 	cudaFree(c->compute.work);
@@ -745,7 +785,8 @@ struct device *device_cuda(int ordinal, int *ex)
 		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
 		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
-		.attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
+		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc,
+		.host_release = cuda_host_release,
 	};
 	c->ordinal = ordinal;
 	int rc = cuda_open(c);

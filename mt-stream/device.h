@@ -34,6 +34,8 @@ enum op_code {
 
 struct loss { double sum; int64_t targets; };
 
+const char *op_name(enum op_code);
+
 /* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
 struct op {
 	enum op_code code;
@@ -86,6 +88,7 @@ struct device {
 	const char *gemm, *attention, *machine;
 	size_t elem;                /* bytes of an activation's or weight's element; settled when it is attached */
 	uint64_t memory;            /* bytes of its own that were free when it was attached; 0: it uses the host's */
+	struct trace *trace;        /* wants the times of all operations; NULL: nobody does (trace.h) */
 
 	/* Before anything else: the run whose weights and gradients will move, and this stage's slot in it. NULL: the
 	 * device has no need to know. 0 or -ex */
@@ -109,6 +112,8 @@ struct device {
 	void  (*wait)(struct device *, enum queue, struct event);   /* what is launched after it runs after the event */
 	bool  (*query)(struct device *, struct event);
 	int   (*sync)(struct device *, struct event);               /* the host waits; 0, or -ex: the device failed */
+	/* All queues are at rest: enter the times of operations in the trace. NULL: it does so as they run. */
+	void  (*times)(struct device *);
 	void  (*close)(struct device *);
 };
 

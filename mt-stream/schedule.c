@@ -17,12 +17,16 @@
 
 #include "cli.h"
 #include "stream.h"
+#include "trace.h"
 
 static void launch(struct stream *s, enum queue q, const struct op *op) { s->dev->launch(s->dev, q, op); }
 /* In parentheses: tests/probes/stream-chaos.c has macros of these names, to leave out one call of them in turn. */
 static struct event (record)(struct stream *s, enum queue q) { return (s->dev->record)(s->dev, q); }
 static void (wait)(struct stream *s, enum queue q, struct event e) { (s->dev->wait)(s->dev, q, e); }
 static int (sync)(struct stream *s, struct event e) { return (s->dev->sync)(s->dev, e); }
+
+/* For a trace: what is launched on the queue from here on is unit u's */
+static void at(struct stream *s, enum queue q, uint32_t u, const char *what) { trace_at(s->dev->trace, q, u, what); }
 
 static uint32_t head_job(const struct stream *s) { return s->units - 1; }
 
@@ -109,6 +113,7 @@ static int weights_wait(struct stream *s, uint32_t job)
 /* Launch the job's weights into slot `to` once its last reader is through; compute goes on when they are in. */
 static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 {
+	at(s, Q_WEIGHTS, job, "weights");
 	wait(s, Q_WEIGHTS, to->over);
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct part *part = &s->jobs[job].part[p];
@@ -172,6 +177,7 @@ static void carry_make(struct stream *s, struct carry *c, int64_t i)
 static void carry_out(struct stream *s, struct carry *c, int64_t i, const struct op *copies, int n)
 {
 	wait(s, Q_GRADS, record(s, Q_COMPUTE));
+	at(s, Q_GRADS, (uint32_t)i + (c == &s->plan.o), "activations");
 	for (int k = 0; k < n; k++)
 		launch(s, Q_GRADS, &copies[k]);
 	c->left[i & 1] = record(s, Q_GRADS);
@@ -183,6 +189,7 @@ static void carry_in(struct stream *s, struct carry *c, int64_t i, const struct 
 {
 	if (c->held[i & 1] == i)
 		return;
+	at(s, Q_WEIGHTS, (uint32_t)i + (c == &s->plan.o), "activations");
 	for (int k = 0; k < n; k++)
 		launch(s, Q_WEIGHTS, &copies[k]);
 	c->held[i & 1] = i;
@@ -321,6 +328,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 	struct weights w;
 	struct slot *slot;
 
+	at(s, Q_COMPUTE, u, "forward");
 	weights_fetch(s, u, &w, &slot);
 	forward_begins(s, u);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
@@ -351,6 +359,7 @@ static void head_both(struct stream *s, float *gs)
 	struct grads g;
 	struct slot *slot;
 
+	at(s, Q_COMPUTE, head_job(s), "head");
 	weights_fetch(s, head_job(s), &w, &slot);
 	if (p->first)
 		launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p->at.loss, sizeof *p->at.loss}});
@@ -389,8 +398,11 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 		struct saved v = saved_at(s, u - 1, from);
 		const void *x = output(s, u - 1, from);
 
-		if (level < LEVEL_BLOCK)
+		if (level < LEVEL_BLOCK) {
+			at(s, Q_COMPUTE, u, "again");
 			block_again(&c, u - 1, &w, x, &v, level == LEVEL_ATTENTION);
+		}
+		at(s, Q_COMPUTE, u, "backward");
 		block_backward(&c, u - 1, &w, g, beta_at(s, from), x, &v, dx_at(s, from));
 	}
 	if (slot)
@@ -402,6 +414,7 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 	float *tied = s->plan.at.tied;
 	struct grads g;
 
+	at(s, Q_COMPUTE, u, "backward");
 	if (s->plan.first)
 		launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
 	if (u == head_job(s)) {
@@ -496,6 +509,7 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	const struct part *p = l->part;
 	void *block;
 
+	at(s, Q_GRADS, p->unit, "gradients");
 	while (l->launched < p->elems && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		uint64_t n = piece_elems(s, p, l->launched);
 
@@ -662,9 +676,13 @@ int schedule_micro(struct stream *s)
 	if (rc)
 		return rc;
 	s->sent = false;
+	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)p->ask.rows * p->ask.seq);
 	batch_in(s);
 	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
+	if (s->dev->trace && s->dev->times)
+		s->dev->times(s->dev);
+	trace_end(s->dev->trace, !rc && !failed);
 	return rc ? rc : failed;
 }
 

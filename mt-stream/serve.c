@@ -3,6 +3,7 @@
  */
 #include "cli.h"
 #include "stream.h"
+#include "trace.h"
 
 /* ---- waiting ---- */
 
@@ -46,7 +47,9 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 	mt_stage_doing(s->run, doing, arg);
 	mt_wait(s->run, seen, 100);
 	look_after_peers(s);
-	s->waited += (uint64_t)((mt_now() - began) * 1e9);
+	double now = mt_now();
+	trace_wait(s->dev->trace, doing == MT_D_WAIT_GRAD_ROOM, (uint32_t)arg, began, now);
+	s->waited += (uint64_t)((now - began) * 1e9);
 	return 0;
 }
 

@@ -4,8 +4,9 @@
 #include "cli.h"
 #include "plan-show.h"
 #include "stream.h"
+#include "trace.h"
 
-static const char *device_spec = "cpu", *recompute_spec = "auto";
+static const char *device_spec = "cpu", *recompute_spec = "auto", *trace_path;
 static uint64_t device_memory, host_memory, threads;
 static struct settle told;
 static struct mt_strings rings;
@@ -24,6 +25,7 @@ static const struct mt_opt options[] = {
 	{"head-tokens", OPT_U64, &told.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
 	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
+	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
 	{"verbose", OPT_FLAG, &verbose, NULL, "say how each new shape of micro-batch is computed", NULL},
 	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
 	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
@@ -92,6 +94,8 @@ static struct device *device_open(const char *spec)
 
 		if (!spec[6] || *end || spec[6] == '-')
 			mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
+		if (trace_path)
+			mt_die(MT_EX_USAGE, "--trace: device chaos runs in no time of its own");
 		d = device_chaos(n, seed);
 	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
 		d = cuda_open(spec);
@@ -105,6 +109,8 @@ static struct device *device_open(const char *spec)
 
 static void check_options(void)
 {
+	if (trace_path && !*trace_path)
+		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
 	if (threads > 4096)
 		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
 	if (told.chunk_tokens > INT32_MAX || told.head_tokens > INT32_MAX || told.pass_rows > INT32_MAX)
@@ -192,6 +198,7 @@ static void stream_close(struct stream *s)
 {
 	plan_release(s);
 	s->dev->release(s->dev, s->arena, s->arena_bytes);
+	trace_close(s->dev->trace);
 	s->dev->close(s->dev);
 	if (s->batch)
 		mt_ring_close(s->batch);
@@ -224,6 +231,8 @@ int main(int argc, char **argv)
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, &known));
 	s.dev = device_open(device_spec);
+	if (trace_path && !(s.dev->trace = trace_open(trace_path)))
+		mt_die(MT_EX_IO, "%s", mt_errmsg());
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping)
 		return 0;

@@ -291,6 +291,18 @@ narrow_ring() {
 	same plain again
 }
 
+@test "--trace: a file that is whole after every micro-batch, each operation within one, with an account of each" {
+	make_run llama3 bf16 bf16
+	step_of plain "" 1 5 24 2
+	step_of traced "--trace $T/trace.json" 1 5 24 2
+	same plain traced
+	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
+	grep -q '^| backward: attention backward ' "$T/account"
+	[ "$(grep -c '^mt-stream: step 1, micro-batch [01]: .* for the host$' "$T/stream1.err")" = 2 ]
+	fails_with 64 mt-stream "$RUN" --trace "$T/trace.json" --device chaos:1
+	fails_with 74 mt-stream "$RUN" --trace "$T/none/trace.json"
+}
+
 @test "unit tables that are not the geometry's are refused" {
 	make_run llama3
 	stream-drive damage "$RUN"

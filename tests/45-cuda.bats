@@ -97,6 +97,18 @@ near() {
 	[ "$(wc -l <"$T/stream.err")" = 1 ]
 }
 
+@test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of plain "$EMU --device cuda --device-memory 600K"
+	ROWS=16 step_of traced "$EMU --device cuda --device-memory 600K --trace $T/trace.json"
+	cmp "$T/plain" "$T/traced"
+	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
+	grep -q '^| again: matrix product ' "$T/account"
+	grep -q '^| activations: copy, weights in ' "$T/account"
+	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
+}
+
 @test "20 steps on it are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3

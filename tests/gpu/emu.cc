@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -209,13 +210,21 @@ void __syncwarp(unsigned)
 /* ---- streams ---- */
 
 struct emu_stream { std::deque<std::function<bool()>> queue; };     /* false: held back by an event */
-struct emu_event { uint64_t recorded, reached; };
+struct emu_event { uint64_t recorded, reached; bool timed; double at; };
 
 static std::vector<cudaStream_t> streams;
 static std::mutex pinned_lock;         /* memory is registered by another thread */
 static std::map<char *, size_t> pinned;
 
 static cudaError_t last_error;  /* of the host's thread */
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
 
 static bool run_one(void)
 {
@@ -336,13 +345,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 	delete s;
 	return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return *e = new emu_event{0, 0}, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
+{
+	*e = new emu_event{0, 0, !(flags & cudaEventDisableTiming), 0};
+	return cudaSuccess;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	uint64_t mine = ++e->recorded;
 
-	enqueue(s, [=] { e->reached = mine; return true; });
+	enqueue(s, [=] { e->at = e->timed ? now_ms() : 0; e->reached = mine; return true; });
 	return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
@@ -363,6 +376,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 	while (e->reached < e->recorded)
 		if (!run_one())
 			die("streams wait for each other");
+	return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+	if (!from->timed || !to->timed || !from->recorded || !to->recorded)
+		return cudaErrorInvalidValue;
+	if (from->reached < from->recorded || to->reached < to->recorded)
+		return cudaErrorNotReady;
+	*ms = (float)(to->at - from->at);
 	return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)

@@ -138,3 +138,46 @@ def save(name, what):
         json.dump(what, f, indent=1)
         f.write("\n")
     print(f"-> {os.path.relpath(path, TOP)}")
+
+
+QUEUES = ("compute", "weights in", "gradients out")
+
+
+def trace_account(path):
+    """A file of mt-stream --trace: micro-batches' accounts, seconds by (queue, pass, operation), what cannot be"""
+    with open(path) as f:
+        events = json.load(f)["traceEvents"]
+    micros = [e for e in events if e.get("cat") == "micro-batch"]
+    ops, over, wrong, flop = {}, {}, [], 0
+    for e in sorted((e for e in events if e["ph"] == "X" and e["tid"] < len(QUEUES)), key=lambda e: e["ts"]):
+        queue, end = QUEUES[e["tid"]], e["ts"] + e["dur"]
+        if not any(m["ts"] - 50 <= e["ts"] and end <= m["ts"] + m["dur"] + 50 for m in micros):
+            wrong.append(f"{e['name']} of unit {e['args']['unit']} lies in no micro-batch")
+        if e["ts"] < over.get(queue, 0) - 50:
+            wrong.append(f"{queue}: {e['name']} of unit {e['args']['unit']} begins before the one before it is over")
+        over[queue] = end
+        row = ops.setdefault(f"{e['cat']}: {e['name']}, {queue}" if e["tid"] else f"{e['cat']}: {e['name']}",
+                             {"seconds": 0, "times": 0, "flop": 0})
+        row["seconds"] += e["dur"] / 1e6
+        row["times"] += 1
+        if "k" in e["args"]:
+            row["flop"] += 2 * e["args"]["m"] * e["args"]["n"] * e["args"]["k"]
+            flop += 2 * e["args"]["m"] * e["args"]["n"] * e["args"]["k"]
+    if not micros:
+        wrong.append("no whole micro-batch")
+    if set(over) != set(QUEUES):
+        wrong.append(f"nothing ran on {', '.join(set(QUEUES) - set(over))}")
+    products = sum(r["seconds"] for r in ops.values() if r["flop"])
+    return {"micros": [{"s": m["dur"] / 1e6, **m["args"]} for m in micros], "operations": ops, "wrong": wrong,
+            "products_tflops": flop / products / 1e12 if products else 0}
+
+
+def trace_table(account):
+    lines = ["| pass: operation | s | times | TFLOP/s |", "| --- | --- | --- | --- |"]
+    for name, o in sorted(account["operations"].items(), key=lambda i: -i[1]["seconds"]):
+        rate = f"{o['flop'] / o['seconds'] / 1e12:.3g}" if o["flop"] and o["seconds"] else ""
+        lines.append(f"| {name} | {o['seconds']:.4f} | {o['times']} | {rate} |")
+    for m in account["micros"]:
+        lines.append(f"step {m['step']}, micro-batch {m['micro']}: " + ", ".join(
+            f"{k[:-2].replace('_', ' ')} {v:.3f} s" for k, v in m.items() if k.endswith("_s")))
+    return "\n".join(lines)
