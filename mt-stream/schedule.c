@@ -676,7 +676,7 @@ int schedule_micro(struct stream *s)
 	if (rc)
 		return rc;
 	s->sent = false;
-	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)p->ask.rows * p->ask.seq);
+	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)s->msg.batch.rows * s->msg.batch.seq);
 	batch_in(s);
 	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
