@@ -148,6 +148,9 @@ $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EX
 $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
+# ... and stream-chaos has schedule and plan within itself, and plays what is around them
+$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
+$(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/plan.c
 $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
@@ -182,6 +185,13 @@ test: deps
 	@$(MAKE) --no-print-directory check
 check:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
+
+# the schedule on the chaos device, by as many seeds as are wanted, on one core
+SEEDS ?= 100000
+FROM  ?= 1
+.PHONY: chaos
+chaos: $(O)/probes/stream-chaos
+	@$(O)/probes/stream-chaos seeds "chaos-$$$$" tests/golden $(FROM) $(SEEDS)
 
 # ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
 # and pools that run as threads

@@ -283,6 +283,7 @@ static void plan_lay(struct stream *s)
 	struct plan *p = &s->plan;
 
 	p->x = p->o = (struct carry){.held = {-1, -1}};
+	p->done[0] = p->done[1] = (struct event){0};
 	p->bytes = memory_lay(&p->ask, &p->c, &p->at, s->arena);
 }
 

@@ -144,24 +144,25 @@ static struct slot *slot_for(struct stream *s, uint32_t job)
 	return to;
 }
 
-/* *w: the job's weights as compute, from here on, may read them; *used: the slot to mark when compute is through, or NULL
- * where the store is read in place. */
-static void weights_fetch(struct stream *s, uint32_t job, struct weights *w, struct slot **used)
+/* *w: the job's weights as compute, from here on, may read them. Returns the slot to mark when compute is through, if
+ * another job may want it; NULL where the store is read in place. */
+static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights *w)
 {
 	const struct job *j = &s->jobs[job];
+	struct slot *slot = s->view ? NULL : slot_for(s, job);
 	const void *base[2];
 
-	*used = s->view ? NULL : slot_for(s, job);
-	if (*used && (*used)->job != job)
-		weights_load(s, job, *used);
+	if (slot && slot->job != job)
+		weights_load(s, job, slot);
 	for (int p = 0; p < j->parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->part[p].unit);
 
-		base[p] = *used ? elements_after(s->dev, (*used)->mem, (int64_t)j->part[p].at)
+		base[p] = slot ? elements_after(s->dev, slot->mem, (int64_t)j->part[p].at)
 				: s->dev->view(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += j->part[p].elems * (s->control->dtype == MT_BF16 ? 2 : 4);
 	}
 	weights_view(s, job, base, w);
+	return slot;
 }
 
 /* ---- activations that the host keeps ---- */
@@ -329,7 +330,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 	struct slot *slot;
 
 	at(s, Q_COMPUTE, u, "forward");
-	weights_fetch(s, u, &w, &slot);
+	slot = weights_fetch(s, u, &w);
 	forward_begins(s, u);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
 		n = chunk_tokens(s, from);
@@ -350,17 +351,17 @@ static void unit_forward(struct stream *s, uint32_t u)
 /* What a unit's gradients are multiplied by before the chunk at `from` adds to them */
 static float beta_at(const struct stream *s, int64_t from) { return s->plan.first && from == 0 ? 0 : 1; }
 
-/* Final norm, LM head and loss, forward and (training) backward at once, in head chunks of any tokens */
+/* Final norm, LM head and loss, forward and (training) backward at once, in head chunks of any tokens. Nothing comes
+ * into the head's slot after it. */
 static void head_both(struct stream *s, float *gs)
 {
 	const struct plan *p = &s->plan;
 	int64_t most = (int64_t)tokens_of_head(&p->ask, &p->c);
 	struct weights w;
 	struct grads g;
-	struct slot *slot;
 
 	at(s, Q_COMPUTE, head_job(s), "head");
-	weights_fetch(s, head_job(s), &w, &slot);
+	weights_fetch(s, head_job(s), &w);
 	if (p->first)
 		launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p->at.loss, sizeof *p->at.loss}});
 	if (gs)
@@ -380,17 +381,14 @@ static void head_both(struct stream *s, float *gs)
 	}
 	if (p->last)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->host_loss, p->at.loss, sizeof *p->at.loss}});
-	if (slot)
-		slot->over = record(s, Q_COMPUTE);
 }
 
 static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
 {
 	enum level level = level_of(&s->plan.c, s->geo->layers, u - 1);
 	struct weights w;
-	struct slot *slot;
+	struct slot *slot = weights_fetch(s, u, &w);
 
-	weights_fetch(s, u, &w, &slot);
 	backward_begins(s, u);
 	for (int64_t from = 0, n; from < s->plan.n; from += n) {
 		n = chunk_tokens(s, from);
@@ -592,7 +590,7 @@ static void batch_in(struct stream *s)
  * little is wasted when the step is aborted. */
 static int forward(struct stream *s)
 {
-	struct event done[2] = {{0}};
+	struct event *done = s->plan.done;
 	int rc;
 
 	for (uint32_t u = 0; u < head_job(s); u++) {

@@ -26,6 +26,7 @@ struct plan {
 	struct carry x, o;
 	int64_t base, n;            /* the pass at work: its first token, its tokens */
 	bool first, last;           /* pass */
+	struct event done[2];       /* the last even and the last odd unit's forward is through */
 	uint64_t bytes, x_bytes, o_bytes;   /* of device memory; of one of each in host memory */
 };
 

@@ -1,0 +1,24 @@
+#!/usr/bin/env bats
+# The schedule on the chaos device (stream-chaos): what queues and events allow never changes a bit, and whatever is taken
+# from the schedule does.
+
+load helpers
+
+# Models of 1 to 7 blocks, tied and not, with and without windows, biases and norms of q and k; fp32 and bf16, every
+# --grad; every level of saving, activations with the host or not, any number of slots; both loop orders; training and
+# evaluation; steps that are aborted; neighbours that are late
+@test "a thousand seeds in either loop order give the cpu device's bits" {
+	stream-chaos seeds "$RUN" "$GOLDEN" 1 2048 >"$T/out"
+	grep -q '^1024 seeds layer-major, 1024 pass-major: ' "$T/out"
+	! grep -q -w 0 "$T/out"
+}
+
+# A line for each: where the first seed goes wrong in either loop order, and how
+@test "without any of its waits, with any event too early, with memory used twice the schedule gives other bits" {
+	stream-chaos without "$RUN" "$GOLDEN" 512 >"$T/out" || { grep "NEEDLESS" "$T/out" >&2; return 1; }
+	[ "$(grep -c 'left out: ' "$T/out")" -ge 20 ]
+	[ "$(grep -c 'too early: ' "$T/out")" -ge 9 ]
+	[ "$(grep -c 'overlap: ' "$T/out")" = 7 ]
+	[ "$(grep -c 'layer-major: seed' "$T/out")" -ge 25 ]
+	[ "$(grep -c 'pass-major: seed' "$T/out")" -ge 20 ]
+}

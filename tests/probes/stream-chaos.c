@@ -1,0 +1,426 @@
+/* stream-chaos: mt-stream's schedule on the chaos device, by many seeds in one process. The schedule and the plan are
+ * compiled in here, with macros for what they wait for and for the planner: each seed draws plan, shapes and what the
+ * neighbours do (stream-world.h), and must give the bits of the cpu device.
+ *
+ *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
+ *     stream-chaos without RUN MODELS COUNT           leaves out each wait in turn, then has each event too early, then
+ *                                                     memory used twice, until one of COUNT seeds goes wrong,
+ *                                                     in either loop order; 1: none did, in neither
+ *     stream-chaos one RUN MODELS SEED                says what the seed draws, on the way
+ */
+#include <math.h>
+#define wait wait_of_libc       /* the schedule has functions of these names */
+#define sync sync_of_libc
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#undef wait
+#undef sync
+
+#include "stream-world.h"
+
+/* ---- what may be left out ---- */
+
+enum how { LEFT_OUT, TOO_EARLY, OVERLAP };
+
+struct site { const char *call, *function; int line; };
+extern const struct site *__start_sites[], *__stop_sites[];
+#define SITES ((int)(&__stop_sites[0] - &__start_sites[0]))
+#define SITE(name) ({ static const struct site here = {name, __func__, __LINE__}; \
+	static const struct site *listed __attribute__((section("sites"), used)) = &here; listed; })
+
+static int broken = -1;         /* site, or place in memory */
+static enum how broken_how;
+static bool breaks;             /* now */
+
+static bool is(const struct site *at, enum how how)
+{
+	return breaks && broken_how == how && at == __start_sites[broken];
+}
+
+/* Where the host only keeps itself from running ahead, an operation more or less makes no difference. */
+static bool matters(const struct site *at, enum how how)
+{
+	return how == LEFT_OUT || (!strcmp(at->call, "record") && strcmp(at->function, "forward"));
+}
+
+/* By one operation, or a part of one */
+static struct event sooner(struct event e)
+{
+	e.at -= e.at > 0;
+	return e;
+}
+
+#define wait(s, q, e)       (is(SITE("wait"), LEFT_OUT) ? (void)0 : (wait)(s, q, e))
+#define sync(s, e)          (is(SITE("sync"), LEFT_OUT) ? 0 : (sync)(s, e))
+#define device_sync(d)      (is(SITE("device_sync"), LEFT_OUT) ? 0 : (device_sync)(d))
+#define record(s, q)        ({ const struct site *at = SITE("record"); is(at, LEFT_OUT) ? (struct event){0} : \
+				is(at, TOO_EARLY) ? sooner((record)(s, q)) : (record)(s, q); })
+#define mt_version(run, u)  (is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
+#define mt_stage_doing(run, doing, unit) boundary(s, doing)
+static void boundary(struct stream *, enum mt_doing);
+#include "../../mt-stream/schedule.c"
+#undef wait
+#undef sync
+#undef record
+
+#define planner_make(ask, planned) draw_plan(ask, planned)
+#define memory_lay(ask, choice, place, base) lay(ask, choice, place, base)
+static int draw_plan(const struct ask *, struct planned *);
+static uint64_t lay(const struct ask *, const struct choice *, struct place *, void *);
+#include "../../mt-stream/plan.c"
+#undef memory_lay
+
+/* ---- plans ---- */
+
+static bool talks;
+static struct { unsigned micros, evals, views, x_host, o_host, stale, levels[LEVEL_FULL + 1]; } went;
+
+static void levels_draw(const struct ask *q, struct choice *c)
+{
+	uint32_t layers = q->geo->layers;
+
+	c->full = (uint32_t)draw(2) * (uint32_t)draw(layers + 1);
+	c->block = (uint32_t)draw(2) * (uint32_t)draw(layers - c->full + 1);
+	uint32_t rest = layers - c->full - c->block;
+	c->x_host = draw(2);
+	c->o_host = rest && draw(2);
+	c->attention = c->o_host ? rest : (uint32_t)draw(rest + 1);
+}
+
+/* Any plan that the planner might choose, if memory and bandwidths were so */
+static int draw_plan(const struct ask *q, struct planned *p)
+{
+	uint32_t layers = q->geo->layers, two = layers < 2 ? layers : 2;
+	struct choice c = {.chunk_tokens = q->chunk_tokens, .head_tokens = q->head_tokens, .pass_rows = q->pass_rows};
+
+	c.weight_slots = q->view ? 0 : c.pass_rows ? layers : 1 + (uint32_t)draw(draw(2) ? layers : two);
+	c.grad_slots = c.pass_rows ? layers : q->train ? 1 + (uint32_t)draw(two) : 0;
+	if (c.pass_rows)
+		c.full = layers;
+	else if (q->train)
+		levels_draw(q, &c);
+	*p = (struct planned){.c = c, .bytes = memory_lay(q, &c, NULL, NULL), .host_bytes = memory_host(q, &c)};
+	if (talks)
+		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s", q->rows,
+			q->seq, c.pass_rows ? "pass-major" : "layer-major", c.weight_slots, c.grad_slots, c.full, c.block,
+			c.attention, c.x_host ? ", inputs to host" : "", c.o_host ? ", attention to host" : "",
+			q->view ? ", in place" : "");
+	went.x_host += c.x_host;
+	went.o_host += c.o_host;
+	went.views += q->view;
+	for (uint32_t l = 0; q->train && l < layers; l++)
+		went.levels[level_of(&c, layers, l)]++;
+	return 0;
+}
+
+/* Memory that is handed out twice: the second of two begins within the first */
+static const char *const overlaps[] = {"weight slots", "gradient slots", "inputs on their way", "attention outputs on their way",
+	"the ends' gradients", "the ends' weights", "a block's and the ends' gradients"};
+#define OVERLAPS ((int)(sizeof overlaps / sizeof *overlaps))
+
+static void overlap(struct place *p, const struct choice *c)
+{
+	const size_t by = 256;
+
+	switch (broken) {
+	case 0: if (c->weight_slots > 1) p->weights[1].mem = (char *)p->weights[0].mem + by; break;
+	case 1: if (c->grad_slots > 1) p->grads[1] = p->grads[0] + by; break;
+	case 2: if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by; break;
+	case 3: if (c->o_host) p->o[1] = (char *)p->o[0] + by; break;
+	case 4: if (c->pass_rows) p->end_grads[1] = p->end_grads[0] + by; break;
+	case 5: if (c->pass_rows) p->ends[1].mem = (char *)p->ends[0].mem + by; break;
+	case 6: if (c->grad_slots) p->grads[0] = p->end_grads[0] + by; break;
+	}
+}
+
+static uint64_t lay(const struct ask *q, const struct choice *c, struct place *p, void *base)
+{
+	uint64_t bytes = (memory_lay)(q, c, p, base);
+
+	if (p && breaks && broken_how == OVERLAP)
+		overlap(p, c);
+	return bytes;
+}
+
+/* ---- a stream ---- */
+
+static const char *wrong;       /* what the seed showed, beside bits */
+
+/* The host has come to the next unit: what it had launched when it came to the fifth last must be over, or it runs ahead
+ * of the device further than an aborted step should cost. */
+#define AHEAD 5
+static struct event boundaries[AHEAD];
+static unsigned boundary_n;
+
+static void boundary(struct stream *s, enum mt_doing doing)
+{
+	if (doing != MT_D_FORWARD && doing != MT_D_BACKWARD)
+		return;
+	struct event *e = &boundaries[boundary_n++ % AHEAD];
+	if (!s->dev->query(s->dev, *e))
+		wrong = "the host runs ahead";
+	*e = s->dev->record(s->dev, Q_COMPUTE);
+}
+
+static void at_rest(struct stream *s)
+{
+	for (enum queue q = 0; q < QUEUES; q++)
+		if (!s->dev->query(s->dev, s->dev->record(s->dev, q)))
+			wrong = "the micro-batch is over, but queues are at work";
+}
+
+struct settled { uint32_t chunk_tokens, head_tokens, pass_rows; };
+
+static void stream_begin(struct stream *s, struct device *dev, const struct settled *z)
+{
+	*s = (struct stream){.run = world.run, .control = world.control, .geo = mt_geometry(world.run), .dev = dev,
+		.chunk_tokens = z->chunk_tokens, .head_tokens = z->head_tokens, .pass_rows = z->pass_rows, .profile = "cpu"};
+	s->view = dev->view(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->host = malloc(HOST_BYTES);
+	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
+	mt_must(jobs_make(s));
+}
+
+static void stream_end(struct stream *s)
+{
+	plan_release(s);
+	s->dev->release(s->dev, s->arena, s->arena_bytes);
+	s->dev->close(s->dev);
+	mt_ring_close(s->grad);
+	free(s->jobs);
+	free(s->host);
+	free(s->cos);
+	free(s->sin);
+}
+
+/* What the shape gives, on the stream's device, with neighbours that are so and a plan that is drawn */
+static struct seen micro(struct stream *s, const struct shape *z, uint64_t random, unsigned eager, int64_t stale_in)
+{
+	int rc;
+
+	memset(boundaries, 0, sizeof boundaries);
+	s->plan.ask.rows = 0;           /* planned anew */
+	world_begin(s, z, random, eager, stale_in);
+	rc = schedule_micro(s);
+	at_rest(s);
+	world_end(s);
+	if (rc == STALE) {
+		went.stale++;
+		return micro(s, z, random + 1, eager, -1);
+	}
+	MT_ASSERT(rc == 0);
+	return world.seen;
+}
+
+/* ---- what is gone through ---- */
+
+static const struct run { const char *model; uint32_t layers; enum mt_dtype dtype, grad; } runs[] = {
+	{"llama3", 5, MT_FP32, MT_FP32}, {"qwen3", 3, MT_BF16, MT_BF16}, {"qwen2-window", 6, MT_BF16, MT_FP32},
+	{"qwen3", 4, MT_FP32, MT_NONE}, {"llama-bias", 1, MT_BF16, MT_NONE}, {"mistral", 3, MT_FP32, MT_FP32},
+	{"llama2", 7, MT_BF16, MT_BF16}, {"llama3", 2, MT_BF16, MT_FP32},
+};
+#define RUNS ((int)(sizeof runs / sizeof *runs))
+
+static const struct shape shapes[] = {
+	{4, 16, true, true}, {3, 24, false, true}, {5, 12, true, true}, {4, 16, true, false}, {2, 30, true, true},
+};
+#define SHAPES ((int)(sizeof shapes / sizeof *shapes))
+
+static const struct settled settleds[] = {
+	{4096, 64, 0}, {4096, 64, 2}, {32, 20, 0}, {32, 20, 2}, {16, 48, 0}, {16, 48, 1}, {20, 4096, 0}, {20, 4096, 3},
+};
+#define SETTLEDS ((int)(sizeof settleds / sizeof *settleds))
+
+static struct seen expected[SETTLEDS][SHAPES];  /* of the run at hand; losses 0: not computed yet */
+
+/* The cpu's: with neighbours that keep nobody waiting */
+static const struct seen *reference(int settled, int shape)
+{
+	struct seen *e = &expected[settled][shape];
+	struct stream s;
+
+	if (e->losses)
+		return e;
+	bool was = breaks, talked = talks;
+	breaks = talks = false;
+	stream_begin(&s, device_cpu(1), &settleds[settled]);
+	*e = micro(&s, &shapes[shape], 1, 99, -1);
+	stream_end(&s);
+	breaks = was;
+	talks = talked;
+	MT_ASSERT(isfinite(e->loss) && e->loss > 0 && e->targets > 0);
+	return e;
+}
+
+static bool same(const struct seen *want, const struct seen *got, uint64_t seed)
+{
+	if (!wrong && !memcmp(want, got, sizeof *want))
+		return true;
+	printf("seed %llu: ", (unsigned long long)seed);
+	if (!wrong && memcmp(&want->loss, &got->loss, sizeof want->loss))
+		wrong = isnan(got->loss) ? "the loss is not a number" : "another loss";
+	else if (!wrong && want->targets != got->targets)
+		wrong = "other targets";
+	for (uint32_t u = UNITS; !wrong && u--;)
+		for (int end = 0; !wrong && end < 2; end++)
+			if (want->hash[u][end] != got->hash[u][end]) {
+				printf("other bits in unit %u's gradient", u);
+				wrong = end ? ", the head's end" : "";
+			}
+	printf("%s", wrong);
+	return false;
+}
+
+/* Two or three micro-batches, one after another */
+static bool seed_right(uint64_t seed)
+{
+	int settled = (int)(seed / RUNS % SETTLEDS);
+	uint64_t random = seed * 1000, n = 2 + seed / 3 % 2;
+	struct stream s;
+	bool right = true;
+
+	world.random = seed;
+	world.control->piece_elems = draw(2) ? MT_BLOCK : mt_ring_block(world.taken) / (world.control->grad == MT_BF16 ? 2 : 4);
+	stream_begin(&s, device_chaos(1, seed), &settleds[settled]);
+	for (uint64_t i = 0; right && i < n; i++) {
+		static const unsigned eager[] = {0, 20, 70, 95};
+
+		world.random = random + i;
+		int shape = (int)draw(SHAPES);
+		unsigned how_eager = eager[draw(4)];
+		int64_t stale_in = draw(4) ? -1 : (int64_t)draw(30);
+		const struct seen *want = reference(settled, shape);
+		if (talks)
+			mt_say("seed %llu: shape %d, settled %d, eager %u, stale in %lld", (unsigned long long)seed, shape, settled,
+				how_eager, (long long)stale_in);
+		struct seen got = micro(&s, &shapes[shape], random + 10 * i, how_eager, stale_in);
+		right = same(want, &got, seed);
+		went.micros++;
+		went.evals += !shapes[shape].train;
+	}
+	stream_end(&s);
+	return right;
+}
+
+static enum { ANY, LAYERS, PASSES } order;      /* of the seeds to go through */
+
+static bool in_order(uint64_t seed)
+{
+	bool passes = settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
+
+	return order == ANY || passes == (order == PASSES);
+}
+
+/* Seeds from, from + 1, ...: those of each run one after another */
+static bool seeds_right(const char *name, const char *models, uint64_t from, uint64_t count)
+{
+	bool right = true;
+
+	for (int i = 0; right && i < RUNS; i++) {
+		char model[4096];
+
+		snprintf(model, sizeof model, "%s/%s/model", models, runs[i].model);
+		world_open(name, model, runs[i].layers, runs[i].dtype, runs[i].grad);
+		memset(expected, 0, sizeof expected);
+		for (uint64_t seed = from; right && seed < from + count; seed++)
+			if (seed % RUNS == (uint64_t)i && in_order(seed))
+				right = seed_right(seed);
+		world_close(name);
+	}
+	return right;
+}
+
+static int seeds(const char *name, const char *models, uint64_t from, uint64_t count)
+{
+	unsigned passes = 0;
+
+	for (uint64_t seed = from; seed < from + count; seed++)
+		passes += settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
+	if (!seeds_right(name, models, from, count)) {
+		printf("\n");
+		return 1;
+	}
+	printf("%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
+		"%u in place, %u inputs to host, %u attention to host; levels %u %u %u %u\n",
+		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.views, went.x_host,
+		went.o_host, went.levels[0], went.levels[1], went.levels[2], went.levels[3]);
+	return 0;
+}
+
+/* ---- without each in turn ---- */
+
+/* In a process of its own: rubbish as a token leads anywhere */
+static bool missed(const char *name, const char *models, uint64_t count)
+{
+	int status;
+
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		if (!freopen("/dev/null", "w", stderr))
+			_exit(2);
+		breaks = true;
+		bool right = seeds_right(name, models, 1, count);
+		fflush(stdout);
+		_exit(right ? 0 : 1);
+	}
+	MT_ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
+	mt_run_remove(name, true);
+	if (WIFSIGNALED(status))
+		printf("%s", strsignal(WTERMSIG(status)));
+	else if (WEXITSTATUS(status) > 1)
+		printf("exits with %d", WEXITSTATUS(status));
+	else if (WEXITSTATUS(status) == 0)
+		printf("not missed");
+	return WIFSIGNALED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* In one loop order at least: layer-major has more to wait for, but does not come by all of it. */
+static int missed_in_orders(const char *name, const char *models, uint64_t count, const char *what)
+{
+	printf("%s: layer-major: ", what);
+	order = LAYERS;
+	bool layers = missed(name, models, count);
+	printf("; pass-major: ");
+	order = PASSES;
+	bool passes = missed(name, models, count);
+	printf("%s\n", layers || passes ? "" : ": NEEDLESS");
+	return layers || passes ? 0 : 1;
+}
+
+static int without(const char *name, const char *models, uint64_t count)
+{
+	static const char *const words[] = {"left out", "too early"};
+	char what[256];
+	int status = 0;
+
+	for (int how = LEFT_OUT; how <= TOO_EARLY; how++)
+		for (broken = 0, broken_how = (enum how)how; broken < SITES; broken++) {
+			const struct site *at = __start_sites[broken];
+
+			snprintf(what, sizeof what, "schedule.c:%d: %s: %s %s", at->line, at->function, at->call, words[how]);
+			if (matters(at, (enum how)how))
+				status |= missed_in_orders(name, models, count, what);
+		}
+	for (broken = 0, broken_how = OVERLAP; broken < OVERLAPS; broken++) {
+		snprintf(what, sizeof what, "%s overlap", overlaps[broken]);
+		status |= missed_in_orders(name, models, count, what);
+	}
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	mt_cli(&(struct mt_program){.name = "stream-chaos", .usage = "see the source", .about = "",
+		.opts = (const struct mt_opt[]){{0}}}, 1, argv, NULL, 0);
+	if (argc == 6 && !strcmp(argv[1], "seeds"))
+		return seeds(argv[2], argv[3], strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+	talks = argc == 5 && !strcmp(argv[1], "one");
+	if (talks)
+		return seeds(argv[2], argv[3], strtoull(argv[4], NULL, 10), 1);
+	if (argc == 5 && !strcmp(argv[1], "without"))
+		return without(argv[2], argv[3], strtoull(argv[4], NULL, 10));
+	mt_die(MT_EX_USAGE, "seeds RUN MODELS FIRST COUNT, without RUN MODELS COUNT, or one RUN MODELS SEED");
+}
