@@ -45,7 +45,7 @@ CUDA_TARGETS ?= 80 86 89 90 100 120
 NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
-CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c
+CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c
 CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
 ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
 CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)

@@ -26,8 +26,8 @@ static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct b
 		struct vec16 v = {{0, 0, 0, 0}};
 
 		if (row < rows && column < dim)
-			v = *(const struct vec16 *)(from + row * stride + column);
-		*(struct vec16 *)(to + row * STRIDE + column) = v;
+			v = load16(from + row * stride + column);
+		store16(to + row * STRIDE + column, v);
 	}
 }
 
@@ -351,7 +351,6 @@ void attention_backward_by_mma(const struct cuda_queue *q, const struct cuda_att
 cudaError_t attention_mma_prepare(void)
 {
 	cudaError_t e = cudaSuccess;
-#ifndef MT_EMU
 	const void *kernels[] = {
 		(const void *)attention_forward_mma<64>, (const void *)attention_forward_mma<128>,
 		(const void *)attention_backward_kv_mma<64>, (const void *)attention_backward_kv_mma<128>,
@@ -359,6 +358,5 @@ cudaError_t attention_mma_prepare(void)
 	};
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-#endif
 	return e;
 }

@@ -254,7 +254,6 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_atten
 cudaError_t cuda_kernels_prepare(void)
 {
 	cudaError_t e = attention_mma_prepare();
-#ifndef MT_EMU
 	const void *kernels[] = {
 		(const void *)attention_forward_plain<float>, (const void *)attention_forward_plain<struct bf16>,
 		(const void *)attention_backward_kv_plain<float>, (const void *)attention_backward_kv_plain<struct bf16>,
@@ -262,6 +261,5 @@ cudaError_t cuda_kernels_prepare(void)
 	};
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-#endif
 	return e;
 }

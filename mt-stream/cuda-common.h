@@ -19,11 +19,27 @@
 struct bf16 { uint16_t bits; };
 
 #ifdef MT_EMU
-#define ALIGNED16
+struct vec16 { uint32_t w[4]; };
 #else
-#define ALIGNED16 __align__(16)
+struct __align__(16) vec16 { uint32_t w[4]; };
 #endif
-struct ALIGNED16 vec16 { uint32_t w[4]; };
+
+/* 16 bytes at once: p is a multiple of 16 */
+static __device__ __forceinline__ struct vec16 load16(const void *p)
+{
+#ifdef MT_EMU
+	p = emu_aligned(p, 16);
+#endif
+	return *(const struct vec16 *)p;
+}
+
+static __device__ __forceinline__ void store16(void *p, struct vec16 v)
+{
+#ifdef MT_EMU
+	emu_aligned(p, 16);
+#endif
+	*(struct vec16 *)p = v;
+}
 
 static __device__ __forceinline__ float as_float(uint32_t bits)
 {
@@ -33,6 +49,17 @@ static __device__ __forceinline__ float as_float(uint32_t bits)
 	return f;
 #else
 	return __uint_as_float(bits);
+#endif
+}
+
+static __device__ __forceinline__ uint32_t as_bits(float f)
+{
+#ifdef MT_EMU
+	uint32_t bits;
+	__builtin_memcpy(&bits, &f, 4);
+	return bits;
+#else
+	return __float_as_uint(f);
 #endif
 }
 
@@ -64,7 +91,7 @@ static __device__ __forceinline__ void put(struct bf16 *p, float v) { p->bits = 
 static __device__ __forceinline__ void get_wide(float v[WIDE], const struct bf16 *p, int64_t left, int wide)
 {
 	if (wide) {
-		struct vec16 x = *(const struct vec16 *)p;
+		struct vec16 x = load16(p);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			v[2 * i] = as_float(x.w[i] << 16);
@@ -82,7 +109,7 @@ static __device__ __forceinline__ void get_wide(float v[WIDE], const float *p, i
 	if (wide) {
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
-			struct vec16 x = ((const struct vec16 *)p)[j];
+			struct vec16 x = load16(p + 4 * j);
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				v[4 * j + i] = as_float(x.w[i]);
@@ -101,7 +128,7 @@ static __device__ __forceinline__ void put_wide(struct bf16 *p, const float v[WI
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			x.w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
-		*(struct vec16 *)p = x;
+		store16(p, x);
 	} else {
 #pragma unroll
 		for (int i = 0; i < WIDE; i++)
@@ -115,8 +142,11 @@ static __device__ __forceinline__ void put_wide(float *p, const float v[WIDE], i
 	if (wide) {
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
-			float4 x = {v[4 * j], v[4 * j + 1], v[4 * j + 2], v[4 * j + 3]};
-			((float4 *)p)[j] = x;
+			struct vec16 x;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				x.w[i] = as_bits(v[4 * j + i]);
+			store16(p + 4 * j, x);
 		}
 	} else {
 #pragma unroll

@@ -37,7 +37,7 @@ static inline void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 /* four 8 x 8 matrices; lane 8 j + i has the address of matrix j's row i */
 static inline void load_matrices(uint32_t r[4], const struct bf16 *row, int transposed)
 {
-	struct emu_word mine = {{(uint64_t)(uintptr_t)row}};
+	struct emu_word mine = {{(uint64_t)(uintptr_t)emu_aligned(row, 16)}};
 	const struct emu_word *all;
 	unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 

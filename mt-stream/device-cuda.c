@@ -1,10 +1,10 @@
 /* device-cuda.c: a GPU as a device. Queues are streams, events are CUDA events of a ring; nothing waits for the whole
  * device and nothing is allocated within a step.
  *
- * Copies from and to host memory are asynchronous where that memory is registered with the driver. A thread registers
- * the store's weights, unit by unit in forward order, while the first step is already under way; the gradient ring's
- * blocks are registered as they are first written to. What is not registered, or cannot be, goes through pinned bounce
- * buffers: in, the host copies into one when it launches; out, it copies from one when it learns that the copy is over.
+ * Copies from and to host memory go straight where that memory is registered with the driver. A thread registers the
+ * store's weights, unit by unit in forward order, while the first step is already under way; the gradient ring's blocks
+ * are registered as they are first written to. What is not registered, or cannot be, goes through bounce buffers
+ * (cuda-host.h).
  *
  * The first error stands: from then on nothing is launched, and whoever waits is told the call, the error and the unit.
  */
@@ -12,39 +12,32 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
 #include "cuda-gemm.h"
+#include "cuda-host.h"
 #include "cuda-ops.h"
 #include "device.h"
+#include "ops.h"
 #include "trace.h"
 
-#ifdef MT_EMU                           /* small, so that small models go round and round them */
+#ifdef MT_EMU                           /* small, so that small models go round and across them */
 #define EVENTS       16
-#define BOUNCE_BYTES 1000
+#define REGISTER_MOST (16u << 10)
 #else
 #define EVENTS       1024               /* of a queue, used in turn */
-#define BOUNCE_BYTES (4u << 20)
+#define REGISTER_MOST (1ull << 30)      /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
 #endif
-#define BOUNCES      4                  /* of a queue, used in turn */
-#define REGISTER_MOST (64ull << 30)     /* bytes a call of cudaHostRegister */
 #define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
-#define BLOCKS       64                 /* ring blocks remembered */
+#define BLOCKS       1024               /* ranges of ring blocks at most */
 #define ARENAS       8
-
-struct bounce {
-	char *mem;                      /* pinned */
-	uint64_t at;                    /* the record after its last copy */
-	void *to; size_t bytes;         /* where the host puts it once that is over; NULL: nowhere */
-};
+#define HAULERS      4                  /* threads that copy from and to bounce buffers at most */
 
 struct line {                           /* a queue */
 	cudaStream_t stream;
 	cudaEvent_t events[EVENTS];     /* record k in k mod EVENTS */
 	uint64_t recorded, over;        /* records made; known to be over */
-	struct bounce bounces[BOUNCES];
-	uint64_t bounced;
+	struct bounce bounce;
 };
 
 struct extent { const char *base; size_t bytes; };
@@ -63,16 +56,16 @@ struct cuda {
 	void *narrow;                   /* a gradient piece as bf16, on its way out */
 	size_t narrow_bytes;
 	struct extent arenas[ARENAS], pinned[ARENAS];   /* device memory, host memory given out */
+	struct pool *haulers;           /* NULL: copies from and to bounce buffers have one thread */
 
 	struct mt_run *run;
 	int slot;
 	pthread_t registrar;
 	bool registering;
 	atomic_bool stop;
-	struct extent *weights;         /* registered by the thread, in this order; */
-	atomic_uint weights_n;          /* release: so many are */
-	struct extent blocks[BLOCKS];   /* of the gradient ring; bytes 0: could not be registered */
-	int blocks_n;
+	struct ranges weights;          /* registered by the thread */
+	struct ranges blocks;           /* of the gradient ring */
+	bool refused;                   /* one could not be: no more are tried */
 
 	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
 	size_t stamps_n, stamps_room;
@@ -143,20 +136,6 @@ static uint64_t mark(struct cuda *c, struct line *l)
 	return at;
 }
 
-/* What has come out into bounce buffers goes where it belongs */
-static void land(struct cuda *c)
-{
-	for (enum queue q = 0; q < QUEUES; q++)
-		for (int i = 0; i < BOUNCES; i++) {
-			struct bounce *b = &line(c, q)->bounces[i];
-
-			if (b->to && reached(c, line(c, q), b->at) && !c->ex) {
-				memcpy(b->to, b->mem, b->bytes);
-				b->to = NULL;
-			}
-		}
-}
-
 static struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
@@ -179,10 +158,7 @@ static bool cuda_query(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	if (!c->ex && !reached(c, line(c, e.queue), e.at))
-		return false;
-	land(c);
-	return true;
+	return c->ex || reached(c, line(c, e.queue), e.at);
 }
 
 static int cuda_sync(struct device *d, struct event e)
@@ -191,8 +167,6 @@ static int cuda_sync(struct device *d, struct event e)
 
 	if (!c->ex)
 		reach(c, line(c, e.queue), e.at);
-	if (!c->ex)
-		land(c);
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
 
@@ -212,83 +186,45 @@ static bool on_device(const struct cuda *c, const void *p)
 	return false;
 }
 
-static bool registered(struct cuda *c, const void *p, size_t bytes)
+/* How many bytes from p on go the same way, straight or bounced: a copy may not cross from one registration into another */
+static size_t alike(struct cuda *c, const void *p, size_t bytes, bool *straight)
 {
-	unsigned n = atomic_load_explicit(&c->weights_n, memory_order_acquire);
+	const struct ranges *const known[] = {&c->weights, &c->blocks};
 
-	for (unsigned i = 0; i < n; i++)
-		if (within(&c->weights[i], p, bytes))
-			return true;
-	for (int i = 0; i < c->blocks_n; i++)
-		if (within(&c->blocks[i], p, bytes))
-			return true;
+	*straight = false;
 	for (int i = 0; i < ARENAS; i++)
 		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes))
-			return true;
-	return false;
-}
-
-/* What a bounce buffer still holds of [src, src + bytes) goes there before it is read */
-static void land_before(struct cuda *c, const char *src, size_t bytes)
-{
-	for (enum queue q = 0; q < QUEUES; q++)
-		for (int i = 0; i < BOUNCES; i++) {
-			struct bounce *b = &line(c, q)->bounces[i];
-
-			if (!b->to || (char *)b->to >= src + bytes || (char *)b->to + b->bytes <= src)
-				continue;
-			reach(c, line(c, q), b->at);
-			if (!c->ex)
-				memcpy(b->to, b->mem, b->bytes);
-			b->to = NULL;
-		}
-}
-
-/* A bounce buffer that no copy uses any more */
-static struct bounce *bounce_next(struct cuda *c, struct line *l)
-{
-	struct bounce *b = &l->bounces[l->bounced++ % BOUNCES];
-
-	reach(c, l, b->at);
-	if (b->to && !c->ex)
-		memcpy(b->to, b->mem, b->bytes);
-	b->to = NULL;
-	return b;
+			return *straight = true, bytes;
+	for (size_t i = 0; !*straight && i < sizeof known / sizeof *known; i++)
+		bytes = ranges_alike(known[i], p, bytes, straight);
+	return bytes;
 }
 
 static void copy_in(struct cuda *c, struct line *l, void *dst, const void *src, size_t bytes)
 {
-	if (registered(c, src, bytes)) {
-		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, l->stream), "cudaMemcpyAsync to the device");
-		return;
-	}
-	land_before(c, src, bytes);
-	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
-		struct bounce *b = bounce_next(c, l);
+	bool straight;
 
-		n = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
-		memcpy(b->mem, (const char *)src + at, n);
-		good(c, cudaMemcpyAsync((char *)dst + at, b->mem, n, cudaMemcpyHostToDevice, l->stream),
-			"cudaMemcpyAsync to the device");
-		b->at = mark(c, l);
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		const char *from = (const char *)src + at;
+		void *to = (char *)dst + at;
+
+		n = alike(c, from, bytes - at, &straight);
+		good(c, straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream) :
+			bounce_in(&l->bounce, to, from, n), "copy to the device");
 	}
 }
 
 static void copy_out(struct cuda *c, struct line *l, void *dst, const void *src, size_t bytes)
 {
-	if (registered(c, dst, bytes)) {
-		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, l->stream), "cudaMemcpyAsync to the host");
-		return;
-	}
-	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
-		struct bounce *b = bounce_next(c, l);
+	bool straight;
 
-		n = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
-		good(c, cudaMemcpyAsync(b->mem, (const char *)src + at, n, cudaMemcpyDeviceToHost, l->stream),
-			"cudaMemcpyAsync to the host");
-		b->at = mark(c, l);
-		b->to = (char *)dst + at;
-		b->bytes = n;
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		const char *from = (const char *)src + at;
+		void *to = (char *)dst + at;
+
+		n = alike(c, to, bytes - at, &straight);
+		good(c, straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream) :
+			bounce_out(&l->bounce, to, from, n), "copy to the host");
 	}
 }
 
@@ -304,13 +240,14 @@ static void copy(struct cuda *c, struct line *l, void *dst, const void *src, siz
 
 /* ---- registering host memory ---- */
 
-/* The pages that hold [p, p + bytes) */
-static cudaError_t pages_register(const void *p, size_t bytes)
+/* Calls of cudaHostRegister that the run's weights take at most */
+static unsigned weights_ranges(struct mt_run *r, size_t size)
 {
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p & ~(page - 1);
-	uintptr_t end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
+	uint64_t n = 0;
 
-	return cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
+	for (uint32_t u = 0; u < mt_control(r)->n_units; u++)
+		n += mt_unit(r, u)->elems * size / REGISTER_MOST + 1;
+	return (unsigned)n;
 }
 
 /* Weights, unit by unit in forward order. A refusal is said once: copies go on through bounce buffers. */
@@ -319,7 +256,6 @@ static void *registrar_main(void *arg)
 	struct cuda *c = arg;
 	struct mt_control *control = mt_control(c->run);
 	size_t size = control->dtype == MT_BF16 ? 2 : 4;
-	unsigned n = 0;
 
 	cudaSetDevice(c->ordinal);
 	for (uint32_t u = 0; u < control->n_units; u++) {
@@ -331,45 +267,25 @@ static void *registrar_main(void *arg)
 			piece = bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST;
 			if (atomic_load(&c->stop))
 				return NULL;
-			cudaError_t e = pages_register(w + at, piece);
+			cudaError_t e = ranges_add(&c->weights, w + at, piece);
 			if (e != cudaSuccess) {
-				cudaGetLastError();
 				mt_say("cuda: cudaHostRegister of unit %u's weights: %s; they go through bounce buffers", u,
 					cudaGetErrorName(e));
 				return NULL;
 			}
 		}
-		c->weights[n] = (struct extent){w, bytes};
-		atomic_store_explicit(&c->weights_n, ++n, memory_order_release);
 	}
 	return NULL;
 }
 
-/* A block of the gradient ring is registered when it is first written to */
+/* A block of the gradient ring is registered when it is first written to, whole, though the piece may be a short one */
 static void block_register(struct cuda *c, void *block, size_t bytes)
 {
-	for (int i = 0; i < c->blocks_n; i++)
-		if (c->blocks[i].base == block)
-			return;
-	if (c->blocks_n == BLOCKS)
-		return;
-	cudaError_t e = pages_register(block, bytes);
-	if (e != cudaSuccess)
-		cudaGetLastError();
-	c->blocks[c->blocks_n++] = (struct extent){block, e == cudaSuccess ? bytes : 0};
-}
+	bool inside;
 
-static void registered_release(struct cuda *c)
-{
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	unsigned n = atomic_load(&c->weights_n);
-
-	for (unsigned i = 0; i < n; i++)
-		for (size_t at = 0; at < c->weights[i].bytes; at += REGISTER_MOST)
-			cudaHostUnregister((void *)((uintptr_t)(c->weights[i].base + at) & ~(page - 1)));
-	for (int i = 0; i < c->blocks_n; i++)
-		if (c->blocks[i].bytes)
-			cudaHostUnregister((void *)((uintptr_t)c->blocks[i].base & ~(page - 1)));
+	ranges_alike(&c->blocks, block, bytes, &inside);
+	if (!inside && !c->refused)
+		c->refused = ranges_add(&c->blocks, block, bytes) != cudaSuccess;
 }
 
 /* ---- operations ---- */
@@ -428,7 +344,7 @@ static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
 	const struct cuda_queue q = {.stream = l->stream, .elem = 4};
 	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4, most = c->narrow_bytes / 2;
 
-	block_register(c, o->grads_out.dst, (size_t)o->grads_out.n * size);
+	block_register(c, o->grads_out.dst, mt_control(c->run)->piece_elems * size);
 	if (o->grads_out.to != MT_BF16) {
 		copy_out(c, l, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * size);
 		return;
@@ -624,20 +540,25 @@ static void *cuda_host_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
 	void *p = NULL;
+	int i = 0;
 
-	for (int i = 0; i < ARENAS; i++)
-		if (!c->pinned[i].bytes && cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) {
-			c->pinned[i] = (struct extent){p, bytes};
-			return p;
-		}
+	while (i < ARENAS && c->pinned[i].bytes)
+		i++;
+	if (i < ARENAS && cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) {
+		c->pinned[i] = (struct extent){p, bytes};
+		return p;
+	}
 	cudaGetLastError();
 	return malloc(bytes);
 }
 
+/* After an error copies may still be under way, which nobody has waited for */
 static void cuda_host_release(struct device *d, void *p)
 {
 	struct cuda *c = (struct cuda *)d;
 
+	if (c->ex)
+		cudaDeviceSynchronize();
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->pinned[i].base == p) {
 			c->pinned[i] = (struct extent){0};
@@ -672,8 +593,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
 	c->narrow_bytes = control->piece_elems * 2;
-	c->weights = calloc(control->n_units, sizeof *c->weights);
-	if (!c->weights)
+	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
 	if (!good(c, cudaMalloc((void **)&c->compute.work, c->compute.work_bytes), "cudaMalloc of work memory") ||
 	    !good(c, cudaMalloc(&c->narrow, c->narrow_bytes), "cudaMalloc of a gradient piece"))
@@ -690,9 +610,7 @@ static void line_close(struct line *l)
 	for (int i = 0; i < EVENTS; i++)
 		if (l->events[i])
 			cudaEventDestroy(l->events[i]);
-	for (int i = 0; i < BOUNCES; i++)
-		if (l->bounces[i].mem)
-			cudaFreeHost(l->bounces[i].mem);
+	bounce_close(&l->bounce);
 	if (l->stream)
 		cudaStreamDestroy(l->stream);
 }
@@ -704,33 +622,37 @@ static void cuda_close(struct device *d)
 	atomic_store(&c->stop, true);
 	if (c->registering)
 		pthread_join(c->registrar, NULL);
-	device_sync(d);
-	registered_release(c);
+	cudaDeviceSynchronize();        /* after an error, too, nothing may go on in what is given back now */
+	ranges_close(&c->weights);
+	ranges_close(&c->blocks);
 	gemms_close(c->gemms);
 	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++)
 		cudaEventDestroy(c->stamps[i].event);
 	free(c->stamps);
 	for (enum queue q = 0; q < QUEUES; q++)
 		line_close(line(c, q));
+	pool_free(c->haulers);
 	cudaFree(c->compute.work);
 	cudaFree(c->narrow);
 	cudaFree(c->gemm_workspace);
-	free(c->weights);
 	free(c);
 }
 
-static bool line_open(struct cuda *c, struct line *l)
+/* What is beside the compute queue goes first where both could: a conversion of a gradient piece would else stand behind
+ * a matrix product's blocks. */
+static bool line_open(struct cuda *c, struct line *l, bool compute)
 {
-	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate"))
+	int least = 0, greatest = 0;
+
+	if (!good(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange") ||
+	    !good(c, cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, compute ? least : greatest),
+		  "cudaStreamCreate"))
 		return false;
 	for (int i = 0; i < EVENTS; i++)
 		if (!good(c, cudaEventCreateWithFlags(&l->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
 			  "cudaEventCreate"))
 			return false;
-	for (int i = 0; i < BOUNCES; i++)
-		if (!good(c, cudaHostAlloc((void **)&l->bounces[i].mem, BOUNCE_BYTES, cudaHostAllocDefault), "cudaHostAlloc"))
-			return false;
-	return true;
+	return good(c, bounce_open(&l->bounce, l->stream, c->haulers), "bounce buffers");
 }
 
 /* Is GPU `ordinal` there, and one that the kernels were compiled for? 0 or -78 */
@@ -757,8 +679,10 @@ static int cuda_open(struct cuda *c)
 	struct cudaDeviceProp p;
 	int rc = gpu_find(c, &p), ex = MT_EX_CONFIG;
 
+	if (!rc)
+		c->haulers = pool_create(mt_cores() < HAULERS ? mt_cores() : HAULERS);
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
-		if (!line_open(c, line(c, q)))
+		if (!line_open(c, line(c, q), q == Q_COMPUTE))
 			rc = -c->ex;
 	if (!rc && (!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
 	    !good(c, cudaMalloc(&c->gemm_workspace, GEMM_BYTES), "cudaMalloc of cuBLASLt's workspace")))

@@ -160,8 +160,6 @@ static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std:
 
 	if (!coroutines)
 		threads_make();
-	if (!blocks || blocks > INT32_MAX || !threads || threads > MOST_THREADS || threads % 32 || bytes > 99 << 10)
-		die("a launch that no GPU takes");
 	shared.resize(bytes + 64);
 	emu_shared = (char *)(((uintptr_t)shared.data() + 63) & ~(uintptr_t)63);
 	thread_main = &thread;
@@ -209,12 +207,26 @@ void __syncwarp(unsigned)
 
 /* ---- streams ---- */
 
+/* What every target from sm_80 on takes: sm_86, sm_89 and sm_120 have 99 KiB of shared memory a block, and no target
+ * gives more than 48 KiB to a kernel that has not asked for it. */
+#define SHARED_MOST  (99u << 10)
+#define SHARED_GIVEN (48u << 10)
+
+static std::map<const void *, size_t> shared_asked;
+
+const void *emu_aligned(const void *p, size_t bytes)
+{
+	if ((uintptr_t)p % bytes)
+		die("an access off its alignment");
+	return p;
+}
+
 struct emu_stream { std::deque<std::function<bool()>> queue; };     /* false: held back by an event */
 struct emu_event { uint64_t recorded, reached; bool timed; double at; };
 
 static std::vector<cudaStream_t> streams;
 static std::mutex pinned_lock;         /* memory is registered by another thread */
-static std::map<char *, size_t> pinned;
+static std::map<char *, size_t> pinned, allocated;
 
 static cudaError_t last_error;  /* of the host's thread */
 
@@ -247,23 +259,38 @@ static void enqueue(cudaStream_t s, std::function<bool()> f)
 		;
 }
 
-void emu_launch(uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream, std::function<void()> thread)
+void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
+	std::function<void()> thread)
 {
+	auto asked = shared_asked.find(kernel);
+
+	if (!blocks || blocks > INT32_MAX || !threads || threads > MOST_THREADS || threads % 32)
+		die("a launch that no GPU takes");
+	if (bytes > (asked == shared_asked.end() ? SHARED_GIVEN : asked->second))
+		die("more shared memory than the kernel has asked for");
 	if (!stream)
 		grid_run(blocks, threads, bytes, thread);
 	else
 		enqueue(stream, [=] { grid_run(blocks, threads, bytes, thread); return true; });
 }
 
-static bool is_pinned(const void *p, size_t bytes)
+/* Does one range hold all of [p, p + bytes)? */
+static bool one_holds(const std::map<char *, size_t> &ranges, const void *p, size_t bytes)
 {
-	std::lock_guard<std::mutex> held(pinned_lock);
-	auto after = pinned.upper_bound((char *)p);
+	auto after = ranges.upper_bound((char *)p);
 
-	if (after == pinned.begin())
+	if (after == ranges.begin())
 		return false;
 	--after;
 	return (char *)p + bytes <= after->first + after->second;
+}
+
+/* Does any range have a byte of it? */
+static bool one_meets(const std::map<char *, size_t> &ranges, const void *p, size_t bytes)
+{
+	auto after = ranges.lower_bound((char *)p + bytes);
+
+	return after != ranges.begin() && (--after, after->first + after->second > (char *)p);
 }
 
 extern "C" {
@@ -297,8 +324,21 @@ static cudaError_t allocate(void **p, size_t n)
 	memset(*p, POISON, n);
 	return cudaSuccess;
 }
-cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n); }
-cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
+cudaError_t cudaMalloc(void **p, size_t n)
+{
+	cudaError_t e = allocate(p, n);
+
+	if (!e)
+		allocated[(char *)*p] = n;
+	return e;
+}
+cudaError_t cudaFree(void *p)
+{
+	cudaDeviceSynchronize();
+	allocated.erase((char *)p);
+	free(p);
+	return cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
 {
 	cudaError_t e = allocate(p, n);
@@ -316,11 +356,12 @@ cudaError_t cudaFreeHost(void *p)
 }
 cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
 {
-	if (getenv("MT_EMU_NO_PINNING"))
-		return cudaErrorInvalidValue;
-	if (is_pinned(p, 1))
-		return cudaErrorHostMemoryAlreadyRegistered;
 	std::lock_guard<std::mutex> held(pinned_lock);
+
+	if (getenv("MT_EMU_NO_PINNING") || !n)
+		return cudaErrorInvalidValue;
+	if (one_meets(pinned, p, n))
+		return cudaErrorHostMemoryAlreadyRegistered;
 	pinned[(char *)p] = n;
 	return cudaSuccess;
 }
@@ -337,6 +378,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 	streams.push_back(*s);
 	return cudaSuccess;
 }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int) { return cudaStreamCreateWithFlags(s, flags); }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, cudaSuccess; }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
 	for (size_t i = 0; i < streams.size(); i++)
@@ -390,10 +433,35 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
 	const void *host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : NULL;
+	std::unique_lock<std::mutex> held(pinned_lock);
 
-	if (host && !is_pinned(host, n))
-		die("an asynchronous copy of memory that is not pinned");
+	if (host && !one_holds(pinned, host, n))
+		die("an asynchronous copy of memory that is not pinned, or of two registrations");
+	if ((to != host && !one_holds(allocated, to, n)) || (from != host && !one_holds(allocated, from, n)))
+		die("a copy beyond an allocation of the device");
+	held.unlock();
 	enqueue(s, [=] { memcpy(to, from, n); return true; });
+	return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *arg)
+{
+	enqueue(s, [=] { f(arg); return true; });
+	return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize(void)
+{
+	while (run_one())
+		;
+	for (cudaStream_t s : streams)
+		if (!s->queue.empty())
+			die("streams wait for each other");
+	return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int value)
+{
+	if (value < 0 || (unsigned)value > SHARED_MOST)
+		return cudaErrorInvalidValue;
+	shared_asked[kernel] = (size_t)value;
 	return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)

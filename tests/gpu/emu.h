@@ -5,8 +5,11 @@
  * yet. Shared memory is poisoned before each block. A barrier that not all threads of a block reach ends the process.
  *
  * The runtime below is as lazy as CUDA allows: what is launched on a stream runs when the host waits for an event, or by
- * chance; a stream is drawn among those that no event holds back. Pageable memory may not be copied asynchronously here,
- * so that the device's own bounce buffers show.
+ * chance; a stream is drawn among those that no event holds back.
+ *
+ * What CUDA refuses, or leaves undefined, ends the process: launches beyond the limits of any target, more shared memory
+ * than a kernel asked for, accesses of 16 bytes off alignment, asynchronous copies of pageable memory, copies across two
+ * registrations, copies beyond an allocation. Overlapping registrations are refused as CUDA refuses them.
  */
 #ifndef EMU_H
 #define EMU_H
@@ -28,12 +31,19 @@ enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingS
 	cudaHostAllocDefault = 0, cudaHostRegisterPortable = 1 };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
 
+#define CUDART_CB
+typedef void (*cudaHostFn_t)(void *);
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
 cudaError_t cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDeviceProperties(struct cudaDeviceProp *, int);
 cudaError_t cudaDriverGetVersion(int *);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned), cudaFreeHost(void *);
 cudaError_t cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned), cudaStreamDestroy(cudaStream_t);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *, unsigned, int), cudaDeviceGetStreamPriorityRange(int *, int *);
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void *), cudaDeviceSynchronize(void);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned), cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t), cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
 cudaError_t cudaEventQuery(cudaEvent_t), cudaEventSynchronize(cudaEvent_t);
@@ -64,9 +74,12 @@ struct float4 { float x, y, z, w; };
 #define __launch_bounds__(...)
 
 /* `bytes` of shared memory a block; run now where stream is NULL */
-void emu_launch(uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream, std::function<void()> thread);
+void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
+	std::function<void()> thread);
 #define LAUNCH(kernel, blocks, threads, shared, stream, ...) \
-	emu_launch((uint64_t)(blocks), (threads), (shared), (stream), [=] { kernel(__VA_ARGS__); })
+	emu_launch((const void *)(kernel), (uint64_t)(blocks), (threads), (shared), (stream), [=] { kernel(__VA_ARGS__); })
+/* p, which `bytes` are read from or written to at once */
+const void *emu_aligned(const void *p, size_t bytes);
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emu_shared
 
 void __syncthreads(void);

@@ -397,6 +397,7 @@ int main(void)
 	queue.work_bytes = cuda_work_bytes(4096, 64);
 #ifdef MT_EMU
 	queue.work = malloc(queue.work_bytes);
+	cuda_kernels_prepare();
 #else
 	void *workspace;
 	int ex;
