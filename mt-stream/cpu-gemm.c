@@ -16,7 +16,7 @@ enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
 struct cut { int64_t count, each; };        /* a length as count pieces of each, the last shorter */
 
-struct tiles { const struct gemm *g; struct cut m, n; };
+struct tiles { const struct gemm *g; const struct kernels *k; struct cut m, n; };
 
 #if defined(HAVE_DNNL)
 #include <dnnl.h>
@@ -107,6 +107,8 @@ static void tile_task(void *arg, int64_t task, int thread)
 	g.a += g.trans_a ? i : i * g.lda;
 	g.b += g.trans_b ? j * g.ldb : j;
 	g.c += i * g.ldc + j;
+	if (g.add)
+		g.add += i * g.ldc + j;
 	if (g.bias) {
 		for (int64_t r = 0; r < g.m; r++)
 			memcpy(g.c + r * g.ldc, g.bias + j, (size_t)g.n * sizeof *g.c);
@@ -114,12 +116,14 @@ static void tile_task(void *arg, int64_t task, int thread)
 	}
 	use_one_thread();
 	sgemm(&g);
+	for (int64_t r = 0; g.add && r < g.m; r++)
+		t->k->add(g.c + r * g.ldc, g.add + r * g.ldc, g.n);
 }
 
 void op_gemm(struct pool *pool, const struct gemm *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = { .g = g, .m = { 1, g->m }, .n = { 1, g->n } };
+	struct tiles t = { .g = g, .k = pool_kernels(pool), .m = { 1, g->m }, .n = { 1, g->n } };
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
 		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)

@@ -1,9 +1,9 @@
 /* cpu-kernel-misc.h: loops that the compiler vectorises by itself */
 
-static void add(float *y, const float *a, const float *b, int64_t n)
+static void add(float *y, const float *x, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
-		y[i] = a[i] + b[i];
+		y[i] += x[i];
 }
 
 static void widen(float *dst, const uint16_t *src, int64_t n)

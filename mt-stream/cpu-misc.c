@@ -1,4 +1,4 @@
-/* cpu-misc.c: sums, copies and conversions of long arrays, cut into pieces */
+/* cpu-misc.c: copies and conversions of long arrays, cut into pieces */
 #include "cpu.h"
 
 #include <string.h>
@@ -9,35 +9,21 @@ enum { PIECE_BYTES = 262144 };
 struct sweep {
 	const struct kernels *k;
 	void *dst;
-	const void *a, *b;
+	const void *src;
 	int64_t n;
 };
-
-static void add_task(void *arg, int64_t task, int thread)
-{
-	const struct sweep *s = arg;
-	int64_t at = task * PIECE;
-	(void)thread;
-	s->k->add((float *)s->dst + at, (const float *)s->a + at, (const float *)s->b + at, least(PIECE, s->n - at));
-}
-
-void op_add(struct pool *pool, float *y, const float *a, const float *b, int64_t n)
-{
-	struct sweep s = { .k = pool_kernels(pool), .dst = y, .a = a, .b = b, .n = n };
-	pool_run(pool, div_up(n, PIECE), add_task, &s);
-}
 
 static void widen_task(void *arg, int64_t task, int thread)
 {
 	const struct sweep *s = arg;
 	int64_t at = task * PIECE;
 	(void)thread;
-	s->k->widen((float *)s->dst + at, (const uint16_t *)s->a + at, least(PIECE, s->n - at));
+	s->k->widen((float *)s->dst + at, (const uint16_t *)s->src + at, least(PIECE, s->n - at));
 }
 
 void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 {
-	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .a = src, .n = n };
+	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .src = src, .n = n };
 	pool_run(pool, div_up(n, PIECE), widen_task, &s);
 }
 
@@ -46,12 +32,12 @@ static void narrow_task(void *arg, int64_t task, int thread)
 	const struct sweep *s = arg;
 	int64_t at = task * PIECE;
 	(void)thread;
-	s->k->narrow((uint16_t *)s->dst + at, (const float *)s->a + at, least(PIECE, s->n - at));
+	s->k->narrow((uint16_t *)s->dst + at, (const float *)s->src + at, least(PIECE, s->n - at));
 }
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
-	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .a = src, .n = n };
+	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .src = src, .n = n };
 	pool_run(pool, div_up(n, PIECE), narrow_task, &s);
 }
 
@@ -60,12 +46,12 @@ static void copy_task(void *arg, int64_t task, int thread)
 	const struct sweep *s = arg;
 	int64_t at = task * PIECE_BYTES;
 	(void)thread;
-	memcpy((char *)s->dst + at, (const char *)s->a + at, (size_t)least(PIECE_BYTES, s->n - at));
+	memcpy((char *)s->dst + at, (const char *)s->src + at, (size_t)least(PIECE_BYTES, s->n - at));
 }
 
 void op_copy(struct pool *pool, void *dst, const void *src, size_t bytes)
 {
-	struct sweep s = { .dst = dst, .a = src, .n = (int64_t)bytes };
+	struct sweep s = { .dst = dst, .src = src, .n = (int64_t)bytes };
 	pool_run(pool, div_up(s.n, PIECE_BYTES), copy_task, &s);
 }
 

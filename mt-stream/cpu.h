@@ -54,7 +54,7 @@ struct kernels {
 		const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
-	void (*add)(float *y, const float *a, const float *b, int64_t n);
+	void (*add)(float *y, const float *x, int64_t n);   /* y += x */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };

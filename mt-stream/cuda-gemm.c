@@ -318,7 +318,8 @@ int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_
 
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
 {
-	const float one = 1;
+	const float one = 1, beta = c->add ? 1 : c->beta;
+	const void *added = c->add ? c->add : c->c;
 	struct shape s;
 	int rc = 0;
 
@@ -334,7 +335,7 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gem
 	if (c->bias)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
 	if (!e)
-		e = g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &c->beta, c->c, p->c, c->c, p->c, &p->by.algo,
+		e = g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c, &p->by.algo,
 			g->workspace, p->by.workspace, q->stream);
 	return e ? failed(g, e, "cublasLtMatmul", &s) : 0;
 }

@@ -39,7 +39,6 @@ void cuda_rmsnorm_forward(const struct cuda_queue *, void *y, float *rstd, const
 void cuda_rmsnorm_backward(const struct cuda_queue *, void *dx, int add_dx, float *dw, float beta, const void *dy,
 	const void *x, const void *w, const float *rstd, int64_t n, int64_t h);
 void cuda_bias_backward(const struct cuda_queue *, float *db, float beta, const void *dy, int64_t m, int64_t n);
-void cuda_add(const struct cuda_queue *, void *y, const void *a, const void *b, int64_t n);
 void cuda_swiglu_forward(const struct cuda_queue *, void *y, const void *gu, int64_t n, int64_t f);
 void cuda_swiglu_backward(const struct cuda_queue *, void *dgu, const void *dy, const void *gu, int64_t n, int64_t f);
 /* fp32 -> bf16, to nearest, ties to even */
@@ -76,7 +75,7 @@ struct cuda_gemm {
 	const void *a; int64_t lda; int trans_a;
 	const void *b; int64_t ldb; int trans_b;
 	void *c; int64_t ldc; float beta;
-	const void *bias; int fp32;
+	const void *bias, *add; int fp32;
 };
 /* Without tensor cores: for shapes that no library takes, and where there is none */
 void cuda_gemm_plain(const struct cuda_queue *, const struct cuda_gemm *);

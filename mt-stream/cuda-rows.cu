@@ -1,4 +1,4 @@
-/* cuda-rows.cu: RMSNorm, rope with q's and k's norms, SwiGLU, residual, bias gradients: what goes along rows */
+/* cuda-rows.cu: RMSNorm, rope with q's and k's norms, SwiGLU, bias gradients: what goes along rows */
 #include "cuda-common.h"
 
 #define MOST_BLOCKS 512         /* partial sums of a weight's gradient at most */
@@ -183,32 +183,7 @@ void cuda_bias_backward(const struct cuda_queue *q, float *db, float beta, const
 	cuda_sum_partials(q, db, beta, q->work, parts, n, n);
 }
 
-/* ---- residual, SwiGLU, rounding: WIDE elements a thread ---- */
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) add_kernel(T *y, const T *a, const T *b, int64_t n, int aligned)
-{
-	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
-	int wide = aligned && n - i >= WIDE;
-	float v[WIDE], u[WIDE];
-
-	if (i >= n)
-		return;
-	get_wide(v, a + i, n - i, wide);
-	get_wide(u, b + i, n - i, wide);
-#pragma unroll
-	for (int j = 0; j < WIDE; j++)
-		v[j] += u[j];
-	put_wide(y + i, v, n - i, wide);
-}
-
-void cuda_add(const struct cuda_queue *q, void *y, const void *a, const void *b, int64_t n)
-{
-	int aligned = wide_rows(WIDE, y, a, b, NULL);
-
-	BY_ELEMENT(q, LAUNCH(add_kernel<T>, div_up(n, THREADS * WIDE), THREADS, 0, q->stream, (T *)y, (const T *)a,
-		(const T *)b, n, aligned));
-}
+/* ---- SwiGLU, rounding: WIDE elements a thread ---- */
 
 /* silu(x) = x sigmoid(x); a thread has WIDE columns of one row; `across` threads a row */
 template <typename T>

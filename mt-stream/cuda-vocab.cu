@@ -256,6 +256,8 @@ static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct cuda_gemm g
 			continue;
 		C *c = (C *)g.c + i * g.ldc + j;
 		float v = sum[r] + (g.bias ? get(((const T *)g.bias)[j]) : 0);
+		if (g.add)
+			v += get(((const C *)g.add)[i * g.ldc + j]);
 		put(c, g.beta != 0 ? v + g.beta * get(*c) : v);
 	}
 }

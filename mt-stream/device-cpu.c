@@ -213,6 +213,7 @@ static void run_gemm(struct pool *p, const struct op *o)
 		.a = o->gemm.a, .lda = o->gemm.lda, .trans_a = o->gemm.trans_a,
 		.b = o->gemm.b, .ldb = o->gemm.ldb, .trans_b = o->gemm.trans_b,
 		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias,
+		.add = o->gemm.add,
 	});
 }
 
@@ -313,9 +314,6 @@ void cpu_execute(struct pool *p, const struct op *o)
 		op_rmsnorm_backward(p, o->rmsnorm_backward.dx, o->rmsnorm_backward.add_dx, o->rmsnorm_backward.dw,
 			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
 			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
-		break;
-	case OP_ADD:
-		op_add(p, o->add.y, o->add.a, o->add.b, o->add.n);
 		break;
 	case OP_ROPE_FORWARD: case OP_ROPE_BACKWARD:
 		run_rope(p, o);

@@ -296,7 +296,8 @@ static struct cuda_gemm gemm_of(const struct op *o)
 		.m = o->gemm.m, .n = o->gemm.n, .k = o->gemm.k,
 		.a = o->gemm.a, .lda = o->gemm.lda, .trans_a = o->gemm.trans_a,
 		.b = o->gemm.b, .ldb = o->gemm.ldb, .trans_b = o->gemm.trans_b,
-		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias, .fp32 = o->gemm.fp32,
+		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias, .add = o->gemm.add,
+		.fp32 = o->gemm.fp32,
 	};
 }
 
@@ -400,9 +401,6 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 		cuda_rmsnorm_backward(q, o->rmsnorm_backward.dx, o->rmsnorm_backward.add_dx, o->rmsnorm_backward.dw,
 			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
 			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
-		break;
-	case OP_ADD:
-		cuda_add(q, o->add.y, o->add.a, o->add.b, o->add.n);
 		break;
 	case OP_ROPE_FORWARD: case OP_ROPE_BACKWARD:
 		run_rope(c, o);

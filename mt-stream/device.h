@@ -27,7 +27,7 @@ struct event { enum queue queue; uint64_t at; };    /* {0}: always over */
 enum op_code {
 	OP_NONE,
 	OP_COPY, OP_ZERO, OP_DISCARD, OP_WEIGHTS_IN, OP_GRADS_OUT,
-	OP_GEMM, OP_BIAS_BACKWARD, OP_EMBED_FORWARD, OP_EMBED_BACKWARD, OP_RMSNORM_FORWARD, OP_RMSNORM_BACKWARD, OP_ADD,
+	OP_GEMM, OP_BIAS_BACKWARD, OP_EMBED_FORWARD, OP_EMBED_BACKWARD, OP_RMSNORM_FORWARD, OP_RMSNORM_BACKWARD,
 	OP_ROPE_FORWARD, OP_ROPE_BACKWARD, OP_ATTENTION_FORWARD, OP_ATTENTION_BACKWARD, OP_SWIGLU_FORWARD,
 	OP_SWIGLU_BACKWARD, OP_CROSS_ENTROPY,
 };
@@ -47,12 +47,12 @@ struct op {
 			                 * final, whose pieces leave one behind another, the first with off 0 */
 			void *dst; const float *src; int64_t n; enum mt_dtype to; int64_t off, elems;
 		} grads_out;
-		struct {                /* c (m, n) = a' b' + beta c + bias (n);  fp32: c is fp32 on every device */
+		struct {                /* c (m, n) = a' b' + beta c + bias (n) + add (m, n);  fp32: c is fp32 on every device */
 			int64_t m, n, k;
 			const void *a; int64_t lda; int trans_a;
 			const void *b; int64_t ldb; int trans_b;
 			void *c; int64_t ldc; float beta;
-			const void *bias; int fp32;
+			const void *bias, *add; int fp32;       /* add: rows ldc apart; it and bias with beta 0 only */
 		} gemm;
 		struct { float *db; float beta; const void *dy; int64_t m, n; } bias_backward;
 		struct { void *x; const void *w; const uint32_t *tokens; int64_t n, h; } embed_forward;
@@ -61,7 +61,6 @@ struct op {
 		struct { void *y; float *rstd; const void *x, *w; int64_t n, h; float eps; } rmsnorm_forward;
 		struct { void *dx; int add_dx; float *dw; float beta; const void *dy, *x, *w; const float *rstd;
 			int64_t n, h; } rmsnorm_backward;
-		struct { void *y; const void *a, *b; int64_t n; } add;
 		struct {                /* forward: qkv in place, pre and rstd out; backward: qkv holds dqkv */
 			int64_t n, seq, heads, kv_heads, dim;
 			const float *cos, *sin; const uint32_t *starts;

@@ -25,7 +25,7 @@ int pool_threads(const struct pool *);
 /* Run fn(arg, task, thread) for every task in 0..tasks-1, any order, any thread; returns when all have run. */
 void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
 
-/* ---- GEMM ---- c (m, n) = a' b' + beta c [+ bias (n) on every row]
+/* ---- GEMM ---- c (m, n) = a' b' + beta c [+ bias (n) on every row] [+ add (m, n)]
  * a' is a (m, k), or a (k, m) transposed; b' is b (k, n), or b (n, k) transposed. ld* are row strides in elements. */
 struct gemm {
 	int64_t m, n, k;
@@ -34,6 +34,7 @@ struct gemm {
 	float *c; int64_t ldc;
 	float beta;                 /* 0 (c is not read) or 1 */
 	const float *bias;          /* (n), or NULL; with beta 0 only */
+	const float *add;           /* a residual, its rows ldc apart, or NULL; it is added last; with beta 0 only */
 };
 void op_gemm(struct pool *, const struct gemm *);
 /* What computes it, in words: where they are others, so may be the bits */
@@ -54,9 +55,6 @@ void op_rmsnorm_forward(struct pool *, float *y, float *rstd, const float *x, co
 /* dx (N, H) (+)= ...; dw (H) = beta_w dw + ...   add_dx: dx += instead of = */
 void op_rmsnorm_backward(struct pool *, float *dx, int add_dx, float *dw, float beta_w, const float *dy, const float *x,
 	const float *w, const float *rstd, int64_t n, int64_t h);
-
-/* ---- residual ---- y = a + b, n elements (y may be a or b) */
-void op_add(struct pool *, float *y, const float *a, const float *b, int64_t n);
 
 /* ---- q, k: optional per-head RMSNorm (qwen3), then rope, in place on qkv (N, (NH + 2 NKV) D) ----
  * Hugging Face's rotate_half layout: element i pairs with i + D/2. Position of token t is t_in_row - starts[t].

@@ -8,13 +8,13 @@ static void launch(const struct chunk *c, const struct op *op) { c->dev->launch(
 
 /* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
 
-/* y (n, out) = x (n, in) w' + b */
-static void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, int64_t in,
-	int64_t out)
+/* y (n, out) = x (n, in) w' + b + residual (n, out) */
+static void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b,
+	const void *residual, int64_t in, int64_t out)
 {
 	launch(c, &(struct op){OP_GEMM, .gemm = {
 		.m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = y, .ldc = out, .bias = b}});
+		.c = y, .ldc = out, .bias = b, .add = residual}});
 }
 
 /* dx (n, in) = dy (n, out) w;  dw (out, in) += dy' x;  db (out) += column sums of dy */
@@ -44,11 +44,6 @@ static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw
 	launch(c, &(struct op){OP_RMSNORM_BACKWARD, .rmsnorm_backward = {
 		.dx = dx, .add_dx = add_dx, .dw = dw, .beta = beta, .dy = dy, .x = x, .w = w, .rstd = c->s.rstd,
 		.n = c->n, .h = c->geo->hidden}});
-}
-
-static void add(const struct chunk *c, void *y, const void *a, const void *b)
-{
-	launch(c, &(struct op){OP_ADD, .add = {.y = y, .a = a, .b = b, .n = c->n * c->geo->hidden}});
 }
 
 /* ---- embedding ---- */
@@ -94,12 +89,11 @@ void block_again(const struct chunk *c, uint32_t layer, const struct weights *w,
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, w, s), attention = attention_op(c, OP_ATTENTION_FORWARD, layer, s);
 
 	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
-	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], h, a + 2 * k);
+	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], NULL, h, a + 2 * k);
 	launch(c, &rope);
 	if (!have_attention)
 		launch(c, &attention);
-	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], a, h);
-	add(c, s->x2, s->x2, x);
+	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], x, a, h);
 }
 
 /* The MLP's piece from token `from` on, as a chunk of its own: *x2 and *gu are where its second residual and its gate-up
@@ -118,7 +112,8 @@ static struct chunk piece_of(const struct chunk *c, int64_t from, const struct s
 static void gate_up(const struct chunk *p, const struct weights *w, const void *x2, void *gu)
 {
 	norm_forward(p, p->s.h, x2, w->t[MT_T_NORM2]);
-	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], p->geo->hidden, 2ll * p->geo->ffn);
+	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], NULL, p->geo->hidden,
+		2ll * p->geo->ffn);
 }
 
 /* y = x2 + down(silu(gate) * up) */
@@ -132,8 +127,7 @@ static void mlp_forward(const struct chunk *c, const struct weights *w, const st
 
 		gate_up(&p, w, x2, gu);
 		launch(&p, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = gu, .n = p.n, .f = f}});
-		linear_forward(&p, out, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], f, h);
-		add(&p, out, out, x2);
+		linear_forward(&p, out, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], x2, f, h);
 	}
 }
 
@@ -196,7 +190,7 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 	const void *x)
 {
 	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
-	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, c->geo->hidden, c->geo->vocab);
+	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, NULL, c->geo->hidden, c->geo->vocab);
 	launch(c, &(struct op){OP_CROSS_ENTROPY, .cross_entropy = {
 		.logits = c->s.logits, .targets = c->targets, .n = c->n, .vocab = c->geo->vocab, .scale = scale,
 		.backward = backward, .loss = loss}});

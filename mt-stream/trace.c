@@ -36,7 +36,7 @@ static const char *const op_names[] = {
 	[OP_COPY] = "copy", [OP_ZERO] = "zero", [OP_WEIGHTS_IN] = "weights in", [OP_GRADS_OUT] = "gradients out",
 	[OP_GEMM] = "matrix product", [OP_BIAS_BACKWARD] = "bias backward", [OP_EMBED_FORWARD] = "embedding forward",
 	[OP_EMBED_BACKWARD] = "embedding backward", [OP_RMSNORM_FORWARD] = "rmsnorm forward",
-	[OP_RMSNORM_BACKWARD] = "rmsnorm backward", [OP_ADD] = "residual", [OP_ROPE_FORWARD] = "rope forward",
+	[OP_RMSNORM_BACKWARD] = "rmsnorm backward", [OP_ROPE_FORWARD] = "rope forward",
 	[OP_ROPE_BACKWARD] = "rope backward", [OP_ATTENTION_FORWARD] = "attention forward",
 	[OP_ATTENTION_BACKWARD] = "attention backward", [OP_SWIGLU_FORWARD] = "swiglu forward",
 	[OP_SWIGLU_BACKWARD] = "swiglu backward", [OP_CROSS_ENTROPY] = "cross-entropy",

@@ -80,7 +80,6 @@ static void run_embed_back(const void *arg)
 	(void)arg;
 	op_embed_backward(pool, b, 1, a, tokens, n, m->hidden, m->vocab, -1);
 }
-static void run_add(const void *arg) { (void)arg; op_add(pool, c, a, c, n * m->hidden); }
 static void run_widen(const void *arg) { (void)arg; op_widen(pool, c, (const uint16_t *)(const void *)a, m->hidden * m->inner * 3); }
 static void run_copy(const void *arg) { (void)arg; op_copy(pool, c, a, (size_t)(m->hidden * m->inner * 3) * 4); }
 static void run_nothing(const void *arg);
@@ -118,7 +117,6 @@ static void bench(void)
 	report("rmsnorm backward", run_norm_back, NULL, 0);
 	report("swiglu", run_swiglu, NULL, 0);
 	report("swiglu backward", run_swiglu_back, NULL, 0);
-	report("add", run_add, NULL, 0);
 	report("cross-entropy, one chunk", run_head, &(int){0}, 0);
 	report("cross-entropy backward, one chunk", run_head, &(int){1}, 0);
 	report("embedding", run_embed, NULL, 0);

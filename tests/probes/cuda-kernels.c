@@ -178,6 +178,7 @@ void op_gemm(struct pool *p, const struct gemm *g)
 	c.a = operand(g->a, (g->trans_a ? g->k : g->m) * g->lda);
 	c.b = operand(g->b, (g->trans_b ? g->n : g->k) * g->ldb);
 	c.bias = operand(g->bias, g->n);
+	c.add = c.fp32 && queue.elem == 2 ? g->add : operand(g->add, g->m * g->ldc);
 	c.c = c.fp32 && queue.elem == 2 ? g->c : operand(g->c, g->m * g->ldc);
 #ifndef MT_EMU
 	if (gemms_run(library, &queue, &c)) {
@@ -235,13 +236,6 @@ void op_rmsnorm_backward(struct pool *p, float *dx, int add_dx, float *dw, float
 	cuda_rmsnorm_backward(&queue, operand(dx, n * h), add_dx, dw, beta, operand(dy, n * h), operand(x, n * h),
 		operand(w, h), rstd, n, h);
 	back(dx);
-}
-
-void op_add(struct pool *p, float *y, const float *a, const float *b, int64_t n)
-{
-	begin(p);
-	cuda_add(&queue, operand(y, n), operand(a, n), operand(b, n), n);
-	back(y);
 }
 
 static struct cuda_rope rope_of(const struct rope *r)
@@ -352,7 +346,7 @@ static void all(void)
 	static const int64_t norms[][2] = { {1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {2, 11000} };
 
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 0; form < 8; form++)
+		for (int form = 0; form < 12; form++)
 			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_bias(1, 1);
 	test_bias(70, 33);
