@@ -4,6 +4,11 @@
 
 load helpers
 
+@test "the chaos device uses every freedom that queues and events leave, and no other" {
+	stream-freedoms 200 >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" -ge 16 ]
+}
+
 # Models of 1 to 7 blocks, tied and not, with and without windows, biases and norms of q and k; fp32 and bf16, every
 # --grad; every level of saving, activations with the host or not, any number of slots; both loop orders; training and
 # evaluation; steps that are aborted; neighbours that are late

@@ -1,0 +1,307 @@
+/* stream-freedoms: does the chaos device use every freedom that queues and events leave? For each, a few launches that are
+ * ordered as they must be, and the same ones that are not: by COUNT seeds, the former must always give what is wanted and
+ * the latter not always.
+ *
+ *     stream-freedoms COUNT       a line for each; 1: one was not used, or one too many
+ */
+#include <stdlib.h>
+
+#include "cli.h"
+#include "../../mt-stream/device.h"
+
+#define N     64
+#define BYTES (N * sizeof(float))
+
+static struct device *d;
+static float *a, *b;            /* device memory, N each */
+static float host[N], out[N];
+static bool well;               /* ordered as it must be */
+
+static void fill(float *p, float x)
+{
+	for (int i = 0; i < N; i++)
+		p[i] = x;
+}
+
+static bool holds(const float *p, float x)
+{
+	for (int i = 0; i < N; i++)
+		if (p[i] != x)
+			return false;
+	return true;
+}
+
+static void copy(enum queue q, void *dst, const void *src)
+{
+	d->launch(d, q, &(struct op){OP_COPY, .copy = {dst, src, BYTES}});
+}
+
+static void add(float *y, const float *x, const float *z)
+{
+	d->launch(d, Q_COMPUTE, &(struct op){OP_ADD, .add = {y, x, z, N}});
+}
+
+static void order(enum queue first, enum queue then)
+{
+	if (well)
+		d->wait(d, then, d->record(d, first));
+}
+
+static void finish(enum queue q) { d->sync(d, d->record(d, q)); }
+
+/* ---- the freedoms ---- */
+
+static bool source_read_late(void)
+{
+	fill(host, 1);
+	copy(Q_WEIGHTS, a, host);
+	if (well)
+		finish(Q_WEIGHTS);
+	fill(host, 2);
+	finish(Q_WEIGHTS);
+	return holds(a, 1);
+}
+
+static bool source_read_early(void)
+{
+	fill(host, 1);
+	if (well)
+		fill(host, 2);
+	copy(Q_WEIGHTS, a, host);
+	fill(host, 2);
+	finish(Q_WEIGHTS);
+	return holds(a, 2);
+}
+
+static bool weights_read_late(void)
+{
+	fill(host, 1);
+	d->launch(d, Q_WEIGHTS, &(struct op){OP_WEIGHTS_IN, .weights_in = {.dst = a, .src = host, .n = N, .from = MT_FP32}});
+	if (well)
+		finish(Q_WEIGHTS);
+	fill(host, 2);
+	finish(Q_WEIGHTS);
+	return holds(a, 1);
+}
+
+static bool result_lands_late(void)
+{
+	fill(host, 1);
+	copy(Q_COMPUTE, a, host);
+	copy(Q_COMPUTE, out, a);
+	if (well)
+		finish(Q_COMPUTE);
+	bool right = holds(out, 1);
+	finish(Q_COMPUTE);
+	return right;
+}
+
+static bool gradients_land_late(void)
+{
+	fill(a, 1);
+	d->launch(d, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {.dst = out, .src = a, .n = N, .to = MT_FP32, .elems = N}});
+	if (well)
+		finish(Q_GRADS);
+	bool right = holds(out, 1);
+	finish(Q_GRADS);
+	return right;
+}
+
+static bool event_is_a_place(void)
+{
+	struct event e = d->record(d, Q_COMPUTE);
+
+	fill(host, 1);
+	copy(Q_COMPUTE, a, host);
+	copy(Q_COMPUTE, out, a);
+	d->sync(d, well ? d->record(d, Q_COMPUTE) : e);
+	bool right = holds(out, 1);
+	finish(Q_COMPUTE);
+	return right;
+}
+
+static bool queues_lag(void)
+{
+	fill(host, 1);
+	copy(Q_WEIGHTS, a, host);
+	order(Q_WEIGHTS, Q_COMPUTE);
+	add(b, a, a);
+	finish(Q_COMPUTE);
+	bool right = holds(b, 2);
+	finish(Q_WEIGHTS);
+	return right;
+}
+
+static bool queues_lead(void)
+{
+	fill(a, 1);
+	fill(host, 2);
+	add(b, a, a);
+	order(Q_COMPUTE, Q_WEIGHTS);
+	copy(Q_WEIGHTS, a, host);
+	finish(Q_WEIGHTS);
+	finish(Q_COMPUTE);
+	return holds(b, 2);
+}
+
+/* A slot is refilled with what it holds: only what comes between shows */
+static bool copies_spoil_first(void)
+{
+	fill(a, 1);
+	fill(host, 1);
+	add(b, a, a);
+	order(Q_COMPUTE, Q_WEIGHTS);
+	copy(Q_WEIGHTS, a, host);
+	finish(Q_WEIGHTS);
+	finish(Q_COMPUTE);
+	return holds(b, 2);
+}
+
+static bool operations_spoil_first(void)
+{
+	fill(a, 1);
+	fill(b, 2);
+	add(b, a, a);
+	order(Q_COMPUTE, Q_GRADS);
+	copy(Q_GRADS, out, b);
+	finish(Q_GRADS);
+	bool right = holds(out, 2);
+	finish(Q_COMPUTE);
+	return right;
+}
+
+/* In whatever order two copies run, one of them is there; unless the parts of both are */
+static bool copies_run_in_parts(void)
+{
+	float other[N];
+
+	fill(host, 1);
+	fill(other, 2);
+	copy(Q_WEIGHTS, a, host);
+	order(Q_WEIGHTS, Q_GRADS);
+	copy(Q_GRADS, a, other);
+	finish(Q_WEIGHTS);
+	finish(Q_GRADS);
+	return holds(a, 1) || holds(a, 2);
+}
+
+static bool memory_comes_poisoned(void)
+{
+	float *p = d->alloc(d, BYTES), *h = d->host_alloc(d, BYTES);
+
+	if (well) {
+		d->launch(d, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p, BYTES}});
+		copy(Q_COMPUTE, h, p);
+		finish(Q_COMPUTE);
+	}
+	bool right = holds(p, 0) || holds(h, 0);
+	d->release(d, p, BYTES);
+	d->host_release(d, h);
+	return right;
+}
+
+static bool dead_memory_is_poisoned(void)
+{
+	fill(a, 1);
+	if (!well)
+		d->launch(d, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {a, BYTES}});
+	copy(Q_COMPUTE, out, a);
+	finish(Q_COMPUTE);
+	return holds(out, 1);
+}
+
+/* Who asks long enough is told so; who is told once that it is not over had better believe it */
+static bool events_are_not_over(void)
+{
+	fill(a, 1);
+	copy(Q_GRADS, out, a);
+	struct event e = d->record(d, Q_GRADS);
+	while (!d->query(d, e) && well)
+		;
+	bool right = holds(out, 1);
+	finish(Q_GRADS);
+	return right;
+}
+
+static bool readers_in_place_are_late(void)
+{
+	const float *w = d->view(d, host, MT_FP32);
+
+	fill(host, 1);
+	if (!w)
+		return true;
+	add(b, w, w);
+	if (well)
+		finish(Q_COMPUTE);
+	fill(host, 2);
+	finish(Q_COMPUTE);
+	return holds(b, 2);
+}
+
+/* A third queue need not see what it did not wait for, though it waited for who did */
+static bool chains_hold(void)
+{
+	fill(host, 1);
+	copy(Q_WEIGHTS, a, host);
+	order(Q_WEIGHTS, Q_COMPUTE);
+	add(b, a, a);
+	d->wait(d, Q_GRADS, d->record(d, Q_COMPUTE));
+	copy(Q_GRADS, out, b);
+	finish(Q_GRADS);
+	bool right = holds(out, 2);
+	finish(Q_WEIGHTS);
+	return right;
+}
+
+static const struct freedom { const char *name; bool (*fn)(void); } freedoms[] = {
+	{"the source of a copy is read late", source_read_late},
+	{"the source of a copy is read early", source_read_early},
+	{"weights in the store are read late", weights_read_late},
+	{"weights in place are read late", readers_in_place_are_late},
+	{"a copy to the host lands late", result_lands_late},
+	{"gradients land late", gradients_land_late},
+	{"an event covers nothing that was launched after it", event_is_a_place},
+	{"a queue lags behind another", queues_lag},
+	{"a queue leads another", queues_lead},
+	{"waiting for who did not wait is not enough", chains_hold},
+	{"a copy spoils what it will write", copies_spoil_first},
+	{"an operation spoils what it will write", operations_spoil_first},
+	{"copies run in parts", copies_run_in_parts},
+	{"memory is handed out poisoned", memory_comes_poisoned},
+	{"dead memory is poisoned", dead_memory_is_poisoned},
+	{"an event is not over for long", events_are_not_over},
+};
+
+static bool right(const struct freedom *f, uint64_t seed)
+{
+	d = device_chaos(1, seed);
+	MT_ASSERT(d);
+	a = d->alloc(d, BYTES);
+	b = d->alloc(d, BYTES);
+	fill(host, 0);
+	fill(out, 0);
+	bool yes = f->fn();
+	d->close(d);
+	return yes;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t count = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
+	int status = 0;
+
+	for (size_t i = 0; i < sizeof freedoms / sizeof *freedoms; i++) {
+		uint64_t wrong[2] = {0, 0};
+
+		for (int how = 0; how < 2; how++)
+			for (uint64_t seed = 1; seed <= count; seed++) {
+				well = how;
+				wrong[how] += !right(&freedoms[i], seed);
+			}
+		bool used = wrong[0] > 0 && wrong[1] == 0;
+		printf("%s: %s: %llu of %llu seeds go wrong, %llu ordered as they must be\n", used ? "ok" : "NOT USED",
+			freedoms[i].name, (unsigned long long)wrong[0], (unsigned long long)count, (unsigned long long)wrong[1]);
+		status |= !used;
+	}
+	return status;
+}
