@@ -1,10 +1,12 @@
 /* device-cuda.c: a GPU as a device. Queues are streams, events are CUDA events of a ring; nothing waits for the whole
  * device and nothing is allocated within a step.
  *
- * Copies from and to host memory go straight where that memory is registered with the driver. A thread registers the
- * store's weights, unit by unit in forward order, while the first step is already under way; the gradient ring's blocks
- * are registered as they are first written to. What is not registered, or cannot be, goes through bounce buffers
- * (cuda-host.h).
+ * Copies from and to host memory go straight where that memory is registered with the driver: the gradient ring's blocks
+ * before the first step, and the store's weights by a thread, unit by unit in forward order, while the first step is already
+ * under way. What is not registered, or cannot be, goes through bounce buffers (cuda-host.h).
+ *
+ * Gradients that leave as bf16 are narrowed some 16 M at once, by a stream of their own, while those before them leave: a
+ * kernel may have to wait until a matrix product gives up a place for it, which takes longer than a piece's copy.
  *
  * The first error stands: from then on nothing is launched, and whoever waits is told the call, the error and the unit.
  */
@@ -24,12 +26,14 @@
 #ifdef MT_EMU                           /* small, so that small models go round and across them */
 #define EVENTS       16
 #define REGISTER_MOST (16u << 10)
+#define NARROW_MOST  3000
 #else
 #define EVENTS       1024               /* of a queue, used in turn */
 #define REGISTER_MOST (1ull << 30)      /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
+#define NARROW_MOST  (16 << 20)         /* gradients narrowed at once */
 #endif
 #define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
-#define BLOCKS       1024               /* ranges of ring blocks at most */
+#define BLOCKS       1024               /* registrations of the gradient ring at most */
 #define ARENAS       8
 #define HAULERS      4                  /* threads that copy from and to bounce buffers at most */
 
@@ -42,6 +46,15 @@ struct line {                           /* a queue */
 
 struct extent { const char *base; size_t bytes; };
 
+/* The array of gradients that is leaving as bf16: batch b of `room` elements is narrowed into mem[b & 1] when b - 1
+ * begins to leave, and so b - 2 has left. */
+struct narrow {
+	cudaStream_t stream;
+	uint16_t *mem[2];
+	int64_t room, batches;          /* batches: launched so far */
+	cudaEvent_t left[2], filled[2];
+};
+
 struct stamp { cudaEvent_t event; double *at; };
 
 struct cuda {
@@ -53,8 +66,7 @@ struct cuda {
 	bool rehearsing;                /* what is launched is only looked at */
 	char machine[64];
 	void *gemm_workspace;
-	void *narrow;                   /* a gradient piece as bf16, on its way out */
-	size_t narrow_bytes;
+	struct narrow narrow;
 	struct extent arenas[ARENAS], pinned[ARENAS];   /* device memory, host memory given out */
 	struct pool *haulers;           /* NULL: copies from and to bounce buffers have one thread */
 
@@ -65,7 +77,7 @@ struct cuda {
 	atomic_bool stop;
 	struct ranges weights;          /* registered by the thread */
 	struct ranges blocks;           /* of the gradient ring */
-	bool refused;                   /* one could not be: no more are tried */
+	atomic_flag refused;            /* a registration, which was said */
 
 	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
 	size_t stamps_n, stamps_room;
@@ -250,7 +262,14 @@ static unsigned weights_ranges(struct mt_run *r, size_t size)
 	return (unsigned)n;
 }
 
-/* Weights, unit by unit in forward order. A refusal is said once: copies go on through bounce buffers. */
+/* Said once: what cannot be had for one piece of shared memory cannot for the others */
+static void refused(struct cuda *c, const char *what, cudaError_t e)
+{
+	if (!atomic_flag_test_and_set(&c->refused))
+		mt_say("cuda: cudaHostRegister of %s: %s; copies go through bounce buffers", what, cudaGetErrorName(e));
+}
+
+/* Weights, unit by unit in forward order */
 static void *registrar_main(void *arg)
 {
 	struct cuda *c = arg;
@@ -269,8 +288,7 @@ static void *registrar_main(void *arg)
 				return NULL;
 			cudaError_t e = ranges_add(&c->weights, w + at, piece);
 			if (e != cudaSuccess) {
-				mt_say("cuda: cudaHostRegister of unit %u's weights: %s; they go through bounce buffers", u,
-					cudaGetErrorName(e));
+				refused(c, "weights", e);
 				return NULL;
 			}
 		}
@@ -278,14 +296,15 @@ static void *registrar_main(void *arg)
 	return NULL;
 }
 
-/* A block of the gradient ring is registered when it is first written to, whole, though the piece may be a short one */
-static void block_register(struct cuda *c, void *block, size_t bytes)
+static void cuda_host_register(struct device *d, const void *p, size_t bytes)
 {
-	bool inside;
+	struct cuda *c = (struct cuda *)d;
+	cudaError_t e = cudaSuccess;
 
-	ranges_alike(&c->blocks, block, bytes, &inside);
-	if (!inside && !c->refused)
-		c->refused = ranges_add(&c->blocks, block, bytes) != cudaSuccess;
+	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
+		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
+	if (e != cudaSuccess)
+		refused(c, "the gradient ring", e);
 }
 
 /* ---- operations ---- */
@@ -340,20 +359,38 @@ static void run_attention(struct cuda *c, const struct op *o)
 			o->attention.lse, o->attention.qkv);
 }
 
-static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
+/* The next batch of an array of `elems`, all of it final where the queue of the copies is now */
+static void narrow_launch(struct cuda *c, struct line *l, const float *array, int64_t elems)
 {
-	const struct cuda_queue q = {.stream = l->stream, .elem = 4};
-	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4, most = c->narrow_bytes / 2;
+	struct narrow *w = &c->narrow;
+	int64_t b = w->batches++, left = elems - b * w->room;
+	const struct cuda_queue q = {.stream = w->stream, .elem = 4};
 
-	block_register(c, o->grads_out.dst, mt_control(c->run)->piece_elems * size);
-	if (o->grads_out.to != MT_BF16) {
-		copy_out(c, l, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * size);
-		return;
-	}
-	for (size_t at = 0, n; at < (size_t)o->grads_out.n; at += n) {
-		n = (size_t)o->grads_out.n - at < most ? (size_t)o->grads_out.n - at : most;
-		cuda_narrow(&q, c->narrow, o->grads_out.src + at, (int64_t)n);
-		copy_out(c, l, (uint16_t *)o->grads_out.dst + at, c->narrow, n * 2);
+	good(c, cudaEventRecord(w->left[b & 1], l->stream), "cudaEventRecord");
+	good(c, cudaStreamWaitEvent(w->stream, w->left[b & 1], 0), "cudaStreamWaitEvent");
+	cuda_narrow(&q, w->mem[b & 1], array + b * w->room, left < w->room ? left : w->room);
+	good(c, cudaEventRecord(w->filled[b & 1], w->stream), "cudaEventRecord");
+}
+
+static void grads_out_narrow(struct cuda *c, struct line *l, const struct op *o)
+{
+	struct narrow *w = &c->narrow;
+	int64_t elems = o->grads_out.elems, end = o->grads_out.off + o->grads_out.n;
+	const float *array = o->grads_out.src - o->grads_out.off;
+	uint16_t *dst = o->grads_out.dst;
+
+	MT_ASSERT(end <= elems && w->room);
+	if (o->grads_out.off == 0)
+		w->batches = 0;
+	for (int64_t at = o->grads_out.off, n; at < end; at += n, dst += n) {
+		int64_t b = at / w->room, in = at % w->room;
+
+		n = end - at < w->room - in ? end - at : w->room - in;
+		while (w->batches <= b + 1 && w->batches * w->room < elems)
+			narrow_launch(c, l, array, elems);
+		if (in == 0)
+			good(c, cudaStreamWaitEvent(l->stream, w->filled[b & 1], 0), "cudaStreamWaitEvent");
+		copy_out(c, l, dst, w->mem[b & 1] + in, (size_t)n * 2);
 	}
 }
 
@@ -375,7 +412,10 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 		copy_in(c, l, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
 		break;
 	case OP_GRADS_OUT:
-		run_grads_out(c, l, o);
+		if (o->grads_out.to == MT_BF16)
+			grads_out_narrow(c, l, o);
+		else
+			copy_out(c, l, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * 4);
 		break;
 	case OP_GEMM:
 		run_gemm(c, o);
@@ -574,6 +614,42 @@ static const void *cuda_view(struct device *d, const void *host, enum mt_dtype d
 
 /* ---- opening and closing ---- */
 
+/* Room for two batches of the largest unit's gradients as bf16, and a stream whose kernels come before compute's */
+static bool narrow_open(struct cuda *c)
+{
+	struct narrow *w = &c->narrow;
+	const struct mt_control *control = mt_control(c->run);
+	int least, greatest;
+
+	for (uint32_t u = 0; u < control->n_units; u++)
+		if (w->room < (int64_t)mt_unit(c->run, u)->elems)
+			w->room = (int64_t)mt_unit(c->run, u)->elems;
+	if (w->room > NARROW_MOST)
+		w->room = NARROW_MOST;
+	if (!good(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange") ||
+	    !good(c, cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate"))
+		return false;
+	for (int i = 0; i < 2; i++)
+		if (!good(c, cudaMalloc((void **)&w->mem[i], (size_t)w->room * 2), "cudaMalloc of gradients as bf16") ||
+		    !good(c, cudaEventCreateWithFlags(&w->left[i], cudaEventDisableTiming), "cudaEventCreate") ||
+		    !good(c, cudaEventCreateWithFlags(&w->filled[i], cudaEventDisableTiming), "cudaEventCreate"))
+			return false;
+	return true;
+}
+
+static void narrow_close(struct narrow *w)
+{
+	for (int i = 0; i < 2; i++) {
+		cudaFree(w->mem[i]);
+		if (w->left[i])
+			cudaEventDestroy(w->left[i]);
+		if (w->filled[i])
+			cudaEventDestroy(w->filled[i]);
+	}
+	if (w->stream)
+		cudaStreamDestroy(w->stream);
+}
+
 /* What is as large as the run says, and what is registered */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
@@ -590,11 +666,10 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->dev.elem = control->dtype == MT_BF16 ? 2 : 4;
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
-	c->narrow_bytes = control->piece_elems * 2;
 	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
 	if (!good(c, cudaMalloc((void **)&c->compute.work, c->compute.work_bytes), "cudaMalloc of work memory") ||
-	    !good(c, cudaMalloc(&c->narrow, c->narrow_bytes), "cudaMalloc of a gradient piece"))
+	    (control->grad == MT_BF16 && !narrow_open(c)))
 		return mt_fail(c->ex, "%s", c->why);
 	if (cudaMemGetInfo(&available, &total) == cudaSuccess)
 		c->dev.memory = available - available / 32;     /* the driver takes some as it goes */
@@ -631,7 +706,7 @@ static void cuda_close(struct device *d)
 		line_close(line(c, q));
 	pool_free(c->haulers);
 	cudaFree(c->compute.work);
-	cudaFree(c->narrow);
+	narrow_close(&c->narrow);
 	cudaFree(c->gemm_workspace);
 	free(c);
 }
@@ -708,9 +783,10 @@ struct device *device_cuda(int ordinal, int *ex)
 		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
 		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc,
-		.host_release = cuda_host_release,
+		.host_release = cuda_host_release, .host_register = cuda_host_register,
 	};
 	c->ordinal = ordinal;
+	atomic_flag_clear(&c->refused);
 	int rc = cuda_open(c);
 	if (rc) {
 		free(c);

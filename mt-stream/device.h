@@ -98,6 +98,8 @@ struct device {
 	/* Host memory that copies from and to the device are fast with; NULL: malloc and free do. */
 	void *(*host_alloc)(struct device *, size_t bytes);
 	void  (*host_release)(struct device *, void *);
+	/* The host memory that gradients will leave into, said once, before the first do; NULL: the device has no need to know. */
+	void  (*host_register)(struct device *, const void *, size_t bytes);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
 	const void *(*view)(struct device *, const void *host, enum mt_dtype);
 

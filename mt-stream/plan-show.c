@@ -5,7 +5,7 @@
 #include "plan-show.h"
 
 #define LIBRARY_BYTES (64u << 20)       /* a GEMM library's workspace */
-#define PIECE_BYTES   (1u << 20)        /* a gradient piece on its way out */
+#define NARROW_BYTES  (64u << 20)       /* gradients on their way out as bf16, at most */
 #define KERNEL_BYTES  (64u << 20)       /* the kernels' own scratch, at least */
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -110,7 +110,7 @@ static uint64_t work_of(const struct ask *q)
 {
 	uint64_t lse = (uint64_t)q->rows * q->seq * q->geo->heads * sizeof(float);
 
-	return LIBRARY_BYTES + PIECE_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
+	return LIBRARY_BYTES + NARROW_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
 /* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that

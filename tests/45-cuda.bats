@@ -86,6 +86,22 @@ near() {
 	grep -q 'inputs to host' "$T/plans"
 }
 
+@test "gradients that are narrowed in batches leave in pieces of any size with the same bits" {
+	need_emulator
+	mkdir -p "$T/wide"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	stream-drive make "$RUN" "$T/wide" bf16 bf16 1024 7
+	step_of whole "$EMU --device cuda"
+	mt-store rm "$RUN"
+	stream-drive make "$RUN" "$T/wide" bf16 bf16 1024 7 4096
+	for SEED in 1 2 3 4; do
+		step_of pieces "$EMU --device cuda"
+		cmp "$T/whole" "$T/pieces"
+	done
+	MT_EMU_NO_PINNING=1 step_of bounced "$EMU --device cuda"
+	cmp "$T/whole" "$T/bounced"
+}
+
 @test "where nothing can be pinned all goes through bounce buffers, said once, with the same bits" {
 	need_emulator
 	make_run llama3 bf16 bf16
