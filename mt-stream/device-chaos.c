@@ -146,10 +146,6 @@ static struct written written_by_block(const struct op *o)
 		if (o->rmsnorm_backward.beta == 0)
 			writes(&w, o->rmsnorm_backward.dw, o->rmsnorm_backward.h, 4);
 		break;
-	case OP_ADD:
-		if (o->add.y != o->add.a && o->add.y != o->add.b)
-			writes(&w, o->add.y, o->add.n, 4);
-		break;
 	case OP_ROPE_FORWARD:
 		writes(&w, o->rope.pre, o->rope.n * (o->rope.heads + o->rope.kv_heads) * o->rope.dim, 4);
 		writes(&w, o->rope.rstd, o->rope.n * (o->rope.heads + o->rope.kv_heads), 4);
@@ -192,7 +188,7 @@ static struct written written_by(const struct op *o)
 		writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4);
 		break;
 	case OP_GEMM:
-		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n)
+		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n && o->gemm.add != o->gemm.c)
 			writes(&w, o->gemm.c, o->gemm.m * o->gemm.n, 4);
 		break;
 	case OP_BIAS_BACKWARD:
