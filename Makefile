@@ -45,6 +45,7 @@ CUDA_TARGETS ?= 80 86 89 90 100 120
 NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
+ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
 CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c
 CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
 ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
@@ -62,6 +63,7 @@ $(O)/%.o: %.cu
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+$(O)/gpu/rates: $(ADAMW_OBJ)
 $(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
@@ -72,7 +74,7 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream
+PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream $(O)/emu/rates $(O)/emu/large
 endif
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o
 $(O)/emu/%.o: mt-stream/%.cu
@@ -90,6 +92,8 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(O)/libmt.a
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
+$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(O)/libmt.a
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++
 # On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
 # the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
@@ -139,8 +143,8 @@ $(O)/%.o: %.c
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
 $(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
-$(O)/bench/adam: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
-$(O)/bench/adam: $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
+$(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
+$(O)/bench/adam: $(ADAMW_OBJ)
 without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
 # (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
 define probed

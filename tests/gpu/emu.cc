@@ -472,6 +472,25 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
 		memset(to, byte, n);
 	return cudaSuccess;
 }
+cudaError_t cudaDeviceSynchronize(void)
+{
+	while (run_one())
+		;
+	return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaDeviceSynchronize(); }
+cudaError_t cudaMemset(void *to, int byte, size_t n)
+{
+	cudaDeviceSynchronize();
+	memset(to, byte, n);
+	return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind)
+{
+	cudaDeviceSynchronize();
+	memcpy(to, from, n);
+	return cudaSuccess;
+}
 /* MT_EMU_FAIL=N: launch N fails */
 cudaError_t cudaGetLastError(void)
 {

@@ -51,6 +51,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaMemcpyAsync(void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t);
 cudaError_t cudaGetLastError(void);
+/* of tests/gpu's own programs: at once, when all streams are at rest */
+cudaError_t cudaDeviceSynchronize(void), cudaStreamSynchronize(cudaStream_t), cudaMemset(void *, int, size_t);
+cudaError_t cudaMemcpy(void *, const void *, size_t, enum cudaMemcpyKind);
 const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
 
 void emu_seed(uint64_t seed);

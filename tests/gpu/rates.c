@@ -1,30 +1,190 @@
-/* rates: what this machine can do, as JSON: registering shared memory, copies of it to and from the GPU, alone and at once,
- * and cuBLASLt's product of 8192 x 8192 x 8192 random bf16 over SECONDS.
+/* rates: what this machine can do, a line of JSON each, as soon as it is known: registering a run's weights with the driver,
+ * copies of them to and from the GPU, alone and both at once, the update on all cores, alone and beside copies, and
+ * cuBLASLt's product of 8192 x 8192 x 8192 random bf16. The run, which is filled and which no stage serves, is as it was
+ * afterwards: copies out bring back what copies in took, and the update runs at learning rate 0 over gradients of 0.
  *
- * usage: rates [GIB [SECONDS]]
+ * usage: rates RUN [SECONDS [GIB [N]]]     products for so long; most that is registered; products' size; RUN -: products
  */
-#include <sys/mman.h>
+#include <pthread.h>
+#include <unistd.h>
 
+#include "../../mt-optim/adamw.h"
 #include "common.h"
 
-static double copies(void *dev_in, void *dev_out, char *host, size_t bytes, cudaStream_t in, cudaStream_t out)
-{
-	double began;
+#define MOST_THREADS 256
+#define PINNED (64u << 20)
 
-	for (int round = 0; round < 2; round++) {       /* the first is for warmth */
-		began = mt_now();
-		if (in)
-			must(cudaMemcpyAsync(dev_in, host, bytes / 2, cudaMemcpyHostToDevice, in), "H2D");
-		if (out)
-			must(cudaMemcpyAsync(host + bytes / 2, dev_out, bytes / 2, cudaMemcpyDeviceToHost, out), "D2H");
-		must(cudaDeviceSynchronize(), "copies");
+/* ---- copies of registered weights ---- */
+
+struct piece { char *host; size_t bytes; };
+
+static struct piece *pieces;
+static uint32_t pieces_n, registered_n;
+static size_t bytes_all, bytes_most;
+static void *dev_in, *dev_out;
+static cudaStream_t in, out;
+
+/* Units' weights, as far as `most` goes; JSON of how that went */
+static void weights_register(struct mt_run *run, size_t most)
+{
+	const struct mt_control *c = mt_control(run);
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	double began = mt_now();
+	cudaError_t e = cudaSuccess;
+
+	pieces = calloc(c->n_units, sizeof *pieces);
+	for (uint32_t u = 0; u < c->n_units && e == cudaSuccess && (!u || bytes_all < most); u++) {
+		struct piece p = {mt_at(run, mt_unit(run, u)->w), mt_unit(run, u)->elems * (c->dtype == MT_BF16 ? 2 : 4)};
+
+		p.bytes = (p.bytes + page - 1) & ~(page - 1);
+		e = cudaHostRegister(p.host, p.bytes, cudaHostRegisterDefault);
+		if (e != cudaSuccess)
+			break;
+		pieces[pieces_n++] = p;
+		bytes_all += p.bytes;
+		bytes_most = p.bytes > bytes_most ? p.bytes : bytes_most;
 	}
-	return (double)bytes / 2 / (mt_now() - began) / 1e9;
+	cudaGetLastError();
+	registered_n = pieces_n;
+	if (e != cudaSuccess)
+		printf("{\"what\": \"register\", \"refused\": \"%s\"}\n", cudaGetErrorName(e));
+	if (pieces_n)
+		printf("{\"what\": \"register\", \"gib\": %.2f, \"s\": %.3f, \"s_gib\": %.4f}\n", (double)bytes_all / 0x1p30,
+			mt_now() - began, (mt_now() - began) / ((double)bytes_all / 0x1p30));
 }
 
-static double product_rate(double seconds)
+static void weights_unregister(void)
 {
-	int64_t n = 8192, done = 0;
+	if (!registered_n)
+		return;
+	double began = mt_now();
+
+	for (uint32_t i = 0; i < registered_n; i++)
+		cudaHostUnregister(pieces[i].host);
+	printf("{\"what\": \"unregister\", \"s_gib\": %.4f}\n", (mt_now() - began) / ((double)bytes_all / 0x1p30));
+}
+
+/* Copies each way that is asked for over some seconds; GB/s of each. Out goes what has just come in. */
+static void copies(bool to, bool from, double seconds, double rate[2])
+{
+	double spent = 0, moved[2] = {0};
+
+	for (uint32_t i = 0; spent < seconds; i++) {
+		const struct piece *p = &pieces[i % pieces_n], *q = &pieces[(i + 1) % pieces_n];
+
+		if (from)
+			must(cudaMemcpyAsync(dev_out, p->host, p->bytes, cudaMemcpyHostToDevice, out), "H2D");
+		must(cudaStreamSynchronize(out), "H2D");
+		double began = mt_now();
+		for (int k = 0; k < 4; k++) {
+			if (to)
+				must(cudaMemcpyAsync(dev_in, q->host, q->bytes, cudaMemcpyHostToDevice, in), "H2D");
+			if (from)
+				must(cudaMemcpyAsync(p->host, dev_out, p->bytes, cudaMemcpyDeviceToHost, out), "D2H");
+		}
+		must(cudaStreamSynchronize(in), "H2D");
+		must(cudaStreamSynchronize(out), "D2H");
+		spent += mt_now() - began;
+		moved[0] += to ? 4 * (double)q->bytes : 0;
+		moved[1] += from ? 4 * (double)p->bytes : 0;
+	}
+	rate[0] = moved[0] / spent / 1e9;
+	rate[1] = moved[1] / spent / 1e9;
+}
+
+static atomic_bool enough;
+
+static void *copies_main(void *arg)
+{
+	double *mean = arg, rate[2];
+	int n = 0;
+
+	for (*mean = 0; !atomic_load(&enough); n++) {
+		copies(true, false, 0.2, rate);
+		*mean += rate[0];
+	}
+	*mean /= n ? n : 1;
+	return NULL;
+}
+
+/* ---- the update, as mt-optim does it: a thread has its share of every unit ---- */
+
+struct worker { pthread_t thread; struct mt_run *run; adamw_fn *fn; uint64_t share, shares; uint32_t units; };
+
+static void *worker_main(void *arg)
+{
+	struct worker *k = arg;
+	struct mt_lane *lane = aligned_alloc(64, sizeof *lane);
+	struct adamw a = adamw_scalars(10, 0, 0.9, 0.999, 1e-8, 0, 1);
+
+	flush_denormals();
+	memset(lane, 0, sizeof *lane);
+	for (uint32_t u = 0; u < k->units; u++) {
+		const struct mt_unit *unit = mt_unit(k->run, u);
+		struct tile t = {.w = mt_at(k->run, unit->w), .lo = unit->lo ? mt_at(k->run, unit->lo) : NULL,
+			.m = mt_at(k->run, unit->m), .v = mt_at(k->run, unit->v), .g = {mt_at(k->run, unit->g[0]), NULL},
+			.g_bf16 = mt_control(k->run)->grad == MT_BF16};
+		uint64_t groups = unit->elems / MT_GROUP;
+
+		k->fn(&a, &t, lane, lane_tag(1, u), groups * k->share / k->shares, groups * (k->share + 1) / k->shares, 1);
+	}
+	free(lane);
+	return NULL;
+}
+
+/* 1e9 parameters a second */
+static double update_rate(struct mt_run *run, int threads)
+{
+	static struct worker k[MOST_THREADS];
+	const struct mt_control *c = mt_control(run);
+	double best = 0;
+
+	for (int round = 0; round < 3; round++) {       /* the first is for warmth */
+		double began = mt_now(), elems = 0;
+
+		for (int i = 0; i < threads; i++) {
+			k[i] = (struct worker){.run = run, .fn = adamw_choose(), .share = (uint64_t)i, .shares = (uint64_t)threads,
+				.units = c->n_units};
+			if (pthread_create(&k[i].thread, NULL, worker_main, &k[i]))
+				exit(71);
+		}
+		for (int i = 0; i < threads; i++)
+			pthread_join(k[i].thread, NULL);
+		for (uint32_t u = 0; u < c->n_units; u++)
+			elems += (double)mt_unit(run, u)->elems;
+		double rate = elems / (mt_now() - began) / 1e9;
+		best = round && rate > best ? rate : best;
+	}
+	return best;
+}
+
+static void updates(struct mt_run *run)
+{
+	const struct mt_control *c = mt_control(run);
+	int cores = mt_cores() < MOST_THREADS ? mt_cores() : MOST_THREADS;
+	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v both ways, g in */
+	pthread_t copier;
+
+	if (c->grad == MT_NONE)
+		return;
+	for (int n = 1; n < 2 * cores; n = n * 2 < cores || n >= cores ? n * 2 : cores) {
+		double rate = update_rate(run, n);
+		printf("{\"what\": \"adam\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f}\n", n, rate, rate * touched);
+	}
+	if (!pieces_n || pthread_create(&copier, NULL, copies_main, &beside))
+		return;
+	double rate = update_rate(run, cores);
+	atomic_store(&enough, true);
+	pthread_join(copier, NULL);
+	printf("{\"what\": \"adam beside h2d\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f, \"h2d_gb_s\": %.1f}\n", cores,
+		rate, rate * touched, beside);
+}
+
+/* ---- products ---- */
+
+static void products(double seconds, int64_t n)
+{
+	int64_t times = 0;
 	struct gemms *g = library_open();
 	struct cuda_queue q = {.elem = 2};
 	struct cuda_gemm p = {.m = n, .n = n, .k = n, .a = device_random((size_t)(n * n) * 2, 1), .lda = n,
@@ -43,38 +203,52 @@ static double product_rate(double seconds)
 		if (warm)
 			began = mt_now();
 		else
-			done += 20;
+			times += 20;
 	}
-	return (double)done * 2 * (double)(n * n * n) / (mt_now() - began) / 1e12;
+	printf("{\"what\": \"products\", \"n\": %lld, \"s\": %.1f, \"tflops\": %.1f}\n", (long long)n, mt_now() - began,
+		(double)times * 2 * (double)(n * n * n) / (mt_now() - began) / 1e12);
+}
+
+static void all_copies(struct mt_run *run, size_t most)
+{
+	double rate[2];
+
+	weights_register(run, most);
+	if (!pieces_n) {        /* then what the driver's own pinned memory does */
+		must(cudaHostAlloc((void **)&pieces[0].host, PINNED, cudaHostAllocDefault), "cudaHostAlloc");
+		bytes_most = pieces[0].bytes = PINNED;
+		pieces_n = 1;
+	}
+	must(cudaMalloc(&dev_in, bytes_most), "cudaMalloc");
+	must(cudaMalloc(&dev_out, bytes_most), "cudaMalloc");
+	copies(true, false, 0.2, rate);                 /* for warmth */
+	copies(true, false, 1, rate);
+	printf("{\"what\": \"h2d\", \"gb_s\": %.1f}\n", rate[0]);
+	copies(false, true, 1, rate);
+	printf("{\"what\": \"d2h\", \"gb_s\": %.1f}\n", rate[1]);
+	copies(true, true, 1, rate);
+	printf("{\"what\": \"both ways\", \"h2d_gb_s\": %.1f, \"d2h_gb_s\": %.1f}\n", rate[0], rate[1]);
 }
 
 int main(int argc, char **argv)
 {
-	size_t bytes = (size_t)(argc > 1 ? atoi(argv[1]) : 4) << 30;
-	double seconds = argc > 2 ? atof(argv[2]) : 10, began;
-	char *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	void *dev_in, *dev_out;
-	cudaStream_t in, out;
+	double seconds = argc > 2 ? atof(argv[2]) : 10, gib = argc > 3 ? atof(argv[3]) : 16;
+	int64_t n = argc > 4 ? atoll(argv[4]) : 8192;
+	struct mt_run *run;
 
-	if (host == MAP_FAILED) {
-		perror("rates: mmap");
-		return 1;
-	}
-	memset(host, 1, bytes);
-	must(cudaMalloc(&dev_in, bytes / 2), "cudaMalloc");
-	must(cudaMalloc(&dev_out, bytes / 2), "cudaMalloc");
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc < 2 || n < 16 || n > 65536)
+		mt_die(MT_EX_USAGE, "usage: rates RUN [SECONDS [GIB [N]]]");
+	must(cudaSetDevice(0), "cudaSetDevice");
 	must(cudaStreamCreateWithFlags(&in, cudaStreamNonBlocking), "cudaStreamCreate");
 	must(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreate");
-	began = mt_now();
-	cudaError_t e = cudaHostRegister(host, bytes, cudaHostRegisterDefault);
-	if (e == cudaSuccess)
-		printf("{\"register_gib_s\": %.2f, ", (double)(bytes >> 30) / (mt_now() - began));
-	else
-		printf("{\"register\": \"%s\", ", cudaGetErrorName(e));
-	cudaGetLastError();
-	printf("\"h2d_gb_s\": %.1f, ", copies(dev_in, dev_out, host, bytes, in, NULL));
-	printf("\"d2h_gb_s\": %.1f, ", copies(dev_in, dev_out, host, bytes, NULL, out));
-	printf("\"both_gb_s_each\": %.1f, ", copies(dev_in, dev_out, host, bytes, in, out));
-	printf("\"cublas_tflops\": %.1f}\n", product_rate(seconds));
+	if (strcmp(argv[1], "-")) {
+		mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
+		all_copies(run, (size_t)(gib * 0x1p30));
+		updates(run);
+		weights_unregister();
+		mt_run_close(run);
+	}
+	products(seconds, n);
 	return 0;
 }

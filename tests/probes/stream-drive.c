@@ -8,13 +8,17 @@
  *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
  *         eval        no gradients
  *         stale       abort when the first unit has come, and resend under a new try
- *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came
+ *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came; and in FILE.map where
+ *                     each tensor's are: first element, elements, name
+ *         plain       rows are one document each
+ *         limit=S     wait so long for all of it (default 60)
  *         token=N target=N start=N   put N into the second token of the first row
  *         rows=N      say so in the message
  *         grad=RING   take gradients from RING instead of grad.0
  *     stream-drive poison RUN UNIT        the unit's first weight becomes NaN
  *     stream-drive damage RUN             the unit table is not the geometry's any more
  *     stream-drive ring RUN NAME LIKE     a ring of one's own
+ *     stream-drive forget RUN             no run record: the next mt-stream, and none may be there now, settles it anew
  */
 #include <math.h>
 #include <stdlib.h>
@@ -119,13 +123,26 @@ static int ring(char **a)
 	return 0;
 }
 
+static int forget(char **a)
+{
+	struct mt_run *r;
+
+	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
+	for (int i = MT_STREAM; i < MT_SLOTS; i++)
+		if (mt_stage_alive(r, i))
+			mt_die(MT_EX_BUSY, "an mt-stream is at work");
+	memset(&mt_control(r)->record, 0, sizeof mt_control(r)->record);
+	mt_run_close(r);
+	return 0;
+}
+
 /* ---- step ---- */
 
 struct word { const char *name; long long value; const char *text; bool set; };
-enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, WORDS };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
 	{.name = "target"}, {.name = "start"}, {.name = "rows"},
-	{.name = "grad"}};
+	{.name = "grad"}, {.name = "plain"}, {.name = "limit"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, try_;
@@ -140,11 +157,12 @@ static void rows_make(uint32_t micro, uint32_t *tokens)
 	seed_now = seed * 1000 + micro;
 	for (uint32_t r = 0; r < rows; r++) {
 		uint32_t *tok = tokens + r * seq, *tgt = targets + r * seq, *st = starts + r * seq;
-		uint32_t used = r % 3 == 2 ? seq - draw(seq / 2) : seq;
+		bool plain = words[W_PLAIN].set;
+		uint32_t used = r % 3 == 2 && !plain ? seq - draw(seq / 2) : seq;
 
 		for (uint32_t t = 0, start = 0; t < seq; t++) {
 			bool last = t >= used || t + 1 == used;
-			if (t < used && t && draw(16) == 0)
+			if (!plain && t < used && t && draw(16) == 0)
 				start = t, tgt[t - 1] = MT_NO_TARGET;
 			tok[t] = t < used ? draw(vocab) : 0;
 			tgt[t] = last || draw(8) == 0 ? MT_NO_TARGET : draw(vocab);
@@ -194,7 +212,20 @@ struct loss_seen { double sum; unsigned long long targets; bool nonfinite, enter
 static uint32_t losses, parts, expected_parts;
 static struct seen *seen;               /* [micros][units] */
 static struct loss_seen *loss_seen;     /* [micros] */
-static FILE *dump;
+static FILE *dump, *map;
+
+/* The unit's tensors are what comes next into the dump */
+static void map_write(uint32_t unit)
+{
+	const struct mt_unit *u = mt_unit(run, unit);
+
+	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(run, i);
+
+		fprintf(map, "%llu %llu %.*s\n", (unsigned long long)((uint64_t)ftell(dump) / 4 + t->off),
+			(unsigned long long)t->n, MT_TENSOR_NAME, t->name);
+	}
+}
 
 static void piece_take(const struct mt_msg *m, const void *block)
 {
@@ -209,6 +240,8 @@ static void piece_take(const struct mt_msg *m, const void *block)
 	    m->grad.n > mt_control(run)->piece_elems)
 		mt_die(1, "unit %u end %u: piece of %llu at %llu after %llu elements", m->grad.unit, end,
 			(unsigned long long)m->grad.n, (unsigned long long)m->grad.off, (unsigned long long)s->elems[end]);
+	if (dump && m->micro == 0 && m->grad.off == 0)
+		map_write(m->grad.unit);
 	s->elems[end] += m->grad.n;
 	for (uint64_t i = 0; i < m->grad.n; i++) {
 		uint32_t bits = elem == 2 ? (uint32_t)((const uint16_t *)block)[i] << 16 : ((const uint32_t *)block)[i];
@@ -273,7 +306,7 @@ static void gather(void)
 {
 	uint32_t sent = 0;
 	bool stale = words[W_STALE].set, dropped;
-	double until = mt_now() + 60;
+	double until = mt_now() + (words[W_LIMIT].set ? (double)words[W_LIMIT].value : 60);
 
 	while (losses < micros || parts < expected_parts) {
 		uint32_t event = mt_event(run);
@@ -328,7 +361,15 @@ static int step(char **a)
 	}
 	seen = calloc((size_t)micros * mt_control(run)->n_units, sizeof *seen);
 	loss_seen = calloc(micros, sizeof *loss_seen);
-	dump = words[W_DUMP].set ? fopen(words[W_DUMP].text, "w") : NULL;
+	if (words[W_DUMP].set) {
+		char name[4096];
+
+		snprintf(name, sizeof name, "%s.map", words[W_DUMP].text);
+		dump = fopen(words[W_DUMP].text, "w");
+		map = fopen(name, "w");
+		if (!dump || !map)
+			mt_die(MT_EX_IO, "%s: %m", words[W_DUMP].text);
+	}
 	bool both = mt_geometry(run)->flags & MT_TIED && mt_control(run)->grad != MT_NONE;
 	expected_parts = words[W_EVAL].set ? 0 : micros * (mt_control(run)->n_units + (both ? 1 : 0));
 	open_txn();
@@ -338,8 +379,10 @@ static int step(char **a)
 	/* a step that nobody trained: taken back, so that the next one is its successor */
 	mt_txn(run, k)->step--;
 	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_DONE), mt_word(k, try_, MT_LOGGED)));
-	if (dump)
+	if (dump) {
 		fclose(dump);
+		fclose(map);
+	}
 	mt_run_close(run);
 	return 0;
 }
@@ -358,5 +401,7 @@ int main(int argc, char **argv)
 		return damage(argv + 2);
 	if (argc == 5 && !strcmp(argv[1], "ring"))
 		return ring(argv + 2);
+	if (argc == 3 && !strcmp(argv[1], "forget"))
+		return forget(argv + 2);
 	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE], or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }
