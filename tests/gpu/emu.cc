@@ -472,12 +472,6 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
 		memset(to, byte, n);
 	return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize(void)
-{
-	while (run_one())
-		;
-	return cudaSuccess;
-}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaDeviceSynchronize(); }
 cudaError_t cudaMemset(void *to, int byte, size_t n)
 {

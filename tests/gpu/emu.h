@@ -52,7 +52,7 @@ cudaError_t cudaMemcpyAsync(void *, const void *, size_t, enum cudaMemcpyKind, c
 cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t);
 cudaError_t cudaGetLastError(void);
 /* of tests/gpu's own programs: at once, when all streams are at rest */
-cudaError_t cudaDeviceSynchronize(void), cudaStreamSynchronize(cudaStream_t), cudaMemset(void *, int, size_t);
+cudaError_t cudaStreamSynchronize(cudaStream_t), cudaMemset(void *, int, size_t);
 cudaError_t cudaMemcpy(void *, const void *, size_t, enum cudaMemcpyKind);
 const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
 
