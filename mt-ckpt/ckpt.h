@@ -41,7 +41,8 @@ struct out_file {                       /* a finished file of a new directory */
 struct out_dir {                        /* a directory that comes to be as a whole or not at all */
 	int parent, fd;                 /* fd carries a lock: without it the directory is an orphan */
 	char *base, *tmp;               /* names in parent: to be, and meanwhile */
-	bool replace;
+	/* how it ends: it gets its name; or takes the place of one that has it; or parent is the directory itself */
+	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;
 	struct out_file *files; uint32_t n_files;
 };
 
@@ -51,9 +52,9 @@ struct out_stream {                     /* a file being written from front to ba
 	XXH3_state_t *hash;
 };
 
-/* Begin PATH under a temporary name beside it. 73: it exists and is not an empty directory (unless `replace`). */
-int out_begin(struct out_dir *, const char *path, bool replace);
-int out_begin_at(struct out_dir *, int parent, const char *base, bool replace);
+/* Begin PATH under a temporary name beside it, or in it where it is there. 73: it is not an empty directory. */
+int out_begin(struct out_dir *, const char *path);
+int out_begin_at(struct out_dir *, int parent, const char *base);       /* whatever has the name is replaced */
 int out_open(struct out_dir *, const char *name, uint64_t expected, struct out_stream *);
 int out_write(struct out_stream *, const void *data, uint64_t n);
 int out_close(struct out_stream *);     /* fsynced, and entered in files */

@@ -2,7 +2,11 @@
  *
  * It is written under the name .BASE.mt-tmp-XXXXXXXX beside its place, each file fsynced, then the directory, then it is
  * renamed, then the parent is fsynced. A lock on the directory says that its writer lives: the kernel drops it with the
- * process, so what a dead writer left can be told from what a live one is writing, and deleted. */
+ * process, so what a dead writer left can be told from what a live one is writing, and deleted.
+ *
+ * A directory that is there already, and empty, may be a mount point or where somebody stands: it stays what it is. The
+ * temporary one is made inside it, and its finished files move up, config.json last: without it nobody, neither mt nor
+ * transformers, takes what is there for a model. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,18 +18,16 @@
 #include "ckpt.h"
 
 #define TMP ".mt-tmp-"
+#define IN_PLACE "files"                /* BASE of the temporary directory inside DIR */
+#define LAST "config.json"
 
-/* Path of a directory that may not be there yet -> its parent, opened, and its name. */
+/* Path of a directory that is not there -> its parent, opened, and its name. */
 static int split(const char *path, int *parent, char **base)
 {
-	char *real = realpath(path, NULL), *copy, *slash;
+	char *copy = strdup(path), *slash;
 	int rc;
 
-	if (real)
-		copy = real;
-	else if (errno != ENOENT)
-		return fail_errno(path);
-	else if (!(copy = strdup(path)))
+	if (!copy)
 		return mt_fail(MT_EX_NOMEM, "no memory");
 	for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
 		copy[n - 1] = 0;
@@ -41,39 +43,33 @@ static int split(const char *path, int *parent, char **base)
 	return rc;
 }
 
-static int check_empty(int parent, const char *base)
+/* 73 where a directory, which is closed, has an entry. */
+static int check_empty(int fd, const char *base)
 {
-	int fd = openat(parent, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return errno == ENOENT ? 0 : errno == ENOTDIR || errno == ELOOP
-			? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(base)) : fail_errno(base);
 	DIR *d = fdopendir(fd);
 	bool empty = true;
+
+	if (!d)
+		return fail_errno(base);
 	for (struct dirent *e; (e = readdir(d));)
 		empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
 	closedir(d);
 	return empty ? 0 : mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(base));
 }
 
-int out_begin_at(struct out_dir *o, int parent, const char *base, bool replace)
+/* The temporary directory for `base` in `parent`; o->parent is open. */
+static int make_tmp(struct out_dir *o, const char *base)
 {
 	uint32_t rnd;
-	int rc;
+	int rc = 0;
 
-	*o = (struct out_dir){ .parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .replace = replace };
-	if (!replace && (rc = check_empty(parent, base)) < 0) {
-		close(o->parent);
-		return rc;
-	}
-	dir_clean(parent, base);
+	dir_clean(o->parent, base);
 	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd)
 		rnd = (uint32_t)getpid();
-	rc = 0;
-	if (o->parent < 0 || !(o->base = strdup(base)) || asprintf(&o->tmp, ".%s" TMP "%08x", base, rnd) < 0)
+	if (!(o->base = strdup(base)) || asprintf(&o->tmp, ".%s" TMP "%08x", base, rnd) < 0)
 		rc = mt_fail(MT_EX_NOMEM, "no memory");
-	else if (mkdirat(parent, o->tmp, 0777) < 0 ||
-		 (o->fd = openat(parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+	else if (mkdirat(o->parent, o->tmp, 0777) < 0 ||
+		 (o->fd = openat(o->parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
 		rc = fail_errno(base);
 	if (rc < 0) {
 		out_abort(o);
@@ -83,15 +79,41 @@ int out_begin_at(struct out_dir *o, int parent, const char *base, bool replace)
 	return 0;
 }
 
-int out_begin(struct out_dir *o, const char *path, bool replace)
+static int begin_inside(struct out_dir *o, const char *path)
 {
-	int parent, rc;
+	int rc, look;
+
+	dir_clean(o->parent, IN_PLACE);
+	look = openat(o->parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	rc = look < 0 ? fail_errno(path) : check_empty(look, path);
+	if (rc < 0) {
+		close(o->parent);
+		return rc;
+	}
+	return make_tmp(o, IN_PLACE);
+}
+
+int out_begin_at(struct out_dir *o, int parent, const char *base)
+{
+	*o = (struct out_dir){ .parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = OUT_REPLACE };
+	return o->parent < 0 ? fail_errno(base) : make_tmp(o, base);
+}
+
+int out_begin(struct out_dir *o, const char *path)
+{
+	int rc;
 	char *base = NULL;
 
-	if ((rc = split(path, &parent, &base)) < 0)
+	*o = (struct out_dir){ .parent = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .fd = -1, .end = OUT_INSIDE };
+	if (o->parent >= 0)
+		return begin_inside(o, path);
+	if (errno != ENOENT)
+		return errno == ENOTDIR && file_exists(AT_FDCWD, path)
+			? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(path)) : fail_errno(path);
+	o->end = OUT_NEW;
+	if ((rc = split(path, &o->parent, &base)) < 0)
 		return rc;
-	rc = out_begin_at(o, parent, base, replace);
-	close(parent);
+	rc = make_tmp(o, base);
 	free(base);
 	return rc;
 }
@@ -299,21 +321,57 @@ int out_sync(struct out_dir *o)
 	return fsync(o->fd) < 0 ? fail_errno(o->base) : 0;
 }
 
-int out_rename(struct out_dir *o)
+static int rename_whole(struct out_dir *o)
 {
+	if (renameat(o->parent, o->tmp, o->parent, o->base) == 0)
+		return 0;
+	if (errno != ENOTEMPTY && errno != EEXIST)
+		return errno == ENOTDIR ? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(o->base))
+					: fail_errno(o->base);
+	if (o->end != OUT_REPLACE)
+		return mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(o->base));
+	/* the old one takes the temporary name, and goes */
+	if (renameat2(o->parent, o->tmp, o->parent, o->base, RENAME_EXCHANGE) < 0)
+		return fail_errno(o->base);
+	delete_tree(o->parent, o->tmp);
+	return 0;
+}
+
+/* One finished file into its place, where nothing may stand. */
+static int move_file(struct out_dir *o, const char *name)
+{
+	if (renameat2(o->fd, name, o->parent, name, RENAME_NOREPLACE) == 0)
+		return 0;
+	if ((errno == EINVAL || errno == ENOSYS) && !file_exists(o->parent, name))  /* a file system without that flag */
+		return renameat(o->fd, name, o->parent, name) == 0 ? 0 : fail_errno(name);
+	return errno == EEXIST || errno == EINVAL || errno == ENOSYS
+		? mt_fail(MT_EX_EXISTS, "%s: was put there meanwhile", shown(name)) : fail_errno(name);
+}
+
+static int move_up(struct out_dir *o)
+{
+	uint32_t moved = 0;
 	int rc = 0;
 
-	if (renameat(o->parent, o->tmp, o->parent, o->base) < 0) {
-		bool there = errno == ENOTEMPTY || errno == EEXIST;
-		if (there && o->replace) {      /* the old one takes the temporary name, and goes */
-			if (renameat2(o->parent, o->tmp, o->parent, o->base, RENAME_EXCHANGE) < 0)
-				rc = fail_errno(o->base);
-			else
-				delete_tree(o->parent, o->tmp);
-		} else
-			rc = there || errno == ENOTDIR ? mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(o->base))
-						       : fail_errno(o->base);
-	}
+	for (; moved < o->n_files && rc == 0; moved++)
+		if (strcmp(o->files[moved].name, LAST))
+			rc = move_file(o, o->files[moved].name);
+	if (rc == 0 && fsync(o->parent) < 0)
+		rc = fail_errno(LAST);
+	if (rc == 0)
+		rc = move_file(o, LAST);
+	while (rc < 0 && moved--)               /* the one that failed is still below */
+		if (strcmp(o->files[moved].name, LAST) && !file_exists(o->fd, o->files[moved].name))
+			unlinkat(o->parent, o->files[moved].name, 0);
+	if (rc == 0)
+		unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
+	return rc;
+}
+
+int out_rename(struct out_dir *o)
+{
+	int rc = o->end == OUT_INSIDE ? move_up(o) : rename_whole(o);
+
 	if (rc < 0) {
 		out_abort(o);
 		return rc;

@@ -60,7 +60,7 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 		return rc;
 	if (dtype == MT_NONE)
 		dtype = (enum mt_dtype)mt_control(run)->dtype;
-	if ((rc = out_begin(&dir, path, false)) == 0) {
+	if ((rc = out_begin(&dir, path)) == 0) {
 		rc = write_all(run, name, &dir, dtype, full, shard);
 		if (rc == 0)
 			rc = out_sync(&dir);

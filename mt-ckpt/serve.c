@@ -184,7 +184,7 @@ static void save(const struct server *s, uint64_t step)
 	int rc;
 
 	step_name(name, step);
-	rc = out_begin_at(&dir, s->dirfd, name, true);
+	rc = out_begin_at(&dir, s->dirfd, name);
 	if (rc == 0) {
 		rc = write_files(s, &dir, step);
 		if (rc == 0)

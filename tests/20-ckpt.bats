@@ -456,6 +456,33 @@ full_disk() {
 }
 teardown_disk() { umount "$T/disk"; }
 
+@test "an empty directory that is there stays itself: a mount point, the one that the caller stands in" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 1
+	mkdir "$T/here" && chmod 750 "$T/here"
+	(cd "$T/here" && mt-ckpt save "$RUN" . && [ -f config.json ] && [ -f ../here/config.json ])
+	mt-ckpt verify "$T/here"
+	[ "$(stat -c %a "$T/here")" = 750 ]
+	mkdir -p "$T/left/.files.mt-tmp-0123abcd"          # of one who died
+	echo x >"$T/left/.files.mt-tmp-0123abcd/config.json"
+	mt-ckpt export "$RUN" "$T/left"
+	mt-ckpt verify "$T/left"
+	[ -z "$(find "$T" -name '*mt-tmp*')" ]
+	full_disk 4M
+	local bad=0
+	mt-ckpt export "$RUN" "$T/disk" && mt-ckpt verify "$T/disk" || bad=1
+	teardown_disk
+	[ "$bad" = 0 ]
+}
+
+@test "an export into an empty directory that fails leaves it empty" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
+	mkdir "$T/out"
+	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
+	[ -d "$T/out" ] && [ -z "$(ls -A "$T/out")" ]
+}
+
 @test "an export or save to a full disk is 74 and leaves nothing" {
 	full_disk 128k
 	create "$RUN" --config "$GOLDEN/llama2/model"
