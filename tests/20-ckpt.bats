@@ -483,6 +483,24 @@ teardown_disk() { umount "$T/disk"; }
 	[ -d "$T/out" ] && [ -z "$(ls -A "$T/out")" ]
 }
 
+@test "killed or failing at any move into an empty directory that is there: it never looks whole" {
+	strace -o /dev/null true 2>/dev/null || skip "needs strace"
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
+	for n in $(seq 7); do               # six files and config.json
+		for how in signal=KILL error=EIO; do
+			rm -rf "$T/out" && mkdir "$T/out"
+			! strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out" 2>/dev/null
+			! mt-ckpt verify "$T/out" 2>/dev/null
+			[ ! -e "$T/out/config.json" ]
+			[ $how = signal=KILL ] || [ -z "$(ls -A "$T/out")" ]
+		done
+	done
+	rm -rf "$T/out" && mkdir "$T/out"   # a file system that knows no RENAME_NOREPLACE
+	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt save "$RUN" "$T/out"
+	mt-ckpt verify "$T/out"
+}
+
 @test "an export or save to a full disk is 74 and leaves nothing" {
 	full_disk 128k
 	create "$RUN" --config "$GOLDEN/llama2/model"
