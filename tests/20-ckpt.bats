@@ -490,8 +490,8 @@ teardown_disk() { umount "$T/disk"; }
 	for n in $(seq 7); do               # six files and config.json
 		for how in signal=KILL error=EIO; do
 			rm -rf "$T/out" && mkdir "$T/out"
-			! strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out" 2>/dev/null
-			! mt-ckpt verify "$T/out" 2>/dev/null
+			if strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out"; then return 1; fi 2>/dev/null
+			if mt-ckpt verify "$T/out"; then return 1; fi 2>/dev/null
 			[ ! -e "$T/out/config.json" ]
 			[ $how = signal=KILL ] || [ -z "$(ls -A "$T/out")" ]
 		done
