@@ -188,6 +188,15 @@ int state_weights(struct mt_run *, const char *name);   /* 65, 75: it holds none
 struct run_json state_now(struct mt_run *);             /* what is committed */
 json_t *state_hyper(struct mt_run *, uint64_t step);    /* of that step's transaction; NULL when it is gone */
 
+/* ------------------------------------------------------------------------------------------------ nonfinite.c */
+
+struct nonfinite { uint64_t n; char name[MT_TENSOR_NAME]; };        /* weights that are infinite or NaN; the first's tensor */
+
+/* How many of n weights; *first: the index of one. */
+uint64_t count_nonfinite(enum mt_dtype, const void *w, uint64_t n, uint64_t *first);
+void nonfinite_add(struct nonfinite *, const char *tensor, uint64_t n);
+void nonfinite_warn(const struct nonfinite *);          /* one line on stderr, if there are any */
+
 /* ------------------------------------------------------------------------------------------------ write.c */
 
 struct writer {                         /* a run's arrays on their way into a directory, unit by unit */
@@ -197,6 +206,7 @@ struct writer {                         /* a run's arrays on their way into a di
 	struct shards set[ARRAYS]; bool has[ARRAYS];
 	void *buf;                      /* IO_BYTES, for conversions */
 	bool stoppable;                 /* a signal ends it */
+	struct nonfinite seen;          /* of the weights written so far */
 };
 
 /* full: with lo, m and v. limit: bytes of a shard. */

@@ -72,43 +72,35 @@ static int kept_read(struct kept *k, const struct source *s)
 struct buffers { void *raw; uint32_t *bits; int16_t *lo; };     /* PART elements each */
 #define PART (4u << 20)
 
-/* fp32 patterns into the run's weights: as they are, or as exact halves. false: at[*where] is not finite there. */
-static bool store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits, uint64_t n,
-			  uint64_t *where)
+/* fp32 patterns into the run's weights: as they are, or as exact halves. How many are not finite there; the first of
+ * them is at[*where]. */
+static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits, uint64_t n,
+			      uint64_t *where)
 {
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at;     /* (n) */
 	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at;
-	uint32_t bad = 0;
 
-	if (bf16)
-		for (uint64_t i = 0; i < n; i++) {
-			w[i] = mt_hi(bits[i]);
-			lo[i] = mt_lo(bits[i]);
-			bad |= (w[i] & 0x7f80) == 0x7f80;
-		}
-	else {
+	if (!bf16) {
 		memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
-		for (uint64_t i = 0; i < n; i++)
-			bad |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+		return count_nonfinite(MT_FP32, bits, n, where);
 	}
-	for (uint64_t i = 0; bad && i < n; i++)
-		if (((bf16 ? (uint32_t)mt_hi(bits[i]) << 16 : bits[i]) & 0x7f800000u) == 0x7f800000u) {
-			*where = i;
-			break;
-		}
-	return !bad;
+	for (uint64_t i = 0; i < n; i++) {
+		w[i] = mt_hi(bits[i]);
+		lo[i] = mt_lo(bits[i]);
+	}
+	return count_nonfinite(MT_BF16, w, n, where);
 }
 
 static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
-			const struct buffers *b)
+			const struct buffers *b, struct nonfinite *seen)
 {
 	const struct mt_unit *unit = mt_unit(run, t->unit);
 	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
 	int rc;
 
 	for (uint64_t at = 0; at < t->n; at += PART) {
-		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0;
+		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0, bad;
 		if (mt_stopping)
 			return mt_fail(MT_EX_BUSY, "stopped");
 		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0)
@@ -120,9 +112,12 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 			for (uint64_t j = 0; j < n; j++)
 				b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
 		}
-		if (!store_weights(run, unit, t->off + at, b->bits, n, &where))
+		bad = store_weights(run, unit, t->off + at, b->bits, n, &where);
+		/* a checkpoint is what a run was, whatever that is; nobody begins with such weights on purpose */
+		if (bad && !s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
 				       (unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
+		nonfinite_add(seen, t->name, bad);
 	}
 	return 0;
 }
@@ -136,6 +131,7 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 {
 	struct buffers b = { malloc(PART * 2), malloc(PART * 4), malloc(PART * 2) };
 	uint32_t units = mt_control(run)->n_units;
+	struct nonfinite seen = { 0 };
 	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
 
 	for (uint32_t u = 0; u < units && rc == 0; u++) {
@@ -146,13 +142,15 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 			memset(mt_at(run, unit->v), 0, unit->elems * 4);
 		}
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
-			rc = load_weights(run, s, i, &table[i], &b);
+			rc = load_weights(run, s, i, &table[i], &b, &seen);
 			if (rc == 0 && s->full)
 				rc = load_moment(run, s->found[ARRAY_M][i], unit->m, &table[i]);
 			if (rc == 0 && s->full)
 				rc = load_moment(run, s->found[ARRAY_V][i], unit->v, &table[i]);
 		}
 	}
+	if (rc == 0)
+		nonfinite_warn(&seen);
 	free(b.raw);
 	free(b.bits);
 	free(b.lo);

@@ -40,9 +40,18 @@ static uint16_t round_even(uint32_t bits)
 	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-/* n weights from element `at` of the unit's arrays, in the other dtype than the run's */
-static int write_converted(struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n)
+static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
 {
+	uint64_t where;
+
+	nonfinite_add(&w->seen, tensor, count_nonfinite(w->dtype, data, n, &where));
+	return shards_write(&w->set[ARRAY_W], data, n * w->set[ARRAY_W].elem);
+}
+
+/* A tensor in the other dtype than the run's */
+static int write_converted(struct writer *w, const struct mt_unit *unit, const struct mt_tensor *t)
+{
+	uint64_t at = t->off, n = t->n;
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
 	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at;     /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
@@ -58,7 +67,7 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, uint64_
 		else
 			for (uint64_t i = 0; i < len; i++)
 				((uint16_t *)w->buf)[i] = round_even(full[done + i]);
-		rc = shards_write(&w->set[ARRAY_W], w->buf, len * elem);
+		rc = write_weights(w, t->name, w->buf, len);
 		done += len;
 	}
 	return rc;
@@ -79,10 +88,11 @@ int writer_unit(struct writer *w, uint32_t u)
 			if (!w->has[a])
 				continue;
 			uint32_t elem = w->set[a].elem;
-			if (a == ARRAY_W && convert)
-				rc = write_converted(w, unit, t->off, t->n);
+			const uint8_t *data = (uint8_t *)mt_at(w->run, off[a]) + t->off * elem;
+			if (a == ARRAY_W)
+				rc = convert ? write_converted(w, unit, t) : write_weights(w, t->name, data, t->n);
 			else
-				rc = shards_write(&w->set[a], (uint8_t *)mt_at(w->run, off[a]) + t->off * elem, t->n * elem);
+				rc = shards_write(&w->set[a], data, t->n * elem);
 		}
 		if (rc < 0)
 			return rc;
@@ -115,8 +125,10 @@ int writer_end(struct writer *w)
 	if (rc == 0)
 		rc = mt_files_each(w->run, write_kept, w->dir);
 	free(config);
-	if (rc == 0)
+	if (rc == 0) {
+		nonfinite_warn(&w->seen);
 		writer_drop(w);
+	}
 	return rc;
 }
 

@@ -438,6 +438,32 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	done
 }
 
+@test "a run whose weights are not finite is saved, exported and loaded again, with one warning each time" {
+	warns() { # COMMAND...: it succeeds, and its one line is the warning
+		"$@" 2>"$T/warn"
+		[ "$(cat "$T/warn")" = "mt-ckpt: warning: 2 weights are infinite or NaN, the first of them in 'model.embed_tokens.weight'" ]
+	}
+	for dtype in bf16 fp32; do
+		create "$RUN" --config "$GOLDEN/llama2/model" --dtype $dtype
+		ckpt-dump "$RUN" scribble 1 4
+		ckpt-dump "$RUN" poke model.embed_tokens.weight 7 7fc00000
+		ckpt-dump "$RUN" poke model.norm.weight 1 ff800000
+		dump "$RUN" >"$T/was"
+		rm -rf "$T/ck" "$T/out" "$T/out2"
+		warns mt-ckpt save "$RUN" "$T/ck"
+		warns mt-ckpt export "$RUN" "$T/out"
+		warns mt-ckpt export "$RUN" "$T/out2" --dtype $([ $dtype = bf16 ] && echo fp32 || echo bf16)
+		mt-ckpt verify "$T/ck"
+		mt-store rm "$RUN"
+		create "$RUN" --config "$T/ck" --dtype $dtype
+		warns mt-ckpt load "$RUN" "$T/ck"
+		dump "$RUN" | cmp - "$T/was"
+		fails_with 65 mt-ckpt load "$RUN" "$T/ck" --weights     # nobody begins with them
+		fails_with 65 mt-ckpt load "$RUN" "$T/out"
+		mt-store rm "$RUN"
+	done
+}
+
 @test "a load that died leaves a run that can be loaded again" {
 	ST make "$T/in"
 	create "$RUN" --config "$T/in"
