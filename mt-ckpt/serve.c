@@ -249,6 +249,17 @@ static void recover(const struct server *s)
 
 /* ------------------------------------------------------------------------------------------------ serving */
 
+#define HEARD_S 1.0     /* who is told to stop with us has heard of it by then */
+
+/* An mt-step that was told to stop as we were may still ask for the save of the step that was open then. */
+static bool may_be_asked(const struct server *s, uint32_t open, double told)
+{
+	uint64_t word = mt_txn_word(s->run, open);
+	bool is_open = mt_word_k(word) == open && mt_word_phase(word) == MT_GATHER;
+
+	return (is_open || mt_now() - told < HEARD_S) && mt_stage_alive(s->run, MT_STEP);
+}
+
 /* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. The next one may
  * be open already. */
 static bool save_is_coming(const struct server *s)
@@ -272,13 +283,20 @@ static void drain(const struct server *s)
 
 static void serve(const struct server *s)
 {
+	uint32_t open = 0;              /* txn that was newest when we were told to stop */
+	double told = 0;                /* when */
+
 	recover(s);
 	mt_stage_doing(s->run, MT_D_IDLE, 0);
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		drain(s);
-		/* before the word is read: pins come before `done` */
-		bool leave = mt_stopping && !save_is_coming(s);
+		if (mt_stopping && !told) {
+			open = mt_txn_newest(s->run);
+			told = mt_now();
+		}
+		/* in this order: a step goes from open to committed; and before the word is read: pins come before `done` */
+		bool leave = told && !may_be_asked(s, open, told) && !save_is_coming(s);
 		uint64_t word = snap_word(s);
 		if ((word & 0xff) == MT_PINNED) {
 			save(s, word >> 8);

@@ -92,13 +92,21 @@ static uint32_t oldest_open(struct optim *o)
 	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
 }
 
+/* Told to stop: the step that is open then is finished as long as somebody drives it. */
+static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
+{
+	if (!o->told) o->leave_after = mt_txn_newest(o->run);
+	o->told = true;
+	return phase != MT_GATHER || k != o->leave_after || !mt_stage_alive(o->run, MT_STEP);
+}
+
 /* One look at everything; true if anything moved. *left: told to stop, and nothing would be lost. */
 static bool serve(struct optim *o, bool *left)
 {
 	uint32_t k = oldest_open(o);
 	enum mt_phase phase = phase_of(o, k);
 	if (phase == MT_APPLY || phase == MT_SKIP) return finish(o, k) || (*left = true);
-	if (mt_stopping) return *left = true;
+	if (mt_stopping && may_leave(o, k, phase)) return *left = true;
 	if (phase == MT_GATHER) return gather_round(o, k);
 	return gather_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
 }

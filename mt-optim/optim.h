@@ -42,6 +42,8 @@ struct optim {
 	uint32_t n_units;
 	bool g_bf16, direct;        /* direct: --grad none, units are updated from the rings' blocks */
 	struct gather gather;
+	bool told;                  /* to stop */
+	uint32_t leave_after;       /* txn that was newest then */
 };
 
 enum { MAX_UNITS = 4096 };      /* an index word names 12 bits of unit */

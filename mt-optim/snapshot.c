@@ -58,7 +58,7 @@ static bool wait_before(struct optim *o, uint64_t step)
 		uint64_t word = snap_word(o);
 		if (word >> 8 == step || ((word & 0xff) != MT_PINNED && (word & 0xff) != MT_SEALED)) return true;
 		if (fail_dead_saver(o)) continue;
-		if (mt_stopping) return false;
+		if (mt_stopping && !mt_stage_alive(o->run, MT_CKPT)) return false;
 		leave_if_gone(o);
 		mt_wait(o->run, seen, 100);
 	}

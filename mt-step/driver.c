@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "driver.h"
+#include "progress.h"
 #include "saves.h"
 
 int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
@@ -75,6 +76,23 @@ void driver_withdraw(struct driver *d)
 	}
 }
 
+void driver_leave(struct driver *d)
+{
+	progress_end();
+	if (!d->run || mt_run_state(d->run) == MT_GONE) return;
+	driver_withdraw(d);
+	mt_stage_release(d->run);
+}
+
+void driver_desert(struct driver *d)
+{
+	progress_clear();
+	mt_say("step %llu is not finished: the stages were stopped as well",
+	       (unsigned long long)mt_txn(d->run, mt_txn_newest(d->run))->step);
+	driver_leave(d);
+	mt_die_of_signal(mt_stopping);
+}
+
 /* Start dealing under the try that stands. */
 static bool deal_anew(struct driver *d, uint32_t try_)
 {
@@ -140,6 +158,7 @@ void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
 		uint32_t seen = mt_event(d->run);
 		driver_turn(d);
 		if (driver_phase(d, k) >= phase) return;
+		if (d->deserted) driver_desert(d);
 		mt_wait(d->run, seen, 100);
 	}
 }

@@ -30,7 +30,8 @@ struct driver {
 
 	double mark;                /* when the last step was done, for time_s */
 	uint64_t failed;            /* failed saves that have been told */
-	bool save_failed, metrics_broken;
+	bool save_failed;
+	bool deserted;              /* a signal stopped us, and a stage that the txn in gather needs as well */
 };
 
 /* ---- driver.c */
@@ -42,6 +43,11 @@ uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, b
                       const struct mt_position *, struct source *);
 /* The txn in gather is taken back: nothing of it has been decided. */
 void driver_withdraw(struct driver *);
+/* Whatever this process's end: an undecided step is taken back and the slot given up. The mapping stays: the packing
+ * thread may still ring the doorbell. */
+void driver_leave(struct driver *);
+/* Leave what is in gather undecided, and die of the signal. */
+_Noreturn void driver_desert(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
 /* Do what can be done without waiting: deal micros, see to the peers. Ends the program when a peer stays away. */
 void driver_turn(struct driver *);

@@ -48,11 +48,24 @@ static _Noreturn void give_up(struct driver *d, int slot)
 	mt_die(MT_EX_PEER, "no %s came in %g s", mt_stage_name(slot), d->o->wait);
 }
 
+/* Did it leave because it was told to? Then nobody will take its place. */
+static bool left_in_peace(struct driver *d, int slot)
+{
+	for (int s = slot == ANY_STREAM ? MT_STREAM : slot; s < (slot == ANY_STREAM ? MT_SLOTS : slot + 1); s++)
+		if (mt_stage_dead(d->run, s)) return false;
+	return true;
+}
+
 /* A stage that is needed, or was here and died: is it there, or has it been away for too long? */
 static void need(struct driver *d, int slot, bool there, double now)
 {
 	if (there) {
 		d->lost[slot] = 0;
+		return;
+	}
+	/* told to stop, as we are: what is in gather stays undecided */
+	if (mt_stopping && driver_phase(d, mt_txn_newest(d->run)) == MT_GATHER && left_in_peace(d, slot)) {
+		d->deserted = true;
 		return;
 	}
 	if (!d->lost[slot]) d->lost[slot] = now;

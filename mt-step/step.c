@@ -10,15 +10,7 @@
 
 static struct driver driver;
 
-/* However this process ends, an undecided step is taken back and the slot given up. The mapping stays: the packing
- * thread may still ring the doorbell. */
-static void leave(void)
-{
-	progress_end();
-	if (!driver.run || mt_run_state(driver.run) == MT_GONE) return;
-	driver_withdraw(&driver);
-	mt_stage_release(driver.run);
-}
+static void leave(void) { driver_leave(&driver); }
 
 /* Adopt the run: no other mt-step has it. */
 static void enter(struct options *o)

@@ -166,6 +166,7 @@ static void turn(struct trainer *t)
 		ahead_give_back(t->ahead);
 		t->rows_out = false;
 	}
+	if (d->deserted && !t->older) driver_desert(d);
 }
 
 /* The next step's rows; NULL when a signal came first. */

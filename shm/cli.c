@@ -199,18 +199,29 @@ const char *mt_cli_run(const char *operand)
 
 volatile int mt_stopping;
 static bool second_kills;
+static double asked;            /* when the first signal came */
+
+/* One request comes as several signals: timeout(1) sends to its child and to the group, a terminal that closes sends HUP
+ * and so does its shell, a script that is told passes it on. What comes later than this is another, and insists. */
+#define ONE_REQUEST_S 1.0
 
 static void on_signal(int sig)
 {
-	mt_stopping = sig;
-	if (second_kills) signal(sig, SIG_DFL);
+	double now = mt_now();      /* clock_gettime may be called here */
+	if (!mt_stopping) {
+		asked = now;
+		mt_stopping = sig;
+	} else if (second_kills && now - asked > ONE_REQUEST_S) {
+		signal(sig, SIG_DFL);
+		raise(sig);             /* delivered as this handler returns */
+	}
 }
 
 void mt_signals(bool twice_kills)
 {
-	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM };
+	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM, SIGUSR1 };
 	second_kills = twice_kills;
-	for (int i = 0; i < 3; i++) {
+	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
 		struct sigaction old, sa = { .sa_handler = on_signal };
 		sigaction(sigs[i], NULL, &old);
 		if (old.sa_handler != SIG_IGN) sigaction(sigs[i], &sa, NULL);

@@ -42,8 +42,9 @@ _Noreturn void mt_bug(const char *file, int line, const char *what);
 /* 4096, 64K, 10G, 1.5T. 0 or -MT_EX_USAGE */
 int mt_parse_size(const char *s, uint64_t *out);
 
-/* Set by the first HUP, INT or TERM that was not ignored at exec: the signal's number. A second one kills as usual when
- * twice_kills. Waits (mt_wait) return early. */
+/* Set by the first HUP, INT, TERM or USR1 that was not ignored at exec: the signal's number. USR1 is for scripts: who
+ * runs a program where the others are ignored can still tell it. One that comes more than a second later kills as usual
+ * when twice_kills; sooner, it is the same request. Waits (mt_wait) return early. */
 extern volatile int mt_stopping;
 void mt_signals(bool twice_kills);
 /* Die of the signal that stopped us, so that the shell sees it */

@@ -233,6 +233,56 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
+@test "two signals within a second are one request, a later one ends mt-step at once" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	for late in '' 1.1; do
+		ready
+		mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 --wait 60 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
+		pid=$!
+		eventually grep -q '"step": 3' "$T/m"
+		kill -STOP "$STREAM"            # no step is finished from here on
+		for i in 1 2 3; do kill -TERM $pid; done
+		if [ -n "$late" ]; then
+			sleep $late
+			kill -TERM $pid
+		else
+			kill -CONT "$STREAM"
+		fi
+		code=0
+		wait $pid || code=$?
+		[ "$code" = 143 ]
+		kill -CONT "$STREAM"
+		slot=$(mt-store stat "$RUN" --json)
+		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it gave nothing up
+		else [[ $slot != *'"mt-step"'* && $slot == *"\"step\":$(tail -1 "$T/m" | steps),"* ]]; fi
+		RUN=$(mt_run_name b)
+	done
+}
+
+@test "TERM to mt-step and all stages at once: the step is finished and saved, the stages end with 0" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	make_run "$CASE/model" --dtype fp32
+	cat >"$T/all" <<-EOF2
+		await() { wait \$1; a=\$?; wait \$1; b=\$?; [ \$b != 127 ] || b=\$a; return \$b; }
+		for stage in "mt-stream $RUN --device cpu --threads 1" "mt-optim $RUN --threads 1" "mt-ckpt serve $RUN --dir $T/out"; do
+			(trap : TERM; \$stage & await \$!; echo "\$? \$stage" >>"$T/ends") &
+		done
+		trap : TERM
+		mt-step "$RUN" --steps 50000 --batch 4 --seq 32 --lr 1e-3 --wait 60 <"$T/data" >"$T/m" 2>"$T/err" &
+		await \$!
+		echo \$? >"$T/rc"
+	EOF2
+	setsid sh "$T/all" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 3' "$T/m"
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	kill -TERM -- -$pid
+	eventually [ -s "$T/rc" ]
+	[ "$(cat "$T/rc")" = 143 ]
+	eventually sh -c "[ \$(grep -c '^0 ' $T/ends) = 3 ]"
+	grep -qE "no checkpoint of step|is not finished" "$T/err" || [ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
+}
+
 @test "a closed stdout is said once, and training goes on" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" | true
