@@ -18,7 +18,8 @@ static const char *snap_word(enum mt_snap snap)
 /* Names of a stage's own counters, in the order of mt.h; NULL ends them */
 static const char *const *counter_names(int slot)
 {
-	static const char *const stream[] = { "micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns", NULL };
+	static const char *const stream[] = { "micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
+		"predicted_ns", NULL };
 	static const char *const optim[] = { "pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL };
 	static const char *const step[] = { "steps", "tokens", NULL };
 	static const char *const ckpt[] = { "saves", "bytes", NULL };

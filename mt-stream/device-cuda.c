@@ -34,6 +34,9 @@
 #endif
 #define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
 #define BLOCKS       1024               /* registrations of the gradient ring at most */
+#define SPARE_LEAST  (256ull << 20)     /* device memory left to the driver: kernels as they are first used, page tables; */
+#define SPARE_PART   32                 /* at least this part of what is free */
+#define PAGE_TABLE   512                /* registered host memory takes this part of itself: 8 bytes a page */
 #define ARENAS       8
 #define HAULERS      4                  /* threads that copy from and to bounce buffers at most */
 
@@ -59,7 +62,9 @@ struct stamp { cudaEvent_t event; double *at; };
 
 struct cuda {
 	struct device dev;
+	struct gpu gpu;
 	int ordinal;
+	uint64_t spare;                 /* device memory that is left to the driver */
 	struct line q[QUEUES];
 	struct cuda_queue compute;      /* as the kernels see it */
 	struct gemms *gemms;
@@ -606,6 +611,39 @@ static void cuda_host_release(struct device *d, void *p)
 	free(p);
 }
 
+/* What the device holds for itself, and is counted in what mt-stream takes */
+static bool own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
+{
+	if (!good(c, cudaMalloc(p, bytes), call))
+		return false;
+	c->dev.own += bytes;
+	return true;
+}
+
+/* What the driver will want of what is free now, before anything was registered */
+static uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
+{
+	size_t available = 0, total = 0;
+	uint64_t weights = 0;
+
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+		cudaGetLastError();
+	for (uint32_t u = 0; u < control->n_units; u++)
+		weights += mt_unit(c->run, u)->elems * c->dev.elem;
+	uint64_t part = available / SPARE_PART;
+	return (part > SPARE_LEAST ? part : SPARE_LEAST) + weights / PAGE_TABLE;
+}
+
+static uint64_t cuda_room(struct device *d)
+{
+	struct cuda *c = (struct cuda *)d;
+	size_t available = 0, total = 0;
+
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+		cudaGetLastError();
+	return available > c->spare ? available - c->spare : 0;
+}
+
 static const void *cuda_view(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)d, (void)host, (void)dtype;
@@ -630,7 +668,7 @@ static bool narrow_open(struct cuda *c)
 	    !good(c, cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate"))
 		return false;
 	for (int i = 0; i < 2; i++)
-		if (!good(c, cudaMalloc((void **)&w->mem[i], (size_t)w->room * 2), "cudaMalloc of gradients as bf16") ||
+		if (!own_alloc(c, (void **)&w->mem[i], (size_t)w->room * 2, "cudaMalloc of gradients as bf16") ||
 		    !good(c, cudaEventCreateWithFlags(&w->left[i], cudaEventDisableTiming), "cudaEventCreate") ||
 		    !good(c, cudaEventCreateWithFlags(&w->filled[i], cudaEventDisableTiming), "cudaEventCreate"))
 			return false;
@@ -656,7 +694,6 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	struct cuda *c = (struct cuda *)d;
 	const struct mt_control *control = mt_control(r);
 	const struct mt_geometry *geo = mt_geometry(r);
-	size_t available, total;
 
 	if (geo->head_dim > 256)
 		return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
@@ -668,11 +705,10 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
 	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
-	if (!good(c, cudaMalloc((void **)&c->compute.work, c->compute.work_bytes), "cudaMalloc of work memory") ||
+	c->spare = spare_of(c, control);
+	if (!own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory") ||
 	    (control->grad == MT_BF16 && !narrow_open(c)))
 		return mt_fail(c->ex, "%s", c->why);
-	if (cudaMemGetInfo(&available, &total) == cudaSuccess)
-		c->dev.memory = available - available / 32;     /* the driver takes some as it goes */
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
 	return 0;
@@ -728,6 +764,27 @@ static bool line_open(struct cuda *c, struct line *l, bool compute)
 	return good(c, bounce_open(&l->bounce, l->stream, c->haulers), "bounce buffers");
 }
 
+static int attribute(const struct cuda *c, enum cudaDeviceAttr a)
+{
+	int n = 0;
+
+	if (cudaDeviceGetAttribute(&n, a, c->ordinal) != cudaSuccess)
+		cudaGetLastError();
+	return n;
+}
+
+/* What it says of itself, for predictions */
+static void gpu_describe(struct cuda *c, const struct cudaDeviceProp *p)
+{
+	c->gpu = (struct gpu){
+		.capability = 10 * p->major + p->minor,
+		.multiprocessors = attribute(c, cudaDevAttrMultiProcessorCount), .clock_khz = attribute(c, cudaDevAttrClockRate),
+		.memory_khz = attribute(c, cudaDevAttrMemoryClockRate), .bus_bits = attribute(c, cudaDevAttrGlobalMemoryBusWidth),
+	};
+	snprintf(c->gpu.model, sizeof c->gpu.model, "%s", p->name);
+	c->dev.gpu = &c->gpu;
+}
+
 /* Is GPU `ordinal` there, and one that the kernels were compiled for? 0 or -78 */
 static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 {
@@ -752,13 +809,15 @@ static int cuda_open(struct cuda *c)
 	struct cudaDeviceProp p;
 	int rc = gpu_find(c, &p), ex = MT_EX_CONFIG;
 
-	if (!rc)
+	if (!rc) {
+		gpu_describe(c, &p);
 		c->haulers = pool_create(mt_cores() < HAULERS ? mt_cores() : HAULERS);
+	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!line_open(c, line(c, q), q == Q_COMPUTE))
 			rc = -c->ex;
 	if (!rc && (!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
-	    !good(c, cudaMalloc(&c->gemm_workspace, GEMM_BYTES), "cudaMalloc of cuBLASLt's workspace")))
+	    !own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
 		rc = -c->ex;
 	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex)))
 		return -ex;
@@ -780,7 +839,7 @@ struct device *device_cuda(int ordinal, int *ex)
 	}
 	c->dev = (struct device){
 		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
-		.alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
+		.room = cuda_room, .alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
 		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc,
 		.host_release = cuda_host_release, .host_register = cuda_host_register,

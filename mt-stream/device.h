@@ -80,18 +80,27 @@ struct op {
 	};
 };
 
+struct gpu {                    /* what a GPU says of itself */
+	char model[256];            /* "NVIDIA H100 80GB HBM3" */
+	int capability;             /* 90: sm_90 */
+	int multiprocessors, clock_khz, memory_khz, bus_bits;
+};
+
 struct device {
 	const char *name;           /* as the run record has it: devices of one name give the same bits */
 	/* for the run record, settled when it is attached: engines with their versions, and what else of the machine decides
 	 * bits. A device whose words are others gives other bits. Less than 64 bytes each */
 	const char *gemm, *attention, *machine;
 	size_t elem;                /* bytes of an activation's or weight's element; settled when it is attached */
-	uint64_t memory;            /* bytes of its own that were free when it was attached; 0: it uses the host's */
+	const struct gpu *gpu;      /* NULL: it is none, and its memory is the host's */
+	uint64_t own;               /* bytes of device memory that it holds for itself, from when it was attached on */
 	struct trace *trace;        /* wants the times of all operations; NULL: nobody does (trace.h) */
 
 	/* Before anything else: the run whose weights and gradients will move, and this stage's slot in it. NULL: the
 	 * device has no need to know. 0 or -ex */
 	int   (*attach)(struct device *, struct mt_run *, int slot);
+	/* Bytes of device memory that alloc could give now; NULL: its memory is the host's */
+	uint64_t (*room)(struct device *);
 	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */
 	void *(*alloc)(struct device *, size_t bytes);
 	void  (*release)(struct device *, void *, size_t bytes);

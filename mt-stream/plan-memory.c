@@ -159,6 +159,14 @@ uint64_t memory_lay(const struct ask *q, const struct choice *c, struct place *p
 	return w.over ? UINT64_MAX : w.used;
 }
 
+uint64_t memory_arena(const struct ask *q, uint64_t bytes)
+{
+	struct walk w = {0};
+
+	take(&w, q->work, 1, 1);
+	return bytes - w.used;
+}
+
 void memory_increments(const struct ask *q, const struct choice *c, struct increments *inc)
 {
 	struct sizes z = sizes_of(q, c);

@@ -10,17 +10,22 @@
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
-void plan_words(const struct ask *q, const struct planned *p, char *buf, size_t n)
+static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
+
+void plan_say(const struct ask *q, const struct planned *p, uint32_t micros)
 {
 	const struct choice *c = &p->c;
+	const struct prediction *t = &p->p;
 	uint32_t input = q->geo->layers - c->full - c->block - c->attention;
 
-	snprintf(buf, n, "%u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots; blocks keep: %u all, "
-		"%u all but gate and up, %u attention's output, %u their input%s%s; %.1f of %.1f MiB, host %.1f MiB; %.3g s",
-		q->rows, q->seq, c->pass_rows ? "passes" : "one pass", rows_of_pass(q, c), rows_of_chunk(q, c), c->weight_slots,
-		c->grad_slots, c->full, c->block, c->attention, input, c->x_host ? "; inputs to host" : "",
-		c->o_host ? "; attention to host" : "", (double)p->bytes / (1 << 20), (double)q->memory / (1 << 20),
-		(double)p->host_bytes / (1 << 20), p->p.step);
+	mt_say("%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots; blocks keep: %u all, "
+		"%u all but gate and up, %u attention's output, %u their input%s%s", q->train ? "train" : "eval", q->rows, q->seq,
+		c->pass_rows ? "passes" : "one pass", rows_of_pass(q, c), rows_of_chunk(q, c), c->weight_slots, c->grad_slots,
+		c->full, c->block, c->attention, input, c->x_host ? "; inputs to host" : "", c->o_host ? "; attention to host" : "");
+	mt_say("predicted by the rates of %s: %.2f of %.2f MiB of device memory, %.2f of them the device's own, %.2f MiB of host "
+		"memory; a step of %u such micro-batches %.3g s: forward %.3g, backward %.3g, stall for the optimizer %.3g, tail %.3g",
+		q->profile.name, mib(p->bytes), mib(q->memory), mib(q->work), mib(p->host_bytes), micros,
+		micros * (t->forward + t->backward) + t->stall + t->tail, micros * t->forward, micros * t->backward, t->stall, t->tail);
 }
 
 static void show_times(const struct ask *q, const struct planned *p)
@@ -106,11 +111,14 @@ static void show_json(const struct ask *q, const struct planned *p, const struct
 		p->p.tflops);
 }
 
+/* What a GPU takes for itself */
 static uint64_t work_of(const struct ask *q)
 {
 	uint64_t lse = (uint64_t)q->rows * q->seq * q->geo->heads * sizeof(float);
+	uint64_t narrow = 4 * (q->embed > q->block ? q->embed : q->block);
 
-	return LIBRARY_BYTES + NARROW_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
+	narrow = q->grad != MT_BF16 ? 0 : narrow < NARROW_BYTES ? narrow : NARROW_BYTES;
+	return LIBRARY_BYTES + narrow + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
 /* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that
@@ -136,8 +144,8 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 	struct planned p;
 	int rc;
 
-	q->work = work_of(q);
 	ask_sizes(q, l->units, l->n_units);
+	q->work = work_of(q);
 	if ((rc = host_of(o, l, config_bytes, q)) || (rc = planner_make(q, &p)))
 		return rc;
 	if (o->json)
@@ -158,7 +166,7 @@ int plan_show(const struct plan_options *o)
 		.settled = o->pass_rows || o->chunk_tokens};
 	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = profile_parse(o->profile, o->dtype, &q.profile)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
+	if (rc || (rc = profile_parse(o->profile, o->dtype, NULL, &q.profile)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
 		free(text);
 		return rc;
 	}

@@ -17,7 +17,7 @@ struct plan_options {
 /* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's) or what config.json or the profile is wrong with */
 int plan_show(const struct plan_options *);
 
-/* A plan in one line */
-void plan_words(const struct ask *, const struct planned *, char *buf, size_t n);
+/* Say a micro-batch's plan, and what is predicted of it and of a step of so many, in two lines */
+void plan_say(const struct ask *, const struct planned *, uint32_t micros);
 
 #endif

@@ -153,7 +153,7 @@ int record_settle(struct stream *s, const struct settle *told)
 	int rc;
 
 	/* a device with memory of its own: the planner chooses, when it has seen a micro-batch */
-	if (open && s->dev->memory && !told->chunk_tokens && !told->head_tokens && !told->pass_rows)
+	if (open && s->dev->room && !told->chunk_tokens && !told->head_tokens && !told->pass_rows)
 		return 0;
 	if ((rc = record_take(s, told)))
 		return rc;
@@ -165,11 +165,19 @@ int record_settle(struct stream *s, const struct settle *told)
 
 /* ---- memory ---- */
 
-uint64_t budget_default(void)
+/* Bytes of device memory that this stream may have in all: what is free now and what it has already, unless it was told
+ * less. On a device whose memory is the host's: half of what was available, or as told. */
+static uint64_t budget_now(struct stream *s)
 {
 	uint64_t have = mt_mem_available();
 
-	return have == UINT64_MAX ? 0 : have / 2;
+	if (!s->dev->room) {
+		if (!s->budget)
+			s->budget = have == UINT64_MAX ? 0 : have / 2;
+		return s->budget;
+	}
+	have = s->dev->room(s->dev) + s->dev->own + s->arena_bytes;
+	return s->budget && s->budget < have ? s->budget : have;
 }
 
 static int arena_grow(struct stream *s, uint64_t bytes)
@@ -240,28 +248,29 @@ void plan_release(struct stream *s)
  * what that leaves. What this stream holds already is available to it. */
 static void host_limit(const struct stream *s, struct ask *q)
 {
-	uint64_t have = mt_mem_available(), mine = s->spill_bytes + (s->dev->memory ? 0 : s->arena_bytes);
+	uint64_t have = mt_mem_available(), mine = s->spill_bytes + (s->dev->room ? 0 : s->arena_bytes);
 
 	q->host_beside = mt_run_bytes(s->run);
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
-	if (!s->dev->memory && have != UINT64_MAX)
+	if (!s->dev->room && have != UINT64_MAX)
 		have = have > q->memory ? have - q->memory : 0;
 	q->host = have > UINT64_MAX - q->host_beside ? UINT64_MAX : q->host_beside + have;
 	if (s->host_told && s->host_told < q->host)
 		q->host = s->host_told;
 }
 
-static int ask_make(const struct stream *s, uint32_t rows, uint32_t seq, bool train, struct ask *q)
+static int ask_make(struct stream *s, uint32_t rows, uint32_t seq, bool train, struct ask *q)
 {
 	*q = (struct ask){
 		.geo = s->geo, .dtype = (enum mt_dtype)s->control->dtype, .grad = (enum mt_dtype)s->control->grad,
-		.rows = rows, .seq = seq, .train = train, .elem = s->dev->elem, .view = s->view, .memory = s->budget,
+		.rows = rows, .seq = seq, .train = train, .elem = s->dev->elem, .view = s->view, .memory = budget_now(s),
+		.work = s->dev->own,
 		.recompute = s->recompute, .chunk_tokens = s->chunk_tokens, .head_tokens = s->head_tokens,
 		.pass_rows = s->pass_rows, .settled = true,
 	};
 	host_limit(s, q);
 	ask_sizes(q, mt_unit(s->run, 0), s->units);
-	return profile_parse(s->profile, q->dtype, &q->profile);
+	return profile_parse(s->profile, q->dtype, s->dev->gpu, &q->profile);
 }
 
 /* The first micro-batch of a run decides, as if it were to be trained on */
@@ -277,6 +286,22 @@ static int record_plan(struct stream *s, uint32_t rows, uint32_t seq)
 	return record_take(s, &(struct settle){planned.c.chunk_tokens, planned.c.head_tokens, planned.c.pass_rows});
 }
 
+/* The best plan that there is memory for. Between asking how much is free and taking it somebody else may have taken some:
+ * then the best of what is left. */
+static int plan_take(struct stream *s, struct ask *q, struct planned *planned)
+{
+	for (;;) {
+		int rc = planner_make(q, planned);
+
+		if (rc || (rc = arena_grow(s, memory_arena(q, planned->bytes))) == 0)
+			return rc;
+		if (!s->dev->room)
+			return rc;
+		uint64_t now = budget_now(s);
+		q->memory = now < planned->bytes ? now : planned->bytes - 1;
+	}
+}
+
 /* The micro-batch begins: nothing is where it will be */
 static void plan_lay(struct stream *s)
 {
@@ -284,26 +309,25 @@ static void plan_lay(struct stream *s)
 
 	p->x = p->o = (struct carry){.held = {-1, -1}};
 	p->done[0] = p->done[1] = (struct event){0};
-	p->bytes = memory_lay(&p->ask, &p->c, &p->at, s->arena);
+	p->bytes = memory_arena(&p->ask, memory_lay(&p->ask, &p->c, &p->at, s->arena));
 }
 
-/* A shape that is not the last one's: plan it, and let the device see what it will compute */
+/* A shape that is not the last one's: plan it, and let the device see what it will compute. On a device with memory of its
+ * own the first plan for training is said, for what it predicts of a step. */
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
 	struct planned planned;
 	int rc;
 
-	if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) ||
-	    (rc = planner_make(&p->ask, &planned)) || (rc = arena_grow(s, planned.bytes)) ||
+	if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) || (rc = plan_take(s, &p->ask, &planned)) ||
 	    (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
 		return rc;
-	if (s->verbose) {
-		char words[512];
-		plan_words(&p->ask, &planned, words, sizeof words);
-		mt_say("%s: %s", train ? "train" : "eval", words);
-	}
+	if (s->verbose || (s->dev->room && train && !s->said))
+		plan_say(&p->ask, &planned, s->msg.batch.micros);
+	s->said = s->said || train;
 	p->c = planned.c;
+	p->predicted = planned.p.forward + planned.p.backward;
 	p->x_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->hidden * s->dev->elem;
 	p->o_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->heads *
 		(s->geo->head_dim * s->dev->elem + sizeof(float));

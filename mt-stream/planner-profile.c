@@ -1,27 +1,35 @@
 /* planner-profile.c: what a machine does in a second: defaults for each kind of GPU, numbers of one's own beside them. */
+#include <ctype.h>
 #include <stdlib.h>
 
+#include "cli.h"
 #include "planner.h"
 
-/* Bus: what registered host memory reaches over the card's PCIe. GEMM: what cuBLAS sustains in bf16 with fp32 sums,
- * and in fp32 without TF32; from published benchmarks and data sheets, to be replaced by what gpu-bench measures.
+#define ADAM_CORE 0.3e9                 /* parameters that a core updates, until all of them fill the memory's bandwidth */
+
+/* Bus: what registered host memory reaches over the card's PCIe, each way. GEMM: what cuBLAS sustains in bf16 with fp32
+ * sums, and in fp32 without TF32; from published benchmarks and data sheets, to be replaced by what gpu-bench measures.
  * Adam: a server's or a desktop's memory at 26 bytes a parameter. */
 static const struct known {
-	const char *name;
+	const char *name;           /* as the driver says it, but for blanks */
 	double bus, hbm;            /* GB/s */
 	double bf16, fp32;          /* TFLOP/s */
 	double adam;                /* G parameters/s */
 	double memory;              /* GB */
 } known[] = {
-	{"H200",     53, 4300, 700, 50, 6, 141},
-	{"H100",     53, 3000, 660, 50, 6, 80},
-	{"B200",     53, 7000, 1500, 60, 6, 180},
-	{"A100",     24, 1700, 250, 18, 5, 80},
-	{"L40S",     24, 780, 280, 60, 5, 48},
-	{"RTX5090",  50, 1600, 200, 80, 2.5, 32},
-	{"RTX4090",  24, 900, 155, 60, 2.5, 24},
-	{"RTX3090",  24, 850, 65, 28, 2, 24},
-	{"cpu",      10, 20, 0.3, 0.3, 1, 0},
+	{"H200",       55, 4300, 790, 52, 6, 141},
+	{"H100",       55, 3000, 720, 50, 6, 80},
+	{"H100NVL",    55, 3500, 600, 45, 6, 94},
+	{"H100PCIe",   55, 1800, 480, 40, 6, 80},
+	{"B200",       55, 7000, 1600, 62, 6, 180},
+	{"A100",       25, 1700, 260, 18, 5, 80},
+	{"L40S",       25, 780, 280, 60, 5, 48},
+	{"A6000",      25, 680, 120, 30, 4, 48},
+	{"RTXPRO6000", 55, 1600, 380, 90, 5, 96},
+	{"RTX5090",    55, 1600, 200, 80, 2.5, 32},
+	{"RTX4090",    25, 900, 155, 60, 2.5, 24},
+	{"RTX3090",    25, 850, 65, 28, 2, 24},
+	{"cpu",        10, 20, 0.3, 0.3, 1, 0},
 };
 
 const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known) ? known[i].name : NULL; }
@@ -32,6 +40,71 @@ static const struct known *known_find(const char *name, size_t n)
 		if (strlen(known[i].name) == n && !strncasecmp(known[i].name, name, n))
 			return &known[i];
 	return NULL;
+}
+
+static bool blank(char c) { return c == ' ' || c == '-'; }
+
+/* Do whole words of `at`, blanks aside, spell `name`? */
+static bool spells(const char *at, const char *name)
+{
+	for (; *name; at++) {
+		if (blank(*at))
+			continue;
+		if (tolower((unsigned char)*at) != tolower((unsigned char)*name++))
+			return false;
+	}
+	return !*at || blank(*at);
+}
+
+/* "NVIDIA H100 PCIe" is H100PCIe, not H100; a laptop's chips are others under the same names */
+static const struct known *known_by_driver(const char *model)
+{
+	const struct known *best = NULL;
+
+	for (const char *at = model; !strstr(model, "Laptop") && *at; at++)
+		for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+			if ((at == model || blank(at[-1])) && spells(at, known[i].name) &&
+			    (!best || strlen(best->name) < strlen(known[i].name)))
+				best = &known[i];
+	return best;
+}
+
+/* What a GPU of no known name should do: dense products with fp32 sums by architecture, clocks by the driver */
+static struct known guess(const struct gpu *g)
+{
+	static const struct { int capability; double bf16, fp32, bus; } made[] = {  /* FLOP a clock of a multiprocessor; GB/s */
+		{80, 2048, 128, 25}, {86, 512, 256, 25}, {90, 4096, 256, 55}, {100, 8192, 256, 55}, {120, 512, 256, 55},
+	};
+	double clock = 1e3 * g->clock_khz * g->multiprocessors / 1e12, memory = 2e3 * g->memory_khz * (g->bus_bits / 8.0) / 1e9;
+	size_t i = 0;
+
+	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability)
+		i++;
+	return (struct known){
+		.bus = made[i].bus, .hbm = 0.88 * memory, .bf16 = 0.75 * made[i].bf16 * clock, .fp32 = 0.75 * made[i].fp32 * clock,
+		.adam = 6,
+	};
+}
+
+static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
+{
+	*p = (struct profile){
+		.h2d = k->bus * 1e9, .d2h = k->bus * 1e9, .hbm = k->hbm * 1e9,
+		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .adam = k->adam * 1e9, .memory = k->memory * 1e9,
+	};
+}
+
+/* A GPU that is here, in a machine with so many cores */
+static void profile_here(const struct gpu *g, const struct known *named, enum mt_dtype dtype, struct profile *p)
+{
+	const struct known *k = named ? named : known_by_driver(g->model);
+	const struct known other = guess(g);
+	double cores = ADAM_CORE * mt_cores();
+
+	if (!k && other.hbm > 0 && other.bf16 > 0)
+		k = &other;
+	profile_of(k ? k : known, dtype, p);
+	p->adam = cores < p->adam ? cores : p->adam;
 }
 
 /* "h2d=55": *at goes behind it */
@@ -58,21 +131,20 @@ static int number_parse(const char **at, struct profile *p)
 	return -1;
 }
 
-int profile_parse(const char *spec, enum mt_dtype dtype, struct profile *p)
+int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here, struct profile *p)
 {
 	size_t n = strcspn(spec, ",");
-	const struct known *k = memchr(spec, '=', n) ? NULL : known_find(spec, n);
-	const char *at = memchr(spec, '=', n) ? spec : spec[n] ? spec + n + 1 : spec + n;
+	bool named = n && !memchr(spec, '=', n);
+	const struct known *k = named ? known_find(spec, n) : NULL;
+	const char *at = !named ? spec : spec[n] ? spec + n + 1 : spec + n;
 
-	if (!k && at != spec)
+	if (named && !k)
 		return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here", (int)n, spec);
-	if (!k)
-		k = known;
-	*p = (struct profile){
-		.h2d = k->bus * 1e9, .d2h = k->bus * 1e9, .hbm = k->hbm * 1e9,
-		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .adam = k->adam * 1e9, .memory = k->memory * 1e9,
-	};
-	snprintf(p->name, sizeof p->name, "%s%s", k->name, *at ? ", changed" : "");
+	if (here)
+		profile_here(here, k, dtype, p);
+	else
+		profile_of(k ? k : known, dtype, p);
+	snprintf(p->name, sizeof p->name, "%.48s%s", k ? k->name : here ? here->model : known->name, *at ? ", changed" : "");
 	while (*at)
 		if (number_parse(&at, p))
 			return mt_fail(MT_EX_USAGE, "--profile: '%s': not h2d=, d2h=, hbm=, flops= or adam= and a number", at);

@@ -22,7 +22,7 @@ enum level {
 };
 
 struct profile {                /* what a machine does in a second */
-	char name[32];
+	char name[64];
 	double h2d, d2h, hbm;       /* bytes */
 	double flops;               /* of GEMMs in the run's type, as measured, not as advertised */
 	double adam;                /* parameters that the host's cores update */
@@ -84,8 +84,9 @@ struct planned {
 /* The best plan; -71 when nothing fits: then only least and least_host are set. */
 int planner_make(const struct ask *, struct planned *);
 void planner_predict(const struct ask *, const struct choice *, struct prediction *);
-/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,flops=TFLOP/s,adam=Gparams/s, each as wanted. -64 */
-int profile_parse(const char *spec, enum mt_dtype, struct profile *);
+/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that is `here`,
+ * by its model's name or else by its architecture and clocks, or (NULL) an H200; the cores are those that are here. -64 */
+int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
 /* Names of what profile_parse knows, one after another; NULL behind the last */
 const char *profile_name(int i);
 void ask_sizes(struct ask *, const struct mt_unit *units, uint32_t n);
@@ -155,6 +156,8 @@ struct place {
 /* Bytes of device memory that the choice takes; with p and base also says where: p's arrays are as large as they must
  * be (slots: -1, NULL events). UINT64_MAX: more than there can be. */
 uint64_t memory_lay(const struct ask *, const struct choice *, struct place *p, void *base);
+/* Of a plan's bytes, those that lie at base: all but what the device takes for itself */
+uint64_t memory_arena(const struct ask *, uint64_t bytes);
 /* Bytes that one more weight slot, and one more block at each level, take; and those that nobody takes any more once no
  * block needs gate and up, or anything, computed again. */
 struct increments { uint64_t slot, full, block, attention, no_gu, no_chunk; };

@@ -96,6 +96,7 @@ static int micro_serve(struct stream *s)
 	*mt_counter(s->run, 0) += 1;
 	*mt_counter(s->run, 1) += (uint64_t)s->msg.batch.rows * s->msg.batch.seq;
 	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waited;
+	*mt_counter(s->run, 6) += (uint64_t)(s->plan.predicted * 1e9);
 	return 0;
 }
 

@@ -17,7 +17,7 @@ static struct plan_options plan;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
-	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use (cpu: half of what is available)", NULL},
+	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use, of all (default: what is free; cpu: half of it)", NULL},
 	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)", NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
@@ -34,7 +34,8 @@ static const struct mt_opt options[] = {
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s", NULL},
+		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; cuda: as found",
+		NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
 	{0},
 };
@@ -185,7 +186,7 @@ static int stream_open(struct stream *s)
 			return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index)))
 		return rc;
-	s->budget = device_memory ? device_memory : s->dev->memory ? s->dev->memory : budget_default();
+	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
 	    (rc = record_settle(s, &told)) || (rc = jobs_make(s)))
 		return rc;
@@ -215,6 +216,16 @@ static void stream_close(struct stream *s)
 	free(s->sin);
 }
 
+/* What was predicted beside what it took, waits for the optimizer and the ring apart */
+static void say_times(const struct stream *s)
+{
+	uint64_t micros = *mt_counter(s->run, 0);
+
+	if (micros)
+		mt_say("%llu micro-batches: %.3g s, predicted %.3g s", (unsigned long long)micros, 1e-9 * (double)*mt_counter(s->run, 5),
+			1e-9 * (double)*mt_counter(s->run, 6));
+}
+
 int main(int argc, char **argv)
 {
 	const char *operand = NULL;
@@ -231,9 +242,9 @@ int main(int argc, char **argv)
 	s.recompute = recompute_parse(recompute_spec);
 	s.verbose = verbose;
 	s.host_told = host_memory;
-	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "H200";
+	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "";
 	struct profile known;
-	mt_must(profile_parse(s.profile, MT_BF16, &known));
+	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
 	s.dev = device_open(device_spec);
 	if (trace_path && !(s.dev->trace = trace_open(trace_path)))
 		mt_die(MT_EX_IO, "%s", mt_errmsg());
@@ -245,6 +256,8 @@ int main(int argc, char **argv)
 	rc = stream_open(&s);
 	if (rc == 0)
 		rc = serve(&s);
+	if (verbose)
+		say_times(&s);
 	if (rc < 0)
 		mt_say("%s", mt_errmsg());
 	stream_close(&s);

@@ -28,6 +28,7 @@ struct plan {
 	bool first, last;           /* pass */
 	struct event done[2];       /* the last even and the last odd unit's forward is through */
 	uint64_t bytes, x_bytes, o_bytes;   /* of device memory; of one of each in host memory */
+	double predicted;           /* s, forward and backward */
 };
 
 struct stream {
@@ -41,8 +42,9 @@ struct stream {
 	uint32_t chunk_tokens, head_tokens, pass_rows;  /* from the run record */
 	enum recompute recompute;
 	bool verbose;               /* say each plan */
+	bool said;                  /* the first one for training was */
 	const char *profile;        /* what the planner takes the machine for */
-	uint64_t budget;            /* bytes of device memory */
+	uint64_t budget;            /* bytes of device memory, the device's own included; 0: not told */
 	uint64_t host_told;         /* bytes of host memory that the run may take, as told; 0: not told */
 	struct job *jobs;           /* [units] */
 	uint32_t units;
@@ -70,7 +72,6 @@ struct settle { uint64_t chunk_tokens, head_tokens, pass_rows; };   /* as told; 
 int record_settle(struct stream *, const struct settle *);          /* 78: other device or sizes */
 int plan_make(struct stream *, uint32_t rows, uint32_t seq, bool train);            /* -71 */
 int rope_grow(struct stream *, uint32_t positions);
-uint64_t budget_default(void);
 void plan_release(struct stream *);
 
 /* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */

@@ -169,7 +169,7 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted a gather */
 	_Atomic uint32_t doing;     /* enum mt_doing */
 	_Atomic uint64_t doing_arg; /* unit, micro, ... as the table says */
-	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns;
+	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns;
 	                                * optim: pieces, bytes of g, updates, update ns, wait ns; step: steps, tokens;
 	                                * ckpt: saves, bytes */
 	uint64_t reserved[19];

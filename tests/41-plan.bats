@@ -145,6 +145,37 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 64 plan demo --seq 256 --micro 8 --profile adam=-1
 }
 
+# What a run takes the GPU for: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS
+taken_for() { stream-plan gpu "$@"; }
+
+@test "a GPU is known by the name that its driver gives it" {
+	nothing="0 0 0 0 0"
+	# shellcheck disable=SC2086
+	{
+		[ "$(taken_for "NVIDIA H200" $nothing)" = "55 4300 790 52" ]
+		[ "$(taken_for "NVIDIA H100 80GB HBM3" $nothing)" = "55 3000 720 50" ]
+		[ "$(taken_for "NVIDIA H100 PCIe" $nothing)" = "55 1800 480 40" ]
+		[ "$(taken_for "NVIDIA A100-SXM4-80GB" $nothing)" = "25 1700 260 18" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4090" $nothing)" = "25 900 155 60" ]
+		[ "$(taken_for "NVIDIA L40S" $nothing)" = "25 780 280 60" ]
+		[ "$(taken_for "NVIDIA B200" $nothing)" = "55 7000 1600 62" ]
+		[ "$(taken_for "NVIDIA RTX PRO 6000 Blackwell Server Edition" $nothing)" = "55 1600 380 90" ]
+	}
+}
+
+@test "a GPU of another name is taken for what its architecture and clocks say" {
+	within() { # "A B C D" LOW HIGH "A B C D": each between LOW and HIGH times
+		python3 -c 'import sys; a, low, high, b = sys.argv[1:]; assert all(float(low) * float(y) <= float(x) <= float(high) * float(y) for x, y in zip(a.split(), b.split())), a' "$@"
+	}
+	# chips that are known, under names that are not
+	within "$(taken_for "NVIDIA H20X" 90 132 1980000 3201000 6016)" 0.8 1.25 "55 4300 790 52"
+	within "$(taken_for "NVIDIA SXM" 80 108 1410000 1593000 5120)" 0.7 1.25 "25 1700 260 18"
+	within "$(taken_for "NVIDIA GeForce RTX 4090 Laptop GPU" 89 76 2040000 9001000 256)" 0.75 1.25 "25 510 62 30"
+	within "$(taken_for "NVIDIA GeForce RTX 5099" 120 170 2407000 14001000 512)" 0.7 1.25 "55 1600 200 80"
+	# what says nothing at all
+	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 790 52" ]
+}
+
 @test "--plan without what it needs is 64, without its config 66" {
 	fails_with 64 mt-stream --plan --seq 256 --micro 8
 	fails_with 64 plan demo --micro 8
@@ -304,7 +335,8 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	make_deep llama3 bf16 fp32
 	step_of all "10 24 1" --device cuda
 	grep -q "keep: 8 all" "$T/stream.all.err"
-	step_of little "10 24 1" --device cuda --device-memory 700K
+	own=$(own_of "$T/stream.all.err")
+	step_of little "10 24 1" --device cuda --device-memory $((own + 700))K
 	same all little
 	grep -q "keep: 0 all.*inputs to host" "$T/stream.little.err"
 	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7

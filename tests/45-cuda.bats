@@ -76,12 +76,13 @@ near() {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of all "$EMU --device cuda"
-	for memory in 900K 700K 600K 500K; do
-		SEED=${memory%00K} ROWS=16 step_of less "$EMU --device cuda --device-memory $memory --verbose"
+	own=$(own_of "$T/stream.err")
+	for memory in 900 700 600 500; do
+		SEED=${memory%00} ROWS=16 step_of less "$EMU --device cuda --device-memory $((own + memory))K --verbose"
 		cmp "$T/all" "$T/less"
 		cat "$T/stream.err" >>"$T/plans"
 	done
-	MT_EMU_NO_PINNING=1 ROWS=16 step_of less "$EMU --device cuda --device-memory 700K"
+	MT_EMU_NO_PINNING=1 ROWS=16 step_of less "$EMU --device cuda --device-memory $((own + 700))K"
 	cmp "$T/all" "$T/less"
 	grep -q 'inputs to host' "$T/plans"
 }
@@ -110,14 +111,15 @@ near() {
 	step_of bounced "$EMU --device cuda"
 	cmp "$T/pinned" "$T/bounced"
 	[ "$(grep -c 'cudaHostRegister.*bounce buffers' "$T/stream.err")" = 1 ]
-	[ "$(wc -l <"$T/stream.err")" = 1 ]
+	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 }
 
 @test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
-	ROWS=16 step_of plain "$EMU --device cuda --device-memory 600K"
-	ROWS=16 step_of traced "$EMU --device cuda --device-memory 600K --trace $T/trace.json"
+	ROWS=16 step_of plain "$EMU --device cuda"
+	own=$(own_of "$T/stream.err")
+	ROWS=16 step_of traced "$EMU --device cuda --device-memory $((own + 600))K --trace $T/trace.json"
 	cmp "$T/plain" "$T/traced"
 	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
 	grep -q '^| again: matrix product ' "$T/account"
@@ -146,8 +148,69 @@ near() {
 	code=0
 	wait "$PID" || code=$?
 	[ "$code" = 74 ]
-	[ "$(wc -l <"$T/stream.err")" = 1 ]
+	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
+}
+
+@test "it says its plan and what it predicts of a step, once, by the rates of the GPU that is there" {
+	need_emulator
+	make_run llama3 bf16 bf16
+	export MT_EMU_GPU="NVIDIA H100 80GB HBM3"
+	step_of first "$EMU --device cuda"
+	[ "$(wc -l <"$T/stream.err")" = 2 ]
+	grep -q "^mt-stream: train: 5 rows of 24 tokens: .*blocks keep: " "$T/stream.err"
+	grep -q "^mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
+	spawn stream "$EMU" "$RUN" --device cuda --profile "rtx4090,adam=9"
+	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
+	stream-drive step "$RUN" 4 24 1 1 3 >/dev/null 3>&-
+	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
+	mt-store stat "$RUN" --json >"$T/stat"
+	[ "$(wc -l <"$T/stream.err")" = 2 ]
+	grep -q "by the rates of RTX4090, changed: " "$T/stream.err"
+	python3 - "$T/stat" <<-'PY'
+		import json, sys
+		c = [s["counters"] for s in json.load(open(sys.argv[1]))["stages"] if s["stage"] == "mt-stream 0"][0]
+		assert c["micros"] >= 2 and 0 < c["predicted_ns"] < c["busy_ns"], c
+	PY
+}
+
+# A step on a GPU with so many KiB of memory beyond what the device takes for itself: "works", or "needs N" MiB. try_with KIB
+try_with() {
+	local code=0 driver
+	make_run qwen3 bf16 bf16
+	spawn stream env MT_EMU_MEMORY=$(((own + $1) * 1024)) "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 40
+	timeout 20 stream-drive step "$RUN" 16 24 1 1 3 >"$T/out" 2>/dev/null 3>&- &
+	driver=$!
+	while kill -0 "$driver" 2>/dev/null && kill -0 "$PID" 2>/dev/null; do sleep 0.05; done
+	kill "$driver" "$PID" 2>/dev/null || true
+	wait "$PID" || code=$?
+	if [ "$code" = 0 ]; then
+		sort "$T/out" >"$T/sorted"
+		cmp "$T/all" "$T/sorted" && echo works
+		return
+	fi
+	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
+}
+
+@test "whatever memory the GPU has, a plan that was accepted works; else the smallest budget is said before anything is sent" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of all "$EMU --device cuda"
+	own=$(own_of "$T/stream.err")
+	spare=$((256 * 1024))
+	for memory in 3000 900 600 500; do
+		[ "$(try_with $((spare + memory)))" = works ]
+	done
+	for memory in 300 0 -100000; do
+		[ "$(try_with $((spare + memory)))" = "needs $((own / 1024 + 1))" ]
+	done
+	# what is said to be free, and others have taken when it is wanted
+	export MT_EMU_LIES=$(((spare + 1024) * 1024))
+	for memory in 800 500; do
+		[ "$(try_with $memory)" = works ]
+	done
+	[ "$(try_with 200)" = "needs $((own / 1024 + 1))" ]
 }
 
 @test "mt-stream itself needs no library of CUDA, and without a GPU cuda is 78" {

@@ -69,6 +69,12 @@ fails_with() { # CODE PROGRAM ARGS...
 	fi
 }
 
+# What a stream on a GPU says beside its plan: said FILE
+said() { grep -v -e '^mt-stream: train: ' -e '^mt-stream: predicted by ' "$1" || true; }
+
+# KiB of device memory that the device takes for itself, as its plan says: own_of FILE
+own_of() { sed -n 's/.* \([0-9.]*\) of them the device.s own.*/\1/p' "$1" | awk 'NR == 1 { print int($1 * 1024) + 10 }'; }
+
 # Nothing of a run is left in shared memory
 gone() { ! ls "${MT_SHM_DIR:-/dev/shm}" 2>/dev/null | grep -q "^mt\.$(id -u)\.$1\."; }
 

@@ -308,13 +308,43 @@ cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 {
 	*p = (struct cudaDeviceProp){};
-	strcpy(p->name, "emulated");
+	const char *name = getenv("MT_EMU_GPU");
+	snprintf(p->name, sizeof p->name, "%s", name ? name : "emulated");
 	p->major = 9;
 	p->multiProcessorCount = 2;
 	p->totalGlobalMem = 4ull << 30;
 	return cudaSuccess;
 }
-cudaError_t cudaMemGetInfo(size_t *available, size_t *total) { return *available = *total = 4ull << 30, cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
+{
+	*n = a == cudaDevAttrClockRate ? 1000000 : a == cudaDevAttrMultiProcessorCount ? 100 :
+		a == cudaDevAttrMemoryClockRate ? 1000000 : 4096;
+	return cudaSuccess;
+}
+
+/* Device memory: MT_EMU_MEMORY bytes of it, 4 GiB otherwise */
+static size_t memory_total(void)
+{
+	const char *bytes = getenv("MT_EMU_MEMORY");
+
+	return bytes ? strtoull(bytes, nullptr, 10) : 4ull << 30;
+}
+static size_t memory_used(void)
+{
+	size_t used = 0;
+
+	for (const auto &a : allocated)
+		used += a.second;
+	return used;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
+{
+	const char *lies = getenv("MT_EMU_LIES");       /* so many bytes are said to be free and are not */
+
+	*total = memory_total();
+	*available = *total - memory_used() + (lies ? strtoull(lies, nullptr, 10) : 0);
+	return cudaSuccess;
+}
 
 static cudaError_t allocate(void **p, size_t n)
 {
@@ -326,11 +356,10 @@ static cudaError_t allocate(void **p, size_t n)
 }
 cudaError_t cudaMalloc(void **p, size_t n)
 {
-	cudaError_t e = allocate(p, n);
-
-	if (!e)
-		allocated[(char *)*p] = n;
-	return e;
+	if (memory_used() > memory_total() || n > memory_total() - memory_used() || allocate(p, n))
+		return cudaErrorMemoryAllocation;
+	allocated[(char *)*p] = n;
+	return cudaSuccess;
 }
 cudaError_t cudaFree(void *p)
 {

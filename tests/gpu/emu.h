@@ -30,11 +30,14 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cu
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostRegisterDefault = 0,
 	cudaHostAllocDefault = 0, cudaHostRegisterPortable = 1 };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
+enum cudaDeviceAttr { cudaDevAttrClockRate = 13, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMemoryClockRate = 36,
+	cudaDevAttrGlobalMemoryBusWidth = 37 };
 
 #define CUDART_CB
 typedef void (*cudaHostFn_t)(void *);
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
+cudaError_t cudaDeviceGetAttribute(int *, enum cudaDeviceAttr, int);
 cudaError_t cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDeviceProperties(struct cudaDeviceProp *, int);
 cudaError_t cudaDriverGetVersion(int *);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);

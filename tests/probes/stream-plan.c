@@ -1,6 +1,8 @@
 /* stream-plan: what must hold of every plan, over random geometries, shapes and budgets.
  *
  *     stream-plan FROM SEEDS      seeds FROM .. FROM + SEEDS - 1; a line for each thing that does not hold, then a summary
+ *     stream-plan gpu MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS
+ *                                 what such a GPU is taken for: GB/s of bus and memory, TFLOP/s in bf16 and fp32
  *
  * More memory, of the device or of the host, never gives a slower plan; a plan never takes more than there is; the least
  * that is named works and a page less does not; times are finite and positive and add up.
@@ -71,7 +73,7 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 		q.head_tokens = between(1, 8192);
 		q.pass_rows = draw(2) ? between(1, q.rows) : 0;
 	}
-	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), q.dtype, &q.profile));
+	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), q.dtype, NULL, &q.profile));
 	if (draw(4) == 0)
 		q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
 	return q;
@@ -180,8 +182,23 @@ static void try(uint64_t seed)
 	mt_layout_release(&l);
 }
 
+static int gpu(char **a)
+{
+	struct gpu g = {.capability = atoi(a[1]), .multiprocessors = atoi(a[2]), .clock_khz = atoi(a[3]), .memory_khz = atoi(a[4]),
+		.bus_bits = atoi(a[5])};
+	struct profile p[2];
+
+	snprintf(g.model, sizeof g.model, "%s", a[0]);
+	mt_must(profile_parse("", MT_BF16, &g, &p[0]));
+	mt_must(profile_parse("", MT_FP32, &g, &p[1]));
+	printf("%.0f %.0f %.0f %.0f\n", p[0].h2d / 1e9, p[0].hbm / 1e9, p[0].flops / 1e12, p[1].flops / 1e12);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 8 && !strcmp(argv[1], "gpu"))
+		return gpu(argv + 2);
 	uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
 
 	for (uint64_t seed = from; seed < from + seeds; seed++)
