@@ -176,6 +176,57 @@ taken_for() { stream-plan gpu "$@"; }
 	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 790 52" ]
 }
 
+@test "the plan for people and the plan as JSON say the same" {
+	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" "qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
+		"qwen2.5-7b --seq 4096 --micro 64 --grad none" "llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
+		# shellcheck disable=SC2086
+		plan $args >"$T/people"
+		# shellcheck disable=SC2086
+		plan $args --json >"$T/json"
+		python3 - "$T/people" "$T/json" <<-'PY'
+			import json, re, sys
+			text, p = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+			def says(pattern, *values):
+			    found = re.search("^" + pattern, text, re.M)
+			    assert found, (pattern, text)
+			    for word, value in zip(found.groups(), values):
+			        assert abs(float(word) - value) <= 0.501 * 10 ** -len(word.partition(".")[2]), (pattern, word, value, text)
+			n = r"([\d.]+)"
+			says(f"batch +{n} rows of {n} tokens", p["rows"], p["seq"])
+			if p["order"] == "pass-major":
+			    says(f"order +pass-major: {n} rows a pass, {n} passes", p["pass_rows"], p["passes"])
+			else:
+			    says(f"order +layer-major, chunks of {n} rows, MLP in pieces of {n}", p["chunk_rows"], p["mlp_tokens"])
+			says(f"keeps +{n} blocks all, {n} all but gate and up, {n} attention's output, {n} their",
+			    p["keep_all"], p["keep_but_gate_up"], p["keep_attention"], p["keep_input"])
+			says(f"device +{n} GB of {n} GB .at least {n} GB", p["peak_bytes"] / 1e9, p["memory"] / 1e9, p["least_bytes"] / 1e9)
+			says(f"host +{n} GB of state, {n} GB of activations, .*: {n} GB", p["store_bytes"] / 1e9,
+			    p["host_activation_bytes"] / 1e9, p["host_bytes"] / 1e9)
+			says(f"step +{n} s: forward {n}, backward {n}, .* {n}, tail {n}", p["step_s"], p["forward_s"], p["backward_s"],
+			    p["stall_s"], p["tail_s"])
+			says(f"made of +products {n}, attention {n}, computed again {n}, all .* {n}, waits for the bus {n}", p["products_s"],
+			    p["attention_s"], p["again_s"], p["around_s"], p["bus_s"])
+			says(f"speed +{n} tokens/s, {n} model", p["tokens_per_s"], p["model_tflops"])
+			assert ("block inputs" in text) == p["inputs_to_host"], text
+		PY
+	done
+}
+
+@test "of a step of the 7B on an H200 the plan says where the time goes" {
+	for micro in 16 64; do
+		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro $micro --grad bf16 --json >"$T/plan"
+		python3 - "$T/plan" <<-'PY'
+			import json, sys
+			p = json.load(open(sys.argv[1]))
+			parts = [p[k] for k in ("products_s", "attention_s", "again_s", "around_s", "bus_s", "stall_s", "tail_s")]
+			assert min(parts) >= 0 and abs(sum(parts) - p["step_s"]) < 1e-6 * p["step_s"], p
+			# 6 N a token at 790 TFLOP/s, N without the input embedding
+			assert abs(p["products_s"] - 6 * 7.07e9 * p["rows"] * p["seq"] / 790e12) < 0.01 * p["products_s"], p
+			assert 0.65 < p["model_tflops"] / 790 < 0.83, p
+		PY
+	done
+}
+
 @test "--plan without what it needs is 64, without its config 66" {
 	fails_with 64 mt-stream --plan --seq 256 --micro 8
 	fails_with 64 plan demo --micro 8
@@ -325,6 +376,63 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	mt-store rm "$RUN" --force
 	make_deep llama3 fp32 fp32
 	step_of works "40 100 1" --device-memory "${least}M"
+}
+
+# A run's step under these options: it works, or ends with 71, one line and nothing sent. works_or_says OPTION...
+works_or_says() {
+	local code=0 driver
+	mt-store rm "$RUN" --force 2>/dev/null || true
+	make_deep qwen3 bf16 bf16
+	spawn small mt-stream "$RUN" --threads 1 --chunk-tokens 48 --head-tokens 40 "$@"
+	timeout 20 stream-drive step "$RUN" 10 24 1 1 3 >"$T/out" 2>/dev/null 3>&- &
+	driver=$!
+	while kill -0 "$driver" 2>/dev/null && kill -0 "$PID" 2>/dev/null; do sleep 0.02; done
+	kill "$driver" "$PID" 2>/dev/null || true
+	wait "$PID" || code=$?
+	if [ "$code" = 0 ]; then
+		sort "$T/out" >"$T/sorted"
+		same plenty sorted
+		echo works >>"$T/words"
+		return
+	fi
+	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/small.err")" = 1 ]
+	grep -q "needs [0-9]* MiB of device memory, have 0 MiB" "$T/small.err"
+	echo says >>"$T/words"
+}
+
+@test "whatever a run may take of the device's memory and of the host's, what was planned works" {
+	make_deep qwen3 bf16 bf16
+	mt-store stat "$RUN" --json >"$T/stat"
+	run_bytes=$(value bytes <"$T/stat")
+	step_of plenty "10 24 1" --chunk-tokens 48 --head-tokens 40
+	for seed in $(seq 16); do
+		memory=$((420 + seed * 7919 % 700))
+		host=$((run_bytes + seed * 104729 % 400000))
+		works_or_says --device chaos:$seed --device-memory ${memory}K --host-memory $host
+	done
+	[ "$(grep -c works "$T/words")" -ge 6 ]
+	[ "$(grep -c says "$T/words")" -ge 2 ]
+}
+
+@test "one shape of micro-batch after another is planned in the same budget" {
+	make_deep qwen3 bf16 bf16
+	spawn stream mt-stream "$RUN" --threads 1 --chunk-tokens 48 --head-tokens 40 --device chaos:3 --device-memory 900K --verbose
+	i=0
+	for shape in "2 24 1" "eval 10 24 1" "10 24 1" "1 60 2" "eval 1 10 1" "10 24 1"; do
+		# shellcheck disable=SC2086
+		stream-drive step "$RUN" ${shape#eval } 1 3 ${shape%%[0-9]*} 3>&- | sort >"$T/shape.$i"
+		[ -s "$T/shape.$i" ]
+		i=$((i + 1))
+	done
+	cmp "$T/shape.2" "$T/shape.5"
+	kill "$PID"
+	wait "$PID"
+	python3 - "$T/stream.err" <<-'PY'
+		import re, sys
+		sizes = [(float(a), float(b)) for a, b in re.findall(r": ([\d.]+) of ([\d.]+) MiB of device memory", open(sys.argv[1]).read())]
+		assert len(sizes) == 6 and all(0 < a <= b == 0.88 for a, b in sizes), sizes
+	PY
+	grep -q "6 micro-batches: .* s, predicted " "$T/stream.err" || grep -q "7 micro-batches: .* s, predicted " "$T/stream.err"
 }
 
 @test "on a device with memory of its own the planner chooses the chunks, and the run record keeps them" {

@@ -213,6 +213,34 @@ try_with() {
 	[ "$(try_with 200)" = "needs $((own / 1024 + 1))" ]
 }
 
+@test "a successor keeps to the run record's chunks in less memory, or says the least that it needs" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	spawn stream "$EMU" "$RUN" --device cuda
+	stream-drive step "$RUN" 16 24 1 1 3 3>&- | sort >"$T/first"
+	kill "$PID"
+	wait "$PID"
+	own=$(own_of "$T/stream.err")
+	grep -q "chunks of 16;" "$T/stream.err"
+	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 2000))K
+	stream-drive step "$RUN" 16 24 1 1 3 3>&- | sort >"$T/second"
+	cmp "$T/first" "$T/second"
+	grep -q "chunks of 16;" "$T/stream.err"
+	kill "$PID"
+	wait "$PID"
+	# a fresh run would take smaller chunks
+	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
+	timeout 5 stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 71 ]
+	grep -q "needs [0-9]* MiB of device memory" "$T/stream.err"
+	make_run qwen3 bf16 bf16
+	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
+	stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 3>&-
+	grep -q "chunks of [1-8];" "$T/stream.err"
+}
+
 @test "mt-stream itself needs no library of CUDA, and without a GPU cuda is 78" {
 	! ldd "$MT/mt-stream" | grep -i -E 'libcu(da|blas|dnn)'
 	need_emulator
