@@ -217,7 +217,7 @@ void writer_drop(struct writer *);
 
 /* ------------------------------------------------------------------------------------------------ commands */
 
-int ckpt_load(const char *run, const char *dir, bool weights);                          /* load.c */
+int ckpt_load(const char *run, const char *dir, bool weights, bool new_record);         /* load.c */
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                        /* save.c */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard);       /* save.c */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, uint64_t shard);        /* serve.c */

@@ -259,7 +259,7 @@ static int check_source(struct mt_run *run, struct source *s, struct mt_tensor *
 	return kept_read(kept, s);
 }
 
-int ckpt_load(const char *name, const char *dir, bool weights)
+int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 {
 	struct mt_run *run;
 	struct source s = { .dirfd = -1 };
@@ -274,6 +274,8 @@ int ckpt_load(const char *name, const char *dir, bool weights)
 		rc = source_open(&s, dir, weights);
 	if (rc == 0)
 		rc = check_source(run, &s, &table, &kept);
+	if (new_record)
+		s.json.has_record = false;
 	if (rc == 0) {
 		model_name_extras(&s.model[ARRAY_W]);
 		rc = fill(run, name, &s, table, &kept);

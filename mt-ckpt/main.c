@@ -3,12 +3,14 @@
 #include "ckpt.h"
 #include "cli.h"
 
-static struct { bool weights, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen; } given;
+static struct { bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen; } given;
 static const char *dtype, *dir;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
 static const struct mt_opt options[] = {
 	{ "weights", OPT_FLAG, &given.weights, NULL, "load: only weights, although run.json is there", &given.weights_seen },
+	{ "new-record", OPT_FLAG, &given.new_record, NULL,
+	  "load: all but the run record: another machine or device goes on, with other bits", &given.new_record_seen },
 	{ "dtype", OPT_STR, &dtype, "bf16|fp32", "export: dtype of the weights (default: the run's)", &given.dtype_seen },
 	{ "dir", OPT_STR, &dir, "DIR", "serve: where checkpoints step-XXXXXXXX go", &given.dir_seen },
 	{ "keep", OPT_U64, &keep, "K", "serve: how many checkpoints stay (default: 2)", &given.keep_seen },
@@ -19,7 +21,7 @@ static const struct mt_opt options[] = {
 
 static const struct mt_program program = {
 	.name = "mt-ckpt",
-	.usage = "mt-ckpt load [RUN] DIR [--weights]\n"
+	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record]\n"
 		 "mt-ckpt save [RUN] DIR\n"
 		 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32]\n"
 		 "mt-ckpt verify DIR\n"
@@ -29,10 +31,10 @@ static const struct mt_program program = {
 	.opts = options,
 };
 
-enum { WEIGHTS = 1, DTYPE = 2, DIRECTORY = 4, KEEP = 8, SHARD = 16 };
+enum { WEIGHTS = 1, DTYPE = 2, DIRECTORY = 4, KEEP = 8, SHARD = 16, NEW_RECORD = 32 };
 
 static const struct command { const char *name; int operands, options; } commands[] = {
-	{ "load", 2, WEIGHTS }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD }, { "verify", 1, 0 },
+	{ "load", 2, WEIGHTS | NEW_RECORD }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD }, { "verify", 1, 0 },
 	{ "serve", 1, DIRECTORY | KEEP | SHARD },
 };
 
@@ -45,6 +47,7 @@ static void check_option(const struct command *c, bool seen, int option, const c
 static void check_options(const struct command *c)
 {
 	check_option(c, given.weights_seen, WEIGHTS, "weights");
+	check_option(c, given.new_record_seen, NEW_RECORD, "new-record");
 	check_option(c, given.dtype_seen, DTYPE, "dtype");
 	check_option(c, given.dir_seen, DIRECTORY, "dir");
 	check_option(c, given.keep_seen, KEEP, "keep");
@@ -64,7 +67,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 	enum mt_dtype d = !dtype ? MT_NONE : !strcmp(dtype, "bf16") ? MT_BF16 : MT_FP32;
 
 	if (!strcmp(c->name, "load"))
-		return ckpt_load(run, path, given.weights);
+		return ckpt_load(run, path, given.weights, given.new_record);
 	if (!strcmp(c->name, "save"))
 		return ckpt_save(run, path, shard);
 	if (!strcmp(c->name, "export"))

@@ -103,7 +103,8 @@ static int words_agree(const char *what, const char *is, size_t room, const char
 {
 	if (!strncmp(is, mine, room))
 		return 0;
-	return mt_fail(MT_EX_CONFIG, "the run was computed %s '%.*s', this is '%s': other bits", what, (int)room, is, mine);
+	return mt_fail(MT_EX_CONFIG, "the run was computed %s '%.*s', this is '%s': other bits; a checkpoint of it goes on here "
+		"after mt-ckpt load --new-record", what, (int)room, is, mine);
 }
 
 /* What was written by an mt that did not look at words says nothing but the device */

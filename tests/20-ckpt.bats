@@ -275,6 +275,20 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	ST zero "$T/again" optim-v
 }
 
+@test "load --new-record takes all but how the run was computed" {
+	create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
+	ckpt-dump "$RUN" scribble 3 8
+	dump "$RUN" | grep -v -e ^record -e ^choice >"$T/before"
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/ck" --dtype fp32
+	mt-ckpt load "$RUN" "$T/ck" --new-record
+	dump "$RUN" >"$T/after"
+	grep -v -e ^record -e ^choice "$T/after" | diff "$T/before" -
+	grep -q '^record 0 ' "$T/after"
+	! grep -q ^choice "$T/after"
+}
+
 @test "verify names the file of a flipped bit, whichever file it is" {
 	create "$RUN" --config "$GOLDEN/qwen3/model"
 	ckpt-dump "$RUN" scribble 3 8

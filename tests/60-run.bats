@@ -47,6 +47,20 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/m" | cmp - <(tail -3 "$T/whole")
 }
 
+@test "on another kind of machine --resume is refused with 78, and goes on with --new-record" {
+	MT_ISA=plain run_it --steps 4 --until 2 --dtype fp32
+	rm -r "$T/out/model"
+	local code=0
+	run_it --steps 4 --dtype fp32 --resume || code=$?
+	if [ $code = 0 ]; then skip "this CPU has but the plain kernels"; fi
+	[ $code = 78 ]
+	grep -q "the run was computed on 'plain'.*--new-record" "$T/run.err"
+	[ ! -d "$T/out/model" ]
+	run_it --steps 4 --dtype fp32 --resume --new-record
+	[ "$(steps <"$T/m")" = "1 2 3 4" ]
+	[ -f "$T/out/model/config.json" ]
+}
+
 @test "checkpoints in OUT and no --resume: 73" {
 	mkdir -p "$T/out/step-00000003"
 	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --steps 5 $ARGS
