@@ -4,6 +4,9 @@
  * holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get their
  * micros in ascending order, so the ring with the smallest unfinished micro always has something to give. Pieces may be
  * cut differently by different streams.
+ *
+ * What the rings hold is taken as one batch, whose blocks the threads share, and popped when all of it has been added:
+ * waking threads for each piece would cost more than a GPU's bus leaves for one.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +15,7 @@
 #include "optim.h"
 #include "sum.h"
 
-enum taken { TAKEN, LATER, STALE, NEWER };
+enum taken { TAKEN, LATER, STALE, NEWER, FULL };
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -54,43 +57,69 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 
 /* ------------------------------------------------------------------------------------------------ pieces */
 
-struct piece {                  /* one piece on its way into g, shared out by blocks */
-	struct optim *o;
-	uint32_t unit, end;
-	uint64_t off, n, blocks;
+struct piece {                  /* on its way into g */
+	uint32_t unit, end, micro;
+	uint64_t off, n;
+	uint64_t first;             /* its first block, counted in the batch */
 	const char *from;
-	bool first, last;           /* of the step's micros */
+};
+
+/* Pieces that touch no block twice, and of a tied unit one end alone */
+enum { BATCH = 64, SHARE = 4 };         /* pieces; blocks that a thread takes at once */
+struct batch {
+	struct optim *o;
+	struct piece v[BATCH];
+	uint32_t n;
+	uint64_t blocks;
 	_Atomic uint64_t next;
 };
 
 /* After the last micro: the block's sum of squares. Of a tied unit's two ends the later one takes it, of their sum. */
-static void square(const struct piece *p, uint64_t block, uint64_t at, uint64_t n)
+static void square(struct optim *o, const struct piece *p, uint64_t block, uint64_t n)
 {
-	struct gather *g = &p->o->gather;
-	const struct unit *unit = &p->o->units[p->unit];
-	uint64_t bytes = at * (p->o->g_bf16 ? 2 : 4);
+	struct gather *g = &o->gather;
+	const struct unit *unit = &o->units[p->unit];
+	uint64_t bytes = block * MT_BLOCK * (o->g_bf16 ? 2 : 4);
 	const char *a = (const char *)unit->tile.g[0] + bytes, *b = NULL;
 	if (unit->ends == 2) {
 		if (g->micros[!p->end][p->unit][block] != g->txn.micros) return;
 		b = (const char *)unit->tile.g[1] + bytes;
 	}
-	g->squares[p->unit][block] = grad_sumsq(a, b, n, p->o->g_bf16);
+	g->squares[p->unit][block] = grad_sumsq(a, b, n, o->g_bf16);
+}
+
+/* Block i of a piece */
+static void add_block(struct optim *o, const struct piece *p, uint64_t i)
+{
+	uint64_t width = o->g_bf16 ? 2 : 4, at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
+	const char *from = p->from + i * MT_BLOCK * width;
+	char *to = (char *)mt_at(o->run, mt_unit(o->run, p->unit)->g[p->end]) + at * width;
+	if (p->micro == 0) memcpy(to, from, n * width);
+	else grad_add(to, from, n, o->g_bf16);
+	if (p->micro + 1 == o->gather.txn.micros) square(o, p, at / MT_BLOCK, n);
 }
 
 static void add_blocks(void *arg)
 {
-	struct piece *p = arg;
-	uint64_t width = p->o->g_bf16 ? 2 : 4;
+	struct batch *b = arg;
+	uint32_t piece = 0;         /* blocks are taken in ascending order */
 	for (;;) {
-		uint64_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-		if (i >= p->blocks) return;
-		uint64_t at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
-		const char *from = p->from + i * MT_BLOCK * width;
-		char *to = (char *)mt_at(p->o->run, mt_unit(p->o->run, p->unit)->g[p->end]) + at * width;
-		if (p->first) memcpy(to, from, n * width);
-		else grad_add(to, from, n, p->o->g_bf16);
-		if (p->last) square(p, at / MT_BLOCK, at, n);
+		uint64_t i = atomic_fetch_add_explicit(&b->next, SHARE, memory_order_relaxed), end = min64(i + SHARE, b->blocks);
+		if (i >= b->blocks) return;
+		for (; i < end; i++) {
+			while (piece + 1 < b->n && b->v[piece + 1].first <= i) piece++;
+			add_block(b->o, &b->v[piece], i - b->v[piece].first);
+		}
 	}
+}
+
+static void batch_add(struct batch *b)
+{
+	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
+	if (!b->n) return;
+	mt_stage_doing(b->o->run, MT_D_GATHER, b->v[0].unit);
+	if (b->blocks >= WORTH_SHARING) pool_run(b->o->pool, add_blocks, b);
+	else add_blocks(b);
 }
 
 static _Noreturn void bad(uint32_t ring, const struct mt_msg *m, const char *why)
@@ -98,7 +127,15 @@ static _Noreturn void bad(uint32_t ring, const struct mt_msg *m, const char *why
 	mt_die(MT_EX_BUG, "grad.%u: message of txn %u, micro-batch %u, kind %u: %s", ring, m->k, m->micro, m->kind, why);
 }
 
-static enum taken take_piece(struct optim *o, uint32_t ring, const struct mt_msg *m, const void *block)
+/* A unit's other end, or its next micro, waits for the batch that has the one before */
+static bool batch_takes(const struct batch *b, const struct mt_msg *m)
+{
+	for (uint32_t i = 0; i < b->n; i++)
+		if (b->v[i].unit == m->grad.unit && (b->v[i].end != m->grad.end || b->v[i].micro != m->micro)) return false;
+	return b->n < BATCH;
+}
+
+static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block)
 {
 	struct gather *g = &o->gather;
 	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "a piece outside of its unit or block");
@@ -108,18 +145,14 @@ static enum taken take_piece(struct optim *o, uint32_t ring, const struct mt_msg
 		if (micros[i] > m->micro) bad(ring, m, "a piece that came before");
 	for (uint64_t i = 0; i < blocks; i++)
 		if (micros[i] < m->micro) return LATER;
-	struct piece p = {
-		.o = o, .unit = m->grad.unit, .end = m->grad.end, .off = m->grad.off, .n = m->grad.n, .blocks = blocks,
-		.from = block, .first = m->micro == 0, .last = m->micro + 1 == g->txn.micros,
-	};
-	mt_stage_doing(o->run, MT_D_GATHER, p.unit);
-	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
-	if (blocks >= WORTH_SHARING) pool_run(o->pool, add_blocks, &p);
-	else add_blocks(&p);
+	if (!batch_takes(b, m)) return FULL;
+	b->v[b->n++] = (struct piece){ .unit = m->grad.unit, .end = m->grad.end, .micro = m->micro, .off = m->grad.off,
+		.n = m->grad.n, .first = b->blocks, .from = block };
+	b->blocks += blocks;
 	for (uint64_t i = 0; i < blocks; i++) micros[i]++;
 	g->pieces_left -= blocks;
 	count(o, C_PIECES, 1);
-	count(o, C_GRAD_BYTES, p.n * (o->g_bf16 ? 2 : 4));
+	count(o, C_GRAD_BYTES, m->grad.n * (o->g_bf16 ? 2 : 4));
 	return TAKEN;
 }
 
@@ -145,7 +178,8 @@ static enum taken age(const struct mt_msg *m, uint32_t try_)
 	return ahead == 0 ? TAKEN : ahead < 0x800000 ? NEWER : STALE;
 }
 
-static enum taken take(struct optim *o, uint32_t ring, const struct mt_msg *m, const void *block, uint64_t word)
+static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,
+	uint64_t word)
 {
 	struct gather *g = &o->gather;
 	enum taken a = age(m, g->try_);
@@ -154,11 +188,54 @@ static enum taken take(struct optim *o, uint32_t ring, const struct mt_msg *m, c
 	if (m->micro >= g->txn.micros) bad(ring, m, "no such micro-batch");
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
 	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
-	if (!o->direct) return take_piece(o, ring, m, block);
+	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
 	if (commit_skips(o, g)) return LATER;       /* gather_round commits the skip, and then it is stale */
 	commit_direct(o, g, word, ring);
 	return NEWER;               /* committed or aborted, the word has changed; the piece stays where it is */
+}
+
+/* What a ring holds goes into the batch, from its head on, but no more than half of its blocks: its producer writes the
+ * others meanwhile. What is no piece, and has none before it, is done with at once. *pop: messages to pop when the batch
+ * has been added. */
+static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint64_t word, uint64_t *pop, bool *moved)
+{
+	struct mt_msg m;
+	const void *block;
+	size_t bytes;
+	mt_ring_blocks(o->grad[ring], &bytes);
+	uint64_t half = (bytes / mt_ring_block(o->grad[ring]) + 1) / 2;
+	*pop = 0;
+	while (mt_ring_peek(o->grad[ring], *pop, &m, &block)) {
+		uint32_t pieces = b->n;
+		if (*pop == half) return FULL;
+		enum taken r = take(o, b, ring, &m, block, word);
+		if (r != TAKEN && r != STALE) return r;
+		*moved = true;
+		if (*pop || b->n > pieces) (*pop)++;
+		else mt_ring_pop(o->grad[ring]);
+	}
+	return LATER;
+}
+
+/* One batch. NEWER: the word is another now; FULL: there is more; else LATER */
+static enum taken gather_batch(struct optim *o, uint64_t word, bool *moved)
+{
+	struct batch b;
+	uint64_t pop[MT_STREAMS] = { 0 };
+	enum taken all = LATER;
+	b.o = o;
+	b.n = 0;
+	b.blocks = 0;
+	atomic_init(&b.next, 0);
+	for (uint32_t i = 0; i < MT_STREAMS && all != NEWER; i++) {
+		enum taken r = collect(o, &b, i, word, &pop[i], moved);
+		if (r != LATER) all = r;
+	}
+	batch_add(&b);
+	for (uint32_t i = 0; i < MT_STREAMS; i++)
+		while (pop[i]--) mt_ring_pop(o->grad[i]);
+	return all;
 }
 
 bool gather_round(struct optim *o, uint32_t k)
@@ -169,17 +246,10 @@ bool gather_round(struct optim *o, uint32_t k)
 	if (!g->open || g->k != k || g->try_ != mt_word_try(word))
 		if (!begin(o, k, word)) return true;
 	bool moved = false;
-	for (uint32_t i = 0; i < MT_STREAMS; i++) {
-		struct mt_msg m;
-		const void *block;
-		while (mt_ring_peek(o->grad[i], 0, &m, &block)) {
-			enum taken r = take(o, i, &m, block, word);
-			if (r == NEWER) return mt_txn_word(o->run, k) != word;
-			if (r == LATER) break;
-			mt_ring_pop(o->grad[i]);
-			moved = true;
-		}
-	}
+	enum taken r;
+	do r = gather_batch(o, word, &moved);
+	while (r == FULL);
+	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
 	if (g->losses_left || g->pieces_left) return moved;
 	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
 	return waits_for_piece ? moved : (commit(o, g, word), true);

@@ -1,4 +1,5 @@
-/* pool.c: workers sleep on a condition between jobs: the cores belong to mt-stream then. */
+/* pool.c: workers sleep on a condition between jobs: the cores belong to mt-stream then. A job that is done before a worker
+ * has woken up for it does not wait for that worker. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@ struct pool {
 	pthread_mutex_t lock;
 	pthread_cond_t start, end;
 	uint64_t job;               /* counts jobs: a worker runs each one once */
+	bool open;                  /* it may be joined */
 	int workers, running;
 	void (*fn)(void *arg);
 	void *arg;
@@ -23,8 +25,9 @@ static void *worker(void *arg)
 	flush_denormals();
 	pthread_mutex_lock(&p->lock);
 	for (;;) {
-		while (p->job == seen) pthread_cond_wait(&p->start, &p->lock);
+		while (p->job == seen || !p->open) pthread_cond_wait(&p->start, &p->lock);
 		seen = p->job;
+		p->running++;
 		void (*fn)(void *) = p->fn;
 		void *fn_arg = p->arg;
 		pthread_mutex_unlock(&p->lock);
@@ -60,12 +63,13 @@ void pool_run(struct pool *p, void (*fn)(void *arg), void *arg)
 	pthread_mutex_lock(&p->lock);
 	p->fn = fn;
 	p->arg = arg;
-	p->running = p->workers;
+	p->open = true;
 	p->job++;
 	if (p->workers) pthread_cond_broadcast(&p->start);
 	pthread_mutex_unlock(&p->lock);
 	fn(arg);
 	pthread_mutex_lock(&p->lock);
+	p->open = false;
 	while (p->running) pthread_cond_wait(&p->end, &p->lock);
 	pthread_mutex_unlock(&p->lock);
 }

@@ -28,6 +28,7 @@ killed() { # KEY=VALUE...
 
 @test "the fast updates give the bits of the scalar one, and that is PyTorch's AdamW" {
 	optim-adamw
+	MT_ISA=scalar optim-adamw sums
 }
 
 @test "a master weight's two halves are exact for every one of 2^32 patterns" {
