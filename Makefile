@@ -94,6 +94,10 @@ $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) m
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
 $(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(O)/libmt.a
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++
+$(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) $(CUDA_C:mt-stream/%.c=$(O)/emu/%.o) \
+  $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
 # On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
 # the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr

@@ -127,6 +127,41 @@ near() {
 	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
 }
 
+# (tests/42-chaos.bats says what is drawn. Here also: pinned memory or none.)
+@test "in either loop order, whatever plan, neighbours and streams' turns a seed draws, the bits are the same" {
+	need_emulator
+	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
+	grep -q "^6 seeds layer-major, 6 pass-major: " "$T/out"
+}
+
+# A step of four micro-batches on so many mt-streams: dealt_of OUT STREAMS [OPTION...]
+dealt_of() {
+	local out=$1 streams=$2 i pids=""
+	shift 2
+	make_run qwen3 bf16 bf16
+	for i in $(seq "$streams"); do
+		spawn "stream$i" env MT_EMU_SEED="$i$streams" "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 48 "$@"
+		pids="$pids $PID"
+	done
+	stream-drive step "$RUN" 4 24 4 "$streams" 3 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	# shellcheck disable=SC2086
+	kill $pids
+	for i in $pids; do wait "$i"; done
+	[ "$(grep -c loss "$T/$out")" = 4 ]
+}
+
+@test "one mt-stream and two, layer-major and pass-major, give the same bits" {
+	need_emulator
+	dealt_of one 1
+	dealt_of two 2
+	cmp "$T/one" "$T/two"
+	dealt_of passes 1 --pass-rows 2
+	cmp "$T/one" "$T/passes"
+	dealt_of both 2 --pass-rows 2
+	cmp "$T/one" "$T/both"
+}
+
 @test "20 steps on it are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
