@@ -43,6 +43,8 @@ void cuda_swiglu_forward(const struct cuda_queue *, void *y, const void *gu, int
 void cuda_swiglu_backward(const struct cuda_queue *, void *dgu, const void *dy, const void *gu, int64_t n, int64_t f);
 /* fp32 -> bf16, to nearest, ties to even */
 void cuda_narrow(const struct cuda_queue *, void *dst, const float *src, int64_t n);
+/* the same, to the first 2 n bytes of x itself */
+void cuda_narrow_in_place(const struct cuda_queue *, float *x, int64_t n);
 
 struct cuda_rope {
 	int64_t n, seq, heads, kv_heads, dim;   /* dim at most 512 */

@@ -263,6 +263,26 @@ void cuda_narrow(const struct cuda_queue *q, void *dst, const float *src, int64_
 		wide_rows(WIDE, dst, src, NULL, NULL));
 }
 
+#ifdef MT_EMU
+#define NARROW_FIRST 1000
+#else
+#define NARROW_FIRST (8ll << 20)        /* elements: no more than work holds, so few launches follow */
+#endif
+
+/* Elements n to 2 n - 1 are written over elements n / 2 to n - 1, which have been read: so each launch does as many as all
+ * before it, and the first ones go through the work memory. */
+void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
+{
+	int64_t at = least(n, NARROW_FIRST);
+
+	cuda_narrow(q, q->work, x, at);
+	cudaMemcpyAsync(x, q->work, (size_t)at * sizeof(struct bf16), cudaMemcpyDeviceToDevice, q->stream);
+	for (int64_t more; at < n; at += more) {
+		more = least(at, n - at);
+		cuda_narrow(q, (struct bf16 *)x + at, x + at, more);
+	}
+}
+
 /* ---- rope (arXiv 2104.09864), rotate_half layout, with the per-head RMSNorm that some families have before it:
  *      a warp a head of a token; a lane has pairs lane, lane + 32, ... ---- */
 

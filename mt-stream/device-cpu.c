@@ -276,7 +276,7 @@ static void run_grads_out(struct pool *p, const struct op *o)
 void cpu_execute(struct pool *p, const struct op *o)
 {
 	switch (o->code) {
-	case OP_NONE: case OP_DISCARD:
+	case OP_NONE: case OP_DISCARD: case OP_GRADS_FINAL:
 		break;
 	case OP_COPY:
 		op_copy(p, o->copy.dst, o->copy.src, o->copy.bytes);

@@ -5,8 +5,8 @@
  * before the first step, and the store's weights by a thread, unit by unit in forward order, while the first step is already
  * under way. What is not registered, or cannot be, goes through bounce buffers (cuda-host.h).
  *
- * Gradients that leave as bf16 are narrowed some 16 M at once, by a stream of their own, while those before them leave: a
- * kernel may have to wait until a matrix product gives up a place for it, which takes longer than a piece's copy.
+ * Gradients that leave as bf16 are narrowed in their place, on the compute stream behind the unit's own work: beside it a
+ * kernel would have to wait until a matrix product gives up a place for it, which takes longer than a piece's copy.
  *
  * The first error stands: from then on nothing is launched, and whoever waits is told the call, the error and the unit.
  */
@@ -26,11 +26,9 @@
 #ifdef MT_EMU                           /* small, so that small models go round and across them */
 #define EVENTS       16
 #define REGISTER_MOST (16u << 10)
-#define NARROW_MOST  3000
 #else
 #define EVENTS       1024               /* of a queue, used in turn */
 #define REGISTER_MOST (1ull << 30)      /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
-#define NARROW_MOST  (16 << 20)         /* gradients narrowed at once */
 #endif
 #define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
 #define BLOCKS       1024               /* registrations of the gradient ring at most */
@@ -49,15 +47,6 @@ struct line {                           /* a queue */
 
 struct extent { const char *base; size_t bytes; };
 
-/* The array of gradients that is leaving as bf16: batch b of `room` elements is narrowed into mem[b & 1] when b - 1
- * begins to leave, and so b - 2 has left. */
-struct narrow {
-	cudaStream_t stream;
-	uint16_t *mem[2];
-	int64_t room, batches;          /* batches: launched so far */
-	cudaEvent_t left[2], filled[2];
-};
-
 struct stamp { cudaEvent_t event; double *at; };
 
 struct cuda {
@@ -71,7 +60,6 @@ struct cuda {
 	bool rehearsing;                /* what is launched is only looked at */
 	char machine[64];
 	void *gemm_workspace;
-	struct narrow narrow;
 	struct extent arenas[ARENAS], pinned[ARENAS];   /* device memory, host memory given out */
 	struct pool *haulers;           /* NULL: copies from and to bounce buffers have one thread */
 
@@ -364,42 +352,16 @@ static void run_attention(struct cuda *c, const struct op *o)
 			o->attention.lse, o->attention.qkv);
 }
 
-/* The next batch of an array of `elems`, all of it final where the queue of the copies is now */
-static void narrow_launch(struct cuda *c, struct line *l, const float *array, int64_t elems)
+/* Of an array that was made what leaves when it was final */
+static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
 {
-	struct narrow *w = &c->narrow;
-	int64_t b = w->batches++, left = elems - b * w->room;
-	const struct cuda_queue q = {.stream = w->stream, .elem = 4};
+	const float *base = o->grads_out.src - o->grads_out.off;
+	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4;
 
-	good(c, cudaEventRecord(w->left[b & 1], l->stream), "cudaEventRecord");
-	good(c, cudaStreamWaitEvent(w->stream, w->left[b & 1], 0), "cudaStreamWaitEvent");
-	cuda_narrow(&q, w->mem[b & 1], array + b * w->room, left < w->room ? left : w->room);
-	good(c, cudaEventRecord(w->filled[b & 1], w->stream), "cudaEventRecord");
+	copy_out(c, l, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size, (size_t)o->grads_out.n * size);
 }
 
-static void grads_out_narrow(struct cuda *c, struct line *l, const struct op *o)
-{
-	struct narrow *w = &c->narrow;
-	int64_t elems = o->grads_out.elems, end = o->grads_out.off + o->grads_out.n;
-	const float *array = o->grads_out.src - o->grads_out.off;
-	uint16_t *dst = o->grads_out.dst;
-
-	MT_ASSERT(end <= elems && w->room);
-	if (o->grads_out.off == 0)
-		w->batches = 0;
-	for (int64_t at = o->grads_out.off, n; at < end; at += n, dst += n) {
-		int64_t b = at / w->room, in = at % w->room;
-
-		n = end - at < w->room - in ? end - at : w->room - in;
-		while (w->batches <= b + 1 && w->batches * w->room < elems)
-			narrow_launch(c, l, array, elems);
-		if (in == 0)
-			good(c, cudaStreamWaitEvent(l->stream, w->filled[b & 1], 0), "cudaStreamWaitEvent");
-		copy_out(c, l, dst, w->mem[b & 1] + in, (size_t)n * 2);
-	}
-}
-
-/* copies and conversions run on any queue, the rest on the compute queue, whose work memory it shares */
+/* copies run on any queue, the rest on the compute queue, whose work memory it shares */
 static void run(struct cuda *c, struct line *l, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
@@ -417,10 +379,11 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 		copy_in(c, l, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
 		break;
 	case OP_GRADS_OUT:
-		if (o->grads_out.to == MT_BF16)
-			grads_out_narrow(c, l, o);
-		else
-			copy_out(c, l, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * 4);
+		run_grads_out(c, l, o);
+		break;
+	case OP_GRADS_FINAL:
+		if (o->grads_final.to == MT_BF16)
+			cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
 		break;
 	case OP_GEMM:
 		run_gemm(c, o);
@@ -652,42 +615,6 @@ static const void *cuda_view(struct device *d, const void *host, enum mt_dtype d
 
 /* ---- opening and closing ---- */
 
-/* Room for two batches of the largest unit's gradients as bf16, and a stream whose kernels come before compute's */
-static bool narrow_open(struct cuda *c)
-{
-	struct narrow *w = &c->narrow;
-	const struct mt_control *control = mt_control(c->run);
-	int least, greatest;
-
-	for (uint32_t u = 0; u < control->n_units; u++)
-		if (w->room < (int64_t)mt_unit(c->run, u)->elems)
-			w->room = (int64_t)mt_unit(c->run, u)->elems;
-	if (w->room > NARROW_MOST)
-		w->room = NARROW_MOST;
-	if (!good(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange") ||
-	    !good(c, cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate"))
-		return false;
-	for (int i = 0; i < 2; i++)
-		if (!own_alloc(c, (void **)&w->mem[i], (size_t)w->room * 2, "cudaMalloc of gradients as bf16") ||
-		    !good(c, cudaEventCreateWithFlags(&w->left[i], cudaEventDisableTiming), "cudaEventCreate") ||
-		    !good(c, cudaEventCreateWithFlags(&w->filled[i], cudaEventDisableTiming), "cudaEventCreate"))
-			return false;
-	return true;
-}
-
-static void narrow_close(struct narrow *w)
-{
-	for (int i = 0; i < 2; i++) {
-		cudaFree(w->mem[i]);
-		if (w->left[i])
-			cudaEventDestroy(w->left[i]);
-		if (w->filled[i])
-			cudaEventDestroy(w->filled[i]);
-	}
-	if (w->stream)
-		cudaStreamDestroy(w->stream);
-}
-
 /* What is as large as the run says, and what is registered */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
@@ -706,8 +633,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
 	c->spare = spare_of(c, control);
-	if (!own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory") ||
-	    (control->grad == MT_BF16 && !narrow_open(c)))
+	if (!own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
 		return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
@@ -742,20 +668,13 @@ static void cuda_close(struct device *d)
 		line_close(line(c, q));
 	pool_free(c->haulers);
 	cudaFree(c->compute.work);
-	narrow_close(&c->narrow);
 	cudaFree(c->gemm_workspace);
 	free(c);
 }
 
-/* What is beside the compute queue goes first where both could: a conversion of a gradient piece would else stand behind
- * a matrix product's blocks. */
-static bool line_open(struct cuda *c, struct line *l, bool compute)
+static bool line_open(struct cuda *c, struct line *l)
 {
-	int least = 0, greatest = 0;
-
-	if (!good(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange") ||
-	    !good(c, cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, compute ? least : greatest),
-		  "cudaStreamCreate"))
+	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate"))
 		return false;
 	for (int i = 0; i < EVENTS; i++)
 		if (!good(c, cudaEventCreateWithFlags(&l->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
@@ -814,7 +733,7 @@ static int cuda_open(struct cuda *c)
 		c->haulers = pool_create(mt_cores() < HAULERS ? mt_cores() : HAULERS);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
-		if (!line_open(c, line(c, q), q == Q_COMPUTE))
+		if (!line_open(c, line(c, q)))
 			rc = -c->ex;
 	if (!rc && (!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
 	    !own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))

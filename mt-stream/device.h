@@ -29,7 +29,7 @@ enum op_code {
 	OP_COPY, OP_ZERO, OP_DISCARD, OP_WEIGHTS_IN, OP_GRADS_OUT,
 	OP_GEMM, OP_BIAS_BACKWARD, OP_EMBED_FORWARD, OP_EMBED_BACKWARD, OP_RMSNORM_FORWARD, OP_RMSNORM_BACKWARD,
 	OP_ROPE_FORWARD, OP_ROPE_BACKWARD, OP_ATTENTION_FORWARD, OP_ATTENTION_BACKWARD, OP_SWIGLU_FORWARD,
-	OP_SWIGLU_BACKWARD, OP_CROSS_ENTROPY,
+	OP_SWIGLU_BACKWARD, OP_CROSS_ENTROPY, OP_GRADS_FINAL,
 };
 
 struct loss { double sum; int64_t targets; };
@@ -47,6 +47,9 @@ struct op {
 			                 * final, whose pieces leave one behind another, the first with off 0 */
 			void *dst; const float *src; int64_t n; enum mt_dtype to; int64_t off, elems;
 		} grads_out;
+		/* Such an array is final now, on the compute queue: a device may make it ready to leave, in its place. From
+		 * here to the last grads_out nobody else reads it. */
+		struct { float *src; int64_t n; enum mt_dtype to; } grads_final;
 		struct {                /* c (m, n) = a' b' + beta c + bias (n) + add (m, n);  fp32: c is fp32 on every device */
 			int64_t m, n, k;
 			const void *a; int64_t lda; int trans_a;

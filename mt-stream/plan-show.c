@@ -5,7 +5,6 @@
 #include "plan-show.h"
 
 #define LIBRARY_BYTES (64u << 20)       /* a GEMM library's workspace */
-#define NARROW_BYTES  (64u << 20)       /* gradients on their way out as bf16, at most */
 #define KERNEL_BYTES  (64u << 20)       /* the kernels' own scratch, at least */
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -115,10 +114,8 @@ static void show_json(const struct ask *q, const struct planned *p, const struct
 static uint64_t work_of(const struct ask *q)
 {
 	uint64_t lse = (uint64_t)q->rows * q->seq * q->geo->heads * sizeof(float);
-	uint64_t narrow = 4 * (q->embed > q->block ? q->embed : q->block);
 
-	narrow = q->grad != MT_BF16 ? 0 : narrow < NARROW_BYTES ? narrow : NARROW_BYTES;
-	return LIBRARY_BYTES + narrow + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
+	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
 /* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that

@@ -481,6 +481,8 @@ static int loss_out(struct stream *s, struct event ready)
 	return 0;
 }
 
+static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
+
 /* One part of a job's gradients leaves in pieces from 0 upward, many under way at once: a device that is far from the host
  * would else stand still between two of them. Each goes into the block of the message that will be its own, and is
  * published when it has arrived. */
@@ -513,7 +515,7 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 
 		launch(s, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {
 			.dst = block, .src = l->g + l->launched, .n = (int64_t)n,
-			.to = s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32,
+			.to = grads_type(s),
 			.off = (int64_t)l->launched, .elems = (int64_t)p->elems}});
 		l->over[(l->first + l->n++) % FLIGHT] = record(s, Q_GRADS);
 		l->launched += n;
@@ -552,6 +554,19 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 	return rc;
 }
 
+/* Does part p of a job's gradients leave with it? Where both ends of a tied embedding add up in one place, that leaves as
+ * unit 0's. */
+static bool leaves(const struct stream *s, uint32_t job, int p) { return !s->plan.at.tied || s->jobs[job].part[p].end == 0; }
+
+/* Compute, launched so far, is through with the job's gradients */
+static void grads_final(struct stream *s, uint32_t job)
+{
+	for (int p = 0; p < s->jobs[job].parts; p++)
+		if (leaves(s, job, p))
+			launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {
+				grads_base(s, job, p, grads_of(s, job)), (int64_t)s->jobs[job].part[p].elems, grads_type(s)}});
+}
+
 /* A job's gradients, with which compute is through at `ready`, leave; all of them have left on return */
 static int grads_out(struct stream *s, uint32_t job, struct event ready)
 {
@@ -560,7 +575,7 @@ static int grads_out(struct stream *s, uint32_t job, struct event ready)
 
 	wait(s, Q_GRADS, ready);
 	for (int p = 0; !rc && p < s->jobs[job].parts; p++)
-		if (!s->plan.at.tied || s->jobs[job].part[p].end == 0)
+		if (leaves(s, job, p))
 			rc = part_out(s, &s->jobs[job].part[p], grads_base(s, job, p, gs));
 	return rc;
 }
@@ -629,6 +644,8 @@ static int backward(struct stream *s)
 			return rc;
 		mt_stage_doing(s->run, MT_D_BACKWARD, u);
 		unit_backward(s, u, grads_of(s, u));
+		if (s->plan.last)
+			grads_final(s, u);
 		ready[u & 1] = record(s, Q_COMPUTE);
 		if (!s->plan.last)
 			rc = sync(s, ready[!(u & 1)]);

@@ -40,6 +40,7 @@ static const char *const op_names[] = {
 	[OP_ROPE_BACKWARD] = "rope backward", [OP_ATTENTION_FORWARD] = "attention forward",
 	[OP_ATTENTION_BACKWARD] = "attention backward", [OP_SWIGLU_FORWARD] = "swiglu forward",
 	[OP_SWIGLU_BACKWARD] = "swiglu backward", [OP_CROSS_ENTROPY] = "cross-entropy",
+	[OP_GRADS_FINAL] = "gradients final",
 };
 
 const char *op_name(enum op_code code) { return op_names[code]; }

@@ -87,7 +87,7 @@ near() {
 	grep -q 'inputs to host' "$T/plans"
 }
 
-@test "gradients that are narrowed in batches leave in pieces of any size with the same bits" {
+@test "gradients that are narrowed in their place leave in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
 	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"

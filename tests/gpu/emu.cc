@@ -407,8 +407,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 	streams.push_back(*s);
 	return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int) { return cudaStreamCreateWithFlags(s, flags); }
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, cudaSuccess; }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
 	for (size_t i = 0; i < streams.size(); i++)

@@ -44,7 +44,6 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned), cudaFreeHost(void *);
 cudaError_t cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned), cudaStreamDestroy(cudaStream_t);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *, unsigned, int), cudaDeviceGetStreamPriorityRange(int *, int *);
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void *), cudaDeviceSynchronize(void);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned), cudaEventDestroy(cudaEvent_t);
