@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "hfjson.h"
 
 const char *shown(const char *text)
 {
@@ -104,7 +105,7 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 
 	if (rc < 0)
 		return rc;
-	*root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &err);
+	*root = hfjson_parse(text, n, &err);
 	free(text);
 	if (!*root)
 		return mt_fail(MT_EX_DATA, "%s: line %d: %s", shown(name), err.line, shown(err.text));

@@ -1,6 +1,7 @@
 /* hfconfig.c: config.json on its way out, and two geometries compared. */
 #include <stdlib.h>
 #include "ckpt.h"
+#include "hfjson.h"
 
 /* As libmt reads a file that does not say: every family's class default. */
 #define THETA_DEFAULT 10000.0
@@ -58,7 +59,7 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	size_t n;
 	const char *have = mt_config_text(run, &n), *name = dtype == MT_BF16 ? "bfloat16" : "float32";
 	json_error_t err;
-	json_t *root = json_loadb(have, n, JSON_REJECT_DUPLICATES, &err);
+	json_t *root = hfjson_parse(have, n, &err);
 
 	if (!json_is_object(root)) {
 		json_decref(root);
@@ -72,6 +73,8 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	if (!given(root, "head_dim"))
 		json_object_set_new(root, "head_dim", json_integer(mt_geometry(run)->head_dim));
 	*text = json_text(root, 2);
+	if (*text)
+		hfjson_unmark(*text);
 	json_decref(root);
 	return *text ? 0 : mt_fail(MT_EX_NOMEM, "no memory for config.json");
 }

@@ -396,7 +396,8 @@ inv_freq() {
 
 @test "what is not JSON is 65" {
 	for text in '' '{' '[]' '"llama"' '{"model_type": "llama",}' '{"model_type": llama}' '{"model_type": "llama"} {}' \
-		'{"rope_theta": NaN}' '{"hidden_size": 99999999999999999999}' '{"model_type": "llama\u0000"}'; do
+		'{"rope_theta": NaNa}' '{"rope_theta": 0123}' '{"rope_theta": 1.}' '{"hidden_size": -}' '{"hidden_size": +1}' \
+		'{"hidden_size": 99999999999999999999x}' '{"a": Infinity "b"}' '{NaN: 1}' '{"model_type": "llama\u0000"}'; do
 		printf '%s' "$text" >"$T/config.json"
 		refused 65 ""
 	done
@@ -404,6 +405,24 @@ inv_freq() {
 	refused 65 ""
 	printf '{"model_type": "\377"}' >"$T/config.json"
 	refused 65 ""
+}
+
+@test "numbers that only Python reads are passed over where mt has no use for them, and 78 by name where it has" {
+	config llama '"a": NaN' '"b": [-Infinity, {"c": Infinity}]' '"d": 18446744073709551616' '"e": -9223372036854775809' \
+		'"f": 1e999' '"g": "NaN, 1e999, \"Infinity\""'
+	geometry "vocab 64"
+	while read -r key number; do
+		config llama "\"$key\": $number"
+		refused 78 "$key $number is out of range"
+	done <<-'END'
+		vocab_size 9223372036854775808
+		hidden_size 99999999999999999999
+		num_hidden_layers -1e400
+		rope_theta NaN
+		rope_theta Infinity
+		rms_norm_eps -Infinity
+		pad_token_id 1e999
+	END
 }
 
 @test "a key that stands twice is 65" {

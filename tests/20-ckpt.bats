@@ -172,6 +172,18 @@ assert j["tie_word_embeddings"] is False'
 	mt-ckpt load "$RUN" "$T/in"
 }
 
+@test "config.json comes out with the numbers that only Python reads" {
+	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' --set big=9223372036854775808
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt save "$RUN" "$T/out"
+	mt-ckpt verify "$T/out"
+	ST json "$T/out/config.json" '
+a, b = j["odd"]["a"]
+assert a != a and b == float("-inf") and j["odd"]["b"] == 123456789012345678901234567890 and j["odd"]["c"] == "NaN"
+assert j["big"] == 1 << 63'
+}
+
 @test "config.json of transformers 5 gains the keys of 4" {
 	create "$RUN" --config "$GOLDEN/llama3/model"
 	mt-ckpt load "$RUN" "$GOLDEN/llama3/model"

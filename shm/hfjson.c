@@ -1,0 +1,99 @@
+/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hfjson.h"
+
+#define MARK   "\001number "            /* in the tree */
+#define QUOTED "\"\\u0001number "       /* in text, as json_dumps writes it */
+
+enum { MARK_LEN = sizeof MARK - 1, QUOTED_LEN = sizeof QUOTED - 1 };
+
+/* Letters and signs of a number, of NaN and of Infinity */
+static size_t token_len(const char *s)
+{
+	size_t n = 0;
+	while (isalnum((unsigned char)s[n]) || (s[n] && strchr("+-.", s[n]))) n++;
+	return n;
+}
+
+static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !memcmp(s, word, n); }
+
+/* Would jansson refuse this number, and Python not? What is no number at all is jansson's to refuse. */
+static bool is_odd(const char *s, size_t n)
+{
+	if (is_word(s, n, "NaN") || is_word(s, n, "Infinity") || is_word(s, n, "-Infinity")) return true;
+	const char *digits = s + (*s == '-');
+	if (!isdigit((unsigned char)*digits) || (*digits == '0' && isdigit((unsigned char)digits[1]))) return false;
+	char *end;
+	errno = 0;
+	if (digits + strspn(digits, "0123456789") == s + n) return strtoll(s, &end, 10), errno == ERANGE;
+	if (strspn(digits, "0123456789.eE+-") != n - (size_t)(digits - s)) return false;
+	return isinf(strtod(s, &end)) && end == s + n;
+}
+
+enum { GROWTH = 7 };            /* at most: NaN and a comma become 19 bytes and a comma */
+
+/* text with its odd numbers as marked texts; to be freed */
+static char *mark(const char *text, size_t bytes, size_t *marked)
+{
+	char *out = malloc(bytes * GROWTH + 1), *p = out;
+	bool in_string = false;
+	for (size_t i = 0; out && i < bytes; ) {
+		char c = text[i];
+		if (in_string || !(c == '-' || isalnum((unsigned char)c))) {
+			if (in_string && c == '\\' && i + 1 < bytes) *p++ = text[i++];
+			else if (c == '"') in_string = !in_string;
+			*p++ = text[i++];
+			continue;
+		}
+		size_t n = token_len(text + i);
+		bool key = text[i + n + strspn(text + i + n, " \t\r\n")] == ':';     /* no number is one */
+		if (is_odd(text + i, n) && !key) p += sprintf(p, QUOTED "%.*s\"", (int)n, text + i);
+		else p = mempcpy(p, text + i, n);
+		i += n;
+	}
+	*marked = (size_t)(p - out);
+	return out;
+}
+
+json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
+{
+	size_t n;
+	char *own = malloc(bytes + 1), *marked = NULL;  /* NUL-terminated: tokens are looked at with string functions */
+	if (own) {
+		memcpy(own, text, bytes);
+		own[bytes] = 0;
+		marked = mark(own, bytes, &n);
+	}
+	json_t *root = marked ? json_loadb(marked, n, JSON_REJECT_DUPLICATES, error) : NULL;
+	if (!marked) *error = (json_error_t){ .text = "no memory" };
+	free(marked);
+	free(own);
+	return root;
+}
+
+const char *hfjson_odd_number(const json_t *v)
+{
+	const char *s = json_string_value(v);
+	return s && !strncmp(s, MARK, MARK_LEN) ? s + MARK_LEN : NULL;
+}
+
+void hfjson_unmark(char *text)
+{
+	char *to = text;
+	for (const char *from = text; *from; ) {
+		size_t n = strncmp(from, QUOTED, QUOTED_LEN) ? 0 : token_len(from + QUOTED_LEN);
+		if (n && from[QUOTED_LEN + n] == '"') {
+			memmove(to, from + QUOTED_LEN, n);
+			to += n;
+			from += QUOTED_LEN + n + 1;
+		} else *to++ = *from++;
+	}
+	*to = 0;
+}
