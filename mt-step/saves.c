@@ -8,7 +8,22 @@ static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d
 
 static uint64_t failures(struct driver *d) { return atomic_load_explicit(&snapshot(d)->failed, memory_order_acquire); }
 
-void saves_begin(struct driver *d) { d->failed = failures(d); }
+enum { C_TOLD = 2 };            /* counter of mt-step's slot: failures that were told before this mt-step came */
+
+uint64_t saves_told(struct mt_run *run)
+{
+	uint64_t n = atomic_load_explicit(&mt_control(run)->snap.failed, memory_order_acquire);
+	/* who has left its slot has told all; what a killed one saw, nobody was told by an exit code */
+	if (!mt_stage_pid(run, MT_STEP)) return n;
+	uint64_t told = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[C_TOLD], memory_order_acquire);
+	return told < n ? told : n;
+}
+
+void saves_begin(struct driver *d, uint64_t told)
+{
+	d->failed = told;
+	atomic_store_explicit(mt_counter(d->run, C_TOLD), told, memory_order_release);
+}
 
 void saves_watch(struct driver *d)
 {

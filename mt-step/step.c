@@ -20,11 +20,12 @@ static void enter(struct options *o)
 	if (mt_stopping) mt_die_of_signal(mt_stopping);
 	mt_must(rc);
 	for (int i = 0; i < o->rings.n; i++) mt_must(mt_ring_map(run, o->rings.v[i]));
+	uint64_t told = saves_told(run);
 	mt_must(mt_stage_claim(run, MT_STEP, NULL));
 	driver.run = run;           /* leave() gives the slot up from here on, also while the rest is being opened */
 	atexit(leave);
 	mt_must(driver_open(&driver, run, o));
-	saves_begin(&driver);
+	saves_begin(&driver, told);
 }
 
 /* The options against the run that they are meant for. */

@@ -104,7 +104,8 @@ assert j['metadata']['total_size'] == n, n"
 h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	create "$RUN" --config "$T/in"
 	run mt-ckpt load "$RUN" "$T/in"
-	[ "$status" = 0 ] && [ -z "$output" ]
+	[ "$status" = 0 ]
+	[ -z "$output" ]
 }
 
 @test "rotary inv_freq is passed over, other extra tensors are named in one line" {
@@ -139,7 +140,8 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 		merges.txt chat_template.jinja generation_config.json vocab.txt; do
 		cmp "$T/copy/$f" "$T/out/$f"
 	done
-	[ ! -e "$T/out/README.md" ] && [ ! -e "$T/out/tokenizer" ]
+	[ ! -e "$T/out/README.md" ]
+	[ ! -e "$T/out/tokenizer" ]
 }
 
 @test "a second load replaces the kept files of the first" {
@@ -151,7 +153,8 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	mt-ckpt load "$RUN" "$T/a"
 	mt-ckpt load "$RUN" "$T/b"
 	mt-ckpt export "$RUN" "$T/out"
-	[ -e "$T/out/vocab.json" ] && [ ! -e "$T/out/tokenizer.json" ]
+	[ -e "$T/out/vocab.json" ]
+	[ ! -e "$T/out/tokenizer.json" ]
 }
 
 @test "config.json comes out in both dialects, with unknown keys and exact numbers kept" {
@@ -532,7 +535,8 @@ teardown_disk() { umount "$T/disk"; }
 	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
 	mkdir "$T/out"
 	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
-	[ -d "$T/out" ] && [ -z "$(ls -A "$T/out")" ]
+	[ -d "$T/out" ]
+	[ -z "$(ls -A "$T/out")" ]
 }
 
 @test "killed or failing at any move into an empty directory that is there: it never looks whole" {
@@ -568,7 +572,8 @@ teardown_disk() { umount "$T/disk"; }
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 4
 	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
-	[ ! -e "$T/out" ] && [ -z "$(find "$T" -name '*mt-tmp*')" ]
+	[ ! -e "$T/out" ]
+	[ -z "$(find "$T" -name '*mt-tmp*')" ]
 }
 
 @test "a save that fails on a full disk is said, the one before stays, and the saver serves on" {

@@ -69,7 +69,9 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
 	code=0
 	mt-step "$RUN" $STEP <"$GOLDEN/llama3/eval.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "input new" "$T/err"
+	[ "$code" = 65 ]
+	[ ! -s "$T/m" ]
+	grep -q "input new" "$T/err"
 	mt-step "$RUN" $STEP --until 4 --input new <"$GOLDEN/llama3/eval.bin" >"$T/m"
 	[ "$(steps <"$T/m")" = 4 ]
 }
@@ -80,10 +82,13 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	mt-step "$RUN" $STEP --batch 1 --micro 1 --until 2 <"$T/long" >/dev/null
 	code=0
 	mt-step "$RUN" $STEP --batch 1 --micro 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "the first 1 records differ" "$T/err"
+	[ "$code" = 65 ]
+	[ ! -s "$T/m" ]
+	grep -q "the first 1 records differ" "$T/err"
 	code=0
 	mt-step "$RUN" $STEP --batch 1 --micro 1 </dev/null >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ] && grep -q "it ends after 0 records" "$T/err"
+	[ "$code" = 65 ]
+	grep -q "it ends after 0 records" "$T/err"
 }
 
 @test "a changed --seq, --batch or --pack needs --input new" {
@@ -98,7 +103,8 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" >/dev/null
 	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m" 2>"$T/err"
-	[ ! -s "$T/m" ] && grep -q "at step 12 already" "$T/err"
+	[ ! -s "$T/m" ]
+	grep -q "at step 12 already" "$T/err"
 }
 
 @test "input that ends early: a shorter last step, said, exit 0" {
@@ -109,7 +115,8 @@ data = sys.stdin.buffer.read(); at = 0
 while at + 4 <= len(data) and at + 4 + 4 * struct.unpack_from("<I", data, at)[0] <= len(data): at += 4 + 4 * struct.unpack_from("<I", data, at)[0]
 sys.stdout.buffer.write(data[:at])' >"$T/data"
 	mt-step "$RUN" --steps 500 --batch 16 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err"
-	[ -s "$T/m" ] && grep -q "input ended" "$T/err"
+	[ -s "$T/m" ]
+	grep -q "input ended" "$T/err"
 }
 
 @test "no record at all is 65" {
@@ -122,7 +129,9 @@ sys.stdout.buffer.write(data[:at])' >"$T/data"
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	code=0
 	mt-step "$RUN" --steps 500 --batch 4 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q "ends after 1 of its 9 elements" "$T/err"
+	[ "$code" = 65 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "ends after 1 of its 9 elements" "$T/err"
 	[ "$(wc -l <"$T/m")" -ge 20 ]
 	mt-store stat "$RUN" --json | grep -q "\"step\":$(tail -1 "$T/m" | steps)"
 }
@@ -131,7 +140,9 @@ sys.stdout.buffer.write(data[:at])' >"$T/data"
 	ready
 	code=0
 	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ] && [ ! -s "$T/m" ] && grep -q "record 2, element 1: token 255 is outside the vocabulary of 101" "$T/err"
+	[ "$code" = 65 ]
+	[ ! -s "$T/m" ]
+	grep -q "record 2, element 1: token 255 is outside the vocabulary of 101" "$T/err"
 }
 
 @test "a step without targets is skipped and counts" {
@@ -199,14 +210,17 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	(sleep 0.5; cat "$CASE/data.bin"; sleep 3) >"$T/fifo" 3>&- &
 	code=0
 	mt-step "$RUN" $STEP --wait 1 <"$T/fifo" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 69 ] && grep -q "mt-optim is dead" "$T/err"
+	[ "$code" = 69 ]
+	grep -q "mt-optim is dead" "$T/err"
 }
 
 @test "--ckpt-every without a saver is 69 before the first step" {
 	ready
 	code=0
 	mt-step "$RUN" $STEP --wait 0.3 --ckpt-every 5 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 69 ] && [ ! -s "$T/m" ] && grep -q "mt-ckpt" "$T/err"
+	[ "$code" = 69 ]
+	[ ! -s "$T/m" ]
+	grep -q "mt-ckpt" "$T/err"
 }
 
 @test "checkpoints at every N-th step and at the last" {
@@ -215,6 +229,27 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mkdir -p "$T/out"
 	mt-step "$RUN" $STEP --ckpt-every 5 <"$CASE/data.bin" >/dev/null
 	[ "$(ls "$T/out" | tr '\n' ' ')" = "step-00000005 step-00000010 step-00000012 " ]
+}
+
+@test "a failed save is told by an exit code, also when the mt-step that saw it was killed: 74, once" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	OPTS="--steps 5000 --batch 4 --seq 32 --lr 1e-3"
+	ready
+	spawn small bash -c "ulimit -f 8; exec mt-ckpt serve $RUN --dir $T/out"
+	mt-step "$RUN" $OPTS --ckpt-every 3 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
+	step=$!
+	eventually grep -q "the save of step 3 failed" "$T/err"
+	kill -9 $step
+	wait $step || true
+	kill "$PID"                     # it ends after the save under way
+	wait "$PID"
+	spawn large mt-ckpt serve "$RUN" --dir "$T/out"
+	until=$(($(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/') + 5))
+	code=0
+	mt-step "$RUN" $OPTS --ckpt-every 5000 --until $until <"$T/data" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+	grep -q "the save of step .* failed" "$T/err"
+	mt-step "$RUN" $OPTS --until $((until + 1)) <"$T/data" >"$T/m"
 }
 
 @test "TERM ends the step, checkpoints it, and mt-step dies of TERM" {

@@ -13,7 +13,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "a model goes in, metrics and a model come out, nothing is left behind" {
 	run_it --steps 10 --dtype fp32
 	[ "$(steps <"$T/m")" = "$(seq -s ' ' 10)" ]
-	[ -f "$T/out/model/model.safetensors" ] && [ -f "$T/out/model/config.json" ]
+	[ -f "$T/out/model/model.safetensors" ]
+	[ -f "$T/out/model/config.json" ]
 	mt-ckpt verify "$T/out/step-00000010"
 	gone "$RUN"
 	eventually no_stage_lives
@@ -114,7 +115,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	pkill -9 -P $pid -f "^mt-step "
 	code=0
 	wait $pid || code=$?
-	[ "$code" = 69 ] && grep -q "^mt-run: mt-step was killed by signal 9" "$T/run.err"
+	[ "$code" = 69 ]
+	grep -q "^mt-run: mt-step was killed by signal 9" "$T/run.err"
 	[ ! -e "$T/out/model" ]
 	gone "$RUN"
 }
@@ -164,7 +166,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "bad options are told by the program whose they are, and nothing is left behind" {
 	code=0
 	run_it --steps 5 --schedule square || code=$?
-	[ "$code" = 64 ] && grep -q "mt-step: --schedule" "$T/run.err"
+	[ "$code" = 64 ]
+	grep -q "mt-step: --schedule" "$T/run.err"
 	[ ! -e "$T/out" ]
 	gone "$RUN"
 	fails_with 64 mt-run --data x --out "$T/out"
@@ -293,7 +296,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	pkill -9 -f "^[^ ]*mt-stream $RUN "
 	code=0
 	wait $pid || code=$?
-	[ "$code" = 69 ] && grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
+	[ "$code" = 69 ]
+	grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
 	gone "$RUN"
 	ls "$T/out" | grep -q '^step-0'
 }
