@@ -74,7 +74,7 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream $(O)/emu/rates $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o
 $(O)/emu/%.o: mt-stream/%.cu
@@ -91,13 +91,18 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(O)/libmt.a
-	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(O)/libmt.a
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) $(CUDA_C:mt-stream/%.c=$(O)/emu/%.o) \
   $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(O)/libmt.a
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
+# their cuBLASLt, which finds the emulator's functions in the program that opens it
+EMU_LD = -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/../emu'
+$(O)/emu/libcublasLt.so.13: tests/gpu/cublaslt.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $<
 # On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
 # the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr

@@ -1,10 +1,16 @@
 /* cuda-gemm.c: matrix products through cuBLASLt
  *
  * The library is opened at run time: mt-stream needs nothing of CUDA for its other devices. Row-major c = a b is
- * column-major c' = b' a', so the library's A is our b, its m our n. Only algorithms whose sums have one order are taken:
- * no split of k, or one whose parts are added up from the workspace. Shapes that the library refuses (odd leading
- * dimensions of bf16) go to the plain kernel, which is said once.
+ * column-major c' = b' a', so the library's A is our b, its m our n. Only algorithms that sum over k in one sequence are
+ * taken: what is split needs an order among its parts, and has been seen to lose k's tail (cuBLAS 12 and 13).
+ *
+ * Which algorithm computes a shape decides bits. So it is settled once a run, when a micro-batch is rehearsed: what the
+ * heuristic names is timed on the operands themselves, and the fastest goes into the run record's table, where every
+ * other mt-stream of the run finds it. Shapes that the library refuses (odd leading dimensions of bf16) go to the plain
+ * kernel, which is said once.
  */
+#include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,32 +18,14 @@
 #include "cuda-gemm.h"
 
 #ifdef MT_EMU
-struct gemms { char name[64]; };
-
-struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
-{
-	struct gemms *g = calloc(1, sizeof *g);
-
-	(void)workspace, (void)bytes, (void)ex;
-	if (g)
-		strcpy(g->name, "plain");
-	return g;
-}
-void gemms_close(struct gemms *g) { free(g); }
-const char *gemms_name(const struct gemms *g) { return g->name; }
-void gemms_attach(struct gemms *g, struct mt_run *run) { (void)g, (void)run; }
-int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *p) { return (void)g, (void)q, (void)p, 0; }
-int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *p)
-{
-	(void)g;
-	cuda_gemm_plain(q, p);
-	return 0;
-}
+#include "../tests/gpu/emu-cublaslt.h"
 #else
 #include <cublasLt.h>
-#include <dlfcn.h>
+#endif
 
-#define CANDIDATES 8            /* algorithms asked for */
+#define CANDIDATES 8            /* algorithms asked for, */
+#define REPEATS    3            /* each timed so often */
+#define TRIAL_MS   100.0        /* of device time for one shape: then what has been timed must do */
 #define LIBRARY "libcublasLt.so."
 #define STRING(x) #x
 #define EXPAND(x) STRING(x)
@@ -48,7 +36,7 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gem
 	X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
 	X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
 	X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) \
-	X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)
+	X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmul)
 
 struct shape {                  /* what decides an algorithm; compared as bytes, so it is cleared before it is filled */
 	int64_t m, n, k, lda, ldb, ldc;
@@ -68,6 +56,7 @@ struct product {                /* a shape and how it is computed */
 	struct chosen by;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c;
+	const void *bias;       /* as it was first seen */
 };
 
 struct gemms {
@@ -80,15 +69,10 @@ struct gemms {
 	struct product *products;
 	size_t n, room;
 	bool said;              /* that the plain kernel is used */
+	cudaEvent_t from, to;   /* of a trial */
 #define POINTER(f) __typeof__(&f) f;
 	FUNCTIONS(POINTER)
 };
-
-static int failed(const struct gemms *g, cublasStatus_t s, const char *call, const struct shape *p)
-{
-	return mt_fail(MT_EX_IO, "cuda: %s of %lld x %lld x %lld: %s", call, (long long)p->m, (long long)p->n, (long long)p->k,
-		g->cublasLtGetStatusName(s));
-}
 
 static bool library_open(struct gemms *g)
 {
@@ -113,29 +97,6 @@ static bool library_open(struct gemms *g)
 	return true;
 }
 
-struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
-{
-	struct gemms *g = calloc(1, sizeof *g);
-
-	*ex = MT_EX_CONFIG;
-	if (!g || !library_open(g)) {
-		if (!g)
-			mt_fail(*ex = MT_EX_NOMEM, "cuda: no memory");
-		free(g);
-		return NULL;
-	}
-	g->workspace = workspace;
-	g->bytes = bytes;
-	cublasStatus_t s = g->cublasLtCreate(&g->handle);
-	if (s) {
-		mt_fail(*ex, "cuda: cublasLtCreate: %s", g->cublasLtGetStatusName(s));
-		free(g);
-		return NULL;
-	}
-	snprintf(g->name, sizeof g->name, "cuBLASLt %zu, ordered sums", g->cublasLtGetVersion());
-	return g;
-}
-
 static void product_release(struct gemms *g, struct product *p)
 {
 	if (p->a)
@@ -148,6 +109,7 @@ static void product_release(struct gemms *g, struct product *p)
 		g->cublasLtMatmulDescDestroy(p->desc);
 }
 
+/* The library itself stays: it does not like to be unloaded */
 void gemms_close(struct gemms *g)
 {
 	if (!g)
@@ -155,8 +117,50 @@ void gemms_close(struct gemms *g)
 	for (size_t i = 0; i < g->n; i++)
 		product_release(g, &g->products[i]);
 	free(g->products);
-	g->cublasLtDestroy(g->handle);
-	free(g);        /* the library stays: it does not like to be unloaded */
+	if (g->handle)
+		g->cublasLtDestroy(g->handle);
+	if (g->from)
+		cudaEventDestroy(g->from);
+	if (g->to)
+		cudaEventDestroy(g->to);
+	free(g);
+}
+
+static int cuda_failed(cudaError_t e, const char *call)
+{
+	return mt_fail(e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s: %s (%s)", call, cudaGetErrorName(e),
+		cudaGetErrorString(e));
+}
+
+/* What it needs of library and driver. 0 or -ex */
+static int gemms_prepare(struct gemms *g)
+{
+	cudaError_t e;
+	cublasStatus_t s;
+
+	if (!library_open(g))
+		return -MT_EX_CONFIG;
+	if ((e = cudaEventCreateWithFlags(&g->from, cudaEventDefault)) || (e = cudaEventCreateWithFlags(&g->to, cudaEventDefault)))
+		return cuda_failed(e, "cudaEventCreate");
+	if ((s = g->cublasLtCreate(&g->handle)))
+		return mt_fail(MT_EX_CONFIG, "cuda: cublasLtCreate: %s", g->cublasLtGetStatusName(s));
+	snprintf(g->name, sizeof g->name, "cuBLASLt %zu, sums unsplit", g->cublasLtGetVersion());
+	return 0;
+}
+
+struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
+{
+	struct gemms *g = calloc(1, sizeof *g);
+	int rc = g ? gemms_prepare(g) : mt_fail(MT_EX_NOMEM, "cuda: no memory");
+
+	if (rc) {
+		*ex = -rc;
+		gemms_close(g);
+		return NULL;
+	}
+	g->workspace = workspace;
+	g->bytes = bytes;
+	return g;
 }
 
 const char *gemms_name(const struct gemms *g) { return g->name; }
@@ -177,7 +181,8 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 	const struct shape *s = &p->shape;
 	cudaDataType_t in = s->elem == 2 ? CUDA_R_16BF : CUDA_R_32F, out = s->fp32 ? CUDA_R_32F : in;
 	cublasOperation_t a = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-	cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+	uint32_t bias = CUBLASLT_EPILOGUE_BIAS;
+	int32_t bias_type = (int32_t)in;
 	uint64_t an = (uint64_t)s->n, bm = (uint64_t)s->m, k = (uint64_t)s->k;
 	cublasStatus_t e;
 
@@ -187,7 +192,9 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 		return e;
 	if (s->biased &&
 	    ((e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias)) ||
-	     (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &in, sizeof in))))
+	     (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type)) ||
+	     /* which the heuristic looks at: how far it is aligned */
+	     (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias))))
 		return e;
 	if ((e = g->cublasLtMatrixLayoutCreate(&p->a, in, s->trans_b ? k : an, s->trans_b ? an : k, s->ldb)) ||
 	    (e = g->cublasLtMatrixLayoutCreate(&p->b, in, s->trans_a ? bm : k, s->trans_a ? k : bm, s->lda)))
@@ -197,7 +204,7 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 
 static cublasStatus_t prefer(struct gemms *g, const struct shape *s, cublasLtMatmulPreference_t f)
 {
-	uint32_t sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE;
 	const struct { cublasLtMatmulPreferenceAttributes_t which; const void *value; size_t size; } want[] = {
 		{ CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g->bytes, sizeof g->bytes },
 		{ CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums },
@@ -213,25 +220,6 @@ static cublasStatus_t prefer(struct gemms *g, const struct shape *s, cublasLtMat
 	return e;
 }
 
-/* The first algorithm that fits; none: plain */
-static void choose(struct gemms *g, struct product *p)
-{
-	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-	cublasLtMatmulPreference_t f = NULL;
-	int n = 0;
-
-	p->by = (struct chosen){.plain = 1};
-	if (g->cublasLtMatmulPreferenceCreate(&f))
-		return;
-	if (prefer(g, &p->shape, f) ||
-	    g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n))
-		n = 0;
-	g->cublasLtMatmulPreferenceDestroy(f);
-	for (int i = 0; p->by.plain && i < n; i++)
-		if (!found[i].state && found[i].workspaceSize <= g->bytes)
-			p->by = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
-}
-
 /* The shape in words, as the run record's table names it */
 static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 {
@@ -240,58 +228,6 @@ static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 		s->trans_b ? 't' : 'n', (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->lda, (long long)s->ldb,
 		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
 }
-
-/* The algorithm that the run's table names, or a new choice, which the table takes unless another stream was faster */
-static int settle(struct gemms *g, struct product *p)
-{
-	char words[MT_CHOICE_KEY];
-	int rc = 0;
-
-	shape_words(&p->shape, words);
-	if (describe(g, p))
-		p->by.plain = 1;
-	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by))
-		return 0;
-	if (!p->by.plain)
-		choose(g, p);
-	return g->run && (rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by)) ? mt_fail_in(rc, "cuda") : 0;
-}
-
-/* NULL: mt_errmsg() says why, *rc the code */
-static struct product *product_of(struct gemms *g, const struct shape *s, int *rc)
-{
-	for (size_t i = 0; i < g->n; i++)
-		if (!memcmp(&g->products[i].shape, s, sizeof *s))
-			return &g->products[i];
-	if (g->n == g->room) {
-		size_t room = g->room ? 2 * g->room : 64;
-		struct product *more = realloc(g->products, room * sizeof *more);
-
-		if (!more) {
-			*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
-			return NULL;
-		}
-		g->products = more;
-		g->room = room;
-	}
-	struct product *p = &g->products[g->n];
-	memset(p, 0, sizeof *p);
-	p->shape = *s;
-	*rc = settle(g, p);
-	if (*rc) {
-		product_release(g, p);
-		return NULL;
-	}
-	g->n++;
-	if (p->by.plain && !g->said) {
-		g->said = true;
-		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such products are slow",
-			(long long)s->m, (long long)s->n, (long long)s->k);
-	}
-	return p;
-}
-
-/* ---- running ---- */
 
 static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, struct shape *s)
 {
@@ -304,39 +240,220 @@ static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, stru
 	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : q->elem);
 }
 
+/* ---- running one ---- */
+
+/* The product by that algorithm goes onto the stream */
+static cublasStatus_t product_launch(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
+	const struct cuda_gemm *c)
+{
+	const float one = 1, beta = c->add ? 1 : c->beta;
+	const void *added = c->add ? c->add : c->c;
+	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
+
+	if (c->bias)
+		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
+	return e ? e : g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c,
+		&by->algo, g->workspace, by->workspace, q->stream);
+}
+
+enum { REFUSED = 1 };
+
+/* How long one run of it takes the device. REFUSED: the library does not run it; -ex: the device failed */
+static int time_once(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
+	const struct cuda_gemm *c, float *ms)
+{
+	cudaError_t e;
+
+	if ((e = cudaEventRecord(g->from, q->stream)))
+		return cuda_failed(e, "cudaEventRecord");
+	if (product_launch(g, p, by, q, c))
+		return REFUSED;
+	if ((e = cudaEventRecord(g->to, q->stream)) || (e = cudaEventSynchronize(g->to)) ||
+	    (e = cudaEventElapsedTime(ms, g->from, g->to)))
+		return cuda_failed(e, "a product's trial");
+	return 0;
+}
+
+/* ---- choosing ---- */
+
+static bool in_sequence(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
+{
+	uint32_t scheme;
+	size_t n;
+
+	return !g->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n) &&
+		scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+/* What the heuristic names and we can take, the one it thinks fastest first; returns how many */
+static int candidates(struct gemms *g, struct product *p, struct chosen all[CANDIDATES])
+{
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+	cublasLtMatmulPreference_t f = NULL;
+	int n = 0, taken = 0;
+
+	if (g->cublasLtMatmulPreferenceCreate(&f))
+		return 0;
+	if (prefer(g, &p->shape, f) ||
+	    g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n))
+		n = 0;
+	g->cublasLtMatmulPreferenceDestroy(f);
+	for (int i = 0; i < n; i++)
+		if (!found[i].state && found[i].workspaceSize <= g->bytes && in_sequence(g, &found[i].algo))
+			all[taken++] = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
+	return taken;
+}
+
+/* The least of REPEATS runs after one that loads its kernel; a candidate that is clearly behind runs less. *spent grows. */
+static int trial(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
+	const struct cuda_gemm *c, float best, float *least, float *spent)
+{
+	float ms;
+	int rc = time_once(g, p, by, q, c, &ms);
+
+	*least = INFINITY;
+	for (int i = 0; !rc && i < REPEATS && (i == 0 || *least < 1.5f * best); i++) {
+		if ((rc = time_once(g, p, by, q, c, &ms)))
+			return rc;
+		*least = ms < *least ? ms : *least;
+		*spent += i == 0 ? 2 * ms : ms;
+	}
+	return rc;
+}
+
+/* Settle p->by: the fastest by trial on the operands of c, which need not hold anything yet. c NULL: a step is under way,
+ * and the heuristic's word must do. None: our own kernel */
+static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c)
+{
+	struct chosen all[CANDIDATES];
+	int n = candidates(g, p, all), rc;
+	float best = INFINITY, ms, spent = 0;
+
+	p->by = n && !c ? all[0] : (struct chosen){.plain = 1};
+	for (int i = 0; c && i < n && spent < TRIAL_MS; i++) {
+		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0)
+			return rc;
+		if (rc == 0 && ms < best) {
+			best = ms;
+			p->by = all[i];
+		}
+	}
+	return 0;
+}
+
+/* ---- settling ---- */
+
+/* What the run's table says is what computes it, or nothing */
+static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c, const char *words)
+{
+	cublasLtMatmulHeuristicResult_t r;
+	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
+	float ms;
+	int rc = 0;
+
+	if (p->by.plain)
+		return 0;
+	if (p->by.workspace > g->bytes || (e = g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo,
+		&r)) || r.workspaceSize > p->by.workspace)
+		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed with an algorithm that this cuBLASLt refuses (%s): other bits",
+			words, e ? g->cublasLtGetStatusName(e) : "workspace");
+	/* once before the step, so that its kernel is loaded */
+	if (c && (rc = time_once(g, p, &p->by, q, c, &ms)) == REFUSED)
+		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed with an algorithm that this cuBLASLt does not run: other bits",
+			words);
+	return rc;
+}
+
+/* The algorithm that the run's table names, or a new choice, which the table takes unless another stream was faster */
+static int settle(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c)
+{
+	char words[MT_CHOICE_KEY];
+	struct chosen mine;
+	int rc = 0;
+
+	shape_words(&p->shape, words);
+	if (describe(g, p))
+		return mt_fail(MT_EX_IO, "cuda: cuBLASLt does not know '%s'", words);
+	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by))
+		return recall(g, p, q, c, words);
+	if ((rc = choose(g, p, q, c)) || !g->run)
+		return rc;
+	mine = p->by;
+	if ((rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by)))
+		return mt_fail_in(rc, "cuda");
+	return memcmp(&mine, &p->by, sizeof mine) ? recall(g, p, q, c, words) : 0;
+}
+
+/* ---- products ---- */
+
+static struct product *product_room(struct gemms *g)
+{
+	if (g->n == g->room) {
+		size_t room = g->room ? 2 * g->room : 64;
+		struct product *more = realloc(g->products, room * sizeof *more);
+
+		if (!more)
+			return NULL;
+		g->products = more;
+		g->room = room;
+	}
+	return &g->products[g->n];
+}
+
+/* c's, settled; `trials`: its operands may be used. NULL: *rc is -ex */
+static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c, bool trials, int *rc)
+{
+	struct shape s;
+	struct product *p;
+
+	shape_of(q, c, &s);
+	for (size_t i = 0; i < g->n; i++)
+		if (!memcmp(&g->products[i].shape, &s, sizeof s))
+			return &g->products[i];
+	if (!(p = product_room(g))) {
+		*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
+		return NULL;
+	}
+	memset(p, 0, sizeof *p);
+	p->shape = s;
+	p->bias = c->bias;
+	if ((*rc = settle(g, p, q, trials ? c : NULL))) {
+		product_release(g, p);
+		return NULL;
+	}
+	g->n++;
+	if (p->by.plain && !g->said) {
+		g->said = true;
+		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such products are slow",
+			(long long)s.m, (long long)s.n, (long long)s.k);
+	}
+	return p;
+}
+
 void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
 
 int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
 {
-	struct shape s;
 	int rc = 0;
 
-	shape_of(q, c, &s);
-	product_of(g, &s, &rc);
+	product_of(g, q, c, true, &rc);
 	return rc;
 }
 
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
 {
-	const float one = 1, beta = c->add ? 1 : c->beta;
-	const void *added = c->add ? c->add : c->c;
-	struct shape s;
 	int rc = 0;
+	struct product *p = product_of(g, q, c, false, &rc);
+	cublasStatus_t e;
 
-	shape_of(q, c, &s);
-	struct product *p = product_of(g, &s, &rc);
 	if (!p)
 		return rc;
 	if (p->by.plain) {
 		cuda_gemm_plain(q, c);
 		return 0;
 	}
-	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
-	if (c->bias)
-		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
-	if (!e)
-		e = g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c, &p->by.algo,
-			g->workspace, p->by.workspace, q->stream);
-	return e ? failed(g, e, "cublasLtMatmul", &s) : 0;
+	if (!(e = product_launch(g, p, &p->by, q, c)))
+		return 0;
+	return mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
+		(long long)c->k, g->cublasLtGetStatusName(e));
 }
-#endif

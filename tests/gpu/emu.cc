@@ -230,12 +230,16 @@ static std::map<char *, size_t> pinned, allocated;
 
 static cudaError_t last_error;  /* of the host's thread */
 
+static double taken_ms;         /* by what only says so */
+
+extern "C" void emu_takes(double ms) { taken_ms += ms; }
+
 static double now_ms(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6 + taken_ms;
 }
 
 static bool run_one(void)

@@ -27,7 +27,7 @@ typedef enum { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cu
 typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostRegisterDefault = 0,
+enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostRegisterDefault = 0,
 	cudaHostAllocDefault = 0, cudaHostRegisterPortable = 1 };
 struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
 enum cudaDeviceAttr { cudaDevAttrClockRate = 13, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMemoryClockRate = 36,
@@ -59,6 +59,7 @@ cudaError_t cudaMemcpy(void *, const void *, size_t, enum cudaMemcpyKind);
 const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
 
 void emu_seed(uint64_t seed);
+void emu_takes(double ms);      /* what runs now takes so much longer, as events see it */
 
 #ifdef __cplusplus
 }
