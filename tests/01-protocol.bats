@@ -21,6 +21,13 @@ load helpers
 	for seed in 1 2 3 4; do shm-txn versions $seed 500; done
 }
 
+@test "whatever instruction a stage is killed or overtaken at, a choice in the run record's table stands once and whole" {
+	run shm-choice kills 1 60
+	[ "$status" != 77 ] || skip "no ptrace here"
+	[ "$status" = 0 ]
+	shm-choice full | grep -q 'the run record is full'
+}
+
 @test "the exported symbols of libmt are those that mt.h declares, and cli.h's" {
 	need_cmd nm
 	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"  # libnuma's hook; a sanitizer's own

@@ -70,7 +70,9 @@ fails_with() { # CODE PROGRAM ARGS...
 }
 
 # What a stream on a GPU says beside its plan: said FILE
-said() { grep -v -e '^mt-stream: train: ' -e '^mt-stream: predicted by ' "$1" || true; }
+said() {
+	grep -v -e '^mt-stream: train: ' -e '^mt-stream: predicted by ' -e '^mt-stream: cuda: cuBLASLt does not take' "$1" || true
+}
 
 # KiB of device memory that the device takes for itself, as its plan says: own_of FILE
 own_of() { sed -n 's/.* \([0-9.]*\) of them the device.s own.*/\1/p' "$1" | awk 'NR == 1 { print int($1 * 1024) + 10 }'; }

@@ -1,0 +1,170 @@
+#!/usr/bin/env bats
+# The cuda device's matrix products: which algorithm computes a shape is settled once a run. The emulator's own cuBLASLt
+# (tests/gpu/cublaslt.c) draws by FAKE_CUBLASLT_SEED what its heuristic names and how long each algorithm takes, so that
+# two mt-streams with two seeds are two that would choose differently.
+
+load helpers
+
+EMU=$BUILD/emu/mt-stream
+CASE=qwen2
+
+need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+
+# A run with random weights, instead of the one before: make_run [DTYPE]
+make_run() {
+	mt-store rm "$RUN" 2>/dev/null || true
+	stream-drive make "$RUN" "$GOLDEN/$CASE/model" "${1:-fp32}" fp32 1024 7
+}
+
+# An mt-stream whose cuBLASLt chooses by that seed: stream_of SEED [WORD=VALUE...]
+stream_of() {
+	local seed=$1
+	shift
+	spawn stream env FAKE_CUBLASLT_SEED="$seed" MT_EMU_SEED="$seed" "$@" "$EMU" "$RUN" --device cuda \
+		--chunk-tokens 48 --head-tokens 40
+}
+
+# A step that waits for an mt-stream, and the one that computes it in the end: driven OUT; served OUT SEED
+driven() {
+	stream-drive step "$RUN" 5 24 1 1 3 >"$T/$1.out" 2>"$T/$1.err" 3>&- &
+	DRIVE=$!
+	echo "$DRIVE" >>"$T/pids"
+}
+served() {
+	stream_of "$2"
+	wait "$DRIVE"
+	kill -9 "$PID"
+	wait "$PID" || true
+	sort "$T/$1.out" >"$T/$1"
+	grep -q loss "$T/$1"
+}
+
+# One step's losses and gradients by such an mt-stream, which then dies: step_of OUT SEED
+step_of() {
+	stream_of "$2"
+	stream-drive step "$RUN" "${ROWS:-5}" 24 1 1 3 3>&- | sort >"$T/$1"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	kill -9 "$PID"
+	wait "$PID" || true
+	grep -q loss "$T/$1"
+}
+
+@test "mt-streams that choose their own algorithms give other bits" {
+	need_emulator
+	make_run
+	step_of one 1
+	make_run
+	step_of two 2
+	! cmp -s "$T/one" "$T/two"
+}
+
+@test "a successor of one that was killed computes with the algorithms of the run record, in fp32 and bf16" {
+	need_emulator
+	for dtype in fp32 bf16; do
+		make_run $dtype
+		step_of one 1
+		for seed in 2 3; do
+			step_of two $seed
+			cmp "$T/one" "$T/two"
+		done
+	done
+}
+
+@test "one that is killed while it chooses leaves choices that every later one takes" {
+	need_emulator
+	make_run
+	driven one
+	for seed in 1 2 3 4 5; do
+		stream_of $seed
+		sleep "0.0${seed}5"
+		kill -9 "$PID"
+		wait "$PID" || true
+	done
+	served one 6
+	step_of two 7
+	cmp "$T/one" "$T/two"
+}
+
+@test "two at once agree on every algorithm: their micro-batches have the bits that one of them gives" {
+	need_emulator
+	make_run
+	stream_of 1
+	local first=$PID
+	stream_of 2
+	stream-drive step "$RUN" 5 24 4 2 3 3>&- | sort >"$T/two"
+	kill -9 "$PID" "$first"
+	wait "$PID" "$first" || true
+	stream_of 3
+	stream-drive step "$RUN" 5 24 4 1 3 3>&- | sort >"$T/one"
+	grep -q 'micro 3 loss' "$T/one"
+	cmp "$T/one" "$T/two"
+}
+
+@test "a shape that comes later is chosen then, and kept like the others" {
+	need_emulator
+	make_run
+	step_of five 1
+	ROWS=3 step_of three 2
+	ROWS=3 step_of again 3
+	cmp "$T/three" "$T/again"
+	step_of later 4
+	cmp "$T/five" "$T/later"
+}
+
+@test "a checkpoint takes the algorithms to the run that it is loaded into" {
+	need_emulator
+	mt-store create "$RUN" --config "$GOLDEN/$CASE/model" --dtype fp32 2>/dev/null
+	mt-ckpt load "$RUN" "$GOLDEN/$CASE/model" 2>/dev/null
+	step_of one 1
+	mt-ckpt save "$RUN" "$T/ck"
+	[ "$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["record"]["choices"]))' "$T/ck/run.json")" -gt 10 ]
+	mt-store rm "$RUN" --force
+	mt-store create "$RUN" --config "$T/ck" --dtype fp32 2>/dev/null
+	mt-ckpt load "$RUN" "$T/ck"
+	step_of two 2
+	cmp "$T/one" "$T/two"
+}
+
+# The next mt-stream of a run ends with 78 and that line: refused PATTERN WORD=VALUE...
+refused() {
+	local pattern=$1 code=0
+	shift
+	stream_of 1 "$@"
+	wait "$PID" || code=$?
+	cat "$T/stream.err"
+	[ "$code" = 78 ]
+	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	grep -q "$pattern" "$T/stream.err"
+}
+
+@test "another cuBLASLt, another GPU, or an algorithm that is refused: 78 and one line" {
+	need_emulator
+	make_run
+	step_of one 1
+	driven two
+	refused "cuBLASLt 130100.*this is 'cuBLASLt 130200" FAKE_CUBLASLT_VERSION=130200
+	refused "'emulated, sm_90, 2 SMs', this is 'slower, sm_90, 2 SMs'" MT_EMU_GPU=slower
+	refused "'gemm fp32.* refuses" FAKE_CUBLASLT_REFUSE=1
+	served two 2
+	cmp "$T/one" "$T/two"
+}
+
+@test "20 steps by algorithms of its own choice are PyTorch's" {
+	need_emulator
+	local case=$GOLDEN/qwen3
+	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
+	mt-ckpt load "$RUN" "$case/model" 2>/dev/null
+	spawn stream env FAKE_CUBLASLT_SEED=5 "$EMU" "$RUN" --device cuda
+	spawn optim mt-optim "$RUN" --threads 1
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/final" --dtype fp32
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
+}
+
+@test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
+	need_cmd cc
+	for cuda in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do [ ! -e "$cuda/include/cublasLt.h" ] || break; done
+	[ -e "$cuda/include/cublasLt.h" ] || skip "no cublasLt.h"
+	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$cuda/include" "$TOP/tests/gpu/cublaslt.c"
+}
