@@ -40,6 +40,7 @@ int region_unlink(const char *name);        /* 0, or -errno */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
 
+#define PIECE_ELEMS ((uint64_t)256 * 1024) /* of a gradient piece; models of GPUs have larger ones */
 void rings_plan(struct mt_control *, uint64_t *bytes);
 void rings_init(struct mt_rings *, const struct mt_control *);
 void rings_clear(struct mt_rings *);

@@ -15,7 +15,7 @@
 
 #include "lib.h"
 
-enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 };
+enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 };    /* twice as many of gradients in larger pieces */
 
 struct mt_ring {
 	struct mt_run *run;
@@ -37,7 +37,7 @@ static void ring_spec(const struct mt_control *c, int i, char *name, uint32_t *s
 		*block = c->step_tokens * 3 * sizeof(uint32_t);
 	} else if (i < 2 * MT_STREAMS) {
 		snprintf(name, 32, "grad.%d", i - MT_STREAMS);
-		*slots = GRAD_SLOTS;
+		*slots = c->piece_elems > PIECE_ELEMS ? 2 * GRAD_SLOTS : GRAD_SLOTS;
 		*block = c->piece_elems * (c->grad == MT_BF16 ? 2 : 4);
 	} else {
 		snprintf(name, 32, "save");
@@ -55,7 +55,7 @@ static uint64_t ring_place(struct mt_ringbuf *r, uint64_t at)
 	return at + r->slots * r->block_bytes;
 }
 
-/* Bytes of the rings region; sets c->piece_elems (the largest unit, 1 MiB of fp32 at most). */
+/* Bytes of the rings region; c->piece_elems is set. */
 void rings_plan(struct mt_control *c, uint64_t *bytes)
 {
 	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);

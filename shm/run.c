@@ -26,15 +26,18 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	return at + c->config_bytes + 1;
 }
 
-/* 1 MiB of fp32 a piece at most: small enough to stay in a cache between the two that touch it; no more than the
- * largest unit needs. */
+/* 1 MiB of fp32 a piece, small enough to stay in a cache between the two that touch it, and no more than the largest unit
+ * needs. Up to 4 MiB where that unit has 512 such pieces: what such a model runs on copies one in less time than its launch
+ * and its arrival take the host, and its rings are small beside it. */
 static uint64_t piece_elems(const struct mt_layout *l)
 {
+	const uint64_t piece = PIECE_ELEMS;
 	uint64_t most = MT_BLOCK;
 	for (uint32_t u = 0; u < l->n_units; u++)
 		if (l->units[u].elems > most) most = l->units[u].elems;
 	most = round_up(most, MT_BLOCK);
-	return most < 256 * 1024 ? most : 256 * 1024;
+	if (most < piece) return most;
+	return most / 512 < piece ? piece : most / 512 < 2 * piece ? 2 * piece : 4 * piece;
 }
 
 uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)

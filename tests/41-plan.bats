@@ -36,6 +36,18 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
+@test "what a run of a large model takes beside its state and activations is less than a hundredth of it" {
+	for grad in none bf16 fp32; do
+		plan qwen2.5-7b --device-memory 80G --seq 4096 --micro 4 --grad $grad --json >"$T/plan"
+		python3 - "$T/plan" <<-'PY'
+			import json, sys
+			p = json.load(open(sys.argv[1]))
+			beside = p["host_bytes"] - p["store_bytes"] - p["host_activation_bytes"]
+			assert 100e6 < beside < 0.01 * p["store_bytes"], (beside, p["store_bytes"])
+		PY
+	done
+}
+
 @test "the smallest budget that is named works, one MiB less does not" {
 	for args in "qwen2.5-7b --seq 4096 --micro 64" "llama-120b --seq 8192 --micro 2 --grad none" \
 		"demo --seq 64 --micro 1 --dtype fp32" "qwen2.5-7b --seq 524288 --micro 1" "qwen3-8b --seq 512 --micro 3 --recompute none"; do
