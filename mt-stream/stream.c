@@ -7,7 +7,7 @@
 #include "trace.h"
 
 static const char *device_spec = "cpu", *recompute_spec = "auto", *trace_path;
-static uint64_t device_memory, host_memory, threads;
+static uint64_t device_memory, host_memory, threads, trace_step;
 static struct settle told;
 static struct mt_strings rings;
 
@@ -26,6 +26,7 @@ static const struct mt_opt options[] = {
 	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
 	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
+	{"trace-step", OPT_U64, &trace_step, "N", "of step N only", NULL},
 	{"verbose", OPT_FLAG, &verbose, NULL, "say how each new shape of micro-batch is computed", NULL},
 	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
 	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
@@ -110,7 +111,7 @@ static struct device *device_open(const char *spec)
 
 static void check_options(void)
 {
-	if (trace_path && !*trace_path)
+	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
 	if (threads > 4096)
 		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
@@ -246,7 +247,7 @@ int main(int argc, char **argv)
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
 	s.dev = device_open(device_spec);
-	if (trace_path && !(s.dev->trace = trace_open(trace_path)))
+	if (trace_path && !(s.dev->trace = trace_open(trace_path, trace_step)))
 		mt_die(MT_EX_IO, "%s", mt_errmsg());
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping)

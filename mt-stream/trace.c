@@ -18,7 +18,8 @@ struct wait { double from, to; uint32_t unit; bool room; };
 
 struct trace {
 	FILE *file;
-	bool failed;
+	bool failed, on;            /* on: this micro-batch is wanted */
+	uint64_t only;              /* step, or 0 */
 	struct block *first, *last;
 	struct wait *waits;
 	size_t waits_n, waits_room;
@@ -73,7 +74,7 @@ static void sizes(const struct op *op, int64_t size[3])
 
 struct span *trace_span(struct trace *t, enum queue queue, const struct op *op)
 {
-	if (!t || op->code == OP_NONE || op->code == OP_DISCARD)
+	if (!t || !t->on || op->code == OP_NONE || op->code == OP_DISCARD)
 		return NULL;
 	if (!t->last || t->last->n == BLOCK) {
 		struct block *b = t->last && t->last->next ? t->last->next : malloc(sizeof *b);
@@ -98,7 +99,7 @@ struct span *trace_span(struct trace *t, enum queue queue, const struct op *op)
 
 void trace_wait(struct trace *t, bool room, uint32_t unit, double from, double to)
 {
-	if (!t)
+	if (!t || !t->on)
 		return;
 	if (t->waits_n == t->waits_room) {
 		size_t more = t->waits_room ? 2 * t->waits_room : 64;
@@ -153,7 +154,7 @@ static void track_name(FILE *f, const char *before, int track, const char *name)
 		track, name);
 }
 
-struct trace *trace_open(const char *path)
+struct trace *trace_open(const char *path, uint64_t only)
 {
 	struct trace *t = calloc(1, sizeof *t);
 
@@ -163,6 +164,7 @@ struct trace *trace_open(const char *path)
 		return NULL;
 	}
 	t->opened = mt_now();
+	t->only = only;
 	fputs("{\"traceEvents\": [\n", t->file);
 	for (int q = 0; q < QUEUES; q++)
 		track_name(t->file, q ? ",\n" : "", q, queue_names[q]);
@@ -359,6 +361,7 @@ void trace_begin(struct trace *t, uint64_t step, uint32_t micro, uint64_t tokens
 		b->n = 0;
 	t->last = t->first;
 	t->waits_n = 0;
+	t->on = !t->failed && (!t->only || t->only == step);
 	t->step = step;
 	t->micro = micro;
 	t->tokens = tokens;
@@ -372,7 +375,7 @@ void trace_end(struct trace *t, bool whole)
 	double ended = mt_now();
 	struct account a = {0};
 
-	if (!t || t->failed)
+	if (!t || !t->on)
 		return;
 	fseek(t->file, -(long)strlen(TAIL), SEEK_END);
 	for (const struct block *b = t->first; b; b = b->next)

@@ -15,8 +15,8 @@ struct span {                   /* an operation; the device enters its times, in
 
 struct trace;
 
-/* NULL: mt_errmsg() says why */
-struct trace *trace_open(const char *path);
+/* only: the only step that is wanted, 0: all. NULL: mt_errmsg() says why */
+struct trace *trace_open(const char *path, uint64_t only);
 void trace_close(struct trace *);
 
 /* All of these take NULL for "nobody wants to know". */
