@@ -1,32 +1,67 @@
-"""lib.py: what gpu-check and gpu-bench share: runs of mt, the machine's description. Nothing but Python's own library."""
+"""lib.py: what gpu-check and gpu-bench share: runs of mt, the machine and its memory, time. Nothing but Python's own library."""
 
 import array
+import ctypes
+import glob
+import hashlib
 import json
 import math
 import os
 import platform
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MT = os.environ.get("MT", os.path.join(TOP, "bin"))
 BUILD = os.environ.get("BUILD", os.path.join(TOP, "build"))
 GOLDEN = os.path.join(TOP, "tests", "golden")
-RESULTS = os.path.join(TOP, "tests", "gpu", "results")
+CONFIGS = os.path.join(TOP, "tests", "configs")
+RESULTS = os.environ.get("RESULTS", os.path.join(TOP, "tests", "gpu", "results"))
 os.environ["PATH"] = f"{MT}:{os.path.join(BUILD, 'probes')}:{os.environ['PATH']}"
+Failed = (RuntimeError, OSError, ValueError, KeyError, IndexError, subprocess.TimeoutExpired)
 
 
-def find_cublas():
-    """cuBLASLt in a Python wheel, where the loader does not find one by itself"""
-    import ctypes
-    import glob
+# ---- time ----
 
-    for name in ("libcublasLt.so.13", "libcublasLt.so.12"):
+class Budget:
+    """Seconds that are left of what a whole script may take"""
+
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+        self.seconds = seconds
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def spent(self):
+        return self.seconds - self.left()
+
+    def at_most(self, seconds):
+        return max(1, min(seconds, self.left()))
+
+
+def end_on_signals():
+    """A signal ends the script as an exception does, so that no run and no stage stays behind"""
+    def leave(number, _):
+        raise SystemExit(128 + number)
+
+    for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(s, leave)
+
+
+# ---- the machine ----
+
+def find_library(stem, variable, versions):
+    """A library in a Python wheel, where the loader finds none by itself: its path goes into the variable"""
+    for v in versions:
         try:
-            ctypes.CDLL(name)
+            ctypes.CDLL(f"lib{stem}.so.{v}")
             return
         except OSError:
             pass
@@ -35,43 +70,166 @@ def find_cublas():
     except ImportError:
         return
     for path in nvidia.__path__:
-        for found in sorted(glob.glob(os.path.join(path, "*", "lib", "libcublasLt.so.*"))):
-            os.environ.setdefault("MT_CUBLASLT", found)
+        for found in sorted(glob.glob(os.path.join(path, "*", "lib", f"lib{stem}.so.*"))):
+            os.environ.setdefault(variable, found)
+
+
+def find_libraries():
+    find_library("cublasLt", "MT_CUBLASLT", (13, 12))
+    find_library("cudnn", "MT_CUDNN", (9,))
 
 
 def words(*command):
     try:
-        return subprocess.run(command, capture_output=True, text=True, cwd=TOP).stdout.strip()
-    except OSError:
+        return subprocess.run(command, capture_output=True, text=True, cwd=TOP, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def machine():
+def meminfo(key):
     with open("/proc/meminfo") as f:
-        memory = int(f.readline().split()[1]) * 1024
-    return {
-        "gpu": words("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
-        "kernel": platform.release(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": memory,
-        "commit": words("git", "rev-parse", "--short", "HEAD") or os.environ.get("MT_COMMIT", ""),
-        "pidfds": hasattr(os, "pidfd_open") and pidfd_works(),
-    }
+        for line in f:
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def pidfd_works():
     try:
         os.close(os.pidfd_open(os.getpid()))
         return True
-    except OSError:
+    except (OSError, AttributeError):
         return False
 
 
+def source_hash():
+    """Names the sources where there is no git to ask"""
+    h = hashlib.sha256()
+    for path in sorted(p for d in ("shm", "mt-store", "mt-stream", "mt-optim", "mt-step", "tests/gpu")
+                       for p in glob.glob(os.path.join(TOP, d, "*")) if os.path.isfile(p)):
+        with open(path, "rb") as f:
+            h.update(f.read())
+    return h.hexdigest()[:12]
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def machine():
+    commit = os.environ.get("MT_COMMIT") or words("git", "rev-parse", "--short", "HEAD")
+    if commit and not os.environ.get("MT_COMMIT") and words("git", "status", "--porcelain", "--untracked-files=no"):
+        commit += "+"
+    return {
+        "gpu": words("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
+        "nvcc": (re.findall(r"release ([\d.]+)", words("nvcc", "--version")) or [""])[0],
+        "kernel": platform.release(), "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)),
+        "memory": meminfo("MemTotal"), "available": meminfo("MemAvailable"), "shm": free_in("/dev/shm"),
+        "commit": commit, "sources": source_hash(), "pidfds": pidfd_works(),
+        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }
+
+
+# ---- memory for runs ----
+
+def free_in(directory):
+    try:
+        s = os.statvfs(directory)
+    except OSError:
+        return 0
+    return s.f_bavail * s.f_frsize
+
+
+def wake_memory(need, limit=60):
+    """Some virtual machines get memory only as they use it: use it once, until so much is said to be available"""
+    program = ("import mmap, sys\nheld = []\nfor _ in range(int(sys.argv[1])):\n"
+               "    m = mmap.mmap(-1, 1 << 28, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+               "    for at in range(0, 1 << 28, 4096):\n        m[at] = 1\n    held.append(m)\n")
+    end = time.monotonic() + limit
+    while meminfo("MemAvailable") < need and time.monotonic() < end:
+        before = meminfo("MemTotal")
+        chunks = max(1, (meminfo("MemAvailable") - (3 << 30)) >> 28)
+        try:
+            subprocess.run([sys.executable, "-c", program, str(chunks)], timeout=max(1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            break
+        if meminfo("MemTotal") <= before:
+            break
+    return meminfo("MemAvailable")
+
+
+def mount_own(bytes_):
+    """A tmpfs of our own, in a mount namespace of our own, which ends with this process: its directory, or why not"""
+    CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+    libc = ctypes.CDLL(None, use_errno=True)
+    directory = tempfile.mkdtemp(prefix="mt-shm-")
+    if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None):
+        why = os.strerror(ctypes.get_errno())
+        os.rmdir(directory)
+        return None, f"a mount namespace of one's own: {why}"
+    for options in (f"size={bytes_},mode=700,huge=advise", f"size={bytes_},mode=700"):
+        if not libc.mount(b"mt", directory.encode(), b"tmpfs", ctypes.c_ulong(0), options.encode()):
+            return directory, options
+    why = os.strerror(ctypes.get_errno())
+    os.rmdir(directory)
+    return None, f"mounting a tmpfs: {why}"
+
+
+def place_runs(bytes_, directory):
+    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere"""
+    if directory:
+        os.environ["MT_SHM_DIR"] = directory
+    here = os.environ.get("MT_SHM_DIR", "/dev/shm")
+    if free_in(here) >= bytes_:
+        return f"{here}, {free_in(here) / 2**30:.1f} GiB free"
+    if not directory:
+        own, how = mount_own(bytes_ + (1 << 30))
+        if own:
+            os.environ["MT_SHM_DIR"] = own
+            return f"a tmpfs of our own ({how}): /dev/shm has {free_in('/dev/shm') / 2**30:.1f} GiB free"
+    else:
+        how = "as told"
+    raise RuntimeError(f"{here} has {free_in(here) / 2**30:.1f} GiB free, {bytes_ / 2**30:.1f} are needed ({how}): "
+                       "mount -o remount,size=SIZE /dev/shm, or --shm DIR on a larger tmpfs")
+
+
+class Watch:
+    """The most that the GPU's and the host's memory held while this is open"""
+
+    def __init__(self):
+        self.gpu, self.host, self.over = 0, 0, threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+
+    def look(self):
+        while not self.over.wait(1.0):
+            used = words("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits").splitlines()
+            if used and used[0].strip().isdigit():
+                self.gpu = max(self.gpu, int(used[0]) << 20)
+            self.host = max(self.host, meminfo("MemTotal") - meminfo("MemAvailable"))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+# ---- runs ----
+
 class Run:
-    """A run of mt and the stages that serve it; gone at the end of a with-block"""
+    """A run of mt and the stages that serve it; all gone at the end of a with-block"""
+
+    count = 0
 
     def __init__(self, name):
-        self.name = f"gpu{os.getpid()}-{name}"[:32]
+        Run.count += 1
+        self.name = f"gpu{os.getpid()}-{Run.count}-{name}"[:32]
         self.stages = []
         self.dir = tempfile.mkdtemp(prefix="mt-gpu-")
 
@@ -80,18 +238,27 @@ class Run:
 
     def __exit__(self, *_):
         self.stop()
-        subprocess.run(["mt-store", "rm", self.name, "--force"], capture_output=True)
+        subprocess.run(["mt-store", "rm", self.name, "--force"], capture_output=True, timeout=120)
+        shutil.rmtree(self.dir, ignore_errors=True)
 
     def do(self, *command, **kw):
-        kw.setdefault("capture_output", True)
-        done = subprocess.run([str(c) for c in command], text=True, **kw)
+        """A program to its end: what it wrote on stdout"""
+        kw.setdefault("timeout", 120)
+        kw.setdefault("stdout", subprocess.PIPE)
+        what = " ".join(map(str, command))[:200]
+        try:
+            done = subprocess.run([str(c) for c in command], text=True, stderr=subprocess.PIPE, **kw)
+        except subprocess.TimeoutExpired as e:
+            raise RuntimeError(f"{what}: not over after {kw['timeout']:.0f} s; {self.errors()}") from e
         if done.returncode:
-            raise RuntimeError(f"{' '.join(map(str, command))}: {done.returncode}: {done.stderr or ''}{self.errors()}")
+            raise RuntimeError(f"{what}: {done.returncode}: {done.stderr or ''}{self.errors()}")
         return done.stdout
 
-    def start(self, *command):
+    def start(self, *command, **kw):
         out = open(os.path.join(self.dir, f"{len(self.stages)}.err"), "w+")
-        self.stages.append((subprocess.Popen([str(c) for c in command], stdout=out, stderr=out), out))
+        p = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, **kw)
+        self.stages.append((p, out))
+        return p
 
     def errors(self):
         text = ""
@@ -100,45 +267,126 @@ class Run:
             text += out.read()
         return text
 
+    def end(self, p, wait=30):
+        """One stage, by its process: its exit status"""
+        p.send_signal(signal.SIGTERM)
+        try:
+            return p.wait(wait)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+            raise RuntimeError(f"{p.args[0]} did not end within {wait} s of SIGTERM; {self.errors()}")
+
     def stop(self):
         for p, _ in self.stages:
-            p.send_signal(signal.SIGTERM)
-        for p, _ in self.stages:
+            if p.poll() is None:
+                p.send_signal(signal.SIGTERM)
+        for p, out in self.stages:
             try:
                 p.wait(20)
             except subprocess.TimeoutExpired:
                 p.kill()
                 p.wait()
+            out.close()
         self.stages = []
 
 
-def step(model, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1, stream="mt-stream"):
-    """One step of random rows: (sorted lines of hashes and losses, first micro-batch's gradients)"""
+def records(path, rows, seq, vocab, seed=1):
+    """rows documents of seq + 1 tokens, little-endian u32, each after its length: stretches of one random sequence"""
+    import random
+    r = random.Random(seed)
+    pool = array.array("I", r.choices(range(vocab), k=4 * seq + (1 << 18)))
+    with open(path, "wb") as f:
+        for _ in range(rows):
+            at = r.randrange(len(pool) - seq - 1)
+            array.array("I", [seq + 1]).tofile(f)
+            pool[at:at + seq + 1].tofile(f)
+
+
+# ---- gradients beside one another ----
+
+class Step:
+    """One step of random rows: sorted lines of hashes and losses, what mt-stream said, the first micro-batch's gradients"""
+
+    def __init__(self, lines, said, values, tensors):
+        self.lines, self.said, self.values, self.tensors = lines, said, values, tensors
+
+    def loss(self):
+        return float.fromhex(next(l for l in self.lines if " loss " in l).split()[3])
+
+
+def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1, stream="mt-stream", grad=None, plain=False,
+         chunk=48, head=40, limit=120, stride=1, dump=True, env=None):
+    """stride: keep every so many values only"""
     with Run("step") as r:
-        r.do("stream-drive", "make", r.name, os.path.join(GOLDEN, model, "model"), dtype, dtype, 1024, 7)
+        r.do("stream-drive", "make", r.name, config, dtype, grad or dtype, max(1024, rows * seq), 7, timeout=limit)
+        told = ("--chunk-tokens", chunk, "--head-tokens", head) if chunk else ()
         for _ in range(streams):
-            r.start(stream, r.name, "--device", device, "--chunk-tokens", 48, "--head-tokens", 40, *options)
-        dump = os.path.join(r.dir, "dump")
-        out = r.do("stream-drive", "step", r.name, rows, seq, micros, streams, 3, f"dump={dump}", timeout=120)
-        with open(dump, "rb") as f:
-            return sorted(out.splitlines()), array.array("f", f.read())
+            r.start(*stream.split(), r.name, "--device", device, *told, "--verbose", *options, env=env)
+        path = os.path.join(r.dir, "dump")
+        extra = [f"dump={path}"] if dump else []
+        out = r.do("stream-drive", "step", r.name, rows, seq, micros, streams, 3, f"limit={int(limit)}", *extra,
+                   *(["plain"] if plain else []), timeout=limit + 30)
+        said, values, tensors = r.errors(), array.array("f"), []
+        if dump:
+            with open(path, "rb") as f:
+                values.frombytes(f.read())
+            with open(path + ".map") as f:
+                tensors = [(int(l.split()[0]), int(l.split()[1]), l.split()[2]) for l in f]
+        if stride > 1:
+            tensors, values = [(at // stride, max(1, n // stride), name) for at, n, name in tensors], values[::stride]
+        return Step(sorted(out.splitlines()), said, values, tensors)
 
 
 def distance(a, b):
-    norm = math.sqrt(sum(x * x for x in a))
+    norm = math.sqrt(sum(x * x for x in b))
     if len(a) != len(b) or not norm:
-        return math.inf
+        return 0.0 if len(a) == len(b) and not any(a) else math.inf
     return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b))) / norm
 
 
+def tensor_distances(a, b):
+    """[(distance, tensor)] of two Steps, the worst first; a tensor's beside the tensor's norm"""
+    if [t[2] for t in a.tensors] != [t[2] for t in b.tensors] or not a.tensors:
+        return [(math.inf, "not the same tensors")]
+    both = [(distance(a.values[at:at + n], b.values[at:at + n]), name) for at, n, name in a.tensors]
+    return sorted(both, key=lambda d: -d[0] if d[0] == d[0] else -math.inf)
+
+
+def plan_said(said):
+    """What --verbose says that a training micro-batch does, as a table; {} where it said nothing"""
+    line = next((l for l in said.splitlines() if ": train: " in l), "")
+    found = {"line": line.split(": train: ")[-1]} if line else {}
+    for key, pattern, kind in (("all", r"(\d+) all,", int), ("but_gate_up", r"(\d+) all but gate and up", int),
+                               ("attention", r"(\d+) attention's output", int), ("input", r"(\d+) their input", int),
+                               ("mib", r"; ([\d.]+) of ", float), ("budget_mib", r" of ([\d.]+) MiB", float),
+                               ("host_mib", r"host ([\d.]+) MiB", float), ("step_s", r"; ([\d.e+-]+) s\b", float)):
+        m = re.search(pattern, line)
+        if m:
+            found[key] = kind(m.group(1))
+    if line:
+        found["inputs_to_host"] = "inputs to host" in line
+        found["passes"] = "passes of" in line
+    return found
+
+
+# ---- results ----
+
 def save(name, what):
+    """Whole or not at all, under results/"""
     os.makedirs(RESULTS, exist_ok=True)
     path = os.path.join(RESULTS, name)
-    with open(path, "w") as f:
-        json.dump(what, f, indent=1)
-        f.write("\n")
-    print(f"-> {os.path.relpath(path, TOP)}")
+    with open(path + ".part", "w") as f:
+        if isinstance(what, str):
+            f.write(what)
+        else:
+            json.dump(what, f, indent=1)
+            f.write("\n")
+    os.replace(path + ".part", path)
+    return os.path.relpath(path, TOP)
 
+
+# ---- traces ----
 
 QUEUES = ("compute", "weights in", "gradients out")
 
