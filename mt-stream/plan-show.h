@@ -14,7 +14,8 @@ struct plan_options {
 	bool json;
 };
 
-/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's) or what config.json or the profile is wrong with */
+/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's), or what config.json or the profile is wrong
+ * with */
 int plan_show(const struct plan_options *);
 
 /* Say a micro-batch's plan, and what is predicted of it and of a step of so many, in two lines */

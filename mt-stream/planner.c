@@ -18,6 +18,8 @@
 #define BACKWARD_CHUNK     13
 #define BACKWARD_PIECE     10
 #define HEAD_CHUNK         7
+#define UPDATE_BYTES       26           /* of the host's memory that an update of a parameter reads and writes */
+#define TIE                1e-9         /* steps that differ by less are equally long */
 
 void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
 {
@@ -98,7 +100,8 @@ static struct bus bus_of(const struct ask *q, const struct choice *c)
 {
 	const struct profile *p = &q->profile;
 	double n = (double)rows_of_pass(q, c) * q->seq, in = q->view ? 0 : (q->dtype == MT_BF16 ? 2 : 4) / p->h2d;
-	double out = (q->grad == MT_BF16 ? 2 : 4) / p->d2h, x = c->x_host ? n * q->geo->hidden * (double)q->elem : 0;
+	double size = q->grad == MT_BF16 ? 2 : 4, gather = q->grad == MT_NONE ? 0 : 2 * size / (UPDATE_BYTES * p->adam);
+	double out = most(size / p->d2h, gather), x = c->x_host ? n * q->geo->hidden * (double)q->elem : 0;
 	double a = (double)q->geo->heads * q->geo->head_dim;
 	double o = c->o_host ? n * (a * (double)q->elem + q->geo->heads * 4.0) : 0;
 
@@ -246,7 +249,20 @@ void planner_predict(const struct ask *q, const struct choice *c, struct predict
 
 /* ---- which ---- */
 
-struct search { const struct ask *q; struct planned *best; bool found; };
+struct search {
+	const struct ask *q;
+	struct planned *best;
+	double least_step;              /* of all that fit; infinite: none yet */
+};
+
+/* Where the optimizer is what a step waits for, many plans take the same time: then the one that computes faster, for the
+ * optimizer may prove to be faster than it was said to be; then the one that takes less memory. */
+static bool better(const struct planned *best, const struct prediction *p, uint64_t bytes)
+{
+	double work = p->forward + p->backward, least = best->p.forward + best->p.backward;
+
+	return work < least || (work <= least && bytes < best->bytes);
+}
 
 static void consider(struct search *s, const struct choice *c, const struct times *t, uint64_t bytes)
 {
@@ -262,9 +278,14 @@ static void consider(struct search *s, const struct choice *c, const struct time
 	if (!fits || !host_fits)
 		return;
 	predict(q, c, t, &p);
-	if (s->found && (p.step > s->best->p.step || (p.step == s->best->p.step && bytes >= s->best->bytes)))
+	double tie = s->least_step * (1 + TIE);
+	if (p.step > tie)
 		return;
-	s->found = true;
+	if (p.step < s->least_step)
+		s->least_step = p.step;
+	/* what was the best may be none any more */
+	if (s->best->p.step <= s->least_step * (1 + TIE) && s->best->bytes && !better(s->best, &p, bytes))
+		return;
 	s->best->c = *c;
 	s->best->p = p;
 	s->best->bytes = bytes;
@@ -327,9 +348,8 @@ static bool hopeless(const struct search *s, const struct choice *c, const struc
 
 	best.block = s->q->geo->layers - c->full;
 	best.attention = 0;
-	if (s->found)
-		predict(s->q, &best, t, &p);
-	return s->found && p.step > s->best->p.step;
+	predict(s->q, &best, t, &p);
+	return p.step > s->least_step * (1 + TIE);
 }
 
 static void try_slots(struct search *s, struct choice *c, const struct times *t)
@@ -436,7 +456,7 @@ static int nothing_fits(const struct ask *q, const struct planned *best)
 
 int planner_make(const struct ask *q, struct planned *best)
 {
-	struct search s = {q, best, false};
+	struct search s = {q, best, INFINITY};
 	struct choice c = {.pass_rows = q->pass_rows};
 
 	*best = (struct planned){.least = UINT64_MAX, .least_host = UINT64_MAX};
@@ -451,7 +471,7 @@ int planner_make(const struct ask *q, struct planned *best)
 		c = (struct choice){.pass_rows = q->pass_rows};
 		try_chunks(&s, &c);
 	}
-	if (!s.found)
+	if (isinf(s.least_step))
 		return nothing_fits(q, best);
 	predict_more(q, &best->c, &best->p);
 	best->host_bytes = memory_host(q, &best->c);

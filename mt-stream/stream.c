@@ -138,6 +138,8 @@ static int plan_print(void)
 		mt_die(MT_EX_USAGE, "--plan: needs --config FILE");
 	if (!plan.seq || !plan.micro || plan.seq > INT32_MAX || plan.micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--plan: needs --seq and --micro, 1 to %d", INT32_MAX);
+	if (plan.seq * plan.micro > 1ull << 32)
+		mt_die(MT_EX_USAGE, "--plan: --seq times --micro: more than 4G tokens, which no run's rings hold");
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
 	plan.recompute = recompute_parse(recompute_spec);
