@@ -74,7 +74,7 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o
 $(O)/emu/%.o: mt-stream/%.cu
