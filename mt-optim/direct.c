@@ -64,7 +64,7 @@ static void run_piece(struct piece *p, void (*fn)(void *))
 {
 	enum { WORTH_SHARING = 1024 };      /* groups: waking a thread costs what updating some of them does */
 	atomic_store(&p->next_lane, 0);
-	if (p->groups >= WORTH_SHARING) pool_run(p->o->pool, fn, p);
+	if (p->groups >= WORTH_SHARING) pool_run(optim_pool(p->o), fn, p);
 	else fn(p);
 }
 

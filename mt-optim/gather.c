@@ -118,7 +118,7 @@ static void batch_add(struct batch *b)
 	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
 	if (!b->n) return;
 	mt_stage_doing(b->o->run, MT_D_GATHER, b->v[0].unit);
-	if (b->blocks >= WORTH_SHARING) pool_run(b->o->pool, add_blocks, b);
+	if (b->blocks >= WORTH_SHARING) pool_run(optim_pool(b->o), add_blocks, b);
 	else add_blocks(b);
 }
 

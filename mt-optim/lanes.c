@@ -102,7 +102,7 @@ void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 	for (uint32_t lane = 0; lane < MT_LANES; lane++) find_start(&a, lane);
 	publish_ready(&a);      /* a predecessor may have died between the last lane and the publication */
 	double from = mt_now();
-	pool_run(o->pool, update_all, &a);
+	pool_run(optim_pool(o), update_all, &a);
 	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
 	MT_ASSERT(a.published == o->n_units);
 	free(a.next);

@@ -11,7 +11,7 @@ static uint64_t threads;
 static struct mt_strings rings;
 
 static const struct mt_opt options[] = {
-	{ "threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores", NULL },
+	{ "threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores, with a GPU all but one", NULL },
 	{ "ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL },
 	{ 0 },
 };
@@ -52,9 +52,8 @@ static void start(struct optim *o, const char *name)
 	mt_stage_doing(o->run, MT_D_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));
-	uint64_t n = threads ? threads : (uint64_t)(mt_cores() / 2);
-	o->pool = pool_make(n < 1 ? 1 : n > MT_LANES ? MT_LANES : (int)n);
-	if (!o->pool) mt_die(MT_EX_NOMEM, "cannot start %llu threads", (unsigned long long)n);
+	o->threads = threads;
+	flush_denormals();
 }
 
 /* ------------------------------------------------------------------------------------------------ serve */

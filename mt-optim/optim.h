@@ -35,7 +35,8 @@ struct optim {
 	struct mt_run *run;
 	struct mt_control *control;
 	struct mt_lane *lanes;      /* (MT_LANES) */
-	struct pool *pool;
+	uint64_t threads;           /* as told; 0: not told */
+	struct pool *pool;          /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
 	struct unit *units;
@@ -47,6 +48,9 @@ struct optim {
 };
 
 enum { MAX_UNITS = 4096 };      /* an index word names 12 bits of unit */
+
+/* threads.c: made when first asked for, as many as were told or as the cores and the device of the run allow */
+struct pool *optim_pool(struct optim *);
 
 /* units.c: 65 when the run's tables do not describe what the journal can undo */
 int units_make(struct optim *);
