@@ -1,0 +1,64 @@
+/* gather.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON lines.
+ * usage: gather [MiB OF GRADIENTS] (default 512)   pieces lie in a ring of 16 blocks, and come block by block of 4096
+ * elements: the first micro-batch of a step is stored, later ones are added, of the last one the squares are summed up.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../mt-optim/sum.h"
+
+enum { ROUNDS = 5, ELEMS = 4096, BLOCK = 2 << 20, BLOCKS = 16 };
+
+/* Of this thread alone: what others have of the core is not counted */
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static char *array(size_t bytes)
+{
+	char *p = aligned_alloc(1 << 21, (bytes + (1 << 21) - 1) >> 21 << 21);
+	if (!p) exit(71);
+	memset(p, 0, bytes);
+	return p;
+}
+
+enum what { COPY, ONLY, FIRST, MIDDLE, LAST, WHATS };
+static const char *const words[WHATS] = { "copied", "of the only micro-batch", "of the first", "of one between", "of the last" };
+
+static double piece(enum what what, char *g, const char *from, bool bf16)
+{
+	size_t bytes = ELEMS * (bf16 ? 2 : 4);
+	if (what == MIDDLE || what == LAST) grad_add(g, from, ELEMS, bf16);
+	else memcpy(g, from, bytes);
+	return what == ONLY || what == LAST ? grad_sumsq(g, NULL, ELEMS, bf16) : 0;
+}
+
+static void measure(enum what what, bool bf16, char *g, const char *ring, size_t bytes)
+{
+	double best = 1e9;
+	volatile double sum = 0;
+	for (int r = 0; r < ROUNDS; r++) {
+		double start = now();
+		for (size_t at = 0; at < bytes; at += ELEMS * (bf16 ? 2 : 4))
+			sum = sum + piece(what, g + at, ring + at % ((size_t)BLOCK * BLOCKS), bf16);
+		double took = now() - start;
+		if (took < best) best = took;
+	}
+	printf("{\"bench\":\"gather\",\"loop\":\"%s pieces %s\",\"gb_per_s\":%.2f}\n", bf16 ? "bf16" : "fp32", words[what],
+	       (double)bytes * 1e-9 / best);
+}
+
+int main(int argc, char **argv)
+{
+	size_t bytes = (argc > 1 ? strtoull(argv[1], NULL, 10) : 512) << 20;
+	if (!bytes) return 64;
+	char *g = array(bytes), *ring = array((size_t)BLOCK * BLOCKS);
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		for (enum what what = COPY; what < WHATS; what++) measure(what, bf16, g, ring, bytes);
+	return 0;
+}
