@@ -276,13 +276,14 @@ static int time_once(struct gemms *g, struct product *p, const struct chosen *by
 
 /* ---- choosing ---- */
 
-static bool in_sequence(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
+/* Does it say that it splits its sums? The preference forbids it; some algorithms say nothing of it, and succeed. */
+static bool in_parts(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 {
-	uint32_t scheme;
-	size_t n;
+	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+	size_t n = 0;
 
 	return !g->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n) &&
-		scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+		n == sizeof scheme && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
 /* What the heuristic names and we can take, the one it thinks fastest first; returns how many */
@@ -299,7 +300,7 @@ static int candidates(struct gemms *g, struct product *p, struct chosen all[CAND
 		n = 0;
 	g->cublasLtMatmulPreferenceDestroy(f);
 	for (int i = 0; i < n; i++)
-		if (!found[i].state && found[i].workspaceSize <= g->bytes && in_sequence(g, &found[i].algo))
+		if (!found[i].state && found[i].workspaceSize <= g->bytes && !in_parts(g, &found[i].algo))
 			all[taken++] = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
 	return taken;
 }
@@ -346,21 +347,19 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 /* What the run's table says is what computes it, or nothing */
 static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c, const char *words)
 {
-	cublasLtMatmulHeuristicResult_t r;
-	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
+	cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
 	float ms;
-	int rc = 0;
+	int rc = REFUSED;
 
 	if (p->by.plain)
 		return 0;
-	if (p->by.workspace > g->bytes || (e = g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo,
-		&r)) || r.workspaceSize > p->by.workspace)
-		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed with an algorithm that this cuBLASLt refuses (%s): other bits",
-			words, e ? g->cublasLtGetStatusName(e) : "workspace");
-	/* once before the step, so that its kernel is loaded */
-	if (c && (rc = time_once(g, p, &p->by, q, c, &ms)) == REFUSED)
-		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed with an algorithm that this cuBLASLt does not run: other bits",
-			words);
+	bool checks = !g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo, &r);
+	/* Before a step it runs once, so that its kernel is loaded; and what runs is not refused, whatever the check says. */
+	if (p->by.workspace <= g->bytes && r.workspaceSize <= p->by.workspace)
+		rc = c ? time_once(g, p, &p->by, q, c, &ms) : checks ? 0 : REFUSED;
+	if (rc == REFUSED)
+		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed by an algorithm that cuBLASLt refuses here: other bits, which go "
+			"on after mt-ckpt load --new-record", words);
 	return rc;
 }
 

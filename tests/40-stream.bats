@@ -313,6 +313,17 @@ narrow_ring() {
 	fails_with 65 mt-stream "$RUN"
 }
 
+@test "a run goes on by no other instruction set and no other BLAS than it was computed with: 78 and one line" {
+	grep -q -w avx2 /proc/cpuinfo || skip "this CPU has no other instruction set"
+	make_run llama3
+	step_of here ""
+	MT_ISA=plain fails_with 78 timeout 10 mt-stream "$RUN"
+	grep -q "the run was computed on 'avx.*', this is 'plain': other bits" "$T/fails.err"
+	export DNNL_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Prescott
+	fails_with 78 timeout 10 mt-stream "$RUN"
+	grep -q "matrix products by '.*', this is '.*': other bits" "$T/fails.err"
+}
+
 @test "options that make no sense are 64, cuda without CUDA is 78" {
 	make_run llama3
 	fails_with 64 mt-stream "$RUN" --device tpu

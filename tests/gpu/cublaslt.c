@@ -6,7 +6,7 @@
  *                            them: one whose sums change from run to run, one that wants workspace, one that fails when it
  *                            is run. Without it: one algorithm, always the same
  *     FAKE_CUBLASLT_VERSION=N    what cublasLtGetVersion says
- *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck
+ *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
  * Whoever hands it what a GPU would not survive (pointers less aligned than was promised, too little workspace, matrices
  * that overlap) ends the process.
@@ -232,8 +232,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 {
 	if (which != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || n != 4)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	memcpy(v, &((const struct algo *)algo)->scheme, 4);
-	*written = 4;
+	/* NVIDIA's succeeds too where an algorithm has no such attribute, and writes nothing */
+	*written = ((const struct algo *)algo)->order == FORWARD ? 0 : 4;
+	memcpy(v, &((const struct algo *)algo)->scheme, *written);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -351,7 +352,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
 	check_pointers(j, bytes);
-	if (j->by.order == FAILING) {
+	if (j->by.order == FAILING || getenv("FAKE_CUBLASLT_REFUSE")) {
 		free(j);
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
