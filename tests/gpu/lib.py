@@ -230,7 +230,7 @@ class Run:
     def __init__(self, name):
         Run.count += 1
         self.name = f"gpu{os.getpid()}-{Run.count}-{name}"[:32]
-        self.stages = []
+        self.stages, self.ended = [], []
         self.dir = tempfile.mkdtemp(prefix="mt-gpu-")
 
     def __enter__(self):
@@ -242,17 +242,27 @@ class Run:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def do(self, *command, **kw):
-        """A program to its end: what it wrote on stdout"""
-        kw.setdefault("timeout", 120)
-        kw.setdefault("stdout", subprocess.PIPE)
-        what = " ".join(map(str, command))[:200]
-        try:
-            done = subprocess.run([str(c) for c in command], text=True, stderr=subprocess.PIPE, **kw)
-        except subprocess.TimeoutExpired as e:
-            raise RuntimeError(f"{what}: not over after {kw['timeout']:.0f} s; {self.errors()}") from e
-        if done.returncode:
-            raise RuntimeError(f"{what}: {done.returncode}: {done.stderr or ''}{self.errors()}")
-        return done.stdout
+        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died."""
+        what, limit = " ".join(map(str, command))[:200], kw.pop("timeout", 120)
+        end = time.monotonic() + limit
+        with subprocess.Popen([str(c) for c in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw) as p:
+            try:
+                while True:
+                    try:
+                        out, err = p.communicate(timeout=0.2)
+                        break
+                    except subprocess.TimeoutExpired:
+                        dead = [q for q, _ in self.stages if q.poll() is not None and q not in self.ended]
+                        if dead:
+                            raise RuntimeError(f"{what}: {dead[0].args[0]} ended with {dead[0].returncode}; {self.errors()}")
+                        if time.monotonic() > end:
+                            raise RuntimeError(f"{what}: not over after {limit:.0f} s; {self.errors()}")
+            finally:
+                if p.poll() is None:
+                    p.kill()
+        if p.returncode:
+            raise RuntimeError(f"{what}: {p.returncode}: {err}{self.errors()}")
+        return out
 
     def start(self, *command, **kw):
         out = open(os.path.join(self.dir, f"{len(self.stages)}.err"), "w+")
@@ -269,6 +279,7 @@ class Run:
 
     def end(self, p, wait=30):
         """One stage, by its process: its exit status"""
+        self.ended.append(p)
         p.send_signal(signal.SIGTERM)
         try:
             return p.wait(wait)
@@ -354,14 +365,19 @@ def tensor_distances(a, b):
 
 
 def plan_said(said):
-    """What --verbose says that a training micro-batch does, as a table; {} where it said nothing"""
+    """What mt-stream says that a training micro-batch does and is predicted to take, as a table; {} where it said nothing"""
     line = next((l for l in said.splitlines() if ": train: " in l), "")
+    guess = next((l for l in said.splitlines() if ": predicted by the rates of " in l), "")
     found = {"line": line.split(": train: ")[-1]} if line else {}
+    if guess:
+        found["predicted"] = guess.split(": predicted by ")[-1]
     for key, pattern, kind in (("all", r"(\d+) all,", int), ("but_gate_up", r"(\d+) all but gate and up", int),
                                ("attention", r"(\d+) attention's output", int), ("input", r"(\d+) their input", int),
-                               ("mib", r"; ([\d.]+) of ", float), ("budget_mib", r" of ([\d.]+) MiB", float),
-                               ("host_mib", r"host ([\d.]+) MiB", float), ("step_s", r"; ([\d.e+-]+) s\b", float)):
-        m = re.search(pattern, line)
+                               ("mib", r": ([\d.]+) of [\d.]+ MiB of device memory", float),
+                               ("budget_mib", r" of ([\d.]+) MiB of device memory", float),
+                               ("host_mib", r"([\d.]+) MiB of host memory", float),
+                               ("step_s", r"micro-batches? ([\d.e+-]+) s\b", float)):
+        m = re.search(pattern, f"{line}\n{guess}")
         if m:
             found[key] = kind(m.group(1))
     if line:
