@@ -91,6 +91,36 @@ static enum queue draw_queue(struct chaos *c)
 	return queue;
 }
 
+static void turn(uint32_t *words, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		words[i] = ~words[i];
+}
+
+/* Gradients that are final are made ready to leave as a device may do it, in their place: here by turning their bits */
+static void execute(struct chaos *c, const struct op *op)
+{
+	struct op out = *op;
+
+	if (op->code == OP_DISCARD) {
+		memset(op->discard.dst, POISON, op->discard.bytes);
+	} else if (op->code == OP_GRADS_FINAL) {
+		turn((uint32_t *)op->grads_final.src, op->grads_final.n);
+	} else if (op->code == OP_GRADS_OUT) {
+		size_t bytes = (size_t)op->grads_out.n * sizeof(float);
+		float *turned = malloc(bytes + 1);
+
+		MT_ASSERT(turned);
+		memcpy(turned, op->grads_out.src, bytes);
+		turn((uint32_t *)turned, op->grads_out.n);
+		out.grads_out.src = turned;
+		cpu_execute(c->pool, &out);
+		free(turned);
+	} else {
+		cpu_execute(c->pool, op);
+	}
+}
+
 /* Run one operation of some queue that has a runnable one */
 static void run_one(struct chaos *c)
 {
@@ -99,10 +129,7 @@ static void run_one(struct chaos *c)
 
 	struct chaos_queue *q = &c->q[draw_queue(c)];
 	struct work *w = &q->work[q->done % ROOM];
-	if (w->op.code == OP_DISCARD)
-		memset(w->op.discard.dst, POISON, w->op.discard.bytes);
-	else
-		cpu_execute(c->pool, &w->op);
+	execute(c, &w->op);
 	free(w->held);
 	q->done++;
 }

@@ -102,6 +102,8 @@ static bool result_lands_late(void)
 static bool gradients_land_late(void)
 {
 	fill(a, 1);
+	d->launch(d, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {a, N, MT_FP32}});
+	finish(Q_COMPUTE);
 	d->launch(d, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {.dst = out, .src = a, .n = N, .to = MT_FP32, .elems = N}});
 	if (well)
 		finish(Q_GRADS);
