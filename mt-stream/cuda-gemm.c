@@ -69,6 +69,7 @@ struct gemms {
 	struct product *products;
 	size_t n, room;
 	bool said;              /* that the plain kernel is used */
+	bool first;             /* no trials: the heuristic's word is taken, so that two runs have the same bits */
 	cudaEvent_t from, to;   /* of a trial */
 #define POINTER(f) __typeof__(&f) f;
 	FUNCTIONS(POINTER)
@@ -158,6 +159,9 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 		gemms_close(g);
 		return NULL;
 	}
+	const char *how = getenv("MT_GEMM");
+
+	g->first = how && !strcmp(how, "first");
 	g->workspace = workspace;
 	g->bytes = bytes;
 	return g;
@@ -331,7 +335,7 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 	float best = INFINITY, ms, spent = 0;
 
 	p->by = n && !c ? all[0] : (struct chosen){.plain = 1};
-	for (int i = 0; c && i < n && spent < TRIAL_MS; i++) {
+	for (int i = 0; c && i < n && spent < TRIAL_MS && (p->by.plain || !g->first); i++) {
 		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0)
 			return rc;
 		if (rc == 0 && ms < best) {

@@ -58,6 +58,18 @@ step_of() {
 	! cmp -s "$T/one" "$T/two"
 }
 
+@test "what is faster is taken; or with MT_GEMM=first, whatever is faster, what cuBLASLt names first" {
+	need_emulator
+	for clock in 1 2; do
+		make_run
+		FAKE_CUBLASLT_CLOCK=$clock step_of "by-trial$clock" 1
+		make_run
+		MT_GEMM=first FAKE_CUBLASLT_CLOCK=$clock step_of "first$clock" 1
+	done
+	! cmp -s "$T/by-trial1" "$T/by-trial2"
+	cmp "$T/first1" "$T/first2"
+}
+
 @test "a successor of one that was killed computes with the algorithms of the run record, in fp32 and bf16" {
 	need_emulator
 	for dtype in fp32 bf16; do

@@ -5,6 +5,7 @@
  *                            has, in which order the heuristic names them and how long each takes is drawn by N. Among
  *                            them: one whose sums change from run to run, one that wants workspace, one that fails when it
  *                            is run. Without it: one algorithm, always the same
+ *     FAKE_CUBLASLT_CLOCK=N  how long each takes is drawn by N instead
  *     FAKE_CUBLASLT_VERSION=N    what cublasLtGetVersion says
  *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
@@ -315,8 +316,12 @@ static void compute(void *arg)
 				v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
 			put(j->pd, j->d.type, at, v);
 		}
-	if (seed())
-		emu_takes((double)(1 + mixed(strtoull(seed(), NULL, 10) + j->by.order + shape_hash(&j->what, &j->a, &j->b, &j->d)) % 6));
+	if (seed()) {
+		const char *clock = getenv("FAKE_CUBLASLT_CLOCK");
+		uint64_t by = strtoull(clock ? clock : seed(), NULL, 10);
+
+		emu_takes((double)(1 + mixed(by + j->by.order + shape_hash(&j->what, &j->a, &j->b, &j->d)) % 6));
+	}
 	free(j);
 }
 
