@@ -192,7 +192,7 @@ dealt_of() {
 	make_run llama3 bf16 bf16
 	export MT_EMU_GPU="NVIDIA H100 80GB HBM3"
 	step_of first "$EMU --device cuda"
-	[ "$(wc -l <"$T/stream.err")" = 2 ]
+	[ "$(grep -c -e ": train: " -e ": predicted by " "$T/stream.err")" = 2 ]
 	grep -q "^mt-stream: train: 5 rows of 24 tokens: .*blocks keep: " "$T/stream.err"
 	grep -q "^mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
 	spawn stream "$EMU" "$RUN" --device cuda --profile "rtx4090,adam=9"
@@ -200,7 +200,7 @@ dealt_of() {
 	stream-drive step "$RUN" 4 24 1 1 3 >/dev/null 3>&-
 	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
 	mt-store stat "$RUN" --json >"$T/stat"
-	[ "$(wc -l <"$T/stream.err")" = 2 ]
+	[ "$(grep -c -e ": train: " -e ": predicted by " "$T/stream.err")" = 2 ]
 	grep -q "by the rates of RTX4090, changed: " "$T/stream.err"
 	python3 - "$T/stat" <<-'PY'
 		import json, sys
@@ -237,7 +237,7 @@ try_with() {
 	for memory in 3000 900 600 500; do
 		[ "$(try_with $((spare + memory)))" = works ]
 	done
-	for memory in 300 0 -100000; do
+	for memory in 150 0 -100000; do
 		[ "$(try_with $((spare + memory)))" = "needs $((own / 1024 + 1))" ]
 	done
 	# what is said to be free, and others have taken when it is wanted
