@@ -46,15 +46,39 @@ NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $
 CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
 ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
-CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c
+CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c mt-stream/cuda-engine.c mt-stream/cuda-trial.c
 CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
 ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
 CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
 CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
 LIBS_mt-stream += $(CUDART) -ldl -lrt
 $(B)/mt-stream: $(CUDA_OBJ)
-$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = -isystem $(CUDA)/include
+$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = -isystem $(CUDA)/include $(if $(CUDNN),-DHAVE_CUDNN)
 $(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
+# cuDNN's attention, where the headers of cudnn-frontend and of cuDNN are found: CUDNN_FRONTEND=DIR, what `make deps` or
+# `make gpu-deps` fetched, Python's packages; the library is opened at run time. `make CUDNN_FRONTEND=`: never.
+PYTHON_LIB = $(shell python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)
+HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/include
+CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB)/include/cudnn_frontend.h)))
+CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB)/nvidia/cudnn/include/cudnn.h)))
+CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda-cudnn.o)
+ifneq ($(CUDNN),)
+$(B)/mt-stream: $(CUDNN)
+$(O)/mt-stream/device-cuda.o: $(CUDNN)
+LIBS_mt-stream += -lstdc++
+PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
+$(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $< $(CUDNN) $(CUDART) -lstdc++ -ldl -lrt -lpthread -lm
+$(O)/gpu/described/libcuda.so.1: tests/gpu/driver.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+else
+$(if $(filter 0,$(MAKELEVEL)),$(info no headers of cudnn-frontend: the cuda device is built without cuDNN))
+endif
+$(O)/mt-stream/cuda-cudnn.o: mt-stream/cuda-cudnn.cc
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) -isystem $(CUDA)/include -c -o $@ $<
 $(O)/%.o: %.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
@@ -76,11 +100,11 @@ endif
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
 PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
-EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o
+EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/emu-sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 -x c++ -DMT_EMU $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
-$(O)/emu/emu.o: tests/gpu/emu.cc
+$(O)/emu/%.o: tests/gpu/%.cc
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 -DMT_EMU $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: mt-stream/%.c
@@ -110,6 +134,12 @@ GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" 
   LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
 comma = ,
 GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
+# where there is nvcc, but cuDNN's attention cannot be built in for want of headers; tried once
+cudnn-headers:
+ifneq ($(and $(NVCC),$(if $(CUDNN),,yes),$(if $(wildcard build/deps/cudnn),,yes)),)
+	@mkdir -p build/deps/cudnn; tests/gpu/headers build/deps/cudnn $(if $(CUDNN_H),,cudnn) || \
+	  echo 'make deps: no headers of cudnn-frontend: the cuda device is built without cuDNN' >&2
+endif
 .PHONY: gpu-deps gpu-build gpu-check gpu-bench
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps
@@ -180,8 +210,8 @@ probes: $(PROBES)
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
 DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
-.PHONY: deps
-deps:
+.PHONY: deps cudnn-headers
+deps: cudnn-headers
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \

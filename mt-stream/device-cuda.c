@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "cuda-engine.h"
 #include "cuda-gemm.h"
 #include "cuda-host.h"
 #include "cuda-ops.h"
@@ -37,6 +38,7 @@
 #define PAGE_TABLE   512                /* registered host memory takes this part of itself: 8 bytes a page */
 #define ARENAS       8
 #define HAULERS      4                  /* threads that copy from and to bounce buffers at most */
+#define OWN_WORDS    "own tiles, ordered sums"
 
 struct line {                           /* a queue */
 	cudaStream_t stream;
@@ -57,6 +59,10 @@ struct cuda {
 	struct line q[QUEUES];
 	struct cuda_queue compute;      /* as the kernels see it */
 	struct gemms *gemms;
+	struct engine *engine;          /* of attention; NULL: our own kernels */
+	struct { uint32_t seq; bool settled, with; } rows;  /* the last that the run record was asked for */
+	char attention[64];
+	int sm, sms;                    /* compute capability, 90 is 9.0; multiprocessors */
 	bool rehearsing;                /* what is launched is only looked at */
 	char machine[64];
 	void *gemm_workspace;
@@ -302,6 +308,16 @@ static void cuda_host_register(struct device *d, const void *p, size_t bytes)
 
 /* ---- operations ---- */
 
+struct key { char text[MT_CHOICE_KEY]; };
+
+static struct key rows_key(uint32_t seq)
+{
+	struct key k;
+
+	snprintf(k.text, sizeof k.text, "attention of rows of %u", seq);
+	return k;
+}
+
 static struct cuda_gemm gemm_of(const struct op *o)
 {
 	return (struct cuda_gemm){
@@ -337,6 +353,64 @@ static void run_rope(struct cuda *c, const struct op *o)
 			o->rope.dknorm, o->rope.beta);
 }
 
+/* What the run record says of rows of seq tokens */
+static void rows_find(struct cuda *c, uint32_t seq)
+{
+	uint8_t with = 0;
+
+	if (c->rows.settled && c->rows.seq == seq)
+		return;
+	c->rows.seq = seq;
+	c->rows.settled = mt_choice_find(c->run, rows_key(seq).text, &with, sizeof with);
+	c->rows.with = with;
+}
+
+static struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool packed, bool train)
+{
+	struct cuda *c = (struct cuda *)d;
+	struct attention_need need = {0};
+
+	if (!c->engine)
+		return need;
+	rows_find(c, seq);
+	if (c->rows.settled && !c->rows.with)
+		return need;
+	need = engine_need(c->engine, seq, packed, train);
+	need.settled = c->rows.settled;
+	return need;
+}
+
+static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
+{
+	struct cuda *c = (struct cuda *)d;
+	uint8_t stands = *with;
+	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
+
+	if (rc)
+		return rc;
+	*with = stands;
+	rows_find(c, seq);
+	return 0;
+}
+
+static void engine_attention(struct cuda *c, const struct op *o, const struct cuda_attention *a)
+{
+	const struct engine_call e = {
+		.a = *a, .host_starts = o->attention.host_starts, .qkv = o->attention.qkv, .o = o->attention.o,
+		.lse = o->attention.lse, .d_o = o->attention.d_o, .work = o->attention.work, .bytes = o->attention.work_bytes,
+		.dqkv = o->code == OP_ATTENTION_BACKWARD ? o->attention.dqkv : NULL,
+	};
+
+	MT_ASSERT(e.work);
+	if (c->rehearsing)
+		engine_rehearse(c->engine, &e);
+	else {
+		int rc = engine_run(c->engine, &c->compute, &e);
+		if (rc)
+			failed(c, -rc, mt_errmsg());
+	}
+}
+
 static void run_attention(struct cuda *c, const struct op *o)
 {
 	struct cuda_attention a = {
@@ -345,7 +419,12 @@ static void run_attention(struct cuda *c, const struct op *o)
 		.scale = o->attention.scale, .starts = o->attention.starts,
 	};
 
-	if (o->code == OP_ATTENTION_FORWARD)
+	rows_find(c, (uint32_t)a.seq);
+	if (c->engine && c->rows.with)
+		engine_attention(c, o, &a);
+	else if (c->rehearsing)
+		return;
+	else if (o->code == OP_ATTENTION_FORWARD)
 		cuda_attention_forward(&c->compute, &a, o->attention.o, o->attention.lse, o->attention.qkv);
 	else
 		cuda_attention_backward(&c->compute, &a, o->attention.dqkv, o->attention.d_o, o->attention.o,
@@ -477,6 +556,8 @@ static void settle(struct cuda *c, const struct op *o)
 	if (o->code == OP_GEMM) {
 		const struct cuda_gemm g = gemm_of(o);
 		rc = gemms_settle(c->gemms, &c->compute, &g);
+	} else if (o->code == OP_ATTENTION_FORWARD || o->code == OP_ATTENTION_BACKWARD) {
+		run_attention(c, o);
 	}
 	if (rc)
 		failed(c, -rc, mt_errmsg());
@@ -615,6 +696,46 @@ static const void *cuda_view(struct device *d, const void *host, enum mt_dtype d
 
 /* ---- opening and closing ---- */
 
+/* NULL: *why, or nothing to say */
+static struct sdpa *library_open(const struct cuda *c, char *why)
+{
+#if defined(MT_EMU) || defined(HAVE_CUDNN)
+	const char *path = getenv("MT_CUDNN");
+
+	return path && !strcmp(path, "none") ? NULL : cudnn_open(c->ordinal, c->sm, c->sms, why);
+#else
+	(void)c, (void)why;     /* said when it was built */
+	return NULL;
+#endif
+}
+
+/* Another way is there, gives what ours gives, and is what the run was begun with if it was begun: it is taken. */
+static void engine_find(struct cuda *c, const struct mt_geometry *geo)
+{
+	const struct mt_record *r = &mt_control(c->run)->record;
+	bool set = atomic_load_explicit(&r->set, memory_order_acquire);
+	char why[256] = "";
+
+	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
+	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention)))
+		return;
+	struct sdpa *sdpa = library_open(c, why);
+	if (sdpa)
+		c->engine = engine_open(sdpa, geo);
+	if (!c->engine) {
+		if (*why && !set)       /* else other words than the record's say it */
+			mt_say("cuda: attention by our own kernels: %s", why);
+		return;
+	}
+	if (!set && engine_trial(c->engine, &c->compute, geo)) {
+		mt_say("cuda: attention by our own kernels: %s: %s", engine_name(c->engine), mt_errmsg());
+		engine_close(c->engine);
+		c->engine = NULL;
+		return;
+	}
+	snprintf(c->attention, sizeof c->attention, "%s", engine_name(c->engine));
+}
+
 /* What is as large as the run says, and what is registered */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
@@ -634,6 +755,9 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
 	c->spare = spare_of(c, control);
 	if (!own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
+		return mt_fail(c->ex, "%s", c->why);
+	engine_find(c, geo);
+	if (c->ex)
 		return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
@@ -660,6 +784,7 @@ static void cuda_close(struct device *d)
 	cudaDeviceSynchronize();        /* after an error, too, nothing may go on in what is given back now */
 	ranges_close(&c->weights);
 	ranges_close(&c->blocks);
+	engine_close(c->engine);
 	gemms_close(c->gemms);
 	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++)
 		cudaEventDestroy(c->stamps[i].event);
@@ -745,6 +870,8 @@ static int cuda_open(struct cuda *c)
 	c->dev.gemm = gemms_name(c->gemms);
 	snprintf(c->machine, sizeof c->machine, "%.36s, sm_%d%d, %d SMs", p.name, p.major, p.minor, p.multiProcessorCount);
 	c->dev.machine = c->machine;
+	c->sm = p.major * 10 + p.minor;
+	c->sms = p.multiProcessorCount;
 	return 0;
 }
 
@@ -757,11 +884,12 @@ struct device *device_cuda(int ordinal, int *ex)
 		return NULL;
 	}
 	c->dev = (struct device){
-		.name = "cuda", .attention = "own tiles, ordered sums", .elem = sizeof(float),
+		.name = "cuda", .attention = c->attention, .elem = sizeof(float),
 		.room = cuda_room, .alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
 		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
-		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .host_alloc = cuda_host_alloc,
-		.host_release = cuda_host_release, .host_register = cuda_host_register,
+		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .attention_need = cuda_attention_need,
+		.attention_settle = cuda_attention_settle, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
+		.host_register = cuda_host_register,
 	};
 	c->ordinal = ordinal;
 	atomic_flag_clear(&c->refused);

@@ -36,6 +36,10 @@ struct loss { double sum; int64_t targets; };
 
 const char *op_name(enum op_code);
 
+/* Work memory with which attention is computed in another, faster way: `fixed` bytes and `row` more for each row of a
+ * chunk, of `rows` at most. rows 0: there is no such way. */
+struct attention_need { uint64_t fixed, row; uint32_t rows; bool settled; };
+
 /* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
 struct op {
 	enum op_code code;
@@ -75,6 +79,8 @@ struct op {
 			int64_t n, seq, heads, kv_heads, dim, window; float scale; const uint32_t *starts;
 			const void *qkv; void *o; float *lse;
 			const void *d_o; void *dqkv;
+			const uint32_t *host_starts;    /* host: the same as starts, until the micro-batch is over */
+			void *work; size_t work_bytes;  /* what attention_need asked for; NULL: nothing was settled */
 		} attention;
 		struct { void *y; const void *gu; int64_t n, f; } swiglu_forward;
 		struct { void *dgu; const void *dy, *gu; int64_t n, f; } swiglu_backward;
@@ -119,6 +125,11 @@ struct device {
 	 * says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory that the
 	 * operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to settle. 0 or -ex */
 	int   (*rehearse)(struct device *, bool on);
+	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the run
+	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. 0 or -ex. Both NULL:
+	 * there is one way only. */
+	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
+	int   (*attention_settle)(struct device *, uint32_t seq, bool *with);
 
 	void  (*launch)(struct device *, enum queue, const struct op *);
 	struct event (*record)(struct device *, enum queue);

@@ -88,10 +88,21 @@ static void take_saved(struct walk *w, const struct ask *q, const struct choice 
 	}
 }
 
-static void take_scratch(struct walk *w, const struct ask *q, const struct sizes *z, struct scratch *t)
+static uint64_t attention_bytes(const struct ask *q, const struct choice *c)
+{
+	uint64_t rows = rows_of_chunk(q, c), bytes;
+
+	rows = rows < q->attention.rows ? rows : q->attention.rows;
+	return __builtin_mul_overflow(rows, q->attention.row, &bytes) ||
+		__builtin_add_overflow(bytes, q->attention.fixed, &bytes) ? UINT64_MAX : bytes;
+}
+
+static void take_scratch(struct walk *w, const struct ask *q, const struct choice *c, const struct sizes *z,
+	struct scratch *t)
 {
 	*t = (struct scratch){0};
 	t->h = take(w, z->either, z->h, z->elem);
+	t->attention = c->engine ? take(w, t->attention_bytes = attention_bytes(q, c), 1, 1) : NULL;
 	t->rstd = take(w, z->either, 1, sizeof(float));
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, q->geo->vocab, z->elem);
@@ -153,7 +164,7 @@ uint64_t memory_lay(const struct ask *q, const struct choice *c, struct place *p
 			p->x[i] = x;
 	}
 	p->dx = q->train ? take(&w, z.pass, z.h, z.elem) : NULL;
-	take_scratch(&w, q, &z, &p->scratch);
+	take_scratch(&w, q, c, &z, &p->scratch);
 	take_saved(&w, q, c, &z, p);
 	take(&w, q->work, 1, 1);
 	return w.over ? UINT64_MAX : w.used;

@@ -267,8 +267,10 @@ static int ask_make(struct stream *s, uint32_t rows, uint32_t seq, bool train, s
 		.rows = rows, .seq = seq, .train = train, .elem = s->dev->elem, .view = s->view, .memory = budget_now(s),
 		.work = s->dev->own,
 		.recompute = s->recompute, .chunk_tokens = s->chunk_tokens, .head_tokens = s->head_tokens,
-		.pass_rows = s->pass_rows, .settled = true,
+		.pass_rows = s->pass_rows, .settled = true, .packed = s->packed,
 	};
+	if (s->dev->attention_need)
+		q->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
 	host_limit(s, q);
 	ask_sizes(q, mt_unit(s->run, 0), s->units);
 	return profile_parse(s->profile, q->dtype, s->dev->gpu, &q->profile);
@@ -313,6 +315,22 @@ static void plan_lay(struct stream *s)
 	p->bytes = memory_arena(&p->ask, memory_lay(&p->ask, &p->c, &p->at, s->arena));
 }
 
+/* Is attention over such rows computed by what needs work memory? The run's first who wants to know decides, as if they
+ * were to be trained on and held documents. */
+static int attention_settle(struct stream *s, uint32_t rows, uint32_t seq)
+{
+	struct device *d = s->dev;
+	struct planned planned;
+	struct ask q;
+	int rc = ask_make(s, rows, seq, true, &q);
+
+	if (rc || !q.attention.rows || q.attention.settled)
+		return rc;
+	q.attention = d->attention_need(d, seq, true, true);
+	bool with = !planner_make(&q, &planned) && planned.c.engine;
+	return d->attention_settle(d, seq, &with);
+}
+
 /* A shape that is not the last one's: plan it, and let the device see what it will compute. On a device with memory of its
  * own the first plan for training is said, for what it predicts of a step. */
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
@@ -321,8 +339,8 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	struct planned planned;
 	int rc;
 
-	if ((rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) || (rc = plan_take(s, &p->ask, &planned)) ||
-	    (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
+	if ((rc = attention_settle(s, rows, seq)) || (rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) ||
+	    (rc = plan_take(s, &p->ask, &planned)) || (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
 		return rc;
 	if (s->verbose || (s->dev->room && train && !s->said))
 		plan_say(&p->ask, &planned, s->msg.batch.micros);
@@ -340,15 +358,25 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	return 0;
 }
 
+static bool rows_packed(const uint32_t *starts, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (starts[i])
+			return true;
+	return false;
+}
+
 int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
+	size_t n = (size_t)rows * seq;
 	int rc;
 
+	s->packed = s->packed || rows_packed(s->host + 2 * n, n);
 	if (!s->chunk_tokens && (rc = record_plan(s, rows, seq)))
 		return rc;
 
-	if (p->ask.rows == rows && p->ask.seq == seq && p->ask.train == train) {
+	if (p->ask.rows == rows && p->ask.seq == seq && p->ask.train == train && p->ask.packed == s->packed) {
 		plan_lay(s);
 		return 0;
 	}

@@ -8,8 +8,9 @@
 
 #include "planner.h"
 
-#define ATTENTION_FORWARD  0.60         /* of the GEMM rate that attention reaches, */
-#define ATTENTION_BACKWARD 0.40         /* deterministic */
+#define ATTENTION_FORWARD  0.60         /* of the GEMM rate that attention by an engine reaches, */
+#define ATTENTION_BACKWARD 0.40         /* deterministic; */
+#define OWN_ATTENTION      0.50         /* of that: our own kernels, by their products a memory access; not measured */
 #define GEMM_HALF          256.0        /* tokens at which a GEMM reaches half its rate */
 #define PIECE_MIN          1024u        /* tokens: MLP pieces are not made smaller than this */
 #define LAUNCH             5e-6         /* s that a kernel takes at least, and kernels that a chunk or piece launches: */
@@ -64,7 +65,7 @@ static struct times times_of(const struct ask *q, const struct choice *c, uint32
 	double k = (double)g->kv_heads * g->head_dim, f = g->ffn, e = (double)q->elem, block = (double)q->block;
 	double per = fmin(n, (double)rows_of_chunk(q, c) * q->seq), piece = fmin(n, (double)tokens_of_piece(q, c));
 	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, c->head_tokens);
-	double mlp = 3 * h * f, attention = 4 * a * pairs(q, rows) / p->flops;
+	double mlp = 3 * h * f, attention = 4 * a * pairs(q, rows) / p->flops / (c->engine ? 1 : OWN_ATTENTION);
 	struct times t;
 
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
@@ -256,12 +257,12 @@ struct search {
 };
 
 /* Where the optimizer is what a step waits for, many plans take the same time: then the one that computes faster, for the
- * optimizer may prove to be faster than it was said to be; then the one that takes less memory. */
-static bool better(const struct planned *best, const struct prediction *p, uint64_t bytes)
+ * optimizer may prove to be faster than it was said to be; then attention in the faster way, and less memory. */
+static bool better(const struct planned *best, const struct choice *c, const struct prediction *p, uint64_t bytes)
 {
 	double work = p->forward + p->backward, least = best->p.forward + best->p.backward;
 
-	return work < least || (work <= least && bytes < best->bytes);
+	return work < least || (work <= least && (c->engine != best->c.engine ? c->engine : bytes < best->bytes));
 }
 
 static void consider(struct search *s, const struct choice *c, const struct times *t, uint64_t bytes)
@@ -284,7 +285,7 @@ static void consider(struct search *s, const struct choice *c, const struct time
 	if (p.step < s->least_step)
 		s->least_step = p.step;
 	/* what was the best may be none any more */
-	if (s->best->p.step <= s->least_step * (1 + TIE) && s->best->bytes && !better(s->best, &p, bytes))
+	if (s->best->p.step <= s->least_step * (1 + TIE) && s->best->bytes && !better(s->best, c, &p, bytes))
 		return;
 	s->best->c = *c;
 	s->best->p = p;
@@ -454,23 +455,33 @@ static int nothing_fits(const struct ask *q, const struct planned *best)
 		"a smaller --micro or --seq, or a larger --device-memory%s", q->rows, q->seq, least, have, host, remedy);
 }
 
+static void try_orders(struct search *s, bool engine)
+{
+	const struct ask *q = s->q;
+	struct choice c = {.pass_rows = q->pass_rows, .engine = engine};
+
+	if (!c.pass_rows || !q->train)
+		try_chunks(s, &c);
+	for (uint32_t r = 1; q->train && !q->settled && r <= q->rows; r = next(r, q->rows)) {
+		c = (struct choice){.pass_rows = r, .chunk_tokens = r * q->seq, .engine = engine};
+		if ((uint64_t)r * q->seq <= INT32_MAX)
+			try_head(s, &c);
+	}
+	if (q->pass_rows && q->train) {
+		c = (struct choice){.pass_rows = q->pass_rows, .engine = engine};
+		try_chunks(s, &c);
+	}
+}
+
 int planner_make(const struct ask *q, struct planned *best)
 {
 	struct search s = {q, best, INFINITY};
-	struct choice c = {.pass_rows = q->pass_rows};
 
 	*best = (struct planned){.least = UINT64_MAX, .least_host = UINT64_MAX};
-	if (!c.pass_rows || !q->train)
-		try_chunks(&s, &c);
-	for (uint32_t r = 1; q->train && !q->settled && r <= q->rows; r = next(r, q->rows)) {
-		c = (struct choice){.pass_rows = r, .chunk_tokens = r * q->seq};
-		if ((uint64_t)r * q->seq <= INT32_MAX)
-			try_head(&s, &c);
-	}
-	if (q->pass_rows && q->train) {
-		c = (struct choice){.pass_rows = q->pass_rows};
-		try_chunks(&s, &c);
-	}
+	if (q->attention.rows)
+		try_orders(&s, true);
+	if (!q->attention.rows || !q->attention.settled)
+		try_orders(&s, false);
 	if (isinf(s.least_step))
 		return nothing_fits(q, best);
 	predict_more(q, &best->c, &best->p);

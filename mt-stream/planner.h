@@ -36,6 +36,8 @@ struct ask {                    /* what a plan is wanted for */
 	uint64_t params;
 	uint32_t rows, seq;         /* of the micro-batch */
 	bool train;
+	bool packed;                /* rows may hold several documents */
+	struct attention_need attention;    /* of such rows */
 	uint64_t elem;              /* bytes of an element on the device */
 	bool view;                  /* weights are read where they lie: no slots */
 	uint64_t work;              /* bytes that the device takes for itself */
@@ -54,6 +56,7 @@ struct choice {
 	uint32_t weight_slots;      /* of a block's size: the last so many blocks' weights stay from forward to backward */
 	uint32_t grad_slots;        /* of a block's size: 1, 2, or (pass-major) one each */
 	uint32_t full, block, attention;    /* blocks at these levels, from the last one down; the rest: LEVEL_INPUT */
+	bool engine;                /* attention in the way that needs work memory */
 	bool x_host, o_host;        /* block inputs, attention outputs of those at LEVEL_ATTENTION are kept by the host */
 };
 

@@ -267,12 +267,13 @@ static void backward_begins(struct stream *s, uint32_t u)
 static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 {
 	const struct place *at = &s->plan.at;
-	int64_t first = s->plan.base + from;
+	int64_t first = s->plan.base + from, all = (int64_t)s->plan.ask.rows * s->plan.ask.seq;
 
 	return (struct chunk){
 		.dev = s->dev, .geo = s->geo, .n = n, .seq = s->plan.ask.seq,
 		.piece = (int64_t)tokens_of_piece(&s->plan.ask, &s->plan.c), .tokens = at->tokens + first,
 		.targets = at->targets + first, .starts = at->starts + first, .cos = at->cos, .sin = at->sin, .s = at->scratch,
+		.host_starts = s->host + 2 * all + first,
 	};
 }
 

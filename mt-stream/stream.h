@@ -48,6 +48,7 @@ struct stream {
 	uint64_t host_told;         /* bytes of host memory that the run may take, as told; 0: not told */
 	struct job *jobs;           /* [units] */
 	uint32_t units;
+	bool packed;                /* a row with several documents has come by */
 	bool view;                  /* the device reads the store in place */
 
 	struct plan plan;

@@ -77,7 +77,7 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 		.n = c->n, .seq = c->seq, .heads = c->geo->heads, .kv_heads = c->geo->kv_heads, .dim = c->geo->head_dim,
 		.window = c->geo->window_layer[layer] ? c->geo->window : 0,
 		.scale = 1.0f / sqrtf((float)c->geo->head_dim), .starts = c->starts, .qkv = s->qkv, .o = s->o,
-		.lse = s->lse}};
+		.lse = s->lse, .host_starts = c->host_starts, .work = c->s.attention, .work_bytes = c->s.attention_bytes}};
 }
 
 /* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */

@@ -25,6 +25,8 @@ struct scratch {                /* good between two launches of one template, no
 	void *dqkv;             /* (N, A + 2K) */
 	void *gu;               /* (P, 2F)     gate | up of blocks that do not keep it */
 	void *logits;           /* (N', V)     N' the tokens of a head chunk */
+	void *attention;        /* what the device wants for attention, NULL: nothing */
+	uint64_t attention_bytes;
 };
 
 struct saved {                  /* what a block's backward needs from its forward, beside the block's input */
@@ -42,6 +44,7 @@ struct chunk {                  /* whole rows that go through a layer together *
 	const struct mt_geometry *geo;
 	int64_t n, seq, piece;
 	const uint32_t *tokens, *targets, *starts;      /* (N) each */
+	const uint32_t *host_starts;                    /* host: as starts */
 	const float *cos, *sin;                         /* (positions, D / 2) */
 	struct scratch s;
 };

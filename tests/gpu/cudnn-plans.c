@@ -1,0 +1,76 @@
+/* cudnn-plans: the plans of attention that cuDNN makes for GPUs that are only described, and the work memory they want.
+ *
+ *     cudnn-plans [SM...]     80, 86, 89, 90, 100, 120: a line a plan
+ *
+ * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
+ * into calls (cuda-engine.c), a long row. No GPU is needed, but a libcuda.so.1 is: tests/gpu/driver.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../mt-stream/cuda-cudnn.h"
+
+static const struct { int sm, sms, shared; } gpus[] = {
+	{80, 108, 166912}, {86, 84, 101376}, {89, 128, 101376}, {90, 132, 232448}, {100, 148, 232448}, {120, 188, 101376},
+};
+
+static const struct { const char *name; int64_t batch, seq, window; int ragged; } cases[] = {
+	{ "row", 1, 4096, 0, 0 }, { "rows", 8, 4096, 0, 0 }, { "window", 1, 4096, 1024, 0 }, { "documents", 1, 4096, 0, 1 },
+	{ "halves", 3, 2048, 0, 1 }, { "quarters", 7, 1024, 0, 1 }, { "quarters-window", 7, 1024, 512, 1 },
+	{ "shortest", 512, 64, 0, 1 }, { "long", 1, 131072, 0, 0 },
+};
+
+static void show(struct sdpa *s, int sm, size_t i, int backward)
+{
+	struct sdpa_shape shape;
+	size_t bytes = 0;
+
+	memset(&shape, 0, sizeof shape);
+	shape.batch = cases[i].batch;
+	shape.seq = cases[i].seq;
+	shape.window = cases[i].window;
+	shape.ragged = cases[i].ragged;
+	shape.heads = 28;
+	shape.kv_heads = 4;
+	shape.dim = 128;
+	shape.scale = 0.08838835f;
+	shape.backward = backward;
+	void *plan = s->plan(s, &shape, &bytes);
+	printf("%s sm_%d %s %s ", s->name, sm, cases[i].name, backward ? "backward" : "forward");
+	if (plan)
+		printf("%zu\n", bytes);
+	else
+		printf("none: %s\n", s->why);
+	fflush(stdout);
+	if (plan)
+		s->plan_release(s, plan);
+}
+
+static int wanted(int argc, char **argv, int sm)
+{
+	for (int i = 1; i < argc; i++)
+		if (atoi(argv[i]) == sm)
+			return 1;
+	return argc < 2;
+}
+
+int main(int argc, char **argv)
+{
+	char why[256];
+
+	for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
+		if (!wanted(argc, argv, gpus[g].sm))
+			continue;
+		struct sdpa *s = cudnn_describe(gpus[g].sm, gpus[g].sms, gpus[g].shared, why);
+		if (!s) {
+			fprintf(stderr, "cudnn-plans: %s\n", why);
+			return 78;
+		}
+		for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+			for (int backward = 0; backward < 2; backward++)
+				show(s, gpus[g].sm, i, backward);
+		s->close(s);
+	}
+	return 0;
+}
