@@ -99,12 +99,13 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 {
 	const struct known *k = named ? named : known_by_driver(g->model);
 	const struct known other = guess(g);
-	double cores = ADAM_CORE * mt_cores();
+	int cores = mt_cores();         /* of which one is left to mt-stream */
+	double adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 
 	if (!k && other.hbm > 0 && other.bf16 > 0)
 		k = &other;
 	profile_of(k ? k : known, dtype, p);
-	p->adam = cores < p->adam ? cores : p->adam;
+	p->adam = adam < p->adam ? adam : p->adam;
 }
 
 /* "h2d=55": *at goes behind it */
