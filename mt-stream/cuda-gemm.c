@@ -262,16 +262,30 @@ static cublasStatus_t product_launch(struct gemms *g, struct product *p, const s
 
 enum { REFUSED = 1 };
 
-/* How long one run of it takes the device. REFUSED: the library does not run it; -ex: the device failed */
+/* What a status of the library means: REFUSED, not for this shape here; else something is wrong that would not be so at
+ * another time, and nothing may be settled by it: -ex */
+static int library_failed(struct gemms *g, cublasStatus_t s, const struct product *p, const char *call)
+{
+	char words[MT_CHOICE_KEY];
+
+	if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE || s == CUBLAS_STATUS_ARCH_MISMATCH)
+		return REFUSED;
+	shape_words(&p->shape, words);
+	return mt_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s of '%s': %s", call, words,
+		g->cublasLtGetStatusName(s));
+}
+
+/* How long one run of it takes the device. REFUSED: the library does not run it; -ex: something failed */
 static int time_once(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
 	const struct cuda_gemm *c, float *ms)
 {
+	cublasStatus_t s;
 	cudaError_t e;
 
 	if ((e = cudaEventRecord(g->from, q->stream)))
 		return cuda_failed(e, "cudaEventRecord");
-	if (product_launch(g, p, by, q, c))
-		return REFUSED;
+	if ((s = product_launch(g, p, by, q, c)))
+		return library_failed(g, s, p, "cublasLtMatmul");
 	if ((e = cudaEventRecord(g->to, q->stream)) || (e = cudaEventSynchronize(g->to)) ||
 	    (e = cudaEventElapsedTime(ms, g->from, g->to)))
 		return cuda_failed(e, "a product's trial");
@@ -290,19 +304,20 @@ static bool in_parts(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 		n == sizeof scheme && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* What the heuristic names and we can take, the one it thinks fastest first; returns how many */
+/* What the heuristic names and we can take, the one it thinks fastest first; returns how many, or -ex */
 static int candidates(struct gemms *g, struct product *p, struct chosen all[CANDIDATES])
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	cublasLtMatmulPreference_t f = NULL;
-	int n = 0, taken = 0;
+	int n = 0, taken = 0, rc;
+	cublasStatus_t s = g->cublasLtMatmulPreferenceCreate(&f);
 
-	if (g->cublasLtMatmulPreferenceCreate(&f))
-		return 0;
-	if (prefer(g, &p->shape, f) ||
-	    g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n))
-		n = 0;
-	g->cublasLtMatmulPreferenceDestroy(f);
+	if (!s && !(s = prefer(g, &p->shape, f)))
+		s = g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n);
+	if (f)
+		g->cublasLtMatmulPreferenceDestroy(f);
+	if (s)
+		return (rc = library_failed(g, s, p, "cublasLtMatmulAlgoGetHeuristic")) == REFUSED ? 0 : rc;
 	for (int i = 0; i < n; i++)
 		if (!found[i].state && found[i].workspaceSize <= g->bytes && !in_parts(g, &found[i].algo))
 			all[taken++] = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
@@ -334,6 +349,8 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 	int n = candidates(g, p, all), rc;
 	float best = INFINITY, ms, spent = 0;
 
+	if (n < 0)
+		return n;
 	p->by = n && !c ? all[0] : (struct chosen){.plain = 1};
 	for (int i = 0; c && i < n && spent < TRIAL_MS && (p->by.plain || !g->first); i++) {
 		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0)

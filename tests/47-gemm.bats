@@ -165,6 +165,25 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
+@test "a failure while algorithms are tried settles nothing" {
+	need_emulator
+	export MT_GEMM=first    # two runs are compared
+	make_run
+	step_of one 1
+	make_run
+	driven two
+	local fail code
+	for fail in 1 7 40; do
+		code=0
+		stream_of 1 FAKE_CUBLASLT_FAIL=$fail
+		wait "$PID" || code=$?
+		[ "$code" = 71 ]
+		grep -q "^mt-stream: cuda: cublasLtMatmul of 'gemm .*': CUBLAS_STATUS_ALLOC_FAILED" "$T/stream.err"
+	done
+	served two 1
+	cmp "$T/one" "$T/two"
+}
+
 @test "20 steps by algorithms of its own choice are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3

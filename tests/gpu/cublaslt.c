@@ -7,6 +7,7 @@
  *                            is run. Without it: one algorithm, always the same
  *     FAKE_CUBLASLT_CLOCK=N  how long each takes is drawn by N instead
  *     FAKE_CUBLASLT_VERSION=N    what cublasLtGetVersion says
+ *     FAKE_CUBLASLT_FAIL=N   product N, counted from 1, finds no memory
  *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
  * Whoever hands it what a GPU would not survive (pointers less aligned than was promised, too little workspace, matrices
@@ -22,7 +23,9 @@
 static void emu_takes(double ms) { (void)ms; }
 #define ASSERT_VALUE(name, n) _Static_assert((name) == (n), #name)
 ASSERT_VALUE(CUBLAS_VER_MAJOR, 13);
+ASSERT_VALUE(CUBLAS_STATUS_ALLOC_FAILED, 3);
 ASSERT_VALUE(CUBLAS_STATUS_INVALID_VALUE, 7);
+ASSERT_VALUE(CUBLAS_STATUS_ARCH_MISMATCH, 8);
 ASSERT_VALUE(CUBLAS_STATUS_EXECUTION_FAILED, 13);
 ASSERT_VALUE(CUBLAS_STATUS_NOT_SUPPORTED, 15);
 ASSERT_VALUE(CUBLAS_COMPUTE_32F, 68);
@@ -84,6 +87,7 @@ size_t cublasLtGetVersion(void)
 const char *cublasLtGetStatusName(cublasStatus_t s)
 {
 	return s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" :
+		s == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED" :
 		s == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_EXECUTION_FAILED";
 }
 
@@ -347,8 +351,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
 	size_t bytes, cudaStream_t stream)
 {
 	struct job *j = malloc(sizeof *j);
+	static long products;
+	const char *fail = getenv("FAKE_CUBLASLT_FAIL");
 
 	(void)h;
+	if (fail && ++products == atol(fail)) {
+		free(j);
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	}
 	*j = (struct job){.what = *(struct desc *)desc, .a = *(struct layout *)la, .b = *(struct layout *)lb,
 		.d = *(struct layout *)ld, .pa = a, .pb = b, .pc = c, .pd = d, .alpha = *(const float *)alpha,
 		.beta = *(const float *)beta, .by = *(const struct algo *)algo, .workspace = workspace};
