@@ -16,15 +16,16 @@ setup_file() {
 	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n    {%- endif %}\n{% endfor %}"
 	          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 	LAST = CHATML.replace("m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
-	corpus = ["What is the capital of France? The capital of France is Paris.", "Who are you? I am a small model. naïve — 東京"] * 9
-	for name, template in (("chatml", CHATML), ("marked", MARKED), ("last", LAST)):
+	corpus = ["What is the capital of France? The capital of France is Paris.", "Who are you? I am a small model. naïve — 東京"] * 9 + ["\n\n\nI"] * 50
+	for name, template in (("chatml", CHATML), ("marked", MARKED), ("last", LAST), ("eos", CHATML)):
 	    t = Tokenizer(models.BPE())
 	    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 	    t.decoder = decoders.ByteLevel()
 	    t.train_from_iterator(corpus, trainers.BpeTrainer(
 	        vocab_size=400, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
 	        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"]))
-	    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+	    t.post_processor = processors.TemplateProcessing(single="<s> $A </s>" if name == "eos" else "<s> $A",
+	                                                     special_tokens=[("<s>", 0), ("</s>", 1)])
 	    fast = PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>")
 	    fast.chat_template = template
 	    fast.save_pretrained(sys.argv[1] + "/" + name)
@@ -121,6 +122,42 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 		tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+}
+
+@test "an answer whose first token the template's end is part of is learnt, that token too" {
+	transformers_or_skip
+	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
+	for how in "" --plain; do
+		tokens $how "$MODELS/chatml" "$T/in" >"$T/rec"
+		run show "$MODELS/chatml" <"$T/rec"
+		[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant | +\n\n\nI<|im_end|>\n' ]
+	done
+}
+
+@test "a tokenizer that puts EOS behind a text itself gets no second one" {
+	transformers_or_skip
+	for how in "" --plain; do
+		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } | tokens $how "$MODELS/eos" >"$T/rec"
+		run show "$MODELS/eos" <"$T/rec"
+		[ "${lines[0]}" = '+<s>Who are</s>' ]
+		[ "${lines[1]}" = '-<s>Who | + are</s>' ]
+	done
+}
+
+@test "tokenizers alone hold to tokenizer_config.json: add_prefix_space, and 78 for a token that only transformers would add" {
+	transformers_or_skip
+	cp -r "$MODELS/chatml" "$T/model"
+	"$PY" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
+		import json, sys
+		c = json.load(open(sys.argv[1])) | json.loads(sys.argv[2])
+		json.dump(c, open(sys.argv[1], "w"))
+	PY
+	echo '{"text": "are"}' | tokens --plain "$T/model" >"$T/rec"
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "$output" = '+<s> are</s>' ]
+	sed -i 's/^{/{"additional_special_tokens": ["<new>"], /' "$T/model/tokenizer_config.json"
+	fails_with 78 "$PY" "$MT/mt-tokens" --plain "$T/model"
+	grep -q "no token '<new>'" "$T/fails.err"
 }
 
 @test "tokenizers and jinja2 alone give what transformers gives" {
