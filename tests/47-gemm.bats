@@ -197,9 +197,25 @@ refused() {
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
 
-@test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
+# Where NVIDIA's header is, or skip
+need_cublaslt_h() {
 	need_cmd cc
-	for cuda in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do [ ! -e "$cuda/include/cublasLt.h" ] || break; done
-	[ -e "$cuda/include/cublasLt.h" ] || skip "no cublasLt.h"
-	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$cuda/include" "$TOP/tests/gpu/cublaslt.c"
+	for CUDA in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do [ ! -e "$CUDA/include/cublasLt.h" ] || return 0; done
+	skip "no cublasLt.h"
+}
+
+@test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
+	need_cublaslt_h
+	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/cublaslt.c"
+}
+
+@test "NVIDIA's cuBLASLt, which needs no GPU for it, takes every description of products and preferences" {
+	need_emulator
+	need_cublaslt_h
+	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -isystem "$CUDA/include" -o "$T/settings" \
+		"$TOP/tests/gpu/settings.c" "$BUILD/libmt.a" -ljansson -lnuma -lxxhash -lpthread -lm -ldl
+	code=0
+	"$T/settings" >"$T/out" 2>"$T/err" || code=$?
+	[ "$code" != 78 ] || skip "no libcublasLt"
+	[ "$code" = 0 ] && grep -q '^cuBLASLt [0-9]' "$T/out"
 }
