@@ -162,6 +162,25 @@ dealt_of() {
 	cmp "$T/one" "$T/both"
 }
 
+@test "gpu-check and gpu-bench go their way on it, and leave their results" {
+	need_emulator
+	export RESULTS=$T/results MT BUILD
+	"$TOP/tests/gpu/check" --stream "$EMU" --quick --only "llama3 fp32: layer" >"$T/check.out"
+	grep -q '^ok llama3 fp32: layer-major beside cpu, by tensor' "$T/check.out"
+	python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["counts"]; assert c["ok"] == 6 and sum(c.values()) == 6, c' \
+		"$T/results/check.json"
+	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --skip torch,main --tokens 64 >"$T/bench.out"
+	python3 - "$T/results/bench.json" <<-'PY'
+		import json, sys
+		b = json.load(open(sys.argv[1]))
+		assert {r["what"] for r in b["rates"]} >= {"register", "h2d", "d2h", "both ways", "adam", "adam beside h2d", "products"}
+		run = b["runs"][0]
+		assert run["tokens"] == 64 and run["step_s"] > 0 and run["plan"]["step_s"] > 0 and not b["not_done"], b["not_done"]
+		assert run["account"]["micros"][0]["compute_s"] > 0 and not run["account"]["wrong"]
+	PY
+	grep -q '^| config | 64 | ' "$T/results/bench.md"
+}
+
 @test "20 steps on it are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
