@@ -5,6 +5,8 @@
 #include "plan-show.h"
 
 #define LIBRARY_BYTES (64u << 20)       /* a GEMM library's workspace */
+#define ENGINE_BYTES  (1u << 20)        /* of cuDNN's attention, beside what a row takes; and what all rows of a call take */
+#define CALL_BYTES    (1ull << 30)
 #define KERNEL_BYTES  (64u << 20)       /* the kernels' own scratch, at least */
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -67,6 +69,7 @@ static void show_people(const struct ask *q, const struct planned *p, const stru
 	else
 		printf("order     layer-major, chunks of %u rows, MLP in pieces of %llu tokens\n", rows_of_chunk(q, c),
 			(unsigned long long)tokens_of_piece(q, c));
+	printf("attention %s\n", c->engine ? "by cuDNN" : "by our own kernels");
 	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(q, c));
 	printf("weights   %u blocks' slots, %u resident from forward to backward; gradients: %u slots\n", slots, slots,
 		c->grad_slots);
@@ -92,6 +95,7 @@ static void show_json(const struct ask *q, const struct planned *p, const struct
 		c->pass_rows ? (q->rows + c->pass_rows - 1) / c->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", c->chunk_tokens,
 		rows_of_chunk(q, c), (unsigned long long)tokens_of_piece(q, c), c->head_tokens);
+	printf("\"attention\": \"%s\", ", c->engine ? "cudnn" : "own");
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, ", c->weight_slots, c->weight_slots,
 		c->grad_slots);
 	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", c->full, c->block,
@@ -116,6 +120,18 @@ static uint64_t work_of(const struct ask *q)
 	uint64_t lse = (uint64_t)q->rows * q->seq * q->geo->heads * sizeof(float);
 
 	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
+}
+
+/* Work memory of cuDNN's attention where its deterministic backward pass keeps the gradient of all scores (sm_90 before 9.25):
+ * heads T^2 in bf16, and dQ, dK and dV in fp32. A run asks the library that is there. */
+static struct attention_need engine_of(const struct ask *q)
+{
+	uint64_t t = q->seq, heads = q->geo->heads, row;
+
+	if (q->dtype != MT_BF16 || q->geo->head_dim > 128 || q->seq < 64 ||
+	    __builtin_mul_overflow(t * heads, 2 * t + 12ull * q->geo->head_dim, &row))
+		return (struct attention_need){0};
+	return (struct attention_need){.fixed = ENGINE_BYTES, .row = row, .rows = row < CALL_BYTES ? (uint32_t)(CALL_BYTES / row) : 1};
 }
 
 /* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that
@@ -143,6 +159,8 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 
 	ask_sizes(q, l->units, l->n_units);
 	q->work = work_of(q);
+	if (!o->own_attention)
+		q->attention = engine_of(q);
 	if ((rc = host_of(o, l, config_bytes, q)) || (rc = planner_make(q, &p)))
 		return rc;
 	if (o->json)

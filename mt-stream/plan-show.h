@@ -11,6 +11,7 @@ struct plan_options {
 	uint64_t memory;            /* 0: what such a GPU has */
 	uint64_t host;              /* host memory, 0: as much as it takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
+	bool own_attention;         /* by our own kernels, as where there is no cuDNN */
 	bool json;
 };
 

@@ -12,7 +12,7 @@ static struct settle told;
 static struct mt_strings rings;
 
 static bool plan_only, verbose;
-static const char *dtype_spec = "bf16", *grad_spec = "fp32";
+static const char *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32";
 static struct plan_options plan;
 
 static const struct mt_opt options[] = {
@@ -37,6 +37,7 @@ static const struct mt_opt options[] = {
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
 		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; cuda: as found",
 		NULL},
+	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, where memory allows it) or own", NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
 	{0},
 };
@@ -46,7 +47,7 @@ static const struct mt_program program = {
 	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 		"       [--recompute auto|full|none] [--threads N] [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
-		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--profile GPU] [--json]",
+		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--profile GPU] [--attention cudnn|own] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 		"another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -143,6 +144,9 @@ static int plan_print(void)
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
 	plan.recompute = recompute_parse(recompute_spec);
+	plan.own_attention = !strcmp(attention_spec, "own");
+	if (!plan.own_attention && strcmp(attention_spec, "cudnn"))
+		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention_spec);
 	plan.memory = device_memory;
 	plan.host = host_memory;
 	plan.profile = plan.profile ? plan.profile : "H200";
