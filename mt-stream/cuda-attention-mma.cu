@@ -38,7 +38,8 @@ static __device__ __forceinline__ void scores(float s[NT][4], const struct bf16 
 #pragma unroll
 	for (int n = 0; n < NT; n++)
 		s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-#pragma unroll
+	/* unrolled in full, its loads would be brought forward into more registers than there are */
+#pragma unroll 2
 	for (int k = 0; k < DIM; k += 16) {
 		uint32_t x[4], y[4];
 
