@@ -74,6 +74,10 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 		q.pass_rows = draw(2) ? between(1, q.rows) : 0;
 	}
 	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), q.dtype, NULL, &q.profile));
+	/* every other one: another way of attention, which takes work memory */
+	if (now_seed % 2)
+		q.attention = (struct attention_need){.fixed = 1 << 20, .row = (now_seed * 2654435761u) % (1 << 28),
+			.rows = 1 + now_seed / 2 % 8, .settled = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0)
 		q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
 	return q;
@@ -88,6 +92,7 @@ static void check_plan(const struct ask *q, const struct planned *p)
 	kinds[p->c.pass_rows ? 0 : p->c.x_host && p->c.o_host ? 1 : p->c.x_host ? 2 : p->c.o_host ? 3 :
 		p->c.full == q->geo->layers ? 4 : p->c.block ? 5 : p->c.attention ? 6 : 7]++;
 	expect(memory_lay(q, &p->c, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
+	expect(p->c.engine ? q->attention.rows : !q->attention.settled || !q->attention.rows, "attention in a way that is not there");
 	expect(p->bytes <= q->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");
 	expect(p->host_bytes == memory_host(q, &p->c), "the host's bytes are not the plan's");
