@@ -37,6 +37,10 @@ static void parse(int argc, char **argv, const char **files, int *n)
 	how.format = bytes ? FEED_BYTES : u16 ? FEED_U16 : u32 ? FEED_U32 : FEED_RECORDS;
 	if (how.format == FEED_RECORDS && (how.by_eos || how.block))
 		mt_die(MT_EX_USAGE, "--eos and --block go with --bytes, --u16 or --u32");
+	uint64_t largest = bytes ? UINT8_MAX : u16 ? UINT16_MAX : UINT32_MAX;
+	if (how.by_eos && how.eos > largest)        /* it would end no document, without a word */
+		mt_die(MT_EX_USAGE, "--eos: %llu is above every element, at most %llu", (unsigned long long)how.eos,
+		       (unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");

@@ -86,6 +86,9 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	fails_with 64 mt-feed
 	fails_with 64 mt-feed --bytes --u16 "$T/f"
 	fails_with 64 mt-feed --eos 10 "$T/f"
+	fails_with 64 mt-feed --bytes --eos 256 "$T/f"          # no element is
+	fails_with 64 mt-feed --u16 --eos 65536 "$T/f"
+	fails_with 64 mt-feed --u32 --eos 4294967296 "$T/f"
 	fails_with 64 mt-feed --bytes --block 1 "$T/f"
 	fails_with 64 mt-feed --shuffle 1 -
 	fails_with 64 mt-feed --epochs 2 -

@@ -188,6 +188,17 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
 
+@test "a stdout that cannot be written is 74" {
+	transformers_or_skip
+	echo '{"text": "a"}' >"$T/in"
+	for out in /dev/full '&-'; do
+		code=0
+		eval '"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>"$T/err" >'"$out" || code=$?
+		[ "$code" = 74 ]
+		[ "$(wc -l <"$T/err")" = 1 ]
+	done
+}
+
 @test "a missing model or FILE is 66" {
 	transformers_or_skip
 	fails_with 66 "$PY" "$MT/mt-tokens" "$T/nowhere"
