@@ -1,6 +1,7 @@
 """lib.py: what gpu-check and gpu-bench share: runs of mt, the machine and its memory, time. Nothing but Python's own library."""
 
 import array
+import atexit
 import ctypes
 import glob
 import hashlib
@@ -162,6 +163,12 @@ def wake_memory(need, limit=60):
     return meminfo("MemAvailable")
 
 
+def unmount_own(libc, directory):
+    MNT_DETACH = 2
+    libc.umount2(directory.encode(), MNT_DETACH)
+    os.rmdir(directory)
+
+
 def mount_own(bytes_):
     """A tmpfs of our own, in a mount namespace of our own, which ends with this process: its directory, or why not"""
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
@@ -173,6 +180,7 @@ def mount_own(bytes_):
         return None, f"a mount namespace of one's own: {why}"
     for options in (f"size={bytes_},mode=700,huge=advise", f"size={bytes_},mode=700"):
         if not libc.mount(b"mt", directory.encode(), b"tmpfs", ctypes.c_ulong(0), options.encode()):
+            atexit.register(unmount_own, libc, directory)
             return directory, options
     why = os.strerror(ctypes.get_errno())
     os.rmdir(directory)
