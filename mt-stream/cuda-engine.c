@@ -99,7 +99,7 @@ static uint64_t table_bytes(int64_t seq) { return (uint64_t)seq * 40 + CLASSES *
  * tokens, and so for twice what a library keeps a token: fp32 dQ, dK and dV of every head. */
 static uint64_t row_bytes(struct engine *e, int64_t seq, bool packed)
 {
-	if (seq < SHORTEST)
+	if (seq < SHORTEST || seq * e->heads % 4)       /* a row's statistics start at 16 bytes, too */
 		return 0;
 	struct plan *plain = plan_of(e, shape_of(e, 1, seq, 0, false), true);
 	if (!plain)

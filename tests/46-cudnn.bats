@@ -17,8 +17,7 @@ need_cudnn() {
 	nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 	dirs=$(dirname "$(dirname "$(realpath "$nvcc")")")
 	export LD_LIBRARY_PATH="$BUILD/gpu/described:$dirs/lib64:$dirs/lib:${LD_LIBRARY_PATH:-}"
-	"$PLANS" 0 >/dev/null 2>&1 || skip "no libcudnn"
-	"$PLANS" 90 >/dev/null 2>"$T/err" || skip "$(cat "$T/err")"
+	"$PLANS" 90 none 2>"$T/err" || skip "$(cat "$T/err")"
 }
 
 # A bf16 run with random weights, instead of the one before
@@ -54,11 +53,32 @@ near() {
 	PY
 }
 
+# Bytes of work memory: bytes_of SM CASE forward|backward
+bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name && $5 == way { print $6 }' "$T/plans"; }
+
 @test "cuDNN makes deterministic plans for an H200 that is only described, with and without documents and windows" {
 	need_cudnn
 	"$PLANS" 90 >"$T/plans"
 	[ "$(wc -l <"$T/plans")" = 18 ]
-	! grep none "$T/plans"
+	! grep none "$T/plans" || return 1
+	# documents by length never want more than twice the tokens' memory beside whole rows
+	[ "$(bytes_of 90 quarters backward)" -lt $((2 * $(bytes_of 90 row backward))) ]
+}
+
+@test "its work memory grows as the planner has it: by tokens squared, or by tokens" {
+	need_cudnn
+	"$PLANS" 80 100 row rows long >"$T/plans"
+	# 28 heads of 128: dP in bf16 beside 12 bytes an element at most, or those alone
+	local square=$((28 * 4096 * (2 * 4096 + 12 * 128))) linear=$((28 * 4096 * 12 * 128))
+	[ "$(bytes_of 80 row backward)" -gt $((square / 5 * 4)) ]
+	[ "$(bytes_of 80 row backward)" -le "$square" ]
+	[ "$(bytes_of 100 row backward)" -gt $((linear / 5 * 3)) ]
+	[ "$(bytes_of 100 row backward)" -le "$linear" ]
+	for sm in 80 100; do
+		[ "$(bytes_of $sm rows backward)" -le $((8 * $(bytes_of $sm row backward))) ]
+	done
+	[ "$(bytes_of 80 long backward)" -gt $((900 * $(bytes_of 80 row backward))) ]
+	[ "$(bytes_of 100 long backward)" -le $((32 * $(bytes_of 100 row backward))) ]
 }
 
 @test "an engine's attention gives our own kernels' gradients but for rounding, the same ones in whichever order streams run" {

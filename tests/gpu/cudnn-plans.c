@@ -1,6 +1,6 @@
 /* cudnn-plans: the plans of attention that cuDNN makes for GPUs that are only described, and the work memory they want.
  *
- *     cudnn-plans [SM...]     80, 86, 89, 90, 100, 120: a line a plan
+ *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
  * into calls (cuda-engine.c), a long row. No GPU is needed, but a libcuda.so.1 is: tests/gpu/driver.c.
@@ -47,20 +47,28 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 		s->plan_release(s, plan);
 }
 
-static int wanted(int argc, char **argv, int sm)
+/* Is the GPU, or else the case, among the arguments, or none of its kind? */
+static int wanted(char **argv, int sm, const char *name)
 {
-	for (int i = 1; i < argc; i++)
-		if (atoi(argv[i]) == sm)
+	int of_its_kind = 0;
+
+	for (char **a = argv + 1; *a; a++) {
+		if (!atoi(*a) != !sm)
+			continue;
+		of_its_kind = 1;
+		if (sm ? atoi(*a) == sm : !strcmp(*a, name))
 			return 1;
-	return argc < 2;
+	}
+	return !of_its_kind;
 }
 
 int main(int argc, char **argv)
 {
+	(void)argc;
 	char why[256];
 
 	for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
-		if (!wanted(argc, argv, gpus[g].sm))
+		if (!wanted(argv, gpus[g].sm, NULL))
 			continue;
 		struct sdpa *s = cudnn_describe(gpus[g].sm, gpus[g].sms, gpus[g].shared, why);
 		if (!s) {
@@ -68,7 +76,7 @@ int main(int argc, char **argv)
 			return 78;
 		}
 		for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-			for (int backward = 0; backward < 2; backward++)
+			for (int backward = 0; backward < 2 && wanted(argv, 0, cases[i].name); backward++)
 				show(s, gpus[g].sm, i, backward);
 		s->close(s);
 	}
