@@ -241,7 +241,7 @@ chaos: $(O)/probes/stream-chaos
 	@$(O)/probes/stream-chaos seeds "chaos-$$$$" tests/golden $(FROM) $(SEEDS)
 
 # ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
-# and pools that run as threads
+# and pools that run as threads, and the schedule on the cpu device's
 SAN_ENV = ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=98:print_stacktrace=1
 .PHONY: asan ubsan tsan
 asan ubsan: deps
@@ -253,6 +253,7 @@ asan ubsan: deps
 tsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats
+	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 build/tsan/probes/stream-chaos seeds "tsan-$$$$" tests/golden 1 64
 
 # ---- demo: a byte-level llama of 4.9 M parameters learns the King James Bible on the CPU
 DEMO = build/demo
