@@ -118,7 +118,12 @@ $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) m
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(O)/libmt.a
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) $(CUDA_C:mt-stream/%.c=$(O)/emu/%.o) \
+$(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU -include tests/probes/left-out.h -c -o $@ $<
+$(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
+  $(O)/emu/left-out/device-cuda.o $(O)/emu/left-out/cuda-host.o \
+  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device-cuda.c %/cuda-host.c,$(CUDA_C))) \
   $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl

@@ -242,13 +242,47 @@ static double now_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6 + taken_ms;
 }
 
+/* How likely a stream is drawn, and that something runs at a launch, in 100; for some draws */
+static unsigned odds[8], eager, draws;
+
+static void change_odds(void)
+{
+	static const unsigned some[] = {0, 1, 20, 400}, often[] = {0, 20, 40, 70}, many[] = {1, 8, 30, 100};
+
+	for (unsigned i = 0; i < 8; i++)
+		odds[i] = some[draw(4)];
+	eager = often[draw(4)];
+	draws = many[draw(4)];
+}
+
+/* A stream, by the odds; n: any */
+static unsigned stream_draw(unsigned n)
+{
+	unsigned sum = 0, i = 0;
+
+	for (unsigned k = 0; k < n; k++)
+		sum += odds[k % 8];
+	if (!sum)
+		return (unsigned)draw(n);
+	for (uint64_t r = draw(sum); r >= odds[i % 8]; i++)
+		r -= odds[i % 8];
+	return i;
+}
+
+/* The one that is drawn, or else, if it is held back, another one: if it can be, not one of those that are to lag */
 static bool run_one(void)
 {
-	unsigned n = (unsigned)streams.size(), from = n ? (unsigned)draw(n) : 0;
+	unsigned n = (unsigned)streams.size(), from;
 
-	for (unsigned i = 0; i < n; i++) {
-		cudaStream_t s = streams[(from + i) % n];
-		if (!s->queue.empty() && s->queue.front()()) {
+	if (!n)
+		return false;
+	if (draws-- == 0)
+		change_odds();
+	from = stream_draw(n);
+	for (unsigned i = 0; i < 2 * n; i++) {
+		unsigned k = (from + i) % n;
+		cudaStream_t s = streams[k];
+		if ((i >= n || odds[k % 8]) && !s->queue.empty() && s->queue.front()()) {
 			s->queue.pop_front();
 			return true;
 		}
@@ -259,7 +293,7 @@ static bool run_one(void)
 static void enqueue(cudaStream_t s, std::function<bool()> f)
 {
 	s->queue.push_back(f);
-	while (draw(3) == 0 && run_one())
+	while (draw(100) < eager && run_one())
 		;
 }
 
@@ -471,7 +505,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 	if ((to != host && !one_holds(allocated, to, n)) || (from != host && !one_holds(allocated, from, n)))
 		die("a copy beyond an allocation of the device");
 	held.unlock();
-	enqueue(s, [=] { memcpy(to, from, n); return true; });
+	/* what it writes is rubbish first, then it runs in parts; anything may come between */
+	size_t part = draw(n + 1);
+	enqueue(s, [=] { memset(to, POISON, n); return true; });
+	enqueue(s, [=] { memcpy(to, from, part); return true; });
+	enqueue(s, [=] { memcpy((char *)to + part, (const char *)from + part, n - part); return true; });
 	return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *arg)

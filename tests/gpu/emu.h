@@ -5,7 +5,8 @@
  * yet. Shared memory is poisoned before each block. A barrier that not all threads of a block reach ends the process.
  *
  * The runtime below is as lazy as CUDA allows: what is launched on a stream runs when the host waits for an event, or by
- * chance; a stream is drawn among those that no event holds back.
+ * chance; a stream is drawn among those that no event holds back, by odds that change, so that streams lag and lead. A copy
+ * spoils what it will write, then runs in two parts.
  *
  * What CUDA refuses, or leaves undefined, ends the process: launches beyond the limits of any target, more shared memory
  * than a kernel asked for, accesses of 16 bytes off alignment, asynchronous copies of pageable memory, copies across two
