@@ -301,7 +301,7 @@ narrow_ring() {
 	[ "$(grep -c '^mt-stream: step 1, micro-batch [01]: .* for the host$' "$T/stream1.err")" = 2 ]
 	step_of other "--trace $T/none.json --trace-step 7" 1 5 24 2
 	same plain other
-	! grep -q '"X"' "$T/none.json"
+	! grep -q '"X"' "$T/none.json" || false
 	fails_with 64 mt-stream "$RUN" --trace-step 7
 	fails_with 64 mt-stream "$RUN" --trace "$T/trace.json" --device chaos:1
 	fails_with 74 mt-stream "$RUN" --trace "$T/none/trace.json"

@@ -56,7 +56,7 @@ step_of() {
 	step_of one 1
 	make_run
 	step_of two 2
-	! cmp -s "$T/one" "$T/two"
+	! cmp -s "$T/one" "$T/two" || false
 }
 
 @test "what is faster is taken; or with MT_GEMM=first, whatever is faster, what cuBLASLt names first" {
@@ -67,7 +67,7 @@ step_of() {
 		make_run
 		MT_GEMM=first FAKE_CUBLASLT_CLOCK=$clock step_of "first$clock" 1
 	done
-	! cmp -s "$T/by-trial1" "$T/by-trial2"
+	! cmp -s "$T/by-trial1" "$T/by-trial2" || false
 	cmp "$T/first1" "$T/first2"
 }
 
