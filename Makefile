@@ -74,7 +74,7 @@ $(O)/gpu/described/libcuda.so.1: tests/gpu/driver.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 else
-$(if $(filter 0,$(MAKELEVEL)),$(info no headers of cudnn-frontend: the cuda device is built without cuDNN))
+$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,$(info no headers of cudnn-frontend (make deps): the cuda device is built without cuDNN)))
 endif
 $(O)/mt-stream/cuda-cudnn.o: mt-stream/cuda-cudnn.cc
 	@mkdir -p $(@D)
