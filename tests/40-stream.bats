@@ -148,6 +148,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
 	kill -9 "$PID"
+	wait "$PID" || true                     # while it is dying the next one would be mt-stream 1
 	step_of after "" 1 2 24 1
 	same plain after
 }
@@ -161,6 +162,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	drive=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*ward pass'"
 	kill -9 "$victim"
+	wait "$victim" || true
 	spawn successor mt-stream "$RUN"
 	wait "$drive"
 	sort "$T/drive.out" >"$T/after"
@@ -285,6 +287,7 @@ narrow_ring() {
 	drive=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*backward pass'"
 	kill -9 "$victim"
+	wait "$victim" || true
 	spawn successor mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
 	wait "$drive"
 	sort "$T/drive.out" >"$T/again"

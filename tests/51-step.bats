@@ -180,6 +180,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	for i in 1 2 3; do
 		sleep 0.05
 		kill -9 "$STREAM"
+		wait "$STREAM" || true
 		spawn "again$i" mt-stream "$RUN" --device cpu --threads 1
 		STREAM=$PID
 	done
