@@ -276,7 +276,9 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 --wait 60 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
 		pid=$!
 		eventually grep -q '"step": 3' "$T/m"
-		kill -STOP "$STREAM"            # no step is finished from here on
+		kill -STOP "$STREAM"
+		sleep 0.5                       # a step whose gradients had all been sent ends; the next one does not
+		eventually sh -c "mt-store stat $RUN | grep -q 'gather, train'"
 		for i in 1 2 3; do kill -TERM $pid; done
 		if [ -n "$late" ]; then
 			sleep $late
