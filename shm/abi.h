@@ -2,16 +2,16 @@
  * and a test compares that with shm/README.md. Not for programs. F(struct, field, offset, size) */
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
-	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) \
+	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
 	F(mt_control, h, 0, 128) F(mt_control, event, 128, 4) F(mt_control, waiters, 132, 4) F(mt_control, name, 192, 40) \
 	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
 	F(mt_control, n_tensors, 248, 4) F(mt_control, lanes, 252, 4) F(mt_control, group, 256, 4) \
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) F(mt_control, fills, 2568, 8) \
 	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
-	F(mt_control, txn, 7232, 197248) \
+	F(mt_control, txn, 7232, 197248) F(mt_control, unlogged, 204480, 128) \
 	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) F(mt_geometry, heads, 24, 4) \
 	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) F(mt_geometry, vocab, 40, 4) \
 	F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) F(mt_geometry, pad_token, 52, 4) \
@@ -24,7 +24,7 @@
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
 	F(mt_unit, applied, 72, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
 	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, doing, 12, 4) F(mt_slot, doing_arg, 16, 8) \
-	F(mt_slot, counters, 24, 64) \
+	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) \
 	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) F(mt_position, hash_cut, 24, 8) \
 	F(mt_position, carry, 32, 4) F(mt_position, seq, 36, 4) F(mt_position, batch, 40, 4) F(mt_position, pack, 44, 4) \
 	F(mt_position, tokens, 48, 8) \
@@ -34,6 +34,8 @@
 	F(mt_txn, norm, 264, 8) F(mt_txn, clip_factor, 272, 8) F(mt_txn, skipped, 280, 4) F(mt_txn, source, 288, 8) \
 	F(mt_txn, source_ring, 296, 8) F(mt_txn, losses, 320, 98304) \
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
+	F(mt_figures, step, 0, 8) F(mt_figures, loss, 8, 8) F(mt_figures, norm, 16, 8) F(mt_figures, lr, 24, 8) \
+	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) \
 	F(mt_snapshot, word, 0, 8) F(mt_snapshot, t, 64, 8) F(mt_snapshot, position, 72, 72) F(mt_snapshot, saved, 144, 8) \
 	F(mt_snapshot, failed, 152, 8) \
 	F(mt_record, owner, 0, 8) F(mt_record, set, 8, 4) F(mt_record, chunk_tokens, 12, 4) F(mt_record, head_tokens, 16, 4) \
@@ -51,6 +53,6 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 204480) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_snapshot, 192) S(mt_record, 320) S(mt_choice, 256) \
+	S(mt_header, 128) S(mt_control, 204608) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
+	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_snapshot, 192) S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_lane, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI     2
+#define MT_ABI     3
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -150,10 +150,11 @@ struct mt_header {              /* the first 128 bytes of every region */
 	uint64_t fingerprint;       /* hash of sizeof and offsetof of every shared struct */
 	uint64_t size;              /* of the region in bytes */
 	uint8_t  run_id[16];        /* random, the same in the run's regions */
-	uint64_t reserved[10];
+	uint8_t  boot_id[16];       /* of the boot that made it: a region that outlived a reboot may hold pages of different ages */
+	uint64_t reserved[8];
 };
 
-/* Every stage has a slot. Its word is (pid, start time, generation) and changes by compare-and-swap. */
+/* Every stage has a slot. Its word is (pid, locked, start time, generation) and changes by compare-and-swap. */
 enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
 /* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
 
@@ -165,14 +166,17 @@ enum mt_doing {                 /* what a stage does now, for `mt-store stat`; t
 };
 
 struct mt_slot {                /* 256 bytes */
-	_Alignas(64) _Atomic uint64_t word;   /* pid 22 bits | start time 26 bits | generation 16 bits; pid 0: nobody */
+	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
+	 * generation 16 bits; pid 0: nobody */
+	_Alignas(64) _Atomic uint64_t word;
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted a gather */
 	_Atomic uint32_t doing;     /* enum mt_doing */
 	_Atomic uint64_t doing_arg; /* unit, micro, ... as the table says */
 	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns;
 	                                * optim: pieces, bytes of g, updates, update ns, wait ns; step: steps, tokens;
 	                                * ckpt: saves, bytes */
-	uint64_t reserved[19];
+	_Atomic uint64_t pid_ns;    /* inode of the holder's PID namespace (/proc/self/ns/pid): where its pid means something */
+	uint64_t reserved[18];
 };
 
 struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */
@@ -253,6 +257,14 @@ struct mt_lane {                /* one lane of the optimizer's undo journal */
 	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
 };
 
+struct mt_figures {             /* what a step's metrics line says; 64 bytes */
+	uint64_t step;              /* 0: none */
+	double   loss, norm, lr;
+	uint64_t tokens;            /* targets */
+	uint32_t skipped, reserved0;
+	uint64_t reserved[2];
+};
+
 struct mt_control {
 	struct mt_header h;
 	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
@@ -270,10 +282,12 @@ struct mt_control {
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
 	_Alignas(64) _Atomic uint64_t tries;  /* the run's try counter: opening and aborting take a new one */
+	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
 	struct mt_record record;
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
 	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
+	struct mt_figures unlogged[2];  /* steps whose lines were not out when the checkpoint was taken that filled the run */
 };
 
 /* ------------------------------------------------------------------------------------------------ runs */

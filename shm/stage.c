@@ -13,13 +13,13 @@
 
 #include "lib.h"
 
-/* pid 22 bits | start time 26 bits | generation 16 bits */
+/* pid 22 bits | locked 1 bit | start time 25 bits | generation 16 bits */
 static uint64_t make_word(int pid, uint64_t start, uint64_t gen)
 {
-	return (uint64_t)pid << 42 | (start & 0x3ffffff) << 16 | (gen & 0xffff);
+	return (uint64_t)pid << 42 | (start & 0x1ffffff) << 16 | (gen & 0xffff);
 }
 static int word_pid(uint64_t w) { return (int)(w >> 42); }
-static uint64_t word_start(uint64_t w) { return w >> 16 & 0x3ffffff; }
+static uint64_t word_start(uint64_t w) { return w >> 16 & 0x1ffffff; }
 static uint32_t word_gen(uint64_t w) { return (uint32_t)(w & 0xffff); }
 
 /* ------------------------------------------------------------------------------------------------ processes */
@@ -49,7 +49,7 @@ static bool holder_runs(uint64_t word, bool zombie_too)
 	char state;
 	uint64_t start;
 	if (!process(word_pid(word), &state, &start)) return false;
-	if ((start & 0x3ffffff) != word_start(word)) return false;
+	if ((start & 0x1ffffff) != word_start(word)) return false;
 	return zombie_too || (state != 'Z' && state != 'X');
 }
 
