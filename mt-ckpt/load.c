@@ -136,6 +136,8 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 
 	for (uint32_t u = 0; u < units && rc == 0; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
+		if ((rc = mt_stage_check(run)) < 0)
+			break;
 		mt_stage_doing(run, MT_D_FILL, u);
 		if (!s->full) {
 			memset(mt_at(run, unit->m), 0, unit->elems * 4);
@@ -241,12 +243,15 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
 	if (rc == 0)
 		rc = load_arrays(run, s, table);
+	if (rc == 0)
+		rc = mt_stage_check(run);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		rc = set_record(run, &s->json);
 	}
-	mt_run_set_state(run, rc < 0 ? MT_EMPTY : MT_FILLED);
-	return rc;
+	if (mt_stage_mine(run))         /* else it is its successor's to say */
+		mt_run_set_state(run, rc < 0 ? MT_EMPTY : MT_FILLED);
+	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }
 
 static int check_source(struct mt_run *run, struct source *s, struct mt_tensor **table, struct kept *kept)

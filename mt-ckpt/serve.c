@@ -33,6 +33,8 @@ static uint64_t snap_word(const struct server *s)
 static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, enum mt_snap to)
 {
 	uint64_t expect = mt_snap_word(step, from);
+	if (!mt_stage_mine(s->run))
+		return false;
 	/* release: whoever sees the new word sees the counters */
 	bool ok = atomic_compare_exchange_strong_explicit(&snapshot(s)->word, &expect, mt_snap_word(step, to),
 							  memory_order_acq_rel, memory_order_acquire);
@@ -44,7 +46,7 @@ static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, e
 /* from -> failed, counted once, by whoever changes the word, and before it: who sees the word has seen the count */
 static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
 {
-	if (snap_word(s) != mt_snap_word(step, from))
+	if (snap_word(s) != mt_snap_word(step, from) || !mt_stage_mine(s->run))
 		return;
 	atomic_fetch_add_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
 	if (!snap_cas(s, step, from, MT_FAILED))
@@ -98,7 +100,7 @@ static void delete_older(const struct server *s, uint64_t step)
 	closedir(d);
 	if (n)
 		qsort(steps, n, sizeof *steps, newest_first);
-	for (size_t i = s->keep; i < n; i++) {
+	for (size_t i = s->keep; i < n && mt_stage_mine(s->run); i++) {
 		step_name(name, steps[i]);
 		if (dir_remove(s->dirfd, name) < 0)
 			mt_say("old checkpoint is not deleted: %s", mt_errmsg());
@@ -116,6 +118,8 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 		uint64_t pin = step;
 		mt_stage_doing(s->run, MT_D_SAVE, u);
 		rc = writer_unit(w, u);
+		if (rc == 0)
+			rc = mt_stage_check(s->run);
 		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
 		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
 			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
@@ -160,8 +164,11 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 	uint64_t bytes = out_bytes(dir);
 	int rc;
 
-	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) {
+	if (!snap_cas(s, step, MT_PINNED, MT_SEALED))
 		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	else
+		rc = mt_stage_check(s->run);    /* a successor that finds it sealed and not renamed has failed it */
+	if (rc < 0) {
 		out_abort(dir);
 		return rc;
 	}
@@ -169,6 +176,8 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 		fail_save(s, step, MT_SEALED);
 		return rc;
 	}
+	if (!mt_stage_mine(s->run))             /* its successor finds it renamed, and counts it */
+		return 0;
 	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
@@ -192,7 +201,7 @@ static void save(const struct server *s, uint64_t step)
 		else
 			out_abort(&dir);
 	}
-	if (rc < 0) {
+	if (rc < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
 		fail_save(s, step, MT_PINNED);
 	}
@@ -281,15 +290,21 @@ static void drain(const struct server *s)
 		mt_ring_pop(s->ring);   /* a wake-up and nothing else: the snapshot's word says what is to be done */
 }
 
-static void serve(const struct server *s)
+static int serve(const struct server *s)
 {
 	uint32_t open = 0;              /* txn that was newest when we were told to stop */
 	double told = 0;                /* when */
 
+	int rc = mt_run_check(s->run);
+
+	if (rc < 0)
+		return rc;
 	recover(s);
 	mt_stage_doing(s->run, MT_D_IDLE, 0);
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
+		if ((rc = mt_stage_check(s->run)) < 0)
+			return rc;
 		drain(s);
 		if (mt_stopping && !told) {
 			open = mt_txn_newest(s->run);
@@ -303,7 +318,7 @@ static void serve(const struct server *s)
 			continue;
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave)
-			return;
+			return 0;
 		mt_wait(s->run, seen, 500);
 	}
 }
@@ -331,7 +346,7 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard
 		if (rc == 0)
 			rc = mt_ring_open(s.run, "save", &s.ring);
 		if (rc == 0) {
-			serve(&s);
+			rc = serve(&s);
 			mt_ring_close(s.ring);
 		}
 		mt_run_close(s.run);

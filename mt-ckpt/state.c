@@ -34,7 +34,7 @@ int state_weights(struct mt_run *run, const char *name)
 {
 	switch (mt_run_state(run)) {
 	case MT_FILLED:
-		return 0;
+		return mt_run_check(run);
 	case MT_FILLING:
 		return mt_fail(MT_EX_BUSY, "run '%s' is being filled", name);
 	case MT_DIRTY:

@@ -35,6 +35,7 @@ bool commit_skips(struct optim *o, const struct gather *g)
 static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_phase phase, double norm, double factor)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
+	leave_if_lost(o);
 	t->t = t_before(o, g->k) + (phase == MT_APPLY);
 	t->norm = norm;
 	t->clip_factor = factor;
@@ -54,6 +55,7 @@ bool commit(struct optim *o, struct gather *g, uint64_t word)
 bool commit_direct(struct optim *o, struct gather *g, uint64_t word, uint32_t ring)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
+	leave_if_lost(o);
 	for (uint32_t u = 0; u < o->n_units; u++) atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
 	t->source_ring = ring;
 	t->source = atomic_load_explicit(&o->control->slots[MT_STREAM + ring].word, memory_order_acquire);

@@ -9,9 +9,10 @@
  *
  *     applied     block that the last piece began with, + 1 (32 bits) | blocks done in this step (32 bits)
  *
- * then the unit is published if that was its last block, then the piece is popped. A successor that finds at the head
- * the very piece that `applied` names does not do it again. Without `applied` as one word, a kill between counting and
- * popping would count a piece twice. The words are cleared before the step's commit.
+ * then the unit is published if that was its last block, then the piece is popped. A unit's pieces come in ascending
+ * order, so that the one due next begins with the block after those done. One that begins before is done already: a
+ * predecessor was killed between counting and popping it, or it was sent twice. One that begins behind leaves a hole, which
+ * nothing can fill. The words are cleared before the step's commit.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ static void update_lanes(void *arg)
 {
 	struct piece *p = arg;
 	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES; ) {
+		leave_if_lost(p->o);
 		uint64_t first = part(p, lane), end = part(p, lane + 1);
 		first = lane_resume(p->o, &p->tile, p->unit, p->step, lane, first, end);
 		unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, lane, first, end);
@@ -55,6 +57,7 @@ static void update_lanes(void *arg)
 /* The state holds half a step that nothing can finish. */
 static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *why)
 {
+	leave_if_lost(o);
 	mt_run_set_state(o->run, MT_DIRTY);
 	mt_die(ex, "step %llu: %s after the step's commit: the store is dirty, go on from the last checkpoint",
 	       (unsigned long long)step, why);
@@ -73,8 +76,10 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 	uint32_t u = m->grad.unit;
 	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
 	_Atomic uint64_t *word = &mt_unit(o->run, u)->applied;
-	uint64_t applied = atomic_load_explicit(word, memory_order_acquire);
-	if (applied >> 32 != name) {
+	uint64_t applied = atomic_load_explicit(word, memory_order_acquire), done = applied & UINT32_MAX;
+	/* A unit's pieces come from 0 upward. One that begins before what is done was sent, or is looked at, again. */
+	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a piece that leaves out the one before it");
+	if (name - 1 == done) {
 		struct piece p = {
 			.o = o, .adamw = adamw, .tile = o->units[u].tile, .unit = u, .step = step,
 			.first = m->grad.off / MT_GROUP, .groups = m->grad.n / MT_GROUP,
@@ -84,15 +89,17 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 		run_piece(&p, check_lanes);
 		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
 		wait_unpinned(o, u);
+		leave_if_lost(o);
 		run_piece(&p, update_lanes);
-		applied = name << 32 | ((applied & UINT32_MAX) + blocks);
+		leave_if_lost(o);
+		applied = name << 32 | (done + blocks);
 		/* release: the piece is whole in the state before it counts */
 		atomic_store_explicit(word, applied, memory_order_release);
 		count(o, C_PIECES, 1);
 		count(o, C_GRAD_BYTES, m->grad.n * sizeof(float));
 	}
 	if ((applied & UINT32_MAX) < o->units[u].blocks) return;
-	mt_publish(o->run, u, step);
+	if (!mt_publish(o->run, u, step)) not_published(o, u, step);
 	count(o, C_UPDATES, 1);
 }
 
@@ -122,6 +129,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		bool gone = source_gone(o, source, (uint32_t)ring);     /* before the last look into its ring */
 		struct mt_msg m;
 		const void *block;
+		leave_if_lost(o);
 		if (mt_ring_peek(o->grad[ring], 0, &m, &block)) {
 			mt_stage_doing(o->run, MT_D_APPLY, m.grad.unit);
 			if (m.k != k || (m.try_ & 0xffffff) != try_ || m.kind != MT_MSG_GRAD || !piece_fits(o, &m, mt_ring_block(o->grad[ring])))

@@ -40,6 +40,7 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	if (!g->squares[0] && !o->direct) allocate(o);
 	g->open = txn_opened(o, k, word, &g->txn);
 	if (!g->open) return false;
+	leave_if_lost(o);
 	g->k = k;
 	g->try_ = mt_word_try(word);
 	g->losses_left = g->txn.micros;
@@ -106,6 +107,7 @@ static void add_blocks(void *arg)
 	for (;;) {
 		uint64_t i = atomic_fetch_add_explicit(&b->next, SHARE, memory_order_relaxed), end = min64(i + SHARE, b->blocks);
 		if (i >= b->blocks) return;
+		leave_if_lost(b->o);
 		for (; i < end; i++) {
 			while (piece + 1 < b->n && b->v[piece + 1].first <= i) piece++;
 			add_block(b->o, &b->v[piece], i - b->v[piece].first);
@@ -184,6 +186,7 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	struct gather *g = &o->gather;
 	enum taken a = age(m, g->try_);
 	if (a != TAKEN) return a;
+	leave_if_lost(o);
 	if (m->k != g->k || m->txn_kind != g->txn.kind || m->step != g->txn.step) bad(ring, m, "not of the open txn");
 	if (m->micro >= g->txn.micros) bad(ring, m, "no such micro-batch");
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
@@ -191,6 +194,8 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
 	if (commit_skips(o, g)) return LATER;       /* gather_round commits the skip, and then it is stale */
+	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "a piece outside of its unit or block");
+	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
 	commit_direct(o, g, word, ring);
 	return NEWER;               /* committed or aborted, the word has changed; the piece stays where it is */
 }
@@ -247,7 +252,7 @@ bool gather_round(struct optim *o, uint32_t k)
 		if (!begin(o, k, word)) return true;
 	bool moved = false;
 	enum taken r;
-	do r = gather_batch(o, word, &moved);
+	do leave_if_lost(o), r = gather_batch(o, word, &moved);
 	while (r == FULL);
 	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
 	if (g->losses_left || g->pieces_left) return moved;

@@ -52,12 +52,20 @@ static void find_start(struct apply *a, uint32_t lane)
 	for (uint32_t done = a->published; done < u; done++) atomic_fetch_add(&a->done[done], 1);
 }
 
+void not_published(struct optim *o, uint32_t u, uint64_t step)
+{
+	leave_if_lost(o);
+	mt_die(MT_EX_BUG, "unit %u: version %llu, which another stage published, where %llu was to come", u,
+	       (unsigned long long)mt_version(o->run, u), (unsigned long long)step);
+}
+
 static void publish_ready(struct apply *a)
 {
 	struct optim *o = a->o;
 	pthread_mutex_lock(&a->publishing);
 	while (a->published < o->n_units && atomic_load(&a->done[a->published]) == MT_LANES) {
-		mt_publish(o->run, a->published++, a->step);
+		if (!mt_publish(o->run, a->published, a->step)) not_published(o, a->published, a->step);
+		a->published++;
 		mt_stage_doing(o->run, MT_D_APPLY, a->published);
 		count(o, C_UPDATES, 1);
 	}
@@ -71,6 +79,7 @@ static void update_lane(struct apply *a, uint32_t u, uint32_t lane)
 	/* Acquire: whichever thread had the lane in the unit before, its index and journal come first. */
 	while (atomic_load_explicit(&a->at[lane], memory_order_acquire) != u) sched_yield();
 	wait_unpinned(o, u);
+	leave_if_lost(o);
 	uint64_t groups = o->units[u].groups, first = lane_first(groups, lane), end = lane_first(groups, lane + 1);
 	if (a->start[lane].unit == u) first = a->start[lane].group;
 	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, lane, first, end);
@@ -99,6 +108,7 @@ void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
 	for (uint32_t u = 0; u < a.published; u++) atomic_store(&a.next[u], MT_LANES);
 	mt_stage_doing(o->run, MT_D_APPLY, a.published);
+	leave_if_lost(o);       /* a lane that is resumed is restored first */
 	for (uint32_t lane = 0; lane < MT_LANES; lane++) find_start(&a, lane);
 	publish_ready(&a);      /* a predecessor may have died between the last lane and the publication */
 	double from = mt_now();

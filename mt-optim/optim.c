@@ -69,7 +69,10 @@ static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
 	struct opened op;
-	MT_ASSERT(txn_opened(o, k, word, &op));     /* a word that is committed is ours alone to change */
+	if (!txn_opened(o, k, word, &op)) {         /* a word that is committed is ours alone to change */
+		leave_if_lost(o);
+		mt_die(MT_EX_BUG, "txn %u: changed by another stage after its commit", k);
+	}
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
 		struct adamw a = adamw_scalars(t->t, op.lr, op.beta1, op.beta2, op.eps, op.decay, t->clip_factor);
@@ -77,7 +80,8 @@ static bool finish(struct optim *o, uint32_t k)
 		else apply(o, &op, &a);
 	} else
 		for (uint32_t u = 0; u < o->n_units; u++)
-			if (mt_version(o->run, u) != op.step) mt_publish(o->run, u, op.step);
+			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
+	leave_if_lost(o);
 	if (op.save && !snapshot(o, k, &op)) return false;
 	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_try(word), MT_DONE));
 	return true;
@@ -102,6 +106,7 @@ static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 /* One look at everything; true if anything moved. *left: told to stop, and nothing would be lost. */
 static bool serve(struct optim *o, bool *left)
 {
+	leave_if_lost(o);
 	uint32_t k = oldest_open(o);
 	enum mt_phase phase = phase_of(o, k);
 	if (phase == MT_APPLY || phase == MT_SKIP) return finish(o, k) || (*left = true);

@@ -62,8 +62,12 @@ bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
 
 /* Does a gradient message name a piece of a unit that its block can hold? Nothing of it is used before */
 bool piece_fits(const struct optim *, const struct mt_msg *, size_t block);
-/* Ends the program when the run is gone (0) or dirty (65); called wherever mt-optim waits */
+/* Ends the program when the run is gone (0), dirty or damaged (65), or this process has lost its slot (75); called wherever
+ * mt-optim waits */
 void leave_if_gone(struct optim *);
+/* Ends the program with 75 when this process has lost its slot: before each write that would spoil a successor's state. Any
+ * thread may call it. */
+void leave_if_lost(struct optim *);
 
 /* gather.c: take what the rings hold for txn k, which is in gather; true if anything moved */
 bool gather_round(struct optim *, uint32_t k);
@@ -75,7 +79,9 @@ bool commit(struct optim *, struct gather *, uint64_t word);
 bool commit_direct(struct optim *, struct gather *, uint64_t word, uint32_t ring);
 bool commit_skips(struct optim *, const struct gather *);   /* a non-finite loss, or no targets */
 
-/* lanes.c: turn every unit into the txn's step from g, going on where a predecessor died */
+/* lanes.c: ends the program: unit u did not go from step - 1 to step */
+_Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
+/* turn every unit into the txn's step from g, going on where a predecessor died */
 void apply(struct optim *, const struct opened *, const struct adamw *);
 /* Where a lane goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
 uint64_t lane_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t lane,

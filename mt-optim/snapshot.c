@@ -14,6 +14,7 @@ bool fail_dead_saver(struct optim *o)
 {
 	uint64_t word = snap_word(o);
 	if ((word & 0xff) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
+	leave_if_lost(o);
 	/* counted first: who reads "failed" in the word finds the count moved */
 	atomic_fetch_add(&o->control->snap.failed, 1);
 	bool failed = atomic_compare_exchange_strong(&o->control->snap.word, &word, mt_snap_word(word >> 8, MT_FAILED));
@@ -72,6 +73,15 @@ static void send_save(struct optim *o, uint32_t k, uint64_t step)
 		.k = k, .try_ = mt_word_try(mt_txn_word(o->run, k)), .kind = MT_MSG_SAVE, .txn_kind = MT_TRAIN, .step = step });
 }
 
+/* By compare-and-swap, and only from an earlier step: a successor's pin stays */
+static void pin(struct optim *o, uint32_t u, uint64_t step)
+{
+	uint64_t before = atomic_load_explicit(&mt_unit(o->run, u)->pin, memory_order_relaxed);
+	leave_if_lost(o);
+	if (before > step) return;
+	atomic_compare_exchange_strong_explicit(&mt_unit(o->run, u)->pin, &before, step, memory_order_release, memory_order_relaxed);
+}
+
 bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 {
 	if (!wait_before(o, op->step)) return false;
@@ -79,12 +89,15 @@ bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 	const struct mt_txn *t = mt_txn(o->run, k);
 	uint64_t word = snap_word(o);
 	if (word >> 8 != op->step || (word & 0xff) == MT_SNAP_NONE) {
+		leave_if_lost(o);
 		snap->position = t->position;
 		snap->t = t->t;
-		for (uint32_t u = 0; u < o->n_units; u++)
-			atomic_store_explicit(&mt_unit(o->run, u)->pin, op->step, memory_order_release);
-		/* release: record and pins are whole before the word makes them count; only we leave saved and failed */
-		atomic_store_explicit(&snap->word, mt_snap_word(op->step, MT_PINNED), memory_order_release);
+		for (uint32_t u = 0; u < o->n_units; u++) pin(o, u, op->step);
+		/* release: record and pins are whole before the word makes them count; only mt-optim leaves saved and failed, and
+		 * if another has meanwhile, this one has lost its slot */
+		leave_if_lost(o);
+		if (!atomic_compare_exchange_strong_explicit(&snap->word, &word, mt_snap_word(op->step, MT_PINNED),
+			memory_order_release, memory_order_relaxed)) leave_if_lost(o);
 		mt_wake(o->run);
 	}
 	send_save(o, k, op->step);

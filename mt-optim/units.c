@@ -1,5 +1,7 @@
 /* units.c: the run as the update sees it. */
+#include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "optim.h"
@@ -80,6 +82,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 	/* mt-step may have taken back what was in gather, and be writing another txn there: acquire, the copy came first */
 	atomic_thread_fence(memory_order_acquire);
 	if (mt_txn_word(o->run, k) != word) return false;
+	leave_if_lost(o);
 	if (op.kind != MT_TRAIN && op.kind != MT_EVAL) mt_die(MT_EX_BUG, "txn %u: kind %u", k, op.kind);
 	if (op.micros < 1 || op.micros > MT_MICROS) mt_die(MT_EX_BUG, "txn %u: %u micro-batches", k, op.micros);
 	if (op.kind == MT_TRAIN && o->direct && op.micros != 1)
@@ -107,4 +110,16 @@ void leave_if_gone(struct optim *o)
 	enum mt_state state = mt_run_state(o->run);
 	if (state == MT_GONE) exit(0);
 	if (state == MT_DIRTY) mt_die(MT_EX_DATA, "the store is dirty");
+	leave_if_lost(o);
+	mt_must(mt_run_check(o->run));
+}
+
+void leave_if_lost(struct optim *o)
+{
+	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+	if (mt_stage_mine(o->run)) return;
+	pthread_mutex_lock(&once);          /* one line, whichever threads find out */
+	(void)mt_stage_check(o->run);
+	mt_say("%s", mt_errmsg());
+	_exit(MT_EX_BUSY);                  /* other threads are at work: each ends at its next look, or here */
 }

@@ -36,7 +36,11 @@ enum mt_phase driver_phase(struct driver *d, uint32_t k)
 uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
                       const struct mt_position *position, struct source *source)
 {
+	driver_check(d);
 	uint32_t before = mt_txn_newest(d->run), k = before + 1;
+	if (before >= MT_TXN_LAST)
+		mt_die(MT_EX_CONFIG, "run '%s' has had %u transactions, as many as one filling can count: mt-ckpt save it, load that, "
+		       "and go on", d->o->run, before);
 	MT_ASSERT(driver_phase(d, before) != MT_GATHER);
 	struct mt_txn *t = mt_txn(d->run, k);
 	/* the record that k takes over: logged, withdrawn, or never used */
@@ -61,6 +65,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	d->source = source;
 	d->try_ = 0;
 	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_try_next(d->run), MT_GATHER));
+	driver_check(d);
 	MT_ASSERT(opened);              /* nobody else changes a word that is logged or closed */
 	return k;
 }
@@ -69,18 +74,25 @@ void driver_withdraw(struct driver *d)
 {
 	uint32_t k = mt_txn_newest(d->run);
 	d->source = NULL;
-	for (;;) {
+	while (mt_stage_mine(d->run)) {
 		uint64_t w = mt_txn_word(d->run, k);
 		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) return;     /* it was committed: that stands */
 		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_CLOSED))) return;
 	}
 }
 
+void driver_check(struct driver *d)
+{
+	if (mt_stage_mine(d->run)) return;
+	progress_clear();
+	mt_must(mt_stage_check(d->run));
+}
+
 void driver_leave(struct driver *d)
 {
 	progress_end();
 	if (!d->run || mt_run_state(d->run) == MT_GONE) return;
-	driver_withdraw(d);
+	driver_withdraw(d);         /* neither does anything when the slot is another's by now */
 	mt_stage_release(d->run);
 }
 
@@ -116,12 +128,14 @@ static bool deal_one(struct driver *d, uint32_t k)
 	const struct mt_txn *t = mt_txn(d->run, k);
 	uint64_t first = d->next * d->o->micro, left = d->source->rows - first;
 	uint32_t rows = (uint32_t)(left < d->o->micro ? left : d->o->micro);
+	driver_check(d);
 	mt_must(d->source->fill(d->source, first, rows, block));
 	struct mt_msg m = {
 		.k = k, .try_ = d->try_, .kind = MT_MSG_BATCH, .txn_kind = (uint16_t)t->kind, .micro = d->next, .step = t->step,
 		.batch = { .version = t->kind == MT_TRAIN ? t->step - 1 : t->step, .rows = rows, .seq = (uint32_t)d->o->seq,
 		           .loss_scale = t->targets ? 1.0 / (double)t->targets : 0, .micros = d->micros },
 	};
+	driver_check(d);
 	mt_ring_push(ring, &m);
 	d->next++;
 	return true;
@@ -147,6 +161,7 @@ static void deal(struct driver *d)
 
 void driver_turn(struct driver *d)
 {
+	driver_check(d);
 	peers_watch(d);
 	if (d->source) deal(d);
 	saves_watch(d);
@@ -165,6 +180,7 @@ void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
 
 void driver_logged(struct driver *d, uint32_t k)
 {
+	driver_check(d);
 	uint64_t w = mt_txn_word(d->run, k);
 	MT_ASSERT(mt_word_k(w) == k && mt_word_phase(w) == MT_DONE);
 	mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED));
@@ -175,6 +191,7 @@ bool driver_save_late(struct driver *d)
 	uint32_t k = mt_txn_newest(d->run);
 	struct mt_txn *t = mt_txn(d->run, k);
 	for (;;) {
+		driver_check(d);
 		uint64_t w = mt_txn_word(d->run, k);
 		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER || t->kind != MT_TRAIN) return false;
 		t->save = 1;

@@ -48,6 +48,8 @@ void driver_withdraw(struct driver *);
 void driver_leave(struct driver *);
 /* Leave what is in gather undecided, and die of the signal. */
 _Noreturn void driver_desert(struct driver *);
+/* Ends the program with 75 when another mt-step holds the slot: before anything is written. */
+void driver_check(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
 /* Do what can be done without waiting: deal micros, see to the peers. Ends the program when a peer stays away. */
 void driver_turn(struct driver *);

@@ -81,6 +81,7 @@ void peers_watch(struct driver *d)
 	if (state == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
 	if (state == MT_DIRTY)
 		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
+	mt_must(mt_run_check(d->run));
 	mt_abort_dead(d->run);
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
 	if (!optim) mt_stage_doing(d->run, MT_D_WAIT_OPTIM, 0);

@@ -45,6 +45,7 @@ static struct metrics figures(struct driver *d, uint32_t k)
 
 static void write_figures(struct driver *d, const struct metrics *m)
 {
+	driver_check(d);
 	metrics_write(m);
 	progress_show(m->step, d->o->until, m->loss, m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
 }
@@ -83,6 +84,7 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
 	struct metrics m = { .step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position) };
+	driver_check(d);
 	metrics_write(&m);
 	uint32_t newest = mt_txn_newest(d->run);
 	if (driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);

@@ -86,7 +86,7 @@ static void *worker(void *arg)
 	struct fill *f = arg;
 	uint32_t unit = 0;
 	uint64_t first = 0, mine;           /* first block of `unit`; blocks are taken in ascending order */
-	while (!mt_stopping && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
+	while (!mt_stopping && mt_stage_mine(f->run) && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
 		while (mine >= first + blocks_of(f->run, unit)) first += blocks_of(f->run, unit++);
 		mt_stage_doing(f->run, MT_D_FILL, unit);
 		uint64_t from = (mine - first) * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
@@ -138,8 +138,13 @@ int store_init(const char *name, const struct store_options *o)
 	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
-	if (!stopped) mt_run_reset(run, 0, 0, NULL);
-	mt_run_set_state(run, stopped ? MT_EMPTY : MT_FILLED);
+	rc = mt_stage_check(run);           /* a successor fills it, and says so when it has */
+	if (rc == 0 && !stopped) mt_run_reset(run, 0, 0, NULL);
+	if (rc == 0) mt_run_set_state(run, stopped ? MT_EMPTY : MT_FILLED);
+	if (rc) {
+		mt_run_close(run);
+		return rc;
+	}
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);

@@ -49,18 +49,22 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 			forget(w);
 			*w = (struct watched){ .word = word, .fd = -1 };
 			int pid = mt_stage_pid(run, slot);
-			if (pid) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
+			/* of another PID namespace: its death is seen at the next tick */
+			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}
-		/* mt_stage_dead compares the start time as well: pids come back */
+		/* a pidfd only wakes us: the slot's lock says who is dead */
 		if (!w->told && mt_stage_dead(run, slot)) tell(run, slot, w);
 	}
 }
 
-static void sleep_until_death(const struct watched watched[MT_SLOTS])
+/* A pidfd that has told of a death is told no more, whatever its slot's lock says: it would end every sleep at once. */
+static void sleep_until_death(struct watched watched[MT_SLOTS])
 {
 	struct pollfd fds[MT_SLOTS];
 	for (int slot = 0; slot < MT_SLOTS; slot++) fds[slot] = (struct pollfd){ .fd = watched[slot].fd, .events = POLLIN };
-	poll(fds, MT_SLOTS, TICK_MS);
+	if (poll(fds, MT_SLOTS, TICK_MS) <= 0) return;
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (fds[slot].revents) forget(&watched[slot]);
 }
 
 /* Its regions may have been deleted by hand, and made again: then this one is gone. */
@@ -103,10 +107,11 @@ int store_serve(const char *name, const struct store_options *o)
 	puts("ready");
 	fflush(stdout);
 	while (!mt_stopping && !is_gone(run, name)) {
+		if ((rc = mt_stage_check(run))) break;
 		look(run, watched);
 		sleep_until_death(watched);
 	}
 	for (int slot = 0; slot < MT_SLOTS; slot++) forget(&watched[slot]);
 	mt_run_close(run);
-	return 0;
+	return rc;
 }

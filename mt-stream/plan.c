@@ -129,7 +129,10 @@ static int record_take(struct stream *s, const struct settle *first)
 	while (!atomic_load_explicit(&r->set, memory_order_acquire)) {
 		uint32_t seen = mt_event(s->run);
 		uint64_t owner = atomic_load(&r->owner);
+		int rc = mt_stage_check(s->run);
 
+		if (rc)
+			return rc;
 		if (owner == me || ((!owner || !owner_lives(s, owner)) && atomic_compare_exchange_strong(&r->owner, &owner, me)))
 			record_write(s, first);
 		else

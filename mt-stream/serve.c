@@ -17,6 +17,8 @@ int stream_wanted(struct stream *s)
 
 	if (mt_run_state(s->run) == MT_GONE)
 		return GONE;
+	if (!mt_stage_mine(s->run))
+		return mt_stage_check(s->run);
 	if (ours && phase == MT_GATHER)
 		return 0;
 	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP))
@@ -110,13 +112,18 @@ static int batch_serve(struct stream *s, const void *block)
 
 	if (newer_k > 0 || (newer_k == 0 && newer_try > 0))
 		return STALE;
-	if (stream_wanted(s)) {
+	int rc = stream_wanted(s);
+	if (rc < 0 || rc == GONE)
+		return rc;
+	if (rc == STALE) {
 		mt_ring_pop(s->batch);
 		return 0;
 	}
 	if (s->msg.kind != MT_MSG_BATCH || (s->msg.txn_kind != MT_TRAIN && s->msg.txn_kind != MT_EVAL))
 		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->msg.kind, s->msg.txn_kind);
-	int rc = batch_take(s, block);
+	rc = batch_take(s, block);
+	if (!mt_stage_mine(s->run))     /* what was copied may be a later message's */
+		return mt_stage_check(s->run);
 	if (rc)
 		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->msg.step,
 			s->msg.micro);
@@ -142,6 +149,9 @@ int serve(struct stream *s)
 			return 0;
 		if (mt_run_state(s->run) == MT_DIRTY)
 			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+		if ((rc = mt_stage_check(s->run)) || (rc = mt_run_check(s->run)))
+			return rc;
+		rc = STALE;
 		s->sent = false;
 		if (mt_ring_peek(s->batch, 0, &s->msg, &block))
 			rc = batch_serve(s, block);

@@ -83,8 +83,8 @@ int schedule_rehearse(struct stream *);
 
 /* serve.c */
 int serve(struct stream *);             /* until a signal, or the end of the run: 0, or -ex */
-int stream_wanted(struct stream *);     /* is the micro-batch at work still? 0, STALE or GONE */
-/* Sleep until the doorbell rings after `seen`. 0: look again; STALE or GONE */
+int stream_wanted(struct stream *);     /* is the micro-batch at work still? 0, STALE, GONE, or -75: the slot is lost */
+/* Sleep until the doorbell rings after `seen`. 0: look again; else as stream_wanted */
 int stream_pause(struct stream *, uint32_t seen, enum mt_doing, uint64_t arg);
 
 #endif

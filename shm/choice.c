@@ -22,22 +22,33 @@ const struct mt_choice *mt_choice_next(struct mt_run *run, const struct mt_choic
 
 static bool is_for(const struct mt_choice *e, const char *key) { return !strncmp(e->key, key, sizeof e->key); }
 
-/* The entry for key; NULL, and *last the last entry that was there. A damaged list is not walked for ever. */
-static const struct mt_choice *find(struct mt_run *run, const char *key, const struct mt_choice **last)
+/* Walk on from *last: *last becomes the last entry there is, or the one before the first that is for key (NULL: none is),
+ * which becomes *e. 65: the list ends nowhere, or leads out of its table. */
+static int walk(struct mt_run *run, const char *key, const struct mt_choice **last, const struct mt_choice **e)
 {
-	const struct mt_choice *e = *last;
+	uint32_t link = 0;
 
-	for (int i = 0; i < MT_CHOICES && (e = mt_choice_next(run, e)); i++) {
-		if (is_for(e, key)) return e;
-		*last = e;
+	for (int i = 0; i <= MT_CHOICES; i++) {
+		/* acquire: the entry was filled before it was linked */
+		link = atomic_load_explicit(link_of(run, *last), memory_order_acquire);
+		*e = link && link <= MT_CHOICES ? &table(run)[link - 1] : NULL;
+		if (!link || (*e && key && is_for(*e, key))) return 0;
+		if (!*e) break;
+		*last = *e;
 	}
-	return NULL;
+	return mt_fail(MT_EX_DATA, "run '%s': its table of choices is damaged (entry %u): load a checkpoint", run->name, link);
+}
+
+int choices_check(struct mt_run *run)
+{
+	const struct mt_choice *last = NULL, *e;
+	return walk(run, NULL, &last, &e);
 }
 
 bool mt_choice_find(struct mt_run *run, const char *key, void *value, size_t bytes)
 {
-	const struct mt_choice *last = NULL, *e = find(run, key, &last);
-	if (!e || e->bytes != bytes || bytes > sizeof e->value) return false;
+	const struct mt_choice *last = NULL, *e;
+	if (walk(run, key, &last, &e) || !e || e->bytes != bytes || bytes > sizeof e->value) return false;
 	memcpy(value, e->value, bytes);
 	return true;
 }
@@ -52,28 +63,31 @@ static uint32_t entry_take(struct mt_run *run)
 	return run->spare = i <= MT_CHOICES ? i : 0;
 }
 
-/* Link entry i to the list's end, unless the key gets there first: the entry that stands */
-static const struct mt_choice *entry_link(struct mt_run *run, uint32_t i, const char *key)
+/* Link entry i to the list's end, unless the key gets there first. *e: the entry that stands */
+static int entry_link(struct mt_run *run, uint32_t i, const char *key, const struct mt_choice **e)
 {
-	const struct mt_choice *last = NULL, *e = find(run, key, &last);
-	while (!e) {
+	const struct mt_choice *last = NULL;
+	for (;;) {
 		uint32_t none = 0;
+		int rc = walk(run, key, &last, e);
+		if (rc || *e) return rc;
 		/* release: whoever sees the link sees the entry */
 		if (atomic_compare_exchange_strong_explicit(link_of(run, last), &none, i, memory_order_acq_rel,
 			memory_order_acquire)) {
 			run->spare = 0;
-			return &table(run)[i - 1];
+			*e = &table(run)[i - 1];
+			return 0;
 		}
-		e = find(run, key, &last);
 	}
-	return e;
 }
 
 int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t bytes)
 {
 	if (strlen(key) >= MT_CHOICE_KEY || bytes > MT_CHOICE_VALUE)
 		return mt_fail(MT_EX_BUG, "choice '%s' of %zu bytes is too long", key, bytes);
-	const struct mt_choice *last = NULL, *e = find(run, key, &last);
+	const struct mt_choice *last = NULL, *e;
+	int rc = walk(run, key, &last, &e);
+	if (rc) return rc;
 	uint32_t i = e ? 0 : entry_take(run);
 	if (!e && !i)
 		return mt_fail(MT_EX_NOMEM, "the run record is full: %d operations of different shapes were computed; keep --micro "
@@ -84,7 +98,7 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 		memcpy(mine->key, key, strlen(key));
 		memcpy(mine->value, value, bytes);
 		mine->bytes = (uint32_t)bytes;
-		e = entry_link(run, i, key);
+		if ((rc = entry_link(run, i, key, &e))) return rc;
 	}
 	if (e->bytes != bytes)
 		return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);

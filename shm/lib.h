@@ -8,19 +8,17 @@ enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_R
 
 struct map { void *p; uint64_t size; };
 
-struct watch { uint64_t word; int fd; };    /* a pidfd and the slot word that it was opened for */
-
 #define RING_MAPS 32
 
 struct mt_run {
 	char name[MT_RUN_NAME + 1];
 	int flags;
+	int fd;                             /* of the control region: one open file description, which holds the locks */
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
 	int slot;                           /* claimed, or -1 */
 	uint64_t slot_word;
-	struct watch watch[MT_SLOTS];
 	char ring_from[RING_MAPS][32], ring_to[RING_MAPS][32];
 	int ring_maps;
 	uint32_t spare;                     /* entry of the table of choices that is this stage's and not linked; 0: none */
@@ -34,11 +32,21 @@ const char *region_dir(void);               /* MT_SHM_DIR or /dev/shm */
 int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *);
 void region_publish(struct map *);          /* abi, with release: the region is whole */
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
+/* The same, and *fd is the mapping's descriptor, to be closed by the caller; -1 after an error */
+int region_open_keep(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *, int *fd);
 void region_unmap(struct map *);
 int region_unlink(const char *name);        /* 0, or -errno */
 /* Is there room for `bytes` more of shared memory? 0 or -71 with need, have, remedy */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
+
+/* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just being
+ * taken or left; wait for that up to a second. true: it still is, or cannot be told */
+int stage_byte_held(struct mt_run *, int slot);
+bool stage_in_passing(struct mt_run *, int slot);
+/* Why mt_stage_life says MT_UNKNOWN */
+void stage_unknown_why(struct mt_run *, int slot, char *buf, size_t n);
+int choices_check(struct mt_run *);         /* 0, or -65: the table of choices is damaged */
 
 #define PIECE_ELEMS ((uint64_t)256 * 1024) /* of a gradient piece; models of GPUs have larger ones */
 void rings_plan(struct mt_control *, uint64_t *bytes);

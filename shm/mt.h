@@ -349,13 +349,23 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 
 /* ------------------------------------------------------------------------------------------------ stages */
 
-/* Claim a slot. slot MT_STREAM with index -1 takes the lowest free stream. If the holder is dead, its generation's
- * gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one holds it (or all 8). */
+/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream. If the
+ * holder is dead, its generation's gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one holds it (or
+ * all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child shares the lock. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
-bool mt_stage_alive(struct mt_run *, int slot);     /* its pidfd is not ready; a stopped process is alive */
-bool mt_stage_dead(struct mt_run *, int slot);      /* somebody claimed it and died without release */
+/* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
+ * process's PID namespace. Whatever hinders a look (no descriptor, another namespace) is unknown. A stopped one is alive. */
+enum mt_life { MT_NOBODY = 0, MT_ALIVE = 1, MT_DEAD = 2, MT_UNKNOWN = 3 };
+enum mt_life mt_stage_life(struct mt_run *, int slot);
+bool mt_stage_alive(struct mt_run *, int slot);     /* alive, or unknown: nobody may take its place */
+bool mt_stage_dead(struct mt_run *, int slot);      /* dead by proof */
+/* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load: to be looked at
+ * before each write that a successor's state would suffer from. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop look. */
+bool mt_stage_mine(struct mt_run *);
+int mt_stage_check(struct mt_run *);                /* 0, or -75 and who has the slot now */
 int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
+bool mt_stage_pid_here(struct mt_run *, int slot);  /* that pid is one of this process's PID namespace */
 bool mt_stage_stopped(struct mt_run *, int slot);   /* state T */
 const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1", ... */
 void mt_stage_doing(struct mt_run *, enum mt_doing, uint64_t arg);
@@ -447,8 +457,10 @@ uint64_t mt_txn_word(struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(struct mt_run *);
 struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
-uint32_t mt_try_next(struct mt_run *);              /* a new try number */
-/* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it. */
+uint32_t mt_try_next(struct mt_run *);              /* a new try number, 1 to 2^24 - 1; they wrap: compare by difference */
+#define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
+/* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process has
+ * lost its slot: a loop that tries again looks at mt_stage_mine. */
 bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
 struct mt_committed { uint64_t step, t; struct mt_position position; };
 /* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
@@ -460,7 +472,11 @@ uint64_t mt_run_step(struct mt_run *);              /* its step alone */
 bool mt_run_quiet(struct mt_run *);
 
 uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
-void mt_publish(struct mt_run *, uint32_t unit, uint64_t v);  /* release, doorbell */
+/* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost its
+ * slot: nothing changed. */
+bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
+/* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is filled. */
+int mt_run_check(struct mt_run *);
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
 

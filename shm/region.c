@@ -266,9 +266,10 @@ void region_publish(struct map *map)
 	atomic_store_explicit(&((struct mt_header *)map->p)->abi, MT_ABI, memory_order_release);
 }
 
-int region_open(const char *name, enum region r, bool readonly, const uint8_t *run_id, struct map *map)
+int region_open_keep(const char *name, enum region r, bool readonly, const uint8_t *run_id, struct map *map, int *keep)
 {
 	struct stat st;
+	*keep = -1;
 	int fd = open_named(name, readonly ? O_RDONLY : O_RDWR), rc = 0;
 	if (fd < 0 && errno == ENOENT) return mt_fail(MT_EX_NOINPUT, "no such run (%s is not there)", name);
 	if (fd < 0 && errno == EACCES) return mt_fail(MT_EX_NOTYOURS, "%s is not yours", name);
@@ -278,8 +279,10 @@ int region_open(const char *name, enum region r, bool readonly, const uint8_t *r
 	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s is not a region", name);
 	else if ((size_t)st.st_size < sizeof(struct mt_header)) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
 	else rc = map_fd(fd, (uint64_t)st.st_size, readonly, map);
-	close(fd);
-	if (rc) return rc;
+	if (rc) {
+		close(fd);
+		return rc;
+	}
 	const struct mt_header *h = map->p;
 	uint32_t abi = atomic_load_explicit(&h->abi, memory_order_acquire);
 	if (abi == 0) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
@@ -290,7 +293,19 @@ int region_open(const char *name, enum region r, bool readonly, const uint8_t *r
 		(unsigned long long)map->size, (unsigned long long)h->size);
 	else if (run_id && memcmp(run_id, h->run_id, sizeof h->run_id))
 		rc = mt_fail(MT_EX_DATA, "%s belongs to another run of that name", name);
-	if (rc) region_unmap(map);
+	if (rc) {
+		region_unmap(map);
+		close(fd);
+		return rc;
+	}
+	*keep = fd;
+	return 0;
+}
+
+int region_open(const char *name, enum region r, bool readonly, const uint8_t *run_id, struct map *map)
+{
+	int fd, rc = region_open_keep(name, r, readonly, run_id, map, &fd);
+	if (fd >= 0) close(fd);
 	return rc;
 }
 

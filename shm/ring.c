@@ -224,9 +224,11 @@ void *mt_ring_reserve(struct mt_ring *r) { return mt_ring_reserve_ahead(r, 0); }
 void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
 {
 	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);
+	if (!mt_stage_mine(r->run)) return;
 	r->messages[k & (r->slots - 1)] = *m;
-	/* release: message and block are whole before the consumer can see them */
-	atomic_store_explicit(&r->shared->tail, k + 1, memory_order_release);
+	/* release: message and block are whole before the consumer can see them. From k alone: a producer that has lost its
+	 * place must not take the tail back from its successor. */
+	atomic_compare_exchange_strong_explicit(&r->shared->tail, &k, k + 1, memory_order_release, memory_order_relaxed);
 	mt_wake(r->run);
 }
 
@@ -247,7 +249,8 @@ bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const voi
 void mt_ring_pop(struct mt_ring *r)
 {
 	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
-	/* release: our reads of the block are done before the producer may write it again */
-	atomic_store_explicit(&r->shared->head, k + 1, memory_order_release);
+	if (!mt_stage_mine(r->run)) return;
+	/* release: our reads of the block are done before the producer may write it again. From k alone: as for the tail. */
+	atomic_compare_exchange_strong_explicit(&r->shared->head, &k, k + 1, memory_order_release, memory_order_relaxed);
 	mt_wake(r->run);
 }

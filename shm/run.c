@@ -187,10 +187,9 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	snprintf(run->name, sizeof run->name, "%s", name);
 	run->flags = flags;
 	run->slot = -1;
-	for (int i = 0; i < MT_SLOTS; i++) run->watch[i].fd = -1;
 	bool ro = flags & MT_RUN_READONLY;
 	region_name(region, sizeof region, name, REGION_CONTROL, NULL);
-	rc = region_open(region, REGION_CONTROL, ro, NULL, &run->control_map);
+	rc = region_open_keep(region, REGION_CONTROL, ro, NULL, &run->control_map, &run->fd);
 	if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 	if (!rc && run->control_map.size < sizeof(struct mt_control)) rc = mt_fail(MT_EX_DATA, "run '%s' is damaged", name);
 	if (!rc) {
@@ -220,11 +219,10 @@ void mt_run_close(struct mt_run *run)
 {
 	if (!run) return;
 	if (run->slot >= 0) mt_stage_release(run);
-	for (int i = 0; i < MT_SLOTS; i++)
-		if (run->watch[i].fd >= 0) close(run->watch[i].fd);
 	region_unmap(&run->store_map);
 	region_unmap(&run->rings_map);
 	region_unmap(&run->control_map);
+	if (run->fd >= 0) close(run->fd);
 	free(run);
 }
 
@@ -240,7 +238,13 @@ static int try_attach(struct mt_run **out, const char *name, int flags)
 	if (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made")) return BUSY;
 	if (rc) return rc;
 	enum mt_state s = mt_run_state(*out);
-	if (s == MT_FILLED) return ATTACHED;
+	if (s == MT_FILLED) {
+		if ((rc = mt_run_check(*out)) == 0) return ATTACHED;
+		if (mt_run_state(*out) != MT_FILLED) rc = BUSY;     /* somebody has begun to fill it meanwhile */
+		mt_run_close(*out);
+		*out = NULL;
+		return rc;
+	}
 	int again = s == MT_FILLING && mt_stage_alive(*out, MT_FILL) ? BUSY : EMPTY;
 	mt_run_close(*out);
 	*out = NULL;
@@ -298,21 +302,40 @@ static int remove_one(const char *run, const char *rest, const char *file, void 
 	return 0;
 }
 
+/* 0 when it is certain that no stage uses the slot; 75 */
+static int check_left(struct mt_run *run, int slot)
+{
+	char why[160];
+	switch (mt_stage_life(run, slot)) {
+	case MT_DEAD:
+		return 0;
+	case MT_NOBODY:
+		return stage_in_passing(run, slot) ? mt_fail(MT_EX_BUSY, "run '%s': %s is just coming or leaving; wait, or --force",
+			run->name, mt_stage_name(slot)) : 0;
+	case MT_ALIVE:
+		return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d%s) is alive; stop it, or --force", run->name, mt_stage_name(slot),
+			mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
+	default:
+		stage_unknown_why(run, slot, why, sizeof why);
+		return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it, or --force", run->name,
+			mt_stage_name(slot), mt_stage_pid(run, slot), why);
+	}
+}
+
 int mt_run_remove(const char *name, bool force)
 {
 	struct mt_run *run = NULL;
 	int rc = region_name_check(name);
 	if (rc) return rc;
 	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
-	if (rc == -MT_EX_NOTYOURS) return rc;
+	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it has. */
+	if (rc == -MT_EX_NOTYOURS || (!force && (rc == -MT_EX_IO || rc == -MT_EX_NOMEM))) return rc;
 	if (!rc) {
-		for (int s = 0; s < MT_SLOTS && !force; s++)
-			if (mt_stage_alive(run, s)) {
-				rc = mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d) is alive; stop it, or --force", name,
-					mt_stage_name(s), mt_stage_pid(run, s));
-				mt_run_close(run);
-				return rc;
-			}
+		for (int s = 0; s < MT_SLOTS && !force && !rc; s++) rc = check_left(run, s);
+		if (rc) {
+			mt_run_close(run);
+			return rc;
+		}
 		mt_run_set_state(run, MT_GONE);
 		mt_run_close(run);
 	}

@@ -1,38 +1,101 @@
-/* stage.c: who is at work, and who is dead.
+/* stage.c: who is at work, who is dead, and who has lost its place.
  *
- * A slot's word is (pid, start time, generation). Its holder lives while its pidfd is not ready; opening a pidfd is
- * followed by a look at start time and slot, because pids come back. Where a kernel has no pidfds: while /proc/PID has
- * that start time and is no zombie. A pidfd becomes ready only when every thread of the process is gone, so what a
- * killed process stored is all there by then. Not thread-safe within a process: one thread looks after the peers.
+ * A stage that takes a slot first locks the slot's byte of the control region (F_OFD_SETLK), and unlocks it after it has
+ * left the slot. The kernel drops the lock when the last reference to the open file is gone: descriptor and mapping, of
+ * all threads. So
+ *
+ *     the byte is locked by another open file             its holder lives
+ *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
+ *     the word does not say "locked"                      a stage that has no such locks (another language): by its pid,
+ *                                                         in the PID namespace that the slot names, or nobody can tell
+ *
+ * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever cannot
+ * be found out is "unknown", and whoever would take, abort or remove treats it as alive.
+ *
+ * The other half is mt_stage_mine: a stage looks whether the slot's word is still its own before it writes. Only a
+ * broken lock makes that necessary; then it is what keeps one that was stopped from writing over its successor's state.
  */
 #include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "cli.h"
 #include "lib.h"
 
 /* pid 22 bits | locked 1 bit | start time 25 bits | generation 16 bits */
+enum { PID_SHIFT = 42 };
+#define LOCKED ((uint64_t)1 << 41)
+
 static uint64_t make_word(int pid, uint64_t start, uint64_t gen)
 {
-	return (uint64_t)pid << 42 | (start & 0x1ffffff) << 16 | (gen & 0xffff);
+	return (uint64_t)pid << PID_SHIFT | (pid ? LOCKED : 0) | (start & 0x1ffffff) << 16 | (gen & 0xffff);
 }
-static int word_pid(uint64_t w) { return (int)(w >> 42); }
+static int word_pid(uint64_t w) { return (int)(w >> PID_SHIFT); }
 static uint64_t word_start(uint64_t w) { return w >> 16 & 0x1ffffff; }
 static uint32_t word_gen(uint64_t w) { return (uint32_t)(w & 0xffff); }
 
+static uint64_t slot_word(struct mt_run *run, int slot)
+{
+	return atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
+}
+
+/* ------------------------------------------------------------------------------------------------ locks */
+
+/* 0; 1: another open file has it; -errno */
+static int byte_set(struct mt_run *run, int slot, short type)
+{
+	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
+	if (!fcntl(run->fd, F_OFD_SETLK, &l)) return 0;
+	return errno == EAGAIN || errno == EACCES ? 1 : -errno;
+}
+
+int stage_byte_held(struct mt_run *run, int slot)
+{
+	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
+	if (fcntl(run->fd, F_OFD_GETLK, &l)) return -errno;
+	return l.l_type != F_UNLCK;
+}
+
+bool stage_in_passing(struct mt_run *run, int slot)
+{
+	enum { TRIES = 100, EACH_MS = 10 };
+	for (int i = 0; i < TRIES; i++) {
+		int held = stage_byte_held(run, slot);
+		if (held <= 0 || word_pid(slot_word(run, slot))) return held != 0;
+		nanosleep(&(struct timespec){ .tv_nsec = EACH_MS * 1000000 }, NULL);
+	}
+	return true;
+}
+
 /* ------------------------------------------------------------------------------------------------ processes */
 
-/* State letter and start time (clock ticks since boot) of a process; false: there is none. */
+/* Inode of this process' PID namespace; 0: it cannot be told */
+static uint64_t own_pid_ns(void)
+{
+	struct stat st;
+	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+bool mt_stage_pid_here(struct mt_run *run, int slot)
+{
+	uint64_t ns = atomic_load_explicit(&run->control->slots[slot].pid_ns, memory_order_acquire);
+	return ns && ns == own_pid_ns();
+}
+
+/* State letter and start time (clock ticks since boot) of a process; false: it cannot be read. */
 static bool process(int pid, char *state, uint64_t *start)
 {
 	char path[64], line[1024];
 	snprintf(path, sizeof path, "/proc/%d/stat", pid);
-	FILE *f = fopen(path, "re");
-	if (!f) return false;
-	size_t n = fread(line, 1, sizeof line - 1, f);
-	fclose(f);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) return false;
+	ssize_t n = read(fd, line, sizeof line - 1);
+	close(fd);
+	if (n <= 0) return false;
 	line[n] = 0;
 	char *p = strrchr(line, ')');       /* the name may hold anything, ')' too */
 	if (!p || sscanf(p + 1, " %c", state) != 1) return false;
@@ -44,56 +107,96 @@ static bool process(int pid, char *state, uint64_t *start)
 	return true;
 }
 
-static bool holder_runs(uint64_t word, bool zombie_too)
+/* Is /proc of the PID namespace in which our pids count? A new namespace may still see its parent's. */
+static bool proc_is_ours(void)
+{
+	char self[32];
+	ssize_t n = readlink("/proc/self", self, sizeof self - 1);
+	if (n <= 0) return false;
+	self[n] = 0;
+	return atoi(self) == getpid();
+}
+
+/* The holder of a word without the locked bit: dead only by a positive proof */
+static enum mt_life life_by_pid(struct mt_run *run, int slot, uint64_t word, const char **why)
 {
 	char state;
 	uint64_t start;
-	if (!process(word_pid(word), &state, &start)) return false;
-	if ((start & 0x1ffffff) != word_start(word)) return false;
-	return zombie_too || (state != 'Z' && state != 'X');
+	int pid = word_pid(word);
+	*why = "it holds no lock and runs in another PID namespace";
+	if (!mt_stage_pid_here(run, slot)) return MT_UNKNOWN;
+	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
+	*why = "it holds no lock and /proc cannot be read";
+	if (!proc_is_ours() || !process(pid, &state, &start)) return MT_UNKNOWN;
+	if ((start & 0x1ffffff) != word_start(word)) return MT_DEAD;    /* the pid is somebody else's by now */
+	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
+}
+
+static enum mt_life life(struct mt_run *run, int slot, const char **why)
+{
+	for (;;) {
+		enum mt_life is;
+		uint64_t word = slot_word(run, slot);
+		if (!word_pid(word)) return MT_NOBODY;
+		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
+		if (word & LOCKED) {
+			int held = stage_byte_held(run, slot);
+			if (held < 0) *why = strerror(-held);
+			is = held < 0 ? MT_UNKNOWN : held ? MT_ALIVE : MT_DEAD;
+		} else is = life_by_pid(run, slot, word, why);
+		/* who left meanwhile, and was followed, is not what the lock spoke of */
+		if (slot_word(run, slot) == word) return is;
+	}
+}
+
+enum mt_life mt_stage_life(struct mt_run *run, int slot)
+{
+	const char *why;
+	return life(run, slot, &why);
+}
+
+void stage_unknown_why(struct mt_run *run, int slot, char *buf, size_t n)
+{
+	const char *why = "it could not be looked at";
+	life(run, slot, &why);
+	snprintf(buf, n, "%s", why);
 }
 
 bool mt_stage_alive(struct mt_run *run, int slot)
 {
-	struct watch *w = &run->watch[slot];
-	uint64_t word = atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
-	if (!word_pid(word)) return false;
-	if (slot == run->slot && word == run->slot_word) return true;
-	if (w->fd < 0 || w->word != word) {
-		if (w->fd >= 0) close(w->fd);
-		w->word = word;
-		w->fd = (int)syscall(SYS_pidfd_open, word_pid(word), 0);
-		if (w->fd < 0 && errno == ESRCH) return false;
-		if (w->fd >= 0 && !holder_runs(word, true)) {   /* the pid is somebody else's by now */
-			close(w->fd);
-			w->fd = -1;
-			return false;
-		}
-		if (atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire) != word)
-			return mt_stage_alive(run, slot);
-	}
-	if (w->fd < 0) return holder_runs(word, false);
-	struct pollfd p = { .fd = w->fd, .events = POLLIN };
-	return poll(&p, 1, 0) <= 0;
+	enum mt_life is = mt_stage_life(run, slot);
+	return is == MT_ALIVE || is == MT_UNKNOWN;
 }
 
-bool mt_stage_dead(struct mt_run *run, int slot)
-{
-	uint64_t word = atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
-	return word_pid(word) && !mt_stage_alive(run, slot);
-}
+bool mt_stage_dead(struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
 
-int mt_stage_pid(struct mt_run *run, int slot)
-{
-	return word_pid(atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire));
-}
+int mt_stage_pid(struct mt_run *run, int slot) { return word_pid(slot_word(run, slot)); }
 
 bool mt_stage_stopped(struct mt_run *run, int slot)
 {
 	char state;
 	uint64_t start;
 	int pid = mt_stage_pid(run, slot);
-	return pid && process(pid, &state, &start) && (state == 'T' || state == 't');
+	return pid && mt_stage_pid_here(run, slot) && process(pid, &state, &start) && (state == 'T' || state == 't');
+}
+
+/* ------------------------------------------------------------------------------------------------ the fence */
+
+bool mt_stage_mine(struct mt_run *run)
+{
+	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
+	return run->slot < 0 || atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
+}
+
+int mt_stage_check(struct mt_run *run)
+{
+	if (mt_stage_mine(run)) return 0;
+	int pid = mt_stage_pid(run, run->slot);
+	char now[64] = "another process has been there since";
+	if (pid)
+		snprintf(now, sizeof now, "pid %d%s has it now", pid,
+			mt_stage_pid_here(run, run->slot) ? "" : " of another PID namespace");
+	return mt_fail(MT_EX_BUSY, "run '%s': this process has lost its place as %s: %s", run->name, mt_stage_name(run->slot), now);
 }
 
 /* ------------------------------------------------------------------------------------------------ aborting */
@@ -107,11 +210,12 @@ static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
 	struct mt_slot *s = &run->control->slots[slot];
 	if (atomic_load_explicit(&s->aborted, memory_order_acquire) == gen + 1) return false;
 	bool did = false;
-	for (;;) {
+	while (mt_stage_mine(run)) {
 		uint32_t k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
-		if (mt_word_k(w) != k) continue;
-		if (mt_word_phase(w) != MT_GATHER) break;
+		/* it moved on between the two looks; or it did not, and the words are damaged */
+		if (mt_word_k(w) != k && (mt_txn_newest(run) != k || mt_txn_word(run, k) != w)) continue;
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) break;
 		if (mt_txn_cas(run, k, w, mt_word(k, mt_try_next(run), MT_GATHER))) {
 			did = true;
 			break;
@@ -126,36 +230,87 @@ bool mt_abort_dead(struct mt_run *run)
 	bool did = false;
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		if (!matters(slot)) continue;
-		uint64_t word = atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
-		if (word_pid(word) && !mt_stage_alive(run, slot)) did |= abort_gather(run, slot, word_gen(word));
+		uint64_t word = slot_word(run, slot);
+		if (word_pid(word) && mt_stage_dead(run, slot) && slot_word(run, slot) == word)
+			did |= abort_gather(run, slot, word_gen(word));
 	}
 	return did;
 }
 
 /* ------------------------------------------------------------------------------------------------ slots */
 
-static int claim_slot(struct mt_run *run, int slot)
+static int busy(struct mt_run *run, int slot)
+{
+	return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d%s)", run->name, mt_stage_name(slot),
+		mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
+}
+
+/* Lock the slot's byte. A slot that is just being left is waited for. */
+static int lock_slot(struct mt_run *run, int slot)
+{
+	for (;;) {
+		int rc = byte_set(run, slot, F_WRLCK);
+		if (!rc) return 0;
+		if (rc < 0) return mt_fail(MT_EX_IO, "run '%s': locking the place of %s: %s", run->name, mt_stage_name(slot), strerror(-rc));
+		if (mt_stage_pid(run, slot)) return busy(run, slot);
+		if (stage_in_passing(run, slot))
+			return mt_fail(MT_EX_BUSY, "run '%s': a process without a pid in the slot of %s has it locked; end that process, or "
+				"mt-store rm --force", run->name, mt_stage_name(slot));
+	}
+}
+
+/* Our word for the slot. The start time tells apart two processes of one pid; any number that does so will do. */
+static uint64_t own_word(uint32_t gen)
+{
+	char state;
+	uint64_t start;
+	if (!process(getpid(), &state, &start)) start = (uint64_t)(mt_now() * 100);
+	return make_word(getpid(), start, gen);
+}
+
+/* The byte is ours: 0 once the word is, too; 75 */
+static int take_slot(struct mt_run *run, int slot)
 {
 	struct mt_slot *s = &run->control->slots[slot];
-	char state;
-	uint64_t start = 0, word = atomic_load_explicit(&s->word, memory_order_acquire);
-	if (!process(getpid(), &state, &start)) return mt_fail(MT_EX_BUG, "/proc/self/stat cannot be read");
+	char why[160];
 	for (;;) {
-		if (mt_stage_alive(run, slot))
-			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d)", run->name, mt_stage_name(slot),
-				word_pid(word));
+		uint64_t word = slot_word(run, slot);
+		switch (mt_stage_life(run, slot)) {
+		case MT_ALIVE:
+			return busy(run, slot);
+		case MT_UNKNOWN:
+			stage_unknown_why(run, slot, why, sizeof why);
+			return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
+				"mt-store rm --force", run->name, mt_stage_name(slot), word_pid(word), why);
+		default:
+			if (slot_word(run, slot) != word) continue;
+		}
 		/* Before the slot has a new holder: a commit must not take the dead one's part for the new one's. What was
 		 * released in peace has aborted by itself. */
 		if (matters(slot) && word_pid(word)) abort_gather(run, slot, word_gen(word));
-		uint64_t mine = make_word(getpid(), start, word_gen(word) + 1);
-		if (atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire)) {
-			run->slot = slot;
-			run->slot_word = mine;
-			break;
-		}
+		uint64_t mine = own_word(word_gen(word) + 1);
+		/* whoever looks between the two words does not judge our pid by another's namespace */
+		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
+		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire)) continue;
+		atomic_store_explicit(&s->pid_ns, own_pid_ns(), memory_order_release);
+		/* generations wrap: what was noted 65536 holders ago is not about this one */
+		atomic_store_explicit(&s->aborted, 0, memory_order_release);
+		run->slot = slot;
+		run->slot_word = mine;
+		return 0;
+	}
+}
+
+static int claim_slot(struct mt_run *run, int slot)
+{
+	int rc = lock_slot(run, slot);
+	if (rc) return rc;
+	if ((rc = take_slot(run, slot))) {
+		byte_set(run, slot, F_UNLCK);
+		return rc;
 	}
 	mt_stage_doing(run, MT_D_STARTING, 0);
-	for (int i = 0; i < 8; i++) atomic_store_explicit(&s->counters[i], 0, memory_order_relaxed);
+	for (int i = 0; i < 8; i++) atomic_store_explicit(&run->control->slots[slot].counters[i], 0, memory_order_relaxed);
 	mt_wake(run);
 	return 0;
 }
@@ -187,14 +342,16 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 void mt_stage_release(struct mt_run *run)
 {
 	if (run->slot < 0) return;
-	struct mt_slot *s = &run->control->slots[run->slot];
+	int slot = run->slot;
+	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
-	if (matters(run->slot) && mt_run_state(run) != MT_GONE) abort_gather(run, run->slot, word_gen(mine));
-	atomic_store_explicit(&s->doing, MT_D_NONE, memory_order_relaxed);
+	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE) abort_gather(run, slot, word_gen(mine));
+	mt_stage_doing(run, MT_D_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
 		memory_order_acquire);
 	run->slot = -1;
+	byte_set(run, slot, F_UNLCK);       /* after the word: who finds the byte free and our word in the slot finds us dead */
 	mt_wake(run);
 }
 
@@ -234,7 +391,7 @@ static const struct { const char *words; bool arg; } doings[] = {
 
 void mt_stage_doing(struct mt_run *run, enum mt_doing d, uint64_t arg)
 {
-	if (run->slot < 0) return;
+	if (run->slot < 0 || !mt_stage_mine(run)) return;
 	struct mt_slot *s = &run->control->slots[run->slot];
 	atomic_store_explicit(&s->doing_arg, arg, memory_order_relaxed);
 	atomic_store_explicit(&s->doing, (uint32_t)d, memory_order_relaxed);

@@ -16,17 +16,53 @@ uint32_t mt_txn_newest(struct mt_run *run)
 	uint64_t w[2] = { mt_txn_word(run, 0), mt_txn_word(run, 1) };
 	uint32_t k = 0;
 	for (int i = 0; i < 2; i++)
-		if (mt_word_phase(w[i]) != MT_CLOSED && mt_word_k(w[i]) > k) k = mt_word_k(w[i]);
+		/* a word of the other record's parity is damage: mt_run_check says so, and nobody waits for it here */
+		if (mt_word_phase(w[i]) != MT_CLOSED && (mt_word_k(w[i]) & 1) == (uint32_t)i && mt_word_k(w[i]) > k) k = mt_word_k(w[i]);
 	return k;
+}
+
+/* Both words as they stood at one moment */
+static void words(struct mt_run *run, uint64_t w[2])
+{
+	do {
+		w[0] = mt_txn_word(run, 0);
+		w[1] = mt_txn_word(run, 1);
+	} while (mt_txn_word(run, 0) != w[0]);
+}
+
+int mt_run_check(struct mt_run *run)
+{
+	uint64_t w[2];
+	bool ok = true, closed[2];
+	words(run, w);
+	for (uint32_t i = 0; i < 2; i++) {
+		closed[i] = mt_word_phase(w[i]) == MT_CLOSED;
+		ok &= mt_word_phase(w[i]) <= MT_LOGGED && (closed[i] || (mt_word_k(w[i]) & 1) == i);
+	}
+	if (!closed[0] && !closed[1]) {
+		uint32_t newer = mt_word_k(w[1]) > mt_word_k(w[0]);
+		ok &= mt_word_k(w[newer]) - mt_word_k(w[!newer]) == 1 && mt_word_phase(w[!newer]) != MT_GATHER;
+	}
+	/* what is filled has at least the transaction that stands for the filling; a gather has one before it */
+	for (uint32_t i = 0; i < 2; i++) ok &= !closed[i] || (!closed[!i] && mt_word_phase(w[!i]) != MT_GATHER);
+	if (!ok)
+		return mt_fail(MT_EX_DATA, "run '%s': its transaction words are damaged (%016llx, %016llx): load a checkpoint", run->name,
+			(unsigned long long)w[0], (unsigned long long)w[1]);
+	return choices_check(run);
 }
 
 uint32_t mt_try_next(struct mt_run *run)
 {
-	return (uint32_t)(atomic_fetch_add_explicit(&run->control->tries, 1, memory_order_relaxed) + 1) & 0xffffff;
+	uint32_t n;
+	/* 24 bits that wrap, and never 0: no try has that number */
+	do n = (uint32_t)(atomic_fetch_add_explicit(&run->control->tries, 1, memory_order_relaxed) + 1) & 0xffffff;
+	while (!n);
+	return n;
 }
 
 bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 {
+	if (!mt_stage_mine(run)) return false;
 	/* release: the fields that the new phase speaks of stand before it */
 	bool ok = atomic_compare_exchange_strong_explicit(&mt_txn(run, k)->word, &expect, want, memory_order_acq_rel,
 		memory_order_acquire);
@@ -70,11 +106,15 @@ uint64_t mt_version(struct mt_run *run, uint32_t unit)
 	return atomic_load_explicit(&mt_unit(run, unit)->version, memory_order_acquire);
 }
 
-void mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
+bool mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
 {
-	/* release: every store of the update comes before the version that announces it */
-	atomic_store_explicit(&mt_unit(run, unit)->version, v, memory_order_release);
+	uint64_t before = v - 1;
+	/* release: every store of the update comes before the version that announces it. From v - 1 alone: a stage that has
+	 * lost its place, and has not seen it yet, must not take back what its successor published. */
+	if (!mt_stage_mine(run) || !atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->version, &before, v,
+		memory_order_acq_rel, memory_order_relaxed)) return false;
 	mt_wake(run);
+	return true;
 }
 
 void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_position *position)
@@ -96,6 +136,8 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	filled->t = t;
 	if (position) filled->position = *position;
 	else filled->position.carry = MT_NO_TARGET;
-	atomic_store_explicit(&filled->word, mt_word(0, 0, MT_LOGGED), memory_order_release);
+	/* its try is the newest: messages are compared with it until the first step, and those of that step are newer */
+	uint32_t try_ = (uint32_t)atomic_load_explicit(&c->tries, memory_order_relaxed) & 0xffffff;
+	atomic_store_explicit(&filled->word, mt_word(0, try_, MT_LOGGED), memory_order_release);
 	mt_wake(run);
 }

@@ -56,6 +56,20 @@ killed() { # KEY=VALUE...
 	same_hash grad=none
 }
 
+@test "--grad none: a piece that is sent twice is applied once" {
+	local want got
+	want=$(fake train grad=none streams=1)
+	for seed in 2 3 4; do
+		got=$(fake train grad=none streams=1 twice=1 seed=$seed)
+		[ "$got" = "$want" ]
+	done
+	fake train grad=none twice=1 kill=2 seed="$RANDOM" >"$T/killed"
+}
+
+@test "--grad none: a piece that leaves out the one before it ends mt-optim with 70, and the store is dirty" {
+	fake hole
+}
+
 @test "an update that is killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1

@@ -2,8 +2,8 @@
  * that it does with a plain computation: g, norm, outcome, versions, w, lo, m, v, bit for bit.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none tied=0|1 streams=1..8 micros=1..
- *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS
- *     optim-fake bad | save | stop | dead-stream | nan-gradient RUN
+ *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
+ *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK, leave in random order, over rings that are served in random order.
  * With kill=S mt-optim is killed at random for S seconds and started again with other threads and another instruction
@@ -33,7 +33,7 @@ struct expected {               /* of one unit */
 static struct {
 	const char *name;
 	enum mt_dtype dtype, grad;
-	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill;
+	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill, twice;
 	struct mt_run *run;
 	struct mt_control *control;
 	struct sender sender[MT_STREAMS];
@@ -277,7 +277,36 @@ static void add_message(struct sender *s, const struct mt_msg *m)
 	s->msgs[s->n++] = *m;
 }
 
-/* All that one micro sends: its loss, then its pieces in random order, cut at random. */
+/* --grad none: units in any order, the pieces of each from 0 upward */
+static void in_order(struct sender *s, uint32_t first)
+{
+	uint64_t next[MT_SLOTS] = { 0 };
+	for (uint32_t i = first; i < s->n; i++)
+		for (uint32_t j = i; j < s->n; j++) {
+			struct mt_msg x = s->msgs[j];
+			if (x.grad.unit != s->msgs[i].grad.unit || x.grad.off != next[x.grad.unit]) continue;
+			s->msgs[j] = s->msgs[i];
+			s->msgs[i] = x;
+			next[x.grad.unit] += x.grad.n;
+			break;
+		}
+}
+
+/* Every other piece is followed by one that was sent before */
+static void send_twice(struct sender *s, uint32_t first)
+{
+	uint32_t n = s->n - first;
+	struct mt_msg *all = zeros(n * sizeof *all);
+	memcpy(all, s->msgs + first, n * sizeof *all);
+	s->n = first;
+	for (uint32_t i = 0; i < n; i++) {
+		add_message(s, &all[i]);
+		if (rnd() % 2) add_message(s, &all[rnd() % (i + 1)]);
+	}
+	free(all);
+}
+
+/* All that one micro sends: its loss, then its pieces in random order (--grad none: of units), cut at random. */
 static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct mt_txn *t, uint32_t micro)
 {
 	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
@@ -302,6 +331,8 @@ static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct
 		s->msgs[i] = s->msgs[j];
 		s->msgs[j] = x;
 	}
+	if (f.grad == MT_NONE) in_order(s, first);
+	if (f.grad == MT_NONE && f.twice) send_twice(s, first);
 }
 
 static void list_try(uint32_t k, uint32_t try_)
@@ -578,6 +609,40 @@ static void save_scene(void)
 	stop_optim();
 }
 
+/* --grad none: a first piece from the middle of a unit is refused before the commit; a later one after it, and says so. */
+static void hole_scene(void)
+{
+	int p[2];
+	struct mt_msg bad = { .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1 };
+	f.plain = 1;
+	for (int after = 0; after < 2; after++) {
+		if (pipe(p)) finish(1);
+		spawn(p[1]);
+		close(p[1]);
+		if (!after) open_txn(1, MT_TRAIN, 1);
+		while (!mt_stage_alive(f.run, MT_OPTIM)) usleep(500);
+		uint32_t try_ = mt_word_try(mt_txn_word(f.run, 1));
+		list_try(1, try_);
+		struct sender *s = &f.sender[0];
+		push_one(s);            /* the loss */
+		if (after) push_one(s);
+		void *block;
+		while (!(block = mt_ring_reserve(s->ring))) usleep(500);
+		memset(block, 0, MT_BLOCK * 4);
+		bad.k = 1, bad.try_ = try_;
+		/* the middle of a unit of which nothing has come */
+		bad.grad.unit = (s->msgs[1].grad.unit + 1) % f.control->n_units;
+		bad.grad.off = MT_BLOCK, bad.grad.n = MT_BLOCK;
+		if (f.unit[bad.grad.unit].elems < 2 * MT_BLOCK) bad.grad.unit = 1;
+		mt_ring_push(s->ring, &bad);
+		ends_with(MT_EX_BUG, p[0], NULL);
+		CHECK((mt_run_state(f.run) == MT_DIRTY) == after, "dirty before the commit, or not after it");
+		if (!after) compare_state(false);
+		close(p[0]);
+		while (mt_ring_used(s->ring)) mt_ring_pop(s->ring);
+	}
+}
+
 /* --grad none: after the commit, a piece that cannot be used or a stream that dies leaves a dirty store, and says so. */
 static void direct_scene(bool nan)
 {
@@ -630,7 +695,7 @@ static void option(const char *arg)
 {
 	static const struct { const char *key; uint64_t *value; } numbers[] = {
 		{ "tied", &f.tied }, { "streams", &f.streams }, { "micros", &f.micros }, { "threads", &f.threads }, { "steps", &f.steps },
-		{ "seed", &f.seed }, { "aborts", &f.aborts }, { "kill", &f.kill },
+		{ "seed", &f.seed }, { "aborts", &f.aborts }, { "kill", &f.kill }, { "twice", &f.twice },
 	};
 	static const char *const dtypes[] = { "", "bf16", "fp32", "none" };
 	const char *value = strchr(arg, '=');
@@ -644,16 +709,17 @@ static void option(const char *arg)
 
 int main(int argc, char **argv)
 {
-	if (argc < 3) mt_die(64, "usage: optim-fake train|bad|save|dead-stream|nan-gradient RUN [key=value ...]");
+	if (argc < 3) mt_die(64, "usage: optim-fake train|bad|save|hole|dead-stream|nan-gradient RUN [key=value ...]");
 	f.name = argv[2];
 	for (int i = 3; i < argc; i++) option(argv[i]);
 	bool direct = !strcmp(argv[1], "dead-stream") || !strcmp(argv[1], "nan-gradient");
-	if (direct) f.grad = MT_NONE, f.streams = 1;
+	if (direct || !strcmp(argv[1], "hole")) f.grad = MT_NONE, f.streams = 1;
 	rnd_state = f.seed;
 	flush_denormals();
 	create();
 	if (!strcmp(argv[1], "bad")) bad_scene();
 	else if (!strcmp(argv[1], "save")) save_scene();
+	else if (!strcmp(argv[1], "hole")) hole_scene();
 	else if (direct) direct_scene(argv[1][0] == 'n');
 	else {
 		f.next_kill = mt_now();

@@ -1,6 +1,7 @@
 /* own-sgd: an optimizer of one's own in place of mt-optim, written on mt.h alone: plain SGD, w -= lr * g, for fp32 runs
  * whose steps are one micro-batch. It shows what a replacement owes its neighbours: claim the slot, take what belongs
- * to the open txn's try, decide by compare-and-swap, publish versions, and say when the step is done.
+ * to the open txn's try, decide by compare-and-swap, publish versions, say when the step is done, and write nothing once
+ * the slot is another's. It keeps no journal: an update that it does not finish leaves a dirty store.
  * usage: own-sgd RUN */
 #include <math.h>
 #include <signal.h>
@@ -24,6 +25,8 @@ static bool gather(struct mt_run *run, struct mt_ring *ring, uint32_t k, uint64_
 	struct mt_msg m;
 	const void *block;
 	while (*left && mt_ring_peek(ring, 0, &m, &block)) {
+		uint32_t newer = (m.try_ - mt_word_try(word)) & 0xffffff;
+		if (newer && newer < 0x800000) return false;            /* the word has changed: read it again */
 		if (m.k == k && m.try_ == mt_word_try(word)) {
 			if (m.kind == MT_MSG_LOSS)
 				mt_txn(run, k)->losses[m.micro] = (struct mt_loss){ m.loss.sum, m.loss.targets, m.loss.nonfinite, 1 };
@@ -41,9 +44,10 @@ static void apply(struct mt_run *run, const struct mt_txn *t)
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {
 		struct mt_unit *unit = mt_unit(run, u);
 		float *w = mt_at(run, unit->w);
+		must(mt_stage_check(run));
 		const float *g = mt_at(run, unit->g[0]), *g2 = unit->g[1] ? mt_at(run, unit->g[1]) : NULL;
 		for (uint64_t i = 0; !t->skipped && i < unit->elems; i++) w[i] -= (float)t->lr * (g[i] + (g2 ? g2[i] : 0));
-		mt_publish(run, u, t->step);
+		if (!mt_publish(run, u, t->step)) must(mt_stage_check(run));
 	}
 }
 
@@ -66,24 +70,33 @@ int main(int argc, char **argv)
 	must(mt_ring_open(run, "grad.0", &ring));
 	uint64_t seen_word = 0, left = 0;
 	while (!stop && mt_run_state(run) != MT_GONE) {
+		must(mt_stage_check(run));
 		uint32_t seen = mt_event(run), k = mt_txn_newest(run);
 		uint64_t word = mt_txn_word(run, k);
 		struct mt_txn *t = mt_txn(run, k);
+		if (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP) {        /* a predecessor's */
+			mt_run_set_state(run, MT_DIRTY);
+			return MT_EX_DATA;
+		}
 		if (k == 0 || mt_word_phase(word) != MT_GATHER) {
 			mt_wait(run, seen, 100);
 			continue;
 		}
-		if (word != seen_word) left = expected(run, t);         /* a new txn, or a new try: from the start */
+		if (word != seen_word) {                                /* a new txn, or a new try: from the start */
+			left = expected(run, t);
+			memset(t->losses, 0, t->micros * sizeof t->losses[0]);
+		}
 		seen_word = word;
 		if (!gather(run, ring, k, word, &left)) {
 			mt_wait(run, seen, 100);
 			continue;
 		}
-		t->t = mt_txn(run, k - 1)->t + 1;
+		bool train = t->kind == MT_TRAIN;
+		t->skipped = train && (t->losses[0].nonfinite || !t->targets);
+		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped);  /* whatever k - 1 was, its record has the count */
 		t->norm = NAN;
 		t->clip_factor = 1;
-		t->skipped = t->losses[0].nonfinite;
-		uint64_t decided = mt_word(k, mt_word_try(word), t->kind == MT_EVAL ? MT_DONE : MT_APPLY);
+		uint64_t decided = mt_word(k, mt_word_try(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);
 		if (!mt_txn_cas(run, k, word, decided) || t->kind == MT_EVAL) continue;
 		apply(run, t);
 		mt_txn_cas(run, k, decided, mt_word(k, mt_word_try(word), MT_DONE));
