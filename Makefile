@@ -35,7 +35,8 @@ SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(filter-out $(wildcard mt-step/feed*.c),$(wildcard mt-step/*.c))
 SRC_mt-feed   = $(wildcard mt-step/feed*.c mt-step/record*.c)
 LIBS_mt-stream = $(GEMM_LIBS)
-PROBES := $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-%,$(wildcard tests/probes/*.c)))
+PROBES := $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard tests/probes/*.c)))
+PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
 BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
 MAN     = $(wildcard */*.1)
 
@@ -209,6 +210,10 @@ $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
 $(O)/bench/%: tests/bench/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
+# ... and what is preloaded into programs, for faults
+$(O)/probes/so-%.so: tests/probes/so-%.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl -lpthread
 .PHONY: probes
 probes: $(PROBES)
 

@@ -314,6 +314,7 @@ int train(struct driver *d, struct eval *eval, int input)
 			code = input_over(&t, r);
 			break;
 		}
+		if (mt_txn_newest(d->run) >= MT_TXN_LAST) finish_all(&t);      /* driver_begin says what it is, and ends */
 		begin_step(&t, r, false);
 	}
 	finish_all(&t);

@@ -1,0 +1,372 @@
+# Who lives is proved, and who has lost its place writes nothing more: false deaths, stages that are stopped, replaced and
+# continued, counters that wrap, damaged words.
+load helpers
+
+DATA=$GOLDEN/llama3/data.bin
+STEPS=16
+
+pid_in() { mt-store stat "$RUN" --json | python3 -c '
+import json, sys
+print(*[s["pid"] for s in json.load(sys.stdin)["stages"] if s["stage"] == sys.argv[1]])' "$1"; }
+holds() { [ "$(pid_in "$1")" = "$2" ]; }
+step_of() { mt-store stat "$RUN" --json | sed 's/.*"step": *\([0-9]*\), *"step_tokens.*/\1/'; }
+past() { [ "$(step_of)" -ge "$1" ]; }
+phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
+need_ns() { unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"; }
+no_asan() { ! grep -q asan <<<"$BUILD" || skip "nothing can be preloaded before a sanitizer"; }
+
+# A stage that lies to itself about slot N's lock: liar N PROGRAM ARGS...
+liar() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_LOCK=$1 MT_LIE_PROC=2 "${@:2}"; }
+# ... that cannot look into /proc: EMFILE, ENOMEM, EACCES by number
+blind() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_PROC=$1 "${@:2}"; }
+
+train() { # mt-step's own options; its records: $T/data
+	[ -e "$T/data" ] || mt-feed --epochs 9 "$DATA" >"$T/data"
+	mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 60 "$@" <"$T/data"
+}
+
+# refused CODE PROGRAM ARGS...: with one line, and the first mt-optim keeps its place
+refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
+
+@test "few descriptors: a second mt-optim is refused, the live one keeps its slot" {
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	eventually holds mt-optim "$OPTIM"
+	for n in 4 5 6 8; do        # 4: the first region, and nothing to look with
+		# shellcheck disable=SC2016
+		refused "$([ $n = 4 ] && echo 74 || echo 75)" bash -c 'exec 3>&- 4>&- 5>&- 6>&- 7>&-; ulimit -n "$0" && exec mt-optim "$1"' "$n" "$RUN"
+	done
+}
+
+@test "/proc that fails with EMFILE, ENOMEM or EACCES: a second mt-optim is refused, and rm, load and init are" {
+	no_asan
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	eventually holds mt-optim "$OPTIM"
+	for errno in 24 12 13; do
+		refused 75 blind $errno mt-optim "$RUN"
+		refused 75 blind $errno mt-store rm "$RUN"
+		refused 75 blind $errno mt-store init "$RUN" --seed 2
+		refused 75 blind $errno mt-ckpt load "$RUN" "$GOLDEN/llama3/model"
+	done
+}
+
+@test "--grad none: an mt-optim that cannot look into /proc does not call a healthy store dirty" {
+	no_asan
+	make_run "$GOLDEN/llama3/model" --grad none
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	spawn optim env LD_PRELOAD="$PROBES/so-lies.so" MT_LIE_PROC=12 mt-optim "$RUN" --threads 1
+	train --micro 4 >"$T/step.out" 2>"$T/step.err"
+	[ "$(wc -l <"$T/step.out")" = $STEPS ]
+}
+
+@test "another PID namespace: a second mt-optim, rm, init and load are refused; after kill -9 the second one takes over" {
+	need_ns
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	eventually holds mt-optim "$OPTIM"
+	away() { unshare --pid --fork --kill-child --mount-proc "$@"; }
+	refused 75 away mt-optim "$RUN"
+	grep -q "of another PID namespace" "$T/fails.err"
+	refused 75 away mt-store rm "$RUN"
+	refused 75 away mt-store init "$RUN" --seed 2
+	refused 75 away mt-ckpt load "$RUN" "$GOLDEN/llama3/model"
+	kill -9 "$OPTIM"
+	wait "$OPTIM" || true
+	spawn away unshare --pid --fork --kill-child --mount-proc mt-optim "$RUN" --threads 1
+	train >"$T/step.out" 2>"$T/step.err"
+	[ "$(wc -l <"$T/step.out")" = $STEPS ]
+}
+
+@test "a stage without a lock, of a namespace that cannot be looked into, is taken for alive: 75 says what to do" {
+	need_cmd python3
+	make_run "$GOLDEN/llama3/model"
+	# pid 4194303 of no known namespace; no locked bit
+	shm-poke "$RUN" slot 2 0xfffffc0000010001
+	fails_with 75 mt-optim "$RUN"
+	grep -q "cannot tell whether mt-optim" "$T/fails.err"
+	fails_with 75 mt-store rm "$RUN"
+	grep -q -- "--force" "$T/fails.err"
+	mt-store rm "$RUN" --force
+}
+
+@test "a stage in Python takes its slot as shm/README.md says, and keeps mt-optim out until it dies" {
+	need_cmd python3
+	make_run "$GOLDEN/llama3/model"
+	cat >"$T/stage.py" <<'PY'
+import fcntl, mmap, os, struct, sys, time
+path = "%s/mt.%d.%s.control" % (os.environ.get("MT_SHM_DIR", "/dev/shm"), os.geteuid(), sys.argv[1])
+fd = os.open(path, os.O_RDWR)
+fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, os.SEEK_SET, 2, 1, 0))
+m = mmap.mmap(fd, 0)
+start = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
+slot = 3136 + 2 * 256
+struct.pack_into("<Q", m, slot, os.getpid() << 42 | 1 << 41 | (start & 0x1ffffff) << 16 | 1)
+struct.pack_into("<Q", m, slot + 88, os.stat("/proc/self/ns/pid").st_ino)
+print("held", flush=True)
+time.sleep(60)
+PY
+	spawn python python3 "$T/stage.py" "$RUN"
+	local python=$PID
+	eventually grep -q held "$T/python.out"
+	fails_with 75 mt-optim "$RUN"
+	grep -q "(pid $python)" "$T/fails.err"
+	kill -9 "$python"
+	wait "$python" || true
+	start_stages
+	eventually holds mt-optim "$OPTIM"
+}
+
+# ------------------------------------------------------------------------------------------------ stop, replace, continue
+
+reference() { # the state that an undisturbed run ends in; create's options
+	make_run "$GOLDEN/llama3/model" "$@"
+	start_stages
+	train "${MORE[@]}" >"$T/want.out" 2>"$T/want.err"
+	kill "$OPTIM" "$STREAM"
+	wait "$OPTIM" "$STREAM"
+	state_of "$RUN" | sed 's/ pin .*//' >"$T/want"
+	mt-store rm "$RUN"
+}
+
+start_stage() { # NAME, under what, under what...: mt-step last, it brings the others to work
+	local name=$1
+	shift
+	case $name in
+	optim) spawn optim "$@" mt-optim "$RUN" --threads 1 ;;
+	stream) spawn stream "$@" mt-stream "$RUN" --device cpu --threads 1 ;;
+	ckpt) spawn ckpt "$@" mt-ckpt serve "$RUN" --dir "$T/ck" --keep 100 ;;
+	step) spawn step sh -c 'exec "$@" <"$0"' "$T/data" "$@" mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 --seq 32 \
+		--lr 1e-3 --wait 20 "${MORE[@]}" ;;
+	esac
+}
+
+slot_of() { case $1 in step) echo 1 ;; optim) echo 2 ;; ckpt) echo 3 ;; stream) echo 8 ;; esac; }
+
+# fenced STAGE FUNCTION HITS: STAGE is stopped where it enters FUNCTION, another takes its place by a lying lock, and when
+# that has made three steps (or the run is at its end, for every other HITS) the first one is continued
+fenced() {
+	local who=$1 fn=$2 hits=$3 first code=0 s n name pid_of
+	name="$who at $fn, $hits"
+	echo "# $name"
+	rm -rf "$T/stopped" "$T/ck"
+	make_run "$GOLDEN/llama3/model" "${CREATE[@]}"
+	[ -e "$T/data" ] || mt-feed --epochs 9 "$DATA" >"$T/data"
+	spawn watch shm-poke "$RUN" watch
+	local watch=$PID
+	for s in optim stream ckpt step; do
+		[ $s != ckpt ] || [ "${#MORE[@]}" != 0 ] || continue
+		if [ $s = "$who" ]; then start_stage $s fence-stop "$T/stopped" "$fn" "$hits"; else start_stage $s; fi
+		eval "pid_of_$s=$PID"
+	done
+	eval "first=\$pid_of_$who"
+	for n in $(seq 400); do
+		[ ! -s "$T/stopped" ] || break
+		kill -0 "$first" 2>/dev/null || break
+		sleep 0.05
+	done
+	if [ ! -s "$T/stopped" ]; then
+		wait "$first" || code=$?
+		[ "$code" != 77 ] || skip "no breakpoints here"
+		cat "$T/$who.err"
+		return 1
+	fi
+	mv "$T/$who.err" "$T/first.err"
+	mv "$T/$who.out" "$T/first.out"
+	start_stage "$who" env LD_PRELOAD="$PROBES/so-lies.so" MT_LIE_LOCK="$(slot_of "$who")"
+	local second=$PID step=$PID
+	[ "$who" = step ] || eval "step=\$pid_of_step"
+	n=$(step_of)
+	if [ $((hits % 2)) = 0 ]; then
+		for s in $(seq 200); do
+			if past $((n + 3)) || past $STEPS; then break; fi
+			sleep 0.05
+		done
+	else
+		code=0
+		wait "$step" || code=$?
+		[ "$code" = "${STEP_CODE:-0}" ]
+		step=
+	fi
+	kill -CONT "$(cat "$T/stopped")"
+	code=0
+	wait "$first" || code=$?
+	cat "$T/first.err"
+	[ "$code" = 75 ]
+	[ "$(wc -l <"$T/first.err")" = 1 ]
+	grep -q "has lost its place" "$T/first.err"
+	if [ -n "$step" ]; then
+		code=0
+		wait "$step" || code=$?
+		[ "$code" = "${STEP_CODE:-0}" ]
+	fi
+	for s in optim stream; do
+		eval "pid_of=\$pid_of_$s"
+		[ $s != "$who" ] || pid_of=$second
+		kill "$pid_of"
+		wait "$pid_of"
+	done
+	if [ "${#MORE[@]}" != 0 ]; then
+		pid_of=$pid_of_ckpt
+		[ "$who" != ckpt ] || pid_of=$second
+		kill "$pid_of"
+		wait "$pid_of"
+		for s in "$T"/ck/step-*; do mt-ckpt verify "$s"; done
+	fi
+	kill "$watch" || cat "$T/watch.err"
+	wait "$watch"
+	cat "$T/watch.out"
+	state_of "$RUN" | sed 's/ pin .*//' | diff "$T/want" -
+	mt-store rm "$RUN"
+}
+
+@test "mt-optim stopped while it accumulates, before the update, before a unit, a version, a commit: its successor's bits stand" {
+	no_asan
+	MORE=() CREATE=()
+	reference
+	for point in "gather_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" "mt_publish 12" \
+		"mt_txn_cas 6"; do
+		# shellcheck disable=SC2086
+		fenced optim $point
+	done
+}
+
+@test "mt-optim stopped before it pins a snapshot: its successor's bits and checkpoints stand" {
+	no_asan
+	MORE=() CREATE=()
+	reference
+	MORE=(--ckpt-every 2)
+	fenced optim snapshot 2
+	fenced optim snapshot 3
+}
+
+@test "mt-stream stopped in forward, in backward, before a piece: its successor's bits stand" {
+	no_asan
+	MORE=() CREATE=()
+	reference
+	for point in "block_forward 9" "block_backward 10" "mt_ring_push 31" "mt_ring_push 44" "mt_ring_pop 4"; do
+		# shellcheck disable=SC2086
+		fenced stream $point
+	done
+}
+
+@test "mt-step stopped before it opens a step, sends rows, logs a step: its successor's bits stand" {
+	no_asan
+	MORE=() CREATE=()
+	reference
+	for point in "driver_begin 3" "mt_ring_push 6" "mt_ring_push 9" "driver_logged 4" "driver_logged 5"; do
+		# shellcheck disable=SC2086
+		fenced step $point
+	done
+}
+
+@test "mt-ckpt stopped while it copies, before it seals: its successor's checkpoints stand" {
+	no_asan
+	MORE=() CREATE=()
+	reference
+	MORE=(--ckpt-every 4) STEP_CODE=74      # the save that the first one had begun has failed
+	fenced ckpt writer_unit 2
+	fenced ckpt writer_unit 3
+	fenced ckpt out_bytes 1
+	fenced ckpt out_bytes 2
+}
+
+# ------------------------------------------------------------------------------------------------ counters, damage
+
+@test "the try counter wraps: no try is 0, and training goes on" {
+	MORE=() CREATE=()
+	reference
+	for tries in 16777210 8388600; do
+		make_run "$GOLDEN/llama3/model"
+		shm-poke "$RUN" tries $tries
+		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
+		start_stages
+		train >"$T/step.out" 2>"$T/step.err"
+		kill "$OPTIM" "$STREAM"
+		wait "$OPTIM" "$STREAM"
+		state_of "$RUN" | sed 's/ pin .*//' | diff "$T/want" -
+		mt-store rm "$RUN"
+	done
+}
+
+@test "the last transaction that a filling can count: 78 and the remedy, the state is whole, and a load begins anew" {
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	shm-poke "$RUN" k 0xfffefffc
+	local code=0
+	train >"$T/step.out" 2>"$T/step.err" || code=$?
+	[ "$code" = 78 ]
+	grep -q 'mt-ckpt save' "$T/step.err"
+	[ "$(wc -l <"$T/step.out")" = 3 ]
+	kill "$OPTIM" "$STREAM"
+	wait "$OPTIM" "$STREAM"
+	mt-ckpt save "$RUN" "$T/saved"
+	mt-ckpt load "$RUN" "$T/saved"
+	start_stages
+	train >"$T/step.out" 2>"$T/step.err"
+	[ "$(tail -n 1 "$T/step.out" | cut -d, -f1)" = '{"step": '$STEPS ]
+}
+
+@test "a generation that comes round again: its death aborts what is in gather, although that of 65536 holders ago did" {
+	make_run "$GOLDEN/llama3/model"
+	try_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
+	for generation in 7 65535; do
+		shm-poke "$RUN" generation 2 $generation
+		shm-poke "$RUN" tries 40
+		spawn hold store-hold "$RUN" 2 gather
+		local holder=$PID
+		eventually grep -q held "$T/hold.out"
+		try_is 41
+		kill -9 "$holder"
+		wait "$holder" || true
+		spawn serve mt-store serve "$RUN"
+		eventually try_is 42
+		kill "$PID"
+		wait "$PID"
+		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
+	done
+}
+
+@test "damaged transaction words: 65 and one line from every program, none loops" {
+	make_run "$GOLDEN/llama3/model"
+	# of wrong parity; both closed; both in gather; far apart; an unknown phase
+	for words in "0x0000000500000305 0" "0 0" "0x0000000200000201 0x0000000100000101" "0x0000000400000205 0x0000000100000105" \
+		"0x0000000000000009 0"; do
+		read -r first second <<<"$words"
+		shm-poke "$RUN" word 0 "$first"
+		shm-poke "$RUN" word 1 "$second"
+		fails_with 65 timeout -k 1 10 mt-optim "$RUN"
+		fails_with 65 timeout -k 1 10 mt-stream "$RUN" --device cpu
+		fails_with 65 timeout -k 1 10 mt-step "$RUN" --steps 2 --batch 1 --seq 32 --lr 1
+		fails_with 65 timeout -k 1 10 mt-ckpt serve "$RUN" --dir "$T/ck"
+		fails_with 65 timeout -k 1 10 mt-ckpt save "$RUN" "$T/save"
+		timeout -k 1 10 mt-store stat "$RUN" >/dev/null
+		timeout -k 1 10 mt-store ls >/dev/null
+	done
+	mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
+	mt-ckpt save "$RUN" "$T/save"
+}
+
+@test "transaction words that are damaged under running stages end them with 65" {
+	make_run "$GOLDEN/llama3/model"
+	start_stages
+	eventually holds mt-optim "$OPTIM"
+	shm-poke "$RUN" word 0 0x0000000500000301
+	local code
+	for p in "$OPTIM" "$STREAM"; do
+		code=0
+		wait "$p" || code=$?
+		[ "$code" = 65 ]
+	done
+}
+
+@test "a table of choices with a cycle, or that leads out of itself: 65 and one line, nothing loops" {
+	for how in cycle outside; do
+		make_run "$GOLDEN/llama3/model"
+		shm-poke "$RUN" choices $how
+		fails_with 65 timeout -k 1 10 mt-stream "$RUN" --device cpu
+		fails_with 65 timeout -k 1 10 mt-ckpt save "$RUN" "$T/save"
+		fails_with 65 timeout -k 1 10 shm-poke "$RUN" choices $how
+		mt-store rm "$RUN"
+	done
+}

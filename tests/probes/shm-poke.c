@@ -1,0 +1,92 @@
+/* shm-poke: a run's words, as no stage would set them.
+ *
+ *     shm-poke RUN tries N          the try counter
+ *     shm-poke RUN k K              the newest transaction, logged, has number K
+ *     shm-poke RUN generation S N   slot S is free, was held by generation N, and N's death has long been seen: 65536 ago
+ *     shm-poke RUN word I HEX       the word of record I
+ *     shm-poke RUN slot S HEX       the word of slot S
+ *     shm-poke RUN choices cycle|outside        a table of choices whose list does not end, or leads out of it
+ *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, no ring holds what it cannot; says how
+ *                                   many changes it saw
+ */
+#include <stdlib.h>
+
+#include "cli.h"
+
+static uint64_t number(const char *s) { return strtoull(s ? s : "0", NULL, 0); }
+
+static void choices(struct mt_run *run, bool cycle)
+{
+	char value[8] = "value";
+	const struct mt_choice *e = NULL, *last = NULL;
+	for (const char *key = "a"; *key < 'd'; key = *key == 'a' ? "b" : *key == 'b' ? "c" : "d")
+		mt_must(mt_choice_enter(run, key, value, sizeof value));
+	mt_must(mt_run_check(run));
+	while ((e = mt_choice_next(run, e))) last = e;
+	atomic_store(&((struct mt_choice *)(uintptr_t)last)->next, cycle ? 1 : MT_CHOICES + 7);
+}
+
+/* ------------------------------------------------------------------------------------------------ watching */
+
+enum { WORDS = 4096 };
+static uint64_t was[WORDS], changes;
+
+static void see(const char *what, uint32_t which, uint32_t i, uint64_t now)
+{
+	if (now == was[i]) return;
+	if (now < was[i])
+		mt_die(1, "%s %u went back from %llu to %llu", what, which, (unsigned long long)was[i], (unsigned long long)now);
+	was[i] = now;
+	changes++;
+}
+
+static void watch(struct mt_run *run)
+{
+	struct mt_ring *ring[2 * MT_STREAMS];
+	for (int i = 0; i < 2 * MT_STREAMS; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "%s.%d", i % 2 ? "grad" : "batch", i / 2);
+		mt_must(mt_ring_open(run, name, &ring[i]));
+	}
+	mt_signals(false);
+	puts("watching");
+	fflush(stdout);
+	while (!mt_stopping && mt_run_state(run) != MT_GONE) {
+		uint32_t seen = mt_event(run), n = 0;
+		for (uint32_t u = 0; u < mt_control(run)->n_units; u++) see("the version of unit", u, n++, mt_version(run, u));
+		see("the step", 0, n++, mt_run_step(run));
+		for (uint32_t i = 0; i < 2 * MT_STREAMS; i++) {
+			uint64_t used = mt_ring_used(ring[i]);
+			if (used > 1 << 20) mt_die(1, "ring %u holds %llu messages", i, (unsigned long long)used);
+		}
+		mt_wait(run, seen, 1);
+	}
+	printf("%llu changes\n", (unsigned long long)changes);
+}
+
+int main(int argc, char **argv)
+{
+	struct mt_run *run;
+	if (argc < 3) mt_die(MT_EX_USAGE, "usage: shm-poke RUN WHAT [...]");
+	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS));
+	struct mt_control *c = mt_control(run);
+	const char *what = argv[2];
+	uint64_t a = number(argv[3]), b = argc > 4 ? strtoull(argv[4], NULL, 0) : 0;
+	if (!strcmp(what, "tries")) atomic_store(&c->tries, a);
+	else if (!strcmp(what, "k")) {
+		struct mt_txn *from = mt_txn(run, mt_txn_newest(run)), *to = mt_txn(run, (uint32_t)a), copy = *from;
+		atomic_store(&mt_txn(run, 0)->word, 0);
+		atomic_store(&mt_txn(run, 1)->word, 0);
+		*to = copy;
+		atomic_store(&to->word, mt_word((uint32_t)a, 1, MT_LOGGED));
+	} else if (!strcmp(what, "generation")) {
+		atomic_store(&c->slots[a].word, b - 1);
+		atomic_store(&c->slots[a].aborted, (uint32_t)b + 1);
+	} else if (!strcmp(what, "slot")) atomic_store(&c->slots[a].word, b);
+	else if (!strcmp(what, "word")) atomic_store(&c->txn[a].word, b);
+	else if (!strcmp(what, "choices")) choices(run, !strcmp(argv[3], "cycle"));
+	else if (!strcmp(what, "watch")) watch(run);
+	else mt_die(MT_EX_USAGE, "%s: no such thing to poke", what);
+	mt_run_close(run);
+	return 0;
+}
