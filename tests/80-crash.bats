@@ -1,6 +1,7 @@
 # Stages are killed, stopped, told to go, all at once and one by one, and come back with the same command line: what is
 # trained is what an undisturbed run trains, to the last bit. tests/crash/crash.py says how; a longer storm by hand:
 #     tests/crash/crash.py --seconds 600
+#     tests/crash/crash.py --takeovers 2000
 load helpers
 
 storm() { python3 "$TOP/tests/crash/crash.py" --blows "${MT_CRASH_BLOWS:-25}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }
@@ -15,6 +16,12 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "evaluation at every second step: killed at any instant, the same metrics come out" { storm eval --seed "$MT_CRASH_SEED"; }
 @test "grad none: killed at any instant, the same bits come out, or the run is dirty and goes on from its checkpoint" { storm none --seed "$MT_CRASH_SEED"; }
 @test "grad none, tied, two streams: the same" { storm none-tied --seed "$MT_CRASH_SEED"; }
+
+@test "stopped, replaced and continued; few descriptors, another PID namespace, a lock that lies: nobody takes a live place" {
+	for c in bf16 tied none; do
+		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --blows "${MT_CRASH_BLOWS:-15}"
+	done
+}
 
 phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
 doing() { mt-store stat "$RUN" | grep -q "$1"; }

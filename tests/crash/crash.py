@@ -2,14 +2,21 @@
 """Kills mt's stages at random and aimed instants, restarts them with the same command line, and compares what comes out,
 bit for bit, with a run that nobody disturbed. Needs nothing but Python and the built programs.
 
-    crash.py [CASE...] [--seconds S] [--blows N] [--how HOW,...] [--seed N] [--keep]
+    crash.py [CASE...] [--seconds S] [--blows N] [--takeovers N] [--how HOW,...] [--seed N] [--keep]
 
 A case (table CASES below) is a small random model, a way to train it and the stages. First it is trained undisturbed.
-Then again and again with blows, until at least --blows of them fell and --seconds are over. HOW is any of
+Then again and again with blows, until at least --blows of them fell, --takeovers successors have taken a dead one's place (of all
+cases together) and --seconds are over. HOW is any of
     kill   -9 to one stage            stop   SIGSTOP, a moment, SIGCONT
     two    -9 to two at once          hold   SIGSTOP, a moment in which the others run on, -9
     all    -9 to all, then all again  term   SIGTERM, must end well, then again
     load   -9 to all, the run removed, made anew from its last checkpoint
+    replace  SIGSTOP, a successor that must be refused (75), SIGCONT
+    fds    a successor with few descriptors, which must be refused
+    ns     a successor in another PID namespace, refused; -9 to the first; then it takes the place, and is killed as well
+    lied   SIGSTOP, a successor whose lock lies and that takes the place, SIGCONT: the first one must end with 75. Not while
+           the first one is inside a unit's stores: that window is the lock's to close
+    pause  SIGSTOP, -9 to the others: load and rm must be refused; rm --force, made anew from the last checkpoint, SIGCONT
 Half of the blows are aimed: they fall when a stage of the run says that it is doing a thing (applying, saving, ...) or a
 transaction has a phase, not at a random instant. mt-step and mt-feed are one stage: they go and come together.
 
@@ -18,11 +25,13 @@ that hangs (no step for 60 s), a stage that ends in a way that nobody asked for,
 """
 
 import argparse
+import fcntl
 import glob
 import json
 import mmap
 import os
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -48,7 +57,9 @@ CASES = {
     "none-tied": dict(dtype="bf16", grad="none", tied=True, save=2, streams=2, eval=4),
 }
 STEPS = 24
-HOWS = ("kill", "two", "all", "stop", "hold", "term", "load")
+HOWS = ("kill", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+LIES = os.path.join(PROBES, "so-lies.so")
 
 # enum mt_doing and the slots that say so, enum mt_phase, enum mt_snap: what a blow can be aimed at
 AIMS = (
@@ -92,8 +103,9 @@ class Watch:
             elif len(words) == 2:
                 self.at["sizeof " + words[1]] = int(words[0])
         path = os.path.join(SHM, "mt.%d.%s.control" % (os.geteuid(), run))
-        with open(path, "rb") as f:
-            self.map = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+        self.file = open(path, "rb")
+        self.map = mmap.mmap(self.file.fileno(), 0, prot=mmap.PROT_READ)
+        self.versions = []
 
     def word(self, offset, form):
         return struct.unpack_from(form, self.map, offset)[0]
@@ -104,6 +116,23 @@ class Watch:
     def holds(self, slot, pid):
         word = self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"], "<Q")
         return word >> 42 == pid
+
+    def locked(self, slot):
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
+        return struct.unpack("hhqqi4x", fcntl.fcntl(self.file, fcntl.F_OFD_GETLK, lock))[0] != fcntl.F_UNLCK
+
+    def taken(self, slot):
+        return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"], "<Q")
+
+    def look_at_versions(self):
+        """They only grow."""
+        units = self.word(self.at["mt_control.n_units"], "<I")
+        first = self.word(self.at["mt_control.off_units"], "<Q") + self.at["mt_unit.version"]
+        now = [self.word(first + u * self.at["sizeof mt_unit"], "<Q") for u in range(units)]
+        for u, (before, after) in enumerate(zip(self.versions, now)):
+            if after < before:
+                raise Wrong("the version of unit %d went back from %d to %d" % (u, before, after))
+        self.versions = now
 
     def doing(self, slot):
         return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"] + self.at["mt_slot.doing"], "<I")
@@ -133,6 +162,7 @@ class Run:
         os.makedirs(self.out)
         self.proc = {}
         self.saver_hurt = False
+        self.takeovers = 0              # of a slot whose holder had been killed, or was taken for dead
         self.hit = []                   # what the killed were doing, where it was delicate
         self.joins = set()              # steps of checkpoints that were loaded
         self.make()
@@ -173,15 +203,23 @@ class Run:
         names = ["store", "optim"] + ["stream%d" % i for i in range(self.c["streams"])] + ["step"]
         return names + ["ckpt"] if "save" in self.c else names
 
-    def start(self, stage):
+    def rival(self, stage, prefix=(), **kw):
+        """A second process of a stage that lives: its exit code."""
+        with open(os.path.join(self.out, stage + ".rival"), "ab") as err:
+            return subprocess.run(list(prefix) + self.argv(stage), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+                                  timeout=60, **kw).returncode
+
+    def start(self, stage, lie=None):
         with open(os.path.join(self.out, stage + ".err"), "ab") as err, open(os.path.join(self.out, stage + ".out"), "ab") as out:
             env = dict(os.environ)
             if stage == "optim" and "isa" in self.c:
                 env["MT_ISA"] = self.c["isa"]
+            if lie is not None:
+                env.update(LD_PRELOAD=LIES, MT_LIE_LOCK=str(lie))
             if stage == "step":
                 self.proc["feed"] = subprocess.Popen(self.argv("feed"), stdout=subprocess.PIPE, stderr=err)
                 pipe = self.proc["feed"].stdout
-                self.proc["step"] = subprocess.Popen(self.argv("step"), stdin=pipe, stdout=out, stderr=err)
+                self.proc["step"] = subprocess.Popen(self.argv("step"), stdin=pipe, stdout=out, stderr=err, env=env)
                 pipe.close()
             else:
                 self.proc[stage] = subprocess.Popen(self.argv(stage), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
@@ -198,6 +236,8 @@ class Run:
     # mt-step goes first: a producer that died is to it an input that ended
     def strike(self, stages, sig=signal.SIGKILL):
         order = sorted(stages, key=lambda s: s != "step")
+        if sig == signal.SIGKILL:
+            self.takeovers += sum(self.at_work(s) for s in order)
         for stage in order:
             self.proc[stage].send_signal(sig)
             if stage == "step" and sig == signal.SIGKILL:
@@ -259,7 +299,9 @@ class Run:
 
     def reload(self):
         """Everything is gone but the checkpoints."""
+        before = self.takeovers
         self.strike([s for s in self.proc if s != "feed"])
+        self.takeovers = before         # of these nobody takes the place
         self.remove()
         last = self.checkpoints()
         self.make(last[-1] if last else None)
@@ -385,7 +427,7 @@ class Storm:
             return
         how = self.rng.choice(self.hows)
         stage = who if who in living and self.rng.random() < 0.5 else self.rng.choice(living)
-        if how != "term":
+        if how not in ("term", "replace", "fds", "ns", "lied", "pause"):
             self.count[how] = self.count.get(how, 0) + 1
         if how == "kill":
             self.run.strike([stage])
@@ -401,6 +443,138 @@ class Storm:
             self.run.strike([stage], signal.SIGCONT if how == "stop" else signal.SIGKILL)
         elif how == "term":
             self.term(stage)
+        else:
+            getattr(self, how)(stage)
+
+    def counted(self, how):
+        self.count[how] = self.count.get(how, 0) + 1
+
+    def refused(self, stage, codes, **kw):
+        code = self.run.rival(stage, **kw)
+        if code not in codes and not self.dirty():
+            raise Wrong("a second %s -> %d" % (stage, code))
+
+    def replace(self, stage):
+        if stage.startswith("stream") or not self.run.at_work(stage):    # a second mt-stream is welcome
+            return
+        self.run.strike([stage], signal.SIGSTOP)
+        self.refused(stage, (75,))
+        self.run.strike([stage], signal.SIGCONT)
+        self.counted("replace")
+
+    def fds(self, stage):
+        if stage.startswith("stream") or not self.run.at_work(stage):
+            return
+        n = self.rng.choice((4, 5, 6, 8, 12))
+        self.run.strike([stage], signal.SIGSTOP)        # else it may have ended by the time that it has a rival
+        self.refused(stage, (74, 75), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+        self.run.strike([stage], signal.SIGCONT)
+        self.counted("fds")
+
+    def ns(self, stage):
+        if stage == "step" or not self.run.at_work(stage):
+            return
+        slots = (8, 9) if stage.startswith("stream") else (SLOTS[stage],)
+        slot = [s for s in slots if self.run.watch.holds(s, self.run.proc[stage].pid)][0]
+        if not stage.startswith("stream"):
+            self.run.strike([stage], signal.SIGSTOP)
+            self.refused(stage, (75,), prefix=NAMESPACE)
+        self.run.strike([stage])
+        dead = self.run.watch.taken(slot)
+        with open(os.path.join(self.run.out, stage + ".err"), "ab") as err:
+            other = subprocess.Popen(NAMESPACE + self.run.argv(stage), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err)
+        end = time.monotonic() + 30
+        while self.run.watch.taken(slot) == dead and other.poll() is None:
+            if time.monotonic() > end:
+                raise Wrong("%s in another namespace does not take the dead one's place: %s" % (stage, self.run.said(stage)))
+            time.sleep(0.001)
+        if other.poll() is not None and not self.dirty():
+            raise Wrong("%s in another namespace -> %d: %s" % (stage, other.poll(), self.run.said(stage)))
+        time.sleep(self.rng.expovariate(1 / 0.03))
+        other.kill()
+        other.wait()
+        while self.run.watch.locked(slot):              # unshare's child dies after it
+            if time.monotonic() > end:
+                raise Wrong("%s in another namespace does not die" % stage)
+            time.sleep(0.001)
+        self.run.takeovers += 1
+        self.run.saver_hurt |= stage == "ckpt"
+        self.counted("ns")
+
+    def outside_of_stores(self, stage, pid):
+        """Stopped, and asleep on the doorbell: whatever it writes next, it looks before."""
+        with open("/proc/%d/syscall" % pid) as f:
+            if f.read().split()[0] != "202":            # futex
+                return False
+        doing = self.run.watch.doing(SLOTS[stage])
+        return {"optim": doing in (2, 7, 13), "stream0": doing in (8, 9)}.get(stage, True)
+
+    def lied(self, stage):
+        if stage not in ("optim", "step", "ckpt", "stream0") or not self.run.at_work(stage):
+            return
+        slot, first, feed = SLOTS[stage], self.run.proc[stage], self.run.proc.get("feed")
+        if not self.run.watch.holds(slot, first.pid):
+            return
+        for _ in range(20):
+            first.send_signal(signal.SIGSTOP)
+            time.sleep(0.002)
+            if first.poll() is not None:
+                return
+            if self.outside_of_stores(stage, first.pid):
+                break
+            first.send_signal(signal.SIGCONT)
+            time.sleep(self.rng.expovariate(1 / 0.003))
+        else:
+            return
+        self.run.saver_hurt |= stage == "ckpt"
+        try:
+            self.run.start(stage, lie=slot)
+            self.run.await_work(stage)
+            time.sleep(self.rng.expovariate(1 / 0.05))
+            first.send_signal(signal.SIGCONT)
+            code = first.wait(30)
+        except subprocess.TimeoutExpired:
+            raise Wrong("%s, whose place is another's, goes on" % stage)
+        finally:
+            for p in [first] + ([feed] if stage == "step" else []):
+                p.kill()
+                p.wait()
+        if code != 75 and not self.dirty():
+            raise Wrong("%s, whose place is another's -> %d: %s" % (stage, code, self.run.said(stage)))
+        self.run.takeovers += 1
+        self.counted("lied")
+
+    def pause(self, stage):
+        if not self.run.at_work(stage):
+            return
+        first, feed = self.run.proc[stage], self.run.proc.get("feed")
+        first.send_signal(signal.SIGSTOP)
+        rest = [s for s in self.run.proc if s not in ("feed", stage)]
+        before = self.run.takeovers
+        self.run.strike(rest)
+        self.run.takeovers = before
+        del self.run.proc[stage]
+        if stage == "step":
+            del self.run.proc["feed"]
+        last = self.run.checkpoints()
+        for argv in ["mt-store", "rm", self.run.name], ["mt-ckpt", "load", self.run.name] + last[-1:]:
+            if argv[1] == "rm" or last and stage != "store":    # a load does not mind mt-store serve
+                code = subprocess.run([program(argv[0])] + argv[1:], stderr=subprocess.DEVNULL, timeout=60).returncode
+                if code != 75:
+                    raise Wrong("%s beside a stopped %s -> %d" % (" ".join(argv), stage, code))
+        self.run.reload()
+        first.send_signal(signal.SIGCONT)
+        try:
+            code = first.wait(30)
+        except subprocess.TimeoutExpired:
+            raise Wrong("%s of a run that was removed goes on" % stage)
+        finally:
+            for p in [first] + ([feed] if stage == "step" else []):
+                p.kill()
+                p.wait()
+        if code not in (0, 65, 69):
+            raise Wrong("%s of a run that was removed -> %d: %s" % (stage, code, self.run.said(stage)))
+        self.counted("pause")
 
     def term(self, stage):
         if not self.run.at_work(stage):
@@ -420,6 +594,7 @@ class Storm:
     def weather(self):
         """True: the run came to its end."""
         self.run.start_all()
+        self.run.watch.look_at_versions()
         self.hung()
         if self.see_ends():
             return True
@@ -460,6 +635,7 @@ def one_storm(name, where, want, rng, hows, count, i):
         run.end_all()
         compare(run, want, count)
         count["runs"] += 1
+        count["takeovers"] += run.takeovers
         for busy in run.hit:
             count[busy] = count.get(busy, 0) + 1
         shutil.rmtree(run.out)
@@ -472,22 +648,29 @@ def main():
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--blows", type=int, default=20)
+    parser.add_argument("--takeovers", type=int, default=0)
     parser.add_argument("--how", default=",".join(HOWS))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", action="store_true", help="leave what a failed case wrote")
     args = parser.parse_args()
     hows = args.how.split(",")
+    if subprocess.run(NAMESPACE + ["true"], stderr=subprocess.DEVNULL).returncode:
+        hows = [h for h in hows if h != "ns"]
+    if not os.path.exists(LIES) or "asan" in LIES:
+        hows = [h for h in hows if h != "lied"]
     status = 0
-    for name in args.cases or CASES:
+    cases = args.cases or list(CASES)
+    for name in cases:
         where = tempfile.mkdtemp(prefix="mt-crash-")
-        rng, count = random.Random("%d %s" % (args.seed, name)), {"runs": 0, "checkpoints": 0, "dirty": 0}
+        rng, count = random.Random("%d %s" % (args.seed, name)), {"runs": 0, "checkpoints": 0, "dirty": 0, "takeovers": 0}
         began = time.monotonic()
         try:
             make_model(os.path.join(where, "w"), CASES[name])
             here = os.path.join(where, "w")
             want = undisturbed(dict(CASES[name], steps=STEPS), here)
             i = 0
-            while blows(count) < args.blows or time.monotonic() - began < args.seconds:
+            while (blows(count) < args.blows or count["takeovers"] < args.takeovers / len(cases) or
+                   time.monotonic() - began < args.seconds):
                 one_storm(name, here, want, rng, hows, count, i)
                 i += 1
                 if i > 20 and not blows(count):
