@@ -22,6 +22,108 @@ ends() {
 	[ "$code" = "$want" ] || { echo "$* -> $code, wanted $want"; cat "$T/err"; return 1; }
 }
 
+# ---- waiting
+
+@test "a stage that waits for a run says after 2 seconds that it does not exist, and which runs do" {
+	make_run "$CASE/model"
+	for program in "mt-optim" "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
+		spawn "${program%% *}" $program "${RUN}o"
+	done
+	spawn step sh -c "exec mt-step ${RUN}o $STEP </dev/null"
+	mt-store create "${RUN}e" --config "$CONFIGS/demo.json" --step-tokens 1K 2>/dev/null
+	spawn empty mt-optim "${RUN}e"
+	for name in mt-optim mt-stream mt-ckpt step; do
+		eventually grep -q "waits for run '${RUN}o': it does not exist; existing runs: .*$RUN" "$T/$name.err"
+		[ "$(grep -c "waits for run" "$T/$name.err")" = 1 ]
+	done
+	eventually grep -q "waits for run '${RUN}e': it has no weights: mt-store init or mt-ckpt load" "$T/empty.err"
+}
+
+# ---- options and input
+
+@test "an option with one value that is given twice is 64; a list is not" {
+	fails_with 64 mt-step "$RUN" $STEP --seq 16
+	grep -q -- "--seq is given twice" "$T/fails.err"
+	fails_with 64 mt-store create "$RUN" --config a --dtype bf16 --config=b
+	fails_with 64 mt-feed --epochs 2 --epochs 2 "$CASE/data.bin"
+	fails_with 64 mt-optim "$RUN" --threads 1 --threads 2
+	fails_with 66 mt-step "$RUN" $(with "$STEP" --wait 0) --ring batch.0=a --ring batch.1=b
+}
+
+@test "unknown options name the nearest one, fractions are refused in words" {
+	fails_with 64 mt-step "$RUN" --batch-size 2
+	grep -q "unknown option --batch-size: did you mean --batch?" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --warmpu 2
+	grep -q "unknown option --warmpu: did you mean --warmup?" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --zzzzzz 2
+	! grep -q "did you mean" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --warmup 0.1
+	grep -q -- "--warmup STEPS wants a whole number: '0.1' is a fraction" "$T/fails.err"
+}
+
+@test "JSONL, gzip and text in place of records are 65 and said, by mt-step and mt-feed" {
+	ready
+	cp "$CASE/data.bin" "$T/data"
+	gzip -nc "$T/data" >"$T/nameless"
+	gzip -c "$T/data" >"$T/named"
+	printf '{"a":1}\n' >"$T/jsonl"
+	printf '[\n{"messages": []}]\n' >"$T/json"
+	printf 'In the beginning God created\n' >"$T/text"
+	for what in "jsonl starts with '{': JSONL? mt-tokens makes records" "json starts with '\[': JSONL?" \
+		"text starts with 'In t': text?" "named is compressed by gzip: zcat" "nameless is compressed by gzip: zcat"; do
+		file=$T/${what%% *} words=${what#* }
+		ends 65 mt-step "$RUN" $STEP <"$file"
+		[ "$(cat "$T/err" | wc -l)" = 1 ]
+		grep -q "stdin $words" "$T/err"
+		ends 65 mt-feed "$file"
+		grep -q "$file $words" "$T/err"
+		[ ! -s "$T/m" ]
+		ends 65 mt-feed - <"$file"
+		grep -q "stdin $words" "$T/err"
+	done
+	# what only looks like it is data: 559,903 tokens, and a first token of 32 bits of any kind
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' >"$T/long"
+	mt-feed "$T/long" | cmp - "$T/long"
+}
+
+@test "a model of the hub given by its name: that mt does not download, and what does" {
+	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
+	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
+	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
+	! grep -q download "$T/fails.err"
+}
+
+# ---- file descriptors and terminals
+
+@test "programs started with fd 0, 1 and 2 closed open nothing under those numbers" {
+	make_run "$CASE/model"
+	fds() { for fd in 0 1 2; do readlink "/proc/$PID/fd/$fd"; done | sort -u; }
+	for program in "mt-store serve" mt-optim "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
+		sh -c "exec $program $RUN <&- >&- 2>&-" 3>&- &
+		PID=$!
+		echo "$PID" >>"$T/pids"
+		slot=${program%% *}
+		eventually sh -c "mt-store ls $RUN | grep -q $slot"
+		[ "$(fds)" = /dev/null ]
+	done
+	[ "$(mt-store ls "$RUN" | grep -c "mt-store, mt-optim, mt-ckpt, mt-stream")" = 1 ]
+	# none of their words went into a region
+	(mt-step "$RUN" $STEP <"$CASE/data.bin" 2>&- >&-) 3>&-
+	[ "$(at_step)" = 12 ]
+	mt-ckpt save "$RUN" "$T/saved" 0<&- 1>&- 2>&- 3>&-
+	mt-ckpt verify "$T/saved"
+	code=0
+	mt-feed "$CASE/data.bin" >&- 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+}
+
+@test "what is no plain text reaches the terminal as question marks" {
+	fails_with 64 mt-step "$RUN" "$(printf 'a\302\2331m\2331m\033[1m\300\233\355\240\200\n\177')"
+	printf 'mt-step: unexpected operand '"'"'a??1m?1m?[1m???????'"'"'; see --help\n' | cmp - "$T/fails.err"
+	fails_with 64 mt-step "$RUN" "naïve — 東京 🙂"
+	grep -q "naïve — 東京 🙂" "$T/fails.err"
+}
+
 # ---- installation
 
 @test "make install: mt.pc of that PREFIX, the soname is the ABI's, and a program links by pkg-config" {
