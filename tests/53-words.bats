@@ -22,6 +22,87 @@ ends() {
 	[ "$code" = "$want" ] || { echo "$* -> $code, wanted $want"; cat "$T/err"; return 1; }
 }
 
+# ---- schedules and skipped steps
+
+@test "input that ends before --steps: one line with both steps, the learning rate and what helps; exit 0" {
+	ready
+	documents 40 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
+	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): use --steps 5, or more data (--epochs)" "$T/err"
+	# a shorter last step, and the same when a checkpoint makes mt-step look ahead
+	documents 42 32 >"$T/data"
+	mt-ckpt load "$RUN" "$CASE/model" 2>"$T/load.err" || true
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "input ended at step 6 of 500, which has 2 of 8 rows: .*use --steps 6" "$T/err"
+}
+
+@test "a saver that makes mt-step look ahead does not hide that the input ended early" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	documents 40 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --ckpt-every 100 <"$T/data"
+	[ "$(grep -c "input ended at step 5 of 500" "$T/err")" = 1 ]
+	[ -d "$T/out/step-00000005" ]
+}
+
+@test "the first skipped step is said with its reason, once" {
+	ready
+	{ documents 1 32; documents 2 32 mask; documents 1 32; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 4 --batch 1 --seq 32 --lr 1e-3 <"$T/data"
+	[ "$(grep -c '"skipped": true' "$T/m")" = 2 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "step 2 is skipped: it has no target: every token is context only; no weight is changed" "$T/err"
+}
+
+@test "steps skipped in a row end mt-step with 65 after --max-skipped, and after 20 without it" {
+	documents 60 32 >"$T/data"
+	for n in 3 20; do
+		RUN=$(mt_run_name $n)
+		ready
+		how=''
+		[ $n = 20 ] || how="--max-skipped $n"
+		ends 65 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 $how <"$T/data"
+		[ "$(grep -c '"skipped": true' "$T/m")" = $n ]
+		[ "$(wc -l <"$T/err")" = 2 ]
+		grep -q "is skipped: the loss is not finite" "$T/err"
+		grep -q "training stops (--max-skipped): the last $n of .* steps were skipped: the loss is not finite" "$T/err"
+		[ "$(at_step)" = "$(tail -1 "$T/m" | steps)" ]
+	done
+	# 0: never; it goes on from there, and says at the end that nothing came of it
+	ends 0 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 --max-skipped 0 <"$T/data"
+	[ "$(at_step)" = 60 ]
+}
+
+@test "a few trained steps between do not count as a row" {
+	ready
+	for i in 1 2 3 4; do documents 2 32 mask; documents 1 32; done >"$T/data"
+	ends 0 mt-step "$RUN" --steps 12 --batch 1 --seq 32 --lr 1e-3 --max-skipped 3 <"$T/data"
+	[ "$(grep -c '"skipped": true' "$T/m")" = 8 ]
+}
+
+@test "steps that are all skipped to the end are 65: a learning rate that breaks the model in a short run" {
+	ready
+	documents 6 32 >"$T/data"
+	ends 65 mt-step "$RUN" --steps 6 --batch 1 --seq 32 --lr 1e30 <"$T/data"
+	grep -q "the last [45] of 6 steps were skipped" "$T/err"
+}
+
+@test "data whose every token is masked trains nothing: 65, also by the same line again, and mt-run exports nothing" {
+	ready
+	documents 5 32 mask >"$T/data"
+	for again in 1 2; do
+		ends 65 mt-step "$RUN" --steps 5 --batch 1 --seq 32 --lr 1e-3 --max-skipped 0 <"$T/data"
+		grep -q "nothing was trained: all 5 steps of the run were skipped" "$T/err"
+	done
+	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 --seq 32 \
+		--lr 1e-3 --threads 1
+	[ ! -e "$T/out/model" ]
+	grep -q "nothing was trained" "$T/err"
+}
+
 # ---- waiting
 
 @test "a stage that waits for a run says after 2 seconds that it does not exist, and which runs do" {
@@ -37,6 +118,30 @@ ends() {
 		[ "$(grep -c "waits for run" "$T/$name.err")" = 1 ]
 	done
 	eventually grep -q "waits for run '${RUN}e': it has no weights: mt-store init or mt-ckpt load" "$T/empty.err"
+}
+
+@test "a stopped stage is named after 10 seconds by the one that waits, and TERM ends a waiting mt-step" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	ready
+	# shellcheck disable=SC2046
+	spawn step sh -c "exec mt-step $RUN $(with "$STEP" --steps 50000) <$T/data"
+	step=$PID
+	eventually grep -q '"step": 3,' "$T/step.out"
+	kill -STOP "$OPTIM"
+	for i in $(seq 70); do grep -q "waits for" "$T/step.err" && break; sleep 0.2; done
+	grep -q "waits for mt-optim (pid $OPTIM), which is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
+	kill -TERM "$step"
+	eventually grep -q "is not finished" "$T/step.err"
+	code=0
+	wait "$step" || code=$?
+	[ "$code" = 143 ]
+	grep -q "step .* is not finished: mt-optim (pid $OPTIM) is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
+	kill -CONT "$OPTIM"
+	last=$(tail -1 "$T/step.out" | steps)
+	# the same line goes on where it ended
+	ends 0 mt-step "$RUN" $(with "$STEP" --steps 50000 --until $((last + 4))) <"$T/data"
+	[ "$(tail -1 "$T/m" | steps)" = $((last + 4)) ]
+	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
 }
 
 # ---- options and input
@@ -86,6 +191,20 @@ ends() {
 	mt-feed "$T/long" | cmp - "$T/long"
 }
 
+@test "documents longer than --seq are counted in one line, at the end or after 1000 of them" {
+	ready
+	{ documents 3 20; documents 5 70; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 4 --batch 5 --seq 32 --lr 1e-3 <"$T/data"
+	grep -q "^mt-step: 62 % of documents (5 of 8) are longer than --seq 32 and are cut$" "$T/err"
+	{ documents 500 20; documents 700 40; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 300 --batch 8 --seq 32 --lr 1e-3 --input new <"$T/data"
+	[ "$(grep -c "are cut" "$T/err")" = 1 ]
+	RUN=$(mt_run_name b)
+	ready
+	ends 0 mt-step "$RUN" --steps 3 --batch 4 --seq 32 --lr 1e-3 --pack concat <"$T/data"
+	[ ! -s "$T/err" ]
+}
+
 @test "a model of the hub given by its name: that mt does not download, and what does" {
 	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
 	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
@@ -94,6 +213,16 @@ ends() {
 }
 
 # ---- file descriptors and terminals
+
+@test "mt-step with a closed stdout trains, says once that no metrics are written, and ends with 0" {
+	ready
+	code=0
+	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&- || code=$?
+	[ "$code" = 0 ]
+	[ "$(at_step)" = 12 ]
+	[ "$(grep -c stdout "$T/err")" = 1 ]
+	grep -q "stdout: .*: no more metrics, training goes on" "$T/err"
+}
 
 @test "programs started with fd 0, 1 and 2 closed open nothing under those numbers" {
 	make_run "$CASE/model"
