@@ -28,6 +28,7 @@ struct trainer {
 	uint64_t counted;           /* the newest step of which it is known whether it was skipped */
 	uint64_t steps, skipped, in_row;    /* counted steps; those skipped; those skipped since the last that was not */
 	const char *why;            /* the newest skipped one was */
+	bool broken;                /* its loss or norm was not finite */
 	uint64_t documents, cut_documents;  /* of the input so far; those longer than --seq */
 	bool cut_told, end_told;
 };
@@ -210,6 +211,7 @@ static void count_step(struct trainer *t)
 	t->skipped += txn->skipped;
 	if (!txn->skipped) return;
 	t->why = skip_reason(txn);
+	t->broken = txn->targets != 0;
 	if (t->skipped == 1) mt_say("step %llu is skipped: %s; no weight is changed", (unsigned long long)t->began, t->why);
 }
 
@@ -354,12 +356,21 @@ int train_nothing(struct driver *d)
 	return MT_EX_DATA;
 }
 
+/* Does the run end with a model that gives no finite loss? One such step may be an accident of its rows; half of this
+ * mt-step's, or of the run's, are none. */
+static bool ends_broken(struct trainer *t)
+{
+	struct mt_committed c;
+	mt_run_committed(t->d->run, &c);
+	return t->broken && ((t->in_row >= 3 && 2 * t->in_row >= t->steps) || 2 * c.t <= c.step);
+}
+
 /* Too many steps skipped in a row, or to the end: the exit code. Counted from this mt-step's start. */
 static int skipped_too_many(struct trainer *t, bool end)
 {
 	uint64_t most = opts(t)->max_skipped;
 	if (!most || !t->in_row) return 0;
-	if (t->in_row < most && !(end && 2 * t->in_row >= t->steps)) return 0;
+	if (t->in_row < most && !(end && ends_broken(t))) return 0;
 	mt_say("%s: the last %llu of %llu steps were skipped: %s; the weights are those from before them",
 	       end ? "nothing more was trained" : "training stops (--max-skipped)", (unsigned long long)t->in_row,
 	       (unsigned long long)t->steps, t->why);

@@ -310,7 +310,7 @@ static int add_name(const char *name, void *arg)
 	struct names *x = arg;
 	size_t at = strlen(x->text);
 	if (x->n++ < RUNS_NAMED) snprintf(x->text + at, sizeof x->text - at, "%s%s", at ? ", " : "", name);
-	else if (x->n == RUNS_NAMED + 2) snprintf(x->text + at, sizeof x->text - at, ", ...");
+	else if (x->n == RUNS_NAMED + 1) snprintf(x->text + at, sizeof x->text - at, ", ...");
 	return 0;
 }
 

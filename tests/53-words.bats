@@ -144,6 +144,24 @@ ends() {
 	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
 }
 
+@test "TERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	ckpt=$PID
+	eventually sh -c "mt-store ls $RUN | grep -q mt-ckpt"
+	kill -STOP "$ckpt"
+	spawn step sh -c "exec mt-step $RUN --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 4 <$CASE/data.bin"
+	step=$PID
+	eventually grep -q '"step": 4,' "$T/step.out"
+	kill -TERM "$step"
+	eventually grep -q "mt-ckpt (pid $ckpt) is stopped (SIGSTOP): the save of step 4 was not finished" "$T/step.err"
+	code=0
+	wait "$step" || code=$?
+	[ "$code" = 143 ]
+	kill -CONT "$ckpt"
+	eventually [ -d "$T/out/step-00000004" ]
+}
+
 # ---- options and input
 
 @test "an option with one value that is given twice is 64; a list is not" {
