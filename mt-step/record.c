@@ -57,14 +57,14 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 {
 	bool text = n >= 4;
 	for (size_t i = 0; i < 4 && text; i++) text = isprint(b[i]) || b[i] == '\n' || b[i] == '\r' || b[i] == '\t';
-	bool gzip = n >= 10 && b[0] == 0x1f && b[1] == 0x8b && b[2] == 8 && b[3] < 0x20 && (b[8] == 0 || b[8] == 2 || b[8] == 4)
-		&& (b[9] < 14 || b[9] == 255);
-	if (gzip)
-		return mt_fail(MT_EX_DATA, "%s is compressed by gzip: zcat FILE | ... unpacks it", name);
+	bool gzip = n >= 10 && b[0] == 0x1f && b[1] == 0x8b && b[2] == 8 && b[3] < 0x20
+		&& (b[8] == 0 || b[8] == 2 || b[8] == 4) && (b[9] < 14 || b[9] == 255);
+	if (gzip) return mt_fail(MT_EX_DATA, "%s is compressed by gzip: zcat FILE | ... unpacks it", name);
 	if (text && (b[0] == '{' || b[0] == '['))
 		return mt_fail(MT_EX_DATA, "%s starts with '%c': JSONL? mt-tokens makes records of it", name, b[0]);
 	if (text)
-		return mt_fail(MT_EX_DATA, "%s starts with '%.4s': text? mt-tokens or mt-feed --bytes makes records of it", name, b);
+		return mt_fail(MT_EX_DATA, "%s starts with '%.4s': text? mt-tokens or mt-feed --bytes makes records of it", name,
+		               b);
 	return 0;
 }
 

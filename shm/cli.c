@@ -317,7 +317,8 @@ static int add_name(const char *name, void *arg)
 void mt_say_waits_for_run(const char *run)
 {
 	struct names there = { .n = 0 };
-	if (mt_run_list(add_name, &there) || !there.n) mt_say("waits for run '%s': it does not exist, nor does any other run", run);
+	if (mt_run_list(add_name, &there) || !there.n)
+		mt_say("waits for run '%s': it does not exist, nor does any other run", run);
 	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
 }
 
