@@ -169,18 +169,14 @@ $(B)/$(1): $$(SRC_$(1):%.c=$(O)/%.o) $(O)/libmt.a
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
 
-lib: $(O)/libmt.a $(O)/libmt.so $(O)/mt.pc
+# programs that were linked with another ABI's library must not start with this one
+SONAME := libmt.so.$(shell sed -n 's/^\#define MT_ABI *\([0-9]*\).*/\1/p' shm/mt.h)
+lib: $(O)/libmt.a $(O)/libmt.so
 $(O)/libmt.a: $(LIB_OBJ)
 	@rm -f $@
 	$(QUIET)$(AR) rcs $@ $^
 $(O)/libmt.so: $(LIB_OBJ)
-	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libmt.so.0 -o $@ $^ $(LIBMT_LIBS)
-$(O)/mt.pc: shm/mt.h Makefile
-	@mkdir -p $(O)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' 'Description: memory-centric LLM training: rings, store and transactions' \
-	  "Version: $$(sed -n 's/^#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)" 'Libs: -L$${prefix}/lib -lmt' \
-	  'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' >$@
-
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LIBMT_LIBS)
 $(O)/mt-stream/cpu-%.o: FILE_CFLAGS = -O3 -fno-trapping-math
 $(O)/mt-stream/cpu-gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 $(O)/%.o: %.c
@@ -277,16 +273,23 @@ bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES)
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
+# PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
 .PHONY: install
+VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
+D = $(DESTDIR)$(PREFIX)
 install: all lib
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1
-	install $(PROGRAMS:%=$(B)/%) bin/mt-run bin/mt-tokens $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(O)/libmt.a $(DESTDIR)$(PREFIX)/lib
-	install $(O)/libmt.so $(DESTDIR)$(PREFIX)/lib/libmt.so.0
-	ln -sf libmt.so.0 $(DESTDIR)$(PREFIX)/lib/libmt.so
-	install -m 644 $(O)/mt.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 shm/mt.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(MAN) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(D)/bin $(D)/lib/pkgconfig $(D)/include $(D)/share/man/man1 $(D)/share/doc/mt
+	install $(PROGRAMS:%=$(B)/%) bin/mt-run bin/mt-tokens $(D)/bin
+	install -m 644 $(O)/libmt.a $(D)/lib
+	install $(O)/libmt.so $(D)/lib/$(SONAME)
+	ln -sf $(SONAME) $(D)/lib/libmt.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' 'Description: memory-centric LLM training: rings, store and transactions' \
+	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmt' 'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' \
+	  >$(D)/lib/pkgconfig/mt.pc
+	chmod 644 $(D)/lib/pkgconfig/mt.pc
+	install -m 644 shm/mt.h $(D)/include
+	install -m 644 $(MAN) $(D)/share/man/man1
+	install -m 644 shm/README.md $(D)/share/doc/mt/abi.md
 
 clean:
 	rm -rf build $(PROGRAMS:%=bin/%)

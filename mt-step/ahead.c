@@ -45,6 +45,8 @@ static int pack_step(struct ahead *a, struct rows *r)
 	a->from.tokens += r->n_targets;
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
+	r->documents = a->packer.documents;
+	r->cut_documents = a->packer.cut_documents;
 	r->position = a->from;
 	return 0;
 }

@@ -10,6 +10,7 @@ struct rows {                   /* the rows of one step */
 	uint64_t n_targets;
 	struct mt_position position;/* after these rows */
 	bool last;                  /* the input is known to end here */
+	uint64_t documents, cut_documents;      /* of the input as far as it has been read; those longer than a row */
 	int rc;                     /* minus an exit code: the input is bad, and error says how */
 	char error[512];
 };

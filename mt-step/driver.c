@@ -99,8 +99,11 @@ void driver_leave(struct driver *d)
 void driver_desert(struct driver *d)
 {
 	progress_clear();
-	mt_say("step %llu is not finished: the stages were stopped as well",
-	       (unsigned long long)mt_txn(d->run, mt_txn_newest(d->run))->step);
+	unsigned long long step = mt_txn(d->run, mt_txn_newest(d->run))->step;
+	if (d->frozen)
+		mt_say("step %llu is not finished: %s (pid %d) is stopped (SIGSTOP): kill -CONT %d", step,
+		       mt_stage_name(d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1));
+	else mt_say("step %llu is not finished: the stages were stopped as well", step);
 	driver_leave(d);
 	mt_die_of_signal(mt_stopping);
 }

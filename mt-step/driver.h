@@ -32,6 +32,8 @@ struct driver {
 	uint64_t failed;            /* failed saves that have been told */
 	bool save_failed;
 	bool deserted;              /* a signal stopped us, and a stage that the txn in gather needs as well */
+	double told_to_stop;        /* when the signal was first seen, 0: none came */
+	int frozen;                 /* 1 + slot of a stage that is needed for this step's end and that SIGSTOP has stopped */
 };
 
 /* ---- driver.c */
@@ -46,7 +48,7 @@ void driver_withdraw(struct driver *);
 /* Whatever this process's end: an undecided step is taken back and the slot given up. The mapping stays: the packing
  * thread may still ring the doorbell. */
 void driver_leave(struct driver *);
-/* Leave what is in gather undecided, and die of the signal. */
+/* Leave what is open to a successor, and die of the signal. */
 _Noreturn void driver_desert(struct driver *);
 /* Ends the program with 75 when another mt-step holds the slot: before anything is written. */
 void driver_check(struct driver *);
@@ -67,6 +69,8 @@ void peers_watch(struct driver *);
 void peers_need_saver(struct driver *);
 /* Who takes part from now on: fills live, n_live and crew. false: no mt-stream is there. */
 bool peers_muster(struct driver *);
+/* A signal came some seconds ago, and this stage, which must act before mt-step can end, is stopped (SIGSTOP). */
+bool peers_frozen(struct driver *, int slot);
 /* Has anyone of them left since? */
 bool peers_changed(struct driver *);
 

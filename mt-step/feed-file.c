@@ -59,6 +59,11 @@ static int file_bytes(struct feed_file *f, uint64_t off, size_t n, bool more, co
 static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uint32_t), void *arg)
 {
 	uint64_t record = 0;
+	const unsigned char *start;
+	size_t known = f->size < 10 ? (size_t)f->size : 10;
+	int bad = file_bytes(f, 0, known, true, &start);
+	if (!bad) bad = record_check_start(f->name, start, known);
+	if (bad) return bad;
 	for (uint64_t off = 0; off < f->size; ) {
 		const unsigned char *b;
 		uint32_t n;

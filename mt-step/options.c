@@ -1,5 +1,6 @@
 /* options.c: the options table and the checks that need no run. */
 #include <math.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "options.h"
@@ -10,10 +11,10 @@
 
 static struct options o = {
 	.schedule = { .kind = SCHEDULE_LINEAR }, .pack = PACK_DOCS, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1,
-	.wait = 10,
+	.wait = 10, .max_skipped = 20,
 };
 static const char *schedule_name, *pack_name, *input;
-static bool lr_given, decay_given, min_lr_given, until_given;
+static bool check, lr_given, decay_given, min_lr_given, until_given;
 
 static const struct mt_opt table[] = {
 	{ "steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; the schedule's horizon", NULL },
@@ -22,9 +23,9 @@ static const struct mt_opt table[] = {
 	{ "micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL },
 	{ "seq", OPT_U64, &o.seq, "T", "tokens a row", NULL },
 	{ "lr", OPT_DOUBLE, &o.schedule.lr, "X", "learning rate at its highest", &lr_given },
-	{ "warmup", OPT_U64, &o.schedule.warmup, "N", "steps until the learning rate is there (default: 0)", NULL },
+	{ "warmup", OPT_U64, &o.schedule.warmup, "STEPS", "steps until the learning rate is there (default: 0)", NULL },
 	{ "schedule", OPT_STR, &schedule_name, "NAME", "linear (default), cosine, wsd or constant", NULL },
-	{ "decay", OPT_U64, &o.schedule.decay, "N", "wsd: the last steps, in which the rate falls", &decay_given },
+	{ "decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: the last steps, in which the rate falls", &decay_given },
 	{ "min-lr", OPT_DOUBLE, &o.schedule.min_lr, "X", "cosine, wsd: rate at the end (default: 0)", &min_lr_given },
 	{ "wd", OPT_DOUBLE, &o.wd, "X", "weight decay (default: 0)", NULL },
 	{ "beta1", OPT_DOUBLE, &o.beta1, "X", "Adam's first moment (default: 0.9)", NULL },
@@ -35,9 +36,11 @@ static const struct mt_opt table[] = {
 	{ "eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL },
 	{ "eval-every", OPT_U64, &o.eval_every, "N", "evaluate at every N-th step, before the first and at the last", NULL },
 	{ "ckpt-every", OPT_U64, &o.ckpt_every, "N", "checkpoint at every N-th step and at the last", NULL },
+	{ "max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL },
 	{ "input", OPT_STR, &input, "new", "stdin is not what the run was trained on so far", NULL },
 	{ "wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL },
 	{ "ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO where FROM is meant", NULL },
+	{ "check", OPT_FLAG, &check, NULL, "check the options and exit", NULL },
 	{ NULL, OPT_FLAG, NULL, NULL, NULL, NULL },
 };
 
@@ -104,6 +107,7 @@ void options_parse(struct options *out, int argc, char **argv)
 	}
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: only 'new' can be said");
 	o.input_new = input != NULL;
+	if (check) exit(0);
 	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
 	*out = o;
 }

@@ -31,7 +31,11 @@ static int look(struct packer *p)
 	if (p->ended) return 0;
 	int rc = record_next(p->in);
 	if (rc == 0) p->ended = true;
-	if (rc > 0) p->open = true;
+	if (rc > 0) {
+		p->open = true;
+		p->documents++;
+		p->cut_documents += p->how != PACK_CONCAT && p->in->count > p->seq;
+	}
 	return rc;
 }
 

@@ -72,6 +72,29 @@ static void need(struct driver *d, int slot, bool there, double now)
 	if (now - d->lost[slot] > d->o->wait) give_up(d, slot);
 }
 
+/* A stage that SIGSTOP holds does not end the step, however long it is waited for. Whoever has stopped them all may be
+ * about to continue them, so it is given a moment. */
+bool peers_frozen(struct driver *d, int slot)
+{
+	const double grace = 2;
+	double now = mt_now();
+	if (!mt_stopping) return false;
+	if (!d->told_to_stop) d->told_to_stop = now;
+	return now - d->told_to_stop > grace && mt_stage_stopped(d->run, slot);
+}
+
+/* Told to stop while a txn is open that a stopped stage must see to: a successor of ours finds it as it is. */
+static void watch_frozen(struct driver *d)
+{
+	uint32_t k = mt_txn_newest(d->run);
+	bool gather = driver_phase(d, k) == MT_GATHER;
+	if (!mt_stopping || (driver_phase(d, k) >= MT_DONE && (k == 0 || driver_phase(d, k - 1) >= MT_DONE))) return;
+	for (int s = MT_STREAM; s < MT_SLOTS && !d->frozen && gather; s++)
+		if (peers_frozen(d, s)) d->frozen = s + 1;
+	if (!d->frozen && peers_frozen(d, MT_OPTIM)) d->frozen = MT_OPTIM + 1;
+	if (d->frozen) d->deserted = true;
+}
+
 void peers_watch(struct driver *d)
 {
 	double now = mt_now();
@@ -83,6 +106,7 @@ void peers_watch(struct driver *d)
 		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
 	mt_must(mt_run_check(d->run));
 	mt_abort_dead(d->run);
+	watch_frozen(d);
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
 	if (!optim) mt_stage_doing(d->run, MT_D_WAIT_OPTIM, 0);
 	need(d, MT_OPTIM, optim, now);

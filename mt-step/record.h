@@ -22,6 +22,8 @@ void record_close(struct record_reader *);      /* frees the buffer; fd stays op
 /* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.
  * -65: the input ends inside the header, or a record that is empty or too long. -74: read failed. */
 int record_next(struct record_reader *);
+/* Do these first bytes of an input say that it holds something else than records? 0, or -65 with what to do instead. */
+int record_check_start(const char *name, const unsigned char *bytes, size_t n);
 /* Take n <= left elements. -65: the input ends inside the record. */
 int record_take(struct record_reader *, uint32_t *out, uint32_t n);
 

@@ -60,6 +60,12 @@ void saves_settle(struct driver *d)
 			d->save_failed = true;
 			return;
 		}
+		if (mt_stage_alive(d->run, MT_CKPT) && peers_frozen(d, MT_CKPT)) {
+			mt_say("mt-ckpt (pid %d) is stopped (SIGSTOP): the save of step %llu was not finished",
+			       mt_stage_pid(d->run, MT_CKPT), (unsigned long long)(w >> 8));
+			d->save_failed = true;
+			return;
+		}
 		if (mt_run_state(d->run) == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
 		mt_wait(d->run, seen, 100);
 	}

@@ -73,6 +73,7 @@ int main(int argc, char **argv)
 {
 	static struct options o;
 	static struct eval eval;
+	mt_before_say = progress_clear;
 	options_parse(&o, argc, argv);
 	mt_signals(true);
 	signal(SIGPIPE, SIG_IGN);
@@ -84,7 +85,7 @@ int main(int argc, char **argv)
 	if (step >= o.until) {
 		mt_say("run '%s' is at step %llu already", o.run, (unsigned long long)step);
 		saves_settle(&driver);
-		return finish(0);
+		return finish(train_nothing(&driver));
 	}
 	if (o.ckpt_every) peers_need_saver(&driver);
 	if (mt_stopping) return finish(0);

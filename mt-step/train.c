@@ -12,6 +12,8 @@
 #include "saves.h"
 #include "train.h"
 
+#define CUT_SAMPLE 1000         /* documents after which the share of cut ones is told; fewer: at the end */
+
 struct trainer {
 	struct driver *d;
 	struct eval *eval;
@@ -23,6 +25,12 @@ struct trainer {
 	bool newest_last;
 	struct rows *spare;         /* taken, but a signal came before their step was begun */
 	bool stop_seen;
+	uint64_t counted;           /* the newest step of which it is known whether it was skipped */
+	uint64_t steps, skipped, in_row;    /* counted steps; those skipped; those skipped since the last that was not */
+	const char *why;            /* the newest skipped one was */
+	bool broken;                /* its loss or norm was not finite */
+	uint64_t documents, cut_documents;  /* of the input so far; those longer than --seq */
+	bool cut_told, end_told;
 };
 
 static const struct options *opts(const struct trainer *t) { return t->d->o; }
@@ -168,7 +176,7 @@ static void turn(struct trainer *t)
 		ahead_give_back(t->ahead);
 		t->rows_out = false;
 	}
-	if (d->deserted && !t->older) driver_desert(d);
+	if (d->deserted && (!t->older || d->frozen)) driver_desert(d);
 }
 
 /* The next step's rows; NULL when a signal came first. */
@@ -185,15 +193,40 @@ static struct rows *next_rows(struct trainer *t)
 	}
 }
 
+static const char *skip_reason(const struct mt_txn *txn)
+{
+	bool finite = true;
+	if (!txn->targets) return "it has no target: every token is context only";
+	for (uint32_t j = 0; j < txn->micros; j++) finite &= !txn->losses[j].nonfinite && isfinite(txn->losses[j].sum);
+	return finite ? "the gradient norm is not finite" : "the loss is not finite";
+}
+
+/* The newest txn is committed: was it skipped? A run in which nothing is trained looks like one that goes well, but for
+ * one word in its metrics: the first time is said. */
+static void count_step(struct trainer *t)
+{
+	if (!t->newest || t->counted == t->began) return;
+	const struct mt_txn *txn = mt_txn(t->d->run, t->newest);
+	t->counted = t->began;
+	t->steps++;
+	t->in_row = txn->skipped ? t->in_row + 1 : 0;
+	t->skipped += txn->skipped;
+	if (!txn->skipped) return;
+	t->why = skip_reason(txn);
+	t->broken = txn->targets != 0;
+	if (t->skipped == 1) mt_say("step %llu is skipped: %s; no weight is changed", (unsigned long long)t->began, t->why);
+}
+
 /* Until the newest txn is committed and the one before it logged. */
 static void wait_committed(struct trainer *t)
 {
 	while (t->newest && !t->newest_logged) {
 		uint32_t seen = mt_event(t->d->run);
 		turn(t);
-		if (driver_phase(t->d, t->newest) != MT_GATHER && !t->older && !t->rows_out) return;
+		if (driver_phase(t->d, t->newest) != MT_GATHER && !t->older && !t->rows_out) break;
 		mt_wait(t->d->run, seen, 100);
 	}
+	count_step(t);
 }
 
 /* Until nothing is open and every line is written. */
@@ -233,6 +266,35 @@ static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *blo
 	return 0;
 }
 
+/* The input has ended before --until: what that means for the schedule, and what helps. rows: of the last step. */
+static void tell_end(struct trainer *t, uint64_t rows)
+{
+	const struct options *o = opts(t);
+	const struct schedule *s = &o->schedule;
+	unsigned long long step = t->began, steps = s->steps;
+	char cut[96] = "", lr[96] = "";
+	if (rows < o->batch)
+		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows, (unsigned long long)o->batch);
+	t->end_told = true;
+	if (step == steps) {
+		mt_say("input ended at step %llu of %llu%s", step, steps, cut);
+		return;
+	}
+	if (s->kind != SCHEDULE_CONSTANT)
+		snprintf(lr, sizeof lr, " the schedule is incomplete (lr is %.2g):", schedule_lr(s, step));
+	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or more data (--epochs)", step, steps, cut, lr, step);
+}
+
+/* Many cut documents are a --seq that was mistyped, or data that wants a longer one. */
+static void tell_cut(struct trainer *t)
+{
+	if (t->cut_told || !t->cut_documents) return;
+	t->cut_told = true;
+	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are cut",
+	       100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
+	       (unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
+}
+
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
 {
 	static struct feed feed;    /* of the txn in gather: there is one at a time */
@@ -251,11 +313,10 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->rows_out = true;
 	t->newest_last = last;
 	t->began = step;
-	if (r->n < o->batch) {
-		progress_clear();
-		mt_say("input ended: step %llu, the last, has %llu of %llu rows", (unsigned long long)step, (unsigned long long)r->n,
-		       (unsigned long long)o->batch);
-	}
+	t->documents = r->documents;
+	t->cut_documents = r->cut_documents;
+	if (t->documents >= CUT_SAMPLE) tell_cut(t);
+	if (r->n < o->batch || (r->last && step < o->until)) tell_end(t, r->n);
 }
 
 /* A signal came, and the newest step was committed before it could be told to save: one more step carries the save. */
@@ -284,8 +345,38 @@ static int input_over(struct trainer *t, const struct rows *r)
 		mt_say("stdin: no record at all");
 		return MT_EX_DATA;
 	}
-	if (!t->newest_last) mt_say("input ended after step %llu", (unsigned long long)t->began);
+	if (!t->end_told) tell_end(t, opts(t)->batch);
 	return 0;
+}
+
+int train_nothing(struct driver *d)
+{
+	struct mt_committed c;
+	mt_run_committed(d->run, &c);
+	if (c.t || !c.step) return 0;
+	mt_say("nothing was trained: all %llu steps of the run were skipped", (unsigned long long)c.step);
+	return MT_EX_DATA;
+}
+
+/* Does the run end with a model that gives no finite loss? One such step may be an accident of its rows; half of this
+ * mt-step's, or of the run's, are none. */
+static bool ends_broken(struct trainer *t)
+{
+	struct mt_committed c;
+	mt_run_committed(t->d->run, &c);
+	return t->broken && ((t->in_row >= 3 && 2 * t->in_row >= t->steps) || 2 * c.t <= c.step);
+}
+
+/* Too many steps skipped in a row, or to the end: the exit code. Counted from this mt-step's start. */
+static int skipped_too_many(struct trainer *t, bool end)
+{
+	uint64_t most = opts(t)->max_skipped;
+	if (!most || !t->in_row) return 0;
+	if (t->in_row < most && !(end && ends_broken(t))) return 0;
+	mt_say("%s: the last %llu of %llu steps were skipped: %s; the weights are those from before them",
+	       end ? "nothing more was trained" : "training stops (--max-skipped)", (unsigned long long)t->in_row,
+	       (unsigned long long)t->steps, t->why);
+	return MT_EX_DATA;
 }
 
 int train(struct driver *d, struct eval *eval, int input)
@@ -309,6 +400,7 @@ int train(struct driver *d, struct eval *eval, int input)
 		wait_committed(&t);
 		if (mt_stopping) break;
 		t.spare = NULL;
+		if ((code = skipped_too_many(&t, false)) != 0) break;
 		if (r->rc < 0 || !r->n) {
 			finish_all(&t);
 			code = input_over(&t, r);
@@ -319,6 +411,9 @@ int train(struct driver *d, struct eval *eval, int input)
 	}
 	finish_all(&t);
 	if (mt_stopping) save_at_stop(&t);
+	if (!code) tell_cut(&t);
 	saves_settle(d);
+	if (!code && !mt_stopping) code = train_nothing(d);
+	if (!code && !mt_stopping) code = skipped_too_many(&t, true);
 	return code;
 }

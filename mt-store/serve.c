@@ -104,8 +104,8 @@ int store_serve(const char *name, const struct store_options *o)
 		return mt_stopping ? 0 : rc;
 	}
 	mt_stage_doing(run, MT_D_WATCH, 0);
-	puts("ready");
-	fflush(stdout);
+	/* a stdout that is closed is nobody who wants to know */
+	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
 	while (!mt_stopping && !is_gone(run, name)) {
 		if ((rc = mt_stage_check(run))) break;
 		look(run, watched);

@@ -1,9 +1,11 @@
 /* cli.c: options from one table, one line on stderr, exit codes. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,15 +16,49 @@ static const struct mt_program *program = &(const struct mt_program){ .name = "m
 
 /* ------------------------------------------------------------------------------------------------ words */
 
+void (*mt_before_say)(void);
+
+/* Bytes of the character at s: 1 to 4; 0: no UTF-8 (RFC 3629), or cut short by the end. */
+static size_t utf8_length(const unsigned char *s, size_t left)
+{
+	static const struct { unsigned char first, last, low, high, bytes; } form[] = {
+		{ 0x00, 0x7f, 0, 0, 1 }, { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
+		{ 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 },
+		{ 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
+	};
+	for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+		if (*s < form[i].first || *s > form[i].last) continue;
+		size_t n = form[i].bytes;
+		if (n > left || (n > 1 && (s[1] < form[i].low || s[1] > form[i].high))) return 0;
+		for (size_t k = 2; k < n; k++)
+			if ((s[k] & 0xc0) != 0x80) return 0;
+		return n;
+	}
+	return 0;
+}
+
+/* Names and texts come from files: a message stays one line, and nothing in it is a command to a terminal. Those are the
+ * control characters: C0, DEL, and C1, be it as UTF-8 (U+0080 to U+009F) or as bytes that are no UTF-8. */
+static void make_harmless(char *line, size_t len)
+{
+	for (size_t i = 0; i < len; ) {
+		unsigned char *c = (unsigned char *)line + i;
+		size_t n = utf8_length(c, len - i);
+		bool c1 = n == 2 && c[0] == 0xc2 && c[1] < 0xa0;
+		if (n == 0 || c1 || *c < 0x20 || *c == 0x7f) memset(c, '?', n ? n : 1);
+		i += n ? n : 1;
+	}
+}
+
 static void say(const char *fmt, va_list ap)
 {
 	char line[1400];
+	if (mt_before_say) mt_before_say();
 	int n = snprintf(line, sizeof line, "%s: ", program->name);
 	int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
 	size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
 	if (len > sizeof line - 2) len = sizeof line - 2;
-	for (size_t i = 0; i < len; i++)    /* names come from files: a message stays one line and harmless */
-		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) line[i] = '?';
+	make_harmless(line, len);
 	line[len++] = '\n';
 	for (size_t off = 0; off < len; ) {
 		ssize_t w = write(STDERR_FILENO, line + off, len - off);
@@ -139,12 +175,68 @@ static bool set_value(const struct mt_opt *o, const char *v)
 	case OPT_DOUBLE: return parse_double(v, o->value);
 	case OPT_LIST: {
 		struct mt_strings *l = o->value;
-		if (l->n == 32) return false;
+		if (l->n == MT_LIST_MAX) return false;
 		l->v[l->n++] = v;
 		return true;
 	}
 	}
 	return false;
+}
+
+/* Levenshtein's distance of a name that was given, of n characters, to one that exists. */
+static int distance(const char *given, int n, const char *name)
+{
+	enum { LONGEST = 32 };
+	int m = (int)strlen(name), row[LONGEST + 1];
+	if (n > LONGEST || m > LONGEST) return LONGEST;
+	for (int j = 0; j <= m; j++) row[j] = j;
+	for (int i = 1; i <= n; i++) {
+		int diagonal = row[0];
+		row[0] = i;
+		for (int j = 1; j <= m; j++) {
+			int best = diagonal + (given[i - 1] != name[j - 1]);
+			diagonal = row[j];
+			if (row[j] + 1 < best) best = row[j] + 1;
+			if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+			row[j] = best;
+		}
+	}
+	return row[m];
+}
+
+static _Noreturn void unknown_option(const char *given, size_t len)
+{
+	const char *best = NULL;
+	int n = (int)len, least = n / 3 + 1;        /* more letters than these: not a slip */
+	for (const struct mt_opt *o = program->opts; o && o->name; o++) {
+		size_t m = strlen(o->name), common = m < len ? m : len;
+		int d = common > 2 && !strncmp(given, o->name, common) ? 1 : distance(given, n, o->name);
+		if (d < least || (d == least && !best)) {
+			least = d;
+			best = o->name;
+		}
+	}
+	if (best) usage_error("unknown option --%.*s: did you mean --%s? See --help", n, given, best);
+	usage_error("unknown option --%.*s; see --help", n, given);
+}
+
+static _Noreturn void bad_value(const struct mt_opt *o, const char *v)
+{
+	double x;
+	if (o->type == OPT_LIST) usage_error("--%s is given more than %d times", o->name, MT_LIST_MAX);
+	if (o->type == OPT_U64 && parse_double(v, &x) && x >= 0 && x != floor(x))
+		usage_error("--%s %s wants a whole number: '%s' is a fraction", o->name, o->arg, v);
+	usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
+}
+
+/* Of an option that holds one value, a second one would silently undo the first. */
+static void once(const struct mt_opt *o)
+{
+	static bool given[MT_OPTIONS_MAX];
+	ptrdiff_t i = o - program->opts;
+	if (i >= MT_OPTIONS_MAX || o->type == OPT_FLAG || o->type == OPT_LIST) return;
+	if (given[i]) usage_error("--%s is given twice: it takes one value", o->name);
+	given[i] = true;
 }
 
 /* One option at argv[*i]; moves *i over its value. */
@@ -159,7 +251,7 @@ static void option(int argc, char **argv, int *i)
 	}
 	const struct mt_opt *o = program->opts;
 	while (o && o->name && (strlen(o->name) != len || strncmp(o->name, arg, len))) o++;
-	if (!o || !o->name) usage_error("unknown option --%.*s; see --help", (int)len, arg);
+	if (!o || !o->name) unknown_option(arg, len);
 	const char *v = arg[len] == '=' ? arg + len + 1 : NULL;
 	if (o->type == OPT_FLAG) {
 		if (v) usage_error("--%s takes no value", o->name);
@@ -167,13 +259,25 @@ static void option(int argc, char **argv, int *i)
 		if (*i + 1 >= argc) usage_error("--%s needs %s", o->name, o->arg);
 		v = argv[++*i];
 	}
-	if (!set_value(o, v)) usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
+	once(o);
+	if (!set_value(o, v)) bad_value(o, v);
 	if (o->seen) *o->seen = true;
+}
+
+/* A program started with fd 0, 1 or 2 closed would get the next file that it opens under that number, and write its words
+ * into it. /dev/null stands there instead, opened the wrong way round, so that whoever reads or writes it is still told
+ * that it is closed (EBADF). */
+static void open_standard_fds(void)
+{
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
+			_exit(MT_EX_IO);    /* the lowest number is taken: there is no /dev/null, and nowhere to say so */
 }
 
 int mt_cli(const struct mt_program *p, int argc, char **argv, const char **operands, int max)
 {
 	program = p;
+	open_standard_fds();
 	int n = 0;
 	bool rest = false;
 	for (int i = 1; i < argc; i++) {
@@ -193,6 +297,56 @@ const char *mt_cli_run(const char *operand)
 	if (!operand) operand = getenv("MT_RUN");
 	if (!operand || !*operand) usage_error("no RUN given and MT_RUN is not set");
 	return operand;
+}
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
+enum { RUNS_NAMED = 8 };        /* of the runs that are there; more would hide the message */
+
+struct names { char text[RUNS_NAMED * (MT_RUN_NAME + 2) + 8]; int n; };
+
+static int add_name(const char *name, void *arg)
+{
+	struct names *x = arg;
+	size_t at = strlen(x->text);
+	if (x->n++ < RUNS_NAMED) snprintf(x->text + at, sizeof x->text - at, "%s%s", at ? ", " : "", name);
+	else if (x->n == RUNS_NAMED + 1) snprintf(x->text + at, sizeof x->text - at, ", ...");
+	return 0;
+}
+
+void mt_say_waits_for_run(const char *run)
+{
+	struct names there = { .n = 0 };
+	if (mt_run_list(add_name, &there) || !there.n)
+		mt_say("waits for run '%s': it does not exist, nor does any other run", run);
+	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
+}
+
+/* Who waits while nothing happens in the run names the stage that is stopped, once. */
+void mt_waited_in_vain(struct mt_run *run, uint32_t event)
+{
+	enum { QUIET_S = 10, LOOK_EVERY_S = 1 };
+	static atomic_flag busy = ATOMIC_FLAG_INIT;         /* several threads of a program may wait */
+	static uint32_t last;
+	static double since, looked;
+	static uint64_t named[MT_SLOTS];
+	if (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) return;
+	double now = mt_now();
+	if (event != last || !since) {
+		last = event;
+		since = now;
+	} else if (now - since >= QUIET_S && now - looked >= LOOK_EVERY_S) {
+		looked = now;
+		for (int s = 0; s < MT_SLOTS; s++) {
+			bool stopped = mt_stage_stopped(run, s);
+			uint64_t word = atomic_load_explicit(&mt_control(run)->slots[s].word, memory_order_relaxed);
+			if (stopped && named[s] != word)
+				mt_say("waits for %s (pid %d), which is stopped (SIGSTOP): kill -CONT %d", mt_stage_name(s),
+				       (int)(word >> 42), (int)(word >> 42));
+			named[s] = stopped ? word : 0;
+		}
+	}
+	atomic_flag_clear_explicit(&busy, memory_order_release);
 }
 
 /* ------------------------------------------------------------------------------------------------ signals */
@@ -260,14 +414,28 @@ int mt_cores(void)
 	return n < 1 ? 1 : n;
 }
 
-uint64_t mt_mem_available(void)
+static uint64_t meminfo(const char *form)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
 	char line[128];
 	unsigned long long kb;
 	uint64_t have = UINT64_MAX;
 	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) have = kb * 1024;
+		if (sscanf(line, form, &kb) == 1) have = kb * 1024;
 	if (f) fclose(f);
 	return have;
+}
+
+uint64_t mt_mem_available(void) { return meminfo("MemAvailable: %llu kB"); }
+uint64_t mt_mem_total(void) { return meminfo("MemTotal: %llu kB"); }
+
+const char *mt_hub_hint(const char *path)
+{
+	static char hint[512];
+	const char *slash = strchr(path, '/');
+	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK)
+		&& strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
+	if (!hub || strlen(path) > 128) return "";
+	snprintf(hint, sizeof hint, "; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR", path);
+	return hint;
 }

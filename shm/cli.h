@@ -16,7 +16,8 @@ struct mt_opt {                 /* one line of a program's options table; ends w
 	const char *help;           /* one line */
 	bool *seen;                 /* set when given; may be NULL */
 };
-struct mt_strings { const char *v[32]; int n; };
+enum { MT_LIST_MAX = 32, MT_OPTIONS_MAX = 64 };
+struct mt_strings { const char *v[MT_LIST_MAX]; int n; };
 
 struct mt_program {
 	const char *name;           /* "mt-store" */
@@ -26,12 +27,16 @@ struct mt_program {
 };
 
 /* Parse argv in place: options may stand before or after operands; "--" ends options; --help and --version print on
- * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64. */
+ * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64; so does an
+ * option with one value that is given twice. The first call of a program: it also opens fd 0, 1 and 2 where they are
+ * closed; reading and writing them fails with EBADF as before. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
 /* The RUN operand, or $MT_RUN when it is NULL; ends with 64 when there is neither. */
 const char *mt_cli_run(const char *operand);
-/* "program: message" on stderr, one line */
+/* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */
 void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Called before each message, if set: who writes a line over and over on a terminal takes it away */
+extern void (*mt_before_say)(void);
 /* mt_say and exit(ex) */
 _Noreturn void mt_die(int ex, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* rc < 0: say mt_errmsg() and exit(-rc); else return rc */
@@ -52,5 +57,13 @@ _Noreturn void mt_die_of_signal(int sig);
 double mt_now(void);            /* seconds, monotonic */
 int mt_cores(void);             /* usable cores: affinity and cgroup quota */
 uint64_t mt_mem_available(void);    /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
+uint64_t mt_mem_total(void);        /* MemTotal, likewise */
+/* What to add to "no such file" where the path looks like a model's name on the Hugging Face hub, or "" */
+const char *mt_hub_hint(const char *path);
+
+/* Say once which run is waited for, and which runs are there. */
+void mt_say_waits_for_run(const char *run);
+/* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are stopped. */
+void mt_waited_in_vain(struct mt_run *, uint32_t event);
 
 #endif

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli.h"
 #include "hfjson.h"
 #include "mt.h"
 
@@ -497,5 +498,6 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0) rc = parse(buf, bytes, geo);
 	if (rc == 0 && text) { *text = buf; return 0; }
 	free(buf);
-	return rc ? mt_fail_in(rc, "%s", shown) : 0;
+	if (rc) mt_fail_in(rc, "%s", shown);
+	return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), mt_hub_hint(path)) : rc;
 }

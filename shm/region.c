@@ -120,6 +120,10 @@ int region_room(uint64_t bytes)
 {
 	struct statfs fs;
 	double need = (double)bytes / 0x1p30;
+	uint64_t machine = mt_mem_total();          /* first: no larger tmpfs helps where there is no memory behind it */
+	if (bytes > machine)
+		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: "
+			"a smaller model, --grad bf16 or none, or more RAM", need, (double)machine / 0x1p30);
 	if (!statfs(region_dir(), &fs)) {
 		uint64_t have = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
 		if (fs.f_blocks && bytes > have)        /* f_blocks 0: a tmpfs without limit */

@@ -226,7 +226,7 @@ void mt_run_close(struct mt_run *run)
 	free(run);
 }
 
-enum { ABSENT_S = 10 };         /* a run that is not there may be about to be made; a mistyped name is not */
+enum { SAY_S = 2, ABSENT_S = 10 };  /* a run that is not there may be about to be made; a mistyped name is not */
 
 enum look { ATTACHED, BUSY, EMPTY, ABSENT };     /* somebody makes or fills it; it has no weights; it is not there */
 
@@ -254,12 +254,24 @@ static int try_attach(struct mt_run **out, const char *name, int flags)
 	return again;
 }
 
+/* A mistyped name, or a command that is still missing: who waits for it says so, once for each of them. */
+static void say_wait(enum look what, const char *name, int *said)
+{
+	if (*said == (int)what) return;
+	*said = (int)what;
+	if (what == ABSENT) mt_say_waits_for_run(name);
+	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
+	else mt_say("waits for run '%s': it is being made or filled", name);
+}
+
 int mt_run_attach(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
 {
-	double start = mt_now(), absent_s = wait_s < 0 ? ABSENT_S : wait_s;
+	double start = mt_now(), absent_s = wait_s < 0 ? ABSENT_S : wait_s, began = start;
+	int said = ATTACHED;
 	for (;;) {
 		int rc = try_attach(out, name, flags);
 		if (rc <= ATTACHED) return rc;
+		if (mt_now() - began >= SAY_S) say_wait((enum look)rc, name, &said);
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
 		double waited = mt_now() - start;
 		if (rc == BUSY) start = mt_now();

@@ -48,6 +48,7 @@ void mt_wait(struct mt_run *run, uint32_t seen, int ms)
 	struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };
 	atomic_fetch_add_explicit(&c->waiters, 1, memory_order_seq_cst);
 	/* shared futex: no FUTEX_PRIVATE_FLAG; it returns at once when event has changed since `seen` */
-	syscall(SYS_futex, &c->event, FUTEX_WAIT, seen, &t, NULL, 0);
+	bool in_vain = syscall(SYS_futex, &c->event, FUTEX_WAIT, seen, &t, NULL, 0) < 0 && errno == ETIMEDOUT;
 	atomic_fetch_sub_explicit(&c->waiters, 1, memory_order_seq_cst);
+	if (in_vain) mt_waited_in_vain(run, seen);
 }

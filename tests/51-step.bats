@@ -79,14 +79,14 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 @test "a document that was cut, and is shorter now: the input differs, it has not ended" {
 	ready
 	{ printf '\200\0\0\0'; for i in $(seq 128); do printf '\1\0\0\0'; done; cat "$CASE/data.bin"; } >"$T/long"
-	mt-step "$RUN" $STEP --batch 1 --micro 1 --until 2 <"$T/long" >/dev/null
+	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1 --until 2) <"$T/long" >/dev/null
 	code=0
-	mt-step "$RUN" $STEP --batch 1 --micro 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
 	[ "$code" = 65 ]
 	[ ! -s "$T/m" ]
 	grep -q "the first 1 records differ" "$T/err"
 	code=0
-	mt-step "$RUN" $STEP --batch 1 --micro 1 </dev/null >"$T/m" 2>"$T/err" || code=$?
+	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) </dev/null >"$T/m" 2>"$T/err" || code=$?
 	[ "$code" = 65 ]
 	grep -q "it ends after 0 records" "$T/err"
 }
@@ -94,8 +94,8 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 @test "a changed --seq, --batch or --pack needs --input new" {
 	ready
 	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
-	fails_with 64 mt-step "$RUN" $STEP --seq 16
-	fails_with 64 mt-step "$RUN" $STEP --batch 8
+	fails_with 64 mt-step "$RUN" $(with "$STEP" --seq 16)
+	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 8)
 	fails_with 64 mt-step "$RUN" $STEP --pack none
 }
 
@@ -191,7 +191,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 
 @test "stages that never come are named after --wait seconds: 69" {
 	make_run "$CASE/model"
-	alone() { code=0; mt-step "$RUN" $STEP --wait 0.2 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?; [ "$code" = 69 ]; }
+	alone() { code=0; mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?; [ "$code" = 69 ]; }
 	alone
 	grep -q "no mt-optim came" "$T/err"
 	spawn optim mt-optim "$RUN" --threads 1
@@ -210,7 +210,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mkfifo "$T/fifo"
 	(sleep 0.5; cat "$CASE/data.bin"; sleep 3) >"$T/fifo" 3>&- &
 	code=0
-	mt-step "$RUN" $STEP --wait 1 <"$T/fifo" >"$T/m" 2>"$T/err" || code=$?
+	mt-step "$RUN" $(with "$STEP" --wait 1) <"$T/fifo" >"$T/m" 2>"$T/err" || code=$?
 	[ "$code" = 69 ]
 	grep -q "mt-optim is dead" "$T/err"
 }
@@ -218,7 +218,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 @test "--ckpt-every without a saver is 69 before the first step" {
 	ready
 	code=0
-	mt-step "$RUN" $STEP --wait 0.3 --ckpt-every 5 <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+	mt-step "$RUN" $(with "$STEP" --wait 0.3 --ckpt-every 5) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
 	[ "$code" = 69 ]
 	[ ! -s "$T/m" ]
 	grep -q "mt-ckpt" "$T/err"
@@ -335,14 +335,14 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 64 mt-step "$RUN" --batch 4 --seq 32 --lr 1
 	fails_with 64 mt-step "$RUN" $STEP --until 13
 	fails_with 64 mt-step "$RUN" $STEP --until 0
-	fails_with 64 mt-step "$RUN" $STEP --micro 5
+	fails_with 64 mt-step "$RUN" $(with "$STEP" --micro 5)
 	fails_with 64 mt-step "$RUN" $STEP --schedule square
 	fails_with 64 mt-step "$RUN" $STEP --schedule wsd
 	fails_with 64 mt-step "$RUN" $STEP --min-lr 1e-4
 	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin"
 	fails_with 64 mt-step "$RUN" $STEP --beta1 1
 	fails_with 64 mt-step "$RUN" $STEP --input old
-	fails_with 64 mt-step "$RUN" $STEP --batch 40000 --micro 40000
+	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 40000 --micro 40000)
 	grep -q -- "--step-tokens" "$T/fails.err"
 }
 
@@ -350,8 +350,8 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	make_run "$CASE/model" --grad none
 	start_stages
 	fails_with 64 mt-step "$RUN" $STEP
-	fails_with 64 mt-step "$RUN" $STEP --micro 4 --clip 1
-	mt-step "$RUN" $STEP --micro 4 <"$CASE/data.bin" >"$T/m"
+	fails_with 64 mt-step "$RUN" $(with "$STEP" --micro 4 --clip 1)
+	mt-step "$RUN" $(with "$STEP" --micro 4) <"$CASE/data.bin" >"$T/m"
 	[ "$(wc -l <"$T/m")" = 12 ]
 }
 

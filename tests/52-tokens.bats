@@ -52,7 +52,7 @@ setup_file() {
 
 transformers_or_skip() { "$PY" -c 'import transformers, jinja2' 2>/dev/null || skip "needs transformers"; }
 tokens() { "$PY" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
-show() { "$PY" "$MODELS/show.py" "$1"; }
+show() { TRANSFORMERS_VERBOSITY=error "$PY" "$MODELS/show.py" "$1"; }
 
 same_as_template() { # MODEL: ids, and masks where the template gives them
 	"$PY" - "$MODELS/$1" "$MODELS/chats.jsonl" "$2" <<-'PY'
@@ -209,4 +209,56 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	python3 -c 'import tokenizers' 2>/dev/null && skip "this Python has tokenizers"
 	fails_with 78 "$MT/mt-tokens" "$T"
 	grep -q "pip install transformers" "$T/fails.err"
+}
+
+@test "code of the model directory is not run, whatever stands on stdin: 78; --trust-remote-code runs it" {
+	transformers_or_skip
+	cp -r "$MODELS/chatml" "$T/model"
+	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
+		"$T/ran" >"$T/model/own.py"
+	"$PY" - "$T/model/tokenizer_config.json" <<-'PY'
+		import json, sys
+		c = json.load(open(sys.argv[1]))
+		c.update(auto_map={"AutoTokenizer": ["own.Own", None]}, tokenizer_class="Own")
+		json.dump(c, open(sys.argv[1], "w"))
+	PY
+	yes | head -n 1000 >"$T/in"
+	code=0
+	HF_HOME=$T/home tokens "$T/model" <"$T/in" >"$T/rec" || code=$?
+	[ "$code" = 78 ]
+	[ ! -e "$T/ran" ]
+	[ ! -s "$T/rec" ]
+	[ "$(wc -l <"$T/tokens.err")" = 1 ]
+	grep -q -- "--trust-remote-code" "$T/tokens.err"
+	echo '{"text": "Who are you?"}' | HF_HOME=$T/home tokens --trust-remote-code "$T/model" >"$T/rec"
+	[ -e "$T/ran" ]
+	run show "$MODELS/chatml" <"$T/rec"
+	[ "$output" = "+<s>Who are you?</s>" ]
+}
+
+@test "conversations without a turn of the assistant are left out and counted; nothing else is 65" {
+	transformers_or_skip
+	silent='{"messages": [{"role": "user", "content": "Who?"}]}'
+	{ echo "$silent"; cat "$MODELS/chats.jsonl"; echo "$silent"; } | tokens --plain "$MODELS/chatml" >"$T/rec"
+	tokens --plain "$MODELS/chatml" "$MODELS/chats.jsonl" | cmp - "$T/rec"
+	echo "$silent" >"$T/in"
+	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
+	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
+	[ "$(cat "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no token to learn (no turn of the assistant?)" ]
+	code=0
+	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
+	[ "$code" = 65 ]
+	[ ! -s "$T/rec" ]
+}
+
+@test "mt-tokens with closed fds: no word among the records, a closed stdin is 66; control characters stay off the terminal" {
+	transformers_or_skip
+	{ cat "$MODELS/chats.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$T/in"
+	"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"
+	"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" <&- 2>&- 3>&- >"$T/rec"
+	cmp "$T/want" "$T/rec"
+	fails_with 66 sh -c 'exec "$@" <&-' sh "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml"
+	grep -q "stdin: is closed" "$T/fails.err"
+	fails_with 66 "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$(printf '%s/a\033[1m\302\2331m\233b' "$T")"
+	grep -qF "/a?[1m?1m?b" "$T/fails.err"
 }

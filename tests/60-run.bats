@@ -223,7 +223,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a second signal that comes later gives up the step that hangs; what was trained is saved" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 --wait 60 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) >"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")

@@ -16,7 +16,7 @@ train() {
 	RUN=$(mt_run_name "$name")
 	make_run "$model" --step-tokens 4K "${create[@]}"
 	stages
-	feed | mt-step "$RUN" "${ARGS[@]}" "$@" >"$T/$name.metrics" 2>"$T/$name.err"
+	feed | mt-step "$RUN" $(with "${ARGS[*]}" "$@") >"$T/$name.metrics" 2>"$T/$name.err"
 	state_of "$RUN" >"$T/$name.state"
 	end_stages
 }
@@ -28,7 +28,7 @@ stages() {
 	local i
 	for i in $(seq "${STREAMS:-1}"); do
 		# shellcheck disable=SC2086
-		spawn "$RUN.stream$i" mt-stream "$RUN" --device cpu ${STREAM_OPTS:---threads 1}
+		spawn "$RUN.stream$i" mt-stream "$RUN" $(with "--device cpu --threads 1" ${STREAM_OPTS:-})
 	done
 	# shellcheck disable=SC2086
 	spawn "$RUN.optim" mt-optim "$RUN" ${OPTIM_OPTS:---threads 1}
@@ -108,13 +108,13 @@ halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	RUN=$(mt_run_name cut)
 	make_run "$GOLDEN/$model/model" --step-tokens 4K "${create[@]}"
 	stages
-	feed | mt-step "$RUN" "${ARGS[@]}" "$@" --until 20 >"$T/cut.metrics" 2>"$T/cut.err"
+	feed | mt-step "$RUN" $(with "${ARGS[*]}" "$@" --until 20) >"$T/cut.metrics" 2>"$T/cut.err"
 	mt-ckpt save "$RUN" "$T/$name.saved"
 	end_stages
 	mt-store create "$RUN" --config "$T/$name.saved" --step-tokens 4K "${create[@]}"
 	mt-ckpt load "$RUN" "$T/$name.saved"
 	stages
-	feed | mt-step "$RUN" "${ARGS[@]}" "$@" >>"$T/cut.metrics" 2>>"$T/cut.err"
+	feed | mt-step "$RUN" $(with "${ARGS[*]}" "$@") >>"$T/cut.metrics" 2>>"$T/cut.err"
 	state_of "$RUN" >"$T/cut.state"
 	end_stages
 	same "$name" cut

@@ -35,6 +35,19 @@ eventually() {
 	return 1
 }
 
+# Options of which some have other values, since none may be given twice: with "$STEP" --batch 1 --wait 0.2
+with() {
+	local old=" $1 " name
+	shift
+	while [ $# -gt 0 ]; do
+		name=$1
+		old=$(sed "s/ $name [^ ]* / /" <<<"$old")
+		old="$old$name $2 "
+		shift 2
+	done
+	printf '%s\n' "$old"
+}
+
 # A run of a Hugging Face model, filled: make_run DIR [create's options]
 make_run() {
 	local dir=$1

@@ -1,0 +1,296 @@
+# What the programs say where a user would otherwise see nothing, or the wrong thing: data that ends early, steps that are
+# skipped, names that are mistyped, stages that are stopped, input that is something else.
+load helpers
+
+CASE=$GOLDEN/llama3
+STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
+
+ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
+steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
+at_step() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
+# N documents of LENGTH tokens: documents N LENGTH [MASK]
+documents() {
+	python3 -c 'import struct, sys
+n, length, mask = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
+for i in range(n): sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *((i + j) % 90 + 1 | mask << 31 for j in range(length))))' "$@"
+}
+# The exit code must be CODE: ends CODE PROGRAM ARGS... (stdin is passed on; stderr goes to $T/err, stdout to $T/m)
+ends() {
+	local want=$1 code=0
+	shift
+	"$@" >"$T/m" 2>"$T/err" 3>&- || code=$?
+	[ "$code" = "$want" ] || { echo "$* -> $code, wanted $want"; cat "$T/err"; return 1; }
+}
+
+# ---- schedules and skipped steps
+
+@test "input that ends before --steps: one line with both steps, the learning rate and what helps; exit 0" {
+	ready
+	documents 40 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
+	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): use --steps 5, or more data (--epochs)" "$T/err"
+	# a shorter last step, and the same when a checkpoint makes mt-step look ahead
+	documents 42 32 >"$T/data"
+	mt-ckpt load "$RUN" "$CASE/model" 2>"$T/load.err" || true
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "input ended at step 6 of 500, which has 2 of 8 rows: .*use --steps 6" "$T/err"
+}
+
+@test "a saver that makes mt-step look ahead does not hide that the input ended early" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	documents 40 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --ckpt-every 100 <"$T/data"
+	[ "$(grep -c "input ended at step 5 of 500" "$T/err")" = 1 ]
+	[ -d "$T/out/step-00000005" ]
+}
+
+@test "the first skipped step is said with its reason, once" {
+	ready
+	{ documents 1 32; documents 2 32 mask; documents 1 32; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 4 --batch 1 --seq 32 --lr 1e-3 <"$T/data"
+	[ "$(grep -c '"skipped": true' "$T/m")" = 2 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "step 2 is skipped: it has no target: every token is context only; no weight is changed" "$T/err"
+}
+
+@test "steps skipped in a row end mt-step with 65 after --max-skipped, and after 20 without it" {
+	documents 60 32 >"$T/data"
+	for n in 3 20; do
+		RUN=$(mt_run_name $n)
+		ready
+		how=''
+		[ $n = 20 ] || how="--max-skipped $n"
+		ends 65 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 $how <"$T/data"
+		[ "$(grep -c '"skipped": true' "$T/m")" = $n ]
+		[ "$(wc -l <"$T/err")" = 2 ]
+		grep -q "is skipped: the loss is not finite" "$T/err"
+		grep -q "training stops (--max-skipped): the last $n of .* steps were skipped: the loss is not finite" "$T/err"
+		[ "$(at_step)" = "$(tail -1 "$T/m" | steps)" ]
+	done
+	# 0: never; it goes on from there, and says at the end that nothing came of it
+	ends 0 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 --max-skipped 0 <"$T/data"
+	[ "$(at_step)" = 60 ]
+}
+
+@test "a few trained steps between do not count as a row" {
+	ready
+	for i in 1 2 3 4; do documents 2 32 mask; documents 1 32; done >"$T/data"
+	ends 0 mt-step "$RUN" --steps 12 --batch 1 --seq 32 --lr 1e-3 --max-skipped 3 <"$T/data"
+	[ "$(grep -c '"skipped": true' "$T/m")" = 8 ]
+}
+
+@test "steps that are all skipped to the end are 65: a learning rate that breaks the model in a short run" {
+	ready
+	documents 6 32 >"$T/data"
+	ends 65 mt-step "$RUN" --steps 6 --batch 1 --seq 32 --lr 1e30 <"$T/data"
+	grep -q "the last [45] of 6 steps were skipped" "$T/err"
+}
+
+@test "data whose every token is masked trains nothing: 65, also by the same line again, and mt-run exports nothing" {
+	ready
+	documents 5 32 mask >"$T/data"
+	for again in 1 2; do
+		ends 65 mt-step "$RUN" --steps 5 --batch 1 --seq 32 --lr 1e-3 --max-skipped 0 <"$T/data"
+		grep -q "nothing was trained: all 5 steps of the run were skipped" "$T/err"
+	done
+	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 --seq 32 \
+		--lr 1e-3 --threads 1
+	[ ! -e "$T/out/model" ]
+	grep -q "nothing was trained" "$T/err"
+}
+
+# ---- waiting
+
+@test "a stage that waits for a run says after 2 seconds that it does not exist, and which runs do" {
+	make_run "$CASE/model"
+	for program in "mt-optim" "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
+		spawn "${program%% *}" $program "${RUN}o"
+	done
+	spawn step sh -c "exec mt-step ${RUN}o $STEP </dev/null"
+	mt-store create "${RUN}e" --config "$CONFIGS/demo.json" --step-tokens 1K 2>/dev/null
+	spawn empty mt-optim "${RUN}e"
+	for name in mt-optim mt-stream mt-ckpt step; do
+		eventually grep -q "waits for run '${RUN}o': it does not exist; existing runs: .*$RUN" "$T/$name.err"
+		[ "$(grep -c "waits for run" "$T/$name.err")" = 1 ]
+	done
+	eventually grep -q "waits for run '${RUN}e': it has no weights: mt-store init or mt-ckpt load" "$T/empty.err"
+}
+
+@test "a stopped stage is named after 10 seconds by the one that waits, and TERM ends a waiting mt-step" {
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	ready
+	# shellcheck disable=SC2046
+	spawn step sh -c "exec mt-step $RUN $(with "$STEP" --steps 50000) <$T/data"
+	step=$PID
+	eventually grep -q '"step": 3,' "$T/step.out"
+	kill -STOP "$OPTIM"
+	for i in $(seq 70); do grep -q "waits for" "$T/step.err" && break; sleep 0.2; done
+	grep -q "waits for mt-optim (pid $OPTIM), which is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
+	kill -TERM "$step"
+	eventually grep -q "is not finished" "$T/step.err"
+	code=0
+	wait "$step" || code=$?
+	[ "$code" = 143 ]
+	grep -q "step .* is not finished: mt-optim (pid $OPTIM) is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
+	kill -CONT "$OPTIM"
+	last=$(tail -1 "$T/step.out" | steps)
+	# the same line goes on where it ended
+	ends 0 mt-step "$RUN" $(with "$STEP" --steps 50000 --until $((last + 4))) <"$T/data"
+	[ "$(tail -1 "$T/m" | steps)" = $((last + 4)) ]
+	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
+}
+
+@test "TERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	ckpt=$PID
+	eventually sh -c "mt-store ls $RUN | grep -q mt-ckpt"
+	kill -STOP "$ckpt"
+	spawn step sh -c "exec mt-step $RUN --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 4 <$CASE/data.bin"
+	step=$PID
+	eventually grep -q '"step": 4,' "$T/step.out"
+	kill -TERM "$step"
+	eventually grep -q "mt-ckpt (pid $ckpt) is stopped (SIGSTOP): the save of step 4 was not finished" "$T/step.err"
+	code=0
+	wait "$step" || code=$?
+	[ "$code" = 143 ]
+	kill -CONT "$ckpt"
+	eventually [ -d "$T/out/step-00000004" ]
+}
+
+# ---- options and input
+
+@test "an option with one value that is given twice is 64; a list is not" {
+	fails_with 64 mt-step "$RUN" $STEP --seq 16
+	grep -q -- "--seq is given twice" "$T/fails.err"
+	fails_with 64 mt-store create "$RUN" --config a --dtype bf16 --config=b
+	fails_with 64 mt-feed --epochs 2 --epochs 2 "$CASE/data.bin"
+	fails_with 64 mt-optim "$RUN" --threads 1 --threads 2
+	fails_with 66 mt-step "$RUN" $(with "$STEP" --wait 0) --ring batch.0=a --ring batch.1=b
+}
+
+@test "unknown options name the nearest one, fractions are refused in words" {
+	fails_with 64 mt-step "$RUN" --batch-size 2
+	grep -q "unknown option --batch-size: did you mean --batch?" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --warmpu 2
+	grep -q "unknown option --warmpu: did you mean --warmup?" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --zzzzzz 2
+	! grep -q "did you mean" "$T/fails.err"
+	fails_with 64 mt-step "$RUN" --warmup 0.1
+	grep -q -- "--warmup STEPS wants a whole number: '0.1' is a fraction" "$T/fails.err"
+}
+
+@test "JSONL, gzip and text in place of records are 65 and said, by mt-step and mt-feed" {
+	ready
+	cp "$CASE/data.bin" "$T/data"
+	gzip -nc "$T/data" >"$T/nameless"
+	gzip -c "$T/data" >"$T/named"
+	printf '{"a":1}\n' >"$T/jsonl"
+	printf '[\n{"messages": []}]\n' >"$T/json"
+	printf 'In the beginning God created\n' >"$T/text"
+	for what in "jsonl starts with '{': JSONL? mt-tokens makes records" "json starts with '\[': JSONL?" \
+		"text starts with 'In t': text?" "named is compressed by gzip: zcat" "nameless is compressed by gzip: zcat"; do
+		file=$T/${what%% *} words=${what#* }
+		ends 65 mt-step "$RUN" $STEP <"$file"
+		[ "$(cat "$T/err" | wc -l)" = 1 ]
+		grep -q "stdin $words" "$T/err"
+		ends 65 mt-feed "$file"
+		grep -q "$file $words" "$T/err"
+		[ ! -s "$T/m" ]
+		ends 65 mt-feed - <"$file"
+		grep -q "stdin $words" "$T/err"
+	done
+	# what only looks like it is data: 559,903 tokens, and a first token of 32 bits of any kind
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' >"$T/long"
+	mt-feed "$T/long" | cmp - "$T/long"
+}
+
+@test "documents longer than --seq are counted in one line, at the end or after 1000 of them" {
+	ready
+	{ documents 3 20; documents 5 70; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 4 --batch 5 --seq 32 --lr 1e-3 <"$T/data"
+	grep -q "^mt-step: 62 % of documents (5 of 8) are longer than --seq 32 and are cut$" "$T/err"
+	{ documents 500 20; documents 700 40; } >"$T/data"
+	ends 0 mt-step "$RUN" --steps 300 --batch 8 --seq 32 --lr 1e-3 --input new <"$T/data"
+	[ "$(grep -c "are cut" "$T/err")" = 1 ]
+	RUN=$(mt_run_name b)
+	ready
+	ends 0 mt-step "$RUN" --steps 3 --batch 4 --seq 32 --lr 1e-3 --pack concat <"$T/data"
+	[ ! -s "$T/err" ]
+}
+
+@test "a model of the hub given by its name: that mt does not download, and what does" {
+	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
+	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
+	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
+	! grep -q download "$T/fails.err"
+}
+
+# ---- file descriptors and terminals
+
+@test "mt-step with a closed stdout trains, says once that no metrics are written, and ends with 0" {
+	ready
+	code=0
+	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&- || code=$?
+	[ "$code" = 0 ]
+	[ "$(at_step)" = 12 ]
+	[ "$(grep -c stdout "$T/err")" = 1 ]
+	grep -q "stdout: .*: no more metrics, training goes on" "$T/err"
+}
+
+@test "programs started with fd 0, 1 and 2 closed open nothing under those numbers" {
+	make_run "$CASE/model"
+	fds() { for fd in 0 1 2; do readlink "/proc/$PID/fd/$fd"; done | sort -u; }
+	for program in "mt-store serve" mt-optim "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
+		sh -c "exec $program $RUN <&- >&- 2>&-" 3>&- &
+		PID=$!
+		echo "$PID" >>"$T/pids"
+		slot=${program%% *}
+		eventually sh -c "mt-store ls $RUN | grep -q $slot"
+		[ "$(fds)" = /dev/null ]
+	done
+	[ "$(mt-store ls "$RUN" | grep -c "mt-store, mt-optim, mt-ckpt, mt-stream")" = 1 ]
+	# none of their words went into a region
+	(mt-step "$RUN" $STEP <"$CASE/data.bin" 2>&- >&-) 3>&-
+	[ "$(at_step)" = 12 ]
+	mt-ckpt save "$RUN" "$T/saved" 0<&- 1>&- 2>&- 3>&-
+	mt-ckpt verify "$T/saved"
+	code=0
+	mt-feed "$CASE/data.bin" >&- 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+}
+
+@test "what is no plain text reaches the terminal as question marks" {
+	fails_with 64 mt-step "$RUN" "$(printf 'a\302\2331m\2331m\033[1m\300\233\355\240\200\n\177')"
+	printf 'mt-step: unexpected operand '"'"'a??1m?1m?[1m???????'"'"'; see --help\n' | cmp - "$T/fails.err"
+	fails_with 64 mt-step "$RUN" "naïve — 東京 🙂"
+	grep -q "naïve — 東京 🙂" "$T/fails.err"
+}
+
+# ---- installation
+
+@test "make install: mt.pc of that PREFIX, the soname is the ABI's, and a program links by pkg-config" {
+	need_cmd pkg-config
+	case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac
+	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&- ||
+		{ cat "$T/make.out"; return 1; }
+	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX="$T/here" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&-
+	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
+	grep -qx "prefix=$T/here" "$T/here/lib/pkgconfig/mt.pc"
+	cmp "$TOP/shm/README.md" "$T/here/share/doc/mt/abi.md"
+	printf '%s\n' '#include <mt.h>' '#include <stdio.h>' \
+		'int main(void) { struct mt_run *r; printf("%d %d\n", MT_ABI, mt_run_open(&r, "no run", 0)); }' >"$T/own.c"
+	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig
+	# shellcheck disable=SC2046
+	cc -o "$T/own" "$T/own.c" $(pkg-config --cflags --libs mt)
+	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt.h")
+	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
+	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
+	# shellcheck disable=SC2046
+	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" $(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
+	[ "$("$T/static")" = "$abi -64" ]
+}
