@@ -36,6 +36,7 @@ static const struct mt_opt table[] = {
 	{ "eval-every", OPT_U64, &o.eval_every, "N", "evaluate at every N-th step, before the first and at the last", NULL },
 	{ "ckpt-every", OPT_U64, &o.ckpt_every, "N", "checkpoint at every N-th step and at the last", NULL },
 	{ "input", OPT_STR, &input, "new", "stdin is not what the run was trained on so far", NULL },
+	{ "metrics", OPT_STR, &o.metrics, "FILE", "metrics go to FILE too, each step once; lines of steps to come are cut off", NULL },
 	{ "wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL },
 	{ "ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO where FROM is meant", NULL },
 	{ NULL, OPT_FLAG, NULL, NULL, NULL, NULL },
