@@ -1,7 +1,7 @@
 /* metrics-file.c: the metrics in a file of their own, each step once, whatever was trained twice.
  *
- * Training goes on from a checkpoint: what the file has of later steps will be computed again, and is cut off. A successor
- * of a killed mt-step writes its last lines again: the file has them already. */
+ * Training goes on from a checkpoint: what the file has of later steps will be computed again, and is cut off. A
+ * successor of a killed mt-step writes its last lines again: the file has them already. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* owner.c: the end of a run whose owner has died. serve --until-eof reads its stdin, a pipe whose write end its owner alone
- * keeps: the kernel closes that end however the owner dies, so that the end of file needs nobody to send it.
+/* owner.c: the end of a run whose owner has died. serve --until-eof reads its stdin, a pipe whose write end its owner
+ * alone keeps: the kernel closes that end however the owner dies, so that the end of file needs nobody to send it.
  *
- *     mt-step     is told to stop (USR1: scripts let their stages ignore the others): it finishes the step that is open,
- *                 and asks mt-ckpt for a checkpoint of it
+ *     mt-step     is told to stop (USR1: scripts let their stages ignore the others): it finishes the step that is
+ *                 open, and asks mt-ckpt for a checkpoint of it
  *     the others  are left to it until no step is open and no checkpoint is being written
  *     the state   is saved by mt-ckpt save, if DIR has no checkpoint of its step
  *     the run     is removed, which ends the stages; if it could not be saved it stays, and they are told to stop

@@ -452,7 +452,7 @@ with_systemd() {
 	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null: it would end at once
 	grep -q "stdin is not a pipe" "$T/fails.err"
 	fails_with 64 mt-store stat "$RUN" --until-eof
-	! gone "$RUN"
+	no gone "$RUN"
 }
 
 @test "init refuses a run whose stages are at work with 75, but not because of its server" {
