@@ -174,7 +174,8 @@ static void wait_left(struct mt_run *run, bool tell)
 
 int owner_end_run(struct mt_run *run, const char *name, const char *dir)
 {
-	uint64_t step = mt_run_state(run) == MT_FILLED ? mt_run_step(run) : 0;
+	enum mt_state state = mt_run_state(run);
+	uint64_t step = state == MT_FILLED ? mt_run_step(run) : 0;      /* half-filled and dirty weights are no state */
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	if (rc) {
@@ -186,6 +187,8 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir)
 	if (rc) return rc;
 	wait_left(run, false);
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
+	else if (state == MT_DIRTY)
+		mt_say("run '%s' is removed; an update was cut short: older checkpoints are what is left", name);
 	else mt_say("run '%s' is removed; it had trained nothing", name);
 	return 0;
 }

@@ -213,6 +213,23 @@ same_as_undisturbed() {
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
 }
 
+@test "a signal while mt-run waits for its last stages: it waits on" {
+	replace mt-stream <<-'EOF2'
+		trap '' USR1
+		"$MT/mt-stream" "$@"
+		sleep 0.7
+		exit
+	EOF2
+	DATA=$CASE/data.bin
+	start --steps 3
+	eventually [ -d "$T/out/model" ]
+	eventually gone "$RUN"
+	kill -TERM $pid
+	code_of $pid
+	no processes
+	[ "$code" = 143 ]
+}
+
 @test "a last export, a load or a create that is killed is named, and ends mt-run with 69" {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'
