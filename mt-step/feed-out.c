@@ -1,5 +1,6 @@
 /* feed-out.c: records leave in large writes. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -22,6 +23,13 @@ void out_flush(void)
 		n -= (size_t)w;
 	}
 	held = 0;
+}
+
+void out_watch(int fd)
+{
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = STDOUT_FILENO } };
+	while (poll(p, 2, -1) < 0 && errno == EINTR) { }
+	if (p[1].revents & POLLERR && !p[0].revents) exit(0);
 }
 
 void out_words(const uint32_t *words, size_t n)

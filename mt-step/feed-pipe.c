@@ -12,6 +12,7 @@ static int pipe_records(int fd, const char *name)
 	struct record_reader r;
 	uint32_t words[CHUNK];
 	int rc = record_open(&r, fd, name);
+	r.before_read = out_watch;
 	while (!rc && (rc = record_next(&r)) > 0) {
 		out_words(&r.count, 1);
 		rc = 0;
@@ -71,6 +72,7 @@ static int pipe_flat(int fd, const char *name, const struct feed_how *h, struct 
 	uint32_t words[CHUNK];
 	size_t held = 0, width = h->format;
 	for (;;) {
+		out_watch(fd);
 		ssize_t r = read(fd, bytes + held, CHUNK * width - held);
 		if (r < 0 && errno == EINTR) continue;
 		if (r < 0) return mt_fail(MT_EX_IO, "%s: read: %s", name, strerror(errno));

@@ -19,6 +19,8 @@ struct feed_how {
 /* ---- feed-out.c: what goes to stdout; a reader that has closed it ends the program with 0 */
 void out_words(const uint32_t *, size_t n);
 void out_flush(void);
+/* Wait until fd can be read. Ends the program with 0 if the reader of stdout is gone before: it will never read. */
+void out_watch(int fd);
 
 /* ---- feed-file.c: a regular file, read at any place */
 struct feed_file {

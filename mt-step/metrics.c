@@ -63,5 +63,6 @@ void metrics_write(const struct metrics *m)
 	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
 	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");
 	MT_ASSERT(n < sizeof line);
+	metrics_file_write(m, line, n);
 	if (!closed) write_line(line, n);
 }

@@ -38,6 +38,7 @@ static const struct mt_opt table[] = {
 	{ "ckpt-every", OPT_U64, &o.ckpt_every, "N", "checkpoint at every N-th step and at the last", NULL },
 	{ "max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL },
 	{ "input", OPT_STR, &input, "new", "stdin is not what the run was trained on so far", NULL },
+	{ "metrics", OPT_STR, &o.metrics, "FILE", "metrics go to FILE too, each step once; lines of steps to come are cut off", NULL },
 	{ "wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL },
 	{ "ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO where FROM is meant", NULL },
 	{ "check", OPT_FLAG, &check, NULL, "check the options and exit", NULL },

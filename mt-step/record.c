@@ -26,6 +26,7 @@ void record_close(struct record_reader *r)
 static int refill(struct record_reader *r)
 {
 	ssize_t n;
+	if (r->before_read) r->before_read(r->fd);
 	do n = read(r->fd, r->buf, BUF_BYTES); while (n < 0 && errno == EINTR);
 	if (n < 0) return mt_fail(MT_EX_IO, "%s: read: %s", r->name, strerror(errno));
 	r->eof = n == 0;

@@ -12,6 +12,7 @@ struct record_reader {
 	const char *name;           /* for messages */
 	unsigned char *buf;
 	size_t at, end;             /* bytes of buf that are not taken yet: [at, end) */
+	void (*before_read)(int fd);        /* called before each read, if set after record_open */
 	bool eof;
 	uint64_t records;           /* headers taken so far: the current record's number, from 1 */
 	uint32_t count, left;       /* of the current record: elements, and those not taken yet */

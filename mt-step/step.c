@@ -65,7 +65,7 @@ static int finish(int code)
 		mt_say("a save failed; the last good checkpoint is older than this run");
 		code = MT_EX_IO;
 	}
-	if (code == 0 && metrics_failed()) code = MT_EX_IO;
+	if (code == 0 && (metrics_failed() || metrics_file_failed())) code = MT_EX_IO;
 	return code;
 }
 
@@ -79,6 +79,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	enter(&o);
 	check_run(&o);
+	if (o.metrics) mt_must(metrics_file_open(o.metrics, mt_run_step(driver.run), mt_txn_newest(driver.run) == 0));
 	if (o.eval) mt_must(eval_open(&eval, &o, mt_geometry(driver.run)->vocab));
 	train_resume(&driver, o.eval ? &eval : NULL);
 	uint64_t step = mt_run_step(driver.run);

@@ -4,6 +4,7 @@
  *     create.c     config.json -> three regions
  *     init.c       random weights (random.c: the generator)
  *     serve.c      claim, watch the stages, ring when one dies
+ *     owner.c      serve --until-eof: save and remove a run whose owner has died
  *     stat.c ls.c  what is there, for people and as JSON
  */
 #include "store.h"
@@ -20,7 +21,7 @@ int store_ring(const char *name, const struct store_options *o)
 	return rc;
 }
 
-enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_COUNT };
+enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_UNTIL_EOF, O_DIR, O_COUNT };
 
 static struct store_options given = { .dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10 };
 static bool seen[O_COUNT];
@@ -40,6 +41,9 @@ static const struct mt_opt options[] = {
 	[O_JSON] = { "json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON] },
 	[O_FORCE] = { "force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE] },
 	[O_LIKE] = { "like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE] },
+	[O_UNTIL_EOF] = { "until-eof", OPT_FLAG, &given.until_eof, NULL, "serve: when stdin, a pipe, ends, its owner is gone: finish "
+		"the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF] },
+	[O_DIR] = { "dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: where checkpoints step-XXXXXXXX go", &seen[O_DIR] },
 	[O_COUNT] = { .name = NULL },
 };
 
@@ -53,7 +57,7 @@ static const struct verb {
 	{ "create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
 	  1 << O_CONFIG, false, false },
 	{ "init", store_init, 1 << O_SEED, 1 << O_SEED, false, false },
-	{ "serve", store_serve, 0, 0, false, false },
+	{ "serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false },
 	{ "stat", store_stat, 1 << O_JSON, 0, false, false },
 	{ "ls", store_ls, 1 << O_JSON, 0, true, false },
 	{ "rm", store_rm, 1 << O_FORCE, 0, false, false },
@@ -65,7 +69,7 @@ static const struct mt_program program = {
 	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--step-tokens N] "
 		"[--numa POLICY]\n"
 		"mt-store init RUN --seed N\n"
-		"mt-store serve RUN\n"
+		"mt-store serve RUN [--until-eof --dir DIR]\n"
 		"mt-store stat RUN [--json]\n"
 		"mt-store ls [RUN] [--json]\n"
 		"mt-store rm RUN [--force]\n"

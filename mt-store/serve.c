@@ -58,11 +58,12 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 }
 
 /* A pidfd that has told of a death is told no more, whatever its slot's lock says: it would end every sleep at once. */
-static void sleep_until_death(struct watched watched[MT_SLOTS])
+static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 {
-	struct pollfd fds[MT_SLOTS];
+	struct pollfd fds[MT_SLOTS + 1];
 	for (int slot = 0; slot < MT_SLOTS; slot++) fds[slot] = (struct pollfd){ .fd = watched[slot].fd, .events = POLLIN };
-	if (poll(fds, MT_SLOTS, TICK_MS) <= 0) return;
+	fds[MT_SLOTS] = (struct pollfd){ .fd = owner, .events = POLLIN };
+	if (poll(fds, MT_SLOTS + 1, TICK_MS) <= 0) return;
 	for (int slot = 0; slot < MT_SLOTS; slot++)
 		if (fds[slot].revents) forget(&watched[slot]);
 }
@@ -90,14 +91,27 @@ static int wait_for_run(struct mt_run **run, const char *name)
 	}
 }
 
+static bool begin_end(struct mt_run *run, const char *name, const char *dir)
+{
+	owner_signals();
+	if (mt_stage_alive(run, MT_STEP))
+		mt_say("run '%s': its owner is gone: the open step is finished and saved in %s (TERM to pid %d gives it up)",
+			name, dir, (int)getpid());
+	else mt_say("run '%s': its owner is gone", name);
+	return true;
+}
+
 int store_serve(const char *name, const struct store_options *o)
 {
-	(void)o;
 	struct mt_run *run = NULL;
+	struct owner_end end = { 0 };
+	bool ending = false, ended = false;
 	struct watched watched[MT_SLOTS];
 	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){ .fd = -1 };
+	int rc = owner_check(o);
+	if (rc) return rc;
 	mt_signals(false);
-	int rc = wait_for_run(&run, name);
+	rc = wait_for_run(&run, name);
 	if (rc == 0 && !mt_stopping) rc = mt_stage_claim(run, MT_STORE, NULL);
 	if (rc || mt_stopping) {
 		mt_run_close(run);
@@ -106,11 +120,14 @@ int store_serve(const char *name, const struct store_options *o)
 	mt_stage_doing(run, MT_D_WATCH, 0);
 	/* a stdout that is closed is nobody who wants to know */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
-	while (!mt_stopping && !is_gone(run, name)) {
+	while ((ending || !mt_stopping) && !is_gone(run, name)) {
 		if ((rc = mt_stage_check(run))) break;
 		look(run, watched);
-		sleep_until_death(watched);
+		if (ending && (ended = owner_end_turn(run, &end))) break;
+		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
+		if (!ending && o->until_eof && owner_gone()) ending = begin_end(run, name, o->dir);
 	}
+	if (ended) rc = owner_end_run(run, name, o->dir);
 	for (int slot = 0; slot < MT_SLOTS; slot++) forget(&watched[slot]);
 	mt_run_close(run);
 	return rc;

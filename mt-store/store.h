@@ -6,9 +6,9 @@
 
 struct store_options {          /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *numa;
-	const char *ring, *like;
+	const char *ring, *like, *dir;
 	uint64_t step_tokens, seed;
-	bool json, force;
+	bool json, force, until_eof;
 };
 
 int store_create(const char *run, const struct store_options *);
@@ -18,6 +18,15 @@ int store_stat(const char *run, const struct store_options *);
 int store_ls(const char *run, const struct store_options *);    /* run may be NULL: all */
 int store_rm(const char *run, const struct store_options *);
 int store_ring(const char *run, const struct store_options *);
+
+/* owner.c: serve --until-eof: the run ends with its owner, who keeps the write end of the pipe on our stdin */
+struct owner_end { uint64_t told; int insisted; };      /* word of the mt-step that was told to stop; signals since */
+int owner_check(const struct store_options *);      /* 0, or 64: what serve was given cannot tell, or 74 */
+bool owner_gone(void);                      /* stdin is at its end */
+void owner_signals(void);                   /* from then on TERM, INT and HUP count, also where they were ignored at exec */
+bool owner_end_turn(struct mt_run *, struct owner_end *);   /* one look; true: nobody changes the run any more */
+/* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
+int owner_end_run(struct mt_run *, const char *name, const char *dir);
 
 /* words.c: what several verbs say alike */
 const char *dtype_word(uint32_t dtype);             /* "bf16", "fp32", "none" */

@@ -431,6 +431,30 @@ with_systemd() {
 	eventually grep -qx ready "$T/again.out"
 }
 
+@test "serve --until-eof removes the run when its stdin ends, and not before" {
+	demo "$RUN"
+	mkfifo "$T/owner"
+	exec 8<>"$T/owner"
+	mt-store serve "$RUN" --until-eof --dir "$T" <"$T/owner" >"$T/serve.out" 2>"$T/serve.err" 3>&- 8>&- &
+	PID=$!
+	echo $PID >>"$T/pids"
+	eventually grep -qx ready "$T/serve.out"
+	echo a word is no end >&8
+	sleep 0.3
+	kill -0 $PID
+	exec 8>&-
+	wait $PID
+	gone "$RUN"
+	grep -q "run '$RUN' is removed; it had trained nothing" "$T/serve.err"
+	demo "$RUN"
+	fails_with 64 mt-store serve "$RUN" --until-eof
+	fails_with 64 mt-store serve "$RUN" --dir "$T"
+	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null: it would end at once
+	grep -q "stdin is not a pipe" "$T/fails.err"
+	fails_with 64 mt-store stat "$RUN" --until-eof
+	no gone "$RUN"
+}
+
 @test "init refuses a run whose stages are at work with 75, but not because of its server" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"

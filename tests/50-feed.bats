@@ -61,6 +61,24 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	[ -z "$(mt-feed --bytes "$T/f" | words)" ]
 }
 
+@test "a reader that has closed ends mt-feed with 0 although its input is silent" {
+	mkfifo "$T/in" "$T/out"
+	exec 8<>"$T/in"
+	local how
+	for how in "" --bytes; do
+		mt-feed $how "$T/in" >"$T/out" 3>&- 8>&- &
+		PID=$!
+		echo $PID >>"$T/pids"
+		exec 7<"$T/out"
+		sleep 0.1
+		kill -0 $PID
+		exec 7<&-
+		eventually bash -c "! kill -0 $PID"
+		wait $PID
+	done
+	exec 8>&-
+}
+
 @test "a reader that has closed ends mt-feed with 0" {
 	head -c 5000000 /dev/zero >"$T/f"
 	mt-feed --bytes --block 100 "$T/f" | head -c 8 >/dev/null

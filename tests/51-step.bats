@@ -329,6 +329,18 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(grep -c stdout "$T/err")" -le 1 ]
 }
 
+@test "--metrics FILE: each step once, also when steps are trained again or mt-step is killed" {
+	ready
+	mt-step "$RUN" $STEP --metrics "$T/f" --until 6 <"$CASE/data.bin" >"$T/m" 3>&-
+	cmp "$T/f" "$T/m"
+	sed 's/"step": /&10/' "$T/m" | head -3 >>"$T/f"     # of a training that was lost: steps 101 to 103, the last one torn
+	truncate -s -5 "$T/f"
+	mt-step "$RUN" $STEP --metrics "$T/f" <"$CASE/data.bin" >>"$T/m" 3>&-
+	cmp "$T/f" "$T/m"
+	fails_with 74 mt-step "$RUN" $STEP --metrics "$T/nowhere/f"
+	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
+}
+
 @test "what cannot be asked for is 64, one line, before anything is trained" {
 	ready
 	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32

@@ -24,6 +24,14 @@ spawn() { # NAME PROGRAM ARGS...
 	echo "$PID" >>"$T/pids"
 }
 
+# The command must fail (! COMMAND alone does not fail a test)
+no() {
+	if "$@"; then
+		echo "came true: $*" >&2
+		return 1
+	fi
+}
+
 # Wait until a command succeeds, 10 s at most (50 ms steps)
 eventually() {
 	local i

@@ -1,0 +1,77 @@
+/* metrics-file.c: the metrics in a file of their own, each step once, whatever was trained twice.
+ *
+ * Training goes on from a checkpoint: what the file has of later steps will be computed again, and is cut off. A
+ * successor of a killed mt-step writes its last lines again: the file has them already. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "metrics.h"
+#include "progress.h"
+
+static const char *path;
+static int fd = -1;
+static bool failed, any;        /* any: the file has the line of a trained step; the last one's is `last` */
+static uint64_t last;
+
+bool metrics_file_failed(void) { return failed; }
+
+/* The length of what stays: whole lines of steps up to `step` */
+static off_t keep_lines(FILE *f, uint64_t step)
+{
+	char *line = NULL;
+	size_t room = 0;
+	off_t keep = 0;
+	for (ssize_t n; (n = getline(&line, &room, f)) > 0 && line[n - 1] == '\n'; keep += n) {
+		unsigned long long s;
+		if (sscanf(line, "{\"step\": %llu", &s) != 1) continue;
+		if (s > step) break;
+		if (strstr(line, "\"loss\":") == NULL) continue;
+		last = s;
+		any = true;
+	}
+	free(line);
+	return keep;
+}
+
+static bool can_be_made(void)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[4096];
+	if (!slash) return true;
+	snprintf(dir, sizeof dir, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+	return access(dir, W_OK | X_OK) == 0;
+}
+
+int metrics_file_open(const char *name, uint64_t step, bool fresh)
+{
+	path = name;
+	FILE *f = fopen(path, "r+e");
+	if (!f && errno == ENOENT && can_be_made()) return 0;   /* with its first line: training may not come to that */
+	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));
+	off_t keep = keep_lines(f, step), size = fseeko(f, 0, SEEK_END) ? 0 : ftello(f);
+	if (fresh && step == 0) keep = 0;
+	int rc = keep < size && ftruncate(fileno(f), keep) ? mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno)) : 0;
+	fclose(f);
+	return rc;
+}
+
+void metrics_file_write(const struct metrics *m, const char *line, size_t n)
+{
+	if (!path || failed) return;
+	if (m->trained && !m->evaluated && any && m->step <= last) return;
+	if (fd < 0) fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	ssize_t w = fd < 0 ? -1 : write(fd, line, n);
+	if (w == (ssize_t)n) {
+		if (m->trained) {
+			last = m->step;
+			any = true;
+		}
+		return;
+	}
+	failed = true;
+	progress_clear();
+	mt_say("%s: %s: no more metrics there, training goes on", path, w < 0 ? strerror(errno) : "no space left");
+}

@@ -1,0 +1,194 @@
+/* owner.c: the end of a run whose owner has died. serve --until-eof reads its stdin, a pipe whose write end its owner
+ * alone keeps: the kernel closes that end however the owner dies, so that the end of file needs nobody to send it.
+ *
+ *     mt-step     is told to stop (USR1: scripts let their stages ignore the others): it finishes the step that is
+ *                 open, and asks mt-ckpt for a checkpoint of it
+ *     the others  are left to it until no step is open and no checkpoint is being written
+ *     the state   is saved by mt-ckpt save, if DIR has no checkpoint of its step
+ *     the run     is removed, which ends the stages; if it could not be saved it stays, and they are told to stop
+ *
+ * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint that is waited for. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "store.h"
+
+enum { SAVE_TRIES = 5, SAVE_PAUSE_MS = 500, LEAVE_MS = 10000, TICK_MS = 50 };
+
+extern char **environ;
+
+int owner_check(const struct store_options *o)
+{
+	struct stat st;
+	if (!o->until_eof && !o->dir) return 0;
+	if (!o->until_eof || !o->dir) return mt_fail(MT_EX_USAGE, "--until-eof and --dir need each other");
+	/* /dev/null, which what a script puts into the background reads, ends at once */
+	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
+		return mt_fail(MT_EX_USAGE, "--until-eof: stdin is not a pipe: it tells by its end that the run's owner is gone");
+	if (access(o->dir, W_OK)) return mt_fail(MT_EX_IO, "%s: %s", o->dir, strerror(errno));
+	return 0;
+}
+
+bool owner_gone(void)
+{
+	char drop[256];
+	struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+	if (poll(&in, 1, 0) <= 0) return false;
+	ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
+	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
+static uint64_t slot_word(struct mt_run *run, int slot)
+{
+	return atomic_load_explicit(&mt_control(run)->slots[slot].word, memory_order_acquire);
+}
+
+static void send(struct mt_run *run, int slot, int sig)
+{
+	int pid = mt_stage_pid(run, slot);
+	if (pid && mt_stage_alive(run, slot) && mt_stage_pid_here(run, slot)) kill(pid, sig);
+}
+
+/* Each holder of mt-step's slot is told once, and killed when the user does not want to wait: it owns no state. */
+static void tell_step(struct mt_run *run, uint64_t *told, bool insist)
+{
+	uint64_t word = slot_word(run, MT_STEP);
+	if (insist) send(run, MT_STEP, SIGKILL);
+	else if (word != *told) send(run, MT_STEP, SIGUSR1);
+	*told = word;
+}
+
+static bool saver_at_work(struct mt_run *run)
+{
+	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire) & 0xff;
+	return (snap == MT_PINNED || snap == MT_SEALED) && mt_stage_alive(run, MT_CKPT);
+}
+
+/* An update that has begun is finished by mt-optim, if there is one. */
+static bool update_at_work(struct mt_run *run) { return !mt_run_quiet(run) && mt_stage_alive(run, MT_OPTIM); }
+
+bool owner_end_turn(struct mt_run *run, struct owner_end *e)
+{
+	bool insist = mt_stopping;
+	mt_stopping = 0;
+	e->insisted += insist;
+	tell_step(run, &e->told, insist);
+	send(run, MT_FILL, SIGKILL);    /* what is being filled has not been trained, and goes with the run */
+	if (e->insisted > 1) return true;
+	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run) || saver_at_work(run));
+}
+
+/* ------------------------------------------------------------------------------------------------ saving */
+
+static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
+{
+	snprintf(path, n, "%s/step-%08llu", dir, (unsigned long long)step);
+}
+
+/* By this run's own saver, or it was loaded from there */
+static bool is_saved(struct mt_run *run, const char *dir, uint64_t step)
+{
+	char path[4200];
+	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire);
+	if (snap == mt_snap_word(step, MT_SAVED)) return true;
+	step_dir(path, sizeof path - 16, dir, step);
+	strcat(path, "/run.json");
+	return access(path, F_OK) == 0;
+}
+
+/* mt-ckpt beside this program, or else where PATH has it. Signals to a process group are ours to judge. */
+static int run_save(const char *name, const char *path, pid_t *pid)
+{
+	char program[4200];
+	char *argv[] = { "mt-ckpt", "save", (char *)name, (char *)path, NULL };
+	ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
+	if (n < 0) n = 0;
+	program[n] = 0;
+	char *slash = strrchr(program, '/');
+	strcpy(slash ? slash + 1 : program, "mt-ckpt");
+	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM };
+	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_IGN);
+	int rc = posix_spawnp(pid, "mt-ckpt", NULL, NULL, argv, environ);
+	if (rc) rc = posix_spawn(pid, program, NULL, NULL, argv, environ);
+	owner_signals();
+	return rc ? mt_fail(MT_EX_IO, "mt-ckpt cannot be started: %s", strerror(rc)) : 0;
+}
+
+static int save_once(const char *name, const char *path)
+{
+	pid_t pid;
+	int status, rc = run_save(name, path, &pid);
+	if (rc) return rc;
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		if (mt_stopping) kill(pid, SIGKILL);    /* what it wrote so far is deleted by the next mt-ckpt there */
+	if (WIFEXITED(status)) return -WEXITSTATUS(status);
+	return mt_fail(MT_EX_IO, "mt-ckpt was killed by signal %d", WTERMSIG(status));
+}
+
+/* 0: DIR has the newest step, or there is nothing to keep */
+static int save(struct mt_run *run, const char *name, const char *dir, uint64_t step)
+{
+	char path[4200];
+	int rc = -MT_EX_BUSY;
+	if (!step || is_saved(run, dir, step)) return 0;
+	step_dir(path, sizeof path, dir, step);
+	for (int i = 0; i < SAVE_TRIES && rc == -MT_EX_BUSY && !mt_stopping; i++) {
+		if (i) poll(NULL, 0, SAVE_PAUSE_MS);
+		rc = save_once(name, path);
+	}
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ leaving */
+
+void owner_signals(void)
+{
+	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM };
+	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_DFL);
+	mt_signals(false);
+}
+
+/* Until every stage has left the run, so that whoever waits for us finds nobody at work in DIR */
+static void wait_left(struct mt_run *run, bool tell)
+{
+	for (int ms = 0; ms < LEAVE_MS && !mt_stopping; ms += TICK_MS) {
+		bool live = false;
+		for (int slot = 0; slot < MT_SLOTS; slot++) {
+			if (slot == MT_STORE || !mt_stage_alive(run, slot)) continue;
+			live = true;
+			if (tell && ms == 0) send(run, slot, SIGUSR1);
+		}
+		if (!live) return;
+		poll(NULL, 0, TICK_MS);
+	}
+}
+
+int owner_end_run(struct mt_run *run, const char *name, const char *dir)
+{
+	enum mt_state state = mt_run_state(run);
+	uint64_t step = state == MT_FILLED ? mt_run_step(run) : 0;      /* half-filled and dirty weights are no state */
+	int rc = save(run, name, dir, step);
+	mt_stopping = 0;
+	if (rc) {
+		wait_left(run, true);
+		return mt_fail(-rc, "run '%s' stays; save and remove it: mt-ckpt save %s %s/step-%08llu && mt-store rm %s --force",
+			name, name, dir, (unsigned long long)step, name);
+	}
+	rc = mt_run_remove(name, true);
+	if (rc) return rc;
+	wait_left(run, false);
+	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
+	else if (state == MT_DIRTY)
+		mt_say("run '%s' is removed; an update was cut short: older checkpoints are what is left", name);
+	else mt_say("run '%s' is removed; it had trained nothing", name);
+	return 0;
+}

@@ -1,0 +1,319 @@
+# mt-run as a whole under violence and bad options: its own death, two on one OUT, signals at its end, words.
+load helpers
+
+CASE=$GOLDEN/llama3
+ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3 --dtype fp32"
+
+long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
+start() { # ARGS...: mt-run in the background, its pid in $pid
+	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>>"$T/run.err" 3>&- &
+	pid=$!
+	echo "$pid" >>"$T/pids"
+}
+run_it() { start "$@"; wait "$pid"; }
+code_of() { code=0; wait "$1" || code=$?; }
+processes() { ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -e "mt-[a-z]* .*$RUN" -e "mt-feed .*$T/"; }
+all_gone() { gone "$RUN" && ! processes; }
+trained() { [ "$(wc -l <"$T/m")" -ge "$1" ]; }
+plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+newest() { ls -d "$T"/out/step-* | tail -1; }
+last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
+
+# The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real one
+replace() {
+	mkdir -p "$T/bin"
+	ln -sf "$MT"/mt-* "$T/bin"
+	rm "$T/bin/${1:-mt-ckpt}"
+	{ echo '#!/bin/sh'; echo "T='$T' MT='$MT'"; cat; echo "exec '$MT/${1:-mt-ckpt}' \"\$@\""; } >"$T/bin/${1:-mt-ckpt}"
+	chmod +x "$T/bin/${1:-mt-ckpt}"
+	BIN=$T/bin
+}
+
+# The same training without a disturbance: $T/whole/m, $T/whole/model
+undisturbed() {
+	run_it "$@"
+	mkdir "$T/whole"
+	plain "$T/m" >"$T/whole/m"
+	mv "$T/out/model" "$T/whole"
+	rm -r "$T/out" "$T/m"
+}
+same_as_undisturbed() {
+	plain "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
+	cmp "$T/out/model/model.safetensors" "$T/whole/model/model.safetensors"
+}
+
+@test "mt-run is killed while it trains: the step is saved, all is gone, --resume gives the undisturbed bits, each metrics line once" {
+	long_data
+	mkdir "$T/tmp"
+	export TMPDIR=$T/tmp
+	undisturbed --steps 200
+	local how
+	for how in "" "--restart --ckpt-every 3 --streams 2"; do
+		start --steps 200 $how
+		eventually trained 20
+		kill -9 $pid
+		eventually all_gone
+		[ ! -e "$T/out/model" ]
+		eventually [ -z "$(ls "$T/tmp")" ]
+		mt-ckpt verify "$(newest)"
+		[ "$(newest)" = "$T/out/step-$(printf %08d "$(last_step)")" ]
+		run_it --steps 200 --resume
+		same_as_undisturbed
+		rm -r "$T/out" "$T/m"
+	done
+	[ -z "$(ls "$T/tmp")" ]
+}
+
+@test "mt-run is killed with all its subshells, and its input does not end: the step is saved, all is gone" {
+	long_data
+	mkfifo "$T/fifo"
+	{ for i in $(seq 20); do cat "$T/data"; done; sleep 60; } >"$T/fifo" 3>&- &
+	echo $! >>"$T/pids"
+	DATA=$T/fifo start --steps 100000 --restart
+	eventually trained 20
+	kill -9 $(pgrep -P $pid -x mt-run) $pid
+	eventually all_gone
+	pkill -P "$(head -1 "$T/pids")" sleep || true
+	mt-ckpt verify "$(newest)"
+}
+
+@test "mt-run is killed while the run is filled: nothing is left" {
+	MODEL=$CONFIGS/demo.json
+	DATA=$CASE/data.bin
+	start --steps 5
+	local filler=''
+	while [ -z "$filler" ] && kill -0 $pid; do filler=$(pgrep -f "^mt-store init $RUN ") || true; done
+	kill -STOP $filler
+	kill -9 $pid
+	eventually all_gone
+	no ls "$T"/out/step-*
+}
+
+@test "mt-run is killed while it writes the last checkpoint, or the model: both get done, and nothing is left" {
+	replace <<-'EOF2'
+		case $1 in
+		serve) while [ ! -e "$T/over" ]; do sleep 0.1; done; exit 0 ;;
+		save) : >"$T/saving"; sleep 0.3 ;;
+		export) : >"$T/exporting"; sleep 0.3 ;;
+		esac
+	EOF2
+	DATA=$CASE/data.bin
+	start --steps 10
+	eventually [ -e "$T/exporting" ]
+	kill -9 $pid
+	eventually gone "$RUN"
+	mt-ckpt verify "$T/out/step-00000010"
+	: >"$T/over"
+	eventually all_gone
+	rm -r "$T/out" "$T"/over "$T"/saving "$T"/exporting
+	start --steps 10
+	eventually [ -e "$T/saving" ]
+	kill -9 $pid
+	eventually gone "$RUN"
+	: >"$T/over"
+	eventually all_gone
+	mt-ckpt verify "$T/out/step-00000010"
+	[ -f "$T/out/model/config.json" ]
+}
+
+@test "mt-run is killed and the state cannot be saved: the run stays, its stages end, the last line saves and removes it" {
+	replace <<-'EOF2'
+		case $1 in
+		serve) exec sleep 60 ;;
+		save) [ -e "$T/disk" ] || { echo "mt-ckpt: no space left" >&2; exit 74; } ;;
+		esac
+	EOF2
+	long_data
+	start --steps 5000
+	eventually trained 5
+	kill -9 $pid
+	eventually grep -q "save and remove it" "$T/run.err"
+	last=$(tail -1 "$T/run.err")
+	[[ $last == *"run '$RUN' stays; save and remove it: mt-ckpt save $RUN "*" && mt-store rm $RUN --force" ]]
+	pkill -f "^sleep 60" -P "$(pgrep -f "mt-run --run $RUN" | head -1)" || true
+	eventually bash -c "! pgrep -f '^mt-(step|stream|optim|store) .*$RUN'"
+	: >"$T/disk"
+	eval "${last#*remove it: }"
+	mt-ckpt verify "$(newest)"
+	gone "$RUN"
+}
+
+@test "mt-run is killed and a step cannot end: TERM to mt-store gives it up, saves and removes the run" {
+	long_data
+	start --steps 5000 --ckpt-every 5
+	eventually trained 5
+	stream=$(pgrep -f "^mt-stream $RUN ")
+	echo "$stream" >>"$T/pids"
+	kill -STOP "$stream"
+	kill -9 $pid
+	eventually grep -q "its owner is gone" "$T/run.err"
+	sleep 0.3
+	no gone "$RUN"
+	kill -TERM "$(sed -n 's/.*TERM to pid \([0-9]*\).*/\1/p' "$T/run.err")"
+	eventually gone "$RUN"
+	kill -CONT "$stream"
+	eventually all_gone
+	mt-ckpt verify "$(newest)"
+}
+
+@test "two mt-runs on one OUT: the second one ends with 75 and names the first, which goes on" {
+	long_data
+	start --steps 60
+	eventually trained 1
+	ln -s out "$T/link"
+	kill -STOP $(pgrep -f "^mt-stream $RUN ")
+	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 --resume
+	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" "$T/fails.err"
+	kill -CONT $(pgrep -f "^mt-stream $RUN ")
+	wait $pid
+	[ -f "$T/out/model/config.json" ]
+}
+
+@test "an mt-run that comes while the stages of a killed one still save waits for them, and goes on from what they saved" {
+	long_data
+	undisturbed --steps 100
+	start --steps 100
+	eventually trained 5
+	stream=$(pgrep -f "^mt-stream $RUN ")
+	echo "$stream" >>"$T/pids"
+	kill -STOP "$stream"
+	kill -9 $pid
+	start --steps 100 --resume
+	eventually grep -q "is gone; waits for its stages" "$T/run.err"
+	no grep -q "starts from" "$T/run.err"
+	kill -CONT "$stream"
+	wait $pid
+	same_as_undisturbed
+	grep -q "it goes on from $T/out/step-" "$T/run.err"
+}
+
+@test "TERM at mt-run's very end, while a killed stage is started again: it leaves when all stages have left" {
+	replace <<-'EOF2'
+		case $1 in
+		export) : >"$T/exporting"; sleep 0.2 ;;
+		esac
+	EOF2
+	local i code
+	DATA=$CASE/data.bin
+	for i in 0 1 2 3 4 5; do
+		start --steps 3 --restart
+		eventually [ -e "$T/exporting" ]
+		pkill -9 -f "^mt-stream $RUN " || true
+		[ $i = 0 ] || sleep 0.0$i
+		kill -TERM $pid
+		[ $((i % 2)) = 0 ] || pkill -9 -f "^mt-optim $RUN " || true
+		code_of $pid
+		[ "$code" = 143 ]
+		no processes
+		gone "$RUN"
+		[ -f "$T/out/model/config.json" ]
+		mt-ckpt verify "$T/out/step-00000003"
+		rm -r "$T/out" "$T/exporting"
+	done
+	no grep -e "cannot create" -e "no such run" "$T/run.err"
+}
+
+@test "a signal while mt-run waits for its last stages: it waits on" {
+	replace mt-stream <<-'EOF2'
+		trap '' USR1
+		"$MT/mt-stream" "$@"
+		sleep 0.7
+		exit
+	EOF2
+	DATA=$CASE/data.bin
+	start --steps 3
+	eventually [ -d "$T/out/model" ]
+	eventually gone "$RUN"
+	kill -TERM $pid
+	code_of $pid
+	no processes
+	[ "$code" = 143 ]
+}
+
+@test "a last export, a load or a create that is killed is named, and ends mt-run with 69" {
+	DATA=$CASE/data.bin
+	replace <<<'[ "$1" != export ] || kill -9 $$'
+	start --steps 3
+	code_of $pid
+	[ "$code" = 69 ]
+	grep -q "mt-run: the export was killed by signal 9" "$T/run.err"
+	mt-ckpt verify "$T/out/step-00000003"
+	rm -r "$T/out"
+	replace <<<'[ "$1" != load ] || kill -9 $$'
+	fails_with 69 "$BIN/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 3
+	replace mt-store <<<'[ "$1" != create ] || kill -9 $$'
+	fails_with 69 "$BIN/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 3
+	[ ! -e "$T/out" ]
+	all_gone
+}
+
+@test "a run that fails at once leaves no word of a stage that had not found it yet" {
+	replace mt-step <<<'case "$*" in *--metrics*) exit 65 ;; esac'
+	DATA=$CASE/data.bin
+	start --steps 3 --streams 3
+	code_of $pid
+	[ "$code" = 65 ]
+	all_gone
+	[ ! -s "$T/run.err" ]
+}
+
+@test "several --data follow one another in their order, as one file" {
+	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
+	undisturbed --steps 24
+	cp "$GOLDEN/llama2/data.bin" "$T/the second"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS --steps 24 \
+		>"$T/m" 2>"$T/run.err" 3>&-
+	same_as_undisturbed
+	rm -r "$T/out"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data - --out "$T/out" $ARGS --steps 24 \
+		<"$T/the second" >"$T/m" 2>"$T/run.err" 3>&-
+	same_as_undisturbed
+}
+
+@test "options that are given twice, or that nobody knows, are named" {
+	try() { fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 --lr 1e-3 "$@"; cat "$T/fails.err"; }
+	[[ $(try --batch 2 --run b --steps 5) == "mt-run: --run is given twice" ]]
+	[[ $(try --batch 2 --steps 5 --steps=6) == "mt-run: --steps is given twice" ]]
+	[[ $(try --batch 2 --steps 5 --data - --data -) == "mt-run: --data: stdin can be read only once" ]]
+	[[ $(try --batch-size 2 --steps 5) == "mt-run: unknown option --batch-size; there is --batch; see --help" ]]
+	[[ $(try --batch 2 --steps 5 --resme) == *"unknown option --resme; there is"*" --resume"* ]]
+	[[ $(try --batch 2 --steps 5 --warmup 0.1) == *"--warmup: '0.1': the number of warm-up steps is wanted, not a ratio" ]]
+	[ ! -e "$T/out" ]
+}
+
+@test "a model's name, JSON lines, and compressed files: what to do is said" {
+	try() { mt-run --run "$RUN" --out "$T/out" $ARGS --steps 5 "$@"; }
+	fails_with 66 try --model Qwen/Qwen2.5-0.5B --data "$CASE/data.bin"
+	grep -q "mt does not download: 'hf download Qwen/Qwen2.5-0.5B --local-dir DIR'" "$T/fails.err"
+	echo '{"messages": [{"role": "user", "content": "hi"}]}' >"$T/chats.jsonl"
+	fails_with 65 try --model "$CASE/model" --data "$T/chats.jsonl"
+	grep -q "chats.jsonl: is JSON.*mt-tokens MODEL $T/chats.jsonl > FILE" "$T/fails.err"
+	fails_with 65 try --model "$CASE/model" --data "$CASE/data.bin" --data "$T/chats.jsonl"
+	gzip -c "$CASE/data.bin" >"$T/data.gz"
+	fails_with 65 try --model "$CASE/model" --data "$T/data.gz"
+	grep -q "data.gz: is compressed: zcat $T/data.gz | mt-run ... --data -" "$T/fails.err"
+	fails_with 65 try --model "$CONFIGS/demo.json" --data "$T/data.gz" --bytes
+	[ ! -e "$T/out" ]
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/chats.jsonl" --bytes --out "$T/out" $ARGS --steps 1 >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(wc -l <"$T/m")" = 1 ]          # as bytes, JSON is a text like any other
+}
+
+@test "no name on the command line sends a control character to the terminal" {
+	fails_with 66 mt-run --model "$T/a\\033[31m" --data x --out "$T/out" $ARGS --steps 5
+	grep -qF 'a\033[31m' "$T/fails.err"
+	fails_with 66 mt-run --model "$T/a$(printf '\033[31m\302\233b\rc\nd')é" --data x --out "$T/out" $ARGS --steps 5
+	no env LC_ALL=C grep -q "$(printf '[\001-\011\013-\037]\|\302\233')" "$T/fails.err"
+	grep -qF 'a?[31m?b?c?dé' "$T/fails.err"
+}
+
+@test "OUT/metrics.jsonl has the metrics of the training that goes on, though stdout is overwritten or closed" {
+	DATA=$CASE/data.bin
+	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4
+	plain "$T/m" | cmp - <(plain "$T/out/metrics.jsonl")
+	rm -r "$T/out/step-00000007"            # the power fails: it goes on from step 5
+	printf '{"step": 8, "lo' >>"$T/out/metrics.jsonl"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume --eval "$CASE/data.bin" --eval-every 4 \
+		2>>"$T/run.err" 3>&- >&-
+	[ "$(sed -n '/"loss"/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+	[ "$(sed -n '/eval_loss/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "0 4 8 12 " ]
+}
