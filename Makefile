@@ -145,6 +145,13 @@ ifneq ($(and $(NVCC),$(if $(CUDNN),,yes),$(if $(wildcard build/deps/cudnn),,yes)
 	@mkdir -p build/deps/cudnn; tests/gpu/headers build/deps/cudnn $(if $(CUDNN_H),,cudnn) || \
 	  echo 'make deps: no headers of cudnn-frontend: the cuda device is built without cuDNN' >&2
 endif
+# where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
+SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+sass-tools:
+ifneq ($(and $(NVCC),$(if $(or $(wildcard $(CUDA)/bin/cuobjdump),$(shell command -v cuobjdump)),,yes),$(if $(wildcard build/deps/sass),,yes)),)
+	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --target build/deps/sass \
+	  $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
+endif
 .PHONY: gpu-deps gpu-build gpu-check gpu-bench
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps
@@ -215,8 +222,8 @@ probes: $(PROBES)
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
 DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
-.PHONY: deps cudnn-headers
-deps: cudnn-headers
+.PHONY: deps cudnn-headers sass-tools
+deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \

@@ -499,8 +499,8 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 		cuda_swiglu_forward(q, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
 		break;
 	case OP_SWIGLU_BACKWARD:
-		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.dy, o->swiglu_backward.gu,
-			o->swiglu_backward.n, o->swiglu_backward.f);
+		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.y, o->swiglu_backward.dy,
+			o->swiglu_backward.gu, o->swiglu_backward.n, o->swiglu_backward.f);
 		break;
 	case OP_CROSS_ENTROPY:
 		cuda_cross_entropy(q, o->cross_entropy.logits, o->cross_entropy.targets, o->cross_entropy.n,

@@ -83,7 +83,7 @@ struct op {
 			void *work; size_t work_bytes;  /* what attention_need asked for; NULL: nothing was settled */
 		} attention;
 		struct { void *y; const void *gu; int64_t n, f; } swiglu_forward;
-		struct { void *dgu; const void *dy, *gu; int64_t n, f; } swiglu_backward;
+		struct { void *dgu, *y; const void *dy, *gu; int64_t n, f; } swiglu_backward;
 		struct { void *logits; const uint32_t *targets; int64_t n, vocab; float scale; int backward;
 			struct loss *loss; } cross_entropy;     /* adds to *loss */
 	};

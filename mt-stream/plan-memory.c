@@ -109,7 +109,6 @@ static void take_scratch(struct walk *w, const struct ask *q, const struct choic
 	if (!q->train)
 		return;
 	t->dh = take(w, z->either, z->h, z->elem);
-	t->dact = take(w, z->piece, z->f, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
 	t->dqkv = take(w, z->chunk, z->a + 2 * z->k, z->elem);
 }
