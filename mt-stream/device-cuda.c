@@ -77,6 +77,7 @@ struct cuda {
 	struct ranges weights;          /* registered by the thread */
 	struct ranges blocks;           /* of the gradient ring */
 	atomic_flag refused;            /* a registration, which was said */
+	bool unpinned;                  /* host memory was refused to be pinned, which was said */
 
 	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
 	size_t stamps_n, stamps_room;
@@ -622,20 +623,25 @@ static void cuda_release(struct device *d, void *p, size_t bytes)
 		}
 }
 
-/* Pinned; where that is refused, any, which is copied through bounce buffers */
+/* Pinned; where that is refused, any, which is copied through bounce buffers: said once */
 static void *cuda_host_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
+	cudaError_t e = cudaErrorMemoryAllocation;
 	void *p = NULL;
 	int i = 0;
 
 	while (i < ARENAS && c->pinned[i].bytes)
 		i++;
-	if (i < ARENAS && cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) {
+	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
 		c->pinned[i] = (struct extent){p, bytes};
 		return p;
 	}
 	cudaGetLastError();
+	if (!c->unpinned)
+		mt_say("cuda: cudaHostAlloc of %.2f MiB for offloaded activations: %s; they are copied through bounce buffers, "
+			"which costs the host one more copy of each", (double)bytes / 0x1p20, cudaGetErrorName(e));
+	c->unpinned = true;
 	return malloc(bytes);
 }
 

@@ -114,6 +114,21 @@ near() {
 	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 }
 
+@test "host memory for activations that cannot be pinned is said once, with what it costs, and gives the same bits" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of pinned "$EMU --device cuda"
+	own=$(own_of "$T/stream.err")
+	options="--device cuda --device-memory $((own + 700))K --verbose"
+	ROWS=16 step_of pinned "$EMU $options"
+	grep -q 'inputs to host' "$T/stream.err"
+	! grep -q cudaHostAlloc "$T/stream.err" || return 1
+	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
+	cmp "$T/pinned" "$T/unpinned"
+	[ "$(grep -c 'cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs' "$T/stream.err")" = 1 ]
+	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
+}
+
 @test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
