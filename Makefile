@@ -148,9 +148,9 @@ endif
 # where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
 SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 sass-tools:
-ifneq ($(and $(NVCC),$(if $(or $(wildcard $(CUDA)/bin/cuobjdump),$(shell command -v cuobjdump)),,yes),$(if $(wildcard build/deps/sass),,yes)),)
-	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --target build/deps/sass \
-	  $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
+ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes),$(if $(shell command -v cuobjdump),,yes)),)
+	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
 endif
 .PHONY: gpu-deps gpu-build gpu-check gpu-bench
 gpu-deps:

@@ -264,11 +264,11 @@ void cuda_swiglu_forward(const struct cuda_queue *q, void *y, const void *gu, in
 		(unsigned)across, wide));
 }
 
-/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave, for
- * the gradient of the weights behind. dgu may be gu, and y may be dy. */
+/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave,
+ * for the gradient of down's weights. dgu may be gu, and y may be dy. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu, int64_t f,
-	unsigned across, int wide)
+static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu,
+	int64_t f, unsigned across, int wide)
 {
 	float g[WIDE], u[WIDE], d[WIDE];
 	int64_t row, i;

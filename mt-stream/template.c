@@ -18,15 +18,16 @@ static void linear_forward(const struct chunk *c, void *y, const void *x, const 
 }
 
 /* dx (n, in) = dy (n, out) w */
-static void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in, int64_t out)
+static void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in,
+	int64_t out)
 {
 	launch(c, &(struct op){OP_GEMM, .gemm = {
 		.m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in}});
 }
 
 /* dw (out, in) += dy' x;  db (out) += column sums of dy */
-static void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy, const void *x,
-	int64_t in, int64_t out)
+static void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy,
+	const void *x, int64_t in, int64_t out)
 {
 	launch(c, &(struct op){OP_GEMM, .gemm = {
 		.m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,

@@ -85,7 +85,8 @@ large() {
 	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
 	large in_tmpfs
 	[ "$(wc -l <"$T/large.err")" = 2 ]
-	grep -q "^mt-store: note: the store lies on pages of 4 KiB: .*: mount -o remount,huge=advise $T/tmpfs; or " "$T/large.err"
+	grep -q "^mt-store: note: the store lies on pages of 4 KiB: .*: mount -o remount,huge=advise $T/tmpfs; or " \
+		"$T/large.err"
 	large in_huge_tmpfs
 	[ "$(wc -l <"$T/large.err")" = 1 ]
 }

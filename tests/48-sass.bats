@@ -27,7 +27,6 @@ sass() {
 @test "a kernel that stores 32 bits at a time, and a kernel that nobody has classified, are found" {
 	need_objects
 	need_cmd nvcc
-	cp "$BUILD"/mt-stream/cuda-*.o "$T"
 	cat >"$T/k.cu" <<-'END'
 		static __global__ void narrow_kernel(uint2 *dst, const uint4 *src)
 		{
@@ -37,7 +36,10 @@ sass() {
 		static __global__ void new_kernel(float *dst) { dst[threadIdx.x] = 1; }
 		void launch(void) { narrow_kernel<<<1, 32>>>(nullptr, nullptr); new_kernel<<<1, 32>>>(nullptr); }
 	END
-	nvcc -arch=sm_90 -c -o "$T/cuda-rows.o" "$T/k.cu"
+	nvcc -arch=sm_90 -c -o "$T/k.o" "$T/k.cu"
+	for f in "$TOP"/mt-stream/cuda-*.cu; do
+		cp "$T/k.o" "$T/$(basename "$f" .cu).o"
+	done
 	sass "$T" sm_90
 	[ "$CODE" = 1 ]
 	grep -q '^FAILED sm_90 narrow_kernel .*: 1 loads and 0 stores of 128 bits: 2 and 1 at least' "$T/out"
