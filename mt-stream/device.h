@@ -36,9 +36,10 @@ struct loss { double sum; int64_t targets; };
 
 const char *op_name(enum op_code);
 
-/* Work memory with which attention is computed in another, faster way: `fixed` bytes and `row` more for each row of a
- * chunk, of `rows` at most. rows 0: there is no such way. */
-struct attention_need { uint64_t fixed, row; uint32_t rows; bool settled; };
+/* Work memory with which attention is computed in another, faster way: `fixed` bytes, `table` more for each row of a
+ * chunk, and `row` more for each of those, of `rows` at most, that are computed at once, kv_heads key-value heads at a
+ * time. rows 0: there is no such way. */
+struct attention_need { uint64_t fixed, table, row; uint32_t rows, kv_heads; bool settled; };
 
 /* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
 struct op {

@@ -166,5 +166,7 @@ uint64_t memory_arena(const struct ask *, uint64_t bytes);
 struct increments { uint64_t slot, full, block, attention, no_gu, no_chunk; };
 void memory_increments(const struct ask *, const struct choice *, struct increments *);
 uint64_t memory_host(const struct ask *, const struct choice *);
+/* Bytes of those that attention by an engine works in */
+uint64_t memory_attention(const struct ask *, const struct choice *);
 
 #endif

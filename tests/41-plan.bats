@@ -166,12 +166,24 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		assert (p["attention"], own["attention"]) == ("cudnn", "own"), (p, own)
 		assert p["attention_s"] < own["attention_s"] and p["peak_bytes"] <= p["memory"], (p, own)
 	PY
-	# 15 GB for one row of 16k tokens of 28 heads
-	plan qwen2.5-7b --device-memory 14G --seq 16384 --micro 1 | grep -q "^attention by our own kernels"
-	plan qwen2.5-7b --device-memory 40G --seq 16384 --micro 1 | grep -q "^attention by cuDNN"
-	# 1 TB for one row of 128k tokens
+	# 4 GB for one row of 16k tokens of 7 of 28 heads
+	plan qwen2.5-7b --device-memory 8G --seq 16384 --micro 1 | grep -q "^attention by our own kernels"
+	plan qwen2.5-7b --device-memory 14G --seq 16384 --micro 1 | grep -q "^attention by cuDNN, 1 of 4 key-value heads a call"
+	# 241 GB for one row of 128k tokens of 7 heads
 	plan qwen2.5-7b --device-memory 80G --seq 131072 --micro 1 | grep -q "^attention by our own kernels"
 	fails_with 64 plan demo --seq 256 --micro 8 --attention flash
+}
+
+@test "long rows are planned in calls for one key-value head each, in 1/kv_heads of the work memory" {
+	for case in "qwen2.5-7b 28 4 8192 4" "qwen2.5-7b 28 4 16384 1" "qwen2.5-7b 28 4 65536 1" "qwen3-8b 32 8 16384 1"; do
+		read -r model heads kv_heads seq of_call <<-END
+			$case
+		END
+		plan "$model" --device-memory 400G --seq "$seq" --micro 1 --json >"$T/plan"
+		[ "$(value attention_kv_heads <"$T/plan")" = "$of_call" ]
+		# dP in bf16, and dQ, dK and dV in fp32
+		[ "$(value attention_work_bytes <"$T/plan")" = $((heads * seq * (2 * seq + 12 * 128) * of_call / kv_heads + (1 << 20))) ]
+	done
 }
 
 @test "rates that are given change what is predicted" {
