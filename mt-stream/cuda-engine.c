@@ -117,7 +117,7 @@ static int64_t kv_heads_of(struct engine *e, int64_t seq, bool ragged, bool back
 	return ragged || backward ? some_kv_heads(e, seq) : e->kv_heads;
 }
 
-static bool ragged_taken(struct engine *e, int64_t seq)
+bool engine_packs(struct engine *e, int64_t seq)
 {
 	return plan_of(e, shape_of(e, 1, seq, some_kv_heads(e, seq), 0, true), true) != NULL;
 }
@@ -136,7 +136,7 @@ static uint64_t row_bytes(struct engine *e, int64_t seq, bool packed)
 	/* plans move when another one is made */
 	if (!plan_of(e, shape_of(e, 1, seq, e->kv_heads, 0, false), false))
 		return 0;
-	if (packed && ragged_taken(e, seq))
+	if (packed && engine_packs(e, seq))
 		bytes += (uint64_t)(seq * kv_heads * (e->heads / e->kv_heads) * e->dim) * 12;
 	return bytes;
 }
@@ -562,7 +562,7 @@ void engine_rehearse(struct engine *e, const struct engine_call *c)
 	rehearse_group(e, c, group, true);
 	rehearse_group(e, c, rest, true);
 	/* chunks with documents that are not one span */
-	if (e->packed && rows > most && (some_kv_heads(e, c->a.seq) < e->kv_heads || !ragged_taken(e, c->a.seq))) {
+	if (e->packed && rows > most && (some_kv_heads(e, c->a.seq) < e->kv_heads || !engine_packs(e, c->a.seq))) {
 		rehearse_group(e, c, group, false);
 		rehearse_group(e, c, rest, false);
 	}
