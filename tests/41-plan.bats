@@ -146,6 +146,27 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
+@test "an optimizer that was not measured is as fast as the host's memory allows, one that was as measured" {
+	adam_of() { # GRAD PROFILE
+		plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 2 --grad "$1" --profile "$2" --json >"$T/plan"
+		python3 -c 'import json, sys; p = json.load(open(sys.argv[1])); print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
+	}
+	# weight, m and v read and written, the gradient read: 26 bytes a parameter, or 28
+	[ "$(adam_of bf16 H200)" = 3.85 ]
+	[ "$(adam_of fp32 H200)" = 3.57 ]
+	[ "$(adam_of none H200,ram=280)" = 10 ]
+	[ "$(adam_of bf16 RTX4090)" = 1.73 ]
+	[ "$(adam_of bf16 H200,ram=26,adam=7)" = 7 ]
+}
+
+@test "our own attention is planned at 0.28 of the rate of cuDNN's" {
+	for how in cudnn own; do
+		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --attention $how --json | value attention_s >"$T/$how"
+	done
+	python3 -c 'import sys; a, b = (float(open(f).read()) for f in sys.argv[1:]); assert abs(a / b - 0.28) < 1e-3, (a, b)' \
+		"$T/cudnn" "$T/own"
+}
+
 @test "where the optimizer is what a step waits for, the rest is as fast as memory allows" {
 	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 4 --grad none --profile H200,adam=1 --json >"$T/slow"
 	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 4 --grad none --profile H200,adam=99 --json >"$T/fast"
@@ -272,9 +293,9 @@ taken_for() { stream-plan gpu "$@"; }
 			p = json.load(open(sys.argv[1]))
 			parts = [p[k] for k in ("products_s", "attention_s", "again_s", "around_s", "bus_s", "stall_s", "tail_s")]
 			assert min(parts) >= 0 and abs(sum(parts) - p["step_s"]) < 1e-6 * p["step_s"], p
-			# 6 N a token at 790 TFLOP/s, N without the input embedding
-			assert abs(p["products_s"] - 6 * 7.07e9 * p["rows"] * p["seq"] / 790e12) < 0.01 * p["products_s"], p
-			assert 0.65 < p["model_tflops"] / 790 < 0.83, p
+			# 6 N a token at 0.96 of 790 TFLOP/s, N without the input embedding
+			assert abs(p["products_s"] - 6 * 7.07e9 * p["rows"] * p["seq"] / (0.96 * 790e12)) < 0.01 * p["products_s"], p
+			assert 0.60 < p["model_tflops"] / 790 < 0.80, p
 		PY
 	done
 }
