@@ -8,7 +8,7 @@
 
 #ifdef MT_EMU                           /* small, as its models are */
 #define ROWS_BYTES  (150u << 10)
-#define HEADS_BYTES (200u << 10)
+#define HEADS_BYTES (100u << 10)
 #else
 #define ROWS_BYTES  (1ull << 30)        /* of work memory for several rows in one call */
 #define HEADS_BYTES (4ull << 30)        /* of work memory for all heads of one row in one call: beyond, groups of them */

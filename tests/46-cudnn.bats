@@ -35,7 +35,7 @@ step_of() {
 	spawn stream env MT_EMU_SEED="${SEED:-1}" ${engine:+MT_EMU_SDPA=$engine} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" "$RUN" \
 		--device cuda --chunk-tokens "${CHUNK:-200}" --head-tokens 40 "$@"
 	# shellcheck disable=SC2086
-	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" $PLAIN 3>&- | sort >"$T/$out"
+	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	kill "$PID"
 	wait "$PID"
@@ -141,17 +141,17 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	need_emulator
 	for PLAIN in plain ""; do
 		make_run qwen2-window
-		SHAPE="2 144" CHUNK=288 step_of all linear
+		SHAPE="2 100" CHUNK=200 step_of all linear
 		make_run qwen2-window
-		SHAPE="2 144" CHUNK=288 step_of heads square
+		SHAPE="2 100" CHUNK=200 step_of heads square
 		cmp "$T/all" "$T/heads"
-		# classes of documents in rows of 144; the trial's are others
-		[ "$(awk '$3 == 144 || $3 == 72 || $3 == 36 || $3 == 18' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" -ge 12 ]
+		# classes of documents in rows of 100; the trial's are others
+		[ "$(awk '$3 == 100 || $3 == 50 || $3 == 25 || $3 == 13' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" -ge 12 ]
 		[ -z "$PLAIN" ] && continue
-		# 3 layers, 2 rows; of 4 heads, for which a row would want 205056 bytes, 2
-		calls_of all 144 backward | grep -qx "3x 2 4 2"
-		[ "$(calls_of heads 144 backward | grep -vc "x 1 2 1$")" = 0 ]
-		grep -q "^backward 1 144 2 1 102528$" "$T/heads.calls"
+		# 3 layers, 2 rows; of 4 heads, for which a row would want 107200 bytes, 2
+		calls_of all 100 backward | grep -qx "3x 2 4 2"
+		[ "$(calls_of heads 100 backward | grep -vc "x 1 2 1$")" = 0 ]
+		grep -q "^backward 1 100 2 1 53600$" "$T/heads.calls"
 	done
 }
 
@@ -171,28 +171,28 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 @test "an engine that fails only on long rows is not used for them: a row of the run's own length is tried before its step" {
 	need_emulator
 	make_run qwen3
-	PLAIN=plain SHAPE="1 160" step_of own ""
+	PLAIN=plain SHAPE="1 100" step_of own ""
 	for fault in far-forward far-backward far-refusal; do
 		make_run qwen3
-		PLAIN=plain SHAPE="1 160" step_of $fault linear,$fault
+		PLAIN=plain SHAPE="1 100" step_of $fault linear,$fault
 		cmp "$T/own" "$T/$fault"
 		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
-		grep -q 'attention of rows of 160 tokens by our own kernels: emulated engine 1: ' "$T/stream.err"
+		grep -q 'attention of rows of 100 tokens by our own kernels: emulated engine 1: ' "$T/stream.err"
 	done
 	grep -q 'emulated engine 1: refused$' "$T/stream.err"
 	# what was found stays, and rows that are shorter are the engine's
-	PLAIN=plain SHAPE="1 160" step_of again linear
+	PLAIN=plain SHAPE="1 100" step_of again linear
 	cmp "$T/own" "$T/again"
 	PLAIN=plain SHAPE="1 64" step_of short linear
 	[ "$(calls_of short 64 backward | wc -l)" = 1 ]
-	[ -z "$(calls_of again 160 backward)" ]
+	[ -z "$(calls_of again 100 backward)" ]
 	# in the last head alone
 	make_run qwen2-window
-	PLAIN=plain SHAPE="1 160" step_of own ""
+	PLAIN=plain SHAPE="1 100" step_of own ""
 	make_run qwen2-window
-	PLAIN=plain SHAPE="1 160" step_of head square,far-head
+	PLAIN=plain SHAPE="1 100" step_of head square,far-head
 	cmp "$T/own" "$T/head"
-	grep -q "160 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
+	grep -q "100 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
 }
 
 @test "the engine that a run was begun with stays: another version or none is 78, one that comes later is not taken" {
