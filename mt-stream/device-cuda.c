@@ -381,14 +381,28 @@ static struct attention_need cuda_attention_need(struct device *d, uint32_t seq,
 	return need;
 }
 
+/* Does the engine compute a row of so many tokens as our own kernels do? */
+static bool row_tried(struct cuda *c, uint32_t seq)
+{
+	int rc = engine_trial_row(c->engine, &c->compute, mt_geometry(c->run), seq);
+
+	if (rc)
+		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, engine_name(c->engine), mt_errmsg());
+	return !rc;
+}
+
 static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
-	uint8_t stands = *with;
+	uint8_t stands = *with && row_tried(c, seq);
+	bool broken = *with && cudaDeviceSynchronize() != cudaSuccess;
 	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
 
 	if (rc)
 		return rc;
+	if (broken)     /* a successor finds the choice, and does not try */
+		return mt_fail(MT_EX_IO, "cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again, and our "
+			"own kernels compute it", seq, engine_name(c->engine));
 	*with = stands;
 	rows_find(c, seq);
 	return 0;
