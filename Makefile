@@ -15,7 +15,8 @@ ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno 
 # make V=1 shows the commands
 QUIET  = $(if $(V),,@echo '  make $@'; )
 
-have = $(shell printf '\#include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
+hash := \#
+have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 ifeq ($(call have,dnnl.h),yes)
