@@ -16,7 +16,7 @@ of() {
 		import json, os, sys
 		cores = len(os.sched_getaffinity(0))
 		b = json.load(open(sys.argv[1]))
-		runs = [(r["config"], r["tokens"]) for r in b.get("runs", [])]
+		runs = [(r["config"], r["tokens"]) + (("cut",) if "cut" in r else ()) for r in b.get("runs", [])]
 		undone = [n["what"] for n in b.get("not_done", [])]
 		assert eval(f"({sys.argv[2]})"), (runs, b.get("not_done"), b.get("parts"))
 	PY
@@ -90,28 +90,30 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	grep -q 'cudaErrorLaunchFailure' "$RESULTS/bench.json"
 }
 
-@test "gpu-bench: a training killed between costs the others nothing, and they go on at the step that the run has reached" {
+@test "gpu-bench: a training that is killed keeps the steps it has done; the next one continues from the run's step" {
 	need_emulator
 	RESULTS=$T/results
-	# the second mt-stream dies when its training has done a step
+	# the second mt-stream dies when its training has done two of three steps
 	cat >"$T/faulty" <<-SH
 		#!/bin/sh
 		echo "\${MT_CUDNN-unset}" >>"$T/starts"
 		[ "\$(wc -l <"$T/starts")" = 2 ] || exec "$EMU" "\$@"
 		"$EMU" "\$@" &
-		until mt-store stat "\$1" --json | grep -q '"step":4,"step_tokens"'; do sleep 0.05; done
+		until mt-store stat "\$1" --json | grep -q '"step":5,"step_tokens"'; do sleep 0.05; done
 		kill -9 \$!
+		wait
 		exit 9
 	SH
 	chmod +x "$T/faulty"
 	: >"$T/starts"
 	code=0
-	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main --tokens 64,96,128 >"$T/out" || code=$?
+	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main --tokens 64,192,128 >"$T/out" || code=$?
 	[ "$code" = 2 ]
 	[ "$(wc -l <"$T/starts")" = 3 ]
-	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 128)] and undone == ["qwen2, 96 tokens a step"]'
-	of "$RESULTS/bench.json" '(lambda first, last: first == [1, 2, 3] and last[0] in (5, 6)
-		and last == list(range(last[0], last[0] + 3)))(*([m["step"] for m in r["metrics"]] for r in b["runs"]))'
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 192, "cut"), ("qwen2", 128)]
+		and undone == ["qwen2, 192 tokens a step"] and [[m["step"] for m in r["metrics"]] for r in b["runs"]]
+		== [[1, 2, 3], [4, 5], [6, 7, 8]] and all(r["step_s"] > 0 for r in b["runs"])'
+	grep -q '^| qwen2 | 192 | .* stopped after 2 steps$' "$RESULTS/bench.md"
 	no_stage_of "$EMU"
 }
 
@@ -140,6 +142,21 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/bench.json" 'undone == ["main"] and b["not_done"][0]["why"] == "no time was left" and not b["stores"]'
 }
 
+@test "gpu-first: a wrong kernel fails the first part, and the others run all the same" {
+	need_emulator
+	RESULTS=$T/results
+	mkdir -p "$T/build/probes"
+	printf '#!/bin/sh\necho "FAILED rmsnorm"\nexit 1\n' >"$T/build/probes/cuda-kernels"
+	chmod +x "$T/build/probes/cuda-kernels"
+	ln -s "$BUILD/emu" "$T/build/emu"
+	ln -s "$BUILD/probes/stream-drive" "$T/build/probes/stream-drive"
+	code=0
+	BUILD=$T/build "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 5 >"$T/out" || code=$?
+	[ "$code" = 1 ]
+	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["none"]["outcome"] == "ok"'
+	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
+}
+
 @test "gpu-first: what hangs is killed at its part's limit with all that it started, and its run is removed" {
 	need_emulator
 	RESULTS=$T/results
@@ -159,7 +176,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["build"]["seconds"] < 15
 		and "its time was over" in b["parts"]["build"]["programs"][0]["why"]'
 	pid=$(cat "$T/make.pid")
-	! ps -e -o pgid=,stat= | grep -q "^ *$pid [^Z]" || false
+	! pgrep -r R,S,D,T -g "$pid" || false
 	grep -q "^---- build: make .*gpu-have" "$RESULTS/first.log"
 	gone "gpu$pid-1-left"
 }

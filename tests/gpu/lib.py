@@ -273,6 +273,14 @@ class Watch:
 
 # ---- runs ----
 
+class Stopped(RuntimeError):
+    """A program that was not run to its end; `out`: what it had written on stdout"""
+
+    def __init__(self, why, out):
+        super().__init__(why)
+        self.out = out
+
+
 class Run:
     """A run of mt and the stages that serve it; all gone at the end of a with-block"""
 
@@ -293,8 +301,8 @@ class Run:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def do(self, *command, **kw):
-        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died."""
-        what, limit = " ".join(map(str, command))[:200], kw.pop("timeout", 120)
+        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died: Stopped"""
+        what, why, limit = " ".join(map(str, command))[:200], "", kw.pop("timeout", 120)
         end = time.monotonic() + limit
         with subprocess.Popen([str(c) for c in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw) as p:
             try:
@@ -305,12 +313,16 @@ class Run:
                     except subprocess.TimeoutExpired:
                         dead = [q for q, _ in self.stages if q.poll() is not None and q not in self.ended]
                         if dead:
-                            raise RuntimeError(f"{what}: {dead[0].args[0]} ended with {dead[0].returncode}; {self.errors()}")
-                        if time.monotonic() > end:
-                            raise RuntimeError(f"{what}: not over after {limit:.0f} s; {self.errors()}")
+                            why = f"{what}: {dead[0].args[0]} ended with {dead[0].returncode}; {self.errors()}"
+                        elif time.monotonic() > end:
+                            why = f"{what}: not over after {limit:.0f} s; {self.errors()}"
+                        if why:
+                            p.kill()
             finally:
                 if p.poll() is None:
                     p.kill()
+        if why:
+            raise Stopped(why, out)
         if p.returncode:
             raise RuntimeError(f"{what}: {p.returncode}: {err}{self.errors()}")
         return out
