@@ -34,7 +34,7 @@ static __device__ __forceinline__ struct vec16 load16(const void *p)
 }
 
 /* To global memory. In assembler: where another branch stores the same elements one by one, the compiler makes four
- * stores of 4 bytes of an assignment. tests/48-sass.bats reads the machine code. */
+ * stores of 4 bytes of an assignment. tests/49-sass.bats reads the machine code. */
 static __device__ __forceinline__ void store16(void *p, struct vec16 v)
 {
 #ifdef MT_EMU
