@@ -230,20 +230,40 @@ def mount_own(bytes_):
     return None, f"mounting a tmpfs: {why}"
 
 
+def huge_pages_in(directory):
+    """Does a file there get huge pages where it asks for them? A mount option, or the kernel's default for /dev/shm"""
+    def asked(mode):
+        return mode in ("advise", "always", "within_size", "force")
+
+    with open("/proc/mounts") as f:
+        mounts = [line.split() for line in f]
+    above = [m for m in mounts if os.path.realpath(directory) == m[1]]
+    options = above[-1][3].split(",") if above else []
+    told = [o[5:] for o in options if o.startswith("huge=")]
+    if told:
+        return asked(told[-1])
+    default = words("cat", "/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    return asked(default[default.find("[") + 1:default.find("]")])
+
+
 def place_runs(bytes_, directory):
-    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere"""
+    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere.
+    A large run goes to a tmpfs of our own with huge pages where /dev/shm has none: registering and Adam are slow on small ones"""
+    LARGE = 8 << 30
     if directory:
         os.environ["MT_SHM_DIR"] = directory
     here = os.environ.get("MT_SHM_DIR", "/dev/shm")
-    if free_in(here) >= bytes_:
+    room = free_in(here) >= bytes_
+    if room and ("MT_SHM_DIR" in os.environ or bytes_ < LARGE or huge_pages_in(here)):
         return f"{here}, {free_in(here) / 2**30:.1f} GiB free"
+    how = "as requested"
     if not directory:
         own, how = mount_own(bytes_ + (1 << 30))
         if own:
             os.environ["MT_SHM_DIR"] = own
             return f"a tmpfs of our own ({how}): /dev/shm has {free_in('/dev/shm') / 2**30:.1f} GiB free"
-    else:
-        how = "as told"
+    if room:
+        return f"{here}, {free_in(here) / 2**30:.1f} GiB free, on small pages ({how})"
     raise RuntimeError(f"{here} has {free_in(here) / 2**30:.1f} GiB free, {bytes_ / 2**30:.1f} are needed ({how}): "
                        "mount -o remount,size=SIZE /dev/shm, or --shm DIR on a larger tmpfs")
 
