@@ -83,9 +83,9 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		PY
 	done
 	# what the host may take decides: as much as it likes, it would keep more
-	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 8 --grad none --json >"$T/plan"
+	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 10 --grad none --json >"$T/plan"
 	[ "$(value host_bytes <"$T/plan")" -gt 1500000000000 ]
-	plan llama-120b --device-memory 141000000000 --host-memory 1500000000000 --seq 4096 --micro 8 --grad none |
+	plan llama-120b --device-memory 141000000000 --host-memory 1500000000000 --seq 4096 --micro 10 --grad none |
 		grep -q "^host  *14[0-9][0-9]\.[0-9]* GB of state.* of 1500.00 GB$"
 }
 
