@@ -15,7 +15,8 @@ ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno 
 # make V=1 shows the commands
 QUIET  = $(if $(V),,@echo '  make $@'; )
 
-have = $(shell printf '\#include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
+hash := \#
+have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 ifeq ($(call have,dnnl.h),yes)
@@ -42,26 +43,32 @@ MAN     = $(wildcard */*.1)
 
 # ---- cuda: where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
 # code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never.
+# What the toolkit itself lacks is looked for in Python's wheels (nvidia/cu13).
 CUDA_TARGETS ?= 80 86 89 90 100 120
-NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path if os.path.isdir(p) and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
+WHEELS = $(wildcard $(PYTHON_LIB:%=%/nvidia/cu13))
+first_of = $(firstword $(wildcard $(1)))
+NVCC ?= $(or $(call first_of,$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(call first_of,/usr/local/cuda/bin/nvcc $(WHEELS:%=%/bin/nvcc)))
 CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
-CUDART = $(firstword $(wildcard $(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a))
+CUDART := $(if $(CUDA),$(or $(call first_of,$(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a),$(call first_of,$(WHEELS:%=%/lib/libcudart_static.a))))
+CUBLAS_H := $(if $(CUDA),$(or $(call first_of,$(CUDA)/include/cublasLt.h),$(call first_of,$(WHEELS:%=%/include/cublasLt.h))))
+# a wheel's headers after the toolkit's own
+CUDA_INCLUDE = -isystem $(CUDA)/include $(if $(filter $(CUDA)/%,$(CUBLAS_H)),,-isystem $(CUBLAS_H:%/cublasLt.h=%))
+# cuDNN's attention, where the headers of cudnn-frontend and of cuDNN are found: CUDNN_FRONTEND=DIR, what `make deps` or
+# `make gpu-deps` fetched, Python's packages; the library is opened at run time. `make CUDNN_FRONTEND=`: never.
+HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/include
+CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB:%=%/include/cudnn_frontend.h))))
+CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB:%=%/nvidia/cudnn/include/cudnn.h))))
 ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
 CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c mt-stream/cuda-engine.c mt-stream/cuda-trial.c
 CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
-ifneq ($(and $(NVCC),$(CUDART),$(wildcard $(CUDA)/include/cublasLt.h),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
+ifneq ($(and $(NVCC),$(CUDART),$(CUBLAS_H),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
 CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
 CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
 LIBS_mt-stream += $(CUDART) -ldl -lrt
 $(B)/mt-stream: $(CUDA_OBJ)
-$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = -isystem $(CUDA)/include $(if $(CUDNN),-DHAVE_CUDNN)
+$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
 $(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
-# cuDNN's attention, where the headers of cudnn-frontend and of cuDNN are found: CUDNN_FRONTEND=DIR, what `make deps` or
-# `make gpu-deps` fetched, Python's packages; the library is opened at run time. `make CUDNN_FRONTEND=`: never.
-PYTHON_LIB = $(shell python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)
-HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/include
-CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB)/include/cudnn_frontend.h)))
-CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB)/nvidia/cudnn/include/cudnn.h)))
 CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda-cudnn.o)
 ifneq ($(CUDNN),)
 $(B)/mt-stream: $(CUDNN)
@@ -70,7 +77,7 @@ LIBS_mt-stream += -lstdc++
 PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
 $(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $< $(CUDNN) $(CUDART) -lstdc++ -ldl -lrt -lpthread -lm
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $< $(CUDNN) $(CUDART) -lstdc++ -ldl -lrt -lpthread -lm
 $(O)/gpu/described/libcuda.so.1: tests/gpu/driver.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
@@ -79,7 +86,7 @@ $(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)
 endif
 $(O)/mt-stream/cuda-cudnn.o: mt-stream/cuda-cudnn.cc
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) -isystem $(CUDA)/include -c -o $@ $<
+	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) $(CUDA_INCLUDE) -c -o $@ $<
 $(O)/%.o: %.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
@@ -87,14 +94,15 @@ $(O)/%.o: %.cu
 	  -c -o $@ $<
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 $(O)/gpu/rates: $(ADAMW_OBJ)
 $(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -isystem $(CUDA)/include $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 else
 SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
-$(if $(filter 0,$(MAKELEVEL)),$(info no nvcc with cuBLASLt: mt-stream is built without its cuda device))
+CUDA_LACKS = $(if $(NVCC),$(if $(CUDART),,libcudart_static.a) $(if $(CUBLAS_H),,cublasLt.h),nvcc)
+$(if $(filter 0,$(MAKELEVEL)),$(info no $(strip $(CUDA_LACKS)) found: mt-stream is built without its cuda device))
 endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
@@ -146,17 +154,36 @@ ifneq ($(and $(NVCC),$(if $(CUDNN),,yes),$(if $(wildcard build/deps/cudnn),,yes)
 	@mkdir -p build/deps/cudnn; tests/gpu/headers build/deps/cudnn $(if $(CUDNN_H),,cudnn) || \
 	  echo 'make deps: no headers of cudnn-frontend: the cuda device is built without cuDNN' >&2
 endif
-.PHONY: gpu-deps gpu-build gpu-check gpu-bench
+# where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
+SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+sass-tools:
+ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes),$(if $(shell command -v cuobjdump),,yes)),)
+	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
+	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
+endif
+.PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-first
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps
+# what the build will use, by name: a line `NAME PATH`, or `NAME -` where it is missing
+header_of = $(firstword $(shell printf '$(hash)include <$(1)>\n' | $(CC) -isystem $(GPU_DEPS)/include -E -xc - 2>/dev/null | sed -n 's,^$(hash) 1 "\(.*/$(1)\)".*,\1,p'))
+gpu-have:
+	@:$(foreach h,jansson.h numa.h xxhash.h,$(info $(h) $(or $(call header_of,$(h)),-)))
+	@:$(info dnnl.h|cblas.h $(or $(call header_of,dnnl.h),$(call header_of,cblas.h),-))
+	@:$(info cc $(or $(shell command -v $(firstword $(CC))),-))$(info c++ $(or $(shell command -v $(firstword $(CXX))),-))
+	@:$(info nvcc $(or $(wildcard $(NVCC)),-))$(info libcudart_static.a $(or $(CUDART),-))$(info cublasLt.h $(or $(CUBLAS_H),-))
+	@:$(info cudnn.h $(or $(addsuffix /cudnn.h,$(CUDNN_H)),-))$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
 # machine code for the GPU that is there; where none is, for all. A compiler that nobody has tried may warn.
 GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -un)
 gpu-build:
 	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") WARN="$(filter-out -Werror,$(WARN))" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/bench/adam $(GPU_MAKE)
+# the scripts' --budget includes the build
+GPU_BEGAN := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell date +%s))
 gpu-check: gpu-build
-	@$(GPU_ENV) tests/gpu/check $(GPU_ARGS)
+	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/check $(GPU_ARGS)
 gpu-bench: gpu-build
-	@$(GPU_ENV) tests/gpu/bench $(GPU_ARGS)
+	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/bench $(GPU_ARGS)
+gpu-first:
+	@$(GPU_ENV) tests/gpu/first $(GPU_ARGS)
 # ---- end of cuda
 
 .PHONY: all lib clean
@@ -216,8 +243,8 @@ probes: $(PROBES)
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
 DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
-.PHONY: deps cudnn-headers
-deps: cudnn-headers
+.PHONY: deps cudnn-headers sass-tools
+deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \

@@ -38,6 +38,21 @@ static int check_policy(const char *policy)
 		policy);
 }
 
+/* From here on pages of 4 KiB cost enough to say so */
+#define LARGE_STORE (1ull << 30)
+
+static void say_pages(struct mt_run *run)
+{
+	const char *dir = getenv("MT_SHM_DIR");
+	double huge = store_on_huge_pages(run);
+
+	dir = dir && *dir ? dir : "/dev/shm";
+	if (store_bytes(run) >= LARGE_STORE && huge >= 0 && huge < 0.5)
+		mt_say("note: the store lies on pages of 4 KiB: registering it with a GPU and updating it take longer; before "
+			"create: mount -o remount,huge=advise %s; or mount -t tmpfs -o huge=advise,size=SIZE mt DIR and "
+			"MT_SHM_DIR=DIR", dir);
+}
+
 /* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands */
 static int say_summary(const char *name)
 {
@@ -49,6 +64,7 @@ static int say_summary(const char *name)
 	mt_say("run '%s': %s, %llu parameters, %s, gradients %s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
 		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
+	say_pages(run);
 	mt_run_close(run);
 	return 0;
 }

@@ -104,6 +104,8 @@ static json_t *run_object(struct mt_run *run, const char *name)
 		"grad", dtype_word(c->grad), "params", number(c->params), "bytes", number(mt_run_bytes(run)),
 		"state_bytes", number(state), "bytes_per_param", (double)state / (double)c->params,
 		"step", number(mt_run_step(run)), "step_tokens", number(c->step_tokens), "numa", c->numa);
+	double huge = store_on_huge_pages(run);
+	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
 	json_object_set_new(o, "txn", txn_object(run));
 	json_object_set_new(o, "snapshot", snapshot_object(run));
 	json_object_set_new(o, "rings", rings_object(run));
@@ -138,6 +140,8 @@ static void print_run(json_t *o)
 		str(o, "grad"));
 	printf("memory: %lld bytes of state, %.2f a parameter; %lld bytes in all; numa %s\n", num(o, "state_bytes"),
 		json_real_value(json_object_get(o, "bytes_per_param")), num(o, "bytes"), str(o, "numa"));
+	const json_t *huge = json_object_get(o, "huge_pages");
+	if (json_is_real(huge)) printf("pages: %.0f %% of the store on huge ones\n", 100 * json_real_value(huge));
 	printf("transaction %lld, try %lld: %s, %s step %lld, micro-batches %lld\n", num(txn, "k"), num(txn, "try"),
 		str(txn, "phase"), str(txn, "kind"), num(txn, "step"), num(txn, "micros"));
 	printf("snapshot: %s, step %lld; saved %lld, failed %lld\n", str(snap, "state"), num(snap, "step"),

@@ -32,6 +32,9 @@ int owner_end_run(struct mt_run *, const char *name, const char *dir);
 const char *dtype_word(uint32_t dtype);             /* "bf16", "fp32", "none" */
 const char *state_word(enum mt_state);
 uint64_t store_bytes(struct mt_run *);              /* of the store region; the run is open with MT_RUN_WEIGHTS */
+/* The share of the store, by samples, that lies on huge pages; below 0: it cannot be found out. The run is open with
+ * MT_RUN_WEIGHTS. */
+double store_on_huge_pages(struct mt_run *);
 /* Does a session's last logout delete this user's files in /dev/shm? (systemd's RemoveIPC) */
 bool logout_removes(void);
 

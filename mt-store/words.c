@@ -21,6 +21,44 @@ const char *state_word(enum mt_state state)
 
 uint64_t store_bytes(struct mt_run *run) { return ((const struct mt_header *)mt_at(run, 0))->size; }
 
+/* KiB of the mapping around p that are mapped by huge pages, as smaps says: shmem's, a file's or hugetlbfs's */
+static int64_t huge_kib(const void *p)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	unsigned long from, end;
+	long long kib, sum = 0;
+	bool here = false, found = false;
+	char line[512], key[32];
+
+	while (f && fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%lx-%lx ", &from, &end) == 2) here = (uintptr_t)p >= from && (uintptr_t)p < end;
+		else if (here && sscanf(line, "%31[A-Za-z_]: %lld kB", key, &kib) == 2 &&
+			 (!strcmp(key, "ShmemPmdMapped") || !strcmp(key, "FilePmdMapped") || !strcmp(key, "Shared_Hugetlb") ||
+			  !strcmp(key, "Private_Hugetlb"))) {
+			sum += kib;
+			found = true;
+		}
+	}
+	if (f) fclose(f);
+	return found ? sum : -1;
+}
+
+/* Reading a page maps it as the file has it: one of each sampled piece is read, then what that mapped is counted. */
+double store_on_huge_pages(struct mt_run *run)
+{
+	enum { SAMPLES = 64 };
+	const uint64_t piece = 2 << 20;
+	const char *base = mt_at(run, 0);
+	uint64_t whole = store_bytes(run) / piece, n = whole < SAMPLES ? whole : SAMPLES;
+	struct mt_header copy;
+
+	for (uint64_t i = 0; i < n; i++)
+		memcpy(&copy, base + i * whole / n * piece, sizeof copy);
+	int64_t kib = n ? huge_kib(base) : -1;
+	double share = kib < 0 ? -1 : (double)kib * 1024 / (double)(n * piece);
+	return share > 1 ? 1 : share;
+}
+
 /* ------------------------------------------------------------------------------------------------ RemoveIPC */
 
 /* The last RemoveIPC= of a logind.conf; *removes stays as it is where there is none (logind.conf(5): the default is yes) */

@@ -31,11 +31,13 @@ static void backward_task(void *arg, int64_t task, int thread)
 	const struct swiglu *s = arg;
 	int64_t first = task * s->rows, rows = least(s->rows, s->n - first);
 	(void)thread;
-	s->k->swiglu_backward(s->dgu + first * 2 * s->f, s->dy + first * s->f, s->gu + first * 2 * s->f, rows, s->f);
+	s->k->swiglu_backward(s->dgu + first * 2 * s->f, s->y + first * s->f, s->dy + first * s->f,
+		s->gu + first * 2 * s->f, rows, s->f);
 }
 
-void op_swiglu_backward(struct pool *pool, float *dgu, const float *dy, const float *gu, int64_t n, int64_t f)
+void op_swiglu_backward(struct pool *pool, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f)
 {
-	struct swiglu s = { .k = pool_kernels(pool), .dgu = dgu, .dy = dy, .gu = gu, .n = n, .f = f, .rows = task_rows(f) };
+	struct swiglu s = { .k = pool_kernels(pool), .y = y, .dgu = dgu, .dy = dy, .gu = gu, .n = n, .f = f,
+		.rows = task_rows(f) };
 	pool_run(pool, div_up(n, s.rows), backward_task, &s);
 }

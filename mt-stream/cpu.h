@@ -41,7 +41,7 @@ struct kernels {
 		const float *rstd, int64_t rows, int64_t h);
 	void (*column_sums)(float *sum, const float *x, int64_t ldx, int64_t rows, int64_t n);
 	void (*swiglu_forward)(float *y, const float *gu, int64_t rows, int64_t f);
-	void (*swiglu_backward)(float *dgu, const float *dy, const float *gu, int64_t rows, int64_t f);
+	void (*swiglu_backward)(float *dgu, float *y, const float *dy, const float *gu, int64_t rows, int64_t f);
 	/* tokens first .. end - 1; dqnorm, dknorm += */
 	void (*rope_forward)(const struct rope *, float *qkv, float *pre, float *rstd, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope *, float *dqkv, const float *pre, const float *rstd, float *dqnorm,

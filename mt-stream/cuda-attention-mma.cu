@@ -27,7 +27,7 @@ static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct b
 
 		if (row < rows && column < dim)
 			v = load16(from + row * stride + column);
-		store16(to + row * STRIDE + column, v);
+		store16_shared(to + row * STRIDE + column, v);
 	}
 }
 

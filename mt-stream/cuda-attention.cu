@@ -16,14 +16,14 @@
 
 /* `rows` rows of one head's elements into shared memory as fp32 (TILE, dim), zeros beyond */
 template <typename T>
-static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int64_t dim)
+static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int dim)
 {
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
 		to[i] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
 }
 
 /* s (TILE, TILE) = scale a b' over dim */
-static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int64_t dim, float scale)
+static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int dim, float scale)
 {
 	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
 		const float *x = a + e / TILE * dim, *y = b + e % TILE * dim;
@@ -39,7 +39,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 	const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim;
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
 	float *q = shared, *k = q + TILE * dim, *v = k + TILE * dim, *out = v + TILE * dim, *s = out + TILE * dim;
 	float *high = s + TILE * TILE, *sum = high + TILE, *shrink = sum + TILE;
 	struct where at = block_where(&a, a.heads, tiles);
@@ -79,7 +80,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 		}
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
-			int64_t i = e / dim;
+			int i = e / dim;
 			float x = out[e] * shrink[i];
 			for (int j = 0; j < keys; j++)
 				x += s[i * TILE + j] * v[j * dim + e % dim];
@@ -93,21 +94,37 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 		lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
 }
 
-/* delta (N, NH) = rows of d_o times rows of o: a warp a head of a token */
+/* delta (N, NH) = rows of d_o times rows of o: `lanes` neighbouring lanes a head of a token, each with WIDE elements */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK) attention_delta(float *delta, const T *d_o, const T *o, int64_t items,
-	int64_t dim)
+	int dim, int lanes, int wide)
 {
-	int64_t item = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32;
-	float sum = 0;
+	int64_t item = (int64_t)blockIdx.x * (BLOCK / lanes) + threadIdx.x / lanes;
+	int i = threadIdx.x % lanes * WIDE;
+	float a[WIDE], b[WIDE], sum = 0;
 
-	if (item >= items)
-		return;         /* the whole warp does */
-	for (int64_t i = threadIdx.x % 32; i < dim; i += 32)
-		sum += get(d_o[item * dim + i]) * get(o[item * dim + i]);
-	sum = warp_sum(sum);
-	if (threadIdx.x % 32 == 0)
+	if (item < items && i < dim) {
+		get_wide(a, d_o + item * dim + i, dim - i, wide);
+		get_wide(b, o + item * dim + i, dim - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++)
+			sum += a[j] * b[j];
+	}
+	for (int l = lanes / 2; l; l /= 2)
+		sum += __shfl_xor_sync(FULL, sum, l);
+	if (item < items && i == 0)
 		delta[item] = sum;
+}
+
+template <typename T>
+static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o, const T *o, int64_t items, int64_t dim)
+{
+	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
+
+	while (lanes * WIDE < dim)      /* 32 at most: so many take heads of 256 */
+		lanes *= 2;
+	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
+		wide);
 }
 
 /* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key */
@@ -129,7 +146,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 	const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
 	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dk = d + TILE * dim;
 	float *dv = dk + TILE * dim, *p = dv + TILE * dim, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.kv_heads, tiles);
@@ -154,7 +172,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
 			for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
-				int64_t j = e / dim, c = e % dim;
+				int j = e / dim, c = e % dim;
 				float x = dk[e], y = dv[e];
 				for (int i = 0; i < queries; i++) {
 					x += ds[i * TILE + j] * q[i * dim + c];
@@ -176,7 +194,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 	const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim;
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
 	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dq = d + TILE * dim;
 	float *p = dq + TILE * dim, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.heads, tiles);
@@ -199,7 +218,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 		tile_gradient(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
-			int64_t i = e / dim;
+			int i = e / dim;
 			float x = dq[e];
 			for (int j = 0; j < keys; j++)
 				x += ds[i * TILE + j] * k[j * dim + e % dim];
@@ -238,8 +257,7 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_atten
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq, items = a.n * a.heads;
 	float *delta = q->work;
 
-	BY_ELEMENT(q, LAUNCH(attention_delta<T>, div_up(items, BLOCK / 32), BLOCK, 0, q->stream, delta, (const T *)d_o,
-		(const T *)o, items, a.dim));
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)d_o, (const T *)o, items, a.dim));
 	if (attention_takes_mma(q, &a, dqkv, d_o, qkv)) {
 		attention_backward_by_mma(q, &a, dqkv, d_o, lse, delta, qkv);
 		return;

@@ -33,7 +33,19 @@ static __device__ __forceinline__ struct vec16 load16(const void *p)
 	return *(const struct vec16 *)p;
 }
 
+/* To global memory. In assembler: where another branch stores the same elements one by one, the compiler makes four
+ * stores of 4 bytes of an assignment. tests/49-sass.bats reads the machine code. */
 static __device__ __forceinline__ void store16(void *p, struct vec16 v)
+{
+#ifdef MT_EMU
+	*(struct vec16 *)emu_aligned(p, 16) = v;
+#else
+	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+		:: "l"(__cvta_generic_to_global(p)), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void store16_shared(void *p, struct vec16 v)
 {
 #ifdef MT_EMU
 	emu_aligned(p, 16);

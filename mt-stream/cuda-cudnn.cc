@@ -136,7 +136,7 @@ template <typename A> static void mask(A &a, const struct sdpa_shape &s, const s
 
 static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
-	int64_t wide = (s.heads + 2 * s.kv_heads) * s.dim;
+	int64_t wide = (s.all_heads + 2 * s.all_kv_heads) * s.dim;
 	struct index at = index_of(g, s);
 	fe::graph::SDPA_attributes a;
 
@@ -144,7 +144,7 @@ static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
 	mask(a, s, at);
 	auto out = g.sdpa(input(g, Q, s, s.heads, wide, at.qkv), input(g, K, s, s.kv_heads, wide, at.qkv),
 		input(g, V, s, s.kv_heads, wide, at.qkv), a);
-	lay(*out[0], O, s, s.heads, s.heads * s.dim, at.o);
+	lay(*out[0], O, s, s.heads, s.all_heads * s.dim, at.o);
 	lay_lse(*out[1], s, at.lse);
 	out[0]->set_output(true);
 	out[1]->set_output(true);
@@ -152,7 +152,7 @@ static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
 
 static void describe_backward(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
-	int64_t wide = (s.heads + 2 * s.kv_heads) * s.dim, row = s.heads * s.dim;
+	int64_t wide = (s.all_heads + 2 * s.all_kv_heads) * s.dim, row = s.all_heads * s.dim;
 	struct index at = index_of(g, s);
 	fe::graph::SDPA_backward_attributes a;
 	fe::graph::Tensor_attributes lse;
@@ -227,14 +227,16 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 	struct cudnn *c = (struct cudnn *)sdpa;
 	struct plan *p = (struct plan *)plan;
 	const struct sdpa_shape &s = p->shape;
-	const size_t k = (size_t)(s.heads * s.dim) * 2, v = k + (size_t)(s.kv_heads * s.dim) * 2;
-	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv;
+	const size_t first = (size_t)(a->kv_head * s.dim) * 2, q = first * (size_t)(s.heads / s.kv_heads);
+	const size_t k = (size_t)(s.all_heads * s.dim) * 2 + first, v = k + (size_t)(s.all_kv_heads * s.dim) * 2;
+	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv, *o = (char *)a->o;
 
 	try {
-		std::unordered_map<int64_t, void *> at = {{Q, qkv}, {K, qkv + k}, {V, qkv + v}, {O, a->o}, {LSE, a->lse}};
+		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + q},
+			{LSE, a->lse}};
 		if (s.backward) {
-			at[D_O] = (void *)a->d_o;
-			at[DQ] = dqkv;
+			at[D_O] = (char *)a->d_o + q;
+			at[DQ] = dqkv + q;
 			at[DK] = dqkv + k;
 			at[DV] = dqkv + v;
 		}

@@ -2,7 +2,8 @@
  * cuda-cudnn.cc is cuDNN; the emulated GPU has an engine of its own (tests/gpu/emu-sdpa.cc).
  *
  * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N the
- * tokens of all sequences in their order. Statistics (lse) are the library's own: (batch, NH, seq), or (N, NH) where ragged.
+ * tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query heads.
+ * Statistics (lse) are the library's own: (batch, heads of the call, seq), or where ragged (N, heads of the call).
  */
 #ifndef MT_STREAM_CUDA_CUDNN_H
 #define MT_STREAM_CUDA_CUDNN_H
@@ -22,14 +23,18 @@ extern "C" {
 /* What a plan is made for; compared as bytes, so it is cleared before it is filled */
 struct sdpa_shape {
 	int64_t batch, seq;         /* sequences, and tokens of each; ragged: at most so many of each, some may have none */
-	int64_t heads, kv_heads, dim, window;   /* window 0: none, else a token sees itself and window - 1 before it */
+	int64_t heads, kv_heads;    /* of the call, */
+	int64_t all_heads, all_kv_heads;    /* of which a token has so many in memory: NH, NKV */
+	int64_t dim, window;        /* window 0: none, else a token sees itself and window - 1 before it */
 	float scale;
 	int ragged, backward;
 };
 
 struct sdpa_args {              /* device memory */
+	int64_t kv_head;            /* the call's first one */
 	const void *qkv;
-	void *o; float *lse;        /* forward writes them, backward reads them */
+	void *o;
+	float *lse;                 /* of the call's first head; forward writes it and o, backward reads them */
 	const void *d_o; void *dqkv;
 	/* ragged: (batch + 1) elements of each tensor before a sequence, ascending; (batch) its tokens. There may be others'
 	 * tokens between two sequences. */

@@ -40,7 +40,9 @@ void cuda_rmsnorm_backward(const struct cuda_queue *, void *dx, int add_dx, floa
 	const void *x, const void *w, const float *rstd, int64_t n, int64_t h);
 void cuda_bias_backward(const struct cuda_queue *, float *db, float beta, const void *dy, int64_t m, int64_t n);
 void cuda_swiglu_forward(const struct cuda_queue *, void *y, const void *gu, int64_t n, int64_t f);
-void cuda_swiglu_backward(const struct cuda_queue *, void *dgu, const void *dy, const void *gu, int64_t n, int64_t f);
+/* dgu may be gu, and y may be dy (in place) */
+void cuda_swiglu_backward(const struct cuda_queue *, void *dgu, void *y, const void *dy, const void *gu, int64_t n,
+	int64_t f);
 /* fp32 -> bf16, to nearest, ties to even */
 void cuda_narrow(const struct cuda_queue *, void *dst, const float *src, int64_t n);
 /* the same, to the first 2 n bytes of x itself */

@@ -96,8 +96,7 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_bac
 	float *mine = partial + blockIdx.x * h, sum[VECS > 0 ? VECS : 1][WIDE] = {{0}}, d[WIDE], v[WIDE], g[WIDE], out[WIDE];
 
 	for (int64_t i = threadIdx.x * WIDE; VECS == 0 && i < h; i += THREADS * WIDE)
-		for (int j = 0; j < WIDE && i + j < h; j++)
-			mine[i + j] = 0;
+		put_wide(mine + i, sum[0], h - i, wide);
 	for (int64_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
 		const T *x_row = x + row * h, *dy_row = dy + row * h;
 		float r = rstd[row], dot = 0;
@@ -110,15 +109,19 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_bac
 			get_wide(d, dy_row + i, h - i, wide);
 			get_wide(v, x_row + i, h - i, wide);
 			get_wide(g, w + i, h - i, wide);
+			if (VECS == 0)
+				get_wide(out, mine + i, h - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) {
 				float y = v[j] * r;
 				dot += d[j] * g[j] * y;
 				if (VECS > 0)
 					sum[VECS > 0 ? k : 0][j] += d[j] * y;
-				else if (i + j < h)
-					mine[i + j] += d[j] * y;
+				else
+					out[j] += d[j] * y;
 			}
+			if (VECS == 0)
+				put_wide(mine + i, out, h - i, wide);
 		}
 		float mean = block_sum(dot, scratch + turn * (THREADS / 32)) / (float)h;
 		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
@@ -261,10 +264,11 @@ void cuda_swiglu_forward(const struct cuda_queue *q, void *y, const void *gu, in
 		(unsigned)across, wide));
 }
 
-/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s. dgu may be gu. */
+/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave,
+ * for the gradient of down's weights. dgu may be gu, and y may be dy. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, const T *dy, const T *gu, int64_t f,
-	unsigned across, int wide)
+static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu,
+	int64_t f, unsigned across, int wide)
 {
 	float g[WIDE], u[WIDE], d[WIDE];
 	int64_t row, i;
@@ -277,20 +281,23 @@ static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu,
 	get_wide(d, dy + row * f + i, f - i, wide);
 #pragma unroll
 	for (int j = 0; j < WIDE; j++) {
-		float s = sigmoid<T>(g[j]), to_gate = d[j] * u[j] * s * (1.0f + g[j] * (1.0f - s));
-		u[j] = d[j] * (g[j] * s);
-		g[j] = to_gate;
+		float s = sigmoid<T>(g[j]), silu = g[j] * s, out = silu * u[j];
+		g[j] = d[j] * u[j] * s * (1.0f + g[j] * (1.0f - s));
+		u[j] = d[j] * silu;
+		d[j] = out;
 	}
+	put_wide(y + row * f + i, d, f - i, wide);
 	put_wide(dgu + row * 2 * f + i, g, f - i, wide);
 	put_wide(dgu + row * 2 * f + f + i, u, f - i, wide);
 }
 
-void cuda_swiglu_backward(const struct cuda_queue *q, void *dgu, const void *dy, const void *gu, int64_t n, int64_t f)
+void cuda_swiglu_backward(const struct cuda_queue *q, void *dgu, void *y, const void *dy, const void *gu, int64_t n,
+	int64_t f)
 {
 	int64_t across = div_up(f, THREADS * WIDE);
-	int wide = wide_rows(f, dgu, dy, gu, NULL);
+	int wide = wide_rows(f, dgu, y, dy, gu);
 
-	BY_ELEMENT(q, LAUNCH(swiglu_backward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)dgu, (const T *)dy,
+	BY_ELEMENT(q, LAUNCH(swiglu_backward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)dgu, (T *)y, (const T *)dy,
 		(const T *)gu, f, (unsigned)across, wide));
 }
 

@@ -1,6 +1,10 @@
-/* cuda-trial.c: attention by a library, tried beside our own kernels before a run relies on it: two rows, one of several
- * documents, on the run's heads; forward and backward, with the model's window and without. A token's output may differ by
- * what rounding to bf16 does and no more; run again, it must be the same bit for bit.
+/* cuda-trial.c: attention by a library, tried beside our own kernels before a run relies on it: forward and backward on the
+ * run's heads, with the windows that its layers have and without. A token's output may differ by what rounding to bf16 does and
+ * no more; run again, it must be the same bit for bit.
+ *
+ * When a run begins, two short rows are tried, one of several documents. Before the first step on rows of a length one row of
+ * that length is, as one document and as two: a library's indices may pass 2^31 there and nowhere else (28 heads times the square
+ * of 8.8k tokens). Of long rows some tokens in all parts are compared. A trial costs about what attention of three layers costs.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,22 +13,31 @@
 #include "cuda-engine.h"
 
 #ifdef MT_EMU
-#define SEQ 96
+#define SHORT 96                /* tokens of a short row */
+#define SAMPLES 24              /* runs of tokens that are compared, and tokens of each; fewer tokens are compared all */
+#define SAMPLE 4
+#define STAGE 10000
 #else
-#define SEQ 256
+#define SHORT 256
+#define SAMPLES 512
+#define SAMPLE 8
+#define STAGE (2 << 20)         /* elements of an input that are made and sent at once */
 #endif
-#define ROWS 2
-#define N (ROWS * SEQ)
 #define ROUNDING 0.03           /* of a token's norm, or of the mean token's where it is larger */
 
 struct trial {
 	struct engine *e;
 	const struct cuda_queue *q;
+	int64_t rows, seq, n;           /* n: tokens of all rows */
 	int64_t heads, kv_heads, dim, wide, out;        /* elements of a token's qkv and o */
+	int64_t runs, run, m;           /* tokens compared: m in runs of so many */
 	cudaEvent_t event;
-	char *device, *host;            /* the same layout in both */
-	size_t qkv, o, d_o, dqkv, lse, starts, scratch, sums, bytes;    /* offsets in them; of what the host has too */
-	uint16_t *kept;                 /* o and dqkv of another run */
+	char *device;
+	size_t qkv, d_o, starts, o, dqkv, lse, end, scratch, work;      /* offsets in it; work: bytes of the engine's scratch */
+	uint32_t *host_starts;
+	uint16_t *stage;                /* pinned */
+	uint16_t *is;                   /* pinned: o and dqkv of the tokens compared, */
+	uint16_t *kept;                 /* and of another run */
 };
 
 /* ---- memory ---- */
@@ -50,25 +63,33 @@ static bool wait(struct trial *t)
 		good(cudaEventSynchronize(t->event), "cudaEventSynchronize");
 }
 
-static bool memory_open(struct trial *t, uint64_t work)
-{
-	size_t at = 0;
+static size_t compared_bytes(const struct trial *t) { return (size_t)(t->m * (t->wide + t->out)) * 2; }
 
-	t->qkv = room(&at, (size_t)(N * t->wide) * 2);
-	t->d_o = room(&at, (size_t)(N * t->out) * 2);
-	t->starts = room(&at, N * sizeof(uint32_t));
-	t->o = room(&at, (size_t)(N * t->out) * 2);
-	t->dqkv = room(&at, (size_t)(N * t->wide) * 2);
-	t->lse = room(&at, (size_t)(N * t->heads) * sizeof(float));
-	t->bytes = at;
-	t->scratch = room(&at, (size_t)work);
-	t->sums = room(&at, cuda_work_bytes(N, t->heads));
-	t->kept = malloc((size_t)(N * (t->wide + t->out)) * 2);
-	if (!t->kept)
+static bool memory_open(struct trial *t, struct cuda_queue *q)
+{
+	size_t at = 0, sums = cuda_work_bytes(t->n, t->heads);
+
+	t->qkv = room(&at, (size_t)(t->n * t->wide) * 2);
+	t->d_o = room(&at, (size_t)(t->n * t->out) * 2);
+	t->starts = room(&at, (size_t)t->n * sizeof(uint32_t));
+	t->o = room(&at, (size_t)(t->n * t->out) * 2);
+	t->dqkv = room(&at, (size_t)(t->n * t->wide) * 2);
+	t->lse = room(&at, (size_t)(t->n * t->heads) * sizeof(float));
+	t->end = at;
+	t->scratch = room(&at, t->work);
+	size_t own = room(&at, q->work_bytes < sums ? sums : 0);
+	t->kept = malloc(compared_bytes(t));
+	t->host_starts = malloc((size_t)t->n * sizeof(uint32_t));
+	if (!t->kept || !t->host_starts)
 		return mt_fail(MT_EX_NOMEM, "no memory"), false;
-	return good(cudaEventCreateWithFlags(&t->event, cudaEventDisableTiming), "cudaEventCreate") &&
-		good(cudaMalloc((void **)&t->device, at), "cudaMalloc") &&
-		good(cudaHostAlloc((void **)&t->host, t->bytes, cudaHostAllocDefault), "cudaHostAlloc");
+	if (!good(cudaEventCreateWithFlags(&t->event, cudaEventDisableTiming), "cudaEventCreate") ||
+	    !good(cudaMalloc((void **)&t->device, at), "cudaMalloc") ||
+	    !good(cudaHostAlloc((void **)&t->stage, STAGE * 2, cudaHostAllocDefault), "cudaHostAlloc") ||
+	    !good(cudaHostAlloc((void **)&t->is, compared_bytes(t), cudaHostAllocDefault), "cudaHostAlloc"))
+		return false;
+	if (q->work_bytes < sums)
+		q->work = (float *)(t->device + own);
+	return true;
 }
 
 static void memory_close(struct trial *t)
@@ -76,9 +97,13 @@ static void memory_close(struct trial *t)
 	if (t->event)
 		cudaEventDestroy(t->event);
 	cudaFree(t->device);
-	if (t->host)
-		cudaFreeHost(t->host);
+	if (t->stage)
+		cudaFreeHost(t->stage);
+	if (t->is)
+		cudaFreeHost(t->is);
 	free(t->kept);
+	free(t->host_starts);
+	cudaGetLastError();     /* what failed here fails nothing else */
 }
 
 /* ---- what goes in ---- */
@@ -100,58 +125,95 @@ static float widen(uint16_t x)
 	return f;
 }
 
-/* uniform in -1.7 .. 1.7: of variance 1 */
-static void randoms(uint16_t *to, int64_t n, uint64_t seed)
+/* n elements, the first of which is element `from`: uniform in -1.7 .. 1.7, of variance 1 */
+static void randoms(uint16_t *to, int64_t from, int64_t n, uint64_t seed)
 {
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t z = seed += 0x9e3779b97f4a7c15u;       /* splitmix64 */
+		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * 0x9e3779b97f4a7c15u;     /* splitmix64, four of each */
 
 		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-		to[i] = narrow((float)((z ^ z >> 31) >> 40) / (1 << 23) * 1.732f - 1.732f);
+		z ^= z >> 31;
+		for (int64_t last = (from + i) | 3;; i++) {
+			to[i] = narrow((float)(z >> (from + i) % 4 * 16 & 0xffff) / (1 << 15) * 1.732f - 1.732f);
+			if (from + i == last || i + 1 == n)
+				break;
+		}
 	}
 }
 
-/* The first row is one document; the second one too, or three: a token, and two that have half a row's room. Few lengths,
- * for each wants plans of its own, and a plan takes up to a second. */
-static void starts_make(uint32_t *starts, bool packed)
+static bool input(struct trial *t, size_t at, int64_t elems, uint64_t seed)
 {
-	static const int at[] = {0, 1, SEQ / 2 + 1};
+	for (int64_t i = 0, n; i < elems; i += n) {
+		n = elems - i < STAGE ? elems - i : STAGE;
+		randoms(t->stage, i, n, seed);
+		if (!good(cudaMemcpyAsync(t->device + at + 2 * i, t->stage, (size_t)n * 2, cudaMemcpyHostToDevice, t->q->stream),
+			"cudaMemcpyAsync") || !wait(t))
+			return false;
+	}
+	return true;
+}
+
+/* The last row is one document, or packed: of two rows' three, a token, and two that have half a row's room; of a row two, the
+ * second of which is in the class of whole rows. Few lengths, for each wants plans of its own, and a plan takes up to a second. */
+static bool starts_make(struct trial *t, bool packed)
+{
+	uint32_t *row = t->host_starts + (t->rows - 1) * t->seq;
+	const int64_t half = t->seq / 2, at[] = {0, t->rows > 1 ? 1 : half - 1, t->rows > 1 ? half + 1 : t->seq};
 	size_t document = 0;
 
-	memset(starts, 0, N * sizeof *starts);
-	for (int t = 0; packed && t < SEQ; t++) {
-		while (document + 1 < sizeof at / sizeof *at && at[document + 1] <= t)
+	memset(t->host_starts, 0, (size_t)t->n * sizeof *t->host_starts);
+	for (int64_t i = 0; packed && i < t->seq; i++) {
+		while (document + 1 < sizeof at / sizeof *at && at[document + 1] <= i)
 			document++;
-		starts[SEQ + t] = (uint32_t)at[document];
+		row[i] = (uint32_t)at[document];
 	}
-}
-
-static bool inputs(struct trial *t, bool packed)
-{
-	randoms((uint16_t *)(t->host + t->qkv), N * t->wide, 1);
-	randoms((uint16_t *)(t->host + t->d_o), N * t->out, 2);
-	starts_make((uint32_t *)(t->host + t->starts), packed);
-	return good(cudaMemcpyAsync(t->device, t->host, t->o, cudaMemcpyHostToDevice, t->q->stream), "cudaMemcpyAsync") && wait(t);
+	/* a line of the stage at a time: it is pinned */
+	for (int64_t i = 0, n; i < t->n; i += n) {
+		n = t->n - i < STAGE / 2 ? t->n - i : STAGE / 2;
+		memcpy(t->stage, t->host_starts + i, (size_t)n * sizeof *t->host_starts);
+		if (!good(cudaMemcpyAsync(t->device + t->starts + 4 * i, t->stage, (size_t)n * 4, cudaMemcpyHostToDevice,
+			t->q->stream), "cudaMemcpyAsync") || !wait(t))
+			return false;
+	}
+	return true;
 }
 
 /* ---- what comes out ---- */
 
 static struct cuda_attention attention(const struct trial *t, int64_t window)
 {
-	return (struct cuda_attention){.n = N, .seq = SEQ, .heads = t->heads, .kv_heads = t->kv_heads, .dim = t->dim,
+	return (struct cuda_attention){.n = t->n, .seq = t->seq, .heads = t->heads, .kv_heads = t->kv_heads, .dim = t->dim,
 		.window = window, .scale = 1.0f / sqrtf((float)t->dim), .starts = (const uint32_t *)(t->device + t->starts)};
 }
 
-/* Both ways, then o and dqkv in t->host */
-static bool compute(struct trial *t, int64_t window, bool own, size_t work)
+/* o and dqkv of the tokens that are compared, to t->is: runs of tokens from the first to the last, equally far apart */
+static bool fetch(struct trial *t)
+{
+	const struct { size_t at; int64_t row; uint16_t *to; } parts[] = {
+		{t->o, t->out, t->is}, {t->dqkv, t->wide, t->is + t->m * t->out},
+	};
+
+	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
+		for (int64_t i = 0; i < t->runs; i++) {
+			int64_t from = t->runs > 1 ? i * (t->n - t->run) / (t->runs - 1) : 0, row = parts[p].row;
+
+			if (!good(cudaMemcpyAsync(parts[p].to + i * t->run * row, t->device + parts[p].at + from * row * 2,
+				(size_t)(t->run * row) * 2, cudaMemcpyDeviceToHost, t->q->stream), "cudaMemcpyAsync"))
+				return false;
+		}
+	return wait(t);
+}
+
+/* Both ways */
+static bool compute(struct trial *t, int64_t window, bool own)
 {
 	struct cuda_attention a = attention(t, window);
 	char *d = t->device;
-	struct engine_call c = {.a = a, .host_starts = (const uint32_t *)(t->host + t->starts), .qkv = d + t->qkv,
-		.o = d + t->o, .lse = (float *)(d + t->lse), .work = d + t->scratch, .bytes = work};
+	struct engine_call c = {.a = a, .host_starts = t->host_starts, .qkv = d + t->qkv, .o = d + t->o,
+		.lse = (float *)(d + t->lse), .work = d + t->scratch, .bytes = t->work};
 
-	if (!good(cudaMemsetAsync(d + t->o, 0xff, t->bytes - t->o, t->q->stream), "cudaMemsetAsync"))
+	if (!good(cudaMemsetAsync(d + t->o, 0xff, t->end - t->o, t->q->stream), "cudaMemsetAsync"))
 		return false;
 	if (own) {
 		cuda_attention_forward(t->q, &a, c.o, c.lse, c.qkv);
@@ -164,34 +226,20 @@ static bool compute(struct trial *t, int64_t window, bool own, size_t work)
 		if (engine_run(t->e, t->q, &c))
 			return false;
 	}
-	return good(cudaGetLastError(), "a kernel") &&
-		good(cudaMemcpyAsync(t->host + t->o, d + t->o, t->lse - t->o, cudaMemcpyDeviceToHost, t->q->stream),
-			"cudaMemcpyAsync") && wait(t);
+	return good(cudaGetLastError(), "a kernel") && fetch(t);
 }
 
-static const uint16_t *o_of(const struct trial *t) { return (const uint16_t *)(t->host + t->o); }
-static const uint16_t *dqkv_of(const struct trial *t) { return (const uint16_t *)(t->host + t->dqkv); }
-
-static void keep(struct trial *t)
-{
-	memcpy(t->kept, o_of(t), (size_t)(N * t->out) * 2);
-	memcpy(t->kept + N * t->out, dqkv_of(t), (size_t)(N * t->wide) * 2);
-}
-
-static bool same(const struct trial *t)
-{
-	return !memcmp(t->kept, o_of(t), (size_t)(N * t->out) * 2) &&
-		!memcmp(t->kept + N * t->out, dqkv_of(t), (size_t)(N * t->wide) * 2);
-}
+static void keep(struct trial *t) { memcpy(t->kept, t->is, compared_bytes(t)); }
+static bool same(const struct trial *t) { return !memcmp(t->kept, t->is, compared_bytes(t)); }
 
 /* The largest difference of a token's elements [from, from + n) of `row` from those kept, as a part of their norm; NaNs
  * are the largest there is */
-static double differs(const uint16_t *is, const uint16_t *kept, int64_t row, int64_t from, int64_t n)
+static double differs(const uint16_t *is, const uint16_t *kept, int64_t m, int64_t row, int64_t from, int64_t n)
 {
 	double mean = 0, worst = 0;
 
 	for (int pass = 0; pass < 2; pass++)
-		for (int64_t i = 0; i < N; i++) {
+		for (int64_t i = 0; i < m; i++) {
 			double norm = 0, d = 0;
 
 			for (int64_t j = i * row + from; j < i * row + from + n; j++) {
@@ -200,7 +248,7 @@ static double differs(const uint16_t *is, const uint16_t *kept, int64_t row, int
 				d += (x - y) * (x - y);
 			}
 			if (!pass) {
-				mean += sqrt(norm) / N;
+				mean += sqrt(norm) / (double)m;
 				continue;
 			}
 			double part = sqrt(d) / (sqrt(norm) > mean ? sqrt(norm) : mean);
@@ -210,58 +258,86 @@ static double differs(const uint16_t *is, const uint16_t *kept, int64_t row, int
 	return worst;
 }
 
-static int one(struct trial *t, int64_t window, bool packed, size_t work)
+static int one(struct trial *t, int64_t window, bool packed)
 {
-	const int64_t k = t->heads * t->dim, v = k + t->kv_heads * t->dim;
+	const int64_t k = t->heads * t->dim, v = k + t->kv_heads * t->dim, m = t->m;
 	const char *how = packed ? window ? "packed, window" : "packed" : window ? "window" : "plain";
 
-	if (!inputs(t, packed) || !compute(t, window, true, work))
+	if (!starts_make(t, packed) || !compute(t, window, true))
 		return -MT_EX_IO;
 	keep(t);
-	if (!compute(t, window, false, work))
+	if (!compute(t, window, false))
 		return -MT_EX_IO;
-	const uint16_t *grad = t->kept + N * t->out;
+	const uint16_t *is = t->is + m * t->out, *grad = t->kept + m * t->out;
 	const struct { const char *name; double d; } parts[] = {
-		{ "output", differs(o_of(t), t->kept, t->out, 0, t->out) }, { "dq", differs(dqkv_of(t), grad, t->wide, 0, k) },
-		{ "dk", differs(dqkv_of(t), grad, t->wide, k, v - k) }, { "dv", differs(dqkv_of(t), grad, t->wide, v, v - k) },
+		{ "output", differs(t->is, t->kept, m, t->out, 0, t->out) }, { "dq", differs(is, grad, m, t->wide, 0, k) },
+		{ "dk", differs(is, grad, m, t->wide, k, v - k) }, { "dv", differs(is, grad, m, t->wide, v, v - k) },
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		if (!(parts[i].d <= ROUNDING))
 			return mt_fail(MT_EX_DATA, "%s: %s differs from our own kernels' by %.2g of a token's norm", how,
 				parts[i].name, parts[i].d);
 	keep(t);
-	if (!compute(t, window, false, work))
+	if (!compute(t, window, false))
 		return -MT_EX_IO;
 	return same(t) ? 0 : mt_fail(MT_EX_DATA, "%s: other bits when run again", how);
 }
 
-static int64_t window_of(const struct mt_geometry *g)
-{
-	for (uint32_t l = 0; l < g->layers; l++)
-		if (g->window_layer[l])
-			return g->window < SEQ / 4 ? g->window : SEQ / 4;
-	return 0;
-}
-
-int engine_trial(struct engine *e, const struct cuda_queue *queue, const struct mt_geometry *g)
+static int trial(struct engine *e, const struct cuda_queue *queue, const struct mt_geometry *g, int64_t rows, int64_t seq,
+	bool plain, int64_t window)
 {
 	struct cuda_queue q = *queue;
-	struct trial t = {.e = e, .q = &q, .heads = g->heads, .kv_heads = g->kv_heads, .dim = g->head_dim};
-	struct attention_need need = engine_need(e, SEQ, true, true);
-	uint64_t work = need.fixed + ROWS * need.row;
-	int64_t window = window_of(g);
+	struct trial t = {.e = e, .q = &q, .rows = rows, .seq = seq, .n = rows * seq, .heads = g->heads,
+		.kv_heads = g->kv_heads, .dim = g->head_dim};
+	struct attention_need need = engine_need(e, seq, true, true);
 	int rc = 0;
 
-	t.out = t.heads * t.dim;
-	t.wide = t.out + 2 * t.kv_heads * t.dim;
 	if (!need.rows)
 		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->heads, g->kv_heads, g->head_dim);
-	if (!memory_open(&t, work))
+	t.work = (size_t)(need.fixed + (uint64_t)rows * (need.row + need.table));
+	t.out = t.heads * t.dim;
+	t.wide = t.out + 2 * t.kv_heads * t.dim;
+	t.runs = t.n > SAMPLES * SAMPLE ? SAMPLES : 1;
+	t.run = t.runs > 1 ? SAMPLE : t.n;
+	t.m = t.runs * t.run;
+	if (!memory_open(&t, &q) || !input(&t, t.qkv, t.n * t.wide, 1) || !input(&t, t.d_o, t.n * t.out, 2))
 		rc = -MT_EX_NOMEM;
-	q.work = (float *)(t.device + t.sums);
-	for (int packed = 0; !rc && packed < 2; packed++)
-		for (int windowed = 0; !rc && windowed <= (window > 0); windowed++)
-			rc = one(&t, windowed ? window : 0, packed, work);
+	for (int packed = 0; !rc && packed < 1 + (rows > 1 || engine_packs(e, seq)); packed++) {
+		if (plain)
+			rc = one(&t, 0, packed);
+		if (!rc && window)
+			rc = one(&t, window, packed);
+	}
 	memory_close(&t);
 	return rc;
+}
+
+/* The window of layers that have one, 0: none; *all: every layer has it */
+static int64_t window_of(const struct mt_geometry *g, bool *all)
+{
+	int64_t window = 0;
+
+	*all = true;
+	for (uint32_t l = 0; l < g->layers; l++)
+		if (g->window_layer[l])
+			window = g->window;
+		else
+			*all = false;
+	return window;
+}
+
+int engine_trial(struct engine *e, const struct cuda_queue *q, const struct mt_geometry *g)
+{
+	bool all;
+	int64_t window = window_of(g, &all);
+
+	return trial(e, q, g, 2, SHORT, true, window < SHORT / 4 ? window : SHORT / 4);
+}
+
+int engine_trial_row(struct engine *e, const struct cuda_queue *q, const struct mt_geometry *g, int64_t seq)
+{
+	bool all;
+	int64_t window = window_of(g, &all);
+
+	return trial(e, q, g, 1, seq, !all || window >= seq, window < seq ? window : 0);
 }

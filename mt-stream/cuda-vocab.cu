@@ -60,8 +60,8 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 			return;
 	}
 	float *to = dw + (int64_t)token * h + column;
-	for (int j = 0; j < WIDE; j++)
-		sum[j] = column + j < h ? to[j] : 0;
+	if (column < h)
+		get_wide(sum, to, h - column, wide);
 	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32);
 
@@ -70,21 +70,22 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
 				int64_t t = at + 32 * k + __ffs(bits) - 1;
 
-				if (column < h)
-					get_wide(v, dx + t * h + column, h - column, wide);
+				if (column >= h)
+					continue;
+				get_wide(v, dx + t * h + column, h - column, wide);
 				for (int j = 0; j < WIDE; j++)
-					sum[j] += column < h ? v[j] : 0;
+					sum[j] += v[j];
 			}
 	}
-	for (int j = 0; j < WIDE && column + j < h; j++)
-		to[j] = sum[j];
+	if (column < h)
+		put_wide(to, sum, h - column, wide);
 }
 
 void cuda_embed_backward(const struct cuda_queue *q, float *dw, float beta, const void *dx, const uint32_t *tokens,
 	int64_t n, int64_t h, int64_t vocab, int64_t pad)
 {
 	int64_t columns = div_up(h, THREADS * WIDE);
-	int wide = wide_rows(h, dx, NULL, NULL, NULL);
+	int wide = wide_rows(h, dx, dw, NULL, NULL);
 
 	if (beta == 0)
 		cudaMemsetAsync(dw, 0, (size_t)(vocab * h) * sizeof *dw, q->stream);

@@ -325,8 +325,8 @@ void cpu_execute(struct pool *p, const struct op *o)
 		op_swiglu_forward(p, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
 		break;
 	case OP_SWIGLU_BACKWARD:
-		op_swiglu_backward(p, o->swiglu_backward.dgu, o->swiglu_backward.dy, o->swiglu_backward.gu,
-			o->swiglu_backward.n, o->swiglu_backward.f);
+		op_swiglu_backward(p, o->swiglu_backward.dgu, o->swiglu_backward.y, o->swiglu_backward.dy,
+			o->swiglu_backward.gu, o->swiglu_backward.n, o->swiglu_backward.f);
 		break;
 	case OP_CROSS_ENTROPY:
 		run_cross_entropy(p, o);

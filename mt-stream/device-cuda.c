@@ -77,6 +77,7 @@ struct cuda {
 	struct ranges weights;          /* registered by the thread */
 	struct ranges blocks;           /* of the gradient ring */
 	atomic_flag refused;            /* a registration, which was said */
+	bool unpinned;                  /* host memory was refused to be pinned, which was said */
 
 	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
 	size_t stamps_n, stamps_room;
@@ -380,14 +381,28 @@ static struct attention_need cuda_attention_need(struct device *d, uint32_t seq,
 	return need;
 }
 
+/* Does the engine compute a row of so many tokens as our own kernels do? */
+static bool row_tried(struct cuda *c, uint32_t seq)
+{
+	int rc = engine_trial_row(c->engine, &c->compute, mt_geometry(c->run), seq);
+
+	if (rc)
+		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, engine_name(c->engine), mt_errmsg());
+	return !rc;
+}
+
 static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
-	uint8_t stands = *with;
+	uint8_t stands = *with && row_tried(c, seq);
+	bool broken = *with && cudaDeviceSynchronize() != cudaSuccess;
 	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
 
 	if (rc)
 		return rc;
+	if (broken)     /* a successor finds the choice, and does not try */
+		return mt_fail(MT_EX_IO, "cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again, and our "
+			"own kernels compute it", seq, engine_name(c->engine));
 	*with = stands;
 	rows_find(c, seq);
 	return 0;
@@ -499,8 +514,8 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 		cuda_swiglu_forward(q, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
 		break;
 	case OP_SWIGLU_BACKWARD:
-		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.dy, o->swiglu_backward.gu,
-			o->swiglu_backward.n, o->swiglu_backward.f);
+		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.y, o->swiglu_backward.dy,
+			o->swiglu_backward.gu, o->swiglu_backward.n, o->swiglu_backward.f);
 		break;
 	case OP_CROSS_ENTROPY:
 		cuda_cross_entropy(q, o->cross_entropy.logits, o->cross_entropy.targets, o->cross_entropy.n,
@@ -622,20 +637,25 @@ static void cuda_release(struct device *d, void *p, size_t bytes)
 		}
 }
 
-/* Pinned; where that is refused, any, which is copied through bounce buffers */
+/* Pinned; where that is refused, any, which is copied through bounce buffers: said once */
 static void *cuda_host_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
+	cudaError_t e = cudaErrorMemoryAllocation;
 	void *p = NULL;
 	int i = 0;
 
 	while (i < ARENAS && c->pinned[i].bytes)
 		i++;
-	if (i < ARENAS && cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) {
+	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
 		c->pinned[i] = (struct extent){p, bytes};
 		return p;
 	}
 	cudaGetLastError();
+	if (!c->unpinned)
+		mt_say("cuda: cudaHostAlloc of %.2f MiB for offloaded activations: %s; they are copied through bounce buffers, "
+			"which costs the host one more copy of each", (double)bytes / 0x1p20, cudaGetErrorName(e));
+	c->unpinned = true;
 	return malloc(bytes);
 }
 

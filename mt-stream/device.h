@@ -36,9 +36,10 @@ struct loss { double sum; int64_t targets; };
 
 const char *op_name(enum op_code);
 
-/* Work memory with which attention is computed in another, faster way: `fixed` bytes and `row` more for each row of a
- * chunk, of `rows` at most. rows 0: there is no such way. */
-struct attention_need { uint64_t fixed, row; uint32_t rows; bool settled; };
+/* Work memory with which attention is computed in another, faster way: `fixed` bytes, `table` more for each row of a
+ * chunk, and `row` more for each of those, of `rows` at most, that are computed at once, kv_heads key-value heads at a
+ * time. rows 0: there is no such way. */
+struct attention_need { uint64_t fixed, table, row; uint32_t rows, kv_heads; bool settled; };
 
 /* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
 struct op {
@@ -83,7 +84,7 @@ struct op {
 			void *work; size_t work_bytes;  /* what attention_need asked for; NULL: nothing was settled */
 		} attention;
 		struct { void *y; const void *gu; int64_t n, f; } swiglu_forward;
-		struct { void *dgu; const void *dy, *gu; int64_t n, f; } swiglu_backward;
+		struct { void *dgu, *y; const void *dy, *gu; int64_t n, f; } swiglu_backward;
 		struct { void *logits; const uint32_t *targets; int64_t n, vocab; float scale; int backward;
 			struct loss *loss; } cross_entropy;     /* adds to *loss */
 	};
@@ -126,8 +127,9 @@ struct device {
 	 * operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to settle. 0 or -ex */
 	int   (*rehearse)(struct device *, bool on);
 	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the run
-	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. 0 or -ex. Both NULL:
-	 * there is one way only. */
+	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without where the
+	 * way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a plan for such rows.
+	 * 0 or -ex. Both NULL: there is one way only. */
 	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
 	int   (*attention_settle)(struct device *, uint32_t seq, bool *with);
 

@@ -88,12 +88,14 @@ static void take_saved(struct walk *w, const struct ask *q, const struct choice 
 	}
 }
 
-static uint64_t attention_bytes(const struct ask *q, const struct choice *c)
+uint64_t memory_attention(const struct ask *q, const struct choice *c)
 {
-	uint64_t rows = rows_of_chunk(q, c), bytes;
+	if (!c->engine)
+		return 0;
+	uint64_t chunk = rows_of_chunk(q, c), rows = chunk < q->attention.rows ? chunk : q->attention.rows, bytes, tables;
 
-	rows = rows < q->attention.rows ? rows : q->attention.rows;
 	return __builtin_mul_overflow(rows, q->attention.row, &bytes) ||
+		__builtin_mul_overflow(chunk, q->attention.table, &tables) || __builtin_add_overflow(bytes, tables, &bytes) ||
 		__builtin_add_overflow(bytes, q->attention.fixed, &bytes) ? UINT64_MAX : bytes;
 }
 
@@ -102,14 +104,13 @@ static void take_scratch(struct walk *w, const struct ask *q, const struct choic
 {
 	*t = (struct scratch){0};
 	t->h = take(w, z->either, z->h, z->elem);
-	t->attention = c->engine ? take(w, t->attention_bytes = attention_bytes(q, c), 1, 1) : NULL;
+	t->attention = c->engine ? take(w, t->attention_bytes = memory_attention(q, c), 1, 1) : NULL;
 	t->rstd = take(w, z->either, 1, sizeof(float));
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, q->geo->vocab, z->elem);
 	if (!q->train)
 		return;
 	t->dh = take(w, z->either, z->h, z->elem);
-	t->dact = take(w, z->piece, z->f, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
 	t->dqkv = take(w, z->chunk, z->a + 2 * z->k, z->elem);
 }

@@ -1,12 +1,12 @@
 /* plan-show.c: mt-stream --plan: what a run would do, without a run and without a device. */
 #include <stdlib.h>
 
+#include "attention-calls.h"
 #include "cli.h"
 #include "plan-show.h"
 
 #define LIBRARY_BYTES (64u << 20)       /* a GEMM library's workspace */
-#define ENGINE_BYTES  (1u << 20)        /* of cuDNN's attention, beside what a row takes; and what all rows of a call take */
-#define CALL_BYTES    (1ull << 30)
+#define ENGINE_BYTES  (1u << 20)        /* of cuDNN's attention, beside what a row takes */
 #define KERNEL_BYTES  (64u << 20)       /* the kernels' own scratch, at least */
 
 static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
@@ -69,7 +69,11 @@ static void show_people(const struct ask *q, const struct planned *p, const stru
 	else
 		printf("order     layer-major, chunks of %u rows, MLP in pieces of %llu tokens\n", rows_of_chunk(q, c),
 			(unsigned long long)tokens_of_piece(q, c));
-	printf("attention %s\n", c->engine ? "by cuDNN" : "by our own kernels");
+	if (c->engine)
+		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory\n",
+			q->attention.kv_heads, q->geo->kv_heads, gb(memory_attention(q, c)));
+	else
+		puts("attention by our own kernels");
 	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(q, c));
 	printf("weights   %u blocks' slots, %u resident from forward to backward; gradients: %u slots\n", slots, slots,
 		c->grad_slots);
@@ -95,7 +99,8 @@ static void show_json(const struct ask *q, const struct planned *p, const struct
 		c->pass_rows ? (q->rows + c->pass_rows - 1) / c->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", c->chunk_tokens,
 		rows_of_chunk(q, c), (unsigned long long)tokens_of_piece(q, c), c->head_tokens);
-	printf("\"attention\": \"%s\", ", c->engine ? "cudnn" : "own");
+	printf("\"attention\": \"%s\", \"attention_kv_heads\": %u, \"attention_work_bytes\": %llu, ", c->engine ? "cudnn" : "own",
+		c->engine ? q->attention.kv_heads : q->geo->kv_heads, (unsigned long long)memory_attention(q, c));
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, ", c->weight_slots, c->weight_slots,
 		c->grad_slots);
 	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", c->full, c->block,
@@ -123,15 +128,18 @@ static uint64_t work_of(const struct ask *q)
 }
 
 /* Work memory of cuDNN's attention where its deterministic backward pass keeps the gradient of all scores (sm_90 before 9.25):
- * heads T^2 in bf16, and dQ, dK and dV in fp32. A run asks the library that is there. */
+ * heads T^2 in bf16, and dQ, dK and dV in fp32, of the heads of a call. A run asks the library that is there. */
 static struct attention_need engine_of(const struct ask *q)
 {
-	uint64_t t = q->seq, heads = q->geo->heads, row;
+	uint64_t t = q->seq, heads = q->geo->heads, kv_heads = q->geo->kv_heads, row;
 
 	if (q->dtype != MT_BF16 || q->geo->head_dim > 128 || q->seq < 64 ||
 	    __builtin_mul_overflow(t * heads, 2 * t + 12ull * q->geo->head_dim, &row))
 		return (struct attention_need){0};
-	return (struct attention_need){.fixed = ENGINE_BYTES, .row = row, .rows = row < CALL_BYTES ? (uint32_t)(CALL_BYTES / row) : 1};
+	uint32_t of_call = kv_heads_of_call(row, q->geo->kv_heads);
+	row = row / kv_heads * of_call;
+	return (struct attention_need){.fixed = ENGINE_BYTES, .row = row, .rows = of_call < kv_heads ? 1 : rows_of_call(row),
+		.kv_heads = of_call};
 }
 
 /* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that

@@ -184,12 +184,18 @@ static uint64_t budget_now(struct stream *s)
 	return s->budget && s->budget < have ? s->budget : have;
 }
 
+static void arena_release(struct stream *s)
+{
+	s->dev->release(s->dev, s->arena, s->arena_bytes);
+	s->arena = NULL;
+	s->arena_bytes = 0;
+}
+
 static int arena_grow(struct stream *s, uint64_t bytes)
 {
 	if (bytes <= s->arena_bytes)
 		return 0;
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
-	s->arena_bytes = 0;
+	arena_release(s);
 	s->arena = s->dev->alloc(s->dev, bytes);
 	if (!s->arena)
 		return mt_fail(MT_EX_NOMEM, "no %llu MiB of device memory", (unsigned long long)(bytes >> 20));
@@ -331,6 +337,8 @@ static int attention_settle(struct stream *s, uint32_t rows, uint32_t seq)
 		return rc;
 	q.attention = d->attention_need(d, seq, true, true);
 	bool with = !planner_make(&q, &planned) && planned.c.engine;
+	if (with)
+		arena_release(s);       /* the way is tried in its place */
 	return d->attention_settle(d, seq, &with);
 }
 

@@ -1,35 +1,37 @@
 /* planner-profile.c: what a machine does in a second: defaults for each kind of GPU, numbers of one's own beside them. */
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "cli.h"
 #include "planner.h"
 
-#define ADAM_CORE 0.3e9                 /* parameters that a core updates, until all of them fill the memory's bandwidth */
+#define ADAM_CORE 0.3e9                 /* parameters that a core updates, while memory is fast enough; assumed: 8 GB/s a core */
 
-/* Bus: what registered host memory reaches over the card's PCIe, each way. GEMM: what cuBLAS sustains in bf16 with fp32
- * sums, and in fp32 without TF32; from published benchmarks and data sheets, to be replaced by what gpu-bench measures.
- * Adam: a server's or a desktop's memory at 26 bytes a parameter. */
+/* Bus: what registered host memory reaches over the card's PCIe (generation 4 or 5, 16 lanes), each way. Device memory: 0.88
+ * of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32; from published benchmarks
+ * and data sheets, to be replaced by what gpu-bench measures. Host memory: assumed, for cores beside the bus and other tenants:
+ * a third of a server's eight channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's two (90, 51). */
 static const struct known {
 	const char *name;           /* as the driver says it, but for blanks */
 	double bus, hbm;            /* GB/s */
 	double bf16, fp32;          /* TFLOP/s */
-	double adam;                /* G parameters/s */
+	double ram;                 /* GB/s of the host's memory */
 	double memory;              /* GB */
 } known[] = {
-	{"H200",       55, 4300, 790, 52, 6, 141},
-	{"H100",       55, 3000, 720, 50, 6, 80},
-	{"H100NVL",    55, 3500, 600, 45, 6, 94},
-	{"H100PCIe",   55, 1800, 480, 40, 6, 80},
-	{"B200",       55, 7000, 1600, 62, 6, 180},
-	{"A100",       25, 1700, 260, 18, 5, 80},
-	{"L40S",       25, 780, 280, 60, 5, 48},
-	{"A6000",      25, 680, 120, 30, 4, 48},
-	{"RTXPRO6000", 55, 1600, 380, 90, 5, 96},
-	{"RTX5090",    55, 1600, 200, 80, 2.5, 32},
-	{"RTX4090",    25, 900, 155, 60, 2.5, 24},
-	{"RTX3090",    25, 850, 65, 28, 2, 24},
-	{"cpu",        10, 20, 0.3, 0.3, 1, 0},
+	{"H200",       55, 4300, 790, 52, 100, 141},
+	{"H100",       55, 3000, 720, 50, 100, 80},
+	{"H100NVL",    55, 3500, 600, 45, 100, 94},
+	{"H100PCIe",   55, 1800, 480, 40, 100, 80},
+	{"B200",       55, 7000, 1600, 62, 100, 180},
+	{"A100",       25, 1700, 260, 18, 70, 80},
+	{"L40S",       25, 780, 280, 60, 70, 48},
+	{"A6000",      25, 680, 120, 30, 70, 48},
+	{"RTXPRO6000", 55, 1600, 380, 90, 100, 96},
+	{"RTX5090",    55, 1600, 200, 80, 45, 32},
+	{"RTX4090",    25, 900, 155, 60, 45, 24},
+	{"RTX3090",    25, 850, 65, 28, 25, 24},
+	{"cpu",        10, 20, 0.3, 0.3, 20, 0},
 };
 
 const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known) ? known[i].name : NULL; }
@@ -82,7 +84,7 @@ static struct known guess(const struct gpu *g)
 		i++;
 	return (struct known){
 		.bus = made[i].bus, .hbm = 0.88 * memory, .bf16 = 0.75 * made[i].bf16 * clock, .fp32 = 0.75 * made[i].fp32 * clock,
-		.adam = 6,
+		.ram = 100,
 	};
 }
 
@@ -90,7 +92,7 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 {
 	*p = (struct profile){
 		.h2d = k->bus * 1e9, .d2h = k->bus * 1e9, .hbm = k->hbm * 1e9,
-		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .adam = k->adam * 1e9, .memory = k->memory * 1e9,
+		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .ram = k->ram * 1e9, .adam = INFINITY, .memory = k->memory * 1e9,
 	};
 }
 
@@ -100,12 +102,11 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 	const struct known *k = named ? named : known_by_driver(g->model);
 	const struct known other = guess(g);
 	int cores = mt_cores();         /* of which one is left to mt-stream */
-	double adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 
 	if (!k && other.hbm > 0 && other.bf16 > 0)
 		k = &other;
 	profile_of(k ? k : known, dtype, p);
-	p->adam = adam < p->adam ? adam : p->adam;
+	p->adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 }
 
 /* "h2d=55": *at goes behind it */
@@ -113,7 +114,7 @@ static int number_parse(const char **at, struct profile *p)
 {
 	const struct { const char *name; double *to, unit; } numbers[] = {
 		{"h2d=", &p->h2d, 1e9}, {"d2h=", &p->d2h, 1e9}, {"hbm=", &p->hbm, 1e9}, {"flops=", &p->flops, 1e12},
-		{"adam=", &p->adam, 1e9},
+		{"ram=", &p->ram, 1e9}, {"adam=", &p->adam, 1e9},
 	};
 
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -126,6 +127,7 @@ static int number_parse(const char **at, struct profile *p)
 		if (end == *at + n || (*end && *end != ',') || !(x > 0 && x < 1e9))
 			return -1;
 		*numbers[i].to = x * numbers[i].unit;
+		p->adam_measured = p->adam_measured || numbers[i].to == &p->adam;
 		*at = *end ? end + 1 : end;
 		return 0;
 	}
@@ -148,6 +150,6 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 	snprintf(p->name, sizeof p->name, "%.48s%s", k ? k->name : here ? here->model : known->name, *at ? ", changed" : "");
 	while (*at)
 		if (number_parse(&at, p))
-			return mt_fail(MT_EX_USAGE, "--profile: '%s': not h2d=, d2h=, hbm=, flops= or adam= and a number", at);
+			return mt_fail(MT_EX_USAGE, "--profile: '%s': not h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
 	return 0;
 }

@@ -8,9 +8,11 @@
 
 #include "planner.h"
 
-#define ATTENTION_FORWARD  0.60         /* of the GEMM rate that attention by an engine reaches, */
-#define ATTENTION_BACKWARD 0.40         /* deterministic; */
-#define OWN_ATTENTION      0.50         /* of that: our own kernels, by their products a memory access; not measured */
+/* Assumed, all of them: nothing here was measured on a GPU with this program. mt-stream/README.md says how they are used. */
+#define GEMM_SHAPES        0.96         /* of the measured GEMM rate: a model's shapes fill the last wave of tiles in part */
+#define ATTENTION_FORWARD  0.60         /* of the measured GEMM rate that attention by an engine reaches: published benchmarks */
+#define ATTENTION_BACKWARD 0.40         /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
+#define OWN_ATTENTION      0.28         /* of an engine's: our own kernels, synchronous loads and no wgmma */
 #define GEMM_HALF          256.0        /* tokens at which a GEMM reaches half its rate */
 #define PIECE_MIN          1024u        /* tokens: MLP pieces are not made smaller than this */
 #define LAUNCH             5e-6         /* s that a kernel takes at least, and kernels that a chunk or piece launches: */
@@ -19,7 +21,8 @@
 #define BACKWARD_CHUNK     13
 #define BACKWARD_PIECE     10
 #define HEAD_CHUNK         7
-#define UPDATE_BYTES       26           /* of the host's memory that an update of a parameter reads and writes */
+#define STATE_BYTES        24           /* of the host's memory that an update of a parameter reads and writes: weight and */
+                                        /* what bf16 leaves of it (together 4), m (4), v (4); and the gradient is read */
 #define TIE                1e-9         /* steps that differ by less are equally long */
 
 void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
@@ -42,7 +45,17 @@ struct times {                  /* seconds, of n tokens through one unit, nothin
 
 static double gemm(const struct ask *q, double flops, double tokens)
 {
-	return flops / q->profile.flops * (1 + GEMM_HALF / tokens);
+	return flops / (q->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
+}
+
+static double update_bytes(const struct ask *q) { return STATE_BYTES + (q->grad == MT_BF16 ? 2 : 4); }
+
+/* Parameters that the host updates in a second: cores do not scale beyond what their memory gives */
+static double update_rate(const struct ask *q)
+{
+	const struct profile *p = &q->profile;
+
+	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(q));
 }
 
 /* Products of a query and a key, of all rows, mean of all layers */
@@ -101,7 +114,7 @@ static struct bus bus_of(const struct ask *q, const struct choice *c)
 {
 	const struct profile *p = &q->profile;
 	double n = (double)rows_of_pass(q, c) * q->seq, in = q->view ? 0 : (q->dtype == MT_BF16 ? 2 : 4) / p->h2d;
-	double size = q->grad == MT_BF16 ? 2 : 4, gather = q->grad == MT_NONE ? 0 : 2 * size / (UPDATE_BYTES * p->adam);
+	double size = q->grad == MT_BF16 ? 2 : 4, gather = q->grad == MT_NONE ? 0 : 2 * size / (update_bytes(q) * update_rate(q));
 	double out = most(size / p->d2h, gather), x = c->x_host ? n * q->geo->hidden * (double)q->elem : 0;
 	double a = (double)q->geo->heads * q->geo->head_dim;
 	double o = c->o_host ? n * (a * (double)q->elem + q->geo->heads * 4.0) : 0;
@@ -178,7 +191,7 @@ static double stall_of(const struct ask *q, const struct prediction *p)
 {
 	double behind = q->grad == MT_NONE ? p->last_backward : p->first_forward;
 
-	return most((double)q->embed / q->profile.adam, p->adam - behind);
+	return most((double)q->embed / update_rate(q), p->adam - behind);
 }
 
 static void predict(const struct ask *q, const struct choice *c, const struct times *t, struct prediction *p)
@@ -189,7 +202,7 @@ static void predict(const struct ask *q, const struct choice *c, const struct ti
 	else
 		predict_layers(q, c, t, p);
 	if (q->train) {
-		p->adam = (double)q->params / q->profile.adam;
+		p->adam = (double)q->params / update_rate(q);
 		p->stall = stall_of(q, p);
 	}
 	p->step = p->forward + p->backward + p->stall + p->tail;
@@ -200,7 +213,7 @@ static void account(const struct ask *q, const struct choice *c, uint32_t rows, 
 {
 	struct times t = times_of(q, c, rows);
 	double layers = q->geo->layers, n = (double)rows * q->seq, model = layers * (double)q->block + (double)q->head;
-	double products = (q->train ? 6 : 2) * n * model / q->profile.flops, attention = layers * t.attention, again = 0;
+	double products = (q->train ? 6 : 2) * n * model / (q->profile.flops * GEMM_SHAPES), attention = layers * t.attention, again = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
 
 	if (q->train) {

@@ -24,8 +24,10 @@ enum level {
 struct profile {                /* what a machine does in a second */
 	char name[64];
 	double h2d, d2h, hbm;       /* bytes */
-	double flops;               /* of GEMMs in the run's type, as measured, not as advertised */
-	double adam;                /* parameters that the host's cores update */
+	double flops;               /* of large square GEMMs in the run's type, as measured, not as advertised */
+	double ram;                 /* bytes of host memory that the cores read and write */
+	double adam;                /* parameters that the cores update: */
+	bool adam_measured;         /* so many, or fewer where ram is not enough for them */
 	double memory;              /* bytes of device memory that such a device has; 0: it does not say */
 };
 
@@ -87,7 +89,7 @@ struct planned {
 /* The best plan; -71 when nothing fits: then only least and least_host are set. */
 int planner_make(const struct ask *, struct planned *);
 void planner_predict(const struct ask *, const struct choice *, struct prediction *);
-/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that is `here`,
+/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that is `here`,
  * by its model's name or else by its architecture and clocks, or (NULL) an H200; the cores are those that are here. -64 */
 int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
 /* Names of what profile_parse knows, one after another; NULL behind the last */
@@ -166,5 +168,7 @@ uint64_t memory_arena(const struct ask *, uint64_t bytes);
 struct increments { uint64_t slot, full, block, attention, no_gu, no_chunk; };
 void memory_increments(const struct ask *, const struct choice *, struct increments *);
 uint64_t memory_host(const struct ask *, const struct choice *);
+/* Bytes of those that attention by an engine works in */
+uint64_t memory_attention(const struct ask *, const struct choice *);
 
 #endif

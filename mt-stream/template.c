@@ -17,18 +17,31 @@ static void linear_forward(const struct chunk *c, void *y, const void *x, const 
 		.c = y, .ldc = out, .bias = b, .add = residual}});
 }
 
-/* dx (n, in) = dy (n, out) w;  dw (out, in) += dy' x;  db (out) += column sums of dy */
-static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
-	const void *x, const void *w, int64_t in, int64_t out)
+/* dx (n, in) = dy (n, out) w */
+static void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in,
+	int64_t out)
 {
 	launch(c, &(struct op){OP_GEMM, .gemm = {
 		.m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in}});
+}
+
+/* dw (out, in) += dy' x;  db (out) += column sums of dy */
+static void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy,
+	const void *x, int64_t in, int64_t out)
+{
 	launch(c, &(struct op){OP_GEMM, .gemm = {
 		.m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
 		.c = dw, .ldc = in, .beta = beta, .fp32 = 1}});
 	if (db)
 		launch(c, &(struct op){OP_BIAS_BACKWARD, .bias_backward = {
 			.db = db, .beta = beta, .dy = dy, .m = c->n, .n = out}});
+}
+
+static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
+	const void *x, const void *w, int64_t in, int64_t out)
+{
+	linear_backward_input(c, dx, dy, w, in, out);
+	linear_backward_weights(c, dw, db, beta, dy, x, in, out);
 }
 
 static void norm_forward(const struct chunk *c, void *y, const void *x, const void *w)
@@ -151,10 +164,11 @@ static void mlp_backward(const struct chunk *c, const struct weights *w, const s
 			norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
 		else
 			gate_up(&p, w, x2, gu);
-		launch(&p, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = gu, .n = p.n, .f = f}});
-		linear_backward(&p, c->s.dact, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, d, c->s.act, w->t[MT_T_DOWN], f, h);
+		/* act has the gradient of SwiGLU's output, then that output, for the gradient of down's weights */
+		linear_backward_input(&p, c->s.act, d, w->t[MT_T_DOWN], f, h);
 		launch(&p, &(struct op){OP_SWIGLU_BACKWARD, .swiglu_backward = {
-			.dgu = gu, .dy = c->s.dact, .gu = gu, .n = p.n, .f = f}});
+			.dgu = gu, .y = c->s.act, .dy = c->s.act, .gu = gu, .n = p.n, .f = f}});
+		linear_backward_weights(&p, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, d, c->s.act, f, h);
 		linear_backward(&p, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
 		norm_backward(&p, d, 1, g->t[MT_T_NORM2], beta, c->s.dh, x2, w->t[MT_T_NORM2]);
 	}

@@ -20,7 +20,7 @@ struct scratch {                /* good between two launches of one template, no
 	void *h;                /* (N, H)      a norm's output */
 	void *dh;               /* (N, H)      its gradient */
 	float *rstd;            /* (N)         its statistics */
-	void *act, *dact;       /* (P, F)      SwiGLU's output and its gradient */
+	void *act;              /* (P, F)      SwiGLU's output or its gradient */
 	void *d_o;              /* (N, A)      gradient of attention's output */
 	void *dqkv;             /* (N, A + 2K) */
 	void *gu;               /* (P, 2F)     gate | up of blocks that do not keep it */

@@ -23,6 +23,22 @@ in_tmpfs() {
 		sh "$1" "$dir" "${@:2}"
 }
 
+# ... whose files have huge pages where a program asks for them: in_huge_tmpfs SIZE COMMAND...
+in_huge_tmpfs() {
+	[ -d /sys/kernel/mm/transparent_hugepage ] || skip "needs a kernel with transparent huge pages"
+	in_tmpfs "$1,huge=advise" "${@:2}" || {
+		[ $? != 99 ] || skip "needs a tmpfs that takes huge=advise"
+		return 1
+	}
+}
+
+# A run of 1.2 GiB of state
+large() {
+	mkdir -p "$T/large"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 140000/' "$CONFIGS/demo.json" >"$T/large/config.json"
+	"$1" 1500M mt-store create "$RUN" --config "$T/large" --step-tokens 1K 2>"$T/large.err"
+}
+
 @test "create makes three regions of mode 0600 and says what they take in one line" {
 	run mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
 	[ "$status" = 0 ]
@@ -37,6 +53,42 @@ in_tmpfs() {
 	for f in /dev/shm/mt."$(id -u)"."$RUN".*; do
 		[ $(($(stat -c '%b * %B' "$f"))) -ge "$(stat -c %s "$f")" ]
 	done
+}
+
+@test "a store on a tmpfs with huge=advise lies on huge pages, one without on small ones, and stat says so" {
+	need_cmd python3
+	cat >"$T/look" <<-'END'
+		mt-store create "$1" --config "$2/demo.json" --step-tokens 1K 2>/dev/null || exit 1
+		mt-store stat "$1" | grep '^pages:'
+		mt-store stat "$1" --json | grep -o '"huge_pages":[0-9.]*'
+		python3 - "$MT_SHM_DIR"/mt.*."$1".store <<-'PY'
+			import ctypes, mmap, os, re, sys
+			with open(sys.argv[1], "rb") as f:
+			    m = mmap.mmap(f.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+			sum(m[::4096])
+			smaps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())
+			mapped = sum(int(k) for v in smaps if sys.argv[1] in v for k in re.findall(r"(?:Shmem|File)PmdMapped: +(\d+)", v))
+			print("mapped", mapped * 1024 * 2 > len(m))
+		PY
+	END
+	in_huge_tmpfs 200M sh "$T/look" "$RUN" "$CONFIGS" >"$T/huge"
+	in_tmpfs 200M sh "$T/look" "$RUN" "$CONFIGS" >"$T/small"
+	grep -qx 'mapped True' "$T/huge"
+	grep -q -E '^"huge_pages":(0\.[5-9]|1\.)' "$T/huge"
+	grep -q -E '^pages: ([5-9].|100) % of the store on huge ones' "$T/huge"
+	grep -qx 'mapped False' "$T/small"
+	grep -qx '"huge_pages":0.0' "$T/small"
+	grep -qx 'pages: 0 % of the store on huge ones' "$T/small"
+}
+
+@test "create says that a large store lies on small pages, and how to mount huge ones; not if it lies on huge ones" {
+	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
+	large in_tmpfs
+	[ "$(wc -l <"$T/large.err")" = 2 ]
+	grep -q "^mt-store: note: the store lies on pages of 4 KiB: .*: mount -o remount,huge=advise $T/tmpfs; or " \
+		"$T/large.err"
+	large in_huge_tmpfs
+	[ "$(wc -l <"$T/large.err")" = 1 ]
 }
 
 @test "create takes the directory that holds config.json as well" {

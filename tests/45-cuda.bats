@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu.h): threads and
-# streams go on in an order drawn by MT_EMU_SEED. What only a GPU can show is tests/gpu/check's.
+# streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can show is
+# tests/gpu/check's.
 
 load helpers
 
@@ -38,12 +39,6 @@ near() {
 		print(error / norm)
 		assert error <= float(sys.argv[3]) * norm, error / norm
 	PY
-}
-
-@test "every kernel computes what its definition says, fp32 and bf16, whichever thread is faster" {
-	need_emulator
-	cuda-kernels >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
-	[ "$(grep -c ^ok "$T/out")" -gt 150 ]
 }
 
 @test "in fp32 it gives the cpu device's gradients, whichever stream is faster" {
@@ -114,6 +109,21 @@ near() {
 	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 }
 
+@test "host memory for activations that cannot be pinned is said once, with what it costs, and gives the same bits" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of pinned "$EMU --device cuda"
+	own=$(own_of "$T/stream.err")
+	options="--device cuda --device-memory $((own + 700))K --verbose"
+	ROWS=16 step_of pinned "$EMU $options"
+	grep -q 'inputs to host' "$T/stream.err"
+	! grep -q cudaHostAlloc "$T/stream.err" || return 1
+	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
+	cmp "$T/pinned" "$T/unpinned"
+	[ "$(grep -c 'cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs' "$T/stream.err")" = 1 ]
+	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
+}
+
 @test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -160,25 +170,6 @@ dealt_of() {
 	cmp "$T/one" "$T/passes"
 	dealt_of both 2 --pass-rows 2
 	cmp "$T/one" "$T/both"
-}
-
-@test "gpu-check and gpu-bench go their way on it, and leave their results" {
-	need_emulator
-	export RESULTS=$T/results MT BUILD
-	"$TOP/tests/gpu/check" --stream "$EMU" --quick --only "llama3 fp32: layer" >"$T/check.out"
-	grep -q '^ok llama3 fp32: layer-major beside cpu, by tensor' "$T/check.out"
-	python3 -c 'import json, sys; c = json.load(open(sys.argv[1]))["counts"]; assert c["ok"] == 6 and sum(c.values()) == 6, c' \
-		"$T/results/check.json"
-	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --skip torch,main --tokens 64 >"$T/bench.out"
-	python3 - "$T/results/bench.json" <<-'PY'
-		import json, sys
-		b = json.load(open(sys.argv[1]))
-		assert {r["what"] for r in b["rates"]} >= {"register", "h2d", "d2h", "both ways", "adam", "adam beside h2d", "products"}
-		run = b["runs"][0]
-		assert run["tokens"] == 64 and run["step_s"] > 0 and run["plan"]["step_s"] > 0 and not b["not_done"], b["not_done"]
-		assert run["account"]["micros"][0]["compute_s"] > 0 and not run["account"]["wrong"]
-	PY
-	grep -q '^| config | 64 | ' "$T/results/bench.md"
 }
 
 @test "20 steps on it are PyTorch's" {

@@ -26,13 +26,16 @@ make_run() {
 	stream-drive make "$RUN" "$GOLDEN/$1/model" bf16 bf16 1024 7
 }
 
-# One step of rows with documents on the emulated GPU, its attention by MT_EMU_SDPA: step_of OUT ENGINE [OPTIONS...]
+# One step of 3 rows of 64 tokens (or SHAPE) with documents (or PLAIN=plain) on the emulated GPU, its attention by
+# MT_EMU_SDPA, the calls of which are in OUT.calls: step_of OUT ENGINE [OPTIONS...]
 step_of() {
 	local out=$1 engine=$2
 	shift 2
-	spawn stream env MT_EMU_SEED="${SEED:-1}" ${engine:+MT_EMU_SDPA=$engine} "$EMU" "$RUN" --device cuda --chunk-tokens 200 \
-		--head-tokens 40 "$@"
-	stream-drive step "$RUN" 3 64 1 1 3 dump="$T/$out.bin" $PLAIN 3>&- | sort >"$T/$out"
+	: >"$T/$out.calls"
+	spawn stream env MT_EMU_SEED="${SEED:-1}" ${engine:+MT_EMU_SDPA=$engine} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" "$RUN" \
+		--device cuda --chunk-tokens "${CHUNK:-200}" --head-tokens 40 "$@"
+	# shellcheck disable=SC2086
+	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	kill "$PID"
 	wait "$PID"
@@ -59,7 +62,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 @test "cuDNN makes deterministic plans for an H200 that is only described, with and without documents and windows" {
 	need_cudnn
 	"$PLANS" 90 >"$T/plans"
-	[ "$(wc -l <"$T/plans")" = 18 ]
+	[ "$(wc -l <"$T/plans")" = 26 ]
 	! grep none "$T/plans" || return 1
 	# documents by length never want more than twice the tokens' memory beside whole rows
 	[ "$(bytes_of 90 quarters backward)" -lt $((2 * $(bytes_of 90 row backward))) ]
@@ -67,7 +70,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 
 @test "its work memory grows as the planner has it: by tokens squared, or by tokens" {
 	need_cudnn
-	"$PLANS" 80 100 row rows long >"$T/plans"
+	"$PLANS" 80 100 row rows long group group-long >"$T/plans"
 	# 28 heads of 128: dP in bf16 beside 12 bytes an element at most, or those alone
 	local square=$((28 * 4096 * (2 * 4096 + 12 * 128))) linear=$((28 * 4096 * 12 * 128))
 	[ "$(bytes_of 80 row backward)" -gt $((square / 5 * 4)) ]
@@ -79,6 +82,11 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	done
 	[ "$(bytes_of 80 long backward)" -gt $((900 * $(bytes_of 80 row backward))) ]
 	[ "$(bytes_of 100 long backward)" -le $((32 * $(bytes_of 100 row backward))) ]
+	# one key-value head of four with its query heads
+	for sm in 80 100; do
+		[ "$(bytes_of $sm group backward)" -le $(($(bytes_of $sm row backward) / 4 + 4096)) ]
+		[ "$(bytes_of $sm group-long backward)" -le $(($(bytes_of $sm long backward) / 4 + 4096)) ]
+	done
 }
 
 @test "an engine's attention gives our own kernels' gradients but for rounding, the same ones in whichever order streams run" {
@@ -110,6 +118,43 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	cmp "$T/whole" "$T/linear"
 }
 
+# Calls for rows of SEQ tokens, "SEQUENCES HEADS KV-HEADS" each, with their numbers: calls_of FILE SEQ forward|backward
+calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4, $5 }' "$T/$1.calls" | sort | uniq -c | awk '{ $1 = $1 "x"; print }'; }
+
+@test "attention forward is one call a chunk, where backward is a call for each row" {
+	need_emulator
+	make_run qwen3
+	PLAIN=plain SHAPE="3 120" CHUNK=360 step_of chunks square --recompute none
+	# 2 layers; rows of 120 tokens backward: 146 of 150 KiB, one a call
+	calls_of chunks 120 forward | grep -qx "2x 3 3 1"
+	[ "$(calls_of chunks 120 backward | grep -vc "x 1 3 1$")" = 0 ]
+	# documents: of all rows' documents of a class at once
+	make_run qwen3
+	SHAPE="3 120" CHUNK=360 step_of documents square --recompute none
+	[ "$(grep -c forward "$T/documents.calls")" -lt "$(grep -c backward "$T/documents.calls")" ]
+	make_run qwen3
+	SHAPE="3 120" CHUNK=360 step_of own ""
+	near own documents 1e-2
+}
+
+@test "long rows: calls for one key-value head each give the bits of one call for all, in 1/kv_heads of its work memory" {
+	need_emulator
+	for PLAIN in plain ""; do
+		make_run qwen2-window
+		SHAPE="2 100" CHUNK=200 step_of all linear
+		make_run qwen2-window
+		SHAPE="2 100" CHUNK=200 step_of heads square
+		cmp "$T/all" "$T/heads"
+		# classes of documents in rows of 100; the trial's are others
+		[ "$(awk '$3 == 100 || $3 == 50 || $3 == 25 || $3 == 13' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" -ge 12 ]
+		[ -z "$PLAIN" ] && continue
+		# 3 layers, 2 rows; of 4 heads, for which a row would want 107200 bytes, 2
+		calls_of all 100 backward | grep -qx "3x 2 4 2"
+		[ "$(calls_of heads 100 backward | grep -vc "x 1 2 1$")" = 0 ]
+		grep -q "^backward 1 100 2 1 53600$" "$T/heads.calls"
+	done
+}
+
 @test "an engine that computes something else, or not the same twice, is not used: one line says so" {
 	need_emulator
 	make_run qwen2-window
@@ -121,6 +166,33 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 		grep -q 'attention by our own kernels: emulated engine 1: ' "$T/stream.err"
 	done
+}
+
+@test "an engine that fails only on long rows is not used for them: a row of the run's own length is tried before its step" {
+	need_emulator
+	make_run qwen3
+	PLAIN=plain SHAPE="1 100" step_of own ""
+	for fault in far-forward far-backward far-refusal; do
+		make_run qwen3
+		PLAIN=plain SHAPE="1 100" step_of $fault linear,$fault
+		cmp "$T/own" "$T/$fault"
+		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
+		grep -q 'attention of rows of 100 tokens by our own kernels: emulated engine 1: ' "$T/stream.err"
+	done
+	grep -q 'emulated engine 1: refused$' "$T/stream.err"
+	# what was found stays, and rows that are shorter are the engine's
+	PLAIN=plain SHAPE="1 100" step_of again linear
+	cmp "$T/own" "$T/again"
+	PLAIN=plain SHAPE="1 64" step_of short linear
+	[ "$(calls_of short 64 backward | wc -l)" = 1 ]
+	[ -z "$(calls_of again 100 backward)" ]
+	# in the last head alone
+	make_run qwen2-window
+	PLAIN=plain SHAPE="1 100" step_of own ""
+	make_run qwen2-window
+	PLAIN=plain SHAPE="1 100" step_of head square,far-head
+	cmp "$T/own" "$T/head"
+	grep -q "100 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
 }
 
 @test "the engine that a run was begun with stays: another version or none is 78, one that comes later is not taken" {

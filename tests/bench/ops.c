@@ -69,7 +69,7 @@ static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out
 static void run_norm(const void *arg) { (void)arg; op_rmsnorm_forward(pool, c, d, a, b, n, m->hidden, 1e-5f); }
 static void run_norm_back(const void *arg) { (void)arg; op_rmsnorm_backward(pool, c, 1, b, 1, a, a, b, d, n, m->hidden); }
 static void run_swiglu(const void *arg) { (void)arg; op_swiglu_forward(pool, c, a, n, m->inner); }
-static void run_swiglu_back(const void *arg) { (void)arg; op_swiglu_backward(pool, c, d, a, n, m->inner); }
+static void run_swiglu_back(const void *arg) { (void)arg; op_swiglu_backward(pool, c, d, d, a, n, m->inner); }
 static void run_rope(const void *arg) { op_rope_forward(pool, arg, c, NULL, NULL); }
 static void run_rope_back(const void *arg) { op_rope_backward(pool, arg, c, NULL, NULL, NULL, NULL, 0); }
 static void run_attention(const void *arg) { op_attention_forward(pool, arg, c, d, a); }

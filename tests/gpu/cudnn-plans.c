@@ -3,7 +3,7 @@
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
- * into calls (cuda-engine.c), a long row. No GPU is needed, but a libcuda.so.1 is: tests/gpu/driver.c.
+ * into calls (cuda-engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a libcuda.so.1 is: tests/gpu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +15,12 @@ static const struct { int sm, sms, shared; } gpus[] = {
 	{80, 108, 166912}, {86, 84, 101376}, {89, 128, 101376}, {90, 132, 232448}, {100, 148, 232448}, {120, 188, 101376},
 };
 
-static const struct { const char *name; int64_t batch, seq, window; int ragged; } cases[] = {
-	{ "row", 1, 4096, 0, 0 }, { "rows", 8, 4096, 0, 0 }, { "window", 1, 4096, 1024, 0 }, { "documents", 1, 4096, 0, 1 },
-	{ "halves", 3, 2048, 0, 1 }, { "quarters", 7, 1024, 0, 1 }, { "quarters-window", 7, 1024, 512, 1 },
-	{ "shortest", 512, 64, 0, 1 }, { "long", 1, 131072, 0, 0 },
+static const struct { const char *name; int64_t batch, seq, window; int ragged, kv_heads; } cases[] = {
+	{ "row", 1, 4096, 0, 0, 4 }, { "rows", 8, 4096, 0, 0, 4 }, { "window", 1, 4096, 1024, 0, 4 },
+	{ "documents", 1, 4096, 0, 1, 4 }, { "halves", 3, 2048, 0, 1, 4 }, { "quarters", 7, 1024, 0, 1, 4 },
+	{ "quarters-window", 7, 1024, 512, 1, 4 }, { "shortest", 512, 64, 0, 1, 4 }, { "long", 1, 131072, 0, 0, 4 },
+	{ "group", 1, 4096, 0, 0, 1 }, { "group-window", 1, 4096, 1024, 0, 1 }, { "group-documents", 1, 4096, 0, 1, 1 },
+	{ "group-long", 1, 131072, 0, 0, 1 },
 };
 
 static void show(struct sdpa *s, int sm, size_t i, int backward)
@@ -31,8 +33,10 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	shape.seq = cases[i].seq;
 	shape.window = cases[i].window;
 	shape.ragged = cases[i].ragged;
-	shape.heads = 28;
-	shape.kv_heads = 4;
+	shape.kv_heads = cases[i].kv_heads;
+	shape.heads = 7 * shape.kv_heads;
+	shape.all_heads = 28;
+	shape.all_kv_heads = 4;
 	shape.dim = 128;
 	shape.scale = 0.08838835f;
 	shape.backward = backward;

@@ -6,6 +6,11 @@
  *     whole               takes no documents
  *     wrong, fickle       sees a token too many, gives other bits each time
  *     2                   another version
+ * and of rows of more than FAULTY tokens, where indices would pass 2^31:
+ *     far-forward, far-backward, far-head     wrong numbers that way; backward, in the last head alone
+ *     far-refusal                             does not run
+ * MT_EMU_SDPA_LOG=FILE: a line for each call is added to it: forward or backward, sequences, tokens, query heads, key-value
+ * heads, bytes of work memory
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +21,13 @@
 
 #include "../../mt-stream/cuda-cudnn.h"
 
+#define FAULTY 98
+
 struct plan { struct sdpa_shape shape; size_t bytes; };
 
 static bool is(const char *word) { return strstr(getenv("MT_EMU_SDPA"), word) != NULL; }
+
+static bool far_is(const struct sdpa_shape &s, const char *word) { return s.seq > FAULTY && is(word); }
 
 static float widen(uint16_t x)
 {
@@ -37,10 +46,12 @@ static uint16_t narrow(float x)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* One sequence: its first elements, its tokens */
+static int64_t wide_of(const struct sdpa_shape &s) { return (s.all_heads + 2 * s.all_kv_heads) * s.dim; }
+
+/* One sequence, of the call's heads: first elements of q, k and v, and of their gradients; its tokens */
 struct sequence {
-	const uint16_t *qkv; uint16_t *o; float *lse;
-	const uint16_t *d_o; uint16_t *dqkv;
+	const uint16_t *q, *k, *v; uint16_t *o; float *lse;
+	const uint16_t *d_o; uint16_t *dq, *dk, *dv;
 	int64_t n, lse_token, lse_head;
 };
 
@@ -62,13 +73,13 @@ static float product(const uint16_t *a, const uint16_t *b, int64_t dim)
 
 static void head_forward(const struct sdpa_shape &s, const struct sequence &q, int64_t h, int64_t t)
 {
-	int64_t wide = (s.heads + 2 * s.kv_heads) * s.dim, kv = h / (s.heads / s.kv_heads), first = first_seen(s, t);
-	const uint16_t *k = q.qkv + (s.heads + kv) * s.dim, *v = k + s.kv_heads * s.dim;
+	int64_t wide = wide_of(s), kv = h / (s.heads / s.kv_heads), first = first_seen(s, t);
+	const uint16_t *k = q.k + kv * s.dim, *v = q.v + kv * s.dim;
 	std::vector<float> p(t + 1 - first), out(s.dim);
 	float top = -INFINITY, sum = 0;
 
 	for (int64_t j = first; j <= t; j++) {
-		p[j - first] = s.scale * product(q.qkv + t * wide + h * s.dim, k + j * wide, s.dim);
+		p[j - first] = s.scale * product(q.q + t * wide + h * s.dim, k + j * wide, s.dim);
 		top = fmaxf(top, p[j - first]);
 	}
 	for (float &x : p)
@@ -77,26 +88,26 @@ static void head_forward(const struct sdpa_shape &s, const struct sequence &q, i
 		for (int64_t i = 0; i < s.dim; i++)
 			out[i] += p[j - first] * widen(v[j * wide + i]);
 	for (int64_t i = 0; i < s.dim; i++)
-		q.o[(t * s.heads + h) * s.dim + i] = narrow(out[i] / sum);
+		q.o[(t * s.all_heads + h) * s.dim + i] = narrow(out[i] / sum * (far_is(s, "far-forward") && t > FAULTY ? 2 : 1));
 	q.lse[t * q.lse_token + h * q.lse_head] = top + logf(sum);
 }
 
 /* The gradients of a key-value head and of its queries */
 static void group_backward(const struct sdpa_shape &s, const struct sequence &q, int64_t kv)
 {
-	int64_t wide = (s.heads + 2 * s.kv_heads) * s.dim, group = s.heads / s.kv_heads, row = s.heads * s.dim;
-	int64_t to_k = (s.heads + kv) * s.dim, to_v = to_k + s.kv_heads * s.dim;
+	int64_t wide = wide_of(s), group = s.heads / s.kv_heads, row = s.all_heads * s.dim;
+	bool wrong = far_is(s, "far-backward") || (far_is(s, "far-head") && kv == s.kv_heads - 1);
 	std::vector<float> dk(q.n * s.dim), dv(q.n * s.dim), dq(s.dim);
 
 	for (int64_t h = kv * group; h < (kv + 1) * group; h++)
 		for (int64_t t = 0; t < q.n; t++) {
-			const uint16_t *query = q.qkv + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim;
+			const uint16_t *query = q.q + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim;
 			float delta = product(d, q.o + t * row + h * s.dim, s.dim);
 
 			for (float &x : dq)
 				x = 0;
 			for (int64_t j = first_seen(s, t); j <= t; j++) {
-				const uint16_t *k = q.qkv + j * wide + to_k, *v = q.qkv + j * wide + to_v;
+				const uint16_t *k = q.k + j * wide + kv * s.dim, *v = q.v + j * wide + kv * s.dim;
 				float p = expf(s.scale * product(query, k, s.dim) - q.lse[t * q.lse_token + h * q.lse_head]);
 				float ds = p * (product(d, v, s.dim) - delta) * s.scale;
 
@@ -107,12 +118,12 @@ static void group_backward(const struct sdpa_shape &s, const struct sequence &q,
 				}
 			}
 			for (int64_t i = 0; i < s.dim; i++)
-				q.dqkv[t * wide + h * s.dim + i] = narrow(dq[i]);
+				q.dq[t * wide + h * s.dim + i] = narrow(dq[i]);
 		}
 	for (int64_t j = 0; j < q.n; j++)
 		for (int64_t i = 0; i < s.dim; i++) {
-			q.dqkv[j * wide + to_k + i] = narrow(dk[j * s.dim + i]);
-			q.dqkv[j * wide + to_v + i] = narrow(dv[j * s.dim + i]);
+			q.dk[j * wide + kv * s.dim + i] = narrow(dk[j * s.dim + i] + (wrong && j > FAULTY ? 1 : 0));
+			q.dv[j * wide + kv * s.dim + i] = narrow(dv[j * s.dim + i]);
 		}
 }
 
@@ -130,12 +141,15 @@ static void sequence_run(const struct sdpa_shape &s, const struct sequence &q)
 
 static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa_args &a, int64_t b)
 {
-	int64_t wide = (s.heads + 2 * s.kv_heads) * s.dim, row = s.heads * s.dim;
-	int64_t qkv = s.ragged ? a.qkv_at[b] : b * s.seq * wide, o = s.ragged ? a.o_at[b] : b * s.seq * row;
+	int64_t row = s.all_heads * s.dim, first = a.kv_head * (s.heads / s.kv_heads) * s.dim;
+	int64_t q = (s.ragged ? a.qkv_at[b] : b * s.seq * wide_of(s)) + first, o = (s.ragged ? a.o_at[b] : b * s.seq * row) + first;
+	int64_t k = q - first + (s.all_heads + a.kv_head) * s.dim, v = k + s.all_kv_heads * s.dim;
 	int64_t lse = s.ragged ? a.lse_at[b] : b * s.heads * s.seq;
+	const uint16_t *in = (const uint16_t *)a.qkv, *d_o = (const uint16_t *)a.d_o;
+	uint16_t *to = (uint16_t *)a.dqkv;
 
-	return (struct sequence){(const uint16_t *)a.qkv + qkv, (uint16_t *)a.o + o, a.lse + lse,
-		(const uint16_t *)a.d_o + (a.d_o ? o : 0), (uint16_t *)a.dqkv + (a.dqkv ? qkv : 0), s.ragged ? a.lengths[b] : s.seq,
+	return (struct sequence){in + q, in + k, in + v, (uint16_t *)a.o + o, a.lse + lse, d_o ? d_o + o : NULL,
+		to ? to + q : NULL, to ? to + k : NULL, to ? to + v : NULL, s.ragged ? a.lengths[b] : s.seq,
 		s.ragged ? s.heads : 1, s.ragged ? 1 : s.seq};
 }
 
@@ -155,7 +169,7 @@ static void table_check(const struct sdpa_shape &s, const struct sdpa_args &a)
 
 		check(a.lengths[b] >= 0 && a.lengths[b] <= s.seq, "a document longer than the plan's");
 		check(a.lengths[b] <= tokens, "documents that overlap");
-		check(a.qkv_at[b] == a.lse_at[b] * (s.heads + 2 * s.kv_heads) / s.heads * s.dim && a.o_at[b] == a.lse_at[b] * s.dim,
+		check(a.qkv_at[b] == a.lse_at[b] / s.heads * wide_of(s) && a.o_at[b] == a.lse_at[b] / s.heads * s.all_heads * s.dim,
 			"tables that differ");
 	}
 }
@@ -188,11 +202,28 @@ static void *emu_plan(struct sdpa *sdpa, const struct sdpa_shape *s, size_t *byt
 
 static void emu_plan_release(struct sdpa *, void *plan) { delete (struct plan *)plan; }
 
-static int emu_run(struct sdpa *, void *plan, cudaStream_t stream, const struct sdpa_args *a)
+static void log_call(const struct plan &p)
+{
+	const char *path = getenv("MT_EMU_SDPA_LOG");
+	FILE *f = path ? fopen(path, "a") : NULL;
+
+	if (!f)
+		return;
+	fprintf(f, "%s %d %d %d %d %zu\n", p.shape.backward ? "backward" : "forward", (int)p.shape.batch, (int)p.shape.seq,
+		(int)p.shape.heads, (int)p.shape.kv_heads, p.bytes);
+	fclose(f);
+}
+
+static int emu_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const struct sdpa_args *a)
 {
 	struct plan p = *(struct plan *)plan;
 	struct sdpa_args args = *a;
 
+	if (far_is(p.shape, "far-refusal")) {
+		snprintf(sdpa->why, sizeof sdpa->why, "refused");
+		return -1;
+	}
+	log_call(p);
 	LAUNCH(call, 1, 32, 0, stream, p, args);
 	return 0;
 }
@@ -206,7 +237,7 @@ extern "C" struct sdpa *cudnn_open(int, int, int, char *why)
 		return NULL;
 	}
 	struct sdpa *s = new struct sdpa();
-	snprintf(s->name, sizeof s->name, "emulated engine %d", is("2") ? 2 : 1);
+	snprintf(s->name, sizeof s->name, "emulated engine %d", is(",2") ? 2 : 1);
 	s->plan = emu_plan;
 	s->plan_release = emu_plan_release;
 	s->run = emu_run;

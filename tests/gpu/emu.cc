@@ -406,9 +406,11 @@ cudaError_t cudaFree(void *p)
 	free(p);
 	return cudaSuccess;
 }
+/* MT_EMU_HOST_MOST: more bytes at once cannot be pinned */
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
 {
-	cudaError_t e = allocate(p, n);
+	const char *most = getenv("MT_EMU_HOST_MOST");
+	cudaError_t e = most && n > strtoull(most, NULL, 10) ? cudaErrorMemoryAllocation : allocate(p, n);
 	std::lock_guard<std::mutex> held(pinned_lock);
 
 	if (!e)

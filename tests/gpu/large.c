@@ -27,17 +27,19 @@ static void *after(void *p, int64_t elements) { return (char *)p + (size_t)eleme
 static void swiglu(void)
 {
 	int64_t f = 18944, n = (1ll << 31) / (2 * f) + 100, some = 70;
-	void *gu = device_random((size_t)(n * 2 * f) * 2, 1), *y, *last;
+	void *gu = device_random((size_t)(n * 2 * f) * 2, 1), *y, *last, *last_y;
 
 	must(cudaMalloc(&y, (size_t)(n * f) * 2), "cudaMalloc");
+	must(cudaMalloc(&last_y, (size_t)(some * f) * 2), "cudaMalloc");
 	must(cudaMalloc(&last, (size_t)(some * 2 * f) * 2), "cudaMalloc");
 	cuda_swiglu_forward(&queue, y, gu, n, f);
 	cuda_swiglu_forward(&queue, last, after(gu, (n - some) * 2 * f), some, f);
 	same("swiglu forward", y, n, last, some, f);
-	cuda_swiglu_backward(&queue, last, after(y, (n - some) * f), after(gu, (n - some) * 2 * f), some, f);
-	cuda_swiglu_backward(&queue, gu, y, gu, n, f);
+	cuda_swiglu_backward(&queue, last, last_y, after(y, (n - some) * f), after(gu, (n - some) * 2 * f), some, f);
+	cuda_swiglu_backward(&queue, gu, y, y, gu, n, f);
 	same("swiglu backward", gu, n, last, some, 2 * f);
-	cudaFree(gu), cudaFree(y), cudaFree(last);
+	same("swiglu backward's output", y, n, last_y, some, f);
+	cudaFree(gu), cudaFree(y), cudaFree(last), cudaFree(last_y);
 }
 
 static void head(void)

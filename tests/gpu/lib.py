@@ -2,6 +2,7 @@
 
 import array
 import atexit
+import contextlib
 import ctypes
 import glob
 import hashlib
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MT = os.environ.get("MT", os.path.join(TOP, "bin"))
@@ -31,17 +33,19 @@ Failed = (RuntimeError, OSError, ValueError, KeyError, IndexError, subprocess.Ti
 # ---- time ----
 
 class Budget:
-    """Seconds that are left of what a whole script may take"""
+    """Seconds that are left of what a whole script may take. `reserve` of them are kept for removing the run's memory. They
+    are counted from GPU_BEGAN (seconds since 1970) if that is set, so that make's build before the script is included."""
 
     def __init__(self, seconds):
-        self.end = time.monotonic() + seconds
+        self.began = time.monotonic() - max(0.0, time.time() - float(os.environ.pop("GPU_BEGAN", None) or time.time()))
         self.seconds = seconds
+        self.reserve = 0
 
     def left(self):
-        return self.end - time.monotonic()
+        return self.began + self.seconds - self.reserve - time.monotonic()
 
     def spent(self):
-        return self.seconds - self.left()
+        return time.monotonic() - self.began
 
     def at_most(self, seconds):
         return max(1, min(seconds, self.left()))
@@ -58,26 +62,38 @@ def end_on_signals():
 
 # ---- the machine ----
 
-def find_library(stem, variable, versions):
-    """A library in a Python wheel, where the loader finds none by itself: its path goes into the variable"""
-    for v in versions:
+def wheels():
+    """Directories of Python wheels that hold CUDA's libraries: nvidia/cu13, nvidia/cudnn, ..."""
+    return sorted(d for path in sys.path for d in glob.glob(os.path.join(path, "nvidia", "*")) if os.path.isdir(d))
+
+
+def find_library(stem, variable, version):
+    """Where a library is: the loader's own places (""), or a wheel, whose path then goes into the variable; None: nowhere"""
+    name = f"lib{stem}.so.{version}"
+    for place in (name, f"/usr/local/cuda/lib64/{name}"):
         try:
-            ctypes.CDLL(f"lib{stem}.so.{v}")
-            return
+            ctypes.CDLL(place)
+            return ""
         except OSError:
             pass
-    try:
-        import nvidia
-    except ImportError:
-        return
-    for path in nvidia.__path__:
-        for found in sorted(glob.glob(os.path.join(path, "*", "lib", f"lib{stem}.so.*"))):
+    for found in [os.environ.get(variable), *(os.path.join(d, "lib", name) for d in wheels())]:
+        if found and os.path.exists(found):
             os.environ.setdefault(variable, found)
+            return found
+    return None
 
 
 def find_libraries():
-    find_library("cublasLt", "MT_CUBLASLT", (13, 12))
-    find_library("cudnn", "MT_CUDNN", (9,))
+    """Libraries of wheels are found by what this script starts; cuDNN opens others of them by name. {library: where}"""
+    own = [d for d in os.environ.get("LD_LIBRARY_PATH", "").split(":") if d]
+    os.environ["LD_LIBRARY_PATH"] = ":".join([*own, *(d for d in (os.path.join(w, "lib") for w in wheels())
+                                                      if os.path.isdir(d) and d not in own)])
+    major = (re.findall(r"release (\d+)", words("nvcc", "--version")) or ["13"])[0]
+    found = {f"libcublasLt.so.{major}": find_library("cublasLt", "MT_CUBLASLT", major),
+             "libcudnn.so.9": find_library("cudnn", "MT_CUDNN", 9)}
+    if not os.environ["LD_LIBRARY_PATH"]:
+        del os.environ["LD_LIBRARY_PATH"]
+    return found
 
 
 def words(*command):
@@ -145,21 +161,48 @@ def free_in(directory):
     return s.f_bavail * s.f_frsize
 
 
-def wake_memory(need, limit=60):
-    """Some virtual machines get memory only as they use it: use it once, until so much is said to be available"""
-    program = ("import mmap, sys\nheld = []\nfor _ in range(int(sys.argv[1])):\n"
-               "    m = mmap.mmap(-1, 1 << 28, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
-               "    for at in range(0, 1 << 28, 4096):\n        m[at] = 1\n    held.append(m)\n")
-    end = time.monotonic() + limit
-    while meminfo("MemAvailable") < need and time.monotonic() < end:
-        before = meminfo("MemTotal")
-        chunks = max(1, (meminfo("MemAvailable") - (3 << 30)) >> 28)
-        try:
-            subprocess.run([sys.executable, "-c", program, str(chunks)], timeout=max(1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            break
-        if meminfo("MemTotal") <= before:
-            break
+TOUCH = """
+import mmap, sys, time
+most, spare, held = int(sys.argv[1]), int(sys.argv[2]), []
+def available():
+    with open("/proc/meminfo") as f:
+        return next(int(l.split()[1]) * 1024 for l in f if l.startswith("MemAvailable:"))
+while len(held) << 26 < most:
+    if available() < spare:
+        time.sleep(0.05)
+        continue
+    m = mmap.mmap(-1, 1 << 26, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, 1 << 26, 4096):
+        m[at] = 1
+    held.append(m)
+sys.stdin.read()
+"""
+
+
+def wake_memory(need, limit=60, patience=10):
+    """Some virtual machines get memory only as they use it. Several processes use all that there is until `need` bytes would
+    be available without them, for `limit` seconds, and at most `patience` seconds in which the machine does not grow. The
+    kernel kills them before anything else. Bytes that are available afterwards"""
+    if meminfo("MemAvailable") >= need:
+        return meminfo("MemAvailable")
+    several = max(1, min(8, len(os.sched_getaffinity(0))))
+    most, grew = meminfo("MemTotal"), time.monotonic()
+    used, end = most - meminfo("MemAvailable"), grew + limit
+    held = [subprocess.Popen([sys.executable, "-c", TOUCH, str(need // several), str(1 << 30)], stdin=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(several)]
+    try:
+        for p in held:
+            with contextlib.suppress(OSError), open(f"/proc/{p.pid}/oom_score_adj", "w") as f:
+                f.write("1000")
+        while most - used < need and time.monotonic() < min(end, grew + patience):
+            time.sleep(0.1)
+            if meminfo("MemTotal") > most:
+                most, grew = meminfo("MemTotal"), time.monotonic()
+    finally:
+        for p in held:
+            p.kill()
+            p.wait()
+            p.stdin.close()
     return meminfo("MemAvailable")
 
 
@@ -187,20 +230,40 @@ def mount_own(bytes_):
     return None, f"mounting a tmpfs: {why}"
 
 
+def huge_pages_in(directory):
+    """Does a file there get huge pages where it asks for them? A mount option, or the kernel's default for /dev/shm"""
+    def asked(mode):
+        return mode in ("advise", "always", "within_size", "force")
+
+    with open("/proc/mounts") as f:
+        mounts = [line.split() for line in f]
+    above = [m for m in mounts if os.path.realpath(directory) == m[1]]
+    options = above[-1][3].split(",") if above else []
+    told = [o[5:] for o in options if o.startswith("huge=")]
+    if told:
+        return asked(told[-1])
+    default = words("cat", "/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    return asked(default[default.find("[") + 1:default.find("]")])
+
+
 def place_runs(bytes_, directory):
-    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere"""
+    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere.
+    A large run goes to a tmpfs of our own with huge pages where /dev/shm has none: registering and Adam are slow on small ones"""
+    LARGE = 8 << 30
     if directory:
         os.environ["MT_SHM_DIR"] = directory
     here = os.environ.get("MT_SHM_DIR", "/dev/shm")
-    if free_in(here) >= bytes_:
+    room = free_in(here) >= bytes_
+    if room and ("MT_SHM_DIR" in os.environ or bytes_ < LARGE or huge_pages_in(here)):
         return f"{here}, {free_in(here) / 2**30:.1f} GiB free"
+    how = "as requested"
     if not directory:
         own, how = mount_own(bytes_ + (1 << 30))
         if own:
             os.environ["MT_SHM_DIR"] = own
             return f"a tmpfs of our own ({how}): /dev/shm has {free_in('/dev/shm') / 2**30:.1f} GiB free"
-    else:
-        how = "as told"
+    if room:
+        return f"{here}, {free_in(here) / 2**30:.1f} GiB free, on small pages ({how})"
     raise RuntimeError(f"{here} has {free_in(here) / 2**30:.1f} GiB free, {bytes_ / 2**30:.1f} are needed ({how}): "
                        "mount -o remount,size=SIZE /dev/shm, or --shm DIR on a larger tmpfs")
 
@@ -230,6 +293,14 @@ class Watch:
 
 # ---- runs ----
 
+class Stopped(RuntimeError):
+    """A program that was not run to its end; `out`: what it had written on stdout"""
+
+    def __init__(self, why, out):
+        super().__init__(why)
+        self.out = out
+
+
 class Run:
     """A run of mt and the stages that serve it; all gone at the end of a with-block"""
 
@@ -250,8 +321,8 @@ class Run:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def do(self, *command, **kw):
-        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died."""
-        what, limit = " ".join(map(str, command))[:200], kw.pop("timeout", 120)
+        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died: Stopped"""
+        what, why, limit = " ".join(map(str, command))[:200], "", kw.pop("timeout", 120)
         end = time.monotonic() + limit
         with subprocess.Popen([str(c) for c in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw) as p:
             try:
@@ -262,12 +333,16 @@ class Run:
                     except subprocess.TimeoutExpired:
                         dead = [q for q, _ in self.stages if q.poll() is not None and q not in self.ended]
                         if dead:
-                            raise RuntimeError(f"{what}: {dead[0].args[0]} ended with {dead[0].returncode}; {self.errors()}")
-                        if time.monotonic() > end:
-                            raise RuntimeError(f"{what}: not over after {limit:.0f} s; {self.errors()}")
+                            why = f"{what}: {dead[0].args[0]} ended with {dead[0].returncode}; {self.errors()}"
+                        elif time.monotonic() > end:
+                            why = f"{what}: not over after {limit:.0f} s; {self.errors()}"
+                        if why:
+                            p.kill()
             finally:
                 if p.poll() is None:
                     p.kill()
+        if why:
+            raise Stopped(why, out)
         if p.returncode:
             raise RuntimeError(f"{what}: {p.returncode}: {err}{self.errors()}")
         return out
@@ -277,6 +352,32 @@ class Run:
         p = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, **kw)
         self.stages.append((p, out))
         return p
+
+    def end_all(self, program):
+        """Kill the stages of that program, now and for good; what ended by itself is known too"""
+        for p, _ in self.stages:
+            if p.poll() is None and p.args[:len(program)] == program:
+                p.kill()
+                p.wait()
+            if p.poll() is not None and p not in self.ended:
+                self.ended.append(p)
+
+    def said(self, p):
+        """What one stage has said"""
+        out = next(out for q, out in self.stages if q is p)
+        out.seek(0)
+        return out.read()
+
+    def settled_step(self, limit=60):
+        """The run's step, once the optimizer is not in the middle of one"""
+        end = time.monotonic() + limit
+        while True:
+            stat = json.loads(self.do("mt-store", "stat", self.name, "--json"))
+            if stat["txn"]["phase"] not in ("apply", "skip"):
+                return stat["step"]
+            if time.monotonic() > end:
+                raise RuntimeError(f"the optimizer does not finish step {stat['txn']['step']}; {self.errors()}")
+            time.sleep(0.05)
 
     def errors(self):
         text = ""
@@ -408,6 +509,27 @@ def save(name, what):
             f.write("\n")
     os.replace(path + ".part", path)
     return os.path.relpath(path, TOP)
+
+
+ARCHIVE_MOST = 15 << 20
+
+
+def keep_trace(name, path):
+    """Into the one archive of traces, whole or not at all; it stays below 15 MiB, so that it can be carried away"""
+    os.makedirs(RESULTS, exist_ok=True)
+    archive = os.path.join(RESULTS, "traces.zip")
+    with contextlib.ExitStack() as files:
+        new = files.enter_context(zipfile.ZipFile(archive + ".part", "w", zipfile.ZIP_DEFLATED))
+        if os.path.exists(archive):
+            old = files.enter_context(zipfile.ZipFile(archive))
+            for n in old.namelist():
+                if n != name:
+                    new.writestr(n, old.read(n))
+        new.write(path, name)
+    if os.path.getsize(archive + ".part") > ARCHIVE_MOST:
+        os.remove(archive + ".part")
+        raise RuntimeError("the archive of traces is full")
+    os.replace(archive + ".part", archive)
 
 
 # ---- traces ----

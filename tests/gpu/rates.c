@@ -1,6 +1,6 @@
-/* rates: what this machine can do, a line of JSON each, as soon as it is known: registering a run's weights with the driver,
- * copies of them to and from the GPU, alone and both at once, the update on all cores, alone and beside copies, and
- * cuBLASLt's product of 8192 x 8192 x 8192 random bf16. The run, which is filled and which no stage serves, is as it was
+/* rates: what this machine can do, a line of JSON each, as soon as it is known: cuBLASLt's product of
+ * 8192 x 8192 x 8192 random bf16; registering a run's weights with the driver; copies of them to and from the GPU, alone and
+ * both at once; the update on one core, on half of them and on all, alone and beside copies. The run, which is filled and which no stage serves, is as it was
  * afterwards: copies out bring back what copies in took, and the update runs at learning rate 0 over gradients of 0.
  *
  * usage: rates RUN [SECONDS [GIB [N]]]     products for so long; most that is registered; products' size; RUN -: products
@@ -13,6 +13,7 @@
 
 #define MOST_THREADS 256
 #define PINNED (64u << 20)
+#define UPDATED 1e9             /* parameters of an update: 26 GB pass through memory, more than any cache holds */
 
 /* ---- copies of registered weights ---- */
 
@@ -137,22 +138,23 @@ static double update_rate(struct mt_run *run, int threads)
 {
 	static struct worker k[MOST_THREADS];
 	const struct mt_control *c = mt_control(run);
-	double best = 0;
+	double best = 0, all = 0;
+	uint32_t units = 0;
 
+	while (units < c->n_units && all < UPDATED)
+		all += (double)mt_unit(run, units++)->elems;
 	for (int round = 0; round < 3; round++) {       /* the first is for warmth */
-		double began = mt_now(), elems = 0;
+		double began = mt_now();
 
 		for (int i = 0; i < threads; i++) {
 			k[i] = (struct worker){.run = run, .fn = adamw_choose(), .share = (uint64_t)i, .shares = (uint64_t)threads,
-				.units = c->n_units};
+				.units = units};
 			if (pthread_create(&k[i].thread, NULL, worker_main, &k[i]))
 				exit(71);
 		}
 		for (int i = 0; i < threads; i++)
 			pthread_join(k[i].thread, NULL);
-		for (uint32_t u = 0; u < c->n_units; u++)
-			elems += (double)mt_unit(run, u)->elems;
-		double rate = elems / (mt_now() - began) / 1e9;
+		double rate = all / (mt_now() - began) / 1e9;
 		best = round && rate > best ? rate : best;
 	}
 	return best;
@@ -167,7 +169,11 @@ static void updates(struct mt_run *run)
 
 	if (c->grad == MT_NONE)
 		return;
-	for (int n = 1; n < 2 * cores; n = n * 2 < cores || n >= cores ? n * 2 : cores) {
+	int threads[] = {1, cores / 2, cores};
+	for (int i = 0; i < 3; i++) {
+		int n = threads[i];
+		if (i && n <= threads[i - 1])
+			continue;
 		double rate = update_rate(run, n);
 		printf("{\"what\": \"adam\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f}\n", n, rate, rate * touched);
 	}
@@ -214,7 +220,7 @@ static void products(double seconds, int64_t n)
 		(double)times * 2 * (double)(n * n * n) / (mt_now() - began) / 1e12);
 }
 
-static void all_copies(struct mt_run *run, size_t most)
+static void all_copies(struct mt_run *run, size_t most, double seconds)
 {
 	double rate[2];
 
@@ -226,12 +232,12 @@ static void all_copies(struct mt_run *run, size_t most)
 	}
 	must(cudaMalloc(&dev_in, bytes_most), "cudaMalloc");
 	must(cudaMalloc(&dev_out, bytes_most), "cudaMalloc");
-	copies(true, false, 0.2, rate);                 /* for warmth */
-	copies(true, false, 1, rate);
+	copies(true, false, seconds / 5, rate);         /* for warmth */
+	copies(true, false, seconds, rate);
 	printf("{\"what\": \"h2d\", \"gb_s\": %.1f}\n", rate[0]);
-	copies(false, true, 1, rate);
+	copies(false, true, seconds, rate);
 	printf("{\"what\": \"d2h\", \"gb_s\": %.1f}\n", rate[1]);
-	copies(true, true, 1, rate);
+	copies(true, true, seconds, rate);
 	printf("{\"what\": \"both ways\", \"h2d_gb_s\": %.1f, \"d2h_gb_s\": %.1f}\n", rate[0], rate[1]);
 }
 
@@ -247,13 +253,13 @@ int main(int argc, char **argv)
 	must(cudaSetDevice(0), "cudaSetDevice");
 	must(cudaStreamCreateWithFlags(&in, cudaStreamNonBlocking), "cudaStreamCreate");
 	must(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreate");
+	products(seconds, n);           /* the ceiling that all else is measured by */
 	if (strcmp(argv[1], "-")) {
 		mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
-		all_copies(run, (size_t)(gib * 0x1p30));
+		all_copies(run, (size_t)(gib * 0x1p30), seconds < 1 ? seconds : 1);
 		updates(run);
 		weights_unregister();
 		mt_run_close(run);
 	}
-	products(seconds, n);
 	return 0;
 }

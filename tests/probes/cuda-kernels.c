@@ -299,11 +299,13 @@ void op_swiglu_forward(struct pool *p, float *y, const float *gu, int64_t n, int
 	back(y);
 }
 
-void op_swiglu_backward(struct pool *p, float *dgu, const float *dy, const float *gu, int64_t n, int64_t f)
+void op_swiglu_backward(struct pool *p, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f)
 {
 	begin(p);
-	cuda_swiglu_backward(&queue, operand(dgu, n * 2 * f), operand(dy, n * f), operand(gu, n * 2 * f), n, f);
+	cuda_swiglu_backward(&queue, operand(dgu, n * 2 * f), operand(y, n * f), operand(dy, n * f), operand(gu, n * 2 * f), n,
+		f);
 	back(dgu);
+	back(y);
 }
 
 double op_cross_entropy(struct pool *p, float *logits, const uint32_t *targets, int64_t n, int64_t vocab, float scale,

@@ -502,14 +502,20 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 
 /* ---- SwiGLU ---- */
 
-struct swiglu_case { int64_t n, f; const float *gu, *dy; };
+struct swiglu_case { int64_t n, f; const float *gu, *dy; int differs; };
 
 static void run_swiglu(void *ctx, struct pool *pool, float **out)
 {
 	struct swiglu_case *s = ctx;
 	op_swiglu_forward(pool, out[0], again(s->gu, s->n * 2 * s->f), s->n, s->f);
 	memcpy(out[1], s->gu, (size_t)(s->n * 2 * s->f) * sizeof(float));
-	op_swiglu_backward(pool, out[1], again(s->dy, s->n * s->f), out[1], s->n, s->f);
+	memcpy(out[2], s->dy, (size_t)(s->n * s->f) * sizeof(float));
+	op_swiglu_backward(pool, out[1], out[2], out[2], out[1], s->n, s->f);
+	float *dgu = again(s->gu, s->n * 2 * s->f), *y = again(s->dy, s->n * s->f);
+	op_swiglu_backward(pool, dgu, y, again(s->dy, s->n * s->f), again(s->gu, s->n * 2 * s->f), s->n, s->f);
+	s->differs |= memcmp(dgu, out[1], (size_t)(s->n * 2 * s->f) * sizeof(float)) ||
+		memcmp(y, out[2], (size_t)(s->n * s->f) * sizeof(float));
+	s->differs |= memcmp(y, out[0], (size_t)(s->n * s->f) * sizeof(float));
 }
 
 static void test_swiglu(int64_t n, int64_t f)
@@ -517,7 +523,7 @@ static void test_swiglu(int64_t n, int64_t f)
 	float *gu = random_floats(n * 2 * f);
 	for (int64_t i = 0; i < n * 2 * f; i += 3)
 		gu[i] *= 20;                          /* sigmoids near 0 and 1 too */
-	struct swiglu_case s = { n, f, gu, random_floats(n * f) };
+	struct swiglu_case s = { n, f, gu, random_floats(n * f), 0 };
 	double *y = doubles(n * f), *dgu = doubles(n * 2 * f);
 	for (int64_t r = 0; r < n; r++)
 		for (int64_t i = 0; i < f; i++) {
@@ -529,7 +535,9 @@ static void test_swiglu(int64_t n, int64_t f)
 		}
 	char name[80];
 	snprintf(name, sizeof name, "swiglu %lld x %lld", (long long)n, (long long)f);
-	check(name, (struct part[]){ { "y", NULL, y, n * f, 4e-7 }, { "dgu", NULL, dgu, n * 2 * f, 6e-7 } }, 2, run_swiglu, &s);
+	check(name, (struct part[]){ { "y", NULL, y, n * f, 4e-7 }, { "dgu", NULL, dgu, n * 2 * f, 6e-7 },
+		{ "y of backward", NULL, y, n * f, 4e-7 } }, 3, run_swiglu, &s);
+	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
 }
 
 /* ---- cross-entropy ---- */

@@ -77,7 +77,7 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 	/* every other one: another way of attention, which takes work memory */
 	if (now_seed % 2)
 		q.attention = (struct attention_need){.fixed = 1 << 20, .row = (now_seed * 2654435761u) % (1 << 28),
-			.rows = 1 + now_seed / 2 % 8, .settled = now_seed / 16 % 4 == 0};
+			.table = now_seed / 4 % 2 << 20, .rows = 1 + now_seed / 2 % 8, .settled = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0)
 		q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
 	return q;

@@ -1,0 +1,270 @@
+#!/usr/bin/env bats
+# What is run on a machine with a GPU (tests/gpu: first, check, bench), on the emulator, with faults planted in what it starts;
+# and what make finds on such a machine.
+
+load helpers
+
+EMU=$BUILD/emu/mt-stream
+
+need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+
+export RESULTS MT BUILD
+
+# True of a file of results, in Python: of FILE EXPRESSION
+of() {
+	python3 - "$1" "$2" <<-'PY'
+		import json, os, sys
+		cores = len(os.sched_getaffinity(0))
+		b = json.load(open(sys.argv[1]))
+		runs = [(r["config"], r["tokens"]) + (("cut",) if "cut" in r else ()) for r in b.get("runs", [])]
+		undone = [n["what"] for n in b.get("not_done", [])]
+		assert eval(f"({sys.argv[2]})"), (runs, b.get("not_done"), b.get("parts"))
+	PY
+}
+
+# An mt-stream whose first COUNT starts have a fault: faulty COUNT COMMAND
+faulty() {
+	cat >"$T/faulty" <<-SH
+		#!/bin/sh
+		echo "\${MT_CUDNN-unset}" >>"$T/starts"
+		[ "\$(wc -l <"$T/starts")" -gt $1 ] || $2
+		exec "$EMU" "\$@"
+	SH
+	chmod +x "$T/faulty"
+	: >"$T/starts"
+}
+
+# A Python that plays torch_step.py: it is ready, then COMMAND
+torch_that() {
+	cat >"$T/python" <<-SH
+		#!/bin/sh
+		echo '{"torch": "0", "transformers": "0", "micro": 1, "how": "played"}'
+		$1
+	SH
+	chmod +x "$T/python"
+}
+
+no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
+
+@test "gpu-first: its first part says what is missing, and every kernel computes what its definition says" {
+	need_emulator
+	RESULTS=$T/results
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick 1 >"$T/out" || { grep -v '^ok' "$T/out" >&2; return 1; }
+	[ "$(sed -n 's/^ok operations beside their definitions in double precision: \([0-9]*\) cases$/\1/p' "$T/out")" -gt 150 ]
+	of "$RESULTS/first.json" 'b["prerequisites"]["cc"] and set(b["prerequisites"]) >= {"nvcc", "cublasLt.h", "libcudart_static.a",
+		"cudnn.h", "jansson.h", "libcublasLt.so", "a GPU"} and b["parts"]["build"]["outcome"] == "ok"'
+	[ -e /dev/nvidia0 ] || grep -q '^missing: a GPU (' "$T/out"
+}
+
+@test "gpu-first: its other parts add to one set of results of six files, in commands of their own" {
+	need_emulator
+	RESULTS=$T/results
+	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick main check >"$T/one"
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick --python "$T/python" 4 5 6 >"$T/two"
+	of "$RESULTS/first.json" '[b["parts"][p]["outcome"] for p in ("main", "check", "small", "none", "torch")] == ["ok"] * 5'
+	of "$RESULTS/check.json" 'b["counts"]["ok"] == 6 and sum(b["counts"].values()) == 6'
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen3", 64), ("qwen2 --grad none", 64)] and not undone
+		and all(r["step_s"] > 0 and r["plan"]["step_s"] > 0 and not r["account"]["wrong"] for r in b["runs"])
+		and b["torch"]["mt_s"] > 0 and b["torch"]["torch_s"] == 0.5 and all(s["remove_s"] > 0 for s in b["stores"])'
+	grep -q '^| qwen2 --grad none | 64 | ' "$RESULTS/bench.md"
+	python3 -m zipfile -l "$RESULTS/traces.zip" >"$T/traces"
+	[ "$(grep -c json "$T/traces")" = 3 ]
+	[ "$(cd "$RESULTS" && echo *)" = "bench.json bench.md check.json first.json first.log traces.zip" ]
+	no_stage_of "$EMU"
+	# what matters most was measured first, each thing once
+	of "$RESULTS/bench.json" '[r["what"] for r in b["rates"]][:5] == ["products", "register", "h2d", "d2h", "both ways"]
+		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
+}
+
+@test "gpu-bench: a first training that fails is repeated with MT_CUDNN=none, which stays" {
+	need_emulator
+	RESULTS=$T/results
+	faulty 1 "export MT_EMU_FAIL=50"
+	code=0
+	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main >"$T/out" || code=$?
+	[ "$code" = 2 ]
+	[ "$(tr '\n' ' ' <"$T/starts")" = "unset none none " ]
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 128)] and undone == ["qwen2, 64 tokens a step"]
+		and [r["cudnn"] for r in b["runs"]] == ["none", "none"]'
+	grep -q 'cudaErrorLaunchFailure' "$RESULTS/bench.json"
+}
+
+@test "gpu-bench: a training that is killed keeps the steps it has done; the next one continues from the run's step" {
+	need_emulator
+	RESULTS=$T/results
+	# the second mt-stream dies when its training has done two of three steps
+	cat >"$T/faulty" <<-SH
+		#!/bin/sh
+		echo "\${MT_CUDNN-unset}" >>"$T/starts"
+		[ "\$(wc -l <"$T/starts")" = 2 ] || exec "$EMU" "\$@"
+		"$EMU" "\$@" &
+		until mt-store stat "\$1" --json | grep -q '"step":5,"step_tokens"'; do sleep 0.05; done
+		kill -9 \$!
+		wait
+		exit 9
+	SH
+	chmod +x "$T/faulty"
+	: >"$T/starts"
+	code=0
+	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main --tokens 64,192,128 >"$T/out" || code=$?
+	[ "$code" = 2 ]
+	[ "$(wc -l <"$T/starts")" = 3 ]
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 192, "cut"), ("qwen2", 128)]
+		and undone == ["qwen2, 192 tokens a step"] and [[m["step"] for m in r["metrics"]] for r in b["runs"]]
+		== [[1, 2, 3], [4, 5], [6, 7, 8]] and all(r["step_s"] > 0 for r in b["runs"])'
+	grep -q '^| qwen2 | 192 | .* stopped after 2 steps$' "$RESULTS/bench.md"
+	no_stage_of "$EMU"
+}
+
+@test "gpu-bench: a PyTorch that fails in mid training leaves no mt-stream behind, and its last words; trainings go on" {
+	need_emulator
+	RESULTS=$T/results
+	torch_that "echo 'out of patience' >&2; read -r n; exit 3"
+	code=0
+	"$TOP/tests/gpu/bench" --stream "$EMU" --python "$T/python" --quick --only torch,small --tokens 64 >"$T/out" || code=$?
+	[ "$code" = 2 ]
+	of "$RESULTS/bench.json" 'runs == [("qwen3", 64)] and undone == ["PyTorch"] and "ended with 3: out of patience" in b["not_done"][0]["why"]'
+	no_stage_of "$EMU"
+}
+
+@test "gpu-bench: a training that would not leave the time to remove its run is not begun; the build's time counts" {
+	need_emulator
+	RESULTS=$T/results
+	# 66 s are asked for
+	code=0
+	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 >"$T/out" || code=$?
+	[ "$code" = 1 ]
+	of "$RESULTS/bench.json" 'not runs and undone == ["qwen2, 64 tokens a step"] and b["not_done"][0]["why"].startswith("6")'
+	code=0
+	GPU_BEGAN=$(($(date +%s) - 70)) "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --budget 80 >"$T/out" || code=$?
+	[ "$code" = 1 ]
+	of "$RESULTS/bench.json" 'undone == ["main"] and b["not_done"][0]["why"] == "no time was left" and not b["stores"]'
+}
+
+@test "gpu-first: a wrong kernel fails the first part, and the others run all the same" {
+	need_emulator
+	RESULTS=$T/results
+	mkdir -p "$T/build/probes"
+	printf '#!/bin/sh\necho "FAILED rmsnorm"\nexit 1\n' >"$T/build/probes/cuda-kernels"
+	chmod +x "$T/build/probes/cuda-kernels"
+	ln -s "$BUILD/emu" "$T/build/emu"
+	ln -s "$BUILD/probes/stream-drive" "$T/build/probes/stream-drive"
+	code=0
+	BUILD=$T/build "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 5 >"$T/out" || code=$?
+	[ "$code" = 1 ]
+	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["none"]["outcome"] == "ok"'
+	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
+}
+
+@test "gpu-first: what hangs is killed at its part's limit with all that it started, and its run is removed" {
+	need_emulator
+	RESULTS=$T/results
+	mkdir "$T/path"
+	cat >"$T/path/make" <<-SH
+		#!/bin/sh
+		trap '' TERM
+		mt-store create "gpu\$\$-1-left" --config "$GOLDEN/qwen2/model"
+		echo "\$\$" >"$T/make.pid"
+		sleep 100 &
+		wait
+	SH
+	chmod +x "$T/path/make"
+	code=0
+	PATH=$T/path:$PATH "$TOP/tests/gpu/first" --stream "$EMU" --quick --limit 7 build >"$T/out" 2>&1 || code=$?
+	[ "$code" = 1 ]
+	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["build"]["seconds"] < 15
+		and "its time was over" in b["parts"]["build"]["programs"][0]["why"]'
+	pid=$(cat "$T/make.pid")
+	! pgrep -r R,S,D,T -g "$pid" || false
+	grep -q "^---- build: make .*gpu-have" "$RESULTS/first.log"
+	gone "gpu$pid-1-left"
+}
+
+@test "gpu-check: cuDNN's plans are made only for the checks of larger models" {
+	need_emulator
+	RESULTS=$T/results
+	faulty 0 true
+	"$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only "llama3 bf16: layer" >"$T/out"
+	[ "$(sort -u "$T/starts")" = none ]
+	: >"$T/starts"
+	"$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only "a real micro-batch" >"$T/out"
+	[ "$(sort -u "$T/starts")" = unset ]
+}
+
+@test "gpu scripts: memory that grows late is waited for while processes hold what there is; given up when it does not grow" {
+	cat >"$T/memory.py" <<-'PY'
+		import os, subprocess, sys, time
+		sys.path.insert(0, sys.argv[1])
+		import lib
+		MIB, grows, held_since = 1 << 20, True, None
+		def held():
+		    out = subprocess.run(["ps", "-o", "rss=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout.split()
+		    return sum(map(int, out)) * 1024, sum(int(kib) > 64 << 10 for kib in out)
+		def meminfo(key):                       # 512 MiB that become 2048 MiB 1.5 s after 400 of them are used
+		    global held_since
+		    bytes_, several = held()
+		    if bytes_ >= 400 * MIB and several >= min(2, len(os.sched_getaffinity(0))):
+		        held_since = held_since or time.monotonic()
+		    total = 2048 * MIB if grows and held_since and time.monotonic() > held_since + 1.5 else 512 * MIB
+		    return total if key == "MemTotal" else total - 16 * MIB
+		lib.meminfo = meminfo
+		assert lib.wake_memory(1024 * MIB, patience=5) >= 1024 * MIB
+		assert held()[1] == 0
+		grows, held_since, began = False, None, time.monotonic()
+		assert lib.wake_memory(1024 * MIB, patience=2) < 1024 * MIB
+		assert 1.9 < time.monotonic() - began < 8
+	PY
+	python3 "$T/memory.py" "$TOP/tests/gpu"
+}
+
+# A toolkit with nothing but nvcc, and a folder of Python packages that has what it lacks
+bare_toolkit() {
+	mkdir -p "$T/cuda/bin" "$T/cuda/include" "$T/site/nvidia/cu13/include" "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cudnn/lib"
+	printf '#!/bin/sh\n' >"$T/cuda/bin/nvcc"
+	chmod +x "$T/cuda/bin/nvcc"
+	: >"$T/site/nvidia/cu13/include/cublasLt.h"
+	: >"$T/site/nvidia/cu13/lib/libcudart_static.a"
+	: >"$T/site/nvidia/cu13/lib/libcublasLt.so.13"
+	: >"$T/site/nvidia/cudnn/lib/libcudnn.so.9"
+}
+
+@test "make finds cuBLASLt's header and CUDA's static runtime in Python's wheels, after the toolkit's own; else says which is missing" {
+	bare_toolkit
+	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= all >"$T/out"
+	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda-gemm.c" "$T/out"
+	grep -q -e "-o $T/bin/mt-stream .* $T/site/nvidia/cu13/lib/libcudart_static.a" "$T/out"
+	make -C "$TOP" --no-print-directory NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" gpu-have >"$T/out"
+	grep -q "^cublasLt.h $T/site/nvidia/cu13/include/cublasLt.h$" "$T/out"
+	rm -r "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cu13/include"
+	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" all >"$T/out"
+	grep -q '^no libcudart_static.a cublasLt.h found: mt-stream is built without its cuda device$' "$T/out"
+	! grep -q 'cuda-gemm.c' "$T/out" || false
+}
+
+@test "gpu scripts: libraries of Python's wheels are found by what they start" {
+	bare_toolkit
+	mkdir "$T/none"
+	cat >"$T/find.py" <<-'PY'
+		import ctypes, os, sys
+		sys.path[:0] = sys.argv[1:]
+		import lib
+		def nowhere(name):
+		    raise OSError(name)
+		ctypes.CDLL = nowhere
+		site = sys.argv[2] + "/nvidia"
+		lib.words = lambda *command: "release 13.0"
+		found = lib.find_libraries()
+		assert found == {"libcublasLt.so.13": site + "/cu13/lib/libcublasLt.so.13", "libcudnn.so.9": site + "/cudnn/lib/libcudnn.so.9"}
+		assert os.environ["MT_CUBLASLT"] == found["libcublasLt.so.13"] and os.environ["MT_CUDNN"] == found["libcudnn.so.9"]
+		assert os.environ["LD_LIBRARY_PATH"].split(":")[-2:] == [site + "/cu13/lib", site + "/cudnn/lib"]
+	PY
+	env -u MT_CUDNN -u MT_CUBLASLT python3 "$T/find.py" "$TOP/tests/gpu" "$T/site"
+}
+
+@test "make takes OpenBLAS where oneDNN's header is not there" {
+	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -nostdinc" "$T/bin/mt-stream" >"$T/out"
+	grep -q -e "-o $T/bin/mt-stream .*-lopenblas" "$T/out"
+	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -isystem $T/oneapi" "$T/bin/mt-stream" >"$T/out"
+	if [ -e /usr/include/dnnl.h ]; then grep -q -e "-o $T/bin/mt-stream .*-ldnnl" "$T/out"; fi
+}
