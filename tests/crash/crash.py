@@ -472,7 +472,9 @@ class Storm:
         self.counted("fds")
 
     def ns(self, stage):
-        if stage == "step" or not self.run.at_work(stage):
+        streams = [s for s in self.run.proc if s.startswith("stream")]
+        # an mt-stream that is just coming may take the place instead
+        if stage == "step" or not all(self.run.at_work(s) for s in streams + [stage]):
             return
         slots = (8, 9) if stage.startswith("stream") else (SLOTS[stage],)
         slot = [s for s in slots if self.run.watch.holds(s, self.run.proc[stage].pid)][0]
