@@ -38,19 +38,20 @@ static int check_policy(const char *policy)
 		policy);
 }
 
-/* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands */
-static int say_summary(const char *name)
+/* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands. A look that fails does not unmake it. */
+static void say_summary(const char *name)
 {
 	struct mt_run *run;
-	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
-	if (rc) return rc;
+	if (mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY)) {
+		mt_say("run '%s' is made, but cannot be described: %s", name, mt_errmsg());
+		return;
+	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
 	mt_say("run '%s': %s, %llu parameters, %s, gradients %s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
 		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
 	mt_run_close(run);
-	return 0;
 }
 
 int store_create(const char *run, const struct store_options *o)
@@ -70,5 +71,6 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc) return rc;
 	if (logout_removes())
 		mt_say("warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
-	return say_summary(run);
+	say_summary(run);
+	return 0;
 }
