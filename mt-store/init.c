@@ -129,17 +129,17 @@ int store_init(const char *name, const struct store_options *o)
 	struct fill fill = { .run = run, .seed = o->seed };
 	enum mt_state before = mt_run_state(run);
 	mt_signals(true);
-	mt_run_set_state(run, MT_FILLING);
+	mt_fill_begin(run);
 	rc = refuse_live(run, name);        /* again: one may have come between the look and the state */
 	if (rc) {
-		mt_run_set_state(run, before);
+		mt_fill_end(run, before);
 		mt_run_close(run);
 		return rc;
 	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
 	if (!stopped) mt_run_reset(run, 0, 0, NULL);
-	mt_run_set_state(run, stopped ? MT_EMPTY : MT_FILLED);
+	mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);

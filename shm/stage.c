@@ -139,7 +139,10 @@ static int claim_slot(struct mt_run *run, int slot)
 	struct mt_slot *s = &run->control->slots[slot];
 	char state;
 	uint64_t start = 0, word = atomic_load_explicit(&s->word, memory_order_acquire);
-	if (!process(getpid(), &state, &start)) return mt_fail(MT_EX_BUG, "/proc/self/stat cannot be read");
+	errno = 0;
+	if (!process(getpid(), &state, &start))
+		return mt_fail(errno == ENOMEM ? MT_EX_NOMEM : errno == EMFILE || errno == ENFILE ? MT_EX_IO : MT_EX_BUG,
+			"/proc/self/stat cannot be read: %s", strerror(errno));
 	for (;;) {
 		if (mt_stage_alive(run, slot))
 			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d)", run->name, mt_stage_name(slot),
