@@ -203,7 +203,7 @@ int state_tensors(struct mt_run *, struct mt_tensor **);
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
 /* The figures of steps up to `step` whose metrics lines are not out. A live mt-step that is about to write them is waited
- * for, a second at most. */
+ * for, some seconds at most. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */

@@ -102,7 +102,7 @@ void state_release(struct run_json *j)
 
 /* ------------------------------------------------------------------------------------------------ lines not out */
 
-#define LINE_S 1.0      /* a line follows its step's commit within this, or is long in coming: an evaluation goes before it */
+#define LINE_S 5.0      /* a line follows its step's commit at once, where mt-step is not stopped and its reader reads */
 
 /* The figures of the record i of a transaction, while they stand there and are not logged */
 static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_figures *out)
@@ -143,13 +143,21 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 	return n;
 }
 
+/* An evaluation goes before its step's line, for as long as it takes. */
+static bool evaluates(struct mt_run *run)
+{
+	uint32_t k = mt_txn_newest(run);
+
+	return k && mt_txn(run, k)->kind == MT_EVAL;
+}
+
 void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
 	double from = mt_now();
 
 	for (;;) {                                      /* not mt_wait: save has the run read-only */
 		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
-		    mt_now() - from > LINE_S)
+		    evaluates(run) || mt_now() - from > LINE_S)
 			return;
 		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
 	}
