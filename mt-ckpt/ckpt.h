@@ -27,6 +27,12 @@ int file_read_json(int dirfd, const char *name, json_t **);     /* the root is a
 /* Indented by `indent` (0: on one line), and with no more digits than it takes to read the same numbers again. To be
  * freed; NULL without memory. */
 char *json_text(const json_t *, size_t indent);
+/* A tree under construction: the first failure (71: no memory; 65: not UTF-8) stays in *rc, and nothing is done after it.
+ * The value is taken over; NULL, which is what jansson returns without memory, is a failure. */
+void json_put(int *rc, json_t *object, const char *key, json_t *value);
+void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);  /* up to a NUL; 255 bytes */
+void json_add(int *rc, json_t *array, json_t *value);
+json_t *json_number(double);     /* null where JSON has no such number */
 bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
 bool file_exists(int dirfd, const char *name);
 int dir_open(const char *path, int *fd);        /* 66, 65 not a directory */
@@ -52,8 +58,9 @@ struct out_stream {                     /* a file being written from front to ba
 	XXH3_state_t *hash;
 };
 
-/* Begin PATH under a temporary name beside it, or in it where it is there. 73: it is not an empty directory. */
-int out_begin(struct out_dir *, const char *path);
+/* Begin PATH under a temporary name beside it, or in it where it is there. 73: it is not an empty directory; with
+ * `replace`: nor one that mt wrote, which otherwise goes when the new one stands. */
+int out_begin(struct out_dir *, const char *path, bool replace);
 int out_begin_at(struct out_dir *, int parent, const char *base);       /* whatever has the name is replaced */
 int out_open(struct out_dir *, const char *name, uint64_t expected, struct out_stream *);
 int out_write(struct out_stream *, const void *data, uint64_t n);
@@ -61,11 +68,15 @@ int out_close(struct out_stream *);     /* fsynced, and entered in files */
 void out_drop(struct out_stream *);     /* after an error */
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);
 int out_sync(struct out_dir *);         /* everything is durable but the name */
-int out_rename(struct out_dir *);       /* and now the name; the out_dir is released, also on failure */
+/* And now the name. What it replaces goes only when that is durable. On failure nothing is left of the new one, and what
+ * was there is there again. The out_dir is released. */
+int out_rename(struct out_dir *);
 void out_abort(struct out_dir *);       /* nothing is left */
 uint64_t out_bytes(const struct out_dir *);     /* of the files so far */
-/* Delete a directory: first renamed, so that none that is half deleted ever looks whole. */
+/* Delete a directory: first renamed, and that durable, so that none that is half deleted ever looks whole. */
 int dir_remove(int parent, const char *name);
+/* Make the names durable under which an open directory is found: those of its ancestors on the same file system. */
+int dir_sync_names(int fd);
 /* Delete what writers that died left in `parent` of `base`, or with NULL of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 
@@ -154,6 +165,7 @@ struct run_json {                       /* what a checkpoint knows beside its ar
 	bool has_record; struct mt_record record;
 	json_t *choices;                /* the record's table: object of hexadecimal values by key, or NULL */
 	json_t *hyper;                  /* object or NULL */
+	struct mt_figures unlogged[2];  /* of steps whose metrics lines are not out; step 0: none */
 	uint8_t run_id[16];
 };
 
@@ -162,11 +174,12 @@ int run_json_write(struct out_dir *, const struct run_json *);
 int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
 /* Recompute the checksums of all files that it names, or of one: 65 names file and chunk. */
 int run_json_verify(int dirfd, json_t *files, const char *only);
+int run_json_lengths(int dirfd, json_t *files); /* each file is there and as long as it says */
 
 /* ------------------------------------------------------------------------------------------------ source.c */
 
 struct source {                         /* a directory to load or verify */
-	const char *path; int dirfd;
+	const char *path; int dirfd;    /* path: for messages, and for config.json */
 	struct mt_geometry geo; struct mt_layout layout;        /* layout.tensors: what must be there */
 	bool full; struct run_json json;                        /* there is a run.json, and it counts */
 	json_t *root, *files;
@@ -174,7 +187,9 @@ struct source {                         /* a directory to load or verify */
 	struct st_entry **found[ARRAYS];                        /* (layout.n_tensors) each; NULL: no such array */
 };
 
-int source_open(struct source *, const char *dir, bool weights);        /* the directory and run.json */
+/* The directory and run.json. 65: it is named as a checkpoint or holds an optimizer's state, but has no run.json, and not
+ * its weights alone are wanted. */
+int source_open(struct source *, const char *dir, bool weights);
 int source_config(struct source *);     /* config.json -> geo and layout */
 int source_models(struct source *);     /* every tensor is where it should be, as config.json wants it */
 int source_checksums(struct source *);
@@ -184,9 +199,12 @@ void source_close(struct source *);
 
 /* The run's tensors, copied and checked against its units. To be freed. */
 int state_tensors(struct mt_run *, struct mt_tensor **);
-int state_weights(struct mt_run *, const char *name);   /* 65, 75: it holds none that can be read */
-struct run_json state_now(struct mt_run *);             /* what is committed */
-json_t *state_hyper(struct mt_run *, uint64_t step);    /* of that step's transaction; NULL when it is gone */
+/* What run.json says of a run at `at`, which is committed. state_release frees what it holds, also after a failure. */
+int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
+void state_release(struct run_json *);
+/* The figures of steps up to `step` whose metrics lines are not out. A live mt-step that is about to write them is waited
+ * for, some seconds at most. */
+void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */
 
@@ -212,14 +230,20 @@ struct writer {                         /* a run's arrays on their way into a di
 /* full: with lo, m and v. limit: bytes of a shard. */
 int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit);
 int writer_unit(struct writer *, uint32_t unit);        /* units in ascending order */
-int writer_end(struct writer *);        /* the indexes, config.json, the kept files; releases it when it succeeds */
+int writer_end(struct writer *);        /* the indexes, config.json, the kept files */
 void writer_drop(struct writer *);
+
+/* ------------------------------------------------------------------------------------------------ verify.c */
+
+/* What has just been written, read again before anything older goes: run.json, config.json, every header, every length.
+ * The bytes were summed on their way and are not read. */
+int verify_written(int dirfd, const struct mt_geometry *run, bool full);
 
 /* ------------------------------------------------------------------------------------------------ commands */
 
 int ckpt_load(const char *run, const char *dir, bool weights, bool new_record);         /* load.c */
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                        /* save.c */
-int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard);       /* save.c */
+int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, uint64_t shard);        /* serve.c */
 int ckpt_verify(const char *dir);                                                       /* verify.c */
 

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -107,6 +108,8 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 		return rc;
 	*root = hfjson_parse(text, n, &err);
 	free(text);
+	if (!*root && json_error_code(&err) == json_error_out_of_memory)
+		return mt_fail(MT_EX_NOMEM, "%s: no memory for its JSON", shown(name));
 	if (!*root)
 		return mt_fail(MT_EX_DATA, "%s: line %d: %s", shown(name), err.line, shown(err.text));
 	if (!json_is_object(*root)) {
@@ -123,7 +126,8 @@ char *json_text(const json_t *root, size_t indent)
 
 	for (size_t digits = 15; digits < 17; digits++) {
 		char *text = json_dumps(root, style | JSON_REAL_PRECISION(digits));
-		json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+		json_error_t err;
+		json_t *again = text ? hfjson_load(text, strlen(text), &err) : NULL;
 		bool same = again && json_equal(again, (json_t *)root);
 		json_decref(again);
 		if (same)
@@ -131,6 +135,57 @@ char *json_text(const json_t *root, size_t indent)
 		free(text);
 	}
 	return json_dumps(root, style | JSON_REAL_PRECISION(17));
+}
+
+static int no_memory(void)
+{
+	return mt_fail(MT_EX_NOMEM, "no memory for JSON");
+}
+
+/* jansson refuses a text for want of memory, and one that is not UTF-8. */
+static int why_not_text(const char *text, size_t n)
+{
+	json_t *any = json_stringn_nocheck(text, n);
+
+	json_decref(any);
+	return any ? mt_fail(MT_EX_DATA, "'%s': not text that JSON can hold", shown(text)) : no_memory();
+}
+
+void json_put(int *rc, json_t *object, const char *key, json_t *value)
+{
+	if (*rc < 0)
+		json_decref(value);
+	else if (json_object_set_new(object, key, value) < 0) {
+		json_t *same = json_string(key);
+		*rc = same ? no_memory() : why_not_text(key, strlen(key));
+		json_decref(same);
+	}
+}
+
+void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room)
+{
+	char words[256] = "";
+	size_t n = strnlen(text, room < sizeof words ? room : sizeof words - 1);
+	json_t *value;
+
+	memcpy(words, text, n);
+	value = json_stringn(words, n);
+	if (*rc == 0 && !value)
+		*rc = why_not_text(words, n);
+	json_put(rc, object, key, value);
+}
+
+void json_add(int *rc, json_t *array, json_t *value)
+{
+	if (*rc < 0)
+		json_decref(value);
+	else if (json_array_append_new(array, value) < 0)
+		*rc = no_memory();
+}
+
+json_t *json_number(double x)
+{
+	return isfinite(x) ? json_real(x) : json_null();
 }
 
 bool file_name_plain(const char *name)

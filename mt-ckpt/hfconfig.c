@@ -22,7 +22,7 @@ static json_t *given(const json_t *obj, const char *key)
 
 /* transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters; 5 also takes rope_scaling, when it is not
  * null, together with rope_theta, before rope_parameters. So all of them must say the same. */
-static void write_rope(json_t *root)
+static void write_rope(json_t *root, int *rc)
 {
 	json_t *scaling = block(root, "rope_scaling"), *parameters = block(root, "rope_parameters");
 	json_t *from = parameters ? parameters : scaling;
@@ -39,18 +39,18 @@ static void write_rope(json_t *root)
 		type = given(from, "type");
 	type = type ? json_incref(type) : json_string("default");
 
-	json_object_set(new_parameters, "rope_type", type);
-	json_object_set(new_parameters, "rope_theta", theta);
-	if (!strcmp(json_string_value(type), "default"))
+	json_put(rc, new_parameters, "rope_type", json_incref(type));
+	json_put(rc, new_parameters, "rope_theta", json_incref(theta));
+	if (json_is_string(type) && !strcmp(json_string_value(type), "default"))
 		new_scaling = json_null();
 	else {                          /* transformers 4 warns of keys that it does not know in here */
 		new_scaling = json_deep_copy(new_parameters);
 		json_object_del(new_scaling, "rope_theta");
 		json_object_del(new_scaling, "partial_rotary_factor");
 	}
-	json_object_set_new(root, "rope_theta", theta);
-	json_object_set_new(root, "rope_scaling", new_scaling);
-	json_object_set_new(root, "rope_parameters", new_parameters);
+	json_put(rc, root, "rope_theta", theta);
+	json_put(rc, root, "rope_scaling", new_scaling);
+	json_put(rc, root, "rope_parameters", new_parameters);
 	json_decref(type);
 }
 
@@ -60,23 +60,27 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	const char *have = mt_config_text(run, &n), *name = dtype == MT_BF16 ? "bfloat16" : "float32";
 	json_error_t err;
 	json_t *root = hfjson_parse(have, n, &err);
+	int rc = 0;
 
 	if (!json_is_object(root)) {
+		bool memory = !root && json_error_code(&err) == json_error_out_of_memory;
 		json_decref(root);
-		return mt_fail(MT_EX_DATA, "the run's config.json is damaged");
+		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
+			      : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
-	write_rope(root);
-	json_object_set_new(root, "torch_dtype", json_string(name));
-	json_object_set_new(root, "dtype", json_string(name));
-	json_object_set_new(root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
+	write_rope(root, &rc);
+	json_put(&rc, root, "torch_dtype", json_string(name));
+	json_put(&rc, root, "dtype", json_string(name));
+	json_put(&rc, root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
 	/* Where it is not said, transformers 4 computes with None for a mistral with scaled rope. */
 	if (!given(root, "head_dim"))
-		json_object_set_new(root, "head_dim", json_integer(mt_geometry(run)->head_dim));
-	*text = json_text(root, 2);
-	if (*text)
-		hfjson_unmark(*text);
+		json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->head_dim));
+	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
-	return *text ? 0 : mt_fail(MT_EX_NOMEM, "no memory for config.json");
+	if (!*text)
+		return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
+	hfjson_unmark(*text);
+	return 0;
 }
 
 static int differs(const char *key, double run, double dir)

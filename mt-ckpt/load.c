@@ -235,9 +235,9 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 		rc = check_no_stage(run, name);
 	if (rc < 0)
 		return rc;
-	mt_run_set_state(run, MT_FILLING);
+	mt_fill_begin(run);
 	if ((rc = check_no_stage(run, name)) < 0) {     /* one that came between the look and the state */
-		mt_run_set_state(run, before);
+		mt_fill_end(run, before);
 		return rc;
 	}
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
@@ -247,10 +247,11 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 		rc = mt_stage_check(run);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
+		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		rc = set_record(run, &s->json);
 	}
 	if (mt_stage_mine(run))         /* else it is its successor's to say */
-		mt_run_set_state(run, rc < 0 ? MT_EMPTY : MT_FILLED);
+		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }
 

@@ -3,7 +3,9 @@
 #include "ckpt.h"
 #include "cli.h"
 
-static struct { bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen; } given;
+static struct {
+	bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen, replace, replace_seen;
+} given;
 static const char *dtype, *dir;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
@@ -12,6 +14,7 @@ static const struct mt_opt options[] = {
 	{ "new-record", OPT_FLAG, &given.new_record, NULL,
 	  "load: all but the run record: another machine or device goes on, with other bits", &given.new_record_seen },
 	{ "dtype", OPT_STR, &dtype, "bf16|fp32", "export: dtype of the weights (default: the run's)", &given.dtype_seen },
+	{ "replace", OPT_FLAG, &given.replace, NULL, "export: a DIR that an export wrote before is replaced", &given.replace_seen },
 	{ "dir", OPT_STR, &dir, "DIR", "serve: where checkpoints step-XXXXXXXX go", &given.dir_seen },
 	{ "keep", OPT_U64, &keep, "K", "serve: how many checkpoints stay (default: 2)", &given.keep_seen },
 	{ "shard", OPT_SIZE, &shard, "BYTES", "save, export, serve: tensor bytes of a file at most (default: 5 GB)",
@@ -23,7 +26,7 @@ static const struct mt_program program = {
 	.name = "mt-ckpt",
 	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record]\n"
 		 "mt-ckpt save [RUN] DIR\n"
-		 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32]\n"
+		 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
 		 "mt-ckpt verify DIR\n"
 		 "mt-ckpt serve [RUN] --dir DIR [--keep K]",
 	.about = "Loads a Hugging Face directory or a checkpoint into a run, writes a run as either, verifies a directory,\n"
@@ -31,10 +34,10 @@ static const struct mt_program program = {
 	.opts = options,
 };
 
-enum { WEIGHTS = 1, DTYPE = 2, DIRECTORY = 4, KEEP = 8, SHARD = 16, NEW_RECORD = 32 };
+enum { WEIGHTS = 1, DTYPE = 2, DIRECTORY = 4, KEEP = 8, SHARD = 16, NEW_RECORD = 32, REPLACE = 64 };
 
 static const struct command { const char *name; int operands, options; } commands[] = {
-	{ "load", 2, WEIGHTS | NEW_RECORD }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD }, { "verify", 1, 0 },
+	{ "load", 2, WEIGHTS | NEW_RECORD }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD | REPLACE }, { "verify", 1, 0 },
 	{ "serve", 1, DIRECTORY | KEEP | SHARD },
 };
 
@@ -49,6 +52,7 @@ static void check_options(const struct command *c)
 	check_option(c, given.weights_seen, WEIGHTS, "weights");
 	check_option(c, given.new_record_seen, NEW_RECORD, "new-record");
 	check_option(c, given.dtype_seen, DTYPE, "dtype");
+	check_option(c, given.replace_seen, REPLACE, "replace");
 	check_option(c, given.dir_seen, DIRECTORY, "dir");
 	check_option(c, given.keep_seen, KEEP, "keep");
 	check_option(c, given.shard_seen, SHARD, "shard");
@@ -71,7 +75,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 	if (!strcmp(c->name, "save"))
 		return ckpt_save(run, path, shard);
 	if (!strcmp(c->name, "export"))
-		return ckpt_export(run, path, d, shard);
+		return ckpt_export(run, path, d, shard, given.replace);
 	if (!strcmp(c->name, "verify"))
 		return ckpt_verify(path);
 	return ckpt_serve(run, dir, keep, shard);

@@ -64,8 +64,10 @@ static int open_shards(struct model *m, int dirfd, const json_t *index)
 			struct st_file *f = &m->files[m->n_files - 1];
 			for (size_t j = 0; j < f->n; j++)
 				f->tensors[j].listed = false;
-			place = json_integer(m->n_files - 1);
-			json_object_set_new(seen, name, place);
+			json_put(&rc, seen, name, json_integer(m->n_files - 1));
+			if (rc < 0)
+				break;
+			place = json_object_get(seen, name);
 		}
 		struct st_tensor *t = st_find(&m->files[json_integer_value(place)], key);
 		if (!t) {
@@ -87,12 +89,15 @@ int model_open(struct model *m, int dirfd, const char *set)
 	snprintf(file, sizeof file, "%s.safetensors", set);
 	snprintf(index, sizeof index, "%s.safetensors.index.json", set);
 	*m = (struct model){0};
+	m->label = strdup(file);
+	if (!m->label)
+		return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
 	if (file_exists(dirfd, file) || !file_exists(dirfd, index)) {
-		m->label = strdup(file);
 		rc = add_file(m, dirfd, file);
 	} else {
+		free(m->label);
 		m->label = strdup(index);
-		rc = file_read_json(dirfd, index, &root);
+		rc = m->label ? file_read_json(dirfd, index, &root) : mt_fail(MT_EX_NOMEM, "%s: no memory", index);
 		if (rc == 0)
 			rc = open_shards(m, dirfd, root);
 		json_decref(root);

@@ -2,8 +2,11 @@
  * follows, and a checksum of every chunk of every file, its own content included.
  *
  * Numbers of 64 bits that are not counts (hashes) are strings of 16 hexadecimal digits. */
+#include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
 
@@ -29,77 +32,132 @@ static json_t *hex_id(const uint8_t id[16])
 }
 
 /* Of everything in it but the checksum itself, independent of white space and order. */
-static uint64_t own_checksum(json_t *root)
+static int own_checksum(json_t *root, uint64_t *sum)
 {
 	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
-	uint64_t sum = text ? XXH3_64bits(text, strlen(text)) : 0;
 
+	if (!text)
+		return mt_fail(MT_EX_NOMEM, "no memory for the checksum of " NAME);
+	*sum = XXH3_64bits(text, strlen(text));
 	free(text);
-	return sum;
+	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ out */
 
-static json_t *position_json(const struct mt_position *p)
+static json_t *integer(uint64_t x)
 {
-	json_t *carry = p->carry == MT_NO_TARGET ? json_null() : json_integer(p->carry);
-
-	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:i, s:i, s:i, s:I}", "records", (json_int_t)p->records, "offset",
-			 (json_int_t)p->offset, "hash", hex(p->hash), "hash_cut", hex(p->hash_cut), "carry", carry,
-			 "seq", (int)p->seq, "batch", (int)p->batch, "pack", (int)p->pack, "tokens", (json_int_t)p->tokens);
+	return json_integer((json_int_t)x);
 }
 
-/* Text of the run's memory as it may be: a NUL is behind it, whatever it holds */
-static json_t *words(const char *text, size_t room)
+static json_t *position_json(const struct mt_position *p, int *rc)
 {
-	return json_stringn(text, strnlen(text, room));
+	json_t *o = json_object();
+
+	json_put(rc, o, "records", integer(p->records));
+	json_put(rc, o, "offset", integer(p->offset));
+	json_put(rc, o, "hash", hex(p->hash));
+	json_put(rc, o, "hash_cut", hex(p->hash_cut));
+	json_put(rc, o, "carry", p->carry == MT_NO_TARGET ? json_null() : integer(p->carry));
+	json_put(rc, o, "seq", integer(p->seq));
+	json_put(rc, o, "batch", integer(p->batch));
+	json_put(rc, o, "pack", integer(p->pack));
+	json_put(rc, o, "tokens", integer(p->tokens));
+	return o;
 }
 
-static json_t *record_json(const struct run_json *j)
+static json_t *record_json(const struct run_json *j, int *rc)
 {
 	const struct mt_record *r = &j->record;
+	json_t *o = json_object();
 
-	return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:O?}", "chunk_tokens", (json_int_t)r->chunk_tokens,
-			 "head_tokens", (json_int_t)r->head_tokens, "pass_rows", (json_int_t)r->pass_rows,
-			 "device", words(r->device, sizeof r->device), "gemm", words(r->gemm, sizeof r->gemm),
-			 "attention", words(r->attention, sizeof r->attention),
-			 "machine", words(r->machine, sizeof r->machine), "choices", j->choices);
+	json_put(rc, o, "chunk_tokens", integer(r->chunk_tokens));
+	json_put(rc, o, "head_tokens", integer(r->head_tokens));
+	json_put(rc, o, "pass_rows", integer(r->pass_rows));
+	json_put_text(rc, o, "device", r->device, sizeof r->device);
+	json_put_text(rc, o, "gemm", r->gemm, sizeof r->gemm);
+	json_put_text(rc, o, "attention", r->attention, sizeof r->attention);
+	json_put_text(rc, o, "machine", r->machine, sizeof r->machine);
+	json_put(rc, o, "choices", j->choices ? json_incref(j->choices) : json_null());
+	return o;
 }
 
-static json_t *files_json(const struct out_dir *dir)
+static json_t *unlogged_json(const struct mt_figures figures[2], int *rc)
+{
+	json_t *all = json_array();
+
+	for (int i = 0; i < 2; i++) {
+		const struct mt_figures *f = &figures[i];
+		if (!f->step)
+			continue;
+		json_t *o = json_object();
+		json_put(rc, o, "step", integer(f->step));
+		json_put(rc, o, "loss", json_number(f->loss));
+		json_put(rc, o, "grad_norm", json_number(f->norm));
+		json_put(rc, o, "lr", json_number(f->lr));
+		json_put(rc, o, "tokens", integer(f->tokens));
+		json_put(rc, o, "skipped", json_boolean(f->skipped));
+		json_add(rc, all, o);
+	}
+	return all;
+}
+
+static json_t *files_json(const struct out_dir *dir, int *rc)
 {
 	json_t *files = json_object();
 
-	for (uint32_t i = 0; i < dir->n_files; i++) {
+	for (uint32_t i = 0; i < dir->n_files && *rc == 0; i++) {
 		const struct out_file *f = &dir->files[i];
-		json_t *sums = json_array();
+		json_t *sums = json_array(), *o = json_object();
 		for (uint64_t c = 0; c < f->n_sums; c++)
-			json_array_append_new(sums, hex(f->sums[c]));
-		json_object_set_new(files, f->name, json_pack("{s:I, s:o}", "bytes", (json_int_t)f->bytes, "xxh3", sums));
+			json_add(rc, sums, hex(f->sums[c]));
+		json_put(rc, o, "bytes", integer(f->bytes));
+		json_put(rc, o, "xxh3", sums);
+		json_put(rc, files, f->name, o);
 	}
 	return files;
 }
 
 int run_json_write(struct out_dir *dir, const struct run_json *r)
 {
-	json_t *root = json_pack("{s:s, s:i, s:s, s:s, s:o, s:I, s:I, s:o, s:o?, s:O?, s:i, s:o}",
-		"format", FORMAT, "version", FORMAT_VERSION, "mt_version", MT_VERSION,
-		"dtype", r->dtype == MT_BF16 ? "bf16" : "fp32", "run_id", hex_id(r->run_id),
-		"step", (json_int_t)r->step, "t", (json_int_t)r->t, "position", position_json(&r->position),
-		"record", r->has_record ? record_json(r) : NULL, "hyperparameters", r->hyper,
-		"chunk_bytes", (int)IO_BYTES, "files", files_json(dir));
+	json_t *root = json_object();
+	uint64_t sum = 0;
+	char *text = NULL;
+	int rc = 0;
 
-	if (!root)
-		return mt_fail(MT_EX_DATA, "%s: the run's record is not text that JSON can hold", NAME);
-	json_object_set_new(root, "checksum", hex(own_checksum(root)));
-	char *text = json_text(root, 1);
+	json_put(&rc, root, "format", json_string(FORMAT));
+	json_put(&rc, root, "version", json_integer(FORMAT_VERSION));
+	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
+	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
+	json_put(&rc, root, "run_id", hex_id(r->run_id));
+	json_put(&rc, root, "step", integer(r->step));
+	json_put(&rc, root, "t", integer(r->t));
+	json_put(&rc, root, "position", position_json(&r->position, &rc));
+	json_put(&rc, root, "record", r->has_record ? record_json(r, &rc) : json_null());
+	json_put(&rc, root, "hyperparameters", r->hyper ? json_incref(r->hyper) : json_null());
+	if (r->unlogged[0].step)
+		json_put(&rc, root, "unlogged", unlogged_json(r->unlogged, &rc));
+	json_put(&rc, root, "chunk_bytes", json_integer(IO_BYTES));
+	json_put(&rc, root, "files", files_json(dir, &rc));
+	if (rc == 0)
+		rc = own_checksum(root, &sum);
+	json_put(&rc, root, "checksum", hex(sum));
+	if (rc == 0 && !(text = json_text(root, 1)))
+		rc = mt_fail(MT_EX_NOMEM, "no memory for " NAME);
 	json_decref(root);
-	int rc = text ? out_text(dir, NAME, text, strlen(text)) : mt_fail(MT_EX_NOMEM, "no memory for " NAME);
+	if (rc < 0)
+		return mt_fail_in(rc, NAME);
+	rc = out_text(dir, NAME, text, strlen(text));
 	free(text);
 	return rc;
 }
 
 /* ------------------------------------------------------------------------------------------------ in */
+
+/* Counts grow with every step and are written as signed 64 bits: one that is read has room to grow. Steps are counted in
+ * 24 bits (the journal's). */
+#define COUNT_MOST ((uint64_t)1 << 62)
+#define STEP_MOST  ((1u << 24) - 1)
 
 struct reader { int rc; };              /* the first mistake stands, with its message */
 
@@ -145,15 +203,15 @@ static void get_position(struct reader *r, const json_t *v, struct mt_position *
 {
 	if (!json_is_object(v))
 		return refuse(r, "position", "is missing");
-	p->records = get_count(r, v, "records", INT64_MAX);
-	p->offset = get_count(r, v, "offset", INT64_MAX);
+	p->records = get_count(r, v, "records", COUNT_MOST);
+	p->offset = get_count(r, v, "offset", COUNT_MOST);
 	p->hash = get_hex(r, json_object_get(v, "hash"), "hash");
 	p->hash_cut = get_hex(r, json_object_get(v, "hash_cut"), "hash_cut");
 	p->carry = json_is_null(json_object_get(v, "carry")) ? MT_NO_TARGET : (uint32_t)get_count(r, v, "carry", UINT32_MAX);
 	p->seq = (uint32_t)get_count(r, v, "seq", INT32_MAX);
 	p->batch = (uint32_t)get_count(r, v, "batch", INT32_MAX);
 	p->pack = (uint32_t)get_count(r, v, "pack", INT32_MAX);
-	p->tokens = get_count(r, v, "tokens", INT64_MAX);
+	p->tokens = get_count(r, v, "tokens", COUNT_MOST);
 }
 
 /* Keys and values that the run record's table can hold */
@@ -192,6 +250,35 @@ static void get_record(struct reader *r, const json_t *v, struct run_json *out)
 	if (json_object_get(v, "machine"))      /* an earlier mt wrote none, and chose nothing */
 		get_words(r, v, "machine", out->record.machine, sizeof out->record.machine);
 	get_choices(r, json_object_get(v, "choices"), out);
+}
+
+static double get_figure(struct reader *r, const json_t *obj, const char *key)
+{
+	const json_t *v = json_object_get(obj, key);
+
+	if (!json_is_number(v) && !json_is_null(v))
+		refuse(r, "unlogged", "has a figure that is no number");
+	return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void get_unlogged(struct reader *r, const json_t *v, struct run_json *out)
+{
+	size_t n = json_array_size(v);
+
+	if (!v)
+		return;
+	if (!json_is_array(v) || n > 2)
+		return refuse(r, "unlogged", "is not a list of at most two steps");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *o = json_array_get(v, i);
+		const json_t *skipped = json_object_get(o, "skipped");
+		if (!json_is_boolean(skipped))
+			return refuse(r, "unlogged", "does not say what was skipped");
+		out->unlogged[i] = (struct mt_figures){
+			.step = get_count(r, o, "step", out->step), .loss = get_figure(r, o, "loss"),
+			.norm = get_figure(r, o, "grad_norm"), .lr = get_figure(r, o, "lr"),
+			.tokens = get_count(r, o, "tokens", COUNT_MOST), .skipped = json_is_true(skipped) };
+	}
 }
 
 static void get_files(struct reader *r, const json_t *files)
@@ -246,7 +333,11 @@ static int check_form(json_t *root)
 	if (r.rc < 0)
 		return r.rc;
 	json_object_del(root, "checksum");
-	if (own_checksum(root) != said)
+	uint64_t sum;
+	int rc = own_checksum(root, &sum);
+	if (rc < 0)
+		return rc;
+	if (sum != said)
 		return mt_fail(MT_EX_DATA, NAME ": is damaged: its own checksum is wrong");
 	if (get_count(&r, root, "chunk_bytes", UINT32_MAX) != IO_BYTES)
 		refuse(&r, "chunk_bytes", "is not 16 MiB");
@@ -266,10 +357,11 @@ int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files
 		*files = json_object_get(*root, "files");
 		get_dtype(&r, *root, out);
 		get_id(&r, *root, out);
-		out->step = get_count(&r, *root, "step", INT64_MAX);
+		out->step = get_count(&r, *root, "step", STEP_MOST);
 		out->t = get_count(&r, *root, "t", out->step);
 		get_position(&r, json_object_get(*root, "position"), &out->position);
 		get_record(&r, json_object_get(*root, "record"), out);
+		get_unlogged(&r, json_object_get(*root, "unlogged"), out);
 		get_files(&r, *files);
 	}
 	if (r.rc < 0) {
@@ -298,6 +390,23 @@ static int verify_file(int dirfd, const char *name, const json_t *f, void *buf)
 	}
 	close(fd);
 	return rc;
+}
+
+int run_json_lengths(int dirfd, json_t *files)
+{
+	const char *name;
+	json_t *f;
+
+	json_object_foreach(files, name, f) {
+		json_int_t want = json_integer_value(json_object_get(f, "bytes"));
+		struct stat st;
+		if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			return fail_errno(name);
+		if (!S_ISREG(st.st_mode) || st.st_size != want)
+			return mt_fail(MT_EX_IO, "%s: has %lld bytes after %lld were written", shown(name), (long long)st.st_size,
+				       (long long)want);
+	}
+	return 0;
 }
 
 int run_json_verify(int dirfd, json_t *files, const char *only)

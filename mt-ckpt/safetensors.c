@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "hfjson.h"
 
 static const struct { const char *name; uint32_t bytes; enum st_dtype dtype; } dtypes[] = {
 	{ "F32", 4, ST_F32 },       { "BF16", 2, ST_BF16 },     { "F16", 2, ST_F16 },       { "I16", 2, ST_I16 },
@@ -165,8 +166,9 @@ static int read_header(struct st_file *f, uint64_t size)
 	rc = file_read(f->fd, f->name, text, n, 8);
 	if (rc == 0 && (n == 0 || text[0] != '{'))
 		rc = mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
-	if (rc == 0 && !(f->header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &err)))
-		rc = mt_fail(MT_EX_DATA, "%s: header: %s", f->name, shown(err.text));
+	if (rc == 0 && !(f->header = hfjson_load(text, n, &err)))
+		rc = mt_fail(json_error_code(&err) == json_error_out_of_memory ? MT_EX_NOMEM : MT_EX_DATA, "%s: header: %s",
+			     f->name, shown(err.text));
 	free(text);
 	if (rc < 0)
 		return rc;

@@ -2,7 +2,7 @@
  *
  *     (n, pinned)   every unit is at version n and has pin n; mt-optim overwrites no pinned unit
  *        │ each unit is copied, then its pin is cleared by compare-and-swap
- *        │ all files are complete and fsynced
+ *        │ all files are complete, fsynced and read again
  *     (n, sealed)   by compare-and-swap: from here on only this process decides
  *        │ rename, parent fsynced
  *     (n, saved)    and older checkpoints go
@@ -32,25 +32,13 @@ static uint64_t snap_word(const struct server *s)
 
 static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, enum mt_snap to)
 {
-	uint64_t expect = mt_snap_word(step, from);
-	if (!mt_stage_mine(s->run))
-		return false;
-	/* release: whoever sees the new word sees the counters */
-	bool ok = atomic_compare_exchange_strong_explicit(&snapshot(s)->word, &expect, mt_snap_word(step, to),
-							  memory_order_acq_rel, memory_order_acquire);
-	if (ok)
-		mt_wake(s->run);
-	return ok;
+	return mt_stage_mine(s->run) && mt_snap_move(s->run, step, from, to);
 }
 
-/* from -> failed, counted once, by whoever changes the word, and before it: who sees the word has seen the count */
 static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
 {
-	if (snap_word(s) != mt_snap_word(step, from) || !mt_stage_mine(s->run))
-		return;
-	atomic_fetch_add_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
-	if (!snap_cas(s, step, from, MT_FAILED))
-		atomic_fetch_sub_explicit(&snapshot(s)->failed, 1, memory_order_relaxed);
+	if (snap_cas(s, step, from, MT_FAILED))
+		mt_snap_failures(s->run);       /* counted by whoever comes by; now, unless we are killed here */
 }
 
 /* ------------------------------------------------------------------------------------------------ directories */
@@ -78,6 +66,16 @@ static int newest_first(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* Without run.json it is none, whatever its name says: it neither counts nor goes. */
+static bool is_checkpoint(const struct server *s, uint64_t step)
+{
+	char name[64];
+
+	step_name(name, step);
+	strcat(name, "/run.json");
+	return file_exists(s->dirfd, name);
+}
+
 /* Of the checkpoints up to `step`, all but the newest `keep` go. Later ones, of another life of the run, stay. */
 static void delete_older(const struct server *s, uint64_t step)
 {
@@ -90,7 +88,7 @@ static void delete_older(const struct server *s, uint64_t step)
 	if (!d)
 		return;
 	for (struct dirent *e; (e = readdir(d));)
-		if (parse_step(e->d_name, &found) && found <= step) {
+		if (parse_step(e->d_name, &found) && found <= step && is_checkpoint(s, found)) {
 			uint64_t *more = realloc(steps, (n + 1) * sizeof *steps);
 			if (!more)
 				break;
@@ -134,28 +132,33 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct mt_snapshot *snap = snapshot(s);
-	struct run_json json = state_now(s->run);
+	struct mt_committed at = { step, snap->t, snap->position };
+	uint64_t fills = mt_fills(s->run);
+	struct run_json json;
 	struct writer w;
-	int rc;
+	int rc = state_read(s->run, &at, &json);
 
-	json_decref(json.hyper);
-	json.step = step;
-	json.t = snap->t;
-	json.position = snap->position;
-	json.hyper = state_hyper(s->run, step);
-	rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard);
-	if (rc == 0) {
+	if (rc == 0 && (rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard)) == 0) {
 		rc = copy_units(s, &w, step);
 		if (rc == 0)
 			rc = writer_end(&w);
-		if (rc < 0)
-			writer_drop(&w);
+		if (rc == 0)
+			nonfinite_warn(&w.seen);
+		writer_drop(&w);
 	}
-	if (rc == 0)
+	if (rc == 0) {
+		state_unlogged(s->run, step, json.unlogged);
 		rc = run_json_write(dir, &json);
-	json_decref(json.hyper);
-	json_decref(json.choices);
-	return rc == 0 ? out_sync(dir) : rc;
+	}
+	state_release(&json);
+	if (rc == 0)
+		rc = out_sync(dir);
+	if (rc == 0)
+		rc = verify_written(dir->fd, mt_geometry(s->run), true);
+	/* nobody fills a run that has a saver, unless it was taken for dead */
+	if (rc == 0 && (fills % 2 || mt_fills(s->run) != fills))
+		rc = mt_fail(MT_EX_BUSY, "the run was filled meanwhile");
+	return rc;
 }
 
 /* Everything up to the name is durable; now the name, and the word. */
@@ -325,10 +328,18 @@ static int serve(const struct server *s)
 
 static int open_dir(struct server *s)
 {
+	int rc;
+
 	s->made = mkdir(s->path, 0777) == 0;
 	if (!s->made && errno != EEXIST)
 		return fail_errno(s->path);
-	return dir_open(s->path, &s->dirfd);
+	rc = dir_open(s->path, &s->dirfd);
+	/* it may be new, whoever made it, and what is in it is as durable as its name */
+	if (rc == 0 && (rc = dir_sync_names(s->dirfd)) < 0)
+		close(s->dirfd);
+	if (rc < 0 && s->made)
+		rmdir(s->path);
+	return rc;
 }
 
 int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard)

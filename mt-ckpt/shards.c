@@ -38,13 +38,15 @@ int shards_begin(struct shards *s, struct out_dir *dir, const char *set, const c
 	return 0;
 }
 
-static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t begin)
+static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t begin, int *rc)
 {
-	json_t *shape = t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-				     : json_pack("[I]", (json_int_t)t->shape[0]);
+	json_t *o = json_object();
 
-	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", s->dtype, "shape", shape, "data_offsets", (json_int_t)begin,
-			 (json_int_t)(begin + t->n * s->elem));
+	json_put(rc, o, "dtype", json_string(s->dtype));
+	json_put(rc, o, "shape", t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
+					      : json_pack("[I]", (json_int_t)t->shape[0]));
+	json_put(rc, o, "data_offsets", json_pack("[I, I]", (json_int_t)begin, (json_int_t)(begin + t->n * s->elem)));
+	return o;
 }
 
 /* Open the shard that begins with the tensor to come, and write its header. */
@@ -52,18 +54,18 @@ static int open_shard(struct shards *s, uint32_t shard)
 {
 	json_t *root = json_object();
 	uint64_t at = 0;
-	char name[96];
-	int rc;
+	char name[96], *text;
+	int rc = 0;
 
-	json_object_set_new(root, "__metadata__", json_pack("{s:s}", "format", "pt"));
+	json_put(&rc, root, "__metadata__", json_pack("{s:s}", "format", "pt"));
 	for (uint32_t i = s->first[shard]; i < s->first[shard + 1]; i++) {
-		json_object_set_new(root, s->table[i].name, entry(s, &s->table[i], at));
+		json_put(&rc, root, s->table[i].name, entry(s, &s->table[i], at, &rc));
 		at += s->table[i].n * s->elem;
 	}
-	char *text = json_dumps(root, JSON_COMPACT);
+	text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	if (!text)
-		return no_memory();
+		return rc < 0 ? rc : no_memory();
 	size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
 	uint64_t le = htole64(padded);
 	file_name(s, shard, name);
@@ -118,23 +120,26 @@ int shards_write(struct shards *s, const void *data, uint64_t bytes)
 int shards_end(struct shards *s)
 {
 	json_t *root, *map;
-	char name[96];
+	char name[96], *text;
 	int rc = 0;
 
 	if (s->next != s->n || s->open)
 		return mt_fail(MT_EX_BUG, "%s: %u of %u tensors written", s->set, s->next, s->n);
 	if (s->n_shards > 1) {
+		root = json_object();
 		map = json_object();
 		for (uint32_t shard = 0; shard < s->n_shards; shard++) {
 			file_name(s, shard, name);
 			for (uint32_t i = s->first[shard]; i < s->first[shard + 1]; i++)
-				json_object_set_new(map, s->table[i].name, json_string(name));
+				json_put(&rc, map, s->table[i].name, json_string(name));
 		}
-		root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)s->total, "weight_map", map);
-		char *text = json_dumps(root, JSON_INDENT(2));
+		json_put(&rc, root, "metadata", json_pack("{s:I}", "total_size", (json_int_t)s->total));
+		json_put(&rc, root, "weight_map", map);
+		text = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
 		json_decref(root);
 		snprintf(name, sizeof name, "%s.safetensors.index.json", s->set);
-		rc = text ? out_text(s->dir, name, text, strlen(text)) : no_memory();
+		if (rc == 0)
+			rc = text ? out_text(s->dir, name, text, strlen(text)) : no_memory();
 		free(text);
 	}
 	shards_drop(s);

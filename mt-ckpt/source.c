@@ -6,6 +6,33 @@
 
 static const char *const sets[ARRAYS] = { "model", "optim-lo", "optim-m", "optim-v" };
 
+/* Is the directory named as a checkpoint? By the path as it is given, or as it leads there. */
+static bool is_step_name(const char *path)
+{
+	size_t n = strlen(path);
+
+	while (n && path[n - 1] == '/')
+		n--;
+	size_t digits = n;
+	while (digits && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+		digits--;
+	return n - digits >= 8 && digits >= 5 && !memcmp(path + digits - 5, "step-", 5) &&
+	       (digits == 5 || path[digits - 6] == '/');
+}
+
+/* What an interrupted copy of a checkpoint looks like: it must not be taken for a model to begin with. */
+static int check_not_cut(const struct source *s)
+{
+	char *real = realpath(s->path, NULL);
+	bool named = is_step_name(s->path) || (real && is_step_name(real));
+
+	free(real);
+	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") && !file_exists(s->dirfd, "optim-m.safetensors.index.json"))
+		return 0;
+	return mt_fail(MT_EX_DATA, "%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
+		       "alone)", shown(s->path));
+}
+
 int source_open(struct source *s, const char *dir, bool weights)
 {
 	int rc;
@@ -16,7 +43,9 @@ int source_open(struct source *s, const char *dir, bool weights)
 		return rc;
 	}
 	s->full = !weights && file_exists(s->dirfd, "run.json");
-	return s->full ? run_json_read(s->dirfd, &s->json, &s->root, &s->files) : 0;
+	if (!s->full)
+		return weights ? 0 : check_not_cut(s);
+	return run_json_read(s->dirfd, &s->json, &s->root, &s->files);
 }
 
 int source_config(struct source *s)

@@ -1,6 +1,9 @@
 /* state.c: what a run holds beside its arrays, and whether they can be read. */
+#include <math.h>
 #include <stdlib.h>
+#include <time.h>
 #include "ckpt.h"
+#include "cli.h"
 
 int state_tensors(struct mt_run *run, struct mt_tensor **out)
 {
@@ -30,77 +33,132 @@ int state_tensors(struct mt_run *run, struct mt_tensor **out)
 	return 0;
 }
 
-int state_weights(struct mt_run *run, const char *name)
+/* Of the step itself: what mt-optim kept of it. The caller knows that the step after the next is not committed meanwhile. */
+static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
 {
-	switch (mt_run_state(run)) {
-	case MT_FILLED:
-		return mt_run_check(run);
-	case MT_FILLING:
-		return mt_fail(MT_EX_BUSY, "run '%s' is being filled", name);
-	case MT_DIRTY:
-		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", name);
-	case MT_GONE:
-		return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
-	default:
-		return mt_fail(MT_EX_DATA, "run '%s' has no weights: mt-store init or mt-ckpt load", name);
-	}
-}
+	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
+	json_t *out;
 
-json_t *state_hyper(struct mt_run *run, uint64_t step)
-{
-	for (uint32_t i = 0; i < 2; i++) {
-		const struct mt_txn *t = mt_txn(run, i);
-		uint64_t word = mt_txn_word(run, i);
-		if (mt_word_phase(word) < MT_APPLY || t->kind != MT_TRAIN || t->step != step || t->micros == 0)
-			continue;
-		json_t *h = json_pack("{s:f, s:[f, f], s:f, s:f, s:f, s:I, s:I}", "lr", t->lr, "betas", t->beta1, t->beta2,
-				      "eps", t->eps, "weight_decay", t->decay, "clip", t->clip, "micros", (json_int_t)t->micros,
-				      "targets", (json_int_t)t->targets);
-		atomic_thread_fence(memory_order_acquire);      /* the fields were read before the word is read again */
-		uint64_t now = mt_txn_word(run, i);
-		if (mt_word_k(now) == mt_word_k(word))
-			return h;
-		json_decref(h);
-	}
-	return NULL;
+	if (!step || h.step != step)
+		return NULL;
+	out = json_object();
+	if (!out)
+		*rc = mt_fail(MT_EX_NOMEM, "no memory for the hyperparameters");
+	json_put(rc, out, "lr", json_number(h.lr));
+	json_put(rc, out, "betas", json_pack("[o, o]", json_number(h.beta1), json_number(h.beta2)));
+	json_put(rc, out, "eps", json_number(h.eps));
+	json_put(rc, out, "weight_decay", json_number(h.decay));
+	json_put(rc, out, "clip", json_number(h.clip));
+	json_put(rc, out, "micros", json_integer(h.micros));
+	json_put(rc, out, "targets", json_integer((json_int_t)h.targets));
+	return out;
 }
 
 /* What the record's table holds by now; what a stage enters meanwhile, no step before this one was computed with. */
-static json_t *state_choices(struct mt_run *run)
+static json_t *choices_json(struct mt_run *run, int *rc)
 {
 	const struct mt_choice *e = NULL;
 	json_t *all = json_object();
 	char text[2 * MT_CHOICE_VALUE + 1];
 
-	for (int i = 0; i < MT_CHOICES && (e = mt_choice_next(run, e)); i++) {
+	if (!all)
+		*rc = mt_fail(MT_EX_NOMEM, "no memory for the run record's table");
+	for (int i = 0; i < MT_CHOICES && *rc == 0 && (e = mt_choice_next(run, e)); i++) {
 		char key[MT_CHOICE_KEY + 1] = "";
 
 		memcpy(key, e->key, sizeof e->key);
 		text[0] = 0;
 		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++)
 			snprintf(text + 2 * b, 3, "%02x", e->value[b]);
-		json_object_set_new(all, key, json_string(text));
+		json_put(rc, all, key, json_string(text));
 	}
 	return all;
 }
 
-struct run_json state_now(struct mt_run *run)
+int state_read(struct mt_run *run, const struct mt_committed *at, struct run_json *out)
 {
 	struct mt_control *c = mt_control(run);
-	struct mt_committed now;
-	struct run_json out = { .dtype = (enum mt_dtype)c->dtype };
+	int rc = 0;
 
-	mt_run_committed(run, &now);
-	out.step = now.step;
-	out.t = now.t;
-	out.position = now.position;
+	*out = (struct run_json){ .dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position };
 	/* acquire: the record's fields stand before `set` says so */
-	out.has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
-	if (out.has_record) {
-		memcpy(&out.record, &c->record, sizeof out.record);
-		out.choices = state_choices(run);
+	out->has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
+	if (out->has_record) {
+		memcpy(&out->record, &c->record, sizeof out->record);
+		out->choices = choices_json(run, &rc);
 	}
-	memcpy(out.run_id, c->h.run_id, sizeof out.run_id);
-	out.hyper = state_hyper(run, now.step);
-	return out;
+	memcpy(out->run_id, c->h.run_id, sizeof out->run_id);
+	if (rc == 0)
+		out->hyper = hyper_json(run, at->step, &rc);
+	return rc;
+}
+
+void state_release(struct run_json *j)
+{
+	json_decref(j->hyper);
+	json_decref(j->choices);
+	j->hyper = j->choices = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ lines not out */
+
+#define LINE_S 5.0      /* a line follows its step's commit at once, where mt-step is not stopped and its reader reads */
+
+/* The figures of the record i of a transaction, while they stand there and are not logged */
+static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_figures *out)
+{
+	uint64_t word = mt_txn_word(run, i), now;
+	enum mt_phase phase = mt_word_phase(word);
+	const struct mt_txn *t = mt_txn(run, i);
+
+	if (phase != MT_APPLY && phase != MT_SKIP && phase != MT_DONE)
+		return false;
+	bool mine = t->kind == MT_TRAIN && t->step && t->step <= step;
+	if (mine)
+		mt_txn_figures(t, out);
+	atomic_thread_fence(memory_order_acquire);      /* the fields were read before the word is read again */
+	now = mt_txn_word(run, i);
+	return mine && mt_word_k(now) == mt_word_k(word) && mt_word_phase(now) != MT_LOGGED;
+}
+
+static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures out[2])
+{
+	struct mt_figures carried[2];
+	int n = 0;
+
+	memset(out, 0, 2 * sizeof *out);
+	memcpy(carried, mt_control(run)->unlogged, sizeof carried);
+	for (uint32_t i = 0; i < 2; i++)                /* no mt-step has been there since the run was filled */
+		if (carried[i].step && carried[i].step <= step)
+			out[n++] = carried[i];
+	for (uint32_t i = 0; i < 2 && n < 2; i++)
+		n += figures_in(run, i, step, &out[n]);
+	if (n == 2 && out[0].step > out[1].step) {
+		struct mt_figures first = out[1];
+		out[1] = out[0];
+		out[0] = first;
+	}
+	for (int i = n; i < 2; i++)
+		out[i] = (struct mt_figures){ 0 };
+	return n;
+}
+
+/* An evaluation goes before its step's line, for as long as it takes. */
+static bool evaluates(struct mt_run *run)
+{
+	uint32_t k = mt_txn_newest(run);
+
+	return k && mt_txn(run, k)->kind == MT_EVAL;
+}
+
+void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
+{
+	double from = mt_now();
+
+	for (;;) {                                      /* not mt_wait: save has the run read-only */
+		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
+		    evaluates(run) || mt_now() - from > LINE_S)
+			return;
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	}
 }

@@ -13,3 +13,19 @@ int ckpt_verify(const char *path)
 	source_close(&s);
 	return rc;
 }
+
+int verify_written(int dirfd, const struct mt_geometry *run, bool full)
+{
+	struct source s;
+	char path[40];
+	int rc;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);     /* whatever its name is by now */
+	rc = source_open(&s, path, !full);
+	if (rc == 0 && full)
+		rc = run_json_lengths(s.dirfd, s.files);
+	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0)
+		rc = source_models(&s);
+	source_close(&s);
+	return rc < 0 ? mt_fail_in(rc, "what was written does not read back") : 0;
+}

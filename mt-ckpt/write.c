@@ -125,10 +125,6 @@ int writer_end(struct writer *w)
 	if (rc == 0)
 		rc = mt_files_each(w->run, write_kept, w->dir);
 	free(config);
-	if (rc == 0) {
-		nonfinite_warn(&w->seen);
-		writer_drop(w);
-	}
 	return rc;
 }
 

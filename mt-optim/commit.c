@@ -32,6 +32,14 @@ bool commit_skips(struct optim *o, const struct gather *g)
 	return nonfinite || g->txn.targets == 0;
 }
 
+/* For checkpoints of this step, which may be written when the next but one has its record. */
+static void keep_hyper(struct optim *o, const struct mt_txn *t)
+{
+	o->control->hyper[t->step & 1] = (struct mt_hyper){
+		.step = t->step, .lr = t->lr, .beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .decay = t->decay,
+		.clip = t->clip, .targets = t->targets, .micros = t->micros };
+}
+
 static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_phase phase, double norm, double factor)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
@@ -40,6 +48,7 @@ static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_pha
 	t->norm = norm;
 	t->clip_factor = factor;
 	t->skipped = phase == MT_SKIP;
+	if (phase != MT_DONE) keep_hyper(o, t);
 	g->open = false;
 	return mt_txn_cas(o->run, g->k, word, mt_word(g->k, g->try_, phase));
 }

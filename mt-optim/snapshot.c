@@ -15,12 +15,7 @@ bool fail_dead_saver(struct optim *o)
 	uint64_t word = snap_word(o);
 	if ((word & 0xff) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
 	leave_if_lost(o);
-	/* counted first: who reads "failed" in the word finds the count moved */
-	atomic_fetch_add(&o->control->snap.failed, 1);
-	bool failed = atomic_compare_exchange_strong(&o->control->snap.word, &word, mt_snap_word(word >> 8, MT_FAILED));
-	if (!failed) atomic_fetch_sub(&o->control->snap.failed, 1);
-	mt_wake(o->run);
-	return failed;
+	return mt_snap_move(o->run, word >> 8, MT_PINNED, MT_FAILED);
 }
 
 static bool pinned(struct optim *o, uint32_t u)
@@ -90,6 +85,7 @@ bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 	uint64_t word = snap_word(o);
 	if (word >> 8 != op->step || (word & 0xff) == MT_SNAP_NONE) {
 		leave_if_lost(o);
+		mt_snap_failures(o->run);       /* the word that goes may be a failure that nobody has counted yet */
 		snap->position = t->position;
 		snap->t = t->t;
 		for (uint32_t u = 0; u < o->n_units; u++) pin(o, u, op->step);

@@ -56,9 +56,12 @@ void metrics_write(const struct metrics *m)
 		n = add(line, n, sizeof line, "loss", m->loss);
 		n = add(line, n, sizeof line, "grad_norm", m->grad_norm);
 		n = add(line, n, sizeof line, "lr", m->lr);
-		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu, \"tokens_per_s\": %.1f, \"time_s\": %.6f, "
-		                      "\"skipped\": %s", (unsigned long long)m->tokens,
-		                      m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s, m->skipped ? "true" : "false");
+		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu", (unsigned long long)m->tokens);
+		if (isfinite(m->time_s))
+			n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": %.1f, \"time_s\": %.6f",
+			                      m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
+		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
 	}
 	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
 	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");

@@ -11,7 +11,7 @@ struct metrics {
 	bool trained;               /* false: a line of an evaluation alone */
 	double loss, grad_norm, lr; /* not finite: null */
 	uint64_t tokens;            /* targets */
-	double time_s;
+	double time_s;              /* not finite: nobody took it; null, and tokens_per_s too */
 	bool skipped;
 	bool evaluated;
 	double eval_loss;

@@ -6,13 +6,11 @@ static struct mt_snapshot *snapshot(struct driver *d) { return &mt_control(d->ru
 
 static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d)->word, memory_order_acquire); }
 
-static uint64_t failures(struct driver *d) { return atomic_load_explicit(&snapshot(d)->failed, memory_order_acquire); }
-
 enum { C_TOLD = 2 };            /* counter of mt-step's slot: failures that were told before this mt-step came */
 
 uint64_t saves_told(struct mt_run *run)
 {
-	uint64_t n = atomic_load_explicit(&mt_control(run)->snap.failed, memory_order_acquire);
+	uint64_t n = mt_snap_failures(run);
 	/* who has left its slot has told all; what a killed one saw, nobody was told by an exit code */
 	if (!mt_stage_pid(run, MT_STEP)) return n;
 	uint64_t told = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[C_TOLD], memory_order_acquire);
@@ -27,7 +25,7 @@ void saves_begin(struct driver *d, uint64_t told)
 
 void saves_watch(struct driver *d)
 {
-	uint64_t n = failures(d);
+	uint64_t n = mt_snap_failures(d->run);
 	if (n == d->failed) return;
 	d->failed = n;
 	d->save_failed = true;

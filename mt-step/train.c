@@ -37,14 +37,17 @@ static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
 /* ------------------------------------------------------------------------------------------------ lines */
 
+static struct metrics line_of(const struct mt_figures *f)
+{
+	return (struct metrics){ .step = f->step, .trained = true, .loss = f->loss, .grad_norm = f->norm, .lr = f->lr,
+	                         .tokens = f->tokens, .time_s = NAN, .skipped = f->skipped };
+}
+
 static struct metrics figures(struct driver *d, uint32_t k)
 {
-	const struct mt_txn *t = mt_txn(d->run, k);
-	struct metrics m = { .step = t->step, .trained = true, .grad_norm = t->norm, .lr = t->lr, .tokens = t->targets,
-	                     .skipped = t->skipped };
-	double sum = 0;
-	for (uint32_t j = 0; j < t->micros; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
-	m.loss = sum / (double)t->targets;
+	struct mt_figures f;
+	mt_txn_figures(mt_txn(d->run, k), &f);
+	struct metrics m = line_of(&f);
 	double now = mt_now();
 	m.time_s = now - d->mark;
 	d->mark = now;
@@ -86,6 +89,15 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	d->mark = mt_now();
 }
 
+/* The transactions of an evaluation with nothing else open: what they told is written. */
+static void eval_logged(struct driver *d)
+{
+	uint32_t newest = mt_txn_newest(d->run);
+	if (driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
+	driver_logged(d, newest);
+	d->mark = mt_now();
+}
+
 /* Evaluate with nothing open and write a line of its own. */
 static void evaluate_alone(struct driver *d, struct eval *eval)
 {
@@ -94,10 +106,7 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 	struct metrics m = { .step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position) };
 	driver_check(d);
 	metrics_write(&m);
-	uint32_t newest = mt_txn_newest(d->run);
-	if (driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
-	driver_logged(d, newest);
-	d->mark = mt_now();
+	eval_logged(d);
 }
 
 static bool eval_due(const struct driver *d, const struct eval *eval, uint64_t step, bool last)
@@ -122,10 +131,31 @@ static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
 	else if (open) driver_logged(d, k);
 }
 
+/* Lines that were not out when the checkpoint was taken that filled the run: nobody else will ever write them. The last
+ * may be that of the step where the run stands, whose evaluation is then missing as well. */
+static void write_unlogged(struct driver *d, struct eval *eval)
+{
+	struct mt_control *c = mt_control(d->run);
+	struct mt_committed now;
+	mt_run_committed(d->run, &now);
+	for (int i = 0; i < 2; i++) {
+		if (!c->unlogged[i].step) continue;
+		struct metrics m = line_of(&c->unlogged[i]);
+		m.evaluated = m.step == now.step && mt_txn_newest(d->run) == 0 && eval_due(d, eval, m.step, false);
+		if (m.evaluated) {
+			m.eval_loss = eval_run(eval, d, m.step, &now.position);
+			eval_logged(d);
+		}
+		metrics_write(&m);
+		c->unlogged[i].step = 0;        /* a killed mt-step's successor writes a line again rather than never */
+	}
+}
+
 void train_resume(struct driver *d, struct eval *eval)
 {
 	d->mark = mt_now();
 	driver_withdraw(d);
+	write_unlogged(d, eval);
 	uint32_t k = mt_txn_newest(d->run);
 	if (k == 0) return;
 	/* an update that has begun will be finished by mt-optim, whoever asked for it */

@@ -53,12 +53,14 @@ static void say_pages(struct mt_run *run)
 			"MT_SHM_DIR=DIR", dir);
 }
 
-/* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands */
-static int say_summary(const char *name)
+/* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands. A look that fails does not unmake it. */
+static void say_summary(const char *name)
 {
 	struct mt_run *run;
-	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
-	if (rc) return rc;
+	if (mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY)) {
+		mt_say("run '%s' is made, but cannot be described: %s", name, mt_errmsg());
+		return;
+	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
 	mt_say("run '%s': %s, %llu parameters, %s, gradients %s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
@@ -66,7 +68,6 @@ static int say_summary(const char *name)
 		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
 	say_pages(run);
 	mt_run_close(run);
-	return 0;
 }
 
 int store_create(const char *run, const struct store_options *o)
@@ -86,5 +87,6 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc) return rc;
 	if (logout_removes())
 		mt_say("warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
-	return say_summary(run);
+	say_summary(run);
+	return 0;
 }

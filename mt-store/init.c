@@ -129,19 +129,20 @@ int store_init(const char *name, const struct store_options *o)
 	struct fill fill = { .run = run, .seed = o->seed };
 	enum mt_state before = mt_run_state(run);
 	mt_signals(true);
-	mt_run_set_state(run, MT_FILLING);
+	mt_fill_begin(run);
 	rc = refuse_live(run, name);        /* again: one may have come between the look and the state */
 	if (rc) {
-		mt_run_set_state(run, before);
+		mt_fill_end(run, before);
 		mt_run_close(run);
 		return rc;
 	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
 	rc = mt_stage_check(run);           /* a successor fills it, and says so when it has */
-	if (rc == 0 && !stopped) mt_run_reset(run, 0, 0, NULL);
-	if (rc == 0) mt_run_set_state(run, stopped ? MT_EMPTY : MT_FILLED);
-	if (rc) {
+	if (rc == 0) {
+		if (!stopped) mt_run_reset(run, 0, 0, NULL);
+		mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
+	} else {
 		mt_run_close(run);
 		return rc;
 	}

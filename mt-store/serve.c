@@ -68,12 +68,14 @@ static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 		if (fds[slot].revents) forget(&watched[slot]);
 }
 
-/* Its regions may have been deleted by hand, and made again: then this one is gone. */
+/* Its regions may have been deleted by hand, and made again: then this one is gone. Any other reason why it cannot be
+ * opened (no file descriptors, no memory) says nothing about it. */
 static bool is_gone(struct mt_run *run, const char *name)
 {
 	struct mt_run *now;
 	if (mt_run_state(run) == MT_GONE) return true;
-	if (mt_run_open(&now, name, MT_RUN_CONTROL | MT_RUN_READONLY)) return true;
+	int rc = mt_run_open(&now, name, MT_RUN_CONTROL | MT_RUN_READONLY);
+	if (rc) return rc == -MT_EX_NOINPUT;
 	bool same = memcmp(mt_control(now)->h.run_id, mt_control(run)->h.run_id, sizeof mt_control(run)->h.run_id) == 0;
 	mt_run_close(now);
 	return !same;

@@ -92,7 +92,7 @@ static json_t *snapshot_object(struct mt_run *run)
 	struct mt_snapshot *snap = &mt_control(run)->snap;
 	uint64_t word = atomic_load_explicit(&snap->word, memory_order_acquire);
 	return json_pack("{s:s, s:I, s:I, s:I}", "state", snap_word((enum mt_snap)(word & 0xff)), "step", number(word >> 8),
-		"saved", number(atomic_load(&snap->saved)), "failed", number(atomic_load(&snap->failed)));
+		"saved", number(atomic_load(&snap->saved)), "failed", number(mt_snap_failures(run)));
 }
 
 static json_t *run_object(struct mt_run *run, const char *name)

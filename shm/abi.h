@@ -12,6 +12,7 @@
 	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) F(mt_control, fills, 2568, 8) \
 	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
 	F(mt_control, txn, 7232, 197248) F(mt_control, unlogged, 204480, 128) \
+	F(mt_control, hyper, 204608, 160) \
 	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) F(mt_geometry, heads, 24, 4) \
 	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) F(mt_geometry, vocab, 40, 4) \
 	F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) F(mt_geometry, pad_token, 52, 4) \
@@ -36,6 +37,8 @@
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
 	F(mt_figures, step, 0, 8) F(mt_figures, loss, 8, 8) F(mt_figures, norm, 16, 8) F(mt_figures, lr, 24, 8) \
 	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) \
+	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) F(mt_hyper, eps, 32, 8) \
+	F(mt_hyper, decay, 40, 8) F(mt_hyper, clip, 48, 8) F(mt_hyper, targets, 56, 8) F(mt_hyper, micros, 64, 4) \
 	F(mt_snapshot, word, 0, 8) F(mt_snapshot, t, 64, 8) F(mt_snapshot, position, 72, 72) F(mt_snapshot, saved, 144, 8) \
 	F(mt_snapshot, failed, 152, 8) \
 	F(mt_record, owner, 0, 8) F(mt_record, set, 8, 4) F(mt_record, chunk_tokens, 12, 4) F(mt_record, head_tokens, 16, 4) \
@@ -53,6 +56,7 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 204608) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_snapshot, 192) S(mt_record, 320) S(mt_choice, 256) \
+	S(mt_header, 128) S(mt_control, 204800) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
+	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_snapshot, 192) \
+	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_lane, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)

@@ -1,7 +1,9 @@
-/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. */
+/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. A text of the file's own that
+ * begins with the mark's first character gets that character once more, so that nothing is taken for a mark that is none. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +13,9 @@
 
 #define MARK   "\001number "            /* in the tree */
 #define QUOTED "\"\\u0001number "       /* in text, as json_dumps writes it */
+#define FIRST  "\\u0001"                /* its first character, in text */
 
-enum { MARK_LEN = sizeof MARK - 1, QUOTED_LEN = sizeof QUOTED - 1 };
+enum { MARK_LEN = sizeof MARK - 1, QUOTED_LEN = sizeof QUOTED - 1, FIRST_LEN = sizeof FIRST - 1 };
 
 /* Letters and signs of a number, of NaN and of Infinity */
 static size_t token_len(const char *s)
@@ -50,6 +53,7 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 			if (in_string && c == '\\' && i + 1 < bytes) *p++ = text[i++];
 			else if (c == '"') in_string = !in_string;
 			*p++ = text[i++];
+			if (c == '"' && in_string && !strncmp(text + i, FIRST, FIRST_LEN)) p = mempcpy(p, FIRST, FIRST_LEN);
 			continue;
 		}
 		size_t n = token_len(text + i);
@@ -62,6 +66,36 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 	return out;
 }
 
+/* ------------------------------------------------------------------------------------------------ without memory */
+
+static json_malloc_t under;                     /* what allocates for jansson otherwise */
+static _Thread_local jmp_buf *no_memory;        /* where a load goes on that lacks memory */
+
+static void *guarded_malloc(size_t n)
+{
+	void *p = under(n);
+	if (!p && no_memory) longjmp(*no_memory, 1);
+	return p;
+}
+
+json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
+{
+	jmp_buf out;
+	json_free_t release;
+	json_t *volatile root = NULL;
+	json_get_alloc_funcs(&under, &release);
+	json_set_alloc_funcs(guarded_malloc, release);
+	no_memory = &out;
+	if (!setjmp(out)) root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, error);
+	else {                                      /* what was read so far is lost, and its memory too */
+		*error = (json_error_t){ .text = "no memory" };
+		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;     /* where json_error_code looks */
+	}
+	no_memory = NULL;
+	json_set_alloc_funcs(under, release);
+	return root;
+}
+
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
 {
 	size_t n;
@@ -71,8 +105,11 @@ json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
 		own[bytes] = 0;
 		marked = mark(own, bytes, &n);
 	}
-	json_t *root = marked ? json_loadb(marked, n, JSON_REJECT_DUPLICATES, error) : NULL;
-	if (!marked) *error = (json_error_t){ .text = "no memory" };
+	json_t *root = marked ? hfjson_load(marked, n, error) : NULL;
+	if (!marked) {
+		*error = (json_error_t){ .text = "no memory" };
+		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;     /* where json_error_code looks */
+	}
 	free(marked);
 	free(own);
 	return root;
@@ -88,12 +125,24 @@ void hfjson_unmark(char *text)
 {
 	char *to = text;
 	for (const char *from = text; *from; ) {
+		if (*from != '"') {
+			*to++ = *from++;
+			continue;
+		}
 		size_t n = strncmp(from, QUOTED, QUOTED_LEN) ? 0 : token_len(from + QUOTED_LEN);
-		if (n && from[QUOTED_LEN + n] == '"') {
+		if (n) {
 			memmove(to, from + QUOTED_LEN, n);
 			to += n;
 			from += QUOTED_LEN + n + 1;
-		} else *to++ = *from++;
+			continue;
+		}
+		*to++ = *from++;
+		if (!strncmp(from, FIRST FIRST, 2 * FIRST_LEN)) from += FIRST_LEN;
+		while (*from && *from != '"') {     /* the text, and then the quote that ends it */
+			if (*from == '\\' && from[1]) *to++ = *from++;
+			*to++ = *from++;
+		}
+		if (*from) *to++ = *from++;
 	}
 	*to = 0;
 }

@@ -222,7 +222,8 @@ struct mt_snapshot {
 	_Alignas(64) _Atomic uint64_t word;   /* step << 8 | enum mt_snap */
 	_Alignas(64) uint64_t t;
 	struct mt_position position;
-	_Atomic uint64_t saved, failed;       /* saves that ended so, over the run's life */
+	_Atomic uint64_t saved;     /* saves that ended so, over the run's life */
+	_Atomic uint64_t failed;    /* (step of the last one counted, 40 bits | how many, 24 bits): mt_snap_failures */
 	uint64_t reserved[4];
 };
 
@@ -265,6 +266,14 @@ struct mt_figures {             /* what a step's metrics line says; 64 bytes */
 	uint64_t reserved[2];
 };
 
+struct mt_hyper {               /* what a training step was made with; 80 bytes */
+	uint64_t step;              /* 0: none */
+	double   lr, beta1, beta2, eps, decay, clip;
+	uint64_t targets;
+	uint32_t micros, reserved0;
+	uint64_t reserved;
+};
+
 struct mt_control {
 	struct mt_header h;
 	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
@@ -288,6 +297,8 @@ struct mt_control {
 	struct mt_slot slots[MT_SLOTS];
 	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
 	struct mt_figures unlogged[2];  /* steps whose lines were not out when the checkpoint was taken that filled the run */
+	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
+	struct mt_hyper hyper[2];
 };
 
 /* ------------------------------------------------------------------------------------------------ runs */
@@ -329,6 +340,12 @@ void *mt_at(struct mt_run *, uint64_t off);         /* pointer into the store re
 uint64_t mt_run_bytes(struct mt_run *);             /* of all regions */
 enum mt_state mt_run_state(struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
+/* Filling, by init and load, which hold MT_FILL: the state is filling and control.fills odd from begin to end; a filler
+ * that dies leaves them so. end: the state that stands then (MT_FILLING: what stood before is still half filled). */
+void mt_fill_begin(struct mt_run *);
+void mt_fill_end(struct mt_run *, enum mt_state);
+/* control.fills, acquire. Even, and the same after reading as before: no filling was at work meanwhile. */
+uint64_t mt_fills(struct mt_run *);
 /* Reset transactions, rings, journal, versions, pins, snapshot and record to "filled at `step`"; state is not touched.
  * For init and load, which hold MT_FILL while the state is filling. */
 void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
@@ -467,9 +484,19 @@ struct mt_committed { uint64_t step, t; struct mt_position position; };
  * txn is in apply or skip. */
 void mt_run_committed(struct mt_run *, struct mt_committed *);
 uint64_t mt_run_step(struct mt_run *);              /* its step alone */
-/* Nothing is open: no txn in apply or skip, and none in gather unless mt-step is gone. Then units are all at
- * mt_run_step and may be read by save and export. */
+/* Nothing is open: no txn in apply or skip, and none in gather unless mt-step is gone. */
 bool mt_run_quiet(struct mt_run *);
+
+/* What a copy of the units that takes no slot is a copy of. Take the sample, copy, look whether it still holds: then no
+ * step was applied and nothing was filled from before the first byte to after the last one. */
+struct mt_sample { uint64_t fills; struct mt_committed at; };
+/* 75: a step is open, or the run is being filled; 65: it holds no weights, or half a step; 66: it was removed. */
+int mt_sample_take(struct mt_run *, struct mt_sample *);
+/* 75: a step was taken, or the run was filled, since; 65, 66 as above. */
+int mt_sample_holds(struct mt_run *, const struct mt_sample *);
+
+/* What the metrics line of a committed training txn says. The record stands until the txn is logged. */
+void mt_txn_figures(const struct mt_txn *, struct mt_figures *);
 
 uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
 /* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost its
@@ -479,6 +506,11 @@ bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
 int mt_run_check(struct mt_run *);
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
+/* The snapshot word from (step, from) to (step, to); doorbell rung. false: it was another. */
+bool mt_snap_move(struct mt_run *, uint64_t step, enum mt_snap from, enum mt_snap to);
+/* How many saves have failed over the run's life, the one that the word may speak of counted. It never goes down. Who
+ * is about to write a new word over a failed one calls this before. */
+uint64_t mt_snap_failures(struct mt_run *);
 
 /* ------------------------------------------------------------------------------------------------ choices */
 

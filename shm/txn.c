@@ -1,6 +1,8 @@
 /* txn.c: decisions are state. A txn's word (k, try, phase) changes by compare-and-swap and is the only thing that
  * decides; everything else in the record is written before the word says so. Two records alternate: txn k + 1 is
  * opened only when k is committed and k - 1 is logged. */
+#include <math.h>
+
 #include "lib.h"
 
 struct mt_txn *mt_txn(struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
@@ -94,10 +96,58 @@ uint64_t mt_run_step(struct mt_run *run)
 
 bool mt_run_quiet(struct mt_run *run)
 {
-	uint32_t k = mt_txn_newest(run);
-	enum mt_phase p = mt_word_phase(mt_txn_word(run, k)), before = k ? mt_word_phase(mt_txn_word(run, k - 1)) : MT_LOGGED;
-	if (p == MT_APPLY || p == MT_SKIP || before == MT_APPLY || before == MT_SKIP) return false;
-	return p != MT_GATHER || !mt_stage_alive(run, MT_STEP);
+	for (uint32_t i = 0; i < 2; i++) {
+		enum mt_phase p = mt_word_phase(mt_txn_word(run, i));
+		if (p == MT_APPLY || p == MT_SKIP || (p == MT_GATHER && mt_stage_alive(run, MT_STEP))) return false;
+	}
+	return true;
+}
+
+static int check_filled(struct mt_run *run)
+{
+	switch (mt_run_state(run)) {
+	case MT_FILLED: return mt_run_check(run);
+	case MT_FILLING: return mt_fail(MT_EX_BUSY, "run '%s' is being filled", run->name);
+	case MT_DIRTY:
+		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", run->name);
+	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", run->name);
+	default: return mt_fail(MT_EX_DATA, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
+	}
+}
+
+/* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is another
+ * one when the sample is looked at again. Then every unit's version: all are at the step, so its update has ended. */
+int mt_sample_take(struct mt_run *run, struct mt_sample *s)
+{
+	s->fills = mt_fills(run);
+	int rc = check_filled(run);
+	if (rc) return rc;
+	if (s->fills % 2) return mt_fail(MT_EX_BUSY, "run '%s' is being filled", run->name);
+	mt_run_committed(run, &s->at);
+	bool quiet = mt_run_quiet(run);
+	for (uint32_t u = 0; u < run->control->n_units; u++) quiet &= mt_version(run, u) == s->at.step;
+	if (!quiet) return mt_fail(MT_EX_BUSY, "run '%s': step %llu is open", run->name, (unsigned long long)s->at.step);
+	return 0;
+}
+
+int mt_sample_holds(struct mt_run *run, const struct mt_sample *s)
+{
+	/* acquire: what was copied was read before the words that tell whether it changed */
+	atomic_thread_fence(memory_order_acquire);
+	int rc = check_filled(run);
+	if (rc) return rc;
+	if (mt_fills(run) != s->fills) return mt_fail(MT_EX_BUSY, "run '%s': was filled meanwhile", run->name);
+	if (mt_run_step(run) != s->at.step || !mt_run_quiet(run))
+		return mt_fail(MT_EX_BUSY, "run '%s': a step was taken meanwhile", run->name);
+	return 0;
+}
+
+void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
+{
+	double sum = 0;
+	for (uint32_t j = 0; j < t->micros && j < MT_MICROS; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
+	*out = (struct mt_figures){ .step = t->step, .loss = sum / (double)t->targets, .norm = t->norm, .lr = t->lr,
+		.tokens = t->targets, .skipped = t->skipped };
 }
 
 uint64_t mt_version(struct mt_run *run, uint32_t unit)
@@ -123,6 +173,8 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	for (int i = 0; i < 2; i++) memset(&c->txn[i], 0, sizeof c->txn[i]);
 	memset(&c->snap, 0, sizeof c->snap);
 	memset(&c->record, 0, sizeof c->record);
+	memset(c->unlogged, 0, sizeof c->unlogged);
+	memset(c->hyper, 0, sizeof c->hyper);
 	memset(mt_lanes(run), 0, MT_LANES * sizeof(struct mt_lane));
 	if (run->rings) rings_clear(run->rings);
 	for (uint32_t u = 0; u < c->n_units; u++) {
@@ -140,4 +192,34 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	uint32_t try_ = (uint32_t)atomic_load_explicit(&c->tries, memory_order_relaxed) & 0xffffff;
 	atomic_store_explicit(&filled->word, mt_word(0, try_, MT_LOGGED), memory_order_release);
 	mt_wake(run);
+}
+
+bool mt_snap_move(struct mt_run *run, uint64_t step, enum mt_snap from, enum mt_snap to)
+{
+	uint64_t expect = mt_snap_word(step, from);
+	/* release: whoever sees the new word sees what was written for it */
+	bool ok = atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, mt_snap_word(step, to),
+		memory_order_acq_rel, memory_order_acquire);
+	if (ok) mt_wake(run);
+	return ok;
+}
+
+/* The count follows the word, by whoever comes by, and each failure is counted under its step: so nobody sees the one
+ * without the other, a death between them loses nothing, and nothing is counted twice. */
+uint64_t mt_snap_failures(struct mt_run *run)
+{
+	enum { COUNT_BITS = 24 };
+	const uint64_t count = ((uint64_t)1 << COUNT_BITS) - 1;
+	struct mt_snapshot *snap = &run->control->snap;
+	for (;;) {
+		uint64_t failed = atomic_load_explicit(&snap->failed, memory_order_acquire);
+		uint64_t word = atomic_load_explicit(&snap->word, memory_order_acquire);
+		uint64_t counted = (word >> 8) << COUNT_BITS | ((failed + 1) & count);
+		/* step + 1: a step of 0 is one too, and none has been counted yet */
+		counted += (uint64_t)1 << COUNT_BITS;
+		if ((word & 0xff) != MT_FAILED || failed >> COUNT_BITS == counted >> COUNT_BITS) return failed & count;
+		if (run->flags & MT_RUN_READONLY) return counted & count;
+		if (atomic_compare_exchange_strong_explicit(&snap->failed, &failed, counted, memory_order_acq_rel,
+				memory_order_acquire)) return counted & count;
+	}
 }

@@ -80,7 +80,8 @@ int main(int argc, char **argv)
 	int rc = 0;
 
 	if (!strcmp(argv[2], "word"))
-		printf("%" PRIu64 " %s %" PRIu64 " %" PRIu64 "\n", s->word >> 8, words[s->word & 7], s->saved, s->failed);
+		printf("%" PRIu64 " %s %" PRIu64 " %" PRIu64 "\n", s->word >> 8, words[s->word & 7], s->saved,
+		       mt_snap_failures(run));
 	else if (argc == 3 || !strcmp(what, "give-up")) {
 		pin_all(step);
 		rc = watch(step, argc > 4 ? atoi(argv[4]) : -1);

@@ -1,0 +1,343 @@
+# Checkpoints and exports are one state, and whole: beside steps and fillings, when memory, descriptors or the disk fail, when
+# they are replaced, when a copy of one was cut short.
+load helpers
+
+CASE=$GOLDEN/llama3
+ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
+create() { mt-store create "$@" 2>"$T/create.err"; }
+steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
+no_leftovers() { [ -z "$(find "$T" -name '*mt-tmp*')" ]; }
+strace_works() { strace -o /dev/null true 2>/dev/null || skip "needs strace"; }
+
+two_runs() {
+	OTHER=$(mt_run_name b)
+	create "$RUN" --config "$GOLDEN/llama2/model" "$@"
+	create "$OTHER" --config "$GOLDEN/llama2/model" "$@"
+}
+
+# ---------------------------------------------------------------------------------------------- beside steps and fillings
+
+@test "save and export are one state or busy, whatever steps and fillings do at any of their system calls" {
+	two_runs
+	run ckpt-race "$RUN" "$OTHER" "$T" 1 300
+	echo "$output"
+	[ "$status" = 0 ]
+	[ "${output%% *}" -ge 30 ]              # all of them busy would show nothing
+	no_leftovers
+}
+
+@test "save and export in a loop beside a run of short steps: each is the state of its step" {
+	mkdir "$T/s"
+	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" --seed "$RANDOM"
+	echo "$output"
+	[ "$status" = 0 ]
+}
+
+@test "init --seed 2 during an export: 75 and no DIR" {
+	strace_works
+	create "$RUN" --config "$CONFIGS/demo.json"
+	mt-store init "$RUN" --seed 1 2>"$T/init.err"
+	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" "$T/out"
+	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # some tensors are copied
+	mt-store init "$RUN" --seed 2 2>"$T/init.err"
+	local code=0
+	wait "$PID" || code=$?
+	[ "$code" = 75 ]
+	grep -q 'filled meanwhile' "$T/export.err"
+	[ ! -e "$T/out" ]
+	no_leftovers
+}
+
+# ---------------------------------------------------------------------------------------------- what fails
+
+@test "save and export whose JSON gets no memory, once or for good, fail and leave what was there" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	ckpt-fail "$RUN" "$T" json 401 | grep -q '^[1-9][0-9][0-9]* failed'
+	no_leftovers
+}
+
+@test "save and export whose fsync fails, once or for good, at any file or directory, leave what was there" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	ckpt-fail "$RUN" "$T" fsync 1 | grep -q '^[1-9][0-9][0-9]* failed'
+	no_leftovers
+}
+
+@test "save and export that get no file descriptor, once or for good, leave what was there" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	ckpt-fail "$RUN" "$T" open 3 | grep -q '^[1-9][0-9][0-9]* failed'
+	no_leftovers
+}
+
+@test "run.json with a count of 2^63 - 1, which has no room to grow, is 65" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-fail "$RUN" "$T" counts | grep -q '^65: run.json: tokens is not a number in range$'
+}
+
+@test "create whose n-th open, fstat or mmap fails makes the whole run or leaves nothing" {
+	strace_works
+	local call n total code failed=0
+	for call in openat fstat,newfstatat mmap; do
+		strace -o "$T/trace" -e trace=$call mt-store create "$RUN" --config "$GOLDEN/llama2/model" 2>"$T/create.err"
+		mt-store rm "$RUN"
+		total=$(grep -c '= [0-9]' "$T/trace")
+		for n in $(seq $((total - 9)) "$total"); do
+			code=0
+			strace -o "$T/trace" -e inject=$call:error=ENFILE:when=$n mt-store create "$RUN" --config "$GOLDEN/llama2/model" \
+				>"$T/out" 2>"$T/create.err" || code=$?
+			if [ "$code" = 0 ]; then
+				mt-store rm "$RUN"
+			else
+				failed=$((failed + 1))
+				gone "$RUN"
+			fi
+		done
+	done
+	[ "$failed" -ge 5 ]
+}
+
+@test "a failed save is counted once, though its saver dies before it counts" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 3 3
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe that does not count
+	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
+	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
+	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
+	ckpt-dump "$RUN" scribble 4 4                           # filled anew: nothing has failed
+	[ "$(ckpt-snap "$RUN" 4)" = saved ]
+	ckpt-snap "$RUN" word | grep -q '^4 saved 1 0$'
+}
+
+@test "mt-store serve that cannot open the run for want of file descriptors goes on" {
+	need_cmd prlimit
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	spawn serve mt-store serve "$RUN"
+	eventually grep -q ready "$T/serve.out"
+	prlimit --pid "$PID" --nofile=3:3
+	sleep 0.5
+	kill -0 "$PID"
+	mt-store rm "$RUN" --force
+	wait "$PID"
+}
+
+# ---------------------------------------------------------------------------------------------- names on the disk
+
+@test "the name of a new --dir is made durable, and what a checkpoint replaces goes after that" {
+	strace_works
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mkdir -p "$T/deep"
+	spawn serve strace -f -y -o "$T/trace" -e trace=fsync,mkdir,renameat,renameat2,unlinkat mt-ckpt serve "$RUN" --dir "$T/deep/ck"
+	eventually test -d "$T/deep/ck"
+	ckpt-dump "$RUN" scribble 3 3
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	ckpt-dump "$RUN" scribble 4 3
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]                     # the same step again
+	mt-store rm "$RUN" --force
+	eventually sh -c "! kill -0 $PID"
+	grep -q "fsync([0-9]*<$T/deep>) *= 0" "$T/trace"
+	# between the exchange of the names and the first file that goes the parent is synced
+	awk '/RENAME_EXCHANGE/ { on = 1; next } on && /fsync/ && /deep\/ck>/ { synced = 1 }
+		on && /unlinkat/ { print synced ? "after" : "before"; exit }' "$T/trace" | grep -qx after
+}
+
+@test "export --replace: an export gives way to a new one, any other directory is 73 and stays" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	mt-ckpt export "$RUN" "$T/out" --replace
+	cp -r "$T/out" "$T/first"
+	fails_with 73 mt-ckpt export "$RUN" "$T/out"
+	ckpt-dump "$RUN" scribble 2 4
+	mt-ckpt export "$RUN" "$T/out/" --replace
+	! cmp -s "$T/out/model.safetensors" "$T/first/model.safetensors" || false
+	mt-ckpt verify "$T/out"
+	ln -s first "$T/link"
+	mt-ckpt export "$RUN" "$T/link" --replace               # the link goes, not what it leads to
+	[ ! -h "$T/link" ]
+	cmp "$T/link/model.safetensors" "$T/out/model.safetensors"
+	mt-ckpt verify "$T/first"
+	mkdir "$T/mine"
+	echo x >"$T/mine/notes"
+	fails_with 73 mt-ckpt export "$RUN" "$T/mine" --replace
+	[ "$(cat "$T/mine/notes")" = x ]
+	fails_with 64 mt-ckpt save "$RUN" "$T/new" --replace
+	no_leftovers
+}
+
+@test "export --replace killed or failing at any rename: DIR is a whole model at every moment" {
+	strace_works
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	mt-ckpt export "$RUN" "$T/out"
+	for how in signal=KILL error=EIO; do
+		for call in renameat renameat2; do
+			ckpt-dump "$RUN" scribble $RANDOM 4
+			strace -o /dev/null -e inject=$call:$how:when=1 mt-ckpt export "$RUN" "$T/out" --replace 2>/dev/null || true
+			mt-ckpt verify "$T/out"
+		done
+	done
+	# a file system that cannot exchange names, NFS say: killed between its two renames, the next one puts the old one back
+	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt export "$RUN" "$T/out" --replace
+	mt-ckpt verify "$T/out"
+	strace -o /dev/null -e inject=renameat2:error=EINVAL -e inject=renameat:signal=KILL:when=3 \
+		mt-ckpt export "$RUN" "$T/out" --replace 2>/dev/null || true
+	mt-ckpt export "$RUN" "$T/out" --replace
+	mt-ckpt verify "$T/out"
+	no_leftovers
+}
+
+# ---------------------------------------------------------------------------------------------- half a checkpoint
+
+@test "a checkpoint without run.json is 65, whatever its name; load --weights takes its weights" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	ckpt-dump "$RUN" scribble 1 3
+	mt-ckpt save "$RUN" "$T/step-00000003"
+	rm "$T/step-00000003/run.json"
+	cp -r "$T/step-00000003" "$T/copy"
+	for dir in "$T/step-00000003" "$T/step-00000003/" "$T/copy"; do
+		fails_with 65 mt-ckpt verify "$dir"
+		grep -q 'run.json is missing' "$T/fails.err"
+		fails_with 65 mt-ckpt load "$RUN" "$dir"
+	done
+	ckpt-dump "$RUN" | grep -q '^step 3 '
+	mt-ckpt load "$RUN" "$T/copy" --weights
+	ckpt-dump "$RUN" | grep -q '^step 0 t 0$'
+	rm "$T"/step-00000003/optim-*
+	fails_with 65 mt-ckpt verify "$T/step-00000003"
+	(cd "$T/step-00000003" && fails_with 65 mt-ckpt load "$RUN" .)
+	rm "$T"/copy/optim-*                                    # a model and no more
+	mt-ckpt verify "$T/copy"
+}
+
+@test "mt-run --resume passes over a checkpoint without run.json and says so; where there is no other it is 65" {
+	run_it() {
+		mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 4 --micro 2 --seq 32 \
+			--lr 1e-3 --threads 1 --wait 3 --dtype fp32 --steps 6 --ckpt-every 3 "$@" >"$T/m" 2>"$T/run.err" 3>&-
+	}
+	run_it
+	rm "$T/out/step-00000006/run.json"
+	run_it --resume
+	[ "$(steps <"$T/m")" = "4 5 6" ]
+	grep -q 'step-00000006: no whole checkpoint: run.json is missing' "$T/run.err"
+	mt-ckpt verify "$T/out/step-00000006"
+	mt-ckpt verify "$T/out/model"
+	rm "$T"/out/step-*/run.json
+	local code=0
+	run_it --resume || code=$?
+	[ "$code" = 65 ]
+}
+
+@test "a directory without run.json is not counted among those that --keep keeps, and stays" {
+	create "$RUN" --config "$GOLDEN/llama2/model"
+	mkdir -p "$T/ck/step-00000002"
+	echo x >"$T/ck/step-00000002/config.json"
+	ckpt-dump "$RUN" scribble 1 1
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 2
+	for i in 1 3 4; do
+		ckpt-dump "$RUN" scribble $i $i
+		[ "$(ckpt-snap "$RUN" $i)" = saved ]
+	done
+	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000002 step-00000003 step-00000004 ' ]"
+}
+
+# ---------------------------------------------------------------------------------------------- what they say
+
+@test "config.json with texts and keys that begin as mt marks numbers comes out as it was" {
+	local odd='{"\u0001number 5": "\u0001number 7", "a": ["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901], "\u0001": 1}'
+	ST make "$T/in" --set "odd=$odd"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	ST json "$T/out/config.json" '
+o = j["odd"]
+assert list(o) == ["\1number 5", "a", "\1"] and o["\1number 5"] == "\1number 7" and o["\1"] == 1, o
+assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
+	mt-ckpt load "$RUN" "$T/out"
+}
+
+@test "hyperparameters of a checkpoint are those of its step, also when the saver was late" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	local saver=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	kill -STOP "$saver"
+	spawn step sh -c 'exec mt-step "$0" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
+		"$RUN" "$CASE/data.bin"
+	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"      # step 2 is pinned, and its record is taken over
+	kill -CONT "$saver"
+	wait "$PID"
+	python3 - "$T/ck" <<-'PY'
+		import json, sys
+		for n in (10, 12):
+		    h = json.load(open("%s/step-%08d/run.json" % (sys.argv[1], n)))["hyperparameters"]
+		    assert h["micros"] == 2 and abs(h["lr"] - 1e-3 * (13 - n) / 12) < 1e-12, h
+	PY
+}
+
+# Steps of a run that is saved at each of them; mt-step is paused while the others commit and save, and all are killed. Then the
+# run is made anew from its newest checkpoint and trained to its end: paused [more of mt-step's options]
+paused() {
+	local opts="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 --wait 20 $*" p
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	local saver=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	mkfifo "$T/in"
+	exec 8<>"$T/in"
+	spawn step sh -c "exec mt-step $RUN $opts <$T/in 8>&-"
+	local step=$PID
+	[ $# = 0 ] || eventually grep -q '"step": 0' "$T/step.out"
+	kill -STOP "$OPTIM"
+	cat "$CASE/data.bin" >&8 3>&- &
+	echo $! >>"$T/pids"
+	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the commit of step 1'"
+	sleep 0.2                               # its micro-batches are out
+	kill -STOP "$step"
+	kill -CONT "$OPTIM"
+	eventually test -e "$T/ck/step-00000001"
+	for p in "$step" "$saver" "$OPTIM" "$STREAM"; do kill -9 "$p"; done
+	exec 8>&-
+	cp "$T/step.out" "$T/metrics"
+	! grep -q '"step": 1,.*loss' "$T/metrics" || false
+	mt-store rm "$RUN" --force
+	create "$RUN" --config "$T/ck/step-00000001" --dtype fp32
+	mt-ckpt load "$RUN" "$T/ck/step-00000001"
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	mt-step "$RUN" $opts <"$CASE/data.bin" >>"$T/metrics" 2>"$T/step.err"
+}
+
+@test "metrics have no hole: mt-step is paused while a step is committed and saved, all are killed, the save is resumed" {
+	paused
+	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
+	head -1 "$T/metrics" | grep '"loss": [0-9.]*, "grad_norm": [0-9.]*, "lr": [0-9.e-]*, "tokens": [1-9]' |
+		grep -q '"tokens_per_s": null, "time_s": null, "skipped": false}$'
+	# the lines are those of a run that nobody disturbed
+	RUN=$(mt_run_name b)
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mt-step "$RUN" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$CASE/data.bin" >"$T/whole"
+	plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+	plain "$T/metrics" | cmp - <(plain "$T/whole")
+}
+
+@test "metrics have no hole: the evaluation of the step that was saved comes with its line" {
+	paused --eval "$CASE/eval.bin" --eval-every 1
+	[ "$(grep -v '^{"step": 0,' "$T/metrics" | grep eval_loss | grep '"loss"' | steps)" = "$(seq -s ' ' 12)" ]
+}
+
+@test "a checkpoint whose lines are out carries none, and a resume repeats none" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	mt-step "$RUN" --steps 6 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 <"$CASE/data.bin" >"$T/metrics"
+	! grep -l unlogged "$T"/ck/step-*/run.json || false
+	mt-ckpt save "$RUN" "$T/six"
+	! grep unlogged "$T/six/run.json" || false
+}
