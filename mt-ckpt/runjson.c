@@ -29,7 +29,7 @@ static json_t *hex_id(const uint8_t id[16])
 }
 
 /* Of everything in it but the checksum itself, independent of white space and order. */
-static uint64_t own_checksum(json_t *root)
+uint64_t run_json_checksum(json_t *root)
 {
 	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
 	uint64_t sum = text ? XXH3_64bits(text, strlen(text)) : 0;
@@ -91,7 +91,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 
 	if (!root)
 		return mt_fail(MT_EX_DATA, "%s: the run's record is not text that JSON can hold", NAME);
-	json_object_set_new(root, "checksum", hex(own_checksum(root)));
+	json_object_set_new(root, "checksum", hex(run_json_checksum(root)));
 	char *text = json_text(root, 1);
 	json_decref(root);
 	int rc = text ? out_text(dir, NAME, text, strlen(text)) : mt_fail(MT_EX_NOMEM, "no memory for " NAME);
@@ -246,37 +246,45 @@ static int check_form(json_t *root)
 	if (r.rc < 0)
 		return r.rc;
 	json_object_del(root, "checksum");
-	if (own_checksum(root) != said)
+	if (run_json_checksum(root) != said)
 		return mt_fail(MT_EX_DATA, NAME ": is damaged: its own checksum is wrong");
 	if (get_count(&r, root, "chunk_bytes", UINT32_MAX) != IO_BYTES)
 		refuse(&r, "chunk_bytes", "is not 16 MiB");
 	return r.rc;
 }
 
+int run_json_parse(json_t *root, struct run_json *out, json_t **files)
+{
+	struct reader r = { .rc = check_form(root) };
+
+	*out = (struct run_json){ 0 };
+	if (r.rc < 0)
+		return r.rc;
+	*files = json_object_get(root, "files");
+	get_dtype(&r, root, out);
+	get_id(&r, root, out);
+	out->step = get_count(&r, root, "step", INT64_MAX);
+	out->t = get_count(&r, root, "t", out->step);
+	get_position(&r, json_object_get(root, "position"), &out->position);
+	get_record(&r, json_object_get(root, "record"), out);
+	get_files(&r, *files);
+	return r.rc;
+}
+
 int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files)
 {
-	struct reader r = { 0 };
+	int rc;
 
 	*out = (struct run_json){ 0 };
 	*root = NULL;
-	r.rc = file_read_json(dirfd, NAME, root);
-	if (r.rc == 0)
-		r.rc = check_form(*root);
-	if (r.rc == 0) {
-		*files = json_object_get(*root, "files");
-		get_dtype(&r, *root, out);
-		get_id(&r, *root, out);
-		out->step = get_count(&r, *root, "step", INT64_MAX);
-		out->t = get_count(&r, *root, "t", out->step);
-		get_position(&r, json_object_get(*root, "position"), &out->position);
-		get_record(&r, json_object_get(*root, "record"), out);
-		get_files(&r, *files);
-	}
-	if (r.rc < 0) {
+	rc = file_read_json(dirfd, NAME, root);
+	if (rc == 0)
+		rc = run_json_parse(*root, out, files);
+	if (rc < 0) {
 		json_decref(*root);
 		*root = NULL;
 	}
-	return r.rc;
+	return rc;
 }
 
 static int verify_file(int dirfd, const char *name, const json_t *f, void *buf)

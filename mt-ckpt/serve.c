@@ -281,7 +281,7 @@ static void drain(const struct server *s)
 		mt_ring_pop(s->ring);   /* a wake-up and nothing else: the snapshot's word says what is to be done */
 }
 
-static void serve(const struct server *s)
+static int serve(const struct server *s)
 {
 	uint32_t open = 0;              /* txn that was newest when we were told to stop */
 	double told = 0;                /* when */
@@ -303,7 +303,13 @@ static void serve(const struct server *s)
 			continue;
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave)
-			return;
+			return 0;
+		int rc = mt_ring_check(s->ring);
+		if (rc < 0)
+			return rc;
+		/* the remedy is a load, which wants no stage at work */
+		if (mt_run_state(s->run) == MT_DIRTY)
+			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
 		mt_wait(s->run, seen, 500);
 	}
 }
@@ -328,12 +334,15 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard
 		rc = 0;
 	else if (rc == 0) {
 		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
+		bool told = rc == -MT_EX_BUSY && mt_stopping;
 		if (rc == 0)
 			rc = mt_ring_open(s.run, "save", &s.ring);
 		if (rc == 0) {
-			serve(&s);
+			rc = serve(&s);
 			mt_ring_close(s.ring);
 		}
+		if (told)
+			rc = 0;
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);

@@ -7,7 +7,6 @@
 
 enum {
 	TICK_MS = 100,              /* how soon a newly claimed slot is watched, and that the run is gone is seen */
-	ABSENT_TICKS = 100,         /* as for every stage: a run that is not there after 10 s is a mistyped name */
 };
 
 /* Who holds a slot, as last looked at */
@@ -74,18 +73,6 @@ static bool is_gone(struct mt_run *run, const char *name)
 	return !same;
 }
 
-/* The run may be made later than its server is started. 0, or an error that waiting does not mend */
-static int wait_for_run(struct mt_run **run, const char *name)
-{
-	for (int ticks = 0; ; ticks++) {
-		int rc = mt_run_open(run, name, MT_RUN_CONTROL);
-		bool absent = rc == -MT_EX_NOINPUT || (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made"));
-		if (!absent) return rc;
-		if (mt_stopping || (rc == -MT_EX_NOINPUT && ticks == ABSENT_TICKS)) return rc;
-		poll(NULL, 0, TICK_MS);
-	}
-}
-
 int store_serve(const char *name, const struct store_options *o)
 {
 	(void)o;
@@ -93,7 +80,7 @@ int store_serve(const char *name, const struct store_options *o)
 	struct watched watched[MT_SLOTS];
 	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){ .fd = -1 };
 	mt_signals(false);
-	int rc = wait_for_run(&run, name);
+	int rc = mt_run_await(&run, name, MT_RUN_CONTROL, -1, &mt_stopping);     /* it may be made later than its server */
 	if (rc == 0 && !mt_stopping) rc = mt_stage_claim(run, MT_STORE, NULL);
 	if (rc || mt_stopping) {
 		mt_run_close(run);

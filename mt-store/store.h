@@ -23,6 +23,8 @@ int store_ring(const char *run, const struct store_options *);
 const char *dtype_word(uint32_t dtype);             /* "bf16", "fp32", "none" */
 const char *state_word(enum mt_state);
 uint64_t store_bytes(struct mt_run *);              /* of the store region; the run is open with MT_RUN_WEIGHTS */
+/* Do regions lie on a file system that is not memory, and so stay when the machine goes down? */
+bool outlives_memory(void);
 /* Does a session's last logout delete this user's files in /dev/shm? (systemd's RemoveIPC) */
 bool logout_removes(void);
 

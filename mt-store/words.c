@@ -1,8 +1,10 @@
 /* words.c: what several verbs say alike, and what logging out would do. */
 #include <dirent.h>
+#include <linux/magic.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "store.h"
@@ -20,6 +22,16 @@ const char *state_word(enum mt_state state)
 }
 
 uint64_t store_bytes(struct mt_run *run) { return ((const struct mt_header *)mt_at(run, 0))->size; }
+
+/* ------------------------------------------------------------------------------------------------ where regions lie */
+
+bool outlives_memory(void)
+{
+	const char *elsewhere = getenv("MT_SHM_DIR");
+	struct statfs fs;
+	if (statfs(elsewhere && *elsewhere ? elsewhere : "/dev/shm", &fs)) return false;
+	return fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC && fs.f_type != RAMFS_MAGIC;
+}
 
 /* ------------------------------------------------------------------------------------------------ RemoveIPC */
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "lib.h"
 
 static const struct mt_program *program = &(const struct mt_program){ .name = "mt" };
 
@@ -59,6 +60,38 @@ void mt_bug(const char *file, int line, const char *what)
 {
 	mt_say("bug at %s:%d: %s does not hold", file, line, what);
 	_exit(MT_EX_BUG);
+}
+
+/* ------------------------------------------------------------------------------------------------ lost memory */
+
+static struct sigaction fault_before[2];        /* of SIGBUS, SIGSEGV */
+
+/* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any other
+ * fault is a bug, and has the handler that it had, with the same instruction. */
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (info->si_code > 0 && region_at(info->si_addr)) {
+		static const char words[] = ": the run's shared memory is gone (a region was truncated): mt-store rm --force, then "
+			"load a checkpoint\n";
+		static atomic_flag once = ATOMIC_FLAG_INIT;
+		while (atomic_flag_test_and_set(&once)) pause();        /* another thread says it, and ends us */
+		char line[200];
+		size_t n = strnlen(program->name, 60);
+		memcpy(line, program->name, n);
+		memcpy(line + n, words, sizeof words - 1);
+		if (write(STDERR_FILENO, line, n + sizeof words - 1) < 0) { }
+		_exit(MT_EX_DATA);
+	}
+	sigaction(sig, &fault_before[sig == SIGSEGV], NULL);
+	if (info->si_code <= 0) raise(sig);     /* sent by somebody: it does not come again by itself */
+}
+
+static void watch_faults(void)
+{
+	struct sigaction sa = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+	sigaction(SIGBUS, &sa, &fault_before[0]);
+	sigaction(SIGSEGV, &sa, &fault_before[1]);
 }
 
 /* ------------------------------------------------------------------------------------------------ options */
@@ -129,7 +162,7 @@ static bool parse_double(const char *s, double *out)
 	return true;
 }
 
-static bool set_value(const struct mt_opt *o, const char *v)
+bool mt_opt_set(const struct mt_opt *o, const char *v)
 {
 	switch (o->type) {
 	case OPT_FLAG: *(bool *)o->value = true; return true;
@@ -167,13 +200,14 @@ static void option(int argc, char **argv, int *i)
 		if (*i + 1 >= argc) usage_error("--%s needs %s", o->name, o->arg);
 		v = argv[++*i];
 	}
-	if (!set_value(o, v)) usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
+	if (!mt_opt_set(o, v)) usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
 	if (o->seen) *o->seen = true;
 }
 
 int mt_cli(const struct mt_program *p, int argc, char **argv, const char **operands, int max)
 {
 	program = p;
+	watch_faults();
 	int n = 0;
 	bool rest = false;
 	for (int i = 1; i < argc; i++) {

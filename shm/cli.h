@@ -28,6 +28,8 @@ struct mt_program {
 /* Parse argv in place: options may stand before or after operands; "--" ends options; --help and --version print on
  * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
+/* An option's value from its text. false: it is not one */
+bool mt_opt_set(const struct mt_opt *, const char *);
 /* The RUN operand, or $MT_RUN when it is NULL; ends with 64 when there is neither. */
 const char *mt_cli_run(const char *operand);
 /* "program: message" on stderr, one line */
