@@ -153,16 +153,6 @@ late_waits() {
 	mt-ckpt load "$RUN" "$M"
 }
 
-@test "a run that becomes dirty ends an mt-stream that waits for weights" {
-	tiny
-	start_stages
-	step --until 1 >/dev/null
-	kill -STOP "$OPTIM"
-	spawn_step --steps 3 --batch 2 --seq 16 --lr 1e-3
-	set_state 3
-	ends 65 "$STREAM" stream1 "the store is dirty: load a checkpoint"
-}
-
 # ---------------------------------------------------------------------------------------------- half made
 
 @test "a half-made run whose maker is dead is refused with 76 and the remedy, and not waited for" {
