@@ -21,7 +21,7 @@ have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 ifeq ($(call have,dnnl.h),yes)
 GEMM_CFLAGS = -DHAVE_DNNL
-GEMM_LIBS   = -ldnnl -lgomp
+GEMM_LIBS   = -ldnnl -lgomp -ldl
 else
 GEMM_LIBS   = -lopenblas
 endif
@@ -261,7 +261,7 @@ deps: cudnn-headers sass-tools
 SUITES ?= $(sort $(wildcard tests/*.bats))
 .PHONY: test check
 test: deps
-	@$(MAKE) --no-print-directory all probes
+	@$(MAKE) --no-print-directory all probes fuzzers
 	@$(MAKE) --no-print-directory check
 check:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
@@ -272,6 +272,33 @@ FROM  ?= 1
 .PHONY: chaos
 chaos: $(O)/probes/stream-chaos
 	@$(O)/probes/stream-chaos seeds "chaos-$$$$" tests/golden $(FROM) $(SEEDS)
+
+# ---- fuzzing: tests/fuzz/TARGET.c with the files that it looks into, by clang's libFuzzer under AddressSanitizer; where there
+# is none, a driver that varies the corpus. `make fuzz`: every target for SECONDS; TARGET=x: that one.
+FUZZ_TARGETS = $(patsubst tests/fuzz/corpus/%,%,$(wildcard tests/fuzz/corpus/*))
+FUZZ_CC := $(shell printf 'int LLVMFuzzerTestOneInput(void){return 0;}' | clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo clang)
+FUZZ = $(O)/fuzz
+FUZZ_SAN = $(if $(FUZZ_CC),-fsanitize=address -fsanitize=fuzzer-no-link)
+FUZZ_SRC_safetensors = $(filter-out %/main.c,$(SRC_mt-ckpt))
+FUZZ_SRC_runjson = $(FUZZ_SRC_safetensors)
+FUZZ_SRC_index = $(FUZZ_SRC_safetensors)
+FUZZ_SRC_record = mt-step/record.c mt-step/pack.c
+FUZZ_SRC_batch = mt-stream/batch.c
+FUZZ_SRC_piece = mt-optim/units.c
+SECONDS ?= 10
+TARGET ?= $(FUZZ_TARGETS)
+.PHONY: fuzz fuzzers
+fuzzers: $(FUZZ_TARGETS:%=$(FUZZ)/%)
+fuzz: fuzzers
+	@BUILD="$(abspath $(O))" tests/fuzz/run $(SECONDS) $(TARGET)
+$(FUZZ)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
+define fuzzer
+$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) $(LIB_SRC))
+	$$(QUIET)$(if $(FUZZ_CC),$(FUZZ_CC) -fsanitize=fuzzer$$(comma)address,$(CC)) -o $$@ $$^ $$(LIBMT_LIBS)
+endef
+$(foreach t,$(FUZZ_TARGETS),$(eval $(call fuzzer,$(t))))
 
 # ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
 # and pools that run as threads, and the schedule on the cpu device's

@@ -100,6 +100,8 @@ struct st_file {
 };
 
 int st_open(struct st_file *, int dirfd, const char *name);
+/* The n bytes of a header, of a file of size >= 8 + n bytes; close f after an error as well */
+int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
 struct st_tensor *st_find(const struct st_file *, const char *name);
 
@@ -115,6 +117,8 @@ struct model {                          /* safetensors files taken together */
 
 /* model.safetensors, or the shards that model.safetensors.index.json names; `set` other than "model": optim-m, ... */
 int model_open(struct model *, int dirfd, const char *set);
+/* The parsed index: opens the shards that it names */
+int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
 struct st_entry *model_find(const struct model *, const char *name);
 /* Every tensor of the table is there with its shape and a dtype that can be read; found[i] belongs to table[i].
@@ -172,6 +176,9 @@ struct run_json {                       /* what a checkpoint knows beside its ar
 int run_json_write(struct out_dir *, const struct run_json *);
 /* Read and check it; *files gets the object of checksums. Release *root, which owns all. */
 int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
+/* The same of a root that has been read already */
+int run_json_parse(json_t *root, struct run_json *, json_t **files);
+int run_json_checksum(json_t *root, uint64_t *sum);     /* of all but the checksum itself; 71 */
 /* Recompute the checksums of all files that it names, or of one: 65 names file and chunk. */
 int run_json_verify(int dirfd, json_t *files, const char *only);
 int run_json_lengths(int dirfd, json_t *files); /* each file is there and as long as it says */

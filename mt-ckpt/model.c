@@ -41,7 +41,7 @@ static int add_entries(struct model *m)
 }
 
 /* Open each file that the weight_map names, once, and mark in it the tensors that the map places there. */
-static int open_shards(struct model *m, int dirfd, const json_t *index)
+int model_shards(struct model *m, int dirfd, const json_t *index)
 {
 	json_t *map = json_object_get(index, "weight_map"), *v;
 	json_t *seen = json_object();           /* file name -> its number */
@@ -99,7 +99,7 @@ int model_open(struct model *m, int dirfd, const char *set)
 		m->label = strdup(index);
 		rc = m->label ? file_read_json(dirfd, index, &root) : mt_fail(MT_EX_NOMEM, "%s: no memory", index);
 		if (rc == 0)
-			rc = open_shards(m, dirfd, root);
+			rc = model_shards(m, dirfd, root);
 		json_decref(root);
 	}
 	if (rc == 0)

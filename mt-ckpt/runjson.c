@@ -32,7 +32,7 @@ static json_t *hex_id(const uint8_t id[16])
 }
 
 /* Of everything in it but the checksum itself, independent of white space and order. */
-static int own_checksum(json_t *root, uint64_t *sum)
+int run_json_checksum(json_t *root, uint64_t *sum)
 {
 	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
 
@@ -140,7 +140,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "chunk_bytes", json_integer(IO_BYTES));
 	json_put(&rc, root, "files", files_json(dir, &rc));
 	if (rc == 0)
-		rc = own_checksum(root, &sum);
+		rc = run_json_checksum(root, &sum);
 	json_put(&rc, root, "checksum", hex(sum));
 	if (rc == 0 && !(text = json_text(root, 1)))
 		rc = mt_fail(MT_EX_NOMEM, "no memory for " NAME);
@@ -334,7 +334,7 @@ static int check_form(json_t *root)
 		return r.rc;
 	json_object_del(root, "checksum");
 	uint64_t sum;
-	int rc = own_checksum(root, &sum);
+	int rc = run_json_checksum(root, &sum);
 	if (rc < 0)
 		return rc;
 	if (sum != said)
@@ -344,31 +344,39 @@ static int check_form(json_t *root)
 	return r.rc;
 }
 
+int run_json_parse(json_t *root, struct run_json *out, json_t **files)
+{
+	struct reader r = { .rc = check_form(root) };
+
+	*out = (struct run_json){ 0 };
+	if (r.rc < 0)
+		return r.rc;
+	*files = json_object_get(root, "files");
+	get_dtype(&r, root, out);
+	get_id(&r, root, out);
+	out->step = get_count(&r, root, "step", STEP_MOST);
+	out->t = get_count(&r, root, "t", out->step);
+	get_position(&r, json_object_get(root, "position"), &out->position);
+	get_record(&r, json_object_get(root, "record"), out);
+	get_unlogged(&r, json_object_get(root, "unlogged"), out);
+	get_files(&r, *files);
+	return r.rc;
+}
+
 int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files)
 {
-	struct reader r = { 0 };
+	int rc;
 
 	*out = (struct run_json){ 0 };
 	*root = NULL;
-	r.rc = file_read_json(dirfd, NAME, root);
-	if (r.rc == 0)
-		r.rc = check_form(*root);
-	if (r.rc == 0) {
-		*files = json_object_get(*root, "files");
-		get_dtype(&r, *root, out);
-		get_id(&r, *root, out);
-		out->step = get_count(&r, *root, "step", STEP_MOST);
-		out->t = get_count(&r, *root, "t", out->step);
-		get_position(&r, json_object_get(*root, "position"), &out->position);
-		get_record(&r, json_object_get(*root, "record"), out);
-		get_unlogged(&r, json_object_get(*root, "unlogged"), out);
-		get_files(&r, *files);
-	}
-	if (r.rc < 0) {
+	rc = file_read_json(dirfd, NAME, root);
+	if (rc == 0)
+		rc = run_json_parse(*root, out, files);
+	if (rc < 0) {
 		json_decref(*root);
 		*root = NULL;
 	}
-	return r.rc;
+	return rc;
 }
 
 static int verify_file(int dirfd, const char *name, const json_t *f, void *buf)

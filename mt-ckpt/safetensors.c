@@ -145,33 +145,16 @@ static int check_metadata(const struct st_file *f, json_t *meta)
 	return 0;
 }
 
-static int read_header(struct st_file *f, uint64_t size)
+int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size)
 {
-	uint64_t n;
-	char *text;
 	json_error_t err;
-	int rc;
+	int rc = 0;
 
-	if (size < 8)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no safetensors file", f->name, (unsigned long long)size);
-	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0)
-		return rc;
-	n = le64toh(n);
-	if (n > JSON_LIMIT)
-		return mt_fail(MT_EX_DATA, "%s: absurd header length %llu", f->name, (unsigned long long)n);
-	if (n > size - 8)
-		return mt_fail(MT_EX_DATA, "%s: header of %llu bytes goes past end of file", f->name, (unsigned long long)n);
-	if (!(text = malloc(n + 1)))
-		return mt_fail(MT_EX_NOMEM, "%s: no memory for a header of %llu bytes", f->name, (unsigned long long)n);
-	rc = file_read(f->fd, f->name, text, n, 8);
-	if (rc == 0 && (n == 0 || text[0] != '{'))
-		rc = mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
-	if (rc == 0 && !(f->header = hfjson_load(text, n, &err)))
-		rc = mt_fail(json_error_code(&err) == json_error_out_of_memory ? MT_EX_NOMEM : MT_EX_DATA, "%s: header: %s",
-			     f->name, shown(err.text));
-	free(text);
-	if (rc < 0)
-		return rc;
+	if (n == 0 || text[0] != '{')
+		return mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
+	if (!(f->header = hfjson_load(text, n, &err)))
+		return mt_fail(json_error_code(&err) == json_error_out_of_memory ? MT_EX_NOMEM : MT_EX_DATA, "%s: header: %s",
+			       f->name, shown(err.text));
 
 	const char *key;
 	json_t *v;
@@ -189,6 +172,30 @@ static int read_header(struct st_file *f, uint64_t size)
 			return rc;
 	}
 	return check_cover(f, 8 + n, size);
+}
+
+static int read_header(struct st_file *f, uint64_t size)
+{
+	uint64_t n;
+	char *text;
+	int rc;
+
+	if (size < 8)
+		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no safetensors file", f->name, (unsigned long long)size);
+	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0)
+		return rc;
+	n = le64toh(n);
+	if (n > JSON_LIMIT)
+		return mt_fail(MT_EX_DATA, "%s: absurd header length %llu", f->name, (unsigned long long)n);
+	if (n > size - 8)
+		return mt_fail(MT_EX_DATA, "%s: header of %llu bytes goes past end of file", f->name, (unsigned long long)n);
+	if (!(text = malloc(n + 1)))
+		return mt_fail(MT_EX_NOMEM, "%s: no memory for a header of %llu bytes", f->name, (unsigned long long)n);
+	rc = file_read(f->fd, f->name, text, n, 8);
+	if (rc == 0)
+		rc = st_header(f, text, n, size);
+	free(text);
+	return rc;
 }
 
 int st_open(struct st_file *f, int dirfd, const char *name)

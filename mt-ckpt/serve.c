@@ -322,6 +322,11 @@ static int serve(const struct server *s)
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave)
 			return 0;
+		if ((rc = mt_ring_check(s->ring)) < 0)
+			return rc;
+		/* the remedy is a load, which wants no stage at work */
+		if (mt_run_state(s->run) == MT_DIRTY)
+			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
 		mt_wait(s->run, seen, 500);
 	}
 }
@@ -354,12 +359,15 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard
 		rc = 0;
 	else if (rc == 0) {
 		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
+		bool told = rc == -MT_EX_BUSY && mt_stopping;
 		if (rc == 0)
 			rc = mt_ring_open(s.run, "save", &s.ring);
 		if (rc == 0) {
 			rc = serve(&s);
 			mt_ring_close(s.ring);
 		}
+		if (told)
+			rc = 0;
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);

@@ -124,6 +124,11 @@ int writer_end(struct writer *w)
 		rc = out_text(w->dir, "config.json", config, strlen(config));
 	if (rc == 0)
 		rc = mt_files_each(w->run, write_kept, w->dir);
+	/* a file of another user's in their place keeps nobody from saving what was trained */
+	if (rc == 1) {
+		mt_say("warning: written without the tokenizer's files: %s", mt_errmsg());
+		rc = 0;
+	}
 	free(config);
 	return rc;
 }

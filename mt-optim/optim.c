@@ -33,6 +33,11 @@ static void open_rings(struct optim *o)
 		char name[32];
 		snprintf(name, sizeof name, "grad.%d", i);
 		mt_must(mt_ring_open(o->run, name, &o->grad[i]));
+		/* --ring may name one of another kind */
+		uint64_t piece = o->control->piece_elems * (o->g_bf16 ? 2 : 4);
+		if (!piece || mt_ring_block(o->grad[i]) < piece)
+			mt_die(MT_EX_DATA, "ring for %s: blocks of %zu bytes, and a piece of a gradient has %llu", name,
+			       mt_ring_block(o->grad[i]), (unsigned long long)piece);
 	}
 	mt_must(mt_ring_open(o->run, "save", &o->save));
 }
@@ -48,7 +53,9 @@ static void start(struct optim *o, const char *name)
 	o->lanes = mt_lanes(o->run);
 	o->g_bf16 = o->control->grad == MT_BF16;
 	o->direct = o->control->grad == MT_NONE;
-	mt_must(mt_stage_claim(o->run, MT_OPTIM, NULL));
+	rc = mt_stage_claim(o->run, MT_OPTIM, NULL);
+	if (rc < 0 && mt_stopping) exit(0);
+	mt_must(rc);
 	mt_stage_doing(o->run, MT_D_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));

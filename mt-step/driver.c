@@ -127,7 +127,10 @@ static bool deal_one(struct driver *d, uint32_t k)
 {
 	struct mt_ring *ring = d->ring[d->live[d->next % (uint32_t)d->n_live]];
 	uint32_t *block = mt_ring_reserve(ring);
-	if (!block) return false;
+	if (!block) {
+		mt_must(mt_ring_check(ring));
+		return false;
+	}
 	const struct mt_txn *t = mt_txn(d->run, k);
 	uint64_t first = d->next * d->o->micro, left = d->source->rows - first;
 	uint32_t rows = (uint32_t)(left < d->o->micro ? left : d->o->micro);

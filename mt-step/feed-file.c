@@ -12,7 +12,8 @@ enum { WINDOW = 1 << 20, CHUNK = 1 << 14 };     /* bytes; elements */
 int file_open(struct feed_file *f, const char *name, bool *regular)
 {
 	struct stat st;
-	*f = (struct feed_file){ .name = name, .fd = open(name, O_RDONLY | O_CLOEXEC) };
+	/* a FIFO is waited for only where it can be read */
+	*f = (struct feed_file){ .name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK)) };
 	if (f->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
 	int rc = 0;
 	if (fstat(f->fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", name, strerror(errno));

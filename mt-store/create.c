@@ -85,6 +85,8 @@ int store_create(const char *run, const struct store_options *o)
 	rc = mt_run_create(&create, &geo);
 	free(text);
 	if (rc) return rc;
+	if (outlives_memory())
+		mt_say("warning: MT_SHM_DIR is not a tmpfs or hugetlbfs: slower, and after a power cut the run must be loaded anew");
 	if (logout_removes())
 		mt_say("warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
 	say_summary(run);

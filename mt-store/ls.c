@@ -20,7 +20,8 @@ static uint64_t files_bytes(const char *name)
 	if (glob(pattern, GLOB_NOSORT, NULL, &found)) return 0;
 	for (size_t i = 0; i < found.gl_pathc; i++) {
 		struct stat st;
-		if (stat(found.gl_pathv[i], &st) == 0) bytes += (uint64_t)st.st_blocks * 512;    /* what it really takes */
+		if (lstat(found.gl_pathv[i], &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid())
+			bytes += (uint64_t)st.st_blocks * 512;    /* what it really takes */
 	}
 	globfree(&found);
 	return bytes;

@@ -7,7 +7,6 @@
 
 enum {
 	TICK_MS = 100,              /* how soon a newly claimed slot is watched, and that the run is gone is seen */
-	ABSENT_TICKS = 100,         /* as for every stage: a run that is not there after 10 s is a mistyped name */
 };
 
 /* Who holds a slot, as last looked at */
@@ -81,18 +80,6 @@ static bool is_gone(struct mt_run *run, const char *name)
 	return !same;
 }
 
-/* The run may be made later than its server is started. 0, or an error that waiting does not mend */
-static int wait_for_run(struct mt_run **run, const char *name)
-{
-	for (int ticks = 0; ; ticks++) {
-		int rc = mt_run_open(run, name, MT_RUN_CONTROL);
-		bool absent = rc == -MT_EX_NOINPUT || (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made"));
-		if (!absent) return rc;
-		if (mt_stopping || (rc == -MT_EX_NOINPUT && ticks == ABSENT_TICKS)) return rc;
-		poll(NULL, 0, TICK_MS);
-	}
-}
-
 static bool begin_end(struct mt_run *run, const char *name, const char *dir)
 {
 	owner_signals();
@@ -113,7 +100,8 @@ int store_serve(const char *name, const struct store_options *o)
 	int rc = owner_check(o);
 	if (rc) return rc;
 	mt_signals(false);
-	rc = wait_for_run(&run, name);
+	/* it may be made later than its server is started */
+	rc = mt_run_await(&run, name, MT_RUN_CONTROL, -1, &mt_stopping);
 	if (rc == 0 && !mt_stopping) rc = mt_stage_claim(run, MT_STORE, NULL);
 	if (rc || mt_stopping) {
 		mt_run_close(run);

@@ -35,6 +35,8 @@ uint64_t store_bytes(struct mt_run *);              /* of the store region; the 
 /* The share of the store, by samples, that lies on huge pages; below 0: it cannot be found out. The run is open with
  * MT_RUN_WEIGHTS. */
 double store_on_huge_pages(struct mt_run *);
+/* Do regions lie on a file system that is not memory, and so stay when the machine goes down? */
+bool outlives_memory(void);
 /* Does a session's last logout delete this user's files in /dev/shm? (systemd's RemoveIPC) */
 bool logout_removes(void);
 

@@ -1,8 +1,10 @@
 /* words.c: what several verbs say alike, and what logging out would do. */
 #include <dirent.h>
+#include <linux/magic.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "store.h"
@@ -57,6 +59,16 @@ double store_on_huge_pages(struct mt_run *run)
 	int64_t kib = n ? huge_kib(base) : -1;
 	double share = kib < 0 ? -1 : (double)kib * 1024 / (double)(n * piece);
 	return share > 1 ? 1 : share;
+}
+
+/* ------------------------------------------------------------------------------------------------ where regions lie */
+
+bool outlives_memory(void)
+{
+	const char *elsewhere = getenv("MT_SHM_DIR");
+	struct statfs fs;
+	if (statfs(elsewhere && *elsewhere ? elsewhere : "/dev/shm", &fs)) return false;
+	return fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC && fs.f_type != RAMFS_MAGIC;
 }
 
 /* ------------------------------------------------------------------------------------------------ RemoveIPC */

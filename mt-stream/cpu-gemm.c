@@ -19,7 +19,9 @@ struct cut { int64_t count, each; };        /* a length as count pieces of each,
 struct tiles { const struct gemm *g; const struct kernels *k; struct cut m, n; };
 
 #if defined(HAVE_DNNL)
+#include <dlfcn.h>
 #include <dnnl.h>
+#include <execinfo.h>
 
 /* OpenMP, with which oneDNN may be built; weak, since another build of oneDNN may not bring it */
 void omp_set_num_threads(int) __attribute__((weak));
@@ -50,11 +52,25 @@ static void sgemm(const struct gemm *g)
 {
 	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a, g->lda,
 		g->b, g->ldb, g->beta, g->c, g->ldc);
-	if (status != dnnl_success) {
-		fprintf(stderr, "mt-stream: dnnl_sgemm of %lld x %lld x %lld: status %d\n", (long long)g->m, (long long)g->n,
+	/* its arguments are right: what is left is no memory for buffers, or for the code that it generates */
+	if (status != dnnl_success)
+		pool_no_memory("a matrix product of %lld x %lld x %lld (oneDNN's status %d)", (long long)g->m, (long long)g->n,
 			(long long)g->k, (int)status);
-		abort();
-	}
+}
+
+static void exception_left(void) { pool_no_memory("oneDNN"); }
+
+int gemm_ready(void)
+{
+	typedef void handler(void);
+	void *frame, *set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
+
+	/* An exception that oneDNN does not catch itself: its C++ runtime would abort */
+	if (set_terminate)
+		((handler *(*)(handler *))set_terminate)(exception_left);
+	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it is
+	 * first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
+	return backtrace(&frame, 1) > 0;
 }
 #else
 #include <cblas.h>
@@ -81,6 +97,8 @@ const char *gemm_words(void)
 	snprintf(words, sizeof words, "%.*s, %.20s, fp32", (int)(space - config < 30 ? space - config : 30), config, core);
 	return words;
 }
+
+int gemm_ready(void) { return 1; }
 
 static void sgemm(const struct gemm *g)
 {

@@ -10,6 +10,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,16 +196,29 @@ int pool_threads(const struct pool *p) { return p->threads; }
 
 const struct kernels *pool_kernels(const struct pool *p) { return p->kernels; }
 
+void pool_no_memory(const char *fmt, ...)
+{
+	static atomic_flag once = ATOMIC_FLAG_INIT;
+	char what[200];
+	va_list ap;
+
+	while (atomic_flag_test_and_set(&once))
+		pause();                /* another thread says it, and ends us */
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	dprintf(STDERR_FILENO, "mt-stream: out of memory: %s\n", what);
+	_exit(71);
+}
+
 static void *grow(struct scratch *s, size_t bytes)
 {
 	if (bytes > s->size) {
 		free(s->p);
 		s->size = (bytes + 4095) / 4096 * 4096;
 		s->p = aligned_alloc(LINE, s->size);
-		if (!s->p) {
-			fprintf(stderr, "mt-stream: out of memory: %zu bytes of scratch\n", s->size);
-			exit(71);
-		}
+		if (!s->p)
+			pool_no_memory("%zu bytes of scratch", s->size);
 	}
 	return s->p;
 }

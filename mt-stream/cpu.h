@@ -13,6 +13,8 @@
  * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run, outside. */
 void *pool_scratch(struct pool *, int thread, size_t bytes);
 void *pool_shared(struct pool *, size_t bytes);
+/* Say in one line what there was no memory for, and end the program with 71: for threads deep in an operation */
+_Noreturn void pool_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

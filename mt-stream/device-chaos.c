@@ -395,8 +395,10 @@ struct device *device_chaos(int threads, uint64_t seed)
 {
 	struct chaos *c = calloc(1, sizeof *c);
 
-	if (!c)
+	if (!c || !gemm_ready()) {
+		free(c);
 		return NULL;
+	}
 	c->dev = (struct device){
 		.name = "cpu", .gemm = gemm_words(), .attention = "tiled, fp32", .machine = kernels_words(), .elem = sizeof(float),
 		.alloc = chaos_alloc, .release = chaos_release, .view = chaos_view, .launch = chaos_launch,

@@ -170,8 +170,10 @@ struct device *device_cpu(int threads)
 {
 	struct cpu *c = calloc(1, sizeof *c);
 
-	if (!c)
+	if (!c || !gemm_ready()) {
+		free(c);
 		return NULL;
+	}
 	c->dev = (struct device){
 		.name = "cpu", .gemm = gemm_words(), .attention = "tiled, fp32", .machine = kernels_words(), .elem = sizeof(float),
 		.alloc = cpu_alloc, .release = cpu_release, .view = cpu_view, .launch = cpu_launch,

@@ -39,6 +39,8 @@ struct gemm {
 void op_gemm(struct pool *, const struct gemm *);
 /* What computes it, in words: where they are others, so may be the bits */
 const char *gemm_words(void);
+/* Load what oneDNN needs to report that it has no memory. 0: there is no memory for that */
+int gemm_ready(void);
 /* db (n) = beta db + column sums of dy (m, n) with row stride ldy; fixed tree over blocks of rows */
 void op_bias_backward(struct pool *, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n);
 

@@ -137,8 +137,9 @@ static int record_take(struct stream *s, const struct settle *first)
 			record_write(s, first);
 		else
 			mt_wait(s->run, seen, 100);
-		if (mt_stopping || mt_run_state(s->run) == MT_GONE)
-			return GONE;
+		int over = mt_stopping ? GONE : stream_run_state(s);
+		if (over)
+			return over;
 	}
 	int rc = record_words(r, s->dev);
 	if (rc)

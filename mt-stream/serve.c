@@ -7,6 +7,20 @@
 
 /* ---- waiting ---- */
 
+/* 0; GONE: the run was removed; -65: an update was cut short, and nobody will take what this stream has; -75: another process
+ * has this stream's place */
+int stream_run_state(const struct stream *s)
+{
+	switch (mt_run_state(s->run)) {
+	case MT_GONE:
+		return GONE;
+	case MT_DIRTY:
+		return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+	default:
+		return mt_stage_check(s->run);
+	}
+}
+
 /* Is the micro-batch at work still wanted? With --grad none the commit comes with the first piece, so the others are
  * wanted after it. */
 int stream_wanted(struct stream *s)
@@ -15,10 +29,9 @@ int stream_wanted(struct stream *s)
 	enum mt_phase phase = mt_word_phase(w);
 	bool ours = mt_word_k(w) == s->msg.k && mt_word_try(w) == s->msg.try_;
 
-	if (mt_run_state(s->run) == MT_GONE)
-		return GONE;
-	if (!mt_stage_mine(s->run))
-		return mt_stage_check(s->run);
+	int rc = stream_run_state(s);
+	if (rc)
+		return rc;
 	if (ours && phase == MT_GATHER)
 		return 0;
 	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP))
@@ -40,7 +53,7 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 {
 	int rc = stream_wanted(s);
 
-	if (rc)
+	if (rc || (rc = mt_ring_check(s->grad)))
 		return rc;
 	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) && mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_GATHER)
@@ -57,34 +70,14 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 
 /* ---- batches ---- */
 
-/* The rows come from a peer: nothing in them may lead out of bounds. s->host holds tokens, targets, starts. */
-static int batch_check(const struct stream *s, size_t n)
-{
-	const uint32_t *tokens = s->host, *targets = tokens + n, *starts = targets + n;
-	uint32_t vocab = s->geo->vocab, seq = s->msg.batch.seq;
-
-	for (size_t i = 0; i < n; i++) {
-		uint32_t t = (uint32_t)(i % seq);
-
-		if (tokens[i] >= vocab || (targets[i] >= vocab && targets[i] != MT_NO_TARGET))
-			return mt_fail(MT_EX_PEER, "row %zu, position %u: token %u, target %u: the vocabulary is %u", i / seq,
-				t, tokens[i], targets[i], vocab);
-		/* a document starts here, or is the one before */
-		if (starts[i] != t && (t == 0 || starts[i] != starts[i - 1]))
-			return mt_fail(MT_EX_PEER, "row %zu, position %u: document starts at %u", i / seq, t, starts[i]);
-	}
-	return 0;
-}
-
 static int batch_take(struct stream *s, const void *block)
 {
-	uint64_t rows = s->msg.batch.rows, seq = s->msg.batch.seq, most = mt_ring_block(s->batch) / 12;
+	int rc = batch_fits(&s->msg, mt_ring_block(s->batch));
 
-	if (!rows || !seq || rows > most / seq)
-		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens in a block of %llu tokens", (unsigned long long)rows,
-			(unsigned long long)seq, (unsigned long long)most);
-	memcpy(s->host, block, rows * seq * 12);
-	return batch_check(s, rows * seq);
+	if (rc)
+		return rc;
+	memcpy(s->host, block, (size_t)s->msg.batch.rows * s->msg.batch.seq * 12);
+	return batch_check(&s->msg, s->host, s->geo->vocab);
 }
 
 static int micro_serve(struct stream *s)
@@ -102,15 +95,15 @@ static int micro_serve(struct stream *s)
 	return 0;
 }
 
-/* The batch at the head of the ring: 0 done or dropped, GONE, or -ex. What a newer try than the word's means is only
- * known when the word has been read again. */
+/* The batch at the head of the ring: 0 done or dropped, GONE, or -ex. Tries are the run's only clock: after a load the
+ * numbers of txns begin again, and a message from before the load may have any. What a newer try than the newest word's
+ * means is only known when the word has been read again. */
 static int batch_serve(struct stream *s, const void *block)
 {
-	uint64_t w = mt_txn_word(s->run, s->msg.k);
-	int32_t newer_k = (int32_t)(s->msg.k - mt_word_k(w));
+	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
 	int32_t newer_try = (int32_t)((s->msg.try_ - mt_word_try(w)) << 8);
 
-	if (newer_k > 0 || (newer_k == 0 && newer_try > 0))
+	if (newer_try > 0)
 		return STALE;
 	int rc = stream_wanted(s);
 	if (rc < 0 || rc == GONE)
@@ -143,14 +136,10 @@ int serve(struct stream *s)
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		const void *block;
-		int rc = STALE;
+		int rc;
 
-		if (mt_run_state(s->run) == MT_GONE)
-			return 0;
-		if (mt_run_state(s->run) == MT_DIRTY)
-			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
-		if ((rc = mt_stage_check(s->run)) || (rc = mt_run_check(s->run)))
-			return rc;
+		if ((rc = stream_run_state(s)) || (rc = mt_run_check(s->run)) || (rc = mt_ring_check(s->batch)))
+			return rc < 0 ? rc : 0;
 		rc = STALE;
 		s->sent = false;
 		if (mt_ring_peek(s->batch, 0, &s->msg, &block))

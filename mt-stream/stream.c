@@ -261,6 +261,8 @@ int main(int argc, char **argv)
 	mt_must(rc);
 
 	rc = stream_open(&s);
+	if (rc == -MT_EX_BUSY && mt_stopping)   /* while it waited for weights */
+		rc = GONE;
 	if (rc == 0)
 		rc = serve(&s);
 	if (verbose)

@@ -75,6 +75,11 @@ int plan_make(struct stream *, uint32_t rows, uint32_t seq, bool train);        
 int rope_grow(struct stream *, uint32_t positions);
 void plan_release(struct stream *);
 
+/* batch.c: does a batch message say what a block of so many bytes can hold? 0 or -69 */
+int batch_fits(const struct mt_msg *, size_t block);
+/* Are its tokens, targets and starts (rows x seq each, one after the other) those of documents of that vocabulary? */
+int batch_check(const struct mt_msg *, const uint32_t *tokens, uint32_t vocab);
+
 /* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */
 int schedule_micro(struct stream *);
 /* Every operation on the compute queue of a micro-batch as it is planned, for a device that rehearses. 0 or -ex. The plan's
@@ -83,7 +88,8 @@ int schedule_rehearse(struct stream *);
 
 /* serve.c */
 int serve(struct stream *);             /* until a signal, or the end of the run: 0, or -ex */
-int stream_wanted(struct stream *);     /* is the micro-batch at work still? 0, STALE, GONE, or -75: the slot is lost */
+int stream_run_state(const struct stream *);    /* 0, GONE, -65: the store is dirty, or -75: the slot is lost */
+int stream_wanted(struct stream *);     /* is the micro-batch at work still? 0, STALE, or as stream_run_state */
 /* Sleep until the doorbell rings after `seen`. 0: look again; else as stream_wanted */
 int stream_pause(struct stream *, uint32_t seen, enum mt_doing, uint64_t arg);
 

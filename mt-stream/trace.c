@@ -1,6 +1,7 @@
 /* trace.c: --trace: a file that chrome://tracing and Perfetto show, valid JSON after every micro-batch, and a line a
  * micro-batch: how long each queue was busy, how much of the copies ran beside compute, and what compute waited for.
  */
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +159,11 @@ struct trace *trace_open(const char *path, uint64_t only)
 {
 	struct trace *t = calloc(1, sizeof *t);
 
-	if (!t || !(t->file = fopen(path, "w"))) {
+	/* O_NONBLOCK: a FIFO that nobody reads is an error, not waited for */
+	int fd = t ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666) : -1;
+	if (fd >= 0)
+		(void)fcntl(fd, F_SETFL, O_WRONLY);
+	if (fd < 0 || !(t->file = fdopen(fd, "w"))) {
 		mt_fail(t ? MT_EX_IO : MT_EX_NOMEM, "--trace %s: %m", path);
 		free(t);
 		return NULL;

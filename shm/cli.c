@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "lib.h"
 
 static const struct mt_program *program = &(const struct mt_program){ .name = "mt" };
 
@@ -97,6 +98,38 @@ void mt_bug(const char *file, int line, const char *what)
 	_exit(MT_EX_BUG);
 }
 
+/* ------------------------------------------------------------------------------------------------ lost memory */
+
+static struct sigaction fault_before[2];        /* of SIGBUS, SIGSEGV */
+
+/* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any other
+ * fault is a bug, and has the handler that it had, with the same instruction. */
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (info->si_code > 0 && region_at(info->si_addr)) {
+		static const char words[] = ": the run's shared memory is gone (a region was truncated): mt-store rm --force, then "
+			"load a checkpoint\n";
+		static atomic_flag once = ATOMIC_FLAG_INIT;
+		while (atomic_flag_test_and_set(&once)) pause();        /* another thread says it, and ends us */
+		char line[200];
+		size_t n = strnlen(program->name, 60);
+		memcpy(line, program->name, n);
+		memcpy(line + n, words, sizeof words - 1);
+		if (write(STDERR_FILENO, line, n + sizeof words - 1) < 0) { }
+		_exit(MT_EX_DATA);
+	}
+	sigaction(sig, &fault_before[sig == SIGSEGV], NULL);
+	if (info->si_code <= 0) raise(sig);     /* sent by somebody: it does not come again by itself */
+}
+
+static void watch_faults(void)
+{
+	struct sigaction sa = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+	sigaction(SIGBUS, &sa, &fault_before[0]);
+	sigaction(SIGSEGV, &sa, &fault_before[1]);
+}
+
 /* ------------------------------------------------------------------------------------------------ options */
 
 static _Noreturn void usage_error(const char *fmt, ...)
@@ -165,7 +198,7 @@ static bool parse_double(const char *s, double *out)
 	return true;
 }
 
-static bool set_value(const struct mt_opt *o, const char *v)
+bool mt_opt_set(const struct mt_opt *o, const char *v)
 {
 	switch (o->type) {
 	case OPT_FLAG: *(bool *)o->value = true; return true;
@@ -260,7 +293,7 @@ static void option(int argc, char **argv, int *i)
 		v = argv[++*i];
 	}
 	once(o);
-	if (!set_value(o, v)) bad_value(o, v);
+	if (!mt_opt_set(o, v)) bad_value(o, v);
 	if (o->seen) *o->seen = true;
 }
 
@@ -278,6 +311,7 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 {
 	program = p;
 	open_standard_fds();
+	watch_faults();
 	int n = 0;
 	bool rest = false;
 	for (int i = 1; i < argc; i++) {

@@ -31,6 +31,8 @@ struct mt_program {
  * option with one value that is given twice. The first call of a program: it also opens fd 0, 1 and 2 where they are
  * closed; reading and writing them fails with EBADF as before. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
+/* An option's value from its text. false: it is not one */
+bool mt_opt_set(const struct mt_opt *, const char *);
 /* The RUN operand, or $MT_RUN when it is NULL; ends with 64 when there is neither. */
 const char *mt_cli_run(const char *operand);
 /* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */

@@ -13,7 +13,7 @@
 
 #include "cli.h"
 #include "hfjson.h"
-#include "mt.h"
+#include "lib.h"
 
 #define CONFIG_BYTES (16u << 20)
 
@@ -478,7 +478,7 @@ static int open_config(const char *path, int *fd, char *shown, size_t n)
 	return mt_fail(ex, "%s", strerror(errno));
 }
 
-static int parse(const char *text, size_t bytes, struct mt_geometry *geo)
+int config_parse(const char *text, size_t bytes, struct mt_geometry *geo)
 {
 	json_error_t error;
 	json_t *root = hfjson_parse(text, bytes, &error);
@@ -496,7 +496,7 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	int fd = -1, rc = open_config(path, &fd, shown, sizeof shown);
 	if (rc == 0) rc = read_text(fd, &buf, &bytes);
 	if (fd >= 0) close(fd);
-	if (rc == 0) rc = parse(buf, bytes, geo);
+	if (rc == 0) rc = config_parse(buf, bytes, geo);
 	if (rc == 0 && text) { *text = buf; return 0; }
 	free(buf);
 	if (rc) mt_fail_in(rc, "%s", shown);

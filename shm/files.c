@@ -14,11 +14,13 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 	uint64_t at = sizeof(struct files) + n * sizeof(struct mt_file), size = at;
 	for (uint32_t i = 0; i < n; i++) size += round_up(files[i].bytes, 64);
 	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
+	struct stat st;
+	if (region_owner(name, &st) == REGION_NOT_OURS) return region_not_ours(name, &st);
 	int rc = region_unlink(name);
 	if (rc && rc != -ENOENT) return mt_fail(MT_EX_IO, "replacing %s: %s", name, strerror(-rc));
 	if (!n) return 0;
 	rc = region_room(size);
-	if (!rc) rc = region_create(name, REGION_FILES, size, run->control->h.run_id, NULL, &map);
+	if (!rc) rc = region_create(name, REGION_FILES, size, run->control->h.run_id, NULL, &map, NULL);
 	if (rc) return rc;
 	struct files *f = map.p;
 	f->n = n;
@@ -37,7 +39,9 @@ int mt_files_each(struct mt_run *run, int (*fn)(const char *name, const void *da
 {
 	char name[128];
 	struct map map = { 0 };
+	struct stat st;
 	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
+	if (region_owner(name, &st) == REGION_NOT_OURS) return (void)region_not_ours(name, &st), 1;
 	int rc = region_open(name, REGION_FILES, true, run->control->h.run_id, &map);
 	if (rc == -MT_EX_NOINPUT) return 0;
 	if (rc) return rc;

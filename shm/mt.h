@@ -322,9 +322,12 @@ enum {                          /* mt_run_open flags */
 /* 64 bad name, 66 no such run, 76 other ABI version or half made, 77 not yours, 65 damaged. */
 int mt_run_open(struct mt_run **, const char *name, int flags);
 void mt_run_close(struct mt_run *);
-/* Wait until the run is there and filled; for stages. For weights wait_s seconds (< 0: without limit), for a run that
- * does not exist wait_s too (< 0: 10); a run being made or filled is waited for while it takes. *stop is looked at (a
- * signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 69 no weights came in time; 65 the store is dirty. */
+/* Wait until the run is there: for one that does not exist wait_s seconds (< 0: 10), for one that is being made while it
+ * takes. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 76: it is half made, and
+ * whoever made it is dead. */
+int mt_run_await(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
+/* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being filled
+ * as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */
 int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
 int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
@@ -353,7 +356,8 @@ void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_po
 /* Files kept with a run (tokenizer.json, ...): what `load` found beside the weights. Region mt.UID.RUN.files. */
 struct mt_file { char name[64]; uint64_t off, bytes; };
 int mt_files_put(struct mt_run *, const struct mt_file *, const void *const *data, uint32_t n);  /* replaces all */
-/* fn for each file; data is valid during the call. No files region: nothing is called. */
+/* fn for each file; data is valid during the call. No files region: nothing is called. 1, and a message: nor with a file of
+ * another user's in its place. */
 int mt_files_each(struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg);
 
 /* ------------------------------------------------------------------------------------------------ waiting */
@@ -368,7 +372,9 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream. If the
  * holder is dead, its generation's gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one holds it (or
- * all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child shares the lock. */
+ * all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child shares the lock. A run
+ * that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the slot is given back, and
+ * claimed again when the run is filled; errors as mt_run_attach then. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
@@ -456,6 +462,9 @@ void *mt_ring_reserve(struct mt_ring *);
  * Blocks may be written in any order and at once; their messages are pushed in the ring's. */
 void *mt_ring_reserve_ahead(struct mt_ring *, uint64_t ahead);
 void mt_ring_push(struct mt_ring *, const struct mt_msg *);   /* publish it, after mt_ring_reserve; rings the doorbell */
+/* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask before
+ * you wait for either. */
+int mt_ring_check(const struct mt_ring *);
 /* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
 void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */

@@ -51,16 +51,55 @@ const char *region_dir(void)
 	return d && *d ? d : "/dev/shm";
 }
 
+/* Anybody may put a file of any kind into the directory: a link is not followed, and a FIFO is not waited for. */
 static int open_named(const char *name, int flags)
 {
-	if (!getenv("MT_SHM_DIR")) {
-		char slash[128];
-		snprintf(slash, sizeof slash, "/%s", name);
-		return shm_open(slash, flags | O_CLOEXEC, 0600);
-	}
 	char path[4096];
 	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
-	return open(path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+	return open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+}
+
+/* Open a region's file, which must be a regular file of this user's. 0, or an error with its message */
+static int open_ours(const char *name, int flags, int *fd, struct stat *st)
+{
+	int rc = 0;
+	*fd = open_named(name, flags);
+	if (*fd < 0 && errno == ENOENT) return mt_fail(MT_EX_NOINPUT, "no such run (%s is not there)", name);
+	if (*fd < 0 && errno == EACCES) return mt_fail(MT_EX_NOTYOURS, "%s is not yours", name);
+	if (*fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
+		return mt_fail(MT_EX_DATA, "%s is not a regular file", name);
+	if (*fd < 0) return mt_fail(errno == ENOMEM ? MT_EX_NOMEM : MT_EX_IO, "opening %s: %s", name, strerror(errno));
+	if (fstat(*fd, st)) rc = mt_fail(MT_EX_IO, "looking at %s: %s", name, strerror(errno));
+	else if (st->st_uid != geteuid())
+		rc = mt_fail(MT_EX_NOTYOURS, "%s is not yours: uid %u owns it", name, (unsigned)st->st_uid);
+	else if (!S_ISREG(st->st_mode)) rc = mt_fail(MT_EX_DATA, "%s is not a regular file", name);
+	if (!rc) return 0;
+	close(*fd);
+	*fd = -1;
+	return rc;
+}
+
+enum region_owner region_owner(const char *name, struct stat *st)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
+	if (lstat(path, st)) return REGION_ABSENT;
+	return st->st_uid == geteuid() && S_ISREG(st->st_mode) ? REGION_OURS : REGION_NOT_OURS;
+}
+
+/* A name that is taken: by this user's own run, or by somebody else's file, which nobody but its owner can remove. */
+static int name_taken(const char *name)
+{
+	struct stat st;
+	if (region_owner(name, &st) != REGION_NOT_OURS) return mt_fail(MT_EX_EXISTS, "%s exists already", name);
+	return region_not_ours(name, &st);
+}
+
+int region_not_ours(const char *name, const struct stat *st)
+{
+	if (st->st_uid == geteuid()) return mt_fail(MT_EX_DATA, "%s/%s is not a regular file", region_dir(), name);
+	return mt_fail(MT_EX_NOTYOURS, "%s/%s is not yours: uid %u owns it: take another run name", region_dir(), name,
+		(unsigned)st->st_uid);
 }
 
 int region_unlink(const char *name)
@@ -114,6 +153,75 @@ static uint64_t cgroup_room(void)
 	}
 	if (f) fclose(f);
 	return have;
+}
+
+void region_boot_id(uint8_t id[16])
+{
+	/* 36 characters: 32 hexadecimal digits and four '-' */
+	char text[40] = "";
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+	size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0, digits = 0;
+	unsigned byte;
+	if (f) fclose(f);
+	memset(id, 0, 16);
+	for (size_t i = 0; i + 1 < n && digits < 16; i += 2) {
+		if (text[i] == '-') i++;
+		if (sscanf(text + i, "%2x", &byte) != 1) break;
+		id[digits++] = (uint8_t)byte;
+	}
+	if (digits < 16) memset(id, 0, 16);     /* unknown: nothing is compared with it */
+}
+
+bool region_other_boot(const struct mt_header *h)
+{
+	static const uint8_t none[16];
+	uint8_t now[16];
+	region_boot_id(now);
+	return memcmp(now, none, 16) && memcmp(now, h->boot_id, 16);
+}
+
+int region_peek(const char *name, struct mt_header *h)
+{
+	struct stat st;
+	int fd, rc = open_ours(name, O_RDONLY, &fd, &st);
+	if (rc) return rc;
+	if (pread(fd, h, sizeof *h, 0) != sizeof *h) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
+	close(fd);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ who makes it */
+
+/* Whoever makes a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the lock
+ * with the process, so a half-made run whose byte is free will never be finished. */
+enum { MAKER_BYTE = 64 };
+
+static int maker_lock(int fd, short type)
+{
+	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1 };
+	return fcntl(fd, F_OFD_SETLK, &l);
+}
+
+void region_made(int maker)
+{
+	/* by hand: the mapping keeps the open file, and its locks, after its descriptor is closed */
+	if (maker < 0) return;
+	maker_lock(maker, F_UNLCK);
+	close(maker);
+}
+
+enum region_making region_making(const char *control)
+{
+	struct stat st;
+	struct mt_header h = { 0 };
+	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1 };
+	int fd;
+	if (open_ours(control, O_RDONLY, &fd, &st)) return REGION_WHOLE;
+	bool half = pread(fd, &h, sizeof h, 0) != sizeof h || !h.abi;
+	/* a kernel or file system without such locks: it may be at work */
+	bool held = fcntl(fd, F_OFD_GETLK, &l) || l.l_type != F_UNLCK;
+	close(fd);
+	return !half ? REGION_WHOLE : held ? REGION_MAKING : REGION_ABANDONED;
 }
 
 int region_room(uint64_t bytes)
@@ -229,6 +337,38 @@ uint64_t region_fingerprint(void)
 
 /* ------------------------------------------------------------------------------------------------ create, open */
 
+/* Where this process has regions mapped; read by a signal handler, so without locks. A region that finds no place is
+ * mapped all the same: only the message about its loss is missing then. */
+enum { MAPPED = 64 };
+static struct { _Atomic uintptr_t from, to; } mapped[MAPPED];
+
+static void mapped_add(const struct map *map)
+{
+	for (int i = 0; i < MAPPED; i++) {
+		uintptr_t none = 0;
+		if (!atomic_compare_exchange_strong(&mapped[i].from, &none, (uintptr_t)map->p)) continue;
+		atomic_store(&mapped[i].to, (uintptr_t)map->p + map->size);
+		return;
+	}
+}
+
+static void mapped_drop(const struct map *map)
+{
+	for (int i = 0; i < MAPPED; i++)
+		if (atomic_load(&mapped[i].from) == (uintptr_t)map->p) {
+			atomic_store(&mapped[i].to, 0);
+			atomic_store(&mapped[i].from, 0);
+			return;
+		}
+}
+
+bool region_at(const void *p)
+{
+	for (int i = 0; i < MAPPED; i++)
+		if ((uintptr_t)p >= atomic_load(&mapped[i].from) && (uintptr_t)p < atomic_load(&mapped[i].to)) return true;
+	return false;
+}
+
 static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 {
 	void *p = mmap(NULL, size, readonly ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -236,22 +376,26 @@ static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 	(void)madvise(p, size, MADV_DONTFORK);      /* a child must not keep a dead stage's mapping alive */
 	map->p = p;
 	map->size = size;
+	mapped_add(map);
 	return 0;
 }
 
-int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *map)
+int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *map,
+	int *maker)
 {
 	size = round_up(size, 4096);
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
-	if (fd < 0 && errno == EEXIST) return mt_fail(MT_EX_EXISTS, "%s exists already", name);
+	if (fd < 0 && errno == EEXIST) return name_taken(name);
 	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
+	if (maker) (void)maker_lock(fd, F_WRLCK);       /* where there are no such locks, a dead maker is waited for */
 	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
 	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
 	if (!rc) rc = map_fd(fd, size, false, map);
 	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, size)) != 0)
 		rc = mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name, (double)size / 0x1p30,
 			err == EFAULT ? "tmpfs is full" : strerror(err));
-	close(fd);
+	if (rc || !maker) close(fd);
+	else *maker = fd;
 	if (rc) {
 		region_unmap(map);
 		region_unlink(name);
@@ -262,6 +406,7 @@ int region_create(const char *name, enum region r, uint64_t size, const uint8_t 
 	h->fingerprint = region_fingerprint();
 	h->size = size;
 	memcpy(h->run_id, run_id, sizeof h->run_id);
+	region_boot_id(h->boot_id);
 	return 0;
 }
 
@@ -274,14 +419,9 @@ int region_open_keep(const char *name, enum region r, bool readonly, const uint8
 {
 	struct stat st;
 	*keep = -1;
-	int fd = open_named(name, readonly ? O_RDONLY : O_RDWR), rc = 0;
-	if (fd < 0 && errno == ENOENT) return mt_fail(MT_EX_NOINPUT, "no such run (%s is not there)", name);
-	if (fd < 0 && errno == EACCES) return mt_fail(MT_EX_NOTYOURS, "%s is not yours", name);
-	if (fd < 0) return mt_fail(MT_EX_IO, "opening %s: %s", name, strerror(errno));
-	if (fstat(fd, &st)) rc = mt_fail(MT_EX_IO, "looking at %s: %s", name, strerror(errno));
-	else if (st.st_uid != geteuid()) rc = mt_fail(MT_EX_NOTYOURS, "%s is not yours: uid %u owns it", name, (unsigned)st.st_uid);
-	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s is not a region", name);
-	else if ((size_t)st.st_size < sizeof(struct mt_header)) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
+	int fd, rc = open_ours(name, readonly ? O_RDONLY : O_RDWR, &fd, &st);
+	if (rc) return rc;
+	if ((size_t)st.st_size < sizeof(struct mt_header)) rc = mt_fail(MT_EX_ABI, "%s is half made", name);
 	else rc = map_fd(fd, (uint64_t)st.st_size, readonly, map);
 	if (rc) {
 		close(fd);
@@ -315,6 +455,7 @@ int region_open(const char *name, enum region r, bool readonly, const uint8_t *r
 
 void region_unmap(struct map *map)
 {
+	if (map->p) mapped_drop(map);
 	if (map->p) munmap(map->p, map->size);
 	*map = (struct map){ 0 };
 }

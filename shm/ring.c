@@ -25,6 +25,7 @@ struct mt_ring {
 	uint8_t *blocks;
 	uint64_t slots, block_bytes;        /* copies, checked once */
 	uint64_t other;                     /* cached: producer: head; consumer: tail */
+	uint64_t broken;                    /* messages that its words said it held, when that was more than it has room for */
 };
 
 /* ------------------------------------------------------------------------------------------------ layout */
@@ -78,9 +79,10 @@ void rings_init(struct mt_rings *rings, const struct mt_control *c)
 	}
 }
 
-void rings_clear(struct mt_rings *rings)
+void rings_clear(struct mt_rings *rings, uint64_t size)
 {
-	for (uint32_t i = 0; i < rings->n; i++) {
+	uint64_t most = (size - sizeof *rings) / sizeof(struct mt_ringbuf);
+	for (uint32_t i = 0; i < rings->n && i < most; i++) {
 		atomic_store_explicit(&rings->ring[i].head, 0, memory_order_release);
 		atomic_store_explicit(&rings->ring[i].tail, 0, memory_order_release);
 	}
@@ -164,7 +166,7 @@ int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 	struct map map = { 0 };
 	region_name(region, sizeof region, run->name, REGION_RING, name);
 	rc = region_room(size);
-	if (!rc) rc = region_create(region, REGION_RING, size, run->control->h.run_id, NULL, &map);
+	if (!rc) rc = region_create(region, REGION_RING, size, run->control->h.run_id, NULL, &map, NULL);
 	if (rc) return rc;
 	struct mt_rings *rings = map.p;
 	rings->n = 1;
@@ -207,16 +209,32 @@ void *mt_ring_blocks(const struct mt_ring *r, size_t *bytes)
 	return r->blocks;
 }
 
+/* Neither end ever sees more messages than the ring has room for: then one of its words is damaged, and nothing that is
+ * read or written by them would be right. Both ends see nothing any more, and mt_ring_check says why. */
+static bool holds(struct mt_ring *r, uint64_t used)
+{
+	if (used <= r->slots && !r->broken) return true;
+	if (!r->broken) r->broken = used;
+	return false;
+}
+
+int mt_ring_check(const struct mt_ring *r)
+{
+	if (!r->broken) return 0;
+	return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged: its words say %lld messages, and it has room for %llu", r->shared->name,
+		(long long)r->broken, (unsigned long long)r->slots);
+}
+
 void *mt_ring_reserve_ahead(struct mt_ring *r, uint64_t ahead)
 {
-	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed) + ahead;   /* ours alone */
-	if (ahead >= r->slots) return NULL;
-	if (k - r->other >= r->slots) {
+	uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);        /* ours alone */
+	if (ahead >= r->slots || r->broken) return NULL;
+	if (tail - r->other >= r->slots - ahead) {
 		/* acquire: the consumer's reads of the block come before our writes to it */
 		r->other = atomic_load_explicit(&r->shared->head, memory_order_acquire);
-		if (k - r->other >= r->slots) return NULL;
+		if (!holds(r, tail - r->other) || tail - r->other >= r->slots - ahead) return NULL;
 	}
-	return block_of(r, k);
+	return block_of(r, tail + ahead);
 }
 
 void *mt_ring_reserve(struct mt_ring *r) { return mt_ring_reserve_ahead(r, 0); }
@@ -234,15 +252,15 @@ void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
 
 bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const void **block)
 {
-	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed) + ahead;  /* ours alone */
-	if (ahead >= r->slots) return false;
-	if ((int64_t)(r->other - k) <= 0) {
+	uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_relaxed);        /* ours alone */
+	if (ahead >= r->slots || r->broken) return false;
+	if (r->other - head > r->slots || r->other - head <= ahead) {
 		/* acquire: what the producer wrote before it published is there to be read */
 		r->other = atomic_load_explicit(&r->shared->tail, memory_order_acquire);
-		if ((int64_t)(r->other - k) <= 0) return false;
+		if (!holds(r, r->other - head) || r->other - head <= ahead) return false;
 	}
-	*m = r->messages[k & (r->slots - 1)];
-	if (block) *block = block_of(r, k);
+	*m = r->messages[(head + ahead) & (r->slots - 1)];
+	if (block) *block = block_of(r, head + ahead);
 	return true;
 }
 

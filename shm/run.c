@@ -1,6 +1,8 @@
 /* run.c: a run is three regions under one name: made together, opened together, removed together. */
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
@@ -57,15 +59,20 @@ uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t st
 	return round_up(control, 4096) + round_up(rings, 4096) + round_up(l->store_bytes, 4096);
 }
 
+static int foreign_file(const char *run);
+
+/* Its control region is there, or somebody else has put a file under one of its names */
 static int check_exists(const char *run)
 {
-	char name[128], path[4300];
+	char name[128];
+	struct stat st;
 	region_name(name, sizeof name, run, REGION_CONTROL, NULL);
-	snprintf(path, sizeof path, "%s/%s", region_dir(), name);
-	return access(path, F_OK) ? 0 : mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
+	if (region_owner(name, &st) == REGION_OURS) return mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
+	return foreign_file(run);
 }
 
-static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l, struct map map[3])
+static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l, struct map map[3],
+	int *maker)
 {
 	uint8_t id[16];
 	char name[128];
@@ -77,7 +84,8 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	const uint64_t size[] = { control, rings, l->store_bytes };
 	for (int r = 0; r < 3 && !rc; r++) {
 		region_name(name, sizeof name, opt->name, (enum region)r, NULL);
-		rc = region_create(name, (enum region)r, size[r], id, r == REGION_STORE ? opt->numa : NULL, &map[r]);
+		rc = region_create(name, (enum region)r, size[r], id, r == REGION_STORE ? opt->numa : NULL, &map[r],
+			r == REGION_CONTROL ? maker : NULL);
 		if (rc) {
 			/* what exists of another maker stays: only what this call made is taken back */
 			for (int made = 0; made < r; made++) {
@@ -105,7 +113,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 {
 	struct mt_layout l;
 	struct map map[3] = { 0 };
-	int rc = region_name_check(opt->name);
+	int maker = -1, rc = region_name_check(opt->name);
 	if (!rc) rc = check_exists(opt->name);
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
 		rc = mt_fail(MT_EX_USAGE, "--step-tokens: wants 2 to 4G");
@@ -128,7 +136,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->config_bytes = opt->config_bytes;
 		plan->params = l.params;
 		plan->geo = *geo;
-		rc = create_regions(opt, plan, &l, map);
+		rc = create_regions(opt, plan, &l, map, &maker);
 	}
 	if (!rc) {
 		fill_control(map[REGION_CONTROL].p, opt, plan, &l);
@@ -137,6 +145,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		region_publish(&map[REGION_RINGS]);
 		region_publish(&map[REGION_CONTROL]);   /* last: who sees a whole control region finds the others */
 	}
+	region_made(maker);
 	for (int r = 0; r < 3; r++) region_unmap(&map[r]);
 	free(plan);
 	mt_layout_release(&l);
@@ -159,6 +168,20 @@ static int check_tables(struct mt_run *run)
 		&& c->lanes == MT_LANES && c->group == MT_GROUP
 		&& (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
+}
+
+/* On a disk a region outlives the machine's end, with pages of different ages if it ended badly. A run is of this boot when
+ * all of its regions are, those that this process does not map as well. */
+static bool of_other_boot(const struct mt_run *run)
+{
+	const struct map *maps[] = { &run->control_map, &run->rings_map, &run->store_map };
+	for (int r = 0; r < 3; r++) {
+		char name[128];
+		struct mt_header h;
+		region_name(name, sizeof name, run->name, (enum region)r, NULL);
+		if (maps[r]->p ? region_other_boot(maps[r]->p) : !region_peek(name, &h) && region_other_boot(&h)) return true;
+	}
+	return false;
 }
 
 static int check_units(struct mt_run *run)
@@ -211,6 +234,7 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 		mt_run_close(run);
 		return rc;
 	}
+	run->other_boot = of_other_boot(run);
 	*out = run;
 	return 0;
 }
@@ -227,31 +251,58 @@ void mt_run_close(struct mt_run *run)
 }
 
 enum { SAY_S = 2, ABSENT_S = 10 };  /* a run that is not there may be about to be made; a mistyped name is not */
+enum { MAKER_S = 1 };           /* who has opened a run's file to make it has locked it by then */
 
-enum look { ATTACHED, BUSY, EMPTY, ABSENT };     /* somebody makes or fills it; it has no weights; it is not there */
+/* somebody makes or fills it; it has no weights; it is not there; who made it died; told to stop while waiting */
+enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
+
+static int dirty(const struct mt_run *run)
+{
+	if (run->other_boot)
+		return mt_fail(MT_EX_DATA, "run '%s' was made before the machine was started, and may have lost a part of its memory: "
+			"mt-ckpt load, or mt-store rm", run->name);
+	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint", run->name);
+}
+
+static int no_weights(const struct mt_run *run)
+{
+	return mt_fail(MT_EX_PEER, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
+}
+
+/* READY, or why not; or the error of a store that waiting does not mend */
+static int look_filled(struct mt_run *run)
+{
+	switch (mt_run_state(run)) {
+	case MT_FILLED: return READY;
+	case MT_FILLING: return mt_stage_alive(run, MT_FILL) ? BUSY : (no_weights(run), EMPTY);
+	case MT_DIRTY: return dirty(run);
+	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "run '%s' was removed", run->name);
+	case MT_EMPTY: break;
+	}
+	return no_weights(run), EMPTY;
+}
 
 /* One look: an enum look, or an error that waiting does not mend. */
-static int try_attach(struct mt_run **out, const char *name, int flags)
+static int look(struct mt_run **out, const char *name, int flags, bool filled)
 {
+	char control[128];
 	int rc = mt_run_open(out, name, flags);
 	if (rc == -MT_EX_NOINPUT) return ABSENT;
-	if (rc == -MT_EX_ABI && strstr(mt_errmsg(), "half made")) return BUSY;
-	if (rc) return rc;
-	enum mt_state s = mt_run_state(*out);
-	if (s == MT_FILLED) {
-		if ((rc = mt_run_check(*out)) == 0) return ATTACHED;
-		if (mt_run_state(*out) != MT_FILLED) rc = BUSY;     /* somebody has begun to fill it meanwhile */
-		mt_run_close(*out);
-		*out = NULL;
-		return rc;
+	if (rc == -MT_EX_ABI) {
+		region_name(control, sizeof control, name, REGION_CONTROL, NULL);
+		enum region_making m = region_making(control);
+		if (m == REGION_MAKING) return BUSY;
+		/* whole by now: it became so after it was opened, or a region beside it is the one that is half made */
+		return m == REGION_ABANDONED ? ABANDONED : rc;
 	}
-	int again = s == MT_FILLING && mt_stage_alive(*out, MT_FILL) ? BUSY : EMPTY;
+	if (rc || !filled) return rc;
+	rc = look_filled(*out);
+	if (rc == READY && (rc = mt_run_check(*out)) == 0) return READY;
+	if (rc < 0 && mt_run_state(*out) == MT_FILLING) rc = BUSY;  /* somebody has begun to fill it meanwhile */
+	bool gone = mt_run_state(*out) == MT_GONE;
 	mt_run_close(*out);
 	*out = NULL;
-	if (s == MT_DIRTY)
-		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", name);
-	mt_fail(MT_EX_PEER, "run '%s' has no weights: mt-store init or mt-ckpt load", name);
-	return again;
+	return gone ? ABSENT : rc;
 }
 
 /* A mistyped name, or a command that is still missing: who waits for it says so, once for each of them. */
@@ -261,53 +312,105 @@ static void say_wait(enum look what, const char *name, int *said)
 	*said = (int)what;
 	if (what == ABSENT) mt_say_waits_for_run(name);
 	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
+	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and nobody makes it any more", name);
 	else mt_say("waits for run '%s': it is being made or filled", name);
+}
+
+static int await(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop, bool filled)
+{
+	double start = mt_now(), began = start, abandoned = 0, absent_s = wait_s < 0 ? ABSENT_S : wait_s;
+	double maker_s = absent_s < MAKER_S ? absent_s : MAKER_S;
+	int said = READY;
+	for (;;) {
+		double now = mt_now();
+		int rc = look(out, name, flags, filled);
+		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED;     /* looked at while it was becoming whole: look again */
+		if (rc <= READY) return rc;
+		if (now - began >= SAY_S) say_wait((enum look)rc, name, &said);
+		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
+		if (rc == BUSY) start = now;
+		if (rc != ABANDONED) abandoned = 0;
+		else if (!abandoned) abandoned = now;
+		else if (now - abandoned >= maker_s)
+			return mt_fail(MT_EX_ABI, "run '%s' is half made, and whoever made it is dead: mt-store rm %s", name, name);
+		if (rc == ABSENT && now - start >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
+		if (rc == EMPTY && wait_s >= 0 && now - start >= wait_s) return -MT_EX_PEER;
+		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+	}
+}
+
+int mt_run_await(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
+{
+	return await(out, name, flags, wait_s, stop, false);
 }
 
 int mt_run_attach(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop)
 {
-	double start = mt_now(), absent_s = wait_s < 0 ? ABSENT_S : wait_s, began = start;
-	int said = ATTACHED;
+	int rc = await(out, name, flags, wait_s, stop, true);
+	if (rc) return rc;
+	(*out)->attached = true;
+	(*out)->wait_s = wait_s;
+	(*out)->stop = stop;
+	return 0;
+}
+
+int run_wait_filled(struct mt_run *run)
+{
+	double start = mt_now();
 	for (;;) {
-		int rc = try_attach(out, name, flags);
-		if (rc <= ATTACHED) return rc;
-		if (mt_now() - began >= SAY_S) say_wait((enum look)rc, name, &said);
-		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
-		double waited = mt_now() - start;
-		if (rc == BUSY) start = mt_now();
-		if (rc == ABSENT && waited >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
-		if (rc == EMPTY && wait_s >= 0 && waited >= wait_s) return -MT_EX_PEER;
-		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+		uint32_t seen = mt_event(run);
+		int rc = look_filled(run);
+		if (rc <= READY) return rc;
+		if (rc == EMPTY && !run->attached) return 0;    /* it did not ask for weights */
+		if (run->stop && *run->stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", run->name);
+		double now = mt_now();
+		if (rc == BUSY) start = now;
+		else if (run->wait_s >= 0 && now - start >= run->wait_s) return -MT_EX_PEER;
+		mt_wait(run, seen, 100);
 	}
 }
 
 /* ------------------------------------------------------------------------------------------------ remove, list */
 
-/* Call fn for every file of this user's runs in the region directory: its run's name and the rest of its name. */
-static int each_region(int (*fn)(const char *run, const char *rest, const char *file, void *arg), void *arg)
+/* Call fn for every file that has a name of this user's runs in the region directory: its run's name, the rest of its name,
+ * and whether it is a regular file of this user's: anybody may have put others there, which are left alone. */
+typedef int file_fn(const char *run, const char *rest, const char *file, const struct stat *, bool ours, void *arg);
+
+static int each_file(file_fn *fn, void *arg)
 {
 	char prefix[32], run[MT_RUN_NAME + 1];
 	int n = snprintf(prefix, sizeof prefix, "mt.%u.", (unsigned)geteuid()), rc = 0;
 	DIR *d = opendir(region_dir());
 	if (!d) return mt_fail(MT_EX_IO, "%s: %s", region_dir(), strerror(errno));
 	for (struct dirent *e; !rc && (e = readdir(d)); ) {
+		struct stat st;
 		if (strncmp(e->d_name, prefix, (size_t)n)) continue;
 		const char *name = e->d_name + n, *dot = strchr(name, '.');
-		if (!dot || dot == name || dot - name > MT_RUN_NAME) continue;
+		if (!dot || dot - name > MT_RUN_NAME) continue;
 		snprintf(run, sizeof run, "%.*s", (int)(dot - name), name);
-		rc = fn(run, dot + 1, e->d_name, arg);
+		if (region_name_check(run) || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+		rc = fn(run, dot + 1, e->d_name, &st, st.st_uid == geteuid() && S_ISREG(st.st_mode), arg);
 	}
 	closedir(d);
 	return rc;
 }
 
-struct removal { const char *run; int removed; int err; };
-
-static int remove_one(const char *run, const char *rest, const char *file, void *arg)
+static int refuse_foreign(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
 	(void)rest;
+	return ours || strcmp(run, arg) ? 0 : region_not_ours(file, st);
+}
+
+/* 77 or 65 naming a file that has a name of this run and is not this user's region */
+static int foreign_file(const char *run) { return each_file(refuse_foreign, (char *)run); }
+
+struct removal { const char *run; int removed; int err; };
+
+static int remove_one(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
+{
+	(void)rest, (void)st;
 	struct removal *r = arg;
-	if (strcmp(run, r->run)) return 0;
+	if (strcmp(run, r->run) || !ours) return 0;
 	int rc = region_unlink(file);
 	if (rc) r->err = -rc;
 	else r->removed++;
@@ -339,9 +442,13 @@ int mt_run_remove(const char *name, bool force)
 	struct mt_run *run = NULL;
 	int rc = region_name_check(name);
 	if (rc) return rc;
+	char control[128];
 	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
 	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it has. */
 	if (rc == -MT_EX_NOTYOURS || (!force && (rc == -MT_EX_IO || rc == -MT_EX_NOMEM))) return rc;
+	region_name(control, sizeof control, name, REGION_CONTROL, NULL);
+	if (rc == -MT_EX_ABI && !force && region_making(control) == REGION_MAKING)
+		return mt_fail(MT_EX_BUSY, "run '%s' is being made; wait, or --force", name);
 	if (!rc) {
 		for (int s = 0; s < MT_SLOTS && !force && !rc; s++) rc = check_left(run, s);
 		if (rc) {
@@ -352,18 +459,20 @@ int mt_run_remove(const char *name, bool force)
 		mt_run_close(run);
 	}
 	struct removal r = { .run = name };
-	rc = each_region(remove_one, &r);       /* also half-made runs and other ABI versions: by name alone */
+	rc = each_file(remove_one, &r);         /* also half-made runs and other ABI versions: by name alone */
 	if (!rc && r.err) rc = mt_fail(MT_EX_IO, "removing run '%s': %s", name, strerror(r.err));
+	if (!rc && !r.removed) rc = foreign_file(name);
 	if (!rc && !r.removed) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 	return rc;
 }
 
 struct listing { char (*names)[MT_RUN_NAME + 1]; size_t n, room; };
 
-static int collect(const char *run, const char *rest, const char *file, void *arg)
+static int collect(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
-	(void)rest, (void)file;
+	(void)rest, (void)file, (void)st;
 	struct listing *l = arg;
+	if (!ours) return 0;
 	for (size_t i = 0; i < l->n; i++)
 		if (!strcmp(l->names[i], run)) return 0;
 	if (l->n == l->room) {
@@ -382,7 +491,7 @@ static int by_name(const void *a, const void *b) { return strcmp(a, b); }
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
 {
 	struct listing l = { 0 };
-	int rc = each_region(collect, &l);
+	int rc = each_file(collect, &l);
 	if (l.n) qsort(l.names, l.n, sizeof *l.names, by_name);
 	for (size_t i = 0; i < l.n && !rc; i++) rc = fn(l.names[i], arg);
 	free(l.names);
@@ -418,30 +527,25 @@ void *mt_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map
 
 struct total { const char *run; uint64_t bytes; };
 
-static int add_size(const char *run, const char *rest, const char *file, void *arg)
+static int add_size(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
-	(void)rest;
+	(void)rest, (void)file;
 	struct total *t = arg;
-	if (strcmp(run, t->run)) return 0;
-	char path[4300];
-	snprintf(path, sizeof path, "%s/%s", region_dir(), file);
-	FILE *f = fopen(path, "re");
-	if (!f) return 0;
-	if (!fseeko(f, 0, SEEK_END)) t->bytes += (uint64_t)ftello(f);
-	fclose(f);
+	if (ours && !strcmp(run, t->run)) t->bytes += (uint64_t)st->st_size;
 	return 0;
 }
 
 uint64_t mt_run_bytes(struct mt_run *run)
 {
 	struct total t = { .run = run->name };
-	each_region(add_size, &t);
+	each_file(add_size, &t);
 	return t.bytes;
 }
 
 enum mt_state mt_run_state(struct mt_run *run)
 {
-	return (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
+	enum mt_state s = (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
+	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
 }
 
 void mt_fill_begin(struct mt_run *run)
@@ -471,4 +575,36 @@ void mt_run_set_state(struct mt_run *run, enum mt_state s)
 	/* release: what was filled stands before anyone reads that it is */
 	atomic_store_explicit(&run->control->h.state, (uint32_t)s, memory_order_release);
 	mt_wake(run);
+}
+
+/* A ring of one's own is a region that mt_run_reset does not have mapped */
+static int clear_ring(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
+{
+	struct mt_run *r = arg;
+	struct map map = { 0 };
+	(void)st;
+	if (!ours || strcmp(run, r->name) || strncmp(rest, "ring.", 5)) return 0;
+	/* one that is damaged, or of a run that had this name before, is refused by whoever opens it */
+	if (region_open(file, REGION_RING, false, r->control->h.run_id, &map)) return 0;
+	rings_clear(map.p, map.size);
+	region_boot_id(((struct mt_header *)map.p)->boot_id);
+	region_unmap(&map);
+	return 0;
+}
+
+void run_renew(struct mt_run *run)
+{
+	each_file(clear_ring, run);
+	if (!run->other_boot) return;
+	char files[128];
+	struct mt_header h;
+	region_name(files, sizeof files, run->name, REGION_FILES, NULL);
+	if (!region_peek(files, &h) && region_other_boot(&h)) region_unlink(files);
+	/* whoever held a slot ended with its boot */
+	for (int i = 0; i < MT_SLOTS; i++)
+		if (i != run->slot) memset(&run->control->slots[i], 0, sizeof run->control->slots[i]);
+	struct map *maps[] = { &run->store_map, &run->rings_map, &run->control_map };
+	for (int i = 0; i < 3; i++)
+		if (maps[i]->p) region_boot_id(((struct mt_header *)maps[i]->p)->boot_id);
+	run->other_boot = false;
 }

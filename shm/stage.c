@@ -139,6 +139,7 @@ static enum mt_life life(struct mt_run *run, int slot, const char **why)
 		uint64_t word = slot_word(run, slot);
 		if (!word_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
+		if (run->other_boot) return MT_DEAD;    /* whoever it was ended with its boot */
 		if (word & LOCKED) {
 			int held = stage_byte_held(run, slot);
 			if (held < 0) *why = strerror(-held);
@@ -316,13 +317,17 @@ static int claim_slot(struct mt_run *run, int slot)
 }
 
 /* A stage that has just claimed a run which somebody began to fill after it was attached: it leaves, so that the filler
- * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work). */
-static bool yield_to_filler(struct mt_run *run, int slot)
+ * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work), and waits
+ * until the run is filled: a filler that fails or dies leaves weights that nobody may train. 1: claim again; 0; an error */
+static int yield_to_filler(struct mt_run *run, int slot)
 {
-	if (slot == MT_STORE || slot == MT_FILL || mt_run_state(run) != MT_FILLING) return false;
+	if (slot == MT_STORE || slot == MT_FILL) return 0;
+	enum mt_state s = mt_run_state(run);
+	bool fit = run->attached ? s == MT_FILLED : s != MT_FILLING || !mt_stage_alive(run, MT_FILL);
+	if (fit) return 0;
 	mt_stage_release(run);
-	while (mt_run_state(run) == MT_FILLING && mt_stage_alive(run, MT_FILL)) mt_wait(run, mt_event(run), 20);
-	return true;
+	int rc = run_wait_filled(run);
+	return rc ? rc : 1;
 }
 
 int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
@@ -332,7 +337,7 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 	if (slot == MT_STREAM) to = MT_STREAM + MT_STREAMS - 1;
 	for (int i = from; i <= to; i++) {
 		do rc = claim_slot(run, i);
-		while (!rc && yield_to_filler(run, i));
+		while (!rc && (rc = yield_to_filler(run, i)) > 0);
 		if (!rc && claimed) *claimed = i;
 		if (rc != -MT_EX_BUSY) return rc;
 	}

@@ -176,7 +176,8 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	memset(c->unlogged, 0, sizeof c->unlogged);
 	memset(c->hyper, 0, sizeof c->hyper);
 	memset(mt_lanes(run), 0, MT_LANES * sizeof(struct mt_lane));
-	if (run->rings) rings_clear(run->rings);
+	if (run->rings) rings_clear(run->rings, run->rings_map.size);
+	run_renew(run);
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		atomic_store_explicit(&mt_unit(run, u)->pin, 0, memory_order_relaxed);
 		atomic_store_explicit(&mt_unit(run, u)->applied, 0, memory_order_relaxed);

@@ -152,7 +152,8 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		mt_die(MT_EX_USAGE, "usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
-	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
+	/* without its rings: a saver may be at work, and mt_run_reset would clear them under it */
+	mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 	if (argc == 2)
 		print_run(run);
 	else if (!strcmp(what, "grads") && argc == 4)

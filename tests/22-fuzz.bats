@@ -1,0 +1,23 @@
+#!/usr/bin/env bats
+# Every parser and every reader of shared memory, fed with inputs that nobody wrote: a second each. `make fuzz SECONDS=600`
+# is for longer; what a target is, tests/fuzz/TARGET.c says.
+
+load helpers
+
+@test "fuzzed for a second each, no parser and no ring reader crashes, hangs or reads out of bounds" {
+	targets=$(ls "$TOP/tests/fuzz/corpus")
+	for t in $targets; do [ -x "$BUILD/fuzz/$t" ] || skip "needs the targets: make fuzzers"; done
+	# shellcheck disable=SC2086
+	BUILD=$BUILD "$TOP/tests/fuzz/run" 1 $targets >"$T/out"
+	[ "$(wc -l <"$T/out")" = "$(echo "$targets" | wc -l)" ]
+}
+
+@test "a target that crashes is seen: the run fails and keeps the input" {
+	mkdir -p "$T/build/fuzz"
+	printf '#!/bin/sh\nexit 77\n' >"$T/build/fuzz/option"
+	chmod +x "$T/build/fuzz/option"
+	code=0
+	BUILD=$T/build "$TOP/tests/fuzz/run" 1 option 2>"$T/err" || code=$?
+	[ "$code" = 1 ]
+	grep -q "option: failed" "$T/err"
+}

@@ -1,0 +1,22 @@
+/* A batch message and its block, as mt-stream checks them: what passes names only tokens of the vocabulary, and documents
+ * that start in their row at or before the token. */
+#include "fuzz.h"
+#include "stream.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	enum { VOCAB = 50 };
+	struct bytes in = { data, size };
+	struct mt_msg m = { .batch = { .rows = take_u32(&in), .seq = take_u32(&in) } };
+	size_t block = in.n;
+	if (batch_fits(&m, block)) return 0;
+	size_t n = (size_t)m.batch.rows * m.batch.seq;
+	uint32_t *host = malloc(n * 12);
+	if (!host) abort();
+	take(&in, host, n * 12);
+	if (batch_check(&m, host, VOCAB) == 0)
+		for (size_t i = 0; i < n; i++)
+			if (host[i] >= VOCAB || host[2 * n + i] > i % m.batch.seq) abort();
+	free(host);
+	return 0;
+}

@@ -1,0 +1,27 @@
+/* Records, as mt-step and mt-feed read them, and the rows that they are packed into */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "pack.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	enum { SEQ = 8 };
+	struct bytes in = { data, size };
+	uint32_t row[3 * SEQ], how = 1 + take_u32(&in) % 3;
+	struct record_reader r;
+	struct packer p;
+	int fd = memfd_create("records", 0);
+	if (fd < 0 || (in.n && write(fd, in.p, in.n) != (ssize_t)in.n) || lseek(fd, 0, SEEK_SET)) abort();
+	if (record_open(&r, fd, "x")) abort();
+	if (packer_open(&p, &r, (enum pack_how)how, SEQ, 1000) == 0) {
+		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0)
+			for (uint32_t t = 0; t < SEQ; t++)
+				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t) abort();
+		packer_close(&p);
+	}
+	record_close(&r);
+	close(fd);
+	return 0;
+}
