@@ -209,6 +209,13 @@ $(O)/probes/%: tests/probes/%.c $(O)/libmt.a
 $(O)/bench/%: tests/bench/%.c $(O)/libmt.a
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
+# ... and a library that makes calls of a program fail; sanitizers have their own malloc
+ifeq ($(findstring sanitize,$(LDFLAGS)),)
+PROBES += $(O)/fault/preload.so
+$(O)/fault/preload.so: tests/fault/preload.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl
+endif
 .PHONY: probes
 probes: $(PROBES)
 
