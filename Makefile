@@ -237,6 +237,13 @@ $(O)/bench/%: tests/bench/%.c $(O)/libmt.a
 $(O)/probes/so-%.so: tests/probes/so-%.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl -lpthread
+# ... and a library that makes calls of a program fail; sanitizers have their own malloc
+ifeq ($(findstring sanitize,$(LDFLAGS)),)
+PROBES += $(O)/fault/preload.so
+$(O)/fault/preload.so: tests/fault/preload.c
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl
+endif
 .PHONY: probes
 probes: $(PROBES)
 
