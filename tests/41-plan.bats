@@ -97,19 +97,19 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 }
 
 @test "where the host's memory is short it is named, and what is named works" {
-	shape="llama-120b --grad none --seq 4096 --micro 8 --device-memory 30G"
+	shape="llama-120b --grad none --seq 4096 --micro 8" at="--device-memory 30G"
 	# shellcheck disable=SC2086
-	fails_with 71 plan $shape --host-memory 1G
+	fails_with 71 plan $shape $at --host-memory 1G
 	need=$(sed -n 's/.*needs \([0-9]*\) MiB of host memory, have 1024 MiB.*larger --host-memory$/\1/p' "$T/fails.err")
 	# shellcheck disable=SC2086
-	fails_with 71 plan $shape --host-memory "${need}M"
+	fails_with 71 plan $shape $at --host-memory "${need}M"
 	grep -q "device memory, have 30720 MiB, or [0-9]* MiB of the host's, have $need MiB: .* or --host-memory$" "$T/fails.err"
 	device=$(sed -n 's/.*needs \([0-9]*\) MiB of device.*/\1/p' "$T/fails.err")
 	host=$(sed -n 's/.*or \([0-9]*\) MiB of the host.*/\1/p' "$T/fails.err")
 	# shellcheck disable=SC2086
-	plan $shape --host-memory "${host}M" >/dev/null
+	plan $shape $at --host-memory "${host}M" >/dev/null
 	# shellcheck disable=SC2086
-	fails_with 71 plan $shape --host-memory "$((host - 1))M"
+	fails_with 71 plan $shape $at --host-memory "$((host - 1))M"
 	# shellcheck disable=SC2086
 	plan $shape --host-memory "${need}M" --device-memory "${device}M" >/dev/null
 	# shellcheck disable=SC2086
