@@ -27,10 +27,11 @@ int file_read_json(int dirfd, const char *name, json_t **);     /* the root is a
 /* Indented by `indent` (0: on one line), and with no more digits than it takes to read the same numbers again. To be
  * freed; NULL without memory. */
 char *json_text(const json_t *, size_t indent);
-/* A tree under construction: the first failure (71: no memory; 65: not UTF-8) stays in *rc, and nothing is done after it.
- * The value is taken over; NULL, which is what jansson returns without memory, is a failure. */
+/* A tree under construction: the first failure (71: no memory; 65: not UTF-8) stays in *rc, and nothing is done after
+ * it. The value is taken over; NULL, which is what jansson returns without memory, is a failure. */
 void json_put(int *rc, json_t *object, const char *key, json_t *value);
-void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);  /* up to a NUL; 255 bytes */
+/* text up to a NUL, 255 bytes at most */
+void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);
 void json_add(int *rc, json_t *array, json_t *value);
 json_t *json_number(double);     /* null where JSON has no such number */
 bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
@@ -68,8 +69,8 @@ int out_close(struct out_stream *);     /* fsynced, and entered in files */
 void out_drop(struct out_stream *);     /* after an error */
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);
 int out_sync(struct out_dir *);         /* everything is durable but the name */
-/* And now the name. What it replaces goes only when that is durable. On failure nothing is left of the new one, and what
- * was there is there again. The out_dir is released. */
+/* And now the name. What it replaces goes only when that is durable. On failure nothing is left of the new one, and
+ * what was there is there again. The out_dir is released. */
 int out_rename(struct out_dir *);
 void out_abort(struct out_dir *);       /* nothing is left */
 uint64_t out_bytes(const struct out_dir *);     /* of the files so far */
@@ -194,8 +195,8 @@ struct source {                         /* a directory to load or verify */
 	struct st_entry **found[ARRAYS];                        /* (layout.n_tensors) each; NULL: no such array */
 };
 
-/* The directory and run.json. 65: it is named as a checkpoint or holds an optimizer's state, but has no run.json, and not
- * its weights alone are wanted. */
+/* The directory and run.json. 65: it is named as a checkpoint or holds an optimizer's state, but has no run.json, and
+ * not its weights alone are wanted. */
 int source_open(struct source *, const char *dir, bool weights);
 int source_config(struct source *);     /* config.json -> geo and layout */
 int source_models(struct source *);     /* every tensor is where it should be, as config.json wants it */
@@ -209,8 +210,8 @@ int state_tensors(struct mt_run *, struct mt_tensor **);
 /* What run.json says of a run at `at`, which is committed. state_release frees what it holds, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
-/* The figures of steps up to `step` whose metrics lines are not out. A live mt-step that is about to write them is waited
- * for, some seconds at most. */
+/* The figures of steps up to `step` whose metrics lines are not out. A live mt-step that is about to write them is
+ * waited for, some seconds at most. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */

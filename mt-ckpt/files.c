@@ -148,7 +148,7 @@ static int why_not_text(const char *text, size_t n)
 	json_t *any = json_stringn_nocheck(text, n);
 
 	json_decref(any);
-	return any ? mt_fail(MT_EX_DATA, "'%s': not text that JSON can hold", shown(text)) : no_memory();
+	return any ? mt_fail(MT_EX_DATA, "'%s' is not valid UTF-8", shown(text)) : no_memory();
 }
 
 void json_put(int *rc, json_t *object, const char *key, json_t *value)

@@ -4,7 +4,8 @@
 #include "cli.h"
 
 static struct {
-	bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen, replace, replace_seen;
+	bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen;
+	bool replace, replace_seen;
 } given;
 static const char *dtype, *dir;
 static uint64_t keep = 2, shard = SHARD_BYTES;
@@ -14,7 +15,8 @@ static const struct mt_opt options[] = {
 	{ "new-record", OPT_FLAG, &given.new_record, NULL,
 	  "load: all but the run record: another machine or device goes on, with other bits", &given.new_record_seen },
 	{ "dtype", OPT_STR, &dtype, "bf16|fp32", "export: dtype of the weights (default: the run's)", &given.dtype_seen },
-	{ "replace", OPT_FLAG, &given.replace, NULL, "export: a DIR that an export wrote before is replaced", &given.replace_seen },
+	{ "replace", OPT_FLAG, &given.replace, NULL, "export: replace a DIR that export or save wrote before",
+	  &given.replace_seen },
 	{ "dir", OPT_STR, &dir, "DIR", "serve: where checkpoints step-XXXXXXXX go", &given.dir_seen },
 	{ "keep", OPT_U64, &keep, "K", "serve: how many checkpoints stay (default: 2)", &given.keep_seen },
 	{ "shard", OPT_SIZE, &shard, "BYTES", "save, export, serve: tensor bytes of a file at most (default: 5 GB)",
@@ -37,7 +39,8 @@ static const struct mt_program program = {
 enum { WEIGHTS = 1, DTYPE = 2, DIRECTORY = 4, KEEP = 8, SHARD = 16, NEW_RECORD = 32, REPLACE = 64 };
 
 static const struct command { const char *name; int operands, options; } commands[] = {
-	{ "load", 2, WEIGHTS | NEW_RECORD }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD | REPLACE }, { "verify", 1, 0 },
+	{ "load", 2, WEIGHTS | NEW_RECORD }, { "save", 2, SHARD }, { "export", 2, DTYPE | SHARD | REPLACE },
+	{ "verify", 1, 0 },
 	{ "serve", 1, DIRECTORY | KEEP | SHARD },
 };
 

@@ -41,7 +41,7 @@ static int split(const char *path, int *parent, char **base)
 		slash[slash == copy] = 0;
 	rc = !*base ? mt_fail(MT_EX_NOMEM, "no memory")
 	   : file_name_plain(*base) ? dir_open(slash ? copy : ".", parent)
-				    : mt_fail(MT_EX_EXISTS, "%s: is no name for a new directory", shown(path));
+				    : mt_fail(MT_EX_EXISTS, "%s: not a valid name for a new directory", shown(path));
 	if (rc < 0) {
 		free(*base);
 		*base = NULL;
@@ -123,7 +123,8 @@ int out_begin_at(struct out_dir *o, int parent, const char *base)
 	return o->parent < 0 ? fail_errno(base) : make_tmp(o, base);
 }
 
-/* A directory that is not empty goes as a whole, when the new one stands; whether it is one that may go is looked at now. */
+/* A directory that is not empty goes as a whole, when the new one stands; whether it is one that may go is looked at
+ * now. */
 static int begin_beside(struct out_dir *o, const char *path, bool replace)
 {
 	char *base = NULL;
@@ -135,7 +136,7 @@ static int begin_beside(struct out_dir *o, const char *path, bool replace)
 	o->end = replace && file_exists(o->parent, base) ? OUT_REPLACE : OUT_NEW;
 	if (o->end == OUT_REPLACE && !is_model_dir(o->parent, base)) {
 		close(o->parent);
-		rc = mt_fail(MT_EX_EXISTS, "%s: is neither empty nor what mt-ckpt wrote before", shown(path));
+		rc = mt_fail(MT_EX_EXISTS, "%s: neither empty nor written by mt-ckpt", shown(path));
 	} else
 		rc = make_tmp(o, base);
 	free(base);
@@ -309,7 +310,8 @@ static void delete_entries(int fd)
 		}
 }
 
-/* An open directory and everything in it. It takes neither memory nor a file descriptor: this cleans up after their want. */
+/* An open directory and everything in it. It takes neither memory nor a file descriptor: this cleans up after their
+ * want. */
 static int delete_dir(int parent, const char *name, int fd)
 {
 	enum { LOOKS = 4 };             /* entries that go while a directory is read may hide others */
@@ -403,7 +405,8 @@ static bool put_back(int parent, const char *tmp)
 		return false;
 	memcpy(base, tmp + 1, n);
 	return renameat2(parent, tmp, parent, base, RENAME_NOREPLACE) == 0 ||
-	       ((errno == EINVAL || errno == ENOSYS) && !file_exists(parent, base) && renameat(parent, tmp, parent, base) == 0);
+	       ((errno == EINVAL || errno == ENOSYS) && !file_exists(parent, base) &&
+		renameat(parent, tmp, parent, base) == 0);
 }
 
 void dir_clean(int parent, const char *base)
@@ -436,8 +439,8 @@ int out_sync(struct out_dir *o)
 
 /* ------------------------------------------------------------------------------------------------ its name */
 
-/* Durability failed after the name was given. The new one gives it up again; where it cannot, it stays, and whole: what is
- * under the temporary name then is not ours to delete. */
+/* Durability failed after the name was given. The new one gives it up again; where it cannot, it stays, and whole: what
+ * is under the temporary name then is not ours to delete. */
 static int take_back(struct out_dir *o, int flags)
 {
 	int rc = fail_errno(o->base);
@@ -453,7 +456,7 @@ static int take_back(struct out_dir *o, int flags)
 static void delete_old(struct out_dir *o, const char *name, int fd)
 {
 	if (fd >= 0 ? delete_dir(o->parent, name, fd) < 0 : unlinkat(o->parent, name, 0) < 0)
-		mt_say("what was replaced is not deleted: %s", fd >= 0 ? mt_errmsg() : strerror(errno));
+		mt_say("the replaced directory cannot be deleted: %s", fd >= 0 ? mt_errmsg() : strerror(errno));
 }
 
 /* A file system that cannot exchange two names (NFS): the old one steps aside under a name that dir_clean knows. */
@@ -479,7 +482,8 @@ static int step_aside(struct out_dir *o, int old)
 	return rc;
 }
 
-/* Two directories change names. The old one goes only when that is durable: a power cut before finds one of them whole. */
+/* Two directories change names. The old one goes only when that is durable: a power cut before finds one of them
+ * whole. */
 static int exchange(struct out_dir *o)
 {
 	/* opened now: a descriptor that is not to be had keeps the old one, not what is left of it */

@@ -154,8 +154,8 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 
 /* ------------------------------------------------------------------------------------------------ in */
 
-/* Counts grow with every step and are written as signed 64 bits: one that is read has room to grow. Steps are counted in
- * 24 bits (the journal's). */
+/* Counts grow with every step and are written as signed 64 bits: one that is read has room to grow. Steps are counted
+ * in 24 bits (the journal's). */
 #define COUNT_MOST ((uint64_t)1 << 62)
 #define STEP_MOST  ((1u << 24) - 1)
 
@@ -257,7 +257,7 @@ static double get_figure(struct reader *r, const json_t *obj, const char *key)
 	const json_t *v = json_object_get(obj, key);
 
 	if (!json_is_number(v) && !json_is_null(v))
-		refuse(r, "unlogged", "has a figure that is no number");
+		refuse(r, "unlogged", "has a value that is not a number");
 	return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
@@ -273,7 +273,7 @@ static void get_unlogged(struct reader *r, const json_t *v, struct run_json *out
 		const json_t *o = json_array_get(v, i);
 		const json_t *skipped = json_object_get(o, "skipped");
 		if (!json_is_boolean(skipped))
-			return refuse(r, "unlogged", "does not say what was skipped");
+			return refuse(r, "unlogged", "has no boolean 'skipped'");
 		out->unlogged[i] = (struct mt_figures){
 			.step = get_count(r, o, "step", out->step), .loss = get_figure(r, o, "loss"),
 			.norm = get_figure(r, o, "grad_norm"), .lr = get_figure(r, o, "lr"),
@@ -411,7 +411,7 @@ int run_json_lengths(int dirfd, json_t *files)
 		if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			return fail_errno(name);
 		if (!S_ISREG(st.st_mode) || st.st_size != want)
-			return mt_fail(MT_EX_IO, "%s: has %lld bytes after %lld were written", shown(name), (long long)st.st_size,
+			return mt_fail(MT_EX_IO, "%s: has %lld bytes, but %lld were written", shown(name), (long long)st.st_size,
 				       (long long)want);
 	}
 	return 0;

@@ -181,12 +181,12 @@ static int read_header(struct st_file *f, uint64_t size)
 	int rc;
 
 	if (size < 8)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no safetensors file", f->name, (unsigned long long)size);
+		return mt_fail(MT_EX_DATA, "%s: %llu bytes are too few for a safetensors file", f->name, (unsigned long long)size);
 	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0)
 		return rc;
 	n = le64toh(n);
 	if (n > JSON_LIMIT)
-		return mt_fail(MT_EX_DATA, "%s: absurd header length %llu", f->name, (unsigned long long)n);
+		return mt_fail(MT_EX_DATA, "%s: header length %llu is too large", f->name, (unsigned long long)n);
 	if (n > size - 8)
 		return mt_fail(MT_EX_DATA, "%s: header of %llu bytes goes past end of file", f->name, (unsigned long long)n);
 	if (!(text = malloc(n + 1)))

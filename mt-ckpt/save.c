@@ -1,7 +1,7 @@
 /* save.c: save and export: a run that nothing is changing, written as a directory.
  *
- * They take no slot, so nothing waits for them: what the run holds is sampled before the first byte is read, and looked at
- * again after the last one. What was copied while it changed is thrown away. */
+ * They take no slot, so nothing waits for them: what the run holds is sampled before the first byte is read, and looked
+ * at again after the last one. What was copied while it changed is thrown away. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli.h"

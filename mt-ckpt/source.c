@@ -27,7 +27,8 @@ static int check_not_cut(const struct source *s)
 	bool named = is_step_name(s->path) || (real && is_step_name(real));
 
 	free(real);
-	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") && !file_exists(s->dirfd, "optim-m.safetensors.index.json"))
+	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") &&
+	    !file_exists(s->dirfd, "optim-m.safetensors.index.json"))
 		return 0;
 	return mt_fail(MT_EX_DATA, "%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
 		       "alone)", shown(s->path));

@@ -33,7 +33,8 @@ int state_tensors(struct mt_run *run, struct mt_tensor **out)
 	return 0;
 }
 
-/* Of the step itself: what mt-optim kept of it. The caller knows that the step after the next is not committed meanwhile. */
+/* Of the step itself: what mt-optim kept of it. The caller knows that the step after the next is not committed
+ * meanwhile. */
 static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
 {
 	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
@@ -102,7 +103,9 @@ void state_release(struct run_json *j)
 
 /* ------------------------------------------------------------------------------------------------ lines not out */
 
-#define LINE_S 5.0      /* a line follows its step's commit at once, where mt-step is not stopped and its reader reads */
+/* Seconds to wait for a line: it follows its step's commit at once, unless mt-step is stopped or its reader does not
+ * read. */
+#define LINE_S 5.0
 
 /* The figures of the record i of a transaction, while they stand there and are not logged */
 static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_figures *out)

@@ -27,5 +27,5 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0)
 		rc = source_models(&s);
 	source_close(&s);
-	return rc < 0 ? mt_fail_in(rc, "what was written does not read back") : 0;
+	return rc < 0 ? mt_fail_in(rc, "reading back what was written") : 0;
 }

@@ -11,8 +11,8 @@
  *
  * then the unit is published if that was its last block, then the piece is popped. A unit's pieces come in ascending
  * order, so that the one due next begins with the block after those done. One that begins before is done already: a
- * predecessor was killed between counting and popping it, or it was sent twice. One that begins behind leaves a hole, which
- * nothing can fill. The words are cleared before the step's commit.
+ * predecessor was killed between counting and popping it, or it was sent twice. One that begins behind leaves a hole,
+ * which nothing can fill. The words are cleared before the step's commit.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 	_Atomic uint64_t *word = &mt_unit(o->run, u)->applied;
 	uint64_t applied = atomic_load_explicit(word, memory_order_acquire), done = applied & UINT32_MAX;
 	/* A unit's pieces come from 0 upward. One that begins before what is done was sent, or is looked at, again. */
-	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a piece that leaves out the one before it");
+	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a gradient piece is missing");
 	if (name - 1 == done) {
 		struct piece p = {
 			.o = o, .adamw = adamw, .tile = o->units[u].tile, .unit = u, .step = step,

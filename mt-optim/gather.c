@@ -140,7 +140,7 @@ static bool batch_takes(const struct batch *b, const struct mt_msg *m)
 static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block)
 {
 	struct gather *g = &o->gather;
-	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "a piece outside of its unit or block");
+	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	uint64_t first = m->grad.off / MT_BLOCK, blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK;
 	uint16_t *micros = g->micros[m->grad.end][m->grad.unit] + first;
 	for (uint64_t i = 0; i < blocks; i++)
@@ -194,7 +194,7 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
 	if (commit_skips(o, g)) return LATER;       /* gather_round commits the skip, and then it is stale */
-	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "a piece outside of its unit or block");
+	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
 	commit_direct(o, g, word, ring);
 	return NEWER;               /* committed or aborted, the word has changed; the piece stays where it is */

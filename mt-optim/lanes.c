@@ -55,7 +55,7 @@ static void find_start(struct apply *a, uint32_t lane)
 void not_published(struct optim *o, uint32_t u, uint64_t step)
 {
 	leave_if_lost(o);
-	mt_die(MT_EX_BUG, "unit %u: version %llu, which another stage published, where %llu was to come", u,
+	mt_die(MT_EX_BUG, "unit %u: another stage published version %llu, expected %llu", u,
 	       (unsigned long long)mt_version(o->run, u), (unsigned long long)step);
 }
 

@@ -36,7 +36,7 @@ static void open_rings(struct optim *o)
 		/* --ring may name one of another kind */
 		uint64_t piece = o->control->piece_elems * (o->g_bf16 ? 2 : 4);
 		if (!piece || mt_ring_block(o->grad[i]) < piece)
-			mt_die(MT_EX_DATA, "ring for %s: blocks of %zu bytes, and a piece of a gradient has %llu", name,
+			mt_die(MT_EX_DATA, "ring for %s: blocks of %zu bytes; a gradient piece needs %llu", name,
 			       mt_ring_block(o->grad[i]), (unsigned long long)piece);
 	}
 	mt_must(mt_ring_open(o->run, "save", &o->save));

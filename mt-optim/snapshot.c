@@ -74,7 +74,8 @@ static void pin(struct optim *o, uint32_t u, uint64_t step)
 	uint64_t before = atomic_load_explicit(&mt_unit(o->run, u)->pin, memory_order_relaxed);
 	leave_if_lost(o);
 	if (before > step) return;
-	atomic_compare_exchange_strong_explicit(&mt_unit(o->run, u)->pin, &before, step, memory_order_release, memory_order_relaxed);
+	atomic_compare_exchange_strong_explicit(&mt_unit(o->run, u)->pin, &before, step, memory_order_release,
+		memory_order_relaxed);
 }
 
 bool snapshot(struct optim *o, uint32_t k, const struct opened *op)

@@ -39,8 +39,8 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	driver_check(d);
 	uint32_t before = mt_txn_newest(d->run), k = before + 1;
 	if (before >= MT_TXN_LAST)
-		mt_die(MT_EX_CONFIG, "run '%s' has had %u transactions, as many as one filling can count: mt-ckpt save it, load that, "
-		       "and go on", d->o->run, before);
+		mt_die(MT_EX_CONFIG, "run '%s' has used all of its %u transactions: save it with mt-ckpt, load the checkpoint, "
+		       "and continue", d->o->run, before);
 	MT_ASSERT(driver_phase(d, before) != MT_GATHER);
 	struct mt_txn *t = mt_txn(d->run, k);
 	/* the record that k takes over: logged, withdrawn, or never used */

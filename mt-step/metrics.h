@@ -21,8 +21,9 @@ struct metrics {
  * stdout is the reader's choice; any other failure makes metrics_failed true. */
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
-/* --metrics FILE: what metrics_write writes goes there too. Its lines of steps after `step` are cut off; all of them, where
- * the run is fresh and at step 0. 0 or -74. A write that fails is said once, and makes metrics_file_failed true. */
+/* --metrics FILE: what metrics_write writes goes there too. Its lines of steps after `step` are cut off; all of them,
+ * where the run is fresh and at step 0. 0 or -74. A write that fails is said once, and makes metrics_file_failed
+ * true. */
 int metrics_file_open(const char *path, uint64_t step, bool fresh);
 void metrics_file_write(const struct metrics *, const char *line, size_t n);
 bool metrics_file_failed(void);

@@ -52,19 +52,20 @@ static int take_bytes(struct record_reader *r, void *out, size_t n, size_t *got)
 	return 0;
 }
 
-/* Read as a count, four characters of text are more than 150 million tokens: no document has that many. The header of a gzip
- * file (RFC 1952) can be a plausible count, so its further fields are compared, too. */
+/* Read as a count, four characters of text are more than 150 million tokens: no document has that many. The header of a
+ * gzip file (RFC 1952) can be a plausible count, so its further fields are compared, too. */
 int record_check_start(const char *name, const unsigned char *b, size_t n)
 {
 	bool text = n >= 4;
 	for (size_t i = 0; i < 4 && text; i++) text = isprint(b[i]) || b[i] == '\n' || b[i] == '\r' || b[i] == '\t';
 	bool gzip = n >= 10 && b[0] == 0x1f && b[1] == 0x8b && b[2] == 8 && b[3] < 0x20
 		&& (b[8] == 0 || b[8] == 2 || b[8] == 4) && (b[9] < 14 || b[9] == 255);
-	if (gzip) return mt_fail(MT_EX_DATA, "%s is compressed by gzip: zcat FILE | ... unpacks it", name);
+	if (gzip) return mt_fail(MT_EX_DATA, "%s is compressed by gzip: decompress it first (zcat FILE | ...)", name);
 	if (text && (b[0] == '{' || b[0] == '['))
-		return mt_fail(MT_EX_DATA, "%s starts with '%c': JSONL? mt-tokens makes records of it", name, b[0]);
+		return mt_fail(MT_EX_DATA, "%s starts with '%c' (JSONL?): convert it to records with mt-tokens", name, b[0]);
 	if (text)
-		return mt_fail(MT_EX_DATA, "%s starts with '%.4s': text? mt-tokens or mt-feed --bytes makes records of it", name,
+		return mt_fail(MT_EX_DATA, "%s starts with '%.4s' (text?): convert it to records with mt-tokens or "
+			"mt-feed --bytes", name,
 		               b);
 	return 0;
 }

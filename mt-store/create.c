@@ -58,7 +58,7 @@ static void say_summary(const char *name)
 {
 	struct mt_run *run;
 	if (mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY)) {
-		mt_say("run '%s' is made, but cannot be described: %s", name, mt_errmsg());
+		mt_say("run '%s' was created, but its summary failed: %s", name, mt_errmsg());
 		return;
 	}
 	const struct mt_control *c = mt_control(run);

@@ -21,7 +21,9 @@ int store_ring(const char *name, const struct store_options *o)
 	return rc;
 }
 
-enum option { O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_UNTIL_EOF, O_DIR, O_COUNT };
+enum option {
+	O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_UNTIL_EOF, O_DIR, O_COUNT
+};
 
 static struct store_options given = { .dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10 };
 static bool seen[O_COUNT];
@@ -41,9 +43,10 @@ static const struct mt_opt options[] = {
 	[O_JSON] = { "json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON] },
 	[O_FORCE] = { "force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE] },
 	[O_LIKE] = { "like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE] },
-	[O_UNTIL_EOF] = { "until-eof", OPT_FLAG, &given.until_eof, NULL, "serve: when stdin, a pipe, ends, its owner is gone: finish "
-		"the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF] },
-	[O_DIR] = { "dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: where checkpoints step-XXXXXXXX go", &seen[O_DIR] },
+	[O_UNTIL_EOF] = { "until-eof", OPT_FLAG, &given.until_eof, NULL,
+		"serve: at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF] },
+	[O_DIR] = { "dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: directory of the checkpoints step-XXXXXXXX",
+		&seen[O_DIR] },
 	[O_COUNT] = { .name = NULL },
 };
 

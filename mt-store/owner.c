@@ -31,7 +31,7 @@ int owner_check(const struct store_options *o)
 	if (!o->until_eof || !o->dir) return mt_fail(MT_EX_USAGE, "--until-eof and --dir need each other");
 	/* /dev/null, which what a script puts into the background reads, ends at once */
 	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
-		return mt_fail(MT_EX_USAGE, "--until-eof: stdin is not a pipe: it tells by its end that the run's owner is gone");
+		return mt_fail(MT_EX_USAGE, "--until-eof: stdin is not a pipe; its end is the signal that the run's owner is gone");
 	if (access(o->dir, W_OK)) return mt_fail(MT_EX_IO, "%s: %s", o->dir, strerror(errno));
 	return 0;
 }
@@ -188,7 +188,7 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir)
 	wait_left(run, false);
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
 	else if (state == MT_DIRTY)
-		mt_say("run '%s' is removed; an update was cut short: older checkpoints are what is left", name);
+		mt_say("run '%s' is removed; an update was interrupted, so only older checkpoints remain", name);
 	else mt_say("run '%s' is removed; it had trained nothing", name);
 	return 0;
 }

@@ -84,7 +84,7 @@ static bool begin_end(struct mt_run *run, const char *name, const char *dir)
 {
 	owner_signals();
 	if (mt_stage_alive(run, MT_STEP))
-		mt_say("run '%s': its owner is gone: the open step is finished and saved in %s (TERM to pid %d gives it up)",
+		mt_say("run '%s': its owner is gone: finishing the open step and saving it in %s (TERM to pid %d gives it up)",
 			name, dir, (int)getpid());
 	else mt_say("run '%s': its owner is gone", name);
 	return true;

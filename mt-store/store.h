@@ -23,7 +23,8 @@ int store_ring(const char *run, const struct store_options *);
 struct owner_end { uint64_t told; int insisted; };      /* word of the mt-step that was told to stop; signals since */
 int owner_check(const struct store_options *);      /* 0, or 64: what serve was given cannot tell, or 74 */
 bool owner_gone(void);                      /* stdin is at its end */
-void owner_signals(void);                   /* from then on TERM, INT and HUP count, also where they were ignored at exec */
+/* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
+void owner_signals(void);
 bool owner_end_turn(struct mt_run *, struct owner_end *);   /* one look; true: nobody changes the run any more */
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
 int owner_end_run(struct mt_run *, const char *name, const char *dir);

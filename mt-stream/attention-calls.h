@@ -11,7 +11,7 @@
 #define HEADS_BYTES (100u << 10)
 #else
 #define ROWS_BYTES  (1ull << 30)        /* of work memory for several rows in one call */
-#define HEADS_BYTES (4ull << 30)        /* of work memory for all heads of one row in one call: beyond, groups of them */
+#define HEADS_BYTES (4ull << 30)        /* most work memory for all heads of a row in a call; beyond: groups of heads */
 #endif
 
 /* Rows of a call for all heads, where one row wants so many bytes (not 0); a call for some heads is for one row: there

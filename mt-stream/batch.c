@@ -6,7 +6,7 @@ int batch_fits(const struct mt_msg *m, size_t block)
 	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / 12;
 
 	if (!rows || !seq || rows > most / seq)
-		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens in a block of %llu tokens", (unsigned long long)rows,
+		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens do not fit in a block of %llu tokens", (unsigned long long)rows,
 			(unsigned long long)seq, (unsigned long long)most);
 	return 0;
 }

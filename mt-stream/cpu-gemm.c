@@ -54,7 +54,7 @@ static void sgemm(const struct gemm *g)
 		g->b, g->ldb, g->beta, g->c, g->ldc);
 	/* its arguments are right: what is left is no memory for buffers, or for the code that it generates */
 	if (status != dnnl_success)
-		pool_no_memory("a matrix product of %lld x %lld x %lld (oneDNN's status %d)", (long long)g->m, (long long)g->n,
+		pool_no_memory("a matrix product of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
 			(long long)g->k, (int)status);
 }
 

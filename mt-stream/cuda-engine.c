@@ -1,19 +1,20 @@
 /* cuda-engine.c: attention by a library, in calls that it takes
  *
- * Backward, a call is for a group of rows: as many as ROWS_BYTES of work memory are enough for, one at least. A row for which
- * all heads would want more than HEADS_BYTES is several calls, each for some key-value heads and their query heads. Forward
- * wants next to no work memory: one call is for a whole chunk.
+ * Backward, a call is for a group of rows: as many as ROWS_BYTES of work memory are enough for, one at least. A row for
+ * which all heads would want more than HEADS_BYTES is several calls, each for some key-value heads and their query
+ * heads. Forward wants next to no work memory: one call is for a whole chunk.
  *
- * Rows that each hold one document are one call. Rows with several are taken apart by length: documents of (seq / 2, seq] tokens are a call, those
- * of (seq / 4, seq / 2] the next, down to SHORTEST; each call has room for documents of its longest length, so that even a
- * library that keeps a square a document never wants more than for whole rows. How many a call has room for comes in steps
- * too (STEP, STEP^2, ...): what is missing are documents without tokens. So the plans of a shape are few, and all are made
- * before the first step. A table says where in the rows each document is; it goes to the device before its calls.
+ * Rows that each hold one document are one call. Rows with several are taken apart by length: documents of (seq / 2,
+ * seq] tokens are a call, those of (seq / 4, seq / 2] the next, down to SHORTEST; each call has room for documents of
+ * its longest length, so that even a library that keeps a square a document never wants more than for whole rows. How
+ * many a call has room for comes in steps too (STEP, STEP^2, ...): what is missing are documents without tokens. So the
+ * plans of a shape are few, and all are made before the first step. A table says where in the rows each document is; it
+ * goes to the device before its calls.
  *
- * A span is the rows that one decision is for: a chunk, or where the library does not take all of it, each group of rows by
- * itself. It depends on the documents' lengths and on nothing else: forward, backward, and whoever computes the same rows
- * again decide alike, and may keep statistics in a layout of their own: (rows, NH, seq); for documents (N, NH), or where calls
- * are for some heads, those of each call together.
+ * A span is the rows that one decision is for: a chunk, or where the library does not take all of it, each group of
+ * rows by itself. It depends on the documents' lengths and on nothing else: forward, backward, and whoever computes the
+ * same rows again decide alike, and may keep statistics in a layout of their own: (rows, NH, seq); for documents (N,
+ * NH), or where calls are for some heads, those of each call together.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -102,7 +103,8 @@ static struct plan *plan_of(struct engine *e, struct sdpa_shape s, bool backward
 /* The table of one row's documents: at most a document a token, and as many again in longer classes */
 static uint64_t table_bytes(int64_t seq) { return (uint64_t)seq * 40 + CLASSES * 8 * LINE; }
 
-/* Key-value heads of a call over rows of seq tokens that wants work memory, or a layout of statistics that it alone reads */
+/* Key-value heads of a call over rows of seq tokens that wants work memory, or a layout of statistics that it alone
+ * reads */
 static int64_t some_kv_heads(struct engine *e, int64_t seq)
 {
 	struct plan *all = plan_of(e, shape_of(e, 1, seq, e->kv_heads, 0, false), true);
@@ -122,8 +124,8 @@ bool engine_packs(struct engine *e, int64_t seq)
 	return plan_of(e, shape_of(e, 1, seq, some_kv_heads(e, seq), 0, true), true) != NULL;
 }
 
-/* Work memory of a row beside its table, going backward; 0: not taken. Where documents are taken, their calls have room for
- * up to twice the tokens, and so for twice what a library keeps a token: fp32 dQ, dK and dV of every head. */
+/* Work memory of a row beside its table, going backward; 0: not taken. Where documents are taken, their calls have room
+ * for up to twice the tokens, and so for twice what a library keeps a token: fp32 dQ, dK and dV of every head. */
 static uint64_t row_bytes(struct engine *e, int64_t seq, bool packed)
 {
 	if (seq < SHORTEST || seq * e->heads % 4)       /* a row's statistics start at 16 bytes, too */

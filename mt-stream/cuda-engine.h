@@ -32,8 +32,8 @@ int engine_run(struct engine *, const struct cuda_queue *, const struct engine_c
 /* Does the library take rows of seq tokens that hold several documents? */
 bool engine_packs(struct engine *, int64_t seq);
 
-/* cuda-trial.c: does the library compute what our kernels compute, with documents and without, the same bits twice? On short
- * rows; on one row of seq tokens. 0; else mt_errmsg() says what is wrong. The queue is at rest. */
+/* cuda-trial.c: does the library compute what our kernels compute, with documents and without, the same bits twice? On
+ * short rows; on one row of seq tokens. 0; else mt_errmsg() says what is wrong. The queue is at rest. */
 int engine_trial(struct engine *, const struct cuda_queue *, const struct mt_geometry *);
 int engine_trial_row(struct engine *, const struct cuda_queue *, const struct mt_geometry *, int64_t seq);
 

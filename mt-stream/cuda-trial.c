@@ -1,10 +1,11 @@
-/* cuda-trial.c: attention by a library, tried beside our own kernels before a run relies on it: forward and backward on the
- * run's heads, with the windows that its layers have and without. A token's output may differ by what rounding to bf16 does and
- * no more; run again, it must be the same bit for bit.
+/* cuda-trial.c: attention by a library, tried beside our own kernels before a run relies on it: forward and backward on
+ * the run's heads, with the windows that its layers have and without. A token's output may differ by what rounding to
+ * bf16 does and no more; run again, it must be the same bit for bit.
  *
- * When a run begins, two short rows are tried, one of several documents. Before the first step on rows of a length one row of
- * that length is, as one document and as two: a library's indices may pass 2^31 there and nowhere else (28 heads times the square
- * of 8.8k tokens). Of long rows some tokens in all parts are compared. A trial costs about what attention of three layers costs.
+ * When a run begins, two short rows are tried, one of several documents. Before the first step on rows of a length one
+ * row of that length is, as one document and as two: a library's indices may pass 2^31 there and nowhere else (28 heads
+ * times the square of 8.8k tokens). Of long rows some tokens in all parts are compared. A trial costs about what
+ * attention of three layers costs.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 #ifdef MT_EMU
 #define SHORT 96                /* tokens of a short row */
-#define SAMPLES 24              /* runs of tokens that are compared, and tokens of each; fewer tokens are compared all */
+#define SAMPLES 24              /* runs of tokens that are compared, and tokens of each; a short row is compared whole */
 #define SAMPLE 4
 #define STAGE 10000
 #else
@@ -33,7 +34,8 @@ struct trial {
 	int64_t runs, run, m;           /* tokens compared: m in runs of so many */
 	cudaEvent_t event;
 	char *device;
-	size_t qkv, d_o, starts, o, dqkv, lse, end, scratch, work;      /* offsets in it; work: bytes of the engine's scratch */
+	/* offsets in it; work: bytes of the engine's scratch */
+	size_t qkv, d_o, starts, o, dqkv, lse, end, scratch, work;
 	uint32_t *host_starts;
 	uint16_t *stage;                /* pinned */
 	uint16_t *is;                   /* pinned: o and dqkv of the tokens compared, */
@@ -154,8 +156,9 @@ static bool input(struct trial *t, size_t at, int64_t elems, uint64_t seed)
 	return true;
 }
 
-/* The last row is one document, or packed: of two rows' three, a token, and two that have half a row's room; of a row two, the
- * second of which is in the class of whole rows. Few lengths, for each wants plans of its own, and a plan takes up to a second. */
+/* The last row is one document, or packed: of two rows' three, a token, and two that have half a row's room; of a row
+ * two, the second of which is in the class of whole rows. Few lengths, for each wants plans of its own, and a plan
+ * takes up to a second. */
 static bool starts_make(struct trial *t, bool packed)
 {
 	uint32_t *row = t->host_starts + (t->rows - 1) * t->seq;

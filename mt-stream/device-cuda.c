@@ -401,8 +401,8 @@ static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 	if (rc)
 		return rc;
 	if (broken)     /* a successor finds the choice, and does not try */
-		return mt_fail(MT_EX_IO, "cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again, and our "
-			"own kernels compute it", seq, engine_name(c->engine));
+		return mt_fail(MT_EX_IO, "cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again; "
+			"its own kernels will compute it", seq, engine_name(c->engine));
 	*with = stands;
 	rows_find(c, seq);
 	return 0;

@@ -127,9 +127,9 @@ struct device {
 	 * operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to settle. 0 or -ex */
 	int   (*rehearse)(struct device *, bool on);
 	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the run
-	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without where the
-	 * way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a plan for such rows.
-	 * 0 or -ex. Both NULL: there is one way only. */
+	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without where
+	 * the way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a plan for
+	 * such rows. 0 or -ex. Both NULL: there is one way only. */
 	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
 	int   (*attention_settle)(struct device *, uint32_t seq, bool *with);
 

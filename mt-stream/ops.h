@@ -88,8 +88,8 @@ void op_attention_backward(struct pool *, const struct attention *, float *dqkv,
 
 /* ---- SwiGLU ---- gu (N, 2F): gate | up;  y (N, F) = silu(gate) * up */
 void op_swiglu_forward(struct pool *, float *y, const float *gu, int64_t n, int64_t f);
-/* Reads gate, up and dy once: writes their gradients and y again, with the bits that forward gave it, for the gradient of
- * down's weights. dgu may be gu, and y may be dy (in place) */
+/* Reads gate, up and dy once: writes their gradients and y again, with the bits that forward gave it, for the gradient
+ * of down's weights. dgu may be gu, and y may be dy (in place) */
 void op_swiglu_backward(struct pool *, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f);
 
 /* ---- cross-entropy over a chunk ---- logits (n, V) with row stride V; targets (n), UINT32_MAX: no target.

@@ -6,12 +6,13 @@
 #include "cli.h"
 #include "planner.h"
 
-#define ADAM_CORE 0.3e9                 /* parameters that a core updates, while memory is fast enough; assumed: 8 GB/s a core */
+#define ADAM_CORE 0.3e9                 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
 
-/* Bus: what registered host memory reaches over the card's PCIe (generation 4 or 5, 16 lanes), each way. Device memory: 0.88
- * of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32; from published benchmarks
- * and data sheets, to be replaced by what gpu-bench measures. Host memory: assumed, for cores beside the bus and other tenants:
- * a third of a server's eight channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's two (90, 51). */
+/* Bus: what registered host memory reaches over the card's PCIe (generation 4 or 5, 16 lanes), each way. Device memory:
+ * 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32; from published
+ * benchmarks and data sheets, to be replaced by what gpu-bench measures. Host memory: assumed, for cores beside the bus
+ * and other tenants: a third of a server's eight channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's
+ * two (90, 51). */
 static const struct known {
 	const char *name;           /* as the driver says it, but for blanks */
 	double bus, hbm;            /* GB/s */
@@ -92,7 +93,8 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 {
 	*p = (struct profile){
 		.h2d = k->bus * 1e9, .d2h = k->bus * 1e9, .hbm = k->hbm * 1e9,
-		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .ram = k->ram * 1e9, .adam = INFINITY, .memory = k->memory * 1e9,
+		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .ram = k->ram * 1e9, .adam = INFINITY,
+		.memory = k->memory * 1e9,
 	};
 }
 
@@ -150,6 +152,6 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 	snprintf(p->name, sizeof p->name, "%.48s%s", k ? k->name : here ? here->model : known->name, *at ? ", changed" : "");
 	while (*at)
 		if (number_parse(&at, p))
-			return mt_fail(MT_EX_USAGE, "--profile: '%s': not h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
+			return mt_fail(MT_EX_USAGE, "--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
 	return 0;
 }

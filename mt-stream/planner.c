@@ -8,9 +8,10 @@
 
 #include "planner.h"
 
-/* Assumed, all of them: nothing here was measured on a GPU with this program. mt-stream/README.md says how they are used. */
-#define GEMM_SHAPES        0.96         /* of the measured GEMM rate: a model's shapes fill the last wave of tiles in part */
-#define ATTENTION_FORWARD  0.60         /* of the measured GEMM rate that attention by an engine reaches: published benchmarks */
+/* Assumed, all of them: nothing here was measured on a GPU with this program. mt-stream/README.md says how they are
+ * used. */
+#define GEMM_SHAPES        0.96         /* of the measured GEMM rate: the last wave of tiles is only partly filled */
+#define ATTENTION_FORWARD  0.60         /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40         /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define OWN_ATTENTION      0.28         /* of an engine's: our own kernels, synchronous loads and no wgmma */
 #define GEMM_HALF          256.0        /* tokens at which a GEMM reaches half its rate */
@@ -21,8 +22,9 @@
 #define BACKWARD_CHUNK     13
 #define BACKWARD_PIECE     10
 #define HEAD_CHUNK         7
-#define STATE_BYTES        24           /* of the host's memory that an update of a parameter reads and writes: weight and */
-                                        /* what bf16 leaves of it (together 4), m (4), v (4); and the gradient is read */
+/* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m (4),
+ * v (4); the gradient is read besides */
+#define STATE_BYTES        24
 #define TIE                1e-9         /* steps that differ by less are equally long */
 
 void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
@@ -114,7 +116,8 @@ static struct bus bus_of(const struct ask *q, const struct choice *c)
 {
 	const struct profile *p = &q->profile;
 	double n = (double)rows_of_pass(q, c) * q->seq, in = q->view ? 0 : (q->dtype == MT_BF16 ? 2 : 4) / p->h2d;
-	double size = q->grad == MT_BF16 ? 2 : 4, gather = q->grad == MT_NONE ? 0 : 2 * size / (update_bytes(q) * update_rate(q));
+	double size = q->grad == MT_BF16 ? 2 : 4;
+	double gather = q->grad == MT_NONE ? 0 : 2 * size / (update_bytes(q) * update_rate(q));
 	double out = most(size / p->d2h, gather), x = c->x_host ? n * q->geo->hidden * (double)q->elem : 0;
 	double a = (double)q->geo->heads * q->geo->head_dim;
 	double o = c->o_host ? n * (a * (double)q->elem + q->geo->heads * 4.0) : 0;
@@ -213,7 +216,8 @@ static void account(const struct ask *q, const struct choice *c, uint32_t rows, 
 {
 	struct times t = times_of(q, c, rows);
 	double layers = q->geo->layers, n = (double)rows * q->seq, model = layers * (double)q->block + (double)q->head;
-	double products = (q->train ? 6 : 2) * n * model / (q->profile.flops * GEMM_SHAPES), attention = layers * t.attention, again = 0;
+	double products = (q->train ? 6 : 2) * n * model / (q->profile.flops * GEMM_SHAPES);
+	double attention = layers * t.attention, again = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
 
 	if (q->train) {

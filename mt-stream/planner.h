@@ -89,8 +89,9 @@ struct planned {
 /* The best plan; -71 when nothing fits: then only least and least_host are set. */
 int planner_make(const struct ask *, struct planned *);
 void planner_predict(const struct ask *, const struct choice *, struct prediction *);
-/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that is `here`,
- * by its model's name or else by its architecture and clocks, or (NULL) an H200; the cores are those that are here. -64 */
+/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that
+ * is `here`, by its model's name or else by its architecture and clocks, or (NULL) an H200; the cores are those that
+ * are here. -64 */
 int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
 /* Names of what profile_parse knows, one after another; NULL behind the last */
 const char *profile_name(int i);

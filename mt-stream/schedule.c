@@ -512,7 +512,8 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 
 	at(s, Q_GRADS, p->unit, "gradients");
 	/* what is launched will be written into the ring's blocks: not into a successor's */
-	while (l->launched < p->elems && l->n < FLIGHT && mt_stage_mine(s->run) && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
+	while (l->launched < p->elems && l->n < FLIGHT && mt_stage_mine(s->run) &&
+	       (block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		uint64_t n = piece_elems(s, p, l->launched);
 
 		launch(s, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {

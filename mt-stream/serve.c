@@ -7,8 +7,8 @@
 
 /* ---- waiting ---- */
 
-/* 0; GONE: the run was removed; -65: an update was cut short, and nobody will take what this stream has; -75: another process
- * has this stream's place */
+/* 0; GONE: the run was removed; -65: an update was cut short, and nobody will take what this stream has; -75: another
+ * process has this stream's place */
 int stream_run_state(const struct stream *s)
 {
 	switch (mt_run_state(s->run)) {

@@ -22,8 +22,8 @@ const struct mt_choice *mt_choice_next(struct mt_run *run, const struct mt_choic
 
 static bool is_for(const struct mt_choice *e, const char *key) { return !strncmp(e->key, key, sizeof e->key); }
 
-/* Walk on from *last: *last becomes the last entry there is, or the one before the first that is for key (NULL: none is),
- * which becomes *e. 65: the list ends nowhere, or leads out of its table. */
+/* Walk on from *last: *last becomes the last entry there is, or the one before the first that is for key (NULL: none
+ * is), which becomes *e. 65: the list ends nowhere, or leads out of its table. */
 static int walk(struct mt_run *run, const char *key, const struct mt_choice **last, const struct mt_choice **e)
 {
 	uint32_t link = 0;

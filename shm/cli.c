@@ -38,8 +38,8 @@ static size_t utf8_length(const unsigned char *s, size_t left)
 	return 0;
 }
 
-/* Names and texts come from files: a message stays one line, and nothing in it is a command to a terminal. Those are the
- * control characters: C0, DEL, and C1, be it as UTF-8 (U+0080 to U+009F) or as bytes that are no UTF-8. */
+/* Names and texts come from files: a message stays one line, and nothing in it is a command to a terminal. Those are
+ * the control characters: C0, DEL, and C1, be it as UTF-8 (U+0080 to U+009F) or as bytes that are no UTF-8. */
 static void make_harmless(char *line, size_t len)
 {
 	for (size_t i = 0; i < len; ) {
@@ -102,8 +102,8 @@ void mt_bug(const char *file, int line, const char *what)
 
 static struct sigaction fault_before[2];        /* of SIGBUS, SIGSEGV */
 
-/* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any other
- * fault is a bug, and has the handler that it had, with the same instruction. */
+/* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any
+ * other fault is a bug, and has the handler that it had, with the same instruction. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
@@ -297,9 +297,9 @@ static void option(int argc, char **argv, int *i)
 	if (o->seen) *o->seen = true;
 }
 
-/* A program started with fd 0, 1 or 2 closed would get the next file that it opens under that number, and write its words
- * into it. /dev/null stands there instead, opened the wrong way round, so that whoever reads or writes it is still told
- * that it is closed (EBADF). */
+/* A program started with fd 0, 1 or 2 closed would get the next file that it opens under that number, and write its
+ * words into it. /dev/null stands there instead, opened the wrong way round, so that whoever reads or writes it is
+ * still told that it is closed (EBADF). */
 static void open_standard_fds(void)
 {
 	for (int fd = 0; fd < 3; fd++)
@@ -352,7 +352,7 @@ void mt_say_waits_for_run(const char *run)
 {
 	struct names there = { .n = 0 };
 	if (mt_run_list(add_name, &there) || !there.n)
-		mt_say("waits for run '%s': it does not exist, nor does any other run", run);
+		mt_say("waits for run '%s': it does not exist; there are no runs", run);
 	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
 }
 
@@ -470,6 +470,7 @@ const char *mt_hub_hint(const char *path)
 	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK)
 		&& strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
 	if (!hub || strlen(path) > 128) return "";
-	snprintf(hint, sizeof hint, "; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR", path);
+	snprintf(hint, sizeof hint, "; if a Hugging Face name is meant: mt does not download: "
+		"hf download %s --local-dir DIR", path);
 	return hint;
 }

@@ -27,8 +27,8 @@ struct mt_program {
 };
 
 /* Parse argv in place: options may stand before or after operands; "--" ends options; --help and --version print on
- * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64; so does an
- * option with one value that is given twice. The first call of a program: it also opens fd 0, 1 and 2 where they are
+ * stdout and exit 0. Operands go to operands[0..max-1]; returns how many. Any mistake ends the program with 64; so does
+ * an option with one value that is given twice. The first call of a program: it also opens fd 0, 1 and 2 where they are
  * closed; reading and writing them fails with EBADF as before. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
 /* An option's value from its text. false: it is not one */
@@ -65,7 +65,8 @@ const char *mt_hub_hint(const char *path);
 
 /* Say once which run is waited for, and which runs are there. */
 void mt_say_waits_for_run(const char *run);
-/* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are stopped. */
+/* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are
+ * stopped. */
 void mt_waited_in_vain(struct mt_run *, uint32_t event);
 
 #endif

@@ -482,7 +482,8 @@ int config_parse(const char *text, size_t bytes, struct mt_geometry *geo)
 {
 	json_error_t error;
 	json_t *root = hfjson_parse(text, bytes, &error);
-	if (!root && json_error_code(&error) == json_error_out_of_memory) return mt_fail(MT_EX_NOMEM, "no memory for its JSON");
+	if (!root && json_error_code(&error) == json_error_out_of_memory)
+		return mt_fail(MT_EX_NOMEM, "no memory for its JSON");
 	if (!root) return mt_fail(MT_EX_DATA, "line %d: not JSON: %s", error.line, error.text);
 	int rc = json_is_object(root) ? read_geometry(root, geo) : mt_fail(MT_EX_DATA, "not a JSON object");
 	json_decref(root);

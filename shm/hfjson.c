@@ -1,5 +1,6 @@
-/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. A text of the file's own that
- * begins with the mark's first character gets that character once more, so that nothing is taken for a mark that is none. */
+/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. A text of the file's own
+ * that begins with the mark's first character gets that character once more, so that nothing is taken for a mark that
+ * is none. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>

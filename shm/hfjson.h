@@ -5,8 +5,8 @@
 
 #include <jansson.h>
 
-/* As json_loadb, duplicate keys refused; but without memory it always fails, which json_error_code tells. (jansson's own
- * reader drops what it has no memory for, and goes on.) */
+/* As json_loadb, duplicate keys refused; but without memory it always fails, which json_error_code tells. (jansson's
+ * own reader drops what it has no memory for, and goes on.) */
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *);
 /* The same, for what Python wrote. */
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *);

@@ -19,7 +19,7 @@ struct mt_run {
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
-	bool other_boot;                    /* a region of it was made before the machine started: its pages may be of different ages */
+	bool other_boot;                    /* a region is of an earlier boot: its pages may be of different ages */
 	bool attached;                      /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
 	double wait_s;
 	const volatile int *stop;
@@ -35,7 +35,8 @@ int region_name_check(const char *run);
 void region_name(char *buf, size_t n, const char *run, enum region, const char *ring);
 const char *region_dir(void);               /* MT_SHM_DIR or /dev/shm */
 /* A new region, allocated in full and zero, header filled but for abi. numa: policy or NULL. maker (or NULL): gets a
- * descriptor that shows, until region_made, that somebody is making it. 73 it exists; 77 somebody else's file has its name */
+ * descriptor that shows, until region_made, that somebody is making it. 73 it exists; 77 somebody else's file has its
+ * name */
 int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *,
 	int *maker);
 void region_made(int maker);                /* -1: nothing */
@@ -58,8 +59,8 @@ int region_unlink(const char *name);        /* 0, or -errno */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
 
-/* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just being
- * taken or left; wait for that up to a second. true: it still is, or cannot be told */
+/* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just
+ * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
 int stage_byte_held(struct mt_run *, int slot);
 bool stage_in_passing(struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */

@@ -150,7 +150,7 @@ struct mt_header {              /* the first 128 bytes of every region */
 	uint64_t fingerprint;       /* hash of sizeof and offsetof of every shared struct */
 	uint64_t size;              /* of the region in bytes */
 	uint8_t  run_id[16];        /* random, the same in the run's regions */
-	uint8_t  boot_id[16];       /* of the boot that made it: a region that outlived a reboot may hold pages of different ages */
+	uint8_t  boot_id[16];       /* of the boot that made it: after a reboot, pages on disk may be of different ages */
 	uint64_t reserved[8];
 };
 
@@ -175,7 +175,7 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns;
 	                                * optim: pieces, bytes of g, updates, update ns, wait ns; step: steps, tokens;
 	                                * ckpt: saves, bytes */
-	_Atomic uint64_t pid_ns;    /* inode of the holder's PID namespace (/proc/self/ns/pid): where its pid means something */
+	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	uint64_t reserved[18];
 };
 
@@ -322,12 +322,12 @@ enum {                          /* mt_run_open flags */
 /* 64 bad name, 66 no such run, 76 other ABI version or half made, 77 not yours, 65 damaged. */
 int mt_run_open(struct mt_run **, const char *name, int flags);
 void mt_run_close(struct mt_run *);
-/* Wait until the run is there: for one that does not exist wait_s seconds (< 0: 10), for one that is being made while it
- * takes. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 76: it is half made, and
- * whoever made it is dead. */
+/* Wait until the run is there: for one that does not exist wait_s seconds (< 0: 10), for one that is being made while
+ * it takes. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 76: it is half
+ * made, and whoever made it is dead. */
 int mt_run_await(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
-/* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being filled
- * as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */
+/* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being
+ * filled as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */
 int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
 int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
@@ -356,8 +356,8 @@ void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_po
 /* Files kept with a run (tokenizer.json, ...): what `load` found beside the weights. Region mt.UID.RUN.files. */
 struct mt_file { char name[64]; uint64_t off, bytes; };
 int mt_files_put(struct mt_run *, const struct mt_file *, const void *const *data, uint32_t n);  /* replaces all */
-/* fn for each file; data is valid during the call. No files region: nothing is called. 1, and a message: nor with a file of
- * another user's in its place. */
+/* fn for each file; data is valid during the call. No files region: nothing is called. 1, and a message: nor with a
+ * file of another user's in its place. */
 int mt_files_each(struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg);
 
 /* ------------------------------------------------------------------------------------------------ waiting */
@@ -370,21 +370,23 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 
 /* ------------------------------------------------------------------------------------------------ stages */
 
-/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream. If the
- * holder is dead, its generation's gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one holds it (or
- * all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child shares the lock. A run
- * that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the slot is given back, and
- * claimed again when the run is filled; errors as mt_run_attach then. */
+/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
+ * If the holder is dead, its generation's gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one
+ * holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child
+ * shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the
+ * slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
- * process's PID namespace. Whatever hinders a look (no descriptor, another namespace) is unknown. A stopped one is alive. */
+ * process's PID namespace. Whatever hinders a look (no descriptor, another namespace) is unknown. A stopped one is
+ * alive. */
 enum mt_life { MT_NOBODY = 0, MT_ALIVE = 1, MT_DEAD = 2, MT_UNKNOWN = 3 };
 enum mt_life mt_stage_life(struct mt_run *, int slot);
 bool mt_stage_alive(struct mt_run *, int slot);     /* alive, or unknown: nobody may take its place */
 bool mt_stage_dead(struct mt_run *, int slot);      /* dead by proof */
 /* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load: to be looked at
- * before each write that a successor's state would suffer from. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop look. */
+ * before each write that a successor's state would suffer from. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop
+ * look. */
 bool mt_stage_mine(struct mt_run *);
 int mt_stage_check(struct mt_run *);                /* 0, or -75 and who has the slot now */
 int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
@@ -462,8 +464,8 @@ void *mt_ring_reserve(struct mt_ring *);
  * Blocks may be written in any order and at once; their messages are pushed in the ring's. */
 void *mt_ring_reserve_ahead(struct mt_ring *, uint64_t ahead);
 void mt_ring_push(struct mt_ring *, const struct mt_msg *);   /* publish it, after mt_ring_reserve; rings the doorbell */
-/* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask before
- * you wait for either. */
+/* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask
+ * before you wait for either. */
 int mt_ring_check(const struct mt_ring *);
 /* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
@@ -483,10 +485,10 @@ uint64_t mt_txn_word(struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(struct mt_run *);
 struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
-uint32_t mt_try_next(struct mt_run *);              /* a new try number, 1 to 2^24 - 1; they wrap: compare by difference */
+uint32_t mt_try_next(struct mt_run *);              /* a new try, 1 to 2^24 - 1; they wrap: compare by difference */
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
-/* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process has
- * lost its slot: a loop that tries again looks at mt_stage_mine. */
+/* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process
+ * has lost its slot: a loop that tries again looks at mt_stage_mine. */
 bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
 struct mt_committed { uint64_t step, t; struct mt_position position; };
 /* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
@@ -508,10 +510,11 @@ int mt_sample_holds(struct mt_run *, const struct mt_sample *);
 void mt_txn_figures(const struct mt_txn *, struct mt_figures *);
 
 uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
-/* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost its
- * slot: nothing changed. */
+/* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost
+ * its slot: nothing changed. */
 bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
-/* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is filled. */
+/* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is
+ * filled. */
 int mt_run_check(struct mt_run *);
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }

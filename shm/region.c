@@ -69,7 +69,7 @@ static int open_ours(const char *name, int flags, int *fd, struct stat *st)
 	if (*fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
 		return mt_fail(MT_EX_DATA, "%s is not a regular file", name);
 	if (*fd < 0) return mt_fail(errno == ENOMEM ? MT_EX_NOMEM : MT_EX_IO, "opening %s: %s", name, strerror(errno));
-	if (fstat(*fd, st)) rc = mt_fail(MT_EX_IO, "looking at %s: %s", name, strerror(errno));
+	if (fstat(*fd, st)) rc = mt_fail(MT_EX_IO, "reading the status of %s: %s", name, strerror(errno));
 	else if (st->st_uid != geteuid())
 		rc = mt_fail(MT_EX_NOTYOURS, "%s is not yours: uid %u owns it", name, (unsigned)st->st_uid);
 	else if (!S_ISREG(st->st_mode)) rc = mt_fail(MT_EX_DATA, "%s is not a regular file", name);
@@ -192,8 +192,8 @@ int region_peek(const char *name, struct mt_header *h)
 
 /* ------------------------------------------------------------------------------------------------ who makes it */
 
-/* Whoever makes a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the lock
- * with the process, so a half-made run whose byte is free will never be finished. */
+/* Whoever makes a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the
+ * lock with the process, so a half-made run whose byte is free will never be finished. */
 enum { MAKER_BYTE = 64 };
 
 static int maker_lock(int fd, short type)

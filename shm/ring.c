@@ -221,7 +221,8 @@ static bool holds(struct mt_ring *r, uint64_t used)
 int mt_ring_check(const struct mt_ring *r)
 {
 	if (!r->broken) return 0;
-	return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged: its words say %lld messages, and it has room for %llu", r->shared->name,
+	return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged: head and tail give %lld messages, it has room for %llu",
+		r->shared->name,
 		(long long)r->broken, (unsigned long long)r->slots);
 }
 

@@ -170,8 +170,8 @@ static int check_tables(struct mt_run *run)
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
 }
 
-/* On a disk a region outlives the machine's end, with pages of different ages if it ended badly. A run is of this boot when
- * all of its regions are, those that this process does not map as well. */
+/* On a disk a region outlives the machine's end, with pages of different ages if it ended badly. A run is of this boot
+ * when all of its regions are, those that this process does not map as well. */
 static bool of_other_boot(const struct mt_run *run)
 {
 	const struct map *maps[] = { &run->control_map, &run->rings_map, &run->store_map };
@@ -259,9 +259,10 @@ enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
 static int dirty(const struct mt_run *run)
 {
 	if (run->other_boot)
-		return mt_fail(MT_EX_DATA, "run '%s' was made before the machine was started, and may have lost a part of its memory: "
+		return mt_fail(MT_EX_DATA, "run '%s' was made before the machine was started and may have lost part of its memory: "
 			"mt-ckpt load, or mt-store rm", run->name);
-	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint", run->name);
+	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint",
+		run->name);
 }
 
 static int no_weights(const struct mt_run *run)
@@ -312,8 +313,8 @@ static void say_wait(enum look what, const char *name, int *said)
 	*said = (int)what;
 	if (what == ABSENT) mt_say_waits_for_run(name);
 	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
-	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and nobody makes it any more", name);
-	else mt_say("waits for run '%s': it is being made or filled", name);
+	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and its creator is dead", name);
+	else mt_say("waits for run '%s': it is being created or filled", name);
 }
 
 static int await(struct mt_run **out, const char *name, int flags, double wait_s, const volatile int *stop, bool filled)
@@ -372,8 +373,8 @@ int run_wait_filled(struct mt_run *run)
 
 /* ------------------------------------------------------------------------------------------------ remove, list */
 
-/* Call fn for every file that has a name of this user's runs in the region directory: its run's name, the rest of its name,
- * and whether it is a regular file of this user's: anybody may have put others there, which are left alone. */
+/* Call fn for every file that has a name of this user's runs in the region directory: its run's name, the rest of its
+ * name, and whether it is a regular file of this user's: anybody may have put others there, which are left alone. */
 typedef int file_fn(const char *run, const char *rest, const char *file, const struct stat *, bool ours, void *arg);
 
 static int each_file(file_fn *fn, void *arg)
@@ -425,7 +426,7 @@ static int check_left(struct mt_run *run, int slot)
 	case MT_DEAD:
 		return 0;
 	case MT_NOBODY:
-		return stage_in_passing(run, slot) ? mt_fail(MT_EX_BUSY, "run '%s': %s is just coming or leaving; wait, or --force",
+		return stage_in_passing(run, slot) ? mt_fail(MT_EX_BUSY, "run '%s': %s is just starting or ending; wait, or --force",
 			run->name, mt_stage_name(slot)) : 0;
 	case MT_ALIVE:
 		return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d%s) is alive; stop it, or --force", run->name, mt_stage_name(slot),
@@ -444,11 +445,12 @@ int mt_run_remove(const char *name, bool force)
 	if (rc) return rc;
 	char control[128];
 	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
-	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it has. */
+	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it
+	 * has. */
 	if (rc == -MT_EX_NOTYOURS || (!force && (rc == -MT_EX_IO || rc == -MT_EX_NOMEM))) return rc;
 	region_name(control, sizeof control, name, REGION_CONTROL, NULL);
 	if (rc == -MT_EX_ABI && !force && region_making(control) == REGION_MAKING)
-		return mt_fail(MT_EX_BUSY, "run '%s' is being made; wait, or --force", name);
+		return mt_fail(MT_EX_BUSY, "run '%s' is being created; wait, or --force", name);
 	if (!rc) {
 		for (int s = 0; s < MT_SLOTS && !force && !rc; s++) rc = check_left(run, s);
 		if (rc) {

@@ -1,16 +1,16 @@
 /* stage.c: who is at work, who is dead, and who has lost its place.
  *
- * A stage that takes a slot first locks the slot's byte of the control region (F_OFD_SETLK), and unlocks it after it has
- * left the slot. The kernel drops the lock when the last reference to the open file is gone: descriptor and mapping, of
- * all threads. So
+ * A stage that takes a slot first locks the slot's byte of the control region (F_OFD_SETLK), and unlocks it after it
+ * has left the slot. The kernel drops the lock when the last reference to the open file is gone: descriptor and
+ * mapping, of all threads. So
  *
  *     the byte is locked by another open file             its holder lives
  *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
  *     the word does not say "locked"                      a stage that has no such locks (another language): by its pid,
  *                                                         in the PID namespace that the slot names, or nobody can tell
  *
- * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever cannot
- * be found out is "unknown", and whoever would take, abort or remove treats it as alive.
+ * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
+ * cannot be found out is "unknown", and whoever would take, abort or remove treats it as alive.
  *
  * The other half is mt_stage_mine: a stage looks whether the slot's word is still its own before it writes. Only a
  * broken lock makes that necessary; then it is what keeps one that was stopped from writing over its successor's state.
@@ -158,7 +158,7 @@ enum mt_life mt_stage_life(struct mt_run *run, int slot)
 
 void stage_unknown_why(struct mt_run *run, int slot, char *buf, size_t n)
 {
-	const char *why = "it could not be looked at";
+	const char *why = "its process cannot be examined";
 	life(run, slot, &why);
 	snprintf(buf, n, "%s", why);
 }
@@ -186,18 +186,20 @@ bool mt_stage_stopped(struct mt_run *run, int slot)
 bool mt_stage_mine(struct mt_run *run)
 {
 	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
-	return run->slot < 0 || atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
+	return run->slot < 0 ||
+	       atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
 }
 
 int mt_stage_check(struct mt_run *run)
 {
 	if (mt_stage_mine(run)) return 0;
 	int pid = mt_stage_pid(run, run->slot);
-	char now[64] = "another process has been there since";
+	char now[64] = "another process has held it since";
 	if (pid)
 		snprintf(now, sizeof now, "pid %d%s has it now", pid,
 			mt_stage_pid_here(run, run->slot) ? "" : " of another PID namespace");
-	return mt_fail(MT_EX_BUSY, "run '%s': this process has lost its place as %s: %s", run->name, mt_stage_name(run->slot), now);
+	return mt_fail(MT_EX_BUSY, "run '%s': this process has lost its place as %s: %s", run->name,
+		mt_stage_name(run->slot), now);
 }
 
 /* ------------------------------------------------------------------------------------------------ aborting */
@@ -252,7 +254,8 @@ static int lock_slot(struct mt_run *run, int slot)
 	for (;;) {
 		int rc = byte_set(run, slot, F_WRLCK);
 		if (!rc) return 0;
-		if (rc < 0) return mt_fail(MT_EX_IO, "run '%s': locking the place of %s: %s", run->name, mt_stage_name(slot), strerror(-rc));
+		if (rc < 0)
+			return mt_fail(MT_EX_IO, "run '%s': locking the slot of %s: %s", run->name, mt_stage_name(slot), strerror(-rc));
 		if (mt_stage_pid(run, slot)) return busy(run, slot);
 		if (stage_in_passing(run, slot))
 			return mt_fail(MT_EX_BUSY, "run '%s': a process without a pid in the slot of %s has it locked; end that process, or "
@@ -292,7 +295,8 @@ static int take_slot(struct mt_run *run, int slot)
 		uint64_t mine = own_word(word_gen(word) + 1);
 		/* whoever looks between the two words does not judge our pid by another's namespace */
 		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
-		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire)) continue;
+		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire))
+			continue;
 		atomic_store_explicit(&s->pid_ns, own_pid_ns(), memory_order_release);
 		/* generations wrap: what was noted 65536 holders ago is not about this one */
 		atomic_store_explicit(&s->aborted, 0, memory_order_release);
@@ -317,8 +321,9 @@ static int claim_slot(struct mt_run *run, int slot)
 }
 
 /* A stage that has just claimed a run which somebody began to fill after it was attached: it leaves, so that the filler
- * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work), and waits
- * until the run is filled: a filler that fails or dies leaves weights that nobody may train. 1: claim again; 0; an error */
+ * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work), and
+ * waits until the run is filled: a filler that fails or dies leaves weights that nobody may train. 1: claim again; 0;
+ * an error */
 static int yield_to_filler(struct mt_run *run, int slot)
 {
 	if (slot == MT_STORE || slot == MT_FILL) return 0;
@@ -356,7 +361,7 @@ void mt_stage_release(struct mt_run *run)
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
 		memory_order_acquire);
 	run->slot = -1;
-	byte_set(run, slot, F_UNLCK);       /* after the word: who finds the byte free and our word in the slot finds us dead */
+	byte_set(run, slot, F_UNLCK);       /* after the word: a free byte with our word in the slot means that we are dead */
 	mt_wake(run);
 }
 

@@ -19,7 +19,8 @@ uint32_t mt_txn_newest(struct mt_run *run)
 	uint32_t k = 0;
 	for (int i = 0; i < 2; i++)
 		/* a word of the other record's parity is damage: mt_run_check says so, and nobody waits for it here */
-		if (mt_word_phase(w[i]) != MT_CLOSED && (mt_word_k(w[i]) & 1) == (uint32_t)i && mt_word_k(w[i]) > k) k = mt_word_k(w[i]);
+		if (mt_word_phase(w[i]) != MT_CLOSED && (mt_word_k(w[i]) & 1) == (uint32_t)i && mt_word_k(w[i]) > k)
+			k = mt_word_k(w[i]);
 	return k;
 }
 
@@ -48,7 +49,8 @@ int mt_run_check(struct mt_run *run)
 	/* what is filled has at least the transaction that stands for the filling; a gather has one before it */
 	for (uint32_t i = 0; i < 2; i++) ok &= !closed[i] || (!closed[!i] && mt_word_phase(w[!i]) != MT_GATHER);
 	if (!ok)
-		return mt_fail(MT_EX_DATA, "run '%s': its transaction words are damaged (%016llx, %016llx): load a checkpoint", run->name,
+		return mt_fail(MT_EX_DATA, "run '%s': its transaction words are damaged (%016llx, %016llx): load a checkpoint",
+			run->name,
 			(unsigned long long)w[0], (unsigned long long)w[1]);
 	return choices_check(run);
 }
@@ -115,8 +117,9 @@ static int check_filled(struct mt_run *run)
 	}
 }
 
-/* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is another
- * one when the sample is looked at again. Then every unit's version: all are at the step, so its update has ended. */
+/* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is
+ * another one when the sample is looked at again. Then every unit's version: all are at the step, so its update has
+ * ended. */
 int mt_sample_take(struct mt_run *run, struct mt_sample *s)
 {
 	s->fills = mt_fills(run);
@@ -136,9 +139,9 @@ int mt_sample_holds(struct mt_run *run, const struct mt_sample *s)
 	atomic_thread_fence(memory_order_acquire);
 	int rc = check_filled(run);
 	if (rc) return rc;
-	if (mt_fills(run) != s->fills) return mt_fail(MT_EX_BUSY, "run '%s': was filled meanwhile", run->name);
+	if (mt_fills(run) != s->fills) return mt_fail(MT_EX_BUSY, "run '%s' was filled meanwhile", run->name);
 	if (mt_run_step(run) != s->at.step || !mt_run_quiet(run))
-		return mt_fail(MT_EX_BUSY, "run '%s': a step was taken meanwhile", run->name);
+		return mt_fail(MT_EX_BUSY, "run '%s': a step was committed meanwhile", run->name);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Shared memory that lies: half filled, half made, of another boot or another user, damaged or truncated under the stages.
-# Whoever meets it says so in one line and ends with the contract's code, or waits; nobody trains on it.
+# Shared memory that lies: half filled, half made, of another boot or another user, damaged or truncated under the
+# stages. Whoever meets it says so in one line and ends with the contract's code, or waits; nobody trains on it.
 
 load helpers
 
@@ -57,7 +57,7 @@ late_stage() { # STATE
 # It has given its slot back, and the slot was claimed few times, not thousands: the generation says how often
 late_waits() {
 	sleep 0.6
-	! says late claimed
+	no says late claimed
 	kill -0 "$LATE"
 	local w
 	w=$(word control $((3136 + 2 * 256)))
@@ -213,7 +213,7 @@ late_waits() {
 		grep -q "not a regular file" "$T/fails.err"
 	done
 	timeout 10 mt-store ls >"$T/ls"
-	! grep -q "^$RUN " "$T/ls"
+	no grep -q "^$RUN " "$T/ls"
 	rm "$(region control)"
 	ln -s /dev/null "$(region control)"
 	fails_with 65 timeout 10 mt-store stat "$RUN"
@@ -271,7 +271,7 @@ late_waits() {
 	mt-store ls >"$T/ls"
 	rm "$SHM/mt.$(id -u).$RUN"$'\033'* "$SHM/mt.$(id -u).${RUN}other.control"
 	grep -q "^$RUN " "$T/ls"
-	! grep -q "other" "$T/ls"
+	no grep -q "other" "$T/ls"
 	[ "$(tr -d '\n -~' <"$T/ls" | wc -c)" = 0 ]
 }
 

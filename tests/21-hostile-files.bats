@@ -52,7 +52,7 @@ setup_file() {
 
 @test "an empty file" {
 	: >"$IN/model.safetensors"
-	refused 65 "0 bytes are no safetensors file"
+	refused 65 "0 bytes are too few for a safetensors file"
 }
 
 @test "a file cut in its header" {
@@ -73,7 +73,7 @@ setup_file() {
 @test "an absurd header length" {
 	for n in '\377\377\377\377\377\377\377\377' '\000\000\000\000\000\000\000\200' '\001\341\365\005\000\000\000\000'; do
 		printf "$n" | dd of="$IN/model.safetensors" conv=notrunc status=none
-		refused 65 "absurd header length"
+		refused 65 "is too large"
 	done
 }
 

@@ -1,5 +1,5 @@
-# Checkpoints and exports are one state, and whole: beside steps and fillings, when memory, descriptors or the disk fail, when
-# they are replaced, when a copy of one was cut short.
+# Checkpoints and exports are one state, and whole: beside steps and fillings, when memory, descriptors or the disk
+# fail, when they are replaced, when a copy of one was cut short.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -15,7 +15,8 @@ two_runs() {
 	create "$OTHER" --config "$GOLDEN/llama2/model" "$@"
 }
 
-# ---------------------------------------------------------------------------------------------- beside steps and fillings
+# ---------------------------------------------------------------------------------------------- beside steps and
+# fillings
 
 @test "save and export are one state or busy, whatever steps and fillings do at any of their system calls" {
 	two_runs
@@ -151,7 +152,7 @@ two_runs() {
 	fails_with 73 mt-ckpt export "$RUN" "$T/out"
 	ckpt-dump "$RUN" scribble 2 4
 	mt-ckpt export "$RUN" "$T/out/" --replace
-	! cmp -s "$T/out/model.safetensors" "$T/first/model.safetensors" || false
+	no cmp -s "$T/out/model.safetensors" "$T/first/model.safetensors"
 	mt-ckpt verify "$T/out"
 	ln -s first "$T/link"
 	mt-ckpt export "$RUN" "$T/link" --replace               # the link goes, not what it leads to
@@ -277,8 +278,8 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	PY
 }
 
-# Steps of a run that is saved at each of them; mt-step is paused while the others commit and save, and all are killed. Then the
-# run is made anew from its newest checkpoint and trained to its end: paused [more of mt-step's options]
+# Steps of a run that is saved at each of them; mt-step is paused while the others commit and save, and all are killed.
+# Then the run is made anew from its newest checkpoint and trained to its end: paused [more of mt-step's options]
 paused() {
 	local opts="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 --wait 20 $*" p
 	make_run "$CASE/model" --dtype fp32
@@ -302,7 +303,7 @@ paused() {
 	for p in "$step" "$saver" "$OPTIM" "$STREAM"; do kill -9 "$p"; done
 	exec 8>&-
 	cp "$T/step.out" "$T/metrics"
-	! grep -q '"step": 1,.*loss' "$T/metrics" || false
+	no grep -q '"step": 1,.*loss' "$T/metrics"
 	mt-store rm "$RUN" --force
 	create "$RUN" --config "$T/ck/step-00000001" --dtype fp32
 	mt-ckpt load "$RUN" "$T/ck/step-00000001"
@@ -337,7 +338,7 @@ paused() {
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	mt-step "$RUN" --steps 6 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 <"$CASE/data.bin" >"$T/metrics"
-	! grep -l unlogged "$T"/ck/step-*/run.json || false
+	no grep -l unlogged "$T"/ck/step-*/run.json
 	mt-ckpt save "$RUN" "$T/six"
-	! grep unlogged "$T/six/run.json" || false
+	no grep unlogged "$T/six/run.json"
 }

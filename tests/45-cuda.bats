@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu.h): threads and
-# streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can show is
-# tests/gpu/check's.
+# streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can
+# show is tests/gpu/check's.
 
 load helpers
 
@@ -117,7 +117,7 @@ near() {
 	options="--device cuda --device-memory $((own + 700))K --verbose"
 	ROWS=16 step_of pinned "$EMU $options"
 	grep -q 'inputs to host' "$T/stream.err"
-	! grep -q cudaHostAlloc "$T/stream.err" || return 1
+	no grep -q cudaHostAlloc "$T/stream.err"
 	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
 	cmp "$T/pinned" "$T/unpinned"
 	[ "$(grep -c 'cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs' "$T/stream.err")" = 1 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What is run on a machine with a GPU (tests/gpu: first, check, bench), on the emulator, with faults planted in what it starts;
-# and what make finds on such a machine.
+# What is run on a machine with a GPU (tests/gpu: first, check, bench), on the emulator, with faults planted in what it
+# starts; and what make finds on such a machine.
 
 load helpers
 
@@ -176,7 +176,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["build"]["seconds"] < 15
 		and "its time was over" in b["parts"]["build"]["programs"][0]["why"]'
 	pid=$(cat "$T/make.pid")
-	! pgrep -r R,S,D,T -g "$pid" || false
+	no pgrep -r R,S,D,T -g "$pid"
 	grep -q "^---- build: make .*gpu-have" "$RESULTS/first.log"
 	gone "gpu$pid-1-left"
 }
@@ -239,7 +239,7 @@ bare_toolkit() {
 	rm -r "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cu13/include"
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" all >"$T/out"
 	grep -q '^no libcudart_static.a cublasLt.h found: mt-stream is built without its cuda device$' "$T/out"
-	! grep -q 'cuda-gemm.c' "$T/out" || false
+	no grep -q 'cuda-gemm.c' "$T/out"
 }
 
 @test "gpu scripts: libraries of Python's wheels are found by what they start" {

@@ -244,7 +244,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	echo "$silent" >"$T/in"
 	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
 	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
-	[ "$(cat "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no token to learn (no turn of the assistant?)" ]
+	[ "$(cat "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
 	code=0
 	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
 	[ "$code" = 65 ]

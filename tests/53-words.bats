@@ -1,5 +1,5 @@
-# What the programs say where a user would otherwise see nothing, or the wrong thing: data that ends early, steps that are
-# skipped, names that are mistyped, stages that are stopped, input that is something else.
+# What the programs say where a user would otherwise see nothing, or the wrong thing: data that ends early, steps that
+# are skipped, names that are mistyped, stages that are stopped, input that is something else.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -179,7 +179,7 @@ ends() {
 	fails_with 64 mt-step "$RUN" --warmpu 2
 	grep -q "unknown option --warmpu: did you mean --warmup?" "$T/fails.err"
 	fails_with 64 mt-step "$RUN" --zzzzzz 2
-	! grep -q "did you mean" "$T/fails.err"
+	no grep -q "did you mean" "$T/fails.err"
 	fails_with 64 mt-step "$RUN" --warmup 0.1
 	grep -q -- "--warmup STEPS wants a whole number: '0.1' is a fraction" "$T/fails.err"
 }
@@ -192,8 +192,9 @@ ends() {
 	printf '{"a":1}\n' >"$T/jsonl"
 	printf '[\n{"messages": []}]\n' >"$T/json"
 	printf 'In the beginning God created\n' >"$T/text"
-	for what in "jsonl starts with '{': JSONL? mt-tokens makes records" "json starts with '\[': JSONL?" \
-		"text starts with 'In t': text?" "named is compressed by gzip: zcat" "nameless is compressed by gzip: zcat"; do
+	for what in "jsonl starts with '{' (JSONL?): convert it to records with mt-tokens" "json starts with '\[' (JSONL?)" \
+		"text starts with 'In t' (text?)" "named is compressed by gzip: decompress it first (zcat" \
+		"nameless is compressed by gzip: decompress it first (zcat"; do
 		file=$T/${what%% *} words=${what#* }
 		ends 65 mt-step "$RUN" $STEP <"$file"
 		[ "$(cat "$T/err" | wc -l)" = 1 ]
@@ -227,7 +228,7 @@ ends() {
 	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
 	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
 	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
-	! grep -q download "$T/fails.err"
+	no grep -q download "$T/fails.err"
 }
 
 # ---- file descriptors and terminals

@@ -19,7 +19,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
-# The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real one
+# The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real
+# one
 replace() {
 	mkdir -p "$T/bin"
 	ln -sf "$MT"/mt-* "$T/bin"
@@ -277,7 +278,7 @@ same_as_undisturbed() {
 	[[ $(try --batch 2 --steps 5 --data - --data -) == "mt-run: --data: stdin can be read only once" ]]
 	[[ $(try --batch-size 2 --steps 5) == "mt-run: unknown option --batch-size; there is --batch; see --help" ]]
 	[[ $(try --batch 2 --steps 5 --resme) == *"unknown option --resme; there is"*" --resume"* ]]
-	[[ $(try --batch 2 --steps 5 --warmup 0.1) == *"--warmup: '0.1': the number of warm-up steps is wanted, not a ratio" ]]
+	[[ $(try --batch 2 --steps 5 --warmup 0.1) == *"--warmup: '0.1': expected a number of warm-up steps, not a ratio" ]]
 	[ ! -e "$T/out" ]
 }
 

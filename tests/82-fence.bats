@@ -1,5 +1,5 @@
-# Who lives is proved, and who has lost its place writes nothing more: false deaths, stages that are stopped, replaced and
-# continued, counters that wrap, damaged words.
+# Who lives is proved, and who has lost its place writes nothing more: false deaths, stages that are stopped, replaced
+# and continued, counters that wrap, damaged words.
 load helpers
 
 DATA=$GOLDEN/llama3/data.bin
@@ -117,7 +117,8 @@ PY
 	eventually holds mt-optim "$OPTIM"
 }
 
-# ------------------------------------------------------------------------------------------------ stop, replace, continue
+# ------------------------------------------------------------------------------------------------ stop, replace,
+# continue
 
 reference() { # the state that an undisturbed run ends in; create's options
 	make_run "$GOLDEN/llama3/model" "$@"
@@ -143,8 +144,8 @@ start_stage() { # NAME, under what, under what...: mt-step last, it brings the o
 
 slot_of() { case $1 in step) echo 1 ;; optim) echo 2 ;; ckpt) echo 3 ;; stream) echo 8 ;; esac; }
 
-# fenced STAGE FUNCTION HITS: STAGE is stopped where it enters FUNCTION, another takes its place by a lying lock, and when
-# that has made three steps (or the run is at its end, for every other HITS) the first one is continued
+# fenced STAGE FUNCTION HITS: STAGE is stopped where it enters FUNCTION, another takes its place by a lying lock, and
+# when that has made three steps (or the run is at its end, for every other HITS) the first one is continued
 fenced() {
 	local who=$1 fn=$2 hits=$3 first code=0 s n name pid_of
 	name="$who at $fn, $hits"

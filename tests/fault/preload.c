@@ -1,5 +1,5 @@
-/* preload.c: an LD_PRELOAD library that makes one system call or allocation of a program fail, kills the program there, or
- * writes down what the program does to files.
+/* preload.c: an LD_PRELOAD library that makes one system call or allocation of a program fail, kills the program there,
+ * or writes down what the program does to files.
  *
  *     MT_FAULT=KIND:N     the Nth call of that kind fails, once
  *     MT_FAULT=KIND:N+    it and every later one

@@ -1,5 +1,5 @@
-/* A batch message and its block, as mt-stream checks them: what passes names only tokens of the vocabulary, and documents
- * that start in their row at or before the token. */
+/* A batch message and its block, as mt-stream checks them: what passes names only tokens of the vocabulary, and
+ * documents that start in their row at or before the token. */
 #include "fuzz.h"
 #include "stream.h"
 

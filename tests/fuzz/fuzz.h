@@ -1,4 +1,5 @@
-/* fuzz.h: one input, and what each target makes of it. A target returns; a crash, a hang or a sanitizer's report is a bug. */
+/* fuzz.h: one input, and what each target makes of it. A target returns; a crash, a hang or a sanitizer's report is a
+ * bug. */
 #ifndef FUZZ_H
 #define FUZZ_H
 

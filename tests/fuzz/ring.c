@@ -1,5 +1,5 @@
-/* A rings region that somebody else has written, and both ends of a ring in it. What is not a ring is refused; what is gives
- * only blocks that lie in the region, and no more messages than it has room for. */
+/* A rings region that somebody else has written, and both ends of a ring in it. What is not a ring is refused; what is
+ * gives only blocks that lie in the region, and no more messages than it has room for. */
 #include "fuzz.h"
 #include "lib.h"
 

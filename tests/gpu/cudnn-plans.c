@@ -3,7 +3,8 @@
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
- * into calls (cuda-engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a libcuda.so.1 is: tests/gpu/driver.c.
+ * into calls (cuda-engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a
+ * libcuda.so.1 is: tests/gpu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

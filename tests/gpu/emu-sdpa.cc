@@ -9,8 +9,8 @@
  * and of rows of more than FAULTY tokens, where indices would pass 2^31:
  *     far-forward, far-backward, far-head     wrong numbers that way; backward, in the last head alone
  *     far-refusal                             does not run
- * MT_EMU_SDPA_LOG=FILE: a line for each call is added to it: forward or backward, sequences, tokens, query heads, key-value
- * heads, bytes of work memory
+ * MT_EMU_SDPA_LOG=FILE: a line for each call is added to it: forward or backward, sequences, tokens, query heads,
+ * key-value heads, bytes of work memory
  */
 #include <math.h>
 #include <stdio.h>

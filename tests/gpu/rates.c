@@ -1,7 +1,8 @@
 /* rates: what this machine can do, a line of JSON each, as soon as it is known: cuBLASLt's product of
- * 8192 x 8192 x 8192 random bf16; registering a run's weights with the driver; copies of them to and from the GPU, alone and
- * both at once; the update on one core, on half of them and on all, alone and beside copies. The run, which is filled and which no stage serves, is as it was
- * afterwards: copies out bring back what copies in took, and the update runs at learning rate 0 over gradients of 0.
+ * 8192 x 8192 x 8192 random bf16; registering a run's weights with the driver; copies of them to and from the GPU,
+ * alone and both at once; the update on one core, on half of them and on all, alone and beside copies. The run, which
+ * is filled and which no stage serves, is as it was afterwards: copies out bring back what copies in took, and the
+ * update runs at learning rate 0 over gradients of 0.
  *
  * usage: rates RUN [SECONDS [GIB [N]]]     products for so long; most that is registered; products' size; RUN -: products
  */

@@ -1,11 +1,11 @@
-/* ckpt-race: save and export while a run changes at any of their system calls, by seed, in one thread: what a loop beside
- * real stages meets now and then, met each time.
+/* ckpt-race: save and export while a run changes at any of their system calls, by seed, in one thread: what a loop
+ * beside real stages meets now and then, met each time.
  *
  *     ckpt-race RUN SCRATCH DIR SEED N    N copies of RUN into DIR; SCRATCH is a run of the same model
  *
- * Before each system call that a copy makes, the run may take any number of the small actions of which steps, evaluations
- * and fillings consist. A copy that succeeds must hold one state to the last bit; one that ends with 75 has left nothing.
- * Prints how many succeeded and how many were refused. */
+ * Before each system call that a copy makes, the run may take any number of the small actions of which steps,
+ * evaluations and fillings consist. A copy that succeeds must hold one state to the last bit; one that ends with 75 has
+ * left nothing. Prints how many succeeded and how many were refused. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>

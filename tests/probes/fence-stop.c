@@ -1,6 +1,6 @@
-/* fence-stop FILE FUNCTION HITS PROGRAM ARGS...: runs a stage and stops it (SIGSTOP) where it enters a function of its own for the
- * HITS-th time, in its main thread; its other threads finish what they were given first. Then its pid is in FILE. Ends as the
- * stage ends, with 128 + n for signal n. 77: no ptrace here, or no breakpoints for this CPU. */
+/* fence-stop FILE FUNCTION HITS PROGRAM ARGS...: runs a stage and stops it (SIGSTOP) where it enters a function of its
+ * own for the HITS-th time, in its main thread; its other threads finish what they were given first. Then its pid is in
+ * FILE. Ends as the stage ends, with 128 + n for signal n. 77: no ptrace here, or no breakpoints for this CPU. */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -609,7 +609,8 @@ static void save_scene(void)
 	stop_optim();
 }
 
-/* --grad none: a first piece from the middle of a unit is refused before the commit; a later one after it, and says so. */
+/* --grad none: a first piece from the middle of a unit is refused before the commit; a later one after it, and says
+ * so. */
 static void hole_scene(void)
 {
 	int p[2];

@@ -1,8 +1,8 @@
 /* own-sgd: an optimizer of one's own in place of mt-optim, written on mt.h alone: plain SGD, w -= lr * g, for fp32 runs
  * whose steps are one micro-batch. It shows what a replacement owes its neighbours: claim the slot, take what belongs
- * to the open txn's try, decide by compare-and-swap, publish versions, say when the step is done, and write nothing once
- * the slot is another's. It keeps no journal: an update that it does not finish leaves a dirty store.
- * usage: own-sgd RUN */
+ * to the open txn's try, decide by compare-and-swap, publish versions, say when the step is done, and write nothing
+ * once the slot is another's. It keeps no journal: an update that it does not finish leaves a dirty store. usage:
+ * own-sgd RUN */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
