@@ -22,7 +22,7 @@ blind() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_PROC=$1 "${@:2}"; }
 
 train() { # mt-step's own options; its records: $T/data
 	[ -e "$T/data" ] || mt-feed --epochs 9 "$DATA" >"$T/data"
-	mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 60 "$@" <"$T/data"
+	mt-step "$RUN" --steps "$STEPS" --batch 4 --micro "${MICRO:-2}" --seq 32 --lr 1e-3 --wait 60 "$@" <"$T/data"
 }
 
 # refused CODE PROGRAM ARGS...: with one line, and the first mt-optim keeps its place
@@ -56,7 +56,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	make_run "$GOLDEN/llama3/model" --grad none
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
 	spawn optim env LD_PRELOAD="$PROBES/so-lies.so" MT_LIE_PROC=12 mt-optim "$RUN" --threads 1
-	train --micro 4 >"$T/step.out" 2>"$T/step.err"
+	MICRO=4 train >"$T/step.out" 2>"$T/step.err"
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
