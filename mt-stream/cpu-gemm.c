@@ -22,6 +22,7 @@ struct tiles { const struct gemm *g; const struct kernels *k; struct cut m, n; }
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <execinfo.h>
+#include <sys/mman.h>
 
 /* OpenMP, with which oneDNN may be built; weak, since another build of oneDNN may not bring it */
 void omp_set_num_threads(int) __attribute__((weak));
@@ -60,6 +61,33 @@ static void sgemm(const struct gemm *g)
 
 static void exception_left(void) { pool_no_memory("oneDNN"); }
 
+/* Is so much more address space to be had? */
+static int has_room(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return p != MAP_FAILED && munmap(p, bytes) == 0;
+}
+
+/* oneDNN generates its code at the first product of a kind, and writes through a null pointer where it finds no memory
+ * for that. So that happens here, in one thread, with room that has been looked for. What later products allocate are
+ * buffers, which it checks. */
+static int generate_code(void)
+{
+	enum { N = 64, ROOM = 64 << 20 };       /* 6 MiB are taken, measured with oneDNN 2 */
+	static float a[N * N], b[N * N], c[N * N];
+	static const int64_t size[][3] = { { N, N, N }, { 1, N, N }, { N, 1, N } };
+
+	if (!has_room(ROOM))
+		return 0;
+	use_one_thread();
+	for (int i = 0; i < 3; i++)
+		for (int kind = 0; kind < 8; kind++)
+			sgemm(&(struct gemm){ .m = size[i][0], .n = size[i][1], .k = size[i][2], .a = a, .lda = N, .b = b, .ldb = N,
+				.c = c, .ldc = N, .trans_a = kind & 1, .trans_b = kind >> 1 & 1, .beta = kind & 4 ? 1 : 0 });
+	return 1;
+}
+
 int gemm_ready(void)
 {
 	typedef void handler(void);
@@ -70,7 +98,7 @@ int gemm_ready(void)
 		((handler *(*)(handler *))set_terminate)(exception_left);
 	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it is
 	 * first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
-	return backtrace(&frame, 1) > 0;
+	return backtrace(&frame, 1) > 0 && generate_code();
 }
 #else
 #include <cblas.h>
