@@ -550,21 +550,23 @@ enum mt_state mt_run_state(struct mt_run *run)
 	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
 }
 
+/* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count would
+ * be one that is still being filled. */
 void mt_fill_begin(struct mt_run *run)
 {
 	_Atomic uint64_t *fills = &run->control->fills;
 	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
-	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release);   /* odd: a filler died over it */
 	mt_run_set_state(run, MT_FILLING);
+	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release);   /* odd: a filler died over it */
 	/* release: who reads a byte of this filling finds, after it, the count of this filling */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
 void mt_fill_end(struct mt_run *run, enum mt_state s)
 {
-	mt_run_set_state(run, s);
 	/* release: a copy that begins after this count has read all of the filling */
 	if (s != MT_FILLING) atomic_fetch_add_explicit(&run->control->fills, 1, memory_order_release);
+	mt_run_set_state(run, s);
 }
 
 uint64_t mt_fills(struct mt_run *run)

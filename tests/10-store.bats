@@ -310,6 +310,13 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
+@test "a filler killed at any instant leaves no filled run whose count of fillings is odd" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1
+	store-filldeath "$RUN" 300 >"$T/deaths"
+	grep -Eq '^[1-9][0-9]* filled, [1-9][0-9]* being filled$' "$T/deaths"
+}
+
 @test "a store of another ABI version is 76, named, and can be listed and removed" {
 	demo "$RUN"
 	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none

@@ -4,7 +4,7 @@
 #     tests/crash/crash.py --takeovers 2000
 load helpers
 
-storm() { python3 "$TOP/tests/crash/crash.py" --blows "${MT_CRASH_BLOWS:-25}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }
+storm() { python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }
 
 setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_CRASH_SEED" >&3; }
 
@@ -19,7 +19,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 
 @test "stopped, replaced and continued; few descriptors, another PID namespace, a lock that lies: nobody takes a live place" {
 	for c in bf16 tied none; do
-		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --blows "${MT_CRASH_BLOWS:-15}"
+		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
 }
 

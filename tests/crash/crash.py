@@ -2,26 +2,29 @@
 """Kills mt's stages at random and aimed instants, restarts them with the same command line, and compares what comes out,
 bit for bit, with a run that nobody disturbed. Needs nothing but Python and the built programs.
 
-    crash.py [CASE...] [--seconds S] [--blows N] [--takeovers N] [--how HOW,...] [--seed N] [--keep]
+    crash.py [CASE...] [--seconds S] [--faults N] [--takeovers N] [--how HOW,...] [--seed N] [--keep]
 
 A case (table CASES below) is a small random model, a way to train it and the stages. First it is trained undisturbed.
-Then again and again with blows, until at least --blows of them fell, --takeovers successors have taken a dead one's place (of all
-cases together) and --seconds are over. HOW is any of
+Then again and again with injected faults, until at least --faults of them were injected, --takeovers successors have taken
+a dead one's place (of all cases together) and --seconds are over. HOW is any of
     kill   -9 to one stage            stop   SIGSTOP, a moment, SIGCONT
     two    -9 to two at once          hold   SIGSTOP, a moment in which the others run on, -9
     all    -9 to all, then all again  term   SIGTERM, must end well, then again
-    load   -9 to all, the run removed, made anew from its last checkpoint
+    load   -9 to all, the run removed, made anew from its last checkpoint; sometimes with -9 to mt-store create, mt-store init
+           or mt-ckpt load while it works, and then again
     replace  SIGSTOP, a successor that must be refused (75), SIGCONT
     fds    a successor with few descriptors, which must be refused
     ns     a successor in another PID namespace, refused; -9 to the first; then it takes the place, and is killed as well
     lied   SIGSTOP, a successor whose lock lies and that takes the place, SIGCONT: the first one must end with 75. Not while
            the first one is inside a unit's stores: that window is the lock's to close
-    pause  SIGSTOP, -9 to the others: load and rm must be refused; rm --force, made anew from the last checkpoint, SIGCONT
-Half of the blows are aimed: they fall when a stage of the run says that it is doing a thing (applying, saving, ...) or a
-transaction has a phase, not at a random instant. mt-step and mt-feed are one stage: they go and come together.
+    pause  SIGSTOP, -9 to the others: load and rm must be refused; rm --force, made anew as for load, SIGCONT
+Cases without checkpoints have no load and no pause. Half of the faults are aimed: they are injected when a stage of the run
+says that it is doing a thing (applying, saving, ...) or a transaction has a phase, not at a random instant. After a few faults
+without a new step or checkpoint the run is left alone until there is one, so that every run ends, however slow the machine is.
+mt-step and mt-feed are one stage: they go and come together.
 
 Compared: w, lo, m, v of every unit, step, t and position, every metric but the times, every checkpoint's files. A run
-that hangs (no step for 60 s), a stage that ends in a way that nobody asked for, a case in which no blow fell: exit 1.
+that hangs (no step for 60 s), a stage that ends in a way that nobody asked for, a case without any fault: exit 1.
 """
 
 import argparse
@@ -58,10 +61,14 @@ CASES = {
 }
 STEPS = 24
 HOWS = ("kill", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
+FROM_CHECKPOINT = ("load", "pause")
+FAULTS_A_STEP = 6       # without a new step or checkpoint; a reload, which loses more, counts as LOAD_COSTS
+LOAD_COSTS = 3
+FILLED, DIRTY = 2, 3    # enum mt_state
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LIES = os.path.join(PROBES, "so-lies.so")
 
-# enum mt_doing and the slots that say so, enum mt_phase, enum mt_snap: what a blow can be aimed at
+# enum mt_doing and the slots that say so, enum mt_phase, enum mt_snap: what a fault can be aimed at
 AIMS = (
     [("optim", "doing", d) for d in (13, 14, 15, 15, 15, 16)]
     + [("stream0", "doing", d) for d in (8, 9, 10, 11, 12)]
@@ -71,7 +78,7 @@ AIMS = (
     + [("ckpt", "snap", s) for s in (1, 2, 3)]
 )
 BUSY = {15: "applying", 17: "saving"}
-SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "stream0": 8, "stream1": 9}
+SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "stream0": 8, "stream1": 9}
 
 
 class Wrong(Exception):
@@ -112,6 +119,9 @@ class Watch:
 
     def state(self):
         return self.word(self.at["mt_header.state"], "<I")
+
+    def filling(self):
+        return self.word(self.at["mt_control.fills"], "<I") % 2 == 1
 
     def holds(self, slot, pid):
         word = self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"], "<Q")
@@ -164,18 +174,64 @@ class Run:
         self.saver_hurt = False
         self.takeovers = 0              # of a slot whose holder had been killed, or was taken for dead
         self.hit = []                   # what the killed were doing, where it was delicate
-        self.joins = set()              # steps of checkpoints that were loaded
+        self.killed_making = {}         # program -> how often it was killed while it made the run
+        self.loaded = 0                 # the step from which the run was made
         self.make()
 
-    def make(self, checkpoint=None):
+    def make(self, checkpoint=None, rng=None):
+        """With rng, the programs that make the run are killed now and then, and run again."""
         c = self.c
-        tool(program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"), "--dtype",
-             c["dtype"], "--grad", c["grad"], "--step-tokens", "4K")
+        create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"), "--dtype",
+                  c["dtype"], "--grad", c["grad"], "--step-tokens", "4K"]
+        fill = [program("mt-store"), "init", self.name, "--seed", "7"]
         if checkpoint:
-            tool(program("mt-ckpt"), "load", self.name, checkpoint)
-        else:
-            tool(program("mt-store"), "init", self.name, "--seed", "7")
+            fill = [program("mt-ckpt"), "load", self.name, checkpoint]
+        while rng and rng.random() < 0.5:
+            self.kill_create(create, rng)
+        tool(*create)
         self.watch = Watch(self.name)
+        done = False
+        while not done and rng and rng.random() < 0.5:
+            done = self.kill_fill(fill, rng)
+        if not done:
+            tool(*fill)
+
+    def kill_while(self, argv, rng, busy):
+        """Kills a program at a random instant, or at one at which it is busy. Its process, which is dead."""
+        p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        if rng.random() < 0.3:
+            time.sleep(rng.expovariate(1 / 0.01))
+        else:
+            while p.poll() is None and not busy():
+                pass
+            time.sleep(rng.choice((0, 0, 1e-4, 3e-4, 1e-3, 3e-3)))
+        p.kill()
+        said = p.communicate()[1].decode()
+        if p.returncode not in (0, -signal.SIGKILL):
+            raise Wrong("%s -> %d: %s" % (" ".join(argv), p.returncode, said))
+        if p.returncode:
+            self.killed_making[argv[1]] = self.killed_making.get(argv[1], 0) + 1
+        return p
+
+    def kill_create(self, create, rng):
+        """What a killed mt-store create left goes with mt-store rm, without --force, and takes no memory then."""
+        mine = os.path.join(SHM, "mt.%d.%s.*" % (os.geteuid(), self.name))
+        self.kill_while(create, rng, lambda: glob.glob(mine))
+        if glob.glob(mine):
+            tool(program("mt-store"), "rm", self.name)
+        if glob.glob(mine):
+            raise Wrong("mt-store rm leaves %s" % glob.glob(mine))
+
+    def kill_fill(self, fill, rng):
+        """True: it had filled the run before it was killed, and this is believed."""
+        p = self.kill_while(fill, rng, self.watch.filling)
+        self.takeovers += self.watch.holds(SLOTS["fill"], p.pid)        # by the next who fills the run
+        whole = self.watch.state() == FILLED
+        if p.returncode == 0 and not whole:
+            raise Wrong("%s ended well, and the run is not filled" % " ".join(fill))
+        if whole and self.watch.filling():
+            raise Wrong("%s: the run is filled, and is being filled" % " ".join(fill))
+        return whole and rng.random() < 0.7
 
     def remove(self):
         tool(program("mt-store"), "rm", self.name, "--force")
@@ -297,15 +353,18 @@ class Run:
     def checkpoints(self):
         return sorted(glob.glob(os.path.join(self.out, "ck", "step-*")))
 
-    def reload(self):
+    def newest_checkpoint(self):
+        last = self.checkpoints()
+        return int(last[-1][-8:]) if last else 0
+
+    def reload(self, rng):
         """Everything is gone but the checkpoints."""
         before = self.takeovers
         self.strike([s for s in self.proc if s != "feed"])
         self.takeovers = before         # of these nobody takes the place
         self.remove()
-        last = self.checkpoints()
-        self.make(last[-1] if last else None)
-        self.joins.add(int(last[-1][-8:]) if last else 0)
+        self.loaded = self.newest_checkpoint()
+        self.make(self.checkpoints()[-1] if self.loaded else None, rng)
 
     # ------------------------------------------------------------------------------------------ what came out
 
@@ -369,18 +428,18 @@ def undisturbed(case, where):
 
 
 class Storm:
-    """The disturbed run of a case: blows until mt-step has come to its end."""
+    """The disturbed run of a case: injected faults until mt-step has come to its end."""
 
-    def __init__(self, run, rng, hows, count):
-        self.run, self.rng, self.hows, self.count = run, rng, hows, count
-        self.termed = None
+    def __init__(self, run, rng, hows, count, taken):
+        self.run, self.rng, self.hows, self.count, self.taken = run, rng, hows, count, taken
         self.moved, self.newest = time.monotonic(), None
+        self.furthest, self.cost = (0, 0), 0            # what of this run is new, and what its faults have cost since
 
     def living(self):
         return [s for s, p in self.run.proc.items() if s != "feed" and p.poll() is None]
 
     def dirty(self):
-        return self.run.watch.state() == 3 and self.run.c["grad"] == "none"
+        return self.run.watch.state() == DIRTY and self.run.c["grad"] == "none"
 
     def hung(self):
         k = self.run.watch.phases()
@@ -388,6 +447,13 @@ class Storm:
             self.newest, self.moved = k, time.monotonic()
         elif time.monotonic() - self.moved > 60:
             raise Wrong("hangs:\n" + tool(program("mt-store"), "stat", self.run.name))
+
+    def spared(self):
+        """Enough faults at this step: none until the run is further than it ever was. A checkpoint is further than any step."""
+        now = self.run.newest_checkpoint(), self.run.loaded + self.run.watch.phases()[1]
+        if now > self.furthest:
+            self.furthest, self.cost = now, 0
+        return self.cost >= FAULTS_A_STEP
 
     def see_ends(self):
         """Stages that ended by themselves. True when mt-step has finished its work."""
@@ -399,7 +465,7 @@ class Storm:
                 if code not in (0, 65, 69):
                     raise Wrong("%s of a dirty run -> %d: %s" % (stage, code, self.run.said(stage)))
                 self.count["dirty"] += 1
-                self.run.reload()
+                self.run.reload(self.rng)
                 return False
             self.run.bury(stage)
             if stage == "step" and (code == 0 or (code == 74 and self.run.saver_hurt)):
@@ -420,12 +486,15 @@ class Storm:
                 return aim[0]
         return None
 
-    def blow(self):
+    def inject(self):
         who = self.wait_for_instant()
         living = self.living()
         if "step" not in living or not living:
             return
         how = self.rng.choice(self.hows)
+        before = self.run.takeovers
+        self.cost += LOAD_COSTS if how in FROM_CHECKPOINT else 1
+        self.moved = time.monotonic()
         stage = who if who in living and self.rng.random() < 0.5 else self.rng.choice(living)
         if how not in ("term", "replace", "fds", "ns", "lied", "pause"):
             self.count[how] = self.count.get(how, 0) + 1
@@ -436,7 +505,7 @@ class Storm:
         elif how == "all":
             self.run.strike(living)
         elif how == "load":
-            self.run.reload()
+            self.run.reload(self.rng)
         elif how == "stop" or how == "hold":
             self.run.strike([stage], signal.SIGSTOP)
             time.sleep(self.rng.expovariate(1 / 0.05))
@@ -445,6 +514,7 @@ class Storm:
             self.term(stage)
         else:
             getattr(self, how)(stage)
+        self.taken[how] = self.taken.get(how, 0) + self.run.takeovers - before
 
     def counted(self, how):
         self.count[how] = self.count.get(how, 0) + 1
@@ -529,15 +599,26 @@ class Storm:
         else:
             return
         self.run.saver_hurt |= stage == "ckpt"
+        others = [p for s, p in self.run.proc.items() if s not in ("feed", stage)]
         try:
             self.run.start(stage, lie=slot)
             self.run.await_work(stage)
             time.sleep(self.rng.expovariate(1 / 0.05))
+            # Between the two locks the successor looks dead. Nobody may see that: it would be aborted as dead now, and not
+            # again when it is killed.
+            for p in others:
+                p.send_signal(signal.SIGSTOP)
+            time.sleep(0.005)
             first.send_signal(signal.SIGCONT)
             code = first.wait(30)
+            end = time.monotonic() + 30
+            while not self.run.watch.locked(slot) and self.run.proc[stage].poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
         except subprocess.TimeoutExpired:
             raise Wrong("%s, whose place is another's, goes on" % stage)
         finally:
+            for p in others:
+                p.send_signal(signal.SIGCONT)
             for p in [first] + ([feed] if stage == "step" else []):
                 p.kill()
                 p.wait()
@@ -564,7 +645,7 @@ class Storm:
                 code = subprocess.run([program(argv[0])] + argv[1:], stderr=subprocess.DEVNULL, timeout=60).returncode
                 if code != 75:
                     raise Wrong("%s beside a stopped %s -> %d" % (" ".join(argv), stage, code))
-        self.run.reload()
+        self.run.reload(self.rng)
         first.send_signal(signal.SIGCONT)
         try:
             code = first.wait(30)
@@ -593,14 +674,17 @@ class Storm:
         elif code != (-signal.SIGTERM if stage == "step" else 0):
             raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.run.said(stage)))
 
-    def weather(self):
+    def turn(self):
         """True: the run came to its end."""
         self.run.start_all()
         self.run.watch.look_at_versions()
         self.hung()
         if self.see_ends():
             return True
-        self.blow()
+        if self.spared():
+            time.sleep(0.005)
+        else:
+            self.inject()
         return False
 
 
@@ -610,9 +694,6 @@ def compare(run, want, count):
         theirs = run.state()
         raise Wrong("the state differs:\n" + "\n".join("%s | %s" % p for p in zip(state, theirs) if p[0] != p[1]))
     mine = run.metrics()
-    for step in run.joins - {0}:        # its checkpoint may have been there before its line was written
-        if len(mine.get(step, {})) < len(metrics[step]):
-            mine[step] = metrics[step]
     if mine != metrics:
         raise Wrong("metrics differ:\n" + "\n".join(
             "%s | %s" % (metrics.get(s), mine.get(s)) for s in sorted(set(metrics) | set(mine)) if metrics.get(s) != mine.get(s)))
@@ -624,15 +705,19 @@ def compare(run, want, count):
                 raise Wrong("checkpoint %s: %s differs" % (name, file))
 
 
-def blows(count):
+def faults(count):
     return sum(count.get(h, 0) for h in HOWS)
 
 
-def one_storm(name, where, want, rng, hows, count, i):
+def numbers(count):
+    return ", ".join("%s %d" % p for p in sorted(count.items()))
+
+
+def one_storm(name, where, want, rng, hows, count, taken, i):
     run = Run(dict(CASES[name], steps=STEPS), where, "crash%d-%d" % (os.getpid(), i))
     try:
-        storm = Storm(run, rng, hows, count)
-        while not storm.weather():
+        storm = Storm(run, rng, hows, count, taken)
+        while not storm.turn():
             pass
         run.end_all()
         compare(run, want, count)
@@ -640,6 +725,8 @@ def one_storm(name, where, want, rng, hows, count, i):
         count["takeovers"] += run.takeovers
         for busy in run.hit:
             count[busy] = count.get(busy, 0) + 1
+        for verb, n in run.killed_making.items():
+            count[verb + " killed"] = count.get(verb + " killed", 0) + n
         shutil.rmtree(run.out)
     finally:
         run.abandon()
@@ -649,13 +736,15 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--seconds", type=float, default=0)
-    parser.add_argument("--blows", type=int, default=20)
+    parser.add_argument("--faults", "--blows", type=int, default=20)
     parser.add_argument("--takeovers", type=int, default=0)
     parser.add_argument("--how", default=",".join(HOWS))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", action="store_true", help="leave what a failed case wrote")
     args = parser.parse_args()
     hows = args.how.split(",")
+    for word in set(hows) - set(HOWS):
+        parser.error("--how: '%s' is none of %s" % (word, ", ".join(HOWS)))
     if subprocess.run(NAMESPACE + ["true"], stderr=subprocess.DEVNULL).returncode:
         hows = [h for h in hows if h != "ns"]
     if not os.path.exists(LIES) or "asan" in LIES:
@@ -663,7 +752,12 @@ def main():
     status = 0
     cases = args.cases or list(CASES)
     for name in cases:
+        here_hows = hows if "save" in CASES[name] else [h for h in hows if h not in FROM_CHECKPOINT]
+        if not here_hows:
+            print("%s: skipped: nothing of --how can be done to it" % name, flush=True)
+            continue
         where = tempfile.mkdtemp(prefix="mt-crash-")
+        taken = {}
         rng, count = random.Random("%d %s" % (args.seed, name)), {"runs": 0, "checkpoints": 0, "dirty": 0, "takeovers": 0}
         began = time.monotonic()
         try:
@@ -671,13 +765,13 @@ def main():
             here = os.path.join(where, "w")
             want = undisturbed(dict(CASES[name], steps=STEPS), here)
             i = 0
-            while (blows(count) < args.blows or count["takeovers"] < args.takeovers / len(cases) or
+            while (faults(count) < args.faults or count["takeovers"] < args.takeovers / len(cases) or
                    time.monotonic() - began < args.seconds):
-                one_storm(name, here, want, rng, hows, count, i)
+                one_storm(name, here, want, rng, here_hows, count, taken, i)
                 i += 1
-                if i > 20 and not blows(count):
-                    raise Wrong("no blow fell")
-            print("%s: %s (%.0f s)" % (name, ", ".join("%s %d" % p for p in sorted(count.items())), time.monotonic() - began), flush=True)
+                if i > 20 and not faults(count):
+                    raise Wrong("no fault was injected")
+            print("%s: %s (%.0f s)\n    takeovers: %s" % (name, numbers(count), time.monotonic() - began, numbers(taken)), flush=True)
         except Wrong as e:
             status = 1
             print("%s: seed %d, after %s: %s" % (name, args.seed, count, e), file=sys.stderr)
