@@ -102,17 +102,32 @@ static void read_drop_ins(const char *dir, bool *removes)
 	if (n >= 0) free(found);
 }
 
+/* Does this user linger after logout? The name is read from /etc/passwd: getpwuid's name services end the program where
+ * they get no memory. Users of a directory service are known by USER. */
+static bool user_lingers(void)
+{
+	char path[300];
+	const char *name = getenv("USER");
+	struct stat st;
+	FILE *f = fopen("/etc/passwd", "re");
+	for (const struct passwd *p; f && (p = fgetpwent(f)); )
+		if (p->pw_uid == geteuid()) {
+			name = p->pw_name;
+			break;
+		}
+	snprintf(path, sizeof path, "/var/lib/systemd/linger/%s", name ? name : "");
+	if (f) fclose(f);
+	return name && *name && !strchr(name, '/') && stat(path, &st) == 0;
+}
+
 bool logout_removes(void)
 {
 	enum { SYSTEM_USERS = 1000 };       /* logind leaves system users' files alone: below login.defs' UID_MIN */
 	struct stat st;
-	char linger[300];
 	const char *elsewhere = getenv("MT_SHM_DIR");
-	const struct passwd *user = getpwuid(geteuid());
 	if (elsewhere && *elsewhere) return false;
 	if (geteuid() < SYSTEM_USERS || stat("/run/systemd/system", &st) < 0) return false;
-	snprintf(linger, sizeof linger, "/var/lib/systemd/linger/%s", user ? user->pw_name : "");
-	if (user && stat(linger, &st) == 0) return false;
+	if (user_lingers()) return false;
 	bool removes = true;
 	read_logind_conf("/usr/lib/systemd/logind.conf", &removes);
 	read_logind_conf("/etc/systemd/logind.conf", &removes);
