@@ -65,6 +65,8 @@ bool driver_save_late(struct driver *);
 
 /* Abort what a dead stage was part of, wait for its successor, end the program with 69 after --wait seconds. */
 void peers_watch(struct driver *);
+/* Ends the program when the run is gone (69), dirty or damaged (65), or this process has lost its slot (75) */
+void peers_check_run(struct driver *);
 /* Wait for mt-ckpt as for any stage that is needed. */
 void peers_need_saver(struct driver *);
 /* Who takes part from now on: fills live, n_live and crew. false: no mt-stream is there. */

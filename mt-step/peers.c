@@ -95,16 +95,22 @@ static void watch_frozen(struct driver *d)
 	if (d->frozen) d->deserted = true;
 }
 
-void peers_watch(struct driver *d)
+void peers_check_run(struct driver *d)
 {
-	double now = mt_now();
-	if (now - d->looked < LOOK_EVERY) return;
-	d->looked = now;
 	enum mt_state state = mt_run_state(d->run);
 	if (state == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
 	if (state == MT_DIRTY)
 		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
 	mt_must(mt_run_check(d->run));
+	driver_check(d);
+}
+
+void peers_watch(struct driver *d)
+{
+	double now = mt_now();
+	if (now - d->looked < LOOK_EVERY) return;
+	d->looked = now;
+	peers_check_run(d);
 	mt_abort_dead(d->run);
 	watch_frozen(d);
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
@@ -132,6 +138,7 @@ void peers_need_saver(struct driver *d)
 		if (mt_now() - start > d->o->wait)
 			mt_die(MT_EX_PEER, "--ckpt-every: no mt-ckpt serve came in %g s", d->o->wait);
 		if (mt_stopping) return;
+		peers_check_run(d);
 		mt_wait(d->run, seen, 100);
 	}
 }

@@ -64,7 +64,7 @@ void saves_settle(struct driver *d)
 			d->save_failed = true;
 			return;
 		}
-		if (mt_run_state(d->run) == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
+		peers_check_run(d);
 		mt_wait(d->run, seen, 100);
 	}
 }

@@ -224,7 +224,8 @@ static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
 			break;
 		}
 	}
-	atomic_store_explicit(&s->aborted, gen + 1, memory_order_release);
+	/* who has lost its own slot has aborted nothing: the death stays for others to see */
+	if (mt_stage_mine(run)) atomic_store_explicit(&s->aborted, gen + 1, memory_order_release);
 	return did;
 }
 

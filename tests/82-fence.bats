@@ -297,7 +297,7 @@ fenced() {
 	local code=0
 	train >"$T/step.out" 2>"$T/step.err" || code=$?
 	[ "$code" = 78 ]
-	grep -q 'mt-ckpt save' "$T/step.err"
+	grep -q 'save it with mt-ckpt' "$T/step.err"
 	[ "$(wc -l <"$T/step.out")" = 3 ]
 	kill "$OPTIM" "$STREAM"
 	wait "$OPTIM" "$STREAM"
