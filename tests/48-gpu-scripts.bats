@@ -220,6 +220,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 
 # A toolkit with nothing but nvcc, and a folder of Python packages that has what it lacks
 bare_toolkit() {
+	unset MAKELEVEL MAKEFLAGS MFLAGS        # a make of ours would be one within the make that runs the tests, which says less
 	mkdir -p "$T/cuda/bin" "$T/cuda/include" "$T/site/nvidia/cu13/include" "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cudnn/lib"
 	printf '#!/bin/sh\n' >"$T/cuda/bin/nvcc"
 	chmod +x "$T/cuda/bin/nvcc"
