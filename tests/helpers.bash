@@ -32,10 +32,10 @@ no() {
 	fi
 }
 
-# Wait until a command succeeds, 10 s at most (50 ms steps)
+# Wait until a command succeeds, 30 s at most (50 ms steps): machines may be busy
 eventually() {
 	local i
-	for i in $(seq 200); do
+	for i in $(seq 600); do
 		"$@" >/dev/null 2>&1 && return 0
 		sleep 0.05
 	done
