@@ -26,8 +26,9 @@ else
 GEMM_LIBS   = -lopenblas
 endif
 
-LIB_SRC  = $(wildcard shm/*.c)
-LIB_OBJ  = $(LIB_SRC:%.c=$(O)/%.o)
+LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
+CLI_SRC  = $(wildcard shm/cli/*.c)
+OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
 PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c)
@@ -92,11 +93,11 @@ $(O)/%.o: %.cu
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
 	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	  -c -o $@ $<
-$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
+$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 $(O)/gpu/rates: $(ADAMW_OBJ)
-$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(O)/libmt.a
+$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 else
@@ -123,9 +124,9 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
-  $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(O)/libmt.a
+  $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(O)/libmt.a
+$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(OUR_LIBS)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)
@@ -133,7 +134,7 @@ $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
   $(O)/emu/left-out/device-cuda.o $(O)/emu/left-out/cuda-host.o \
   $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device-cuda.c %/cuda-host.c,$(CUDA_C))) \
-  $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(O)/libmt.a
+  $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 # their cuBLASLt, which finds the emulator's functions in the program that opens it
@@ -190,7 +191,7 @@ gpu-first:
 all: $(PROGRAMS:%=$(B)/%) lib
 
 define program
-$(B)/$(1): $$(SRC_$(1):%.c=$(O)/%.o) $(O)/libmt.a
+$(B)/$(1): $$(SRC_$(1):%.c=$(O)/%.o) $(OUR_LIBS)
 	@mkdir -p $(B)
 	$$(QUIET)$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(LIBS_$(1)) $$(LIBMT_LIBS)
 endef
@@ -199,10 +200,12 @@ $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
 # programs that were linked with another ABI's library must not start with this one
 SONAME := libmt.so.$(shell sed -n 's/^\#define MT_ABI *\([0-9]*\).*/\1/p' shm/mt.h)
 lib: $(O)/libmt.a $(O)/libmt.so
-$(O)/libmt.a: $(LIB_OBJ)
+$(O)/libmt.a: $(LIB_SRC:%.c=$(O)/%.o)
+$(O)/libcli.a: $(CLI_SRC:%.c=$(O)/%.o)
+$(OUR_LIBS):
 	@rm -f $@
 	$(QUIET)$(AR) rcs $@ $^
-$(O)/libmt.so: $(LIB_OBJ)
+$(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LIBMT_LIBS)
 $(O)/mt-stream/cpu-%.o: FILE_CFLAGS = -O3 -fno-trapping-math
 $(O)/mt-stream/cpu-gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
@@ -227,12 +230,12 @@ $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 # ... and stream-chaos has schedule and plan within itself, and plays what is around them
 $(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
 $(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/plan.c
-$(O)/probes/%: tests/probes/%.c $(O)/libmt.a
+$(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
-$(O)/bench/%: tests/bench/%.c $(O)/libmt.a
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
+$(O)/bench/%: tests/bench/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(O)/libmt.a $(GEMM_LIBS) $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
 # ... and what is preloaded into programs, for faults
 $(O)/probes/so-%.so: tests/probes/so-%.c
 	@mkdir -p $(@D)
@@ -302,7 +305,7 @@ $(FUZZ)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
 define fuzzer
-$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) $(LIB_SRC))
+$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) $(CLI_SRC) $(LIB_SRC))
 	$$(QUIET)$(if $(FUZZ_CC),$(FUZZ_CC) -fsanitize=fuzzer$$(comma)address,$(CC)) -o $$@ $$^ $$(LIBMT_LIBS)
 endef
 $(foreach t,$(FUZZ_TARGETS),$(eval $(call fuzzer,$(t))))

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "hfjson.h"
+#include "model/hfjson.h"
 
 const char *shown(const char *text)
 {

@@ -1,7 +1,7 @@
 /* hfconfig.c: config.json on its way out, and two geometries compared. */
 #include <stdlib.h>
 #include "ckpt.h"
-#include "hfjson.h"
+#include "model/hfjson.h"
 
 /* As libmt reads a file that does not say: every family's class default. */
 #define THETA_DEFAULT 10000.0

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 #define KEPT_FILES 64
 #define KEPT_BYTES (1ull << 30)         /* of all kept files together */

@@ -1,7 +1,7 @@
 /* mt-ckpt: a run's state and the disk: Hugging Face directories in and out, checkpoints, verification. */
 #include <signal.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static struct {
 	bool weights, new_record, new_record_seen, dtype_seen, dir_seen, keep_seen, weights_seen, shard_seen;

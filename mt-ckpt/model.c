@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static int add_file(struct model *m, int dirfd, const char *name)
 {

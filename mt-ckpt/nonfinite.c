@@ -1,7 +1,7 @@
 /* nonfinite.c: weights that are infinite or NaN: no training goes on from them. A learning rate that is far too high makes
  * them; whoever writes or reads them is told. */
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 uint64_t count_nonfinite(enum mt_dtype dtype, const void *w, uint64_t n, uint64_t *first)
 {

@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 #define TMP ".mt-tmp-"
 #define IN_PLACE "files"                /* BASE of the temporary directory inside DIR */

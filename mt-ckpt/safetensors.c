@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "hfjson.h"
+#include "model/hfjson.h"
 
 static const struct { const char *name; uint32_t bytes; enum st_dtype dtype; } dtypes[] = {
 	{ "F32", 4, ST_F32 },       { "BF16", 2, ST_BF16 },     { "F16", 2, ST_F16 },       { "I16", 2, ST_I16 },

@@ -4,7 +4,7 @@
  * at again after the last one. What was copied while it changed is thrown away. */
 #include <stdlib.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static int write_all(struct mt_run *run, const struct mt_sample *sample, struct out_dir *dir, enum mt_dtype dtype, bool full,
 		     uint64_t shard)

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 struct server { struct mt_run *run; struct mt_ring *ring; const char *path; int dirfd; bool made; uint64_t keep, shard; };
 

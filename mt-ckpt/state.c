@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <time.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 int state_tensors(struct mt_run *run, struct mt_tensor **out)
 {

@@ -1,7 +1,7 @@
 /* write.c: a run's arrays on their way into a directory, unit after unit, and the small files beside them. */
 #include <stdlib.h>
 #include "ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static const struct { const char *set, *dtype; uint32_t elem; } kinds[ARRAYS] = {
 	[ARRAY_W] = { "model", NULL, 0 },       /* as --dtype says */

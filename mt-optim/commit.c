@@ -2,7 +2,7 @@
  * outcome written for nothing is written again by the next try. */
 #include <math.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "optim.h"
 #include "sum.h"
 

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "optim.h"
 #include "sum.h"
 

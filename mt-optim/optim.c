@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "optim.h"
 
 /* ------------------------------------------------------------------------------------------------ options */

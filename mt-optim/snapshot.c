@@ -1,7 +1,7 @@
 /* snapshot.c: mt-optim's side of a snapshot: pins before done, and no pinned unit overwritten. */
 #include <pthread.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "optim.h"
 
 static uint64_t snap_word(struct optim *o)

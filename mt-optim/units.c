@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "optim.h"
 
 /* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds

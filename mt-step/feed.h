@@ -2,7 +2,7 @@
 #ifndef FEED_H
 #define FEED_H
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "record.h"
 
 enum feed_format { FEED_RECORDS = 0, FEED_BYTES = 1, FEED_U16 = 2, FEED_U32 = 4 };  /* a flat one: bytes an element */

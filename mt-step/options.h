@@ -2,7 +2,7 @@
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "pack.h"
 #include "schedule.h"
 

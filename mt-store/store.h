@@ -2,7 +2,7 @@
 #ifndef MT_STORE_H
 #define MT_STORE_H
 
-#include "cli.h"
+#include "cli/cli.h"
 
 struct store_options {          /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *numa;

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 #include "attention-calls.h"
-#include "cli.h"
+#include "cli/cli.h"
 #include "cuda-engine.h"
 
 #define FIXED_BYTES (1u << 20)          /* beside what grows with the rows: forward plans and small change */

@@ -13,7 +13,7 @@
  */
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
 

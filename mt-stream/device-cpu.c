@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
 #include "trace.h"

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "cuda-engine.h"
 #include "cuda-gemm.h"
 #include "cuda-host.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "attention-calls.h"
-#include "cli.h"
+#include "cli/cli.h"
 #include "plan-show.h"
 
 #define LIBRARY_BYTES (64u << 20)       /* a GEMM library's workspace */

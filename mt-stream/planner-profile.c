@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "planner.h"
 
 #define ADAM_CORE 0.3e9                 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "stream.h"
 #include "trace.h"
 

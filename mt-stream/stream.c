@@ -1,7 +1,7 @@
 /* stream.c: mt-stream: options, setting up, serving. */
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "plan-show.h"
 #include "stream.h"
 #include "trace.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "trace.h"
 
 #define BLOCK 4096              /* spans; they do not move, for devices hold pointers */

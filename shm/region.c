@@ -18,8 +18,8 @@
 #include <xxhash.h>
 
 #include "abi.h"
-#include "cli.h"
 #include "lib.h"
+#include "os.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

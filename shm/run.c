@@ -8,8 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "lib.h"
+#include "os.h"
+#include "say.h"
 
 /* ------------------------------------------------------------------------------------------------ create */
 

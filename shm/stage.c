@@ -23,8 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "lib.h"
+#include "os.h"
 
 /* pid 22 bits | locked 1 bit | start time 25 bits | generation 16 bits */
 enum { PID_SHIFT = 42 };

@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "lib.h"
+#include "say.h"
 
 enum { SPINS = 200 };
 

@@ -34,7 +34,7 @@ load helpers
 	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
 		grep -qx "$s" "$T/symbols"
 	done
-	while read -r s; do grep -qE "[ *]$s\b" "$TOP/shm/mt.h" "$TOP/shm/cli.h" "$TOP/shm/lib.h" "$TOP/shm/hfjson.h"; done <"$T/symbols"
+	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
 }
 
 @test "shm/README.md lists every shared field where it is" {

@@ -213,7 +213,7 @@ need_cublaslt_h() {
 	need_emulator
 	need_cublaslt_h
 	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -isystem "$CUDA/include" -o "$T/settings" \
-		"$TOP/tests/gpu/settings.c" "$BUILD/libmt.a" -ljansson -lnuma -lxxhash -lpthread -lm -ldl
+		"$TOP/tests/gpu/settings.c" "$BUILD/libcli.a" "$BUILD/libmt.a" -ljansson -lnuma -lxxhash -lpthread -lm -ldl
 	code=0
 	"$T/settings" >"$T/out" 2>"$T/err" || code=$?
 	[ "$code" != 78 ] || skip "no libcublasLt"

@@ -1,7 +1,7 @@
 /* The values of options: sizes and numbers */
 #include <math.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

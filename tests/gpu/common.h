@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../../mt-stream/cuda-gemm.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static inline void must(cudaError_t e, const char *what)
 {

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 #include "ckpt-common.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static void print_array(struct mt_run *run, uint32_t u, const char *name, uint64_t off, uint64_t bytes)
 {

@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "../../mt-ckpt/ckpt.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static const char *kind;
 static bool armed, for_good;

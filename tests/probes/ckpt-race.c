@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include "../../mt-ckpt/ckpt.h"
 #include "ckpt-common.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 enum { STATES = 1 << 16 };
 

@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "ckpt-common.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 static struct mt_run *run;
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "../../mt-optim/adamw.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 struct sender { struct mt_ring *ring; struct mt_msg *msgs; uint32_t n, room, at; };
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "../../mt-optim/optim.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
 enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BROKEN_EVERY * 60, NESTED_STEPS = 1500 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "mt.h"
 
 static char run_name[MT_RUN_NAME + 1];

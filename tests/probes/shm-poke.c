@@ -11,7 +11,7 @@
  */
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 static uint64_t number(const char *s) { return strtoull(s ? s : "0", NULL, 0); }
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "../../mt-step/pack.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 enum { VOCAB = 1 << 30 };
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "../../mt-step/schedule.h"
-#include "cli.h"
+#include "cli/cli.h"
 
 int main(int argc, char **argv)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 static float weight(struct mt_run *run, const struct mt_unit *u, uint64_t i)
 {

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 static uint64_t seed_now;
 static uint32_t draw(uint32_t below)

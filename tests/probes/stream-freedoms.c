@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "../../mt-stream/device.h"
 
 #define N     64

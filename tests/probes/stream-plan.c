@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "../../mt-stream/planner.h"
 
 static uint64_t state;

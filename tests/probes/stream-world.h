@@ -10,7 +10,7 @@
  */
 #include <stdlib.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "../../mt-stream/stream.h"
 
 #define RUBBISH   0xff

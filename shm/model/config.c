@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "hfjson.h"
 #include "lib.h"
 
@@ -490,6 +489,19 @@ int config_parse(const char *text, size_t bytes, struct mt_geometry *geo)
 	return rc;
 }
 
+/* What to add to "no such file" where the path looks like a model's name on the Hugging Face hub, or "" */
+static const char *hub_hint(const char *path)
+{
+	static char hint[512];
+	const char *slash = strchr(path, '/');
+	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK)
+		&& strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
+	if (!hub || strlen(path) > 128) return "";
+	snprintf(hint, sizeof hint, "; if a Hugging Face name is meant: mt does not download: "
+		"hf download %s --local-dir DIR", path);
+	return hint;
+}
+
 int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 {
 	char shown[256], *buf = NULL;
@@ -501,5 +513,5 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0 && text) { *text = buf; return 0; }
 	free(buf);
 	if (rc) mt_fail_in(rc, "%s", shown);
-	return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), mt_hub_hint(path)) : rc;
+	return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hub_hint(path)) : rc;
 }

@@ -1,4 +1,4 @@
-/* choice.c: the run record's table: what devices chose where a choice decides bits. mt.h says how the list grows. */
+/* record.c: the run record's table: what devices chose where a choice decides bits. mt.h says how the list grows. */
 #include "lib.h"
 
 static struct mt_choice *table(struct mt_run *run)

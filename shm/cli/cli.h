@@ -1,10 +1,13 @@
-/* cli.h: how every mt program meets its user: options from one table, one line on stderr, exit codes. Not public. */
+/* cli.h: how every mt program meets its user: options from one table, one line on stderr, exit codes. Not public,
+ * and not in libmt. */
 #ifndef MT_CLI_H
 #define MT_CLI_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "mt.h"
+
+#include "os.h"
+#include "say.h"
 
 enum mt_opt_type { OPT_FLAG, OPT_STR, OPT_U64, OPT_SIZE, OPT_DOUBLE, OPT_LIST };
 
@@ -35,10 +38,6 @@ int mt_cli(const struct mt_program *, int argc, char **argv, const char **operan
 bool mt_opt_set(const struct mt_opt *, const char *);
 /* The RUN operand, or $MT_RUN when it is NULL; ends with 64 when there is neither. */
 const char *mt_cli_run(const char *operand);
-/* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */
-void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Called before each message, if set: who writes a line over and over on a terminal takes it away */
-extern void (*mt_before_say)(void);
 /* mt_say and exit(ex) */
 _Noreturn void mt_die(int ex, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* rc < 0: say mt_errmsg() and exit(-rc); else return rc */
@@ -56,17 +55,7 @@ extern volatile int mt_stopping;
 void mt_signals(bool twice_kills);
 /* Die of the signal that stopped us, so that the shell sees it */
 _Noreturn void mt_die_of_signal(int sig);
-double mt_now(void);            /* seconds, monotonic */
-int mt_cores(void);             /* usable cores: affinity and cgroup quota */
-uint64_t mt_mem_available(void);    /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
-uint64_t mt_mem_total(void);        /* MemTotal, likewise */
-/* What to add to "no such file" where the path looks like a model's name on the Hugging Face hub, or "" */
-const char *mt_hub_hint(const char *path);
-
-/* Say once which run is waited for, and which runs are there. */
-void mt_say_waits_for_run(const char *run);
-/* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are
- * stopped. */
-void mt_waited_in_vain(struct mt_run *, uint32_t event);
+/* Faults in a region (it was truncated) end the program with 65 and one line; mt_cli calls this */
+void mt_watch_faults(void);
 
 #endif

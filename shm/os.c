@@ -1,0 +1,46 @@
+/* os.c: the clock, the cores and the memory of this machine. */
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "os.h"
+
+double mt_now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int mt_cores(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");     /* "quota period" or "max period" */
+	if (f) {
+		double quota, period;
+		if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0) {
+			int q = (int)ceil(quota / period);
+			if (q < n) n = q;
+		}
+		fclose(f);
+	}
+	return n < 1 ? 1 : n;
+}
+
+static uint64_t meminfo(const char *form)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	unsigned long long kb;
+	uint64_t have = UINT64_MAX;
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, form, &kb) == 1) have = kb * 1024;
+	if (f) fclose(f);
+	return have;
+}
+
+uint64_t mt_mem_available(void) { return meminfo("MemAvailable: %llu kB"); }
+uint64_t mt_mem_total(void) { return meminfo("MemTotal: %llu kB"); }

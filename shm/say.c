@@ -1,0 +1,122 @@
+/* say.c: one line on stderr. The library says two things itself, which a stage written elsewhere gets too: which run is
+ * waited for, and which stage is stopped. Everything else is said by the programs (cli/).
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "lib.h"
+#include "os.h"
+#include "say.h"
+
+const char *mt_program_name = "mt";
+void (*mt_before_say)(void);
+
+/* Bytes of the character at s: 1 to 4; 0: no UTF-8 (RFC 3629), or cut short by the end. */
+static size_t utf8_length(const unsigned char *s, size_t left)
+{
+	static const struct { unsigned char first, last, low, high, bytes; } form[] = {
+		{ 0x00, 0x7f, 0, 0, 1 }, { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
+		{ 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 },
+		{ 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
+	};
+	for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+		if (*s < form[i].first || *s > form[i].last) continue;
+		size_t n = form[i].bytes;
+		if (n > left || (n > 1 && (s[1] < form[i].low || s[1] > form[i].high))) return 0;
+		for (size_t k = 2; k < n; k++)
+			if ((s[k] & 0xc0) != 0x80) return 0;
+		return n;
+	}
+	return 0;
+}
+
+/* Names and texts come from files: a message stays one line, and nothing in it is a command to a terminal. Those are
+ * the control characters: C0, DEL, and C1, be it as UTF-8 (U+0080 to U+009F) or as bytes that are no UTF-8. */
+static void make_harmless(char *line, size_t len)
+{
+	for (size_t i = 0; i < len; ) {
+		unsigned char *c = (unsigned char *)line + i;
+		size_t n = utf8_length(c, len - i);
+		bool c1 = n == 2 && c[0] == 0xc2 && c[1] < 0xa0;
+		if (n == 0 || c1 || *c < 0x20 || *c == 0x7f) memset(c, '?', n ? n : 1);
+		i += n ? n : 1;
+	}
+}
+
+void mt_vsay(const char *fmt, va_list ap)
+{
+	char line[1400];
+	if (mt_before_say) mt_before_say();
+	int n = snprintf(line, sizeof line, "%s: ", mt_program_name);
+	int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
+	if (len > sizeof line - 2) len = sizeof line - 2;
+	make_harmless(line, len);
+	line[len++] = '\n';
+	for (size_t off = 0; off < len; ) {
+		ssize_t w = write(STDERR_FILENO, line + off, len - off);
+		if (w < 0 && errno == EINTR) continue;
+		if (w <= 0) break;
+		off += (size_t)w;
+	}
+}
+
+void mt_say(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	mt_vsay(fmt, ap);
+	va_end(ap);
+}
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
+enum { RUNS_NAMED = 8 };        /* of the runs that are there; more would hide the message */
+
+struct names { char text[RUNS_NAMED * (MT_RUN_NAME + 2) + 8]; int n; };
+
+static int add_name(const char *name, void *arg)
+{
+	struct names *x = arg;
+	size_t at = strlen(x->text);
+	if (x->n++ < RUNS_NAMED) snprintf(x->text + at, sizeof x->text - at, "%s%s", at ? ", " : "", name);
+	else if (x->n == RUNS_NAMED + 1) snprintf(x->text + at, sizeof x->text - at, ", ...");
+	return 0;
+}
+
+void mt_say_waits_for_run(const char *run)
+{
+	struct names there = { .n = 0 };
+	if (mt_run_list(add_name, &there) || !there.n)
+		mt_say("waits for run '%s': it does not exist; there are no runs", run);
+	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
+}
+
+/* Who waits while nothing happens in the run names the stage that is stopped, once. */
+void mt_waited_in_vain(struct mt_run *run, uint32_t event)
+{
+	enum { QUIET_S = 10, LOOK_EVERY_S = 1 };
+	static atomic_flag busy = ATOMIC_FLAG_INIT;         /* several threads of a program may wait */
+	static uint32_t last;
+	static double since, looked;
+	static uint64_t named[MT_SLOTS];
+	if (atomic_flag_test_and_set_explicit(&busy, memory_order_acquire)) return;
+	double now = mt_now();
+	if (event != last || !since) {
+		last = event;
+		since = now;
+	} else if (now - since >= QUIET_S && now - looked >= LOOK_EVERY_S) {
+		looked = now;
+		for (int s = 0; s < MT_SLOTS; s++) {
+			bool stopped = mt_stage_stopped(run, s);
+			uint64_t word = atomic_load_explicit(&mt_control(run)->slots[s].word, memory_order_relaxed);
+			if (stopped && named[s] != word)
+				mt_say("waits for %s (pid %d), which is stopped (SIGSTOP): kill -CONT %d", mt_stage_name(s),
+				       (int)(word >> 42), (int)(word >> 42));
+			named[s] = stopped ? word : 0;
+		}
+	}
+	atomic_flag_clear_explicit(&busy, memory_order_release);
+}

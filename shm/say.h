@@ -1,0 +1,23 @@
+/* say.h: one line on stderr. Not public. */
+#ifndef MT_SAY_H
+#define MT_SAY_H
+
+#include <stdarg.h>
+#include <stdint.h>
+
+#include "mt.h"
+
+extern const char *mt_program_name;     /* "mt" until mt_cli sets it */
+/* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */
+void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));
+/* Called before each message, if set: who writes a line over and over on a terminal takes it away */
+extern void (*mt_before_say)(void);
+
+/* Say once which run is waited for, and which runs are there. */
+void mt_say_waits_for_run(const char *run);
+/* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are
+ * stopped. */
+void mt_waited_in_vain(struct mt_run *, uint32_t event);
+
+#endif
