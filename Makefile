@@ -10,7 +10,10 @@ SHELL   = /bin/sh
 
 # -ffp-contract=off: a compiler must not fuse a multiply and an add on its own; where we want fma we write it
 WARN   = -Wall -Wextra -Wshadow -Werror
-ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno -Ishm -MMD -MP -fPIC $(CFLAGS) $(FILE_CFLAGS)
+ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno $(INCLUDE) -MMD -MP -fPIC $(CFLAGS) $(FILE_CFLAGS)
+
+# a program's files see its folder and libmt; tests see every program's
+INCLUDE = -Ishm $(if $(filter tests/%,$<),-Imt-ckpt -Imt-step -Imt-stream -Imt-optim,-I$(firstword $(subst /, ,$<)))
 
 # make V=1 shows the commands
 QUIET  = $(if $(V),,@echo '  make $@'; )
@@ -31,16 +34,16 @@ CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
 PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
 SRC_mt-store  = $(wildcard mt-store/*.c)
-SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c)
+SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
 SRC_mt-stream = $(wildcard mt-stream/*.c)
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
-SRC_mt-step   = $(filter-out $(wildcard mt-step/feed*.c),$(wildcard mt-step/*.c))
-SRC_mt-feed   = $(wildcard mt-step/feed*.c mt-step/record*.c)
+SRC_mt-step   = $(wildcard mt-step/*.c)
+SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 LIBS_mt-stream = $(GEMM_LIBS)
 PROBES := $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard tests/probes/*.c)))
 PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
 BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
-MAN     = $(wildcard */*.1)
+MAN     = $(wildcard */*.1 */*/*.1)
 
 # ---- cuda: where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
 # code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never.

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 #include "mt.h"
 
-/* ------------------------------------------------------------------------------------------------ files.c */
+/* ------------------------------------------------------------------------------------------------ hf/files.c */
 
 #define JSON_LIMIT  100000000u          /* bytes of a JSON text at most: safetensors' own limit for a header */
 #define IO_BYTES    (16u << 20)         /* one read or write, and one checksummed chunk */
@@ -81,7 +81,7 @@ int dir_sync_names(int fd);
 /* Delete what writers that died left in `parent` of `base`, or with NULL of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 
-/* ------------------------------------------------------------------------------------------------ safetensors.c */
+/* ------------------------------------------------------------------------------------------------ hf/safetensors.c */
 
 enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_OTHER };
 #define ST_DIMS 8
@@ -106,7 +106,7 @@ int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
 struct st_tensor *st_find(const struct st_file *, const char *name);
 
-/* ------------------------------------------------------------------------------------------------ model.c */
+/* ------------------------------------------------------------------------------------------------ hf/model.c */
 
 struct st_entry { struct st_file *file; struct st_tensor *tensor; bool used; };
 
@@ -132,7 +132,7 @@ void model_name_extras(const struct model *);
 /* n elements of a tensor from element `from`, as fp32 patterns. `raw` holds 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
 
-/* ------------------------------------------------------------------------------------------------ shards.c */
+/* ------------------------------------------------------------------------------------------------ hf/shards.c */
 
 #define SHARD_BYTES 5000000000ull       /* of a file at most, as transformers' max_shard_size */
 
@@ -154,7 +154,7 @@ int shards_write(struct shards *, const void *data, uint64_t bytes);    /* any p
 int shards_end(struct shards *);        /* the index too, where there are several */
 void shards_drop(struct shards *);
 
-/* ------------------------------------------------------------------------------------------------ hfconfig.c */
+/* ------------------------------------------------------------------------------------------------ hf/config.c */
 
 /* config.json for transformers 4 and 5: the run's text, unknown keys kept, both dialects present. To be freed. */
 int config_export(struct mt_run *, enum mt_dtype, char **text);

@@ -1,4 +1,4 @@
-/* hfconfig.c: config.json on its way out, and two geometries compared. */
+/* config.c: config.json on its way out, and two geometries compared. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "model/hfjson.h"

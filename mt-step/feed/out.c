@@ -1,4 +1,4 @@
-/* feed-out.c: records leave in large writes. */
+/* out.c: records leave in large writes. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>

@@ -16,13 +16,13 @@ struct feed_how {
 	uint64_t seed, epochs;
 };
 
-/* ---- feed-out.c: what goes to stdout; a reader that has closed it ends the program with 0 */
+/* ---- out.c: what goes to stdout; a reader that has closed it ends the program with 0 */
 void out_words(const uint32_t *, size_t n);
 void out_flush(void);
 /* Wait until fd can be read. Ends the program with 0 if the reader of stdout is gone before: it will never read. */
 void out_watch(int fd);
 
-/* ---- feed-file.c: a regular file, read at any place */
+/* ---- file.c: a regular file, read at any place */
 struct feed_file {
 	const char *name;
 	int fd;                     /* -1: closed */
@@ -38,10 +38,10 @@ int file_documents(struct feed_file *, const struct feed_how *, int (*fn)(void *
 /* Write that document as a record. */
 int file_emit(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n);
 
-/* ---- feed-pipe.c: what can be read only once */
+/* ---- pipe.c: what can be read only once */
 int pipe_feed(int fd, const char *name, const struct feed_how *);
 
-/* ---- feed-flat.c */
+/* ---- flat.c */
 /* Elements of a flat format as words. */
 void flat_words(enum feed_format, const void *bytes, uint32_t *out, size_t n);
 static inline bool flat_ends(const struct feed_how *h, uint32_t word)

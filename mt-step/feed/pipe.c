@@ -1,4 +1,4 @@
-/* feed-pipe.c: stdin and FIFOs. A flat document's length stands before it, so it is held until its end is seen. */
+/* pipe.c: stdin and FIFOs. A flat document's length stands before it, so it is held until its end is seen. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>

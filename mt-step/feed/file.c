@@ -1,4 +1,4 @@
-/* feed-file.c: documents of a regular file. They are found without being kept: an index has offsets only. */
+/* file.c: documents of a regular file. They are found without being kept: an index has offsets only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
