@@ -35,7 +35,8 @@ OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
 PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
-SRC_mt-stream = $(wildcard mt-stream/*.c)
+SRC_mt-stream = $(wildcard mt-stream/*.c mt-stream/*/*.c)
+CPU_OPS = $(filter-out %/device.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
@@ -64,8 +65,8 @@ HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/incl
 CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB:%=%/include/cudnn_frontend.h))))
 CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB:%=%/nvidia/cudnn/include/cudnn.h))))
 ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
-CUDA_C   = mt-stream/device-cuda.c mt-stream/cuda-gemm.c mt-stream/cuda-host.c mt-stream/cuda-engine.c mt-stream/cuda-trial.c
-CUDA_SRC = $(wildcard mt-stream/cuda-*.cu)
+CUDA_C   = $(wildcard mt-stream/cuda/*.c)
+CUDA_SRC = $(wildcard mt-stream/cuda/*.cu)
 ifneq ($(and $(NVCC),$(CUDART),$(CUBLAS_H),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
 CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
 CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
@@ -73,10 +74,10 @@ LIBS_mt-stream += $(CUDART) -ldl -lrt
 $(B)/mt-stream: $(CUDA_OBJ)
 $(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
 $(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
-CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda-cudnn.o)
+CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda/cudnn.o)
 ifneq ($(CUDNN),)
 $(B)/mt-stream: $(CUDNN)
-$(O)/mt-stream/device-cuda.o: $(CUDNN)
+$(O)/mt-stream/cuda/device.o: $(CUDNN)
 LIBS_mt-stream += -lstdc++
 PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
 $(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
@@ -88,7 +89,7 @@ $(O)/gpu/described/libcuda.so.1: tests/gpu/driver.c
 else
 $(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,$(info no headers of cudnn-frontend (make deps): the cuda device is built without cuDNN)))
 endif
-$(O)/mt-stream/cuda-cudnn.o: mt-stream/cuda-cudnn.cc
+$(O)/mt-stream/cuda/cudnn.o: mt-stream/cuda/cudnn.cc
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) $(CUDA_INCLUDE) -c -o $@ $<
 $(O)/%.o: %.cu
@@ -96,11 +97,11 @@ $(O)/%.o: %.cu
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
 	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	  -c -o $@ $<
-$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(OUR_LIBS)
+$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 $(O)/gpu/rates: $(ADAMW_OBJ)
-$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda-gemm.o $(OUR_LIBS)
+$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 else
@@ -113,33 +114,40 @@ endif
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
 PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
+# sizes that small models go round and across
+EMU = -DMT_EMU -Itests/gpu
+$(O)/emu/cuda/device.o $(O)/emu/left-out/cuda/device.o: EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
+$(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
+$(O)/emu/cuda/engine.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
+$(O)/emu/cuda/trial.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
+$(O)/emu/cuda/rows.o: EMU += -DNARROW_FIRST=1000
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/emu-sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -x c++ -DMT_EMU $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
+	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: tests/gpu/%.cc
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -DMT_EMU $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
+	$(QUIET)$(CXX) -std=c++17 $(EMU) $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: mt-stream/%.c
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU -DHAVE_CUDA -c -o $@ $<
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda-gemm.o $(ADAMW_OBJ) $(OUR_LIBS)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
+$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda/gemm.o $(ADAMW_OBJ) $(OUR_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU -include tests/probes/left-out.h -c -o $@ $<
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
-  $(O)/emu/left-out/device-cuda.o $(O)/emu/left-out/cuda-host.o \
-  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device-cuda.c %/cuda-host.c,$(CUDA_C))) \
-  $(filter-out %/schedule.o %/plan.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
+  $(O)/emu/left-out/cuda/device.o $(O)/emu/left-out/cuda/host.o \
+  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device.c %/host.c,$(CUDA_C))) \
+  $(filter-out %/schedule.o %/plan/request.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -DMT_EMU $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 # their cuBLASLt, which finds the emulator's functions in the program that opens it
 EMU_LD = -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/../emu'
 $(O)/emu/libcublasLt.so.13: tests/gpu/cublaslt.c
@@ -210,15 +218,15 @@ $(OUR_LIBS):
 	$(QUIET)$(AR) rcs $@ $^
 $(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LIBMT_LIBS)
-$(O)/mt-stream/cpu-%.o: FILE_CFLAGS = -O3 -fno-trapping-math
-$(O)/mt-stream/cpu-gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
+$(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -fno-trapping-math
+$(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 # probes and benches see the internals of the program they look into
-$(O)/probes/ops $(O)/bench/ops: EXTRA = $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
-$(O)/probes/ops $(O)/bench/ops: $(patsubst %.c,$(O)/%.o,$(wildcard mt-stream/cpu-*.c))
+$(O)/probes/ops $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
+$(O)/probes/ops $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
 $(O)/bench/adam: $(ADAMW_OBJ)
 $(O)/bench/gather: EXTRA = $(O)/mt-optim/sum.o
@@ -231,8 +239,8 @@ $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 # ... and stream-chaos has schedule and plan within itself, and plays what is around them
-$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
-$(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/plan.c
+$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan/request.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
+$(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/plan/request.c
 $(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
@@ -296,7 +304,6 @@ FUZZ_SRC_safetensors = $(filter-out %/main.c,$(SRC_mt-ckpt))
 FUZZ_SRC_runjson = $(FUZZ_SRC_safetensors)
 FUZZ_SRC_index = $(FUZZ_SRC_safetensors)
 FUZZ_SRC_record = mt-step/record.c mt-step/pack.c
-FUZZ_SRC_batch = mt-stream/batch.c
 FUZZ_SRC_piece = mt-optim/units.c
 SECONDS ?= 10
 TARGET ?= $(FUZZ_TARGETS)

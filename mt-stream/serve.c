@@ -1,6 +1,7 @@
 /* serve.c: micro-batches from the batch ring, one after another; what is stale is dropped, and every wait keeps an eye on
  * the transaction and on the peers.
  */
+#include "batch.h"
 #include "cli/cli.h"
 #include "stream.h"
 #include "trace.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "plan-show.h"
+#include "plan/show.h"
 #include "stream.h"
 #include "trace.h"
 

@@ -2,7 +2,7 @@
 #ifndef MT_STREAM_STREAM_H
 #define MT_STREAM_STREAM_H
 
-#include "planner.h"
+#include "plan/plan.h"
 
 /* What a micro-batch's way through the model is made of: job j is unit j. Its weights come in as one, its gradients
  * leave as one; the LM head of a tied model has the embedding's weights as a second part, and a gradient for them. */
@@ -67,18 +67,13 @@ struct stream {
 /* The run has no use for this micro-batch any more; the run itself is gone, or nobody is left to serve. */
 enum { STALE = 1, GONE = 2 };
 
-/* plan.c */
+/* plan/request.c */
 int jobs_make(struct stream *);
 struct settle { uint64_t chunk_tokens, head_tokens, pass_rows; };   /* as told; 0: not told */
 int record_settle(struct stream *, const struct settle *);          /* 78: other device or sizes */
 int plan_make(struct stream *, uint32_t rows, uint32_t seq, bool train);            /* -71 */
 int rope_grow(struct stream *, uint32_t positions);
 void plan_release(struct stream *);
-
-/* batch.c: does a batch message say what a block of so many bytes can hold? 0 or -69 */
-int batch_fits(const struct mt_msg *, size_t block);
-/* Are its tokens, targets and starts (rows x seq each, one after the other) those of documents of that vocabulary? */
-int batch_check(const struct mt_msg *, const uint32_t *tokens, uint32_t vocab);
 
 /* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */
 int schedule_micro(struct stream *);

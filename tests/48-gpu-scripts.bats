@@ -233,14 +233,14 @@ bare_toolkit() {
 @test "make finds cuBLASLt's header and CUDA's static runtime in Python's wheels, after the toolkit's own; else says which is missing" {
 	bare_toolkit
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= all >"$T/out"
-	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda-gemm.c" "$T/out"
+	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda/gemm.c" "$T/out"
 	grep -q -e "-o $T/bin/mt-stream .* $T/site/nvidia/cu13/lib/libcudart_static.a" "$T/out"
 	make -C "$TOP" --no-print-directory NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" gpu-have >"$T/out"
 	grep -q "^cublasLt.h $T/site/nvidia/cu13/include/cublasLt.h$" "$T/out"
 	rm -r "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cu13/include"
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" all >"$T/out"
 	grep -q '^no libcudart_static.a cublasLt.h found: mt-stream is built without its cuda device$' "$T/out"
-	no grep -q 'cuda-gemm.c' "$T/out"
+	no grep -q 'cuda/gemm.c' "$T/out"
 }
 
 @test "gpu scripts: libraries of Python's wheels are found by what they start" {

@@ -5,7 +5,7 @@ load helpers
 
 SASS=$TOP/tests/gpu/sass
 
-need_objects() { [ -f "$BUILD/mt-stream/cuda-rows.o" ] || skip "needs nvcc: kernels were not compiled"; }
+need_objects() { [ -f "$BUILD/mt-stream/cuda/rows.o" ] || skip "needs nvcc: kernels were not compiled"; }
 
 # Exit code of sass in $CODE, its lines in $T/out; skips where the disassembler is missing
 sass() {
@@ -16,9 +16,9 @@ sass() {
 
 @test "every kernel that memory bounds loads and stores 128 bits at once and spills no registers" {
 	need_objects
-	sass "$BUILD/mt-stream" sm_90
+	sass "$BUILD/mt-stream/cuda" sm_90
 	# make gpu-build compiles for the GPU that is there alone
-	grep -q ' sm_90 ' "$T/out" || sass "$BUILD/mt-stream"
+	grep -q ' sm_90 ' "$T/out" || sass "$BUILD/mt-stream/cuda"
 	grep -v '^ok' "$T/out" >&2 || true
 	[ "$CODE" = 0 ]
 	[ "$(grep -c '^ok' "$T/out")" -gt 40 ]
@@ -37,7 +37,7 @@ sass() {
 		void launch(void) { narrow_kernel<<<1, 32>>>(nullptr, nullptr); new_kernel<<<1, 32>>>(nullptr); }
 	END
 	nvcc -arch=sm_90 -c -o "$T/k.o" "$T/k.cu"
-	for f in "$TOP"/mt-stream/cuda-*.cu; do
+	for f in "$TOP"/mt-stream/cuda/*.cu; do
 		cp "$T/k.o" "$T/$(basename "$f" .cu).o"
 	done
 	sass "$T" sm_90

@@ -1,7 +1,7 @@
 /* A batch message and its block, as mt-stream checks them: what passes names only tokens of the vocabulary, and
  * documents that start in their row at or before the token. */
+#include "batch.h"
 #include "fuzz.h"
-#include "stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

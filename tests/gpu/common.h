@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../mt-stream/cuda-gemm.h"
+#include "../../mt-stream/cuda/gemm.h"
 #include "cli/cli.h"
 
 static inline void must(cudaError_t e, const char *what)

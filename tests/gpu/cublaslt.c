@@ -1,4 +1,4 @@
-/* cublaslt.c: a libcublasLt for the emulator: the functions that cuda-gemm.c calls, computed on the CPU when the stream gets
+/* cublaslt.c: a libcublasLt for the emulator: the functions that cuda/gemm.c calls, computed on the CPU when the stream gets
  * there, and as hard to please as NVIDIA's may be.
  *
  *     FAKE_CUBLASLT_SEED=N   several algorithms, each with sums in another order and so with other bits; which ones a shape

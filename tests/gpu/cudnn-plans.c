@@ -3,14 +3,14 @@
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
- * into calls (cuda-engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a
+ * into calls (cuda/engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a
  * libcuda.so.1 is: tests/gpu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../mt-stream/cuda-cudnn.h"
+#include "../../mt-stream/cuda/sdpa.h"
 
 static const struct { int sm, sms, shared; } gpus[] = {
 	{80, 108, 166912}, {86, 84, 101376}, {89, 128, 101376}, {90, 132, 232448}, {100, 148, 232448}, {120, 188, 101376},

@@ -19,7 +19,7 @@
 
 #include <vector>
 
-#include "../../mt-stream/cuda-cudnn.h"
+#include "../../mt-stream/cuda/sdpa.h"
 
 #define FAULTY 98
 

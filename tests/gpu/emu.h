@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- the runtime's part that device-cuda.c uses, C ---- */
+/* ---- the runtime's part that cuda/device.c uses, C ---- */
 #ifdef __cplusplus
 extern "C" {
 #endif

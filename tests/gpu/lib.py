@@ -122,7 +122,8 @@ def pidfd_works():
 def source_hash():
     """Names the sources where there is no git to ask"""
     h = hashlib.sha256()
-    for path in sorted(p for d in ("shm", "mt-store", "mt-stream", "mt-optim", "mt-step", "tests/gpu")
+    for path in sorted(p for d in ("shm", "shm/*", "mt-store", "mt-stream", "mt-stream/*", "mt-optim", "mt-step",
+                                      "mt-step/*", "tests/gpu", "tests/gpu/emu")
                        for p in glob.glob(os.path.join(TOP, d, "*")) if os.path.isfile(p)):
         with open(path, "rb") as f:
             h.update(f.read())

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 
 #include "../../mt-stream/ops.h"
-#include "../../mt-stream/cuda-ops.h"
+#include "../../mt-stream/cuda/kernels.h"
 
 #ifndef MT_EMU
-#include "../../mt-stream/cuda-gemm.h"
+#include "../../mt-stream/cuda/gemm.h"
 #include "mt.h"
 
 static struct gemms *library;

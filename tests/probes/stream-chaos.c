@@ -69,7 +69,7 @@ static void boundary(struct stream *, enum mt_doing);
 #define memory_lay(ask, choice, place, base) lay(ask, choice, place, base)
 static int draw_plan(const struct ask *, struct planned *);
 static uint64_t lay(const struct ask *, const struct choice *, struct place *, void *);
-#include "../../mt-stream/plan.c"
+#include "../../mt-stream/plan/request.c"
 #undef memory_lay
 
 /* ---- plans ---- */

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../../mt-stream/plan/plan.h"
 #include "cli/cli.h"
-#include "../../mt-stream/planner.h"
 
 static uint64_t state;
 static uint64_t now_seed;

@@ -1,0 +1,72 @@
+/* cpu.h: what the files of the cpu device's operations share, and nobody else includes.
+ *
+ * pool.c runs tasks; one file a topic (gemm.c, norm.c, ...) cuts an operation into tasks; the arithmetic of
+ * a task is a kernel. Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same
+ * cpu-kernel-*.h) and chosen once, by what the CPU can do.
+ */
+#ifndef MT_STREAM_CPU_H
+#define MT_STREAM_CPU_H
+
+#include "ops.h"
+
+/* Memory of a pool that lives until its next use of the same kind; 64-byte aligned, contents undefined. Growing it may
+ * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run, outside. */
+void *pool_scratch(struct pool *, int thread, size_t bytes);
+void *pool_shared(struct pool *, size_t bytes);
+/* Say in one line what there was no memory for, and end the program with 71: for threads deep in an operation */
+_Noreturn void pool_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
+ * the partial sums). The cut depends on the number of rows alone. */
+struct row_blocks { int64_t rows, count, n; };
+struct row_blocks row_blocks(int64_t rows);
+static inline int64_t row_block_start(const struct row_blocks *b, int64_t i) { return i * b->rows; }
+static inline int64_t row_block_end(const struct row_blocks *b, int64_t i)
+{
+	return least((i + 1) * b->rows, b->n);
+}
+/* dst (n) = beta dst + the sum of partial (count, n), in order of blocks */
+void sum_partials(struct pool *, float *dst, float beta, const float *partial, int64_t count, int64_t n);
+
+/* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
+struct span { int64_t begin, first, end; };
+enum { ATTENTION_GROUP = 256 };     /* queries of a forward task, at most */
+
+struct kernels {
+	const char *name;
+	/* rows of h elements; dw += */
+	void (*rmsnorm_forward)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t h, float eps);
+	void (*rmsnorm_backward)(float *dx, int add_dx, float *dw, const float *dy, const float *x, const float *w,
+		const float *rstd, int64_t rows, int64_t h);
+	void (*column_sums)(float *sum, const float *x, int64_t ldx, int64_t rows, int64_t n);
+	void (*swiglu_forward)(float *y, const float *gu, int64_t rows, int64_t f);
+	void (*swiglu_backward)(float *dgu, float *y, const float *dy, const float *gu, int64_t rows, int64_t f);
+	/* tokens first .. end - 1; dqnorm, dknorm += */
+	void (*rope_forward)(const struct rope *, float *qkv, float *pre, float *rstd, int64_t first, int64_t end);
+	void (*rope_backward)(const struct rope *, float *dqkv, const float *pre, const float *rstd, float *dqnorm,
+		float *dknorm, int64_t first, int64_t end);
+	size_t (*attention_scratch)(int64_t dim);   /* bytes, for either direction */
+	void (*attention_forward)(const struct attention *, const struct span *, int64_t head, float *o, float *lse,
+		const float *qkv, float *scratch);
+	/* the whole document: span->first == span->begin */
+	void (*attention_backward)(const struct attention *, const struct span *, int64_t kv_head, float *dqkv,
+		const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch);
+	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
+	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
+	void (*add)(float *y, const float *x, int64_t n);   /* y += x */
+	void (*widen)(float *dst, const uint16_t *src, int64_t n);
+	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
+};
+extern const struct kernels cpu_kernels_plain;
+#if defined(__x86_64__)
+extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
+#endif
+
+/* The best set that this CPU runs. The environment variable MT_ISA (plain, avx2) asks for a lesser one: tests do. */
+const struct kernels *cpu_kernels(void);
+const struct kernels *pool_kernels(const struct pool *);    /* cpu_kernels() as it was when the pool was created */
+
+#endif

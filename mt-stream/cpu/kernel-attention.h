@@ -1,0 +1,428 @@
+/* kernel-attention.h: causal attention in tiles (FlashAttention, arXiv 2205.14135), on one thread a task
+ *
+ * A tile is QT queries by KT keys of one document and head. Scores are kept transposed, s (KT, QT), a query a lane: so
+ * the softmax over keys goes down the columns without a sum across lanes, and every product of the two passes is a sum
+ * of rank-1 updates, c (r, :) += a (r, i) b (i, :), whose a is read scalar by scalar, row- or column-wise, and whose b
+ * lies as it lies in memory. Only q and do are transposed, once for all the keys they meet.
+ *
+ * A group of BLOCKS tiles of queries goes over the keys together, so that keys and values are gathered, and their
+ * gradients spread, once a group: in qkv they lie far apart, a few cache lines to a page.
+ *
+ * Tiles are counted from the start of the document. So a document gives the same bits wherever it lies in a row.
+ */
+
+enum { QT = 64, KT = 64, BLOCKS = ATTENTION_GROUP / QT };
+
+/* ---- products ---- */
+
+/* c (MR, n vectors) = [c +] a (MR, k) b (k, n vectors). by_row: a (r, i) is a[r lda + i], otherwise a[i lda + r]. */
+INLINE void micro(int n, int by_row, int add_c, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+	float *c, int64_t ldc)
+{
+	vf sum[MR][2];
+	UNROLL
+	for (int r = 0; r < MR; r++)
+		UNROLL
+		for (int j = 0; j < n; j++)
+			sum[r][j] = add_c ? v_load(c + r * ldc + j * VW) : (vf){0};
+	for (int64_t i = 0; i < k; i++) {
+		vf x[2];
+		UNROLL
+		for (int j = 0; j < n; j++)
+			x[j] = v_load(b + i * ldb + j * VW);
+		UNROLL
+		for (int r = 0; r < MR; r++) {
+			vf s = v_set(by_row ? a[r * lda + i] : a[i * lda + r]);
+			UNROLL
+			for (int j = 0; j < n; j++)
+				sum[r][j] = v_fma(s, x[j], sum[r][j]);
+		}
+	}
+	UNROLL
+	for (int r = 0; r < MR; r++)
+		UNROLL
+		for (int j = 0; j < n; j++)
+			v_store(c + r * ldc + j * VW, sum[r][j]);
+}
+
+/* MR rows of c, n columns (a multiple of VW) */
+INLINE void panel(int by_row, int add_c, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+	float *c, int64_t ldc)
+{
+	int64_t j = 0;
+	for (; j + 2 * VW <= n; j += 2 * VW)
+		micro(2, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
+	if (j < n)
+		micro(1, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
+}
+
+/* c = a b, a by rows */
+static __attribute__((noinline)) void panel_rows(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+	int64_t ldb, float *c, int64_t ldc)
+{
+	panel(1, 0, n, k, a, lda, b, ldb, c, ldc);
+}
+
+/* c += a b, a by rows */
+static __attribute__((noinline)) void panel_rows_add(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+	int64_t ldb, float *c, int64_t ldc)
+{
+	panel(1, 1, n, k, a, lda, b, ldb, c, ldc);
+}
+
+/* c += a b, a by columns */
+static __attribute__((noinline)) void panel_columns_add(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+	int64_t ldb, float *c, int64_t ldc)
+{
+	panel(0, 1, n, k, a, lda, b, ldb, c, ldc);
+}
+
+/* ---- tiles ---- */
+
+/* dst (rows up to a multiple of VW, ld) = scale * src (rows, dim), zeros around it */
+static void pack(float *dst, int64_t ld, const float *src, int64_t stride, int64_t rows, int64_t dim, float scale)
+{
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t i = 0; i < dim; i += VW)
+			v_store(dst + r * ld + i, v_get(src + r * stride + i, dim - i) * v_set(scale));
+	for (int64_t r = rows; r < round_up(rows, VW); r++)
+		for (int64_t i = 0; i < ld; i += VW)
+			v_store(dst + r * ld + i, (vf){0});
+}
+
+/* Ask for rows that will be packed, or written, after what is computed now: rows as far apart as in qkv are beyond what
+ * the hardware foresees. */
+INLINE void foresee(const float *p, int write, int64_t stride, int64_t rows, int64_t dim)
+{
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t i = 0; i < dim; i += 16) {
+			if (write)
+				__builtin_prefetch(p + r * stride + i, 1, 2);
+			else
+				__builtin_prefetch(p + r * stride + i, 0, 2);
+		}
+}
+
+/* dst (ld, QT) = src (QT, ld) transposed, of which rows up to a multiple of VW are filled */
+static void turn(float *dst, const float *src, int64_t ld, int64_t rows)
+{
+	for (int64_t r = 0; r < rows; r += VW)
+		for (int64_t i = 0; i < ld; i += VW) {
+			vf x[VW];
+			UNROLL
+			for (int j = 0; j < VW; j++)
+				x[j] = v_load(src + (r + j) * ld + i);
+			v_transpose(x);
+			UNROLL
+			for (int j = 0; j < VW; j++)
+				v_store(dst + (i + j) * QT + r, x[j]);
+		}
+}
+
+/* Where a tile lies: queries q .. q + nq - 1 and keys k .. k + nk - 1, both counted from the document's start; a query
+ * sees the keys up to itself, and only `window` of them. */
+struct tile { int64_t q, nq, k, nk, window; };
+
+INLINE struct tile tile_at(int64_t q, int64_t nq, int64_t k, int64_t window)
+{
+	int64_t left = q + nq - k;
+	return (struct tile){ .q = q, .nq = nq, .k = k, .nk = left < KT ? left : KT, .window = window };
+}
+
+/* Keys of the tile that any of the VW queries from column c sees: what lies beyond is neither computed nor read. */
+INLINE int64_t keys_seen(const struct tile *t, int64_t c)
+{
+	int64_t n = t->q + c + VW - t->k;
+	return n < t->nk ? n : t->nk;
+}
+
+/* The first column, a multiple of VW, whose queries see a key of row r and further */
+INLINE int64_t columns_from(const struct tile *t, int64_t r)
+{
+	int64_t c = t->k + r - t->q;
+	return c > 0 ? c / VW * VW : 0;
+}
+
+/* Does every query of the VW from column c see every key of the tile? */
+INLINE int all_seen(const struct tile *t, int64_t c)
+{
+	return t->q + c >= t->k + t->nk - 1 && t->q + c + VW - 1 - t->k < t->window;
+}
+
+/* x where the query (lane) sees key r, otherwise -inf */
+INLINE vf masked(const struct tile *t, int64_t c, int64_t r, vf x)
+{
+	int32_t lane[VW];
+	for (int i = 0; i < VW; i++)
+		lane[i] = i;
+	vi ahead;
+	memcpy(&ahead, lane, sizeof ahead);
+	ahead += (int32_t)(t->q + c - t->k - r);
+	int32_t window = t->window < INT32_MAX ? (int32_t)t->window : INT32_MAX;
+	vi see = (ahead >= 0) & (ahead < window);
+	return (vf)((see & (vi)x) | (~see & (vi)v_set(-INFINITY)));
+}
+
+/* s (nk, QT) = k (nk, ld) x (ld, QT), columns_from each block of rows on */
+INLINE void keys_by_queries(const struct tile *t, float *s, const float *k, const float *x, int64_t ld, int64_t dim)
+{
+	int64_t columns = round_up(t->nq, VW);
+	for (int64_t r = 0; r < t->nk; r += MR) {
+		int64_t c = columns_from(t, r);
+		if (c < columns)
+			panel_rows(columns - c, dim, k + r * ld, ld, x + c, QT, s + r * QT + c, QT);
+	}
+}
+
+/* c (nq, ld) += s' (nq, nk) b (nk, ld) */
+INLINE void queries_by_keys(const struct tile *t, float *c, const float *s, const float *b, int64_t ld)
+{
+	for (int64_t r = 0; r < t->nq; r += MR) {
+		int64_t n = t->q + r + MR - t->k;
+		panel_columns_add(ld, n < t->nk ? n : t->nk, s + r, QT, b, ld, c + r * ld, ld);
+	}
+}
+
+/* ---- forward ---- */
+
+/* Scores become probabilities relative to the highest so far; sum, high (QT) follow; rescale (QT) is what earlier sums are
+ * to be multiplied by. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
+INLINE void softmax_columns(const struct tile *t, float *s, float *high, float *sum, float *rescale)
+{
+	for (int64_t c = 0; c < t->nq; c += VW) {
+		int64_t n = keys_seen(t, c);
+		int mask = !all_seen(t, c);
+		vf old = v_load(high + c), m = old, total = {0};
+		for (int64_t r = 0; r < n; r++) {
+			vf x = v_load(s + r * QT + c);
+			if (mask) {
+				x = masked(t, c, r, x);
+				v_store(s + r * QT + c, x);
+			}
+			m = v_max(x, m);
+		}
+		for (int64_t r = 0; r < n; r++) {
+			vf p = v_exp(v_load(s + r * QT + c) - m);
+			v_store(s + r * QT + c, p);
+			total += p;
+		}
+		vf factor = v_exp(old - m);
+		v_store(rescale + c, factor);
+		v_store(high + c, m);
+		v_store(sum + c, v_fma(v_load(sum + c), factor, total));
+	}
+}
+
+/* The first tile of keys that a query at q sees with this window */
+INLINE int64_t first_tile(int64_t q, int64_t window)
+{
+	return q < window ? 0 : (q - window + 1) / KT * KT;
+}
+
+/* For backward, which needs more: q, do, their transposes and dq (BLOCKS, 64, ld), lse and delta (BLOCKS, QT), and once
+ * k, v, dk, dv (KT, ld), s and dp (KT, QT) */
+static size_t attention_scratch(int64_t dim)
+{
+	int64_t ld = round_up(dim, VW);
+	return (size_t)(5 * BLOCKS * QT * ld + 2 * BLOCKS * QT + 4 * KT * ld + 2 * KT * QT) * sizeof(float);
+}
+
+/* What both passes know of a head: where its keys and values begin, and how far apart tokens are */
+struct head { int64_t dim, ld, stride, keys, values, window; };
+
+INLINE struct head head_of(const struct attention *a, int64_t begin, int64_t kv_head)
+{
+	int64_t stride = (a->heads + 2 * a->kv_heads) * a->dim;
+	int64_t keys = begin * stride + (a->heads + kv_head) * a->dim;
+	return (struct head){ .dim = a->dim, .ld = round_up(a->dim, VW), .stride = stride, .keys = keys,
+		.values = keys + a->kv_heads * a->dim, .window = a->window ? a->window : INT64_MAX };
+}
+
+/* Do the queries of the tile see any of its keys? */
+INLINE int meets(int64_t q, int64_t k, int64_t window) { return k <= q && k >= first_tile(q, window); }
+
+/* One tile: scores, probabilities, and sum_v rescaled and added to */
+static void attention_tile(const struct tile *t, const float *qt, const float *k, const float *v, const struct head *h,
+	float *s, float *high, float *sum, float *rescale, float *sum_v)
+{
+	keys_by_queries(t, s, k, qt, h->ld, h->dim);
+	softmax_columns(t, s, high, sum, rescale);
+	for (int64_t r = 0; r < t->nq; r++)
+		for (int64_t i = 0; i < h->ld; i += VW)
+			v_store(sum_v + r * h->ld + i, v_load(sum_v + r * h->ld + i) * v_set(rescale[r]));
+	queries_by_keys(t, sum_v, s, v, h->ld);
+}
+
+static void attention_forward(const struct attention *a, const struct span *span, int64_t head, float *o, float *lse,
+	const float *qkv, float *scratch)
+{
+	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
+	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
+	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
+	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
+
+	for (int64_t b = 0; b * QT < n; b++) {
+		int64_t nq = n - b * QT < QT ? n - b * QT : QT;
+		pack(q, h.ld, qkv + (span->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
+		turn(qt + b * tile, q, h.ld, nq);
+	}
+	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
+	memset(sum, 0, BLOCKS * QT * sizeof *sum);
+	for (int i = 0; i < BLOCKS * QT; i++)
+		high[i] = -FLT_MAX;
+	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
+		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
+		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
+		pack(v, h.ld, qkv + h.values + k0 * h.stride, h.stride, nk, h.dim, 1);
+		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
+		foresee(qkv + h.keys + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
+		foresee(qkv + h.values + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
+		for (int64_t b = 0; b * QT < n; b++)
+			if (meets(q0 + b * QT, k0, h.window)) {
+				struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+				attention_tile(&t, qt + b * tile, k, v, &h, s, high + b * QT, sum + b * QT, rescale, sum_v + b * tile);
+			}
+	}
+	for (int64_t r = 0; r < n; r++) {
+		float *row = o + ((span->first + r) * a->heads + head) * h.dim;
+		for (int64_t i = 0; i < h.dim; i += VW)
+			v_put(row + i, h.dim - i, v_load(sum_v + r * h.ld + i) * v_set(1.0f / sum[r]));
+		lse[(span->first + r) * a->heads + head] = high[r] + logf(sum[r]);
+	}
+}
+
+/* ---- backward ---- */
+
+/* p = exp(s - lse), and in place of dp: ds = p (dp - delta) */
+INLINE void softmax_back(const struct tile *t, float *s, float *dp, const float *lse, const float *delta)
+{
+	for (int64_t c = 0; c < t->nq; c += VW) {
+		int64_t n = keys_seen(t, c);
+		int mask = !all_seen(t, c);
+		vf l = v_load(lse + c), d = v_load(delta + c);
+		for (int64_t r = 0; r < n; r++) {
+			vf x = v_load(s + r * QT + c);
+			if (mask)
+				x = masked(t, c, r, x);
+			vf p = v_exp(x - l);
+			v_store(s + r * QT + c, p);
+			v_store(dp + r * QT + c, p * (v_load(dp + r * QT + c) - d));
+		}
+	}
+}
+
+/* dst (nk, ld) += s (nk, nq) x (nq, ld); s is zero where a key comes after its query */
+INLINE void keys_gain(const struct tile *t, float *dst, const float *s, const float *x, int64_t ld)
+{
+	for (int64_t r = 0; r < t->nk; r += MR) {
+		int64_t c = columns_from(t, r);
+		panel_rows_add(ld, t->nq - c, s + r * QT + c, QT, x + c * ld, ld, dst + r * ld, ld);
+	}
+}
+
+/* dst (n rows at stride, dim) = [dst +] scale * src (n, ld) */
+static void spread(float *dst, int64_t stride, int add_dst, const float *src, int64_t ld, int64_t n, int64_t dim, float scale)
+{
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t i = 0; i < dim; i += VW) {
+			float *to = dst + r * stride + i;
+			vf x = v_load(src + r * ld + i) * v_set(scale);
+			v_put(to, dim - i, add_dst ? v_get(to, dim - i) + x : x);
+		}
+}
+
+/* A group's tiles in backward's scratch, block after block */
+struct group { float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp; };
+
+static struct group group_in(float *scratch, int64_t ld)
+{
+	int64_t all = BLOCKS * QT * ld;
+	struct group p = { .q = scratch };
+	p.qt = p.q + all;
+	p.g = p.qt + all;
+	p.gt = p.g + all;
+	p.dq = p.gt + all;
+	p.lse = p.dq + all;
+	p.delta = p.lse + BLOCKS * QT;
+	p.k = p.delta + BLOCKS * QT;
+	p.v = p.k + KT * ld;
+	p.dk = p.v + KT * ld;
+	p.dv = p.dk + KT * ld;
+	p.s = p.dv + KT * ld;
+	p.dp = p.s + KT * QT;
+	return p;
+}
+
+/* q (scaled), do (here g), their transposes, lse, and delta = do . o of every query; dq is cleared */
+static void gather_queries(const struct group *p, const struct attention *a, const struct span *span, int64_t head,
+	const struct head *h, const float *d_o, const float *o, const float *lse, const float *qkv)
+{
+	int64_t n = span->end - span->first, stride = a->heads * h->dim, at = span->first * stride + head * h->dim;
+	pack(p->q, h->ld, qkv + span->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
+	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
+	for (int64_t b = 0; b * QT < n; b++) {
+		int64_t nq = n - b * QT < QT ? n - b * QT : QT, tile = b * QT * h->ld;
+		turn(p->qt + tile, p->q + tile, h->ld, nq);
+		turn(p->gt + tile, p->g + tile, h->ld, nq);
+	}
+	memset(p->lse, 0, 2 * BLOCKS * QT * sizeof *p->lse);
+	for (int64_t r = 0; r < n; r++) {
+		const float *row = o + at + r * stride;
+		vf sum = {0};
+		for (int64_t i = 0; i < h->dim; i += VW)
+			sum = v_fma(v_load(p->g + r * h->ld + i), v_get(row + i, h->dim - i), sum);
+		p->delta[r] = v_sum(sum);
+		p->lse[r] = lse[(span->first + r) * a->heads + head];
+	}
+	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
+}
+
+/* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is the
+ * first that sees these keys, which is the one beside them. */
+static void attention_back_group(const struct attention *a, const struct span *span, int64_t head, int begin, float *dqkv,
+	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
+{
+	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
+	struct group p = group_in(scratch, h.ld);
+	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
+
+	gather_queries(&p, a, span, head, &h, d_o, o, lse, qkv);
+	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
+		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride, values = h.values + k0 * h.stride;
+		int gain = !(begin && k0 >= q0);
+		pack(p.k, h.ld, qkv + keys, h.stride, nk, h.dim, 1);
+		pack(p.v, h.ld, qkv + values, h.stride, nk, h.dim, 1);
+		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
+		foresee(dqkv + keys, 1, h.stride, nk, h.dim);
+		foresee(dqkv + values, 1, h.stride, nk, h.dim);
+		foresee(qkv + keys + KT * h.stride, 0, h.stride, next, h.dim);
+		foresee(qkv + values + KT * h.stride, 0, h.stride, next, h.dim);
+		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
+		for (int64_t b = 0; b * QT < n; b++) {
+			if (!meets(q0 + b * QT, k0, h.window))
+				continue;
+			struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
+			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
+			softmax_back(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT);
+			queries_by_keys(&t, p.dq + b * tile, p.dp, p.k, h.ld);
+			keys_gain(&t, p.dv, p.s, p.g + b * tile, h.ld);
+			keys_gain(&t, p.dk, p.dp, p.q + b * tile, h.ld);
+		}
+		spread(dqkv + keys, h.stride, gain, p.dk, h.ld, nk, h.dim, 1);
+		spread(dqkv + values, h.stride, gain, p.dv, h.ld, nk, h.dim, 1);
+	}
+	spread(dqkv + span->first * h.stride + head * h.dim, h.stride, 0, p.dq, h.ld, n, h.dim, a->scale);
+}
+
+/* All heads that share a key-value head, so that its dk and dv have one owner */
+static void attention_backward(const struct attention *a, const struct span *span, int64_t kv_head, float *dqkv,
+	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
+{
+	int64_t group = a->heads / a->kv_heads;
+	for (int64_t q = span->begin; q < span->end; q += BLOCKS * QT) {
+		struct span part = { span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end };
+		for (int64_t j = 0; j < group; j++)
+			attention_back_group(a, &part, kv_head * group + j, j == 0, dqkv, d_o, o, lse, qkv, scratch);
+	}
+}

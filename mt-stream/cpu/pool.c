@@ -1,0 +1,228 @@
+/* pool.c: threads that take the tasks of one operation after another
+ *
+ * A job is published in the ticket, one word of 64 bits: the job's number above, the next task to take below. A thread
+ * takes a task by adding one to the ticket with a compare-and-swap, which fails if meanwhile another job has come; so
+ * what it read of the job (fn, arg, tasks) before the swap belongs to the task that it took. While the caller rewrites
+ * these, the ticket holds CLOSED, of which nobody takes anything. A thread that sleeps or was preempted between two
+ * jobs holds up nobody: the job ends when its tasks are done, not when every thread has seen it.
+ */
+#include "cpu.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+	SPINS = 4000,               /* pauses before a thread goes to sleep: some 20 to 60 us, longer than most gaps between jobs */
+	CLOSED = 0xffffffff,        /* also the limit on tasks */
+	LINE = 64,
+};
+
+struct scratch { void *p; size_t size; };
+
+struct worker { struct pool *pool; int thread; pthread_t id; struct scratch scratch; };
+
+struct pool {
+	_Alignas(LINE) _Atomic uint64_t ticket;
+	_Alignas(LINE) _Atomic uint32_t done;       /* tasks of this job that have run; the caller's futex */
+	_Atomic uint32_t caller_sleeps;
+	_Alignas(LINE) _Atomic uint32_t bell;       /* rings with every job; the workers' futex */
+	_Atomic uint32_t sleepers;
+	_Atomic int stop;
+	_Alignas(LINE) _Atomic(void *) arg;
+	void (*_Atomic fn)(void *, int64_t, int);
+	_Atomic uint32_t tasks;
+	const struct kernels *kernels;
+	int threads;
+	struct scratch shared;
+	struct worker *workers;                     /* (threads); the last is the caller */
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* Take and run tasks until none is left to take. */
+static void work(struct pool *p, int thread)
+{
+	uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
+	for (;;) {
+		uint32_t task = (uint32_t)ticket;
+		void (*fn)(void *, int64_t, int) = atomic_load_explicit(&p->fn, memory_order_acquire);
+		void *arg = atomic_load_explicit(&p->arg, memory_order_acquire);
+		uint32_t tasks = atomic_load_explicit(&p->tasks, memory_order_acquire);
+		if (task == CLOSED || task >= tasks)
+			return;
+		if (!atomic_compare_exchange_weak_explicit(&p->ticket, &ticket, ticket + 1, memory_order_acquire,
+				memory_order_acquire))
+			continue;
+		fn(arg, task, thread);
+		/* release: what the task wrote is seen by the caller who reads done; seq_cst against caller_sleeps */
+		if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps))
+			futex_wake_all(&p->done);
+		ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
+	}
+}
+
+static void *worker_main(void *arg)
+{
+	struct worker *w = arg;
+	struct pool *p = w->pool;
+	uint32_t heard = 0;
+	while (!atomic_load(&p->stop)) {
+		work(p, w->thread);
+		for (int i = 0; i < SPINS && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++)
+			relax();
+		if (atomic_load(&p->bell) == heard) {
+			/* seq_cst on both sides: either the ringer sees a sleeper, or the futex sees the bell has rung */
+			atomic_fetch_add(&p->sleepers, 1);
+			futex_wait(&p->bell, heard);
+			atomic_fetch_sub(&p->sleepers, 1);
+		}
+		heard = atomic_load(&p->bell);
+	}
+	return NULL;
+}
+
+static void ring(struct pool *p)
+{
+	atomic_fetch_add(&p->bell, 1);
+	if (atomic_load(&p->sleepers))
+		futex_wake_all(&p->bell);
+}
+
+static void publish(struct pool *p, uint32_t tasks, void (*fn)(void *, int64_t, int), void *arg)
+{
+	uint64_t number = (atomic_load_explicit(&p->ticket, memory_order_relaxed) >> 32) + 1;
+	atomic_store_explicit(&p->ticket, number << 32 | CLOSED, memory_order_relaxed);
+	/* release: who sees one of these sees the ticket closed, and fails to swap an older one */
+	atomic_store_explicit(&p->fn, fn, memory_order_release);
+	atomic_store_explicit(&p->arg, arg, memory_order_release);
+	atomic_store_explicit(&p->tasks, tasks, memory_order_release);
+	atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+	/* release: who sees the ticket open sees all of them */
+	atomic_store_explicit(&p->ticket, number << 32, memory_order_release);
+	ring(p);
+}
+
+static void wait_done(struct pool *p, uint32_t tasks)
+{
+	for (int i = 0; i < SPINS; i++) {
+		if (atomic_load_explicit(&p->done, memory_order_acquire) == tasks)
+			return;
+		relax();
+	}
+	atomic_store(&p->caller_sleeps, 1);
+	for (uint32_t done; (done = atomic_load(&p->done)) != tasks;)
+		futex_wait(&p->done, done);
+	atomic_store(&p->caller_sleeps, 0);
+}
+
+void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg)
+{
+	if (p->threads == 1 || tasks == 1) {
+		for (int64_t i = 0; i < tasks; i++)
+			fn(arg, i, p->threads - 1);
+		return;
+	}
+	if (tasks < 1)
+		return;
+	if (tasks >= CLOSED) {
+		fprintf(stderr, "mt-stream: %s:%d: %lld tasks\n", __FILE__, __LINE__, (long long)tasks);
+		abort();
+	}
+	publish(p, (uint32_t)tasks, fn, arg);
+	work(p, p->threads - 1);
+	wait_done(p, (uint32_t)tasks);
+}
+
+struct pool *pool_create(int threads)
+{
+	struct pool *p = aligned_alloc(LINE, sizeof *p);
+	if (!p)
+		return NULL;
+	*p = (struct pool){ .threads = 1, .kernels = cpu_kernels(), .ticket = CLOSED };
+	p->workers = calloc((size_t)threads, sizeof *p->workers);
+	if (!p->workers) {
+		free(p);
+		return NULL;
+	}
+	for (int i = 0; i < threads; i++)
+		p->workers[i] = (struct worker){ .pool = p, .thread = i };
+	for (int i = 0; i < threads - 1; i++, p->threads++)
+		if (pthread_create(&p->workers[i].id, NULL, worker_main, &p->workers[i])) {
+			pool_free(p);
+			return NULL;
+		}
+	return p;
+}
+
+void pool_free(struct pool *p)
+{
+	if (!p)
+		return;
+	atomic_store(&p->stop, 1);
+	ring(p);
+	for (int i = 0; i < p->threads - 1; i++)
+		pthread_join(p->workers[i].id, NULL);
+	for (int i = 0; i < p->threads; i++)
+		free(p->workers[i].scratch.p);
+	free(p->shared.p);
+	free(p->workers);
+	free(p);
+}
+
+int pool_threads(const struct pool *p) { return p->threads; }
+
+const struct kernels *pool_kernels(const struct pool *p) { return p->kernels; }
+
+void pool_no_memory(const char *fmt, ...)
+{
+	static atomic_flag once = ATOMIC_FLAG_INIT;
+	char what[200];
+	va_list ap;
+
+	while (atomic_flag_test_and_set(&once))
+		pause();                /* another thread says it, and ends us */
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	dprintf(STDERR_FILENO, "mt-stream: out of memory: %s\n", what);
+	_exit(71);
+}
+
+static void *grow(struct scratch *s, size_t bytes)
+{
+	if (bytes > s->size) {
+		free(s->p);
+		s->size = (bytes + 4095) / 4096 * 4096;
+		s->p = aligned_alloc(LINE, s->size);
+		if (!s->p)
+			pool_no_memory("%zu bytes of scratch", s->size);
+	}
+	return s->p;
+}
+
+void *pool_scratch(struct pool *p, int thread, size_t bytes) { return grow(&p->workers[thread].scratch, bytes); }
+
+void *pool_shared(struct pool *p, size_t bytes) { return grow(&p->shared, bytes); }

@@ -1,0 +1,283 @@
+/* attention.cu: causal attention inside documents, with windows and grouped queries, tile by tile
+ *
+ * A row's tokens stand one after another; token t sees [first(t), t], first(t) being the later of its document's start
+ * and its window's. first never falls inside a row, so a tile of queries sees a range of keys and a tile of keys is seen
+ * by a range of queries; nothing of size seq x seq exists. Forward: a block a tile of queries and a head. Backward: dK and
+ * dV, a block a tile of keys and a key-value head, which adds up its group's heads and queries in their order; then dQ, a
+ * block a tile of queries and a head. Each block owns what it writes.
+ *
+ * Here the products are plain multiplications, for fp32 and for heads that the tensor cores do not take;
+ * attention-mma.cu has those.
+ */
+#include "attention.h"
+
+#define BLOCK 128               /* threads */
+#define TILE 16                 /* queries and keys */
+
+/* `rows` rows of one head's elements into shared memory as fp32 (TILE, dim), zeros beyond */
+template <typename T>
+static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int dim)
+{
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
+		to[i] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
+}
+
+/* s (TILE, TILE) = scale a b' over dim */
+static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int dim, float scale)
+{
+	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
+		const float *x = a + e / TILE * dim, *y = b + e % TILE * dim;
+		float sum = 0;
+		for (int i = 0; i < dim; i++)
+			sum += x[i] * y[i];
+		s[e] = sum * scale;
+	}
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct cuda_attention a, T *o, float *lse,
+	const T *qkv, int64_t tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
+	float *q = shared, *k = q + TILE * dim, *v = k + TILE * dim, *out = v + TILE * dim, *s = out + TILE * dim;
+	float *high = s + TILE * TILE, *sum = high + TILE, *shrink = sum + TILE;
+	struct where at = block_where(&a, a.heads, tiles);
+	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
+	int64_t kv = at.head / (a.heads / a.kv_heads);
+
+	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
+		out[i] = 0;
+	for (int i = threadIdx.x; i < TILE; i += BLOCK) {
+		high[i] = -INFINITY;
+		sum[i] = 0;
+	}
+	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
+		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
+
+		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
+		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		__syncthreads();
+		tile_product(s, q, k, dim, a.scale);
+		__syncthreads();
+		for (int i = threadIdx.x; i < queries; i += BLOCK) {
+			int64_t first = first_key(&a, at.row, t0 + i);
+			float top = high[i], total = 0;
+
+			for (int j = 0; j < TILE; j++) {
+				if (k0 + j < first || k0 + j > t0 + i)
+					s[i * TILE + j] = -INFINITY;
+				top = s[i * TILE + j] > top ? s[i * TILE + j] : top;
+			}
+			float base = top == -INFINITY ? 0 : top;        /* nothing seen yet */
+			for (int j = 0; j < TILE; j++)
+				total += s[i * TILE + j] = expf(s[i * TILE + j] - base);
+			shrink[i] = expf(high[i] - base);
+			sum[i] = sum[i] * shrink[i] + total;
+			high[i] = top;
+		}
+		__syncthreads();
+		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
+			int i = e / dim;
+			float x = out[e] * shrink[i];
+			for (int j = 0; j < keys; j++)
+				x += s[i * TILE + j] * v[j * dim + e % dim];
+			out[e] = x;
+		}
+		__syncthreads();
+	}
+	for (int e = threadIdx.x; e < queries * dim; e += BLOCK)
+		put(o + (t0 + e / dim) * a.heads * dim + at.head * dim + e % dim, out[e] / sum[e / dim]);
+	for (int i = threadIdx.x; i < queries; i += BLOCK)
+		lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
+}
+
+/* delta (N, NH) = rows of d_o times rows of o: `lanes` neighbouring lanes a head of a token, each with WIDE elements */
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) attention_delta(float *delta, const T *d_o, const T *o, int64_t items,
+	int dim, int lanes, int wide)
+{
+	int64_t item = (int64_t)blockIdx.x * (BLOCK / lanes) + threadIdx.x / lanes;
+	int i = threadIdx.x % lanes * WIDE;
+	float a[WIDE], b[WIDE], sum = 0;
+
+	if (item < items && i < dim) {
+		get_wide(a, d_o + item * dim + i, dim - i, wide);
+		get_wide(b, o + item * dim + i, dim - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++)
+			sum += a[j] * b[j];
+	}
+	for (int l = lanes / 2; l; l /= 2)
+		sum += __shfl_xor_sync(FULL, sum, l);
+	if (item < items && i == 0)
+		delta[item] = sum;
+}
+
+template <typename T>
+static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o, const T *o, int64_t items, int64_t dim)
+{
+	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
+
+	while (lanes * WIDE < dim)      /* 32 at most: so many take heads of 256 */
+		lanes *= 2;
+	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
+		wide);
+}
+
+/* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key */
+static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const struct cuda_attention *a, int64_t row,
+	int64_t t0, int64_t queries, int64_t k0, int64_t head, const float *lse, const float *delta)
+{
+	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
+		int64_t t = t0 + e / TILE, j = k0 + e % TILE;
+		int sees = e / TILE < queries && j <= t && j >= first_key(a, row, t);
+		float x = sees ? expf(p[e] - lse[t * a->heads + head]) : 0;
+
+		ds[e] = sees ? x * (ds[e] - delta[t * a->heads + head]) * a->scale : 0;
+		p[e] = x;
+	}
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct cuda_attention a, T *dqkv, const T *d_o,
+	const float *lse, const float *delta, const T *qkv, int64_t tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
+	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dk = d + TILE * dim;
+	float *dv = dk + TILE * dim, *p = dv + TILE * dim, *ds = p + TILE * TILE;
+	struct where at = block_where(&a, a.kv_heads, tiles);
+	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
+	int64_t to_k = (a.heads + at.head) * dim, to_v = to_k + a.kv_heads * dim;
+
+	tile_load(k, qkv + k0 * wide + to_k, wide, keys, dim);
+	tile_load(v, qkv + k0 * wide + to_v, wide, keys, dim);
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
+		dk[i] = dv[i] = 0;
+	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
+		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
+			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
+
+			__syncthreads();        /* all are through with the last q, d, p, ds */
+			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
+			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
+			__syncthreads();
+			tile_product(p, q, k, dim, a.scale);
+			tile_product(ds, d, v, dim, 1);
+			/* a thread reads below what it has written itself */
+			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
+			__syncthreads();
+			for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
+				int j = e / dim, c = e % dim;
+				float x = dk[e], y = dv[e];
+				for (int i = 0; i < queries; i++) {
+					x += ds[i * TILE + j] * q[i * dim + c];
+					y += p[i * TILE + j] * d[i * dim + c];
+				}
+				dk[e] = x;
+				dv[e] = y;
+			}
+		}
+	for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
+		T *to = dqkv + (k0 + e / dim) * wide + e % dim;
+		put(to + to_k, dk[e]);
+		put(to + to_v, dv[e]);
+	}
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct cuda_attention a, T *dqkv, const T *d_o,
+	const float *lse, const float *delta, const T *qkv, int64_t tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int dim = (int)a.dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
+	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dq = d + TILE * dim;
+	float *p = dq + TILE * dim, *ds = p + TILE * TILE;
+	struct where at = block_where(&a, a.heads, tiles);
+	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
+	int64_t kv = at.head / (a.heads / a.kv_heads);
+
+	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
+	tile_load(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
+		dq[i] = 0;
+	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
+		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
+
+		__syncthreads();
+		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
+		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		__syncthreads();
+		tile_product(p, q, k, dim, a.scale);
+		tile_product(ds, d, v, dim, 1);
+		tile_gradient(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
+		__syncthreads();
+		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
+			int i = e / dim;
+			float x = dq[e];
+			for (int j = 0; j < keys; j++)
+				x += ds[i * TILE + j] * k[j * dim + e % dim];
+			dq[e] = x;
+		}
+	}
+	for (int e = threadIdx.x; e < queries * dim; e += BLOCK)
+		put(dqkv + (t0 + e / dim) * wide + at.head * dim + e % dim, dq[e]);
+}
+
+/* ---- launchers ---- */
+
+static size_t plain_shared(int64_t tiles, int64_t dim)
+{
+	return (size_t)(tiles * TILE * dim + 2 * TILE * TILE + 3 * TILE) * sizeof(float);
+}
+
+void cuda_attention_forward(const struct cuda_queue *q, const struct cuda_attention *attention, void *o, float *lse,
+	const void *qkv)
+{
+	struct cuda_attention a = *attention;
+	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
+
+	if (attention_takes_mma(q, &a, o, qkv, NULL)) {
+		attention_forward_by_mma(q, &a, o, lse, qkv);
+		return;
+	}
+	BY_ELEMENT(q, LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a,
+		(T *)o, lse, (const T *)qkv, tiles));
+}
+
+void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_attention *attention, void *dqkv,
+	const void *d_o, const void *o, const float *lse, const void *qkv)
+{
+	struct cuda_attention a = *attention;
+	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq, items = a.n * a.heads;
+	float *delta = q->work;
+
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)d_o, (const T *)o, items, a.dim));
+	if (attention_takes_mma(q, &a, dqkv, d_o, qkv)) {
+		attention_backward_by_mma(q, &a, dqkv, d_o, lse, delta, qkv);
+		return;
+	}
+	BY_ELEMENT(q, LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim),
+		q->stream, a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+	BY_ELEMENT(q, LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream,
+		a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+}
+
+/* A block gets more than 48 KiB of shared memory only when asked before */
+cudaError_t cuda_kernels_prepare(void)
+{
+	cudaError_t e = attention_mma_prepare();
+	const void *kernels[] = {
+		(const void *)attention_forward_plain<float>, (const void *)attention_forward_plain<struct bf16>,
+		(const void *)attention_backward_kv_plain<float>, (const void *)attention_backward_kv_plain<struct bf16>,
+		(const void *)attention_backward_q_plain<float>, (const void *)attention_backward_q_plain<struct bf16>,
+	};
+	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
+		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
+	return e;
+}

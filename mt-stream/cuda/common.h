@@ -1,0 +1,215 @@
+/* common.h: what every kernel file stands on: elements, 16-byte accesses, sums of a warp and of a block */
+#ifndef MT_STREAM_CUDA_COMMON_H
+#define MT_STREAM_CUDA_COMMON_H
+
+#include <math.h>
+#include "kernels.h"
+
+#ifndef MT_EMU
+#include <cuda_runtime.h>
+#define LAUNCH(kernel, blocks, threads, shared, stream, ...) \
+	kernel<<<(unsigned)(blocks), (threads), (shared), (stream)>>>(__VA_ARGS__)
+#define DYNAMIC_SHARED(type, name) extern __shared__ float4 dynamic_shared[]; type *name = (type *)dynamic_shared
+#endif
+
+#define FULL 0xffffffffu        /* all lanes of a warp */
+#define WIDE 8                  /* elements of a thread's access: 16 bytes of bf16, 2 x 16 of fp32 */
+#define THREADS 256
+
+struct bf16 { uint16_t bits; };
+
+#ifdef MT_EMU
+struct vec16 { uint32_t w[4]; };
+#else
+struct __align__(16) vec16 { uint32_t w[4]; };
+#endif
+
+/* 16 bytes at once: p is a multiple of 16 */
+static __device__ __forceinline__ struct vec16 load16(const void *p)
+{
+#ifdef MT_EMU
+	p = emu_aligned(p, 16);
+#endif
+	return *(const struct vec16 *)p;
+}
+
+/* To global memory. In assembler: where another branch stores the same elements one by one, the compiler makes four
+ * stores of 4 bytes of an assignment. tests/49-sass.bats reads the machine code. */
+static __device__ __forceinline__ void store16(void *p, struct vec16 v)
+{
+#ifdef MT_EMU
+	*(struct vec16 *)emu_aligned(p, 16) = v;
+#else
+	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+		:: "l"(__cvta_generic_to_global(p)), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void store16_shared(void *p, struct vec16 v)
+{
+#ifdef MT_EMU
+	emu_aligned(p, 16);
+#endif
+	*(struct vec16 *)p = v;
+}
+
+static __device__ __forceinline__ float as_float(uint32_t bits)
+{
+#ifdef MT_EMU
+	float f;
+	__builtin_memcpy(&f, &bits, 4);
+	return f;
+#else
+	return __uint_as_float(bits);
+#endif
+}
+
+static __device__ __forceinline__ uint32_t as_bits(float f)
+{
+#ifdef MT_EMU
+	uint32_t bits;
+	__builtin_memcpy(&bits, &f, 4);
+	return bits;
+#else
+	return __float_as_uint(f);
+#endif
+}
+
+/* two fp32 as bf16, a in the lower half; to nearest, ties to even */
+static __device__ __forceinline__ uint32_t pack_bf16(float a, float b)
+{
+#ifdef MT_EMU
+	uint32_t bits[2], packed = 0;
+	float v[2] = {a, b};
+	__builtin_memcpy(bits, v, 8);
+	for (int i = 0; i < 2; i++) {
+		uint32_t r = v[i] != v[i] ? 0x7fff : (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+		packed |= r << 16 * i;
+	}
+	return packed;
+#else
+	uint32_t packed;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+	return packed;
+#endif
+}
+
+static __device__ __forceinline__ float get(float x) { return x; }
+static __device__ __forceinline__ float get(struct bf16 x) { return as_float((uint32_t)x.bits << 16); }
+static __device__ __forceinline__ void put(float *p, float v) { *p = v; }
+static __device__ __forceinline__ void put(struct bf16 *p, float v) { p->bits = (uint16_t)pack_bf16(v, 0); }
+
+/* WIDE elements from p; `wide`: p is 16-byte aligned and all are there, else `left` are (zeros beyond) */
+static __device__ __forceinline__ void get_wide(float v[WIDE], const struct bf16 *p, int64_t left, int wide)
+{
+	if (wide) {
+		struct vec16 x = load16(p);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			v[2 * i] = as_float(x.w[i] << 16);
+			v[2 * i + 1] = as_float(x.w[i] & 0xffff0000u);
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < WIDE; i++)
+			v[i] = i < left ? get(p[i]) : 0;
+	}
+}
+
+static __device__ __forceinline__ void get_wide(float v[WIDE], const float *p, int64_t left, int wide)
+{
+	if (wide) {
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			struct vec16 x = load16(p + 4 * j);
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				v[4 * j + i] = as_float(x.w[i]);
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < WIDE; i++)
+			v[i] = i < left ? p[i] : 0;
+	}
+}
+
+static __device__ __forceinline__ void put_wide(struct bf16 *p, const float v[WIDE], int64_t left, int wide)
+{
+	if (wide) {
+		struct vec16 x;
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			x.w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
+		store16(p, x);
+	} else {
+#pragma unroll
+		for (int i = 0; i < WIDE; i++)
+			if (i < left)
+				put(p + i, v[i]);
+	}
+}
+
+static __device__ __forceinline__ void put_wide(float *p, const float v[WIDE], int64_t left, int wide)
+{
+	if (wide) {
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			struct vec16 x;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				x.w[i] = as_bits(v[4 * j + i]);
+			store16(p + 4 * j, x);
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < WIDE; i++)
+			if (i < left)
+				p[i] = v[i];
+	}
+}
+
+static __device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2)
+		x += __shfl_xor_sync(FULL, x, lanes);
+	return x;
+}
+
+/* The sum over a block of THREADS, in every thread. scratch: THREADS / 32 floats of shared memory, free again after the
+ * caller's next barrier. */
+static __device__ __forceinline__ float block_sum(float x, float *scratch)
+{
+	float sum = 0;
+
+	x = warp_sum(x);
+	if (threadIdx.x % 32 == 0)
+		scratch[threadIdx.x / 32] = x;
+	__syncthreads();
+#pragma unroll
+	for (int w = 0; w < THREADS / 32; w++)
+		sum += scratch[w];
+	return sum;
+}
+
+/* ---- host ---- */
+
+static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* May rows of `length` elements that start at these pointers be accessed 16 bytes at a time? */
+static inline int wide_rows(int64_t length, const void *a, const void *b, const void *c, const void *d)
+{
+	uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
+
+	return length % WIDE == 0 && all % 16 == 0;
+}
+
+/* dst (n) = beta dst + sum over count partials, in their order; partial i starts at i * stride */
+void cuda_sum_partials(const struct cuda_queue *, float *dst, float beta, const float *partial, int64_t count,
+	int64_t stride, int64_t n);
+
+/* call(T) for the queue's element type T */
+#define BY_ELEMENT(q, launch) do { if ((q)->elem == 2) { typedef struct bf16 T; launch; } else { typedef float T; launch; } } while (0)
+
+#endif

@@ -1,0 +1,218 @@
+/* host.c: registered ranges, bounce buffers
+ *
+ * A copy through bounce buffers, on the stream and on another one beside it (k: a buffer):
+ *
+ *     in      aside    host → k ┐           host → k + 1 ┐                out    stream  device → k ┐ device → k + 1 ...
+ *             stream            └ k → device             └ k + 1 → ...           aside              └ k → host
+ *
+ * `host →` is a function that the driver calls when the stream has come to it. A buffer is filled again when it is empty:
+ * an event. What is launched on the stream behind a copy out runs when all of it has arrived.
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host.h"
+#include "ops.h"
+
+#ifndef BUFFER_BYTES                    /* smaller for the emulated GPU */
+#define BUFFER_BYTES (8u << 20)
+#define TASK_BYTES   (512u << 10)       /* what a thread of the pool takes at a time */
+#endif
+
+/* ---- registered ranges ---- */
+
+bool ranges_open(struct ranges *r, unsigned room)
+{
+	r->v = calloc(room, sizeof *r->v);
+	r->room = room;
+	atomic_init(&r->n, 0);
+	return r->v != NULL;
+}
+
+cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p & ~(page - 1);
+	uintptr_t end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
+	unsigned n = atomic_load_explicit(&r->n, memory_order_relaxed);
+
+	/* small arrays may share a page, which is registered once */
+	for (unsigned i = 0; i < n; i++) {
+		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
+		if (from >= base && from < over)
+			from = over;
+		if (end > base && end <= over)
+			end = base;
+	}
+	if (from >= end)
+		return cudaSuccess;
+	if (n == r->room)
+		return cudaErrorMemoryAllocation;
+	cudaError_t e = cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
+	if (e != cudaSuccess) {
+		cudaGetLastError();     /* it is noted there, and this is no failure */
+		return e;
+	}
+	r->v[n] = (struct range){(char *)from, end - from};
+	atomic_store_explicit(&r->n, n + 1, memory_order_release);
+	return cudaSuccess;
+}
+
+size_t ranges_alike(const struct ranges *r, const void *p, size_t bytes, bool *inside)
+{
+	unsigned n = atomic_load_explicit(&r->n, memory_order_acquire);
+	uintptr_t at = (uintptr_t)p, next = at + bytes;
+
+	for (unsigned i = 0; i < n; i++) {
+		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
+		if (at >= base && at < over) {
+			*inside = true;
+			return over < at + bytes ? over - at : bytes;
+		}
+		next = base > at && base < next ? base : next;
+	}
+	*inside = false;
+	return next - at;
+}
+
+void ranges_close(struct ranges *r)
+{
+	for (unsigned i = 0; r->v && i < atomic_load(&r->n); i++)
+		cudaHostUnregister(r->v[i].base);
+	free(r->v);
+}
+
+/* ---- bounce buffers ---- */
+
+static void haul_task(void *arg, int64_t task, int thread)
+{
+	const struct haul *h = arg;
+	size_t at = (size_t)task * TASK_BYTES;
+
+	(void)thread;
+	memcpy((char *)h->to + at, (const char *)h->from + at, h->bytes - at < TASK_BYTES ? h->bytes - at : TASK_BYTES);
+}
+
+/* The driver may call for several streams at once, but the pool takes one at a time */
+static void CUDART_CB haul_run(void *arg)
+{
+	static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER;
+	struct haul *h = arg;
+
+	if (!h->pool || h->bytes <= TASK_BYTES) {
+		memcpy(h->to, h->from, h->bytes);
+		return;
+	}
+	pthread_mutex_lock(&taken);
+	pool_run(h->pool, (int64_t)((h->bytes + TASK_BYTES - 1) / TASK_BYTES), haul_task, h);
+	pthread_mutex_unlock(&taken);
+}
+
+cudaError_t bounce_open(struct bounce *b, cudaStream_t stream, struct pool *pool)
+{
+	const unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
+	cudaError_t e;
+
+	b->stream = stream;
+	if ((e = cudaStreamCreateWithFlags(&b->aside, cudaStreamNonBlocking)) ||
+	    (e = cudaEventCreateWithFlags(&b->before, flags)))
+		return e;
+	for (int i = 0; i < BOUNCES; i++)
+		if ((e = cudaHostAlloc((void **)&b->mem[i], BUFFER_BYTES, cudaHostAllocDefault)))
+			return e;
+	for (int i = 0; i < HAULS; i++) {
+		b->hauls[i].pool = pool;
+		if ((e = cudaEventCreateWithFlags(&b->hauls[i].full, flags)) ||
+		    (e = cudaEventCreateWithFlags(&b->hauls[i].empty, flags)))
+			return e;
+	}
+	return cudaSuccess;
+}
+
+/* The next haul, once its place is free. The stream that fills its buffer waits until that is empty. */
+static cudaError_t haul_next(struct bounce *b, cudaStream_t filler, struct haul **h, char **mem)
+{
+	uint64_t k = b->n++;
+	cudaError_t e = cudaSuccess;
+
+	*h = &b->hauls[k % HAULS];
+	*mem = b->mem[k % BOUNCES];
+	if (k >= HAULS)
+		e = cudaEventSynchronize((*h)->empty);
+	if (!e && k >= BOUNCES)
+		e = cudaStreamWaitEvent(filler, b->hauls[(k - BOUNCES) % HAULS].empty, 0);
+	return e;
+}
+
+/* The host's part: to = from, in the order of `aside` */
+static cudaError_t haul_launch(struct bounce *b, struct haul *h, void *to, const void *from, size_t bytes)
+{
+	h->to = to;
+	h->from = from;
+	h->bytes = bytes;
+	return cudaLaunchHostFunc(b->aside, haul_run, h);
+}
+
+/* `after` goes on when `first` has come to here */
+static cudaError_t join(cudaStream_t first, cudaEvent_t at, cudaStream_t after)
+{
+	cudaError_t e = cudaEventRecord(at, first);
+
+	return e ? e : cudaStreamWaitEvent(after, at, 0);
+}
+
+cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t bytes)
+{
+	/* what the stream waited for may be what the host's memory comes from */
+	cudaError_t e = join(b->stream, b->before, b->aside);
+	struct haul *h;
+	char *mem;
+
+	for (size_t at = 0, n; !e && at < bytes; at += n) {
+		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
+		if ((e = haul_next(b, b->aside, &h, &mem)) ||
+		    (e = haul_launch(b, h, mem, (const char *)host + at, n)) ||
+		    (e = join(b->aside, h->full, b->stream)) ||
+		    (e = cudaMemcpyAsync((char *)device + at, mem, n, cudaMemcpyHostToDevice, b->stream)))
+			break;
+		e = cudaEventRecord(h->empty, b->stream);
+	}
+	return e;
+}
+
+cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t bytes)
+{
+	cudaError_t e = cudaSuccess;
+	struct haul *h = NULL;
+	char *mem;
+
+	for (size_t at = 0, n; !e && at < bytes; at += n) {
+		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
+		if ((e = haul_next(b, b->stream, &h, &mem)) ||
+		    (e = cudaMemcpyAsync(mem, (const char *)device + at, n, cudaMemcpyDeviceToHost, b->stream)) ||
+		    (e = join(b->stream, h->full, b->aside)) ||
+		    (e = haul_launch(b, h, (char *)host + at, mem, n)))
+			break;
+		e = cudaEventRecord(h->empty, b->aside);
+	}
+	return e || !h ? e : cudaStreamWaitEvent(b->stream, h->empty, 0);
+}
+
+void bounce_close(struct bounce *b)
+{
+	for (int i = 0; i < HAULS; i++) {
+		if (b->hauls[i].full)
+			cudaEventDestroy(b->hauls[i].full);
+		if (b->hauls[i].empty)
+			cudaEventDestroy(b->hauls[i].empty);
+	}
+	for (int i = 0; i < BOUNCES; i++)
+		if (b->mem[i])
+			cudaFreeHost(b->mem[i]);
+	if (b->before)
+		cudaEventDestroy(b->before);
+	if (b->aside)
+		cudaStreamDestroy(b->aside);
+}
