@@ -83,7 +83,7 @@ PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
 $(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $< $(CUDNN) $(CUDART) -lstdc++ -ldl -lrt -lpthread -lm
-$(O)/gpu/described/libcuda.so.1: tests/gpu/driver.c
+$(O)/gpu/described/libcuda.so.1: tests/gpu/emu/driver.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 else
@@ -109,23 +109,23 @@ SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
 CUDA_LACKS = $(if $(NVCC),$(if $(CUDART),,libcudart_static.a) $(if $(CUBLAS_H),,cublasLt.h),nvcc)
 $(if $(filter 0,$(MAKELEVEL)),$(info no $(strip $(CUDA_LACKS)) found: mt-stream is built without its cuda device))
 endif
-# The same sources for a CPU that plays the GPU (tests/gpu/emu.h): the kernels one by one, and mt-stream as a whole. Not
+# The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
 PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
-EMU = -DMT_EMU -Itests/gpu
+EMU = -DMT_EMU -Itests/gpu/emu
 $(O)/emu/cuda/device.o $(O)/emu/left-out/cuda/device.o: EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
 $(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
 $(O)/emu/cuda/engine.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
 $(O)/emu/cuda/trial.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
 $(O)/emu/cuda/rows.o: EMU += -DNARROW_FIRST=1000
-EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/emu-sdpa.o
+EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
-$(O)/emu/%.o: tests/gpu/%.cc
+$(O)/emu/%.o: tests/gpu/emu/%.cc
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 $(EMU) $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: mt-stream/%.c
@@ -150,7 +150,7 @@ $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h 
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 # their cuBLASLt, which finds the emulator's functions in the program that opens it
 EMU_LD = -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/../emu'
-$(O)/emu/libcublasLt.so.13: tests/gpu/cublaslt.c
+$(O)/emu/libcublasLt.so.13: tests/gpu/emu/cublaslt.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $<
 # On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks

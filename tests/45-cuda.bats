@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu.h): threads and
+# The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu): threads and
 # streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can
 # show is tests/gpu/check's.
 

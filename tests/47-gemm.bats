@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The cuda device's matrix products: which algorithm computes a shape is settled once a run. The emulator's own cuBLASLt
-# (tests/gpu/cublaslt.c) draws by FAKE_CUBLASLT_SEED what its heuristic names and how long each algorithm takes, so that
+# (tests/gpu/emu/cublaslt.c) draws by FAKE_CUBLASLT_SEED what its heuristic names and how long each algorithm takes, so that
 # two mt-streams with two seeds are two that would choose differently.
 
 load helpers
@@ -206,7 +206,7 @@ need_cublaslt_h() {
 
 @test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
 	need_cublaslt_h
-	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/cublaslt.c"
+	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/emu/cublaslt.c"
 }
 
 @test "NVIDIA's cuBLASLt, which needs no GPU for it, takes every description of products and preferences" {

@@ -18,7 +18,7 @@
 #include "gemm.h"
 
 #ifdef MT_EMU
-#include "emu-cublaslt.h"
+#include "cublaslt.h"
 #else
 #include <cublasLt.h>
 #endif

@@ -1,5 +1,5 @@
 /* sdpa.h: attention as a library computes it: one call for sequences of one length, or for documents of many lengths.
- * cudnn.cc is cuDNN; the emulated GPU has an engine of its own (tests/gpu/emu-sdpa.cc).
+ * cudnn.cc is cuDNN; the emulated GPU has an engine of its own (tests/gpu/emu/sdpa.cc).
  *
  * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N the
  * tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query heads.

@@ -4,7 +4,7 @@
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
  * into calls (cuda/engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a
- * libcuda.so.1 is: tests/gpu/driver.c.
+ * libcuda.so.1 is: tests/gpu/emu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* cuda-kernels.c: every kernel of the cuda device beside the definitions that ops.c has for the cpu's operations: the same
- * cases, in fp32 with the same bounds, and in bf16. Built with MT_EMU it runs emulated kernels (tests/gpu/emu.h), else
+ * cases, in fp32 with the same bounds, and in bf16. Built with MT_EMU it runs emulated kernels (tests/gpu/emu), else
  * those of GPU 0 and cuBLASLt, on host memory that the GPU can reach.
  *
  * What ops.c does with three pools happens here under three seeds: in each, the threads of a block go on after barriers

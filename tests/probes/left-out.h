@@ -16,7 +16,7 @@ extern const struct site *__start_sites[], *__stop_sites[];
 bool site_is(const struct site *, enum how);    /* now */
 
 #ifdef MT_EMU
-#include "../gpu/emu.h"
+#include "emu.h"
 #define maybe(call) (site_is(SITE(#call), LEFT_OUT) ? cudaSuccess : (call)
 #define cudaEventRecord(event, stream)            maybe(cudaEventRecord)(event, stream))
 #define cudaEventSynchronize(event)               maybe(cudaEventSynchronize)(event))

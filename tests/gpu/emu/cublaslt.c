@@ -46,7 +46,7 @@ ASSERT_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8);
 ASSERT_VALUE(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 3);
 _Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 64 + 8 + 4 + 4 + 16, "a heuristic's result");
 #else
-#include "emu-cublaslt.h"
+#include "cublaslt.h"
 #endif
 
 /* What lies in the opaque structs */

@@ -1,4 +1,4 @@
-/* emu-sdpa.cc: an engine of attention for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH, seq)
+/* sdpa.cc: an engine of attention for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH, seq)
  * or (N, NH), work memory that it fills with rubbish, none of a neighbour's tokens. It computes each token by itself.
  *
  * MT_EMU_SDPA=WORDS says what it is like; unset, there is none.
@@ -19,7 +19,7 @@
 
 #include <vector>
 
-#include "../../mt-stream/cuda/sdpa.h"
+#include "../../../mt-stream/cuda/sdpa.h"
 
 #define FAULTY 98
 

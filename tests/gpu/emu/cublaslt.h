@@ -1,4 +1,4 @@
-/* emu-cublaslt.h: what cuda/gemm.c uses of cuBLASLt, for the emulator, where NVIDIA's header is not there or does not go
+/* cublaslt.h: what cuda/gemm.c uses of cuBLASLt, for the emulator, where NVIDIA's header is not there or does not go
  * with emu.h. tests/47-gemm.bats compiles cublaslt.c, which defines these functions, against NVIDIA's own as well: a
  * value or a type that is another there does not compile.
  */
