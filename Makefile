@@ -1,4 +1,5 @@
 # mt: build, set-up, tests. `make demo` and `make test` need nothing but make and a package manager.
+# Rules of a folder of its own are in its build.mk: mt-stream, mt-stream/cuda, tests, tests/gpu.
 
 CC     ?= cc
 CFLAGS ?= -O2 -g
@@ -22,12 +23,6 @@ hash := \#
 have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
-ifeq ($(call have,dnnl.h),yes)
-GEMM_CFLAGS = -DHAVE_DNNL
-GEMM_LIBS   = -ldnnl -lgomp -ldl
-else
-GEMM_LIBS   = -lopenblas
-endif
 
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
@@ -36,167 +31,12 @@ PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
 SRC_mt-stream = $(wildcard mt-stream/*.c mt-stream/*/*.c)
-CPU_OPS = $(filter-out %/device.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
-LIBS_mt-stream = $(GEMM_LIBS)
-PROBES := $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard tests/probes/*.c)))
-PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
-BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
-MAN     = $(wildcard */*.1 */*/*.1)
+MAN = $(wildcard */*.1 */*/*.1)
 
-# ---- cuda: where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
-# code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never.
-# What the toolkit itself lacks is looked for in Python's wheels (nvidia/cu13).
-CUDA_TARGETS ?= 80 86 89 90 100 120
-PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path if os.path.isdir(p) and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
-WHEELS = $(wildcard $(PYTHON_LIB:%=%/nvidia/cu13))
-first_of = $(firstword $(wildcard $(1)))
-NVCC ?= $(or $(call first_of,$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(call first_of,/usr/local/cuda/bin/nvcc $(WHEELS:%=%/bin/nvcc)))
-CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
-CUDART := $(if $(CUDA),$(or $(call first_of,$(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a),$(call first_of,$(WHEELS:%=%/lib/libcudart_static.a))))
-CUBLAS_H := $(if $(CUDA),$(or $(call first_of,$(CUDA)/include/cublasLt.h),$(call first_of,$(WHEELS:%=%/include/cublasLt.h))))
-# a wheel's headers after the toolkit's own
-CUDA_INCLUDE = -isystem $(CUDA)/include $(if $(filter $(CUDA)/%,$(CUBLAS_H)),,-isystem $(CUBLAS_H:%/cublasLt.h=%))
-# cuDNN's attention, where the headers of cudnn-frontend and of cuDNN are found: CUDNN_FRONTEND=DIR, what `make deps` or
-# `make gpu-deps` fetched, Python's packages; the library is opened at run time. `make CUDNN_FRONTEND=`: never.
-HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/include
-CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB:%=%/include/cudnn_frontend.h))))
-CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB:%=%/nvidia/cudnn/include/cudnn.h))))
-ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
-CUDA_C   = $(wildcard mt-stream/cuda/*.c)
-CUDA_SRC = $(wildcard mt-stream/cuda/*.cu)
-ifneq ($(and $(NVCC),$(CUDART),$(CUBLAS_H),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
-CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
-CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
-LIBS_mt-stream += $(CUDART) -ldl -lrt
-$(B)/mt-stream: $(CUDA_OBJ)
-$(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
-$(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
-CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda/cudnn.o)
-ifneq ($(CUDNN),)
-$(B)/mt-stream: $(CUDNN)
-$(O)/mt-stream/cuda/device.o: $(CUDNN)
-LIBS_mt-stream += -lstdc++
-PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
-$(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $< $(CUDNN) $(CUDART) -lstdc++ -ldl -lrt -lpthread -lm
-$(O)/gpu/described/libcuda.so.1: tests/gpu/emu/driver.c
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $<
-else
-$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,$(info no headers of cudnn-frontend (make deps): the cuda device is built without cuDNN)))
-endif
-$(O)/mt-stream/cuda/cudnn.o: mt-stream/cuda/cudnn.cc
-	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) $(CUDA_INCLUDE) -c -o $@ $<
-$(O)/%.o: %.cu
-	@mkdir -p $(@D)
-	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
-	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
-	  -c -o $@ $<
-$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
-$(O)/gpu/rates: $(ADAMW_OBJ)
-$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
-else
-SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
-CUDA_LACKS = $(if $(NVCC),$(if $(CUDART),,libcudart_static.a) $(if $(CUBLAS_H),,cublasLt.h),nvcc)
-$(if $(filter 0,$(MAKELEVEL)),$(info no $(strip $(CUDA_LACKS)) found: mt-stream is built without its cuda device))
-endif
-# The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
-# under sanitizers, which do not like threads that change their stacks.
-ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
-endif
-# sizes that small models go round and across
-EMU = -DMT_EMU -Itests/gpu/emu
-$(O)/emu/cuda/device.o $(O)/emu/left-out/cuda/device.o: EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
-$(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
-$(O)/emu/cuda/engine.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
-$(O)/emu/cuda/trial.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
-$(O)/emu/cuda/rows.o: EMU += -DNARROW_FIRST=1000
-EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/sdpa.o
-$(O)/emu/%.o: mt-stream/%.cu
-	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
-$(O)/emu/%.o: tests/gpu/emu/%.cc
-	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 $(EMU) $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
-$(O)/emu/%.o: mt-stream/%.c
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
-$(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
-$(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
-  $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
-	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda/gemm.o $(ADAMW_OBJ) $(OUR_LIBS)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
-$(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
-  $(O)/emu/left-out/cuda/device.o $(O)/emu/left-out/cuda/host.o \
-  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device.c %/host.c,$(CUDA_C))) \
-  $(filter-out %/schedule.o %/plan/request.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-# their cuBLASLt, which finds the emulator's functions in the program that opens it
-EMU_LD = -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/../emu'
-$(O)/emu/libcublasLt.so.13: tests/gpu/emu/cublaslt.c
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $<
-# On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
-# the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
-GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
-GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
-  LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
-comma = ,
-GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
-# where there is nvcc, but cuDNN's attention cannot be built in for want of headers; tried once
-cudnn-headers:
-ifneq ($(and $(NVCC),$(if $(CUDNN),,yes),$(if $(wildcard build/deps/cudnn),,yes)),)
-	@mkdir -p build/deps/cudnn; tests/gpu/headers build/deps/cudnn $(if $(CUDNN_H),,cudnn) || \
-	  echo 'make deps: no headers of cudnn-frontend: the cuda device is built without cuDNN' >&2
-endif
-# where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
-SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
-sass-tools:
-ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes),$(if $(shell command -v cuobjdump),,yes)),)
-	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
-	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
-endif
-.PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-first
-gpu-deps:
-	@tests/gpu/deps build/gpu-deps
-# what the build will use, by name: a line `NAME PATH`, or `NAME -` where it is missing
-header_of = $(firstword $(shell printf '$(hash)include <$(1)>\n' | $(CC) -isystem $(GPU_DEPS)/include -E -xc - 2>/dev/null | sed -n 's,^$(hash) 1 "\(.*/$(1)\)".*,\1,p'))
-gpu-have:
-	@:$(foreach h,jansson.h numa.h xxhash.h,$(info $(h) $(or $(call header_of,$(h)),-)))
-	@:$(info dnnl.h|cblas.h $(or $(call header_of,dnnl.h),$(call header_of,cblas.h),-))
-	@:$(info cc $(or $(shell command -v $(firstword $(CC))),-))$(info c++ $(or $(shell command -v $(firstword $(CXX))),-))
-	@:$(info nvcc $(or $(wildcard $(NVCC)),-))$(info libcudart_static.a $(or $(CUDART),-))$(info cublasLt.h $(or $(CUBLAS_H),-))
-	@:$(info cudnn.h $(or $(addsuffix /cudnn.h,$(CUDNN_H)),-))$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
-# machine code for the GPU that is there; where none is, for all. A compiler that nobody has tried may warn.
-GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -un)
-gpu-build:
-	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") WARN="$(filter-out -Werror,$(WARN))" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/bench/adam $(GPU_MAKE)
-# the scripts' --budget includes the build
-GPU_BEGAN := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell date +%s))
-gpu-check: gpu-build
-	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/check $(GPU_ARGS)
-gpu-bench: gpu-build
-	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/bench $(GPU_ARGS)
-gpu-first:
-	@$(GPU_ENV) tests/gpu/first $(GPU_ARGS)
-# ---- end of cuda
+include mt-stream/build.mk mt-stream/cuda/build.mk
 
 .PHONY: all lib clean
 all: $(PROGRAMS:%=$(B)/%) lib
@@ -218,48 +58,11 @@ $(OUR_LIBS):
 	$(QUIET)$(AR) rcs $@ $^
 $(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LIBMT_LIBS)
-$(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -fno-trapping-math
-$(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
-# probes and benches see the internals of the program they look into
-$(O)/probes/ops $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
-$(O)/probes/ops $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
-$(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
-$(O)/bench/adam: $(ADAMW_OBJ)
-$(O)/bench/gather: EXTRA = $(O)/mt-optim/sum.o
-$(O)/bench/gather: $(O)/mt-optim/sum.o
-without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
-# (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
-define probed
-$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EXTRA = $(call without_main,$(SRC_mt-$(1)))
-$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
-endef
-$(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
-# ... and stream-chaos has schedule and plan within itself, and plays what is around them
-$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan/request.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
-$(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/plan/request.c
-$(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
-$(O)/bench/%: tests/bench/%.c $(OUR_LIBS)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
-# ... and what is preloaded into programs, for faults
-$(O)/probes/so-%.so: tests/probes/so-%.c
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl -lpthread
-# ... and a library that makes calls of a program fail; sanitizers have their own malloc
-ifeq ($(findstring sanitize,$(LDFLAGS)),)
-PROBES += $(O)/fault/preload.so
-$(O)/fault/preload.so: tests/fault/preload.c
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl
-endif
-.PHONY: probes
-probes: $(PROBES)
+include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
@@ -286,66 +89,6 @@ test: deps
 	@$(MAKE) --no-print-directory check
 check:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
-
-# the schedule on the chaos device, by as many seeds as are wanted, on one core
-SEEDS ?= 100000
-FROM  ?= 1
-.PHONY: chaos
-chaos: $(O)/probes/stream-chaos
-	@$(O)/probes/stream-chaos seeds "chaos-$$$$" tests/golden $(FROM) $(SEEDS)
-
-# ---- fuzzing: tests/fuzz/TARGET.c with the files that it looks into, by clang's libFuzzer under AddressSanitizer; where there
-# is none, a driver that varies the corpus. `make fuzz`: every target for SECONDS; TARGET=x: that one.
-FUZZ_TARGETS = $(patsubst tests/fuzz/corpus/%,%,$(wildcard tests/fuzz/corpus/*))
-FUZZ_CC := $(shell printf 'int LLVMFuzzerTestOneInput(void){return 0;}' | clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo clang)
-FUZZ = $(O)/fuzz
-FUZZ_SAN = $(if $(FUZZ_CC),-fsanitize=address -fsanitize=fuzzer-no-link)
-FUZZ_SRC_safetensors = $(filter-out %/main.c,$(SRC_mt-ckpt))
-FUZZ_SRC_runjson = $(FUZZ_SRC_safetensors)
-FUZZ_SRC_index = $(FUZZ_SRC_safetensors)
-FUZZ_SRC_record = mt-step/record.c mt-step/pack.c
-FUZZ_SRC_piece = mt-optim/units.c
-SECONDS ?= 10
-TARGET ?= $(FUZZ_TARGETS)
-.PHONY: fuzz fuzzers
-fuzzers: $(FUZZ_TARGETS:%=$(FUZZ)/%)
-fuzz: fuzzers
-	@BUILD="$(abspath $(O))" tests/fuzz/run $(SECONDS) $(TARGET)
-$(FUZZ)/obj/%.o: %.c
-	@mkdir -p $(@D)
-	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
-define fuzzer
-$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) $(CLI_SRC) $(LIB_SRC))
-	$$(QUIET)$(if $(FUZZ_CC),$(FUZZ_CC) -fsanitize=fuzzer$$(comma)address,$(CC)) -o $$@ $$^ $$(LIBMT_LIBS)
-endef
-$(foreach t,$(FUZZ_TARGETS),$(eval $(call fuzzer,$(t))))
-
-# ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
-# and pools that run as threads, and the schedule on the cpu device's
-SAN_ENV = ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=98:print_stacktrace=1
-.PHONY: asan ubsan tsan
-asan ubsan: deps
-	@$(MAKE) --no-print-directory all probes B=build/$@/bin O=build/$@ \
-	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
-	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
-	@cp bin/mt-run bin/mt-tokens build/$@/bin/
-	@$(SAN_ENV) $(MAKE) --no-print-directory check B=build/$@/bin O=build/$@
-tsan: deps
-	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
-	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats
-	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 build/tsan/probes/stream-chaos seeds "tsan-$$$$" tests/golden 1 64
-
-# ---- demo: a byte-level llama of 4.9 M parameters learns the King James Bible on the CPU
-DEMO = build/demo
-.PHONY: demo
-demo: deps
-	@$(MAKE) --no-print-directory all
-	@tests/demo $(DEMO)
-
-.PHONY: bench
-bench: deps
-	@$(MAKE) --no-print-directory all $(BENCHES)
-	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
 .PHONY: install
