@@ -90,6 +90,12 @@ test: deps
 check:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
 
+# ---- form: .clang-format over all C, CUDA and C++ files
+FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cc')
+.PHONY: format
+format:
+	@clang-format -i $(FORMATTED)
+
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
 .PHONY: install
 VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)

@@ -1,7 +1,8 @@
 /* load.c: a directory's weights, or its full state, into a run.
  *
  * Everything that can be checked is checked before the run is touched. Then the run's state is `filling` until every
- * byte is in place: a load that dies leaves it so, one that fails leaves it empty, and neither is ever taken for filled. */
+ * byte is in place: a load that dies leaves it so, one that fails leaves it empty, and neither is ever taken for
+ * filled. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,21 +12,31 @@
 #include "cli/cli.h"
 
 #define KEPT_FILES 64
-#define KEPT_BYTES (1ull << 30)         /* of all kept files together */
+#define KEPT_BYTES (1ull << 30) /* of all kept files together */
 
-struct kept { struct mt_file file[KEPT_FILES]; void *data[KEPT_FILES]; uint32_t n; uint64_t bytes; };
+struct kept {
+	struct mt_file file[KEPT_FILES];
+	void *data[KEPT_FILES];
+	uint32_t n;
+	uint64_t bytes;
+};
 
 /* ------------------------------------------------------------------------------------------------ kept files */
 
 static bool is_kept(const char *name)
 {
 	static const char *const begins[] = {
-		"tokenizer", "special_tokens_map", "added_tokens", "vocab", "merges", "chat_template", "generation_config",
+		"tokenizer",
+		"special_tokens_map",
+		"added_tokens",
+		"vocab",
+		"merges",
+		"chat_template",
+		"generation_config",
 	};
 
 	for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
-		if (!strncmp(name, begins[i], strlen(begins[i])) && strchr(name, '.'))
-			return true;
+		if (!strncmp(name, begins[i], strlen(begins[i])) && strchr(name, '.')) return true;
 	return false;
 }
 
@@ -37,8 +48,7 @@ static int keep(struct kept *k, int dirfd, const char *name)
 
 	if (k->n == KEPT_FILES || strlen(name) >= sizeof k->file[0].name)
 		return mt_fail(MT_EX_DATA, "%s: too many files or too long a name to keep with the run", shown(name));
-	if ((rc = file_read_all(dirfd, name, KEPT_BYTES - k->bytes, &data, &n)) < 0)
-		return rc;
+	if ((rc = file_read_all(dirfd, name, KEPT_BYTES - k->bytes, &data, &n)) < 0) return rc;
 	memcpy(k->file[k->n].name, name, strlen(name) + 1);
 	k->file[k->n].bytes = n;
 	k->data[k->n++] = data;
@@ -46,18 +56,14 @@ static int keep(struct kept *k, int dirfd, const char *name)
 	return 0;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-	return strcmp((*a)->d_name, (*b)->d_name);
-}
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 
 static int kept_read(struct kept *k, const struct source *s)
 {
 	struct dirent **list;
 	int n = scandirat(s->dirfd, ".", &list, NULL, by_name), rc = 0;
 
-	if (n < 0)
-		return fail_errno(s->path);
+	if (n < 0) return fail_errno(s->path);
 	for (int i = 0; i < n; i++) {
 		if (rc == 0 && is_kept(list[i]->d_name) && (!s->full || json_object_get(s->files, list[i]->d_name)))
 			rc = keep(k, s->dirfd, list[i]->d_name);
@@ -69,16 +75,20 @@ static int kept_read(struct kept *k, const struct source *s)
 
 /* ------------------------------------------------------------------------------------------------ arrays */
 
-struct buffers { void *raw; uint32_t *bits; int16_t *lo; };     /* PART elements each */
+struct buffers {
+	void *raw;
+	uint32_t *bits;
+	int16_t *lo;
+}; /* PART elements each */
 #define PART (4u << 20)
 
 /* fp32 patterns into the run's weights: as they are, or as exact halves. How many are not finite there; the first of
  * them is at[*where]. */
-static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits, uint64_t n,
-			      uint64_t *where)
+static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
+	uint64_t n, uint64_t *where)
 {
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
-	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at;     /* (n) */
+	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at; /* (n) */
 	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at;
 
 	if (!bf16) {
@@ -93,7 +103,7 @@ static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, ui
 }
 
 static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
-			const struct buffers *b, struct nonfinite *seen)
+	const struct buffers *b, struct nonfinite *seen)
 {
 	const struct mt_unit *unit = mt_unit(run, t->unit);
 	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
@@ -101,22 +111,18 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 
 	for (uint64_t at = 0; at < t->n; at += PART) {
 		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0, bad;
-		if (mt_stopping)
-			return mt_fail(MT_EX_BUSY, "stopped");
-		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0)
-			return rc;
+		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0) return rc;
 		if (lo) {
 			rc = file_read(lo->file->fd, lo->file->name, b->lo, n * 2, lo->tensor->begin + at * 2);
-			if (rc < 0)
-				return rc;
-			for (uint64_t j = 0; j < n; j++)
-				b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
+			if (rc < 0) return rc;
+			for (uint64_t j = 0; j < n; j++) b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
 		}
 		bad = store_weights(run, unit, t->off + at, b->bits, n, &where);
 		/* a checkpoint is what a run was, whatever that is; nobody begins with such weights on purpose */
 		if (bad && !s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
-				       (unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
+				(unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
 		nonfinite_add(seen, t->name, bad);
 	}
 	return 0;
@@ -129,15 +135,14 @@ static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t of
 
 static int load_arrays(struct mt_run *run, const struct source *s, const struct mt_tensor *table)
 {
-	struct buffers b = { malloc(PART * 2), malloc(PART * 4), malloc(PART * 2) };
+	struct buffers b = {malloc(PART * 2), malloc(PART * 4), malloc(PART * 2)};
 	uint32_t units = mt_control(run)->n_units;
-	struct nonfinite seen = { 0 };
+	struct nonfinite seen = {0};
 	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
 
 	for (uint32_t u = 0; u < units && rc == 0; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
-		if ((rc = mt_stage_check(run)) < 0)
-			break;
+		if ((rc = mt_stage_check(run)) < 0) break;
 		mt_stage_doing(run, MT_D_FILL, u);
 		if (!s->full) {
 			memset(mt_at(run, unit->m), 0, unit->elems * 4);
@@ -145,14 +150,11 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 		}
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
 			rc = load_weights(run, s, i, &table[i], &b, &seen);
-			if (rc == 0 && s->full)
-				rc = load_moment(run, s->found[ARRAY_M][i], unit->m, &table[i]);
-			if (rc == 0 && s->full)
-				rc = load_moment(run, s->found[ARRAY_V][i], unit->v, &table[i]);
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, &table[i]);
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, &table[i]);
 		}
 	}
-	if (rc == 0)
-		nonfinite_warn(&seen);
+	if (rc == 0) nonfinite_warn(&seen);
 	free(b.raw);
 	free(b.bits);
 	free(b.lo);
@@ -166,7 +168,7 @@ static int check_no_stage(struct mt_run *run, const char *name)
 	for (int slot = 0; slot < MT_SLOTS; slot++)
 		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
 			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work (pid %d)", name, mt_stage_name(slot),
-				       mt_stage_pid(run, slot));
+				mt_stage_pid(run, slot));
 	return 0;
 }
 
@@ -178,8 +180,9 @@ static int check_table(struct mt_run *run, const struct source *s, struct mt_ten
 
 	for (uint32_t i = 0; same && i < s->layout.n_tensors; i++)
 		same = !strcmp((*table)[i].name, s->layout.tensors[i].name) && (*table)[i].n == s->layout.tensors[i].n;
-	return rc == 0 && !same ? mt_fail(MT_EX_DATA, "run '%s': its tensors are not those of its config.json",
-					  mt_control(run)->name) : rc;
+	return rc == 0 && !same
+		? mt_fail(MT_EX_DATA, "run '%s': its tensors are not those of its config.json", mt_control(run)->name)
+		: rc;
 }
 
 /* The table of choices, as it was saved: run_json_read has looked at its form */
@@ -189,15 +192,14 @@ static int set_choices(struct mt_run *run, json_t *choices)
 	json_t *value;
 	int rc = 0;
 
-	json_object_foreach(choices, key, value) {
+	json_object_foreach(choices, key, value)
+	{
 		const char *s = json_string_value(value);
 		uint8_t bytes[MT_CHOICE_VALUE] = {0};
 		unsigned byte;
 
-		for (size_t i = 0; 2 * i < strlen(s) && sscanf(s + 2 * i, "%2x", &byte) == 1; i++)
-			bytes[i] = (uint8_t)byte;
-		if (rc == 0)
-			rc = mt_choice_enter(run, key, bytes, strlen(s) / 2);
+		for (size_t i = 0; 2 * i < strlen(s) && sscanf(s + 2 * i, "%2x", &byte) == 1; i++) bytes[i] = (uint8_t)byte;
+		if (rc == 0) rc = mt_choice_enter(run, key, bytes, strlen(s) / 2);
 	}
 	return rc;
 }
@@ -207,10 +209,8 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 	struct mt_record *r = &mt_control(run)->record;
 	int rc;
 
-	if (!json->has_record)
-		return 0;
-	if ((rc = set_choices(run, json->choices)) < 0)
-		return rc;
+	if (!json->has_record) return 0;
+	if ((rc = set_choices(run, json->choices)) < 0) return rc;
 	r->chunk_tokens = json->record.chunk_tokens;
 	r->head_tokens = json->record.head_tokens;
 	r->pass_rows = json->record.pass_rows;
@@ -225,32 +225,28 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 
 /* From here on the run is being filled; the state says so until every byte is in place. */
 static int fill(struct mt_run *run, const char *name, const struct source *s, const struct mt_tensor *table,
-		const struct kept *kept)
+	const struct kept *kept)
 {
-	static const struct mt_position none = { .carry = MT_NO_TARGET };
+	static const struct mt_position none = {.carry = MT_NO_TARGET};
 	enum mt_state before = mt_run_state(run);
 	int rc = mt_stage_claim(run, MT_FILL, NULL);
 
-	if (rc == 0)
-		rc = check_no_stage(run, name);
-	if (rc < 0)
-		return rc;
+	if (rc == 0) rc = check_no_stage(run, name);
+	if (rc < 0) return rc;
 	mt_fill_begin(run);
-	if ((rc = check_no_stage(run, name)) < 0) {     /* one that came between the look and the state */
+	if ((rc = check_no_stage(run, name)) < 0) { /* one that came between the look and the state */
 		mt_fill_end(run, before);
 		return rc;
 	}
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
-	if (rc == 0)
-		rc = load_arrays(run, s, table);
-	if (rc == 0)
-		rc = mt_stage_check(run);
+	if (rc == 0) rc = load_arrays(run, s, table);
+	if (rc == 0) rc = mt_stage_check(run);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		rc = set_record(run, &s->json);
 	}
-	if (mt_stage_mine(run))         /* else it is its successor's to say */
+	if (mt_stage_mine(run)) /* else it is its successor's to say */
 		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }
@@ -260,7 +256,7 @@ static int check_source(struct mt_run *run, struct source *s, struct mt_tensor *
 	int rc;
 
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-	    (rc = check_table(run, s, table)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
+		(rc = check_table(run, s, table)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
 	return kept_read(kept, s);
 }
@@ -268,26 +264,21 @@ static int check_source(struct mt_run *run, struct source *s, struct mt_tensor *
 int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 {
 	struct mt_run *run;
-	struct source s = { .dirfd = -1 };
-	struct kept kept = { .n = 0 };
+	struct source s = {.dirfd = -1};
+	struct kept kept = {.n = 0};
 	struct mt_tensor *table = NULL;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) return rc;
 	rc = check_no_stage(run, name);
-	if (rc == 0)
-		rc = source_open(&s, dir, weights);
-	if (rc == 0)
-		rc = check_source(run, &s, &table, &kept);
-	if (new_record)
-		s.json.has_record = false;
+	if (rc == 0) rc = source_open(&s, dir, weights);
+	if (rc == 0) rc = check_source(run, &s, &table, &kept);
+	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
 		model_name_extras(&s.model[ARRAY_W]);
 		rc = fill(run, name, &s, table, &kept);
 	}
-	for (uint32_t i = 0; i < kept.n; i++)
-		free(kept.data[i]);
+	for (uint32_t i = 0; i < kept.n; i++) free(kept.data[i]);
 	free(table);
 	source_close(&s);
 	mt_run_close(run);

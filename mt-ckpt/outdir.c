@@ -1,8 +1,8 @@
 /* outdir.c: a directory that comes to be as a whole or not at all.
  *
- * It is written under the name .BASE.mt-tmp-XXXXXXXX beside its place, each file fsynced, then the directory, then it is
- * renamed, then the parent is fsynced. A lock on the directory says that its writer lives: the kernel drops it with the
- * process, so what a dead writer left can be told from what a live one is writing, and deleted.
+ * It is written under the name .BASE.mt-tmp-XXXXXXXX beside its place, each file fsynced, then the directory, then it
+ * is renamed, then the parent is fsynced. A lock on the directory says that its writer lives: the kernel drops it with
+ * the process, so what a dead writer left can be told from what a live one is writing, and deleted.
  *
  * A directory that is there already, and empty, may be a mount point or where somebody stands: it stays what it is. The
  * temporary one is made inside it, and its finished files move up, config.json last: without it nobody, neither mt nor
@@ -20,9 +20,9 @@
 #include "cli/cli.h"
 
 #define TMP ".mt-tmp-"
-#define IN_PLACE "files"                /* BASE of the temporary directory inside DIR */
+#define IN_PLACE "files" /* BASE of the temporary directory inside DIR */
 #define LAST "config.json"
-#define WAS "was"                       /* see step_aside */
+#define WAS "was" /* see step_aside */
 
 /* Path of a directory that is not there -> its parent, opened, and its name. */
 static int split(const char *path, int *parent, char **base)
@@ -31,17 +31,14 @@ static int split(const char *path, int *parent, char **base)
 	int rc;
 
 	*base = NULL;
-	if (!copy)
-		return mt_fail(MT_EX_NOMEM, "no memory");
-	for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
-		copy[n - 1] = 0;
+	if (!copy) return mt_fail(MT_EX_NOMEM, "no memory");
+	for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--) copy[n - 1] = 0;
 	slash = strrchr(copy, '/');
 	*base = strdup(slash ? slash + 1 : copy);
-	if (slash)
-		slash[slash == copy] = 0;
-	rc = !*base ? mt_fail(MT_EX_NOMEM, "no memory")
-	   : file_name_plain(*base) ? dir_open(slash ? copy : ".", parent)
-				    : mt_fail(MT_EX_EXISTS, "%s: not a valid name for a new directory", shown(path));
+	if (slash) slash[slash == copy] = 0;
+	rc = !*base                  ? mt_fail(MT_EX_NOMEM, "no memory")
+		: file_name_plain(*base) ? dir_open(slash ? copy : ".", parent)
+								 : mt_fail(MT_EX_EXISTS, "%s: not a valid name for a new directory", shown(path));
 	if (rc < 0) {
 		free(*base);
 		*base = NULL;
@@ -56,10 +53,8 @@ static int check_empty(int fd, const char *base)
 	DIR *d = fdopendir(fd);
 	bool empty = true;
 
-	if (!d)
-		return fail_errno(base);
-	for (struct dirent *e; (e = readdir(d));)
-		empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
+	if (!d) return fail_errno(base);
+	for (struct dirent *e; (e = readdir(d));) empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
 	closedir(d);
 	return empty ? 0 : mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(base));
 }
@@ -67,12 +62,11 @@ static int check_empty(int fd, const char *base)
 /* Does it hold a model, as an export or a checkpoint does? */
 static bool is_model_dir(int parent, const char *base)
 {
-	static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json" };
+	static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
 	int fd = openat(parent, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bool model = fd >= 0 && file_exists(fd, LAST) && (file_exists(fd, weights[0]) || file_exists(fd, weights[1]));
 
-	if (fd >= 0)
-		close(fd);
+	if (fd >= 0) close(fd);
 	return model;
 }
 
@@ -83,14 +77,10 @@ static int make_tmp(struct out_dir *o, const char *base)
 	int rc = 0;
 
 	dir_clean(o->parent, base);
-	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd)
-		rnd = (uint32_t)getpid();
-	if (asprintf(&o->tmp, ".%s" TMP "%08x", base, rnd) < 0)
-		o->tmp = NULL;
-	if (!(o->base = strdup(base)) || !o->tmp)
-		rc = mt_fail(MT_EX_NOMEM, "no memory");
-	else if (mkdirat(o->parent, o->tmp, 0777) < 0)
-		rc = fail_errno(base);
+	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd) rnd = (uint32_t)getpid();
+	if (asprintf(&o->tmp, ".%s" TMP "%08x", base, rnd) < 0) o->tmp = NULL;
+	if (!(o->base = strdup(base)) || !o->tmp) rc = mt_fail(MT_EX_NOMEM, "no memory");
+	else if (mkdirat(o->parent, o->tmp, 0777) < 0) rc = fail_errno(base);
 	else if ((o->fd = openat(o->parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
 		rc = fail_errno(base);
 		unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
@@ -119,7 +109,7 @@ static int begin_inside(struct out_dir *o, const char *path)
 
 int out_begin_at(struct out_dir *o, int parent, const char *base)
 {
-	*o = (struct out_dir){ .parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = OUT_REPLACE };
+	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = OUT_REPLACE};
 	return o->parent < 0 ? fail_errno(base) : make_tmp(o, base);
 }
 
@@ -130,15 +120,13 @@ static int begin_beside(struct out_dir *o, const char *path, bool replace)
 	char *base = NULL;
 	int rc = split(path, &o->parent, &base);
 
-	if (rc < 0)
-		return rc;
-	dir_clean(o->parent, base);     /* before the look: it may put back what had the name */
+	if (rc < 0) return rc;
+	dir_clean(o->parent, base); /* before the look: it may put back what had the name */
 	o->end = replace && file_exists(o->parent, base) ? OUT_REPLACE : OUT_NEW;
 	if (o->end == OUT_REPLACE && !is_model_dir(o->parent, base)) {
 		close(o->parent);
 		rc = mt_fail(MT_EX_EXISTS, "%s: neither empty nor written by mt-ckpt", shown(path));
-	} else
-		rc = make_tmp(o, base);
+	} else rc = make_tmp(o, base);
 	free(base);
 	return rc;
 }
@@ -147,37 +135,34 @@ int out_begin(struct out_dir *o, const char *path, bool replace)
 {
 	int rc;
 
-	*o = (struct out_dir){ .parent = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .fd = -1, .end = OUT_INSIDE };
+	*o = (struct out_dir){.parent = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .fd = -1, .end = OUT_INSIDE};
 	if (o->parent >= 0) {
 		rc = begin_inside(o, path);
 		return rc == -MT_EX_EXISTS && replace ? begin_beside(o, path, true) : rc;
 	}
 	if (errno != ENOENT)
 		return errno == ENOTDIR && file_exists(AT_FDCWD, path)
-			? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(path)) : fail_errno(path);
+			? mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(path))
+			: fail_errno(path);
 	return begin_beside(o, path, replace);
 }
 
 /* ------------------------------------------------------------------------------------------------ files of it */
 
-static int write_error(const struct out_stream *s)
-{
-	return fail_errno(s->name);
-}
+static int write_error(const struct out_stream *s) { return fail_errno(s->name); }
 
 int out_open(struct out_dir *o, const char *name, uint64_t expected, struct out_stream *s)
 {
-	*s = (struct out_stream){ .dir = o, .fd = -1 };
+	*s = (struct out_stream){.dir = o, .fd = -1};
 	s->name = strdup(name);
 	s->hash = XXH3_createState();
-	if (!s->name || !s->hash)
-		return mt_fail(MT_EX_NOMEM, "no memory");
+	if (!s->name || !s->hash) return mt_fail(MT_EX_NOMEM, "no memory");
 	XXH3_64bits_reset(s->hash);
 	s->fd = openat(o->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (s->fd < 0)
-		return write_error(s);
+	if (s->fd < 0) return write_error(s);
 	/* A disk that is too full says so now and not after an hour; a file system that cannot tell is believed. */
-	if (expected && fallocate(s->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)expected) < 0 && (errno == ENOSPC || errno == EFBIG))
+	if (expected && fallocate(s->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)expected) < 0 &&
+		(errno == ENOSPC || errno == EFBIG))
 		return write_error(s);
 	return 0;
 }
@@ -186,8 +171,7 @@ static int add_sum(struct out_stream *s)
 {
 	uint64_t *sums = realloc(s->sums, (s->n_sums + 1) * sizeof *sums);
 
-	if (!sums)
-		return mt_fail(MT_EX_NOMEM, "no memory");
+	if (!sums) return mt_fail(MT_EX_NOMEM, "no memory");
 	s->sums = sums;
 	sums[s->n_sums++] = XXH3_64bits_digest(s->hash);
 	XXH3_64bits_reset(s->hash);
@@ -201,18 +185,15 @@ int out_write(struct out_stream *s, const void *data, uint64_t n)
 	while (n) {
 		uint64_t room = IO_BYTES - s->bytes % IO_BYTES;
 		ssize_t put = write(s->fd, p, n < room ? n : room);
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put < 0)
-			return write_error(s);
+		if (put < 0 && errno == EINTR) continue;
+		if (put < 0) return write_error(s);
 		XXH3_64bits_update(s->hash, p, (size_t)put);
 		s->bytes += (uint64_t)put;
 		p += put;
 		n -= (uint64_t)put;
 		if (s->bytes % IO_BYTES == 0) {
 			int rc = add_sum(s);
-			if (rc < 0)
-				return rc;
+			if (rc < 0) return rc;
 		}
 	}
 	return 0;
@@ -220,12 +201,11 @@ int out_write(struct out_stream *s, const void *data, uint64_t n)
 
 void out_drop(struct out_stream *s)
 {
-	if (s->fd >= 0)
-		close(s->fd);
+	if (s->fd >= 0) close(s->fd);
 	XXH3_freeState(s->hash);
 	free(s->name);
 	free(s->sums);
-	*s = (struct out_stream){ .fd = -1 };
+	*s = (struct out_stream){.fd = -1};
 }
 
 int out_close(struct out_stream *s)
@@ -235,20 +215,16 @@ int out_close(struct out_stream *s)
 
 	if (s->bytes % IO_BYTES) {
 		int rc = add_sum(s);
-		if (rc < 0)
-			return rc;
+		if (rc < 0) return rc;
 	}
-	if (fsync(s->fd) < 0)
-		return write_error(s);
+	if (fsync(s->fd) < 0) return write_error(s);
 	int fd = s->fd;
 	s->fd = -1;
-	if (close(fd) < 0)
-		return write_error(s);
+	if (close(fd) < 0) return write_error(s);
 	files = realloc(o->files, (o->n_files + 1) * sizeof *files);
-	if (!files)
-		return mt_fail(MT_EX_NOMEM, "no memory");
+	if (!files) return mt_fail(MT_EX_NOMEM, "no memory");
 	o->files = files;
-	files[o->n_files++] = (struct out_file){ s->name, s->bytes, s->sums, s->n_sums };
+	files[o->n_files++] = (struct out_file){s->name, s->bytes, s->sums, s->n_sums};
 	s->name = NULL;
 	s->sums = NULL;
 	out_drop(s);
@@ -269,8 +245,7 @@ uint64_t out_bytes(const struct out_dir *o)
 {
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < o->n_files; i++)
-		n += o->files[i].bytes;
+	for (uint32_t i = 0; i < o->n_files; i++) n += o->files[i].bytes;
 	return n;
 }
 
@@ -283,13 +258,11 @@ static void release(struct out_dir *o)
 		free(o->files[i].sums);
 	}
 	free(o->files);
-	if (o->fd >= 0)
-		close(o->fd);
-	if (o->parent >= 0)
-		close(o->parent);
+	if (o->fd >= 0) close(o->fd);
+	if (o->parent >= 0) close(o->parent);
 	free(o->base);
 	free(o->tmp);
-	*o = (struct out_dir){ .parent = -1, .fd = -1 };
+	*o = (struct out_dir){.parent = -1, .fd = -1};
 }
 
 static int delete_tree(int parent, const char *name);
@@ -314,14 +287,12 @@ static void delete_entries(int fd)
  * want. */
 static int delete_dir(int parent, const char *name, int fd)
 {
-	enum { LOOKS = 4 };             /* entries that go while a directory is read may hide others */
+	enum { LOOKS = 4 }; /* entries that go while a directory is read may hide others */
 
 	for (int look = 0; look < LOOKS; look++) {
 		delete_entries(fd);
-		if (unlinkat(parent, name, AT_REMOVEDIR) == 0)
-			return 0;
-		if (errno != ENOTEMPTY && errno != EEXIST)
-			break;
+		if (unlinkat(parent, name, AT_REMOVEDIR) == 0) return 0;
+		if (errno != ENOTEMPTY && errno != EEXIST) break;
 	}
 	return fail_errno(name);
 }
@@ -331,29 +302,23 @@ static int delete_tree(int parent, const char *name)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc;
 
-	if (fd < 0)
-		return (errno == ENOTDIR || errno == ELOOP) && unlinkat(parent, name, 0) == 0 ? 0 : fail_errno(name);
+	if (fd < 0) return (errno == ENOTDIR || errno == ELOOP) && unlinkat(parent, name, 0) == 0 ? 0 : fail_errno(name);
 	rc = delete_dir(parent, name, fd);
 	close(fd);
 	return rc;
 }
 
-static int sync_dir(int fd, const char *name)
-{
-	return fsync(fd) < 0 ? fail_errno(name) : 0;
-}
+static int sync_dir(int fd, const char *name) { return fsync(fd) < 0 ? fail_errno(name) : 0; }
 
 int dir_remove(int parent, const char *name)
 {
 	char *tmp;
 	int rc;
 
-	if (asprintf(&tmp, ".%s" TMP "old", name) < 0)
-		return mt_fail(MT_EX_NOMEM, "no memory");
-	delete_tree(parent, tmp);       /* of one who died at this */
+	if (asprintf(&tmp, ".%s" TMP "old", name) < 0) return mt_fail(MT_EX_NOMEM, "no memory");
+	delete_tree(parent, tmp); /* of one who died at this */
 	rc = renameat(parent, name, parent, tmp) < 0 ? fail_errno(name) : sync_dir(parent, name);
-	if (rc == 0)
-		rc = delete_tree(parent, tmp);
+	if (rc == 0) rc = delete_tree(parent, tmp);
 	free(tmp);
 	return rc;
 }
@@ -363,19 +328,16 @@ int dir_sync_names(int fd)
 	struct stat at, above;
 	int rc = 0, up = openat(fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC), next;
 
-	if (fstat(fd, &at) < 0)
-		rc = fail_errno("..");
+	if (fstat(fd, &at) < 0) rc = fail_errno("..");
 	/* one that may not be read was not made for us */
 	while (rc == 0 && up >= 0 && fstat(up, &above) == 0 && above.st_dev == at.st_dev && above.st_ino != at.st_ino) {
-		if (fsync(up) < 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT))
-			rc = fail_errno("..");
+		if (fsync(up) < 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) rc = fail_errno("..");
 		at = above;
 		next = openat(up, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		close(up);
 		up = next;
 	}
-	if (up >= 0)
-		close(up);
+	if (up >= 0) close(up);
 	return rc;
 }
 
@@ -385,13 +347,11 @@ static bool is_tmp(const char *name, const char *base)
 	const char *mark = strstr(name, TMP);
 	size_t n = mark ? (size_t)(mark - name) : 0;
 
-	if (name[0] != '.' || n < 2)
-		return false;
+	if (name[0] != '.' || n < 2) return false;
 	const char *end = mark + strlen(TMP);
 	if (strcmp(end, "old") && strcmp(end, WAS) && (strlen(end) != 8 || strspn(end, "0123456789abcdef") != 8))
 		return false;
-	if (base)
-		return strlen(base) == n - 1 && !memcmp(name + 1, base, n - 1);
+	if (base) return strlen(base) == n - 1 && !memcmp(name + 1, base, n - 1);
 	return !strncmp(name + 1, "step-", 5) && strspn(name + 6, "0123456789") == n - 6;
 }
 
@@ -401,12 +361,11 @@ static bool put_back(int parent, const char *tmp)
 	char base[256] = "";
 	size_t n = (size_t)(strstr(tmp, TMP) - tmp) - 1;
 
-	if (strcmp(strstr(tmp, TMP) + strlen(TMP), WAS) || n >= sizeof base)
-		return false;
+	if (strcmp(strstr(tmp, TMP) + strlen(TMP), WAS) || n >= sizeof base) return false;
 	memcpy(base, tmp + 1, n);
 	return renameat2(parent, tmp, parent, base, RENAME_NOREPLACE) == 0 ||
-	       ((errno == EINVAL || errno == ENOSYS) && !file_exists(parent, base) &&
-		renameat(parent, tmp, parent, base) == 0);
+		((errno == EINVAL || errno == ENOSYS) && !file_exists(parent, base) &&
+			renameat(parent, tmp, parent, base) == 0);
 }
 
 void dir_clean(int parent, const char *base)
@@ -414,16 +373,12 @@ void dir_clean(int parent, const char *base)
 	int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 
-	if (!d && fd >= 0)
-		close(fd);
-	if (!d)
-		return;
+	if (!d && fd >= 0) close(fd);
+	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));) {
-		if (!is_tmp(e->d_name, base))
-			continue;
+		if (!is_tmp(e->d_name, base)) continue;
 		int held = openat(parent, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		if (held < 0)
-			continue;
+		if (held < 0) continue;
 		/* it may be what another one replaces: that is durable before it goes */
 		if (flock(held, LOCK_EX | LOCK_NB) == 0 && !put_back(parent, e->d_name) && fsync(parent) == 0)
 			delete_tree(parent, e->d_name);
@@ -432,10 +387,7 @@ void dir_clean(int parent, const char *base)
 	closedir(d);
 }
 
-int out_sync(struct out_dir *o)
-{
-	return sync_dir(o->fd, o->base);
-}
+int out_sync(struct out_dir *o) { return sync_dir(o->fd, o->base); }
 
 /* ------------------------------------------------------------------------------------------------ its name */
 
@@ -465,19 +417,15 @@ static int step_aside(struct out_dir *o, int old)
 	char *was;
 	int rc = 0;
 
-	if (asprintf(&was, ".%s" TMP WAS, o->base) < 0)
-		return mt_fail(MT_EX_NOMEM, "no memory");
-	if (renameat(o->parent, o->base, o->parent, was) < 0)
-		rc = fail_errno(o->base);
+	if (asprintf(&was, ".%s" TMP WAS, o->base) < 0) return mt_fail(MT_EX_NOMEM, "no memory");
+	if (renameat(o->parent, o->base, o->parent, was) < 0) rc = fail_errno(o->base);
 	else if (renameat(o->parent, o->tmp, o->parent, o->base) < 0) {
 		rc = fail_errno(o->base);
 		renameat(o->parent, was, o->parent, o->base);
 	} else if (fsync(o->parent) < 0) {
 		rc = take_back(o, 0);
-		if (o->tmp)
-			renameat(o->parent, was, o->parent, o->base);
-	} else
-		delete_old(o, was, old);
+		if (o->tmp) renameat(o->parent, was, o->parent, o->base);
+	} else delete_old(o, was, old);
 	free(was);
 	return rc;
 }
@@ -489,16 +437,12 @@ static int exchange(struct out_dir *o)
 	/* opened now: a descriptor that is not to be had keeps the old one, not what is left of it */
 	int old = openat(o->parent, o->base, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
 
-	if (old < 0 && errno != ENOTDIR && errno != ELOOP)
-		return fail_errno(o->base);
+	if (old < 0 && errno != ENOTDIR && errno != ELOOP) return fail_errno(o->base);
 	if (renameat2(o->parent, o->tmp, o->parent, o->base, RENAME_EXCHANGE) < 0)
 		rc = errno == EINVAL || errno == ENOSYS ? step_aside(o, old) : fail_errno(o->base);
-	else if (fsync(o->parent) < 0)
-		rc = take_back(o, RENAME_EXCHANGE);
-	else
-		delete_old(o, o->tmp, old);
-	if (old >= 0)
-		close(old);
+	else if (fsync(o->parent) < 0) rc = take_back(o, RENAME_EXCHANGE);
+	else delete_old(o, o->tmp, old);
+	if (old >= 0) close(old);
 	return rc;
 }
 
@@ -515,32 +459,28 @@ static bool is_dir_link(const struct out_dir *o)
 
 static int rename_whole(struct out_dir *o)
 {
-	if (renameat(o->parent, o->tmp, o->parent, o->base) == 0)
-		return fsync(o->parent) < 0 ? take_back(o, 0) : 0;
-	if (o->end == OUT_REPLACE && (errno == ENOTEMPTY || errno == EEXIST || is_dir_link(o)))
-		return exchange(o);
-	if (errno == ENOTDIR)
-		return mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(o->base));
+	if (renameat(o->parent, o->tmp, o->parent, o->base) == 0) return fsync(o->parent) < 0 ? take_back(o, 0) : 0;
+	if (o->end == OUT_REPLACE && (errno == ENOTEMPTY || errno == EEXIST || is_dir_link(o))) return exchange(o);
+	if (errno == ENOTDIR) return mt_fail(MT_EX_EXISTS, "%s: exists and is not a directory", shown(o->base));
 	return errno == ENOTEMPTY || errno == EEXIST ? mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(o->base))
-						     : fail_errno(o->base);
+												 : fail_errno(o->base);
 }
 
 /* One finished file into its place, where nothing may stand. */
 static int move_file(struct out_dir *o, const char *name)
 {
-	if (renameat2(o->fd, name, o->parent, name, RENAME_NOREPLACE) == 0)
-		return 0;
-	if ((errno == EINVAL || errno == ENOSYS) && !file_exists(o->parent, name))  /* a file system without that flag */
+	if (renameat2(o->fd, name, o->parent, name, RENAME_NOREPLACE) == 0) return 0;
+	if ((errno == EINVAL || errno == ENOSYS) && !file_exists(o->parent, name)) /* a file system without that flag */
 		return renameat(o->fd, name, o->parent, name) == 0 ? 0 : fail_errno(name);
 	return errno == EEXIST || errno == EINVAL || errno == ENOSYS
-		? mt_fail(MT_EX_EXISTS, "%s: was put there meanwhile", shown(name)) : fail_errno(name);
+		? mt_fail(MT_EX_EXISTS, "%s: was put there meanwhile", shown(name))
+		: fail_errno(name);
 }
 
 /* What stands above and not below was moved by us. */
 static void unlink_moved(struct out_dir *o, const char *name)
 {
-	if (!file_exists(o->fd, name))
-		unlinkat(o->parent, name, 0);
+	if (!file_exists(o->fd, name)) unlinkat(o->parent, name, 0);
 }
 
 static int move_up(struct out_dir *o)
@@ -549,21 +489,15 @@ static int move_up(struct out_dir *o)
 	int rc = 0;
 
 	for (; moved < o->n_files && rc == 0; moved++)
-		if (strcmp(o->files[moved].name, LAST))
-			rc = move_file(o, o->files[moved].name);
-	if (rc == 0)
-		rc = sync_dir(o->parent, LAST);
-	if (rc == 0)
-		rc = move_file(o, LAST);
-	if (rc == 0 && (rc = sync_dir(o->parent, LAST)) == 0)
-		rc = dir_sync_names(o->parent);
-	if (rc < 0)                     /* config.json first: without it nobody takes the rest for a model */
+		if (strcmp(o->files[moved].name, LAST)) rc = move_file(o, o->files[moved].name);
+	if (rc == 0) rc = sync_dir(o->parent, LAST);
+	if (rc == 0) rc = move_file(o, LAST);
+	if (rc == 0 && (rc = sync_dir(o->parent, LAST)) == 0) rc = dir_sync_names(o->parent);
+	if (rc < 0) /* config.json first: without it nobody takes the rest for a model */
 		unlink_moved(o, LAST);
 	while (rc < 0 && moved--)
-		if (strcmp(o->files[moved].name, LAST))
-			unlink_moved(o, o->files[moved].name);
-	if (rc == 0)
-		unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
+		if (strcmp(o->files[moved].name, LAST)) unlink_moved(o, o->files[moved].name);
+	if (rc == 0) unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
 	return rc;
 }
 
@@ -571,10 +505,8 @@ int out_rename(struct out_dir *o)
 {
 	int rc = o->end == OUT_INSIDE ? move_up(o) : rename_whole(o);
 
-	if (rc < 0)
-		out_abort(o);
-	else
-		release(o);
+	if (rc < 0) out_abort(o);
+	else release(o);
 	return rc;
 }
 
@@ -584,9 +516,7 @@ void out_abort(struct out_dir *o)
 
 	/* the message of the failure must outlive the clean-up */
 	snprintf(why, sizeof why, "%s", mt_errmsg());
-	if (o->tmp && o->fd >= 0)
-		delete_dir(o->parent, o->tmp, o->fd);
+	if (o->tmp && o->fd >= 0) delete_dir(o->parent, o->tmp, o->fd);
 	release(o);
-	if (*why)
-		mt_fail(MT_EX_IO, "%s", why);
+	if (*why) mt_fail(MT_EX_IO, "%s", why);
 }

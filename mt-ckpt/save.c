@@ -6,8 +6,8 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-static int write_all(struct mt_run *run, const struct mt_sample *sample, struct out_dir *dir, enum mt_dtype dtype, bool full,
-		     uint64_t shard)
+static int write_all(struct mt_run *run, const struct mt_sample *sample, struct out_dir *dir, enum mt_dtype dtype,
+	bool full, uint64_t shard)
 {
 	struct run_json json;
 	struct writer w;
@@ -15,21 +15,15 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 
 	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard)) == 0) {
 		w.stoppable = true;
-		for (uint32_t u = 0; u < mt_control(run)->n_units && rc == 0; u++)
-			rc = writer_unit(&w, u);
-		if (rc == 0)
-			rc = writer_end(&w);
-		if (rc == 0 && full)
-			state_unlogged(run, sample->at.step, json.unlogged);
+		for (uint32_t u = 0; u < mt_control(run)->n_units && rc == 0; u++) rc = writer_unit(&w, u);
+		if (rc == 0) rc = writer_end(&w);
+		if (rc == 0 && full) state_unlogged(run, sample->at.step, json.unlogged);
 		/* a filling replaces the kept files as well: what it made unreadable is no damage */
-		if ((rc == 0 || rc == -MT_EX_ABI || rc == -MT_EX_DATA) && (held = mt_sample_holds(run, sample)) < 0)
-			rc = held;
-		if (rc == 0)
-			nonfinite_warn(&w.seen);
+		if ((rc == 0 || rc == -MT_EX_ABI || rc == -MT_EX_DATA) && (held = mt_sample_holds(run, sample)) < 0) rc = held;
+		if (rc == 0) nonfinite_warn(&w.seen);
 		writer_drop(&w);
 	}
-	if (rc == 0 && full)
-		rc = run_json_write(dir, &json);
+	if (rc == 0 && full) rc = run_json_write(dir, &json);
 	state_release(&json);
 	return rc;
 }
@@ -41,21 +35,15 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 	struct out_dir dir;
 	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
 
-	if (rc < 0)
-		return rc;
-	if (dtype == MT_NONE)
-		dtype = (enum mt_dtype)mt_control(run)->dtype;
+	if (rc < 0) return rc;
+	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
 	rc = mt_sample_take(run, &sample);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
 		rc = write_all(run, &sample, &dir, dtype, full, shard);
-		if (rc == 0)
-			rc = out_sync(&dir);
-		if (rc == 0)
-			rc = verify_written(dir.fd, mt_geometry(run), full);
-		if (rc == 0)
-			rc = out_rename(&dir);
-		else
-			out_abort(&dir);
+		if (rc == 0) rc = out_sync(&dir);
+		if (rc == 0) rc = verify_written(dir.fd, mt_geometry(run), full);
+		if (rc == 0) rc = out_rename(&dir);
+		else out_abort(&dir);
 	}
 	mt_run_close(run);
 	return rc;

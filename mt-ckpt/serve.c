@@ -17,12 +17,16 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-struct server { struct mt_run *run; struct mt_ring *ring; const char *path; int dirfd; bool made; uint64_t keep, shard; };
+struct server {
+	struct mt_run *run;
+	struct mt_ring *ring;
+	const char *path;
+	int dirfd;
+	bool made;
+	uint64_t keep, shard;
+};
 
-static struct mt_snapshot *snapshot(const struct server *s)
-{
-	return &mt_control(s->run)->snap;
-}
+static struct mt_snapshot *snapshot(const struct server *s) { return &mt_control(s->run)->snap; }
 
 static uint64_t snap_word(const struct server *s)
 {
@@ -38,22 +42,18 @@ static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, e
 static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
 {
 	if (snap_cas(s, step, from, MT_FAILED))
-		mt_snap_failures(s->run);       /* counted by whoever comes by; now, unless we are killed here */
+		mt_snap_failures(s->run); /* counted by whoever comes by; now, unless we are killed here */
 }
 
 /* ------------------------------------------------------------------------------------------------ directories */
 
-static void step_name(char buf[40], uint64_t step)
-{
-	snprintf(buf, 40, "step-%08llu", (unsigned long long)step);
-}
+static void step_name(char buf[40], uint64_t step) { snprintf(buf, 40, "step-%08llu", (unsigned long long)step); }
 
 static bool parse_step(const char *name, uint64_t *step)
 {
 	char again[40];
 
-	if (strncmp(name, "step-", 5) || strlen(name) > 30)
-		return false;
+	if (strncmp(name, "step-", 5) || strlen(name) > 30) return false;
 	*step = strtoull(name + 5, NULL, 10);
 	step_name(again, *step);
 	return !strcmp(name, again);
@@ -85,23 +85,19 @@ static void delete_older(const struct server *s, uint64_t step)
 	size_t n = 0;
 	char name[40];
 
-	if (!d)
-		return;
+	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));)
 		if (parse_step(e->d_name, &found) && found <= step && is_checkpoint(s, found)) {
 			uint64_t *more = realloc(steps, (n + 1) * sizeof *steps);
-			if (!more)
-				break;
+			if (!more) break;
 			steps = more;
 			steps[n++] = found;
 		}
 	closedir(d);
-	if (n)
-		qsort(steps, n, sizeof *steps, newest_first);
+	if (n) qsort(steps, n, sizeof *steps, newest_first);
 	for (size_t i = s->keep; i < n && mt_stage_mine(s->run); i++) {
 		step_name(name, steps[i]);
-		if (dir_remove(s->dirfd, name) < 0)
-			mt_say("old checkpoint is not deleted: %s", mt_errmsg());
+		if (dir_remove(s->dirfd, name) < 0) mt_say("old checkpoint is not deleted: %s", mt_errmsg());
 	}
 	free(steps);
 }
@@ -116,13 +112,13 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 		uint64_t pin = step;
 		mt_stage_doing(s->run, MT_D_SAVE, u);
 		rc = writer_unit(w, u);
-		if (rc == 0)
-			rc = mt_stage_check(s->run);
+		if (rc == 0) rc = mt_stage_check(s->run);
 		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
 		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
 			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-		if (rc == 0 && !atomic_compare_exchange_strong_explicit(&mt_unit(s->run, u)->pin, &pin, 0, memory_order_acq_rel,
-									memory_order_relaxed))
+		if (rc == 0 &&
+			!atomic_compare_exchange_strong_explicit(&mt_unit(s->run, u)->pin, &pin, 0, memory_order_acq_rel,
+				memory_order_relaxed))
 			rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", u);
 		mt_wake(s->run);
 	}
@@ -132,7 +128,7 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct mt_snapshot *snap = snapshot(s);
-	struct mt_committed at = { step, snap->t, snap->position };
+	struct mt_committed at = {step, snap->t, snap->position};
 	uint64_t fills = mt_fills(s->run);
 	struct run_json json;
 	struct writer w;
@@ -140,10 +136,8 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 
 	if (rc == 0 && (rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard)) == 0) {
 		rc = copy_units(s, &w, step);
-		if (rc == 0)
-			rc = writer_end(&w);
-		if (rc == 0)
-			nonfinite_warn(&w.seen);
+		if (rc == 0) rc = writer_end(&w);
+		if (rc == 0) nonfinite_warn(&w.seen);
 		writer_drop(&w);
 	}
 	if (rc == 0) {
@@ -151,13 +145,10 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 		rc = run_json_write(dir, &json);
 	}
 	state_release(&json);
-	if (rc == 0)
-		rc = out_sync(dir);
-	if (rc == 0)
-		rc = verify_written(dir->fd, mt_geometry(s->run), true);
+	if (rc == 0) rc = out_sync(dir);
+	if (rc == 0) rc = verify_written(dir->fd, mt_geometry(s->run), true);
 	/* nobody fills a run that has a saver, unless it was taken for dead */
-	if (rc == 0 && (fills % 2 || mt_fills(s->run) != fills))
-		rc = mt_fail(MT_EX_BUSY, "the run was filled meanwhile");
+	if (rc == 0 && (fills % 2 || mt_fills(s->run) != fills)) rc = mt_fail(MT_EX_BUSY, "the run was filled meanwhile");
 	return rc;
 }
 
@@ -167,10 +158,8 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 	uint64_t bytes = out_bytes(dir);
 	int rc;
 
-	if (!snap_cas(s, step, MT_PINNED, MT_SEALED))
-		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-	else
-		rc = mt_stage_check(s->run);    /* a successor that finds it sealed and not renamed has failed it */
+	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	else rc = mt_stage_check(s->run); /* a successor that finds it sealed and not renamed has failed it */
 	if (rc < 0) {
 		out_abort(dir);
 		return rc;
@@ -179,7 +168,7 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 		fail_save(s, step, MT_SEALED);
 		return rc;
 	}
-	if (!mt_stage_mine(s->run))             /* its successor finds it renamed, and counts it */
+	if (!mt_stage_mine(s->run)) /* its successor finds it renamed, and counts it */
 		return 0;
 	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
@@ -199,10 +188,8 @@ static void save(const struct server *s, uint64_t step)
 	rc = out_begin_at(&dir, s->dirfd, name);
 	if (rc == 0) {
 		rc = write_files(s, &dir, step);
-		if (rc == 0)
-			rc = seal(s, &dir, step);
-		else
-			out_abort(&dir);
+		if (rc == 0) rc = seal(s, &dir, step);
+		else out_abort(&dir);
 	}
 	if (rc < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
@@ -217,8 +204,7 @@ static void save(const struct server *s, uint64_t step)
 static bool all_pinned(const struct server *s, uint64_t step)
 {
 	for (uint32_t u = 0; u < mt_control(s->run)->n_units; u++)
-		if (atomic_load_explicit(&mt_unit(s->run, u)->pin, memory_order_acquire) != step)
-			return false;
+		if (atomic_load_explicit(&mt_unit(s->run, u)->pin, memory_order_acquire) != step) return false;
 	return true;
 }
 
@@ -231,10 +217,9 @@ static bool was_renamed(const struct server *s, uint64_t step)
 
 	step_name(name, step);
 	int fd = openat(s->dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
+	if (fd < 0) return false;
 	same = run_json_read(fd, &json, &root, &files) == 0 && json.step == step &&
-	       !memcmp(json.run_id, mt_control(s->run)->h.run_id, sizeof json.run_id);
+		!memcmp(json.run_id, mt_control(s->run)->h.run_id, sizeof json.run_id);
 	json_decref(root);
 	close(fd);
 	return same && fsync(s->dirfd) == 0;
@@ -251,8 +236,7 @@ static void recover(const struct server *s)
 			atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
 			snap_cas(s, step, MT_SEALED, MT_SAVED);
 			delete_older(s, step);
-		} else
-			fail_save(s, step, MT_SEALED);
+		} else fail_save(s, step, MT_SEALED);
 	} else if (word == mt_snap_word(step, MT_PINNED) && !all_pinned(s, step)) {
 		mt_say("step %llu is not saved: its saver died", (unsigned long long)step);
 		fail_save(s, step, MT_PINNED);
@@ -261,7 +245,7 @@ static void recover(const struct server *s)
 
 /* ------------------------------------------------------------------------------------------------ serving */
 
-#define HEARD_S 1.0     /* who is told to stop with us has heard of it by then */
+#define HEARD_S 1.0 /* who is told to stop with us has heard of it by then */
 
 /* An mt-step that was told to stop as we were may still ask for the save of the step that was open then. */
 static bool may_be_asked(const struct server *s, uint32_t open, double told)
@@ -272,14 +256,13 @@ static bool may_be_asked(const struct server *s, uint32_t open, double told)
 	return (is_open || mt_now() - told < HEARD_S) && mt_stage_alive(s->run, MT_STEP);
 }
 
-/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. The next one may
- * be open already. */
+/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. The next one
+ * may be open already. */
 static bool save_is_coming(const struct server *s)
 {
 	for (uint32_t i = 0; i < 2; i++) {
 		enum mt_phase p = mt_word_phase(mt_txn_word(s->run, i));
-		if ((p == MT_APPLY || p == MT_SKIP) && mt_txn(s->run, i)->save && mt_stage_alive(s->run, MT_OPTIM))
-			return true;
+		if ((p == MT_APPLY || p == MT_SKIP) && mt_txn(s->run, i)->save && mt_stage_alive(s->run, MT_OPTIM)) return true;
 	}
 	return false;
 }
@@ -290,24 +273,22 @@ static void drain(const struct server *s)
 	const void *block;
 
 	while (mt_ring_peek(s->ring, 0, &msg, &block))
-		mt_ring_pop(s->ring);   /* a wake-up and nothing else: the snapshot's word says what is to be done */
+		mt_ring_pop(s->ring); /* a wake-up and nothing else: the snapshot's word says what is to be done */
 }
 
 static int serve(const struct server *s)
 {
-	uint32_t open = 0;              /* txn that was newest when we were told to stop */
-	double told = 0;                /* when */
+	uint32_t open = 0; /* txn that was newest when we were told to stop */
+	double told = 0;   /* when */
 
 	int rc = mt_run_check(s->run);
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) return rc;
 	recover(s);
 	mt_stage_doing(s->run, MT_D_IDLE, 0);
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
-		if ((rc = mt_stage_check(s->run)) < 0)
-			return rc;
+		if ((rc = mt_stage_check(s->run)) < 0) return rc;
 		drain(s);
 		if (mt_stopping && !told) {
 			open = mt_txn_newest(s->run);
@@ -320,13 +301,10 @@ static int serve(const struct server *s)
 			save(s, word >> 8);
 			continue;
 		}
-		if (mt_run_state(s->run) == MT_GONE || leave)
-			return 0;
-		if ((rc = mt_ring_check(s->ring)) < 0)
-			return rc;
+		if (mt_run_state(s->run) == MT_GONE || leave) return 0;
+		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
 		/* the remedy is a load, which wants no stage at work */
-		if (mt_run_state(s->run) == MT_DIRTY)
-			return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+		if (mt_run_state(s->run) == MT_DIRTY) return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
 		mt_wait(s->run, seen, 500);
 	}
 }
@@ -336,42 +314,34 @@ static int open_dir(struct server *s)
 	int rc;
 
 	s->made = mkdir(s->path, 0777) == 0;
-	if (!s->made && errno != EEXIST)
-		return fail_errno(s->path);
+	if (!s->made && errno != EEXIST) return fail_errno(s->path);
 	rc = dir_open(s->path, &s->dirfd);
 	/* it may be new, whoever made it, and what is in it is as durable as its name */
-	if (rc == 0 && (rc = dir_sync_names(s->dirfd)) < 0)
-		close(s->dirfd);
-	if (rc < 0 && s->made)
-		rmdir(s->path);
+	if (rc == 0 && (rc = dir_sync_names(s->dirfd)) < 0) close(s->dirfd);
+	if (rc < 0 && s->made) rmdir(s->path);
 	return rc;
 }
 
 int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard)
 {
-	struct server s = { .path = path, .dirfd = -1, .keep = keep, .shard = shard };
+	struct server s = {.path = path, .dirfd = -1, .keep = keep, .shard = shard};
 	int rc = open_dir(&s);
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) return rc;
 	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
-	if (rc == -MT_EX_BUSY && mt_stopping)
-		rc = 0;
+	if (rc == -MT_EX_BUSY && mt_stopping) rc = 0;
 	else if (rc == 0) {
 		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
 		bool told = rc == -MT_EX_BUSY && mt_stopping;
-		if (rc == 0)
-			rc = mt_ring_open(s.run, "save", &s.ring);
+		if (rc == 0) rc = mt_ring_open(s.run, "save", &s.ring);
 		if (rc == 0) {
 			rc = serve(&s);
 			mt_ring_close(s.ring);
 		}
-		if (told)
-			rc = 0;
+		if (told) rc = 0;
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);
-	if (s.made)
-		(void)rmdir(path);      /* made for nothing, when nothing is in it */
+	if (s.made) (void)rmdir(path); /* made for nothing, when nothing is in it */
 	return rc;
 }

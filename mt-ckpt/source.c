@@ -4,20 +4,18 @@
 #include <unistd.h>
 #include "ckpt.h"
 
-static const char *const sets[ARRAYS] = { "model", "optim-lo", "optim-m", "optim-v" };
+static const char *const sets[ARRAYS] = {"model", "optim-lo", "optim-m", "optim-v"};
 
 /* Is the directory named as a checkpoint? By the path as it is given, or as it leads there. */
 static bool is_step_name(const char *path)
 {
 	size_t n = strlen(path);
 
-	while (n && path[n - 1] == '/')
-		n--;
+	while (n && path[n - 1] == '/') n--;
 	size_t digits = n;
-	while (digits && path[digits - 1] >= '0' && path[digits - 1] <= '9')
-		digits--;
+	while (digits && path[digits - 1] >= '0' && path[digits - 1] <= '9') digits--;
 	return n - digits >= 8 && digits >= 5 && !memcmp(path + digits - 5, "step-", 5) &&
-	       (digits == 5 || path[digits - 6] == '/');
+		(digits == 5 || path[digits - 6] == '/');
 }
 
 /* What an interrupted copy of a checkpoint looks like: it must not be taken for a model to begin with. */
@@ -28,24 +26,25 @@ static int check_not_cut(const struct source *s)
 
 	free(real);
 	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") &&
-	    !file_exists(s->dirfd, "optim-m.safetensors.index.json"))
+		!file_exists(s->dirfd, "optim-m.safetensors.index.json"))
 		return 0;
-	return mt_fail(MT_EX_DATA, "%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
-		       "alone)", shown(s->path));
+	return mt_fail(MT_EX_DATA,
+		"%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
+		"alone)",
+		shown(s->path));
 }
 
 int source_open(struct source *s, const char *dir, bool weights)
 {
 	int rc;
 
-	*s = (struct source){ .path = dir, .dirfd = -1 };
+	*s = (struct source){.path = dir, .dirfd = -1};
 	if ((rc = dir_open(dir, &s->dirfd)) < 0) {
 		s->dirfd = -1;
 		return rc;
 	}
 	s->full = !weights && file_exists(s->dirfd, "run.json");
-	if (!s->full)
-		return weights ? 0 : check_not_cut(s);
+	if (!s->full) return weights ? 0 : check_not_cut(s);
 	return run_json_read(s->dirfd, &s->json, &s->root, &s->files);
 }
 
@@ -53,8 +52,7 @@ int source_config(struct source *s)
 {
 	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
 
-	if (rc == 0)
-		rc = mt_config_read(s->path, &s->geo, NULL);
+	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
 }
 
@@ -72,11 +70,9 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 	uint32_t n = s->layout.n_tensors;
 	int rc = model_open(&s->model[a], s->dirfd, sets[a]);
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) return rc;
 	s->found[a] = calloc(n, sizeof *s->found[a]);
-	if (!s->found[a])
-		return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
 	rc = model_match(&s->model[a], s->layout.tensors, n, dtype, s->found[a]);
 	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
 }
@@ -86,21 +82,14 @@ int source_models(struct source *s)
 	bool bf16 = s->json.dtype == MT_BF16;
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
-	if (rc == 0 && s->geo.flags & MT_TIED)
-		rc = model_match_tied(&s->model[ARRAY_W]);
-	if (rc == 0 && s->full && bf16)
-		rc = open_array(s, ARRAY_LO, ST_I16);
-	if (rc == 0 && s->full)
-		rc = open_array(s, ARRAY_M, ST_F32);
-	if (rc == 0 && s->full)
-		rc = open_array(s, ARRAY_V, ST_F32);
+	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W]);
+	if (rc == 0 && s->full && bf16) rc = open_array(s, ARRAY_LO, ST_I16);
+	if (rc == 0 && s->full) rc = open_array(s, ARRAY_M, ST_F32);
+	if (rc == 0 && s->full) rc = open_array(s, ARRAY_V, ST_F32);
 	return rc;
 }
 
-int source_checksums(struct source *s)
-{
-	return s->full ? run_json_verify(s->dirfd, s->files, NULL) : 0;
-}
+int source_checksums(struct source *s) { return s->full ? run_json_verify(s->dirfd, s->files, NULL) : 0; }
 
 void source_close(struct source *s)
 {
@@ -110,7 +99,6 @@ void source_close(struct source *s)
 	}
 	mt_layout_release(&s->layout);
 	json_decref(s->root);
-	if (s->dirfd >= 0)
-		close(s->dirfd);
-	*s = (struct source){ .dirfd = -1 };
+	if (s->dirfd >= 0) close(s->dirfd);
+	*s = (struct source){.dirfd = -1};
 }

@@ -12,17 +12,15 @@ int state_tensors(struct mt_run *run, struct mt_tensor **out)
 	struct mt_tensor *t = malloc(n * sizeof *t);
 	uint64_t product;
 
-	if (!t)
-		return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	for (uint32_t i = 0; i < n; i++)
-		t[i] = *mt_tensor(run, i);
+	if (!t) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	for (uint32_t i = 0; i < n; i++) t[i] = *mt_tensor(run, i);
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
 		bool ok = unit->first_tensor == next && unit->tensors <= n - next;
 		for (uint32_t i = next; ok && i < next + unit->tensors; i++)
 			ok = t[i].unit == u && memchr(t[i].name, 0, sizeof t[i].name) && t[i].ndim >= 1 && t[i].ndim <= 2 &&
-			     !__builtin_mul_overflow(t[i].shape[0], t[i].shape[1], &product) && product == t[i].n &&
-			     t[i].off <= unit->elems && t[i].n && t[i].n <= unit->elems - t[i].off;
+				!__builtin_mul_overflow(t[i].shape[0], t[i].shape[1], &product) && product == t[i].n &&
+				t[i].off <= unit->elems && t[i].n && t[i].n <= unit->elems - t[i].off;
 		if (!ok) {
 			free(t);
 			return mt_fail(MT_EX_DATA, "run '%s': its table of tensors is damaged", c->name);
@@ -40,11 +38,9 @@ static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
 	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
 	json_t *out;
 
-	if (!step || h.step != step)
-		return NULL;
+	if (!step || h.step != step) return NULL;
 	out = json_object();
-	if (!out)
-		*rc = mt_fail(MT_EX_NOMEM, "no memory for the hyperparameters");
+	if (!out) *rc = mt_fail(MT_EX_NOMEM, "no memory for the hyperparameters");
 	json_put(rc, out, "lr", json_number(h.lr));
 	json_put(rc, out, "betas", json_pack("[o, o]", json_number(h.beta1), json_number(h.beta2)));
 	json_put(rc, out, "eps", json_number(h.eps));
@@ -62,15 +58,13 @@ static json_t *choices_json(struct mt_run *run, int *rc)
 	json_t *all = json_object();
 	char text[2 * MT_CHOICE_VALUE + 1];
 
-	if (!all)
-		*rc = mt_fail(MT_EX_NOMEM, "no memory for the run record's table");
+	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the run record's table");
 	for (int i = 0; i < MT_CHOICES && *rc == 0 && (e = mt_choice_next(run, e)); i++) {
 		char key[MT_CHOICE_KEY + 1] = "";
 
 		memcpy(key, e->key, sizeof e->key);
 		text[0] = 0;
-		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++)
-			snprintf(text + 2 * b, 3, "%02x", e->value[b]);
+		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++) snprintf(text + 2 * b, 3, "%02x", e->value[b]);
 		json_put(rc, all, key, json_string(text));
 	}
 	return all;
@@ -81,7 +75,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 	struct mt_control *c = mt_control(run);
 	int rc = 0;
 
-	*out = (struct run_json){ .dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position };
+	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position};
 	/* acquire: the record's fields stand before `set` says so */
 	out->has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
 	if (out->has_record) {
@@ -89,8 +83,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 		out->choices = choices_json(run, &rc);
 	}
 	memcpy(out->run_id, c->h.run_id, sizeof out->run_id);
-	if (rc == 0)
-		out->hyper = hyper_json(run, at->step, &rc);
+	if (rc == 0) out->hyper = hyper_json(run, at->step, &rc);
 	return rc;
 }
 
@@ -114,12 +107,10 @@ static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_
 	enum mt_phase phase = mt_word_phase(word);
 	const struct mt_txn *t = mt_txn(run, i);
 
-	if (phase != MT_APPLY && phase != MT_SKIP && phase != MT_DONE)
-		return false;
+	if (phase != MT_APPLY && phase != MT_SKIP && phase != MT_DONE) return false;
 	bool mine = t->kind == MT_TRAIN && t->step && t->step <= step;
-	if (mine)
-		mt_txn_figures(t, out);
-	atomic_thread_fence(memory_order_acquire);      /* the fields were read before the word is read again */
+	if (mine) mt_txn_figures(t, out);
+	atomic_thread_fence(memory_order_acquire); /* the fields were read before the word is read again */
 	now = mt_txn_word(run, i);
 	return mine && mt_word_k(now) == mt_word_k(word) && mt_word_phase(now) != MT_LOGGED;
 }
@@ -131,18 +122,15 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 
 	memset(out, 0, 2 * sizeof *out);
 	memcpy(carried, mt_control(run)->unlogged, sizeof carried);
-	for (uint32_t i = 0; i < 2; i++)                /* no mt-step has been there since the run was filled */
-		if (carried[i].step && carried[i].step <= step)
-			out[n++] = carried[i];
-	for (uint32_t i = 0; i < 2 && n < 2; i++)
-		n += figures_in(run, i, step, &out[n]);
+	for (uint32_t i = 0; i < 2; i++) /* no mt-step has been there since the run was filled */
+		if (carried[i].step && carried[i].step <= step) out[n++] = carried[i];
+	for (uint32_t i = 0; i < 2 && n < 2; i++) n += figures_in(run, i, step, &out[n]);
 	if (n == 2 && out[0].step > out[1].step) {
 		struct mt_figures first = out[1];
 		out[1] = out[0];
 		out[0] = first;
 	}
-	for (int i = n; i < 2; i++)
-		out[i] = (struct mt_figures){ 0 };
+	for (int i = n; i < 2; i++) out[i] = (struct mt_figures){0};
 	return n;
 }
 
@@ -158,10 +146,10 @@ void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
 	double from = mt_now();
 
-	for (;;) {                                      /* not mt_wait: save has the run read-only */
+	for (;;) { /* not mt_wait: save has the run read-only */
 		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
-		    evaluates(run) || mt_now() - from > LINE_S)
+			evaluates(run) || mt_now() - from > LINE_S)
 			return;
-		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 	}
 }

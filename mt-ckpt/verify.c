@@ -8,8 +8,7 @@ int ckpt_verify(const char *path)
 
 	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
 		rc = source_models(&s);
-	if (rc == 0)
-		model_name_extras(&s.model[ARRAY_W]);
+	if (rc == 0) model_name_extras(&s.model[ARRAY_W]);
 	source_close(&s);
 	return rc;
 }
@@ -20,12 +19,10 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	char path[40];
 	int rc;
 
-	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);     /* whatever its name is by now */
+	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* whatever its name is by now */
 	rc = source_open(&s, path, !full);
-	if (rc == 0 && full)
-		rc = run_json_lengths(s.dirfd, s.files);
-	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0)
-		rc = source_models(&s);
+	if (rc == 0 && full) rc = run_json_lengths(s.dirfd, s.files);
+	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0) rc = source_models(&s);
 	source_close(&s);
 	return rc < 0 ? mt_fail_in(rc, "reading back what was written") : 0;
 }

@@ -3,19 +3,23 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-static const struct { const char *set, *dtype; uint32_t elem; } kinds[ARRAYS] = {
-	[ARRAY_W] = { "model", NULL, 0 },       /* as --dtype says */
-	[ARRAY_LO] = { "optim-lo", "I16", 2 },
-	[ARRAY_M] = { "optim-m", "F32", 4 },
-	[ARRAY_V] = { "optim-v", "F32", 4 },
+static const struct {
+	const char *set, *dtype;
+	uint32_t elem;
+} kinds[ARRAYS] = {
+	[ARRAY_W] = {"model", NULL, 0}, /* as --dtype says */
+	[ARRAY_LO] = {"optim-lo", "I16", 2},
+	[ARRAY_M] = {"optim-m", "F32", 4},
+	[ARRAY_V] = {"optim-v", "F32", 4},
 };
 
-int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full, uint64_t limit)
+int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
+	uint64_t limit)
 {
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	int rc;
 
-	*w = (struct writer){ .run = run, .dir = dir, .dtype = dtype };
+	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype};
 	w->has[ARRAY_W] = true;
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
@@ -24,19 +28,16 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	for (int a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
 			rc = shards_begin(&w->set[a], dir, kinds[a].set,
-					  a == ARRAY_W ? (dtype == MT_BF16 ? "BF16" : "F32") : kinds[a].dtype,
-					  a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, w->table,
-					  mt_control(run)->n_tensors, limit);
-	if (rc < 0)
-		writer_drop(w);
+				a == ARRAY_W ? (dtype == MT_BF16 ? "BF16" : "F32") : kinds[a].dtype,
+				a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, w->table, mt_control(run)->n_tensors, limit);
+	if (rc < 0) writer_drop(w);
 	return rc;
 }
 
 /* fp32 pattern -> bf16, to nearest, ties to even; a NaN stays one */
 static uint16_t round_even(uint32_t bits)
 {
-	if ((bits & 0x7fffffffu) > 0x7f800000u)
-		return (uint16_t)(bits >> 16 | 0x40);
+	if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
 	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
@@ -53,7 +54,7 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 {
 	uint64_t at = t->off, n = t->n;
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
-	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at;     /* (n) */
+	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
 	const uint32_t *full = (const uint32_t *)mt_at(w->run, unit->w) + at;
 	uint32_t elem = bf16 ? 4 : 2;
@@ -62,11 +63,9 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 	for (uint64_t done = 0; done < n && rc == 0;) {
 		uint64_t len = n - done < IO_BYTES / elem ? n - done : IO_BYTES / elem;
 		if (bf16)
-			for (uint64_t i = 0; i < len; i++)
-				((uint32_t *)w->buf)[i] = mt_join(hi[done + i], lo[done + i]);
+			for (uint64_t i = 0; i < len; i++) ((uint32_t *)w->buf)[i] = mt_join(hi[done + i], lo[done + i]);
 		else
-			for (uint64_t i = 0; i < len; i++)
-				((uint16_t *)w->buf)[i] = round_even(full[done + i]);
+			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = round_even(full[done + i]);
 		rc = write_weights(w, t->name, w->buf, len);
 		done += len;
 	}
@@ -76,26 +75,21 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 int writer_unit(struct writer *w, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(w->run, u);
-	const uint64_t off[ARRAYS] = { unit->w, unit->lo, unit->m, unit->v };
+	const uint64_t off[ARRAYS] = {unit->w, unit->lo, unit->m, unit->v};
 	bool convert = mt_control(w->run)->dtype != w->dtype;
 	int rc = 0;
 
 	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
 		const struct mt_tensor *t = &w->table[i];
-		if (w->stoppable && mt_stopping)
-			return mt_fail(MT_EX_BUSY, "stopped");
+		if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 		for (int a = 0; a < ARRAYS && rc == 0; a++) {
-			if (!w->has[a])
-				continue;
+			if (!w->has[a]) continue;
 			uint32_t elem = w->set[a].elem;
 			const uint8_t *data = (uint8_t *)mt_at(w->run, off[a]) + t->off * elem;
-			if (a == ARRAY_W)
-				rc = convert ? write_converted(w, unit, t) : write_weights(w, t->name, data, t->n);
-			else
-				rc = shards_write(&w->set[a], data, t->n * elem);
+			if (a == ARRAY_W) rc = convert ? write_converted(w, unit, t) : write_weights(w, t->name, data, t->n);
+			else rc = shards_write(&w->set[a], data, t->n * elem);
 		}
-		if (rc < 0)
-			return rc;
+		if (rc < 0) return rc;
 	}
 	return 0;
 }
@@ -105,8 +99,7 @@ static int write_kept(const char *name, const void *data, size_t bytes, void *ar
 {
 	struct out_dir *dir = arg;
 
-	if (!file_name_plain(name))
-		return mt_fail(MT_EX_DATA, "kept file '%s' is no name for a file", shown(name));
+	if (!file_name_plain(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is no name for a file", shown(name));
 	return out_text(dir, name, data, bytes);
 }
 
@@ -116,14 +109,10 @@ int writer_end(struct writer *w)
 	int rc = 0;
 
 	for (int a = 0; a < ARRAYS && rc == 0; a++)
-		if (w->has[a])
-			rc = shards_end(&w->set[a]);
-	if (rc == 0)
-		rc = config_export(w->run, w->dtype, &config);
-	if (rc == 0)
-		rc = out_text(w->dir, "config.json", config, strlen(config));
-	if (rc == 0)
-		rc = mt_files_each(w->run, write_kept, w->dir);
+		if (w->has[a]) rc = shards_end(&w->set[a]);
+	if (rc == 0) rc = config_export(w->run, w->dtype, &config);
+	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
+	if (rc == 0) rc = mt_files_each(w->run, write_kept, w->dir);
 	/* a file of another user's in their place keeps nobody from saving what was trained */
 	if (rc == 1) {
 		mt_say("warning: written without the tokenizer's files: %s", mt_errmsg());
@@ -135,8 +124,7 @@ int writer_end(struct writer *w)
 
 void writer_drop(struct writer *w)
 {
-	for (int a = 0; a < ARRAYS; a++)
-		shards_drop(&w->set[a]);
+	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
 	free(w->table);
 	free(w->buf);
 	w->table = NULL;

@@ -8,7 +8,7 @@
 #define ISA __attribute__((target("avx2")))
 #define INLINE ISA static inline __attribute__((always_inline))
 
-enum { WIDTH = 8, AHEAD = 6 };      /* groups to prefetch ahead: 384 elements */
+enum { WIDTH = 8, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
 
 INLINE void prefetch(const void *p, int bytes)
 {
@@ -28,25 +28,25 @@ INLINE __m256 load_g(const void *g, uint64_t i, bool g_bf16)
 	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(b), 16));
 }
 
-INLINE __m256 load_join(const uint16_t *w, const int16_t *lo)   /* mt_join */
+INLINE __m256 load_join(const uint16_t *w, const int16_t *lo) /* mt_join */
 {
 	__m256i hi = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)w)), 16);
 	__m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)lo));
 	return _mm256_castsi256_ps(_mm256_add_epi32(hi, low));
 }
 
-INLINE void store16(void *p, __m256i x)     /* the low half of each of eight */
+INLINE void store16(void *p, __m256i x) /* the low half of each of eight */
 {
 	__m256i packed = _mm256_packus_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)), _mm256_setzero_si256());
 	_mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
-                   uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
+INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
 {
 	const __m256 clip = _mm256_set1_ps(a->clip), lerp = _mm256_set1_ps(a->lerp), beta2 = _mm256_set1_ps(a->beta2),
-		rest2 = _mm256_set1_ps(a->one_minus_beta2), step = _mm256_set1_ps(a->neg_step),
-		bias2 = _mm256_set1_ps(a->sqrt_bias2), eps = _mm256_set1_ps(a->eps), keep = _mm256_set1_ps(decay);
+				 rest2 = _mm256_set1_ps(a->one_minus_beta2), step = _mm256_set1_ps(a->neg_step),
+				 bias2 = _mm256_set1_ps(a->sqrt_bias2), eps = _mm256_set1_ps(a->eps), keep = _mm256_set1_ps(decay);
 	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
 	const int gb = g_bf16 ? 2 : 4;
 	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
@@ -96,8 +96,8 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 	}
 }
 
-ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
-                    uint64_t first, uint64_t end, float decay)
+ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }

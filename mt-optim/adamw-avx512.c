@@ -1,5 +1,5 @@
-/* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array, and its old state goes to the
- * journal from the registers that the update reads it from. Needs AVX-512F alone. */
+/* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array, and its old state goes to
+ * the journal from the registers that the update reads it from. Needs AVX-512F alone. */
 #if defined __x86_64__
 #include <immintrin.h>
 
@@ -8,7 +8,7 @@
 #define ISA __attribute__((target("avx512f")))
 #define INLINE ISA static inline __attribute__((always_inline))
 
-enum { WIDTH = 16, REGS = MT_GROUP / WIDTH, AHEAD = 6 };    /* groups to prefetch ahead: 384 elements */
+enum { WIDTH = 16, REGS = MT_GROUP / WIDTH, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
 
 INLINE void prefetch(const void *p, int bytes)
 {
@@ -29,12 +29,12 @@ INLINE __m512 join(__m256i w, __m256i lo)
 	return _mm512_castsi512_ps(_mm512_add_epi32(hi, _mm512_cvtepi16_epi32(lo)));
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
-                   uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
+INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
 {
 	const __m512 clip = _mm512_set1_ps(a->clip), lerp = _mm512_set1_ps(a->lerp), beta2 = _mm512_set1_ps(a->beta2),
-		rest2 = _mm512_set1_ps(a->one_minus_beta2), step = _mm512_set1_ps(a->neg_step),
-		bias2 = _mm512_set1_ps(a->sqrt_bias2), eps = _mm512_set1_ps(a->eps), keep = _mm512_set1_ps(decay);
+				 rest2 = _mm512_set1_ps(a->one_minus_beta2), step = _mm512_set1_ps(a->neg_step),
+				 bias2 = _mm512_set1_ps(a->sqrt_bias2), eps = _mm512_set1_ps(a->eps), keep = _mm512_set1_ps(decay);
 	const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
 	const int gb = g_bf16 ? 2 : 4;
 	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
@@ -96,8 +96,8 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 	}
 }
 
-ISA void adamw_avx512(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
-                      uint64_t first, uint64_t end, float decay)
+ISA void adamw_avx512(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }

@@ -10,15 +10,16 @@
 void flush_denormals(void)
 {
 #if defined __x86_64__
-	_mm_setcsr(_mm_getcsr() | 0x8040);  /* FTZ: results, DAZ: operands */
+	_mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ: results, DAZ: operands */
 #elif defined __aarch64__
 	uint64_t fpcr;
 	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-	__asm__ volatile("msr fpcr, %0" :: "r"(fpcr | (uint64_t)1 << 24));
+	__asm__ volatile("msr fpcr, %0" ::"r"(fpcr | (uint64_t)1 << 24));
 #endif
 }
 
-struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay, double clip_factor)
+struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
+	double clip_factor)
 {
 	double bias1 = 1 - pow(beta1, (double)t), bias2 = 1 - pow(beta2, (double)t);
 	bool from_g = 1 - beta1 >= 0.5;
@@ -74,8 +75,8 @@ void adamw_restore(const struct tile *t, const struct mt_lane *lane)
 	memcpy(t->v + i, slot + SLOT_V, MT_GROUP * 4);
 }
 
-void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag,
-                  uint64_t first, uint64_t end, float decay)
+void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay)
 {
 	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
@@ -100,7 +101,8 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_lane *l
 adamw_fn *adamw_choose(void)
 {
 	const char *want = getenv("MT_ISA");
-	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain"))) return adamw_scalar;   /* mt-stream's word; its kernels' bits differ by set, ours do not */
+	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain")))
+		return adamw_scalar; /* mt-stream's word; its kernels' bits differ by set, ours do not */
 #if defined __x86_64__
 	__builtin_cpu_init();
 	bool avx2 = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");

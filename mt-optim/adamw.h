@@ -9,27 +9,28 @@
  *     v  = v * beta2 + (g * one_minus_beta2) * g
  *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
  *
- * One group: old w, lo, m, v to the journal slot that the lane's index does not name | index | new w, lo, m, v in place,
- * with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever comes
- * after a kill at any instruction finds either the group untouched, or its old state in the slot that the index names.
+ * One group: old w, lo, m, v to the journal slot that the lane's index does not name | index | new w, lo, m, v in
+ * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
+ * comes after a kill at any instruction finds either the group untouched, or its old state in the slot that the index
+ * names.
  */
 #ifndef MT_OPTIM_ADAMW_H
 #define MT_OPTIM_ADAMW_H
 
 #include "mt.h"
 
-struct adamw {                  /* scalars of one step, each derived in double and rounded once */
+struct adamw { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
-	bool  lerp_from_g;          /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
+	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
-struct tile {                   /* a unit's arrays; every pointer is to element 0 and aligned to a group */
-	void    *w;                 /* (elems) bf16 with lo, else fp32 */
-	int16_t *lo;                /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
-	float   *m, *v;             /* (elems) */
-	const void *g[2];           /* (elems) from group g_group on; g[1] NULL: one array */
-	uint64_t g_group;           /* group that g begins with: pieces of a unit are updated from where they lie */
-	bool     g_bf16;
+struct tile {         /* a unit's arrays; every pointer is to element 0 and aligned to a group */
+	void *w;          /* (elems) bf16 with lo, else fp32 */
+	int16_t *lo;      /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	float *m, *v;     /* (elems) */
+	const void *g[2]; /* (elems) from group g_group on; g[1] NULL: one array */
+	uint64_t g_group; /* group that g begins with: pieces of a unit are updated from where they lie */
+	bool g_bf16;
 };
 
 /* lane's index word: step 24 bits | unit 12 | slot 1 | group 27. A tag is an index with slot and group 0. */
@@ -52,29 +53,32 @@ static inline void lane_commit(struct mt_lane *lane, uint64_t index)
 }
 
 /* Update groups [first, end) of a tile; decay is a->decay or 1. The calling thread has flushed denormals. */
-typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_lane *, uint64_t tag,
-                      uint64_t first, uint64_t end, float decay);
+typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_lane *, uint64_t tag, uint64_t first,
+	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
 /* The body of an adamw_fn over an always-inlined loop that takes (bf16 state, bf16 gradients, two gradient arrays) as
  * constants: each of the eight is a loop of its own, without a branch inside. */
-#define ADAMW_SPECIALISE(loop) do { \
-	bool two = t->g[1] != NULL; \
-	if (t->lo && t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, true, true, true); \
-	else if (t->lo && t->g_bf16) loop(a, t, lane, tag, first, end, decay, true, true, false); \
-	else if (t->lo && two) loop(a, t, lane, tag, first, end, decay, true, false, true); \
-	else if (t->lo) loop(a, t, lane, tag, first, end, decay, true, false, false); \
-	else if (t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, false, true, true); \
-	else if (t->g_bf16) loop(a, t, lane, tag, first, end, decay, false, true, false); \
-	else if (two) loop(a, t, lane, tag, first, end, decay, false, false, true); \
-	else loop(a, t, lane, tag, first, end, decay, false, false, false); \
-} while (0)
+#define ADAMW_SPECIALISE(loop) \
+	do { \
+		bool two = t->g[1] != NULL; \
+		if (t->lo && t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, true, true, true); \
+		else if (t->lo && t->g_bf16) loop(a, t, lane, tag, first, end, decay, true, true, false); \
+		else if (t->lo && two) loop(a, t, lane, tag, first, end, decay, true, false, true); \
+		else if (t->lo) loop(a, t, lane, tag, first, end, decay, true, false, false); \
+		else if (t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, false, true, true); \
+		else if (t->g_bf16) loop(a, t, lane, tag, first, end, decay, false, true, false); \
+		else if (two) loop(a, t, lane, tag, first, end, decay, false, false, true); \
+		else loop(a, t, lane, tag, first, end, decay, false, false, false); \
+	} while (0)
 
-/* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks that. */
+/* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks
+ * that. */
 adamw_fn *adamw_choose(void);
 
 /* The scalars of Adam's step t from the step's hyperparameters. */
-struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay, double clip_factor);
+struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
+	double clip_factor);
 
 /* Put the group that the lane's index names back to what it was before its update began. Idempotent. */
 void adamw_restore(const struct tile *, const struct mt_lane *);

@@ -35,9 +35,15 @@ bool commit_skips(struct optim *o, const struct gather *g)
 /* For checkpoints of this step, which may be written when the next but one has its record. */
 static void keep_hyper(struct optim *o, const struct mt_txn *t)
 {
-	o->control->hyper[t->step & 1] = (struct mt_hyper){
-		.step = t->step, .lr = t->lr, .beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .decay = t->decay,
-		.clip = t->clip, .targets = t->targets, .micros = t->micros };
+	o->control->hyper[t->step & 1] = (struct mt_hyper){.step = t->step,
+		.lr = t->lr,
+		.beta1 = t->beta1,
+		.beta2 = t->beta2,
+		.eps = t->eps,
+		.decay = t->decay,
+		.clip = t->clip,
+		.targets = t->targets,
+		.micros = t->micros};
 }
 
 static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_phase phase, double norm, double factor)
@@ -65,7 +71,8 @@ bool commit_direct(struct optim *o, struct gather *g, uint64_t word, uint32_t ri
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
 	leave_if_lost(o);
-	for (uint32_t u = 0; u < o->n_units; u++) atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
+	for (uint32_t u = 0; u < o->n_units; u++)
+		atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
 	t->source_ring = ring;
 	t->source = atomic_load_explicit(&o->control->slots[MT_STREAM + ring].word, memory_order_acquire);
 	return decide(o, g, word, MT_APPLY, NAN, 1);

@@ -2,8 +2,8 @@
  *
  * Why a kill at any instruction loses and repeats nothing. Pieces are done one after the other in the ring's order, and
  * a piece's block stays in the ring until its pop. Lane l has groups [l P / 64, (l + 1) P / 64) of the piece's P, and
- * its index names the group absolute in the unit. Pieces of a step do not overlap, so an index that names this step, this
- * unit and a group in the lane's part of this piece was written while this piece was being done: the lane's groups
+ * its index names the group absolute in the unit. Pieces of a step do not overlap, so an index that names this step,
+ * this unit and a group in the lane's part of this piece was written while this piece was being done: the lane's groups
  * before it are finished, it is restored, and the lane goes on with it. Any other index means that the lane has not
  * begun. When the lanes have finished, one 64-bit store into the unit's `applied` word adds the piece:
  *
@@ -24,9 +24,9 @@
 struct piece {
 	struct optim *o;
 	const struct adamw *adamw;
-	struct tile tile;           /* the unit's, with g in the ring's block */
+	struct tile tile; /* the unit's, with g in the ring's block */
 	uint32_t unit;
-	uint64_t step, first, groups;       /* of the piece, in the unit */
+	uint64_t step, first, groups; /* of the piece, in the unit */
 	_Atomic uint32_t next_lane;
 	_Atomic bool nonfinite;
 };
@@ -36,7 +36,7 @@ static uint64_t part(const struct piece *p, uint32_t lane) { return p->first + p
 static void check_lanes(void *arg)
 {
 	struct piece *p = arg;
-	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES; ) {
+	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES;) {
 		uint64_t first = part(p, lane), n = (part(p, lane + 1) - first) * MT_GROUP;
 		const float *g = (const float *)p->tile.g[0] + (first - p->first) * MT_GROUP;
 		if (!isfinite(grad_sumsq(g, NULL, n, false))) atomic_store(&p->nonfinite, true);
@@ -46,7 +46,7 @@ static void check_lanes(void *arg)
 static void update_lanes(void *arg)
 {
 	struct piece *p = arg;
-	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES; ) {
+	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES;) {
 		leave_if_lost(p->o);
 		uint64_t first = part(p, lane), end = part(p, lane + 1);
 		first = lane_resume(p->o, &p->tile, p->unit, p->step, lane, first, end);
@@ -60,18 +60,19 @@ static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *
 	leave_if_lost(o);
 	mt_run_set_state(o->run, MT_DIRTY);
 	mt_die(ex, "step %llu: %s after the step's commit: the store is dirty, go on from the last checkpoint",
-	       (unsigned long long)step, why);
+		(unsigned long long)step, why);
 }
 
 static void run_piece(struct piece *p, void (*fn)(void *))
 {
-	enum { WORTH_SHARING = 1024 };      /* groups: waking a thread costs what updating some of them does */
+	enum { WORTH_SHARING = 1024 }; /* groups: waking a thread costs what updating some of them does */
 	atomic_store(&p->next_lane, 0);
 	if (p->groups >= WORTH_SHARING) pool_run(optim_pool(p->o), fn, p);
 	else fn(p);
 }
 
-static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step, const struct adamw *adamw)
+static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step,
+	const struct adamw *adamw)
 {
 	uint32_t u = m->grad.unit;
 	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
@@ -81,8 +82,13 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a gradient piece is missing");
 	if (name - 1 == done) {
 		struct piece p = {
-			.o = o, .adamw = adamw, .tile = o->units[u].tile, .unit = u, .step = step,
-			.first = m->grad.off / MT_GROUP, .groups = m->grad.n / MT_GROUP,
+			.o = o,
+			.adamw = adamw,
+			.tile = o->units[u].tile,
+			.unit = u,
+			.step = step,
+			.first = m->grad.off / MT_GROUP,
+			.groups = m->grad.n / MT_GROUP,
 		};
 		p.tile.g[0] = block;
 		p.tile.g_group = p.first;
@@ -126,14 +132,16 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 	if (ring >= MT_STREAMS) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
 	while (!all_at(o, op->step)) {
 		uint32_t seen = mt_event(o->run);
-		bool gone = source_gone(o, source, (uint32_t)ring);     /* before the last look into its ring */
+		bool gone = source_gone(o, source, (uint32_t)ring); /* before the last look into its ring */
 		struct mt_msg m;
 		const void *block;
 		leave_if_lost(o);
 		if (mt_ring_peek(o->grad[ring], 0, &m, &block)) {
 			mt_stage_doing(o->run, MT_D_APPLY, m.grad.unit);
-			if (m.k != k || (m.try_ & 0xffffff) != try_ || m.kind != MT_MSG_GRAD || !piece_fits(o, &m, mt_ring_block(o->grad[ring])))
-				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k, m.kind, k);
+			if (m.k != k || (m.try_ & 0xffffff) != try_ || m.kind != MT_MSG_GRAD ||
+				!piece_fits(o, &m, mt_ring_block(o->grad[ring])))
+				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
+					m.kind, k);
 			double from = mt_now();
 			if (mt_version(o->run, m.grad.unit) != op->step) do_piece(o, &m, block, op->step, adamw);
 			count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));

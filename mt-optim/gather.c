@@ -1,9 +1,9 @@
 /* gather.c: gradients into g, in an order that does not depend on who was faster.
  *
- * Every block of MT_BLOCK elements of g counts the micro-batches that it holds. A piece is taken when each of its blocks
- * holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get their
- * micros in ascending order, so the ring with the smallest unfinished micro always has something to give. Pieces may be
- * cut differently by different streams.
+ * Every block of MT_BLOCK elements of g counts the micro-batches that it holds. A piece is taken when each of its
+ * blocks holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get
+ * their micros in ascending order, so the ring with the smallest unfinished micro always has something to give. Pieces
+ * may be cut differently by different streams.
  *
  * What the rings hold is taken as one batch, whose blocks the threads share, and popped when all of it has been added:
  * waking threads for each piece would cost more than a GPU's bus leaves for one.
@@ -46,7 +46,7 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	g->losses_left = g->txn.micros;
 	g->pieces_left = 0;
 	struct mt_txn *t = mt_txn(o->run, k);
-	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){ 0 };
+	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
 	if (g->txn.kind == MT_EVAL || o->direct) return true;
 	for (uint32_t u = 0; u < o->n_units; u++)
 		for (int end = 0; end < o->units[u].ends; end++) {
@@ -58,15 +58,15 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 
 /* ------------------------------------------------------------------------------------------------ pieces */
 
-struct piece {                  /* on its way into g */
+struct piece { /* on its way into g */
 	uint32_t unit, end, micro;
 	uint64_t off, n;
-	uint64_t first;             /* its first block, counted in the batch */
+	uint64_t first; /* its first block, counted in the batch */
 	const char *from;
 };
 
 /* Pieces that touch no block twice, and of a tied unit one end alone */
-enum { BATCH = 64, SHARE = 4 };         /* pieces; blocks that a thread takes at once */
+enum { BATCH = 64, SHARE = 4 }; /* pieces; blocks that a thread takes at once */
 struct batch {
 	struct optim *o;
 	struct piece v[BATCH];
@@ -103,9 +103,10 @@ static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 static void add_blocks(void *arg)
 {
 	struct batch *b = arg;
-	uint32_t piece = 0;         /* blocks are taken in ascending order */
+	uint32_t piece = 0; /* blocks are taken in ascending order */
 	for (;;) {
-		uint64_t i = atomic_fetch_add_explicit(&b->next, SHARE, memory_order_relaxed), end = min64(i + SHARE, b->blocks);
+		uint64_t i = atomic_fetch_add_explicit(&b->next, SHARE, memory_order_relaxed),
+				 end = min64(i + SHARE, b->blocks);
 		if (i >= b->blocks) return;
 		leave_if_lost(b->o);
 		for (; i < end; i++) {
@@ -117,7 +118,7 @@ static void add_blocks(void *arg)
 
 static void batch_add(struct batch *b)
 {
-	enum { WORTH_SHARING = 16 };    /* blocks: waking a thread costs what adding some of them does */
+	enum { WORTH_SHARING = 16 }; /* blocks: waking a thread costs what adding some of them does */
 	if (!b->n) return;
 	mt_stage_doing(b->o->run, MT_D_GATHER, b->v[0].unit);
 	if (b->blocks >= WORTH_SHARING) pool_run(optim_pool(b->o), add_blocks, b);
@@ -148,8 +149,13 @@ static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, co
 	for (uint64_t i = 0; i < blocks; i++)
 		if (micros[i] < m->micro) return LATER;
 	if (!batch_takes(b, m)) return FULL;
-	b->v[b->n++] = (struct piece){ .unit = m->grad.unit, .end = m->grad.end, .micro = m->micro, .off = m->grad.off,
-		.n = m->grad.n, .first = b->blocks, .from = block };
+	b->v[b->n++] = (struct piece){.unit = m->grad.unit,
+		.end = m->grad.end,
+		.micro = m->micro,
+		.off = m->grad.off,
+		.n = m->grad.n,
+		.first = b->blocks,
+		.from = block};
 	b->blocks += blocks;
 	for (uint64_t i = 0; i < blocks; i++) micros[i]++;
 	g->pieces_left -= blocks;
@@ -164,7 +170,9 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 	struct mt_loss *loss = &mt_txn(o->run, g->k)->losses[m->micro];
 	if (loss->entered) bad(ring, m, "a loss that came before");
 	*loss = (struct mt_loss){
-		.sum = m->loss.sum, .targets = m->loss.targets, .entered = 1,
+		.sum = m->loss.sum,
+		.targets = m->loss.targets,
+		.entered = 1,
 		.nonfinite = m->loss.nonfinite || !isfinite(m->loss.sum),
 	};
 	g->losses_left--;
@@ -193,16 +201,16 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
-	if (commit_skips(o, g)) return LATER;       /* gather_round commits the skip, and then it is stale */
+	if (commit_skips(o, g)) return LATER; /* gather_round commits the skip, and then it is stale */
 	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
 	commit_direct(o, g, word, ring);
-	return NEWER;               /* committed or aborted, the word has changed; the piece stays where it is */
+	return NEWER; /* committed or aborted, the word has changed; the piece stays where it is */
 }
 
 /* What a ring holds goes into the batch, from its head on, but no more than half of its blocks: its producer writes the
- * others meanwhile. What is no piece, and has none before it, is done with at once. *pop: messages to pop when the batch
- * has been added. */
+ * others meanwhile. What is no piece, and has none before it, is done with at once. *pop: messages to pop when the
+ * batch has been added. */
 static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint64_t word, uint64_t *pop, bool *moved)
 {
 	struct mt_msg m;
@@ -227,7 +235,7 @@ static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint6
 static enum taken gather_batch(struct optim *o, uint64_t word, bool *moved)
 {
 	struct batch b;
-	uint64_t pop[MT_STREAMS] = { 0 };
+	uint64_t pop[MT_STREAMS] = {0};
 	enum taken all = LATER;
 	b.o = o;
 	b.n = 0;

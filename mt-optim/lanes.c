@@ -16,17 +16,20 @@ struct apply {
 	struct optim *o;
 	const struct adamw *adamw;
 	uint64_t step;
-	struct { uint32_t unit; uint64_t group; } start[MT_LANES];  /* where a predecessor left the lane */
-	_Atomic uint32_t at[MT_LANES];      /* unit that the lane does next */
-	_Atomic uint32_t *next, *done;      /* (units): lanes given out, lanes finished */
+	struct {
+		uint32_t unit;
+		uint64_t group;
+	} start[MT_LANES];             /* where a predecessor left the lane */
+	_Atomic uint32_t at[MT_LANES]; /* unit that the lane does next */
+	_Atomic uint32_t *next, *done; /* (units): lanes given out, lanes finished */
 	pthread_mutex_t publishing;
-	uint32_t published;                 /* units 0..published - 1 are at the step */
+	uint32_t published; /* units 0..published - 1 are at the step */
 };
 
 static uint64_t lane_first(uint64_t groups, uint32_t lane) { return groups * lane / MT_LANES; }
 
-uint64_t lane_resume(struct optim *o, const struct tile *tile, uint32_t u, uint64_t step, uint32_t lane,
-                     uint64_t first, uint64_t end)
+uint64_t lane_resume(struct optim *o, const struct tile *tile, uint32_t u, uint64_t step, uint32_t lane, uint64_t first,
+	uint64_t end)
 {
 	uint64_t index = atomic_load_explicit(&o->lanes[lane].index, memory_order_acquire);
 	uint64_t group = lane_group(index);
@@ -56,7 +59,7 @@ void not_published(struct optim *o, uint32_t u, uint64_t step)
 {
 	leave_if_lost(o);
 	mt_die(MT_EX_BUG, "unit %u: another stage published version %llu, expected %llu", u,
-	       (unsigned long long)mt_version(o->run, u), (unsigned long long)step);
+		(unsigned long long)mt_version(o->run, u), (unsigned long long)step);
 }
 
 static void publish_ready(struct apply *a)
@@ -75,7 +78,7 @@ static void publish_ready(struct apply *a)
 static void update_lane(struct apply *a, uint32_t u, uint32_t lane)
 {
 	struct optim *o = a->o;
-	if (a->start[lane].unit > u) return;        /* a predecessor's work, counted in find_start */
+	if (a->start[lane].unit > u) return; /* a predecessor's work, counted in find_start */
 	/* Acquire: whichever thread had the lane in the unit before, its index and journal come first. */
 	while (atomic_load_explicit(&a->at[lane], memory_order_acquire) != u) sched_yield();
 	wait_unpinned(o, u);
@@ -101,16 +104,20 @@ static void update_all(void *arg)
 void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 {
 	struct apply a = {
-		.o = o, .adamw = adamw, .step = op->step, .publishing = PTHREAD_MUTEX_INITIALIZER,
-		.next = calloc(o->n_units, sizeof *a.next), .done = calloc(o->n_units, sizeof *a.done),
+		.o = o,
+		.adamw = adamw,
+		.step = op->step,
+		.publishing = PTHREAD_MUTEX_INITIALIZER,
+		.next = calloc(o->n_units, sizeof *a.next),
+		.done = calloc(o->n_units, sizeof *a.done),
 	};
 	if (!a.next || !a.done) mt_die(MT_EX_NOMEM, "no memory for the lanes of %u units", o->n_units);
 	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
 	for (uint32_t u = 0; u < a.published; u++) atomic_store(&a.next[u], MT_LANES);
 	mt_stage_doing(o->run, MT_D_APPLY, a.published);
-	leave_if_lost(o);       /* a lane that is resumed is restored first */
+	leave_if_lost(o); /* a lane that is resumed is restored first */
 	for (uint32_t lane = 0; lane < MT_LANES; lane++) find_start(&a, lane);
-	publish_ready(&a);      /* a predecessor may have died between the last lane and the publication */
+	publish_ready(&a); /* a predecessor may have died between the last lane and the publication */
 	double from = mt_now();
 	pool_run(optim_pool(o), update_all, &a);
 	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));

@@ -11,16 +11,17 @@ static uint64_t threads;
 static struct mt_strings rings;
 
 static const struct mt_opt options[] = {
-	{ "threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores, with a GPU all but one", NULL },
-	{ "ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL },
-	{ 0 },
+	{"threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores, with a GPU all but one",
+		NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL},
+	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-optim",
 	.usage = "mt-optim RUN [--threads N] [--ring FROM=TO ...]",
 	.about = "Adds the gradients that the mt-streams of a run send, clips them, and updates the weights with AdamW.\n"
-	         "Runs until SIGTERM or SIGINT, or until the run is gone.",
+			 "Runs until SIGTERM or SIGINT, or until the run is gone.",
 	.opts = options,
 };
 
@@ -37,7 +38,7 @@ static void open_rings(struct optim *o)
 		uint64_t piece = o->control->piece_elems * (o->g_bf16 ? 2 : 4);
 		if (!piece || mt_ring_block(o->grad[i]) < piece)
 			mt_die(MT_EX_DATA, "ring for %s: blocks of %zu bytes; a gradient piece needs %llu", name,
-			       mt_ring_block(o->grad[i]), (unsigned long long)piece);
+				mt_ring_block(o->grad[i]), (unsigned long long)piece);
 	}
 	mt_must(mt_ring_open(o->run, "save", &o->save));
 }
@@ -45,7 +46,8 @@ static void open_rings(struct optim *o)
 static void start(struct optim *o, const char *name)
 {
 	o->update = adamw_choose();
-	if (!o->update) mt_die(MT_EX_USAGE, "MT_ISA is '%s': wants scalar, avx2 or avx512, on a CPU that has it", getenv("MT_ISA"));
+	if (!o->update)
+		mt_die(MT_EX_USAGE, "MT_ISA is '%s': wants scalar, avx2 or avx512, on a CPU that has it", getenv("MT_ISA"));
 	int rc = mt_run_attach(&o->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc < 0 && mt_stopping) exit(0);
 	mt_must(rc);
@@ -76,7 +78,7 @@ static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
 	struct opened op;
-	if (!txn_opened(o, k, word, &op)) {         /* a word that is committed is ours alone to change */
+	if (!txn_opened(o, k, word, &op)) { /* a word that is committed is ours alone to change */
 		leave_if_lost(o);
 		mt_die(MT_EX_BUG, "txn %u: changed by another stage after its commit", k);
 	}
@@ -131,7 +133,7 @@ int main(int argc, char **argv)
 	struct optim *o = &optim;
 	start(o, mt_cli_run(run));
 	double looked = mt_now();
-	for (bool left = false; !left; ) {
+	for (bool left = false; !left;) {
 		uint32_t seen = mt_event(o->run);
 		if (serve(o, &left)) continue;
 		leave_if_gone(o);
@@ -143,6 +145,6 @@ int main(int argc, char **argv)
 		mt_abort_dead(o->run);
 		looked = mt_now();
 	}
-	mt_run_close(o->run);       /* an open try that we have part of is aborted with our slot */
+	mt_run_close(o->run); /* an open try that we have part of is aborted with our slot */
 	return 0;
 }

@@ -5,49 +5,52 @@
 #include "adamw.h"
 #include "pool.h"
 
-struct decay_run { uint64_t end; bool decay; };     /* groups up to `end` (exclusive) decay, or not */
+struct decay_run {
+	uint64_t end;
+	bool decay;
+}; /* groups up to `end` (exclusive) decay, or not */
 
-struct unit {                   /* a unit as the update sees it */
+struct unit { /* a unit as the update sees it */
 	struct tile tile;
-	uint64_t groups, blocks;    /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
-	int ends;                   /* gradient arrays: 2 for unit 0 of a tied model */
-	struct decay_run *runs;     /* in ascending order, the last ends at `groups` */
+	uint64_t groups, blocks; /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
+	int ends;                /* gradient arrays: 2 for unit 0 of a tied model */
+	struct decay_run *runs;  /* in ascending order, the last ends at `groups` */
 };
 
-struct opened {                 /* what mt-step wrote before it opened the txn, copied once and checked */
+struct opened { /* what mt-step wrote before it opened the txn, copied once and checked */
 	uint64_t step, targets;
 	uint32_t kind, micros;
 	double lr, beta1, beta2, eps, decay, clip;
 	bool save;
 };
 
-struct gather {                 /* a txn's try while its pieces come in; knows nothing that a new try may not forget */
+struct gather { /* a txn's try while its pieces come in; knows nothing that a new try may not forget */
 	bool open;
 	uint32_t k, try_;
 	struct opened txn;
-	uint16_t *micros[2][4096];  /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
-	double *squares[4096];      /* (blocks) of [unit]: sum of squares of a whole block of g */
-	uint64_t pieces_left;       /* blocks times micros that have not come in */
+	uint16_t *micros[2][4096]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
+	double *squares[4096];     /* (blocks) of [unit]: sum of squares of a whole block of g */
+	uint64_t pieces_left;      /* blocks times micros that have not come in */
 	uint32_t losses_left;
 };
 
 struct optim {
 	struct mt_run *run;
 	struct mt_control *control;
-	struct mt_lane *lanes;      /* (MT_LANES) */
-	uint64_t threads;           /* as told; 0: not told */
-	struct pool *pool;          /* optim_pool's */
+	struct mt_lane *lanes; /* (MT_LANES) */
+	uint64_t threads;      /* as told; 0: not told */
+	struct pool *pool;     /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
 	struct unit *units;
 	uint32_t n_units;
-	bool g_bf16, direct;        /* direct: --grad none, units are updated from the rings' blocks */
+	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
 	struct gather gather;
-	bool told;                  /* to stop */
-	uint32_t leave_after;       /* txn that was newest then */
+	bool told;            /* to stop */
+	uint32_t leave_after; /* txn that was newest then */
 };
 
-enum { MAX_UNITS = 4096 };      /* an index word names 12 bits of unit */
+enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit */
 
 /* threads.c: made when first asked for, as many as were told or as the cores and the device of the run allow */
 struct pool *optim_pool(struct optim *);
@@ -56,8 +59,9 @@ struct pool *optim_pool(struct optim *);
 int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one lane; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,
-                 uint32_t lane, uint64_t first, uint64_t end);
-/* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another now */
+	uint32_t lane, uint64_t first, uint64_t end);
+/* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another
+ * now */
 bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
 
 /* Does a gradient message name a piece of a unit that its block can hold? Nothing of it is used before */
@@ -77,15 +81,15 @@ bool gather_drop(struct optim *, uint64_t word);
 /* commit.c: all of the try is in (direct: its loss is; ring brings the first piece): decide. false: the try is over */
 bool commit(struct optim *, struct gather *, uint64_t word);
 bool commit_direct(struct optim *, struct gather *, uint64_t word, uint32_t ring);
-bool commit_skips(struct optim *, const struct gather *);   /* a non-finite loss, or no targets */
+bool commit_skips(struct optim *, const struct gather *); /* a non-finite loss, or no targets */
 
 /* lanes.c: ends the program: unit u did not go from step - 1 to step */
 _Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
 /* turn every unit into the txn's step from g, going on where a predecessor died */
 void apply(struct optim *, const struct opened *, const struct adamw *);
 /* Where a lane goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
-uint64_t lane_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t lane,
-                     uint64_t first, uint64_t end);
+uint64_t lane_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t lane, uint64_t first,
+	uint64_t end);
 
 /* direct.c: the same from the pieces in txn k's ring */
 void apply_direct(struct optim *, uint32_t k, const struct opened *, const struct adamw *);
@@ -97,8 +101,10 @@ bool snapshot(struct optim *, uint32_t k, const struct opened *);
 /* A saver that is not there saves nothing: fail what it has pinned. Returns true if this call did */
 bool fail_dead_saver(struct optim *);
 
-enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS };    /* counters of this stage's slot */
+enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS }; /* counters of this stage's slot */
 static inline void count(struct optim *o, int counter, uint64_t n)
-{ atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed); }
+{
+	atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed);
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* pool.c: workers sleep on a condition between jobs: the cores belong to mt-stream then. A job that is done before a worker
- * has woken up for it does not wait for that worker. */
+/* pool.c: workers sleep on a condition between jobs: the cores belong to mt-stream then. A job that is done before a
+ * worker has woken up for it does not wait for that worker. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -11,8 +11,8 @@
 struct pool {
 	pthread_mutex_t lock;
 	pthread_cond_t start, end;
-	uint64_t job;               /* counts jobs: a worker runs each one once */
-	bool open;                  /* it may be joined */
+	uint64_t job; /* counts jobs: a worker runs each one once */
+	bool open;    /* it may be joined */
 	int workers, running;
 	void (*fn)(void *arg);
 	void *arg;

@@ -27,7 +27,7 @@ static bool pinned(struct optim *o, uint32_t u)
 /* Threads wait each for the unit of their own lane: one that waits for a later unit must not hold up an earlier one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
-	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER;    /* whether a stage lives is for one thread to ask */
+	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* whether a stage lives is for one thread to ask */
 	if (!pinned(o, u)) return;
 	double from = mt_now();
 	for (;;) {
@@ -45,7 +45,8 @@ void wait_unpinned(struct optim *o, uint32_t u)
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
-/* Until the snapshot before is saved or failed. A saver that has died sealed a save which its successor alone can judge. */
+/* Until the snapshot before is saved or failed. A saver that has died sealed a save which its successor alone can
+ * judge. */
 static bool wait_before(struct optim *o, uint64_t step)
 {
 	mt_stage_doing(o->run, MT_D_WAIT_SAVE, step);
@@ -64,8 +65,12 @@ static bool wait_before(struct optim *o, uint64_t step)
 static void send_save(struct optim *o, uint32_t k, uint64_t step)
 {
 	if (!mt_ring_reserve(o->save)) return;
-	mt_ring_push(o->save, &(struct mt_msg){
-		.k = k, .try_ = mt_word_try(mt_txn_word(o->run, k)), .kind = MT_MSG_SAVE, .txn_kind = MT_TRAIN, .step = step });
+	mt_ring_push(o->save,
+		&(struct mt_msg){.k = k,
+			.try_ = mt_word_try(mt_txn_word(o->run, k)),
+			.kind = MT_MSG_SAVE,
+			.txn_kind = MT_TRAIN,
+			.step = step});
 }
 
 /* By compare-and-swap, and only from an earlier step: a successor's pin stays */
@@ -86,15 +91,16 @@ bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 	uint64_t word = snap_word(o);
 	if (word >> 8 != op->step || (word & 0xff) == MT_SNAP_NONE) {
 		leave_if_lost(o);
-		mt_snap_failures(o->run);       /* the word that goes may be a failure that nobody has counted yet */
+		mt_snap_failures(o->run); /* the word that goes may be a failure that nobody has counted yet */
 		snap->position = t->position;
 		snap->t = t->t;
 		for (uint32_t u = 0; u < o->n_units; u++) pin(o, u, op->step);
-		/* release: record and pins are whole before the word makes them count; only mt-optim leaves saved and failed, and
-		 * if another has meanwhile, this one has lost its slot */
+		/* release: record and pins are whole before the word makes them count; only mt-optim leaves saved and failed,
+		 * and if another has meanwhile, this one has lost its slot */
 		leave_if_lost(o);
 		if (!atomic_compare_exchange_strong_explicit(&snap->word, &word, mt_snap_word(op->step, MT_PINNED),
-			memory_order_release, memory_order_relaxed)) leave_if_lost(o);
+				memory_order_release, memory_order_relaxed))
+			leave_if_lost(o);
 		mt_wake(o->run);
 	}
 	send_save(o, k, op->step);

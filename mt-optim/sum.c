@@ -1,5 +1,5 @@
-/* sum.c: each sum twice: plainly, which is the specification, and sixteen elements at a time with AVX2, which is as fast as
- * memory. Every operation is elementwise and in the same order, so the bits are the same.
+/* sum.c: each sum twice: plainly, which is the specification, and sixteen elements at a time with AVX2, which is as
+ * fast as memory. Every operation is elementwise and in the same order, so the bits are the same.
  */
 #include <stdatomic.h>
 #include <stdint.h>
@@ -40,7 +40,7 @@ static void add_plain(void *g, const void *piece, size_t n, bool bf16)
 
 static double sumsq_plain(const void *a, const void *b, size_t n, bool bf16)
 {
-	double sum[16] = { 0 };
+	double sum[16] = {0};
 	for (size_t i = 0; i < n; i++) {
 		float x = element(a, i, bf16);
 		if (b) x += element(b, i, bf16);
@@ -57,16 +57,17 @@ static double sumsq_plain(const void *a, const void *b, size_t n, bool bf16)
 
 /* Sixteen elements. Those of bf16 are the even ones and the odd ones, which are the lower and the upper halves of eight
  * words: widening is a shift and a mask, and no element moves. */
-#define LOAD(x, p, i, bf16) do { \
-	if (bf16) { \
-		__m256i words = _mm256_loadu_si256((const __m256i *)((const uint16_t *)(p) + (i))); \
-		x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); \
-		x[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000))); \
-	} else { \
-		x[0] = _mm256_loadu_ps((const float *)(p) + (i)); \
-		x[1] = _mm256_loadu_ps((const float *)(p) + (i) + 8); \
-	} \
-} while (0)
+#define LOAD(x, p, i, bf16) \
+	do { \
+		if (bf16) { \
+			__m256i words = _mm256_loadu_si256((const __m256i *)((const uint16_t *)(p) + (i))); \
+			x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); \
+			x[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000))); \
+		} else { \
+			x[0] = _mm256_loadu_ps((const float *)(p) + (i)); \
+			x[1] = _mm256_loadu_ps((const float *)(p) + (i) + 8); \
+		} \
+	} while (0)
 
 INLINE __m256 nearest8(__m256 x)
 {
@@ -79,7 +80,8 @@ INLINE void square(__m256d s[4], const __m256 x[2])
 {
 #pragma GCC unroll 2
 	for (int h = 0; h < 2; h++) {
-		__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x[h])), hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x[h], 1));
+		__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x[h])),
+				hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x[h], 1));
 		s[2 * h] = _mm256_add_pd(s[2 * h], _mm256_mul_pd(lo, lo));
 		s[2 * h + 1] = _mm256_add_pd(s[2 * h + 1], _mm256_mul_pd(hi, hi));
 	}
@@ -113,7 +115,7 @@ INLINE void add(void *g, const void *piece, size_t n, const bool bf16)
 
 INLINE double sumsq(const void *a, const void *b, size_t n, const bool bf16, const bool two)
 {
-	__m256d s[4] = { _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd() };
+	__m256d s[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()};
 	for (size_t i = 0; i < n; i += 16) {
 		__m256 x[2], y[2];
 		LOAD(x, a, i, bf16);
@@ -145,7 +147,7 @@ ISA static double sumsq_avx2(const void *a, const void *b, size_t n, bool bf16)
 /* $MT_ISA is the update's (adamw_choose), which refuses what it does not know */
 static bool wide(void)
 {
-	static _Atomic int known;   /* 0: not yet, 1: no, 2: yes */
+	static _Atomic int known; /* 0: not yet, 1: no, 2: yes */
 	int is = atomic_load_explicit(&known, memory_order_relaxed);
 	if (!is) {
 		const char *want = getenv("MT_ISA");

@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* g += piece, n elements (a multiple of 64) of fp32 or bf16; bf16 is added in fp32 and rounded once, to nearest even. */
+/* g += piece, n elements (a multiple of 64) of fp32 or bf16; bf16 is added in fp32 and rounded once, to nearest
+ * even. */
 void grad_add(void *g, const void *piece, size_t n, bool bf16);
 
 /* Sum of squares of a + b (b NULL: of a), the sum a + b taken in fp32 as the update takes it. Sixteen doubles, the j-th

@@ -24,7 +24,7 @@ static int decay_runs(struct optim *o, uint32_t u)
 		uint64_t at = t->off / MT_GROUP, before = runs > 1 ? unit->runs[runs - 2].end : 0;
 		if (t->off % MT_GROUP || at >= unit->groups || (i ? at <= before : at != 0))
 			return mt_fail(MT_EX_DATA, "unit %u: tensor '%.*s' at element %llu", u, MT_TENSOR_NAME - 1, t->name,
-			               (unsigned long long)t->off);
+				(unsigned long long)t->off);
 		if (runs) unit->runs[runs - 1].end = at;
 		unit->runs[runs++].decay = decay;
 	}
@@ -50,9 +50,11 @@ int units_make(struct optim *o)
 		if (!unit->groups || mu->elems % MT_GROUP || unit->groups > LANE_GROUPS || (!o->direct && !mu->g[0]))
 			return mt_fail(MT_EX_DATA, "unit %u: %llu elements", u, (unsigned long long)mu->elems);
 		unit->tile = (struct tile){
-			.w = mt_at(o->run, mu->w), .lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
-			.m = mt_at(o->run, mu->m), .v = mt_at(o->run, mu->v),
-			.g = { o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->ends == 2 ? mt_at(o->run, mu->g[1]) : NULL },
+			.w = mt_at(o->run, mu->w),
+			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
+			.m = mt_at(o->run, mu->m),
+			.v = mt_at(o->run, mu->v),
+			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->ends == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};
 		int rc = decay_runs(o, u);
@@ -62,7 +64,7 @@ int units_make(struct optim *o)
 }
 
 void unit_update(const struct optim *o, const struct adamw *a, const struct tile *tile, uint32_t u, uint64_t step,
-                 uint32_t lane, uint64_t first, uint64_t end)
+	uint32_t lane, uint64_t first, uint64_t end)
 {
 	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {
 		uint64_t stop = end < run->end ? end : run->end;
@@ -76,8 +78,17 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 {
 	const struct mt_txn *t = mt_txn(o->run, k);
 	struct opened op = {
-		.step = t->step, .targets = t->targets, .kind = t->kind, .micros = t->micros, .lr = t->lr, .beta1 = t->beta1,
-		.beta2 = t->beta2, .eps = t->eps, .decay = t->decay, .clip = t->clip, .save = t->save != 0,
+		.step = t->step,
+		.targets = t->targets,
+		.kind = t->kind,
+		.micros = t->micros,
+		.lr = t->lr,
+		.beta1 = t->beta1,
+		.beta2 = t->beta2,
+		.eps = t->eps,
+		.decay = t->decay,
+		.clip = t->clip,
+		.save = t->save != 0,
 	};
 	/* mt-step may have taken back what was in gather, and be writing another txn there: acquire, the copy came first */
 	atomic_thread_fence(memory_order_acquire);
@@ -91,7 +102,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 		uint64_t v = mt_version(o->run, u);
 		if (v != op.step && v + 1 != op.step)
 			mt_die(MT_EX_BUG, "txn %u: step %llu from version %llu of unit %u", k, (unsigned long long)op.step,
-			       (unsigned long long)v, u);
+				(unsigned long long)v, u);
 	}
 	*out = op;
 	return true;
@@ -101,8 +112,8 @@ bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 {
 	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].ends) return false;
 	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
-	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off)
-		&& n <= block / (o->g_bf16 ? 2 : 4);
+	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off) &&
+		n <= block / (o->g_bf16 ? 2 : 4);
 }
 
 void leave_if_gone(struct optim *o)
@@ -120,8 +131,8 @@ void leave_if_lost(struct optim *o)
 {
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	if (mt_stage_mine(o->run)) return;
-	pthread_mutex_lock(&once);          /* one line, whichever threads find out */
+	pthread_mutex_lock(&once); /* one line, whichever threads find out */
 	(void)mt_stage_check(o->run);
 	mt_say("%s", mt_errmsg());
-	_exit(MT_EX_BUSY);                  /* other threads are at work: each ends at its next look, or here */
+	_exit(MT_EX_BUSY); /* other threads are at work: each ends at its next look, or here */
 }

@@ -15,17 +15,17 @@ struct ahead {
 	struct mt_position from;
 	uint64_t steps;
 	bool look;
-	int bad;                        /* found while looking ahead: told when the rows behind it are asked for */
+	int bad; /* found while looking ahead: told when the rows behind it are asked for */
 	struct rows sets[SETS];
 	pthread_mutex_t lock;
 	pthread_cond_t room;
-	uint64_t made, taken, back;     /* sets packed, handed out, given back: back <= taken <= made <= back + SETS */
+	uint64_t made, taken, back; /* sets packed, handed out, given back: back <= taken <= made <= back + SETS */
 };
 
 static int pack_step(struct ahead *a, struct rows *r)
 {
 	uint64_t seq = a->o->seq;
-	if (a->bad) return a->bad;      /* its message still stands in this thread */
+	if (a->bad) return a->bad; /* its message still stands in this thread */
 	r->n = 0;
 	r->last = false;
 	while (r->n < a->o->batch) {
@@ -56,7 +56,7 @@ static void *work(void *arg)
 	struct ahead *a = arg;
 	bool consumed = a->from.records || a->from.offset;
 	int rc = consumed ? packer_skip(&a->packer, &a->from) : 0;
-	for (bool more = true; more; ) {
+	for (bool more = true; more;) {
 		pthread_mutex_lock(&a->lock);
 		while (a->made - a->back == SETS) pthread_cond_wait(&a->room, &a->lock);
 		pthread_mutex_unlock(&a->lock);
@@ -90,7 +90,7 @@ static int make_sets(struct ahead *a)
 }
 
 int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o, int fd, uint32_t vocab,
-                const struct mt_position *from, uint64_t steps, bool look)
+	const struct mt_position *from, uint64_t steps, bool look)
 {
 	struct ahead *a = calloc(1, sizeof *a);
 	if (!a) return mt_fail(MT_EX_NOMEM, "no memory");
@@ -107,7 +107,7 @@ int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o,
 	if (rc) return rc;
 
 	pthread_t thread;
-	sigset_t all, old;              /* signals are for the driver, which sleeps on the doorbell */
+	sigset_t all, old; /* signals are for the driver, which sleeps on the doorbell */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	int e = pthread_create(&thread, NULL, work, a);

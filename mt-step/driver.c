@@ -12,17 +12,18 @@
 
 int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 {
-	*d = (struct driver){ .run = run, .o = o };
+	*d = (struct driver){.run = run, .o = o};
 	for (int i = 0; i < MT_STREAMS; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "batch.%d", i);
 		int rc = mt_ring_open(run, name, &d->ring[i]);
 		if (rc) return rc;
 		if (mt_ring_block(d->ring[i]) / 12 / o->seq < o->micro)
-			return mt_fail(MT_EX_USAGE, "a micro-batch of %llu rows of %llu tokens does not fit ring %s, which takes %llu "
-			               "tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
-			               (unsigned long long)o->micro, (unsigned long long)o->seq, name,
-			               (unsigned long long)(mt_ring_block(d->ring[i]) / 12), (unsigned long long)(o->micro * o->seq));
+			return mt_fail(MT_EX_USAGE,
+				"a micro-batch of %llu rows of %llu tokens does not fit ring %s, which takes %llu "
+				"tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
+				(unsigned long long)o->micro, (unsigned long long)o->seq, name,
+				(unsigned long long)(mt_ring_block(d->ring[i]) / 12), (unsigned long long)(o->micro * o->seq));
 	}
 	return 0;
 }
@@ -30,17 +31,19 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 enum mt_phase driver_phase(struct driver *d, uint32_t k)
 {
 	uint64_t w = mt_txn_word(d->run, k);
-	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED;    /* its record has gone to another: it was logged */
+	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED; /* its record has gone to another: it was logged */
 }
 
 uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
-                      const struct mt_position *position, struct source *source)
+	const struct mt_position *position, struct source *source)
 {
 	driver_check(d);
 	uint32_t before = mt_txn_newest(d->run), k = before + 1;
 	if (before >= MT_TXN_LAST)
-		mt_die(MT_EX_CONFIG, "run '%s' has used all of its %u transactions: save it with mt-ckpt, load the checkpoint, "
-		       "and continue", d->o->run, before);
+		mt_die(MT_EX_CONFIG,
+			"run '%s' has used all of its %u transactions: save it with mt-ckpt, load the checkpoint, "
+			"and continue",
+			d->o->run, before);
 	MT_ASSERT(driver_phase(d, before) != MT_GATHER);
 	struct mt_txn *t = mt_txn(d->run, k);
 	/* the record that k takes over: logged, withdrawn, or never used */
@@ -66,7 +69,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	d->try_ = 0;
 	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_try_next(d->run), MT_GATHER));
 	driver_check(d);
-	MT_ASSERT(opened);              /* nobody else changes a word that is logged or closed */
+	MT_ASSERT(opened); /* nobody else changes a word that is logged or closed */
 	return k;
 }
 
@@ -76,7 +79,7 @@ void driver_withdraw(struct driver *d)
 	d->source = NULL;
 	while (mt_stage_mine(d->run)) {
 		uint64_t w = mt_txn_word(d->run, k);
-		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) return;     /* it was committed: that stands */
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) return; /* it was committed: that stands */
 		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_CLOSED))) return;
 	}
 }
@@ -92,7 +95,7 @@ void driver_leave(struct driver *d)
 {
 	progress_end();
 	if (!d->run || mt_run_state(d->run) == MT_GONE) return;
-	driver_withdraw(d);         /* neither does anything when the slot is another's by now */
+	driver_withdraw(d); /* neither does anything when the slot is another's by now */
 	mt_stage_release(d->run);
 }
 
@@ -102,7 +105,7 @@ void driver_desert(struct driver *d)
 	unsigned long long step = mt_txn(d->run, mt_txn_newest(d->run))->step;
 	if (d->frozen)
 		mt_say("step %llu is not finished: %s (pid %d) is stopped (SIGSTOP): kill -CONT %d", step,
-		       mt_stage_name(d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1));
+			mt_stage_name(d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1), mt_stage_pid(d->run, d->frozen - 1));
 	else mt_say("step %llu is not finished: the stages were stopped as well", step);
 	driver_leave(d);
 	mt_die_of_signal(mt_stopping);
@@ -137,9 +140,17 @@ static bool deal_one(struct driver *d, uint32_t k)
 	driver_check(d);
 	mt_must(d->source->fill(d->source, first, rows, block));
 	struct mt_msg m = {
-		.k = k, .try_ = d->try_, .kind = MT_MSG_BATCH, .txn_kind = (uint16_t)t->kind, .micro = d->next, .step = t->step,
-		.batch = { .version = t->kind == MT_TRAIN ? t->step - 1 : t->step, .rows = rows, .seq = (uint32_t)d->o->seq,
-		           .loss_scale = t->targets ? 1.0 / (double)t->targets : 0, .micros = d->micros },
+		.k = k,
+		.try_ = d->try_,
+		.kind = MT_MSG_BATCH,
+		.txn_kind = (uint16_t)t->kind,
+		.micro = d->next,
+		.step = t->step,
+		.batch = {.version = t->kind == MT_TRAIN ? t->step - 1 : t->step,
+			.rows = rows,
+			.seq = (uint32_t)d->o->seq,
+			.loss_scale = t->targets ? 1.0 / (double)t->targets : 0,
+			.micros = d->micros},
 	};
 	driver_check(d);
 	mt_ring_push(ring, &m);
@@ -152,7 +163,7 @@ static void deal(struct driver *d)
 	uint32_t k = mt_txn_newest(d->run);
 	uint64_t w = mt_txn_word(d->run, k);
 	if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) {
-		d->source = NULL;           /* committed: its rows are not needed again */
+		d->source = NULL; /* committed: its rows are not needed again */
 		return;
 	}
 	if (d->try_ && peers_changed(d)) {
@@ -162,7 +173,7 @@ static void deal(struct driver *d)
 		return;
 	}
 	if (mt_word_try(w) != d->try_ && !deal_anew(d, mt_word_try(w))) return;
-	while (d->next < d->micros && deal_one(d, k)) { }
+	while (d->next < d->micros && deal_one(d, k)) {}
 }
 
 void driver_turn(struct driver *d)

@@ -6,9 +6,9 @@
 
 /* Where a txn's micro-batches come from. Micros are asked for in ascending order; after an abort from 0 again. */
 struct source {
-	uint64_t rows;              /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
-	uint64_t targets;           /* of the whole txn */
-	int (*fill)(struct source *, uint64_t first, uint32_t rows, uint32_t *block);   /* block as mt.h has it */
+	uint64_t rows;    /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
+	uint64_t targets; /* of the whole txn */
+	int (*fill)(struct source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt.h has it */
 	int (*rewind)(struct source *);
 };
 
@@ -18,22 +18,23 @@ struct driver {
 	struct mt_ring *ring[MT_STREAMS];
 
 	/* the newest txn, while it is in gather */
-	struct source *source;      /* NULL: nothing to deal */
-	uint32_t try_;              /* under which micros were dealt; 0: none yet */
-	uint32_t micros, next;      /* of the txn; the next one to push */
-	int live[MT_STREAMS], n_live;           /* streams that take part in this try; micro j goes to live[j % n_live] */
-	uint64_t crew[MT_SLOTS];    /* slot words of those who take part */
+	struct source *source;        /* NULL: nothing to deal */
+	uint32_t try_;                /* under which micros were dealt; 0: none yet */
+	uint32_t micros, next;        /* of the txn; the next one to push */
+	int live[MT_STREAMS], n_live; /* streams that take part in this try; micro j goes to live[j % n_live] */
+	uint64_t crew[MT_SLOTS];      /* slot words of those who take part */
 
-	double lost[MT_SLOTS + 1];  /* since when a stage that is needed has been missing, 0: it is there; last: any mt-stream */
-	bool met[MT_SLOTS];         /* has been alive while we looked */
-	double looked;              /* when peers were looked at last */
+	double lost[MT_SLOTS +
+		1];             /* since when a stage that is needed has been missing, 0: it is there; last: any mt-stream */
+	bool met[MT_SLOTS]; /* has been alive while we looked */
+	double looked;      /* when peers were looked at last */
 
-	double mark;                /* when the last step was done, for time_s */
-	uint64_t failed;            /* failed saves that have been told */
+	double mark;     /* when the last step was done, for time_s */
+	uint64_t failed; /* failed saves that have been told */
 	bool save_failed;
-	bool deserted;              /* a signal stopped us, and a stage that the txn in gather needs as well */
-	double told_to_stop;        /* when the signal was first seen, 0: none came */
-	int frozen;                 /* 1 + slot of a stage that is needed for this step's end and that SIGSTOP has stopped */
+	bool deserted;       /* a signal stopped us, and a stage that the txn in gather needs as well */
+	double told_to_stop; /* when the signal was first seen, 0: none came */
+	int frozen;          /* 1 + slot of a stage that is needed for this step's end and that SIGSTOP has stopped */
 };
 
 /* ---- driver.c */
@@ -42,7 +43,7 @@ struct driver {
 int driver_open(struct driver *, struct mt_run *, const struct options *);
 /* Open txn newest + 1: everything before it must be committed, and newest - 1 logged. */
 uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, bool save, bool last,
-                      const struct mt_position *, struct source *);
+	const struct mt_position *, struct source *);
 /* The txn in gather is taken back: nothing of it has been decided. */
 void driver_withdraw(struct driver *);
 /* Whatever this process's end: an undecided step is taken back and the slot given up. The mapping stays: the packing

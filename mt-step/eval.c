@@ -80,9 +80,9 @@ static int count(struct eval *e)
 
 int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
 {
-	*e = (struct eval){ .o = o, .vocab = vocab, .source = { .fill = fill_micro, .rewind = rewind_part } };
+	*e = (struct eval){.o = o, .vocab = vocab, .source = {.fill = fill_micro, .rewind = rewind_part}};
 	struct stat st;
-	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* a FIFO must not hold us here */
+	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold us here */
 	if (e->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", o->eval, strerror(errno));
 	if (fstat(e->fd, &st) || !S_ISREG(st.st_mode))
 		return mt_fail(MT_EX_DATA, "%s: not a regular file; evaluation reads it again and again", o->eval);
@@ -123,8 +123,9 @@ double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt
 bool eval_was(const struct eval *e, struct driver *d, uint32_t k, double *loss)
 {
 	const struct mt_txn *t = mt_txn(d->run, k);
-	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->targets
-	    || t->micros != (e->rows + e->o->micro - 1) / e->o->micro) return false;
+	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->targets ||
+		t->micros != (e->rows + e->o->micro - 1) / e->o->micro)
+		return false;
 	*loss = loss_sum(d, k) / (double)e->targets;
 	return true;
 }

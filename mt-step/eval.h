@@ -5,16 +5,16 @@
 #include "driver.h"
 
 struct eval {
-	struct source source;       /* of one part; first, so that it can be cast back */
+	struct source source; /* of one part; first, so that it can be cast back */
 	const struct options *o;
 	uint32_t vocab;
 	int fd;
 	struct record_reader in;
 	struct packer packer;
-	uint32_t *scratch;          /* (3, seq) a row to be dropped */
-	uint64_t at;                /* the row that the packer gives next */
-	uint64_t part_first;        /* row at which the part begins */
-	uint64_t rows, targets;     /* of the whole file */
+	uint32_t *scratch;      /* (3, seq) a row to be dropped */
+	uint64_t at;            /* the row that the packer gives next */
+	uint64_t part_first;    /* row at which the part begins */
+	uint64_t rows, targets; /* of the whole file */
 	uint64_t n_parts, *part_targets;
 };
 

@@ -13,7 +13,7 @@
 
 static const char *path;
 static int fd = -1;
-static bool failed, any;        /* any: the file has the line of a trained step; the last one's is `last` */
+static bool failed, any; /* any: the file has the line of a trained step; the last one's is `last` */
 static uint64_t last;
 
 bool metrics_file_failed(void) { return failed; }
@@ -49,11 +49,12 @@ int metrics_file_open(const char *name, uint64_t step, bool fresh)
 {
 	path = name;
 	FILE *f = fopen(path, "r+e");
-	if (!f && errno == ENOENT && can_be_made()) return 0;   /* with its first line: training may not come to that */
+	if (!f && errno == ENOENT && can_be_made()) return 0; /* with its first line: training may not come to that */
 	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));
 	off_t keep = keep_lines(f, step), size = fseeko(f, 0, SEEK_END) ? 0 : ftello(f);
 	if (fresh && step == 0) keep = 0;
-	int rc = keep < size && ftruncate(fileno(f), keep) ? mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno)) : 0;
+	int rc = keep < size && ftruncate(fileno(f), keep) ? mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno))
+													   : 0;
 	fclose(f);
 	return rc;
 }

@@ -34,7 +34,7 @@ static size_t add(char *line, size_t at, size_t size, const char *key, double x)
 static void write_line(const char *line, size_t n)
 {
 	if (isatty(STDOUT_FILENO)) progress_clear();
-	for (size_t at = 0; at < n; ) {
+	for (size_t at = 0; at < n;) {
 		ssize_t w = write(STDOUT_FILENO, line + at, n - at);
 		if (w < 0 && errno == EINTR) continue;
 		if (w < 0) {
@@ -59,7 +59,7 @@ void metrics_write(const struct metrics *m)
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu", (unsigned long long)m->tokens);
 		if (isfinite(m->time_s))
 			n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": %.1f, \"time_s\": %.6f",
-			                      m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+				m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
 		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
 	}

@@ -9,8 +9,12 @@
 
 int packer_open(struct packer *p, struct record_reader *in, enum pack_how how, uint32_t seq, uint32_t vocab)
 {
-	*p = (struct packer){ .in = in, .how = how, .seq = seq, .vocab = vocab, .carry = MT_NO_TARGET,
-	                      .raw = calloc(seq, sizeof *p->raw) };
+	*p = (struct packer){.in = in,
+		.how = how,
+		.seq = seq,
+		.vocab = vocab,
+		.carry = MT_NO_TARGET,
+		.raw = calloc(seq, sizeof *p->raw)};
 	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", seq);
 	XXH64_reset(&p->all, 0);
 	XXH64_reset(&p->cut, 0);
@@ -84,11 +88,11 @@ int packer_skip(struct packer *p, const struct mt_position *to)
 	uint64_t cut = to->offset ? XXH64_digest(&p->cut) : 0;
 	if (ended)
 		return mt_fail(MT_EX_DATA, "%s: %s: it ends after %llu records, the run has consumed %llu", p->in->name, other,
-		               (unsigned long long)p->records, (unsigned long long)to->records);
+			(unsigned long long)p->records, (unsigned long long)to->records);
 	bool short_of = p->records < to->records || placed(p) < to->offset;
 	if (short_of || p->hash != to->hash || cut != to->hash_cut)
 		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other,
-		               (unsigned long long)to->records + (to->offset != 0));
+			(unsigned long long)to->records + (to->offset != 0));
 	if (p->how == PACK_CONCAT) p->carry = to->carry;
 	return 0;
 }
@@ -99,7 +103,7 @@ static int check_ids(const struct packer *p, uint32_t at, uint32_t n, uint64_t r
 		uint32_t id = p->raw[at + i] & ~MT_CONTEXT_ONLY;
 		if (id >= p->vocab)
 			return mt_fail(MT_EX_DATA, "%s: record %llu, element %llu: token %u is outside the vocabulary of %u",
-			               p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab);
+				p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab);
 	}
 	return 0;
 }
@@ -121,11 +125,11 @@ static void begin_piece(uint32_t *starts, uint32_t at, uint32_t n)
 static int64_t docs_row(struct packer *p, uint32_t *starts)
 {
 	uint32_t at = 0, seq = p->seq;
-	for (int rc; at < seq; ) {
+	for (int rc; at < seq;) {
 		if ((rc = look(p)) < 0) return rc;
 		if (rc == 0) break;
 		uint32_t done = placed(p), n = p->in->left, from = at;
-		if (done) {                             /* the rest of a cut document, from its last token on */
+		if (done) { /* the rest of a cut document, from its last token on */
 			p->raw[at++] = p->carry;
 			if (n > seq - 1) n = seq - 1;
 		} else if (n > seq) {
@@ -147,7 +151,7 @@ static int64_t concat_row(struct packer *p, uint32_t *starts)
 	uint32_t at = 0, seq = p->seq;
 	if (p->carry != MT_NO_TARGET) p->raw[at++] = p->carry;
 	uint32_t before = at;
-	for (int rc; at < seq; ) {
+	for (int rc; at < seq;) {
 		if ((rc = look(p)) < 0) return rc;
 		if (rc == 0) break;
 		uint32_t n = p->in->left < seq - at ? p->in->left : seq - at;
@@ -167,7 +171,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		tokens[i] = p->raw[i] & ~MT_CONTEXT_ONLY;
 		targets[i] = last || (p->raw[i + 1] & MT_CONTEXT_ONLY) ? MT_NO_TARGET : p->raw[i + 1];
 	}
-	for (uint32_t i = (uint32_t)n; i < p->seq; i++) {   /* padding: a document of its own that predicts nothing */
+	for (uint32_t i = (uint32_t)n; i < p->seq; i++) { /* padding: a document of its own that predicts nothing */
 		tokens[i] = 0;
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;

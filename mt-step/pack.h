@@ -7,20 +7,20 @@
 
 #include "record.h"
 
-enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3 };  /* mt_position.pack */
+enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3 }; /* mt_position.pack */
 
 struct packer {
 	struct record_reader *in;
 	enum pack_how how;
 	uint32_t seq, vocab;
-	bool ended;                 /* the input has shown its end */
-	bool open;                  /* in's current record has been looked at and is not placed whole */
-	uint64_t records;           /* records placed whole */
-	uint64_t hash;              /* of their bytes */
-	uint64_t documents, cut_documents;  /* looked at so far; those of them that are longer than a row and are cut */
-	uint32_t carry;             /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
-	XXH64_state_t all, cut;     /* over all bytes placed; over the open record's elements placed */
-	uint32_t *raw;              /* (seq) elements of the row in the making, bit 31 and all */
+	bool ended;                        /* the input has shown its end */
+	bool open;                         /* in's current record has been looked at and is not placed whole */
+	uint64_t records;                  /* records placed whole */
+	uint64_t hash;                     /* of their bytes */
+	uint64_t documents, cut_documents; /* looked at so far; those of them that are longer than a row and are cut */
+	uint32_t carry;                    /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
+	XXH64_state_t all, cut;            /* over all bytes placed; over the open record's elements placed */
+	uint32_t *raw;                     /* (seq) elements of the row in the making, bit 31 and all */
 };
 
 int packer_open(struct packer *, struct record_reader *, enum pack_how, uint32_t seq, uint32_t vocab);

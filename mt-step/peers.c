@@ -2,7 +2,7 @@
 #include "driver.h"
 #include "progress.h"
 
-#define LOOK_EVERY 0.02         /* seconds between looks: a look costs system calls */
+#define LOOK_EVERY 0.02 /* seconds between looks: a look costs system calls */
 
 static uint64_t slot_word(struct driver *d, int slot)
 {
@@ -28,14 +28,14 @@ bool peers_changed(struct driver *d)
 {
 	for (int i = 0; i < d->n_live; i++)
 		if (left(d, MT_STREAM + d->live[i])) return true;
-	if (d->crew[MT_OPTIM] >> 42 == 0) {         /* it had not come yet; now it may have */
+	if (d->crew[MT_OPTIM] >> 42 == 0) { /* it had not come yet; now it may have */
 		d->crew[MT_OPTIM] = slot_word(d, MT_OPTIM);
 		return false;
 	}
 	return left(d, MT_OPTIM);
 }
 
-#define ANY_STREAM MT_SLOTS     /* in driver.lost: no mt-stream at all */
+#define ANY_STREAM MT_SLOTS /* in driver.lost: no mt-stream at all */
 
 static _Noreturn void give_up(struct driver *d, int slot)
 {

@@ -5,7 +5,7 @@
 
 #include "progress.h"
 
-#define SMOOTH 0.1              /* weight of the newest step in the running mean of step times */
+#define SMOOTH 0.1 /* weight of the newest step in the running mean of step times */
 
 static bool shown;
 static double mean_s;
@@ -20,7 +20,8 @@ static void speed_words(char *buf, size_t n, double x)
 static void time_words(char *buf, size_t n, double s)
 {
 	uint64_t t = (uint64_t)(s + 0.5);
-	if (t >= 3600) snprintf(buf, n, "%llu:%02u:%02u", (unsigned long long)(t / 3600), (unsigned)(t / 60 % 60), (unsigned)(t % 60));
+	if (t >= 3600)
+		snprintf(buf, n, "%llu:%02u:%02u", (unsigned long long)(t / 3600), (unsigned)(t / 60 % 60), (unsigned)(t % 60));
 	else snprintf(buf, n, "%u:%02u", (unsigned)(t / 60), (unsigned)(t % 60));
 }
 
@@ -32,7 +33,7 @@ void progress_show(uint64_t step, uint64_t until, double loss, double tokens_per
 	speed_words(speed, sizeof speed, tokens_per_s);
 	time_words(left, sizeof left, mean_s * (double)(until - step));
 	dprintf(STDERR_FILENO, "\r\033[Kstep %llu/%llu  loss %.4f  %s tokens/s  %s left", (unsigned long long)step,
-	        (unsigned long long)until, loss, speed, left);
+		(unsigned long long)until, loss, speed, left);
 	shown = true;
 }
 

@@ -12,7 +12,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read as t
 
 int record_open(struct record_reader *r, int fd, const char *name)
 {
-	*r = (struct record_reader){ .fd = fd, .name = name, .buf = malloc(BUF_BYTES) };
+	*r = (struct record_reader){.fd = fd, .name = name, .buf = malloc(BUF_BYTES)};
 	return r->buf ? 0 : mt_fail(MT_EX_NOMEM, "%s: no memory for a buffer of %u bytes", name, BUF_BYTES);
 }
 
@@ -27,7 +27,8 @@ static int refill(struct record_reader *r)
 {
 	ssize_t n;
 	if (r->before_read) r->before_read(r->fd);
-	do n = read(r->fd, r->buf, BUF_BYTES); while (n < 0 && errno == EINTR);
+	do n = read(r->fd, r->buf, BUF_BYTES);
+	while (n < 0 && errno == EINTR);
 	if (n < 0) return mt_fail(MT_EX_IO, "%s: read: %s", r->name, strerror(errno));
 	r->eof = n == 0;
 	r->at = 0;
@@ -38,7 +39,7 @@ static int refill(struct record_reader *r)
 /* Copy up to n bytes; *got < n only at the end of the input. */
 static int take_bytes(struct record_reader *r, void *out, size_t n, size_t *got)
 {
-	for (*got = 0; *got < n; ) {
+	for (*got = 0; *got < n;) {
 		if (r->at == r->end) {
 			int rc = refill(r);
 			if (rc) return rc;
@@ -58,15 +59,16 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 {
 	bool text = n >= 4;
 	for (size_t i = 0; i < 4 && text; i++) text = isprint(b[i]) || b[i] == '\n' || b[i] == '\r' || b[i] == '\t';
-	bool gzip = n >= 10 && b[0] == 0x1f && b[1] == 0x8b && b[2] == 8 && b[3] < 0x20
-		&& (b[8] == 0 || b[8] == 2 || b[8] == 4) && (b[9] < 14 || b[9] == 255);
+	bool gzip = n >= 10 && b[0] == 0x1f && b[1] == 0x8b && b[2] == 8 && b[3] < 0x20 &&
+		(b[8] == 0 || b[8] == 2 || b[8] == 4) && (b[9] < 14 || b[9] == 255);
 	if (gzip) return mt_fail(MT_EX_DATA, "%s is compressed by gzip: decompress it first (zcat FILE | ...)", name);
 	if (text && (b[0] == '{' || b[0] == '['))
 		return mt_fail(MT_EX_DATA, "%s starts with '%c' (JSONL?): convert it to records with mt-tokens", name, b[0]);
 	if (text)
-		return mt_fail(MT_EX_DATA, "%s starts with '%.4s' (text?): convert it to records with mt-tokens or "
-			"mt-feed --bytes", name,
-		               b);
+		return mt_fail(MT_EX_DATA,
+			"%s starts with '%.4s' (text?): convert it to records with mt-tokens or "
+			"mt-feed --bytes",
+			name, b);
 	return 0;
 }
 
@@ -84,12 +86,11 @@ int record_next(struct record_reader *r)
 	}
 	if (got < sizeof count)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", r->name,
-		               (unsigned long long)r->records);
-	if (count == 0)
-		return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
+			(unsigned long long)r->records);
+	if (count == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
 	if (count > RECORD_MAX)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", r->name,
-		               (unsigned long long)r->records, count, RECORD_MAX);
+			(unsigned long long)r->records, count, RECORD_MAX);
 	r->count = r->left = count;
 	return 1;
 }
@@ -101,8 +102,7 @@ int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
 	if (rc) return rc;
 	if (got < (size_t)n * 4)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", r->name,
-		               (unsigned long long)r->records,
-		               (unsigned long long)(r->count - r->left) + got / 4, r->count);
+			(unsigned long long)r->records, (unsigned long long)(r->count - r->left) + got / 4, r->count);
 	r->left -= n;
 	return 0;
 }

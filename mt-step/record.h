@@ -5,21 +5,21 @@
 #include <stdint.h>
 #include "mt.h"
 
-#define RECORD_MAX (1u << 30)   /* elements of a record at most; more is taken for a file that holds something else */
+#define RECORD_MAX (1u << 30) /* elements of a record at most; more is taken for a file that holds something else */
 
 struct record_reader {
 	int fd;
-	const char *name;           /* for messages */
+	const char *name; /* for messages */
 	unsigned char *buf;
-	size_t at, end;             /* bytes of buf that are not taken yet: [at, end) */
-	void (*before_read)(int fd);        /* called before each read, if set after record_open */
+	size_t at, end;              /* bytes of buf that are not taken yet: [at, end) */
+	void (*before_read)(int fd); /* called before each read, if set after record_open */
 	bool eof;
-	uint64_t records;           /* headers taken so far: the current record's number, from 1 */
-	uint32_t count, left;       /* of the current record: elements, and those not taken yet */
+	uint64_t records;     /* headers taken so far: the current record's number, from 1 */
+	uint32_t count, left; /* of the current record: elements, and those not taken yet */
 };
 
 int record_open(struct record_reader *, int fd, const char *name);
-void record_close(struct record_reader *);      /* frees the buffer; fd stays open */
+void record_close(struct record_reader *); /* frees the buffer; fd stays open */
 /* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.
  * -65: the input ends inside the header, or a record that is empty or too long. -74: read failed. */
 int record_next(struct record_reader *);

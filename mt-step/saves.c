@@ -6,7 +6,7 @@ static struct mt_snapshot *snapshot(struct driver *d) { return &mt_control(d->ru
 
 static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d)->word, memory_order_acquire); }
 
-enum { C_TOLD = 2 };            /* counter of mt-step's slot: failures that were told before this mt-step came */
+enum { C_TOLD = 2 }; /* counter of mt-step's slot: failures that were told before this mt-step came */
 
 uint64_t saves_told(struct mt_run *run)
 {
@@ -60,7 +60,7 @@ void saves_settle(struct driver *d)
 		}
 		if (mt_stage_alive(d->run, MT_CKPT) && peers_frozen(d, MT_CKPT)) {
 			mt_say("mt-ckpt (pid %d) is stopped (SIGSTOP): the save of step %llu was not finished",
-			       mt_stage_pid(d->run, MT_CKPT), (unsigned long long)(w >> 8));
+				mt_stage_pid(d->run, MT_CKPT), (unsigned long long)(w >> 8));
 			d->save_failed = true;
 			return;
 		}

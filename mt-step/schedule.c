@@ -6,7 +6,7 @@
 
 int schedule_parse(const char *name, enum schedule_kind *kind)
 {
-	static const char *const names[] = { "linear", "cosine", "wsd", "constant" };
+	static const char *const names[] = {"linear", "cosine", "wsd", "constant"};
 	for (int i = 0; i < 4; i++)
 		if (!strcmp(name, names[i])) {
 			*kind = (enum schedule_kind)i;
@@ -25,7 +25,7 @@ static double with_floor(double factor, double floor) { return fmax(0, factor * 
 double schedule_lr(const struct schedule *s, uint64_t n)
 {
 	double step = (double)(n - 1), steps = (double)s->steps, warmup = (double)s->warmup, decay = (double)s->decay;
-	double floor = s->min_lr / s->lr;           /* min_lr_rate, min_lr_ratio */
+	double floor = s->min_lr / s->lr; /* min_lr_rate, min_lr_ratio */
 	if (step < warmup) {
 		double factor = progress(step, warmup);
 		return s->lr * (s->kind == SCHEDULE_WSD ? with_floor(factor, floor) : factor);

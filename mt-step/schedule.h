@@ -8,8 +8,8 @@ enum schedule_kind { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_CO
 
 struct schedule {
 	enum schedule_kind kind;
-	uint64_t steps, warmup, decay;  /* decay: wsd's last steps */
-	double lr, min_lr;              /* min_lr: cosine and wsd */
+	uint64_t steps, warmup, decay; /* decay: wsd's last steps */
+	double lr, min_lr;             /* min_lr: cosine and wsd */
 };
 
 /* 0, or -64 for a name that is none of linear, cosine, wsd, constant */

@@ -22,7 +22,7 @@ static void enter(struct options *o)
 	for (int i = 0; i < o->rings.n; i++) mt_must(mt_ring_map(run, o->rings.v[i]));
 	uint64_t told = saves_told(run);
 	mt_must(mt_stage_claim(run, MT_STEP, NULL));
-	driver.run = run;           /* leave() gives the slot up from here on, also while the rest is being opened */
+	driver.run = run; /* leave() gives the slot up from here on, also while the rest is being opened */
 	atexit(leave);
 	mt_must(driver_open(&driver, run, o));
 	saves_begin(&driver, told);
@@ -35,24 +35,30 @@ static void check_run(struct options *o)
 	const struct mt_geometry *g = mt_geometry(driver.run);
 	if (c->grad == MT_NONE) {
 		if (o->micro != o->batch)
-			mt_die(MT_EX_USAGE, "run '%s' has --grad none: a step is one micro-batch, so --micro must be --batch", o->run);
+			mt_die(MT_EX_USAGE, "run '%s' has --grad none: a step is one micro-batch, so --micro must be --batch",
+				o->run);
 		if (o->clip_given && o->clip > 0)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
 		o->clip = 0;
 	}
 	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
 		mt_die(MT_EX_CONFIG, "--seq %llu is above max_position_embeddings %u: there a dynamic rope is not supported",
-		       (unsigned long long)o->seq, g->max_position);
+			(unsigned long long)o->seq, g->max_position);
 	if (o->seq > g->max_position)
-		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq, g->max_position);
+		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq,
+			g->max_position);
 
 	struct mt_committed was;
 	mt_run_committed(driver.run, &was);
 	const struct mt_position *p = &was.position;
 	bool consumed = p->records || p->offset;
 	if (consumed && !o->input_new && (p->seq != o->seq || p->batch != o->batch || p->pack != (uint32_t)o->pack))
-		mt_die(MT_EX_USAGE, "run '%s' was trained with --seq %u --batch %u --pack %s so far; other values need --input new",
-		       o->run, p->seq, p->batch, p->pack == PACK_CONCAT ? "concat" : p->pack == PACK_NONE ? "none" : "docs");
+		mt_die(MT_EX_USAGE,
+			"run '%s' was trained with --seq %u --batch %u --pack %s so far; other values need --input new", o->run,
+			p->seq, p->batch,
+			p->pack == PACK_CONCAT     ? "concat"
+				: p->pack == PACK_NONE ? "none"
+									   : "docs");
 }
 
 static int finish(int code)

@@ -12,24 +12,24 @@
 #include "saves.h"
 #include "train.h"
 
-#define CUT_SAMPLE 1000         /* documents after which the share of cut ones is told; fewer: at the end */
+#define CUT_SAMPLE 1000 /* documents after which the share of cut ones is told; fewer: at the end */
 
 struct trainer {
 	struct driver *d;
 	struct eval *eval;
 	struct ahead *ahead;
-	uint64_t began;             /* step that the newest training txn makes */
-	uint32_t newest;            /* that txn; 0: none of ours yet */
-	bool newest_logged, rows_out;       /* its line is written; its rows are not given back */
-	uint32_t older;             /* the txn before it, while that is not logged; 0: it is */
+	uint64_t began;               /* step that the newest training txn makes */
+	uint32_t newest;              /* that txn; 0: none of ours yet */
+	bool newest_logged, rows_out; /* its line is written; its rows are not given back */
+	uint32_t older;               /* the txn before it, while that is not logged; 0: it is */
 	bool newest_last;
-	struct rows *spare;         /* taken, but a signal came before their step was begun */
+	struct rows *spare; /* taken, but a signal came before their step was begun */
 	bool stop_seen;
-	uint64_t counted;           /* the newest step of which it is known whether it was skipped */
-	uint64_t steps, skipped, in_row;    /* counted steps; those skipped; those skipped since the last that was not */
-	const char *why;            /* the newest skipped one was */
-	bool broken;                /* its loss or norm was not finite */
-	uint64_t documents, cut_documents;  /* of the input so far; those longer than --seq */
+	uint64_t counted;                  /* the newest step of which it is known whether it was skipped */
+	uint64_t steps, skipped, in_row;   /* counted steps; those skipped; those skipped since the last that was not */
+	const char *why;                   /* the newest skipped one was */
+	bool broken;                       /* its loss or norm was not finite */
+	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq */
 	bool cut_told, end_told;
 };
 
@@ -39,8 +39,14 @@ static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
 static struct metrics line_of(const struct mt_figures *f)
 {
-	return (struct metrics){ .step = f->step, .trained = true, .loss = f->loss, .grad_norm = f->norm, .lr = f->lr,
-	                         .tokens = f->tokens, .time_s = NAN, .skipped = f->skipped };
+	return (struct metrics){.step = f->step,
+		.trained = true,
+		.loss = f->loss,
+		.grad_norm = f->norm,
+		.lr = f->lr,
+		.tokens = f->tokens,
+		.time_s = NAN,
+		.skipped = f->skipped};
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
@@ -103,7 +109,7 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 {
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
-	struct metrics m = { .step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position) };
+	struct metrics m = {.step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position)};
 	driver_check(d);
 	metrics_write(&m);
 	eval_logged(d);
@@ -147,7 +153,7 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 			eval_logged(d);
 		}
 		metrics_write(&m);
-		c->unlogged[i].step = 0;        /* a killed mt-step's successor writes a line again rather than never */
+		c->unlogged[i].step = 0; /* a killed mt-step's successor writes a line again rather than never */
 	}
 }
 
@@ -171,15 +177,12 @@ void train_resume(struct driver *d, struct eval *eval)
 	}
 	bool due = eval_due(d, eval, t->step, t->last);
 	if (driver_phase(d, k) == MT_DONE) finish_step(d, eval, k, due);
-	else if (due) evaluate_alone(d, eval);      /* its line went before a long evaluation, of which nothing is done */
+	else if (due) evaluate_alone(d, eval); /* its line went before a long evaluation, of which nothing is done */
 }
 
 /* ------------------------------------------------------------------------------------------------ steps */
 
-static bool newest_evaluates(const struct trainer *t)
-{
-	return eval_due(t->d, t->eval, t->began, t->newest_last);
-}
+static bool newest_evaluates(const struct trainer *t) { return eval_due(t->d, t->eval, t->began, t->newest_last); }
 
 /* On the first signal: the step that is being gathered is the last, and is saved if a saver is there. */
 static void see_stop(struct trainer *t)
@@ -274,7 +277,7 @@ static void finish_all(struct trainer *t)
 	}
 }
 
-struct feed {                   /* rows as a source of micro-batches */
+struct feed { /* rows as a source of micro-batches */
 	struct source source;
 	const struct rows *rows;
 	uint64_t seq;
@@ -304,7 +307,8 @@ static void tell_end(struct trainer *t, uint64_t rows)
 	unsigned long long step = t->began, steps = s->steps;
 	char cut[96] = "", lr[96] = "";
 	if (rows < o->batch)
-		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows, (unsigned long long)o->batch);
+		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows,
+			(unsigned long long)o->batch);
 	t->end_told = true;
 	if (step == steps) {
 		mt_say("input ended at step %llu of %llu%s", step, steps, cut);
@@ -312,7 +316,8 @@ static void tell_end(struct trainer *t, uint64_t rows)
 	}
 	if (s->kind != SCHEDULE_CONSTANT)
 		snprintf(lr, sizeof lr, " the schedule is incomplete (lr is %.2g):", schedule_lr(s, step));
-	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or more data (--epochs)", step, steps, cut, lr, step);
+	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or more data (--epochs)", step, steps, cut, lr,
+		step);
 }
 
 /* Many cut documents are a --seq that was mistyped, or data that wants a longer one. */
@@ -321,13 +326,13 @@ static void tell_cut(struct trainer *t)
 	if (t->cut_told || !t->cut_documents) return;
 	t->cut_told = true;
 	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are cut",
-	       100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
-	       (unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
+		100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
+		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
 }
 
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
 {
-	static struct feed feed;    /* of the txn in gather: there is one at a time */
+	static struct feed feed; /* of the txn in gather: there is one at a time */
 	const struct options *o = opts(t);
 	uint64_t step = t->began + 1;
 	bool last = step == o->until || r->last;
@@ -336,9 +341,11 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 		if (newest_evaluates(t)) finish_all(t);
 		else t->older = t->newest;
 	}
-	feed = (struct feed){ .source = { .rows = r->n, .targets = r->n_targets, .fill = fill_rows, .rewind = rewind_rows },
-	                      .rows = r, .seq = o->seq };
-	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position, &feed.source);
+	feed = (struct feed){.source = {.rows = r->n, .targets = r->n_targets, .fill = fill_rows, .rewind = rewind_rows},
+		.rows = r,
+		.seq = o->seq};
+	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position,
+		&feed.source);
 	t->newest_logged = false;
 	t->rows_out = true;
 	t->newest_last = last;
@@ -353,7 +360,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 static void save_at_stop(struct trainer *t)
 {
 	if (!t->newest || !mt_stage_alive(t->d->run, MT_CKPT) || saves_taken(t->d, t->began)) return;
-	struct rows *r = t->spare;      /* these are next: ahead has those behind them */
+	struct rows *r = t->spare; /* these are next: ahead has those behind them */
 	if (!r && t->began < opts(t)->until) r = ahead_take(t->ahead);
 	if (!r || r->rc < 0 || !r->n) {
 		mt_say("no checkpoint of step %llu: it was done when the signal came", (unsigned long long)t->began);
@@ -404,19 +411,19 @@ static int skipped_too_many(struct trainer *t, bool end)
 	if (!most || !t->in_row) return 0;
 	if (t->in_row < most && !(end && ends_broken(t))) return 0;
 	mt_say("%s: the last %llu of %llu steps were skipped: %s; the weights are those from before them",
-	       end ? "nothing more was trained" : "training stops (--max-skipped)", (unsigned long long)t->in_row,
-	       (unsigned long long)t->steps, t->why);
+		end ? "nothing more was trained" : "training stops (--max-skipped)", (unsigned long long)t->in_row,
+		(unsigned long long)t->steps, t->why);
 	return MT_EX_DATA;
 }
 
 int train(struct driver *d, struct eval *eval, int input)
 {
-	struct trainer t = { .d = d, .eval = eval };
+	struct trainer t = {.d = d, .eval = eval};
 	const struct options *o = d->o;
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
 	t.began = c.step;
-	if (o->input_new) c.position = (struct mt_position){ .tokens = c.position.tokens, .carry = MT_NO_TARGET };
+	if (o->input_new) c.position = (struct mt_position){.tokens = c.position.tokens, .carry = MT_NO_TARGET};
 	bool look = o->ckpt_every || eval;
 	mt_must(ahead_start(&t.ahead, d->run, o, input, mt_geometry(d->run)->vocab, &c.position, o->until - c.step, look));
 	if (eval && c.step == 0 && mt_txn_newest(d->run) == 0) evaluate_alone(d, eval);
@@ -436,7 +443,7 @@ int train(struct driver *d, struct eval *eval, int input)
 			code = input_over(&t, r);
 			break;
 		}
-		if (mt_txn_newest(d->run) >= MT_TXN_LAST) finish_all(&t);      /* driver_begin says what it is, and ends */
+		if (mt_txn_newest(d->run) >= MT_TXN_LAST) finish_all(&t); /* driver_begin says what it is, and ends */
 		begin_step(&t, r, false);
 	}
 	finish_all(&t);

@@ -6,7 +6,10 @@
 static int parse_dtype(const char *option, const char *word, bool none_too, enum mt_dtype *out)
 {
 	for (enum mt_dtype d = MT_BF16; d <= (none_too ? MT_NONE : MT_FP32); d++)
-		if (strcmp(word, dtype_word(d)) == 0) { *out = d; return 0; }
+		if (strcmp(word, dtype_word(d)) == 0) {
+			*out = d;
+			return 0;
+		}
 	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s", option, word, none_too ? "," : " or",
 		none_too ? " or none" : "");
 }
@@ -34,8 +37,9 @@ static int check_policy(const char *policy)
 	else if (word == 10 && strncmp(policy, "interleave", word) == 0) ok = !nodes || listed;
 	else if (word == 4 && strncmp(policy, "bind", word) == 0) ok = listed;
 	else if (word == 9 && strncmp(policy, "preferred", word) == 0) ok = listed && !strpbrk(nodes, ",-");
-	return ok ? 0 : mt_fail(MT_EX_USAGE, "--numa: '%s' is not default, interleave[:NODES], bind:NODES or preferred:NODE",
-		policy);
+	return ok
+		? 0
+		: mt_fail(MT_EX_USAGE, "--numa: '%s' is not default, interleave[:NODES], bind:NODES or preferred:NODE", policy);
 }
 
 /* From here on pages of 4 KiB cost enough to say so */
@@ -49,8 +53,9 @@ static void say_pages(struct mt_run *run)
 	dir = dir && *dir ? dir : "/dev/shm";
 	if (store_bytes(run) >= LARGE_STORE && huge >= 0 && huge < 0.5)
 		mt_say("note: the store lies on pages of 4 KiB: registering it with a GPU and updating it take longer; before "
-			"create: mount -o remount,huge=advise %s; or mount -t tmpfs -o huge=advise,size=SIZE mt DIR and "
-			"MT_SHM_DIR=DIR", dir);
+			   "create: mount -o remount,huge=advise %s; or mount -t tmpfs -o huge=advise,size=SIZE mt DIR and "
+			   "MT_SHM_DIR=DIR",
+			dir);
 }
 
 /* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands. A look that fails does not unmake it. */
@@ -72,7 +77,7 @@ static void say_summary(const char *name)
 
 int store_create(const char *run, const struct store_options *o)
 {
-	struct mt_create create = { .name = run, .step_tokens = o->step_tokens, .numa = o->numa };
+	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
 	struct mt_geometry geo;
 	char *text = NULL;
 	int rc = parse_dtype("dtype", o->dtype, false, &create.dtype);
@@ -86,9 +91,11 @@ int store_create(const char *run, const struct store_options *o)
 	free(text);
 	if (rc) return rc;
 	if (outlives_memory())
-		mt_say("warning: MT_SHM_DIR is not a tmpfs or hugetlbfs: slower, and after a power cut the run must be loaded anew");
+		mt_say("warning: MT_SHM_DIR is not a tmpfs or hugetlbfs: slower, and after a power cut "
+			   "the run must be loaded anew");
 	if (logout_removes())
-		mt_say("warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
+		mt_say(
+			"warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
 	say_summary(run);
 	return 0;
 }

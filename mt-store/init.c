@@ -1,5 +1,6 @@
-/* init.c: random weights as transformers gives them: linear and embedding weights normal(0, initializer_range), norms 1,
- * biases 0, the embedding row of pad_token_id 0; m and v 0. Threads share blocks of elements; no bit depends on them. */
+/* init.c: random weights as transformers gives them: linear and embedding weights normal(0, initializer_range), norms
+ * 1, biases 0, the embedding row of pad_token_id 0; m and v 0. Threads share blocks of elements; no bit depends on
+ * them. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -10,7 +11,7 @@ enum { BLOCK = 1 << 18, THREADS = 256 };
 struct fill {
 	struct mt_run *run;
 	uint64_t seed;
-	_Atomic uint64_t next;      /* block to take, counted over all units */
+	_Atomic uint64_t next; /* block to take, counted over all units */
 	uint64_t blocks;
 };
 
@@ -85,7 +86,7 @@ static void *worker(void *arg)
 {
 	struct fill *f = arg;
 	uint32_t unit = 0;
-	uint64_t first = 0, mine;           /* first block of `unit`; blocks are taken in ascending order */
+	uint64_t first = 0, mine; /* first block of `unit`; blocks are taken in ascending order */
 	while (!mt_stopping && mt_stage_mine(f->run) && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
 		while (mine >= first + blocks_of(f->run, unit)) first += blocks_of(f->run, unit++);
 		mt_stage_doing(f->run, MT_D_FILL, unit);
@@ -126,11 +127,11 @@ int store_init(const char *name, const struct store_options *o)
 		mt_run_close(run);
 		return rc;
 	}
-	struct fill fill = { .run = run, .seed = o->seed };
+	struct fill fill = {.run = run, .seed = o->seed};
 	enum mt_state before = mt_run_state(run);
 	mt_signals(true);
 	mt_fill_begin(run);
-	rc = refuse_live(run, name);        /* again: one may have come between the look and the state */
+	rc = refuse_live(run, name); /* again: one may have come between the look and the state */
 	if (rc) {
 		mt_fill_end(run, before);
 		mt_run_close(run);
@@ -138,7 +139,7 @@ int store_init(const char *name, const struct store_options *o)
 	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
-	rc = mt_stage_check(run);           /* a successor fills it, and says so when it has */
+	rc = mt_stage_check(run); /* a successor fills it, and says so when it has */
 	if (rc == 0) {
 		if (!stopped) mt_run_reset(run, 0, 0, NULL);
 		mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
@@ -149,6 +150,7 @@ int store_init(const char *name, const struct store_options *o)
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);
-	mt_say("run '%s': %llu random parameters from seed %llu", name, (unsigned long long)params, (unsigned long long)o->seed);
+	mt_say("run '%s': %llu random parameters from seed %llu", name, (unsigned long long)params,
+		(unsigned long long)o->seed);
 	return 0;
 }

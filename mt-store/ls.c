@@ -7,7 +7,11 @@
 
 #include "store.h"
 
-struct listing { const char *only; bool json, header; size_t found; };
+struct listing {
+	const char *only;
+	bool json, header;
+	size_t found;
+};
 
 /* Of all files mt.UID.RUN.*: a run that cannot be opened has a size as well */
 static uint64_t files_bytes(const char *name)
@@ -21,7 +25,7 @@ static uint64_t files_bytes(const char *name)
 	for (size_t i = 0; i < found.gl_pathc; i++) {
 		struct stat st;
 		if (lstat(found.gl_pathv[i], &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid())
-			bytes += (uint64_t)st.st_blocks * 512;    /* what it really takes */
+			bytes += (uint64_t)st.st_blocks * 512; /* what it really takes */
 	}
 	globfree(&found);
 	return bytes;
@@ -66,7 +70,7 @@ static int list_one(const char *name, void *arg)
 		mt_run_close(run);
 	} else {
 		json_object_set_new(o, "step", json_null());
-		json_object_set_new(o, "state", json_string(mt_errmsg()));      /* half made, of another ABI version, ... */
+		json_object_set_new(o, "state", json_string(mt_errmsg())); /* half made, of another ABI version, ... */
 		json_object_set_new(o, "stages", json_array());
 	}
 	if (!l->json) print_line(l, o);
@@ -77,7 +81,7 @@ static int list_one(const char *name, void *arg)
 
 int store_ls(const char *run, const struct store_options *options)
 {
-	struct listing l = { .only = run, .json = options->json };
+	struct listing l = {.only = run, .json = options->json};
 	int rc = mt_run_list(list_one, &l);
 	if (rc == 0 && run && l.found == 0) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", run);
 	return rc;

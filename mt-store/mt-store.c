@@ -22,62 +22,80 @@ int store_ring(const char *name, const struct store_options *o)
 }
 
 enum option {
-	O_CONFIG, O_DTYPE, O_GRAD, O_STEP_TOKENS, O_NUMA, O_SEED, O_JSON, O_FORCE, O_LIKE, O_UNTIL_EOF, O_DIR, O_COUNT
+	O_CONFIG,
+	O_DTYPE,
+	O_GRAD,
+	O_STEP_TOKENS,
+	O_NUMA,
+	O_SEED,
+	O_JSON,
+	O_FORCE,
+	O_LIKE,
+	O_UNTIL_EOF,
+	O_DIR,
+	O_COUNT
 };
 
-static struct store_options given = { .dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10 };
+static struct store_options given = {.dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10};
 static bool seen[O_COUNT];
 
 static const struct mt_opt options[] = {
-	[O_CONFIG] = { "config", OPT_STR, &given.config, "FILE|DIR", "create: the model's config.json, or its directory",
-		&seen[O_CONFIG] },
-	[O_DTYPE] = { "dtype", OPT_STR, &given.dtype, "TYPE", "create: weights in bf16 (exact fp32 master in two halves; "
-		"the default) or fp32", &seen[O_DTYPE] },
-	[O_GRAD] = { "grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
-		&seen[O_GRAD] },
-	[O_STEP_TOKENS] = { "step-tokens", OPT_SIZE, &given.step_tokens, "N", "create: tokens of a micro-batch at most "
-		"(default 128K)", &seen[O_STEP_TOKENS] },
-	[O_NUMA] = { "numa", OPT_STR, &given.numa, "POLICY", "create: default, interleave[:NODES], bind:NODES or "
-		"preferred:NODE", &seen[O_NUMA] },
-	[O_SEED] = { "seed", OPT_U64, &given.seed, "N", "init: the same seed gives the same weights", &seen[O_SEED] },
-	[O_JSON] = { "json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON] },
-	[O_FORCE] = { "force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE] },
-	[O_LIKE] = { "like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE] },
-	[O_UNTIL_EOF] = { "until-eof", OPT_FLAG, &given.until_eof, NULL,
-		"serve: at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF] },
-	[O_DIR] = { "dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: directory of the checkpoints step-XXXXXXXX",
-		&seen[O_DIR] },
-	[O_COUNT] = { .name = NULL },
+	[O_CONFIG] = {"config", OPT_STR, &given.config, "FILE|DIR", "create: the model's config.json, or its directory",
+		&seen[O_CONFIG]},
+	[O_DTYPE] = {"dtype", OPT_STR, &given.dtype, "TYPE",
+		"create: weights in bf16 (exact fp32 master in two halves; "
+		"the default) or fp32",
+		&seen[O_DTYPE]},
+	[O_GRAD] = {"grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
+		&seen[O_GRAD]},
+	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
+		"create: tokens of a micro-batch at most "
+		"(default 128K)",
+		&seen[O_STEP_TOKENS]},
+	[O_NUMA] = {"numa", OPT_STR, &given.numa, "POLICY",
+		"create: default, interleave[:NODES], bind:NODES or "
+		"preferred:NODE",
+		&seen[O_NUMA]},
+	[O_SEED] = {"seed", OPT_U64, &given.seed, "N", "init: the same seed gives the same weights", &seen[O_SEED]},
+	[O_JSON] = {"json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON]},
+	[O_FORCE] = {"force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE]},
+	[O_LIKE] = {"like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE]},
+	[O_UNTIL_EOF] = {"until-eof", OPT_FLAG, &given.until_eof, NULL,
+		"serve: at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF]},
+	[O_DIR] = {"dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: directory of the checkpoints step-XXXXXXXX",
+		&seen[O_DIR]},
+	[O_COUNT] = {.name = NULL},
 };
 
 static const struct verb {
 	const char *name;
 	int (*go)(const char *run, const struct store_options *);
-	unsigned takes, needs;      /* bits of enum option */
-	bool all_runs;              /* RUN may be left out, and then means every run */
-	bool ring;                  /* takes a ring's name as well */
+	unsigned takes, needs; /* bits of enum option */
+	bool all_runs;         /* RUN may be left out, and then means every run */
+	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
-	{ "create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
-	  1 << O_CONFIG, false, false },
-	{ "init", store_init, 1 << O_SEED, 1 << O_SEED, false, false },
-	{ "serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false },
-	{ "stat", store_stat, 1 << O_JSON, 0, false, false },
-	{ "ls", store_ls, 1 << O_JSON, 0, true, false },
-	{ "rm", store_rm, 1 << O_FORCE, 0, false, false },
-	{ "ring", store_ring, 1 << O_LIKE, 1 << O_LIKE, false, true },
+	{"create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
+		1 << O_CONFIG, false, false},
+	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
+	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
+	{"stat", store_stat, 1 << O_JSON, 0, false, false},
+	{"ls", store_ls, 1 << O_JSON, 0, true, false},
+	{"rm", store_rm, 1 << O_FORCE, 0, false, false},
+	{"ring", store_ring, 1 << O_LIKE, 1 << O_LIKE, false, true},
 };
 
 static const struct mt_program program = {
 	.name = "mt-store",
 	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--step-tokens N] "
-		"[--numa POLICY]\n"
-		"mt-store init RUN --seed N\n"
-		"mt-store serve RUN [--until-eof --dir DIR]\n"
-		"mt-store stat RUN [--json]\n"
-		"mt-store ls [RUN] [--json]\n"
-		"mt-store rm RUN [--force]\n"
-		"mt-store ring RUN NAME --like RING",
-	.about = "Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
+			 "[--numa POLICY]\n"
+			 "mt-store init RUN --seed N\n"
+			 "mt-store serve RUN [--until-eof --dir DIR]\n"
+			 "mt-store stat RUN [--json]\n"
+			 "mt-store ls [RUN] [--json]\n"
+			 "mt-store rm RUN [--force]\n"
+			 "mt-store ring RUN NAME --like RING",
+	.about =
+		"Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
 		"mt's other programs work on. An omitted RUN is $MT_RUN.",
 	.opts = options,
 };
@@ -101,11 +119,11 @@ static void check_options(const struct verb *verb)
 
 int main(int argc, char **argv)
 {
-	const char *operands[3] = { NULL, NULL, NULL };
+	const char *operands[3] = {NULL, NULL, NULL};
 	int n = mt_cli(&program, argc, argv, operands, 3);
 	const struct verb *verb = find_verb(operands[0]);
 	check_options(verb);
-	if (verb->ring) {           /* the ring's name is the last operand: RUN may be left out before it */
+	if (verb->ring) { /* the ring's name is the last operand: RUN may be left out before it */
 		if (n < 2) mt_die(MT_EX_USAGE, "ring needs the new ring's NAME");
 		given.ring = operands[--n];
 		operands[n] = NULL;

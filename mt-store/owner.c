@@ -31,7 +31,8 @@ int owner_check(const struct store_options *o)
 	if (!o->until_eof || !o->dir) return mt_fail(MT_EX_USAGE, "--until-eof and --dir need each other");
 	/* /dev/null, which what a script puts into the background reads, ends at once */
 	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
-		return mt_fail(MT_EX_USAGE, "--until-eof: stdin is not a pipe; its end is the signal that the run's owner is gone");
+		return mt_fail(MT_EX_USAGE,
+			"--until-eof: stdin is not a pipe; its end is the signal that the run's owner is gone");
 	if (access(o->dir, W_OK)) return mt_fail(MT_EX_IO, "%s: %s", o->dir, strerror(errno));
 	return 0;
 }
@@ -39,7 +40,7 @@ int owner_check(const struct store_options *o)
 bool owner_gone(void)
 {
 	char drop[256];
-	struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+	struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
 	if (poll(&in, 1, 0) <= 0) return false;
 	ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
@@ -82,7 +83,7 @@ bool owner_end_turn(struct mt_run *run, struct owner_end *e)
 	mt_stopping = 0;
 	e->insisted += insist;
 	tell_step(run, &e->told, insist);
-	send(run, MT_FILL, SIGKILL);    /* what is being filled has not been trained, and goes with the run */
+	send(run, MT_FILL, SIGKILL); /* what is being filled has not been trained, and goes with the run */
 	if (e->insisted > 1) return true;
 	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run) || saver_at_work(run));
 }
@@ -109,13 +110,13 @@ static bool is_saved(struct mt_run *run, const char *dir, uint64_t step)
 static int run_save(const char *name, const char *path, pid_t *pid)
 {
 	char program[4200];
-	char *argv[] = { "mt-ckpt", "save", (char *)name, (char *)path, NULL };
+	char *argv[] = {"mt-ckpt", "save", (char *)name, (char *)path, NULL};
 	ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
 	if (n < 0) n = 0;
 	program[n] = 0;
 	char *slash = strrchr(program, '/');
 	strcpy(slash ? slash + 1 : program, "mt-ckpt");
-	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM };
+	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
 	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_IGN);
 	int rc = posix_spawnp(pid, "mt-ckpt", NULL, NULL, argv, environ);
 	if (rc) rc = posix_spawn(pid, program, NULL, NULL, argv, environ);
@@ -129,7 +130,7 @@ static int save_once(const char *name, const char *path)
 	int status, rc = run_save(name, path, &pid);
 	if (rc) return rc;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		if (mt_stopping) kill(pid, SIGKILL);    /* what it wrote so far is deleted by the next mt-ckpt there */
+		if (mt_stopping) kill(pid, SIGKILL); /* what it wrote so far is deleted by the next mt-ckpt there */
 	if (WIFEXITED(status)) return -WEXITSTATUS(status);
 	return mt_fail(MT_EX_IO, "mt-ckpt was killed by signal %d", WTERMSIG(status));
 }
@@ -152,7 +153,7 @@ static int save(struct mt_run *run, const char *name, const char *dir, uint64_t 
 
 void owner_signals(void)
 {
-	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM };
+	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
 	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_DFL);
 	mt_signals(false);
 }
@@ -175,13 +176,14 @@ static void wait_left(struct mt_run *run, bool tell)
 int owner_end_run(struct mt_run *run, const char *name, const char *dir)
 {
 	enum mt_state state = mt_run_state(run);
-	uint64_t step = state == MT_FILLED ? mt_run_step(run) : 0;      /* half-filled and dirty weights are no state */
+	uint64_t step = state == MT_FILLED ? mt_run_step(run) : 0; /* half-filled and dirty weights are no state */
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	if (rc) {
 		wait_left(run, true);
-		return mt_fail(-rc, "run '%s' stays; save and remove it: mt-ckpt save %s %s/step-%08llu && mt-store rm %s --force",
-			name, name, dir, (unsigned long long)step, name);
+		return mt_fail(-rc,
+			"run '%s' stays; save and remove it: mt-ckpt save %s %s/step-%08llu && mt-store rm %s --force", name, name,
+			dir, (unsigned long long)step, name);
 	}
 	rc = mt_run_remove(name, true);
 	if (rc) return rc;

@@ -6,13 +6,13 @@
 #include "store.h"
 
 enum {
-	TICK_MS = 100,              /* how soon a newly claimed slot is watched, and that the run is gone is seen */
+	TICK_MS = 100, /* how soon a newly claimed slot is watched, and that the run is gone is seen */
 };
 
 /* Who holds a slot, as last looked at */
 struct watched {
 	uint64_t word;
-	int fd;                     /* pidfd; -1: nobody, told dead, or a kernel without pidfds */
+	int fd; /* pidfd; -1: nobody, told dead, or a kernel without pidfds */
 	bool told;
 };
 
@@ -46,7 +46,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 		if (slot == MT_STORE) continue;
 		if (word != w->word) {
 			forget(w);
-			*w = (struct watched){ .word = word, .fd = -1 };
+			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -60,8 +60,8 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 {
 	struct pollfd fds[MT_SLOTS + 1];
-	for (int slot = 0; slot < MT_SLOTS; slot++) fds[slot] = (struct pollfd){ .fd = watched[slot].fd, .events = POLLIN };
-	fds[MT_SLOTS] = (struct pollfd){ .fd = owner, .events = POLLIN };
+	for (int slot = 0; slot < MT_SLOTS; slot++) fds[slot] = (struct pollfd){.fd = watched[slot].fd, .events = POLLIN};
+	fds[MT_SLOTS] = (struct pollfd){.fd = owner, .events = POLLIN};
 	if (poll(fds, MT_SLOTS + 1, TICK_MS) <= 0) return;
 	for (int slot = 0; slot < MT_SLOTS; slot++)
 		if (fds[slot].revents) forget(&watched[slot]);
@@ -93,10 +93,10 @@ static bool begin_end(struct mt_run *run, const char *name, const char *dir)
 int store_serve(const char *name, const struct store_options *o)
 {
 	struct mt_run *run = NULL;
-	struct owner_end end = { 0 };
+	struct owner_end end = {0};
 	bool ending = false, ended = false;
 	struct watched watched[MT_SLOTS];
-	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){ .fd = -1 };
+	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){.fd = -1};
 	int rc = owner_check(o);
 	if (rc) return rc;
 	mt_signals(false);

@@ -5,26 +5,30 @@
 
 static const char *phase_word(enum mt_phase phase)
 {
-	static const char *const words[] = { "closed", "gather", "apply", "skip", "done", "logged" };
+	static const char *const words[] = {"closed", "gather", "apply", "skip", "done", "logged"};
 	return phase <= MT_LOGGED ? words[phase] : "?";
 }
 
 static const char *snap_word(enum mt_snap snap)
 {
-	static const char *const words[] = { "none", "pinned", "sealed", "saved", "failed" };
+	static const char *const words[] = {"none", "pinned", "sealed", "saved", "failed"};
 	return snap <= MT_FAILED ? words[snap] : "?";
 }
 
 /* Names of a stage's own counters, in the order of mt.h; NULL ends them */
 static const char *const *counter_names(int slot)
 {
-	static const char *const stream[] = { "micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
-		"predicted_ns", NULL };
-	static const char *const optim[] = { "pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL };
-	static const char *const step[] = { "steps", "tokens", NULL };
-	static const char *const ckpt[] = { "saves", "bytes", NULL };
-	static const char *const none[] = { NULL };
-	return slot >= MT_STREAM ? stream : slot == MT_OPTIM ? optim : slot == MT_STEP ? step : slot == MT_CKPT ? ckpt : none;
+	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
+		"predicted_ns", NULL};
+	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL};
+	static const char *const step[] = {"steps", "tokens", NULL};
+	static const char *const ckpt[] = {"saves", "bytes", NULL};
+	static const char *const none[] = {NULL};
+	return slot >= MT_STREAM ? stream
+		: slot == MT_OPTIM   ? optim
+		: slot == MT_STEP    ? step
+		: slot == MT_CKPT    ? ckpt
+							 : none;
 }
 
 static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64_MAX : x); }
@@ -40,7 +44,8 @@ static json_t *stage_object(struct mt_run *run, int slot)
 	const char *const *names = counter_names(slot);
 	for (int i = 0; names[i]; i++)
 		json_object_set_new(counters, names[i],
-			json_integer(number(atomic_load_explicit(&mt_control(run)->slots[slot].counters[i], memory_order_relaxed))));
+			json_integer(
+				number(atomic_load_explicit(&mt_control(run)->slots[slot].counters[i], memory_order_relaxed))));
 	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:o}", "stage", mt_stage_name(slot), "pid", mt_stage_pid(run, slot),
 		"alive", !dead, "stopped", stopped, "doing", doing, "counters", counters);
 }
@@ -64,7 +69,7 @@ static void add_ring(struct mt_run *run, json_t *rings, const char *name)
 /* Messages that wait in each ring: those of streams that are there, and any that is not empty */
 static json_t *rings_object(struct mt_run *run)
 {
-	static const char *const kinds[] = { "batch", "grad" };
+	static const char *const kinds[] = {"batch", "grad"};
 	json_t *rings = json_object();
 	for (int i = 0; i < 2 * MT_STREAMS; i++) {
 		char name[24];
@@ -83,8 +88,8 @@ static json_t *txn_object(struct mt_run *run)
 	uint64_t word = mt_txn_word(run, k);
 	const struct mt_txn *t = mt_txn(run, k);
 	return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)k, "try", (json_int_t)mt_word_try(word),
-		"phase", phase_word(mt_word_phase(word)), "kind", t->kind == MT_EVAL ? "eval" : "train", "step", number(t->step),
-		"micros", (json_int_t)t->micros);
+		"phase", phase_word(mt_word_phase(word)), "kind", t->kind == MT_EVAL ? "eval" : "train", "step",
+		number(t->step), "micros", (json_int_t)t->micros);
 }
 
 static json_t *snapshot_object(struct mt_run *run)
@@ -99,11 +104,11 @@ static json_t *run_object(struct mt_run *run, const char *name)
 {
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run);
-	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", name,
-		"state", state_word(mt_run_state(run)), "family", c->geo.family, "dtype", dtype_word(c->dtype),
-		"grad", dtype_word(c->grad), "params", number(c->params), "bytes", number(mt_run_bytes(run)),
-		"state_bytes", number(state), "bytes_per_param", (double)state / (double)c->params,
-		"step", number(mt_run_step(run)), "step_tokens", number(c->step_tokens), "numa", c->numa);
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", name, "state",
+		state_word(mt_run_state(run)), "family", c->geo.family, "dtype", dtype_word(c->dtype), "grad",
+		dtype_word(c->grad), "params", number(c->params), "bytes", number(mt_run_bytes(run)), "state_bytes",
+		number(state), "bytes_per_param", (double)state / (double)c->params, "step", number(mt_run_step(run)),
+		"step_tokens", number(c->step_tokens), "numa", c->numa);
 	double huge = store_on_huge_pages(run);
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
 	json_object_set_new(o, "txn", txn_object(run));
@@ -120,12 +125,15 @@ static long long num(const json_t *o, const char *key) { return json_integer_val
 
 static void print_stage(json_t *s)
 {
-	const char *key, *condition = !json_is_true(json_object_get(s, "alive")) ? "dead, was: "
-		: json_is_true(json_object_get(s, "stopped")) ? "stopped (state T), was: " : "";
+	const char *key,
+		*condition = !json_is_true(json_object_get(s, "alive")) ? "dead, was: "
+		: json_is_true(json_object_get(s, "stopped"))           ? "stopped (state T), was: "
+																: "";
 	json_t *value;
 	printf("%-12s pid %-7lld %s%s", str(s, "stage"), num(s, "pid"), condition, str(s, "doing"));
 	const char *separator = "; ";
-	json_object_foreach(json_object_get(s, "counters"), key, value) {
+	json_object_foreach(json_object_get(s, "counters"), key, value)
+	{
 		printf("%s%s %lld", separator, key, (long long)json_integer_value(value));
 		separator = ", ";
 	}

@@ -1,10 +1,11 @@
-/* store.h: mt-store's verbs. Each is a file of its own; each returns 0 or minus an exit code, its line in mt_errmsg(). */
+/* store.h: mt-store's verbs. Each is a file of its own; each returns 0 or minus an exit code, its line in
+ * mt_errmsg(). */
 #ifndef MT_STORE_H
 #define MT_STORE_H
 
 #include "cli/cli.h"
 
-struct store_options {          /* of all verbs together; mt-store.c checks which verb takes which */
+struct store_options { /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *numa;
 	const char *ring, *like, *dir;
 	uint64_t step_tokens, seed;
@@ -15,24 +16,27 @@ int store_create(const char *run, const struct store_options *);
 int store_init(const char *run, const struct store_options *);
 int store_serve(const char *run, const struct store_options *);
 int store_stat(const char *run, const struct store_options *);
-int store_ls(const char *run, const struct store_options *);    /* run may be NULL: all */
+int store_ls(const char *run, const struct store_options *); /* run may be NULL: all */
 int store_rm(const char *run, const struct store_options *);
 int store_ring(const char *run, const struct store_options *);
 
 /* owner.c: serve --until-eof: the run ends with its owner, who keeps the write end of the pipe on our stdin */
-struct owner_end { uint64_t told; int insisted; };      /* word of the mt-step that was told to stop; signals since */
-int owner_check(const struct store_options *);      /* 0, or 64: what serve was given cannot tell, or 74 */
-bool owner_gone(void);                      /* stdin is at its end */
+struct owner_end {
+	uint64_t told;
+	int insisted;
+};                                             /* word of the mt-step that was told to stop; signals since */
+int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
+bool owner_gone(void);                         /* stdin is at its end */
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);
-bool owner_end_turn(struct mt_run *, struct owner_end *);   /* one look; true: nobody changes the run any more */
+bool owner_end_turn(struct mt_run *, struct owner_end *); /* one look; true: nobody changes the run any more */
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
 int owner_end_run(struct mt_run *, const char *name, const char *dir);
 
 /* words.c: what several verbs say alike */
-const char *dtype_word(uint32_t dtype);             /* "bf16", "fp32", "none" */
+const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none" */
 const char *state_word(enum mt_state);
-uint64_t store_bytes(struct mt_run *);              /* of the store region; the run is open with MT_RUN_WEIGHTS */
+uint64_t store_bytes(struct mt_run *); /* of the store region; the run is open with MT_RUN_WEIGHTS */
 /* The share of the store, by samples, that lies on huge pages; below 0: it cannot be found out. The run is open with
  * MT_RUN_WEIGHTS. */
 double store_on_huge_pages(struct mt_run *);

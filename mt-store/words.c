@@ -11,13 +11,13 @@
 
 const char *dtype_word(uint32_t dtype)
 {
-	static const char *const words[] = { [MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none" };
+	static const char *const words[] = {[MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none"};
 	return dtype >= MT_BF16 && dtype <= MT_NONE ? words[dtype] : "?";
 }
 
 const char *state_word(enum mt_state state)
 {
-	static const char *const words[] = { "empty", "filling", "filled", "dirty", "gone" };
+	static const char *const words[] = {"empty", "filling", "filled", "dirty", "gone"};
 	return state <= MT_GONE ? words[state] : "?";
 }
 
@@ -35,8 +35,8 @@ static int64_t huge_kib(const void *p)
 	while (f && fgets(line, sizeof line, f)) {
 		if (sscanf(line, "%lx-%lx ", &from, &end) == 2) here = (uintptr_t)p >= from && (uintptr_t)p < end;
 		else if (here && sscanf(line, "%31[A-Za-z_]: %lld kB", key, &kib) == 2 &&
-			 (!strcmp(key, "ShmemPmdMapped") || !strcmp(key, "FilePmdMapped") || !strcmp(key, "Shared_Hugetlb") ||
-			  !strcmp(key, "Private_Hugetlb"))) {
+			(!strcmp(key, "ShmemPmdMapped") || !strcmp(key, "FilePmdMapped") || !strcmp(key, "Shared_Hugetlb") ||
+				!strcmp(key, "Private_Hugetlb"))) {
 			sum += kib;
 			found = true;
 		}
@@ -54,8 +54,7 @@ double store_on_huge_pages(struct mt_run *run)
 	uint64_t whole = store_bytes(run) / piece, n = whole < SAMPLES ? whole : SAMPLES;
 	struct mt_header copy;
 
-	for (uint64_t i = 0; i < n; i++)
-		memcpy(&copy, base + i * whole / n * piece, sizeof copy);
+	for (uint64_t i = 0; i < n; i++) memcpy(&copy, base + i * whole / n * piece, sizeof copy);
 	int64_t kib = n ? huge_kib(base) : -1;
 	double share = kib < 0 ? -1 : (double)kib * 1024 / (double)(n * piece);
 	return share > 1 ? 1 : share;
@@ -73,7 +72,8 @@ bool outlives_memory(void)
 
 /* ------------------------------------------------------------------------------------------------ RemoveIPC */
 
-/* The last RemoveIPC= of a logind.conf; *removes stays as it is where there is none (logind.conf(5): the default is yes) */
+/* The last RemoveIPC= of a logind.conf; *removes stays as it is where there is none (logind.conf(5): the default is
+ * yes) */
 static void read_logind_conf(const char *path, bool *removes)
 {
 	char line[512];
@@ -110,7 +110,7 @@ static bool user_lingers(void)
 	const char *name = getenv("USER");
 	struct stat st;
 	FILE *f = fopen("/etc/passwd", "re");
-	for (const struct passwd *p; f && (p = fgetpwent(f)); )
+	for (const struct passwd *p; f && (p = fgetpwent(f));)
 		if (p->pw_uid == geteuid()) {
 			name = p->pw_name;
 			break;
@@ -122,7 +122,7 @@ static bool user_lingers(void)
 
 bool logout_removes(void)
 {
-	enum { SYSTEM_USERS = 1000 };       /* logind leaves system users' files alone: below login.defs' UID_MIN */
+	enum { SYSTEM_USERS = 1000 }; /* logind leaves system users' files alone: below login.defs' UID_MIN */
 	struct stat st;
 	const char *elsewhere = getenv("MT_SHM_DIR");
 	if (elsewhere && *elsewhere) return false;

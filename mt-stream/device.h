@@ -22,8 +22,12 @@
 
 enum queue { Q_COMPUTE, Q_WEIGHTS, Q_GRADS, QUEUES };
 
-struct event { enum queue queue; uint64_t at; };    /* {0}: always over */
+struct event {
+	enum queue queue;
+	uint64_t at;
+}; /* {0}: always over */
 
+/* clang-format off */
 enum op_code {
 	OP_NONE,
 	OP_COPY, OP_ZERO, OP_DISCARD, OP_WEIGHTS_IN, OP_GRADS_OUT,
@@ -55,7 +59,8 @@ struct op {
 		/* Such an array is final now, on the compute queue: a device may make it ready to leave, in its place. From
 		 * here to the last grads_out nobody else reads it. */
 		struct { float *src; int64_t n; enum mt_dtype to; } grads_final;
-		struct {                /* c (m, n) = a' b' + beta c + bias (n) + add (m, n);  fp32: c is fp32 on every device */
+		/* c (m, n) = a' b' + beta c + bias (n) + add (m, n); fp32: c is fp32 on every device */
+		struct {
 			int64_t m, n, k;
 			const void *a; int64_t lda; int trans_a;
 			const void *b; int64_t ldb; int trans_b;
@@ -90,57 +95,62 @@ struct op {
 	};
 };
 
-struct gpu {                    /* what a GPU says of itself */
-	char model[256];            /* "NVIDIA H100 80GB HBM3" */
-	int capability;             /* 90: sm_90 */
+/* clang-format on */
+
+struct gpu {         /* what a GPU says of itself */
+	char model[256]; /* "NVIDIA H100 80GB HBM3" */
+	int capability;  /* 90: sm_90 */
 	int multiprocessors, clock_khz, memory_khz, bus_bits;
 };
 
 struct device {
-	const char *name;           /* as the run record has it: devices of one name give the same bits */
-	/* for the run record, settled when it is attached: engines with their versions, and what else of the machine decides
-	 * bits. A device whose words are others gives other bits. Less than 64 bytes each */
+	const char *name; /* as the run record has it: devices of one name give the same bits */
+	/* for the run record, settled when it is attached: engines with their versions, and what else of the machine
+	 * decides bits. A device whose words are others gives other bits. Less than 64 bytes each */
 	const char *gemm, *attention, *machine;
-	size_t elem;                /* bytes of an activation's or weight's element; settled when it is attached */
-	const struct gpu *gpu;      /* NULL: it is none, and its memory is the host's */
-	uint64_t own;               /* bytes of device memory that it holds for itself, from when it was attached on */
-	struct trace *trace;        /* wants the times of all operations; NULL: nobody does (trace.h) */
+	size_t elem;           /* bytes of an activation's or weight's element; settled when it is attached */
+	const struct gpu *gpu; /* NULL: it is none, and its memory is the host's */
+	uint64_t own;          /* bytes of device memory that it holds for itself, from when it was attached on */
+	struct trace *trace;   /* wants the times of all operations; NULL: nobody does (trace.h) */
 
 	/* Before anything else: the run whose weights and gradients will move, and this stage's slot in it. NULL: the
 	 * device has no need to know. 0 or -ex */
-	int   (*attach)(struct device *, struct mt_run *, int slot);
+	int (*attach)(struct device *, struct mt_run *, int slot);
 	/* Bytes of device memory that alloc could give now; NULL: its memory is the host's */
 	uint64_t (*room)(struct device *);
 	/* Device memory, aligned to 2 MiB; NULL: not there. Not to be called while a micro-batch is under way. */
 	void *(*alloc)(struct device *, size_t bytes);
-	void  (*release)(struct device *, void *, size_t bytes);
+	void (*release)(struct device *, void *, size_t bytes);
 	/* Host memory that copies from and to the device are fast with; NULL: malloc and free do. */
 	void *(*host_alloc)(struct device *, size_t bytes);
-	void  (*host_release)(struct device *, void *);
-	/* The host memory that gradients will leave into, said once, before the first do; NULL: the device has no need to know. */
-	void  (*host_register)(struct device *, const void *, size_t bytes);
+	void (*host_release)(struct device *, void *);
+	/* The host memory that gradients will leave into, said once, before the first do; NULL: the device has no need to
+	 * know. */
+	void (*host_register)(struct device *, const void *, size_t bytes);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
 	const void *(*view)(struct device *, const void *host, enum mt_dtype);
 
-	/* While on, what is launched is only shown: the device settles how it will compute it, by what the run record's table
-	 * says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory that the
-	 * operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to settle. 0 or -ex */
-	int   (*rehearse)(struct device *, bool on);
-	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the run
-	 * computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without where
-	 * the way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a plan for
-	 * such rows. 0 or -ex. Both NULL: there is one way only. */
+	/* While on, what is launched is only shown: the device settles how it will compute it, by what the run record's
+	 * table says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory
+	 * that the operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to
+	 * settle. 0 or
+	 * -ex */
+	int (*rehearse)(struct device *, bool on);
+	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the
+	 * run computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without
+	 * where the way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a
+	 * plan for such rows. 0 or -ex. Both NULL: there is one way only. */
 	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
-	int   (*attention_settle)(struct device *, uint32_t seq, bool *with);
+	int (*attention_settle)(struct device *, uint32_t seq, bool *with);
 
-	void  (*launch)(struct device *, enum queue, const struct op *);
+	void (*launch)(struct device *, enum queue, const struct op *);
 	struct event (*record)(struct device *, enum queue);
-	void  (*wait)(struct device *, enum queue, struct event);   /* what is launched after it runs after the event */
-	bool  (*query)(struct device *, struct event);
-	int   (*sync)(struct device *, struct event);               /* the host waits; 0, or -ex: the device failed */
+	void (*wait)(struct device *, enum queue, struct event); /* what is launched after it runs after the event */
+	bool (*query)(struct device *, struct event);
+	int (*sync)(struct device *, struct event); /* the host waits; 0, or -ex: the device failed */
 	/* All queues are at rest: enter the times of operations in the trace. NULL: it does so as they run. */
-	void  (*times)(struct device *);
-	void  (*close)(struct device *);
+	void (*times)(struct device *);
+	void (*close)(struct device *);
 };
 
 /* threads: of the compute queue. NULL: no memory or threads. */

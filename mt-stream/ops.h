@@ -29,12 +29,17 @@ void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, 
  * a' is a (m, k), or a (k, m) transposed; b' is b (k, n), or b (n, k) transposed. ld* are row strides in elements. */
 struct gemm {
 	int64_t m, n, k;
-	const float *a; int64_t lda; int trans_a;
-	const float *b; int64_t ldb; int trans_b;
-	float *c; int64_t ldc;
-	float beta;                 /* 0 (c is not read) or 1 */
-	const float *bias;          /* (n), or NULL; with beta 0 only */
-	const float *add;           /* a residual, its rows ldc apart, or NULL; it is added last; with beta 0 only */
+	const float *a;
+	int64_t lda;
+	int trans_a;
+	const float *b;
+	int64_t ldb;
+	int trans_b;
+	float *c;
+	int64_t ldc;
+	float beta;        /* 0 (c is not read) or 1 */
+	const float *bias; /* (n), or NULL; with beta 0 only */
+	const float *add;  /* a residual, its rows ldc apart, or NULL; it is added last; with beta 0 only */
 };
 void op_gemm(struct pool *, const struct gemm *);
 /* What computes it, in words: where they are others, so may be the bits */
@@ -65,8 +70,9 @@ void op_rmsnorm_backward(struct pool *, float *dx, int add_dx, float *dw, float 
 struct rope {
 	int64_t n, seq, heads, kv_heads, dim;
 	const float *cos, *sin;
-	const uint32_t *starts;     /* (N): where in its row the token's document starts */
-	const float *qnorm, *knorm; float eps;
+	const uint32_t *starts; /* (N): where in its row the token's document starts */
+	const float *qnorm, *knorm;
+	float eps;
 };
 void op_rope_forward(struct pool *, const struct rope *, float *qkv, float *pre, float *rstd);
 /* dqkv in place: on entry gradients of rotated q, k (and v, untouched); on return of q, k before norm and rope.
@@ -80,7 +86,7 @@ void op_rope_backward(struct pool *, const struct rope *, float *dqkv, const flo
 struct attention {
 	int64_t n, seq, heads, kv_heads, dim, window;
 	float scale;
-	const uint32_t *starts;     /* (N) */
+	const uint32_t *starts; /* (N) */
 };
 void op_attention_forward(struct pool *, const struct attention *, float *o, float *lse, const float *qkv);
 void op_attention_backward(struct pool *, const struct attention *, float *dqkv, const float *d_o, const float *o,
@@ -100,8 +106,8 @@ double op_cross_entropy(struct pool *, float *logits, const uint32_t *targets, i
 
 /* ---- copies, split over the pool ---- */
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
-void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);     /* bf16 -> fp32, exact */
-void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n);    /* fp32 -> bf16, nearest even */
+void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
+void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */
 void op_zero(struct pool *, void *dst, size_t bytes);
 
 #endif

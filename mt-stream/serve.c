@@ -1,5 +1,5 @@
-/* serve.c: micro-batches from the batch ring, one after another; what is stale is dropped, and every wait keeps an eye on
- * the transaction and on the peers.
+/* serve.c: micro-batches from the batch ring, one after another; what is stale is dropped, and every wait keeps an eye
+ * on the transaction and on the peers.
  */
 #include "batch.h"
 #include "cli/cli.h"
@@ -13,12 +13,9 @@
 int stream_run_state(const struct stream *s)
 {
 	switch (mt_run_state(s->run)) {
-	case MT_GONE:
-		return GONE;
-	case MT_DIRTY:
-		return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
-	default:
-		return mt_stage_check(s->run);
+	case MT_GONE: return GONE;
+	case MT_DIRTY: return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+	default: return mt_stage_check(s->run);
 	}
 }
 
@@ -31,12 +28,9 @@ int stream_wanted(struct stream *s)
 	bool ours = mt_word_k(w) == s->msg.k && mt_word_try(w) == s->msg.try_;
 
 	int rc = stream_run_state(s);
-	if (rc)
-		return rc;
-	if (ours && phase == MT_GATHER)
-		return 0;
-	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP))
-		return 0;
+	if (rc) return rc;
+	if (ours && phase == MT_GATHER) return 0;
+	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
 	return STALE;
 }
 
@@ -44,8 +38,7 @@ static void look_after_peers(struct stream *s)
 {
 	double now = mt_now();
 
-	if (now - s->looked < 0.1)
-		return;
+	if (now - s->looked < 0.1) return;
 	s->looked = now;
 	mt_abort_dead(s->run);
 }
@@ -54,8 +47,7 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 {
 	int rc = stream_wanted(s);
 
-	if (rc || (rc = mt_ring_check(s->grad)))
-		return rc;
+	if (rc || (rc = mt_ring_check(s->grad))) return rc;
 	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) && mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_GATHER)
 		return GONE;
@@ -75,8 +67,7 @@ static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->msg, mt_ring_block(s->batch));
 
-	if (rc)
-		return rc;
+	if (rc) return rc;
 	memcpy(s->host, block, (size_t)s->msg.batch.rows * s->msg.batch.seq * 12);
 	return batch_check(&s->msg, s->host, s->geo->vocab);
 }
@@ -87,8 +78,7 @@ static int micro_serve(struct stream *s)
 
 	s->waited = 0;
 	int rc = schedule_micro(s);
-	if (rc)
-		return rc;
+	if (rc) return rc;
 	*mt_counter(s->run, 0) += 1;
 	*mt_counter(s->run, 1) += (uint64_t)s->msg.batch.rows * s->msg.batch.seq;
 	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waited;
@@ -104,11 +94,9 @@ static int batch_serve(struct stream *s, const void *block)
 	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
 	int32_t newer_try = (int32_t)((s->msg.try_ - mt_word_try(w)) << 8);
 
-	if (newer_try > 0)
-		return STALE;
+	if (newer_try > 0) return STALE;
 	int rc = stream_wanted(s);
-	if (rc < 0 || rc == GONE)
-		return rc;
+	if (rc < 0 || rc == GONE) return rc;
 	if (rc == STALE) {
 		mt_ring_pop(s->batch);
 		return 0;
@@ -116,7 +104,7 @@ static int batch_serve(struct stream *s, const void *block)
 	if (s->msg.kind != MT_MSG_BATCH || (s->msg.txn_kind != MT_TRAIN && s->msg.txn_kind != MT_EVAL))
 		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->msg.kind, s->msg.txn_kind);
 	rc = batch_take(s, block);
-	if (!mt_stage_mine(s->run))     /* what was copied may be a later message's */
+	if (!mt_stage_mine(s->run)) /* what was copied may be a later message's */
 		return mt_stage_check(s->run);
 	if (rc)
 		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->msg.step,
@@ -143,16 +131,11 @@ int serve(struct stream *s)
 			return rc < 0 ? rc : 0;
 		rc = STALE;
 		s->sent = false;
-		if (mt_ring_peek(s->batch, 0, &s->msg, &block))
-			rc = batch_serve(s, block);
-		if (rc == GONE)
-			return 0;
-		if (rc < 0)
-			return rc;
-		if (rc == 0)
-			continue;
-		if (mt_stopping && may_leave(s))
-			return 0;
+		if (mt_ring_peek(s->batch, 0, &s->msg, &block)) rc = batch_serve(s, block);
+		if (rc == GONE) return 0;
+		if (rc < 0) return rc;
+		if (rc == 0) continue;
+		if (mt_stopping && may_leave(s)) return 0;
 		double began = mt_now();
 		mt_stage_doing(s->run, MT_D_WAIT_BATCH, 0);
 		mt_wait(s->run, seen, 100);

@@ -17,13 +17,17 @@ static struct plan_options plan;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
-	{"device-memory", OPT_SIZE, &device_memory, "BYTES", "device memory to use, of all (default: what is free; cpu: half of it)", NULL},
-	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)", NULL},
+	{"device-memory", OPT_SIZE, &device_memory, "BYTES",
+		"device memory to use, of all (default: what is free; cpu: half of it)", NULL},
+	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)",
+		NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
-	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)", NULL},
+	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)",
+		NULL},
 	{"head-tokens", OPT_U64, &told.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
-	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
+	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)",
+		NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
 	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
 	{"trace-step", OPT_U64, &trace_step, "N", "of step N only", NULL},
@@ -35,7 +39,8 @@ static const struct mt_opt options[] = {
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; cuda: as found",
+		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; "
+		"cuda: as found",
 		NULL},
 	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, where memory allows it) or own", NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
@@ -44,23 +49,21 @@ static const struct mt_opt options[] = {
 
 static const struct mt_program program = {
 	.name = "mt-stream",
-	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
+	.usage =
+		"mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 		"       [--recompute auto|full|none] [--threads N] [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
 		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--profile GPU] [--attention cudnn|own] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
-		"another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
+			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
 };
 
 static enum recompute recompute_parse(const char *spec)
 {
-	if (!strcmp(spec, "auto"))
-		return RECOMPUTE_AUTO;
-	if (!strcmp(spec, "full"))
-		return RECOMPUTE_FULL;
-	if (!strcmp(spec, "none"))
-		return RECOMPUTE_NONE;
+	if (!strcmp(spec, "auto")) return RECOMPUTE_AUTO;
+	if (!strcmp(spec, "full")) return RECOMPUTE_FULL;
+	if (!strcmp(spec, "none")) return RECOMPUTE_NONE;
 	mt_die(MT_EX_USAGE, "--recompute: '%s': not auto, full or none", spec);
 }
 
@@ -76,8 +79,7 @@ static struct device *cuda_open(const char *spec)
 	int ex;
 	struct device *d = device_cuda((int)ordinal, &ex);
 
-	if (!d)
-		mt_die(ex, "%s", mt_errmsg());
+	if (!d) mt_die(ex, "%s", mt_errmsg());
 	return d;
 #else
 	mt_die(MT_EX_CONFIG, "--device %s: built without CUDA", spec);
@@ -95,18 +97,15 @@ static struct device *device_open(const char *spec)
 		char *end;
 		unsigned long long seed = strtoull(spec + 6, &end, 10);
 
-		if (!spec[6] || *end || spec[6] == '-')
-			mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
-		if (trace_path)
-			mt_die(MT_EX_USAGE, "--trace: device chaos runs in no time of its own");
+		if (!spec[6] || *end || spec[6] == '-') mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
+		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos runs in no time of its own");
 		d = device_chaos(n, seed);
 	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
 		d = cuda_open(spec);
 	} else {
 		mt_die(MT_EX_USAGE, "--device: '%s': not cpu, chaos:SEED or cuda[:N]", spec);
 	}
-	if (!d)
-		mt_die(MT_EX_NOMEM, "device %s: no memory or no threads", spec);
+	if (!d) mt_die(MT_EX_NOMEM, "device %s: no memory or no threads", spec);
 	return d;
 }
 
@@ -114,8 +113,7 @@ static void check_options(void)
 {
 	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
-	if (threads > 4096)
-		mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
+	if (threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
 	if (told.chunk_tokens > INT32_MAX || told.head_tokens > INT32_MAX || told.pass_rows > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
 }
@@ -124,19 +122,15 @@ static void check_options(void)
 
 static enum mt_dtype type_parse(const char *option, const char *spec)
 {
-	if (!strcmp(spec, "bf16"))
-		return MT_BF16;
-	if (!strcmp(spec, "fp32"))
-		return MT_FP32;
-	if (!strcmp(spec, "none") && !strcmp(option, "grad"))
-		return MT_NONE;
+	if (!strcmp(spec, "bf16")) return MT_BF16;
+	if (!strcmp(spec, "fp32")) return MT_FP32;
+	if (!strcmp(spec, "none") && !strcmp(option, "grad")) return MT_NONE;
 	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, spec);
 }
 
 static int plan_print(void)
 {
-	if (!plan.config)
-		mt_die(MT_EX_USAGE, "--plan: needs --config FILE");
+	if (!plan.config) mt_die(MT_EX_USAGE, "--plan: needs --config FILE");
 	if (!plan.seq || !plan.micro || plan.seq > INT32_MAX || plan.micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--plan: needs --seq and --micro, 1 to %d", INT32_MAX);
 	if (plan.seq * plan.micro > 1ull << 32)
@@ -184,23 +178,19 @@ static int stream_open(struct stream *s)
 
 	s->control = mt_control(s->run);
 	s->geo = mt_geometry(s->run);
-	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index)))
-		return rc;
+	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index))) return rc;
 	s->index -= MT_STREAM;
 	mt_stage_doing(s->run, MT_D_STARTING, 0);
 	for (int i = 0; i < rings.n; i++)
-		if ((rc = mt_ring_map(s->run, rings.v[i])))
-			return rc;
-	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index)))
-		return rc;
+		if ((rc = mt_ring_map(s->run, rings.v[i]))) return rc;
+	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
-	    (rc = record_settle(s, &told)) || (rc = jobs_make(s)))
+		(rc = record_settle(s, &told)) || (rc = jobs_make(s)))
 		return rc;
 	size_t bytes;
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
-	if (s->dev->host_register)
-		s->dev->host_register(s->dev, blocks, bytes);
+	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
 	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
 	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
@@ -212,10 +202,8 @@ static void stream_close(struct stream *s)
 	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	trace_close(s->dev->trace);
 	s->dev->close(s->dev);
-	if (s->batch)
-		mt_ring_close(s->batch);
-	if (s->grad)
-		mt_ring_close(s->grad);
+	if (s->batch) mt_ring_close(s->batch);
+	if (s->grad) mt_ring_close(s->grad);
 	mt_run_close(s->run);
 	free(s->jobs);
 	free(s->host);
@@ -229,8 +217,8 @@ static void say_times(const struct stream *s)
 	uint64_t micros = *mt_counter(s->run, 0);
 
 	if (micros)
-		mt_say("%llu micro-batches: %.3g s, predicted %.3g s", (unsigned long long)micros, 1e-9 * (double)*mt_counter(s->run, 5),
-			1e-9 * (double)*mt_counter(s->run, 6));
+		mt_say("%llu micro-batches: %.3g s, predicted %.3g s", (unsigned long long)micros,
+			1e-9 * (double)*mt_counter(s->run, 5), 1e-9 * (double)*mt_counter(s->run, 6));
 }
 
 int main(int argc, char **argv)
@@ -253,22 +241,17 @@ int main(int argc, char **argv)
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
 	s.dev = device_open(device_spec);
-	if (trace_path && !(s.dev->trace = trace_open(trace_path, trace_step)))
-		mt_die(MT_EX_IO, "%s", mt_errmsg());
+	if (trace_path && !(s.dev->trace = trace_open(trace_path, trace_step))) mt_die(MT_EX_IO, "%s", mt_errmsg());
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
-	if (rc == -MT_EX_BUSY && mt_stopping)
-		return 0;
+	if (rc == -MT_EX_BUSY && mt_stopping) return 0;
 	mt_must(rc);
 
 	rc = stream_open(&s);
-	if (rc == -MT_EX_BUSY && mt_stopping)   /* while it waited for weights */
+	if (rc == -MT_EX_BUSY && mt_stopping) /* while it waited for weights */
 		rc = GONE;
-	if (rc == 0)
-		rc = serve(&s);
-	if (verbose)
-		say_times(&s);
-	if (rc < 0)
-		mt_say("%s", mt_errmsg());
+	if (rc == 0) rc = serve(&s);
+	if (verbose) say_times(&s);
+	if (rc < 0) mt_say("%s", mt_errmsg());
 	stream_close(&s);
 	return rc < 0 ? -rc : 0;
 }

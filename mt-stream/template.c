@@ -6,35 +6,33 @@
 
 static void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
 
+/* LAUNCH(chunk, OP_GEMM, gemm, .m = ..., ...): an operation with its arguments by name (device.h) */
+#define LAUNCH(c, op_code, args, ...) launch(c, &(struct op){op_code, .args = {__VA_ARGS__}})
+
 /* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
 
 /* y (n, out) = x (n, in) w' + b + residual (n, out) */
 static void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b,
 	const void *residual, int64_t in, int64_t out)
 {
-	launch(c, &(struct op){OP_GEMM, .gemm = {
-		.m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = y, .ldc = out, .bias = b, .add = residual}});
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1, .c = y,
+		.ldc = out, .bias = b, .add = residual);
 }
 
 /* dx (n, in) = dy (n, out) w */
 static void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in,
 	int64_t out)
 {
-	launch(c, &(struct op){OP_GEMM, .gemm = {
-		.m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in}});
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in);
 }
 
 /* dw (out, in) += dy' x;  db (out) += column sums of dy */
 static void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy,
 	const void *x, int64_t in, int64_t out)
 {
-	launch(c, &(struct op){OP_GEMM, .gemm = {
-		.m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
-		.c = dw, .ldc = in, .beta = beta, .fp32 = 1}});
-	if (db)
-		launch(c, &(struct op){OP_BIAS_BACKWARD, .bias_backward = {
-			.db = db, .beta = beta, .dy = dy, .m = c->n, .n = out}});
+	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
+		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
+	if (db) LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy, .m = c->n, .n = out);
 }
 
 static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
@@ -46,51 +44,70 @@ static void linear_backward(const struct chunk *c, void *dx, float *dw, float *d
 
 static void norm_forward(const struct chunk *c, void *y, const void *x, const void *w)
 {
-	launch(c, &(struct op){OP_RMSNORM_FORWARD, .rmsnorm_forward = {
-		.y = y, .rstd = c->s.rstd, .x = x, .w = w, .n = c->n, .h = c->geo->hidden, .eps = c->geo->norm_eps}});
+	LAUNCH(c, OP_RMSNORM_FORWARD, rmsnorm_forward, .y = y, .rstd = c->s.rstd, .x = x, .w = w, .n = c->n,
+		.h = c->geo->hidden, .eps = c->geo->norm_eps);
 }
 
 /* rstd is what the norm's forward over the same x has just left in the scratch */
 static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw, float beta, const void *dy,
 	const void *x, const void *w)
 {
-	launch(c, &(struct op){OP_RMSNORM_BACKWARD, .rmsnorm_backward = {
-		.dx = dx, .add_dx = add_dx, .dw = dw, .beta = beta, .dy = dy, .x = x, .w = w, .rstd = c->s.rstd,
-		.n = c->n, .h = c->geo->hidden}});
+	LAUNCH(c, OP_RMSNORM_BACKWARD, rmsnorm_backward, .dx = dx, .add_dx = add_dx, .dw = dw, .beta = beta, .dy = dy,
+		.x = x, .w = w, .rstd = c->s.rstd, .n = c->n, .h = c->geo->hidden);
 }
 
 /* ---- embedding ---- */
 
 void embed_forward(const struct chunk *c, const struct weights *w, void *x)
 {
-	launch(c, &(struct op){OP_EMBED_FORWARD, .embed_forward = {
-		.x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n, .h = c->geo->hidden}});
+	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
+		.h = c->geo->hidden);
 }
 
 void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
 {
-	launch(c, &(struct op){OP_EMBED_BACKWARD, .embed_backward = {
-		.dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens, .n = c->n, .h = c->geo->hidden,
-		.vocab = c->geo->vocab, .pad = c->geo->pad_token}});
+	LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens,
+		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token);
 }
 
 /* ---- decoder block ---- */
 
 static struct op rope_op(const struct chunk *c, enum op_code code, const struct weights *w, const struct saved *s)
 {
-	return (struct op){code, .rope = {
-		.n = c->n, .seq = c->seq, .heads = c->geo->heads, .kv_heads = c->geo->kv_heads, .dim = c->geo->head_dim,
-		.cos = c->cos, .sin = c->sin, .starts = c->starts, .qnorm = w->t[MT_T_QNORM],
-		.knorm = w->t[MT_T_KNORM], .eps = c->geo->norm_eps, .qkv = s->qkv, .pre = s->pre, .rstd = s->qk_rstd}};
+	return (struct op){code,
+		.rope = {.n = c->n,
+			.seq = c->seq,
+			.heads = c->geo->heads,
+			.kv_heads = c->geo->kv_heads,
+			.dim = c->geo->head_dim,
+			.cos = c->cos,
+			.sin = c->sin,
+			.starts = c->starts,
+			.qnorm = w->t[MT_T_QNORM],
+			.knorm = w->t[MT_T_KNORM],
+			.eps = c->geo->norm_eps,
+			.qkv = s->qkv,
+			.pre = s->pre,
+			.rstd = s->qk_rstd}};
 }
 
 static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct saved *s)
 {
-	return (struct op){code, .attention = {
-		.n = c->n, .seq = c->seq, .heads = c->geo->heads, .kv_heads = c->geo->kv_heads, .dim = c->geo->head_dim,
-		.window = c->geo->window_layer[layer] ? c->geo->window : 0,
-		.scale = 1.0f / sqrtf((float)c->geo->head_dim), .starts = c->starts, .qkv = s->qkv, .o = s->o,
-		.lse = s->lse, .host_starts = c->host_starts, .work = c->s.attention, .work_bytes = c->s.attention_bytes}};
+	return (struct op){code,
+		.attention = {.n = c->n,
+			.seq = c->seq,
+			.heads = c->geo->heads,
+			.kv_heads = c->geo->kv_heads,
+			.dim = c->geo->head_dim,
+			.window = c->geo->window_layer[layer] ? c->geo->window : 0,
+			.scale = 1.0f / sqrtf((float)c->geo->head_dim),
+			.starts = c->starts,
+			.qkv = s->qkv,
+			.o = s->o,
+			.lse = s->lse,
+			.host_starts = c->host_starts,
+			.work = c->s.attention,
+			.work_bytes = c->s.attention_bytes}};
 }
 
 /* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
@@ -104,13 +121,12 @@ void block_again(const struct chunk *c, uint32_t layer, const struct weights *w,
 	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
 	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], NULL, h, a + 2 * k);
 	launch(c, &rope);
-	if (!have_attention)
-		launch(c, &attention);
+	if (!have_attention) launch(c, &attention);
 	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], x, a, h);
 }
 
-/* The MLP's piece from token `from` on, as a chunk of its own: *x2 and *gu are where its second residual and its gate-up
- * are, the latter in the scratch unless the block keeps it */
+/* The MLP's piece from token `from` on, as a chunk of its own: *x2 and *gu are where its second residual and its
+ * gate-up are, the latter in the scratch unless the block keeps it */
 static struct chunk piece_of(const struct chunk *c, int64_t from, const struct saved *s, void **x2, void **gu)
 {
 	struct chunk p = *c;
@@ -125,8 +141,7 @@ static struct chunk piece_of(const struct chunk *c, int64_t from, const struct s
 static void gate_up(const struct chunk *p, const struct weights *w, const void *x2, void *gu)
 {
 	norm_forward(p, p->s.h, x2, w->t[MT_T_NORM2]);
-	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], NULL, p->geo->hidden,
-		2ll * p->geo->ffn);
+	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], NULL, p->geo->hidden, 2ll * p->geo->ffn);
 }
 
 /* y = x2 + down(silu(gate) * up) */
@@ -139,12 +154,13 @@ static void mlp_forward(const struct chunk *c, const struct weights *w, const st
 		struct chunk p = piece_of(c, from, s, &x2, &gu);
 
 		gate_up(&p, w, x2, gu);
-		launch(&p, &(struct op){OP_SWIGLU_FORWARD, .swiglu_forward = {.y = c->s.act, .gu = gu, .n = p.n, .f = f}});
+		LAUNCH(&p, OP_SWIGLU_FORWARD, swiglu_forward, .y = c->s.act, .gu = gu, .n = p.n, .f = f);
 		linear_forward(&p, out, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], x2, f, h);
 	}
 }
 
-void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s, void *y)
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+	void *y)
 {
 	block_again(c, layer, w, x, s, false);
 	mlp_forward(c, w, s, y);
@@ -160,14 +176,12 @@ static void mlp_backward(const struct chunk *c, const struct weights *w, const s
 		void *x2, *gu, *d = elements_after(c->dev, dx, from * h);
 		struct chunk p = piece_of(c, from, s, &x2, &gu);
 
-		if (s->gu)
-			norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
-		else
-			gate_up(&p, w, x2, gu);
+		if (s->gu) norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
+		else gate_up(&p, w, x2, gu);
 		/* act has the gradient of SwiGLU's output, then that output, for the gradient of down's weights */
 		linear_backward_input(&p, c->s.act, d, w->t[MT_T_DOWN], f, h);
-		launch(&p, &(struct op){OP_SWIGLU_BACKWARD, .swiglu_backward = {
-			.dgu = gu, .y = c->s.act, .dy = c->s.act, .gu = gu, .n = p.n, .f = f}});
+		LAUNCH(&p, OP_SWIGLU_BACKWARD, swiglu_backward, .dgu = gu, .y = c->s.act, .dy = c->s.act, .gu = gu, .n = p.n,
+			.f = f);
 		linear_backward_weights(&p, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, d, c->s.act, f, h);
 		linear_backward(&p, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
 		norm_backward(&p, d, 1, g->t[MT_T_NORM2], beta, c->s.dh, x2, w->t[MT_T_NORM2]);
@@ -205,9 +219,8 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 {
 	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
 	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, NULL, c->geo->hidden, c->geo->vocab);
-	launch(c, &(struct op){OP_CROSS_ENTROPY, .cross_entropy = {
-		.logits = c->s.logits, .targets = c->targets, .n = c->n, .vocab = c->geo->vocab, .scale = scale,
-		.backward = backward, .loss = loss}});
+	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
+		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss);
 }
 
 void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)

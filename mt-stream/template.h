@@ -1,5 +1,5 @@
-/* template.h: the layers, as functions of (geometry, weights view, input, saved activations). A template owns no weights
- * and no state; it launches operations on the device's compute queue and returns.
+/* template.h: the layers, as functions of (geometry, weights view, input, saved activations). A template owns no
+ * weights and no state; it launches operations on the device's compute queue and returns.
  *
  * Letters: N tokens of the chunk, P of a piece, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size,
  * V vocabulary. The MLP goes through a chunk in pieces, which are smaller where a single row is a large chunk.
@@ -13,39 +13,43 @@
 
 #define ROLES (MT_T_HEAD + 1)
 
-struct weights { const void *t[ROLES]; };       /* by enum mt_role_tensor; NULL: this model has none */
-struct grads { float *t[ROLES]; };
+struct weights {
+	const void *t[ROLES];
+}; /* by enum mt_role_tensor; NULL: this model has none */
+struct grads {
+	float *t[ROLES];
+};
 
-struct scratch {                /* good between two launches of one template, no longer */
-	void *h;                /* (N, H)      a norm's output */
-	void *dh;               /* (N, H)      its gradient */
-	float *rstd;            /* (N)         its statistics */
-	void *act;              /* (P, F)      SwiGLU's output or its gradient */
-	void *d_o;              /* (N, A)      gradient of attention's output */
-	void *dqkv;             /* (N, A + 2K) */
-	void *gu;               /* (P, 2F)     gate | up of blocks that do not keep it */
-	void *logits;           /* (N', V)     N' the tokens of a head chunk */
-	void *attention;        /* what the device wants for attention, NULL: nothing */
+struct scratch {     /* good between two launches of one template, no longer */
+	void *h;         /* (N, H)      a norm's output */
+	void *dh;        /* (N, H)      its gradient */
+	float *rstd;     /* (N)         its statistics */
+	void *act;       /* (P, F)      SwiGLU's output or its gradient */
+	void *d_o;       /* (N, A)      gradient of attention's output */
+	void *dqkv;      /* (N, A + 2K) */
+	void *gu;        /* (P, 2F)     gate | up of blocks that do not keep it */
+	void *logits;    /* (N', V)     N' the tokens of a head chunk */
+	void *attention; /* what the device wants for attention, NULL: nothing */
 	uint64_t attention_bytes;
 };
 
-struct saved {                  /* what a block's backward needs from its forward, beside the block's input */
-	void *qkv;              /* (N, A + 2K) after rope */
-	void *pre;              /* (N, A + K)  q, k before their norms; qk-norm models only */
-	float *qk_rstd;         /* (N, heads + kv_heads) */
-	void *o;                /* (N, A)      attention's output */
-	float *lse;             /* (N, heads)  its log-sum-exps */
-	void *x2;               /* (N, H)      the second residual */
-	void *gu;               /* (N, 2F)     gate | up; backward leaves its gradient here. NULL: computed again */
+struct saved {      /* what a block's backward needs from its forward, beside the block's input */
+	void *qkv;      /* (N, A + 2K) after rope */
+	void *pre;      /* (N, A + K)  q, k before their norms; qk-norm models only */
+	float *qk_rstd; /* (N, heads + kv_heads) */
+	void *o;        /* (N, A)      attention's output */
+	float *lse;     /* (N, heads)  its log-sum-exps */
+	void *x2;       /* (N, H)      the second residual */
+	void *gu;       /* (N, 2F)     gate | up; backward leaves its gradient here. NULL: computed again */
 };
 
-struct chunk {                  /* whole rows that go through a layer together */
+struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
 	int64_t n, seq, piece;
-	const uint32_t *tokens, *targets, *starts;      /* (N) each */
-	const uint32_t *host_starts;                    /* host: as starts */
-	const float *cos, *sin;                         /* (positions, D / 2) */
+	const uint32_t *tokens, *targets, *starts; /* (N) each */
+	const uint32_t *host_starts;               /* host: as starts */
+	const float *cos, *sin;                    /* (positions, D / 2) */
 	struct scratch s;
 };
 
@@ -54,7 +58,8 @@ void embed_forward(const struct chunk *, const struct weights *, void *x);
 void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
 
 /* y (N, H) = block(x); *saved is filled. */
-void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *, void *y);
+void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+	void *y);
 /* Fill *saved again, all but gu; o and lse are there already if have_attention. */
 void block_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	bool have_attention);

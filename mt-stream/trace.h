@@ -4,13 +4,13 @@
 
 #include "device.h"
 
-struct span {                   /* an operation; the device enters its times, in seconds of mt_now() */
+struct span { /* an operation; the device enters its times, in seconds of mt_now() */
 	double from, to;
-	const char *what;           /* "forward", ... */
+	const char *what; /* "forward", ... */
 	uint32_t unit;
 	enum queue queue;
 	enum op_code op;
-	int64_t size[3];            /* a product's m, n, k; else bytes or elements moved, 0, 0 */
+	int64_t size[3]; /* a product's m, n, k; else bytes or elements moved, 0, 0 */
 };
 
 struct trace;

@@ -1,5 +1,6 @@
 /* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, tests/probes/shm-abi.c prints them,
  * and a test compares that with shm/README.md. Not for programs. F(struct, field, offset, size) */
+/* clang-format off */
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
 	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
@@ -9,12 +10,15 @@
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) F(mt_control, fills, 2568, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) \
+	F(mt_control, fills, 2568, 8) \
 	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
 	F(mt_control, txn, 7232, 197248) F(mt_control, unlogged, 204480, 128) \
 	F(mt_control, hyper, 204608, 160) \
-	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) F(mt_geometry, heads, 24, 4) \
-	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) F(mt_geometry, vocab, 40, 4) \
+	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) \
+	F(mt_geometry, heads, 24, 4) \
+	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) \
+	F(mt_geometry, vocab, 40, 4) \
 	F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) F(mt_geometry, pad_token, 52, 4) \
 	F(mt_geometry, window, 56, 4) F(mt_geometry, window_from, 60, 4) F(mt_geometry, norm_eps, 64, 4) \
 	F(mt_geometry, init_range, 68, 4) F(mt_geometry, rope_scaling, 72, 4) F(mt_geometry, rope_inv_freq, 76, 1024) \
@@ -26,33 +30,42 @@
 	F(mt_unit, applied, 72, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
 	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, doing, 12, 4) F(mt_slot, doing_arg, 16, 8) \
 	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) \
-	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) F(mt_position, hash_cut, 24, 8) \
+	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) \
+	F(mt_position, hash_cut, 24, 8) \
 	F(mt_position, carry, 32, 4) F(mt_position, seq, 36, 4) F(mt_position, batch, 40, 4) F(mt_position, pack, 44, 4) \
 	F(mt_position, tokens, 48, 8) \
-	F(mt_txn, word, 0, 8) F(mt_txn, step, 64, 8) F(mt_txn, kind, 72, 4) F(mt_txn, micros, 76, 4) F(mt_txn, targets, 80, 8) \
-	F(mt_txn, lr, 88, 8) F(mt_txn, beta1, 96, 8) F(mt_txn, beta2, 104, 8) F(mt_txn, eps, 112, 8) F(mt_txn, decay, 120, 8) \
-	F(mt_txn, clip, 128, 8) F(mt_txn, save, 136, 4) F(mt_txn, last, 140, 4) F(mt_txn, position, 144, 72) F(mt_txn, t, 256, 8) \
+	F(mt_txn, word, 0, 8) F(mt_txn, step, 64, 8) F(mt_txn, kind, 72, 4) F(mt_txn, micros, 76, 4) \
+	F(mt_txn, targets, 80, 8) \
+	F(mt_txn, lr, 88, 8) F(mt_txn, beta1, 96, 8) F(mt_txn, beta2, 104, 8) F(mt_txn, eps, 112, 8) \
+	F(mt_txn, decay, 120, 8) \
+	F(mt_txn, clip, 128, 8) F(mt_txn, save, 136, 4) F(mt_txn, last, 140, 4) F(mt_txn, position, 144, 72) \
+	F(mt_txn, t, 256, 8) \
 	F(mt_txn, norm, 264, 8) F(mt_txn, clip_factor, 272, 8) F(mt_txn, skipped, 280, 4) F(mt_txn, source, 288, 8) \
 	F(mt_txn, source_ring, 296, 8) F(mt_txn, losses, 320, 98304) \
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
 	F(mt_figures, step, 0, 8) F(mt_figures, loss, 8, 8) F(mt_figures, norm, 16, 8) F(mt_figures, lr, 24, 8) \
 	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) \
-	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) F(mt_hyper, eps, 32, 8) \
+	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) \
+	F(mt_hyper, eps, 32, 8) \
 	F(mt_hyper, decay, 40, 8) F(mt_hyper, clip, 48, 8) F(mt_hyper, targets, 56, 8) F(mt_hyper, micros, 64, 4) \
 	F(mt_snapshot, word, 0, 8) F(mt_snapshot, t, 64, 8) F(mt_snapshot, position, 72, 72) F(mt_snapshot, saved, 144, 8) \
 	F(mt_snapshot, failed, 152, 8) \
-	F(mt_record, owner, 0, 8) F(mt_record, set, 8, 4) F(mt_record, chunk_tokens, 12, 4) F(mt_record, head_tokens, 16, 4) \
-	F(mt_record, pass_rows, 20, 4) F(mt_record, device, 24, 32) F(mt_record, gemm, 56, 64) F(mt_record, attention, 120, 64) \
+	F(mt_record, owner, 0, 8) F(mt_record, set, 8, 4) F(mt_record, chunk_tokens, 12, 4) \
+	F(mt_record, head_tokens, 16, 4) \
+	F(mt_record, pass_rows, 20, 4) F(mt_record, device, 24, 32) F(mt_record, gemm, 56, 64) \
+	F(mt_record, attention, 120, 64) \
 	F(mt_record, machine, 184, 64) F(mt_record, taken, 248, 4) F(mt_record, first, 252, 4) \
 	F(mt_choice, key, 0, 120) F(mt_choice, bytes, 120, 4) F(mt_choice, next, 124, 4) F(mt_choice, value, 128, 120) \
 	F(mt_lane, index, 0, 8) F(mt_lane, slot, 64, 2048) \
-	F(mt_ringbuf, name, 0, 32) F(mt_ringbuf, slots, 32, 4) F(mt_ringbuf, off_messages, 40, 8) F(mt_ringbuf, off_blocks, 48, 8) \
+	F(mt_ringbuf, name, 0, 32) F(mt_ringbuf, slots, 32, 4) F(mt_ringbuf, off_messages, 40, 8) \
+	F(mt_ringbuf, off_blocks, 48, 8) \
 	F(mt_ringbuf, block_bytes, 56, 8) F(mt_ringbuf, tail, 128, 8) F(mt_ringbuf, head, 192, 8) \
 	F(mt_rings, h, 0, 128) F(mt_rings, n, 128, 4) \
 	F(mt_msg, k, 0, 4) F(mt_msg, try_, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) F(mt_msg, loss.sum, 24, 8) \
-	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, grad.unit, 24, 4) F(mt_msg, grad.end, 28, 4) \
+	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, grad.unit, 24, 4) \
+	F(mt_msg, grad.end, 28, 4) \
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 
 #define MT_ABI_SIZES(S) \
@@ -60,3 +73,4 @@
 	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_lane, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
+/* clang-format on */

@@ -6,8 +6,8 @@ int batch_fits(const struct mt_msg *m, size_t block)
 	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / 12;
 
 	if (!rows || !seq || rows > most / seq)
-		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens do not fit in a block of %llu tokens", (unsigned long long)rows,
-			(unsigned long long)seq, (unsigned long long)most);
+		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens do not fit in a block of %llu tokens",
+			(unsigned long long)rows, (unsigned long long)seq, (unsigned long long)most);
 	return 0;
 }
 
@@ -21,8 +21,8 @@ int batch_check(const struct mt_msg *m, const uint32_t *tokens, uint32_t vocab)
 		uint32_t t = (uint32_t)(i % seq);
 
 		if (tokens[i] >= vocab || (targets[i] >= vocab && targets[i] != MT_NO_TARGET))
-			return mt_fail(MT_EX_PEER, "row %zu, position %u: token %u, target %u: the vocabulary is %u", i / seq,
-				t, tokens[i], targets[i], vocab);
+			return mt_fail(MT_EX_PEER, "row %zu, position %u: token %u, target %u: the vocabulary is %u", i / seq, t,
+				tokens[i], targets[i], vocab);
 		/* a document starts here, or is the one before */
 		if (starts[i] != t && (t == 0 || starts[i] != starts[i - 1]))
 			return mt_fail(MT_EX_PEER, "row %zu, position %u: document starts at %u", i / seq, t, starts[i]);

@@ -7,7 +7,7 @@ static _Thread_local char message[1024];
 
 int mt_fail(int ex, const char *fmt, ...)
 {
-	char fresh[sizeof message];         /* an argument may be the message that stands */
+	char fresh[sizeof message]; /* an argument may be the message that stands */
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(fresh, sizeof fresh, fmt, ap);

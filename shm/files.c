@@ -5,12 +5,16 @@
 
 #include "lib.h"
 
-struct files { struct mt_header h; uint32_t n, reserved[31]; struct mt_file file[]; };
+struct files {
+	struct mt_header h;
+	uint32_t n, reserved[31];
+	struct mt_file file[];
+};
 
 int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *const *data, uint32_t n)
 {
 	char name[128];
-	struct map map = { 0 };
+	struct map map = {0};
 	uint64_t at = sizeof(struct files) + n * sizeof(struct mt_file), size = at;
 	for (uint32_t i = 0; i < n; i++) size += round_up(files[i].bytes, 64);
 	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
@@ -38,7 +42,7 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 int mt_files_each(struct mt_run *run, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg)
 {
 	char name[128];
-	struct map map = { 0 };
+	struct map map = {0};
 	struct stat st;
 	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
 	if (region_owner(name, &st) == REGION_NOT_OURS) return (void)region_not_ours(name, &st), 1;

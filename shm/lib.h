@@ -8,53 +8,60 @@
 
 enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };
 
-struct map { void *p; uint64_t size; };
+struct map {
+	void *p;
+	uint64_t size;
+};
 
 #define RING_MAPS 32
 
 struct mt_run {
 	char name[MT_RUN_NAME + 1];
 	int flags;
-	int fd;                             /* of the control region: one open file description, which holds the locks */
+	int fd; /* of the control region: one open file description, which holds the locks */
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
-	bool other_boot;                    /* a region is of an earlier boot: its pages may be of different ages */
-	bool attached;                      /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
+	bool other_boot; /* a region is of an earlier boot: its pages may be of different ages */
+	bool attached;   /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
 	double wait_s;
 	const volatile int *stop;
-	int slot;                           /* claimed, or -1 */
+	int slot; /* claimed, or -1 */
 	uint64_t slot_word;
 	char ring_from[RING_MAPS][32], ring_to[RING_MAPS][32];
 	int ring_maps;
-	uint32_t spare;                     /* entry of the table of choices that is this stage's and not linked; 0: none */
+	uint32_t spare; /* entry of the table of choices that is this stage's and not linked; 0: none */
 };
 
 int region_name_check(const char *run);
 /* "mt.UID.RUN.control"; ring: the ring's name for REGION_RING */
 void region_name(char *buf, size_t n, const char *run, enum region, const char *ring);
-const char *region_dir(void);               /* MT_SHM_DIR or /dev/shm */
+const char *region_dir(void); /* MT_SHM_DIR or /dev/shm */
 /* A new region, allocated in full and zero, header filled but for abi. numa: policy or NULL. maker (or NULL): gets a
  * descriptor that shows, until region_made, that somebody is making it. 73 it exists; 77 somebody else's file has its
  * name */
-int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *,
-	int *maker);
-void region_made(int maker);                /* -1: nothing */
-void region_publish(struct map *);          /* abi, with release: the region is whole */
+int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa,
+	struct map *, int *maker);
+void region_made(int maker);       /* -1: nothing */
+void region_publish(struct map *); /* abi, with release: the region is whole */
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
 /* The same, and *fd is the mapping's descriptor, to be closed by the caller; -1 after an error */
 int region_open_keep(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *, int *fd);
 void region_unmap(struct map *);
-int region_peek(const char *name, struct mt_header *);      /* read its header without mapping it */
-bool region_at(const void *);               /* does this process have a region mapped there? For signal handlers */
+int region_peek(const char *name, struct mt_header *); /* read its header without mapping it */
+bool region_at(const void *); /* does this process have a region mapped there? For signal handlers */
 /* A half-made control region: is somebody making it? */
-enum region_making { REGION_WHOLE /* or not there */, REGION_MAKING, REGION_ABANDONED } region_making(const char *control);
+enum region_making {
+	REGION_WHOLE /* or not there */,
+	REGION_MAKING,
+	REGION_ABANDONED
+} region_making(const char *control);
 /* A file of the region directory: a regular one of this user's, or one that is left alone */
 enum region_owner { REGION_ABSENT, REGION_OURS, REGION_NOT_OURS } region_owner(const char *name, struct stat *);
-int region_not_ours(const char *name, const struct stat *);  /* the error for such a file: 77, or 65 */
-void region_boot_id(uint8_t id[16]);        /* of this boot; zero: unknown */
+int region_not_ours(const char *name, const struct stat *); /* the error for such a file: 77, or 65 */
+void region_boot_id(uint8_t id[16]);                        /* of this boot; zero: unknown */
 bool region_other_boot(const struct mt_header *);
-int region_unlink(const char *name);        /* 0, or -errno */
+int region_unlink(const char *name); /* 0, or -errno */
 /* Is there room for `bytes` more of shared memory? 0 or -71 with need, have, remedy */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
@@ -65,7 +72,7 @@ int stage_byte_held(struct mt_run *, int slot);
 bool stage_in_passing(struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */
 void stage_unknown_why(struct mt_run *, int slot, char *buf, size_t n);
-int choices_check(struct mt_run *);         /* 0, or -65: the table of choices is damaged */
+int choices_check(struct mt_run *); /* 0, or -65: the table of choices is damaged */
 /* config.c: the text of a config.json */
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 

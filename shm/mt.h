@@ -20,11 +20,14 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI     3
+#define MT_ABI 3
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
 #endif
+
+/* Records and prototypes are set as tables: clang-format leaves them alone. */
+/* clang-format off */
 
 /* ------------------------------------------------------------------------------------------------ exit codes */
 
@@ -115,7 +118,8 @@ struct mt_tensor {              /* 192 bytes in the control region */
 };
 
 /* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
- * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever) counted. */
+ * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever)
+ * counted. */
 struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */
@@ -172,9 +176,9 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted a gather */
 	_Atomic uint32_t doing;     /* enum mt_doing */
 	_Atomic uint64_t doing_arg; /* unit, micro, ... as the table says */
-	_Atomic uint64_t counters[8];  /* stage's own: stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns;
-	                                * optim: pieces, bytes of g, updates, update ns, wait ns; step: steps, tokens;
-	                                * ckpt: saves, bytes */
+	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
+	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, tokens; mt-ckpt: saves, bytes */
+	_Atomic uint64_t counters[8];
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	uint64_t reserved[18];
 };
@@ -203,7 +207,8 @@ struct mt_txn {
 	uint32_t kind, micros;
 	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
 	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
-	uint32_t save, last;        /* snapshot this step (read after the commit: a signal may set it in gather); the last one */
+	/* snapshot this step (read after the commit: a signal may set it in gather); the last one */
+	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
 	/* outcome: by mt-optim, before it commits */
 	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
@@ -235,16 +240,17 @@ struct mt_record {              /* the run record: whatever can change a bit, de
 	uint32_t pass_rows;         /* 0: layer-major */
 	char     device[32];        /* "cpu" or "cuda" */
 	char     gemm[64], attention[64];     /* engines and their versions, in words */
-	char     machine[64];       /* GPU or instruction set, in words; empty: written by an mt that did not look at words */
+	/* GPU or instruction set, in words; empty: written by an mt that did not look at words */
+	char     machine[64];
 	/* choices: a list that only grows; entries are numbered from 1, 0 ends it */
 	_Atomic uint32_t taken;     /* entries that belong to somebody: more than the list has, where one died */
 	_Atomic uint32_t first;
 	uint64_t reserved[8];
 };
 
-/* What a device chose for one operation of one shape (an algorithm), where another choice gives other bits. Whoever wants
- * one takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two who choose at once the first
- * stands, whoever is killed leaves a whole list, and what was read once stays. */
+/* What a device chose for one operation of one shape (an algorithm), where another choice gives other bits. Whoever
+ * wants one takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two who choose at once
+ * the first stands, whoever is killed leaves a whole list, and what was read once stays. */
 struct mt_choice {              /* 256 bytes in the control region */
 	char     key[MT_CHOICE_KEY];/* the operation and its shape, as its device writes it */
 	uint32_t bytes;             /* of value */
@@ -296,7 +302,8 @@ struct mt_control {
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
 	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
-	struct mt_figures unlogged[2];  /* steps whose lines were not out when the checkpoint was taken that filled the run */
+	/* steps whose lines were not out when the checkpoint was taken that filled the run */
+	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
 };
@@ -463,7 +470,8 @@ void *mt_ring_reserve(struct mt_ring *);
 /* The block of the message `ahead` places behind the next one (0: the next), or NULL while there is no room for it.
  * Blocks may be written in any order and at once; their messages are pushed in the ring's. */
 void *mt_ring_reserve_ahead(struct mt_ring *, uint64_t ahead);
-void mt_ring_push(struct mt_ring *, const struct mt_msg *);   /* publish it, after mt_ring_reserve; rings the doorbell */
+/* publish it, after mt_ring_reserve; rings the doorbell */
+void mt_ring_push(struct mt_ring *, const struct mt_msg *);
 /* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask
  * before you wait for either. */
 int mt_ring_check(const struct mt_ring *);
@@ -543,5 +551,7 @@ static inline int16_t mt_lo(uint32_t bits) { return (int16_t)(uint16_t)bits; }
 static inline uint32_t mt_join(uint16_t w, int16_t lo) { return ((uint32_t)w << 16) + (uint32_t)(int32_t)lo; }
 static inline uint32_t mt_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static inline float mt_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+
+/* clang-format on */
 
 #endif

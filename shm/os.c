@@ -18,7 +18,7 @@ int mt_cores(void)
 {
 	cpu_set_t set;
 	int n = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");     /* "quota period" or "max period" */
+	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r"); /* "quota period" or "max period" */
 	if (f) {
 		double quota, period;
 		if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0) {

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-double mt_now(void);            /* seconds, monotonic */
-int mt_cores(void);             /* usable cores: affinity and cgroup quota */
-uint64_t mt_mem_available(void);    /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
-uint64_t mt_mem_total(void);        /* MemTotal, likewise */
+double mt_now(void);             /* seconds, monotonic */
+int mt_cores(void);              /* usable cores: affinity and cgroup quota */
+uint64_t mt_mem_available(void); /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
+uint64_t mt_mem_total(void);     /* MemTotal, likewise */
 
 #endif

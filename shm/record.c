@@ -36,7 +36,8 @@ static int walk(struct mt_run *run, const char *key, const struct mt_choice **la
 		if (!*e) break;
 		*last = *e;
 	}
-	return mt_fail(MT_EX_DATA, "run '%s': its table of choices is damaged (entry %u): load a checkpoint", run->name, link);
+	return mt_fail(MT_EX_DATA, "run '%s': its table of choices is damaged (entry %u): load a checkpoint", run->name,
+		link);
 }
 
 int choices_check(struct mt_run *run)
@@ -73,7 +74,7 @@ static int entry_link(struct mt_run *run, uint32_t i, const char *key, const str
 		if (rc || *e) return rc;
 		/* release: whoever sees the link sees the entry */
 		if (atomic_compare_exchange_strong_explicit(link_of(run, last), &none, i, memory_order_acq_rel,
-			memory_order_acquire)) {
+				memory_order_acquire)) {
 			run->spare = 0;
 			*e = &table(run)[i - 1];
 			return 0;
@@ -90,8 +91,10 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 	if (rc) return rc;
 	uint32_t i = e ? 0 : entry_take(run);
 	if (!e && !i)
-		return mt_fail(MT_EX_NOMEM, "the run record is full: %d operations of different shapes were computed; keep --micro "
-			"and --seq as they were", MT_CHOICES);
+		return mt_fail(MT_EX_NOMEM,
+			"the run record is full: %d operations of different shapes were computed; keep --micro "
+			"and --seq as they were",
+			MT_CHOICES);
 	if (!e) {
 		struct mt_choice *mine = &table(run)[i - 1];
 		memset(mine, 0, sizeof *mine);
@@ -100,8 +103,7 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 		mine->bytes = (uint32_t)bytes;
 		if ((rc = entry_link(run, i, key, &e))) return rc;
 	}
-	if (e->bytes != bytes)
-		return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
+	if (e->bytes != bytes) return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
 	memcpy(value, e->value, bytes);
 	return 0;
 }

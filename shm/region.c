@@ -25,14 +25,15 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-static const char magics[][8] = { "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  " };
+static const char magics[][8] = {"mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  "};
 
 /* ------------------------------------------------------------------------------------------------ names */
 
 int region_name_check(const char *run)
 {
 	size_t n = strlen(run);
-	if (n < 1 || n > MT_RUN_NAME) return mt_fail(MT_EX_USAGE, "run name '%.40s': wants 1 to %d characters", run, MT_RUN_NAME);
+	if (n < 1 || n > MT_RUN_NAME)
+		return mt_fail(MT_EX_USAGE, "run name '%.40s': wants 1 to %d characters", run, MT_RUN_NAME);
 	for (const char *c = run; *c; c++)
 		if (!isalnum((unsigned char)*c) && *c != '_' && *c != '-')
 			return mt_fail(MT_EX_USAGE, "run name '%s': only letters, digits, '_' and '-'", run);
@@ -41,7 +42,7 @@ int region_name_check(const char *run)
 
 void region_name(char *buf, size_t n, const char *run, enum region r, const char *ring)
 {
-	static const char *const suffix[] = { "control", "rings", "store", "files", "ring." };
+	static const char *const suffix[] = {"control", "rings", "store", "files", "ring."};
 	snprintf(buf, n, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
 }
 
@@ -169,7 +170,7 @@ void region_boot_id(uint8_t id[16])
 		if (sscanf(text + i, "%2x", &byte) != 1) break;
 		id[digits++] = (uint8_t)byte;
 	}
-	if (digits < 16) memset(id, 0, 16);     /* unknown: nothing is compared with it */
+	if (digits < 16) memset(id, 0, 16); /* unknown: nothing is compared with it */
 }
 
 bool region_other_boot(const struct mt_header *h)
@@ -198,7 +199,7 @@ enum { MAKER_BYTE = 64 };
 
 static int maker_lock(int fd, short type)
 {
-	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1 };
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1};
 	return fcntl(fd, F_OFD_SETLK, &l);
 }
 
@@ -213,8 +214,8 @@ void region_made(int maker)
 enum region_making region_making(const char *control)
 {
 	struct stat st;
-	struct mt_header h = { 0 };
-	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1 };
+	struct mt_header h = {0};
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MAKER_BYTE, .l_len = 1};
 	int fd;
 	if (open_ours(control, O_RDONLY, &fd, &st)) return REGION_WHOLE;
 	bool half = pread(fd, &h, sizeof h, 0) != sizeof h || !h.abi;
@@ -228,41 +229,50 @@ int region_room(uint64_t bytes)
 {
 	struct statfs fs;
 	double need = (double)bytes / 0x1p30;
-	uint64_t machine = mt_mem_total();          /* first: no larger tmpfs helps where there is no memory behind it */
+	uint64_t machine = mt_mem_total(); /* first: no larger tmpfs helps where there is no memory behind it */
 	if (bytes > machine)
-		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: "
-			"a smaller model, --grad bf16 or none, or more RAM", need, (double)machine / 0x1p30);
+		return mt_fail(MT_EX_NOMEM,
+			"not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: "
+			"a smaller model, --grad bf16 or none, or more RAM",
+			need, (double)machine / 0x1p30);
 	if (!statfs(region_dir(), &fs)) {
 		uint64_t have = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-		if (fs.f_blocks && bytes > have)        /* f_blocks 0: a tmpfs without limit */
-			return mt_fail(MT_EX_NOMEM, "not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
-				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)", need, region_dir(),
-				(double)have / 0x1p30, region_dir());
+		if (fs.f_blocks && bytes > have) /* f_blocks 0: a tmpfs without limit */
+			return mt_fail(MT_EX_NOMEM,
+				"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
+				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
+				need, region_dir(), (double)have / 0x1p30, region_dir());
 	}
 	uint64_t ram = mt_mem_available(), group = cgroup_room();
 	if (bytes > ram)
-		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, have %.2f GiB available: "
-			"a smaller model, --grad bf16 or none, or more RAM", need, (double)ram / 0x1p30);
+		return mt_fail(MT_EX_NOMEM,
+			"not enough memory: need %.2f GiB, have %.2f GiB available: "
+			"a smaller model, --grad bf16 or none, or more RAM",
+			need, (double)ram / 0x1p30);
 	if (bytes > group)
-		return mt_fail(MT_EX_NOMEM, "not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
-			"raise its memory limit, or --grad bf16 or none", need, (double)group / 0x1p30);
+		return mt_fail(MT_EX_NOMEM,
+			"not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
+			"raise its memory limit, or --grad bf16 or none",
+			need, (double)group / 0x1p30);
 	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------ NUMA */
 
 /* libnuma calls this to warn; what is wrong with a policy is said once, by us. */
-void numa_warn(int number, char *where, ...)
-{
-	(void)number, (void)where;
-}
+void numa_warn(int number, char *where, ...) { (void)number, (void)where; }
 
 /* "default", "interleave[:NODES]", "bind:NODES", "preferred:NODE" onto a fresh mapping */
 static int numa_apply(void *p, uint64_t size, const char *policy)
 {
 	if (!policy || !*policy || !strcmp(policy, "default")) return 0;
-	static const struct { const char *word; int mode; } modes[] = {
-		{ "interleave", MPOL_INTERLEAVE }, { "bind", MPOL_BIND }, { "preferred", MPOL_PREFERRED },
+	static const struct {
+		const char *word;
+		int mode;
+	} modes[] = {
+		{"interleave", MPOL_INTERLEAVE},
+		{"bind", MPOL_BIND},
+		{"preferred", MPOL_PREFERRED},
 	};
 	size_t len = strcspn(policy, ":");
 	const char *nodes = policy[len] ? policy + len + 1 : "all";
@@ -270,7 +280,8 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 	for (int i = 0; i < 3; i++)
 		if (strlen(modes[i].word) == len && !strncmp(policy, modes[i].word, len)) mode = modes[i].mode;
 	if (mode < 0 || (mode != MPOL_INTERLEAVE && !policy[len]))
-		return mt_fail(MT_EX_USAGE, "--numa '%s': wants default, interleave[:NODES], bind:NODES or preferred:NODE", policy);
+		return mt_fail(MT_EX_USAGE, "--numa '%s': wants default, interleave[:NODES], bind:NODES or preferred:NODE",
+			policy);
 	if (numa_available() < 0) return mt_fail(MT_EX_USAGE, "--numa '%s': this kernel has no NUMA support", policy);
 	struct bitmask *mask = numa_parse_nodestring(nodes);
 	if (!mask) return mt_fail(MT_EX_USAGE, "--numa '%s': no such nodes '%s'", policy, nodes);
@@ -283,16 +294,24 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 
 /* ------------------------------------------------------------------------------------------------ allocation */
 
-struct populate { pthread_t thread; char *p; uint64_t n; int err; };
+struct populate {
+	pthread_t thread;
+	char *p;
+	uint64_t n;
+	int err;
+};
 
 static void *populate(void *arg)
 {
 	struct populate *j = arg;
-	enum { STEP = 64 << 20 };           /* small calls, so that a signal is not held off for minutes */
-	for (uint64_t off = 0; off < j->n; ) {
+	enum { STEP = 64 << 20 }; /* small calls, so that a signal is not held off for minutes */
+	for (uint64_t off = 0; off < j->n;) {
 		uint64_t n = j->n - off < STEP ? j->n - off : STEP;
 		if (!madvise(j->p + off, n, MADV_POPULATE_WRITE)) off += n;
-		else if (errno != EINTR && errno != EAGAIN) { j->err = errno; return NULL; }
+		else if (errno != EINTR && errno != EAGAIN) {
+			j->err = errno;
+			return NULL;
+		}
 	}
 	return NULL;
 }
@@ -308,19 +327,20 @@ static int allocate(int fd, void *p, uint64_t size)
 	if (n > mt_cores()) n = mt_cores();
 	if (n > MAX) n = MAX;
 	if (n < 1) n = 1;
-	(void)madvise(p, size, MADV_HUGEPAGE);      /* advice: refused where there are none */
+	(void)madvise(p, size, MADV_HUGEPAGE); /* advice: refused where there are none */
 	uint64_t share = round_up(size / (uint64_t)n, 2 << 20);
 	for (int i = 0; i < n; i++) {
 		uint64_t from = share * (uint64_t)i < size ? share * (uint64_t)i : size;
 		uint64_t len = size - from < share || i == n - 1 ? size - from : share;
-		job[i] = (struct populate){ .p = (char *)p + from, .n = len };
+		job[i] = (struct populate){.p = (char *)p + from, .n = len};
 		if (i && pthread_create(&job[i].thread, NULL, populate, &job[i])) job[i].thread = 0;
 	}
 	populate(&job[0]);
 	for (int i = 1; i < n; i++)
 		if (job[i].thread) pthread_join(job[i].thread, NULL);
 		else populate(&job[i]);
-	for (int i = 0; i < n; i++) if (job[i].err) err = job[i].err;
+	for (int i = 0; i < n; i++)
+		if (job[i].err) err = job[i].err;
 	if (err == EINVAL || err == ENOSYS) err = posix_fallocate(fd, 0, (off_t)size);
 	return err;
 }
@@ -329,7 +349,7 @@ uint64_t region_fingerprint(void)
 {
 #define FIELD(s, f, off, size) off, size,
 #define SIZE(s, size) size,
-	static const uint64_t facts[] = { MT_ABI_FIELDS(FIELD) MT_ABI_SIZES(SIZE) };     /* abi.c asserts that they hold */
+	static const uint64_t facts[] = {MT_ABI_FIELDS(FIELD) MT_ABI_SIZES(SIZE)}; /* abi.c asserts that they hold */
 #undef FIELD
 #undef SIZE
 	return XXH64(facts, sizeof facts, MT_ABI);
@@ -340,7 +360,9 @@ uint64_t region_fingerprint(void)
 /* Where this process has regions mapped; read by a signal handler, so without locks. A region that finds no place is
  * mapped all the same: only the message about its loss is missing then. */
 enum { MAPPED = 64 };
-static struct { _Atomic uintptr_t from, to; } mapped[MAPPED];
+static struct {
+	_Atomic uintptr_t from, to;
+} mapped[MAPPED];
 
 static void mapped_add(const struct map *map)
 {
@@ -373,21 +395,21 @@ static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 {
 	void *p = mmap(NULL, size, readonly ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) return mt_fail(MT_EX_NOMEM, "mapping %.2f GiB: %s", (double)size / 0x1p30, strerror(errno));
-	(void)madvise(p, size, MADV_DONTFORK);      /* a child must not keep a dead stage's mapping alive */
+	(void)madvise(p, size, MADV_DONTFORK); /* a child must not keep a dead stage's mapping alive */
 	map->p = p;
 	map->size = size;
 	mapped_add(map);
 	return 0;
 }
 
-int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa, struct map *map,
-	int *maker)
+int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa,
+	struct map *map, int *maker)
 {
 	size = round_up(size, 4096);
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0 && errno == EEXIST) return name_taken(name);
 	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
-	if (maker) (void)maker_lock(fd, F_WRLCK);       /* where there are no such locks, a dead maker is waited for */
+	if (maker) (void)maker_lock(fd, F_WRLCK); /* where there are no such locks, a dead maker is waited for */
 	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
 	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
 	if (!rc) rc = map_fd(fd, size, false, map);
@@ -433,8 +455,9 @@ int region_open_keep(const char *name, enum region r, bool readonly, const uint8
 	else if (memcmp(h->magic, magics[r], sizeof h->magic)) rc = mt_fail(MT_EX_DATA, "%s is not a region of mt", name);
 	else if (abi != MT_ABI) rc = mt_fail(MT_EX_ABI, "%s is of ABI version %u, this is %u", name, abi, MT_ABI);
 	else if (h->fingerprint != region_fingerprint()) rc = mt_fail(MT_EX_ABI, "%s was made by another build", name);
-	else if (h->size != map->size) rc = mt_fail(MT_EX_DATA, "%s has %llu bytes and says %llu", name,
-		(unsigned long long)map->size, (unsigned long long)h->size);
+	else if (h->size != map->size)
+		rc = mt_fail(MT_EX_DATA, "%s has %llu bytes and says %llu", name, (unsigned long long)map->size,
+			(unsigned long long)h->size);
 	else if (run_id && memcmp(run_id, h->run_id, sizeof h->run_id))
 		rc = mt_fail(MT_EX_DATA, "%s belongs to another run of that name", name);
 	if (rc) {
@@ -457,5 +480,5 @@ void region_unmap(struct map *map)
 {
 	if (map->p) mapped_drop(map);
 	if (map->p) munmap(map->p, map->size);
-	*map = (struct map){ 0 };
+	*map = (struct map){0};
 }

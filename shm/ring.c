@@ -15,17 +15,17 @@
 
 #include "lib.h"
 
-enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 };    /* twice as many of gradients in larger pieces */
+enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 }; /* twice as many of gradients in larger pieces */
 
 struct mt_ring {
 	struct mt_run *run;
-	struct map own;                     /* mapping of a ring that mt_ring_make made */
+	struct map own; /* mapping of a ring that mt_ring_make made */
 	struct mt_ringbuf *shared;
 	struct mt_msg *messages;
 	uint8_t *blocks;
-	uint64_t slots, block_bytes;        /* copies, checked once */
-	uint64_t other;                     /* cached: producer: head; consumer: tail */
-	uint64_t broken;                    /* messages that its words said it held, when that was more than it has room for */
+	uint64_t slots, block_bytes; /* copies, checked once */
+	uint64_t other;              /* cached: producer: head; consumer: tail */
+	uint64_t broken;             /* messages that its words said it held, when that was more than it has room for */
 };
 
 /* ------------------------------------------------------------------------------------------------ layout */
@@ -61,7 +61,7 @@ void rings_plan(struct mt_control *c, uint64_t *bytes)
 {
 	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
 	for (int i = 0; i < MT_RINGS; i++) {
-		struct mt_ringbuf r = { 0 };
+		struct mt_ringbuf r = {0};
 		ring_spec(c, i, r.name, &r.slots, &r.block_bytes);
 		at = ring_place(&r, at);
 	}
@@ -102,8 +102,8 @@ static struct mt_ringbuf *find(struct mt_rings *rings, uint64_t size, const char
 static int adopt(struct mt_ring *r, struct mt_ringbuf *b, uint8_t *base, uint64_t size)
 {
 	uint64_t s = b->slots, m = b->off_messages, o = b->off_blocks, n = b->block_bytes;
-	bool ok = s && s <= 1 << 20 && (s & (s - 1)) == 0 && m % 64 == 0 && m <= size && s * sizeof(struct mt_msg) <= size - m
-		&& o <= size && (n == 0 || (size - o) / s >= n);
+	bool ok = s && s <= 1 << 20 && (s & (s - 1)) == 0 && m % 64 == 0 && m <= size &&
+		s * sizeof(struct mt_msg) <= size - m && o <= size && (n == 0 || (size - o) / s >= n);
 	if (!ok) return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged", b->name);
 	r->shared = b;
 	r->messages = (struct mt_msg *)(base + m);
@@ -154,16 +154,17 @@ void mt_ring_close(struct mt_ring *r)
 int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 {
 	struct mt_ring *model;
-	if (strlen(name) > 31 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(name))
+	if (strlen(name) > 31 ||
+		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") != strlen(name))
 		return mt_fail(MT_EX_USAGE, "ring name '%s': 1 to 31 letters, digits, '_', '-' and '.'", name);
 	int rc = mt_ring_open(run, like, &model);
 	if (rc) return rc;
-	struct mt_ringbuf shape = { .slots = (uint32_t)model->slots, .block_bytes = model->block_bytes };
+	struct mt_ringbuf shape = {.slots = (uint32_t)model->slots, .block_bytes = model->block_bytes};
 	mt_ring_close(model);
 	snprintf(shape.name, sizeof shape.name, "%s", name);
 	uint64_t size = ring_place(&shape, round_up(sizeof(struct mt_rings) + sizeof shape, 4096));
 	char region[128];
-	struct map map = { 0 };
+	struct map map = {0};
 	region_name(region, sizeof region, run->name, REGION_RING, name);
 	rc = region_room(size);
 	if (!rc) rc = region_create(region, REGION_RING, size, run->control->h.run_id, NULL, &map, NULL);
@@ -222,13 +223,12 @@ int mt_ring_check(const struct mt_ring *r)
 {
 	if (!r->broken) return 0;
 	return mt_fail(MT_EX_DATA, "ring '%.31s' is damaged: head and tail give %lld messages, it has room for %llu",
-		r->shared->name,
-		(long long)r->broken, (unsigned long long)r->slots);
+		r->shared->name, (long long)r->broken, (unsigned long long)r->slots);
 }
 
 void *mt_ring_reserve_ahead(struct mt_ring *r, uint64_t ahead)
 {
-	uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);        /* ours alone */
+	uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_relaxed); /* ours alone */
 	if (ahead >= r->slots || r->broken) return NULL;
 	if (tail - r->other >= r->slots - ahead) {
 		/* acquire: the consumer's reads of the block come before our writes to it */
@@ -253,7 +253,7 @@ void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
 
 bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const void **block)
 {
-	uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_relaxed);        /* ours alone */
+	uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_relaxed); /* ours alone */
 	if (ahead >= r->slots || r->broken) return false;
 	if (r->other - head > r->slots || r->other - head <= ahead) {
 		/* acquire: what the producer wrote before it published is there to be read */
@@ -269,7 +269,8 @@ void mt_ring_pop(struct mt_ring *r)
 {
 	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
 	if (!mt_stage_mine(r->run)) return;
-	/* release: our reads of the block are done before the producer may write it again. From k alone: as for the tail. */
+	/* release: our reads of the block are done before the producer may write it again. From k alone: as for the
+	 * tail. */
 	atomic_compare_exchange_strong_explicit(&r->shared->head, &k, k + 1, memory_order_release, memory_order_relaxed);
 	mt_wake(r->run);
 }

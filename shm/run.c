@@ -29,9 +29,9 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	return at + c->config_bytes + 1;
 }
 
-/* 1 MiB of fp32 a piece, small enough to stay in a cache between the two that touch it, and no more than the largest unit
- * needs. Up to 4 MiB where that unit has 512 such pieces: what such a model runs on copies one in less time than its launch
- * and its arrival take the host, and its rings are small beside it. */
+/* 1 MiB of fp32 a piece, small enough to stay in a cache between the two that touch it, and no more than the largest
+ * unit needs. Up to 4 MiB where that unit has 512 such pieces: what such a model runs on copies one in less time than
+ * its launch and its arrival take the host, and its rings are small beside it. */
 static uint64_t piece_elems(const struct mt_layout *l)
 {
 	const uint64_t piece = PIECE_ELEMS;
@@ -72,8 +72,8 @@ static int check_exists(const char *run)
 	return foreign_file(run);
 }
 
-static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l, struct map map[3],
-	int *maker)
+static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l,
+	struct map map[3], int *maker)
 {
 	uint8_t id[16];
 	char name[128];
@@ -82,7 +82,7 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	rings_plan(c, &rings);
 	if (getrandom(id, sizeof id, 0) != sizeof id) return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
 	int rc = region_room(control + rings + l->store_bytes);
-	const uint64_t size[] = { control, rings, l->store_bytes };
+	const uint64_t size[] = {control, rings, l->store_bytes};
 	for (int r = 0; r < 3 && !rc; r++) {
 		region_name(name, sizeof name, opt->name, (enum region)r, NULL);
 		rc = region_create(name, (enum region)r, size[r], id, r == REGION_STORE ? opt->numa : NULL, &map[r],
@@ -113,7 +113,7 @@ static void fill_control(struct mt_control *c, const struct mt_create *opt, cons
 int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 {
 	struct mt_layout l;
-	struct map map[3] = { 0 };
+	struct map map[3] = {0};
 	int maker = -1, rc = region_name_check(opt->name);
 	if (!rc) rc = check_exists(opt->name);
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
@@ -144,7 +144,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		rings_init(map[REGION_RINGS].p, plan);
 		region_publish(&map[REGION_STORE]);
 		region_publish(&map[REGION_RINGS]);
-		region_publish(&map[REGION_CONTROL]);   /* last: who sees a whole control region finds the others */
+		region_publish(&map[REGION_CONTROL]); /* last: who sees a whole control region finds the others */
 	}
 	region_made(maker);
 	for (int r = 0; r < 3; r++) region_unmap(&map[r]);
@@ -159,15 +159,15 @@ static int check_tables(struct mt_run *run)
 {
 	const struct mt_control *c = run->control;
 	uint64_t size = run->control_map.size;
-	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20
-		&& c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units
-		&& c->off_tensors <= size && c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors
-		&& c->off_choices <= size && MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices
-		&& c->off_journal <= size && MT_LANES * sizeof(struct mt_lane) <= size - c->off_journal
-		&& c->off_config <= size && c->config_bytes <= size - c->off_config
-		&& (c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0
-		&& c->lanes == MT_LANES && c->group == MT_GROUP
-		&& (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
+	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20 &&
+		c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units && c->off_tensors <= size &&
+		c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors && c->off_choices <= size &&
+		MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices && c->off_journal <= size &&
+		MT_LANES * sizeof(struct mt_lane) <= size - c->off_journal && c->off_config <= size &&
+		c->config_bytes <= size - c->off_config &&
+		(c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0 && c->lanes == MT_LANES &&
+		c->group == MT_GROUP && (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 &&
+		c->grad <= MT_NONE;
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
 }
 
@@ -175,7 +175,7 @@ static int check_tables(struct mt_run *run)
  * when all of its regions are, those that this process does not map as well. */
 static bool of_other_boot(const struct mt_run *run)
 {
-	const struct map *maps[] = { &run->control_map, &run->rings_map, &run->store_map };
+	const struct map *maps[] = {&run->control_map, &run->rings_map, &run->store_map};
 	for (int r = 0; r < 3; r++) {
 		char name[128];
 		struct mt_header h;
@@ -191,8 +191,15 @@ static int check_units(struct mt_run *run)
 	uint64_t size = run->store_map.size, w = c->dtype == MT_BF16 ? 2 : 4, g = c->grad == MT_BF16 ? 2 : 4;
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		const struct mt_unit *t = mt_unit(run, u);
-		const struct { uint64_t off, elem; } array[] = {
-			{ t->w, w }, { t->lo, 2 }, { t->m, 4 }, { t->v, 4 }, { t->g[0], g }, { t->g[1], g },
+		const struct {
+			uint64_t off, elem;
+		} array[] = {
+			{t->w, w},
+			{t->lo, 2},
+			{t->m, 4},
+			{t->v, 4},
+			{t->g[0], g},
+			{t->g[1], g},
 		};
 		for (int i = 0; i < 6; i++)
 			if (array[i].off % 64 || array[i].off > size || t->elems > (size - array[i].off) / array[i].elem)
@@ -251,8 +258,8 @@ void mt_run_close(struct mt_run *run)
 	free(run);
 }
 
-enum { SAY_S = 2, ABSENT_S = 10 };  /* a run that is not there may be about to be made; a mistyped name is not */
-enum { MAKER_S = 1 };           /* who has opened a run's file to make it has locked it by then */
+enum { SAY_S = 2, ABSENT_S = 10 }; /* a run that is not there may be about to be made; a mistyped name is not */
+enum { MAKER_S = 1 };              /* who has opened a run's file to make it has locked it by then */
 
 /* somebody makes or fills it; it has no weights; it is not there; who made it died; told to stop while waiting */
 enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
@@ -260,8 +267,10 @@ enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
 static int dirty(const struct mt_run *run)
 {
 	if (run->other_boot)
-		return mt_fail(MT_EX_DATA, "run '%s' was made before the machine was started and may have lost part of its memory: "
-			"mt-ckpt load, or mt-store rm", run->name);
+		return mt_fail(MT_EX_DATA,
+			"run '%s' was made before the machine was started and may have lost part of its memory: "
+			"mt-ckpt load, or mt-store rm",
+			run->name);
 	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint",
 		run->name);
 }
@@ -300,7 +309,7 @@ static int look(struct mt_run **out, const char *name, int flags, bool filled)
 	if (rc || !filled) return rc;
 	rc = look_filled(*out);
 	if (rc == READY && (rc = mt_run_check(*out)) == 0) return READY;
-	if (rc < 0 && mt_run_state(*out) == MT_FILLING) rc = BUSY;  /* somebody has begun to fill it meanwhile */
+	if (rc < 0 && mt_run_state(*out) == MT_FILLING) rc = BUSY; /* somebody has begun to fill it meanwhile */
 	bool gone = mt_run_state(*out) == MT_GONE;
 	mt_run_close(*out);
 	*out = NULL;
@@ -326,7 +335,7 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 	for (;;) {
 		double now = mt_now();
 		int rc = look(out, name, flags, filled);
-		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED;     /* looked at while it was becoming whole: look again */
+		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED; /* looked at while it was becoming whole: look again */
 		if (rc <= READY) return rc;
 		if (now - began >= SAY_S) say_wait((enum look)rc, name, &said);
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
@@ -337,7 +346,7 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 			return mt_fail(MT_EX_ABI, "run '%s' is half made, and whoever made it is dead: mt-store rm %s", name, name);
 		if (rc == ABSENT && now - start >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 		if (rc == EMPTY && wait_s >= 0 && now - start >= wait_s) return -MT_EX_PEER;
-		nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 	}
 }
 
@@ -363,7 +372,7 @@ int run_wait_filled(struct mt_run *run)
 		uint32_t seen = mt_event(run);
 		int rc = look_filled(run);
 		if (rc <= READY) return rc;
-		if (rc == EMPTY && !run->attached) return 0;    /* it did not ask for weights */
+		if (rc == EMPTY && !run->attached) return 0; /* it did not ask for weights */
 		if (run->stop && *run->stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", run->name);
 		double now = mt_now();
 		if (rc == BUSY) start = now;
@@ -384,7 +393,7 @@ static int each_file(file_fn *fn, void *arg)
 	int n = snprintf(prefix, sizeof prefix, "mt.%u.", (unsigned)geteuid()), rc = 0;
 	DIR *d = opendir(region_dir());
 	if (!d) return mt_fail(MT_EX_IO, "%s: %s", region_dir(), strerror(errno));
-	for (struct dirent *e; !rc && (e = readdir(d)); ) {
+	for (struct dirent *e; !rc && (e = readdir(d));) {
 		struct stat st;
 		if (strncmp(e->d_name, prefix, (size_t)n)) continue;
 		const char *name = e->d_name + n, *dot = strchr(name, '.');
@@ -397,7 +406,8 @@ static int each_file(file_fn *fn, void *arg)
 	return rc;
 }
 
-static int refuse_foreign(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
+static int refuse_foreign(const char *run, const char *rest, const char *file, const struct stat *st, bool ours,
+	void *arg)
 {
 	(void)rest;
 	return ours || strcmp(run, arg) ? 0 : region_not_ours(file, st);
@@ -406,7 +416,11 @@ static int refuse_foreign(const char *run, const char *rest, const char *file, c
 /* 77 or 65 naming a file that has a name of this run and is not this user's region */
 static int foreign_file(const char *run) { return each_file(refuse_foreign, (char *)run); }
 
-struct removal { const char *run; int removed; int err; };
+struct removal {
+	const char *run;
+	int removed;
+	int err;
+};
 
 static int remove_one(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
@@ -424,18 +438,20 @@ static int check_left(struct mt_run *run, int slot)
 {
 	char why[160];
 	switch (mt_stage_life(run, slot)) {
-	case MT_DEAD:
-		return 0;
+	case MT_DEAD: return 0;
 	case MT_NOBODY:
-		return stage_in_passing(run, slot) ? mt_fail(MT_EX_BUSY, "run '%s': %s is just starting or ending; wait, or --force",
-			run->name, mt_stage_name(slot)) : 0;
+		return stage_in_passing(run, slot)
+			? mt_fail(MT_EX_BUSY, "run '%s': %s is just starting or ending; wait, or --force", run->name,
+				  mt_stage_name(slot))
+			: 0;
 	case MT_ALIVE:
-		return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d%s) is alive; stop it, or --force", run->name, mt_stage_name(slot),
-			mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
+		return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d%s) is alive; stop it, or --force", run->name,
+			mt_stage_name(slot), mt_stage_pid(run, slot),
+			mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
 	default:
 		stage_unknown_why(run, slot, why, sizeof why);
-		return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it, or --force", run->name,
-			mt_stage_name(slot), mt_stage_pid(run, slot), why);
+		return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it, or --force",
+			run->name, mt_stage_name(slot), mt_stage_pid(run, slot), why);
 	}
 }
 
@@ -461,15 +477,18 @@ int mt_run_remove(const char *name, bool force)
 		mt_run_set_state(run, MT_GONE);
 		mt_run_close(run);
 	}
-	struct removal r = { .run = name };
-	rc = each_file(remove_one, &r);         /* also half-made runs and other ABI versions: by name alone */
+	struct removal r = {.run = name};
+	rc = each_file(remove_one, &r); /* also half-made runs and other ABI versions: by name alone */
 	if (!rc && r.err) rc = mt_fail(MT_EX_IO, "removing run '%s': %s", name, strerror(r.err));
 	if (!rc && !r.removed) rc = foreign_file(name);
 	if (!rc && !r.removed) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 	return rc;
 }
 
-struct listing { char (*names)[MT_RUN_NAME + 1]; size_t n, room; };
+struct listing {
+	char (*names)[MT_RUN_NAME + 1];
+	size_t n, room;
+};
 
 static int collect(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
@@ -493,7 +512,7 @@ static int by_name(const void *a, const void *b) { return strcmp(a, b); }
 
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
 {
-	struct listing l = { 0 };
+	struct listing l = {0};
 	int rc = each_file(collect, &l);
 	if (l.n) qsort(l.names, l.n, sizeof *l.names, by_name);
 	for (size_t i = 0; i < l.n && !rc; i++) rc = fn(l.names[i], arg);
@@ -528,7 +547,10 @@ const char *mt_config_text(struct mt_run *run, size_t *bytes)
 
 void *mt_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
 
-struct total { const char *run; uint64_t bytes; };
+struct total {
+	const char *run;
+	uint64_t bytes;
+};
 
 static int add_size(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
@@ -540,7 +562,7 @@ static int add_size(const char *run, const char *rest, const char *file, const s
 
 uint64_t mt_run_bytes(struct mt_run *run)
 {
-	struct total t = { .run = run->name };
+	struct total t = {.run = run->name};
 	each_file(add_size, &t);
 	return t.bytes;
 }
@@ -551,14 +573,14 @@ enum mt_state mt_run_state(struct mt_run *run)
 	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
 }
 
-/* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count would
- * be one that is still being filled. */
+/* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count
+ * would be one that is still being filled. */
 void mt_fill_begin(struct mt_run *run)
 {
 	_Atomic uint64_t *fills = &run->control->fills;
 	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
 	mt_run_set_state(run, MT_FILLING);
-	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release);   /* odd: a filler died over it */
+	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
 	/* release: who reads a byte of this filling finds, after it, the count of this filling */
 	atomic_thread_fence(memory_order_seq_cst);
 }
@@ -570,10 +592,7 @@ void mt_fill_end(struct mt_run *run, enum mt_state s)
 	mt_run_set_state(run, s);
 }
 
-uint64_t mt_fills(struct mt_run *run)
-{
-	return atomic_load_explicit(&run->control->fills, memory_order_acquire);
-}
+uint64_t mt_fills(struct mt_run *run) { return atomic_load_explicit(&run->control->fills, memory_order_acquire); }
 
 void mt_run_set_state(struct mt_run *run, enum mt_state s)
 {
@@ -586,7 +605,7 @@ void mt_run_set_state(struct mt_run *run, enum mt_state s)
 static int clear_ring(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
 	struct mt_run *r = arg;
-	struct map map = { 0 };
+	struct map map = {0};
 	(void)st;
 	if (!ours || strcmp(run, r->name) || strncmp(rest, "ring.", 5)) return 0;
 	/* one that is damaged, or of a run that had this name before, is refused by whoever opens it */
@@ -608,7 +627,7 @@ void run_renew(struct mt_run *run)
 	/* whoever held a slot ended with its boot */
 	for (int i = 0; i < MT_SLOTS; i++)
 		if (i != run->slot) memset(&run->control->slots[i], 0, sizeof run->control->slots[i]);
-	struct map *maps[] = { &run->store_map, &run->rings_map, &run->control_map };
+	struct map *maps[] = {&run->store_map, &run->rings_map, &run->control_map};
 	for (int i = 0; i < 3; i++)
 		if (maps[i]->p) region_boot_id(((struct mt_header *)maps[i]->p)->boot_id);
 	run->other_boot = false;

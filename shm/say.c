@@ -16,10 +16,18 @@ void (*mt_before_say)(void);
 /* Bytes of the character at s: 1 to 4; 0: no UTF-8 (RFC 3629), or cut short by the end. */
 static size_t utf8_length(const unsigned char *s, size_t left)
 {
-	static const struct { unsigned char first, last, low, high, bytes; } form[] = {
-		{ 0x00, 0x7f, 0, 0, 1 }, { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
-		{ 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 },
-		{ 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
+	static const struct {
+		unsigned char first, last, low, high, bytes;
+	} form[] = {
+		{0x00, 0x7f, 0, 0, 1},
+		{0xc2, 0xdf, 0x80, 0xbf, 2},
+		{0xe0, 0xe0, 0xa0, 0xbf, 3},
+		{0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3},
+		{0xee, 0xef, 0x80, 0xbf, 3},
+		{0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xf1, 0xf3, 0x80, 0xbf, 4},
+		{0xf4, 0xf4, 0x80, 0x8f, 4},
 	};
 	for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
 		if (*s < form[i].first || *s > form[i].last) continue;
@@ -36,7 +44,7 @@ static size_t utf8_length(const unsigned char *s, size_t left)
  * the control characters: C0, DEL, and C1, be it as UTF-8 (U+0080 to U+009F) or as bytes that are no UTF-8. */
 static void make_harmless(char *line, size_t len)
 {
-	for (size_t i = 0; i < len; ) {
+	for (size_t i = 0; i < len;) {
 		unsigned char *c = (unsigned char *)line + i;
 		size_t n = utf8_length(c, len - i);
 		bool c1 = n == 2 && c[0] == 0xc2 && c[1] < 0xa0;
@@ -55,7 +63,7 @@ void mt_vsay(const char *fmt, va_list ap)
 	if (len > sizeof line - 2) len = sizeof line - 2;
 	make_harmless(line, len);
 	line[len++] = '\n';
-	for (size_t off = 0; off < len; ) {
+	for (size_t off = 0; off < len;) {
 		ssize_t w = write(STDERR_FILENO, line + off, len - off);
 		if (w < 0 && errno == EINTR) continue;
 		if (w <= 0) break;
@@ -73,9 +81,12 @@ void mt_say(const char *fmt, ...)
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
-enum { RUNS_NAMED = 8 };        /* of the runs that are there; more would hide the message */
+enum { RUNS_NAMED = 8 }; /* of the runs that are there; more would hide the message */
 
-struct names { char text[RUNS_NAMED * (MT_RUN_NAME + 2) + 8]; int n; };
+struct names {
+	char text[RUNS_NAMED * (MT_RUN_NAME + 2) + 8];
+	int n;
+};
 
 static int add_name(const char *name, void *arg)
 {
@@ -88,7 +99,7 @@ static int add_name(const char *name, void *arg)
 
 void mt_say_waits_for_run(const char *run)
 {
-	struct names there = { .n = 0 };
+	struct names there = {.n = 0};
 	if (mt_run_list(add_name, &there) || !there.n)
 		mt_say("waits for run '%s': it does not exist; there are no runs", run);
 	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
@@ -98,7 +109,7 @@ void mt_say_waits_for_run(const char *run)
 void mt_waited_in_vain(struct mt_run *run, uint32_t event)
 {
 	enum { QUIET_S = 10, LOOK_EVERY_S = 1 };
-	static atomic_flag busy = ATOMIC_FLAG_INIT;         /* several threads of a program may wait */
+	static atomic_flag busy = ATOMIC_FLAG_INIT; /* several threads of a program may wait */
 	static uint32_t last;
 	static double since, looked;
 	static uint64_t named[MT_SLOTS];
@@ -114,7 +125,7 @@ void mt_waited_in_vain(struct mt_run *run, uint32_t event)
 			uint64_t word = atomic_load_explicit(&mt_control(run)->slots[s].word, memory_order_relaxed);
 			if (stopped && named[s] != word)
 				mt_say("waits for %s (pid %d), which is stopped (SIGSTOP): kill -CONT %d", mt_stage_name(s),
-				       (int)(word >> 42), (int)(word >> 42));
+					(int)(word >> 42), (int)(word >> 42));
 			named[s] = stopped ? word : 0;
 		}
 	}

@@ -7,7 +7,7 @@
 
 #include "mt.h"
 
-extern const char *mt_program_name;     /* "mt" until mt_cli sets it */
+extern const char *mt_program_name; /* "mt" until mt_cli sets it */
 /* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */
 void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));

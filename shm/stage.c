@@ -6,7 +6,7 @@
  *
  *     the byte is locked by another open file             its holder lives
  *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
- *     the word does not say "locked"                      a stage that has no such locks (another language): by its pid,
+ * the word does not say "locked" a stage that has no such locks (another language): by its pid,
  *                                                         in the PID namespace that the slot names, or nobody can tell
  *
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
@@ -48,14 +48,14 @@ static uint64_t slot_word(struct mt_run *run, int slot)
 /* 0; 1: another open file has it; -errno */
 static int byte_set(struct mt_run *run, int slot, short type)
 {
-	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (!fcntl(run->fd, F_OFD_SETLK, &l)) return 0;
 	return errno == EAGAIN || errno == EACCES ? 1 : -errno;
 }
 
 int stage_byte_held(struct mt_run *run, int slot)
 {
-	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (fcntl(run->fd, F_OFD_GETLK, &l)) return -errno;
 	return l.l_type != F_UNLCK;
 }
@@ -66,7 +66,7 @@ bool stage_in_passing(struct mt_run *run, int slot)
 	for (int i = 0; i < TRIES; i++) {
 		int held = stage_byte_held(run, slot);
 		if (held <= 0 || word_pid(slot_word(run, slot))) return held != 0;
-		nanosleep(&(struct timespec){ .tv_nsec = EACH_MS * 1000000 }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
 	}
 	return true;
 }
@@ -97,7 +97,7 @@ static bool process(int pid, char *state, uint64_t *start)
 	close(fd);
 	if (n <= 0) return false;
 	line[n] = 0;
-	char *p = strrchr(line, ')');       /* the name may hold anything, ')' too */
+	char *p = strrchr(line, ')'); /* the name may hold anything, ')' too */
 	if (!p || sscanf(p + 1, " %c", state) != 1) return false;
 	unsigned long long t;
 	/* the state is field 3, the start time field 22 */
@@ -128,7 +128,7 @@ static enum mt_life life_by_pid(struct mt_run *run, int slot, uint64_t word, con
 	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
 	*why = "it holds no lock and /proc cannot be read";
 	if (!proc_is_ours() || !process(pid, &state, &start)) return MT_UNKNOWN;
-	if ((start & 0x1ffffff) != word_start(word)) return MT_DEAD;    /* the pid is somebody else's by now */
+	if ((start & 0x1ffffff) != word_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
 	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
 }
 
@@ -139,7 +139,7 @@ static enum mt_life life(struct mt_run *run, int slot, const char **why)
 		uint64_t word = slot_word(run, slot);
 		if (!word_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
-		if (run->other_boot) return MT_DEAD;    /* whoever it was ended with its boot */
+		if (run->other_boot) return MT_DEAD; /* whoever it was ended with its boot */
 		if (word & LOCKED) {
 			int held = stage_byte_held(run, slot);
 			if (held < 0) *why = strerror(-held);
@@ -187,7 +187,7 @@ bool mt_stage_mine(struct mt_run *run)
 {
 	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
 	return run->slot < 0 ||
-	       atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
+		atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
 }
 
 int mt_stage_check(struct mt_run *run)
@@ -256,11 +256,14 @@ static int lock_slot(struct mt_run *run, int slot)
 		int rc = byte_set(run, slot, F_WRLCK);
 		if (!rc) return 0;
 		if (rc < 0)
-			return mt_fail(MT_EX_IO, "run '%s': locking the slot of %s: %s", run->name, mt_stage_name(slot), strerror(-rc));
+			return mt_fail(MT_EX_IO, "run '%s': locking the slot of %s: %s", run->name, mt_stage_name(slot),
+				strerror(-rc));
 		if (mt_stage_pid(run, slot)) return busy(run, slot);
 		if (stage_in_passing(run, slot))
-			return mt_fail(MT_EX_BUSY, "run '%s': a process without a pid in the slot of %s has it locked; end that process, or "
-				"mt-store rm --force", run->name, mt_stage_name(slot));
+			return mt_fail(MT_EX_BUSY,
+				"run '%s': a process without a pid in the slot of %s has it locked; end that process, or "
+				"mt-store rm --force",
+				run->name, mt_stage_name(slot));
 	}
 }
 
@@ -281,12 +284,13 @@ static int take_slot(struct mt_run *run, int slot)
 	for (;;) {
 		uint64_t word = slot_word(run, slot);
 		switch (mt_stage_life(run, slot)) {
-		case MT_ALIVE:
-			return busy(run, slot);
+		case MT_ALIVE: return busy(run, slot);
 		case MT_UNKNOWN:
 			stage_unknown_why(run, slot, why, sizeof why);
-			return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
-				"mt-store rm --force", run->name, mt_stage_name(slot), word_pid(word), why);
+			return mt_fail(MT_EX_BUSY,
+				"run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
+				"mt-store rm --force",
+				run->name, mt_stage_name(slot), word_pid(word), why);
 		default:
 			if (slot_word(run, slot) != word) continue;
 		}
@@ -362,42 +366,59 @@ void mt_stage_release(struct mt_run *run)
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
 		memory_order_acquire);
 	run->slot = -1;
-	byte_set(run, slot, F_UNLCK);       /* after the word: a free byte with our word in the slot means that we are dead */
+	byte_set(run, slot, F_UNLCK); /* after the word: a free byte with our word in the slot means that we are dead */
 	mt_wake(run);
 }
 
 const char *mt_stage_name(int slot)
 {
 	static const char *const names[MT_SLOTS] = {
-		"mt-store", "mt-step", "mt-optim", "mt-ckpt", "a load or init", "stage 5", "stage 6", "stage 7",
-		"mt-stream 0", "mt-stream 1", "mt-stream 2", "mt-stream 3", "mt-stream 4", "mt-stream 5", "mt-stream 6", "mt-stream 7",
+		"mt-store",
+		"mt-step",
+		"mt-optim",
+		"mt-ckpt",
+		"a load or init",
+		"stage 5",
+		"stage 6",
+		"stage 7",
+		"mt-stream 0",
+		"mt-stream 1",
+		"mt-stream 2",
+		"mt-stream 3",
+		"mt-stream 4",
+		"mt-stream 5",
+		"mt-stream 6",
+		"mt-stream 7",
 	};
 	return slot >= 0 && slot < MT_SLOTS ? names[slot] : "?";
 }
 
 /* ------------------------------------------------------------------------------------------------ words */
 
-static const struct { const char *words; bool arg; } doings[] = {
-	[MT_D_NONE] = { "nothing", false },
-	[MT_D_STARTING] = { "starting", false },
-	[MT_D_IDLE] = { "idle", false },
-	[MT_D_READ_INPUT] = { "waits for input", false },
-	[MT_D_WAIT_STREAM] = { "waits for an mt-stream", false },
-	[MT_D_WAIT_OPTIM] = { "waits for mt-optim", false },
-	[MT_D_WAIT_COMMIT] = { "waits for the commit of step", true },
-	[MT_D_WAIT_SAVE] = { "waits for the save of step", true },
-	[MT_D_WAIT_BATCH] = { "waits for a batch", false },
-	[MT_D_WAIT_WEIGHTS] = { "waits for weights of unit", true },
-	[MT_D_FORWARD] = { "forward pass of unit", true },
-	[MT_D_BACKWARD] = { "backward pass of unit", true },
-	[MT_D_WAIT_GRAD_ROOM] = { "waits for room in its gradient ring, unit", true },
-	[MT_D_WAIT_GRADS] = { "waits for gradients of step", true },
-	[MT_D_GATHER] = { "adds gradients of unit", true },
-	[MT_D_APPLY] = { "updates unit", true },
-	[MT_D_WAIT_PIN] = { "waits for the snapshot to let go of unit", true },
-	[MT_D_SAVE] = { "saves unit", true },
-	[MT_D_FILL] = { "fills unit", true },
-	[MT_D_WATCH] = { "watches the stages", false },
+static const struct {
+	const char *words;
+	bool arg;
+} doings[] = {
+	[MT_D_NONE] = {"nothing", false},
+	[MT_D_STARTING] = {"starting", false},
+	[MT_D_IDLE] = {"idle", false},
+	[MT_D_READ_INPUT] = {"waits for input", false},
+	[MT_D_WAIT_STREAM] = {"waits for an mt-stream", false},
+	[MT_D_WAIT_OPTIM] = {"waits for mt-optim", false},
+	[MT_D_WAIT_COMMIT] = {"waits for the commit of step", true},
+	[MT_D_WAIT_SAVE] = {"waits for the save of step", true},
+	[MT_D_WAIT_BATCH] = {"waits for a batch", false},
+	[MT_D_WAIT_WEIGHTS] = {"waits for weights of unit", true},
+	[MT_D_FORWARD] = {"forward pass of unit", true},
+	[MT_D_BACKWARD] = {"backward pass of unit", true},
+	[MT_D_WAIT_GRAD_ROOM] = {"waits for room in its gradient ring, unit", true},
+	[MT_D_WAIT_GRADS] = {"waits for gradients of step", true},
+	[MT_D_GATHER] = {"adds gradients of unit", true},
+	[MT_D_APPLY] = {"updates unit", true},
+	[MT_D_WAIT_PIN] = {"waits for the snapshot to let go of unit", true},
+	[MT_D_SAVE] = {"saves unit", true},
+	[MT_D_FILL] = {"fills unit", true},
+	[MT_D_WATCH] = {"watches the stages", false},
 };
 
 void mt_stage_doing(struct mt_run *run, enum mt_doing d, uint64_t arg)
@@ -420,6 +441,6 @@ void mt_stage_words(struct mt_run *run, int slot, char *buf, size_t n)
 
 _Atomic uint64_t *mt_counter(struct mt_run *run, int i)
 {
-	static _Atomic uint64_t nowhere;    /* a process without a slot counts for nobody */
+	static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */
 	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].counters[i];
 }

@@ -15,7 +15,7 @@ uint64_t mt_txn_word(struct mt_run *run, uint32_t k)
 
 uint32_t mt_txn_newest(struct mt_run *run)
 {
-	uint64_t w[2] = { mt_txn_word(run, 0), mt_txn_word(run, 1) };
+	uint64_t w[2] = {mt_txn_word(run, 0), mt_txn_word(run, 1)};
 	uint32_t k = 0;
 	for (int i = 0; i < 2; i++)
 		/* a word of the other record's parity is damage: mt_run_check says so, and nobody waits for it here */
@@ -50,8 +50,7 @@ int mt_run_check(struct mt_run *run)
 	for (uint32_t i = 0; i < 2; i++) ok &= !closed[i] || (!closed[!i] && mt_word_phase(w[!i]) != MT_GATHER);
 	if (!ok)
 		return mt_fail(MT_EX_DATA, "run '%s': its transaction words are damaged (%016llx, %016llx): load a checkpoint",
-			run->name,
-			(unsigned long long)w[0], (unsigned long long)w[1]);
+			run->name, (unsigned long long)w[0], (unsigned long long)w[1]);
 	return choices_check(run);
 }
 
@@ -83,7 +82,7 @@ void mt_run_committed(struct mt_run *run, struct mt_committed *out)
 		uint32_t d = mt_word_phase(w) == MT_GATHER && k ? k - 1 : k;
 		uint64_t dw = mt_txn_word(run, d);
 		const struct mt_txn *t = mt_txn(run, d);
-		*out = (struct mt_committed){ t->step, t->t, t->position };
+		*out = (struct mt_committed){t->step, t->t, t->position};
 		atomic_thread_fence(memory_order_acquire);
 		if (mt_txn_newest(run) == k && mt_txn_word(run, k) == w && mt_txn_word(run, d) == dw) return;
 	}
@@ -111,7 +110,8 @@ static int check_filled(struct mt_run *run)
 	case MT_FILLED: return mt_run_check(run);
 	case MT_FILLING: return mt_fail(MT_EX_BUSY, "run '%s' is being filled", run->name);
 	case MT_DIRTY:
-		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", run->name);
+		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint",
+			run->name);
 	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", run->name);
 	default: return mt_fail(MT_EX_DATA, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
 	}
@@ -149,8 +149,12 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 {
 	double sum = 0;
 	for (uint32_t j = 0; j < t->micros && j < MT_MICROS; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
-	*out = (struct mt_figures){ .step = t->step, .loss = sum / (double)t->targets, .norm = t->norm, .lr = t->lr,
-		.tokens = t->targets, .skipped = t->skipped };
+	*out = (struct mt_figures){.step = t->step,
+		.loss = sum / (double)t->targets,
+		.norm = t->norm,
+		.lr = t->lr,
+		.tokens = t->targets,
+		.skipped = t->skipped};
 }
 
 uint64_t mt_version(struct mt_run *run, uint32_t unit)
@@ -164,8 +168,10 @@ bool mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
 	uint64_t before = v - 1;
 	/* release: every store of the update comes before the version that announces it. From v - 1 alone: a stage that has
 	 * lost its place, and has not seen it yet, must not take back what its successor published. */
-	if (!mt_stage_mine(run) || !atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->version, &before, v,
-		memory_order_acq_rel, memory_order_relaxed)) return false;
+	if (!mt_stage_mine(run) ||
+		!atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->version, &before, v, memory_order_acq_rel,
+			memory_order_relaxed))
+		return false;
 	mt_wake(run);
 	return true;
 }
@@ -224,6 +230,7 @@ uint64_t mt_snap_failures(struct mt_run *run)
 		if ((word & 0xff) != MT_FAILED || failed >> COUNT_BITS == counted >> COUNT_BITS) return failed & count;
 		if (run->flags & MT_RUN_READONLY) return counted & count;
 		if (atomic_compare_exchange_strong_explicit(&snap->failed, &failed, counted, memory_order_acq_rel,
-				memory_order_acquire)) return counted & count;
+				memory_order_acquire))
+			return counted & count;
 	}
 }

@@ -23,10 +23,7 @@
 
 enum { SPINS = 200 };
 
-uint32_t mt_event(struct mt_run *run)
-{
-	return atomic_load_explicit(&run->control->event, memory_order_seq_cst);
-}
+uint32_t mt_event(struct mt_run *run) { return atomic_load_explicit(&run->control->event, memory_order_seq_cst); }
 
 void mt_wake(struct mt_run *run)
 {
@@ -45,7 +42,7 @@ void mt_wait(struct mt_run *run, uint32_t seen, int ms)
 		__builtin_ia32_pause();
 #endif
 	}
-	struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };
+	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
 	atomic_fetch_add_explicit(&c->waiters, 1, memory_order_seq_cst);
 	/* shared futex: no FUTEX_PRIVATE_FLAG; it returns at once when event has changed since `seen` */
 	bool in_vain = syscall(SYS_futex, &c->event, FUTEX_WAIT, seen, &t, NULL, 0) < 0 && errno == ETIMEDOUT;

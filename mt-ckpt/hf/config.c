@@ -29,21 +29,17 @@ static void write_rope(json_t *root, int *rc)
 	json_t *theta = given(root, "rope_theta");
 	json_t *new_parameters = from ? json_deep_copy(from) : json_object(), *new_scaling;
 
-	if (!theta)
-		theta = given(parameters, "rope_theta");
-	if (!theta)
-		theta = given(scaling, "rope_theta");
+	if (!theta) theta = given(parameters, "rope_theta");
+	if (!theta) theta = given(scaling, "rope_theta");
 	theta = theta ? json_incref(theta) : json_real(THETA_DEFAULT);
 	json_t *type = given(from, "rope_type");
-	if (!type)
-		type = given(from, "type");
+	if (!type) type = given(from, "type");
 	type = type ? json_incref(type) : json_string("default");
 
 	json_put(rc, new_parameters, "rope_type", json_incref(type));
 	json_put(rc, new_parameters, "rope_theta", json_incref(theta));
-	if (json_is_string(type) && !strcmp(json_string_value(type), "default"))
-		new_scaling = json_null();
-	else {                          /* transformers 4 warns of keys that it does not know in here */
+	if (json_is_string(type) && !strcmp(json_string_value(type), "default")) new_scaling = json_null();
+	else { /* transformers 4 warns of keys that it does not know in here */
 		new_scaling = json_deep_copy(new_parameters);
 		json_object_del(new_scaling, "rope_theta");
 		json_object_del(new_scaling, "partial_rotary_factor");
@@ -66,19 +62,17 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 		bool memory = !root && json_error_code(&err) == json_error_out_of_memory;
 		json_decref(root);
 		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
-			      : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
+					  : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
 	write_rope(root, &rc);
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
 	json_put(&rc, root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
 	/* Where it is not said, transformers 4 computes with None for a mistral with scaled rope. */
-	if (!given(root, "head_dim"))
-		json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->head_dim));
+	if (!given(root, "head_dim")) json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->head_dim));
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
-	if (!*text)
-		return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
+	if (!*text) return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
 	hfjson_unmark(*text);
 	return 0;
 }
@@ -90,14 +84,20 @@ static int differs(const char *key, double run, double dir)
 
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 {
-	static const struct { const char *key; uint32_t flag; } flags[] = {
-		{ "tie_word_embeddings", MT_TIED }, { "attention_bias", MT_QKV_BIAS | MT_O_BIAS },
-		{ "mlp_bias", MT_MLP_BIAS }, { "the norms of q and k", MT_QK_NORM },
+	static const struct {
+		const char *key;
+		uint32_t flag;
+	} flags[] = {
+		{"tie_word_embeddings", MT_TIED},
+		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
+		{"mlp_bias", MT_MLP_BIAS},
+		{"the norms of q and k", MT_QK_NORM},
 	};
 
 	if (strncmp(run->family, dir->family, sizeof run->family))
 		return mt_fail(MT_EX_DATA, "config.json: model_type is %.16s, the run's is %.16s", dir->family, run->family);
-#define SAME(field, key) if (run->field != dir->field) return differs(key, run->field, dir->field)
+#define SAME(field, key) \
+	if (run->field != dir->field) return differs(key, run->field, dir->field)
 	SAME(layers, "num_hidden_layers");
 	SAME(hidden, "hidden_size");
 	SAME(heads, "num_attention_heads");

@@ -8,12 +8,10 @@ static int add_file(struct model *m, int dirfd, const char *name)
 {
 	struct st_file *files = realloc(m->files, (m->n_files + 1) * sizeof *files);
 
-	if (!files)
-		return mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
+	if (!files) return mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
 	m->files = files;
 	int rc = st_open(&files[m->n_files], dirfd, name);
-	if (rc == 0)
-		m->n_files++;
+	if (rc == 0) m->n_files++;
 	return rc;
 }
 
@@ -26,17 +24,14 @@ static int add_entries(struct model *m)
 {
 	size_t n = 0;
 
-	for (uint32_t i = 0; i < m->n_files; i++)
-		n += m->files[i].n;
+	for (uint32_t i = 0; i < m->n_files; i++) n += m->files[i].n;
 	m->entries = calloc(n + 1, sizeof *m->entries);
-	if (!m->entries)
-		return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", m->label);
+	if (!m->entries) return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", m->label);
 	for (uint32_t i = 0; i < m->n_files; i++)
 		for (size_t j = 0; j < m->files[i].n; j++)
 			if (m->files[i].tensors[j].listed)
-				m->entries[m->n++] = (struct st_entry){ &m->files[i], &m->files[i].tensors[j], false };
-	if (m->n)
-		qsort(m->entries, m->n, sizeof *m->entries, by_name);
+				m->entries[m->n++] = (struct st_entry){&m->files[i], &m->files[i].tensors[j], false};
+	if (m->n) qsort(m->entries, m->n, sizeof *m->entries, by_name);
 	return 0;
 }
 
@@ -44,38 +39,35 @@ static int add_entries(struct model *m)
 int model_shards(struct model *m, int dirfd, const json_t *index)
 {
 	json_t *map = json_object_get(index, "weight_map"), *v;
-	json_t *seen = json_object();           /* file name -> its number */
+	json_t *seen = json_object(); /* file name -> its number */
 	const char *key;
 	int rc = 0;
 
-	if (!json_is_object(map))
-		rc = mt_fail(MT_EX_DATA, "%s: no weight_map", m->label);
-	else json_object_foreach(map, key, v) {
-		const char *name = json_string_value(v);
-		if (!name || !file_name_plain(name)) {
-			rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': '%s' is not a file of this directory", m->label,
-				     shown(key), name ? shown(name) : "?");
-			break;
-		}
-		json_t *place = json_object_get(seen, name);
-		if (!place) {
-			if ((rc = add_file(m, dirfd, name)) < 0)
+	if (!json_is_object(map)) rc = mt_fail(MT_EX_DATA, "%s: no weight_map", m->label);
+	else json_object_foreach(map, key, v)
+		{
+			const char *name = json_string_value(v);
+			if (!name || !file_name_plain(name)) {
+				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': '%s' is not a file of this directory", m->label, shown(key),
+					name ? shown(name) : "?");
 				break;
-			struct st_file *f = &m->files[m->n_files - 1];
-			for (size_t j = 0; j < f->n; j++)
-				f->tensors[j].listed = false;
-			json_put(&rc, seen, name, json_integer(m->n_files - 1));
-			if (rc < 0)
+			}
+			json_t *place = json_object_get(seen, name);
+			if (!place) {
+				if ((rc = add_file(m, dirfd, name)) < 0) break;
+				struct st_file *f = &m->files[m->n_files - 1];
+				for (size_t j = 0; j < f->n; j++) f->tensors[j].listed = false;
+				json_put(&rc, seen, name, json_integer(m->n_files - 1));
+				if (rc < 0) break;
+				place = json_object_get(seen, name);
+			}
+			struct st_tensor *t = st_find(&m->files[json_integer_value(place)], key);
+			if (!t) {
+				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': is not in %s", m->label, shown(key), shown(name));
 				break;
-			place = json_object_get(seen, name);
+			}
+			t->listed = true;
 		}
-		struct st_tensor *t = st_find(&m->files[json_integer_value(place)], key);
-		if (!t) {
-			rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': is not in %s", m->label, shown(key), shown(name));
-			break;
-		}
-		t->listed = true;
-	}
 	json_decref(seen);
 	return rc;
 }
@@ -90,29 +82,24 @@ int model_open(struct model *m, int dirfd, const char *set)
 	snprintf(index, sizeof index, "%s.safetensors.index.json", set);
 	*m = (struct model){0};
 	m->label = strdup(file);
-	if (!m->label)
-		return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
+	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
 	if (file_exists(dirfd, file) || !file_exists(dirfd, index)) {
 		rc = add_file(m, dirfd, file);
 	} else {
 		free(m->label);
 		m->label = strdup(index);
 		rc = m->label ? file_read_json(dirfd, index, &root) : mt_fail(MT_EX_NOMEM, "%s: no memory", index);
-		if (rc == 0)
-			rc = model_shards(m, dirfd, root);
+		if (rc == 0) rc = model_shards(m, dirfd, root);
 		json_decref(root);
 	}
-	if (rc == 0)
-		rc = add_entries(m);
-	if (rc < 0)
-		model_close(m);
+	if (rc == 0) rc = add_entries(m);
+	if (rc < 0) model_close(m);
 	return rc;
 }
 
 void model_close(struct model *m)
 {
-	for (uint32_t i = 0; i < m->n_files; i++)
-		st_close(&m->files[i]);
+	for (uint32_t i = 0; i < m->n_files; i++) st_close(&m->files[i]);
 	free(m->files);
 	free(m->entries);
 	free(m->label);
@@ -121,16 +108,13 @@ void model_close(struct model *m)
 
 struct st_entry *model_find(const struct model *m, const char *name)
 {
-	struct st_tensor t = { .name = name };
-	struct st_entry key = { .tensor = &t };
+	struct st_tensor t = {.name = name};
+	struct st_entry key = {.tensor = &t};
 
 	return m->n ? bsearch(&key, m->entries, m->n, sizeof key, by_name) : NULL;
 }
 
-static bool weight_dtype(enum st_dtype d)
-{
-	return d == ST_F32 || d == ST_BF16 || d == ST_F16;
-}
+static bool weight_dtype(enum st_dtype d) { return d == ST_F32 || d == ST_BF16 || d == ST_F16; }
 
 static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim)
 {
@@ -138,8 +122,7 @@ static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim
 
 	for (uint32_t d = 0; d < ndim && at < n; d++)
 		at += (size_t)snprintf(buf + at, n - at, d ? ", %llu" : "%llu", (unsigned long long)shape[d]);
-	if (at < n)
-		snprintf(buf + at, n - at, ")");
+	if (at < n) snprintf(buf + at, n - at, ")");
 }
 
 static int match(const struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
@@ -148,27 +131,25 @@ static int match(const struct st_entry *e, const struct mt_tensor *want, enum st
 
 	if (dtype == ST_OTHER ? !weight_dtype(t->dtype) : t->dtype != dtype)
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
-			       want->name, t->dtype_name);
+			want->name, t->dtype_name);
 	if (t->ndim != want->ndim || t->shape[0] != want->shape[0] || (want->ndim > 1 && t->shape[1] != want->shape[1])) {
 		char has[220], needs[64];
 		shape_text(has, sizeof has, t->shape, t->ndim);
 		shape_text(needs, sizeof needs, want->shape, want->ndim);
-		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name,
-			       want->name, has, needs);
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, want->name,
+			has, needs);
 	}
 	return 0;
 }
 
 int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum st_dtype dtype,
-		struct st_entry **found)
+	struct st_entry **found)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		int rc;
 		found[i] = model_find(m, table[i].name);
-		if (!found[i])
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing", m->label, table[i].name);
-		if ((rc = match(found[i], &table[i], dtype)) < 0)
-			return rc;
+		if (!found[i]) return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing", m->label, table[i].name);
+		if ((rc = match(found[i], &table[i], dtype)) < 0) return rc;
 		found[i]->used = true;
 	}
 	return 0;
@@ -180,24 +161,26 @@ int model_match_tied(struct model *m)
 	static const uint64_t step = IO_BYTES / 4;
 	int rc = 0;
 
-	if (!head || !embed)
-		return 0;
+	if (!head || !embed) return 0;
 	head->used = true;
 	const struct st_tensor *a = embed->tensor, *b = head->tensor;
 	if (!weight_dtype(b->dtype) || b->ndim != 2 || a->shape[0] != b->shape[0] || a->shape[1] != b->shape[1])
-		return mt_fail(MT_EX_DATA, "%s: tensor 'lm_head.weight': not of its embeddings' shape, but config.json "
-			       "ties them", head->file->name);
+		return mt_fail(MT_EX_DATA,
+			"%s: tensor 'lm_head.weight': not of its embeddings' shape, but config.json "
+			"ties them",
+			head->file->name);
 	uint64_t n = a->shape[0] * a->shape[1];
 	uint32_t *x = malloc(IO_BYTES), *y = malloc(IO_BYTES);
 	void *raw = malloc(IO_BYTES);
-	if (!x || !y || !raw)
-		rc = mt_fail(MT_EX_NOMEM, "no memory to compare lm_head");
+	if (!x || !y || !raw) rc = mt_fail(MT_EX_NOMEM, "no memory to compare lm_head");
 	for (uint64_t at = 0; rc == 0 && at < n; at += step) {
 		uint64_t len = n - at < step ? n - at : step;
 		if ((rc = model_read(embed, at, len, raw, x)) == 0 && (rc = model_read(head, at, len, raw, y)) == 0 &&
-		    memcmp(x, y, len * 4))
-			rc = mt_fail(MT_EX_DATA, "%s: tensor 'lm_head.weight': differs from its embeddings, but "
-				     "config.json ties them", head->file->name);
+			memcmp(x, y, len * 4))
+			rc = mt_fail(MT_EX_DATA,
+				"%s: tensor 'lm_head.weight': differs from its embeddings, but "
+				"config.json ties them",
+				head->file->name);
 	}
 	free(x);
 	free(y);
@@ -221,17 +204,12 @@ void model_name_extras(const struct model *m)
 		for (size_t j = 0; j < m->files[i].n; j++) {
 			const struct st_tensor *t = &m->files[i].tensors[j];
 			const struct st_entry *e = model_find(m, t->name);
-			if ((e && e->tensor == t && e->used) || ends_with(t->name, "rotary_emb.inv_freq"))
-				continue;
-			if (at > sizeof list - 200)
-				more++;
-			else
-				at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
+			if ((e && e->tensor == t && e->used) || ends_with(t->name, "rotary_emb.inv_freq")) continue;
+			if (at > sizeof list - 200) more++;
+			else at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
 		}
-	if (more)
-		mt_say("%s: tensors that this model has no place for: %s and %zu more", m->label, list, more);
-	else if (at)
-		mt_say("%s: tensors that this model has no place for: %s", m->label, list);
+	if (more) mt_say("%s: tensors that this model has no place for: %s and %zu more", m->label, list, more);
+	else if (at) mt_say("%s: tensors that this model has no place for: %s", m->label, list);
 }
 
 /* fp32 pattern of an fp16 pattern, exactly: every half is a float */
@@ -239,11 +217,9 @@ static uint32_t half_bits(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, frac = h & 1023;
 
-	if (exp == 31)
-		return sign | 0x7f800000u | frac << 13;
-	if (exp)
-		return sign | (exp + 112) << 23 | frac << 13;
-	return sign | mt_bits((float)frac * 0x1p-24f);  /* a denormal, and exact in fp32 */
+	if (exp == 31) return sign | 0x7f800000u | frac << 13;
+	if (exp) return sign | (exp + 112) << 23 | frac << 13;
+	return sign | mt_bits((float)frac * 0x1p-24f); /* a denormal, and exact in fp32 */
 }
 
 int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, uint32_t *bits)
@@ -252,15 +228,12 @@ int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, u
 	uint64_t size = t->dtype == ST_F32 ? 4 : 2;
 	const uint16_t *half = raw;
 	int rc = file_read(e->file->fd, e->file->name, t->dtype == ST_F32 ? (void *)bits : raw, n * size,
-			   t->begin + from * size);
+		t->begin + from * size);
 
-	if (rc < 0)
-		return rc;
+	if (rc < 0) return rc;
 	if (t->dtype == ST_BF16)
-		for (uint64_t i = 0; i < n; i++)
-			bits[i] = (uint32_t)half[i] << 16;
+		for (uint64_t i = 0; i < n; i++) bits[i] = (uint32_t)half[i] << 16;
 	else if (t->dtype == ST_F16)
-		for (uint64_t i = 0; i < n; i++)
-			bits[i] = half_bits(half[i]);
+		for (uint64_t i = 0; i < n; i++) bits[i] = half_bits(half[i]);
 	return 0;
 }

@@ -10,12 +10,28 @@
 #include "ckpt.h"
 #include "model/hfjson.h"
 
-static const struct { const char *name; uint32_t bytes; enum st_dtype dtype; } dtypes[] = {
-	{ "F32", 4, ST_F32 },       { "BF16", 2, ST_BF16 },     { "F16", 2, ST_F16 },       { "I16", 2, ST_I16 },
-	{ "F64", 8, ST_OTHER },     { "I64", 8, ST_OTHER },     { "U64", 8, ST_OTHER },     { "I32", 4, ST_OTHER },
-	{ "U32", 4, ST_OTHER },     { "U16", 2, ST_OTHER },     { "I8", 1, ST_OTHER },      { "U8", 1, ST_OTHER },
-	{ "BOOL", 1, ST_OTHER },    { "F8_E4M3", 1, ST_OTHER }, { "F8_E5M2", 1, ST_OTHER }, { "F8_E8M0", 1, ST_OTHER },
-	{ "C64", 8, ST_OTHER },
+static const struct {
+	const char *name;
+	uint32_t bytes;
+	enum st_dtype dtype;
+} dtypes[] = {
+	{"F32", 4, ST_F32},
+	{"BF16", 2, ST_BF16},
+	{"F16", 2, ST_F16},
+	{"I16", 2, ST_I16},
+	{"F64", 8, ST_OTHER},
+	{"I64", 8, ST_OTHER},
+	{"U64", 8, ST_OTHER},
+	{"I32", 4, ST_OTHER},
+	{"U32", 4, ST_OTHER},
+	{"U16", 2, ST_OTHER},
+	{"I8", 1, ST_OTHER},
+	{"U8", 1, ST_OTHER},
+	{"BOOL", 1, ST_OTHER},
+	{"F8_E4M3", 1, ST_OTHER},
+	{"F8_E5M2", 1, ST_OTHER},
+	{"F8_E8M0", 1, ST_OTHER},
+	{"C64", 8, ST_OTHER},
 };
 
 static int bad(const struct st_file *f, const char *tensor, const char *what)
@@ -26,8 +42,7 @@ static int bad(const struct st_file *f, const char *tensor, const char *what)
 /* A whole number of JSON that is not negative. */
 static bool whole(const json_t *v, uint64_t *out)
 {
-	if (!json_is_integer(v) || json_integer_value(v) < 0)
-		return false;
+	if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
 	*out = (uint64_t)json_integer_value(v);
 	return true;
 }
@@ -36,8 +51,7 @@ static int read_dtype(const struct st_file *f, struct st_tensor *t, const json_t
 {
 	const char *name = json_string_value(v);
 
-	if (!name)
-		return bad(f, t->name, "no dtype");
+	if (!name) return bad(f, t->name, "no dtype");
 	for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
 		if (!strcmp(name, dtypes[i].name)) {
 			t->dtype = dtypes[i].dtype;
@@ -51,42 +65,36 @@ static int read_dtype(const struct st_file *f, struct st_tensor *t, const json_t
 /* *need: bytes that shape and dtype ask for */
 static int read_shape(const struct st_file *f, struct st_tensor *t, const json_t *v, uint32_t bytes, uint64_t *need)
 {
-	if (!json_is_array(v))
-		return bad(f, t->name, "no shape");
-	if (json_array_size(v) > ST_DIMS)
-		return bad(f, t->name, "more than 8 dimensions");
+	if (!json_is_array(v)) return bad(f, t->name, "no shape");
+	if (json_array_size(v) > ST_DIMS) return bad(f, t->name, "more than 8 dimensions");
 	t->ndim = (uint32_t)json_array_size(v);
 	*need = bytes;
 	for (uint32_t d = 0; d < t->ndim; d++) {
-		if (!whole(json_array_get(v, d), &t->shape[d]))
-			return bad(f, t->name, "shape is not made of whole numbers");
-		if (__builtin_mul_overflow(*need, t->shape[d], need))
-			return bad(f, t->name, "shape overflows");
+		if (!whole(json_array_get(v, d), &t->shape[d])) return bad(f, t->name, "shape is not made of whole numbers");
+		if (__builtin_mul_overflow(*need, t->shape[d], need)) return bad(f, t->name, "shape overflows");
 	}
 	return 0;
 }
 
-static int read_tensor(const struct st_file *f, struct st_tensor *t, const json_t *v, uint64_t data, uint64_t data_bytes)
+static int read_tensor(const struct st_file *f, struct st_tensor *t, const json_t *v, uint64_t data,
+	uint64_t data_bytes)
 {
 	const json_t *off = json_object_get(v, "data_offsets");
 	uint64_t begin, end, need = 0;
 	uint32_t bytes = 0;
 	int rc;
 
-	if (!json_is_object(v))
-		return bad(f, t->name, "its entry is not an object");
+	if (!json_is_object(v)) return bad(f, t->name, "its entry is not an object");
 	if ((rc = read_dtype(f, t, json_object_get(v, "dtype"), &bytes)) < 0 ||
-	    (rc = read_shape(f, t, json_object_get(v, "shape"), bytes, &need)) < 0)
+		(rc = read_shape(f, t, json_object_get(v, "shape"), bytes, &need)) < 0)
 		return rc;
 	if (json_array_size(off) != 2 || !whole(json_array_get(off, 0), &begin) || !whole(json_array_get(off, 1), &end))
 		return bad(f, t->name, "data_offsets are not two whole numbers");
-	if (begin > end)
-		return bad(f, t->name, "data_offsets end before they begin");
-	if (end > data_bytes)
-		return bad(f, t->name, "offsets past end of file");
+	if (begin > end) return bad(f, t->name, "data_offsets end before they begin");
+	if (end > data_bytes) return bad(f, t->name, "offsets past end of file");
 	if (end - begin != need)
-		return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu bytes for a shape that needs %llu", f->name,
-			       shown(t->name), (unsigned long long)(end - begin), (unsigned long long)need);
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu bytes for a shape that needs %llu", f->name, shown(t->name),
+			(unsigned long long)(end - begin), (unsigned long long)need);
 	t->begin = data + begin;
 	t->end = data + end;
 	t->listed = true;
@@ -97,8 +105,7 @@ static int by_place(const void *a, const void *b)
 {
 	const struct st_tensor *x = a, *y = b;
 
-	if (x->begin != y->begin)
-		return x->begin < y->begin ? -1 : 1;
+	if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
 	return x->end == y->end ? 0 : x->end < y->end ? -1 : 1;
 }
 
@@ -112,23 +119,21 @@ static int check_cover(struct st_file *f, uint64_t data, uint64_t size)
 {
 	uint64_t at = data;
 
-	if (f->n)
-		qsort(f->tensors, f->n, sizeof *f->tensors, by_place);
+	if (f->n) qsort(f->tensors, f->n, sizeof *f->tensors, by_place);
 	for (size_t i = 0; i < f->n; i++) {
 		const struct st_tensor *t = &f->tensors[i];
 		if (t->begin < at)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': overlaps tensor '%s'", f->name, shown(t->name),
-				       shown(f->tensors[i - 1].name));
+				shown(f->tensors[i - 1].name));
 		if (t->begin > at)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu bytes before it belong to no tensor", f->name,
-				       shown(t->name), (unsigned long long)(t->begin - at));
+				shown(t->name), (unsigned long long)(t->begin - at));
 		at = t->end;
 	}
 	if (at != size)
 		return mt_fail(MT_EX_DATA, "%s: %llu bytes at its end belong to no tensor", f->name,
-			       (unsigned long long)(size - at));
-	if (f->n)
-		qsort(f->tensors, f->n, sizeof *f->tensors, by_name);
+			(unsigned long long)(size - at));
+	if (f->n) qsort(f->tensors, f->n, sizeof *f->tensors, by_name);
 	return 0;
 }
 
@@ -137,11 +142,9 @@ static int check_metadata(const struct st_file *f, json_t *meta)
 	const char *key;
 	json_t *v;
 
-	if (!json_is_object(meta))
-		return mt_fail(MT_EX_DATA, "%s: __metadata__ is not an object", f->name);
-	json_object_foreach(meta, key, v)
-		if (!json_is_string(v))
-			return mt_fail(MT_EX_DATA, "%s: __metadata__: '%s' is not a string", f->name, shown(key));
+	if (!json_is_object(meta)) return mt_fail(MT_EX_DATA, "%s: __metadata__ is not an object", f->name);
+	json_object_foreach(meta, key, v) if (!json_is_string(v)) return mt_fail(MT_EX_DATA,
+		"%s: __metadata__: '%s' is not a string", f->name, shown(key));
 	return 0;
 }
 
@@ -150,26 +153,23 @@ int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size)
 	json_error_t err;
 	int rc = 0;
 
-	if (n == 0 || text[0] != '{')
-		return mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
+	if (n == 0 || text[0] != '{') return mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
 	if (!(f->header = hfjson_load(text, n, &err)))
 		return mt_fail(json_error_code(&err) == json_error_out_of_memory ? MT_EX_NOMEM : MT_EX_DATA, "%s: header: %s",
-			       f->name, shown(err.text));
+			f->name, shown(err.text));
 
 	const char *key;
 	json_t *v;
 	f->tensors = calloc(json_object_size(f->header) + 1, sizeof *f->tensors);
-	if (!f->tensors)
-		return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", f->name);
-	json_object_foreach(f->header, key, v) {
-		if (!strcmp(key, "__metadata__"))
-			rc = check_metadata(f, v);
+	if (!f->tensors) return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", f->name);
+	json_object_foreach(f->header, key, v)
+	{
+		if (!strcmp(key, "__metadata__")) rc = check_metadata(f, v);
 		else {
 			f->tensors[f->n].name = key;
 			rc = read_tensor(f, &f->tensors[f->n++], v, 8 + n, size - 8 - n);
 		}
-		if (rc < 0)
-			return rc;
+		if (rc < 0) return rc;
 	}
 	return check_cover(f, 8 + n, size);
 }
@@ -181,9 +181,9 @@ static int read_header(struct st_file *f, uint64_t size)
 	int rc;
 
 	if (size < 8)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes are too few for a safetensors file", f->name, (unsigned long long)size);
-	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0)
-		return rc;
+		return mt_fail(MT_EX_DATA, "%s: %llu bytes are too few for a safetensors file", f->name,
+			(unsigned long long)size);
+	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0) return rc;
 	n = le64toh(n);
 	if (n > JSON_LIMIT)
 		return mt_fail(MT_EX_DATA, "%s: header length %llu is too large", f->name, (unsigned long long)n);
@@ -192,8 +192,7 @@ static int read_header(struct st_file *f, uint64_t size)
 	if (!(text = malloc(n + 1)))
 		return mt_fail(MT_EX_NOMEM, "%s: no memory for a header of %llu bytes", f->name, (unsigned long long)n);
 	rc = file_read(f->fd, f->name, text, n, 8);
-	if (rc == 0)
-		rc = st_header(f, text, n, size);
+	if (rc == 0) rc = st_header(f, text, n, size);
 	free(text);
 	return rc;
 }
@@ -203,31 +202,29 @@ int st_open(struct st_file *f, int dirfd, const char *name)
 	uint64_t size;
 	int rc;
 
-	*f = (struct st_file){ .fd = -1 };
+	*f = (struct st_file){.fd = -1};
 	if ((rc = file_open(dirfd, name, &f->fd, &size)) < 0) {
 		f->fd = -1;
 		return rc;
 	}
 	f->name = strdup(shown(name));
 	rc = f->name ? read_header(f, size) : mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
-	if (rc < 0)
-		st_close(f);
+	if (rc < 0) st_close(f);
 	return rc;
 }
 
 void st_close(struct st_file *f)
 {
-	if (f->fd >= 0)
-		close(f->fd);
+	if (f->fd >= 0) close(f->fd);
 	json_decref(f->header);
 	free(f->tensors);
 	free(f->name);
-	*f = (struct st_file){ .fd = -1 };
+	*f = (struct st_file){.fd = -1};
 }
 
 struct st_tensor *st_find(const struct st_file *f, const char *name)
 {
-	struct st_tensor key = { .name = name };
+	struct st_tensor key = {.name = name};
 
 	return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, by_name) : NULL;
 }

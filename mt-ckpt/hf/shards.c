@@ -1,33 +1,28 @@
-/* shards.c: writing safetensors: one array of all tensors into one file, or several with an index, from front to back. */
+/* shards.c: writing safetensors: one array of all tensors into one file, or several with an index, from front to
+ * back. */
 #include <endian.h>
 #include <stdlib.h>
 #include "ckpt.h"
 
-static int no_memory(void)
-{
-	return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint");
-}
+static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint"); }
 
 static void file_name(const struct shards *s, uint32_t shard, char buf[96])
 {
-	if (s->n_shards == 1)
-		snprintf(buf, 96, "%s.safetensors", s->set);
-	else
-		snprintf(buf, 96, "%s-%05u-of-%05u.safetensors", s->set, shard + 1, s->n_shards);
+	if (s->n_shards == 1) snprintf(buf, 96, "%s.safetensors", s->set);
+	else snprintf(buf, 96, "%s-%05u-of-%05u.safetensors", s->set, shard + 1, s->n_shards);
 }
 
 int shards_begin(struct shards *s, struct out_dir *dir, const char *set, const char *dtype, uint32_t elem,
-		 const struct mt_tensor *table, uint32_t n, uint64_t limit)
+	const struct mt_tensor *table, uint32_t n, uint64_t limit)
 {
 	uint64_t bytes = 0;
 
-	*s = (struct shards){ .dir = dir, .set = set, .dtype = dtype, .elem = elem, .table = table, .n = n };
+	*s = (struct shards){.dir = dir, .set = set, .dtype = dtype, .elem = elem, .table = table, .n = n};
 	s->first = calloc((size_t)n + 1, sizeof *s->first);
-	if (!s->first)
-		return no_memory();
+	if (!s->first) return no_memory();
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t size = table[i].n * elem;
-		if (i == 0 || bytes + size > limit) {   /* a tensor larger than the limit has a shard to itself */
+		if (i == 0 || bytes + size > limit) { /* a tensor larger than the limit has a shard to itself */
 			s->first[s->n_shards++] = i;
 			bytes = 0;
 		}
@@ -43,8 +38,9 @@ static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t
 	json_t *o = json_object();
 
 	json_put(rc, o, "dtype", json_string(s->dtype));
-	json_put(rc, o, "shape", t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-					      : json_pack("[I]", (json_int_t)t->shape[0]));
+	json_put(rc, o, "shape",
+		t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
+					 : json_pack("[I]", (json_int_t)t->shape[0]));
 	json_put(rc, o, "data_offsets", json_pack("[I, I]", (json_int_t)begin, (json_int_t)(begin + t->n * s->elem)));
 	return o;
 }
@@ -64,8 +60,7 @@ static int open_shard(struct shards *s, uint32_t shard)
 	}
 	text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
-	if (!text)
-		return rc < 0 ? rc : no_memory();
+	if (!text) return rc < 0 ? rc : no_memory();
 	size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
 	uint64_t le = htole64(padded);
 	file_name(s, shard, name);
@@ -73,8 +68,7 @@ static int open_shard(struct shards *s, uint32_t shard)
 		s->open = true;
 		if ((rc = out_write(&s->out, &le, 8)) == 0 && (rc = out_write(&s->out, text, n)) == 0)
 			rc = out_write(&s->out, "       ", padded - n);
-	} else
-		out_drop(&s->out);
+	} else out_drop(&s->out);
 	free(text);
 	return rc;
 }
@@ -83,8 +77,7 @@ static uint32_t shard_of(const struct shards *s, uint32_t tensor)
 {
 	uint32_t shard = 0;
 
-	while (s->first[shard + 1] <= tensor)
-		shard++;
+	while (s->first[shard + 1] <= tensor) shard++;
 	return shard;
 }
 
@@ -95,22 +88,18 @@ int shards_write(struct shards *s, const void *data, uint64_t bytes)
 
 	while (bytes) {
 		if (s->left == 0) {
-			if (!s->open && (rc = open_shard(s, shard_of(s, s->next))) < 0)
-				return rc;
+			if (!s->open && (rc = open_shard(s, shard_of(s, s->next))) < 0) return rc;
 			s->left = s->table[s->next].n * s->elem;
 		}
 		uint64_t n = bytes < s->left ? bytes : s->left;
-		if ((rc = out_write(&s->out, p, n)) < 0)
-			return rc;
+		if ((rc = out_write(&s->out, p, n)) < 0) return rc;
 		p += n;
 		bytes -= n;
 		s->left -= n;
-		if (s->left)
-			continue;
+		if (s->left) continue;
 		s->next++;
 		if (s->next == s->n || s->first[shard_of(s, s->next)] == s->next) {
-			if ((rc = out_close(&s->out)) < 0)
-				return rc;
+			if ((rc = out_close(&s->out)) < 0) return rc;
 			s->open = false;
 		}
 	}
@@ -123,8 +112,7 @@ int shards_end(struct shards *s)
 	char name[96], *text;
 	int rc = 0;
 
-	if (s->next != s->n || s->open)
-		return mt_fail(MT_EX_BUG, "%s: %u of %u tensors written", s->set, s->next, s->n);
+	if (s->next != s->n || s->open) return mt_fail(MT_EX_BUG, "%s: %u of %u tensors written", s->set, s->next, s->n);
 	if (s->n_shards > 1) {
 		root = json_object();
 		map = json_object();
@@ -138,8 +126,7 @@ int shards_end(struct shards *s)
 		text = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
 		json_decref(root);
 		snprintf(name, sizeof name, "%s.safetensors.index.json", s->set);
-		if (rc == 0)
-			rc = text ? out_text(s->dir, name, text, strlen(text)) : no_memory();
+		if (rc == 0) rc = text ? out_text(s->dir, name, text, strlen(text)) : no_memory();
 		free(text);
 	}
 	shards_drop(s);
@@ -148,8 +135,7 @@ int shards_end(struct shards *s)
 
 void shards_drop(struct shards *s)
 {
-	if (s->open)
-		out_drop(&s->out);
+	if (s->open) out_drop(&s->out);
 	s->open = false;
 	free(s->first);
 	s->first = NULL;

@@ -7,25 +7,27 @@
 
 enum { MAX_FILES = 4096 };
 
-static struct feed_how how = { .epochs = 1 };
+static struct feed_how how = {.epochs = 1};
 static bool bytes, u16, u32;
 
 static const struct mt_opt options[] = {
-	{ "bytes", OPT_FLAG, &bytes, NULL, "FILEs are bytes, each an element", NULL },
-	{ "u16", OPT_FLAG, &u16, NULL, "FILEs are little-endian 16-bit elements", NULL },
-	{ "u32", OPT_FLAG, &u32, NULL, "FILEs are little-endian 32-bit elements", NULL },
-	{ "eos", OPT_U64, &how.eos, "ID", "flat FILEs: a document ends after each element ID", &how.by_eos },
-	{ "block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one", NULL },
-	{ "epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times (default: 1)", NULL },
-	{ "shuffle", OPT_U64, &how.seed, "SEED", "documents in an order that SEED and the epoch's number give", &how.shuffle },
-	{ NULL, OPT_FLAG, NULL, NULL, NULL, NULL },
+	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are bytes, each an element", NULL},
+	{"u16", OPT_FLAG, &u16, NULL, "FILEs are little-endian 16-bit elements", NULL},
+	{"u32", OPT_FLAG, &u32, NULL, "FILEs are little-endian 32-bit elements", NULL},
+	{"eos", OPT_U64, &how.eos, "ID", "flat FILEs: a document ends after each element ID", &how.by_eos},
+	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one", NULL},
+	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times (default: 1)", NULL},
+	{"shuffle", OPT_U64, &how.seed, "SEED", "documents in an order that SEED and the epoch's number give",
+		&how.shuffle},
+	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
 static const struct mt_program program = {
 	.name = "mt-feed",
 	.usage = "mt-feed [--bytes|--u16|--u32] [--eos ID|--block N] [--epochs N] [--shuffle SEED] FILE...",
-	.about = "Writes records on stdout: those of the FILEs as they are, or made of flat FILEs, by default one document a\n"
-	         "file. A FILE - is stdin.",
+	.about =
+		"Writes records on stdout: those of the FILEs as they are, or made of flat FILEs, by default one document a\n"
+		"file. A FILE - is stdin.",
 	.opts = options,
 };
 
@@ -38,9 +40,9 @@ static void parse(int argc, char **argv, const char **files, int *n)
 	if (how.format == FEED_RECORDS && (how.by_eos || how.block))
 		mt_die(MT_EX_USAGE, "--eos and --block go with --bytes, --u16 or --u32");
 	uint64_t largest = bytes ? UINT8_MAX : u16 ? UINT16_MAX : UINT32_MAX;
-	if (how.by_eos && how.eos > largest)        /* it would end no document, without a word */
+	if (how.by_eos && how.eos > largest) /* it would end no document, without a word */
 		mt_die(MT_EX_USAGE, "--eos: %llu is above every element, at most %llu", (unsigned long long)how.eos,
-		       (unsigned long long)largest);
+			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
@@ -68,8 +70,15 @@ static int feed_file(const char *name)
 
 /* ------------------------------------------------------------------------------------------------ shuffled */
 
-struct place { uint64_t off; uint32_t file, n; };
-struct index { struct place *at; size_t n, room; uint32_t file; };
+struct place {
+	uint64_t off;
+	uint32_t file, n;
+};
+struct index {
+	struct place *at;
+	size_t n, room;
+	uint32_t file;
+};
 
 static int index_add(void *arg, uint64_t off, uint32_t n)
 {
@@ -81,7 +90,7 @@ static int index_add(void *arg, uint64_t off, uint32_t n)
 		x->at = more;
 		x->room = room;
 	}
-	x->at[x->n++] = (struct place){ off, x->file, n };
+	x->at[x->n++] = (struct place){off, x->file, n};
 	return 0;
 }
 
@@ -110,7 +119,7 @@ static void permute(size_t *order, size_t n, uint64_t seed, uint64_t epoch)
 
 static int emit_shuffled(const struct index *x, const size_t *order, const char **files)
 {
-	struct feed_file f = { .fd = -1 };
+	struct feed_file f = {.fd = -1};
 	uint32_t open = UINT32_MAX;
 	int rc = 0;
 	for (size_t i = 0; i < x->n && !rc; i++) {
@@ -128,7 +137,7 @@ static int emit_shuffled(const struct index *x, const size_t *order, const char 
 
 static int feed_shuffled(const char **files, int n)
 {
-	struct index x = { 0 };
+	struct index x = {0};
 	int rc = 0;
 	for (int i = 0; i < n && !rc; i++) {
 		struct feed_file f;
@@ -153,7 +162,7 @@ int main(int argc, char **argv)
 	static const char *files[MAX_FILES];
 	int n, rc = 0;
 	parse(argc, argv, files, &n);
-	signal(SIGPIPE, SIG_IGN);   /* write tells; see out_flush */
+	signal(SIGPIPE, SIG_IGN); /* write tells; see out_flush */
 	if (how.shuffle) rc = feed_shuffled(files, n);
 	else
 		for (uint64_t epoch = 0; epoch < how.epochs && !rc; epoch++)

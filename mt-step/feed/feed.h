@@ -5,13 +5,13 @@
 #include "cli/cli.h"
 #include "record.h"
 
-enum feed_format { FEED_RECORDS = 0, FEED_BYTES = 1, FEED_U16 = 2, FEED_U32 = 4 };  /* a flat one: bytes an element */
+enum feed_format { FEED_RECORDS = 0, FEED_BYTES = 1, FEED_U16 = 2, FEED_U32 = 4 }; /* a flat one: bytes an element */
 
 struct feed_how {
 	enum feed_format format;
 	bool by_eos;
-	uint64_t eos;               /* documents end after it */
-	uint64_t block;             /* 0, or elements of a block; blocks overlap by one */
+	uint64_t eos;   /* documents end after it */
+	uint64_t block; /* 0, or elements of a block; blocks overlap by one */
 	bool shuffle;
 	uint64_t seed, epochs;
 };
@@ -25,9 +25,9 @@ void out_watch(int fd);
 /* ---- file.c: a regular file, read at any place */
 struct feed_file {
 	const char *name;
-	int fd;                     /* -1: closed */
-	uint64_t size;              /* bytes */
-	unsigned char *window;      /* bytes [at, at + held) of the file */
+	int fd;                /* -1: closed */
+	uint64_t size;         /* bytes */
+	unsigned char *window; /* bytes [at, at + held) of the file */
 	uint64_t at, held;
 };
 /* 66 not there, 65 no regular file; *regular (if not NULL) tells instead of failing */
@@ -45,6 +45,8 @@ int pipe_feed(int fd, const char *name, const struct feed_how *);
 /* Elements of a flat format as words. */
 void flat_words(enum feed_format, const void *bytes, uint32_t *out, size_t n);
 static inline bool flat_ends(const struct feed_how *h, uint32_t word)
-{ return h->by_eos && (word & ~MT_CONTEXT_ONLY) == h->eos; }
+{
+	return h->by_eos && (word & ~MT_CONTEXT_ONLY) == h->eos;
+}
 
 #endif

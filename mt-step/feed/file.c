@@ -7,19 +7,20 @@
 
 #include "feed.h"
 
-enum { WINDOW = 1 << 20, CHUNK = 1 << 14 };     /* bytes; elements */
+enum { WINDOW = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
 
 int file_open(struct feed_file *f, const char *name, bool *regular)
 {
 	struct stat st;
 	/* a FIFO is waited for only where it can be read */
-	*f = (struct feed_file){ .name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK)) };
+	*f = (struct feed_file){.name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK))};
 	if (f->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
 	int rc = 0;
 	if (fstat(f->fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", name, strerror(errno));
 	else if (S_ISDIR(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: is a directory", name);
 	else if (regular) *regular = S_ISREG(st.st_mode);
-	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs or --shuffle", name);
+	else if (!S_ISREG(st.st_mode))
+		rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs or --shuffle", name);
 	if (!rc) {
 		f->size = (uint64_t)st.st_size;
 		f->window = malloc(WINDOW);
@@ -38,7 +39,8 @@ void file_close(struct feed_file *f)
 	f->held = 0;
 }
 
-/* Point at bytes [off, off + n), n <= WINDOW; `more`: read on as far as the window goes, what follows will be asked for. */
+/* Point at bytes [off, off + n), n <= WINDOW; `more`: read on as far as the window goes, what follows will be asked
+ * for. */
 static int file_bytes(struct feed_file *f, uint64_t off, size_t n, bool more, const unsigned char **out)
 {
 	if (off < f->at || off + n > f->at + f->held) {
@@ -65,12 +67,13 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 	int bad = file_bytes(f, 0, known, true, &start);
 	if (!bad) bad = record_check_start(f->name, start, known);
 	if (bad) return bad;
-	for (uint64_t off = 0; off < f->size; ) {
+	for (uint64_t off = 0; off < f->size;) {
 		const unsigned char *b;
 		uint32_t n;
 		record++;
 		if (f->size - off < 4)
-			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", f->name, (unsigned long long)record);
+			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", f->name,
+				(unsigned long long)record);
 		int rc = file_bytes(f, off, 4, true, &b);
 		if (rc) return rc;
 		memcpy(&n, b, 4);
@@ -78,10 +81,10 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 		if (n == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", f->name, (unsigned long long)record);
 		if (n > RECORD_MAX)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", f->name,
-			               (unsigned long long)record, n, RECORD_MAX);
+				(unsigned long long)record, n, RECORD_MAX);
 		if (n > (f->size - off) / 4)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", f->name,
-			               (unsigned long long)record, (unsigned long long)(f->size - off) / 4, n);
+				(unsigned long long)record, (unsigned long long)(f->size - off) / 4, n);
 		if ((rc = fn(arg, off, n))) return rc;
 		off += (uint64_t)n * 4;
 	}
@@ -89,11 +92,11 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 }
 
 static int eos_documents(struct feed_file *f, const struct feed_how *h, uint64_t n,
-                         int (*fn)(void *, uint64_t, uint32_t), void *arg)
+	int (*fn)(void *, uint64_t, uint32_t), void *arg)
 {
 	uint32_t words[CHUNK];
 	uint64_t begin = 0;
-	for (uint64_t i = 0; i < n; ) {
+	for (uint64_t i = 0; i < n;) {
 		uint32_t m = n - i < CHUNK ? (uint32_t)(n - i) : CHUNK;
 		const unsigned char *b;
 		int rc = file_bytes(f, i * h->format, m * h->format, true, &b);
@@ -102,7 +105,7 @@ static int eos_documents(struct feed_file *f, const struct feed_how *h, uint64_t
 		for (uint32_t j = 0; j < m; j++, i++) {
 			if (i - begin >= RECORD_MAX)
 				return mt_fail(MT_EX_DATA, "%s: more than %u elements without --eos %llu", f->name, RECORD_MAX,
-				               (unsigned long long)h->eos);
+					(unsigned long long)h->eos);
 			if (!flat_ends(h, words[j])) continue;
 			if ((rc = fn(arg, begin * h->format, (uint32_t)(i + 1 - begin)))) return rc;
 			begin = i + 1;
@@ -116,11 +119,12 @@ int file_documents(struct feed_file *f, const struct feed_how *h, int (*fn)(void
 	if (h->format == FEED_RECORDS) return record_documents(f, fn, arg);
 	if (f->size % h->format)
 		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no whole number of %d-byte elements", f->name,
-		               (unsigned long long)f->size, (int)h->format);
+			(unsigned long long)f->size, (int)h->format);
 	uint64_t n = f->size / h->format;
 	if (h->by_eos) return eos_documents(f, h, n, fn, arg);
 	if (!h->block && n > RECORD_MAX)
-		return mt_fail(MT_EX_DATA, "%s: more than %u elements in one document; take --block or --eos", f->name, RECORD_MAX);
+		return mt_fail(MT_EX_DATA, "%s: more than %u elements in one document; take --block or --eos", f->name,
+			RECORD_MAX);
 	uint64_t block = h->block ? h->block : n;
 	if (n == 1) return fn(arg, 0, 1);
 	for (uint64_t i = 0; i + 1 < n; i += block - 1) {
@@ -135,7 +139,7 @@ int file_emit(struct feed_file *f, const struct feed_how *h, uint64_t off, uint3
 	uint32_t words[CHUNK];
 	unsigned bytes = h->format == FEED_RECORDS ? 4 : h->format;
 	out_words(&n, 1);
-	for (uint32_t done = 0; done < n; ) {
+	for (uint32_t done = 0; done < n;) {
 		uint32_t m = n - done < CHUNK ? n - done : CHUNK;
 		const unsigned char *b;
 		int rc = file_bytes(f, off + (uint64_t)done * bytes, (size_t)m * bytes, !h->shuffle, &b);

@@ -12,8 +12,6 @@ void flat_words(enum feed_format format, const void *bytes, uint32_t *out, size_
 		for (size_t i = 0; i < n; i++) out[i] = (uint32_t)(b[2 * i] | b[2 * i + 1] << 8);
 		break;
 	case FEED_U32:
-	case FEED_RECORDS:
-		memcpy(out, b, n * 4);
-		break;
+	case FEED_RECORDS: memcpy(out, b, n * 4); break;
 	}
 }

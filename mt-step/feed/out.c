@@ -14,10 +14,10 @@ static size_t held;
 void out_flush(void)
 {
 	const char *p = (const char *)buf;
-	for (size_t n = held * 4; n; ) {
+	for (size_t n = held * 4; n;) {
 		ssize_t w = write(STDOUT_FILENO, p, n);
 		if (w < 0 && errno == EINTR) continue;
-		if (w < 0 && errno == EPIPE) exit(0);   /* the reader has what it wanted */
+		if (w < 0 && errno == EPIPE) exit(0); /* the reader has what it wanted */
 		if (w < 0) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
 		p += w;
 		n -= (size_t)w;
@@ -27,8 +27,8 @@ void out_flush(void)
 
 void out_watch(int fd)
 {
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = STDOUT_FILENO } };
-	while (poll(p, 2, -1) < 0 && errno == EINTR) { }
+	struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = STDOUT_FILENO}};
+	while (poll(p, 2, -1) < 0 && errno == EINTR) {}
 	if (p[1].revents & POLLERR && !p[0].revents) exit(0);
 }
 

@@ -5,7 +5,7 @@
 
 #include "feed.h"
 
-enum { CHUNK = 1 << 14 };       /* elements */
+enum { CHUNK = 1 << 14 }; /* elements */
 
 static int pipe_records(int fd, const char *name)
 {
@@ -26,12 +26,15 @@ static int pipe_records(int fd, const char *name)
 	return rc;
 }
 
-struct document { uint32_t *words; size_t n, room; bool overlap; };  /* overlap: words[0] ended the block before */
+struct document {
+	uint32_t *words;
+	size_t n, room;
+	bool overlap;
+}; /* overlap: words[0] ended the block before */
 
 static int document_add(struct document *d, uint32_t word, const char *name)
 {
-	if (d->n == RECORD_MAX)
-		return mt_fail(MT_EX_DATA, "%s: more than %u elements in one document", name, RECORD_MAX);
+	if (d->n == RECORD_MAX) return mt_fail(MT_EX_DATA, "%s: more than %u elements in one document", name, RECORD_MAX);
 	if (d->n == d->room) {
 		size_t room = d->room ? d->room * 2 : CHUNK;
 		uint32_t *more = realloc(d->words, room * sizeof *more);
@@ -94,7 +97,7 @@ static int pipe_flat(int fd, const char *name, const struct feed_how *h, struct 
 int pipe_feed(int fd, const char *name, const struct feed_how *h)
 {
 	if (h->format == FEED_RECORDS) return pipe_records(fd, name);
-	struct document d = { 0 };
+	struct document d = {0};
 	int rc = pipe_flat(fd, name, h, &d);
 	free(d.words);
 	return rc;

@@ -12,7 +12,8 @@ struct job {
 	const float *d_o, *o, *lse, *qkv;
 };
 
-/* Spans of at most `longest` queries, none across documents. A document starts where a token says so, and with a row. */
+/* Spans of at most `longest` queries, none across documents. A document starts where a token says so, and with a
+ * row. */
 static void cut(struct job *w, int64_t longest)
 {
 	const struct attention *a = w->a;
@@ -20,10 +21,8 @@ static void cut(struct job *w, int64_t longest)
 	w->spans = pool_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
 		int64_t in_row = t % a->seq;
-		if (!in_row || a->starts[t] == in_row)
-			begin = t;
-		if ((t - begin) % longest == 0)
-			w->spans[w->count++] = (struct span){ begin, t, t };
+		if (!in_row || a->starts[t] == in_row) begin = t;
+		if ((t - begin) % longest == 0) w->spans[w->count++] = (struct span){begin, t, t};
 		w->spans[w->count - 1].end = t + 1;
 	}
 }
@@ -43,7 +42,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_attention_forward(struct pool *pool, const struct attention *a, float *o, float *lse, const float *qkv)
 {
-	struct job w = { .pool = pool, .k = pool_kernels(pool), .a = a, .o_out = o, .lse_out = lse, .qkv = qkv };
+	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a, .o_out = o, .lse_out = lse, .qkv = qkv};
 	cut(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
@@ -59,8 +58,8 @@ static void backward_task(void *arg, int64_t task, int thread)
 void op_attention_backward(struct pool *pool, const struct attention *a, float *dqkv, const float *d_o, const float *o,
 	const float *lse, const float *qkv)
 {
-	struct job w = { .pool = pool, .k = pool_kernels(pool), .a = a, .dqkv = dqkv, .d_o = d_o, .o = o, .lse = lse,
-		.qkv = qkv };
+	struct job w =
+		{.pool = pool, .k = pool_kernels(pool), .a = a, .dqkv = dqkv, .d_o = d_o, .o = o, .lse = lse, .qkv = qkv};
 	cut(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }

@@ -4,9 +4,9 @@
  * event, or between two launches by chance; each time a queue whose next operation no event holds back is drawn, and
  * the odds change every so many draws, so that a queue may lag or lead by as much as the events allow.
  *
- * An operation is several: what it is to write without having read it is poisoned first, then it runs; copies run in two
- * parts; anything may come between. Copies from the host's memory read it as late as they run or as early as they are
- * launched. Memory, of the host's that it gives out too, is poisoned when handed out, given back and declared dead.
+ * An operation is several: what it is to write without having read it is poisoned first, then it runs; copies run in
+ * two parts; anything may come between. Copies from the host's memory read it as late as they run or as early as they
+ * are launched. Memory, of the host's that it gives out too, is poisoned when handed out, given back and declared dead.
  *
  * The same seed does the same thing again. A schedule that lacks an event, or uses memory too early or too late, gives
  * other bits here than on the cpu device; a cycle of events ends the process.
@@ -17,30 +17,36 @@
 #include "device.h"
 #include "ops.h"
 
-#define POISON 0xff             /* bytes: NaN as fp32 and bf16, no token, no document */
-#define ROOM   2048             /* operations launched and not yet done, a queue */
+#define POISON 0xff /* bytes: NaN as fp32 and bf16, no token, no document */
+#define ROOM 2048   /* operations launched and not yet done, a queue */
 #define ARENAS 8
 
 struct work {
 	struct event after;
-	struct op op;               /* OP_NONE: a wait for `after`; OP_DISCARD: poison */
-	void *held;                 /* what it reads, as it was when it was launched; to be freed */
+	struct op op; /* OP_NONE: a wait for `after`; OP_DISCARD: poison */
+	void *held;   /* what it reads, as it was when it was launched; to be freed */
 };
 
-struct chaos_queue { struct work *work; uint64_t launched, done; };
+struct chaos_queue {
+	struct work *work;
+	uint64_t launched, done;
+};
 
 struct chaos {
 	struct device dev;
 	struct pool *pool;
 	uint64_t random;
-	unsigned odds[QUEUES + 1];  /* of each queue's being drawn; the last: of running something at a launch, in 100 */
-	unsigned draws;             /* until the odds change */
-	bool views;                 /* weights may be read in place */
+	unsigned odds[QUEUES + 1]; /* of each queue's being drawn; the last: of running something at a launch, in 100 */
+	unsigned draws;            /* until the odds change */
+	bool views;                /* weights may be read in place */
 	struct chaos_queue q[QUEUES];
-	struct extent { char *base; size_t bytes; } given[ARENAS];      /* memory handed out, device's and host's */
+	struct extent {
+		char *base;
+		size_t bytes;
+	} given[ARENAS]; /* memory handed out, device's and host's */
 };
 
-static uint64_t draw(struct chaos *c, uint64_t below)   /* splitmix64, Steele et al. 2014 */
+static uint64_t draw(struct chaos *c, uint64_t below) /* splitmix64, Steele et al. 2014 */
 {
 	uint64_t z = c->random += 0x9e3779b97f4a7c15u;
 
@@ -70,8 +76,7 @@ static void change_odds(struct chaos *c)
 {
 	static const unsigned odds[] = {0, 1, 20, 400}, eager[] = {0, 0, 30, 90}, draws[] = {1, 8, 30, 100};
 
-	for (int i = 0; i < QUEUES; i++)
-		c->odds[i] = odds[draw(c, 4)];
+	for (int i = 0; i < QUEUES; i++) c->odds[i] = odds[draw(c, 4)];
 	c->odds[QUEUES] = eager[draw(c, 4)];
 	c->draws = draws[draw(c, 4)];
 }
@@ -80,21 +85,17 @@ static enum queue draw_queue(struct chaos *c)
 {
 	unsigned odds[QUEUES], sum = 0, queue = 0;
 
-	for (enum queue i = 0; i < QUEUES; i++)
-		sum += odds[i] = runnable(c, i) ? c->odds[i] : 0;
+	for (enum queue i = 0; i < QUEUES; i++) sum += odds[i] = runnable(c, i) ? c->odds[i] : 0;
 	if (sum == 0)
-		for (enum queue i = 0; i < QUEUES; i++)
-			sum += odds[i] = runnable(c, i);
+		for (enum queue i = 0; i < QUEUES; i++) sum += odds[i] = runnable(c, i);
 	MT_ASSERT(sum > 0);
-	for (uint64_t r = draw(c, sum); r >= odds[queue]; queue++)
-		r -= odds[queue];
+	for (uint64_t r = draw(c, sum); r >= odds[queue]; queue++) r -= odds[queue];
 	return queue;
 }
 
 static void turn(uint32_t *words, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++)
-		words[i] = ~words[i];
+	for (int64_t i = 0; i < n; i++) words[i] = ~words[i];
 }
 
 /* Gradients that are final are made ready to leave as a device may do it, in their place: here by turning their bits */
@@ -124,8 +125,7 @@ static void execute(struct chaos *c, const struct op *op)
 /* Run one operation of some queue that has a runnable one */
 static void run_one(struct chaos *c)
 {
-	if (c->draws-- == 0)
-		change_odds(c);
+	if (c->draws-- == 0) change_odds(c);
 
 	struct chaos_queue *q = &c->q[draw_queue(c)];
 	struct work *w = &q->work[q->done % ROOM];
@@ -138,16 +138,19 @@ static void put(struct chaos *c, enum queue queue, const struct work *w)
 {
 	struct chaos_queue *q = &c->q[queue];
 
-	while (q->launched - q->done == ROOM)
-		run_one(c);
+	while (q->launched - q->done == ROOM) run_one(c);
 	q->work[q->launched++ % ROOM] = *w;
-	while (draw(c, 100) < c->odds[QUEUES] && any_runnable(c))
-		run_one(c);
+	while (draw(c, 100) < c->odds[QUEUES] && any_runnable(c)) run_one(c);
 }
 
 /* ---- what an operation writes without having read it ---- */
 
-struct written { struct { void *p; size_t bytes; } v[2]; };
+struct written {
+	struct {
+		void *p;
+		size_t bytes;
+	} v[2];
+};
 
 /* n elements at p; p NULL: none */
 static void writes(struct written *w, void *p, int64_t n, size_t size)
@@ -170,8 +173,7 @@ static struct written written_by_block(const struct op *o)
 	case OP_RMSNORM_BACKWARD:
 		if (!o->rmsnorm_backward.add_dx)
 			writes(&w, o->rmsnorm_backward.dx, o->rmsnorm_backward.n * o->rmsnorm_backward.h, 4);
-		if (o->rmsnorm_backward.beta == 0)
-			writes(&w, o->rmsnorm_backward.dw, o->rmsnorm_backward.h, 4);
+		if (o->rmsnorm_backward.beta == 0) writes(&w, o->rmsnorm_backward.dw, o->rmsnorm_backward.h, 4);
 		break;
 	case OP_ROPE_FORWARD:
 		writes(&w, o->rope.pre, o->rope.n * (o->rope.heads + o->rope.kv_heads) * o->rope.dim, 4);
@@ -191,11 +193,8 @@ static struct written written_by_block(const struct op *o)
 		writes(&w, o->attention.dqkv,
 			o->attention.n * (o->attention.heads + 2 * o->attention.kv_heads) * o->attention.dim, 4);
 		break;
-	case OP_SWIGLU_FORWARD:
-		writes(&w, o->swiglu_forward.y, o->swiglu_forward.n * o->swiglu_forward.f, 4);
-		break;
-	default:
-		break;
+	case OP_SWIGLU_FORWARD: writes(&w, o->swiglu_forward.y, o->swiglu_forward.n * o->swiglu_forward.f, 4); break;
+	default: break;
 	}
 	return w;
 }
@@ -205,32 +204,22 @@ static struct written written_by(const struct op *o)
 	struct written w = {0};
 
 	switch (o->code) {
-	case OP_COPY:
-		writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1);
-		break;
-	case OP_WEIGHTS_IN:
-		writes(&w, o->weights_in.dst, o->weights_in.n, 4);
-		break;
-	case OP_GRADS_OUT:
-		writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4);
-		break;
+	case OP_COPY: writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1); break;
+	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, 4); break;
+	case OP_GRADS_OUT: writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4); break;
 	case OP_GEMM:
 		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n && o->gemm.add != o->gemm.c)
 			writes(&w, o->gemm.c, o->gemm.m * o->gemm.n, 4);
 		break;
 	case OP_BIAS_BACKWARD:
-		if (o->bias_backward.beta == 0)
-			writes(&w, o->bias_backward.db, o->bias_backward.n, 4);
+		if (o->bias_backward.beta == 0) writes(&w, o->bias_backward.db, o->bias_backward.n, 4);
 		break;
-	case OP_EMBED_FORWARD:
-		writes(&w, o->embed_forward.x, o->embed_forward.n * o->embed_forward.h, 4);
-		break;
+	case OP_EMBED_FORWARD: writes(&w, o->embed_forward.x, o->embed_forward.n * o->embed_forward.h, 4); break;
 	case OP_EMBED_BACKWARD:
 		if (o->embed_backward.beta == 0)
 			writes(&w, o->embed_backward.dw, o->embed_backward.vocab * o->embed_backward.h, 4);
 		break;
-	default:
-		return written_by_block(o);
+	default: return written_by_block(o);
 	}
 	return w;
 }
@@ -240,16 +229,14 @@ static struct written written_by(const struct op *o)
 static bool given(const struct chaos *c, const void *p)
 {
 	for (int i = 0; i < ARENAS; i++)
-		if ((const char *)p >= c->given[i].base && (const char *)p < c->given[i].base + c->given[i].bytes)
-			return true;
+		if ((const char *)p >= c->given[i].base && (const char *)p < c->given[i].base + c->given[i].bytes) return true;
 	return false;
 }
 
 /* Memory that is neither the device's nor of the device may be read when the copy is launched. */
 static void read_early(struct chaos *c, struct work *w, const void **src, size_t bytes)
 {
-	if (given(c, *src) || draw(c, 3) || !(w->held = malloc(bytes)))
-		return;
+	if (given(c, *src) || draw(c, 3) || !(w->held = malloc(bytes))) return;
 	*src = memcpy(w->held, *src, bytes);
 }
 
@@ -288,15 +275,12 @@ static void chaos_launch(struct device *d, enum queue queue, const struct op *op
 	struct written dst = written_by(op);
 	struct work w = {.op = *op};
 
-	if (op->code == OP_COPY)
-		read_early(c, &w, &w.op.copy.src, op->copy.bytes);
+	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
 	else if (op->code == OP_WEIGHTS_IN)
 		read_early(c, &w, &w.op.weights_in.src, (size_t)op->weights_in.n * (op->weights_in.from == MT_BF16 ? 2 : 4));
 	for (int i = 0; i < 2; i++)
-		if (dst.v[i].p)
-			put(c, queue, &(struct work){.op = {OP_DISCARD, .discard = {dst.v[i].p, dst.v[i].bytes}}});
-	if (op->code == OP_COPY || op->code == OP_WEIGHTS_IN || op->code == OP_GRADS_OUT)
-		put_first_part(c, queue, &w);
+		if (dst.v[i].p) put(c, queue, &(struct work){.op = {OP_DISCARD, .discard = {dst.v[i].p, dst.v[i].bytes}}});
+	if (op->code == OP_COPY || op->code == OP_WEIGHTS_IN || op->code == OP_GRADS_OUT) put_first_part(c, queue, &w);
 	put(c, queue, &w);
 }
 
@@ -310,14 +294,14 @@ static struct event chaos_record(struct device *d, enum queue queue)
 	return (struct event){queue, ((struct chaos *)d)->q[queue].launched};
 }
 
-/* As it was before it was asked, so that "no" is the answer for as long as it may be; who asks again and again gets a "yes" */
+/* As it was before it was asked, so that "no" is the answer for as long as it may be; who asks again and again gets a
+ * "yes" */
 static bool chaos_query(struct device *d, struct event e)
 {
 	struct chaos *c = (struct chaos *)d;
 	bool yes = over(c, e);
 
-	if (any_runnable(c) && draw(c, 2))
-		run_one(c);
+	if (any_runnable(c) && draw(c, 2)) run_one(c);
 	return yes;
 }
 
@@ -325,8 +309,7 @@ static int chaos_sync(struct device *d, struct event e)
 {
 	struct chaos *c = (struct chaos *)d;
 
-	while (!over(c, e))
-		run_one(c);
+	while (!over(c, e)) run_one(c);
 	return 0;
 }
 
@@ -339,10 +322,8 @@ static void *give(struct chaos *c, size_t bytes)
 	for (int i = 0; i < ARENAS; i++) {
 		struct extent *e = &c->given[i];
 
-		if (e->base)
-			continue;
-		if (!(e->base = aligned_alloc(huge, (bytes + huge - 1) / huge * huge)))
-			return NULL;
+		if (e->base) continue;
+		if (!(e->base = aligned_alloc(huge, (bytes + huge - 1) / huge * huge))) return NULL;
 		e->bytes = bytes;
 		return memset(e->base, POISON, bytes);
 	}
@@ -381,12 +362,10 @@ static void chaos_close(struct device *d)
 	struct chaos *c = (struct chaos *)d;
 
 	for (int i = 0; i < QUEUES; i++) {
-		for (uint64_t k = c->q[i].done; k < c->q[i].launched; k++)
-			free(c->q[i].work[k % ROOM].held);
+		for (uint64_t k = c->q[i].done; k < c->q[i].launched; k++) free(c->q[i].work[k % ROOM].held);
 		free(c->q[i].work);
 	}
-	for (int i = 0; i < ARENAS; i++)
-		take_back(c, c->given[i].base);
+	for (int i = 0; i < ARENAS; i++) take_back(c, c->given[i].base);
 	pool_free(c->pool);
 	free(c);
 }
@@ -400,10 +379,22 @@ struct device *device_chaos(int threads, uint64_t seed)
 		return NULL;
 	}
 	c->dev = (struct device){
-		.name = "cpu", .gemm = gemm_words(), .attention = "tiled, fp32", .machine = kernels_words(), .elem = sizeof(float),
-		.alloc = chaos_alloc, .release = chaos_release, .view = chaos_view, .launch = chaos_launch,
-		.record = chaos_record, .wait = chaos_wait, .query = chaos_query, .sync = chaos_sync, .close = chaos_close,
-		.host_alloc = chaos_host_alloc, .host_release = chaos_host_release,
+		.name = "cpu",
+		.gemm = gemm_words(),
+		.attention = "tiled, fp32",
+		.machine = kernels_words(),
+		.elem = sizeof(float),
+		.alloc = chaos_alloc,
+		.release = chaos_release,
+		.view = chaos_view,
+		.launch = chaos_launch,
+		.record = chaos_record,
+		.wait = chaos_wait,
+		.query = chaos_query,
+		.sync = chaos_sync,
+		.close = chaos_close,
+		.host_alloc = chaos_host_alloc,
+		.host_release = chaos_host_release,
 	};
 	c->random = seed;
 	c->views = draw(c, 4) == 0;

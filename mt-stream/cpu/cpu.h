@@ -10,7 +10,8 @@
 #include "ops.h"
 
 /* Memory of a pool that lives until its next use of the same kind; 64-byte aligned, contents undefined. Growing it may
- * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run, outside. */
+ * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run,
+ * outside. */
 void *pool_scratch(struct pool *, int thread, size_t bytes);
 void *pool_shared(struct pool *, size_t bytes);
 /* Say in one line what there was no memory for, and end the program with 71: for threads deep in an operation */
@@ -21,19 +22,20 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
  * the partial sums). The cut depends on the number of rows alone. */
-struct row_blocks { int64_t rows, count, n; };
+struct row_blocks {
+	int64_t rows, count, n;
+};
 struct row_blocks row_blocks(int64_t rows);
 static inline int64_t row_block_start(const struct row_blocks *b, int64_t i) { return i * b->rows; }
-static inline int64_t row_block_end(const struct row_blocks *b, int64_t i)
-{
-	return least((i + 1) * b->rows, b->n);
-}
+static inline int64_t row_block_end(const struct row_blocks *b, int64_t i) { return least((i + 1) * b->rows, b->n); }
 /* dst (n) = beta dst + the sum of partial (count, n), in order of blocks */
 void sum_partials(struct pool *, float *dst, float beta, const float *partial, int64_t count, int64_t n);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
-struct span { int64_t begin, first, end; };
-enum { ATTENTION_GROUP = 256 };     /* queries of a forward task, at most */
+struct span {
+	int64_t begin, first, end;
+};
+enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */
 
 struct kernels {
 	const char *name;
@@ -48,7 +50,7 @@ struct kernels {
 	void (*rope_forward)(const struct rope *, float *qkv, float *pre, float *rstd, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope *, float *dqkv, const float *pre, const float *rstd, float *dqnorm,
 		float *dknorm, int64_t first, int64_t end);
-	size_t (*attention_scratch)(int64_t dim);   /* bytes, for either direction */
+	size_t (*attention_scratch)(int64_t dim); /* bytes, for either direction */
 	void (*attention_forward)(const struct attention *, const struct span *, int64_t head, float *o, float *lse,
 		const float *qkv, float *scratch);
 	/* the whole document: span->first == span->begin */
@@ -56,7 +58,7 @@ struct kernels {
 		const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
-	void (*add)(float *y, const float *x, int64_t n);   /* y += x */
+	void (*add)(float *y, const float *x, int64_t n); /* y += x */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
@@ -67,6 +69,6 @@ extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 
 /* The best set that this CPU runs. The environment variable MT_ISA (plain, avx2) asks for a lesser one: tests do. */
 const struct kernels *cpu_kernels(void);
-const struct kernels *pool_kernels(const struct pool *);    /* cpu_kernels() as it was when the pool was created */
+const struct kernels *pool_kernels(const struct pool *); /* cpu_kernels() as it was when the pool was created */
 
 #endif

@@ -14,9 +14,15 @@
  * leaves too few to share. A product of less than SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
-struct cut { int64_t count, each; };        /* a length as count pieces of each, the last shorter */
+struct cut {
+	int64_t count, each;
+}; /* a length as count pieces of each, the last shorter */
 
-struct tiles { const struct gemm *g; const struct kernels *k; struct cut m, n; };
+struct tiles {
+	const struct gemm *g;
+	const struct kernels *k;
+	struct cut m, n;
+};
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -30,8 +36,7 @@ void omp_set_num_threads(int) __attribute__((weak));
 static void use_one_thread(void)
 {
 	static _Thread_local int done;
-	if (!done && omp_set_num_threads)
-		omp_set_num_threads(1);
+	if (!done && omp_set_num_threads) omp_set_num_threads(1);
 	done = 1;
 }
 
@@ -40,9 +45,10 @@ const char *gemm_words(void)
 	static char words[64];
 	const dnnl_version_t *v = dnnl_version();
 	unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-	const char *name = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? "avx512" :
-		(isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 ? "avx2" : (isa & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx ? "avx" :
-		"sse41";
+	const char *name = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? "avx512"
+		: (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2                            ? "avx2"
+		: (isa & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx                              ? "avx"
+																					: "sse41";
 
 	/* what comes after avx512_core changes no bit of an fp32 product */
 	snprintf(words, sizeof words, "oneDNN %d.%d.%d, %s, fp32", v->major, v->minor, v->patch, name);
@@ -51,8 +57,8 @@ const char *gemm_words(void)
 
 static void sgemm(const struct gemm *g)
 {
-	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a, g->lda,
-		g->b, g->ldb, g->beta, g->c, g->ldc);
+	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
+		g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
 	/* its arguments are right: what is left is no memory for buffers, or for the code that it generates */
 	if (status != dnnl_success)
 		pool_no_memory("a matrix product of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
@@ -74,17 +80,26 @@ static int has_room(size_t bytes)
  * buffers, which it checks. */
 static int generate_code(void)
 {
-	enum { N = 64, ROOM = 64 << 20 };       /* 6 MiB are taken, measured with oneDNN 2 */
+	enum { N = 64, ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
 	static float a[N * N], b[N * N], c[N * N];
-	static const int64_t size[][3] = { { N, N, N }, { 1, N, N }, { N, 1, N } };
+	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}};
 
-	if (!has_room(ROOM))
-		return 0;
+	if (!has_room(ROOM)) return 0;
 	use_one_thread();
 	for (int i = 0; i < 3; i++)
 		for (int kind = 0; kind < 8; kind++)
-			sgemm(&(struct gemm){ .m = size[i][0], .n = size[i][1], .k = size[i][2], .a = a, .lda = N, .b = b, .ldb = N,
-				.c = c, .ldc = N, .trans_a = kind & 1, .trans_b = kind >> 1 & 1, .beta = kind & 4 ? 1 : 0 });
+			sgemm(&(struct gemm){.m = size[i][0],
+				.n = size[i][1],
+				.k = size[i][2],
+				.a = a,
+				.lda = N,
+				.b = b,
+				.ldb = N,
+				.c = c,
+				.ldc = N,
+				.trans_a = kind & 1,
+				.trans_b = kind >> 1 & 1,
+				.beta = kind & 4 ? 1 : 0});
 	return 1;
 }
 
@@ -94,10 +109,9 @@ int gemm_ready(void)
 	void *frame, *set_terminate = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
 
 	/* An exception that oneDNN does not catch itself: its C++ runtime would abort */
-	if (set_terminate)
-		((handler *(*)(handler *))set_terminate)(exception_left);
-	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it is
-	 * first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
+	if (set_terminate) ((handler * (*)(handler *)) set_terminate)(exception_left);
+	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it
+	 * is first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
 	return backtrace(&frame, 1) > 0 && generate_code();
 }
 #else
@@ -107,8 +121,7 @@ void openblas_set_num_threads(int) __attribute__((weak));
 
 static void use_one_thread(void)
 {
-	if (openblas_set_num_threads)
-		openblas_set_num_threads(1);
+	if (openblas_set_num_threads) openblas_set_num_threads(1);
 }
 
 char *openblas_get_config(void) __attribute__((weak));
@@ -130,8 +143,8 @@ int gemm_ready(void) { return 1; }
 
 static void sgemm(const struct gemm *g)
 {
-	cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m,
-		(int)g->n, (int)g->k, 1.0f, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
+	cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans,
+		(int)g->m, (int)g->n, (int)g->k, 1.0f, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
 }
 #endif
 
@@ -139,7 +152,7 @@ static struct cut cut_length(int64_t n, int64_t tile)
 {
 	/* a multiple of 16 lines and rows suits every kernel's blocks */
 	int64_t each = div_up(div_up(n, div_up(n, tile)), 16) * 16;
-	return (struct cut){ .count = div_up(n, each), .each = each };
+	return (struct cut){.count = div_up(n, each), .each = each};
 }
 
 static void tile_task(void *arg, int64_t task, int thread)
@@ -153,28 +166,24 @@ static void tile_task(void *arg, int64_t task, int thread)
 	g.a += g.trans_a ? i : i * g.lda;
 	g.b += g.trans_b ? j * g.ldb : j;
 	g.c += i * g.ldc + j;
-	if (g.add)
-		g.add += i * g.ldc + j;
+	if (g.add) g.add += i * g.ldc + j;
 	if (g.bias) {
-		for (int64_t r = 0; r < g.m; r++)
-			memcpy(g.c + r * g.ldc, g.bias + j, (size_t)g.n * sizeof *g.c);
+		for (int64_t r = 0; r < g.m; r++) memcpy(g.c + r * g.ldc, g.bias + j, (size_t)g.n * sizeof *g.c);
 		g.beta = 1;
 	}
 	use_one_thread();
 	sgemm(&g);
-	for (int64_t r = 0; g.add && r < g.m; r++)
-		t->k->add(g.c + r * g.ldc, g.add + r * g.ldc, g.n);
+	for (int64_t r = 0; g.add && r < g.m; r++) t->k->add(g.c + r * g.ldc, g.add + r * g.ldc, g.n);
 }
 
 void op_gemm(struct pool *pool, const struct gemm *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = { .g = g, .k = pool_kernels(pool), .m = { 1, g->m }, .n = { 1, g->n } };
+	struct tiles t = {.g = g, .k = pool_kernels(pool), .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
 		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
-			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW)
-				break;
+			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
 }

@@ -7,7 +7,7 @@ struct head {
 	const struct kernels *k;
 	float *logits;
 	const uint32_t *targets;
-	double *losses;             /* (n) */
+	double *losses; /* (n) */
 	int64_t vocab;
 	float scale;
 	int backward;
@@ -20,15 +20,18 @@ static void row_task(void *arg, int64_t row, int thread)
 	(void)thread;
 	if (s->targets[row] != UINT32_MAX)
 		s->losses[row] = s->k->cross_entropy(x, s->targets[row], s->vocab, s->scale, s->backward);
-	else if (s->backward)
-		memset(x, 0, (size_t)s->vocab * sizeof *x);
+	else if (s->backward) memset(x, 0, (size_t)s->vocab * sizeof *x);
 }
 
-double op_cross_entropy(struct pool *pool, float *logits, const uint32_t *targets, int64_t n, int64_t vocab, float scale,
-	int backward, int64_t *count)
+double op_cross_entropy(struct pool *pool, float *logits, const uint32_t *targets, int64_t n, int64_t vocab,
+	float scale, int backward, int64_t *count)
 {
-	struct head s = { .k = pool_kernels(pool), .logits = logits, .targets = targets, .vocab = vocab, .scale = scale,
-		.backward = backward };
+	struct head s = {.k = pool_kernels(pool),
+		.logits = logits,
+		.targets = targets,
+		.vocab = vocab,
+		.scale = scale,
+		.backward = backward};
 	double sum = 0;
 	s.losses = pool_shared(pool, (size_t)n * sizeof *s.losses);
 	pool_run(pool, n, row_task, &s);

@@ -9,16 +9,13 @@ const struct kernels *cpu_kernels(void)
 #if defined(__x86_64__)
 	const char *ask = getenv("MT_ISA");
 	int rank = 2;
-	if (ask && !strcmp(ask, "plain"))
-		rank = 0;
-	else if (ask && !strcmp(ask, "avx2"))
-		rank = 1;
+	if (ask && !strcmp(ask, "plain")) rank = 0;
+	else if (ask && !strcmp(ask, "avx2")) rank = 1;
 	__builtin_cpu_init();
 	if (rank == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
 		return &cpu_kernels_avx512;
-	if (rank >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-		return &cpu_kernels_avx2;
+	if (rank >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &cpu_kernels_avx2;
 #endif
 	return &cpu_kernels_plain;
 }

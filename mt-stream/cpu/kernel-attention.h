@@ -21,28 +21,22 @@ INLINE void micro(int n, int by_row, int add_c, int64_t k, const float *a, int64
 {
 	vf sum[MR][2];
 	UNROLL
-	for (int r = 0; r < MR; r++)
-		UNROLL
-		for (int j = 0; j < n; j++)
-			sum[r][j] = add_c ? v_load(c + r * ldc + j * VW) : (vf){0};
+	for (int r = 0; r < MR; r++) UNROLL
+	for (int j = 0; j < n; j++) sum[r][j] = add_c ? v_load(c + r * ldc + j * VW) : (vf){0};
 	for (int64_t i = 0; i < k; i++) {
 		vf x[2];
 		UNROLL
-		for (int j = 0; j < n; j++)
-			x[j] = v_load(b + i * ldb + j * VW);
+		for (int j = 0; j < n; j++) x[j] = v_load(b + i * ldb + j * VW);
 		UNROLL
 		for (int r = 0; r < MR; r++) {
 			vf s = v_set(by_row ? a[r * lda + i] : a[i * lda + r]);
 			UNROLL
-			for (int j = 0; j < n; j++)
-				sum[r][j] = v_fma(s, x[j], sum[r][j]);
+			for (int j = 0; j < n; j++) sum[r][j] = v_fma(s, x[j], sum[r][j]);
 		}
 	}
 	UNROLL
-	for (int r = 0; r < MR; r++)
-		UNROLL
-		for (int j = 0; j < n; j++)
-			v_store(c + r * ldc + j * VW, sum[r][j]);
+	for (int r = 0; r < MR; r++) UNROLL
+	for (int j = 0; j < n; j++) v_store(c + r * ldc + j * VW, sum[r][j]);
 }
 
 /* MR rows of c, n columns (a multiple of VW) */
@@ -50,10 +44,8 @@ INLINE void panel(int by_row, int add_c, int64_t n, int64_t k, const float *a, i
 	float *c, int64_t ldc)
 {
 	int64_t j = 0;
-	for (; j + 2 * VW <= n; j += 2 * VW)
-		micro(2, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
-	if (j < n)
-		micro(1, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
+	for (; j + 2 * VW <= n; j += 2 * VW) micro(2, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
+	if (j < n) micro(1, by_row, add_c, k, a, lda, b + j, ldb, c + j, ldc);
 }
 
 /* c = a b, a by rows */
@@ -71,8 +63,8 @@ static __attribute__((noinline)) void panel_rows_add(int64_t n, int64_t k, const
 }
 
 /* c += a b, a by columns */
-static __attribute__((noinline)) void panel_columns_add(int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-	int64_t ldb, float *c, int64_t ldc)
+static __attribute__((noinline)) void panel_columns_add(int64_t n, int64_t k, const float *a, int64_t lda,
+	const float *b, int64_t ldb, float *c, int64_t ldc)
 {
 	panel(0, 1, n, k, a, lda, b, ldb, c, ldc);
 }
@@ -86,8 +78,7 @@ static void pack(float *dst, int64_t ld, const float *src, int64_t stride, int64
 		for (int64_t i = 0; i < dim; i += VW)
 			v_store(dst + r * ld + i, v_get(src + r * stride + i, dim - i) * v_set(scale));
 	for (int64_t r = rows; r < round_up(rows, VW); r++)
-		for (int64_t i = 0; i < ld; i += VW)
-			v_store(dst + r * ld + i, (vf){0});
+		for (int64_t i = 0; i < ld; i += VW) v_store(dst + r * ld + i, (vf){0});
 }
 
 /* Ask for rows that will be packed, or written, after what is computed now: rows as far apart as in qkv are beyond what
@@ -96,10 +87,8 @@ INLINE void foresee(const float *p, int write, int64_t stride, int64_t rows, int
 {
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t i = 0; i < dim; i += 16) {
-			if (write)
-				__builtin_prefetch(p + r * stride + i, 1, 2);
-			else
-				__builtin_prefetch(p + r * stride + i, 0, 2);
+			if (write) __builtin_prefetch(p + r * stride + i, 1, 2);
+			else __builtin_prefetch(p + r * stride + i, 0, 2);
 		}
 }
 
@@ -110,23 +99,23 @@ static void turn(float *dst, const float *src, int64_t ld, int64_t rows)
 		for (int64_t i = 0; i < ld; i += VW) {
 			vf x[VW];
 			UNROLL
-			for (int j = 0; j < VW; j++)
-				x[j] = v_load(src + (r + j) * ld + i);
+			for (int j = 0; j < VW; j++) x[j] = v_load(src + (r + j) * ld + i);
 			v_transpose(x);
 			UNROLL
-			for (int j = 0; j < VW; j++)
-				v_store(dst + (i + j) * QT + r, x[j]);
+			for (int j = 0; j < VW; j++) v_store(dst + (i + j) * QT + r, x[j]);
 		}
 }
 
 /* Where a tile lies: queries q .. q + nq - 1 and keys k .. k + nk - 1, both counted from the document's start; a query
  * sees the keys up to itself, and only `window` of them. */
-struct tile { int64_t q, nq, k, nk, window; };
+struct tile {
+	int64_t q, nq, k, nk, window;
+};
 
 INLINE struct tile tile_at(int64_t q, int64_t nq, int64_t k, int64_t window)
 {
 	int64_t left = q + nq - k;
-	return (struct tile){ .q = q, .nq = nq, .k = k, .nk = left < KT ? left : KT, .window = window };
+	return (struct tile){.q = q, .nq = nq, .k = k, .nk = left < KT ? left : KT, .window = window};
 }
 
 /* Keys of the tile that any of the VW queries from column c sees: what lies beyond is neither computed nor read. */
@@ -153,8 +142,7 @@ INLINE int all_seen(const struct tile *t, int64_t c)
 INLINE vf masked(const struct tile *t, int64_t c, int64_t r, vf x)
 {
 	int32_t lane[VW];
-	for (int i = 0; i < VW; i++)
-		lane[i] = i;
+	for (int i = 0; i < VW; i++) lane[i] = i;
 	vi ahead;
 	memcpy(&ahead, lane, sizeof ahead);
 	ahead += (int32_t)(t->q + c - t->k - r);
@@ -169,8 +157,7 @@ INLINE void keys_by_queries(const struct tile *t, float *s, const float *k, cons
 	int64_t columns = round_up(t->nq, VW);
 	for (int64_t r = 0; r < t->nk; r += MR) {
 		int64_t c = columns_from(t, r);
-		if (c < columns)
-			panel_rows(columns - c, dim, k + r * ld, ld, x + c, QT, s + r * QT + c, QT);
+		if (c < columns) panel_rows(columns - c, dim, k + r * ld, ld, x + c, QT, s + r * QT + c, QT);
 	}
 }
 
@@ -185,8 +172,8 @@ INLINE void queries_by_keys(const struct tile *t, float *c, const float *s, cons
 
 /* ---- forward ---- */
 
-/* Scores become probabilities relative to the highest so far; sum, high (QT) follow; rescale (QT) is what earlier sums are
- * to be multiplied by. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
+/* Scores become probabilities relative to the highest so far; sum, high (QT) follow; rescale (QT) is what earlier sums
+ * are to be multiplied by. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
 INLINE void softmax_columns(const struct tile *t, float *s, float *high, float *sum, float *rescale)
 {
 	for (int64_t c = 0; c < t->nq; c += VW) {
@@ -214,10 +201,7 @@ INLINE void softmax_columns(const struct tile *t, float *s, float *high, float *
 }
 
 /* The first tile of keys that a query at q sees with this window */
-INLINE int64_t first_tile(int64_t q, int64_t window)
-{
-	return q < window ? 0 : (q - window + 1) / KT * KT;
-}
+INLINE int64_t first_tile(int64_t q, int64_t window) { return q < window ? 0 : (q - window + 1) / KT * KT; }
 
 /* For backward, which needs more: q, do, their transposes and dq (BLOCKS, 64, ld), lse and delta (BLOCKS, QT), and once
  * k, v, dk, dv (KT, ld), s and dp (KT, QT) */
@@ -228,14 +212,20 @@ static size_t attention_scratch(int64_t dim)
 }
 
 /* What both passes know of a head: where its keys and values begin, and how far apart tokens are */
-struct head { int64_t dim, ld, stride, keys, values, window; };
+struct head {
+	int64_t dim, ld, stride, keys, values, window;
+};
 
 INLINE struct head head_of(const struct attention *a, int64_t begin, int64_t kv_head)
 {
 	int64_t stride = (a->heads + 2 * a->kv_heads) * a->dim;
 	int64_t keys = begin * stride + (a->heads + kv_head) * a->dim;
-	return (struct head){ .dim = a->dim, .ld = round_up(a->dim, VW), .stride = stride, .keys = keys,
-		.values = keys + a->kv_heads * a->dim, .window = a->window ? a->window : INT64_MAX };
+	return (struct head){.dim = a->dim,
+		.ld = round_up(a->dim, VW),
+		.stride = stride,
+		.keys = keys,
+		.values = keys + a->kv_heads * a->dim,
+		.window = a->window ? a->window : INT64_MAX};
 }
 
 /* Do the queries of the tile see any of its keys? */
@@ -268,8 +258,7 @@ static void attention_forward(const struct attention *a, const struct span *span
 	}
 	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
 	memset(sum, 0, BLOCKS * QT * sizeof *sum);
-	for (int i = 0; i < BLOCKS * QT; i++)
-		high[i] = -FLT_MAX;
+	for (int i = 0; i < BLOCKS * QT; i++) high[i] = -FLT_MAX;
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
 		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
@@ -302,8 +291,7 @@ INLINE void softmax_back(const struct tile *t, float *s, float *dp, const float 
 		vf l = v_load(lse + c), d = v_load(delta + c);
 		for (int64_t r = 0; r < n; r++) {
 			vf x = v_load(s + r * QT + c);
-			if (mask)
-				x = masked(t, c, r, x);
+			if (mask) x = masked(t, c, r, x);
 			vf p = v_exp(x - l);
 			v_store(s + r * QT + c, p);
 			v_store(dp + r * QT + c, p * (v_load(dp + r * QT + c) - d));
@@ -321,7 +309,8 @@ INLINE void keys_gain(const struct tile *t, float *dst, const float *s, const fl
 }
 
 /* dst (n rows at stride, dim) = [dst +] scale * src (n, ld) */
-static void spread(float *dst, int64_t stride, int add_dst, const float *src, int64_t ld, int64_t n, int64_t dim, float scale)
+static void spread(float *dst, int64_t stride, int add_dst, const float *src, int64_t ld, int64_t n, int64_t dim,
+	float scale)
 {
 	for (int64_t r = 0; r < n; r++)
 		for (int64_t i = 0; i < dim; i += VW) {
@@ -332,12 +321,14 @@ static void spread(float *dst, int64_t stride, int add_dst, const float *src, in
 }
 
 /* A group's tiles in backward's scratch, block after block */
-struct group { float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp; };
+struct group {
+	float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp;
+};
 
 static struct group group_in(float *scratch, int64_t ld)
 {
 	int64_t all = BLOCKS * QT * ld;
-	struct group p = { .q = scratch };
+	struct group p = {.q = scratch};
 	p.qt = p.q + all;
 	p.g = p.qt + all;
 	p.gt = p.g + all;
@@ -377,10 +368,10 @@ static void gather_queries(const struct group *p, const struct attention *a, con
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
 }
 
-/* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is the
- * first that sees these keys, which is the one beside them. */
-static void attention_back_group(const struct attention *a, const struct span *span, int64_t head, int begin, float *dqkv,
-	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
+/* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is
+ * the first that sees these keys, which is the one beside them. */
+static void attention_back_group(const struct attention *a, const struct span *span, int64_t head, int begin,
+	float *dqkv, const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
 {
 	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
 	struct group p = group_in(scratch, h.ld);
@@ -388,7 +379,8 @@ static void attention_back_group(const struct attention *a, const struct span *s
 
 	gather_queries(&p, a, span, head, &h, d_o, o, lse, qkv);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
-		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride, values = h.values + k0 * h.stride;
+		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride,
+				values = h.values + k0 * h.stride;
 		int gain = !(begin && k0 >= q0);
 		pack(p.k, h.ld, qkv + keys, h.stride, nk, h.dim, 1);
 		pack(p.v, h.ld, qkv + values, h.stride, nk, h.dim, 1);
@@ -399,8 +391,7 @@ static void attention_back_group(const struct attention *a, const struct span *s
 		foresee(qkv + values + KT * h.stride, 0, h.stride, next, h.dim);
 		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
 		for (int64_t b = 0; b * QT < n; b++) {
-			if (!meets(q0 + b * QT, k0, h.window))
-				continue;
+			if (!meets(q0 + b * QT, k0, h.window)) continue;
 			struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
 			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
 			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
@@ -421,7 +412,7 @@ static void attention_backward(const struct attention *a, const struct span *spa
 {
 	int64_t group = a->heads / a->kv_heads;
 	for (int64_t q = span->begin; q < span->end; q += BLOCKS * QT) {
-		struct span part = { span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end };
+		struct span part = {span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end};
 		for (int64_t j = 0; j < group; j++)
 			attention_back_group(a, &part, kv_head * group + j, j == 0, dqkv, d_o, o, lse, qkv, scratch);
 	}

@@ -4,15 +4,12 @@
 INLINE float row_max(const float *x, int64_t n)
 {
 	vf m[4];
-	for (int j = 0; j < 4; j++)
-		m[j] = v_set(-INFINITY);
+	for (int j = 0; j < 4; j++) m[j] = v_set(-INFINITY);
 	int64_t i = 0;
 	for (; i + 4 * VW <= n; i += 4 * VW)
-		for (int j = 0; j < 4; j++)
-			m[j] = v_max(v_load(x + i + j * VW), m[j]);
+		for (int j = 0; j < 4; j++) m[j] = v_max(v_load(x + i + j * VW), m[j]);
 	float high = v_highest(v_max(v_max(m[0], m[1]), v_max(m[2], m[3])));
-	for (; i < n; i++)
-		high = x[i] > high ? x[i] : high;
+	for (; i < n; i++) high = x[i] > high ? x[i] : high;
 	return high;
 }
 
@@ -26,22 +23,19 @@ static double cross_entropy(float *row, int64_t target, int64_t vocab, float sca
 		for (int j = 0; j < 2; j++) {
 			vf e = v_exp(v_load(row + i + j * VW) - high);
 			sum[j] += e;
-			if (backward)
-				v_store(row + i + j * VW, e);
+			if (backward) v_store(row + i + j * VW, e);
 		}
 	for (; i < vocab; i += VW) {
 		float lanes[VW] = {0};
 		vf e = v_exp(v_get(row + i, vocab - i) - high);
 		v_put(lanes, vocab - i, e);
 		sum[0] += v_load(lanes);
-		if (backward)
-			v_put(row + i, vocab - i, e);
+		if (backward) v_put(row + i, vocab - i, e);
 	}
 	double total = (double)v_sum(sum[0] + sum[1]);
 	if (backward) {
 		vf factor = v_set((float)((double)scale / total));
-		for (i = 0; i < vocab; i += VW)
-			v_put(row + i, vocab - i, v_get(row + i, vocab - i) * factor);
+		for (i = 0; i < vocab; i += VW) v_put(row + i, vocab - i, v_get(row + i, vocab - i) * factor);
 		row[target] -= scale;
 	}
 	return log(total) + (double)high[0] - x;

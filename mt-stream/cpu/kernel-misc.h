@@ -2,8 +2,7 @@
 
 static void add(float *y, const float *x, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++)
-		y[i] += x[i];
+	for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
 static void widen(float *dst, const uint16_t *src, int64_t n)

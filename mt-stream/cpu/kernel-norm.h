@@ -57,8 +57,7 @@ static void rmsnorm_forward(float *y, float *rstd, const float *x, const float *
 static void rmsnorm_backward(float *dx, int add_dx, float *dw, const float *dy, const float *x, const float *w,
 	const float *rstd, int64_t rows, int64_t h)
 {
-	for (int64_t r = 0; r < rows; r++)
-		rms_back(dx + r * h, add_dx, dw, dy + r * h, x + r * h, w, rstd[r], h);
+	for (int64_t r = 0; r < rows; r++) rms_back(dx + r * h, add_dx, dw, dy + r * h, x + r * h, w, rstd[r], h);
 }
 
 static void column_sums(float *sum, const float *x, int64_t ldx, int64_t rows, int64_t n)

@@ -19,8 +19,7 @@ static void rope_forward(const struct rope *r, float *qkv, float *pre, float *rs
 	for (int64_t t = first; t < end; t++) {
 		float *row = qkv + t * (heads + r->kv_heads) * dim;
 		int64_t position = t % r->seq - r->starts[t];
-		if (r->qnorm)
-			memcpy(pre + t * heads * dim, row, (size_t)(heads * dim) * sizeof *row);
+		if (r->qnorm) memcpy(pre + t * heads * dim, row, (size_t)(heads * dim) * sizeof *row);
 		for (int64_t j = 0; j < heads; j++) {
 			float *x = row + j * dim;
 			if (r->qnorm) {
@@ -45,8 +44,8 @@ static void rope_backward(const struct rope *r, float *dqkv, const float *pre, c
 			int is_q = j < r->heads;
 			rotate(dx, r->cos + position * half, r->sin + position * half, -1, half);
 			if (r->qnorm)
-				rms_back(dx, 0, is_q ? dqnorm : dknorm, dx, pre + (t * heads + j) * dim,
-					is_q ? r->qnorm : r->knorm, rstd[t * heads + j], dim);
+				rms_back(dx, 0, is_q ? dqnorm : dknorm, dx, pre + (t * heads + j) * dim, is_q ? r->qnorm : r->knorm,
+					rstd[t * heads + j], dim);
 		}
 	}
 }

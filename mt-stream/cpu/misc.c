@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { PIECE = 65536 };             /* elements of a task */
+enum { PIECE = 65536 }; /* elements of a task */
 enum { PIECE_BYTES = 262144 };
 
 struct sweep {
@@ -23,7 +23,7 @@ static void widen_task(void *arg, int64_t task, int thread)
 
 void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 {
-	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .src = src, .n = n };
+	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), widen_task, &s);
 }
 
@@ -37,7 +37,7 @@ static void narrow_task(void *arg, int64_t task, int thread)
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
-	struct sweep s = { .k = pool_kernels(pool), .dst = dst, .src = src, .n = n };
+	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), narrow_task, &s);
 }
 
@@ -51,7 +51,7 @@ static void copy_task(void *arg, int64_t task, int thread)
 
 void op_copy(struct pool *pool, void *dst, const void *src, size_t bytes)
 {
-	struct sweep s = { .dst = dst, .src = src, .n = (int64_t)bytes };
+	struct sweep s = {.dst = dst, .src = src, .n = (int64_t)bytes};
 	pool_run(pool, div_up(s.n, PIECE_BYTES), copy_task, &s);
 }
 
@@ -65,6 +65,6 @@ static void zero_task(void *arg, int64_t task, int thread)
 
 void op_zero(struct pool *pool, void *dst, size_t bytes)
 {
-	struct sweep s = { .dst = dst, .n = (int64_t)bytes };
+	struct sweep s = {.dst = dst, .n = (int64_t)bytes};
 	pool_run(pool, div_up(s.n, PIECE_BYTES), zero_task, &s);
 }

@@ -18,20 +18,28 @@
 #include <unistd.h>
 
 enum {
-	SPINS = 4000,               /* pauses before a thread goes to sleep: some 20 to 60 us, longer than most gaps between jobs */
-	CLOSED = 0xffffffff,        /* also the limit on tasks */
+	SPINS = 4000, /* pauses before a thread goes to sleep: some 20 to 60 us, longer than most gaps between jobs */
+	CLOSED = 0xffffffff, /* also the limit on tasks */
 	LINE = 64,
 };
 
-struct scratch { void *p; size_t size; };
+struct scratch {
+	void *p;
+	size_t size;
+};
 
-struct worker { struct pool *pool; int thread; pthread_t id; struct scratch scratch; };
+struct worker {
+	struct pool *pool;
+	int thread;
+	pthread_t id;
+	struct scratch scratch;
+};
 
 struct pool {
 	_Alignas(LINE) _Atomic uint64_t ticket;
-	_Alignas(LINE) _Atomic uint32_t done;       /* tasks of this job that have run; the caller's futex */
+	_Alignas(LINE) _Atomic uint32_t done; /* tasks of this job that have run; the caller's futex */
 	_Atomic uint32_t caller_sleeps;
-	_Alignas(LINE) _Atomic uint32_t bell;       /* rings with every job; the workers' futex */
+	_Alignas(LINE) _Atomic uint32_t bell; /* rings with every job; the workers' futex */
 	_Atomic uint32_t sleepers;
 	_Atomic int stop;
 	_Alignas(LINE) _Atomic(void *) arg;
@@ -40,7 +48,7 @@ struct pool {
 	const struct kernels *kernels;
 	int threads;
 	struct scratch shared;
-	struct worker *workers;                     /* (threads); the last is the caller */
+	struct worker *workers; /* (threads); the last is the caller */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -71,15 +79,13 @@ static void work(struct pool *p, int thread)
 		void (*fn)(void *, int64_t, int) = atomic_load_explicit(&p->fn, memory_order_acquire);
 		void *arg = atomic_load_explicit(&p->arg, memory_order_acquire);
 		uint32_t tasks = atomic_load_explicit(&p->tasks, memory_order_acquire);
-		if (task == CLOSED || task >= tasks)
-			return;
+		if (task == CLOSED || task >= tasks) return;
 		if (!atomic_compare_exchange_weak_explicit(&p->ticket, &ticket, ticket + 1, memory_order_acquire,
 				memory_order_acquire))
 			continue;
 		fn(arg, task, thread);
 		/* release: what the task wrote is seen by the caller who reads done; seq_cst against caller_sleeps */
-		if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps))
-			futex_wake_all(&p->done);
+		if (atomic_fetch_add(&p->done, 1) + 1 == tasks && atomic_load(&p->caller_sleeps)) futex_wake_all(&p->done);
 		ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
 	}
 }
@@ -91,8 +97,7 @@ static void *worker_main(void *arg)
 	uint32_t heard = 0;
 	while (!atomic_load(&p->stop)) {
 		work(p, w->thread);
-		for (int i = 0; i < SPINS && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++)
-			relax();
+		for (int i = 0; i < SPINS && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++) relax();
 		if (atomic_load(&p->bell) == heard) {
 			/* seq_cst on both sides: either the ringer sees a sleeper, or the futex sees the bell has rung */
 			atomic_fetch_add(&p->sleepers, 1);
@@ -107,8 +112,7 @@ static void *worker_main(void *arg)
 static void ring(struct pool *p)
 {
 	atomic_fetch_add(&p->bell, 1);
-	if (atomic_load(&p->sleepers))
-		futex_wake_all(&p->bell);
+	if (atomic_load(&p->sleepers)) futex_wake_all(&p->bell);
 }
 
 static void publish(struct pool *p, uint32_t tasks, void (*fn)(void *, int64_t, int), void *arg)
@@ -128,25 +132,21 @@ static void publish(struct pool *p, uint32_t tasks, void (*fn)(void *, int64_t, 
 static void wait_done(struct pool *p, uint32_t tasks)
 {
 	for (int i = 0; i < SPINS; i++) {
-		if (atomic_load_explicit(&p->done, memory_order_acquire) == tasks)
-			return;
+		if (atomic_load_explicit(&p->done, memory_order_acquire) == tasks) return;
 		relax();
 	}
 	atomic_store(&p->caller_sleeps, 1);
-	for (uint32_t done; (done = atomic_load(&p->done)) != tasks;)
-		futex_wait(&p->done, done);
+	for (uint32_t done; (done = atomic_load(&p->done)) != tasks;) futex_wait(&p->done, done);
 	atomic_store(&p->caller_sleeps, 0);
 }
 
 void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg)
 {
 	if (p->threads == 1 || tasks == 1) {
-		for (int64_t i = 0; i < tasks; i++)
-			fn(arg, i, p->threads - 1);
+		for (int64_t i = 0; i < tasks; i++) fn(arg, i, p->threads - 1);
 		return;
 	}
-	if (tasks < 1)
-		return;
+	if (tasks < 1) return;
 	if (tasks >= CLOSED) {
 		fprintf(stderr, "mt-stream: %s:%d: %lld tasks\n", __FILE__, __LINE__, (long long)tasks);
 		abort();
@@ -159,16 +159,14 @@ void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *arg, int64_t task,
 struct pool *pool_create(int threads)
 {
 	struct pool *p = aligned_alloc(LINE, sizeof *p);
-	if (!p)
-		return NULL;
-	*p = (struct pool){ .threads = 1, .kernels = cpu_kernels(), .ticket = CLOSED };
+	if (!p) return NULL;
+	*p = (struct pool){.threads = 1, .kernels = cpu_kernels(), .ticket = CLOSED};
 	p->workers = calloc((size_t)threads, sizeof *p->workers);
 	if (!p->workers) {
 		free(p);
 		return NULL;
 	}
-	for (int i = 0; i < threads; i++)
-		p->workers[i] = (struct worker){ .pool = p, .thread = i };
+	for (int i = 0; i < threads; i++) p->workers[i] = (struct worker){.pool = p, .thread = i};
 	for (int i = 0; i < threads - 1; i++, p->threads++)
 		if (pthread_create(&p->workers[i].id, NULL, worker_main, &p->workers[i])) {
 			pool_free(p);
@@ -179,14 +177,11 @@ struct pool *pool_create(int threads)
 
 void pool_free(struct pool *p)
 {
-	if (!p)
-		return;
+	if (!p) return;
 	atomic_store(&p->stop, 1);
 	ring(p);
-	for (int i = 0; i < p->threads - 1; i++)
-		pthread_join(p->workers[i].id, NULL);
-	for (int i = 0; i < p->threads; i++)
-		free(p->workers[i].scratch.p);
+	for (int i = 0; i < p->threads - 1; i++) pthread_join(p->workers[i].id, NULL);
+	for (int i = 0; i < p->threads; i++) free(p->workers[i].scratch.p);
 	free(p->shared.p);
 	free(p->workers);
 	free(p);
@@ -202,8 +197,7 @@ void pool_no_memory(const char *fmt, ...)
 	char what[200];
 	va_list ap;
 
-	while (atomic_flag_test_and_set(&once))
-		pause();                /* another thread says it, and ends us */
+	while (atomic_flag_test_and_set(&once)) pause(); /* another thread says it, and ends us */
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
 	va_end(ap);
@@ -217,8 +211,7 @@ static void *grow(struct scratch *s, size_t bytes)
 		free(s->p);
 		s->size = (bytes + 4095) / 4096 * 4096;
 		s->p = aligned_alloc(LINE, s->size);
-		if (!s->p)
-			pool_no_memory("%zu bytes of scratch", s->size);
+		if (!s->p) pool_no_memory("%zu bytes of scratch", s->size);
 	}
 	return s->p;
 }

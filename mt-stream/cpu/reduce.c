@@ -9,12 +9,16 @@ enum { LEAST_ROWS = 32, MOST_BLOCKS = 64, COLUMNS = 512 };
 struct row_blocks row_blocks(int64_t rows)
 {
 	int64_t per = div_up(rows, MOST_BLOCKS);
-	if (per < LEAST_ROWS)
-		per = LEAST_ROWS;
-	return (struct row_blocks){ .rows = per, .count = div_up(rows, per), .n = rows };
+	if (per < LEAST_ROWS) per = LEAST_ROWS;
+	return (struct row_blocks){.rows = per, .count = div_up(rows, per), .n = rows};
 }
 
-struct partials { float *dst; float beta; const float *partial; int64_t count, n; };
+struct partials {
+	float *dst;
+	float beta;
+	const float *partial;
+	int64_t count, n;
+};
 
 static void sum_task(void *arg, int64_t task, int thread)
 {
@@ -23,15 +27,13 @@ static void sum_task(void *arg, int64_t task, int thread)
 	float sum[COLUMNS] = {0};
 	(void)thread;
 	for (int64_t b = 0; b < s->count; b++)
-		for (int64_t i = 0; i < n; i++)
-			sum[i] += s->partial[b * s->n + first + i];
-	for (int64_t i = 0; i < n; i++)
-		s->dst[first + i] = s->beta != 0 ? s->beta * s->dst[first + i] + sum[i] : sum[i];
+		for (int64_t i = 0; i < n; i++) sum[i] += s->partial[b * s->n + first + i];
+	for (int64_t i = 0; i < n; i++) s->dst[first + i] = s->beta != 0 ? s->beta * s->dst[first + i] + sum[i] : sum[i];
 }
 
 void sum_partials(struct pool *pool, float *dst, float beta, const float *partial, int64_t count, int64_t n)
 {
-	struct partials s = { dst, beta, partial, count, n };
+	struct partials s = {dst, beta, partial, count, n};
 	pool_run(pool, div_up(n, COLUMNS), sum_task, &s);
 }
 
@@ -55,7 +57,7 @@ static void columns_task(void *arg, int64_t task, int thread)
 
 void op_bias_backward(struct pool *pool, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n)
 {
-	struct columns c = { .k = pool_kernels(pool), .blocks = row_blocks(m), .x = dy, .ldx = ldy, .n = n };
+	struct columns c = {.k = pool_kernels(pool), .blocks = row_blocks(m), .x = dy, .ldx = ldy, .n = n};
 	c.partial = pool_shared(pool, (size_t)(c.blocks.count * n) * sizeof(float));
 	pool_run(pool, c.blocks.count, columns_task, &c);
 	sum_partials(pool, db, beta, c.partial, c.blocks.count, n);

@@ -9,7 +9,7 @@ struct turn {
 	struct row_blocks blocks;
 	float *qkv, *pre_out, *rstd_out;
 	const float *pre, *rstd;
-	float *dw;                  /* (blocks, 2, dim): q's and k's */
+	float *dw; /* (blocks, 2, dim): q's and k's */
 };
 
 static void forward_task(void *arg, int64_t task, int thread)
@@ -22,8 +22,12 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_rope_forward(struct pool *pool, const struct rope *rope, float *qkv, float *pre, float *rstd)
 {
-	struct turn s = { .k = pool_kernels(pool), .rope = rope, .blocks = row_blocks(rope->n), .qkv = qkv, .pre_out = pre,
-		.rstd_out = rstd };
+	struct turn s = {.k = pool_kernels(pool),
+		.rope = rope,
+		.blocks = row_blocks(rope->n),
+		.qkv = qkv,
+		.pre_out = pre,
+		.rstd_out = rstd};
 	pool_run(pool, s.blocks.count, forward_task, &s);
 }
 
@@ -33,8 +37,7 @@ static void backward_task(void *arg, int64_t task, int thread)
 	int64_t dim = s->rope->dim;
 	float *dw = s->dw ? s->dw + task * 2 * dim : NULL;
 	(void)thread;
-	if (dw)
-		memset(dw, 0, (size_t)(2 * dim) * sizeof *dw);
+	if (dw) memset(dw, 0, (size_t)(2 * dim) * sizeof *dw);
 	s->k->rope_backward(s->rope, s->qkv, s->pre, s->rstd, dw, dw ? dw + dim : NULL, row_block_start(&s->blocks, task),
 		row_block_end(&s->blocks, task));
 }
@@ -42,8 +45,8 @@ static void backward_task(void *arg, int64_t task, int thread)
 void op_rope_backward(struct pool *pool, const struct rope *rope, float *dqkv, const float *pre, const float *rstd,
 	float *dqnorm, float *dknorm, float beta_w)
 {
-	struct turn s = { .k = pool_kernels(pool), .rope = rope, .blocks = row_blocks(rope->n), .qkv = dqkv, .pre = pre,
-		.rstd = rstd };
+	struct turn s =
+		{.k = pool_kernels(pool), .rope = rope, .blocks = row_blocks(rope->n), .qkv = dqkv, .pre = pre, .rstd = rstd};
 	int64_t dim = rope->dim;
 	if (!rope->qnorm) {
 		pool_run(pool, s.blocks.count, backward_task, &s);

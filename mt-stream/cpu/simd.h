@@ -28,7 +28,12 @@ typedef float vf __attribute__((vector_size(VW * 4)));
 typedef int32_t vi __attribute__((vector_size(VW * 4)));
 
 INLINE vf v_set(float x) { return x - (vf){0}; }
-INLINE vf v_load(const float *p) { vf x; memcpy(&x, p, sizeof x); return x; }
+INLINE vf v_load(const float *p)
+{
+	vf x;
+	memcpy(&x, p, sizeof x);
+	return x;
+}
 INLINE void v_store(float *p, vf x) { memcpy(p, &x, sizeof x); }
 
 #if VW == 16
@@ -39,22 +44,21 @@ INLINE vf v_fma(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m51
 /* b where either is NaN */
 INLINE vf v_max(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf v_min(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
-#define LANES(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), \
-	f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)
+#define LANES(f, s) \
+	f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), f(10, s), f(11, s), \
+		f(12, s), f(13, s), f(14, s), f(15, s)
 #else
 INLINE vf v_load_part(const float *p, int64_t n)
 {
 	float x[VW] = {0};
 	for (int i = 0; i < VW; i++)
-		if (i < n)
-			x[i] = p[i];
+		if (i < n) x[i] = p[i];
 	return v_load(x);
 }
 INLINE void v_store_part(float *p, int64_t n, vf x)
 {
 	for (int i = 0; i < VW; i++)
-		if (i < n)
-			p[i] = x[i];
+		if (i < n) p[i] = x[i];
 }
 #if VW == 8
 INLINE vf v_fma(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
@@ -78,10 +82,8 @@ INLINE vf v_min(vf a, vf b) { return v_select(a < b, a, b); }
 INLINE vf v_get(const float *p, int64_t n) { return n >= VW ? v_load(p) : v_load_part(p, n); }
 INLINE void v_put(float *p, int64_t n, vf x)
 {
-	if (n >= VW)
-		v_store(p, x);
-	else
-		v_store_part(p, n, x);
+	if (n >= VW) v_store(p, x);
+	else v_store_part(p, n, x);
 }
 
 INLINE float v_sum(vf x)
@@ -89,16 +91,14 @@ INLINE float v_sum(vf x)
 	float a[VW];
 	v_store(a, x);
 	for (int n = VW / 2; n; n /= 2)
-		for (int i = 0; i < n; i++)
-			a[i] += a[i + n];
+		for (int i = 0; i < n; i++) a[i] += a[i + n];
 	return a[0];
 }
 
 INLINE float v_highest(vf x)
 {
 	float m = x[0];
-	for (int i = 1; i < VW; i++)
-		m = x[i] > m ? x[i] : m;
+	for (int i = 1; i < VW; i++) m = x[i] > m ? x[i] : m;
 	return m;
 }
 

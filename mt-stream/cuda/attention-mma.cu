@@ -9,7 +9,7 @@
 #include "mma.h"
 
 #define BLOCK 128
-#define TILE 64                 /* queries and keys */
+#define TILE 64 /* queries and keys */
 #define LOG2E 1.4426950408889634f
 
 /* rows of shared tiles start 16 bytes off each other's banks */
@@ -25,8 +25,7 @@ static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct b
 		int row = i / (DIM / 8), column = i % (DIM / 8) * 8;
 		struct vec16 v = {{0, 0, 0, 0}};
 
-		if (row < rows && column < dim)
-			v = load16(from + row * stride + column);
+		if (row < rows && column < dim) v = load16(from + row * stride + column);
 		store16_shared(to + row * STRIDE + column, v);
 	}
 }
@@ -36,9 +35,8 @@ template <int DIM, int NT>
 static __device__ __forceinline__ void scores(float s[NT][4], const struct bf16 *a, const struct bf16 *b)
 {
 #pragma unroll
-	for (int n = 0; n < NT; n++)
-		s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-	/* unrolled in full, its loads would be brought forward into more registers than there are */
+	for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+		/* unrolled in full, its loads would be brought forward into more registers than there are */
 #pragma unroll 2
 	for (int k = 0; k < DIM; k += 16) {
 		uint32_t x[4], y[4];
@@ -83,8 +81,8 @@ static __device__ __forceinline__ void rows_store(struct bf16 *to, int64_t strid
 #pragma unroll
 		for (int n = 0; n < DIM / 8; n++)
 			if (g + 8 * r < rows && n * 8 < dim)
-				*(uint32_t *)(to + (g + 8 * r) * stride + n * 8 + 2 * t) =
-					pack_bf16(out[n][2 * r] * factor[r], out[n][2 * r + 1] * factor[r]);
+				*(uint32_t *)(to + (g + 8 * r) * stride + n * 8 + 2 * t) = pack_bf16(out[n][2 * r] * factor[r],
+					out[n][2 * r + 1] * factor[r]);
 }
 
 /* 2^x in one instruction: 2 units in the last place, denormals are 0 */
@@ -115,8 +113,8 @@ static __device__ __forceinline__ float quad_sum(float x)
 }
 
 template <int DIM>
-static __global__ void __launch_bounds__(BLOCK) attention_forward_mma(struct cuda_attention a, struct bf16 *o, float *lse,
-	const struct bf16 *qkv, int64_t tiles)
+static __global__ void __launch_bounds__(BLOCK)
+	attention_forward_mma(struct cuda_attention a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(struct bf16, q);
 	struct bf16 *k = q + TILE * STRIDE, *v = k + TILE * STRIDE;
@@ -131,7 +129,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_mma(struct cud
 
 	for (int r = 0; r < 2; r++) {
 		token[r] = t0 + warp * 16 + g + 8 * r;
-		first[r] = token[r] < end ? first_key(&a, at.row, token[r]) : end;      /* beyond the row: sees nothing */
+		first[r] = token[r] < end ? first_key(&a, at.row, token[r]) : end; /* beyond the row: sees nothing */
 	}
 	tile_load<DIM>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
@@ -150,17 +148,15 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_mma(struct cud
 #pragma unroll
 				for (int i = 2 * r; i < 2 * r + 2; i++) {
 					int64_t j = k0 + n * 8 + 2 * t + i % 2;
-					if (!whole && (j > token[r] || j < first[r]))
-						s[n][i] = -INFINITY;
+					if (!whole && (j > token[r] || j < first[r])) s[n][i] = -INFINITY;
 					top = s[n][i] > top ? s[n][i] : top;
 				}
 			top = quad_max(top);
-			float base = top == -INFINITY ? 0 : top * to_log2;      /* nothing seen yet */
+			float base = top == -INFINITY ? 0 : top * to_log2; /* nothing seen yet */
 #pragma unroll
 			for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
-				for (int i = 2 * r; i < 2 * r + 2; i++)
-					total += s[n][i] = exp2_fast(s[n][i] * to_log2 - base);
+				for (int i = 2 * r; i < 2 * r + 2; i++) total += s[n][i] = exp2_fast(s[n][i] * to_log2 - base);
 			float shrink = exp2_fast(high[r] * to_log2 - base);
 			sum[r] = sum[r] * shrink + quad_sum(total);
 			high[r] = top;
@@ -171,13 +167,13 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_mma(struct cud
 			}
 		}
 		accumulate<DIM, TILE / 8>(out, s, v);
-		__syncthreads();        /* all are through with k and v */
+		__syncthreads(); /* all are through with k and v */
 	}
 	float factor[2] = {1 / sum[0], 1 / sum[1]};
-	rows_store<DIM>(o + ((t0 + warp * 16) * a.heads + at.head) * dim, a.heads * dim, out, factor, queries - warp * 16, dim);
+	rows_store<DIM>(o + ((t0 + warp * 16) * a.heads + at.head) * dim, a.heads * dim, out, factor, queries - warp * 16,
+		dim);
 	for (int r = 0; r < 2; r++)
-		if (t == 0 && token[r] < end)
-			lse[token[r] * a.heads + at.head] = high[r] * a.scale + logf(sum[r]);
+		if (t == 0 && token[r] < end) lse[token[r] * a.heads + at.head] = high[r] * a.scale + logf(sum[r]);
 }
 
 /* With p = exp(score scale - lse):  ds = p (dp - delta) scale, both 0 where a query does not see a key. `sees` is by
@@ -191,7 +187,7 @@ static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, f
 	*ds = sees ? x * (*ds - delta) * scale : 0;
 }
 
-#define PART 32                 /* queries whose scores are in registers at once */
+#define PART 32 /* queries whose scores are in registers at once */
 
 template <int DIM>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct cuda_attention a, struct bf16 *dqkv,
@@ -200,7 +196,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 	DYNAMIC_SHARED(struct bf16, k);
 	struct bf16 *v = k + TILE * STRIDE, *q = v + TILE * STRIDE, *d = q + TILE * STRIDE;
 	float *lse_at = (float *)(d + TILE * STRIDE), *delta_at = lse_at + TILE;
-	int *first_at = (int *)(delta_at + TILE);       /* of each query, from the tile's first key on */
+	int *first_at = (int *)(delta_at + TILE); /* of each query, from the tile's first key on */
 	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
 	struct where at = block_where(&a, a.kv_heads, tiles);
 	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
@@ -215,7 +211,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 
-			__syncthreads();        /* all are through with the last q and d */
+			__syncthreads(); /* all are through with the last q and d */
 			tile_load<DIM>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load<DIM>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			for (int i = threadIdx.x; i < TILE; i += BLOCK) {
@@ -240,8 +236,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 					for (int i = 0; i < 4; i++) {
 						int query = part + n * 8 + 2 * t + i % 2, key = warp * 16 + g + i / 2 * 8;
 						int sees = key >= first_at[query] && k0 + key <= t0 + query;
-						gradient(&p[n][i], &ds[n][i], sees, to_log2, lse_at[query], delta_at[query],
-							a.scale);
+						gradient(&p[n][i], &ds[n][i], sees, to_log2, lse_at[query], delta_at[query], a.scale);
 					}
 				accumulate<DIM, PART / 8>(dv, p, d + part * STRIDE);
 				accumulate<DIM, PART / 8>(dk, ds, q + part * STRIDE);
@@ -291,8 +286,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 			for (int i = 0; i < 4; i++) {
 				int64_t j = k0 + n * 8 + 2 * t + i % 2;
 				int r = i / 2;
-				gradient(&p[n][i], &ds[n][i], j <= token[r] && j >= first[r], to_log2, my_lse[r], my_delta[r],
-					a.scale);
+				gradient(&p[n][i], &ds[n][i], j <= token[r] && j >= first[r], to_log2, my_lse[r], my_delta[r], a.scale);
 			}
 		accumulate<DIM, TILE / 8>(dq, ds, k);
 	}
@@ -308,7 +302,10 @@ int attention_takes_mma(const struct cuda_queue *q, const struct cuda_attention 
 	return q->elem == 2 && a->dim <= 128 && wide_rows(a->dim, x, y, z, NULL);
 }
 
-static size_t shared_bytes(int tiles, int dim) { return (size_t)tiles * TILE * (dim + 8) * 2 + 3 * TILE * sizeof(float); }
+static size_t shared_bytes(int tiles, int dim)
+{
+	return (size_t)tiles * TILE * (dim + 8) * 2 + 3 * TILE * sizeof(float);
+}
 
 template <int DIM>
 static void forward(const struct cuda_queue *q, const struct cuda_attention a, void *o, float *lse, const void *qkv)
@@ -334,28 +331,27 @@ static void backward(const struct cuda_queue *q, const struct cuda_attention a, 
 void attention_forward_by_mma(const struct cuda_queue *q, const struct cuda_attention *a, void *o, float *lse,
 	const void *qkv)
 {
-	if (a->dim <= 64)
-		forward<64>(q, *a, o, lse, qkv);
-	else
-		forward<128>(q, *a, o, lse, qkv);
+	if (a->dim <= 64) forward<64>(q, *a, o, lse, qkv);
+	else forward<128>(q, *a, o, lse, qkv);
 }
 
 void attention_backward_by_mma(const struct cuda_queue *q, const struct cuda_attention *a, void *dqkv, const void *d_o,
 	const float *lse, const float *delta, const void *qkv)
 {
-	if (a->dim <= 64)
-		backward<64>(q, *a, dqkv, d_o, lse, delta, qkv);
-	else
-		backward<128>(q, *a, dqkv, d_o, lse, delta, qkv);
+	if (a->dim <= 64) backward<64>(q, *a, dqkv, d_o, lse, delta, qkv);
+	else backward<128>(q, *a, dqkv, d_o, lse, delta, qkv);
 }
 
 cudaError_t attention_mma_prepare(void)
 {
 	cudaError_t e = cudaSuccess;
 	const void *kernels[] = {
-		(const void *)attention_forward_mma<64>, (const void *)attention_forward_mma<128>,
-		(const void *)attention_backward_kv_mma<64>, (const void *)attention_backward_kv_mma<128>,
-		(const void *)attention_backward_q_mma<64>, (const void *)attention_backward_q_mma<128>,
+		(const void *)attention_forward_mma<64>,
+		(const void *)attention_forward_mma<128>,
+		(const void *)attention_backward_kv_mma<64>,
+		(const void *)attention_backward_kv_mma<128>,
+		(const void *)attention_backward_q_mma<64>,
+		(const void *)attention_backward_q_mma<128>,
 	};
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);

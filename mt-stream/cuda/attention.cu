@@ -1,18 +1,18 @@
 /* attention.cu: causal attention inside documents, with windows and grouped queries, tile by tile
  *
  * A row's tokens stand one after another; token t sees [first(t), t], first(t) being the later of its document's start
- * and its window's. first never falls inside a row, so a tile of queries sees a range of keys and a tile of keys is seen
- * by a range of queries; nothing of size seq x seq exists. Forward: a block a tile of queries and a head. Backward: dK and
- * dV, a block a tile of keys and a key-value head, which adds up its group's heads and queries in their order; then dQ, a
- * block a tile of queries and a head. Each block owns what it writes.
+ * and its window's. first never falls inside a row, so a tile of queries sees a range of keys and a tile of keys is
+ * seen by a range of queries; nothing of size seq x seq exists. Forward: a block a tile of queries and a head.
+ * Backward: dK and dV, a block a tile of keys and a key-value head, which adds up its group's heads and queries in
+ * their order; then dQ, a block a tile of queries and a head. Each block owns what it writes.
  *
  * Here the products are plain multiplications, for fp32 and for heads that the tensor cores do not take;
  * attention-mma.cu has those.
  */
 #include "attention.h"
 
-#define BLOCK 128               /* threads */
-#define TILE 16                 /* queries and keys */
+#define BLOCK 128 /* threads */
+#define TILE 16   /* queries and keys */
 
 /* `rows` rows of one head's elements into shared memory as fp32 (TILE, dim), zeros beyond */
 template <typename T>
@@ -28,15 +28,14 @@ static __device__ __forceinline__ void tile_product(float *s, const float *a, co
 	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
 		const float *x = a + e / TILE * dim, *y = b + e % TILE * dim;
 		float sum = 0;
-		for (int i = 0; i < dim; i++)
-			sum += x[i] * y[i];
+		for (int i = 0; i < dim; i++) sum += x[i] * y[i];
 		s[e] = sum * scale;
 	}
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct cuda_attention a, T *o, float *lse,
-	const T *qkv, int64_t tiles)
+static __global__ void __launch_bounds__(BLOCK)
+	attention_forward_plain(struct cuda_attention a, T *o, float *lse, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
@@ -48,8 +47,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 
 	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
-		out[i] = 0;
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) out[i] = 0;
 	for (int i = threadIdx.x; i < TILE; i += BLOCK) {
 		high[i] = -INFINITY;
 		sum[i] = 0;
@@ -67,13 +65,11 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 			float top = high[i], total = 0;
 
 			for (int j = 0; j < TILE; j++) {
-				if (k0 + j < first || k0 + j > t0 + i)
-					s[i * TILE + j] = -INFINITY;
+				if (k0 + j < first || k0 + j > t0 + i) s[i * TILE + j] = -INFINITY;
 				top = s[i * TILE + j] > top ? s[i * TILE + j] : top;
 			}
-			float base = top == -INFINITY ? 0 : top;        /* nothing seen yet */
-			for (int j = 0; j < TILE; j++)
-				total += s[i * TILE + j] = expf(s[i * TILE + j] - base);
+			float base = top == -INFINITY ? 0 : top; /* nothing seen yet */
+			for (int j = 0; j < TILE; j++) total += s[i * TILE + j] = expf(s[i * TILE + j] - base);
 			shrink[i] = expf(high[i] - base);
 			sum[i] = sum[i] * shrink[i] + total;
 			high[i] = top;
@@ -82,22 +78,20 @@ static __global__ void __launch_bounds__(BLOCK) attention_forward_plain(struct c
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
 			int i = e / dim;
 			float x = out[e] * shrink[i];
-			for (int j = 0; j < keys; j++)
-				x += s[i * TILE + j] * v[j * dim + e % dim];
+			for (int j = 0; j < keys; j++) x += s[i * TILE + j] * v[j * dim + e % dim];
 			out[e] = x;
 		}
 		__syncthreads();
 	}
 	for (int e = threadIdx.x; e < queries * dim; e += BLOCK)
 		put(o + (t0 + e / dim) * a.heads * dim + at.head * dim + e % dim, out[e] / sum[e / dim]);
-	for (int i = threadIdx.x; i < queries; i += BLOCK)
-		lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
+	for (int i = threadIdx.x; i < queries; i += BLOCK) lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
 }
 
 /* delta (N, NH) = rows of d_o times rows of o: `lanes` neighbouring lanes a head of a token, each with WIDE elements */
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_delta(float *delta, const T *d_o, const T *o, int64_t items,
-	int dim, int lanes, int wide)
+static __global__ void __launch_bounds__(BLOCK)
+	attention_delta(float *delta, const T *d_o, const T *o, int64_t items, int dim, int lanes, int wide)
 {
 	int64_t item = (int64_t)blockIdx.x * (BLOCK / lanes) + threadIdx.x / lanes;
 	int i = threadIdx.x % lanes * WIDE;
@@ -107,13 +101,10 @@ static __global__ void __launch_bounds__(BLOCK) attention_delta(float *delta, co
 		get_wide(a, d_o + item * dim + i, dim - i, wide);
 		get_wide(b, o + item * dim + i, dim - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			sum += a[j] * b[j];
+		for (int j = 0; j < WIDE; j++) sum += a[j] * b[j];
 	}
-	for (int l = lanes / 2; l; l /= 2)
-		sum += __shfl_xor_sync(FULL, sum, l);
-	if (item < items && i == 0)
-		delta[item] = sum;
+	for (int l = lanes / 2; l; l /= 2) sum += __shfl_xor_sync(FULL, sum, l);
+	if (item < items && i == 0) delta[item] = sum;
 }
 
 template <typename T>
@@ -121,7 +112,7 @@ static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o,
 {
 	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
 
-	while (lanes * WIDE < dim)      /* 32 at most: so many take heads of 256 */
+	while (lanes * WIDE < dim) /* 32 at most: so many take heads of 256 */
 		lanes *= 2;
 	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
 		wide);
@@ -142,8 +133,8 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct cuda_attention a, T *dqkv, const T *d_o,
-	const float *lse, const float *delta, const T *qkv, int64_t tiles)
+static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct cuda_attention a, T *dqkv,
+	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
@@ -156,13 +147,12 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 
 	tile_load(k, qkv + k0 * wide + to_k, wide, keys, dim);
 	tile_load(v, qkv + k0 * wide + to_v, wide, keys, dim);
-	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
-		dk[i] = dv[i] = 0;
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dk[i] = dv[i] = 0;
 	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 
-			__syncthreads();        /* all are through with the last q, d, p, ds */
+			__syncthreads(); /* all are through with the last q, d, p, ds */
 			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			__syncthreads();
@@ -190,8 +180,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct cuda_attention a, T *dqkv, const T *d_o,
-	const float *lse, const float *delta, const T *qkv, int64_t tiles)
+static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct cuda_attention a, T *dqkv,
+	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
@@ -204,8 +194,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 
 	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	tile_load(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
-	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
-		dq[i] = 0;
+	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dq[i] = 0;
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
 
@@ -220,8 +209,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
 			int i = e / dim;
 			float x = dq[e];
-			for (int j = 0; j < keys; j++)
-				x += ds[i * TILE + j] * k[j * dim + e % dim];
+			for (int j = 0; j < keys; j++) x += ds[i * TILE + j] * k[j * dim + e % dim];
 			dq[e] = x;
 		}
 	}
@@ -246,8 +234,9 @@ void cuda_attention_forward(const struct cuda_queue *q, const struct cuda_attent
 		attention_forward_by_mma(q, &a, o, lse, qkv);
 		return;
 	}
-	BY_ELEMENT(q, LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a,
-		(T *)o, lse, (const T *)qkv, tiles));
+	BY_ELEMENT(q,
+		LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a, (T *)o,
+			lse, (const T *)qkv, tiles));
 }
 
 void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_attention *attention, void *dqkv,
@@ -262,10 +251,12 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_atten
 		attention_backward_by_mma(q, &a, dqkv, d_o, lse, delta, qkv);
 		return;
 	}
-	BY_ELEMENT(q, LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim),
-		q->stream, a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
-	BY_ELEMENT(q, LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream,
-		a, (T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+	BY_ELEMENT(q,
+		LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim), q->stream, a,
+			(T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+	BY_ELEMENT(q,
+		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream, a,
+			(T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
 }
 
 /* A block gets more than 48 KiB of shared memory only when asked before */
@@ -273,9 +264,12 @@ cudaError_t cuda_kernels_prepare(void)
 {
 	cudaError_t e = attention_mma_prepare();
 	const void *kernels[] = {
-		(const void *)attention_forward_plain<float>, (const void *)attention_forward_plain<struct bf16>,
-		(const void *)attention_backward_kv_plain<float>, (const void *)attention_backward_kv_plain<struct bf16>,
-		(const void *)attention_backward_q_plain<float>, (const void *)attention_backward_q_plain<struct bf16>,
+		(const void *)attention_forward_plain<float>,
+		(const void *)attention_forward_plain<struct bf16>,
+		(const void *)attention_backward_kv_plain<float>,
+		(const void *)attention_backward_kv_plain<struct bf16>,
+		(const void *)attention_backward_q_plain<float>,
+		(const void *)attention_backward_q_plain<struct bf16>,
 	};
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);

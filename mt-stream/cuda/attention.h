@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-#define SHARED_MOST (99 << 10)  /* bytes of shared memory that every target can give a block, when asked before */
+#define SHARED_MOST (99 << 10) /* bytes of shared memory that every target can give a block, when asked before */
 
 /* first key that token t of its row (which starts at token `row`) sees */
 static __device__ __forceinline__ int64_t first_key(const struct cuda_attention *a, int64_t row, int64_t t)
@@ -14,7 +14,9 @@ static __device__ __forceinline__ int64_t first_key(const struct cuda_attention 
 	return window > start ? window : start;
 }
 
-struct where { int64_t row, tile, head; };      /* row: its first token */
+struct where {
+	int64_t row, tile, head;
+}; /* row: its first token */
 
 /* The last tiles of a row see the most keys; they come first. */
 static __device__ __forceinline__ struct where block_where(const struct cuda_attention *a, int64_t heads, int64_t tiles)
@@ -26,7 +28,8 @@ static __device__ __forceinline__ struct where block_where(const struct cuda_att
 }
 
 /* Do tensor cores take it? bf16, heads of up to 128 in whole 16 bytes, and tensors that start at 16 bytes */
-int attention_takes_mma(const struct cuda_queue *, const struct cuda_attention *, const void *, const void *, const void *);
+int attention_takes_mma(const struct cuda_queue *, const struct cuda_attention *, const void *, const void *,
+	const void *);
 void attention_forward_by_mma(const struct cuda_queue *, const struct cuda_attention *, void *o, float *lse,
 	const void *qkv);
 /* delta (N, NH): rows of d_o times rows of o */

@@ -6,9 +6,9 @@
 
 #include <stdint.h>
 
-#ifndef ROWS_BYTES                      /* smaller for the emulated GPU */
-#define ROWS_BYTES  (1ull << 30)        /* of work memory for several rows in one call */
-#define HEADS_BYTES (4ull << 30)        /* most work memory for all heads of a row in a call; beyond: groups of heads */
+#ifndef ROWS_BYTES               /* smaller for the emulated GPU */
+#define ROWS_BYTES (1ull << 30)  /* of work memory for several rows in one call */
+#define HEADS_BYTES (4ull << 30) /* most work memory for all heads of a row in a call; beyond: groups of heads */
 #endif
 
 /* Rows of a call for all heads, where one row wants so many bytes (not 0); a call for some heads is for one row: there
@@ -26,8 +26,7 @@ static inline uint32_t kv_heads_of_call(uint64_t row, uint32_t kv_heads)
 {
 	uint32_t n = kv_heads;
 
-	while (n > 1 && (kv_heads % n || row / kv_heads * n > HEADS_BYTES))
-		n--;
+	while (n > 1 && (kv_heads % n || row / kv_heads * n > HEADS_BYTES)) n--;
 	return n;
 }
 

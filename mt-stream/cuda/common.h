@@ -9,17 +9,23 @@
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, blocks, threads, shared, stream, ...) \
 	kernel<<<(unsigned)(blocks), (threads), (shared), (stream)>>>(__VA_ARGS__)
-#define DYNAMIC_SHARED(type, name) extern __shared__ float4 dynamic_shared[]; type *name = (type *)dynamic_shared
+#define DYNAMIC_SHARED(type, name) \
+	extern __shared__ float4 dynamic_shared[]; \
+	type *name = (type *)dynamic_shared
 #endif
 
-#define FULL 0xffffffffu        /* all lanes of a warp */
-#define WIDE 8                  /* elements of a thread's access: 16 bytes of bf16, 2 x 16 of fp32 */
+#define FULL 0xffffffffu /* all lanes of a warp */
+#define WIDE 8           /* elements of a thread's access: 16 bytes of bf16, 2 x 16 of fp32 */
 #define THREADS 256
 
-struct bf16 { uint16_t bits; };
+struct bf16 {
+	uint16_t bits;
+};
 
 #ifdef MT_EMU
-struct vec16 { uint32_t w[4]; };
+struct vec16 {
+	uint32_t w[4];
+};
 #else
 struct __align__(16) vec16 { uint32_t w[4]; };
 #endif
@@ -40,8 +46,9 @@ static __device__ __forceinline__ void store16(void *p, struct vec16 v)
 #ifdef MT_EMU
 	*(struct vec16 *)emu_aligned(p, 16) = v;
 #else
-	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-		:: "l"(__cvta_generic_to_global(p)), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
+	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.w[0]),
+				 "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+				 : "memory");
 #endif
 }
 
@@ -111,8 +118,7 @@ static __device__ __forceinline__ void get_wide(float v[WIDE], const struct bf16
 		}
 	} else {
 #pragma unroll
-		for (int i = 0; i < WIDE; i++)
-			v[i] = i < left ? get(p[i]) : 0;
+		for (int i = 0; i < WIDE; i++) v[i] = i < left ? get(p[i]) : 0;
 	}
 }
 
@@ -123,13 +129,11 @@ static __device__ __forceinline__ void get_wide(float v[WIDE], const float *p, i
 		for (int j = 0; j < 2; j++) {
 			struct vec16 x = load16(p + 4 * j);
 #pragma unroll
-			for (int i = 0; i < 4; i++)
-				v[4 * j + i] = as_float(x.w[i]);
+			for (int i = 0; i < 4; i++) v[4 * j + i] = as_float(x.w[i]);
 		}
 	} else {
 #pragma unroll
-		for (int i = 0; i < WIDE; i++)
-			v[i] = i < left ? p[i] : 0;
+		for (int i = 0; i < WIDE; i++) v[i] = i < left ? p[i] : 0;
 	}
 }
 
@@ -138,14 +142,12 @@ static __device__ __forceinline__ void put_wide(struct bf16 *p, const float v[WI
 	if (wide) {
 		struct vec16 x;
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			x.w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
+		for (int i = 0; i < 4; i++) x.w[i] = pack_bf16(v[2 * i], v[2 * i + 1]);
 		store16(p, x);
 	} else {
 #pragma unroll
 		for (int i = 0; i < WIDE; i++)
-			if (i < left)
-				put(p + i, v[i]);
+			if (i < left) put(p + i, v[i]);
 	}
 }
 
@@ -156,23 +158,20 @@ static __device__ __forceinline__ void put_wide(float *p, const float v[WIDE], i
 		for (int j = 0; j < 2; j++) {
 			struct vec16 x;
 #pragma unroll
-			for (int i = 0; i < 4; i++)
-				x.w[i] = as_bits(v[4 * j + i]);
+			for (int i = 0; i < 4; i++) x.w[i] = as_bits(v[4 * j + i]);
 			store16(p + 4 * j, x);
 		}
 	} else {
 #pragma unroll
 		for (int i = 0; i < WIDE; i++)
-			if (i < left)
-				p[i] = v[i];
+			if (i < left) p[i] = v[i];
 	}
 }
 
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2)
-		x += __shfl_xor_sync(FULL, x, lanes);
+	for (int lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
 	return x;
 }
 
@@ -183,12 +182,10 @@ static __device__ __forceinline__ float block_sum(float x, float *scratch)
 	float sum = 0;
 
 	x = warp_sum(x);
-	if (threadIdx.x % 32 == 0)
-		scratch[threadIdx.x / 32] = x;
+	if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
 	__syncthreads();
 #pragma unroll
-	for (int w = 0; w < THREADS / 32; w++)
-		sum += scratch[w];
+	for (int w = 0; w < THREADS / 32; w++) sum += scratch[w];
 	return sum;
 }
 
@@ -210,6 +207,15 @@ void cuda_sum_partials(const struct cuda_queue *, float *dst, float beta, const 
 	int64_t stride, int64_t n);
 
 /* call(T) for the queue's element type T */
-#define BY_ELEMENT(q, launch) do { if ((q)->elem == 2) { typedef struct bf16 T; launch; } else { typedef float T; launch; } } while (0)
+#define BY_ELEMENT(q, launch) \
+	do { \
+		if ((q)->elem == 2) { \
+			typedef struct bf16 T; \
+			launch; \
+		} else { \
+			typedef float T; \
+			launch; \
+		} \
+	} while (0)
 
 #endif

@@ -1,10 +1,10 @@
 /* cudnn.cc: attention by cuDNN, through the headers of cudnn-frontend
  *
  * The library is opened at run time; the frontend finds its functions, and those of the CUDA runtime that mt-stream has
- * within itself, through the two functions below. The composite graph is asked for: cuDNN's unified operation has no causal
- * mask before 9.21, and its backward none at all. Deterministic only: where cuDNN has two such ways (9.25 and later on
- * sm_90), the one whose work memory grows with the tokens and not with their square. Plans are made from a description of
- * the GPU, the same way whether the GPU is there or only described.
+ * within itself, through the two functions below. The composite graph is asked for: cuDNN's unified operation has no
+ * causal mask before 9.21, and its backward none at all. Deterministic only: where cuDNN has two such ways (9.25 and
+ * later on sm_90), the one whose work memory grows with the tokens and not with their square. Plans are made from a
+ * description of the GPU, the same way whether the GPU is there or only described.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,30 +20,36 @@
 
 #define LIBRARY "libcudnn.so.9"
 
-static char own_runtime;        /* stands for the CUDA runtime's handle */
+static char own_runtime; /* stands for the CUDA runtime's handle */
 
 static void *find_library(const char *name, int flags)
 {
-	if (!strncmp(name, "libcudart.so.", 13))
-		return atoi(name + 13) == CUDART_VERSION / 1000 ? &own_runtime : NULL;
+	if (!strncmp(name, "libcudart.so.", 13)) return atoi(name + 13) == CUDART_VERSION / 1000 ? &own_runtime : NULL;
 	return dlopen(name, flags);
 }
 
 /* of the CUDA runtime: what the frontend calls while it makes and runs a plan of attention */
 static void *find_function(void *library, const char *name)
 {
-	static const struct { const char *name; void *function; } runtime[] = {
-#define ENTRY(f) { #f, (void *)f }
-		ENTRY(cudaMemsetAsync), ENTRY(cudaMemcpyAsync), ENTRY(cudaGetErrorString), ENTRY(cudaGetLastError),
-		ENTRY(cudaGetDevice), ENTRY(cudaDeviceGetAttribute), ENTRY(cudaStreamIsCapturing), ENTRY(cudaRuntimeGetVersion),
+	static const struct {
+		const char *name;
+		void *function;
+	} runtime[] = {
+#define ENTRY(f) {#f, (void *)f}
+		ENTRY(cudaMemsetAsync),
+		ENTRY(cudaMemcpyAsync),
+		ENTRY(cudaGetErrorString),
+		ENTRY(cudaGetLastError),
+		ENTRY(cudaGetDevice),
+		ENTRY(cudaDeviceGetAttribute),
+		ENTRY(cudaStreamIsCapturing),
+		ENTRY(cudaRuntimeGetVersion),
 #undef ENTRY
 	};
 
-	if (library != &own_runtime)
-		return dlsym(library, name);
+	if (library != &own_runtime) return dlsym(library, name);
 	for (size_t i = 0; i < sizeof runtime / sizeof *runtime; i++)
-		if (!strcmp(runtime[i].name, name))
-			return runtime[i].function;
+		if (!strcmp(runtime[i].name, name)) return runtime[i].function;
 	return NULL;
 }
 
@@ -55,17 +61,20 @@ static void *find_function(void *library, const char *name)
 #undef dlopen
 #undef dlsym
 
-namespace cudnn_frontend { void *cudnn_dlhandle; }
+namespace cudnn_frontend
+{
+void *cudnn_dlhandle;
+}
 namespace fe = cudnn_frontend;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> tensor;
 
-#define OLDEST 90800            /* the first that makes plans from a description */
+#define OLDEST 90800 /* the first that makes plans from a description */
 
-enum { Q = 1, K, V, O, LSE, D_O, DQ, DK, DV, QKV_AT, O_AT, LSE_AT, LENGTHS };   /* names of tensors in a graph */
+enum { Q = 1, K, V, O, LSE, D_O, DQ, DK, DV, QKV_AT, O_AT, LSE_AT, LENGTHS }; /* names of tensors in a graph */
 
 struct cudnn {
 	struct sdpa sdpa;
-	cudnnHandle_t handle;   /* NULL: the GPU is only described */
+	cudnnHandle_t handle; /* NULL: the GPU is only described */
 	int sm, sms;
 	std::shared_ptr<fe::DeviceProperties> gpu;
 };
@@ -79,11 +88,16 @@ struct plan {
 
 static tensor numbers(fe::graph::Graph &g, int name, int64_t n, fe::DataType_t type)
 {
-	return g.tensor(fe::graph::Tensor_attributes().set_uid(name).set_dim({n, 1, 1, 1}).set_stride({1, 1, 1, 1})
-		.set_data_type(type));
+	return g.tensor(fe::graph::Tensor_attributes()
+						.set_uid(name)
+						.set_dim({n, 1, 1, 1})
+						.set_stride({1, 1, 1, 1})
+						.set_data_type(type));
 }
 
-struct index { tensor qkv, o, lse, lengths; };  /* ragged; else all empty */
+struct index {
+	tensor qkv, o, lse, lengths;
+}; /* ragged; else all empty */
 
 static struct index index_of(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
@@ -103,20 +117,18 @@ static void lay(fe::graph::Tensor_attributes &t, int name, const struct sdpa_sha
 	const tensor &at)
 {
 	t.set_uid(name).set_dim({s.batch, heads, s.seq, s.dim}).set_stride({s.seq * row, s.dim, row, 1});
-	if (at)
-		t.set_ragged_offset(at);
+	if (at) t.set_ragged_offset(at);
 }
 
 static void lay_lse(fe::graph::Tensor_attributes &t, const struct sdpa_shape &s, const tensor &at)
 {
 	t.set_uid(LSE).set_dim({s.batch, s.heads, s.seq, 1}).set_data_type(fe::DataType_t::FLOAT);
-	if (at)
-		t.set_stride({s.seq * s.heads, 1, s.heads, 1}).set_ragged_offset(at);
-	else
-		t.set_stride({s.heads * s.seq, s.seq, 1, 1});
+	if (at) t.set_stride({s.seq * s.heads, 1, s.heads, 1}).set_ragged_offset(at);
+	else t.set_stride({s.heads * s.seq, s.seq, 1, 1});
 }
 
-static tensor input(fe::graph::Graph &g, int name, const struct sdpa_shape &s, int64_t heads, int64_t row, const tensor &at)
+static tensor input(fe::graph::Graph &g, int name, const struct sdpa_shape &s, int64_t heads, int64_t row,
+	const tensor &at)
 {
 	fe::graph::Tensor_attributes t;
 
@@ -125,13 +137,14 @@ static tensor input(fe::graph::Graph &g, int name, const struct sdpa_shape &s, i
 }
 
 /* What forward and backward have in common */
-template <typename A> static void mask(A &a, const struct sdpa_shape &s, const struct index &at)
+template <typename A>
+static void mask(A &a, const struct sdpa_shape &s, const struct index &at)
 {
-	a.set_attn_scale(s.scale).set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
-	if (s.window && s.window < s.seq)
-		a.set_diagonal_band_left_bound((int)s.window);
-	if (s.ragged)
-		a.set_padding_mask(true).set_seq_len_q(at.lengths).set_seq_len_kv(at.lengths);
+	a.set_attn_scale(s.scale)
+		.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+		.set_diagonal_band_right_bound(0);
+	if (s.window && s.window < s.seq) a.set_diagonal_band_left_bound((int)s.window);
+	if (s.ragged) a.set_padding_mask(true).set_seq_len_q(at.lengths).set_seq_len_kv(at.lengths);
 }
 
 static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
@@ -161,8 +174,8 @@ static void describe_backward(fe::graph::Graph &g, const struct sdpa_shape &s)
 	mask(a, s, at);
 	lay_lse(lse, s, at.lse);
 	auto out = g.sdpa_backward(input(g, Q, s, s.heads, wide, at.qkv), input(g, K, s, s.kv_heads, wide, at.qkv),
-		input(g, V, s, s.kv_heads, wide, at.qkv), input(g, O, s, s.heads, row, at.o), input(g, D_O, s, s.heads, row, at.o),
-		g.tensor(lse), a);
+		input(g, V, s, s.kv_heads, wide, at.qkv), input(g, O, s, s.heads, row, at.o),
+		input(g, D_O, s, s.heads, row, at.o), g.tensor(lse), a);
 	for (int i = 0; i < 3; i++) {
 		lay(*out[i], DQ + i, s, i ? s.kv_heads : s.heads, wide, at.qkv);
 		out[i]->set_output(true);
@@ -173,22 +186,19 @@ static fe::error_t plan_build(struct cudnn *c, struct plan *p, int64_t *bytes)
 {
 	fe::graph::Graph &g = p->graph;
 
-	g.set_io_data_type(fe::DataType_t::BFLOAT16).set_intermediate_data_type(fe::DataType_t::FLOAT)
-		.set_compute_data_type(fe::DataType_t::FLOAT).set_device_properties(c->gpu).set_sm_version(c->sm)
+	g.set_io_data_type(fe::DataType_t::BFLOAT16)
+		.set_intermediate_data_type(fe::DataType_t::FLOAT)
+		.set_compute_data_type(fe::DataType_t::FLOAT)
+		.set_device_properties(c->gpu)
+		.set_sm_version(c->sm)
 		.set_sm_count(c->sms);
-	if (p->shape.backward)
-		describe_backward(g, p->shape);
-	else
-		describe_forward(g, p->shape);
+	if (p->shape.backward) describe_backward(g, p->shape);
+	else describe_forward(g, p->shape);
 	fe::error_t e = g.validate();
-	if (e.is_good())
-		e = g.build_operation_graph();
-	if (e.is_good())
-		e = g.create_execution_plans({fe::HeurMode_t::A});
-	if (e.is_good())
-		e = g.check_support();
-	if (e.is_good())
-		e = g.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
+	if (e.is_good()) e = g.build_operation_graph();
+	if (e.is_good()) e = g.create_execution_plans({fe::HeurMode_t::A});
+	if (e.is_good()) e = g.check_support();
+	if (e.is_good()) e = g.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
 	return e.is_good() ? g.get_workspace_size(*bytes) : e;
 }
 
@@ -232,8 +242,7 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv, *o = (char *)a->o;
 
 	try {
-		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + q},
-			{LSE, a->lse}};
+		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + q}, {LSE, a->lse}};
 		if (s.backward) {
 			at[D_O] = (char *)a->d_o + q;
 			at[DQ] = dqkv + q;
@@ -251,8 +260,7 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 			return -1;
 		}
 		fe::error_t e = p->graph.execute(c->handle, at, a->work);
-		if (e.is_good())
-			return 0;
+		if (e.is_good()) return 0;
 		because(c, e.get_message().c_str());
 	} catch (const std::exception &e) {
 		because(c, e.what());
@@ -267,8 +275,7 @@ static bool library_open(char *why)
 	const char *places[] = {getenv("MT_CUDNN"), LIBRARY, "/usr/local/cuda/lib64/" LIBRARY};
 
 	for (const char *place : places)
-		if (!fe::cudnn_dlhandle && place)
-			fe::cudnn_dlhandle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+		if (!fe::cudnn_dlhandle && place) fe::cudnn_dlhandle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
 	if (!fe::cudnn_dlhandle) {
 		snprintf(why, 256, LIBRARY " is not there (MT_CUDNN or LD_LIBRARY_PATH says where it is)");
 		return false;
@@ -284,9 +291,8 @@ static void cudnn_close(struct sdpa *sdpa)
 {
 	struct cudnn *c = (struct cudnn *)sdpa;
 
-	if (c->handle)
-		fe::detail::destroy_handle(c->handle);
-	delete c;       /* the library stays: plans of another handle may use it */
+	if (c->handle) fe::detail::destroy_handle(c->handle);
+	delete c; /* the library stays: plans of another handle may use it */
 }
 
 static struct cudnn *cudnn_new(int sm, int sms)
@@ -307,8 +313,7 @@ static struct cudnn *cudnn_new(int sm, int sms)
 
 static struct sdpa *opened(struct cudnn *c, fe::error_t e, char *why)
 {
-	if (e.is_good())
-		return &c->sdpa;
+	if (e.is_good()) return &c->sdpa;
 	because(c, e.get_message().c_str());
 	memcpy(why, c->sdpa.why, sizeof c->sdpa.why);
 	cudnn_close(&c->sdpa);
@@ -321,8 +326,7 @@ static void prefer_linear(void) { setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT
 struct sdpa *cudnn_open(int ordinal, int sm, int sms, char *why)
 {
 	try {
-		if (!library_open(why))
-			return NULL;
+		if (!library_open(why)) return NULL;
 		prefer_linear();
 		struct cudnn *c = cudnn_new(sm, sms);
 		if (fe::detail::create_handle(&c->handle) != CUDNN_STATUS_SUCCESS)
@@ -340,21 +344,23 @@ static std::string description(int sm, int sms, int shared)
 	int threads = sm == 86 || sm == 89 || sm == 120 ? 1536 : 2048;
 	char text[1536];
 
-	snprintf(text, sizeof text, "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
+	snprintf(text, sizeof text,
+		"{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
 		"\"regsPerBlock\":65536,\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
-		"\"maxSharedMemoryPerBlockOptin\":%d,\"reservedSharedMemoryPerBlock\":1024,\"oversizedSharedMemoryPerBlock\":%d,"
+		"\"maxSharedMemoryPerBlockOptin\":%d,"
+		"\"reservedSharedMemoryPerBlock\":1024,\"oversizedSharedMemoryPerBlock\":%d,"
 		"\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":%d,"
 		"\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":150000000000,"
 		"\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"cudaDeviceId\":0,"
-		"\"deviceVer\":%d,\"driverVer\":13000,\"deviceName\":\"described\"}", sms, shared, shared, threads, sm * 10);
+		"\"deviceVer\":%d,\"driverVer\":13000,\"deviceName\":\"described\"}",
+		sms, shared, shared, threads, sm * 10);
 	return text;
 }
 
 struct sdpa *cudnn_describe(int sm, int sms, int shared, char *why)
 {
 	try {
-		if (!library_open(why))
-			return NULL;
+		if (!library_open(why)) return NULL;
 		prefer_linear();
 		std::string text = description(sm, sms, shared);
 		struct cudnn *c = cudnn_new(sm, sms);

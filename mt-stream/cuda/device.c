@@ -1,12 +1,12 @@
 /* device.c: a GPU as a device. Queues are streams, events are CUDA events of a ring; nothing waits for the whole
  * device and nothing is allocated within a step.
  *
- * Copies from and to host memory go straight where that memory is registered with the driver: the gradient ring's blocks
- * before the first step, and the store's weights by a thread, unit by unit in forward order, while the first step is already
- * under way. What is not registered, or cannot be, goes through bounce buffers (host.h).
+ * Copies from and to host memory go straight where that memory is registered with the driver: the gradient ring's
+ * blocks before the first step, and the store's weights by a thread, unit by unit in forward order, while the first
+ * step is already under way. What is not registered, or cannot be, goes through bounce buffers (host.h).
  *
- * Gradients that leave as bf16 are narrowed in their place, on the compute stream behind the unit's own work: beside it a
- * kernel would have to wait until a matrix product gives up a place for it, which takes longer than a piece's copy.
+ * Gradients that leave as bf16 are narrowed in their place, on the compute stream behind the unit's own work: beside it
+ * a kernel would have to wait until a matrix product gives up a place for it, which takes longer than a piece's copy.
  *
  * The first error stands: from then on nothing is launched, and whoever waits is told the call, the error and the unit.
  */
@@ -24,64 +24,73 @@
 #include "ops.h"
 #include "trace.h"
 
-#ifndef EVENTS                          /* smaller for the emulated GPU */
-#define EVENTS       1024               /* of a queue, used in turn */
-#define REGISTER_MOST (1ull << 30)      /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
+#ifndef EVENTS                     /* smaller for the emulated GPU */
+#define EVENTS 1024                /* of a queue, used in turn */
+#define REGISTER_MOST (1ull << 30) /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
 #endif
-#define GEMM_BYTES   (64u << 20)        /* cuBLASLt's workspace */
-#define BLOCKS       1024               /* registrations of the gradient ring at most */
-#define SPARE_LEAST  (256ull << 20)     /* device memory left to the driver: kernels as they are first used, page tables; */
-#define SPARE_PART   32                 /* at least this part of what is free */
-#define PAGE_TABLE   512                /* registered host memory takes this part of itself: 8 bytes a page */
-#define ARENAS       8
-#define HAULERS      4                  /* threads that copy from and to bounce buffers at most */
-#define OWN_WORDS    "own tiles, ordered sums"
+#define GEMM_BYTES (64u << 20)     /* cuBLASLt's workspace */
+#define BLOCKS 1024                /* registrations of the gradient ring at most */
+#define SPARE_LEAST (256ull << 20) /* device memory left to the driver: kernels as they are first used, page tables; */
+#define SPARE_PART 32              /* at least this part of what is free */
+#define PAGE_TABLE 512             /* registered host memory takes this part of itself: 8 bytes a page */
+#define ARENAS 8
+#define HAULERS 4 /* threads that copy from and to bounce buffers at most */
+#define OWN_WORDS "own tiles, ordered sums"
 
-struct line {                           /* a queue */
+struct line { /* a queue */
 	cudaStream_t stream;
-	cudaEvent_t events[EVENTS];     /* record k in k mod EVENTS */
-	uint64_t recorded, over;        /* records made; known to be over */
+	cudaEvent_t events[EVENTS]; /* record k in k mod EVENTS */
+	uint64_t recorded, over;    /* records made; known to be over */
 	struct bounce bounce;
 };
 
-struct extent { const char *base; size_t bytes; };
+struct extent {
+	const char *base;
+	size_t bytes;
+};
 
-struct stamp { cudaEvent_t event; double *at; };
+struct stamp {
+	cudaEvent_t event;
+	double *at;
+};
 
 struct cuda {
 	struct device dev;
 	struct gpu gpu;
 	int ordinal;
-	uint64_t spare;                 /* device memory that is left to the driver */
+	uint64_t spare; /* device memory that is left to the driver */
 	struct line q[QUEUES];
-	struct cuda_queue compute;      /* as the kernels see it */
+	struct cuda_queue compute; /* as the kernels see it */
 	struct gemms *gemms;
-	struct engine *engine;          /* of attention; NULL: our own kernels */
-	struct { uint32_t seq; bool settled, with; } rows;  /* the last that the run record was asked for */
+	struct engine *engine; /* of attention; NULL: our own kernels */
+	struct {
+		uint32_t seq;
+		bool settled, with;
+	} rows; /* the last that the run record was asked for */
 	char attention[64];
-	int sm, sms;                    /* compute capability, 90 is 9.0; multiprocessors */
-	bool rehearsing;                /* what is launched is only looked at */
+	int sm, sms;     /* compute capability, 90 is 9.0; multiprocessors */
+	bool rehearsing; /* what is launched is only looked at */
 	char machine[64];
 	void *gemm_workspace;
-	struct extent arenas[ARENAS], pinned[ARENAS];   /* device memory, host memory given out */
-	struct pool *haulers;           /* NULL: copies from and to bounce buffers have one thread */
+	struct extent arenas[ARENAS], pinned[ARENAS]; /* device memory, host memory given out */
+	struct pool *haulers;                         /* NULL: copies from and to bounce buffers have one thread */
 
 	struct mt_run *run;
 	int slot;
 	pthread_t registrar;
 	bool registering;
 	atomic_bool stop;
-	struct ranges weights;          /* registered by the thread */
-	struct ranges blocks;           /* of the gradient ring */
-	atomic_flag refused;            /* a registration, which was said */
-	bool unpinned;                  /* host memory was refused to be pinned, which was said */
+	struct ranges weights; /* registered by the thread */
+	struct ranges blocks;  /* of the gradient ring */
+	atomic_flag refused;   /* a registration, which was said */
+	bool unpinned;         /* host memory was refused to be pinned, which was said */
 
-	struct stamp *stamps;           /* of the micro-batch at work, where there is a trace; */
+	struct stamp *stamps; /* of the micro-batch at work, where there is a trace; */
 	size_t stamps_n, stamps_room;
-	double stamps_from;             /* when the first one was */
+	double stamps_from; /* when the first one was */
 
-	int ex;                         /* 0, or the exit code of the first error; */
-	char why[512];                  /* its message */
+	int ex;        /* 0, or the exit code of the first error; */
+	char why[512]; /* its message */
 };
 
 /* ---- errors ---- */
@@ -90,11 +99,9 @@ static void failed(struct cuda *c, int ex, const char *why)
 {
 	char doing[128] = "";
 
-	if (c->ex)
-		return;
+	if (c->ex) return;
 	c->ex = ex;
-	if (c->run)
-		mt_stage_words(c->run, c->slot, doing, sizeof doing);
+	if (c->run) mt_stage_words(c->run, c->slot, doing, sizeof doing);
 	snprintf(c->why, sizeof c->why, "%s%s%s", why, *doing ? "; mt-stream " : "", doing);
 }
 
@@ -102,8 +109,7 @@ static bool good(struct cuda *c, cudaError_t e, const char *call)
 {
 	char why[256];
 
-	if (e == cudaSuccess)
-		return true;
+	if (e == cudaSuccess) return true;
 	snprintf(why, sizeof why, "cuda: %s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
 	failed(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
 	return false;
@@ -115,23 +121,19 @@ static struct line *line(struct cuda *c, enum queue q) { return &c->q[q]; }
 
 static void reach(struct cuda *c, struct line *l, uint64_t at)
 {
-	if (l->over >= at)
-		return;
-	if (good(c, cudaEventSynchronize(l->events[at % EVENTS]), "cudaEventSynchronize"))
-		l->over = at;
+	if (l->over >= at) return;
+	if (good(c, cudaEventSynchronize(l->events[at % EVENTS]), "cudaEventSynchronize")) l->over = at;
 }
 
 static bool reached(struct cuda *c, struct line *l, uint64_t at)
 {
-	if (l->over >= at)
-		return true;
+	if (l->over >= at) return true;
 	cudaError_t e = cudaEventQuery(l->events[at % EVENTS]);
 	if (e == cudaErrorNotReady) {
-		cudaGetLastError();     /* it is noted like an error, and is none */
+		cudaGetLastError(); /* it is noted like an error, and is none */
 		return false;
 	}
-	if (good(c, e, "cudaEventQuery"))
-		l->over = at;
+	if (good(c, e, "cudaEventQuery")) l->over = at;
 	return true;
 }
 
@@ -139,8 +141,7 @@ static uint64_t mark(struct cuda *c, struct line *l)
 {
 	uint64_t at = ++l->recorded;
 
-	if (at > EVENTS)
-		reach(c, l, at - EVENTS);
+	if (at > EVENTS) reach(c, l, at - EVENTS);
 	good(c, cudaEventRecord(l->events[at % EVENTS], l->stream), "cudaEventRecord");
 	return at;
 }
@@ -158,8 +159,7 @@ static void cuda_wait(struct device *d, enum queue queue, struct event e)
 	struct line *from = line(c, e.queue);
 
 	/* an event whose place in the ring was taken is over */
-	if (c->ex || c->rehearsing || e.queue == queue || from->over >= e.at)
-		return;
+	if (c->ex || c->rehearsing || e.queue == queue || from->over >= e.at) return;
 	good(c, cudaStreamWaitEvent(line(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
 }
 
@@ -174,8 +174,7 @@ static int cuda_sync(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	if (!c->ex)
-		reach(c, line(c, e.queue), e.at);
+	if (!c->ex) reach(c, line(c, e.queue), e.at);
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
 
@@ -190,20 +189,19 @@ static bool within(const struct extent *e, const void *p, size_t bytes)
 static bool on_device(const struct cuda *c, const void *p)
 {
 	for (int i = 0; i < ARENAS; i++)
-		if (c->arenas[i].bytes && within(&c->arenas[i], p, 1))
-			return true;
+		if (c->arenas[i].bytes && within(&c->arenas[i], p, 1)) return true;
 	return false;
 }
 
-/* How many bytes from p on go the same way, straight or bounced: a copy may not cross from one registration into another */
+/* How many bytes from p on go the same way, straight or bounced: a copy may not cross from one registration into
+ * another */
 static size_t alike(struct cuda *c, const void *p, size_t bytes, bool *straight)
 {
 	const struct ranges *const known[] = {&c->weights, &c->blocks};
 
 	*straight = false;
 	for (int i = 0; i < ARENAS; i++)
-		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes))
-			return *straight = true, bytes;
+		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *straight = true, bytes;
 	for (size_t i = 0; !*straight && i < sizeof known / sizeof *known; i++)
 		bytes = ranges_alike(known[i], p, bytes, straight);
 	return bytes;
@@ -218,8 +216,10 @@ static void copy_in(struct cuda *c, struct line *l, void *dst, const void *src, 
 		void *to = (char *)dst + at;
 
 		n = alike(c, from, bytes - at, &straight);
-		good(c, straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream) :
-			bounce_in(&l->bounce, to, from, n), "copy to the device");
+		good(c,
+			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream)
+					 : bounce_in(&l->bounce, to, from, n),
+			"copy to the device");
 	}
 }
 
@@ -232,8 +232,10 @@ static void copy_out(struct cuda *c, struct line *l, void *dst, const void *src,
 		void *to = (char *)dst + at;
 
 		n = alike(c, to, bytes - at, &straight);
-		good(c, straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream) :
-			bounce_out(&l->bounce, to, from, n), "copy to the host");
+		good(c,
+			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream)
+					 : bounce_out(&l->bounce, to, from, n),
+			"copy to the host");
 	}
 }
 
@@ -241,10 +243,8 @@ static void copy(struct cuda *c, struct line *l, void *dst, const void *src, siz
 {
 	if (on_device(c, dst) && on_device(c, src))
 		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, l->stream), "cudaMemcpyAsync on the device");
-	else if (on_device(c, dst))
-		copy_in(c, l, dst, src, bytes);
-	else
-		copy_out(c, l, dst, src, bytes);
+	else if (on_device(c, dst)) copy_in(c, l, dst, src, bytes);
+	else copy_out(c, l, dst, src, bytes);
 }
 
 /* ---- registering host memory ---- */
@@ -254,8 +254,7 @@ static unsigned weights_ranges(struct mt_run *r, size_t size)
 {
 	uint64_t n = 0;
 
-	for (uint32_t u = 0; u < mt_control(r)->n_units; u++)
-		n += mt_unit(r, u)->elems * size / REGISTER_MOST + 1;
+	for (uint32_t u = 0; u < mt_control(r)->n_units; u++) n += mt_unit(r, u)->elems * size / REGISTER_MOST + 1;
 	return (unsigned)n;
 }
 
@@ -281,8 +280,7 @@ static void *registrar_main(void *arg)
 
 		for (size_t at = 0, piece; at < bytes; at += piece) {
 			piece = bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST;
-			if (atomic_load(&c->stop))
-				return NULL;
+			if (atomic_load(&c->stop)) return NULL;
 			cudaError_t e = ranges_add(&c->weights, w + at, piece);
 			if (e != cudaSuccess) {
 				refused(c, "weights", e);
@@ -300,13 +298,14 @@ static void cuda_host_register(struct device *d, const void *p, size_t bytes)
 
 	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
 		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
-	if (e != cudaSuccess)
-		refused(c, "the gradient ring", e);
+	if (e != cudaSuccess) refused(c, "the gradient ring", e);
 }
 
 /* ---- operations ---- */
 
-struct key { char text[MT_CHOICE_KEY]; };
+struct key {
+	char text[MT_CHOICE_KEY];
+};
 
 static struct key rows_key(uint32_t seq)
 {
@@ -319,10 +318,20 @@ static struct key rows_key(uint32_t seq)
 static struct cuda_gemm gemm_of(const struct op *o)
 {
 	return (struct cuda_gemm){
-		.m = o->gemm.m, .n = o->gemm.n, .k = o->gemm.k,
-		.a = o->gemm.a, .lda = o->gemm.lda, .trans_a = o->gemm.trans_a,
-		.b = o->gemm.b, .ldb = o->gemm.ldb, .trans_b = o->gemm.trans_b,
-		.c = o->gemm.c, .ldc = o->gemm.ldc, .beta = o->gemm.beta, .bias = o->gemm.bias, .add = o->gemm.add,
+		.m = o->gemm.m,
+		.n = o->gemm.n,
+		.k = o->gemm.k,
+		.a = o->gemm.a,
+		.lda = o->gemm.lda,
+		.trans_a = o->gemm.trans_a,
+		.b = o->gemm.b,
+		.ldb = o->gemm.ldb,
+		.trans_b = o->gemm.trans_b,
+		.c = o->gemm.c,
+		.ldc = o->gemm.ldc,
+		.beta = o->gemm.beta,
+		.bias = o->gemm.bias,
+		.add = o->gemm.add,
 		.fp32 = o->gemm.fp32,
 	};
 }
@@ -332,23 +341,29 @@ static void run_gemm(struct cuda *c, const struct op *o)
 	const struct cuda_gemm g = gemm_of(o);
 	int rc = gemms_run(c->gemms, &c->compute, &g);
 
-	if (rc)
-		failed(c, -rc, mt_errmsg());
+	if (rc) failed(c, -rc, mt_errmsg());
 }
 
 static void run_rope(struct cuda *c, const struct op *o)
 {
 	struct cuda_rope r = {
-		.n = o->rope.n, .seq = o->rope.seq, .heads = o->rope.heads, .kv_heads = o->rope.kv_heads,
-		.dim = o->rope.dim, .cos = o->rope.cos, .sin = o->rope.sin, .starts = o->rope.starts,
-		.qnorm = o->rope.qnorm, .knorm = o->rope.knorm, .eps = o->rope.eps,
+		.n = o->rope.n,
+		.seq = o->rope.seq,
+		.heads = o->rope.heads,
+		.kv_heads = o->rope.kv_heads,
+		.dim = o->rope.dim,
+		.cos = o->rope.cos,
+		.sin = o->rope.sin,
+		.starts = o->rope.starts,
+		.qnorm = o->rope.qnorm,
+		.knorm = o->rope.knorm,
+		.eps = o->rope.eps,
 	};
 
-	if (o->code == OP_ROPE_FORWARD)
-		cuda_rope_forward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd);
+	if (o->code == OP_ROPE_FORWARD) cuda_rope_forward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd);
 	else
-		cuda_rope_backward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd, o->rope.dqnorm,
-			o->rope.dknorm, o->rope.beta);
+		cuda_rope_backward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd, o->rope.dqnorm, o->rope.dknorm,
+			o->rope.beta);
 }
 
 /* What the run record says of rows of seq tokens */
@@ -356,8 +371,7 @@ static void rows_find(struct cuda *c, uint32_t seq)
 {
 	uint8_t with = 0;
 
-	if (c->rows.settled && c->rows.seq == seq)
-		return;
+	if (c->rows.settled && c->rows.seq == seq) return;
 	c->rows.seq = seq;
 	c->rows.settled = mt_choice_find(c->run, rows_key(seq).text, &with, sizeof with);
 	c->rows.with = with;
@@ -368,11 +382,9 @@ static struct attention_need cuda_attention_need(struct device *d, uint32_t seq,
 	struct cuda *c = (struct cuda *)d;
 	struct attention_need need = {0};
 
-	if (!c->engine)
-		return need;
+	if (!c->engine) return need;
 	rows_find(c, seq);
-	if (c->rows.settled && !c->rows.with)
-		return need;
+	if (c->rows.settled && !c->rows.with) return need;
 	need = engine_need(c->engine, seq, packed, train);
 	need.settled = c->rows.settled;
 	return need;
@@ -384,7 +396,8 @@ static bool row_tried(struct cuda *c, uint32_t seq)
 	int rc = engine_trial_row(c->engine, &c->compute, mt_geometry(c->run), seq);
 
 	if (rc)
-		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, engine_name(c->engine), mt_errmsg());
+		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, engine_name(c->engine),
+			mt_errmsg());
 	return !rc;
 }
 
@@ -395,11 +408,12 @@ static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 	bool broken = *with && cudaDeviceSynchronize() != cudaSuccess;
 	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
 
-	if (rc)
-		return rc;
-	if (broken)     /* a successor finds the choice, and does not try */
-		return mt_fail(MT_EX_IO, "cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again; "
-			"its own kernels will compute it", seq, engine_name(c->engine));
+	if (rc) return rc;
+	if (broken) /* a successor finds the choice, and does not try */
+		return mt_fail(MT_EX_IO,
+			"cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again; "
+			"its own kernels will compute it",
+			seq, engine_name(c->engine));
 	*with = stands;
 	rows_find(c, seq);
 	return 0;
@@ -408,39 +422,46 @@ static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 static void engine_attention(struct cuda *c, const struct op *o, const struct cuda_attention *a)
 {
 	const struct engine_call e = {
-		.a = *a, .host_starts = o->attention.host_starts, .qkv = o->attention.qkv, .o = o->attention.o,
-		.lse = o->attention.lse, .d_o = o->attention.d_o, .work = o->attention.work, .bytes = o->attention.work_bytes,
+		.a = *a,
+		.host_starts = o->attention.host_starts,
+		.qkv = o->attention.qkv,
+		.o = o->attention.o,
+		.lse = o->attention.lse,
+		.d_o = o->attention.d_o,
+		.work = o->attention.work,
+		.bytes = o->attention.work_bytes,
 		.dqkv = o->code == OP_ATTENTION_BACKWARD ? o->attention.dqkv : NULL,
 	};
 
 	MT_ASSERT(e.work);
-	if (c->rehearsing)
-		engine_rehearse(c->engine, &e);
+	if (c->rehearsing) engine_rehearse(c->engine, &e);
 	else {
 		int rc = engine_run(c->engine, &c->compute, &e);
-		if (rc)
-			failed(c, -rc, mt_errmsg());
+		if (rc) failed(c, -rc, mt_errmsg());
 	}
 }
 
 static void run_attention(struct cuda *c, const struct op *o)
 {
 	struct cuda_attention a = {
-		.n = o->attention.n, .seq = o->attention.seq, .heads = o->attention.heads,
-		.kv_heads = o->attention.kv_heads, .dim = o->attention.dim, .window = o->attention.window,
-		.scale = o->attention.scale, .starts = o->attention.starts,
+		.n = o->attention.n,
+		.seq = o->attention.seq,
+		.heads = o->attention.heads,
+		.kv_heads = o->attention.kv_heads,
+		.dim = o->attention.dim,
+		.window = o->attention.window,
+		.scale = o->attention.scale,
+		.starts = o->attention.starts,
 	};
 
 	rows_find(c, (uint32_t)a.seq);
-	if (c->engine && c->rows.with)
-		engine_attention(c, o, &a);
-	else if (c->rehearsing)
-		return;
+	if (c->engine && c->rows.with) engine_attention(c, o, &a);
+	else if (c->rehearsing) return;
 	else if (o->code == OP_ATTENTION_FORWARD)
 		cuda_attention_forward(&c->compute, &a, o->attention.o, o->attention.lse, o->attention.qkv);
 	else
-		cuda_attention_backward(&c->compute, &a, o->attention.dqkv, o->attention.d_o, o->attention.o,
-			o->attention.lse, o->attention.qkv);
+		cuda_attention_backward(&c->compute, &a, o->attention.dqkv, o->attention.d_o, o->attention.o, o->attention.lse,
+			o->attention.qkv);
 }
 
 /* Of an array that was made what leaves when it was final */
@@ -449,7 +470,8 @@ static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
 	const float *base = o->grads_out.src - o->grads_out.off;
 	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4;
 
-	copy_out(c, l, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size, (size_t)o->grads_out.n * size);
+	copy_out(c, l, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
+		(size_t)o->grads_out.n * size);
 }
 
 /* copies run on any queue, the rest on the compute queue, whose work memory it shares */
@@ -458,27 +480,18 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 	const struct cuda_queue *q = &c->compute;
 
 	switch (o->code) {
-	case OP_NONE: case OP_DISCARD:
-		break;
-	case OP_COPY:
-		copy(c, l, o->copy.dst, o->copy.src, o->copy.bytes);
-		break;
-	case OP_ZERO:
-		good(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, l->stream), "cudaMemsetAsync");
-		break;
+	case OP_NONE:
+	case OP_DISCARD: break;
+	case OP_COPY: copy(c, l, o->copy.dst, o->copy.src, o->copy.bytes); break;
+	case OP_ZERO: good(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, l->stream), "cudaMemsetAsync"); break;
 	case OP_WEIGHTS_IN:
 		copy_in(c, l, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
 		break;
-	case OP_GRADS_OUT:
-		run_grads_out(c, l, o);
-		break;
+	case OP_GRADS_OUT: run_grads_out(c, l, o); break;
 	case OP_GRADS_FINAL:
-		if (o->grads_final.to == MT_BF16)
-			cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
+		if (o->grads_final.to == MT_BF16) cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
 		break;
-	case OP_GEMM:
-		run_gemm(c, o);
-		break;
+	case OP_GEMM: run_gemm(c, o); break;
 	case OP_BIAS_BACKWARD:
 		cuda_bias_backward(q, o->bias_backward.db, o->bias_backward.beta, o->bias_backward.dy, o->bias_backward.m,
 			o->bias_backward.n);
@@ -501,12 +514,10 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
 			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
 		break;
-	case OP_ROPE_FORWARD: case OP_ROPE_BACKWARD:
-		run_rope(c, o);
-		break;
-	case OP_ATTENTION_FORWARD: case OP_ATTENTION_BACKWARD:
-		run_attention(c, o);
-		break;
+	case OP_ROPE_FORWARD:
+	case OP_ROPE_BACKWARD: run_rope(c, o); break;
+	case OP_ATTENTION_FORWARD:
+	case OP_ATTENTION_BACKWARD: run_attention(c, o); break;
 	case OP_SWIGLU_FORWARD:
 		cuda_swiglu_forward(q, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
 		break;
@@ -523,7 +534,8 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 }
 
 _Static_assert(sizeof(struct cuda_loss) == sizeof(struct loss) && offsetof(struct loss, targets) == 8 &&
-	offsetof(struct cuda_loss, targets) == 8, "the kernels' struct loss is the device's");
+		offsetof(struct cuda_loss, targets) == 8,
+	"the kernels' struct loss is the device's");
 
 /* ---- times, for a trace ---- */
 
@@ -534,16 +546,14 @@ static void stamp(struct cuda *c, struct line *l, double *at)
 		size_t more = c->stamps_room ? 2 * c->stamps_room : 1024;
 		struct stamp *s = realloc(c->stamps, more * sizeof *s);
 
-		if (!s)
-			return;
+		if (!s) return;
 		memset(s + c->stamps_room, 0, (more - c->stamps_room) * sizeof *s);
 		c->stamps = s;
 		c->stamps_room = more;
 	}
 	struct stamp *s = &c->stamps[c->stamps_n];
-	if (!s->event && !good(c, cudaEventCreateWithFlags(&s->event, 0), "cudaEventCreate"))
-		return;
-	if (!c->stamps_n++)     /* nothing is under way: the stream gets here now */
+	if (!s->event && !good(c, cudaEventCreateWithFlags(&s->event, 0), "cudaEventCreate")) return;
+	if (!c->stamps_n++) /* nothing is under way: the stream gets here now */
 		c->stamps_from = mt_now();
 	s->at = at;
 	good(c, cudaEventRecord(s->event, l->stream), "cudaEventRecord");
@@ -571,8 +581,7 @@ static void settle(struct cuda *c, const struct op *o)
 	} else if (o->code == OP_ATTENTION_FORWARD || o->code == OP_ATTENTION_BACKWARD) {
 		run_attention(c, o);
 	}
-	if (rc)
-		failed(c, -rc, mt_errmsg());
+	if (rc) failed(c, -rc, mt_errmsg());
 }
 
 static int cuda_rehearse(struct device *d, bool on)
@@ -587,20 +596,17 @@ static void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD)
-		return;
+	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD) return;
 	if (c->rehearsing) {
 		settle(c, op);
 		return;
 	}
 	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
 	struct span *span = trace_span(d->trace, queue, op);
-	if (span)
-		stamp(c, line(c, queue), &span->from);
+	if (span) stamp(c, line(c, queue), &span->from);
 	run(c, line(c, queue), op);
 	good(c, cudaGetLastError(), op_name(op->code));
-	if (span)
-		stamp(c, line(c, queue), &span->to);
+	if (span) stamp(c, line(c, queue), &span->to);
 }
 
 /* ---- memory ---- */
@@ -642,8 +648,7 @@ static void *cuda_host_alloc(struct device *d, size_t bytes)
 	void *p = NULL;
 	int i = 0;
 
-	while (i < ARENAS && c->pinned[i].bytes)
-		i++;
+	while (i < ARENAS && c->pinned[i].bytes) i++;
 	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
 		c->pinned[i] = (struct extent){p, bytes};
 		return p;
@@ -651,7 +656,8 @@ static void *cuda_host_alloc(struct device *d, size_t bytes)
 	cudaGetLastError();
 	if (!c->unpinned)
 		mt_say("cuda: cudaHostAlloc of %.2f MiB for offloaded activations: %s; they are copied through bounce buffers, "
-			"which costs the host one more copy of each", (double)bytes / 0x1p20, cudaGetErrorName(e));
+			   "which costs the host one more copy of each",
+			(double)bytes / 0x1p20, cudaGetErrorName(e));
 	c->unpinned = true;
 	return malloc(bytes);
 }
@@ -661,8 +667,7 @@ static void cuda_host_release(struct device *d, void *p)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	if (c->ex)
-		cudaDeviceSynchronize();
+	if (c->ex) cudaDeviceSynchronize();
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->pinned[i].base == p) {
 			c->pinned[i] = (struct extent){0};
@@ -675,8 +680,7 @@ static void cuda_host_release(struct device *d, void *p)
 /* What the device holds for itself, and is counted in what mt-stream takes */
 static bool own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
 {
-	if (!good(c, cudaMalloc(p, bytes), call))
-		return false;
+	if (!good(c, cudaMalloc(p, bytes), call)) return false;
 	c->dev.own += bytes;
 	return true;
 }
@@ -687,10 +691,8 @@ static uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
 	size_t available = 0, total = 0;
 	uint64_t weights = 0;
 
-	if (cudaMemGetInfo(&available, &total) != cudaSuccess)
-		cudaGetLastError();
-	for (uint32_t u = 0; u < control->n_units; u++)
-		weights += mt_unit(c->run, u)->elems * c->dev.elem;
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	for (uint32_t u = 0; u < control->n_units; u++) weights += mt_unit(c->run, u)->elems * c->dev.elem;
 	uint64_t part = available / SPARE_PART;
 	return (part > SPARE_LEAST ? part : SPARE_LEAST) + weights / PAGE_TABLE;
 }
@@ -700,8 +702,7 @@ static uint64_t cuda_room(struct device *d)
 	struct cuda *c = (struct cuda *)d;
 	size_t available = 0, total = 0;
 
-	if (cudaMemGetInfo(&available, &total) != cudaSuccess)
-		cudaGetLastError();
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
 	return available > c->spare ? available - c->spare : 0;
 }
 
@@ -721,7 +722,7 @@ static struct sdpa *library_open(const struct cuda *c, char *why)
 
 	return path && !strcmp(path, "none") ? NULL : cudnn_open(c->ordinal, c->sm, c->sms, why);
 #else
-	(void)c, (void)why;     /* said when it was built */
+	(void)c, (void)why; /* said when it was built */
 	return NULL;
 #endif
 }
@@ -734,13 +735,11 @@ static void engine_find(struct cuda *c, const struct mt_geometry *geo)
 	char why[256] = "";
 
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
-	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention)))
-		return;
+	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention))) return;
 	struct sdpa *sdpa = library_open(c, why);
-	if (sdpa)
-		c->engine = engine_open(sdpa, geo);
+	if (sdpa) c->engine = engine_open(sdpa, geo);
 	if (!c->engine) {
-		if (*why && !set)       /* else other words than the record's say it */
+		if (*why && !set) /* else other words than the record's say it */
 			mt_say("cuda: attention by our own kernels: %s", why);
 		return;
 	}
@@ -760,8 +759,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	const struct mt_control *control = mt_control(r);
 	const struct mt_geometry *geo = mt_geometry(r);
 
-	if (geo->head_dim > 256)
-		return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
+	if (geo->head_dim > 256) return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);
@@ -774,8 +772,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	if (!own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
 		return mt_fail(c->ex, "%s", c->why);
 	engine_find(c, geo);
-	if (c->ex)
-		return mt_fail(c->ex, "%s", c->why);
+	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
 	return 0;
@@ -784,11 +781,9 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 static void line_close(struct line *l)
 {
 	for (int i = 0; i < EVENTS; i++)
-		if (l->events[i])
-			cudaEventDestroy(l->events[i]);
+		if (l->events[i]) cudaEventDestroy(l->events[i]);
 	bounce_close(&l->bounce);
-	if (l->stream)
-		cudaStreamDestroy(l->stream);
+	if (l->stream) cudaStreamDestroy(l->stream);
 }
 
 static void cuda_close(struct device *d)
@@ -796,18 +791,15 @@ static void cuda_close(struct device *d)
 	struct cuda *c = (struct cuda *)d;
 
 	atomic_store(&c->stop, true);
-	if (c->registering)
-		pthread_join(c->registrar, NULL);
-	cudaDeviceSynchronize();        /* after an error, too, nothing may go on in what is given back now */
+	if (c->registering) pthread_join(c->registrar, NULL);
+	cudaDeviceSynchronize(); /* after an error, too, nothing may go on in what is given back now */
 	ranges_close(&c->weights);
 	ranges_close(&c->blocks);
 	engine_close(c->engine);
 	gemms_close(c->gemms);
-	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++)
-		cudaEventDestroy(c->stamps[i].event);
+	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++) cudaEventDestroy(c->stamps[i].event);
 	free(c->stamps);
-	for (enum queue q = 0; q < QUEUES; q++)
-		line_close(line(c, q));
+	for (enum queue q = 0; q < QUEUES; q++) line_close(line(c, q));
 	pool_free(c->haulers);
 	cudaFree(c->compute.work);
 	cudaFree(c->gemm_workspace);
@@ -816,11 +808,10 @@ static void cuda_close(struct device *d)
 
 static bool line_open(struct cuda *c, struct line *l)
 {
-	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate"))
-		return false;
+	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate")) return false;
 	for (int i = 0; i < EVENTS; i++)
 		if (!good(c, cudaEventCreateWithFlags(&l->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
-			  "cudaEventCreate"))
+				"cudaEventCreate"))
 			return false;
 	return good(c, bounce_open(&l->bounce, l->stream, c->haulers), "bounce buffers");
 }
@@ -829,8 +820,7 @@ static int attribute(const struct cuda *c, enum cudaDeviceAttr a)
 {
 	int n = 0;
 
-	if (cudaDeviceGetAttribute(&n, a, c->ordinal) != cudaSuccess)
-		cudaGetLastError();
+	if (cudaDeviceGetAttribute(&n, a, c->ordinal) != cudaSuccess) cudaGetLastError();
 	return n;
 }
 
@@ -839,8 +829,10 @@ static void gpu_describe(struct cuda *c, const struct cudaDeviceProp *p)
 {
 	c->gpu = (struct gpu){
 		.capability = 10 * p->major + p->minor,
-		.multiprocessors = attribute(c, cudaDevAttrMultiProcessorCount), .clock_khz = attribute(c, cudaDevAttrClockRate),
-		.memory_khz = attribute(c, cudaDevAttrMemoryClockRate), .bus_bits = attribute(c, cudaDevAttrGlobalMemoryBusWidth),
+		.multiprocessors = attribute(c, cudaDevAttrMultiProcessorCount),
+		.clock_khz = attribute(c, cudaDevAttrClockRate),
+		.memory_khz = attribute(c, cudaDevAttrMemoryClockRate),
+		.bus_bits = attribute(c, cudaDevAttrGlobalMemoryBusWidth),
 	};
 	snprintf(c->gpu.model, sizeof c->gpu.model, "%s", p->name);
 	c->dev.gpu = &c->gpu;
@@ -853,11 +845,11 @@ static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 	cudaError_t e = cudaGetDeviceCount(&n);
 
 	if (e != cudaSuccess || n == 0)
-		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s", e != cudaSuccess ? cudaGetErrorString(e) : "none found");
-	if (c->ordinal >= n)
-		return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", c->ordinal, n);
+		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
+			e != cudaSuccess ? cudaGetErrorString(e) : "none found");
+	if (c->ordinal >= n) return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", c->ordinal, n);
 	if (!good(c, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
-	    !good(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
+		!good(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
 		return mt_fail(c->ex, "%s", c->why);
 	if (p->major < 8)
 		return mt_fail(MT_EX_CONFIG, "device cuda:%d: '%s' is of compute capability %d.%d: 8.0 or later is needed",
@@ -875,15 +867,13 @@ static int cuda_open(struct cuda *c)
 		c->haulers = pool_create(mt_cores() < HAULERS ? mt_cores() : HAULERS);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
-		if (!line_open(c, line(c, q)))
-			rc = -c->ex;
-	if (!rc && (!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
-	    !own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
+		if (!line_open(c, line(c, q))) rc = -c->ex;
+	if (!rc &&
+		(!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
+			!own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
 		rc = -c->ex;
-	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex)))
-		return -ex;
-	if (rc)
-		return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
+	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex))) return -ex;
+	if (rc) return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
 	c->dev.gemm = gemms_name(c->gemms);
 	snprintf(c->machine, sizeof c->machine, "%.36s, sm_%d%d, %d SMs", p.name, p.major, p.minor, p.multiProcessorCount);
 	c->dev.machine = c->machine;
@@ -901,11 +891,26 @@ struct device *device_cuda(int ordinal, int *ex)
 		return NULL;
 	}
 	c->dev = (struct device){
-		.name = "cuda", .attention = c->attention, .elem = sizeof(float),
-		.room = cuda_room, .alloc = cuda_alloc, .release = cuda_release, .view = cuda_view, .launch = cuda_launch,
-		.record = cuda_record, .wait = cuda_wait, .query = cuda_query, .sync = cuda_sync, .close = cuda_close,
-		.times = cuda_times, .attach = cuda_attach, .rehearse = cuda_rehearse, .attention_need = cuda_attention_need,
-		.attention_settle = cuda_attention_settle, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
+		.name = "cuda",
+		.attention = c->attention,
+		.elem = sizeof(float),
+		.room = cuda_room,
+		.alloc = cuda_alloc,
+		.release = cuda_release,
+		.view = cuda_view,
+		.launch = cuda_launch,
+		.record = cuda_record,
+		.wait = cuda_wait,
+		.query = cuda_query,
+		.sync = cuda_sync,
+		.close = cuda_close,
+		.times = cuda_times,
+		.attach = cuda_attach,
+		.rehearse = cuda_rehearse,
+		.attention_need = cuda_attention_need,
+		.attention_settle = cuda_attention_settle,
+		.host_alloc = cuda_host_alloc,
+		.host_release = cuda_host_release,
 		.host_register = cuda_host_register,
 	};
 	c->ordinal = ordinal;

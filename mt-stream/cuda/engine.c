@@ -23,18 +23,18 @@
 #include "cli/cli.h"
 #include "engine.h"
 
-#define FIXED_BYTES (1u << 20)          /* beside what grows with the rows: forward plans and small change */
-#ifndef SHORTEST                        /* smaller for the emulated GPU */
-#define SHORTEST    64                  /* tokens: shorter documents have these's room; shorter rows are not taken */
+#define FIXED_BYTES (1u << 20) /* beside what grows with the rows: forward plans and small change */
+#ifndef SHORTEST               /* smaller for the emulated GPU */
+#define SHORTEST 64            /* tokens: shorter documents have these's room; shorter rows are not taken */
 #endif
-#define STEP        8
-#define CLASSES     32
-#define TABLES      8                   /* host copies of tables, used in turn: the host is so many groups ahead at most */
-#define LINE        16                  /* bytes: what a table's parts are aligned to */
+#define STEP 8
+#define CLASSES 32
+#define TABLES 8 /* host copies of tables, used in turn: the host is so many groups ahead at most */
+#define LINE 16  /* bytes: what a table's parts are aligned to */
 
 struct plan {
 	struct sdpa_shape shape;
-	void *plan;             /* NULL: not taken */
+	void *plan; /* NULL: not taken */
 	size_t bytes;
 };
 
@@ -46,11 +46,11 @@ struct engine {
 	struct plan *plans;
 	size_t n, room;
 	struct table_slot {
-		char *mem;      /* pinned */
-		cudaEvent_t over;       /* the last copy from it is */
+		char *mem;        /* pinned */
+		cudaEvent_t over; /* the last copy from it is */
 	} tables[TABLES];
-	size_t table_room;      /* of each */
-	uint64_t tables_n;      /* used so far, in turn */
+	size_t table_room; /* of each */
+	uint64_t tables_n; /* used so far, in turn */
 };
 
 /* ---- plans ---- */
@@ -79,14 +79,12 @@ static struct plan *plan_of(struct engine *e, struct sdpa_shape s, bool backward
 {
 	s.backward = backward;
 	for (size_t i = 0; i < e->n; i++)
-		if (!memcmp(&e->plans[i].shape, &s, sizeof s))
-			return e->plans[i].plan ? &e->plans[i] : NULL;
+		if (!memcmp(&e->plans[i].shape, &s, sizeof s)) return e->plans[i].plan ? &e->plans[i] : NULL;
 	if (e->n == e->room) {
 		size_t room = e->room ? 2 * e->room : 64;
 		struct plan *more = realloc(e->plans, room * sizeof *more);
 
-		if (!more)
-			return NULL;
+		if (!more) return NULL;
 		e->plans = more;
 		e->room = room;
 	}
@@ -108,7 +106,7 @@ static int64_t some_kv_heads(struct engine *e, int64_t seq)
 	struct plan *all = plan_of(e, shape_of(e, 1, seq, e->kv_heads, 0, false), true);
 	int64_t n = all ? kv_heads_of_call(all->bytes, (uint32_t)e->kv_heads) : e->kv_heads;
 
-	return seq * n * (e->heads / e->kv_heads) % 4 ? e->kv_heads : n;        /* its statistics start at 16 bytes */
+	return seq * n * (e->heads / e->kv_heads) % 4 ? e->kv_heads : n; /* its statistics start at 16 bytes */
 }
 
 /* Forward, statistics of whole rows stand in the same places however many heads a call is for: it is for all. */
@@ -126,18 +124,15 @@ bool engine_packs(struct engine *e, int64_t seq)
  * for up to twice the tokens, and so for twice what a library keeps a token: fp32 dQ, dK and dV of every head. */
 static uint64_t row_bytes(struct engine *e, int64_t seq, bool packed)
 {
-	if (seq < SHORTEST || seq * e->heads % 4)       /* a row's statistics start at 16 bytes, too */
+	if (seq < SHORTEST || seq * e->heads % 4) /* a row's statistics start at 16 bytes, too */
 		return 0;
 	int64_t kv_heads = some_kv_heads(e, seq);
 	struct plan *plain = plan_of(e, shape_of(e, 1, seq, kv_heads, 0, false), true);
-	if (!plain)
-		return 0;
+	if (!plain) return 0;
 	uint64_t bytes = plain->bytes + 1;
 	/* plans move when another one is made */
-	if (!plan_of(e, shape_of(e, 1, seq, e->kv_heads, 0, false), false))
-		return 0;
-	if (packed && engine_packs(e, seq))
-		bytes += (uint64_t)(seq * kv_heads * (e->heads / e->kv_heads) * e->dim) * 12;
+	if (!plan_of(e, shape_of(e, 1, seq, e->kv_heads, 0, false), false)) return 0;
+	if (packed && engine_packs(e, seq)) bytes += (uint64_t)(seq * kv_heads * (e->heads / e->kv_heads) * e->dim) * 12;
 	return bytes;
 }
 
@@ -153,22 +148,27 @@ struct attention_need engine_need(struct engine *e, int64_t seq, bool packed, bo
 	uint64_t row = row_bytes(e, seq, packed);
 
 	e->packed = packed;
-	if (!row)
-		return (struct attention_need){0};
+	if (!row) return (struct attention_need){0};
 	return (struct attention_need){
-		.rows = (uint32_t)group_rows(e, seq), .fixed = FIXED_BYTES,
-		.row = train ? row : 0, .table = packed ? table_bytes(seq) : 0, .kv_heads = (uint32_t)some_kv_heads(e, seq),
+		.rows = (uint32_t)group_rows(e, seq),
+		.fixed = FIXED_BYTES,
+		.row = train ? row : 0,
+		.table = packed ? table_bytes(seq) : 0,
+		.kv_heads = (uint32_t)some_kv_heads(e, seq),
 	};
 }
 
 /* ---- a group of rows ---- */
 
-struct span { int64_t row, rows; bool ragged, taken; };         /* ragged: in calls for documents */
+struct span {
+	int64_t row, rows;
+	bool ragged, taken;
+}; /* ragged: in calls for documents */
 
-struct part {                   /* a call, or one for each share of the heads */
+struct part { /* a call, or one for each share of the heads */
 	struct sdpa_shape shape;
-	size_t at;              /* ragged: its part of the table */
-	int64_t n;              /* documents entered so far */
+	size_t at; /* ragged: its part of the table */
+	int64_t n; /* documents entered so far */
 };
 
 struct group {
@@ -177,7 +177,7 @@ struct group {
 	const uint32_t *starts; /* host, from its first row on */
 	struct part parts[CLASSES];
 	int parts_n;
-	size_t bytes;           /* of the table */
+	size_t bytes; /* of the table */
 };
 
 static int64_t class_seq(int64_t seq, int i)
@@ -191,8 +191,7 @@ static int class_of(int64_t seq, int64_t tokens)
 {
 	int i = 0;
 
-	while (!class_last(seq, i) && tokens <= class_seq(seq, i + 1))
-		i++;
+	while (!class_last(seq, i) && tokens <= class_seq(seq, i + 1)) i++;
 	return i;
 }
 /* documents that so many rows have at most in a class */
@@ -204,8 +203,7 @@ static int64_t class_room(int64_t documents, int64_t most)
 {
 	int64_t room = STEP;
 
-	while (room < documents)
-		room *= STEP;
+	while (room < documents) room *= STEP;
 	return room < most ? room : most;
 }
 
@@ -214,8 +212,7 @@ static int64_t document_tokens(const uint32_t *starts, int64_t t, int64_t seq)
 {
 	int64_t end = t + 1;
 
-	while (end < seq && starts[end] == starts[t])
-		end++;
+	while (end < seq && starts[end] == starts[t]) end++;
 	return end - t;
 }
 
@@ -229,7 +226,9 @@ static void documents(const struct group *g, int64_t seq, void (*fn)(void *, int
 		}
 }
 
-struct count { int64_t seq, of[CLASSES]; };
+struct count {
+	int64_t seq, of[CLASSES];
+};
 
 static void document_count(void *arg, int64_t at, int64_t tokens)
 {
@@ -256,7 +255,10 @@ static void part_add(struct engine *e, struct group *g, const struct cuda_attent
 static struct group group_make(struct engine *e, const struct engine_call *c, const struct span *span, int64_t row,
 	int64_t rows, bool backward)
 {
-	struct group g = {.rows = rows, .tokens = rows * c->a.seq, .ragged = span->ragged, .backward = backward,
+	struct group g = {.rows = rows,
+		.tokens = rows * c->a.seq,
+		.ragged = span->ragged,
+		.backward = backward,
 		.starts = c->host_starts + row * c->a.seq};
 	struct count count = {.seq = c->a.seq};
 
@@ -276,13 +278,11 @@ static bool group_taken(struct engine *e, const struct group *g, int64_t seq)
 {
 	uint64_t row = row_bytes(e, seq, g->ragged);
 
-	if (!row || g->bytes > (uint64_t)g->rows * table_bytes(seq))
-		return false;
+	if (!row || g->bytes > (uint64_t)g->rows * table_bytes(seq)) return false;
 	for (int i = 0; i < g->parts_n; i++) {
 		struct plan *p = plan_of(e, g->parts[i].shape, g->backward);
 
-		if (!p || p->bytes > (g->backward ? (uint64_t)g->rows * row : FIXED_BYTES / 2))
-			return false;
+		if (!p || p->bytes > (g->backward ? (uint64_t)g->rows * row : FIXED_BYTES / 2)) return false;
 	}
 	return true;
 }
@@ -294,13 +294,11 @@ static bool span_taken(struct engine *e, const struct engine_call *c, const stru
 {
 	struct group forward = group_make(e, c, s, s->row, s->rows, false);
 
-	if (!group_taken(e, &forward, c->a.seq))
-		return false;
+	if (!group_taken(e, &forward, c->a.seq)) return false;
 	for (int64_t row = 0, n; row < s->rows; row += n) {
 		n = s->rows - row < most ? s->rows - row : most;
 		struct group backward = group_make(e, c, s, s->row + row, n, true);
-		if (!group_taken(e, &backward, c->a.seq))
-			return false;
+		if (!group_taken(e, &backward, c->a.seq)) return false;
 	}
 	return true;
 }
@@ -310,8 +308,7 @@ static struct span span_make(struct engine *e, const struct engine_call *c, int6
 	const uint32_t *starts = c->host_starts + row * c->a.seq;
 	struct span s = {.row = row, .rows = rows};
 
-	for (int64_t t = 0; !s.ragged && t < rows * c->a.seq; t++)
-		s.ragged = starts[t] != 0;
+	for (int64_t t = 0; !s.ragged && t < rows * c->a.seq; t++) s.ragged = starts[t] != 0;
 	/* where calls are for some heads of documents, what is forward one group must be one backward */
 	bool one = rows <= most || !s.ragged || some_kv_heads(e, c->a.seq) == e->kv_heads;
 	s.taken = most && one && span_taken(e, c, &s, most);
@@ -324,14 +321,16 @@ static struct span span_next(struct engine *e, const struct engine_call *c, int6
 	int64_t rest = c->a.n / c->a.seq - row;
 	struct span s = {0};
 
-	if (!row)
-		s = span_make(e, c, row, rest, most);
+	if (!row) s = span_make(e, c, row, rest, most);
 	return s.taken || !most ? s : span_make(e, c, row, rest < most ? rest : most, most);
 }
 
 /* ---- the table ---- */
 
-struct table { int64_t *qkv_at, *o_at, *lse_at; int32_t *lengths; };
+struct table {
+	int64_t *qkv_at, *o_at, *lse_at;
+	int32_t *lengths;
+};
 
 static struct table table_of(char *base, const struct part *p)
 {
@@ -347,18 +346,21 @@ static void entry(const struct sdpa_shape *s, const struct table *t, int64_t i, 
 	t->lse_at[i] = token * s->heads;
 }
 
-struct fill { struct group *g; int64_t seq; char *table; };
+struct fill {
+	struct group *g;
+	int64_t seq;
+	char *table;
+};
 
 static void document_enter(void *arg, int64_t at, int64_t tokens)
 {
 	struct fill *f = arg;
 	struct part *p = f->g->parts;
 
-	while (p->shape.seq != class_seq(f->seq, class_of(f->seq, tokens)))
-		p++;
+	while (p->shape.seq != class_seq(f->seq, class_of(f->seq, tokens))) p++;
 	struct table t = table_of(f->table, p);
 	entry(&p->shape, &t, p->n, at);
-	entry(&p->shape, &t, p->n + 1, at + tokens);         /* the next one's, or the end */
+	entry(&p->shape, &t, p->n + 1, at + tokens); /* the next one's, or the end */
 	t.lengths[p->n++] = (int32_t)tokens;
 }
 
@@ -369,8 +371,7 @@ static void tables_close(struct engine *e)
 			cudaEventSynchronize(e->tables[i].over);
 			cudaEventDestroy(e->tables[i].over);
 		}
-		if (e->tables[i].mem)
-			cudaFreeHost(e->tables[i].mem);
+		if (e->tables[i].mem) cudaFreeHost(e->tables[i].mem);
 		e->tables[i] = (struct table_slot){0};
 	}
 	e->table_room = 0;
@@ -380,14 +381,12 @@ static cudaError_t tables_open(struct engine *e, size_t bytes)
 {
 	cudaError_t x = cudaSuccess;
 
-	if (bytes <= e->table_room)
-		return x;
+	if (bytes <= e->table_room) return x;
 	tables_close(e);
 	for (int i = 0; !x && i < TABLES; i++)
 		if (!(x = cudaHostAlloc((void **)&e->tables[i].mem, bytes, cudaHostAllocDefault)))
 			x = cudaEventCreateWithFlags(&e->tables[i].over, cudaEventDisableTiming | cudaEventBlockingSync);
-	if (!x)
-		e->table_room = bytes;
+	if (!x) e->table_room = bytes;
 	return x;
 }
 
@@ -395,15 +394,14 @@ static void table_make(struct group *g, int64_t seq, char *table)
 {
 	struct fill f = {g, seq, table};
 
-	memset(table, 0, g->bytes);     /* what lies between is copied too */
+	memset(table, 0, g->bytes); /* what lies between is copied too */
 	documents(g, seq, document_enter, &f);
 	for (int i = 0; i < g->parts_n; i++) {
 		struct part *p = &g->parts[i];
 		struct table t = table_of(table, p);
 		int64_t end = t.lse_at[p->n] / p->shape.heads;
 
-		for (; p->n < p->shape.batch; p->n++)
-			entry(&p->shape, &t, p->n + 1, end);    /* without tokens */
+		for (; p->n < p->shape.batch; p->n++) entry(&p->shape, &t, p->n + 1, end); /* without tokens */
 	}
 }
 
@@ -413,11 +411,9 @@ static cudaError_t table_send(struct engine *e, const struct cuda_queue *q, stru
 	cudaError_t x = tables_open(e, g->bytes);
 	struct table_slot *t = &e->tables[e->tables_n++ % TABLES];
 
-	if (x || (x = cudaEventSynchronize(t->over)))
-		return x;
+	if (x || (x = cudaEventSynchronize(t->over))) return x;
 	table_make(g, seq, t->mem);
-	if ((x = cudaMemcpyAsync(to, t->mem, g->bytes, cudaMemcpyHostToDevice, q->stream)))
-		return x;
+	if ((x = cudaMemcpyAsync(to, t->mem, g->bytes, cudaMemcpyHostToDevice, q->stream))) return x;
 	return cudaEventRecord(t->over, q->stream);
 }
 
@@ -470,22 +466,18 @@ static int group_run(struct engine *e, const struct cuda_queue *q, const struct 
 
 	cudaError_t x = g->bytes ? table_send(e, q, g, s->a.seq, s->work) : cudaSuccess;
 
-	if (x)
-		return mt_fail(MT_EX_IO, "cuda: table of documents: %s", cudaGetErrorName(x));
+	if (x) return mt_fail(MT_EX_IO, "cuda: table of documents: %s", cudaGetErrorName(x));
 	for (int i = 0; i < g->parts_n; i++) {
 		int rc = part_run(e, q, s, g, &g->parts[i], table);
-		if (rc)
-			return rc;
+		if (rc) return rc;
 	}
 	return 0;
 }
 
 static void group_own(const struct cuda_queue *q, const struct engine_call *s)
 {
-	if (s->dqkv)
-		cuda_attention_backward(q, &s->a, s->dqkv, s->d_o, s->o, s->lse, s->qkv);
-	else
-		cuda_attention_forward(q, &s->a, s->o, s->lse, s->qkv);
+	if (s->dqkv) cuda_attention_backward(q, &s->a, s->dqkv, s->d_o, s->o, s->lse, s->qkv);
+	else cuda_attention_forward(q, &s->a, s->o, s->lse, s->qkv);
 }
 
 static int span_run(struct engine *e, const struct cuda_queue *q, const struct engine_call *c, const struct span *span,
@@ -493,16 +485,14 @@ static int span_run(struct engine *e, const struct cuda_queue *q, const struct e
 {
 	bool backward = c->dqkv != NULL;
 
-	if (!backward)
-		most = span->rows;
+	if (!backward) most = span->rows;
 	for (int64_t row = 0, n; row < span->rows; row += n) {
 		n = span->rows - row < most ? span->rows - row : most;
 		struct engine_call s = slice(e, c, span->row + row, n);
 		struct group g = group_make(e, c, span, span->row + row, n, backward);
 		int rc = group_run(e, q, &s, &g);
 
-		if (rc)
-			return rc;
+		if (rc) return rc;
 	}
 	return 0;
 }
@@ -517,12 +507,9 @@ int engine_run(struct engine *e, const struct cuda_queue *q, const struct engine
 		struct engine_call own = slice(e, c, s.row, s.rows);
 		int rc = 0;
 
-		if (s.taken)
-			rc = span_run(e, q, c, &s, most);
-		else
-			group_own(q, &own);
-		if (rc)
-			return rc;
+		if (s.taken) rc = span_run(e, q, c, &s, most);
+		else group_own(q, &own);
+		if (rc) return rc;
 	}
 	return 0;
 }
@@ -531,8 +518,7 @@ static void rehearse_group(struct engine *e, const struct engine_call *c, int64_
 {
 	int64_t seq = c->a.seq;
 
-	if (!rows)
-		return;
+	if (!rows) return;
 	plan_of(e, shape_of(e, rows, seq, kv_heads_of(e, seq, false, backward), c->a.window, false), backward);
 	for (int i = 0; e->packed && i < CLASSES; i++) {
 		int64_t most = class_most(seq, rows, i), room;
@@ -541,11 +527,9 @@ static void rehearse_group(struct engine *e, const struct engine_call *c, int64_
 			room = class_room(documents, most);
 			plan_of(e, shape_of(e, room, class_seq(seq, i), kv_heads_of(e, seq, true, backward), c->a.window, true),
 				backward);
-			if (room >= most)
-				break;
+			if (room >= most) break;
 		}
-		if (class_last(seq, i))
-			break;
+		if (class_last(seq, i)) break;
 	}
 }
 
@@ -553,10 +537,9 @@ void engine_rehearse(struct engine *e, const struct engine_call *c)
 {
 	int64_t rows = c->a.n / c->a.seq, most = group_rows(e, c->a.seq);
 
-	if (!most)
-		return;
+	if (!most) return;
 	if (e->packed && tables_open(e, (size_t)(rows * (int64_t)table_bytes(c->a.seq))))
-		cudaGetLastError();     /* tried again when it is wanted, and said then */
+		cudaGetLastError(); /* tried again when it is wanted, and said then */
 	int64_t group = rows < most ? rows : most, rest = rows % group;
 	rehearse_group(e, c, rows, false);
 	rehearse_group(e, c, group, true);
@@ -588,11 +571,9 @@ struct engine *engine_open(struct sdpa *sdpa, const struct mt_geometry *g)
 
 void engine_close(struct engine *e)
 {
-	if (!e)
-		return;
+	if (!e) return;
 	for (size_t i = 0; i < e->n; i++)
-		if (e->plans[i].plan)
-			e->sdpa->plan_release(e->sdpa, e->plans[i].plan);
+		if (e->plans[i].plan) e->sdpa->plan_release(e->sdpa, e->plans[i].plan);
 	e->sdpa->close(e->sdpa);
 	tables_close(e);
 	free(e->plans);

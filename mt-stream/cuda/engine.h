@@ -10,11 +10,14 @@ struct engine;
 
 struct engine_call {
 	struct cuda_attention a;
-	const uint32_t *host_starts;    /* as a.starts, in host memory */
+	const uint32_t *host_starts; /* as a.starts, in host memory */
 	const void *qkv;
-	void *o; float *lse;
-	const void *d_o; void *dqkv;    /* dqkv NULL: forward */
-	void *work; size_t bytes;       /* device memory, as attention_need said */
+	void *o;
+	float *lse;
+	const void *d_o;
+	void *dqkv; /* dqkv NULL: forward */
+	void *work;
+	size_t bytes; /* device memory, as attention_need said */
 };
 
 /* Takes sdpa over, also where there is no memory: NULL */

@@ -1,8 +1,8 @@
 /* gemm.c: matrix products through cuBLASLt
  *
  * The library is opened at run time: mt-stream needs nothing of CUDA for its other devices. Row-major c = a b is
- * column-major c' = b' a', so the library's A is our b, its m our n. Only algorithms that sum over k in one sequence are
- * taken: what is split needs an order among its parts, and has been seen to lose k's tail (cuBLAS 12 and 13).
+ * column-major c' = b' a', so the library's A is our b, its m our n. Only algorithms that sum over k in one sequence
+ * are taken: what is split needs an order among its parts, and has been seen to lose k's tail (cuBLAS 12 and 13).
  *
  * Which algorithm computes a shape decides bits. So it is settled once a run, when a micro-batch is rehearsed: what the
  * heuristic names is timed on the operands themselves, and the fastest goes into the run record's table, where every
@@ -23,44 +23,46 @@
 #include <cublasLt.h>
 #endif
 
-#define CANDIDATES 8            /* algorithms asked for, */
-#define REPEATS    3            /* each timed so often */
-#define TRIAL_MS   100.0        /* of device time for one shape: then what has been timed must do */
+#define CANDIDATES 8   /* algorithms asked for, */
+#define REPEATS 3      /* each timed so often */
+#define TRIAL_MS 100.0 /* of device time for one shape: then what has been timed must do */
 #define LIBRARY "libcublasLt.so."
 #define STRING(x) #x
 #define EXPAND(x) STRING(x)
 
 /* the library's functions that are used, and nothing else */
+/* clang-format off */
 #define FUNCTIONS(X) \
 	X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtGetStatusName) \
 	X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
-	X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
-	X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) \
-	X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmul)
+	X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+	X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
+	X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulAlgoConfigGetAttribute) X(cublasLtMatmul)
+/* clang-format on */
 
-struct shape {                  /* what decides an algorithm; compared as bytes, so it is cleared before it is filled */
+struct shape { /* what decides an algorithm; compared as bytes, so it is cleared before it is filled */
 	int64_t m, n, k, lda, ldb, ldc;
 	int trans_a, trans_b, biased, fp32, elem;
-	uint32_t align_a, align_b, align_c;     /* bytes */
+	uint32_t align_a, align_b, align_c; /* bytes */
 };
 
-struct chosen {                 /* as the run record keeps it */
+struct chosen { /* as the run record keeps it */
 	cublasLtMatmulAlgo_t algo;
-	uint64_t workspace;     /* bytes of it */
-	uint64_t plain;         /* 1: our own kernel computes it */
+	uint64_t workspace; /* bytes of it */
+	uint64_t plain;     /* 1: our own kernel computes it */
 };
 _Static_assert(sizeof(struct chosen) == 80 && sizeof(struct chosen) <= MT_CHOICE_VALUE, "a choice as run.json has it");
 
-struct product {                /* a shape and how it is computed */
+struct product { /* a shape and how it is computed */
 	struct shape shape;
 	struct chosen by;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c;
-	const void *bias;       /* as it was first seen */
+	const void *bias; /* as it was first seen */
 };
 
 struct gemms {
-	struct mt_run *run;     /* NULL: choices stay in this process */
+	struct mt_run *run; /* NULL: choices stay in this process */
 	void *library;
 	cublasLtHandle_t handle;
 	void *workspace;
@@ -68,9 +70,9 @@ struct gemms {
 	char name[64];
 	struct product *products;
 	size_t n, room;
-	bool said;              /* that the plain kernel is used */
-	bool first;             /* no trials: the heuristic's word is taken, so that two runs have the same bits */
-	cudaEvent_t from, to;   /* of a trial */
+	bool said;            /* that the plain kernel is used */
+	bool first;           /* no trials: the heuristic's word is taken, so that two runs have the same bits */
+	cudaEvent_t from, to; /* of a trial */
 #define POINTER(f) __typeof__(&f) f;
 	FUNCTIONS(POINTER)
 };
@@ -78,15 +80,17 @@ struct gemms {
 static bool library_open(struct gemms *g)
 {
 	const char *places[] = {
-		getenv("MT_CUBLASLT"), LIBRARY EXPAND(CUBLAS_VER_MAJOR), "/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
+		getenv("MT_CUBLASLT"),
+		LIBRARY EXPAND(CUBLAS_VER_MAJOR),
+		"/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
 	};
 
 	for (size_t i = 0; !g->library && i < sizeof places / sizeof *places; i++)
-		if (places[i])
-			g->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+		if (places[i]) g->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
 	if (!g->library) {
-		mt_fail(MT_EX_CONFIG, "cuda: " LIBRARY EXPAND(CUBLAS_VER_MAJOR) " is not there: put its directory into "
-			"LD_LIBRARY_PATH, or its path into MT_CUBLASLT");
+		mt_fail(MT_EX_CONFIG,
+			"cuda: " LIBRARY EXPAND(CUBLAS_VER_MAJOR) " is not there: put its directory into "
+													  "LD_LIBRARY_PATH, or its path into MT_CUBLASLT");
 		return false;
 	}
 #define FIND(f) \
@@ -100,37 +104,28 @@ static bool library_open(struct gemms *g)
 
 static void product_release(struct gemms *g, struct product *p)
 {
-	if (p->a)
-		g->cublasLtMatrixLayoutDestroy(p->a);
-	if (p->b)
-		g->cublasLtMatrixLayoutDestroy(p->b);
-	if (p->c)
-		g->cublasLtMatrixLayoutDestroy(p->c);
-	if (p->desc)
-		g->cublasLtMatmulDescDestroy(p->desc);
+	if (p->a) g->cublasLtMatrixLayoutDestroy(p->a);
+	if (p->b) g->cublasLtMatrixLayoutDestroy(p->b);
+	if (p->c) g->cublasLtMatrixLayoutDestroy(p->c);
+	if (p->desc) g->cublasLtMatmulDescDestroy(p->desc);
 }
 
 /* The library itself stays: it does not like to be unloaded */
 void gemms_close(struct gemms *g)
 {
-	if (!g)
-		return;
-	for (size_t i = 0; i < g->n; i++)
-		product_release(g, &g->products[i]);
+	if (!g) return;
+	for (size_t i = 0; i < g->n; i++) product_release(g, &g->products[i]);
 	free(g->products);
-	if (g->handle)
-		g->cublasLtDestroy(g->handle);
-	if (g->from)
-		cudaEventDestroy(g->from);
-	if (g->to)
-		cudaEventDestroy(g->to);
+	if (g->handle) g->cublasLtDestroy(g->handle);
+	if (g->from) cudaEventDestroy(g->from);
+	if (g->to) cudaEventDestroy(g->to);
 	free(g);
 }
 
 static int cuda_failed(cudaError_t e, const char *call)
 {
-	return mt_fail(e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s: %s (%s)", call, cudaGetErrorName(e),
-		cudaGetErrorString(e));
+	return mt_fail(e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s: %s (%s)", call,
+		cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
 /* What it needs of library and driver. 0 or -ex */
@@ -139,9 +134,9 @@ static int gemms_prepare(struct gemms *g)
 	cudaError_t e;
 	cublasStatus_t s;
 
-	if (!library_open(g))
-		return -MT_EX_CONFIG;
-	if ((e = cudaEventCreateWithFlags(&g->from, cudaEventDefault)) || (e = cudaEventCreateWithFlags(&g->to, cudaEventDefault)))
+	if (!library_open(g)) return -MT_EX_CONFIG;
+	if ((e = cudaEventCreateWithFlags(&g->from, cudaEventDefault)) ||
+		(e = cudaEventCreateWithFlags(&g->to, cudaEventDefault)))
 		return cuda_failed(e, "cudaEventCreate");
 	if ((s = g->cublasLtCreate(&g->handle)))
 		return mt_fail(MT_EX_CONFIG, "cuda: cublasLtCreate: %s", g->cublasLtGetStatusName(s));
@@ -191,17 +186,19 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 	cublasStatus_t e;
 
 	if ((e = g->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
-	    (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a)) ||
-	    (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b)))
+		(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a)) ||
+		(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b)))
 		return e;
 	if (s->biased &&
-	    ((e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias)) ||
-	     (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type)) ||
-	     /* which the heuristic looks at: how far it is aligned */
-	     (e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias))))
+		((e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias)) ||
+			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+				 sizeof bias_type)) ||
+			/* which the heuristic looks at: how far it is aligned */
+			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+				 sizeof p->bias))))
 		return e;
 	if ((e = g->cublasLtMatrixLayoutCreate(&p->a, in, s->trans_b ? k : an, s->trans_b ? an : k, s->ldb)) ||
-	    (e = g->cublasLtMatrixLayoutCreate(&p->b, in, s->trans_a ? bm : k, s->trans_a ? k : bm, s->lda)))
+		(e = g->cublasLtMatrixLayoutCreate(&p->b, in, s->trans_a ? bm : k, s->trans_a ? k : bm, s->lda)))
 		return e;
 	return g->cublasLtMatrixLayoutCreate(&p->c, out, an, bm, s->ldc);
 }
@@ -209,13 +206,17 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 static cublasStatus_t prefer(struct gemms *g, const struct shape *s, cublasLtMatmulPreference_t f)
 {
 	uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE;
-	const struct { cublasLtMatmulPreferenceAttributes_t which; const void *value; size_t size; } want[] = {
-		{ CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g->bytes, sizeof g->bytes },
-		{ CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums },
-		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align_b, sizeof s->align_b },
-		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align_a, sizeof s->align_a },
-		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align_c, sizeof s->align_c },
-		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align_c, sizeof s->align_c },
+	const struct {
+		cublasLtMatmulPreferenceAttributes_t which;
+		const void *value;
+		size_t size;
+	} want[] = {
+		{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g->bytes, sizeof g->bytes},
+		{CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align_b, sizeof s->align_b},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align_a, sizeof s->align_a},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align_c, sizeof s->align_c},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align_c, sizeof s->align_c},
 	};
 	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
 
@@ -247,8 +248,8 @@ static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, stru
 /* ---- running one ---- */
 
 /* The product by that algorithm goes onto the stream */
-static cublasStatus_t product_launch(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
-	const struct cuda_gemm *c)
+static cublasStatus_t product_launch(struct gemms *g, struct product *p, const struct chosen *by,
+	const struct cuda_queue *q, const struct cuda_gemm *c)
 {
 	const float one = 1, beta = c->add ? 1 : c->beta;
 	const void *added = c->add ? c->add : c->c;
@@ -256,8 +257,9 @@ static cublasStatus_t product_launch(struct gemms *g, struct product *p, const s
 
 	if (c->bias)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
-	return e ? e : g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c,
-		&by->algo, g->workspace, by->workspace, q->stream);
+	return e ? e
+			 : g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c,
+				   &by->algo, g->workspace, by->workspace, q->stream);
 }
 
 enum { REFUSED = 1 };
@@ -282,12 +284,10 @@ static int time_once(struct gemms *g, struct product *p, const struct chosen *by
 	cublasStatus_t s;
 	cudaError_t e;
 
-	if ((e = cudaEventRecord(g->from, q->stream)))
-		return cuda_failed(e, "cudaEventRecord");
-	if ((s = product_launch(g, p, by, q, c)))
-		return library_failed(g, s, p, "cublasLtMatmul");
+	if ((e = cudaEventRecord(g->from, q->stream))) return cuda_failed(e, "cudaEventRecord");
+	if ((s = product_launch(g, p, by, q, c))) return library_failed(g, s, p, "cublasLtMatmul");
 	if ((e = cudaEventRecord(g->to, q->stream)) || (e = cudaEventSynchronize(g->to)) ||
-	    (e = cudaEventElapsedTime(ms, g->from, g->to)))
+		(e = cudaEventElapsedTime(ms, g->from, g->to)))
 		return cuda_failed(e, "a product's trial");
 	return 0;
 }
@@ -300,7 +300,8 @@ static bool in_parts(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 	size_t n = 0;
 
-	return !g->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n) &&
+	return !g->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+			   &n) &&
 		n == sizeof scheme && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
@@ -314,17 +315,16 @@ static int candidates(struct gemms *g, struct product *p, struct chosen all[CAND
 
 	if (!s && !(s = prefer(g, &p->shape, f)))
 		s = g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n);
-	if (f)
-		g->cublasLtMatmulPreferenceDestroy(f);
-	if (s)
-		return (rc = library_failed(g, s, p, "cublasLtMatmulAlgoGetHeuristic")) == REFUSED ? 0 : rc;
+	if (f) g->cublasLtMatmulPreferenceDestroy(f);
+	if (s) return (rc = library_failed(g, s, p, "cublasLtMatmulAlgoGetHeuristic")) == REFUSED ? 0 : rc;
 	for (int i = 0; i < n; i++)
 		if (!found[i].state && found[i].workspaceSize <= g->bytes && !in_parts(g, &found[i].algo))
 			all[taken++] = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
 	return taken;
 }
 
-/* The least of REPEATS runs after one that loads its kernel; a candidate that is clearly behind runs less. *spent grows. */
+/* The least of REPEATS runs after one that loads its kernel; a candidate that is clearly behind runs less. *spent
+ * grows. */
 static int trial(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
 	const struct cuda_gemm *c, float best, float *least, float *spent)
 {
@@ -333,28 +333,25 @@ static int trial(struct gemms *g, struct product *p, const struct chosen *by, co
 
 	*least = INFINITY;
 	for (int i = 0; !rc && i < REPEATS && (i == 0 || *least < 1.5f * best); i++) {
-		if ((rc = time_once(g, p, by, q, c, &ms)))
-			return rc;
+		if ((rc = time_once(g, p, by, q, c, &ms))) return rc;
 		*least = ms < *least ? ms : *least;
 		*spent += i == 0 ? 2 * ms : ms;
 	}
 	return rc;
 }
 
-/* Settle p->by: the fastest by trial on the operands of c, which need not hold anything yet. c NULL: a step is under way,
- * and the heuristic's word must do. None: our own kernel */
+/* Settle p->by: the fastest by trial on the operands of c, which need not hold anything yet. c NULL: a step is under
+ * way, and the heuristic's word must do. None: our own kernel */
 static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c)
 {
 	struct chosen all[CANDIDATES];
 	int n = candidates(g, p, all), rc;
 	float best = INFINITY, ms, spent = 0;
 
-	if (n < 0)
-		return n;
+	if (n < 0) return n;
 	p->by = n && !c ? all[0] : (struct chosen){.plain = 1};
 	for (int i = 0; c && i < n && spent < TRIAL_MS && (p->by.plain || !g->first); i++) {
-		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0)
-			return rc;
+		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0) return rc;
 		if (rc == 0 && ms < best) {
 			best = ms;
 			p->by = all[i];
@@ -366,21 +363,24 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 /* ---- settling ---- */
 
 /* What the run's table says is what computes it, or nothing */
-static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c, const char *words)
+static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c,
+	const char *words)
 {
 	cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
 	float ms;
 	int rc = REFUSED;
 
-	if (p->by.plain)
-		return 0;
+	if (p->by.plain) return 0;
 	bool checks = !g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo, &r);
-	/* Before a step it runs once, so that its kernel is loaded; and what runs is not refused, whatever the check says. */
+	/* Before a step it runs once, so that its kernel is loaded; and what runs is not refused, whatever the check
+	 * says. */
 	if (p->by.workspace <= g->bytes && r.workspaceSize <= p->by.workspace)
 		rc = c ? time_once(g, p, &p->by, q, c, &ms) : checks ? 0 : REFUSED;
 	if (rc == REFUSED)
-		return mt_fail(MT_EX_CONFIG, "cuda: '%s' was computed by an algorithm that cuBLASLt refuses here: other bits, which go "
-			"on after mt-ckpt load --new-record", words);
+		return mt_fail(MT_EX_CONFIG,
+			"cuda: '%s' was computed by an algorithm that cuBLASLt refuses here: other bits, which go "
+			"on after mt-ckpt load --new-record",
+			words);
 	return rc;
 }
 
@@ -392,15 +392,11 @@ static int settle(struct gemms *g, struct product *p, const struct cuda_queue *q
 	int rc = 0;
 
 	shape_words(&p->shape, words);
-	if (describe(g, p))
-		return mt_fail(MT_EX_IO, "cuda: cuBLASLt does not know '%s'", words);
-	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by))
-		return recall(g, p, q, c, words);
-	if ((rc = choose(g, p, q, c)) || !g->run)
-		return rc;
+	if (describe(g, p)) return mt_fail(MT_EX_IO, "cuda: cuBLASLt does not know '%s'", words);
+	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by)) return recall(g, p, q, c, words);
+	if ((rc = choose(g, p, q, c)) || !g->run) return rc;
 	mine = p->by;
-	if ((rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by)))
-		return mt_fail_in(rc, "cuda");
+	if ((rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by))) return mt_fail_in(rc, "cuda");
 	return memcmp(&mine, &p->by, sizeof mine) ? recall(g, p, q, c, words) : 0;
 }
 
@@ -412,8 +408,7 @@ static struct product *product_room(struct gemms *g)
 		size_t room = g->room ? 2 * g->room : 64;
 		struct product *more = realloc(g->products, room * sizeof *more);
 
-		if (!more)
-			return NULL;
+		if (!more) return NULL;
 		g->products = more;
 		g->room = room;
 	}
@@ -421,15 +416,15 @@ static struct product *product_room(struct gemms *g)
 }
 
 /* c's, settled; `trials`: its operands may be used. NULL: *rc is -ex */
-static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c, bool trials, int *rc)
+static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c, bool trials,
+	int *rc)
 {
 	struct shape s;
 	struct product *p;
 
 	shape_of(q, c, &s);
 	for (size_t i = 0; i < g->n; i++)
-		if (!memcmp(&g->products[i].shape, &s, sizeof s))
-			return &g->products[i];
+		if (!memcmp(&g->products[i].shape, &s, sizeof s)) return &g->products[i];
 	if (!(p = product_room(g))) {
 		*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
 		return NULL;
@@ -466,14 +461,12 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gem
 	struct product *p = product_of(g, q, c, false, &rc);
 	cublasStatus_t e;
 
-	if (!p)
-		return rc;
+	if (!p) return rc;
 	if (p->by.plain) {
 		cuda_gemm_plain(q, c);
 		return 0;
 	}
-	if (!(e = product_launch(g, p, &p->by, q, c)))
-		return 0;
+	if (!(e = product_launch(g, p, &p->by, q, c))) return 0;
 	return mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
 		(long long)c->k, g->cublasLtGetStatusName(e));
 }

@@ -2,10 +2,11 @@
  *
  * A copy through bounce buffers, on the stream and on another one beside it (k: a buffer):
  *
- *     in      aside    host → k ┐           host → k + 1 ┐                out    stream  device → k ┐ device → k + 1 ...
+ * in aside host → k ┐ host → k + 1 ┐ out stream device → k ┐ device → k + 1 ...
  *             stream            └ k → device             └ k + 1 → ...           aside              └ k → host
  *
- * `host →` is a function that the driver calls when the stream has come to it. A buffer is filled again when it is empty:
+ * `host →` is a function that the driver calls when the stream has come to it. A buffer is filled again when it is
+ * empty:
  * an event. What is launched on the stream behind a copy out runs when all of it has arrived.
  */
 #include <pthread.h>
@@ -17,9 +18,9 @@
 #include "host.h"
 #include "ops.h"
 
-#ifndef BUFFER_BYTES                    /* smaller for the emulated GPU */
+#ifndef BUFFER_BYTES /* smaller for the emulated GPU */
 #define BUFFER_BYTES (8u << 20)
-#define TASK_BYTES   (512u << 10)       /* what a thread of the pool takes at a time */
+#define TASK_BYTES (512u << 10) /* what a thread of the pool takes at a time */
 #endif
 
 /* ---- registered ranges ---- */
@@ -41,18 +42,14 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 	/* small arrays may share a page, which is registered once */
 	for (unsigned i = 0; i < n; i++) {
 		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
-		if (from >= base && from < over)
-			from = over;
-		if (end > base && end <= over)
-			end = base;
+		if (from >= base && from < over) from = over;
+		if (end > base && end <= over) end = base;
 	}
-	if (from >= end)
-		return cudaSuccess;
-	if (n == r->room)
-		return cudaErrorMemoryAllocation;
+	if (from >= end) return cudaSuccess;
+	if (n == r->room) return cudaErrorMemoryAllocation;
 	cudaError_t e = cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
 	if (e != cudaSuccess) {
-		cudaGetLastError();     /* it is noted there, and this is no failure */
+		cudaGetLastError(); /* it is noted there, and this is no failure */
 		return e;
 	}
 	r->v[n] = (struct range){(char *)from, end - from};
@@ -79,8 +76,7 @@ size_t ranges_alike(const struct ranges *r, const void *p, size_t bytes, bool *i
 
 void ranges_close(struct ranges *r)
 {
-	for (unsigned i = 0; r->v && i < atomic_load(&r->n); i++)
-		cudaHostUnregister(r->v[i].base);
+	for (unsigned i = 0; r->v && i < atomic_load(&r->n); i++) cudaHostUnregister(r->v[i].base);
 	free(r->v);
 }
 
@@ -117,15 +113,14 @@ cudaError_t bounce_open(struct bounce *b, cudaStream_t stream, struct pool *pool
 
 	b->stream = stream;
 	if ((e = cudaStreamCreateWithFlags(&b->aside, cudaStreamNonBlocking)) ||
-	    (e = cudaEventCreateWithFlags(&b->before, flags)))
+		(e = cudaEventCreateWithFlags(&b->before, flags)))
 		return e;
 	for (int i = 0; i < BOUNCES; i++)
-		if ((e = cudaHostAlloc((void **)&b->mem[i], BUFFER_BYTES, cudaHostAllocDefault)))
-			return e;
+		if ((e = cudaHostAlloc((void **)&b->mem[i], BUFFER_BYTES, cudaHostAllocDefault))) return e;
 	for (int i = 0; i < HAULS; i++) {
 		b->hauls[i].pool = pool;
 		if ((e = cudaEventCreateWithFlags(&b->hauls[i].full, flags)) ||
-		    (e = cudaEventCreateWithFlags(&b->hauls[i].empty, flags)))
+			(e = cudaEventCreateWithFlags(&b->hauls[i].empty, flags)))
 			return e;
 	}
 	return cudaSuccess;
@@ -139,10 +134,8 @@ static cudaError_t haul_next(struct bounce *b, cudaStream_t filler, struct haul 
 
 	*h = &b->hauls[k % HAULS];
 	*mem = b->mem[k % BOUNCES];
-	if (k >= HAULS)
-		e = cudaEventSynchronize((*h)->empty);
-	if (!e && k >= BOUNCES)
-		e = cudaStreamWaitEvent(filler, b->hauls[(k - BOUNCES) % HAULS].empty, 0);
+	if (k >= HAULS) e = cudaEventSynchronize((*h)->empty);
+	if (!e && k >= BOUNCES) e = cudaStreamWaitEvent(filler, b->hauls[(k - BOUNCES) % HAULS].empty, 0);
 	return e;
 }
 
@@ -172,10 +165,9 @@ cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t b
 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
-		if ((e = haul_next(b, b->aside, &h, &mem)) ||
-		    (e = haul_launch(b, h, mem, (const char *)host + at, n)) ||
-		    (e = join(b->aside, h->full, b->stream)) ||
-		    (e = cudaMemcpyAsync((char *)device + at, mem, n, cudaMemcpyHostToDevice, b->stream)))
+		if ((e = haul_next(b, b->aside, &h, &mem)) || (e = haul_launch(b, h, mem, (const char *)host + at, n)) ||
+			(e = join(b->aside, h->full, b->stream)) ||
+			(e = cudaMemcpyAsync((char *)device + at, mem, n, cudaMemcpyHostToDevice, b->stream)))
 			break;
 		e = cudaEventRecord(h->empty, b->stream);
 	}
@@ -191,9 +183,8 @@ cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
 		if ((e = haul_next(b, b->stream, &h, &mem)) ||
-		    (e = cudaMemcpyAsync(mem, (const char *)device + at, n, cudaMemcpyDeviceToHost, b->stream)) ||
-		    (e = join(b->stream, h->full, b->aside)) ||
-		    (e = haul_launch(b, h, (char *)host + at, mem, n)))
+			(e = cudaMemcpyAsync(mem, (const char *)device + at, n, cudaMemcpyDeviceToHost, b->stream)) ||
+			(e = join(b->stream, h->full, b->aside)) || (e = haul_launch(b, h, (char *)host + at, mem, n)))
 			break;
 		e = cudaEventRecord(h->empty, b->aside);
 	}
@@ -203,16 +194,11 @@ cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t 
 void bounce_close(struct bounce *b)
 {
 	for (int i = 0; i < HAULS; i++) {
-		if (b->hauls[i].full)
-			cudaEventDestroy(b->hauls[i].full);
-		if (b->hauls[i].empty)
-			cudaEventDestroy(b->hauls[i].empty);
+		if (b->hauls[i].full) cudaEventDestroy(b->hauls[i].full);
+		if (b->hauls[i].empty) cudaEventDestroy(b->hauls[i].empty);
 	}
 	for (int i = 0; i < BOUNCES; i++)
-		if (b->mem[i])
-			cudaFreeHost(b->mem[i]);
-	if (b->before)
-		cudaEventDestroy(b->before);
-	if (b->aside)
-		cudaStreamDestroy(b->aside);
+		if (b->mem[i]) cudaFreeHost(b->mem[i]);
+	if (b->before) cudaEventDestroy(b->before);
+	if (b->aside) cudaStreamDestroy(b->aside);
 }

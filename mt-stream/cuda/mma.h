@@ -1,5 +1,6 @@
 /* mma.h: tensor cores, by the warp: fragments of bf16 matrices, and c += a b in fp32 (PTX ISA 9.0, 9.7.14.5.8 "Matrix
- * Fragments for mma.m16n8k16 with floating point type": groupID is g, threadID_in_group is t; 9.7.14.5.15 ldmatrix: lane
+ * Fragments for mma.m16n8k16 with floating point type": groupID is g, threadID_in_group is t; 9.7.14.5.15 ldmatrix:
+ * lane
  * 8 j + i gives the address of row i of matrix j, and gets of each matrix columns 2t, 2t + 1 of row g, or, with .trans,
  * rows 2t, 2t + 1 of column g). With g = lane / 4 and t = lane % 4, a lane holds of
  *
@@ -7,8 +8,8 @@
  *     b (16, 8)    2 words   column g;                 rows 2t, 2t + 1 of the upper half, then of the lower
  *     c (16, 8)    4 floats  rows g, g, g + 8, g + 8;  columns 2t, 2t + 1
  *
- * So c of two neighbouring tiles, rounded, is an a. Matrices lie in shared memory, rows `stride` elements apart, each row
- * at a multiple of 16 bytes.
+ * So c of two neighbouring tiles, rounded, is an a. Matrices lie in shared memory, rows `stride` elements apart, each
+ * row at a multiple of 16 bytes.
  */
 #ifndef MT_STREAM_CUDA_MMA_H
 #define MT_STREAM_CUDA_MMA_H
@@ -31,8 +32,7 @@ static inline void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 			x[i] = as_float((uint32_t)(all[4 * g + holder].w[right] >> (32 * i + shift)) << 16);
 			y[i] = as_float((uint32_t)(all[4 * (2 * t + i) + holder].w[2] >> (32 * right + shift)) << 16);
 		}
-		for (unsigned i = 0; i < 4; i++)
-			c[i] += x[i / 2] * y[i % 2];
+		for (unsigned i = 0; i < 4; i++) c[i] += x[i / 2] * y[i % 2];
 	}
 }
 
@@ -55,14 +55,15 @@ static inline void load_matrices(uint32_t r[4], const struct bf16 *row, int tran
 		}
 		r[j] = high << 16 | low;
 	}
-	__syncwarp();   /* nobody writes the rows before all have read them */
+	__syncwarp(); /* nobody writes the rows before all have read them */
 }
 
 #else
 
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+	asm volatile(
+		"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
 		: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -73,10 +74,14 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const struct
 
 	if (transposed)
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+					 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+					 : "r"(at)
+					 : "memory");
 	else
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+					 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+					 : "r"(at)
+					 : "memory");
 }
 
 #endif

@@ -1,16 +1,16 @@
 /* rows.cu: RMSNorm, rope with q's and k's norms, SwiGLU, bias gradients: what goes along rows */
 #include "common.h"
 
-#define MOST_BLOCKS 768         /* partial sums of a weight's gradient at most: two rounds of 3 blocks a multiprocessor */
-#define PARTIAL_BYTES (32u << 20)   /* of work for partial gradients */
+#define MOST_BLOCKS 768 /* partial sums of a weight's gradient at most: two rounds of 3 blocks a multiprocessor */
+#define PARTIAL_BYTES (32u << 20) /* of work for partial gradients */
 
 /* ---- sums over partials ---- */
 
 /* A block has 32 columns; each of its warps an eighth of the partials, and the eighths are added in their order. */
-static __global__ void __launch_bounds__(THREADS) sum_partials_kernel(float *dst, float beta, const float *partial,
-	int64_t count, int64_t stride, int64_t n)
+static __global__ void __launch_bounds__(THREADS)
+	sum_partials_kernel(float *dst, float beta, const float *partial, int64_t count, int64_t stride, int64_t n)
 {
-	DYNAMIC_SHARED(float, sums);    /* (warps, 32) */
+	DYNAMIC_SHARED(float, sums); /* (warps, 32) */
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	int64_t i = (int64_t)blockIdx.x * 32 + lane, share = (count + THREADS / 32 - 1) / (THREADS / 32);
 	int64_t end = (warp + 1) * share < count ? (warp + 1) * share : count;
@@ -18,23 +18,20 @@ static __global__ void __launch_bounds__(THREADS) sum_partials_kernel(float *dst
 
 	if (i < n) {
 #pragma unroll 8
-		for (int64_t b = warp * share; b < end; b++)
-			sum += partial[b * stride + i];
+		for (int64_t b = warp * share; b < end; b++) sum += partial[b * stride + i];
 	}
 	sums[threadIdx.x] = sum;
 	__syncthreads();
-	if (warp > 0 || i >= n)
-		return;
-	for (int k = 1; k < THREADS / 32; k++)
-		sum += sums[k * 32 + lane];
+	if (warp > 0 || i >= n) return;
+	for (int k = 1; k < THREADS / 32; k++) sum += sums[k * 32 + lane];
 	dst[i] = beta != 0 ? beta * dst[i] + sum : sum;
 }
 
 void cuda_sum_partials(const struct cuda_queue *q, float *dst, float beta, const float *partial, int64_t count,
 	int64_t stride, int64_t n)
 {
-	LAUNCH(sum_partials_kernel, div_up(n, 32), THREADS, THREADS * sizeof(float), q->stream, dst, beta, partial, count, stride,
-		n);
+	LAUNCH(sum_partials_kernel, div_up(n, 32), THREADS, THREADS * sizeof(float), q->stream, dst, beta, partial, count,
+		stride, n);
 }
 
 /* How many blocks share n rows whose partial gradients have `width` elements: by the shape alone */
@@ -48,8 +45,8 @@ static int64_t partial_blocks(int64_t n, int64_t width)
 /* ---- RMSNorm (arXiv 1910.07467): a block a row ---- */
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rmsnorm_forward_kernel(T *y, float *rstd, const T *x, const T *w,
-	int64_t h, float eps, int wide)
+static __global__ void __launch_bounds__(THREADS)
+	rmsnorm_forward_kernel(T *y, float *rstd, const T *x, const T *w, int64_t h, float eps, int wide)
 {
 	DYNAMIC_SHARED(float, scratch);
 	int64_t row = blockIdx.x;
@@ -60,18 +57,15 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm_forward_kernel(T *y, f
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			sum += v[j] * v[j];
+		for (int j = 0; j < WIDE; j++) sum += v[j] * v[j];
 	}
 	float r = 1.0f / sqrtf(block_sum(sum, scratch) / (float)h + eps);
-	if (threadIdx.x == 0)
-		rstd[row] = r;
+	if (threadIdx.x == 0) rstd[row] = r;
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
 		get_wide(g, w + i, h - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			v[j] *= r * g[j];
+		for (int j = 0; j < WIDE; j++) v[j] *= r * g[j];
 		put_wide(y + i, v, h - i, wide);
 	}
 }
@@ -81,19 +75,21 @@ void cuda_rmsnorm_forward(const struct cuda_queue *q, void *y, float *rstd, cons
 {
 	int wide = wide_rows(h, y, x, w, NULL);
 
-	BY_ELEMENT(q, LAUNCH(rmsnorm_forward_kernel<T>, n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)y, rstd,
-		(const T *)x, (const T *)w, h, eps, wide));
+	BY_ELEMENT(q,
+		LAUNCH(rmsnorm_forward_kernel<T>, n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)y, rstd,
+			(const T *)x, (const T *)w, h, eps, wide));
 }
 
 /* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y. Block b has rows b, b + blocks, ...; each
  * thread owns columns, whose gradients add up in its registers (VECS: accesses of a thread a row) or, for rows that are
  * longer (VECS 0), in `partial` itself. What is read again for dx is still in the cache. */
 template <typename T, int VECS>
-static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_backward_kernel(T *dx, int add_dx, float *partial, const T *dy,
-	const T *x, const T *w, const float *rstd, int64_t n, int64_t h, int wide)
+static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_backward_kernel(T *dx, int add_dx,
+	float *partial, const T *dy, const T *x, const T *w, const float *rstd, int64_t n, int64_t h, int wide)
 {
 	DYNAMIC_SHARED(float, scratch); /* two, used in turn: one barrier a row is enough */
-	float *mine = partial + blockIdx.x * h, sum[VECS > 0 ? VECS : 1][WIDE] = {{0}}, d[WIDE], v[WIDE], g[WIDE], out[WIDE];
+	float *mine = partial + blockIdx.x * h, sum[VECS > 0 ? VECS : 1][WIDE] = {{0}}, d[WIDE], v[WIDE], g[WIDE],
+		  out[WIDE];
 
 	for (int64_t i = threadIdx.x * WIDE; VECS == 0 && i < h; i += THREADS * WIDE)
 		put_wide(mine + i, sum[0], h - i, wide);
@@ -102,34 +98,28 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_bac
 		float r = rstd[row], dot = 0;
 		int k = 0;
 
-#pragma unroll (VECS > 0 ? VECS : 1)
+#pragma unroll(VECS > 0 ? VECS : 1)
 		for (int64_t i = threadIdx.x * WIDE; VECS > 0 ? k < VECS : i < h; i += THREADS * WIDE, k++) {
-			if (i >= h)
-				break;
+			if (i >= h) break;
 			get_wide(d, dy_row + i, h - i, wide);
 			get_wide(v, x_row + i, h - i, wide);
 			get_wide(g, w + i, h - i, wide);
-			if (VECS == 0)
-				get_wide(out, mine + i, h - i, wide);
+			if (VECS == 0) get_wide(out, mine + i, h - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) {
 				float y = v[j] * r;
 				dot += d[j] * g[j] * y;
-				if (VECS > 0)
-					sum[VECS > 0 ? k : 0][j] += d[j] * y;
-				else
-					out[j] += d[j] * y;
+				if (VECS > 0) sum[VECS > 0 ? k : 0][j] += d[j] * y;
+				else out[j] += d[j] * y;
 			}
-			if (VECS == 0)
-				put_wide(mine + i, out, h - i, wide);
+			if (VECS == 0) put_wide(mine + i, out, h - i, wide);
 		}
 		float mean = block_sum(dot, scratch + turn * (THREADS / 32)) / (float)h;
 		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 			get_wide(d, dy_row + i, h - i, wide);
 			get_wide(v, x_row + i, h - i, wide);
 			get_wide(g, w + i, h - i, wide);
-			if (add_dx)
-				get_wide(out, dx + row * h + i, h - i, wide);
+			if (add_dx) get_wide(out, dx + row * h + i, h - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) {
 				float t = r * (d[j] * g[j] - v[j] * r * mean);
@@ -143,8 +133,7 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_bac
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) {
 			int64_t i = ((int64_t)k * THREADS + threadIdx.x) * WIDE + j;
-			if (i < h)
-				mine[i] = sum[k][j];
+			if (i < h) mine[i] = sum[k][j];
 		}
 }
 
@@ -156,14 +145,14 @@ static void rmsnorm_backward(const struct cuda_queue *q, T *dx, int add_dx, cons
 	size_t shared = 2 * (THREADS / 32) * sizeof(float);
 
 	if (h <= 2 * THREADS * WIDE)
-		LAUNCH((rmsnorm_backward_kernel<T, 2>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd, n,
-			h, wide);
+		LAUNCH((rmsnorm_backward_kernel<T, 2>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
+			n, h, wide);
 	else if (h <= 4 * THREADS * WIDE)
-		LAUNCH((rmsnorm_backward_kernel<T, 4>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd, n,
-			h, wide);
+		LAUNCH((rmsnorm_backward_kernel<T, 4>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
+			n, h, wide);
 	else
-		LAUNCH((rmsnorm_backward_kernel<T, 0>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd, n,
-			h, wide);
+		LAUNCH((rmsnorm_backward_kernel<T, 0>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
+			n, h, wide);
 }
 
 void cuda_rmsnorm_backward(const struct cuda_queue *q, void *dx, int add_dx, float *dw, float beta, const void *dy,
@@ -177,14 +166,14 @@ void cuda_rmsnorm_backward(const struct cuda_queue *q, void *dx, int add_dx, flo
 
 /* ---- bias gradients: column sums of dy (m, n) ---- */
 
-#define BIAS_ROWS 64            /* rows of a block at least */
+#define BIAS_ROWS 64 /* rows of a block at least */
 
 /* A warp has 32 x WIDE columns and every eighth row of the block's; the warps are added in their order. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m, int64_t n,
-	int64_t rows, int64_t column_blocks, int wide)
+static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m,
+	int64_t n, int64_t rows, int64_t column_blocks, int wide)
 {
-	DYNAMIC_SHARED(float, sums);    /* (warps, 32 * WIDE) */
+	DYNAMIC_SHARED(float, sums); /* (warps, 32 * WIDE) */
 	int64_t column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x % 32 * WIDE;
 	int64_t part = blockIdx.x / column_blocks, first = part * rows, end = first + rows < m ? first + rows : m;
 	float sum[WIDE] = {0}, v[WIDE];
@@ -194,20 +183,16 @@ static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *pa
 		for (int64_t row = first + warp; row < end; row += THREADS / 32) {
 			get_wide(v, dy + row * n + column, n - column, wide);
 #pragma unroll
-			for (int j = 0; j < WIDE; j++)
-				sum[j] += v[j];
+			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
 		}
 #pragma unroll
-	for (int j = 0; j < WIDE; j++)
-		sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
+	for (int j = 0; j < WIDE; j++) sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
 	__syncthreads();
 	/* THREADS == 32 * WIDE: a thread a column */
 	float total = 0;
-	for (int k = 0; k < THREADS / 32; k++)
-		total += sums[k * 32 * WIDE + threadIdx.x];
+	for (int k = 0; k < THREADS / 32; k++) total += sums[k * 32 * WIDE + threadIdx.x];
 	column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x;
-	if (column < n)
-		partial[part * n + column] = total;
+	if (column < n) partial[part * n + column] = total;
 }
 
 void cuda_bias_backward(const struct cuda_queue *q, float *db, float beta, const void *dy, int64_t m, int64_t n)
@@ -216,17 +201,26 @@ void cuda_bias_backward(const struct cuda_queue *q, float *db, float beta, const
 	int wide = wide_rows(n, dy, NULL, NULL, NULL);
 
 	parts = div_up(m, rows);
-	BY_ELEMENT(q, LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream,
-		q->work, (const T *)dy, m, n, rows, columns, wide));
+	BY_ELEMENT(q,
+		LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream, q->work,
+			(const T *)dy, m, n, rows, columns, wide));
 	cuda_sum_partials(q, db, beta, q->work, parts, n, n);
 }
 
 /* ---- SwiGLU, rounding: WIDE elements a thread ---- */
 
 /* 1 / (1 + exp(-x)); T: what the result is rounded to, for which a coarser one may do */
-template <typename T> static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+template <typename T>
+static __device__ __forceinline__ float sigmoid(float x)
+{
+	return 1.0f / (1.0f + expf(-x));
+}
 #ifndef MT_EMU
-template <> __device__ __forceinline__ float sigmoid<struct bf16>(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+template <>
+__device__ __forceinline__ float sigmoid<struct bf16>(float x)
+{
+	return __fdividef(1.0f, 1.0f + __expf(-x));
+}
 #endif
 
 /* Where a thread's WIDE columns of a row are: `across` blocks a row, whose number fits 32 bits, so dividing is cheap */
@@ -238,20 +232,18 @@ static __device__ __forceinline__ void row_and_column(unsigned across, int64_t *
 
 /* silu(x) = x sigmoid(x) */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) swiglu_forward_kernel(T *y, const T *gu, int64_t f, unsigned across,
-	int wide)
+static __global__ void __launch_bounds__(THREADS)
+	swiglu_forward_kernel(T *y, const T *gu, int64_t f, unsigned across, int wide)
 {
 	float g[WIDE], u[WIDE];
 	int64_t row, i;
 
 	row_and_column(across, &row, &i);
-	if (i >= f)
-		return;
+	if (i >= f) return;
 	get_wide(g, gu + row * 2 * f + i, f - i, wide);
 	get_wide(u, gu + row * 2 * f + f + i, f - i, wide);
 #pragma unroll
-	for (int j = 0; j < WIDE; j++)
-		g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
+	for (int j = 0; j < WIDE; j++) g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
 	put_wide(y + row * f + i, g, f - i, wide);
 }
 
@@ -260,22 +252,22 @@ void cuda_swiglu_forward(const struct cuda_queue *q, void *y, const void *gu, in
 	int64_t across = div_up(f, THREADS * WIDE);
 	int wide = wide_rows(f, y, gu, NULL, NULL);
 
-	BY_ELEMENT(q, LAUNCH(swiglu_forward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)y, (const T *)gu, f,
-		(unsigned)across, wide));
+	BY_ELEMENT(q,
+		LAUNCH(swiglu_forward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)y, (const T *)gu, f, (unsigned)across,
+			wide));
 }
 
 /* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave,
  * for the gradient of down's weights. dgu may be gu, and y may be dy. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu,
-	int64_t f, unsigned across, int wide)
+static __global__ void __launch_bounds__(THREADS)
+	swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu, int64_t f, unsigned across, int wide)
 {
 	float g[WIDE], u[WIDE], d[WIDE];
 	int64_t row, i;
 
 	row_and_column(across, &row, &i);
-	if (i >= f)
-		return;
+	if (i >= f) return;
 	get_wide(g, gu + row * 2 * f + i, f - i, wide);
 	get_wide(u, gu + row * 2 * f + f + i, f - i, wide);
 	get_wide(d, dy + row * f + i, f - i, wide);
@@ -297,19 +289,19 @@ void cuda_swiglu_backward(const struct cuda_queue *q, void *dgu, void *y, const 
 	int64_t across = div_up(f, THREADS * WIDE);
 	int wide = wide_rows(f, dgu, y, dy, gu);
 
-	BY_ELEMENT(q, LAUNCH(swiglu_backward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)dgu, (T *)y, (const T *)dy,
-		(const T *)gu, f, (unsigned)across, wide));
+	BY_ELEMENT(q,
+		LAUNCH(swiglu_backward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)dgu, (T *)y, (const T *)dy,
+			(const T *)gu, f, (unsigned)across, wide));
 }
 
-static __global__ void __launch_bounds__(THREADS) narrow_kernel(struct bf16 *dst, const float *src, int64_t n,
-	int aligned)
+static __global__ void __launch_bounds__(THREADS)
+	narrow_kernel(struct bf16 *dst, const float *src, int64_t n, int aligned)
 {
 	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
 	int wide = aligned && n - i >= WIDE;
 	float v[WIDE];
 
-	if (i >= n)
-		return;
+	if (i >= n) return;
 	get_wide(v, src + i, n - i, wide);
 	put_wide(dst + i, v, n - i, wide);
 }
@@ -320,12 +312,12 @@ void cuda_narrow(const struct cuda_queue *q, void *dst, const float *src, int64_
 		wide_rows(WIDE, dst, src, NULL, NULL));
 }
 
-#ifndef NARROW_FIRST                    /* smaller for the emulated GPU */
-#define NARROW_FIRST (8ll << 20)        /* elements: no more than work holds, so few launches follow */
+#ifndef NARROW_FIRST             /* smaller for the emulated GPU */
+#define NARROW_FIRST (8ll << 20) /* elements: no more than work holds, so few launches follow */
 #endif
 
-/* Elements n to 2 n - 1 are written over elements n / 2 to n - 1, which have been read: so each launch does as many as all
- * before it, and the first ones go through the work memory. */
+/* Elements n to 2 n - 1 are written over elements n / 2 to n - 1, which have been read: so each launch does as many as
+ * all before it, and the first ones go through the work memory. */
 void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 {
 	int64_t at = least(n, NARROW_FIRST);
@@ -347,7 +339,11 @@ static int rope_by_lanes(int64_t dim) { return dim >= 16 && dim <= ROPE_MOST && 
 
 /* The head of a token that a lane works on, and where its elements start in each half. There are fewer than 2^32: so
  * many, of the smallest such heads, are more memory than any GPU has. */
-struct rope_lane { int there, is_k; int64_t t, item, x, angle; int i; };
+struct rope_lane {
+	int there, is_k;
+	int64_t t, item, x, angle;
+	int i;
+};
 
 static __device__ __forceinline__ struct rope_lane lane_of(const struct cuda_rope *r, int64_t block)
 {
@@ -356,8 +352,7 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct cuda_rop
 	struct rope_lane l;
 
 	l.there = item < r->n * heads;
-	if (!l.there)
-		item = 0;
+	if (!l.there) item = 0;
 	uint32_t t = (uint32_t)item / heads, head = (uint32_t)item - t * heads;
 	l.t = t;
 	l.item = item;
@@ -371,13 +366,13 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct cuda_rop
 /* The sum over a head's lanes, in all of them */
 static __device__ __forceinline__ float head_sum(float x, int64_t dim)
 {
-	for (int lanes = (int)dim / 32; lanes; lanes /= 2)
-		x += __shfl_xor_sync(FULL, x, lanes);
+	for (int lanes = (int)dim / 32; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
 	return x;
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rope_forward_lanes(struct cuda_rope r, T *qkv, T *pre, float *rstd, int wide)
+static __global__ void __launch_bounds__(THREADS)
+	rope_forward_lanes(struct cuda_rope r, T *qkv, T *pre, float *rstd, int wide)
 {
 	struct rope_lane l = lane_of(&r, blockIdx.x);
 	int64_t half = r.dim / 2;
@@ -390,11 +385,9 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_lanes(struct cuda
 		float square = 0;
 
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			square += a[j] * a[j] + b[j] * b[j];
+		for (int j = 0; j < WIDE; j++) square += a[j] * a[j] + b[j] * b[j];
 		float factor = 1.0f / sqrtf(head_sum(square, r.dim) / (float)r.dim + r.eps);
-		if (l.there && l.i == 0)
-			rstd[l.item] = factor;
+		if (l.there && l.i == 0) rstd[l.item] = factor;
 		if (l.there) {
 			put_wide(pre + l.item * r.dim + l.i, a, WIDE, wide);
 			put_wide(pre + l.item * r.dim + l.i + half, b, WIDE, wide);
@@ -415,16 +408,16 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_lanes(struct cuda
 		b[j] = b[j] * c[j] + a[j] * s[j];
 		a[j] = x;
 	}
-	if (!l.there)
-		return;
+	if (!l.there) return;
 	put_wide(qkv + l.x, a, WIDE, wide);
 	put_wide(qkv + l.x + half, b, WIDE, wide);
 }
 
-/* Through the norm: a, b are the gradient of its output, then of its input; the weights' gradients add up in dw, by half */
+/* Through the norm: a, b are the gradient of its output, then of its input; the weights' gradients add up in dw, by
+ * half */
 template <typename T>
-static __device__ __forceinline__ void rope_norm_backward(const struct cuda_rope *r, const struct rope_lane *l, float *a,
-	float *b, float dw[2][WIDE], const T *pre, const float *rstd, int wide)
+static __device__ __forceinline__ void rope_norm_backward(const struct cuda_rope *r, const struct rope_lane *l,
+	float *a, float *b, float dw[2][WIDE], const T *pre, const float *rstd, int wide)
 {
 	const T *w = (const T *)(l->is_k ? r->knorm : r->qnorm) + l->i, *x = pre + l->item * r->dim + l->i;
 	int64_t half = r->dim / 2;
@@ -450,13 +443,13 @@ static __device__ __forceinline__ void rope_norm_backward(const struct cuda_rope
 	}
 }
 
-/* With norms a block has items b, b + blocks, ...; a lane's gradients of the norms' weights add up in its registers, then
- * over the block's heads in their order. */
+/* With norms a block has items b, b + blocks, ...; a lane's gradients of the norms' weights add up in its registers,
+ * then over the block's heads in their order. */
 template <typename T, int NORMS>
 static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct cuda_rope r, T *dqkv, const T *pre,
 	const float *rstd, float *partial, int64_t blocks, int wide)
 {
-	DYNAMIC_SHARED(float, sums);    /* (heads of a block, 2, dim), NORMS only */
+	DYNAMIC_SHARED(float, sums); /* (heads of a block, 2, dim), NORMS only */
 	int64_t half = r.dim / 2;
 	float dw[2][2][WIDE] = {{{0}}}; /* q's and k's; lower and upper half */
 
@@ -489,8 +482,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct cud
 			put_wide(dqkv + l.x + half, b, WIDE, wide);
 		}
 	}
-	if (!NORMS)
-		return;
+	if (!NORMS) return;
 	int lanes = (int)r.dim / 16, mine = threadIdx.x / lanes, at = threadIdx.x % lanes * WIDE;
 #pragma unroll
 	for (int j = 0; j < 4 * WIDE; j++)
@@ -499,15 +491,14 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct cud
 	__syncthreads();
 	for (int64_t i = threadIdx.x; i < 2 * r.dim; i += THREADS) {
 		float total = 0;
-		for (int k = 0; k < THREADS / lanes; k++)
-			total += sums[k * 2 * r.dim + i];
+		for (int k = 0; k < THREADS / lanes; k++) total += sums[k * 2 * r.dim + i];
 		partial[blockIdx.x * 2 * r.dim + i] = total;
 	}
 }
 
 /* other heads: a warp a head of a token; a lane has pairs lane, lane + 32, ... */
 
-#define PAIRS 8                 /* of a lane at most: heads of up to 512 */
+#define PAIRS 8 /* of a lane at most: heads of up to 512 */
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cuda_rope r, T *qkv, T *pre, float *rstd)
@@ -517,8 +508,7 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cud
 	int lane = threadIdx.x % 32;
 	float a[PAIRS], b[PAIRS], square = 0;
 
-	if (t >= r.n)
-		return;         /* the whole warp does */
+	if (t >= r.n) return; /* the whole warp does */
 	T *x = qkv + (t * (heads + r.kv_heads) + j) * r.dim;
 	int64_t position = t % r.seq - r.starts[t];
 #pragma unroll
@@ -532,13 +522,11 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cud
 		const T *w = (const T *)(j < r.heads ? r.qnorm : r.knorm);
 		float s = 1.0f / sqrtf(warp_sum(square) / (float)r.dim + r.eps);
 
-		if (lane == 0)
-			rstd[item] = s;
+		if (lane == 0) rstd[item] = s;
 #pragma unroll
 		for (int k = 0; k < PAIRS; k++) {
 			int64_t i = lane + 32 * k;
-			if (i >= half)
-				break;
+			if (i >= half) break;
 			pre[item * r.dim + i] = x[i];
 			pre[item * r.dim + half + i] = x[half + i];
 			a[k] *= s * get(w[i]);
@@ -548,8 +536,7 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cud
 #pragma unroll
 	for (int k = 0; k < PAIRS; k++) {
 		int64_t i = lane + 32 * k;
-		if (i >= half)
-			break;
+		if (i >= half) break;
 		float c = r.cos[position * half + i], s = r.sin[position * half + i];
 		put(x + i, a[k] * c - b[k] * s);
 		put(x + half + i, b[k] * c + a[k] * s);
@@ -568,26 +555,29 @@ void cuda_rope_forward(const struct cuda_queue *q, const struct cuda_rope *rope,
 	int wide = rope_wide(&r, qkv, pre);
 
 	if (rope_by_lanes(r.dim)) {
-		BY_ELEMENT(q, LAUNCH(rope_forward_lanes<T>, div_up(items, THREADS / (r.dim / 16)), THREADS, 0, q->stream, r,
-			(T *)qkv, (T *)pre, rstd, wide));
+		BY_ELEMENT(q,
+			LAUNCH(rope_forward_lanes<T>, div_up(items, THREADS / (r.dim / 16)), THREADS, 0, q->stream, r, (T *)qkv,
+				(T *)pre, rstd, wide));
 		return;
 	}
-	BY_ELEMENT(q, LAUNCH(rope_forward_kernel<T>, div_up(items, THREADS / 32), THREADS, 0, q->stream, r, (T *)qkv,
-		(T *)pre, rstd));
+	BY_ELEMENT(q,
+		LAUNCH(rope_forward_kernel<T>, div_up(items, THREADS / 32), THREADS, 0, q->stream, r, (T *)qkv, (T *)pre,
+			rstd));
 }
 
-/* Gradients of the norms' weights add up in registers over a warp's items, then over the block's warps in their order. */
+/* Gradients of the norms' weights add up in registers over a warp's items, then over the block's warps in their
+ * order. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cuda_rope r, T *dqkv, const T *pre,
-	const float *rstd, float *partial)
+static __global__ void __launch_bounds__(THREADS)
+	rope_backward_kernel(struct cuda_rope r, T *dqkv, const T *pre, const float *rstd, float *partial)
 {
-	DYNAMIC_SHARED(float, sums);    /* (warps, 2, dim) */
+	DYNAMIC_SHARED(float, sums); /* (warps, 2, dim) */
 	int64_t heads = r.heads + r.kv_heads, half = r.dim / 2, items = r.n * heads;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	float dw[2][2][PAIRS] = {{{0}}};        /* q's and k's; lower and upper half */
+	float dw[2][2][PAIRS] = {{{0}}}; /* q's and k's; lower and upper half */
 
 	for (int64_t item = (int64_t)blockIdx.x * (THREADS / 32) + warp; item < items;
-	     item += (int64_t)gridDim.x * (THREADS / 32)) {
+		 item += (int64_t)gridDim.x * (THREADS / 32)) {
 		int64_t t = item / heads, j = item % heads, position = t % r.seq - r.starts[t];
 		T *dx = dqkv + (t * (heads + r.kv_heads) + j) * r.dim;
 		float a[PAIRS], b[PAIRS], dot = 0;
@@ -596,8 +586,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cu
 		for (int k = 0; k < PAIRS; k++) {
 			int64_t i = lane + 32 * k;
 			a[k] = b[k] = 0;
-			if (i >= half)
-				break;
+			if (i >= half) break;
 			float c = r.cos[position * half + i], s = r.sin[position * half + i];
 			float x = get(dx[i]), y = get(dx[half + i]);
 			a[k] = x * c + y * s;
@@ -611,8 +600,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cu
 #pragma unroll
 			for (int k = 0; k < PAIRS; k++) {
 				int64_t i = lane + 32 * k;
-				if (i >= half)
-					break;
+				if (i >= half) break;
 				float y = get(x[i]) * s, z = get(x[half + i]) * s;
 				dot += a[k] * get(w[i]) * y + b[k] * get(w[half + i]) * z;
 				dw[0][0][k] += is_k ? 0 : a[k] * y;
@@ -624,8 +612,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cu
 #pragma unroll
 			for (int k = 0; k < PAIRS; k++) {
 				int64_t i = lane + 32 * k;
-				if (i >= half)
-					break;
+				if (i >= half) break;
 				a[k] = s * (a[k] * get(w[i]) - get(x[i]) * s * mean);
 				b[k] = s * (b[k] * get(w[half + i]) - get(x[half + i]) * s * mean);
 			}
@@ -633,19 +620,16 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cu
 #pragma unroll
 		for (int k = 0; k < PAIRS; k++) {
 			int64_t i = lane + 32 * k;
-			if (i >= half)
-				break;
+			if (i >= half) break;
 			put(dx + i, a[k]);
 			put(dx + half + i, b[k]);
 		}
 	}
-	if (!r.qnorm)
-		return;
+	if (!r.qnorm) return;
 #pragma unroll
 	for (int k = 0; k < PAIRS; k++) {
 		int64_t i = lane + 32 * k;
-		if (i >= half)
-			break;
+		if (i >= half) break;
 		for (int w = 0; w < 2; w++) {
 			sums[(warp * 2 + w) * r.dim + i] = dw[w][0][k];
 			sums[(warp * 2 + w) * r.dim + half + i] = dw[w][1][k];
@@ -654,8 +638,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_kernel(struct cu
 	__syncthreads();
 	for (int64_t i = threadIdx.x; i < 2 * r.dim; i += THREADS) {
 		float total = 0;
-		for (int k = 0; k < THREADS / 32; k++)
-			total += sums[k * 2 * r.dim + i];
+		for (int k = 0; k < THREADS / 32; k++) total += sums[k * 2 * r.dim + i];
 		partial[blockIdx.x * 2 * r.dim + i] = total;
 	}
 }
@@ -667,11 +650,13 @@ static void rope_backward_by_lanes(const struct cuda_queue *q, const struct cuda
 	size_t shared = THREADS / (size_t)(r.dim / 16) * 2 * (size_t)r.dim * sizeof(float);
 
 	if (r.qnorm)
-		BY_ELEMENT(q, LAUNCH((rope_backward_lanes<T, 1>), blocks, THREADS, shared, q->stream, r, (T *)dqkv,
-			(const T *)pre, rstd, q->work, all, wide));
+		BY_ELEMENT(q,
+			LAUNCH((rope_backward_lanes<T, 1>), blocks, THREADS, shared, q->stream, r, (T *)dqkv, (const T *)pre, rstd,
+				q->work, all, wide));
 	else
-		BY_ELEMENT(q, LAUNCH((rope_backward_lanes<T, 0>), blocks, THREADS, 0, q->stream, r, (T *)dqkv, (const T *)pre,
-			rstd, q->work, all, wide));
+		BY_ELEMENT(q,
+			LAUNCH((rope_backward_lanes<T, 0>), blocks, THREADS, 0, q->stream, r, (T *)dqkv, (const T *)pre, rstd,
+				q->work, all, wide));
 }
 
 void cuda_rope_backward(const struct cuda_queue *q, const struct cuda_rope *rope, void *dqkv, const void *pre,
@@ -682,12 +667,11 @@ void cuda_rope_backward(const struct cuda_queue *q, const struct cuda_rope *rope
 	int64_t all = div_up(r.n * (r.heads + r.kv_heads), lanes ? THREADS / (r.dim / 16) : THREADS / 32);
 	int64_t blocks = r.qnorm ? least(all, MOST_BLOCKS) : all;
 
-	if (lanes)
-		rope_backward_by_lanes(q, r, dqkv, pre, rstd, blocks, all);
+	if (lanes) rope_backward_by_lanes(q, r, dqkv, pre, rstd, blocks, all);
 	else
-		BY_ELEMENT(q, LAUNCH(rope_backward_kernel<T>, blocks, THREADS,
-			r.qnorm ? THREADS / 32 * 2 * r.dim * sizeof(float) : 0, q->stream, r, (T *)dqkv, (const T *)pre, rstd,
-			q->work));
+		BY_ELEMENT(q,
+			LAUNCH(rope_backward_kernel<T>, blocks, THREADS, r.qnorm ? THREADS / 32 * 2 * r.dim * sizeof(float) : 0,
+				q->stream, r, (T *)dqkv, (const T *)pre, rstd, q->work));
 	if (r.qnorm) {
 		cuda_sum_partials(q, dqnorm, beta, q->work, blocks, 2 * r.dim, r.dim);
 		cuda_sum_partials(q, dknorm, beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);

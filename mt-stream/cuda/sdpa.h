@@ -1,8 +1,9 @@
 /* sdpa.h: attention as a library computes it: one call for sequences of one length, or for documents of many lengths.
  * cudnn.cc is cuDNN; the emulated GPU has an engine of its own (tests/gpu/emu/sdpa.cc).
  *
- * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N the
- * tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query heads.
+ * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N
+ * the tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query
+ * heads.
  * Statistics (lse) are the library's own: (batch, heads of the call, seq), or where ragged (N, heads of the call).
  */
 #ifndef MT_STREAM_CUDA_SDPA_H
@@ -22,41 +23,44 @@ extern "C" {
 
 /* What a plan is made for; compared as bytes, so it is cleared before it is filled */
 struct sdpa_shape {
-	int64_t batch, seq;         /* sequences, and tokens of each; ragged: at most so many of each, some may have none */
-	int64_t heads, kv_heads;    /* of the call, */
-	int64_t all_heads, all_kv_heads;    /* of which a token has so many in memory: NH, NKV */
-	int64_t dim, window;        /* window 0: none, else a token sees itself and window - 1 before it */
+	int64_t batch, seq;      /* sequences, and tokens of each; ragged: at most so many of each, some may have none */
+	int64_t heads, kv_heads; /* of the call, */
+	int64_t all_heads, all_kv_heads; /* of which a token has so many in memory: NH, NKV */
+	int64_t dim, window;             /* window 0: none, else a token sees itself and window - 1 before it */
 	float scale;
 	int ragged, backward;
 };
 
-struct sdpa_args {              /* device memory */
-	int64_t kv_head;            /* the call's first one */
+struct sdpa_args {   /* device memory */
+	int64_t kv_head; /* the call's first one */
 	const void *qkv;
 	void *o;
-	float *lse;                 /* of the call's first head; forward writes it and o, backward reads them */
-	const void *d_o; void *dqkv;
-	/* ragged: (batch + 1) elements of each tensor before a sequence, ascending; (batch) its tokens. There may be others'
-	 * tokens between two sequences. */
+	float *lse; /* of the call's first head; forward writes it and o, backward reads them */
+	const void *d_o;
+	void *dqkv;
+	/* ragged: (batch + 1) elements of each tensor before a sequence, ascending; (batch) its tokens. There may be
+	 * others' tokens between two sequences. */
 	const int64_t *qkv_at, *o_at, *lse_at;
 	const int32_t *lengths;
-	void *work;                 /* as many bytes as the plan said */
+	void *work; /* as many bytes as the plan said */
 };
 
 struct sdpa {
-	char name[48];              /* with its version, for the run record */
-	char why[256];              /* the last failure, one line */
-	/* A plan and the bytes of work memory that it wants, or NULL: the library does not take the shape. May take seconds. */
+	char name[48]; /* with its version, for the run record */
+	char why[256]; /* the last failure, one line */
+	/* A plan and the bytes of work memory that it wants, or NULL: the library does not take the shape. May take
+	 * seconds. */
 	void *(*plan)(struct sdpa *, const struct sdpa_shape *, size_t *bytes);
-	void  (*plan_release)(struct sdpa *, void *plan);
-	int   (*run)(struct sdpa *, void *plan, cudaStream_t, const struct sdpa_args *);    /* 0, or -1 */
-	void  (*close)(struct sdpa *);
+	void (*plan_release)(struct sdpa *, void *plan);
+	int (*run)(struct sdpa *, void *plan, cudaStream_t, const struct sdpa_args *); /* 0, or -1 */
+	void (*close)(struct sdpa *);
 };
 
-/* cuDNN for the GPU that is current, of compute capability sm (90: 9.0) with `sms` multiprocessors. NULL: not there, *why
- * (256 bytes) says so. */
+/* cuDNN for the GPU that is current, of compute capability sm (90: 9.0) with `sms` multiprocessors. NULL: not there,
+ * *why (256 bytes) says so. */
 struct sdpa *cudnn_open(int ordinal, int sm, int sms, char *why);
-/* cuDNN for a GPU that is only described: it makes plans, and runs none. bytes of shared memory: what a block may ask for */
+/* cuDNN for a GPU that is only described: it makes plans, and runs none. bytes of shared memory: what a block may ask
+ * for */
 struct sdpa *cudnn_describe(int sm, int sms, int shared, char *why);
 
 #ifdef __cplusplus

@@ -13,28 +13,28 @@
 #include "cli/cli.h"
 #include "engine.h"
 
-#ifndef SHORT                           /* smaller for the emulated GPU */
-#define SHORT 256               /* tokens of a short row */
-#define SAMPLES 512             /* runs of tokens that are compared, and tokens of each; a short row is compared whole */
+#ifndef SHORT       /* smaller for the emulated GPU */
+#define SHORT 256   /* tokens of a short row */
+#define SAMPLES 512 /* runs of tokens that are compared, and tokens of each; a short row is compared whole */
 #define SAMPLE 8
-#define STAGE (2 << 20)         /* elements of an input that are made and sent at once */
+#define STAGE (2 << 20) /* elements of an input that are made and sent at once */
 #endif
-#define ROUNDING 0.03           /* of a token's norm, or of the mean token's where it is larger */
+#define ROUNDING 0.03 /* of a token's norm, or of the mean token's where it is larger */
 
 struct trial {
 	struct engine *e;
 	const struct cuda_queue *q;
-	int64_t rows, seq, n;           /* n: tokens of all rows */
-	int64_t heads, kv_heads, dim, wide, out;        /* elements of a token's qkv and o */
-	int64_t runs, run, m;           /* tokens compared: m in runs of so many */
+	int64_t rows, seq, n;                    /* n: tokens of all rows */
+	int64_t heads, kv_heads, dim, wide, out; /* elements of a token's qkv and o */
+	int64_t runs, run, m;                    /* tokens compared: m in runs of so many */
 	cudaEvent_t event;
 	char *device;
 	/* offsets in it; work: bytes of the engine's scratch */
 	size_t qkv, d_o, starts, o, dqkv, lse, end, scratch, work;
 	uint32_t *host_starts;
-	uint16_t *stage;                /* pinned */
-	uint16_t *is;                   /* pinned: o and dqkv of the tokens compared, */
-	uint16_t *kept;                 /* and of another run */
+	uint16_t *stage; /* pinned */
+	uint16_t *is;    /* pinned: o and dqkv of the tokens compared, */
+	uint16_t *kept;  /* and of another run */
 };
 
 /* ---- memory ---- */
@@ -49,8 +49,7 @@ static size_t room(size_t *at, size_t bytes)
 
 static bool good(cudaError_t e, const char *what)
 {
-	if (e != cudaSuccess)
-		mt_fail(MT_EX_IO, "%s: %s", what, cudaGetErrorName(e));
+	if (e != cudaSuccess) mt_fail(MT_EX_IO, "%s: %s", what, cudaGetErrorName(e));
 	return e == cudaSuccess;
 }
 
@@ -77,30 +76,25 @@ static bool memory_open(struct trial *t, struct cuda_queue *q)
 	size_t own = room(&at, q->work_bytes < sums ? sums : 0);
 	t->kept = malloc(compared_bytes(t));
 	t->host_starts = malloc((size_t)t->n * sizeof(uint32_t));
-	if (!t->kept || !t->host_starts)
-		return mt_fail(MT_EX_NOMEM, "no memory"), false;
+	if (!t->kept || !t->host_starts) return mt_fail(MT_EX_NOMEM, "no memory"), false;
 	if (!good(cudaEventCreateWithFlags(&t->event, cudaEventDisableTiming), "cudaEventCreate") ||
-	    !good(cudaMalloc((void **)&t->device, at), "cudaMalloc") ||
-	    !good(cudaHostAlloc((void **)&t->stage, STAGE * 2, cudaHostAllocDefault), "cudaHostAlloc") ||
-	    !good(cudaHostAlloc((void **)&t->is, compared_bytes(t), cudaHostAllocDefault), "cudaHostAlloc"))
+		!good(cudaMalloc((void **)&t->device, at), "cudaMalloc") ||
+		!good(cudaHostAlloc((void **)&t->stage, STAGE * 2, cudaHostAllocDefault), "cudaHostAlloc") ||
+		!good(cudaHostAlloc((void **)&t->is, compared_bytes(t), cudaHostAllocDefault), "cudaHostAlloc"))
 		return false;
-	if (q->work_bytes < sums)
-		q->work = (float *)(t->device + own);
+	if (q->work_bytes < sums) q->work = (float *)(t->device + own);
 	return true;
 }
 
 static void memory_close(struct trial *t)
 {
-	if (t->event)
-		cudaEventDestroy(t->event);
+	if (t->event) cudaEventDestroy(t->event);
 	cudaFree(t->device);
-	if (t->stage)
-		cudaFreeHost(t->stage);
-	if (t->is)
-		cudaFreeHost(t->is);
+	if (t->stage) cudaFreeHost(t->stage);
+	if (t->is) cudaFreeHost(t->is);
 	free(t->kept);
 	free(t->host_starts);
-	cudaGetLastError();     /* what failed here fails nothing else */
+	cudaGetLastError(); /* what failed here fails nothing else */
 }
 
 /* ---- what goes in ---- */
@@ -126,15 +120,14 @@ static float widen(uint16_t x)
 static void randoms(uint16_t *to, int64_t from, int64_t n, uint64_t seed)
 {
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * 0x9e3779b97f4a7c15u;     /* splitmix64, four of each */
+		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * 0x9e3779b97f4a7c15u; /* splitmix64, four of each */
 
 		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 		z ^= z >> 31;
 		for (int64_t last = (from + i) | 3;; i++) {
 			to[i] = narrow((float)(z >> (from + i) % 4 * 16 & 0xffff) / (1 << 15) * 1.732f - 1.732f);
-			if (from + i == last || i + 1 == n)
-				break;
+			if (from + i == last || i + 1 == n) break;
 		}
 	}
 }
@@ -144,8 +137,10 @@ static bool input(struct trial *t, size_t at, int64_t elems, uint64_t seed)
 	for (int64_t i = 0, n; i < elems; i += n) {
 		n = elems - i < STAGE ? elems - i : STAGE;
 		randoms(t->stage, i, n, seed);
-		if (!good(cudaMemcpyAsync(t->device + at + 2 * i, t->stage, (size_t)n * 2, cudaMemcpyHostToDevice, t->q->stream),
-			"cudaMemcpyAsync") || !wait(t))
+		if (!good(cudaMemcpyAsync(t->device + at + 2 * i, t->stage, (size_t)n * 2, cudaMemcpyHostToDevice,
+					  t->q->stream),
+				"cudaMemcpyAsync") ||
+			!wait(t))
 			return false;
 	}
 	return true;
@@ -162,8 +157,7 @@ static bool starts_make(struct trial *t, bool packed)
 
 	memset(t->host_starts, 0, (size_t)t->n * sizeof *t->host_starts);
 	for (int64_t i = 0; packed && i < t->seq; i++) {
-		while (document + 1 < sizeof at / sizeof *at && at[document + 1] <= i)
-			document++;
+		while (document + 1 < sizeof at / sizeof *at && at[document + 1] <= i) document++;
 		row[i] = (uint32_t)at[document];
 	}
 	/* a line of the stage at a time: it is pinned */
@@ -171,7 +165,9 @@ static bool starts_make(struct trial *t, bool packed)
 		n = t->n - i < STAGE / 2 ? t->n - i : STAGE / 2;
 		memcpy(t->stage, t->host_starts + i, (size_t)n * sizeof *t->host_starts);
 		if (!good(cudaMemcpyAsync(t->device + t->starts + 4 * i, t->stage, (size_t)n * 4, cudaMemcpyHostToDevice,
-			t->q->stream), "cudaMemcpyAsync") || !wait(t))
+					  t->q->stream),
+				"cudaMemcpyAsync") ||
+			!wait(t))
 			return false;
 	}
 	return true;
@@ -181,15 +177,26 @@ static bool starts_make(struct trial *t, bool packed)
 
 static struct cuda_attention attention(const struct trial *t, int64_t window)
 {
-	return (struct cuda_attention){.n = t->n, .seq = t->seq, .heads = t->heads, .kv_heads = t->kv_heads, .dim = t->dim,
-		.window = window, .scale = 1.0f / sqrtf((float)t->dim), .starts = (const uint32_t *)(t->device + t->starts)};
+	return (struct cuda_attention){.n = t->n,
+		.seq = t->seq,
+		.heads = t->heads,
+		.kv_heads = t->kv_heads,
+		.dim = t->dim,
+		.window = window,
+		.scale = 1.0f / sqrtf((float)t->dim),
+		.starts = (const uint32_t *)(t->device + t->starts)};
 }
 
 /* o and dqkv of the tokens that are compared, to t->is: runs of tokens from the first to the last, equally far apart */
 static bool fetch(struct trial *t)
 {
-	const struct { size_t at; int64_t row; uint16_t *to; } parts[] = {
-		{t->o, t->out, t->is}, {t->dqkv, t->wide, t->is + t->m * t->out},
+	const struct {
+		size_t at;
+		int64_t row;
+		uint16_t *to;
+	} parts[] = {
+		{t->o, t->out, t->is},
+		{t->dqkv, t->wide, t->is + t->m * t->out},
 	};
 
 	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
@@ -197,7 +204,8 @@ static bool fetch(struct trial *t)
 			int64_t from = t->runs > 1 ? i * (t->n - t->run) / (t->runs - 1) : 0, row = parts[p].row;
 
 			if (!good(cudaMemcpyAsync(parts[p].to + i * t->run * row, t->device + parts[p].at + from * row * 2,
-				(size_t)(t->run * row) * 2, cudaMemcpyDeviceToHost, t->q->stream), "cudaMemcpyAsync"))
+						  (size_t)(t->run * row) * 2, cudaMemcpyDeviceToHost, t->q->stream),
+					"cudaMemcpyAsync"))
 				return false;
 		}
 	return wait(t);
@@ -208,21 +216,23 @@ static bool compute(struct trial *t, int64_t window, bool own)
 {
 	struct cuda_attention a = attention(t, window);
 	char *d = t->device;
-	struct engine_call c = {.a = a, .host_starts = t->host_starts, .qkv = d + t->qkv, .o = d + t->o,
-		.lse = (float *)(d + t->lse), .work = d + t->scratch, .bytes = t->work};
+	struct engine_call c = {.a = a,
+		.host_starts = t->host_starts,
+		.qkv = d + t->qkv,
+		.o = d + t->o,
+		.lse = (float *)(d + t->lse),
+		.work = d + t->scratch,
+		.bytes = t->work};
 
-	if (!good(cudaMemsetAsync(d + t->o, 0xff, t->end - t->o, t->q->stream), "cudaMemsetAsync"))
-		return false;
+	if (!good(cudaMemsetAsync(d + t->o, 0xff, t->end - t->o, t->q->stream), "cudaMemsetAsync")) return false;
 	if (own) {
 		cuda_attention_forward(t->q, &a, c.o, c.lse, c.qkv);
 		cuda_attention_backward(t->q, &a, d + t->dqkv, d + t->d_o, c.o, c.lse, c.qkv);
 	} else {
-		if (engine_run(t->e, t->q, &c))
-			return false;
+		if (engine_run(t->e, t->q, &c)) return false;
 		c.d_o = d + t->d_o;
 		c.dqkv = d + t->dqkv;
-		if (engine_run(t->e, t->q, &c))
-			return false;
+		if (engine_run(t->e, t->q, &c)) return false;
 	}
 	return good(cudaGetLastError(), "a kernel") && fetch(t);
 }
@@ -250,8 +260,7 @@ static double differs(const uint16_t *is, const uint16_t *kept, int64_t m, int64
 				continue;
 			}
 			double part = sqrt(d) / (sqrt(norm) > mean ? sqrt(norm) : mean);
-			if (!(part <= worst))
-				worst = isnan(part) ? INFINITY : part;
+			if (!(part <= worst)) worst = isnan(part) ? INFINITY : part;
 		}
 	return worst;
 }
@@ -261,37 +270,46 @@ static int one(struct trial *t, int64_t window, bool packed)
 	const int64_t k = t->heads * t->dim, v = k + t->kv_heads * t->dim, m = t->m;
 	const char *how = packed ? window ? "packed, window" : "packed" : window ? "window" : "plain";
 
-	if (!starts_make(t, packed) || !compute(t, window, true))
-		return -MT_EX_IO;
+	if (!starts_make(t, packed) || !compute(t, window, true)) return -MT_EX_IO;
 	keep(t);
-	if (!compute(t, window, false))
-		return -MT_EX_IO;
+	if (!compute(t, window, false)) return -MT_EX_IO;
 	const uint16_t *is = t->is + m * t->out, *grad = t->kept + m * t->out;
-	const struct { const char *name; double d; } parts[] = {
-		{ "output", differs(t->is, t->kept, m, t->out, 0, t->out) }, { "dq", differs(is, grad, m, t->wide, 0, k) },
-		{ "dk", differs(is, grad, m, t->wide, k, v - k) }, { "dv", differs(is, grad, m, t->wide, v, v - k) },
+	const struct {
+		const char *name;
+		double d;
+	} parts[] = {
+		{"output", differs(t->is, t->kept, m, t->out, 0, t->out)},
+		{"dq", differs(is, grad, m, t->wide, 0, k)},
+		{"dk", differs(is, grad, m, t->wide, k, v - k)},
+		{"dv", differs(is, grad, m, t->wide, v, v - k)},
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		if (!(parts[i].d <= ROUNDING))
 			return mt_fail(MT_EX_DATA, "%s: %s differs from our own kernels' by %.2g of a token's norm", how,
 				parts[i].name, parts[i].d);
 	keep(t);
-	if (!compute(t, window, false))
-		return -MT_EX_IO;
+	if (!compute(t, window, false)) return -MT_EX_IO;
 	return same(t) ? 0 : mt_fail(MT_EX_DATA, "%s: other bits when run again", how);
 }
 
-static int trial(struct engine *e, const struct cuda_queue *queue, const struct mt_geometry *g, int64_t rows, int64_t seq,
-	bool plain, int64_t window)
+static int trial(struct engine *e, const struct cuda_queue *queue, const struct mt_geometry *g, int64_t rows,
+	int64_t seq, bool plain, int64_t window)
 {
 	struct cuda_queue q = *queue;
-	struct trial t = {.e = e, .q = &q, .rows = rows, .seq = seq, .n = rows * seq, .heads = g->heads,
-		.kv_heads = g->kv_heads, .dim = g->head_dim};
+	struct trial t = {.e = e,
+		.q = &q,
+		.rows = rows,
+		.seq = seq,
+		.n = rows * seq,
+		.heads = g->heads,
+		.kv_heads = g->kv_heads,
+		.dim = g->head_dim};
 	struct attention_need need = engine_need(e, seq, true, true);
 	int rc = 0;
 
 	if (!need.rows)
-		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->heads, g->kv_heads, g->head_dim);
+		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->heads, g->kv_heads,
+			g->head_dim);
 	t.work = (size_t)(need.fixed + (uint64_t)rows * (need.row + need.table));
 	t.out = t.heads * t.dim;
 	t.wide = t.out + 2 * t.kv_heads * t.dim;
@@ -301,10 +319,8 @@ static int trial(struct engine *e, const struct cuda_queue *queue, const struct 
 	if (!memory_open(&t, &q) || !input(&t, t.qkv, t.n * t.wide, 1) || !input(&t, t.d_o, t.n * t.out, 2))
 		rc = -MT_EX_NOMEM;
 	for (int packed = 0; !rc && packed < 1 + (rows > 1 || engine_packs(e, seq)); packed++) {
-		if (plain)
-			rc = one(&t, 0, packed);
-		if (!rc && window)
-			rc = one(&t, window, packed);
+		if (plain) rc = one(&t, 0, packed);
+		if (!rc && window) rc = one(&t, window, packed);
 	}
 	memory_close(&t);
 	return rc;
@@ -317,10 +333,8 @@ static int64_t window_of(const struct mt_geometry *g, bool *all)
 
 	*all = true;
 	for (uint32_t l = 0; l < g->layers; l++)
-		if (g->window_layer[l])
-			window = g->window;
-		else
-			*all = false;
+		if (g->window_layer[l]) window = g->window;
+		else *all = false;
 	return window;
 }
 

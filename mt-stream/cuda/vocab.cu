@@ -4,8 +4,8 @@
 /* ---- embedding ---- */
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, const T *w, const uint32_t *tokens, int64_t h,
-	int wide)
+static __global__ void __launch_bounds__(THREADS)
+	embed_forward_kernel(T *x, const T *w, const uint32_t *tokens, int64_t h, int wide)
 {
 	int64_t t = blockIdx.x;
 	const T *from = w + (int64_t)tokens[t] * h;
@@ -17,7 +17,8 @@ static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, con
 	}
 }
 
-void cuda_embed_forward(const struct cuda_queue *q, void *x, const void *w, const uint32_t *tokens, int64_t n, int64_t h)
+void cuda_embed_forward(const struct cuda_queue *q, void *x, const void *w, const uint32_t *tokens, int64_t n,
+	int64_t h)
 {
 	int wide = wide_rows(h, x, w, NULL, NULL);
 
@@ -31,8 +32,7 @@ static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32
 	int64_t t = at + threadIdx.x;
 	uint32_t votes = __ballot_sync(FULL, t < end && tokens[t] == token);
 
-	if (threadIdx.x % 32 == 0)
-		found[threadIdx.x / 32] = votes;
+	if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = votes;
 	__syncthreads();
 }
 
@@ -42,26 +42,22 @@ template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
 	int64_t n, int64_t h, int64_t pad, int64_t column_blocks, int wide)
 {
-	DYNAMIC_SHARED(uint32_t, found);        /* two sets, used in turn */
+	DYNAMIC_SHARED(uint32_t, found); /* two sets, used in turn */
 	int64_t first = blockIdx.x / column_blocks, column = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * WIDE;
 	uint32_t token = tokens[first];
 	float sum[WIDE], v[WIDE];
 	int turn = 0;
 
-	if ((int64_t)token == pad)
-		return;
+	if ((int64_t)token == pad) return;
 	for (int64_t at = 0; at < first; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32), any = 0;
 
 		find_tokens(f, tokens, at, first, token);
-		for (int k = 0; k < THREADS / 32; k++)
-			any |= f[k];
-		if (any)
-			return;
+		for (int k = 0; k < THREADS / 32; k++) any |= f[k];
+		if (any) return;
 	}
 	float *to = dw + (int64_t)token * h + column;
-	if (column < h)
-		get_wide(sum, to, h - column, wide);
+	if (column < h) get_wide(sum, to, h - column, wide);
 	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32);
 
@@ -70,15 +66,12 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
 				int64_t t = at + 32 * k + __ffs(bits) - 1;
 
-				if (column >= h)
-					continue;
+				if (column >= h) continue;
 				get_wide(v, dx + t * h + column, h - column, wide);
-				for (int j = 0; j < WIDE; j++)
-					sum[j] += v[j];
+				for (int j = 0; j < WIDE; j++) sum[j] += v[j];
 			}
 	}
-	if (column < h)
-		put_wide(to, sum, h - column, wide);
+	if (column < h) put_wide(to, sum, h - column, wide);
 }
 
 void cuda_embed_backward(const struct cuda_queue *q, float *dw, float beta, const void *dx, const uint32_t *tokens,
@@ -87,16 +80,18 @@ void cuda_embed_backward(const struct cuda_queue *q, float *dw, float beta, cons
 	int64_t columns = div_up(h, THREADS * WIDE);
 	int wide = wide_rows(h, dx, dw, NULL, NULL);
 
-	if (beta == 0)
-		cudaMemsetAsync(dw, 0, (size_t)(vocab * h) * sizeof *dw, q->stream);
-	BY_ELEMENT(q, LAUNCH(embed_backward_kernel<T>, n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream,
-		dw, (const T *)dx, tokens, n, h, pad, columns, wide));
+	if (beta == 0) cudaMemsetAsync(dw, 0, (size_t)(vocab * h) * sizeof *dw, q->stream);
+	BY_ELEMENT(q,
+		LAUNCH(embed_backward_kernel<T>, n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, dw,
+			(const T *)dx, tokens, n, h, pad, columns, wide));
 }
 
 /* ---- cross-entropy: a block a row ---- */
 
 /* softmax's denominator over what has been seen: sum of exp(x - high) */
-struct seen { float high, sum; };
+struct seen {
+	float high, sum;
+};
 
 static __device__ __forceinline__ float finite_or_0(float x) { return x == -INFINITY ? 0 : x; }
 
@@ -121,14 +116,11 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 		get_wide(v, x + i, vocab - i, aligned && vocab - i >= WIDE);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++)
-			if (i + j < vocab && v[j] > here.high)
-				here.high = v[j];
-		if (here.high < s.high)
-			here.high = s.high;
+			if (i + j < vocab && v[j] > here.high) here.high = v[j];
+		if (here.high < s.high) here.high = s.high;
 		float base = finite_or_0(here.high);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			here.sum += i + j < vocab ? expf(v[j] - base) : 0;
+		for (int j = 0; j < WIDE; j++) here.sum += i + j < vocab ? expf(v[j] - base) : 0;
 		s.sum = s.sum * expf(s.high - base) + here.sum;
 		s.high = here.high;
 	}
@@ -136,8 +128,8 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits, const uint32_t *targets, double *losses,
-	int64_t vocab, float scale, int backward, int aligned)
+static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits, const uint32_t *targets,
+	double *losses, int64_t vocab, float scale, int backward, int aligned)
 {
 	DYNAMIC_SHARED(struct seen, parts);
 	int64_t row = blockIdx.x;
@@ -146,8 +138,7 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 	float v[WIDE];
 
 	if (target == UINT32_MAX) {
-		for (int j = 0; j < WIDE; j++)
-			v[j] = 0;
+		for (int j = 0; j < WIDE; j++) v[j] = 0;
 		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
 			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
 		return;
@@ -158,32 +149,27 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 		struct seen other = {__shfl_xor_sync(FULL, s.high, lanes), __shfl_xor_sync(FULL, s.sum, lanes)};
 		s = threadIdx.x & lanes ? seen_both(other, s) : seen_both(s, other);
 	}
-	if (threadIdx.x % 32 == 0)
-		parts[threadIdx.x / 32] = s;
+	if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = s;
 	float at_target = get(x[target]);
 	__syncthreads();
 	s = parts[0];
-	for (int w = 1; w < THREADS / 32; w++)
-		s = seen_both(s, parts[w]);
-	if (threadIdx.x == 0)
-		losses[row] = log((double)s.sum) + (double)s.high - (double)at_target;
-	if (!backward)
-		return;
+	for (int w = 1; w < THREADS / 32; w++) s = seen_both(s, parts[w]);
+	if (threadIdx.x == 0) losses[row] = log((double)s.sum) + (double)s.high - (double)at_target;
+	if (!backward) return;
 	float factor = (float)((double)scale / (double)s.sum);
 	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
 		int wide = aligned && vocab - i >= WIDE;
 
 		get_wide(v, x + i, vocab - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++)
-			v[j] = expf(v[j] - s.high) * factor - (i + j == target ? scale : 0);
+		for (int j = 0; j < WIDE; j++) v[j] = expf(v[j] - s.high) * factor - (i + j == target ? scale : 0);
 		put_wide(x + i, v, vocab - i, wide);
 	}
 }
 
 /* *loss += the rows with a target, in an order of their own: one block, a fixed tree */
-static __global__ void __launch_bounds__(THREADS) loss_kernel(struct cuda_loss *loss, const double *losses,
-	const uint32_t *targets, int64_t n)
+static __global__ void __launch_bounds__(THREADS)
+	loss_kernel(struct cuda_loss *loss, const double *losses, const uint32_t *targets, int64_t n)
 {
 	DYNAMIC_SHARED(struct cuda_loss, parts);
 	struct cuda_loss mine = {0, 0};
@@ -214,15 +200,16 @@ void cuda_cross_entropy(const struct cuda_queue *q, void *logits, const uint32_t
 	int aligned = wide_rows(vocab, logits, NULL, NULL, NULL);
 	double *losses = (double *)q->work;
 
-	BY_ELEMENT(q, LAUNCH(cross_entropy_kernel<T>, n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream, (T *)logits,
-		targets, losses, vocab, scale, backward, aligned));
+	BY_ELEMENT(q,
+		LAUNCH(cross_entropy_kernel<T>, n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream, (T *)logits, targets,
+			losses, vocab, scale, backward, aligned));
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct cuda_loss), q->stream, loss, losses, targets, n);
 }
 
 /* ---- the plain matrix product: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */
 
 #define TILE 32
-#define ACROSS (TILE + 1)       /* of a tile's row: no two rows begin in one bank */
+#define ACROSS (TILE + 1) /* of a tile's row: no two rows begin in one bank */
 
 template <typename T, typename C>
 static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct cuda_gemm g, int64_t column_tiles)
@@ -237,28 +224,25 @@ static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct cuda_gemm g
 			/* the fast index of what is read is the lane's: a (i, k), or (k, i) transposed; b (k, j), or (j, k) */
 			int64_t i = g.trans_a ? i0 + x : i0 + r, k = g.trans_a ? k0 + r : k0 + x;
 			float v = i < g.m && k < g.k ? get(((const T *)g.a)[g.trans_a ? k * g.lda + i : i * g.lda + k]) : 0;
-			a[g.trans_a ? x * ACROSS + r : r * ACROSS + x] = v;         /* (i, k) */
+			a[g.trans_a ? x * ACROSS + r : r * ACROSS + x] = v; /* (i, k) */
 
 			int64_t j = g.trans_b ? j0 + r : j0 + x;
 			k = g.trans_b ? k0 + x : k0 + r;
 			v = j < g.n && k < g.k ? get(((const T *)g.b)[g.trans_b ? j * g.ldb + k : k * g.ldb + j]) : 0;
-			b[g.trans_b ? x * ACROSS + r : r * ACROSS + x] = v;         /* (k, j) */
+			b[g.trans_b ? x * ACROSS + r : r * ACROSS + x] = v; /* (k, j) */
 		}
 		__syncthreads();
 		for (int k = 0; k < TILE; k++)
 #pragma unroll
-			for (int r = 0; r < 4; r++)
-				sum[r] += a[(y + r * (THREADS / TILE)) * ACROSS + k] * b[k * ACROSS + x];
+			for (int r = 0; r < 4; r++) sum[r] += a[(y + r * (THREADS / TILE)) * ACROSS + k] * b[k * ACROSS + x];
 		__syncthreads();
 	}
 	for (int r = 0; r < 4; r++) {
 		int64_t i = i0 + y + r * (THREADS / TILE), j = j0 + x;
-		if (i >= g.m || j >= g.n)
-			continue;
+		if (i >= g.m || j >= g.n) continue;
 		C *c = (C *)g.c + i * g.ldc + j;
 		float v = sum[r] + (g.bias ? get(((const T *)g.bias)[j]) : 0);
-		if (g.add)
-			v += get(((const C *)g.add)[i * g.ldc + j]);
+		if (g.add) v += get(((const C *)g.add)[i * g.ldc + j]);
 		put(c, g.beta != 0 ? v + g.beta * get(*c) : v);
 	}
 }
@@ -269,19 +253,17 @@ void cuda_gemm_plain(const struct cuda_queue *q, const struct cuda_gemm *product
 	int64_t columns = div_up(g.n, TILE), blocks = columns * div_up(g.m, TILE);
 	size_t shared = 2 * TILE * ACROSS * sizeof(float);
 
-	if (q->elem == 4)
-		LAUNCH((gemm_kernel<float, float>), blocks, THREADS, shared, q->stream, g, columns);
-	else if (g.fp32)
-		LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, shared, q->stream, g, columns);
-	else
-		LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, shared, q->stream, g, columns);
+	if (q->elem == 4) LAUNCH((gemm_kernel<float, float>), blocks, THREADS, shared, q->stream, g, columns);
+	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, shared, q->stream, g, columns);
+	else LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, shared, q->stream, g, columns);
 }
 
 /* ---- work ---- */
 
 size_t cuda_work_bytes(int64_t n, int64_t heads)
 {
-	size_t least_bytes = 64u << 20, attention = (size_t)(n * heads) * sizeof(float), losses = (size_t)n * sizeof(double);
+	size_t least_bytes = 64u << 20, attention = (size_t)(n * heads) * sizeof(float),
+		   losses = (size_t)n * sizeof(double);
 	size_t most = attention > losses ? attention : losses;
 
 	return most > least_bytes ? most : least_bytes;

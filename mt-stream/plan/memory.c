@@ -3,7 +3,11 @@
  */
 #include "plan.h"
 
-struct walk { char *base; uint64_t used; bool over; };  /* base NULL: only the need is wanted */
+struct walk {
+	char *base;
+	uint64_t used;
+	bool over;
+}; /* base NULL: only the need is wanted */
 
 /* a * b elements of `size` bytes, on pages of their own */
 static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
@@ -12,7 +16,7 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 	void *p = w->base ? w->base + w->used : NULL;
 
 	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
-	    __builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
+		__builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
 		w->over = true;
 		return NULL;
 	}
@@ -20,15 +24,23 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 	return p;
 }
 
-struct sizes { uint64_t h, a, k, f, elem, pass, chunk, piece, head, either; };
+struct sizes {
+	uint64_t h, a, k, f, elem, pass, chunk, piece, head, either;
+};
 
 static struct sizes sizes_of(const struct ask *q, const struct choice *c)
 {
 	const struct mt_geometry *g = q->geo;
 	struct sizes z = {
-		.h = g->hidden, .a = (uint64_t)g->heads * g->head_dim, .k = (uint64_t)g->kv_heads * g->head_dim, .f = g->ffn,
-		.elem = q->elem, .pass = (uint64_t)rows_of_pass(q, c) * q->seq,
-		.chunk = (uint64_t)rows_of_chunk(q, c) * q->seq, .piece = tokens_of_piece(q, c), .head = tokens_of_head(q, c),
+		.h = g->hidden,
+		.a = (uint64_t)g->heads * g->head_dim,
+		.k = (uint64_t)g->kv_heads * g->head_dim,
+		.f = g->ffn,
+		.elem = q->elem,
+		.pass = (uint64_t)rows_of_pass(q, c) * q->seq,
+		.chunk = (uint64_t)rows_of_chunk(q, c) * q->seq,
+		.piece = tokens_of_piece(q, c),
+		.head = tokens_of_head(q, c),
 	};
 
 	z.either = z.chunk > z.head ? z.chunk : z.head;
@@ -55,21 +67,18 @@ static void take_block(struct walk *w, const struct ask *q, const struct sizes *
 static void take_level(struct walk *w, const struct ask *q, const struct sizes *z, enum level level, struct saved *v)
 {
 	*v = (struct saved){0};
-	if (level >= LEVEL_ATTENTION)
-		take_attention(w, q, z, z->pass, v);
-	if (level >= LEVEL_BLOCK)
-		take_block(w, q, z, z->pass, v);
-	if (level >= LEVEL_FULL)
-		v->gu = take(w, z->pass, 2 * z->f, z->elem);
+	if (level >= LEVEL_ATTENTION) take_attention(w, q, z, z->pass, v);
+	if (level >= LEVEL_BLOCK) take_block(w, q, z, z->pass, v);
+	if (level >= LEVEL_FULL) v->gu = take(w, z->pass, 2 * z->f, z->elem);
 }
 
-static void take_saved(struct walk *w, const struct ask *q, const struct choice *c, const struct sizes *z, struct place *p)
+static void take_saved(struct walk *w, const struct ask *q, const struct choice *c, const struct sizes *z,
+	struct place *p)
 {
 	uint32_t layers = q->geo->layers;
 
 	p->chunk = (struct saved){0};
-	if (c->full < layers)
-		p->scratch.gu = take(w, z->piece, 2 * z->f, z->elem);
+	if (c->full < layers) p->scratch.gu = take(w, z->piece, 2 * z->f, z->elem);
 	if (c->full + c->block < layers) {
 		take_attention(w, q, z, z->chunk, &p->chunk);
 		take_block(w, q, z, z->chunk, &p->chunk);
@@ -79,8 +88,7 @@ static void take_saved(struct walk *w, const struct ask *q, const struct choice 
 		enum level level = level_of(c, layers, l);
 
 		take_level(w, q, z, level == LEVEL_ATTENTION && c->o_host ? LEVEL_INPUT : level, &v);
-		if (p->saved)
-			p->saved[l] = v;
+		if (p->saved) p->saved[l] = v;
 	}
 	for (int i = 0; i < 2; i++) {
 		p->o[i] = c->o_host ? take(w, z->pass, z->a, z->elem) : NULL;
@@ -90,13 +98,14 @@ static void take_saved(struct walk *w, const struct ask *q, const struct choice 
 
 uint64_t memory_attention(const struct ask *q, const struct choice *c)
 {
-	if (!c->engine)
-		return 0;
+	if (!c->engine) return 0;
 	uint64_t chunk = rows_of_chunk(q, c), rows = chunk < q->attention.rows ? chunk : q->attention.rows, bytes, tables;
 
 	return __builtin_mul_overflow(rows, q->attention.row, &bytes) ||
-		__builtin_mul_overflow(chunk, q->attention.table, &tables) || __builtin_add_overflow(bytes, tables, &bytes) ||
-		__builtin_add_overflow(bytes, q->attention.fixed, &bytes) ? UINT64_MAX : bytes;
+			__builtin_mul_overflow(chunk, q->attention.table, &tables) ||
+			__builtin_add_overflow(bytes, tables, &bytes) || __builtin_add_overflow(bytes, q->attention.fixed, &bytes)
+		? UINT64_MAX
+		: bytes;
 }
 
 static void take_scratch(struct walk *w, const struct ask *q, const struct choice *c, const struct sizes *z,
@@ -108,8 +117,7 @@ static void take_scratch(struct walk *w, const struct ask *q, const struct choic
 	t->rstd = take(w, z->either, 1, sizeof(float));
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, q->geo->vocab, z->elem);
-	if (!q->train)
-		return;
+	if (!q->train) return;
 	t->dh = take(w, z->either, z->h, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
 	t->dqkv = take(w, z->chunk, z->a + 2 * z->k, z->elem);
@@ -122,26 +130,21 @@ static void take_slots(struct walk *w, const struct ask *q, const struct choice 
 
 	for (int i = 0; i < 2 && !q->view; i++) {
 		void *mem = i == 0 || c->pass_rows ? take(w, most, 1, q->elem) : NULL;
-		if (p->ends)
-			p->ends[i] = (struct slot){.mem = mem, .job = -1};
+		if (p->ends) p->ends[i] = (struct slot){.mem = mem, .job = -1};
 	}
 	for (uint32_t i = 0; i < c->weight_slots && !q->view; i++) {
 		void *mem = take(w, q->block, 1, q->elem);
-		if (p->weights)
-			p->weights[i] = (struct slot){.mem = mem, .job = -1};
+		if (p->weights) p->weights[i] = (struct slot){.mem = mem, .job = -1};
 	}
 	p->end_grads[0] = p->end_grads[1] = p->tied = NULL;
-	if (!q->train)
-		return;
+	if (!q->train) return;
 	p->end_grads[0] = take(w, most, 1, sizeof(float));
 	p->end_grads[1] = c->pass_rows ? take(w, most, 1, sizeof(float)) : p->end_grads[0];
 	for (uint32_t i = 0; i < c->grad_slots; i++) {
 		void *mem = take(w, q->block, 1, sizeof(float));
-		if (p->grads)
-			p->grads[i] = mem;
+		if (p->grads) p->grads[i] = mem;
 	}
-	if (q->grad == MT_NONE && q->geo->flags & MT_TIED)
-		p->tied = take(w, q->embed, 1, sizeof(float));
+	if (q->grad == MT_NONE && q->geo->flags & MT_TIED) p->tied = take(w, q->embed, 1, sizeof(float));
 }
 
 uint64_t memory_lay(const struct ask *q, const struct choice *c, struct place *place, void *base)
@@ -161,8 +164,7 @@ uint64_t memory_lay(const struct ask *q, const struct choice *c, struct place *p
 	p->outputs = q->train && !c->x_host ? q->geo->layers + 1 : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
 		void *x = take(&w, z.pass, z.h, z.elem);
-		if (p->x)
-			p->x[i] = x;
+		if (p->x) p->x[i] = x;
 	}
 	p->dx = q->train ? take(&w, z.pass, z.h, z.elem) : NULL;
 	take_scratch(&w, q, c, &z, &p->scratch);

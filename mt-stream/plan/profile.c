@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "plan.h"
 
-#define ADAM_CORE 0.3e9                 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
+#define ADAM_CORE 0.3e9 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
 
 /* Bus: what registered host memory reaches over the card's PCIe (generation 4 or 5, 16 lanes), each way. Device memory:
  * 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32; from published
@@ -14,25 +14,25 @@
  * and other tenants: a third of a server's eight channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's
  * two (90, 51). */
 static const struct known {
-	const char *name;           /* as the driver says it, but for blanks */
-	double bus, hbm;            /* GB/s */
-	double bf16, fp32;          /* TFLOP/s */
-	double ram;                 /* GB/s of the host's memory */
-	double memory;              /* GB */
+	const char *name;  /* as the driver says it, but for blanks */
+	double bus, hbm;   /* GB/s */
+	double bf16, fp32; /* TFLOP/s */
+	double ram;        /* GB/s of the host's memory */
+	double memory;     /* GB */
 } known[] = {
-	{"H200",       55, 4300, 790, 52, 100, 141},
-	{"H100",       55, 3000, 720, 50, 100, 80},
-	{"H100NVL",    55, 3500, 600, 45, 100, 94},
-	{"H100PCIe",   55, 1800, 480, 40, 100, 80},
-	{"B200",       55, 7000, 1600, 62, 100, 180},
-	{"A100",       25, 1700, 260, 18, 70, 80},
-	{"L40S",       25, 780, 280, 60, 70, 48},
-	{"A6000",      25, 680, 120, 30, 70, 48},
+	{"H200", 55, 4300, 790, 52, 100, 141},
+	{"H100", 55, 3000, 720, 50, 100, 80},
+	{"H100NVL", 55, 3500, 600, 45, 100, 94},
+	{"H100PCIe", 55, 1800, 480, 40, 100, 80},
+	{"B200", 55, 7000, 1600, 62, 100, 180},
+	{"A100", 25, 1700, 260, 18, 70, 80},
+	{"L40S", 25, 780, 280, 60, 70, 48},
+	{"A6000", 25, 680, 120, 30, 70, 48},
 	{"RTXPRO6000", 55, 1600, 380, 90, 100, 96},
-	{"RTX5090",    55, 1600, 200, 80, 45, 32},
-	{"RTX4090",    25, 900, 155, 60, 45, 24},
-	{"RTX3090",    25, 850, 65, 28, 25, 24},
-	{"cpu",        10, 20, 0.3, 0.3, 20, 0},
+	{"RTX5090", 55, 1600, 200, 80, 45, 32},
+	{"RTX4090", 25, 900, 155, 60, 45, 24},
+	{"RTX3090", 25, 850, 65, 28, 25, 24},
+	{"cpu", 10, 20, 0.3, 0.3, 20, 0},
 };
 
 const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known) ? known[i].name : NULL; }
@@ -40,8 +40,7 @@ const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known)
 static const struct known *known_find(const char *name, size_t n)
 {
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-		if (strlen(known[i].name) == n && !strncasecmp(known[i].name, name, n))
-			return &known[i];
+		if (strlen(known[i].name) == n && !strncasecmp(known[i].name, name, n)) return &known[i];
 	return NULL;
 }
 
@@ -51,10 +50,8 @@ static bool blank(char c) { return c == ' ' || c == '-'; }
 static bool spells(const char *at, const char *name)
 {
 	for (; *name; at++) {
-		if (blank(*at))
-			continue;
-		if (tolower((unsigned char)*at) != tolower((unsigned char)*name++))
-			return false;
+		if (blank(*at)) continue;
+		if (tolower((unsigned char)*at) != tolower((unsigned char)*name++)) return false;
 	}
 	return !*at || blank(*at);
 }
@@ -67,7 +64,7 @@ static const struct known *known_by_driver(const char *model)
 	for (const char *at = model; !strstr(model, "Laptop") && *at; at++)
 		for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 			if ((at == model || blank(at[-1])) && spells(at, known[i].name) &&
-			    (!best || strlen(best->name) < strlen(known[i].name)))
+				(!best || strlen(best->name) < strlen(known[i].name)))
 				best = &known[i];
 	return best;
 }
@@ -75,16 +72,27 @@ static const struct known *known_by_driver(const char *model)
 /* What a GPU of no known name should do: dense products with fp32 sums by architecture, clocks by the driver */
 static struct known guess(const struct gpu *g)
 {
-	static const struct { int capability; double bf16, fp32, bus; } made[] = {  /* FLOP a clock of a multiprocessor; GB/s */
-		{80, 2048, 128, 25}, {86, 512, 256, 25}, {90, 4096, 256, 55}, {100, 8192, 256, 55}, {120, 512, 256, 55},
+	static const struct {
+		int capability;
+		double bf16, fp32, bus;
+	} made[] = {
+		/* FLOP a clock of a multiprocessor; GB/s */
+		{80, 2048, 128, 25},
+		{86, 512, 256, 25},
+		{90, 4096, 256, 55},
+		{100, 8192, 256, 55},
+		{120, 512, 256, 55},
 	};
-	double clock = 1e3 * g->clock_khz * g->multiprocessors / 1e12, memory = 2e3 * g->memory_khz * (g->bus_bits / 8.0) / 1e9;
+	double clock = 1e3 * g->clock_khz * g->multiprocessors / 1e12,
+		   memory = 2e3 * g->memory_khz * (g->bus_bits / 8.0) / 1e9;
 	size_t i = 0;
 
-	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability)
-		i++;
+	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability) i++;
 	return (struct known){
-		.bus = made[i].bus, .hbm = 0.88 * memory, .bf16 = 0.75 * made[i].bf16 * clock, .fp32 = 0.75 * made[i].fp32 * clock,
+		.bus = made[i].bus,
+		.hbm = 0.88 * memory,
+		.bf16 = 0.75 * made[i].bf16 * clock,
+		.fp32 = 0.75 * made[i].fp32 * clock,
 		.ram = 100,
 	};
 }
@@ -92,8 +100,12 @@ static struct known guess(const struct gpu *g)
 static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
 {
 	*p = (struct profile){
-		.h2d = k->bus * 1e9, .d2h = k->bus * 1e9, .hbm = k->hbm * 1e9,
-		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12, .ram = k->ram * 1e9, .adam = INFINITY,
+		.h2d = k->bus * 1e9,
+		.d2h = k->bus * 1e9,
+		.hbm = k->hbm * 1e9,
+		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
+		.ram = k->ram * 1e9,
+		.adam = INFINITY,
 		.memory = k->memory * 1e9,
 	};
 }
@@ -103,10 +115,9 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 {
 	const struct known *k = named ? named : known_by_driver(g->model);
 	const struct known other = guess(g);
-	int cores = mt_cores();         /* of which one is left to mt-stream */
+	int cores = mt_cores(); /* of which one is left to mt-stream */
 
-	if (!k && other.hbm > 0 && other.bf16 > 0)
-		k = &other;
+	if (!k && other.hbm > 0 && other.bf16 > 0) k = &other;
 	profile_of(k ? k : known, dtype, p);
 	p->adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 }
@@ -114,20 +125,25 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 /* "h2d=55": *at goes behind it */
 static int number_parse(const char **at, struct profile *p)
 {
-	const struct { const char *name; double *to, unit; } numbers[] = {
-		{"h2d=", &p->h2d, 1e9}, {"d2h=", &p->d2h, 1e9}, {"hbm=", &p->hbm, 1e9}, {"flops=", &p->flops, 1e12},
-		{"ram=", &p->ram, 1e9}, {"adam=", &p->adam, 1e9},
+	const struct {
+		const char *name;
+		double *to, unit;
+	} numbers[] = {
+		{"h2d=", &p->h2d, 1e9},
+		{"d2h=", &p->d2h, 1e9},
+		{"hbm=", &p->hbm, 1e9},
+		{"flops=", &p->flops, 1e12},
+		{"ram=", &p->ram, 1e9},
+		{"adam=", &p->adam, 1e9},
 	};
 
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 		size_t n = strlen(numbers[i].name);
 		char *end;
 
-		if (strncasecmp(*at, numbers[i].name, n))
-			continue;
+		if (strncasecmp(*at, numbers[i].name, n)) continue;
 		double x = strtod(*at + n, &end);
-		if (end == *at + n || (*end && *end != ',') || !(x > 0 && x < 1e9))
-			return -1;
+		if (end == *at + n || (*end && *end != ',') || !(x > 0 && x < 1e9)) return -1;
 		*numbers[i].to = x * numbers[i].unit;
 		p->adam_measured = p->adam_measured || numbers[i].to == &p->adam;
 		*at = *end ? end + 1 : end;
@@ -143,15 +159,17 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 	const struct known *k = named ? known_find(spec, n) : NULL;
 	const char *at = !named ? spec : spec[n] ? spec + n + 1 : spec + n;
 
-	if (named && !k)
-		return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here", (int)n, spec);
-	if (here)
-		profile_here(here, k, dtype, p);
-	else
-		profile_of(k ? k : known, dtype, p);
-	snprintf(p->name, sizeof p->name, "%.48s%s", k ? k->name : here ? here->model : known->name, *at ? ", changed" : "");
+	if (named && !k) return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here", (int)n, spec);
+	if (here) profile_here(here, k, dtype, p);
+	else profile_of(k ? k : known, dtype, p);
+	snprintf(p->name, sizeof p->name, "%.48s%s",
+		k          ? k->name
+			: here ? here->model
+				   : known->name,
+		*at ? ", changed" : "");
 	while (*at)
 		if (number_parse(&at, p))
-			return mt_fail(MT_EX_USAGE, "--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
+			return mt_fail(MT_EX_USAGE,
+				"--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
 	return 0;
 }

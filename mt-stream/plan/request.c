@@ -6,9 +6,9 @@
 #include "show.h"
 #include "stream.h"
 
-#define CHUNK_TOKENS 4096               /* tokens of a chunk unless the run record says otherwise */
-#define LOGITS_BYTES (64u << 20)        /* a head chunk's logits are about this large, */
-#define HEAD_TOKENS_MIN 128             /* but its GEMMs not smaller than this */
+#define CHUNK_TOKENS 4096        /* tokens of a chunk unless the run record says otherwise */
+#define LOGITS_BYTES (64u << 20) /* a head chunk's logits are about this large, */
+#define HEAD_TOKENS_MIN 128      /* but its GEMMs not smaller than this */
 
 /* ---- jobs ---- */
 
@@ -26,8 +26,7 @@ static int layout_check(const struct stream *s)
 	struct mt_layout l;
 	int rc = mt_layout_make(&l, s->geo, s->control->dtype, s->control->grad);
 
-	if (rc)
-		return rc;
+	if (rc) return rc;
 	bool same = l.n_units == s->control->n_units && l.n_tensors == s->control->n_tensors;
 	for (uint32_t u = 0; same && u < l.n_units; u++) {
 		const struct mt_unit *a = &l.units[u], *b = mt_unit(s->run, u);
@@ -45,16 +44,12 @@ int jobs_make(struct stream *s)
 {
 	int rc = layout_check(s);
 
-	if (rc)
-		return rc;
+	if (rc) return rc;
 	s->units = s->control->n_units;
 	s->jobs = calloc(s->units, sizeof *s->jobs);
-	if (!s->jobs)
-		return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
-	for (uint32_t u = 0; u < s->units; u++)
-		job_part(s, &s->jobs[u], u, 0);
-	if (s->geo->flags & MT_TIED)
-		job_part(s, &s->jobs[s->units - 1], 0, 1);
+	if (!s->jobs) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
+	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
+	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
 	return 0;
 }
 
@@ -63,8 +58,7 @@ int jobs_make(struct stream *s)
 static bool owner_lives(struct stream *s, uint64_t owner)
 {
 	for (int i = 0; i < MT_SLOTS; i++)
-		if (atomic_load(&s->control->slots[i].word) == owner)
-			return mt_stage_alive(s->run, i);
+		if (atomic_load(&s->control->slots[i].word) == owner) return mt_stage_alive(s->run, i);
 	return false;
 }
 
@@ -101,10 +95,11 @@ static int record_agrees(const char *what, uint64_t told, uint32_t is)
 
 static int words_agree(const char *what, const char *is, size_t room, const char *mine)
 {
-	if (!strncmp(is, mine, room))
-		return 0;
-	return mt_fail(MT_EX_CONFIG, "the run was computed %s '%.*s', this is '%s': other bits; a checkpoint of it goes on here "
-		"after mt-ckpt load --new-record", what, (int)room, is, mine);
+	if (!strncmp(is, mine, room)) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"the run was computed %s '%.*s', this is '%s': other bits; a checkpoint of it goes on here "
+		"after mt-ckpt load --new-record",
+		what, (int)room, is, mine);
 }
 
 /* What was written by an mt that did not look at words says nothing but the device */
@@ -112,10 +107,9 @@ static int record_words(const struct mt_record *r, const struct device *d)
 {
 	int rc = words_agree("on device", r->device, sizeof r->device, d->name);
 
-	if (rc || !r->machine[0])
-		return rc;
+	if (rc || !r->machine[0]) return rc;
 	if ((rc = words_agree("on", r->machine, sizeof r->machine, d->machine)) ||
-	    (rc = words_agree("with matrix products by", r->gemm, sizeof r->gemm, d->gemm)))
+		(rc = words_agree("with matrix products by", r->gemm, sizeof r->gemm, d->gemm)))
 		return rc;
 	return words_agree("with attention by", r->attention, sizeof r->attention, d->attention);
 }
@@ -131,19 +125,16 @@ static int record_take(struct stream *s, const struct settle *first)
 		uint64_t owner = atomic_load(&r->owner);
 		int rc = mt_stage_check(s->run);
 
-		if (rc)
-			return rc;
-		if (owner == me || ((!owner || !owner_lives(s, owner)) && atomic_compare_exchange_strong(&r->owner, &owner, me)))
+		if (rc) return rc;
+		if (owner == me ||
+			((!owner || !owner_lives(s, owner)) && atomic_compare_exchange_strong(&r->owner, &owner, me)))
 			record_write(s, first);
-		else
-			mt_wait(s->run, seen, 100);
+		else mt_wait(s->run, seen, 100);
 		int over = mt_stopping ? GONE : stream_run_state(s);
-		if (over)
-			return over;
+		if (over) return over;
 	}
 	int rc = record_words(r, s->dev);
-	if (rc)
-		return rc;
+	if (rc) return rc;
 	s->chunk_tokens = r->chunk_tokens;
 	s->head_tokens = r->head_tokens;
 	s->pass_rows = r->pass_rows;
@@ -158,13 +149,10 @@ int record_settle(struct stream *s, const struct settle *told)
 	int rc;
 
 	/* a device with memory of its own: the planner chooses, when it has seen a micro-batch */
-	if (open && s->dev->room && !told->chunk_tokens && !told->head_tokens && !told->pass_rows)
-		return 0;
-	if ((rc = record_take(s, told)))
-		return rc;
+	if (open && s->dev->room && !told->chunk_tokens && !told->head_tokens && !told->pass_rows) return 0;
+	if ((rc = record_take(s, told))) return rc;
 	rc = record_agrees("chunk-tokens", told->chunk_tokens, s->chunk_tokens);
-	if (rc == 0)
-		rc = record_agrees("head-tokens", told->head_tokens, s->head_tokens);
+	if (rc == 0) rc = record_agrees("head-tokens", told->head_tokens, s->head_tokens);
 	return rc ? rc : record_agrees("pass-rows", told->pass_rows, s->pass_rows);
 }
 
@@ -177,8 +165,7 @@ static uint64_t budget_now(struct stream *s)
 	uint64_t have = mt_mem_available();
 
 	if (!s->dev->room) {
-		if (!s->budget)
-			s->budget = have == UINT64_MAX ? 0 : have / 2;
+		if (!s->budget) s->budget = have == UINT64_MAX ? 0 : have / 2;
 		return s->budget;
 	}
 	have = s->dev->room(s->dev) + s->dev->own + s->arena_bytes;
@@ -194,32 +181,26 @@ static void arena_release(struct stream *s)
 
 static int arena_grow(struct stream *s, uint64_t bytes)
 {
-	if (bytes <= s->arena_bytes)
-		return 0;
+	if (bytes <= s->arena_bytes) return 0;
 	arena_release(s);
 	s->arena = s->dev->alloc(s->dev, bytes);
-	if (!s->arena)
-		return mt_fail(MT_EX_NOMEM, "no %llu MiB of device memory", (unsigned long long)(bytes >> 20));
+	if (!s->arena) return mt_fail(MT_EX_NOMEM, "no %llu MiB of device memory", (unsigned long long)(bytes >> 20));
 	s->arena_bytes = bytes;
 	return 0;
 }
 
 static void spill_release(struct stream *s)
 {
-	if (s->dev->host_release)
-		s->dev->host_release(s->dev, s->spill);
-	else
-		free(s->spill);
+	if (s->dev->host_release) s->dev->host_release(s->dev, s->spill);
+	else free(s->spill);
 	s->spill = NULL;
 	s->spill_bytes = 0;
 }
 
 static int spill_grow(struct stream *s, uint64_t bytes)
 {
-	if (bytes <= s->spill_bytes)
-		return 0;
-	if (s->spill)
-		spill_release(s);
+	if (bytes <= s->spill_bytes) return 0;
+	if (s->spill) spill_release(s);
 	s->spill = s->dev->host_alloc ? s->dev->host_alloc(s->dev, bytes) : malloc(bytes);
 	if (!s->spill)
 		return mt_fail(MT_EX_NOMEM, "no %llu MiB of host memory for activations", (unsigned long long)(bytes >> 20));
@@ -232,8 +213,7 @@ static int arrays_make(struct stream *s)
 	struct place *at = &s->plan.at;
 	size_t layers = s->geo->layers;
 
-	if (at->saved)
-		return 0;
+	if (at->saved) return 0;
 	at->ends = calloc(2, sizeof *at->ends);
 	at->weights = calloc(layers, sizeof *at->weights);
 	at->grads = calloc(layers, sizeof *at->grads);
@@ -251,36 +231,43 @@ void plan_release(struct stream *s)
 	free(s->plan.at.grads);
 	free(s->plan.at.x);
 	free(s->plan.at.saved);
-	if (s->spill)
-		spill_release(s);
+	if (s->spill) spill_release(s);
 }
 
-/* Activations may have what is available, but for an eighth that others may want; on a device whose memory is the host's,
- * what that leaves. What this stream holds already is available to it. */
+/* Activations may have what is available, but for an eighth that others may want; on a device whose memory is the
+ * host's, what that leaves. What this stream holds already is available to it. */
 static void host_limit(const struct stream *s, struct ask *q)
 {
 	uint64_t have = mt_mem_available(), mine = s->spill_bytes + (s->dev->room ? 0 : s->arena_bytes);
 
 	q->host_beside = mt_run_bytes(s->run);
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
-	if (!s->dev->room && have != UINT64_MAX)
-		have = have > q->memory ? have - q->memory : 0;
+	if (!s->dev->room && have != UINT64_MAX) have = have > q->memory ? have - q->memory : 0;
 	q->host = have > UINT64_MAX - q->host_beside ? UINT64_MAX : q->host_beside + have;
-	if (s->host_told && s->host_told < q->host)
-		q->host = s->host_told;
+	if (s->host_told && s->host_told < q->host) q->host = s->host_told;
 }
 
 static int ask_make(struct stream *s, uint32_t rows, uint32_t seq, bool train, struct ask *q)
 {
 	*q = (struct ask){
-		.geo = s->geo, .dtype = (enum mt_dtype)s->control->dtype, .grad = (enum mt_dtype)s->control->grad,
-		.rows = rows, .seq = seq, .train = train, .elem = s->dev->elem, .view = s->view, .memory = budget_now(s),
+		.geo = s->geo,
+		.dtype = (enum mt_dtype)s->control->dtype,
+		.grad = (enum mt_dtype)s->control->grad,
+		.rows = rows,
+		.seq = seq,
+		.train = train,
+		.elem = s->dev->elem,
+		.view = s->view,
+		.memory = budget_now(s),
 		.work = s->dev->own,
-		.recompute = s->recompute, .chunk_tokens = s->chunk_tokens, .head_tokens = s->head_tokens,
-		.pass_rows = s->pass_rows, .settled = true, .packed = s->packed,
+		.recompute = s->recompute,
+		.chunk_tokens = s->chunk_tokens,
+		.head_tokens = s->head_tokens,
+		.pass_rows = s->pass_rows,
+		.settled = true,
+		.packed = s->packed,
 	};
-	if (s->dev->attention_need)
-		q->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
+	if (s->dev->attention_need) q->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
 	host_limit(s, q);
 	ask_sizes(q, mt_unit(s->run, 0), s->units);
 	return profile_parse(s->profile, q->dtype, s->dev->gpu, &q->profile);
@@ -294,22 +281,20 @@ static int record_plan(struct stream *s, uint32_t rows, uint32_t seq)
 	int rc = ask_make(s, rows, seq, true, &q);
 
 	q.settled = false;
-	if (rc || (rc = planner_make(&q, &planned)))
-		return rc;
+	if (rc || (rc = planner_make(&q, &planned))) return rc;
 	return record_take(s, &(struct settle){planned.c.chunk_tokens, planned.c.head_tokens, planned.c.pass_rows});
 }
 
-/* The best plan that there is memory for. Between asking how much is free and taking it somebody else may have taken some:
+/* The best plan that there is memory for. Between asking how much is free and taking it somebody else may have taken
+ * some:
  * then the best of what is left. */
 static int plan_take(struct stream *s, struct ask *q, struct planned *planned)
 {
 	for (;;) {
 		int rc = planner_make(q, planned);
 
-		if (rc || (rc = arena_grow(s, memory_arena(q, planned->bytes))) == 0)
-			return rc;
-		if (!s->dev->room)
-			return rc;
+		if (rc || (rc = arena_grow(s, memory_arena(q, planned->bytes))) == 0) return rc;
+		if (!s->dev->room) return rc;
 		uint64_t now = budget_now(s);
 		q->memory = now < planned->bytes ? now : planned->bytes - 1;
 	}
@@ -334,28 +319,26 @@ static int attention_settle(struct stream *s, uint32_t rows, uint32_t seq)
 	struct ask q;
 	int rc = ask_make(s, rows, seq, true, &q);
 
-	if (rc || !q.attention.rows || q.attention.settled)
-		return rc;
+	if (rc || !q.attention.rows || q.attention.settled) return rc;
 	q.attention = d->attention_need(d, seq, true, true);
 	bool with = !planner_make(&q, &planned) && planned.c.engine;
-	if (with)
-		arena_release(s);       /* the way is tried in its place */
+	if (with) arena_release(s); /* the way is tried in its place */
 	return d->attention_settle(d, seq, &with);
 }
 
-/* A shape that is not the last one's: plan it, and let the device see what it will compute. On a device with memory of its
- * own the first plan for training is said, for what it predicts of a step. */
+/* A shape that is not the last one's: plan it, and let the device see what it will compute. On a device with memory of
+ * its own the first plan for training is said, for what it predicts of a step. */
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct plan *p = &s->plan;
 	struct planned planned;
 	int rc;
 
-	if ((rc = attention_settle(s, rows, seq)) || (rc = arrays_make(s)) || (rc = ask_make(s, rows, seq, train, &p->ask)) ||
-	    (rc = plan_take(s, &p->ask, &planned)) || (rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
+	if ((rc = attention_settle(s, rows, seq)) || (rc = arrays_make(s)) ||
+		(rc = ask_make(s, rows, seq, train, &p->ask)) || (rc = plan_take(s, &p->ask, &planned)) ||
+		(rc = spill_grow(s, planned.host_bytes)) || (rc = rope_grow(s, seq)))
 		return rc;
-	if (s->verbose || (s->dev->room && train && !s->said))
-		plan_say(&p->ask, &planned, s->msg.batch.micros);
+	if (s->verbose || (s->dev->room && train && !s->said)) plan_say(&p->ask, &planned, s->msg.batch.micros);
 	s->said = s->said || train;
 	p->c = planned.c;
 	p->predicted = planned.p.forward + planned.p.backward;
@@ -364,8 +347,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 		(s->geo->head_dim * s->dev->elem + sizeof(float));
 	plan_lay(s);
 	mt_stage_doing(s->run, MT_D_STARTING, 0);
-	if (s->dev->rehearse && (rc = schedule_rehearse(s)))
-		return rc;
+	if (s->dev->rehearse && (rc = schedule_rehearse(s))) return rc;
 	plan_lay(s);
 	return 0;
 }
@@ -373,8 +355,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 static bool rows_packed(const uint32_t *starts, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (starts[i])
-			return true;
+		if (starts[i]) return true;
 	return false;
 }
 
@@ -385,15 +366,13 @@ int plan_make(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	int rc;
 
 	s->packed = s->packed || rows_packed(s->host + 2 * n, n);
-	if (!s->chunk_tokens && (rc = record_plan(s, rows, seq)))
-		return rc;
+	if (!s->chunk_tokens && (rc = record_plan(s, rows, seq))) return rc;
 
 	if (p->ask.rows == rows && p->ask.seq == seq && p->ask.train == train && p->ask.packed == s->packed) {
 		plan_lay(s);
 		return 0;
 	}
-	if ((rc = plan_shape(s, rows, seq, train)))
-		p->ask.rows = 0;
+	if ((rc = plan_shape(s, rows, seq, train))) p->ask.rows = 0;
 	return rc;
 }
 
@@ -402,16 +381,12 @@ int rope_grow(struct stream *s, uint32_t positions)
 {
 	uint32_t half = s->geo->head_dim / 2;
 
-	if (positions <= s->positions)
-		return 0;
+	if (positions <= s->positions) return 0;
 	float *cosines = realloc(s->cos, (size_t)positions * half * sizeof(float));
-	if (cosines)
-		s->cos = cosines;
+	if (cosines) s->cos = cosines;
 	float *sines = realloc(s->sin, (size_t)positions * half * sizeof(float));
-	if (sines)
-		s->sin = sines;
-	if (!cosines || !sines)
-		return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
+	if (sines) s->sin = sines;
+	if (!cosines || !sines) return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
 	for (uint32_t p = s->positions; p < positions; p++)
 		for (uint32_t i = 0; i < half; i++) {
 			float angle = (float)p * s->geo->rope_inv_freq[i];

@@ -10,22 +10,22 @@
 
 /* Assumed, all of them: nothing here was measured on a GPU with this program. mt-stream/README.md says how they are
  * used. */
-#define GEMM_SHAPES        0.96         /* of the measured GEMM rate: the last wave of tiles is only partly filled */
-#define ATTENTION_FORWARD  0.60         /* of the measured GEMM rate, by a library: published benchmarks */
-#define ATTENTION_BACKWARD 0.40         /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
-#define OWN_ATTENTION      0.28         /* of an engine's: our own kernels, synchronous loads and no wgmma */
-#define GEMM_HALF          256.0        /* tokens at which a GEMM reaches half its rate */
-#define PIECE_MIN          1024u        /* tokens: MLP pieces are not made smaller than this */
-#define LAUNCH             5e-6         /* s that a kernel takes at least, and kernels that a chunk or piece launches: */
-#define FORWARD_CHUNK      6            /* norm, q k v, rope, attention, output, residual */
-#define FORWARD_PIECE      5            /* norm, gate and up, SwiGLU, down, residual */
-#define BACKWARD_CHUNK     13
-#define BACKWARD_PIECE     10
-#define HEAD_CHUNK         7
+#define GEMM_SHAPES 0.96        /* of the measured GEMM rate: the last wave of tiles is only partly filled */
+#define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
+#define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
+#define OWN_ATTENTION 0.28      /* of an engine's: our own kernels, synchronous loads and no wgmma */
+#define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
+#define PIECE_MIN 1024u         /* tokens: MLP pieces are not made smaller than this */
+#define LAUNCH 5e-6             /* s that a kernel takes at least, and kernels that a chunk or piece launches: */
+#define FORWARD_CHUNK 6         /* norm, q k v, rope, attention, output, residual */
+#define FORWARD_PIECE 5         /* norm, gate and up, SwiGLU, down, residual */
+#define BACKWARD_CHUNK 13
+#define BACKWARD_PIECE 10
+#define HEAD_CHUNK 7
 /* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m (4),
  * v (4); the gradient is read besides */
-#define STATE_BYTES        24
-#define TIE                1e-9         /* steps that differ by less are equally long */
+#define STATE_BYTES 24
+#define TIE 1e-9 /* steps that differ by less are equally long */
 
 void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
 {
@@ -33,16 +33,15 @@ void ask_sizes(struct ask *q, const struct mt_unit *units, uint32_t n)
 	q->block = units[1].elems;
 	q->head = units[n - 1].elems + (q->geo->flags & MT_TIED ? units[0].elems : 0);
 	q->params = 0;
-	for (uint32_t u = 0; u < n; u++)
-		q->params += units[u].params;
+	for (uint32_t u = 0; u < n; u++) q->params += units[u].params;
 }
 
 /* ---- how long ---- */
 
-struct times {                  /* seconds, of n tokens through one unit, nothing but computing */
+struct times { /* seconds, of n tokens through one unit, nothing but computing */
 	double embed_forward, embed_backward, head;
 	double forward, backward, redo[LEVEL_FULL + 1];
-	double attention;           /* of forward and backward */
+	double attention; /* of forward and backward */
 };
 
 static double gemm(const struct ask *q, double flops, double tokens)
@@ -66,8 +65,7 @@ static double pairs(const struct ask *q, double rows)
 	const struct mt_geometry *g = q->geo;
 	double t = q->seq, w = g->window && g->window < q->seq ? g->window : t, windows = 0;
 
-	for (uint32_t l = 0; l < g->layers; l++)
-		windows += g->window_layer[l] != 0;
+	for (uint32_t l = 0; l < g->layers; l++) windows += g->window_layer[l] != 0;
 	windows /= g->layers;
 	return rows * (windows * (w * t - w * w / 2) + (1 - windows) * t * t / 2);
 }
@@ -110,7 +108,9 @@ static struct times times_of(const struct ask *q, const struct choice *c, uint32
 static double most(double a, double b) { return a > b ? a : b; }
 
 /* Seconds on the bus; x_copy, o_copy: what carrying activations takes from compute, in device memory's bandwidth */
-struct bus { double embed_in, block_in, head_in, embed_out, block_out, x_out, o_out, x_in, o_in, x_copy, o_copy; };
+struct bus {
+	double embed_in, block_in, head_in, embed_out, block_out, x_out, o_out, x_in, o_in, x_copy, o_copy;
+};
 
 static struct bus bus_of(const struct ask *q, const struct choice *c)
 {
@@ -123,10 +123,17 @@ static struct bus bus_of(const struct ask *q, const struct choice *c)
 	double o = c->o_host ? n * (a * (double)q->elem + q->geo->heads * 4.0) : 0;
 
 	return (struct bus){
-		.embed_in = (double)q->embed * in, .block_in = (double)q->block * in, .head_in = (double)q->head * in,
-		.embed_out = (double)q->embed * out, .block_out = (double)q->block * out,
-		.x_out = x / p->d2h, .x_in = x / p->h2d, .x_copy = x / p->hbm,
-		.o_out = o / p->d2h, .o_in = o / p->h2d, .o_copy = o / p->hbm,
+		.embed_in = (double)q->embed * in,
+		.block_in = (double)q->block * in,
+		.head_in = (double)q->head * in,
+		.embed_out = (double)q->embed * out,
+		.block_out = (double)q->block * out,
+		.x_out = x / p->d2h,
+		.x_in = x / p->h2d,
+		.x_copy = x / p->hbm,
+		.o_out = o / p->d2h,
+		.o_in = o / p->h2d,
+		.o_copy = o / p->hbm,
 	};
 }
 
@@ -139,8 +146,7 @@ static double backward_range(const struct ask *q, const struct choice *c, const 
 	double work = t->backward + t->redo[level] + b->x_copy + o_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in;
 
-	if (c->grad_slots < 2)
-		work += out;
+	if (c->grad_slots < 2) work += out;
 	double held = most(most(work, in), out), come = slots < 2 ? work + away : most(most(work, away), out);
 	return (here - from) * held + (to - here) * come;
 }
@@ -148,12 +154,13 @@ static double backward_range(const struct ask *q, const struct choice *c, const 
 static void predict_layers(const struct ask *q, const struct choice *c, const struct times *t, struct prediction *p)
 {
 	const struct bus b = bus_of(q, c);
-	uint32_t layers = q->geo->layers, at[5] = {0, c->full, c->full + c->block, c->full + c->block + c->attention, layers};
+	uint32_t layers = q->geo->layers,
+			 at[5] = {0, c->full, c->full + c->block, c->full + c->block + c->attention, layers};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
 
-	if (!q->view && c->weight_slots < 2)
-		block += b.block_in;
-	double stays = most(most(block, b.block_in), leaves), goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
+	if (!q->view && c->weight_slots < 2) block += b.block_in;
+	double stays = most(most(block, b.block_in), leaves),
+		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
 	p->forward = most(t->embed_forward, b.embed_in) + (layers - c->attention) * stays + c->attention * goes;
 	p->first_forward = p->forward;
 	if (!q->train) {
@@ -187,9 +194,9 @@ static void predict_passes(const struct ask *q, const struct choice *c, const st
 	p->tail = b.embed_out;
 }
 
-/* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without gradients
- * in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the embedding's,
- * which the next step needs first, arrives last. Behind nothing hides the embedding's own. */
+/* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without
+ * gradients in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the
+ * embedding's, which the next step needs first, arrives last. Behind nothing hides the embedding's own. */
 static double stall_of(const struct ask *q, const struct prediction *p)
 {
 	double behind = q->grad == MT_NONE ? p->last_backward : p->first_forward;
@@ -200,10 +207,8 @@ static double stall_of(const struct ask *q, const struct prediction *p)
 static void predict(const struct ask *q, const struct choice *c, const struct times *t, struct prediction *p)
 {
 	*p = (struct prediction){0};
-	if (c->pass_rows)
-		predict_passes(q, c, t, p);
-	else
-		predict_layers(q, c, t, p);
+	if (c->pass_rows) predict_passes(q, c, t, p);
+	else predict_layers(q, c, t, p);
 	if (q->train) {
 		p->adam = (double)q->params / update_rate(q);
 		p->stall = stall_of(q, p);
@@ -251,8 +256,7 @@ static void predict_more(const struct ask *q, const struct choice *c, struct pre
 
 	traffic(q, c, p);
 	account(q, c, pass, q->rows / pass, p);
-	if (q->rows % pass)
-		account(q, c, q->rows % pass, 1, p);
+	if (q->rows % pass) account(q, c, q->rows % pass, 1, p);
 	p->bus = most(0, p->forward + p->backward - p->products - p->attention - p->again - p->around);
 	p->tflops = (q->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
 }
@@ -270,11 +274,11 @@ void planner_predict(const struct ask *q, const struct choice *c, struct predict
 struct search {
 	const struct ask *q;
 	struct planned *best;
-	double least_step;              /* of all that fit; infinite: none yet */
+	double least_step; /* of all that fit; infinite: none yet */
 };
 
-/* Where the optimizer is what a step waits for, many plans take the same time: then the one that computes faster, for the
- * optimizer may prove to be faster than it was said to be; then attention in the faster way, and less memory. */
+/* Where the optimizer is what a step waits for, many plans take the same time: then the one that computes faster, for
+ * the optimizer may prove to be faster than it was said to be; then attention in the faster way, and less memory. */
 static bool better(const struct planned *best, const struct choice *c, const struct prediction *p, uint64_t bytes)
 {
 	double work = p->forward + p->backward, least = best->p.forward + best->p.backward;
@@ -289,21 +293,15 @@ static void consider(struct search *s, const struct choice *c, const struct time
 	bool fits = bytes <= q->memory, host_fits = !host || (host <= q->host && q->host_beside <= q->host - host);
 	struct prediction p;
 
-	if (host_fits && bytes < s->best->least)
-		s->best->least = bytes;
-	if (fits && host + q->host_beside < s->best->least_host)
-		s->best->least_host = host + q->host_beside;
-	if (!fits || !host_fits)
-		return;
+	if (host_fits && bytes < s->best->least) s->best->least = bytes;
+	if (fits && host + q->host_beside < s->best->least_host) s->best->least_host = host + q->host_beside;
+	if (!fits || !host_fits) return;
 	predict(q, c, t, &p);
 	double tie = s->least_step * (1 + TIE);
-	if (p.step > tie)
-		return;
-	if (p.step < s->least_step)
-		s->least_step = p.step;
+	if (p.step > tie) return;
+	if (p.step < s->least_step) s->least_step = p.step;
 	/* what was the best may be none any more */
-	if (s->best->p.step <= s->least_step * (1 + TIE) && s->best->bytes && !better(s->best, c, &p, bytes))
-		return;
+	if (s->best->p.step <= s->least_step * (1 + TIE) && s->best->bytes && !better(s->best, c, &p, bytes)) return;
 	s->best->c = *c;
 	s->best->p = p;
 	s->best->bytes = bytes;
@@ -325,9 +323,9 @@ static uint32_t room(const struct ask *q, uint64_t used, uint64_t each, uint32_t
 	return n < at_most ? (uint32_t)n : at_most;
 }
 
-/* With `full` blocks keeping all, as many of the others as there is room for keep all but gate and up, and what is left of
- * the room goes to attention's outputs. All shares of the two are tried: were it only the largest, a little more memory
- * for one would cost more of the other than it gains. */
+/* With `full` blocks keeping all, as many of the others as there is room for keep all but gate and up, and what is left
+ * of the room goes to attention's outputs. All shares of the two are tried: were it only the largest, a little more
+ * memory for one would cost more of the other than it gains. */
 static void fill_levels(struct search *s, struct choice *c, const struct times *t, const struct increments *inc,
 	uint64_t used)
 {
@@ -338,17 +336,14 @@ static void fill_levels(struct search *s, struct choice *c, const struct times *
 	c->attention = c->o_host ? others : 0;
 	used += c->full * inc->full;
 	if (!others) {
-		if (!c->o_host)
-			consider(s, c, t, used - inc->no_gu - inc->no_chunk);
+		if (!c->o_host) consider(s, c, t, used - inc->no_gu - inc->no_chunk);
 		return;
 	}
 	consider(s, c, t, used);
-	if (q->recompute == RECOMPUTE_FULL || !q->train)
-		return;
+	if (q->recompute == RECOMPUTE_FULL || !q->train) return;
 	c->block = others;
 	c->attention = 0;
-	if (!c->o_host)
-		consider(s, c, t, used + others * inc->block - inc->no_chunk);
+	if (!c->o_host) consider(s, c, t, used + others * inc->block - inc->no_chunk);
 	uint32_t room_for = room(q, used, inc->block, others - 1);
 	for (c->block = 0; c->block <= room_for; c->block++) {
 		uint64_t now = used + c->block * inc->block;
@@ -357,8 +352,8 @@ static void fill_levels(struct search *s, struct choice *c, const struct times *
 	}
 }
 
-/* Can `full` blocks that keep all, or fewer, not be as good as what was found, even if the others compute only gate and up
- * again? */
+/* Can `full` blocks that keep all, or fewer, not be as good as what was found, even if the others compute only gate and
+ * up again? */
 static bool hopeless(const struct search *s, const struct choice *c, const struct times *t)
 {
 	struct choice best = *c;
@@ -377,25 +372,19 @@ static void try_slots(struct search *s, struct choice *c, const struct times *t)
 	struct increments inc;
 
 	c->full = c->block = c->attention = 0;
-	if (q->recompute == RECOMPUTE_FULL || !q->train)
-		to = 0;
-	if (q->recompute == RECOMPUTE_NONE && q->train)
-		from = to;
-	if (c->pass_rows)
-		from = to = layers;
+	if (q->recompute == RECOMPUTE_FULL || !q->train) to = 0;
+	if (q->recompute == RECOMPUTE_NONE && q->train) from = to;
+	if (c->pass_rows) from = to = layers;
 	c->weight_slots = q->view ? 0 : c->pass_rows ? layers : 1;
 	memory_increments(q, c, &inc);
 	uint64_t base = memory_lay(q, c, NULL, NULL);
-	if (base == UINT64_MAX)
-		return;
+	if (base == UINT64_MAX) return;
 	for (uint32_t slots = c->weight_slots;; slots = next(slots, layers)) {
 		c->weight_slots = slots;
 		c->full = from;
 		fill_levels(s, c, t, &inc, base);
-		for (c->full = to; c->full > from && !hopeless(s, c, t); c->full--)
-			fill_levels(s, c, t, &inc, base);
-		if (!slots || slots >= layers)
-			break;
+		for (c->full = to; c->full > from && !hopeless(s, c, t); c->full--) fill_levels(s, c, t, &inc, base);
+		if (!slots || slots >= layers) break;
 		base += (next(slots, layers) - slots) * inc.slot;
 	}
 }
@@ -409,15 +398,13 @@ static void try_where(struct search *s, struct choice *c)
 	for (int host = 0; host < (q->train && !c->pass_rows ? 4 : 1); host++) {
 		c->x_host = host & 1;
 		c->o_host = host & 2;
-		if (c->o_host && q->recompute != RECOMPUTE_AUTO)
-			continue;
+		if (c->o_host && q->recompute != RECOMPUTE_AUTO) continue;
 		if (c->pass_rows) {
 			c->grad_slots = layers;
 			try_slots(s, c, &t);
 			continue;
 		}
-		for (c->grad_slots = q->train ? 1 : 0; c->grad_slots <= most_slots; c->grad_slots++)
-			try_slots(s, c, &t);
+		for (c->grad_slots = q->train ? 1 : 0; c->grad_slots <= most_slots; c->grad_slots++) try_slots(s, c, &t);
 	}
 }
 
@@ -426,8 +413,7 @@ static void try_head(struct search *s, struct choice *c)
 	static const uint32_t tokens[] = {128, 512, 2048, 8192};
 
 	c->head_tokens = s->q->head_tokens;
-	if (c->head_tokens)
-		try_where(s, c);
+	if (c->head_tokens) try_where(s, c);
 	else
 		for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
 			c->head_tokens = tokens[i];
@@ -468,8 +454,10 @@ static int nothing_fits(const struct ask *q, const struct planned *best)
 			(unsigned long long)((best->least_host + (1 << 20) - 1) >> 20), (unsigned long long)(q->host >> 20));
 		snprintf(remedy, sizeof remedy, " or --host-memory");
 	}
-	return mt_fail(MT_EX_NOMEM, "a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have %llu MiB%s: "
-		"a smaller --micro or --seq, or a larger --device-memory%s", q->rows, q->seq, least, have, host, remedy);
+	return mt_fail(MT_EX_NOMEM,
+		"a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have %llu MiB%s: "
+		"a smaller --micro or --seq, or a larger --device-memory%s",
+		q->rows, q->seq, least, have, host, remedy);
 }
 
 static void try_orders(struct search *s, bool engine)
@@ -477,12 +465,10 @@ static void try_orders(struct search *s, bool engine)
 	const struct ask *q = s->q;
 	struct choice c = {.pass_rows = q->pass_rows, .engine = engine};
 
-	if (!c.pass_rows || !q->train)
-		try_chunks(s, &c);
+	if (!c.pass_rows || !q->train) try_chunks(s, &c);
 	for (uint32_t r = 1; q->train && !q->settled && r <= q->rows; r = next(r, q->rows)) {
 		c = (struct choice){.pass_rows = r, .chunk_tokens = r * q->seq, .engine = engine};
-		if ((uint64_t)r * q->seq <= INT32_MAX)
-			try_head(s, &c);
+		if ((uint64_t)r * q->seq <= INT32_MAX) try_head(s, &c);
 	}
 	if (q->pass_rows && q->train) {
 		c = (struct choice){.pass_rows = q->pass_rows, .engine = engine};
@@ -495,12 +481,9 @@ int planner_make(const struct ask *q, struct planned *best)
 	struct search s = {q, best, INFINITY};
 
 	*best = (struct planned){.least = UINT64_MAX, .least_host = UINT64_MAX};
-	if (q->attention.rows)
-		try_orders(&s, true);
-	if (!q->attention.rows || !q->attention.settled)
-		try_orders(&s, false);
-	if (isinf(s.least_step))
-		return nothing_fits(q, best);
+	if (q->attention.rows) try_orders(&s, true);
+	if (!q->attention.rows || !q->attention.settled) try_orders(&s, false);
+	if (isinf(s.least_step)) return nothing_fits(q, best);
 	predict_more(q, &best->c, &best->p);
 	best->host_bytes = memory_host(q, &best->c);
 	return 0;

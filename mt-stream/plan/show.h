@@ -8,15 +8,15 @@ struct plan_options {
 	const char *config, *profile;
 	enum mt_dtype dtype, grad;
 	enum recompute recompute;
-	uint64_t memory;            /* 0: what such a GPU has */
-	uint64_t host;              /* host memory, 0: as much as it takes */
+	uint64_t memory; /* 0: what such a GPU has */
+	uint64_t host;   /* host memory, 0: as much as it takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
-	bool own_attention;         /* by our own kernels, as where there is no cuDNN */
+	bool own_attention; /* by our own kernels, as where there is no cuDNN */
 	bool json;
 };
 
-/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's), or what config.json or the profile is wrong
- * with */
+/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's), or what config.json or the profile is
+ * wrong with */
 int plan_show(const struct plan_options *);
 
 /* Say a micro-batch's plan, and what is predicted of it and of a step of so many, in two lines */

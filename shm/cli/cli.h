@@ -11,21 +11,24 @@
 
 enum mt_opt_type { OPT_FLAG, OPT_STR, OPT_U64, OPT_SIZE, OPT_DOUBLE, OPT_LIST };
 
-struct mt_opt {                 /* one line of a program's options table; ends with name NULL */
-	const char *name;           /* without the dashes */
+struct mt_opt {       /* one line of a program's options table; ends with name NULL */
+	const char *name; /* without the dashes */
 	enum mt_opt_type type;
-	void *value;                /* bool *, const char **, uint64_t * (U64, SIZE), double *, struct mt_strings * */
-	const char *arg;            /* what the help calls the argument, NULL for flags */
-	const char *help;           /* one line */
-	bool *seen;                 /* set when given; may be NULL */
+	void *value;      /* bool *, const char **, uint64_t * (U64, SIZE), double *, struct mt_strings * */
+	const char *arg;  /* what the help calls the argument, NULL for flags */
+	const char *help; /* one line */
+	bool *seen;       /* set when given; may be NULL */
 };
 enum { MT_LIST_MAX = 32, MT_OPTIONS_MAX = 64 };
-struct mt_strings { const char *v[MT_LIST_MAX]; int n; };
+struct mt_strings {
+	const char *v[MT_LIST_MAX];
+	int n;
+};
 
 struct mt_program {
-	const char *name;           /* "mt-store" */
-	const char *usage;          /* one or more lines, without "usage: " */
-	const char *about;          /* a paragraph */
+	const char *name;  /* "mt-store" */
+	const char *usage; /* one or more lines, without "usage: " */
+	const char *about; /* a paragraph */
 	const struct mt_opt *opts;
 };
 

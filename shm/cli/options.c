@@ -118,7 +118,7 @@ static int distance(const char *given, int n, const char *name)
 static _Noreturn void unknown_option(const char *given, size_t len)
 {
 	const char *best = NULL;
-	int n = (int)len, least = n / 3 + 1;        /* more letters than these: not a slip */
+	int n = (int)len, least = n / 3 + 1; /* more letters than these: not a slip */
 	for (const struct mt_opt *o = program->opts; o && o->name; o++) {
 		size_t m = strlen(o->name), common = m < len ? m : len;
 		int d = common > 2 && !strncmp(given, o->name, common) ? 1 : distance(given, n, o->name);
@@ -182,7 +182,7 @@ static void open_standard_fds(void)
 {
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
-			_exit(MT_EX_IO);    /* the lowest number is taken: there is no /dev/null, and nowhere to say so */
+			_exit(MT_EX_IO); /* the lowest number is taken: there is no /dev/null, and nowhere to say so */
 }
 
 int mt_cli(const struct mt_program *p, int argc, char **argv, const char **operands, int max)
@@ -197,8 +197,7 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 		if (!rest && !strcmp(argv[i], "--")) rest = true;
 		else if (!rest && !strcmp(argv[i], "-h")) help();
 		else if (!rest && !strncmp(argv[i], "--", 2)) option(argc, argv, &i);
-		else if (!rest && argv[i][0] == '-' && argv[i][1])
-			usage_error("unknown option %s; see --help", argv[i]);
+		else if (!rest && argv[i][0] == '-' && argv[i][1]) usage_error("unknown option %s; see --help", argv[i]);
 		else if (n == max) usage_error("unexpected operand '%s'; see --help", argv[i]);
 		else operands[n++] = argv[i];
 	}

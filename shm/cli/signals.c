@@ -10,30 +10,30 @@
 
 volatile int mt_stopping;
 static bool second_kills;
-static double asked;            /* when the first signal came */
+static double asked; /* when the first signal came */
 
-/* One request comes as several signals: timeout(1) sends to its child and to the group, a terminal that closes sends HUP
- * and so does its shell, a script that is told passes it on. What comes later than this is another, and insists. */
+/* One request comes as several signals: timeout(1) sends to its child and to the group, a terminal that closes sends
+ * HUP and so does its shell, a script that is told passes it on. What comes later than this is another, and insists. */
 #define ONE_REQUEST_S 1.0
 
 static void on_signal(int sig)
 {
-	double now = mt_now();      /* clock_gettime may be called here */
+	double now = mt_now(); /* clock_gettime may be called here */
 	if (!mt_stopping) {
 		asked = now;
 		mt_stopping = sig;
 	} else if (second_kills && now - asked > ONE_REQUEST_S) {
 		signal(sig, SIG_DFL);
-		raise(sig);             /* delivered as this handler returns */
+		raise(sig); /* delivered as this handler returns */
 	}
 }
 
 void mt_signals(bool twice_kills)
 {
-	static const int sigs[] = { SIGHUP, SIGINT, SIGTERM, SIGUSR1 };
+	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 	second_kills = twice_kills;
 	for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
-		struct sigaction old, sa = { .sa_handler = on_signal };
+		struct sigaction old, sa = {.sa_handler = on_signal};
 		sigaction(sigs[i], NULL, &old);
 		if (old.sa_handler != SIG_IGN) sigaction(sigs[i], &sa, NULL);
 	}
@@ -48,7 +48,7 @@ void mt_die_of_signal(int sig)
 
 /* ------------------------------------------------------------------------------------------------ lost memory */
 
-static struct sigaction fault_before[2];        /* of SIGBUS, SIGSEGV */
+static struct sigaction fault_before[2]; /* of SIGBUS, SIGSEGV */
 
 /* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any
  * other fault is a bug, and has the handler that it had, with the same instruction. */
@@ -56,24 +56,25 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (info->si_code > 0 && region_at(info->si_addr)) {
-		static const char words[] = ": the run's shared memory is gone (a region was truncated): mt-store rm --force, then "
+		static const char words[] =
+			": the run's shared memory is gone (a region was truncated): mt-store rm --force, then "
 			"load a checkpoint\n";
 		static atomic_flag once = ATOMIC_FLAG_INIT;
-		while (atomic_flag_test_and_set(&once)) pause();        /* another thread says it, and ends us */
+		while (atomic_flag_test_and_set(&once)) pause(); /* another thread says it, and ends us */
 		char line[200];
 		size_t n = strnlen(mt_program_name, 60);
 		memcpy(line, mt_program_name, n);
 		memcpy(line + n, words, sizeof words - 1);
-		if (write(STDERR_FILENO, line, n + sizeof words - 1) < 0) { }
+		if (write(STDERR_FILENO, line, n + sizeof words - 1) < 0) {}
 		_exit(MT_EX_DATA);
 	}
 	sigaction(sig, &fault_before[sig == SIGSEGV], NULL);
-	if (info->si_code <= 0) raise(sig);     /* sent by somebody: it does not come again by itself */
+	if (info->si_code <= 0) raise(sig); /* sent by somebody: it does not come again by itself */
 }
 
 void mt_watch_faults(void)
 {
-	struct sigaction sa = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+	struct sigaction sa = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
 	sigaction(SIGBUS, &sa, &fault_before[0]);
 	sigaction(SIGSEGV, &sa, &fault_before[1]);
 }

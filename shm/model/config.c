@@ -20,22 +20,22 @@
 
 enum { KV_AS_HEADS = 0, DIM_FROM_HIDDEN = 0 };
 
-static const struct family {    /* the defaults of LlamaConfig, Qwen2Config, ... of transformers 4.57 and 5 */
+static const struct family { /* the defaults of LlamaConfig, Qwen2Config, ... of transformers 4.57 and 5 */
 	const char *name, *architecture;
 	uint32_t vocab, hidden, ffn, layers, heads, kv_heads, head_dim, max_position;
-	uint32_t flags;                     /* what every model of the family has */
-	bool attention_bias, mlp_bias;      /* has such keys; attention_bias stands for q, k, v and o */
+	uint32_t flags;                /* what every model of the family has */
+	bool attention_bias, mlp_bias; /* has such keys; attention_bias stands for q, k, v and o */
 	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN } window;
-	bool heads_divide_hidden;           /* transformers refuses others even where head_dim is given */
+	bool heads_divide_hidden; /* transformers refuses others even where head_dim is given */
 } families[] = {
-	{ "llama", "LlamaForCausalLM", 32000, 4096, 11008, 32, 32, KV_AS_HEADS, DIM_FROM_HIDDEN, 2048,
-	  0, true, true, WINDOW_NEVER, true },
-	{ "mistral", "MistralForCausalLM", 32000, 4096, 14336, 32, 32, 8, DIM_FROM_HIDDEN, 131072,
-	  0, false, false, WINDOW_ALL, false },
-	{ "qwen2", "Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32, 32, DIM_FROM_HIDDEN, 32768,
-	  MT_QKV_BIAS, false, false, WINDOW_QWEN, false },
-	{ "qwen3", "Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768,
-	  MT_QK_NORM, true, false, WINDOW_QWEN, false },
+	{"llama", "LlamaForCausalLM", 32000, 4096, 11008, 32, 32, KV_AS_HEADS, DIM_FROM_HIDDEN, 2048, 0, true, true,
+		WINDOW_NEVER, true},
+	{"mistral", "MistralForCausalLM", 32000, 4096, 14336, 32, 32, 8, DIM_FROM_HIDDEN, 131072, 0, false, false,
+		WINDOW_ALL, false},
+	{"qwen2", "Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32, 32, DIM_FROM_HIDDEN, 32768, MT_QKV_BIAS, false, false,
+		WINDOW_QWEN, false},
+	{"qwen3", "Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, MT_QK_NORM, true, false, WINDOW_QWEN,
+		false},
 };
 
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28 };
@@ -44,7 +44,10 @@ static const double ROPE_THETA_DEFAULT = 10000, NORM_EPS_DEFAULT = 1e-6, INIT_RA
 /* ------------------------------------------------------------------------------------------------ reading keys */
 
 /* The first mistake stands in rc, with its message; after it every getter returns the default. */
-struct reader { const json_t *root; int rc; };
+struct reader {
+	const json_t *root;
+	int rc;
+};
 
 #define REFUSE(r, ex, ...) ((r)->rc ? (void)0 : (void)((r)->rc = mt_fail((ex), __VA_ARGS__)))
 
@@ -62,7 +65,10 @@ static uint32_t get_u32(struct reader *r, const char *key, uint32_t missing, uin
 {
 	const json_t *v = json_object_get(r->root, key);
 	if (r->rc || !v || is_odd(r, key, v)) return missing;
-	if (!json_is_integer(v)) { REFUSE(r, MT_EX_DATA, "%s is not an integer", key); return missing; }
+	if (!json_is_integer(v)) {
+		REFUSE(r, MT_EX_DATA, "%s is not an integer", key);
+		return missing;
+	}
 	json_int_t i = json_integer_value(v);
 	if (i < (json_int_t)lo || i > (json_int_t)hi) {
 		REFUSE(r, MT_EX_CONFIG, "%s %lld is not between %u and %u", key, (long long)i, lo, hi);
@@ -101,7 +107,10 @@ static const json_t *get_object(struct reader *r, const char *key)
 {
 	const json_t *v = json_object_get(r->root, key);
 	if (r->rc || !is_given(v)) return NULL;
-	if (!json_is_object(v)) { REFUSE(r, MT_EX_DATA, "%s is not an object", key); return NULL; }
+	if (!json_is_object(v)) {
+		REFUSE(r, MT_EX_DATA, "%s is not an object", key);
+		return NULL;
+	}
 	return json_object_size(v) ? v : NULL;
 }
 
@@ -110,26 +119,43 @@ static const json_t *get_object(struct reader *r, const char *key)
 enum rope_key { R_FACTOR, R_LOW, R_HIGH, R_ORIGINAL, R_ATTENTION, R_FAST, R_SLOW, R_MSCALE, R_MSCALE_ALL, R_KEYS };
 
 static const char *const rope_keys[R_KEYS] = {
-	"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "attention_factor",
-	"beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+	"factor",
+	"low_freq_factor",
+	"high_freq_factor",
+	"original_max_position_embeddings",
+	"attention_factor",
+	"beta_fast",
+	"beta_slow",
+	"mscale",
+	"mscale_all_dim",
 };
 
-static const struct rope_kind { const char *name; unsigned uses, needs; bool truncates; } rope_kinds[] = {
-	{ "default", 0, 0, false },
-	{ "linear", 1 << R_FACTOR, 1 << R_FACTOR, false },
-	{ "dynamic", 1 << R_FACTOR, 1 << R_FACTOR, false },
-	{ "llama3", 1 << R_FACTOR | 1 << R_LOW | 1 << R_HIGH | 1 << R_ORIGINAL,
-	  1 << R_FACTOR | 1 << R_LOW | 1 << R_HIGH, false },
-	{ "yarn", 1 << R_FACTOR | 1 << R_ORIGINAL | 1 << R_ATTENTION | 1 << R_FAST | 1 << R_SLOW | 1 << R_MSCALE |
-	  1 << R_MSCALE_ALL, 1 << R_FACTOR, true },
+static const struct rope_kind {
+	const char *name;
+	unsigned uses, needs;
+	bool truncates;
+} rope_kinds[] = {
+	{"default", 0, 0, false},
+	{"linear", 1 << R_FACTOR, 1 << R_FACTOR, false},
+	{"dynamic", 1 << R_FACTOR, 1 << R_FACTOR, false},
+	{"llama3", 1 << R_FACTOR | 1 << R_LOW | 1 << R_HIGH | 1 << R_ORIGINAL, 1 << R_FACTOR | 1 << R_LOW | 1 << R_HIGH,
+		false},
+	{"yarn",
+		1 << R_FACTOR | 1 << R_ORIGINAL | 1 << R_ATTENTION | 1 << R_FAST | 1 << R_SLOW | 1 << R_MSCALE |
+			1 << R_MSCALE_ALL,
+		1 << R_FACTOR, true},
 };
 
-struct rope { const struct rope_kind *kind; double v[R_KEYS]; bool truncate; };   /* v: NaN where not given */
+struct rope {
+	const struct rope_kind *kind;
+	double v[R_KEYS];
+	bool truncate;
+}; /* v: NaN where not given */
 
 /* One dialect's block: rope_scaling or rope_parameters. NULL is plain rope. */
 static void rope_read(struct reader *r, const json_t *block, const char *where, struct rope *rope)
 {
-	*rope = (struct rope){ .kind = &rope_kinds[0], .truncate = true };
+	*rope = (struct rope){.kind = &rope_kinds[0], .truncate = true};
 	for (int k = 0; k < R_KEYS; k++) rope->v[k] = NAN;
 	if (!block) return;
 	if (json_object_get(block, "full_attention") || json_object_get(block, "sliding_attention"))
@@ -165,7 +191,7 @@ static bool rope_same(const struct rope *a, const struct rope *b)
 static double agreed_number(struct reader *r, const json_t *scaling, const json_t *parameters, const char *key)
 {
 	double found = NAN;
-	const json_t *const places[] = { r->root, scaling, parameters };
+	const json_t *const places[] = {r->root, scaling, parameters};
 	for (int i = 0; i < 3; i++) {
 		double x = places[i] ? get_number(r, places[i], key) : NAN;
 		if (isnan(x)) continue;
@@ -182,7 +208,7 @@ static void rope_check(struct reader *r, const struct rope *rope)
 	for (int k = 0; k < R_KEYS; k++)
 		if (!isnan(rope->v[k]) && (rope->v[k] < 0 || rope->v[k] > most))
 			REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", rope_keys[k], rope->v[k]);
-	static const enum rope_key positive[] = { R_FACTOR, R_LOW, R_ORIGINAL };
+	static const enum rope_key positive[] = {R_FACTOR, R_LOW, R_ORIGINAL};
 	for (size_t i = 0; i < sizeof positive / sizeof *positive; i++)
 		if (rope->v[positive[i]] == 0) REFUSE(r, MT_EX_CONFIG, "%s 0 is out of range", rope_keys[positive[i]]);
 	if (rope->v[R_HIGH] <= rope->v[R_LOW])
@@ -194,7 +220,10 @@ static void rope_check(struct reader *r, const struct rope *rope)
 static const double pi = 3.14159265358979323846;
 
 /* base ** (arange(0, dim, 2) / dim) */
-static float pair_power(double base, uint32_t i, uint32_t dim) { return powf((float)base, (float)(2 * i) / (float)dim); }
+static float pair_power(double base, uint32_t i, uint32_t dim)
+{
+	return powf((float)base, (float)(2 * i) / (float)dim);
+}
 
 /* Llama 3.1: long wavelengths slowed down by factor, short ones kept, a ramp between */
 static void rope_llama3(float *inv_freq, uint32_t n, const double v[R_KEYS])
@@ -203,7 +232,10 @@ static void rope_llama3(float *inv_freq, uint32_t n, const double v[R_KEYS])
 	float low_wavelen = (float)(v[R_ORIGINAL] / v[R_LOW]), high_wavelen = (float)(v[R_ORIGINAL] / v[R_HIGH]);
 	for (uint32_t i = 0; i < n; i++) {
 		float f = inv_freq[i], wavelen = 1.0f / f * (float)(2 * pi);
-		if (wavelen > low_wavelen) { inv_freq[i] = f / factor; continue; }
+		if (wavelen > low_wavelen) {
+			inv_freq[i] = f / factor;
+			continue;
+		}
 		if (wavelen < high_wavelen) continue;
 		float smooth = (1.0f / wavelen * original - low) / (float)(v[R_HIGH] - v[R_LOW]);
 		float slowed = (1.0f - smooth) * f / factor, kept = smooth * f;
@@ -217,15 +249,21 @@ static double yarn_dim(double rotations, uint32_t dim, double base, double origi
 	return dim * log(original / (rotations * 2 * pi)) / (2 * log(base));
 }
 
-static float yarn_mscale(double scale, double mscale) { return (float)(scale <= 1 ? 1.0 : 0.1 * mscale * log(scale) + 1.0); }
+static float yarn_mscale(double scale, double mscale)
+{
+	return (float)(scale <= 1 ? 1.0 : 0.1 * mscale * log(scale) + 1.0);
+}
 
 static void rope_yarn(struct mt_geometry *geo, const struct rope *rope, double base)
 {
 	const double *v = rope->v;
 	uint32_t dim = geo->head_dim;
-	double fast = v[R_FAST] > 0 ? v[R_FAST] : 32, slow = v[R_SLOW] > 0 ? v[R_SLOW] : 1;    /* 0 and none: the paper's */
+	double fast = v[R_FAST] > 0 ? v[R_FAST] : 32, slow = v[R_SLOW] > 0 ? v[R_SLOW] : 1; /* 0 and none: the paper's */
 	double low = yarn_dim(fast, dim, base, v[R_ORIGINAL]), high = yarn_dim(slow, dim, base, v[R_ORIGINAL]);
-	if (rope->truncate) { low = floor(low); high = ceil(high); }
+	if (rope->truncate) {
+		low = floor(low);
+		high = ceil(high);
+	}
 	low = fmax(low, 0);
 	high = fmin(high, dim - 1);
 	if (low == high) high += 0.001;
@@ -290,8 +328,11 @@ static void read_rope(struct reader *r, struct mt_geometry *geo)
 static void set_window(struct mt_geometry *geo, uint32_t window)
 {
 	geo->window = 0;
-	for (uint32_t i = geo->layers; i-- > 0; )
-		if (geo->window_layer[i]) { geo->window = window; geo->window_from = i; }
+	for (uint32_t i = geo->layers; i-- > 0;)
+		if (geo->window_layer[i]) {
+			geo->window = window;
+			geo->window_from = i;
+		}
 }
 
 /* layer_types, where given, against what the older keys mean: layer i has the window where old[i] is set.
@@ -300,14 +341,20 @@ static void read_layer_types(struct reader *r, struct mt_geometry *geo, bool win
 {
 	const json_t *types = json_object_get(r->root, "layer_types");
 	if (r->rc || !is_given(types)) return;
-	if (!json_is_array(types)) { REFUSE(r, MT_EX_DATA, "layer_types is not a list"); return; }
+	if (!json_is_array(types)) {
+		REFUSE(r, MT_EX_DATA, "layer_types is not a list");
+		return;
+	}
 	if (json_array_size(types) != geo->layers) {
 		REFUSE(r, MT_EX_CONFIG, "layer_types has %zu entries for %u layers", json_array_size(types), geo->layers);
 		return;
 	}
 	for (uint32_t i = 0; i < geo->layers; i++) {
 		const char *type = json_string_value(json_array_get(types, i));
-		if (!type) { REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string"); return; }
+		if (!type) {
+			REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
+			return;
+		}
 		bool sliding = strcmp(type, "sliding_attention") == 0;
 		if (!sliding && strcmp(type, "full_attention") != 0)
 			REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
@@ -339,15 +386,24 @@ static void read_windows(struct reader *r, const struct family *family, struct m
 static const struct family *find_family(struct reader *r)
 {
 	const char *type = get_string(r, r->root, "model_type");
-	if (!type) { REFUSE(r, MT_EX_CONFIG, "model_type is missing"); return NULL; }
+	if (!type) {
+		REFUSE(r, MT_EX_CONFIG, "model_type is missing");
+		return NULL;
+	}
 	const struct family *family = NULL;
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
 		if (strcmp(type, families[i].name) == 0) family = &families[i];
-	if (!family) { REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type); return NULL; }
+	if (!family) {
+		REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type);
+		return NULL;
+	}
 	const json_t *list = json_object_get(r->root, "architectures");
 	if (!is_given(list)) return family;
 	const char *first = json_string_value(json_array_get(list, 0));
-	if (!json_is_array(list) || !first) { REFUSE(r, MT_EX_DATA, "architectures is not a list of names"); return NULL; }
+	if (!json_is_array(list) || !first) {
+		REFUSE(r, MT_EX_DATA, "architectures is not a list of names");
+		return NULL;
+	}
 	if (strcmp(first, family->architecture) != 0) {
 		REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, family->architecture);
 		return NULL;
@@ -358,11 +414,11 @@ static const struct family *find_family(struct reader *r)
 /* Keys that change what a model computes in ways that mt has not */
 static void refuse_foreign(struct reader *r)
 {
-	static const char *const never[] = { "quantization_config", "compression_config", "per_layer_config" };
+	static const char *const never[] = {"quantization_config", "compression_config", "per_layer_config"};
 	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
 		if (is_given(json_object_get(r->root, never[i]))) REFUSE(r, MT_EX_CONFIG, "%s is not supported", never[i]);
 	const char *act = get_string(r, r->root, "hidden_act");
-	if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)    /* swish: transformers' other name for it */
+	if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* swish: transformers' other name for it */
 		REFUSE(r, MT_EX_CONFIG, "hidden_act '%.40s' is not supported", act);
 	double dropout = get_number(r, r->root, "attention_dropout");
 	if (!isnan(dropout) && dropout != 0) REFUSE(r, MT_EX_CONFIG, "attention_dropout %g is not supported", dropout);
@@ -401,7 +457,10 @@ static int32_t read_pad_token(struct reader *r, uint32_t vocab)
 {
 	const json_t *v = json_object_get(r->root, "pad_token_id");
 	if (r->rc || !is_given(v) || is_odd(r, "pad_token_id", v)) return -1;
-	if (!json_is_integer(v)) { REFUSE(r, MT_EX_DATA, "pad_token_id is not an integer"); return -1; }
+	if (!json_is_integer(v)) {
+		REFUSE(r, MT_EX_DATA, "pad_token_id is not an integer");
+		return -1;
+	}
 	json_int_t id = json_integer_value(v);
 	if (id >= (json_int_t)vocab || id < -(json_int_t)vocab)
 		REFUSE(r, MT_EX_CONFIG, "pad_token_id %lld is not in a vocabulary of %u", (long long)id, vocab);
@@ -410,14 +469,14 @@ static int32_t read_pad_token(struct reader *r, uint32_t vocab)
 
 static int read_geometry(const json_t *root, struct mt_geometry *geo)
 {
-	struct reader reader = { .root = root }, *r = &reader;
+	struct reader reader = {.root = root}, *r = &reader;
 	memset(geo, 0, sizeof *geo);
 	const struct family *family = find_family(r);
 	if (!family) return r->rc;
 	snprintf(geo->family, sizeof geo->family, "%s", family->name);
 	refuse_foreign(r);
 	read_sizes(r, family, geo);
-	if (r->rc) return r->rc;            /* what follows divides by the sizes and indexes with them */
+	if (r->rc) return r->rc; /* what follows divides by the sizes and indexes with them */
 
 	geo->flags = family->flags;
 	if (get_bool(r, root, "tie_word_embeddings", false)) geo->flags |= MT_TIED;
@@ -426,7 +485,7 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 	geo->pad_token = read_pad_token(r, geo->vocab);
 	double eps = get_number(r, root, "rms_norm_eps"), range = get_number(r, root, "initializer_range");
 	if (isnan(eps)) eps = NORM_EPS_DEFAULT;
-	if (isnan(range) || range == 0) range = INIT_RANGE_DEFAULT;    /* as PreTrainedModel._init_weights */
+	if (isnan(range) || range == 0) range = INIT_RANGE_DEFAULT; /* as PreTrainedModel._init_weights */
 	if (!(eps >= 0 && eps < 1)) REFUSE(r, MT_EX_CONFIG, "rms_norm_eps %g is out of range", eps);
 	if (!(range > 0 && range <= 1)) REFUSE(r, MT_EX_CONFIG, "initializer_range %g is out of range", range);
 	geo->norm_eps = (float)eps;
@@ -451,7 +510,11 @@ static int read_text(int fd, char **text, size_t *bytes)
 	while (have < room) {
 		ssize_t got = read(fd, buf + have, room - have);
 		if (got < 0 && errno == EINTR) continue;
-		if (got < 0) { int e = errno; free(buf); return mt_fail(MT_EX_IO, "%s", strerror(e)); }
+		if (got < 0) {
+			int e = errno;
+			free(buf);
+			return mt_fail(MT_EX_IO, "%s", strerror(e));
+		}
 		if (got == 0) break;
 		have += (size_t)got;
 	}
@@ -471,7 +534,7 @@ static int open_config(const char *path, int *fd, char *shown, size_t n)
 	if (snprintf(file, sizeof file, dir ? "%s/config.json" : "%s", path) >= (int)sizeof file)
 		return mt_fail(MT_EX_NOINPUT, "path too long");
 	if (dir) snprintf(shown, n, "config.json");
-	*fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);    /* O_NONBLOCK: a FIFO is refused, not waited for */
+	*fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: a FIFO is refused, not waited for */
 	if (*fd >= 0) return 0;
 	int ex = errno == ENOENT || errno == ENOTDIR ? MT_EX_NOINPUT : errno == EACCES ? MT_EX_NOTYOURS : MT_EX_IO;
 	return mt_fail(ex, "%s", strerror(errno));
@@ -494,11 +557,13 @@ static const char *hub_hint(const char *path)
 {
 	static char hint[512];
 	const char *slash = strchr(path, '/');
-	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK)
-		&& strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
+	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK) &&
+		strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
 	if (!hub || strlen(path) > 128) return "";
-	snprintf(hint, sizeof hint, "; if a Hugging Face name is meant: mt does not download: "
-		"hf download %s --local-dir DIR", path);
+	snprintf(hint, sizeof hint,
+		"; if a Hugging Face name is meant: mt does not download: "
+		"hf download %s --local-dir DIR",
+		path);
 	return hint;
 }
 
@@ -510,7 +575,10 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0) rc = read_text(fd, &buf, &bytes);
 	if (fd >= 0) close(fd);
 	if (rc == 0) rc = config_parse(buf, bytes, geo);
-	if (rc == 0 && text) { *text = buf; return 0; }
+	if (rc == 0 && text) {
+		*text = buf;
+		return 0;
+	}
 	free(buf);
 	if (rc) mt_fail_in(rc, "%s", shown);
 	return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hub_hint(path)) : rc;

@@ -12,9 +12,9 @@
 
 #include "hfjson.h"
 
-#define MARK   "\001number "            /* in the tree */
-#define QUOTED "\"\\u0001number "       /* in text, as json_dumps writes it */
-#define FIRST  "\\u0001"                /* its first character, in text */
+#define MARK "\001number "        /* in the tree */
+#define QUOTED "\"\\u0001number " /* in text, as json_dumps writes it */
+#define FIRST "\\u0001"           /* its first character, in text */
 
 enum { MARK_LEN = sizeof MARK - 1, QUOTED_LEN = sizeof QUOTED - 1, FIRST_LEN = sizeof FIRST - 1 };
 
@@ -41,14 +41,14 @@ static bool is_odd(const char *s, size_t n)
 	return isinf(strtod(s, &end)) && end == s + n;
 }
 
-enum { GROWTH = 7 };            /* at most: NaN and a comma become 19 bytes and a comma */
+enum { GROWTH = 7 }; /* at most: NaN and a comma become 19 bytes and a comma */
 
 /* text with its odd numbers as marked texts; to be freed */
 static char *mark(const char *text, size_t bytes, size_t *marked)
 {
 	char *out = malloc(bytes * GROWTH + 1), *p = out;
 	bool in_string = false;
-	for (size_t i = 0; out && i < bytes; ) {
+	for (size_t i = 0; out && i < bytes;) {
 		char c = text[i];
 		if (in_string || !(c == '-' || isalnum((unsigned char)c))) {
 			if (in_string && c == '\\' && i + 1 < bytes) *p++ = text[i++];
@@ -58,7 +58,7 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 			continue;
 		}
 		size_t n = token_len(text + i);
-		bool key = text[i + n + strspn(text + i + n, " \t\r\n")] == ':';     /* no number is one */
+		bool key = text[i + n + strspn(text + i + n, " \t\r\n")] == ':'; /* no number is one */
 		if (is_odd(text + i, n) && !key) p += sprintf(p, QUOTED "%.*s\"", (int)n, text + i);
 		else p = mempcpy(p, text + i, n);
 		i += n;
@@ -69,8 +69,8 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 
 /* ------------------------------------------------------------------------------------------------ without memory */
 
-static json_malloc_t under;                     /* what allocates for jansson otherwise */
-static _Thread_local jmp_buf *no_memory;        /* where a load goes on that lacks memory */
+static json_malloc_t under;              /* what allocates for jansson otherwise */
+static _Thread_local jmp_buf *no_memory; /* where a load goes on that lacks memory */
 
 static void *guarded_malloc(size_t n)
 {
@@ -88,9 +88,8 @@ json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 	json_set_alloc_funcs(guarded_malloc, release);
 	no_memory = &out;
 	if (!setjmp(out)) root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, error);
-	else {                                      /* what was read so far is lost, and its memory too */
-		*error = (json_error_t){ .text = "no memory" };
-		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;     /* where json_error_code looks */
+	else { /* what was read so far is lost, and its memory too */ *error = (json_error_t){.text = "no memory"};
+		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* where json_error_code looks */
 	}
 	no_memory = NULL;
 	json_set_alloc_funcs(under, release);
@@ -100,7 +99,7 @@ json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
 {
 	size_t n;
-	char *own = malloc(bytes + 1), *marked = NULL;  /* NUL-terminated: tokens are looked at with string functions */
+	char *own = malloc(bytes + 1), *marked = NULL; /* NUL-terminated: tokens are looked at with string functions */
 	if (own) {
 		memcpy(own, text, bytes);
 		own[bytes] = 0;
@@ -108,8 +107,8 @@ json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
 	}
 	json_t *root = marked ? hfjson_load(marked, n, error) : NULL;
 	if (!marked) {
-		*error = (json_error_t){ .text = "no memory" };
-		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;     /* where json_error_code looks */
+		*error = (json_error_t){.text = "no memory"};
+		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* where json_error_code looks */
 	}
 	free(marked);
 	free(own);
@@ -125,7 +124,7 @@ const char *hfjson_odd_number(const json_t *v)
 void hfjson_unmark(char *text)
 {
 	char *to = text;
-	for (const char *from = text; *from; ) {
+	for (const char *from = text; *from;) {
 		if (*from != '"') {
 			*to++ = *from++;
 			continue;
@@ -139,7 +138,7 @@ void hfjson_unmark(char *text)
 		}
 		*to++ = *from++;
 		if (!strncmp(from, FIRST FIRST, 2 * FIRST_LEN)) from += FIRST_LEN;
-		while (*from && *from != '"') {     /* the text, and then the quote that ends it */
+		while (*from && *from != '"') { /* the text, and then the quote that ends it */
 			if (*from == '\\' && from[1]) *to++ = *from++;
 			*to++ = *from++;
 		}

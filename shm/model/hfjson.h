@@ -1,4 +1,5 @@
-/* hfjson.h: JSON as Python writes it, which is what Hugging Face's files are: integers of any size, and NaN, Infinity and
+/* hfjson.h: JSON as Python writes it, which is what Hugging Face's files are: integers of any size, and NaN, Infinity
+ * and
  * -Infinity. jansson knows neither, so such a number is a marked text in the tree, and a number again when printed. */
 #ifndef MT_HFJSON_H
 #define MT_HFJSON_H

@@ -4,46 +4,47 @@
 
 #include "lib.h"
 
-#define BIG_ALIGN   (2u << 20)  /* a huge page: big arrays start on one */
-#define BIG         (64u << 20) /* from here on that costs less than 3% */
+#define BIG_ALIGN (2u << 20)    /* a huge page: big arrays start on one */
+#define BIG (64u << 20)         /* from here on that costs less than 3% */
 #define SMALL_ALIGN 4096u       /* smaller arrays: small models would be mostly gaps otherwise */
-#define UNIT_ELEMS  (1ull << 33)/* the optimizer's journal names a group with 27 bits, times MT_GROUP */
+#define UNIT_ELEMS (1ull << 33) /* the optimizer's journal names a group with 27 bits, times MT_GROUP */
 
 /* ------------------------------------------------------------------------------------------------ tensors */
 
-struct size { uint64_t rows, cols; };   /* (rows, cols), or (rows) when cols is 0 */
+struct size {
+	uint64_t rows, cols;
+}; /* (rows, cols), or (rows) when cols is 0 */
 
 /* A block's and the other units' tensors in role order. `slab`: starts at a multiple of MT_GROUP; a tensor without it
  * follows its neighbour without a gap, so that both are one matrix. */
 static const struct plan {
 	enum mt_role_tensor role;
-	uint32_t needs;             /* geometry flag, 0: always */
+	uint32_t needs; /* geometry flag, 0: always */
 	bool slab;
-	const char *name;           /* inside its block; the whole name for units 0 and L + 1 */
+	const char *name; /* inside its block; the whole name for units 0 and L + 1 */
 } block_plan[] = {
-	{ MT_T_NORM1, 0, true, "input_layernorm.weight" },
-	{ MT_T_Q, 0, true, "self_attn.q_proj.weight" },
-	{ MT_T_K, 0, false, "self_attn.k_proj.weight" },
-	{ MT_T_V, 0, false, "self_attn.v_proj.weight" },
-	{ MT_T_QB, MT_QKV_BIAS, true, "self_attn.q_proj.bias" },
-	{ MT_T_KB, MT_QKV_BIAS, false, "self_attn.k_proj.bias" },
-	{ MT_T_VB, MT_QKV_BIAS, false, "self_attn.v_proj.bias" },
-	{ MT_T_QNORM, MT_QK_NORM, true, "self_attn.q_norm.weight" },
-	{ MT_T_KNORM, MT_QK_NORM, true, "self_attn.k_norm.weight" },
-	{ MT_T_O, 0, true, "self_attn.o_proj.weight" },
-	{ MT_T_OB, MT_O_BIAS, true, "self_attn.o_proj.bias" },
-	{ MT_T_NORM2, 0, true, "post_attention_layernorm.weight" },
-	{ MT_T_GATE, 0, true, "mlp.gate_proj.weight" },
-	{ MT_T_UP, 0, false, "mlp.up_proj.weight" },
-	{ MT_T_GATEB, MT_MLP_BIAS, true, "mlp.gate_proj.bias" },
-	{ MT_T_UPB, MT_MLP_BIAS, false, "mlp.up_proj.bias" },
-	{ MT_T_DOWN, 0, true, "mlp.down_proj.weight" },
-	{ MT_T_DOWNB, MT_MLP_BIAS, true, "mlp.down_proj.bias" },
+	{MT_T_NORM1, 0, true, "input_layernorm.weight"},
+	{MT_T_Q, 0, true, "self_attn.q_proj.weight"},
+	{MT_T_K, 0, false, "self_attn.k_proj.weight"},
+	{MT_T_V, 0, false, "self_attn.v_proj.weight"},
+	{MT_T_QB, MT_QKV_BIAS, true, "self_attn.q_proj.bias"},
+	{MT_T_KB, MT_QKV_BIAS, false, "self_attn.k_proj.bias"},
+	{MT_T_VB, MT_QKV_BIAS, false, "self_attn.v_proj.bias"},
+	{MT_T_QNORM, MT_QK_NORM, true, "self_attn.q_norm.weight"},
+	{MT_T_KNORM, MT_QK_NORM, true, "self_attn.k_norm.weight"},
+	{MT_T_O, 0, true, "self_attn.o_proj.weight"},
+	{MT_T_OB, MT_O_BIAS, true, "self_attn.o_proj.bias"},
+	{MT_T_NORM2, 0, true, "post_attention_layernorm.weight"},
+	{MT_T_GATE, 0, true, "mlp.gate_proj.weight"},
+	{MT_T_UP, 0, false, "mlp.up_proj.weight"},
+	{MT_T_GATEB, MT_MLP_BIAS, true, "mlp.gate_proj.bias"},
+	{MT_T_UPB, MT_MLP_BIAS, false, "mlp.up_proj.bias"},
+	{MT_T_DOWN, 0, true, "mlp.down_proj.weight"},
+	{MT_T_DOWNB, MT_MLP_BIAS, true, "mlp.down_proj.bias"},
 };
-static const struct plan first_plan[] = { { MT_T_EMBED, 0, true, "model.embed_tokens.weight" } };
+static const struct plan first_plan[] = {{MT_T_EMBED, 0, true, "model.embed_tokens.weight"}};
 static const struct plan last_plan[] = {
-	{ MT_T_FNORM, 0, true, "model.norm.weight" },
-	{ MT_T_HEAD, 0, true, "lm_head.weight" },      /* left out when tied */
+	{MT_T_FNORM, 0, true, "model.norm.weight"}, {MT_T_HEAD, 0, true, "lm_head.weight"}, /* left out when tied */
 };
 enum { BLOCK_TENSORS = sizeof block_plan / sizeof *block_plan };
 
@@ -51,20 +52,29 @@ static struct size shape_of(const struct mt_geometry *geo, enum mt_role_tensor r
 {
 	uint64_t q = (uint64_t)geo->heads * geo->head_dim, kv = (uint64_t)geo->kv_heads * geo->head_dim;
 	switch (role) {
-	case MT_T_EMBED: case MT_T_HEAD: return (struct size){ geo->vocab, geo->hidden };
-	case MT_T_NORM1: case MT_T_NORM2: case MT_T_FNORM: case MT_T_OB: case MT_T_DOWNB:
-		return (struct size){ geo->hidden, 0 };
-	case MT_T_Q: return (struct size){ q, geo->hidden };
-	case MT_T_K: case MT_T_V: return (struct size){ kv, geo->hidden };
-	case MT_T_QB: return (struct size){ q, 0 };
-	case MT_T_KB: case MT_T_VB: return (struct size){ kv, 0 };
-	case MT_T_QNORM: case MT_T_KNORM: return (struct size){ geo->head_dim, 0 };
-	case MT_T_O: return (struct size){ geo->hidden, q };
-	case MT_T_GATE: case MT_T_UP: return (struct size){ geo->ffn, geo->hidden };
-	case MT_T_GATEB: case MT_T_UPB: return (struct size){ geo->ffn, 0 };
-	case MT_T_DOWN: return (struct size){ geo->hidden, geo->ffn };
+	case MT_T_EMBED:
+	case MT_T_HEAD: return (struct size){geo->vocab, geo->hidden};
+	case MT_T_NORM1:
+	case MT_T_NORM2:
+	case MT_T_FNORM:
+	case MT_T_OB:
+	case MT_T_DOWNB: return (struct size){geo->hidden, 0};
+	case MT_T_Q: return (struct size){q, geo->hidden};
+	case MT_T_K:
+	case MT_T_V: return (struct size){kv, geo->hidden};
+	case MT_T_QB: return (struct size){q, 0};
+	case MT_T_KB:
+	case MT_T_VB: return (struct size){kv, 0};
+	case MT_T_QNORM:
+	case MT_T_KNORM: return (struct size){geo->head_dim, 0};
+	case MT_T_O: return (struct size){geo->hidden, q};
+	case MT_T_GATE:
+	case MT_T_UP: return (struct size){geo->ffn, geo->hidden};
+	case MT_T_GATEB:
+	case MT_T_UPB: return (struct size){geo->ffn, 0};
+	case MT_T_DOWN: return (struct size){geo->hidden, geo->ffn};
 	}
-	return (struct size){ 0, 0 };
+	return (struct size){0, 0};
 }
 
 /* Append a unit's tensors to the tables */
@@ -90,14 +100,15 @@ static int plan_unit(struct mt_layout *l, uint32_t unit, const struct plan *plan
 		if (__builtin_mul_overflow(t->shape[0], t->shape[1], &t->n) || t->n == 0 || t->n > UNIT_ELEMS)
 			return mt_fail(MT_EX_CONFIG, "tensor '%s' of %llu x %llu is out of range", t->name,
 				(unsigned long long)t->shape[0], (unsigned long long)t->shape[1]);
-		at += t->n;             /* both at most 2^33 times a few */
+		at += t->n; /* both at most 2^33 times a few */
 		u->params += t->n;
 	}
 	u->tensors = l->n_tensors - u->first_tensor;
 	u->elems = round_up(at, MT_GROUP);
 	if (u->elems > UNIT_ELEMS)
-		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^33", unit, (unsigned long long)u->elems);
-	l->params += u->params;     /* at most 1026 units of 2^33 */
+		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^33", unit,
+			(unsigned long long)u->elems);
+	l->params += u->params; /* at most 1026 units of 2^33 */
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 /* adam.c: bytes a second of the update beside a loop that only reads and writes the same arrays, as JSON lines.
- * usage: adam [MILLIONS OF PARAMETERS] (default 32)   one thread; a parameter of a bf16 run reads 16 bytes and writes 12 */
+ * usage: adam [MILLIONS OF PARAMETERS] (default 32) one thread; a parameter of a bf16 run reads 16 bytes and writes
+ * 12 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -24,8 +25,8 @@ static void *array(uint64_t bytes)
 }
 
 /* Reads and writes what the update does, and computes next to nothing. */
-static void touch(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first, uint64_t end,
-                  float decay)
+static void touch(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
+	uint64_t end, float decay)
 {
 	(void)a, (void)lane, (void)tag;
 	uint16_t *w = t->w;
@@ -52,7 +53,7 @@ static void measure(const char *name, adamw_fn *fn, const struct tile *t, uint64
 		if (took < best) best = took;
 	}
 	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"gb_per_s\":%.2f,\"gparams_per_s\":%.3f}\n", name,
-	       (unsigned long long)n, (double)n * 28e-9 / best, (double)n * 1e-9 / best);
+		(unsigned long long)n, (double)n * 28e-9 / best, (double)n * 1e-9 / best);
 }
 
 int main(int argc, char **argv)
@@ -60,7 +61,11 @@ int main(int argc, char **argv)
 	uint64_t n = (argc > 1 ? strtoull(argv[1], NULL, 10) : 32) << 20;
 	if (!n) return 64;
 	flush_denormals();
-	struct tile t = { .w = array(n * 2), .lo = array(n * 2), .m = array(n * 4), .v = array(n * 4), .g = { array(n * 4), NULL } };
+	struct tile t = {.w = array(n * 2),
+		.lo = array(n * 2),
+		.m = array(n * 4),
+		.v = array(n * 4),
+		.g = {array(n * 4), NULL}};
 	for (uint64_t i = 0; i < n; i++) {
 		((float *)(uintptr_t)t.g[0])[i] = (float)(i * 2654435761u % 1000) * 1e-5f;
 		((uint16_t *)t.w)[i] = mt_hi(mt_bits(0.01f));

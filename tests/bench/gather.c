@@ -1,4 +1,5 @@
-/* gather.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON lines.
+/* gather.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON
+ * lines.
  * usage: gather [MiB OF GRADIENTS] (default 512)   pieces lie in a ring of 16 blocks, and come block by block of 4096
  * elements: the first micro-batch of a step is stored, later ones are added, of the last one the squares are summed up.
  */
@@ -28,7 +29,8 @@ static char *array(size_t bytes)
 }
 
 enum what { COPY, ONLY, FIRST, MIDDLE, LAST, WHATS };
-static const char *const words[WHATS] = { "copied", "of the only micro-batch", "of the first", "of one between", "of the last" };
+static const char *const words[WHATS] = {"copied", "of the only micro-batch", "of the first", "of one between",
+	"of the last"};
 
 static double piece(enum what what, char *g, const char *from, bool bf16)
 {
@@ -50,7 +52,7 @@ static void measure(enum what what, bool bf16, char *g, const char *ring, size_t
 		if (took < best) best = took;
 	}
 	printf("{\"bench\":\"gather\",\"loop\":\"%s pieces %s\",\"gb_per_s\":%.2f}\n", bf16 ? "bf16" : "fp32", words[what],
-	       (double)bytes * 1e-9 / best);
+		(double)bytes * 1e-9 / best);
 }
 
 int main(int argc, char **argv)

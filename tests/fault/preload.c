@@ -5,7 +5,7 @@
  *     MT_FAULT=KIND:N+    it and every later one
  *     MT_FAULT=KIND:N!    the program is killed with SIGKILL before it
  *     MT_FAULT_COUNT=FILE at exit: a line "KIND CALLS" for each kind
- *     MT_FAULT_RECORD=FILE   every change of a file or directory below MT_FAULT_UNDER, in order (tests/fault/powercut.py)
+ * MT_FAULT_RECORD=FILE every change of a file or directory below MT_FAULT_UNDER, in order (tests/fault/powercut.py)
  *
  * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins when the program's
  * libraries are loaded. Standard output and error are never touched. No calls of the library itself are counted.
@@ -30,22 +30,42 @@
 #include <unistd.h>
 
 enum kind { ALLOC, OPEN, MKDIR, READ, WRITE, FSYNC, RENAME, MMAP, TRUNCATE, STAT, THREAD, KINDS };
-static const struct { const char *name; int err; } kinds[KINDS] = {
-	[ALLOC] = { "alloc", ENOMEM }, [OPEN] = { "open", EMFILE }, [MKDIR] = { "mkdir", ENOSPC }, [READ] = { "read", EIO },
-	[WRITE] = { "write", ENOSPC }, [FSYNC] = { "fsync", EIO }, [RENAME] = { "rename", EIO }, [MMAP] = { "mmap", ENOMEM },
-	[TRUNCATE] = { "truncate", ENOSPC }, [STAT] = { "stat", ENOMEM }, [THREAD] = { "thread", EAGAIN },
+static const struct {
+	const char *name;
+	int err;
+} kinds[KINDS] = {
+	[ALLOC] = {"alloc", ENOMEM},
+	[OPEN] = {"open", EMFILE},
+	[MKDIR] = {"mkdir", ENOSPC},
+	[READ] = {"read", EIO},
+	[WRITE] = {"write", ENOSPC},
+	[FSYNC] = {"fsync", EIO},
+	[RENAME] = {"rename", EIO},
+	[MMAP] = {"mmap", ENOMEM},
+	[TRUNCATE] = {"truncate", ENOSPC},
+	[STAT] = {"stat", ENOMEM},
+	[THREAD] = {"thread", EAGAIN},
 };
 
 static _Atomic uint64_t calls[KINDS], all;
-static int wanted = -1;         /* kind to fail; KINDS: any; -1: none */
+static int wanted = -1; /* kind to fail; KINDS: any; -1: none */
 static uint64_t nth;
-static char how;                /* 0 once, '+' from then on, '!' kill */
+static char how; /* 0 once, '+' from then on, '!' kill */
 static bool armed;
 static int record = -1;
 static char under[PATH_MAX];
-static _Thread_local int inside;    /* in this library: its own calls do not count */
+static _Thread_local int inside; /* in this library: its own calls do not count */
 
-#define REAL(f) ({ static __typeof__(&f) real_; if (!real_) { inside++; real_ = (__typeof__(&f))dlsym(RTLD_NEXT, #f); inside--; } real_; })
+#define REAL(f) \
+	({ \
+		static __typeof__(&f) real_; \
+		if (!real_) { \
+			inside++; \
+			real_ = (__typeof__(&f))dlsym(RTLD_NEXT, #f); \
+			inside--; \
+		} \
+		real_; \
+	})
 
 __attribute__((constructor)) static void start(void)
 {
@@ -172,7 +192,10 @@ static void *do_mmap(void *at, size_t n, int prot, int flags, int fd, off_t off)
 	return fails(MMAP) ? MAP_FAILED : (void *)syscall(SYS_mmap, at, n, prot, flags, fd, off);
 }
 void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t off) { return do_mmap(at, n, prot, flags, fd, off); }
-void *mmap64(void *at, size_t n, int prot, int flags, int fd, off_t off) { return do_mmap(at, n, prot, flags, fd, off); }
+void *mmap64(void *at, size_t n, int prot, int flags, int fd, off_t off)
+{
+	return do_mmap(at, n, prot, flags, fd, off);
+}
 
 /* Only an advice that asks for memory can fail for want of it. */
 int madvise(void *p, size_t n, int advice)
@@ -196,12 +219,31 @@ static int do_open(int dirfd, const char *path, int flags, mode_t mode)
 	return fd;
 }
 
-#define MODE(last) ({ va_list ap_; va_start(ap_, last); mode_t m_ = va_arg(ap_, mode_t); va_end(ap_); m_; })
+#define MODE(last) \
+	({ \
+		va_list ap_; \
+		va_start(ap_, last); \
+		mode_t m_ = va_arg(ap_, mode_t); \
+		va_end(ap_); \
+		m_; \
+	})
 #define WITH_MODE(flags) ((flags) & (O_CREAT | O_TMPFILE))
-int open(const char *path, int flags, ...) { return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0); }
-int open64(const char *path, int flags, ...) { return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0); }
-int openat(int d, const char *path, int flags, ...) { return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0); }
-int openat64(int d, const char *path, int flags, ...) { return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0); }
+int open(const char *path, int flags, ...)
+{
+	return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
+}
+int open64(const char *path, int flags, ...)
+{
+	return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
+}
+int openat(int d, const char *path, int flags, ...)
+{
+	return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
+}
+int openat64(int d, const char *path, int flags, ...)
+{
+	return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
+}
 int shm_open(const char *name, int flags, mode_t mode) { return fails(OPEN) ? -1 : REAL(shm_open)(name, flags, mode); }
 FILE *fopen(const char *path, const char *mode) { return fails(OPEN) ? NULL : REAL(fopen)(path, mode); }
 FILE *fopen64(const char *path, const char *mode) { return fails(OPEN) ? NULL : REAL(fopen64)(path, mode); }
@@ -221,7 +263,7 @@ static void wrote(int fd, const void *p, ssize_t n, off_t at)
 	if (n <= 0 || !fd_below(fd)) return;
 	int saved = errno;
 	put("write %llu %lld %lld ", inode(fd), (long long)at, (long long)n);
-	for (ssize_t i = 0; i < n; ) {
+	for (ssize_t i = 0; i < n;) {
 		char hex[4096];
 		size_t len = 0;
 		for (; i < n && len + 2 <= sizeof hex; i++, len += 2) {
@@ -264,7 +306,10 @@ static int do_truncate(int fd, off_t size)
 }
 int ftruncate(int fd, off_t size) { return do_truncate(fd, size); }
 int ftruncate64(int fd, off_t size) { return do_truncate(fd, size); }
-int fallocate(int fd, int mode, off_t at, off_t n) { return fails(TRUNCATE) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n); }
+int fallocate(int fd, int mode, off_t at, off_t n)
+{
+	return fails(TRUNCATE) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n);
+}
 int fallocate64(int fd, int mode, off_t at, off_t n) { return fallocate(fd, mode, at, n); }
 int posix_fallocate(int fd, off_t at, off_t n) { return fails(TRUNCATE) ? ENOSPC : REAL(posix_fallocate)(fd, at, n); }
 
@@ -302,7 +347,10 @@ static int do_rename(int from, const char *a, int to, const char *b, unsigned fl
 }
 int rename(const char *a, const char *b) { return do_rename(AT_FDCWD, a, AT_FDCWD, b, 0); }
 int renameat(int from, const char *a, int to, const char *b) { return do_rename(from, a, to, b, 0); }
-int renameat2(int from, const char *a, int to, const char *b, unsigned flags) { return do_rename(from, a, to, b, flags); }
+int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
+{
+	return do_rename(from, a, to, b, flags);
+}
 
 static int do_unlink(int dirfd, const char *path, int flags)
 {

@@ -6,8 +6,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	enum { VOCAB = 50 };
-	struct bytes in = { data, size };
-	struct mt_msg m = { .batch = { .rows = take_u32(&in), .seq = take_u32(&in) } };
+	struct bytes in = {data, size};
+	struct mt_msg m = {.batch = {.rows = take_u32(&in), .seq = take_u32(&in)}};
 	size_t block = in.n;
 	if (batch_fits(&m, block)) return 0;
 	size_t n = (size_t)m.batch.rows * m.batch.seq;

@@ -4,12 +4,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static struct { struct mt_control control; _Alignas(64) struct mt_choice table[MT_CHOICES]; } *c;
-	struct bytes in = { data, size };
+	static struct {
+		struct mt_control control;
+		_Alignas(64) struct mt_choice table[MT_CHOICES];
+	} * c;
+	struct bytes in = {data, size};
 	if (!c && !(c = aligned_alloc(64, (sizeof *c + 63) / 64 * 64))) abort();
 	memset(c, 0, sizeof *c);
 	c->control.off_choices = (uint64_t)((char *)c->table - (char *)c);
-	struct mt_run run = { .name = "x", .control = &c->control };
+	struct mt_run run = {.name = "x", .control = &c->control};
 	atomic_store(&c->control.record.first, take_u32(&in));
 	while (in.n) {
 		uint16_t i;

@@ -11,7 +11,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The next n bytes of the input; zeroes once it has ended */
-struct bytes { const uint8_t *p; size_t n; };
+struct bytes {
+	const uint8_t *p;
+	size_t n;
+};
 static inline void take(struct bytes *b, void *out, size_t n)
 {
 	size_t m = n < b->n ? n : b->n;
@@ -20,8 +23,18 @@ static inline void take(struct bytes *b, void *out, size_t n)
 	b->p += m;
 	b->n -= m;
 }
-static inline uint32_t take_u32(struct bytes *b) { uint32_t v; take(b, &v, sizeof v); return v; }
-static inline uint64_t take_u64(struct bytes *b) { uint64_t v; take(b, &v, sizeof v); return v; }
+static inline uint32_t take_u32(struct bytes *b)
+{
+	uint32_t v;
+	take(b, &v, sizeof v);
+	return v;
+}
+static inline uint64_t take_u64(struct bytes *b)
+{
+	uint64_t v;
+	take(b, &v, sizeof v);
+	return v;
+}
 
 /* The input with a NUL behind it, to be freed */
 static inline char *as_text(const uint8_t *data, size_t size)

@@ -8,7 +8,7 @@
 static int shard_dir(void)
 {
 	static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-				     "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}";
+								 "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}";
 	char dir[] = "/tmp/fuzz-index.XXXXXX";
 	uint64_t n = sizeof header - 1;
 	if (!mkdtemp(dir)) abort();
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		atexit(clean);
 	}
 	json_t *root = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
-	struct model m = { .label = strdup("index") };
+	struct model m = {.label = strdup("index")};
 	if (json_is_object(root)) model_shards(&m, dir, root);
 	model_close(&m);
 	json_decref(root);

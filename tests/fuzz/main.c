@@ -10,7 +10,7 @@ static void one(const char *path)
 {
 	FILE *f = fopen(path, "rb");
 	static uint8_t data[1 << 16];
-	static const uint8_t change[] = { 0x01, 0x80, 0xff };
+	static const uint8_t change[] = {0x01, 0x80, 0xff};
 	if (!f) return;
 	size_t n = fread(data, 1, sizeof data, f);
 	fclose(f);
@@ -30,9 +30,12 @@ static void all(const char *path)
 	struct stat st;
 	DIR *d;
 	if (stat(path, &st)) return;
-	if (!S_ISDIR(st.st_mode)) { one(path); return; }
+	if (!S_ISDIR(st.st_mode)) {
+		one(path);
+		return;
+	}
 	if (!(d = opendir(path))) return;
-	for (struct dirent *e; (e = readdir(d)); ) {
+	for (struct dirent *e; (e = readdir(d));) {
 		char file[4096];
 		snprintf(file, sizeof file, "%s/%s", path, e->d_name);
 		if (e->d_name[0] != '.') one(file);

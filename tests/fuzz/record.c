@@ -8,7 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	enum { SEQ = 8 };
-	struct bytes in = { data, size };
+	struct bytes in = {data, size};
 	uint32_t row[3 * SEQ], how = 1 + take_u32(&in) % 3;
 	struct record_reader r;
 	struct packer p;
@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (packer_open(&p, &r, (enum pack_how)how, SEQ, 1000) == 0) {
 		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0)
 			for (uint32_t t = 0; t < SEQ; t++)
-				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t) abort();
+				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t)
+					abort();
 		packer_close(&p);
 	}
 	record_close(&r);

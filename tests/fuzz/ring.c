@@ -18,11 +18,14 @@ static void touch(struct mt_ring *r, const void *block)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct mt_control control;
-	struct mt_run run = { .name = "x", .control = &control, .rings = (struct mt_rings *)region, .rings_map = { region, SIZE } };
+	struct mt_run run = {.name = "x",
+		.control = &control,
+		.rings = (struct mt_rings *)region,
+		.rings_map = {region, SIZE}};
 	struct mt_ring *ring;
-	struct mt_msg m = { 0 };
+	struct mt_msg m = {0};
 	const void *block;
-	struct bytes in = { data, size };
+	struct bytes in = {data, size};
 	uint8_t ops[16];
 	take(&in, ops, sizeof ops);
 	memset(region, 0, SIZE);
@@ -34,10 +37,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		uint64_t ahead = ops[i] >> 3;
 		void *room;
 		switch (ops[i] & 7) {
-		case 0: if ((room = mt_ring_reserve_ahead(ring, ahead))) touch(ring, room); break;
-		case 1: if ((room = mt_ring_reserve(ring))) { touch(ring, room); mt_ring_push(ring, &m); } break;
-		case 2: if (mt_ring_peek(ring, 0, &m, &block)) { touch(ring, block); mt_ring_pop(ring); } break;
-		case 3: case 4: if (mt_ring_peek(ring, ahead, &m, &block)) touch(ring, block); break;
+		case 0:
+			if ((room = mt_ring_reserve_ahead(ring, ahead))) touch(ring, room);
+			break;
+		case 1:
+			if ((room = mt_ring_reserve(ring))) {
+				touch(ring, room);
+				mt_ring_push(ring, &m);
+			}
+			break;
+		case 2:
+			if (mt_ring_peek(ring, 0, &m, &block)) {
+				touch(ring, block);
+				mt_ring_pop(ring);
+			}
+			break;
+		case 3:
+		case 4:
+			if (mt_ring_peek(ring, ahead, &m, &block)) touch(ring, block);
+			break;
 		/* the other end's word, as it likes */
 		case 5: atomic_store(&run.rings->ring[0].tail, ahead * ahead * ahead); break;
 		case 6: atomic_store(&run.rings->ring[0].head, ahead * ahead); break;

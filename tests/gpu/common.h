@@ -27,8 +27,7 @@ static inline void *device_random(size_t bytes, uint64_t seed)
 	char *p = NULL;
 
 	must(cudaMalloc((void **)&p, bytes), "cudaMalloc");
-	if (!block)
-		block = malloc(RANDOM_BYTES);
+	if (!block) block = malloc(RANDOM_BYTES);
 	for (size_t i = 0; i < RANDOM_BYTES / 2; i++) {
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
 		block[i] = mt_hi(mt_bits((float)(int32_t)(seed >> 32) * 0x1p-31f));

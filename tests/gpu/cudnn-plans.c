@@ -2,9 +2,9 @@
  *
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
- * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts them
- * into calls (cuda/engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed, but a
- * libcuda.so.1 is: tests/gpu/emu/driver.c.
+ * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts
+ * them into calls (cuda/engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed,
+ * but a libcuda.so.1 is: tests/gpu/emu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +12,35 @@
 
 #include "../../mt-stream/cuda/sdpa.h"
 
-static const struct { int sm, sms, shared; } gpus[] = {
-	{80, 108, 166912}, {86, 84, 101376}, {89, 128, 101376}, {90, 132, 232448}, {100, 148, 232448}, {120, 188, 101376},
+static const struct {
+	int sm, sms, shared;
+} gpus[] = {
+	{80, 108, 166912},
+	{86, 84, 101376},
+	{89, 128, 101376},
+	{90, 132, 232448},
+	{100, 148, 232448},
+	{120, 188, 101376},
 };
 
-static const struct { const char *name; int64_t batch, seq, window; int ragged, kv_heads; } cases[] = {
-	{ "row", 1, 4096, 0, 0, 4 }, { "rows", 8, 4096, 0, 0, 4 }, { "window", 1, 4096, 1024, 0, 4 },
-	{ "documents", 1, 4096, 0, 1, 4 }, { "halves", 3, 2048, 0, 1, 4 }, { "quarters", 7, 1024, 0, 1, 4 },
-	{ "quarters-window", 7, 1024, 512, 1, 4 }, { "shortest", 512, 64, 0, 1, 4 }, { "long", 1, 131072, 0, 0, 4 },
-	{ "group", 1, 4096, 0, 0, 1 }, { "group-window", 1, 4096, 1024, 0, 1 }, { "group-documents", 1, 4096, 0, 1, 1 },
-	{ "group-long", 1, 131072, 0, 0, 1 },
+static const struct {
+	const char *name;
+	int64_t batch, seq, window;
+	int ragged, kv_heads;
+} cases[] = {
+	{"row", 1, 4096, 0, 0, 4},
+	{"rows", 8, 4096, 0, 0, 4},
+	{"window", 1, 4096, 1024, 0, 4},
+	{"documents", 1, 4096, 0, 1, 4},
+	{"halves", 3, 2048, 0, 1, 4},
+	{"quarters", 7, 1024, 0, 1, 4},
+	{"quarters-window", 7, 1024, 512, 1, 4},
+	{"shortest", 512, 64, 0, 1, 4},
+	{"long", 1, 131072, 0, 0, 4},
+	{"group", 1, 4096, 0, 0, 1},
+	{"group-window", 1, 4096, 1024, 0, 1},
+	{"group-documents", 1, 4096, 0, 1, 1},
+	{"group-long", 1, 131072, 0, 0, 1},
 };
 
 static void show(struct sdpa *s, int sm, size_t i, int backward)
@@ -43,13 +62,10 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	shape.backward = backward;
 	void *plan = s->plan(s, &shape, &bytes);
 	printf("%s sm_%d %s %s ", s->name, sm, cases[i].name, backward ? "backward" : "forward");
-	if (plan)
-		printf("%zu\n", bytes);
-	else
-		printf("none: %s\n", s->why);
+	if (plan) printf("%zu\n", bytes);
+	else printf("none: %s\n", s->why);
 	fflush(stdout);
-	if (plan)
-		s->plan_release(s, plan);
+	if (plan) s->plan_release(s, plan);
 }
 
 /* Is the GPU, or else the case, among the arguments, or none of its kind? */
@@ -58,11 +74,9 @@ static int wanted(char **argv, int sm, const char *name)
 	int of_its_kind = 0;
 
 	for (char **a = argv + 1; *a; a++) {
-		if (!atoi(*a) != !sm)
-			continue;
+		if (!atoi(*a) != !sm) continue;
 		of_its_kind = 1;
-		if (sm ? atoi(*a) == sm : !strcmp(*a, name))
-			return 1;
+		if (sm ? atoi(*a) == sm : !strcmp(*a, name)) return 1;
 	}
 	return !of_its_kind;
 }
@@ -73,8 +87,7 @@ int main(int argc, char **argv)
 	char why[256];
 
 	for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
-		if (!wanted(argv, gpus[g].sm, NULL))
-			continue;
+		if (!wanted(argv, gpus[g].sm, NULL)) continue;
 		struct sdpa *s = cudnn_describe(gpus[g].sm, gpus[g].sms, gpus[g].shared, why);
 		if (!s) {
 			fprintf(stderr, "cudnn-plans: %s\n", why);

@@ -1,5 +1,5 @@
-/* large: do indices hold beyond 2^31 elements? Each operation runs on so many rows that its largest tensor has more, and
- * again on its last rows alone: the same bits. Takes some 20 GB of GPU memory; without them the case is refused.
+/* large: do indices hold beyond 2^31 elements? Each operation runs on so many rows that its largest tensor has more,
+ * and again on its last rows alone: the same bits. Takes some 20 GB of GPU memory; without them the case is refused.
  */
 #include "common.h"
 
@@ -54,7 +54,8 @@ static void head(void)
 	must(cudaMalloc((void **)&loss, sizeof *loss), "cudaMalloc");
 	must(cudaMemset(targets, 0, (size_t)n * 4), "cudaMemset");
 	must(cudaMemset(loss, 0, sizeof *loss), "cudaMemset");
-	must(cudaMemcpy(last, after(logits, (n - some) * vocab), (size_t)(some * vocab) * 2, cudaMemcpyDeviceToDevice), "copy");
+	must(cudaMemcpy(last, after(logits, (n - some) * vocab), (size_t)(some * vocab) * 2, cudaMemcpyDeviceToDevice),
+		"copy");
 	must(cudaDeviceSynchronize(), "copy");
 	cuda_cross_entropy(&queue, logits, targets, n, vocab, 1e-3f, 1, loss);
 	cuda_cross_entropy(&queue, last, targets, some, vocab, 1e-3f, 1, loss);
@@ -88,8 +89,15 @@ static void product(void)
 {
 	int64_t k = 64, n = 37888, m = (1ll << 31) / n + 128, some = 128;
 	struct gemms *g = library_open();
-	struct cuda_gemm p = {.m = m, .n = n, .k = k, .a = device_random((size_t)(m * k) * 2, 4), .lda = k,
-		.b = device_random((size_t)(n * k) * 2, 5), .ldb = k, .trans_b = 1, .ldc = n};
+	struct cuda_gemm p = {.m = m,
+		.n = n,
+		.k = k,
+		.a = device_random((size_t)(m * k) * 2, 4),
+		.lda = k,
+		.b = device_random((size_t)(n * k) * 2, 5),
+		.ldb = k,
+		.trans_b = 1,
+		.ldc = n};
 	void *c, *last;
 
 	must(cudaMalloc(&c, (size_t)(m * n) * 2), "cudaMalloc");

@@ -4,7 +4,7 @@
  * is filled and which no stage serves, is as it was afterwards: copies out bring back what copies in took, and the
  * update runs at learning rate 0 over gradients of 0.
  *
- * usage: rates RUN [SECONDS [GIB [N]]]     products for so long; most that is registered; products' size; RUN -: products
+ * usage: rates RUN [SECONDS [GIB [N]]] products for so long; most that is registered; products' size; RUN -: products
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -14,11 +14,14 @@
 
 #define MOST_THREADS 256
 #define PINNED (64u << 20)
-#define UPDATED 1e9             /* parameters of an update: 26 GB pass through memory, more than any cache holds */
+#define UPDATED 1e9 /* parameters of an update: 26 GB pass through memory, more than any cache holds */
 
 /* ---- copies of registered weights ---- */
 
-struct piece { char *host; size_t bytes; };
+struct piece {
+	char *host;
+	size_t bytes;
+};
 
 static struct piece *pieces;
 static uint32_t pieces_n, registered_n;
@@ -40,16 +43,14 @@ static void weights_register(struct mt_run *run, size_t most)
 
 		p.bytes = (p.bytes + page - 1) & ~(page - 1);
 		e = cudaHostRegister(p.host, p.bytes, cudaHostRegisterDefault);
-		if (e != cudaSuccess)
-			break;
+		if (e != cudaSuccess) break;
 		pieces[pieces_n++] = p;
 		bytes_all += p.bytes;
 		bytes_most = p.bytes > bytes_most ? p.bytes : bytes_most;
 	}
 	cudaGetLastError();
 	registered_n = pieces_n;
-	if (e != cudaSuccess)
-		printf("{\"what\": \"register\", \"refused\": \"%s\"}\n", cudaGetErrorName(e));
+	if (e != cudaSuccess) printf("{\"what\": \"register\", \"refused\": \"%s\"}\n", cudaGetErrorName(e));
 	if (pieces_n)
 		printf("{\"what\": \"register\", \"gib\": %.2f, \"s\": %.3f, \"s_gib\": %.4f}\n", (double)bytes_all / 0x1p30,
 			mt_now() - began, (mt_now() - began) / ((double)bytes_all / 0x1p30));
@@ -57,12 +58,10 @@ static void weights_register(struct mt_run *run, size_t most)
 
 static void weights_unregister(void)
 {
-	if (!registered_n)
-		return;
+	if (!registered_n) return;
 	double began = mt_now();
 
-	for (uint32_t i = 0; i < registered_n; i++)
-		cudaHostUnregister(pieces[i].host);
+	for (uint32_t i = 0; i < registered_n; i++) cudaHostUnregister(pieces[i].host);
 	printf("{\"what\": \"unregister\", \"s_gib\": %.4f}\n", (mt_now() - began) / ((double)bytes_all / 0x1p30));
 }
 
@@ -74,15 +73,12 @@ static void copies(bool to, bool from, double seconds, double rate[2])
 	for (uint32_t i = 0; spent < seconds; i++) {
 		const struct piece *p = &pieces[i % pieces_n], *q = &pieces[(i + 1) % pieces_n];
 
-		if (from)
-			must(cudaMemcpyAsync(dev_out, p->host, p->bytes, cudaMemcpyHostToDevice, out), "H2D");
+		if (from) must(cudaMemcpyAsync(dev_out, p->host, p->bytes, cudaMemcpyHostToDevice, out), "H2D");
 		must(cudaStreamSynchronize(out), "H2D");
 		double began = mt_now();
 		for (int k = 0; k < 4; k++) {
-			if (to)
-				must(cudaMemcpyAsync(dev_in, q->host, q->bytes, cudaMemcpyHostToDevice, in), "H2D");
-			if (from)
-				must(cudaMemcpyAsync(p->host, dev_out, p->bytes, cudaMemcpyDeviceToHost, out), "D2H");
+			if (to) must(cudaMemcpyAsync(dev_in, q->host, q->bytes, cudaMemcpyHostToDevice, in), "H2D");
+			if (from) must(cudaMemcpyAsync(p->host, dev_out, p->bytes, cudaMemcpyDeviceToHost, out), "D2H");
 		}
 		must(cudaStreamSynchronize(in), "H2D");
 		must(cudaStreamSynchronize(out), "D2H");
@@ -111,7 +107,13 @@ static void *copies_main(void *arg)
 
 /* ---- the update, as mt-optim does it: a thread has its share of every unit ---- */
 
-struct worker { pthread_t thread; struct mt_run *run; adamw_fn *fn; uint64_t share, shares; uint32_t units; };
+struct worker {
+	pthread_t thread;
+	struct mt_run *run;
+	adamw_fn *fn;
+	uint64_t share, shares;
+	uint32_t units;
+};
 
 static void *worker_main(void *arg)
 {
@@ -123,8 +125,11 @@ static void *worker_main(void *arg)
 	memset(lane, 0, sizeof *lane);
 	for (uint32_t u = 0; u < k->units; u++) {
 		const struct mt_unit *unit = mt_unit(k->run, u);
-		struct tile t = {.w = mt_at(k->run, unit->w), .lo = unit->lo ? mt_at(k->run, unit->lo) : NULL,
-			.m = mt_at(k->run, unit->m), .v = mt_at(k->run, unit->v), .g = {mt_at(k->run, unit->g[0]), NULL},
+		struct tile t = {.w = mt_at(k->run, unit->w),
+			.lo = unit->lo ? mt_at(k->run, unit->lo) : NULL,
+			.m = mt_at(k->run, unit->m),
+			.v = mt_at(k->run, unit->v),
+			.g = {mt_at(k->run, unit->g[0]), NULL},
 			.g_bf16 = mt_control(k->run)->grad == MT_BF16};
 		uint64_t groups = unit->elems / MT_GROUP;
 
@@ -142,19 +147,19 @@ static double update_rate(struct mt_run *run, int threads)
 	double best = 0, all = 0;
 	uint32_t units = 0;
 
-	while (units < c->n_units && all < UPDATED)
-		all += (double)mt_unit(run, units++)->elems;
-	for (int round = 0; round < 3; round++) {       /* the first is for warmth */
+	while (units < c->n_units && all < UPDATED) all += (double)mt_unit(run, units++)->elems;
+	for (int round = 0; round < 3; round++) { /* the first is for warmth */
 		double began = mt_now();
 
 		for (int i = 0; i < threads; i++) {
-			k[i] = (struct worker){.run = run, .fn = adamw_choose(), .share = (uint64_t)i, .shares = (uint64_t)threads,
+			k[i] = (struct worker){.run = run,
+				.fn = adamw_choose(),
+				.share = (uint64_t)i,
+				.shares = (uint64_t)threads,
 				.units = units};
-			if (pthread_create(&k[i].thread, NULL, worker_main, &k[i]))
-				exit(71);
+			if (pthread_create(&k[i].thread, NULL, worker_main, &k[i])) exit(71);
 		}
-		for (int i = 0; i < threads; i++)
-			pthread_join(k[i].thread, NULL);
+		for (int i = 0; i < threads; i++) pthread_join(k[i].thread, NULL);
 		double rate = all / (mt_now() - began) / 1e9;
 		best = round && rate > best ? rate : best;
 	}
@@ -168,23 +173,21 @@ static void updates(struct mt_run *run)
 	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v both ways, g in */
 	pthread_t copier;
 
-	if (c->grad == MT_NONE)
-		return;
+	if (c->grad == MT_NONE) return;
 	int threads[] = {1, cores / 2, cores};
 	for (int i = 0; i < 3; i++) {
 		int n = threads[i];
-		if (i && n <= threads[i - 1])
-			continue;
+		if (i && n <= threads[i - 1]) continue;
 		double rate = update_rate(run, n);
 		printf("{\"what\": \"adam\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f}\n", n, rate, rate * touched);
 	}
-	if (!pieces_n || pthread_create(&copier, NULL, copies_main, &beside))
-		return;
+	if (!pieces_n || pthread_create(&copier, NULL, copies_main, &beside)) return;
 	double rate = update_rate(run, cores);
 	atomic_store(&enough, true);
 	pthread_join(copier, NULL);
-	printf("{\"what\": \"adam beside h2d\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f, \"h2d_gb_s\": %.1f}\n", cores,
-		rate, rate * touched, beside);
+	printf(
+		"{\"what\": \"adam beside h2d\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f, \"h2d_gb_s\": %.1f}\n",
+		cores, rate, rate * touched, beside);
 }
 
 /* ---- products ---- */
@@ -194,8 +197,15 @@ static void products(double seconds, int64_t n)
 	int64_t times = 0;
 	struct gemms *g = library_open();
 	struct cuda_queue q = {.elem = 2};
-	struct cuda_gemm p = {.m = n, .n = n, .k = n, .a = device_random((size_t)(n * n) * 2, 1), .lda = n,
-		.b = device_random((size_t)(n * n) * 2, 2), .ldb = n, .trans_b = 1, .c = device_random((size_t)(n * n) * 2, 3),
+	struct cuda_gemm p = {.m = n,
+		.n = n,
+		.k = n,
+		.a = device_random((size_t)(n * n) * 2, 1),
+		.lda = n,
+		.b = device_random((size_t)(n * n) * 2, 2),
+		.ldb = n,
+		.trans_b = 1,
+		.c = device_random((size_t)(n * n) * 2, 3),
 		.ldc = n};
 	double began = 0;
 
@@ -212,10 +222,8 @@ static void products(double seconds, int64_t n)
 				exit(1);
 			}
 		must(cudaStreamSynchronize(q.stream), "products");
-		if (warm)
-			began = mt_now();
-		else
-			times += 20;
+		if (warm) began = mt_now();
+		else times += 20;
 	}
 	printf("{\"what\": \"products\", \"n\": %lld, \"s\": %.1f, \"tflops\": %.1f}\n", (long long)n, mt_now() - began,
 		(double)times * 2 * (double)(n * n * n) / (mt_now() - began) / 1e12);
@@ -226,14 +234,14 @@ static void all_copies(struct mt_run *run, size_t most, double seconds)
 	double rate[2];
 
 	weights_register(run, most);
-	if (!pieces_n) {        /* then what the driver's own pinned memory does */
+	if (!pieces_n) { /* then what the driver's own pinned memory does */
 		must(cudaHostAlloc((void **)&pieces[0].host, PINNED, cudaHostAllocDefault), "cudaHostAlloc");
 		bytes_most = pieces[0].bytes = PINNED;
 		pieces_n = 1;
 	}
 	must(cudaMalloc(&dev_in, bytes_most), "cudaMalloc");
 	must(cudaMalloc(&dev_out, bytes_most), "cudaMalloc");
-	copies(true, false, seconds / 5, rate);         /* for warmth */
+	copies(true, false, seconds / 5, rate); /* for warmth */
 	copies(true, false, seconds, rate);
 	printf("{\"what\": \"h2d\", \"gb_s\": %.1f}\n", rate[0]);
 	copies(false, true, seconds, rate);
@@ -249,12 +257,11 @@ int main(int argc, char **argv)
 	struct mt_run *run;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc < 2 || n < 16 || n > 65536)
-		mt_die(MT_EX_USAGE, "usage: rates RUN [SECONDS [GIB [N]]]");
+	if (argc < 2 || n < 16 || n > 65536) mt_die(MT_EX_USAGE, "usage: rates RUN [SECONDS [GIB [N]]]");
 	must(cudaSetDevice(0), "cudaSetDevice");
 	must(cudaStreamCreateWithFlags(&in, cudaStreamNonBlocking), "cudaStreamCreate");
 	must(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreate");
-	products(seconds, n);           /* the ceiling that all else is measured by */
+	products(seconds, n); /* the ceiling that all else is measured by */
 	if (strcmp(argv[1], "-")) {
 		mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 		all_copies(run, (size_t)(gib * 0x1p30), seconds < 1 ? seconds : 1);

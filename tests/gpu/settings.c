@@ -1,5 +1,5 @@
-/* settings.c: does NVIDIA's cuBLASLt take what cuda/gemm.c tells it of products and preferences? Descriptions live in the
- * host's memory, so that this needs the library and no GPU. cuda/gemm.c is compiled in, for its own functions.
+/* settings.c: does NVIDIA's cuBLASLt take what cuda/gemm.c tells it of products and preferences? Descriptions live in
+ * the host's memory, so that this needs the library and no GPU. cuda/gemm.c is compiled in, for its own functions.
  */
 #include "../../mt-stream/cuda/gemm.c"
 
@@ -9,23 +9,32 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (v
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaErrorNoDevice; }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { return (void)ms, (void)a, (void)b, cudaErrorNoDevice; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
+{
+	return (void)ms, (void)a, (void)b, cudaErrorNoDevice;
+}
 const char *cudaGetErrorName(cudaError_t e) { return (void)e, "no device"; }
 const char *cudaGetErrorString(cudaError_t e) { return (void)e, "no device"; }
 
 static int taken(struct gemms *g, int form)
 {
 	static const char bias[256];
-	const struct cuda_gemm c = {.m = 4096, .n = 3584, .k = 18944, .trans_a = form & 1, .trans_b = form >> 1 & 1,
-		.lda = form & 1 ? 4096 : 18944, .ldb = form & 2 ? 18944 : 3584, .ldc = 3584, .fp32 = form >> 2 & 1,
+	const struct cuda_gemm c = {.m = 4096,
+		.n = 3584,
+		.k = 18944,
+		.trans_a = form & 1,
+		.trans_b = form >> 1 & 1,
+		.lda = form & 1 ? 4096 : 18944,
+		.ldb = form & 2 ? 18944 : 3584,
+		.ldc = 3584,
+		.fp32 = form >> 2 & 1,
 		.bias = form & 8 ? bias : NULL};
 	const struct cuda_queue q = {.elem = form & 16 ? 4 : 2};
 	struct product p = {.bias = c.bias};
 	cublasLtMatmulPreference_t f;
 
 	shape_of(&q, &c, &p.shape);
-	if (describe(g, &p) || g->cublasLtMatmulPreferenceCreate(&f) || prefer(g, &p.shape, f))
-		return 0;
+	if (describe(g, &p) || g->cublasLtMatmulPreferenceCreate(&f) || prefer(g, &p.shape, f)) return 0;
 	g->cublasLtMatmulPreferenceDestroy(f);
 	product_release(g, &p);
 	return 1;
@@ -35,11 +44,9 @@ int main(void)
 {
 	struct gemms g = {.bytes = 64u << 20};
 
-	if (!library_open(&g))
-		mt_die(MT_EX_CONFIG, "%s", mt_errmsg());
+	if (!library_open(&g)) mt_die(MT_EX_CONFIG, "%s", mt_errmsg());
 	for (int form = 0; form < 32; form++)
-		if (!taken(&g, form))
-			mt_die(1, "form %d is not taken", form);
+		if (!taken(&g, form)) mt_die(1, "form %d is not taken", form);
 	printf("cuBLASLt %zu\n", g.cublasLtGetVersion());
 	return 0;
 }

@@ -1,7 +1,9 @@
 /* ckpt-common.h: state that no training made, for tests of saving and loading. */
 #include "mt.h"
 
-struct noise { uint64_t s; };
+struct noise {
+	uint64_t s;
+};
 
 /* splitmix64 */
 static uint64_t noise_next(struct noise *n)
@@ -13,7 +15,8 @@ static uint64_t noise_next(struct noise *n)
 	return z ^ z >> 31;
 }
 
-/* A finite fp32 pattern that bf16 can hold too, of any size, denormals included; in every seventh the low half is 0x8000 */
+/* A finite fp32 pattern that bf16 can hold too, of any size, denormals included; in every seventh the low half is
+ * 0x8000 */
 static uint32_t noise_bits(struct noise *n)
 {
 	uint64_t r = noise_next(n);
@@ -27,7 +30,7 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 {
 	const struct mt_unit *unit = mt_unit(run, u);
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
-	struct noise n = { seed * 1000003 + u };
+	struct noise n = {seed * 1000003 + u};
 	uint32_t *m = mt_at(run, unit->m), *v = mt_at(run, unit->v), *full = mt_at(run, unit->w);
 	uint16_t *w = mt_at(run, unit->w);
 	int16_t *lo = mt_at(run, unit->lo);
@@ -39,8 +42,7 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 			if (bf16) {
 				w[e] = mt_hi(bits);
 				lo[e] = mt_lo(bits);
-			} else
-				full[e] = bits;
+			} else full[e] = bits;
 			m[e] = noise_bits(&n);
 			v[e] = noise_bits(&n) & 0x7fffffffu;
 		}
@@ -49,7 +51,13 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 
 static struct mt_position some_position(uint64_t seed)
 {
-	return (struct mt_position){ .records = seed + 1, .offset = seed + 2, .hash = seed * 0x9e3779b97f4a7c15u,
-		.hash_cut = ~seed, .carry = seed % 2 ? (uint32_t)seed + 3 : MT_NO_TARGET, .seq = 24, .batch = 4, .pack = 1,
-		.tokens = seed + 5 };
+	return (struct mt_position){.records = seed + 1,
+		.offset = seed + 2,
+		.hash = seed * 0x9e3779b97f4a7c15u,
+		.hash_cut = ~seed,
+		.carry = seed % 2 ? (uint32_t)seed + 3 : MT_NO_TARGET,
+		.seq = 24,
+		.batch = 4,
+		.pack = 1,
+		.tokens = seed + 5};
 }

@@ -17,8 +17,7 @@
 
 static void print_array(struct mt_run *run, uint32_t u, const char *name, uint64_t off, uint64_t bytes)
 {
-	if (off)
-		printf("unit %u %s %016" PRIx64 "\n", u, name, XXH3_64bits(mt_at(run, off), bytes));
+	if (off) printf("unit %u %s %016" PRIx64 "\n", u, name, XXH3_64bits(mt_at(run, off), bytes));
 }
 
 static void print_run(struct mt_run *run)
@@ -31,9 +30,9 @@ static void print_run(struct mt_run *run)
 	const struct mt_position *p = &now.position;
 	printf("state %d\nstep %" PRIu64 " t %" PRIu64 "\n", (int)mt_run_state(run), now.step, now.t);
 	printf("position %" PRIu64 " %" PRIu64 " %016" PRIx64 " %016" PRIx64 " %u %u %u %u %" PRIu64 "\n", p->records,
-	       p->offset, p->hash, p->hash_cut, p->carry, p->seq, p->batch, p->pack, p->tokens);
+		p->offset, p->hash, p->hash_cut, p->carry, p->seq, p->batch, p->pack, p->tokens);
 	printf("record %u %u %u %u '%s' '%s' '%s' '%s'\n", r->set, r->chunk_tokens, r->head_tokens, r->pass_rows, r->device,
-	       r->gemm, r->attention, r->machine);
+		r->gemm, r->attention, r->machine);
 	for (const struct mt_choice *e = NULL; (e = mt_choice_next(run, e));)
 		printf("choice '%s' %u %016" PRIx64 "\n", e->key, e->bytes, XXH3_64bits(e->value, e->bytes));
 	for (uint32_t u = 0; u < c->n_units; u++) {
@@ -54,7 +53,7 @@ static float grad_at(struct mt_run *run, const struct mt_unit *unit, uint64_t i)
 
 	for (int end = 0; end < 2 && unit->g[end]; end++)
 		sum += bf16 ? mt_float((uint32_t)((uint16_t *)mt_at(run, unit->g[end]))[i] << 16)
-			    : ((float *)mt_at(run, unit->g[end]))[i];
+					: ((float *)mt_at(run, unit->g[end]))[i];
 	return sum;
 }
 
@@ -64,21 +63,20 @@ static void write_grads(struct mt_run *run, const char *path)
 	json_t *root = json_object();
 	uint64_t at = 0;
 
-	if (mt_control(run)->grad == MT_NONE)
-		mt_die(MT_EX_USAGE, "a run with --grad none has no gradients");
+	if (mt_control(run)->grad == MT_NONE) mt_die(MT_EX_USAGE, "a run with --grad none has no gradients");
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
 		json_t *shape = t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-					     : json_pack("[I]", (json_int_t)t->shape[0]);
-		json_object_set_new(root, t->name, json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape,
-			"data_offsets", (json_int_t)at, (json_int_t)(at + t->n * 4)));
+									 : json_pack("[I]", (json_int_t)t->shape[0]);
+		json_object_set_new(root, t->name,
+			json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at,
+				(json_int_t)(at + t->n * 4)));
 		at += t->n * 4;
 	}
 	char *text = json_dumps(root, JSON_COMPACT);
 	uint64_t n = htole64(strlen(text));
 	FILE *f = fopen(path, "w");
-	if (!f || fwrite(&n, 8, 1, f) != 1 || fputs(text, f) < 0)
-		mt_die(MT_EX_IO, "%s: cannot be written", path);
+	if (!f || fwrite(&n, 8, 1, f) != 1 || fputs(text, f) < 0) mt_die(MT_EX_IO, "%s: cannot be written", path);
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
 		for (uint64_t e = t->off; e < t->off + t->n; e++) {
@@ -86,8 +84,7 @@ static void write_grads(struct mt_run *run, const char *path)
 			fwrite(&g, 4, 1, f);
 		}
 	}
-	if (fclose(f))
-		mt_die(MT_EX_IO, "%s: cannot be written", path);
+	if (fclose(f)) mt_die(MT_EX_IO, "%s: cannot be written", path);
 	free(text);
 	json_decref(root);
 }
@@ -97,13 +94,11 @@ static void poke(struct mt_run *run, const char *name, uint64_t i, uint32_t bits
 	for (uint32_t k = 0; k < mt_control(run)->n_tensors; k++) {
 		const struct mt_tensor *t = mt_tensor(run, k);
 		const struct mt_unit *unit = mt_unit(run, t->unit);
-		if (strcmp(t->name, name) || i >= t->n)
-			continue;
+		if (strcmp(t->name, name) || i >= t->n) continue;
 		if (mt_control(run)->dtype == MT_BF16) {
 			((uint16_t *)mt_at(run, unit->w))[t->off + i] = mt_hi(bits);
 			((int16_t *)mt_at(run, unit->lo))[t->off + i] = mt_lo(bits);
-		} else
-			((uint32_t *)mt_at(run, unit->w))[t->off + i] = bits;
+		} else ((uint32_t *)mt_at(run, unit->w))[t->off + i] = bits;
 		return;
 	}
 	mt_die(MT_EX_NOINPUT, "no tensor '%s' with such an element", name);
@@ -114,8 +109,7 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	struct mt_control *c = mt_control(run);
 	struct mt_position position = some_position(seed);
 
-	for (uint32_t u = 0; u < c->n_units; u++)
-		scribble(run, u, seed);
+	for (uint32_t u = 0; u < c->n_units; u++) scribble(run, u, seed);
 	mt_run_reset(run, step, step ? step - 1 : 0, &position);
 	c->record.chunk_tokens = 512;
 	c->record.head_tokens = 64;
@@ -151,23 +145,19 @@ int main(int argc, char **argv)
 	struct mt_run *run;
 
 	if (argc < 2)
-		mt_die(MT_EX_USAGE, "usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
+		mt_die(MT_EX_USAGE,
+			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
 	/* without its rings: a saver may be at work, and mt_run_reset would clear them under it */
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
-	if (argc == 2)
-		print_run(run);
-	else if (!strcmp(what, "grads") && argc == 4)
-		write_grads(run, argv[3]);
+	if (argc == 2) print_run(run);
+	else if (!strcmp(what, "grads") && argc == 4) write_grads(run, argv[3]);
 	else if (!strcmp(what, "poke") && argc == 6)
 		poke(run, argv[3], strtoull(argv[4], NULL, 10), (uint32_t)strtoul(argv[5], NULL, 16));
 	else if (!strcmp(what, "scribble") && argc == 5)
 		scribble_run(run, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
-	else if (!strcmp(what, "state") && argc == 4)
-		mt_run_set_state(run, (enum mt_state)atoi(argv[3]));
-	else if (!strcmp(what, "open") && argc == 4)
-		open_step(run, (enum mt_phase)atoi(argv[3]));
-	else
-		mt_die(MT_EX_USAGE, "unknown command '%s'", what);
+	else if (!strcmp(what, "state") && argc == 4) mt_run_set_state(run, (enum mt_state)atoi(argv[3]));
+	else if (!strcmp(what, "open") && argc == 4) open_step(run, (enum mt_phase)atoi(argv[3]));
+	else mt_die(MT_EX_USAGE, "unknown command '%s'", what);
 	mt_run_close(run);
 	return 0;
 }

@@ -22,12 +22,11 @@
 static const char *kind;
 static bool armed, for_good;
 static long at, calls;
-static int here;                        /* DIR */
+static int here; /* DIR */
 
 static bool fails(const char *what)
 {
-	if (!armed || strcmp(what, kind))
-		return false;
+	if (!armed || strcmp(what, kind)) return false;
 	calls++;
 	return for_good ? calls >= at : calls == at;
 }
@@ -40,8 +39,7 @@ int openat(int fd, const char *name, int flags, ...)
 	va_start(args, flags);
 	mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
 	va_end(args);
-	if (!fails("open"))
-		return (int)syscall(SYS_openat, fd, name, flags, mode);
+	if (!fails("open")) return (int)syscall(SYS_openat, fd, name, flags, mode);
 	errno = EMFILE;
 	return -1;
 }
@@ -55,8 +53,7 @@ int open(const char *name, int flags, ...)
 }
 int fsync(int fd)
 {
-	if (!fails("fsync"))
-		return (int)syscall(SYS_fsync, fd);
+	if (!fails("fsync")) return (int)syscall(SYS_fsync, fd);
 	errno = EIO;
 	return -1;
 }
@@ -67,10 +64,8 @@ static int count(const char *path)
 	DIR *d = opendir(path);
 	int n = 0;
 
-	if (!d)
-		return -1;
-	while (readdir(d))
-		n++;
+	if (!d) return -1;
+	while (readdir(d)) n++;
 	closedir(d);
 	return n - 2;
 }
@@ -85,8 +80,7 @@ static bool one(const char *run, enum before before, bool full)
 
 	dir_remove(here, dir);
 	mkdir(dir, 0777);
-	if (before == EMPTY)
-		mkdir(path, 0777);
+	if (before == EMPTY) mkdir(path, 0777);
 	if (before == EXPORT) {
 		mt_must(ckpt_export(run, path, MT_FP32, SHARD_BYTES, false));
 		close(open(was, O_WRONLY | O_CREAT, 0666));
@@ -95,17 +89,16 @@ static bool one(const char *run, enum before before, bool full)
 	armed = true;
 	rc = full ? ckpt_save(run, path, SHARD_BYTES) : ckpt_export(run, path, MT_NONE, 5000, true);
 	armed = false;
-	if (calls < at && rc < 0)
-		mt_die(MT_EX_BUG, "%s: without a failure: %d: %s", kind, -rc, mt_errmsg());
+	if (calls < at && rc < 0) mt_die(MT_EX_BUG, "%s: without a failure: %d: %s", kind, -rc, mt_errmsg());
 	if (rc == 0) {
 		mt_must(ckpt_verify(path));
-		if (before == EXPORT && file_exists(AT_FDCWD, was))
-			mt_die(MT_EX_BUG, "%s %ld: not replaced", kind, at);
+		if (before == EXPORT && file_exists(AT_FDCWD, was)) mt_die(MT_EX_BUG, "%s %ld: not replaced", kind, at);
 		return false;
 	}
 	entries = count(path);
 	if (count(dir) != (before != ABSENT) || (before == EMPTY && entries) || (before == ABSENT && entries != -1))
-		mt_die(MT_EX_BUG, "%s %ld%s: %d (%s) leaves something behind", kind, at, for_good ? " and on" : "", -rc, mt_errmsg());
+		mt_die(MT_EX_BUG, "%s %ld%s: %d (%s) leaves something behind", kind, at, for_good ? " and on" : "", -rc,
+			mt_errmsg());
 	if (before == EXPORT && (!file_exists(AT_FDCWD, was) || ckpt_verify(path) < 0))
 		mt_die(MT_EX_BUG, "%s %ld: what was there is gone", kind, at);
 	return true;
@@ -114,7 +107,7 @@ static bool one(const char *run, enum before before, bool full)
 static int counts(const char *run, const char *dir)
 {
 	struct mt_run *r;
-	struct run_json json = { .dtype = MT_BF16, .step = 1, .position.tokens = INT64_MAX };
+	struct run_json json = {.dtype = MT_BF16, .step = 1, .position.tokens = INT64_MAX};
 	json_t *root, *files;
 	struct out_dir out;
 
@@ -134,21 +127,18 @@ int main(int argc, char **argv)
 	int failed = 0;
 	long stride = argc > 4 ? atol(argv[4]) : 1;
 
-	if (argc < 4)
-		mt_die(MT_EX_USAGE, "usage: ckpt-fail RUN DIR json|fsync|open|counts [STRIDE]");
+	if (argc < 4) mt_die(MT_EX_USAGE, "usage: ckpt-fail RUN DIR json|fsync|open|counts [STRIDE]");
 	kind = argv[3];
 	if (chdir(argv[2]) < 0 || (here = open(".", O_RDONLY | O_DIRECTORY)) < 0)
 		mt_die(MT_EX_NOINPUT, "%s: no such directory", argv[2]);
-	if (!strcmp(kind, "counts"))
-		return counts(argv[1], "x");
+	if (!strcmp(kind, "counts")) return counts(argv[1], "x");
 	json_set_alloc_funcs(json_malloc, free);
 	for (int how = 0; how < 2; how++)
 		for (int before = 0; before < BEFORES; before++)
 			for (int full = before == EXPORT ? 0 : 1; full >= 0; full--) {
 				for_good = how;
 				at = 1;
-				do
-					failed += one(argv[1], (enum before)before, full);
+				do failed += one(argv[1], (enum before)before, full);
 				while (calls >= at && (at += stride));
 			}
 	printf("%d failed\n", failed);

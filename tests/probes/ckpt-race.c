@@ -22,9 +22,13 @@ enum { STATES = 1 << 16 };
 static struct mt_run *run, *scratch;
 static struct noise noise;
 static bool armed;
-static uint64_t left, seldom;           /* actions to come in this copy; one of so many system calls has some */
-static struct { uint64_t id, step; uint32_t k, unit; enum { IDLE, FILL, WORK } what; } now;
-static uint64_t step_of[STATES];        /* by the number of a state, which is its seed */
+static uint64_t left, seldom; /* actions to come in this copy; one of so many system calls has some */
+static struct {
+	uint64_t id, step;
+	uint32_t k, unit;
+	enum { IDLE, FILL, WORK } what;
+} now;
+static uint64_t step_of[STATES]; /* by the number of a state, which is its seed */
 
 static uint64_t pick(uint64_t n) { return noise_next(&noise) % n; }
 
@@ -52,8 +56,7 @@ static void work(void)
 	struct mt_txn *t = mt_txn(run, now.k);
 	enum mt_phase phase = mt_word_phase(t->word), next = phase;
 
-	if (phase == MT_GATHER)
-		next = t->kind == MT_EVAL ? MT_DONE : MT_APPLY;
+	if (phase == MT_GATHER) next = t->kind == MT_EVAL ? MT_DONE : MT_APPLY;
 	else if (phase == MT_APPLY && now.unit < mt_control(run)->n_units) {
 		overwrite_next(now.id + 1);
 		mt_publish(run, now.unit - 1, t->step);
@@ -61,12 +64,9 @@ static void work(void)
 		next = MT_DONE;
 		step_of[++now.id] = now.step = t->step;
 		now.unit = 0;
-	} else if (phase == MT_DONE)
-		next = MT_LOGGED;
-	else
-		now.what = IDLE;
-	if (next != phase)
-		atomic_store(&t->word, mt_word(now.k, mt_word_try(t->word), next));
+	} else if (phase == MT_DONE) next = MT_LOGGED;
+	else now.what = IDLE;
+	if (next != phase) atomic_store(&t->word, mt_word(now.k, mt_word_try(t->word), next));
 }
 
 static void fill(void)
@@ -76,7 +76,7 @@ static void fill(void)
 		return;
 	}
 	struct mt_position position = some_position(++now.id);
-	step_of[now.id] = now.step;             /* to the very step where the run was: only the count of fillings tells */
+	step_of[now.id] = now.step; /* to the very step where the run was: only the count of fillings tells */
 	mt_run_reset(run, now.step, now.step, &position);
 	mt_fill_end(run, MT_FILLED);
 	now.unit = now.k = 0;
@@ -87,23 +87,18 @@ static void act(void)
 {
 	uint64_t what = pick(6);
 
-	if (now.what == WORK)
-		work();
-	else if (now.what == FILL)
-		fill();
+	if (now.what == WORK) work();
+	else if (now.what == FILL) fill();
 	else if (what == 0) {
 		mt_fill_begin(run);
 		now.what = FILL;
-	} else
-		begin(what == 1 ? MT_EVAL : MT_TRAIN);
+	} else begin(what == 1 ? MT_EVAL : MT_TRAIN);
 }
 
 static void stumble(void)
 {
-	if (!armed || pick(seldom))
-		return;
-	for (uint64_t n = 1 + pick(8); n && left; n--, left--)
-		act();
+	if (!armed || pick(seldom)) return;
+	for (uint64_t n = 1 + pick(8); n && left; n--, left--) act();
 }
 
 /* ------------------------------------------------------------------------------------------------ the system calls */
@@ -135,7 +130,8 @@ int fsync(int fd)
 
 /* ------------------------------------------------------------------------------------------------ one copy */
 
-static bool same_array(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t, uint32_t elem)
+static bool same_array(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t,
+	uint32_t elem)
 {
 	const struct st_entry *e = s->found[a][i];
 	void *data = malloc(t->n * elem);
@@ -157,8 +153,9 @@ static bool is_state(const struct source *s, uint64_t id)
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
 			const struct mt_tensor *t = mt_tensor(scratch, i);
 			if (!same_array(s, ARRAY_W, unit->w, i, t, c->dtype == MT_BF16 ? 2 : 4) ||
-			    (s->full && ((c->dtype == MT_BF16 && !same_array(s, ARRAY_LO, unit->lo, i, t, 2)) ||
-					 !same_array(s, ARRAY_M, unit->m, i, t, 4) || !same_array(s, ARRAY_V, unit->v, i, t, 4))))
+				(s->full &&
+					((c->dtype == MT_BF16 && !same_array(s, ARRAY_LO, unit->lo, i, t, 2)) ||
+						!same_array(s, ARRAY_M, unit->m, i, t, 4) || !same_array(s, ARRAY_V, unit->v, i, t, 4))))
 				return false;
 		}
 	}
@@ -177,12 +174,11 @@ static void check(const char *dir, bool full, uint64_t first, uint64_t last)
 	if (full) {
 		id = s.json.position.records - 1;
 		if (id < first || id > last || s.json.step != step_of[id])
-			mt_die(MT_EX_BUG, "%s: step %" PRIu64 " and state %" PRIu64 " do not belong together", dir, s.json.step, id);
+			mt_die(MT_EX_BUG, "%s: step %" PRIu64 " and state %" PRIu64 " do not belong together", dir, s.json.step,
+				id);
 	} else
-		while (id > first && !is_state(&s, id))
-			id--;
-	if (!is_state(&s, id))
-		mt_die(MT_EX_BUG, "%s: a mixture of states", dir);
+		while (id > first && !is_state(&s, id)) id--;
+	if (!is_state(&s, id)) mt_die(MT_EX_BUG, "%s: a mixture of states", dir);
 	source_close(&s);
 }
 
@@ -190,8 +186,7 @@ static void reset(uint64_t id)
 {
 	struct mt_position position = some_position(id);
 
-	for (uint32_t u = 0; u < mt_control(run)->n_units; u++)
-		scribble(run, u, id);
+	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) scribble(run, u, id);
 	mt_fill_begin(run);
 	mt_run_reset(run, 1 + pick(3), 1, &position);
 	mt_fill_end(run, MT_FILLED);
@@ -204,8 +199,7 @@ int main(int argc, char **argv)
 {
 	int saved = 0, busy = 0, here;
 
-	if (argc != 6)
-		mt_die(MT_EX_USAGE, "usage: ckpt-race RUN SCRATCH DIR SEED N");
+	if (argc != 6) mt_die(MT_EX_USAGE, "usage: ckpt-race RUN SCRATCH DIR SEED N");
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	mt_must(mt_run_open(&scratch, argv[2], MT_RUN_WEIGHTS));
 	if (chdir(argv[3]) < 0 || (here = open(".", O_RDONLY | O_DIRECTORY)) < 0)
@@ -215,8 +209,7 @@ int main(int argc, char **argv)
 		bool full = pick(2);
 		char path[20];
 		reset(now.id + 1 < STATES / 2 ? now.id + 1 : 1);
-		for (uint64_t n = pick(2) ? 0 : pick(20); n; n--)
-			act();
+		for (uint64_t n = pick(2) ? 0 : pick(20); n; n--) act();
 		uint64_t first = now.id;
 		snprintf(path, sizeof path, "%d", i);
 		left = pick(16);
@@ -224,8 +217,7 @@ int main(int argc, char **argv)
 		armed = true;
 		int rc = full ? ckpt_save(argv[1], path, SHARD_BYTES) : ckpt_export(argv[1], path, MT_NONE, SHARD_BYTES, false);
 		armed = false;
-		if (rc == 0)
-			check(path, full, first, now.id);
+		if (rc == 0) check(path, full, first, now.id);
 		else if (rc != -MT_EX_BUSY || file_exists(AT_FDCWD, path))
 			mt_die(MT_EX_BUG, "%s: copy %d ended with %d: %s", path, i, -rc, mt_errmsg());
 		saved += rc == 0;

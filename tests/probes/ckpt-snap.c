@@ -1,6 +1,6 @@
 /* ckpt-snap: mt-optim's side of a snapshot, without an mt-optim.
  *
- *     ckpt-snap RUN STEP              pin every unit at STEP and ask for a save; overwrite each unit as soon as its pin is
+ * ckpt-snap RUN STEP pin every unit at STEP and ask for a save; overwrite each unit as soon as its pin is
  *                                     cleared; print "saved" or "failed" when the word says so
  *     ckpt-snap RUN STEP pin          pin and go
  *     ckpt-snap RUN STEP unpin UNIT   what a saver leaves that dies after reading a unit: its pin is clear, it changes
@@ -19,16 +19,14 @@ static void pin_all(uint64_t step)
 {
 	struct mt_snapshot *s = &mt_control(run)->snap;
 	struct mt_ring *ring;
-	struct mt_msg msg = { .kind = MT_MSG_SAVE, .step = step };
+	struct mt_msg msg = {.kind = MT_MSG_SAVE, .step = step};
 
 	s->t = step - 1;
 	s->position = some_position(step);
-	for (uint32_t u = 0; u < mt_control(run)->n_units; u++)
-		atomic_store(&mt_unit(run, u)->pin, step);
+	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) atomic_store(&mt_unit(run, u)->pin, step);
 	atomic_store(&s->word, mt_snap_word(step, MT_PINNED));
 	mt_must(mt_ring_open(run, "save", &ring));
-	if (mt_ring_reserve(ring))
-		mt_ring_push(ring, &msg);
+	if (mt_ring_reserve(ring)) mt_ring_push(ring, &msg);
 	mt_ring_close(ring);
 	mt_wake(run);
 }
@@ -69,10 +67,9 @@ static int watch(uint64_t step, int give_up)
 
 int main(int argc, char **argv)
 {
-	static const char *const words[] = { "none", "pinned", "sealed", "saved", "failed" };
+	static const char *const words[] = {"none", "pinned", "sealed", "saved", "failed"};
 
-	if (argc < 3)
-		mt_die(MT_EX_USAGE, "usage: ckpt-snap RUN STEP|word [pin | unpin UNIT | seal | give-up UNIT]");
+	if (argc < 3) mt_die(MT_EX_USAGE, "usage: ckpt-snap RUN STEP|word [pin | unpin UNIT | seal | give-up UNIT]");
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	struct mt_snapshot *s = &mt_control(run)->snap;
 	uint64_t step = strtoull(argv[2], NULL, 10);
@@ -81,19 +78,16 @@ int main(int argc, char **argv)
 
 	if (!strcmp(argv[2], "word"))
 		printf("%" PRIu64 " %s %" PRIu64 " %" PRIu64 "\n", s->word >> 8, words[s->word & 7], s->saved,
-		       mt_snap_failures(run));
+			mt_snap_failures(run));
 	else if (argc == 3 || !strcmp(what, "give-up")) {
 		pin_all(step);
 		rc = watch(step, argc > 4 ? atoi(argv[4]) : -1);
-	} else if (!strcmp(what, "pin"))
-		pin_all(step);
+	} else if (!strcmp(what, "pin")) pin_all(step);
 	else if (!strcmp(what, "unpin") && argc == 5) {
 		atomic_store(&mt_unit(run, (uint32_t)atoi(argv[4]))->pin, 0);
 		scribble(run, (uint32_t)atoi(argv[4]), step + 77);
-	} else if (!strcmp(what, "seal"))
-		atomic_store(&s->word, mt_snap_word(step, MT_SEALED));
-	else
-		mt_die(MT_EX_USAGE, "unknown command '%s'", what);
+	} else if (!strcmp(what, "seal")) atomic_store(&s->word, mt_snap_word(step, MT_SEALED));
+	else mt_die(MT_EX_USAGE, "unknown command '%s'", what);
 	mt_run_close(run);
 	return rc;
 }

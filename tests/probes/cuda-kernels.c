@@ -1,6 +1,6 @@
-/* cuda-kernels.c: every kernel of the cuda device beside the definitions that ops.c has for the cpu's operations: the same
- * cases, in fp32 with the same bounds, and in bf16. Built with MT_EMU it runs emulated kernels (tests/gpu/emu), else
- * those of GPU 0 and cuBLASLt, on host memory that the GPU can reach.
+/* cuda-kernels.c: every kernel of the cuda device beside the definitions that ops.c has for the cpu's operations: the
+ * same cases, in fp32 with the same bounds, and in bf16. Built with MT_EMU it runs emulated kernels (tests/gpu/emu),
+ * else those of GPU 0 and cuBLASLt, on host memory that the GPU can reach.
  *
  * What ops.c does with three pools happens here under three seeds: in each, the threads of a block go on after barriers
  * in another order, and the operands lie at another alignment. The bits must be the same.
@@ -41,17 +41,19 @@ static void emu_seed(uint64_t seed) { (void)seed; }
 #else
 #include <sys/mman.h>
 
-/* What a case gives to a kernel ends before a page that may not be touched: keep() asks for 64 bytes more than it needs,
- * of which 8 are for operands off alignment */
-static struct { void *given, *base; size_t bytes; } guarded[512];
+/* What a case gives to a kernel ends before a page that may not be touched: keep() asks for 64 bytes more than it
+ * needs, of which 8 are for operands off alignment */
+static struct {
+	void *given, *base;
+	size_t bytes;
+} guarded[512];
 
 static void *guarded_alloc(size_t bytes)
 {
 	size_t used = (bytes - 64 + 8 + 15) & ~(size_t)15, pages = (used + 4095) / 4096 * 4096;
 	char *base = mmap(NULL, pages + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	if (base == MAP_FAILED || mprotect(base + pages, 4096, PROT_NONE))
-		return NULL;
+	if (base == MAP_FAILED || mprotect(base + pages, 4096, PROT_NONE)) return NULL;
 	for (int i = 0; i < 512; i++)
 		if (!guarded[i].given) {
 			guarded[i].base = base;
@@ -78,15 +80,21 @@ static void guarded_free(void *p)
 #undef calloc
 #undef free
 
-struct pool { uint64_t seed; };
+struct pool {
+	uint64_t seed;
+};
 
-static struct cuda_queue queue = { .elem = 4 };
+static struct cuda_queue queue = {.elem = 4};
 
 /* ---- operands: fp32 as they are; for bf16 a copy, rounded, which goes back when the operation is over ---- */
 
-static struct operand { const float *of; void *copy; int64_t n; } operands[16];
+static struct operand {
+	const float *of;
+	void *copy;
+	int64_t n;
+} operands[16];
 static int operands_n;
-static int straight;            /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
+static int straight; /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
 
 static uint16_t narrow(float x)
 {
@@ -108,11 +116,9 @@ static float widen(uint16_t x)
 /* Where the operation finds x: fp32 as it is, unless it has to lie straight; bf16 rounded */
 static void *operand(const float *x, int64_t n)
 {
-	if (!x || (queue.elem == 4 && !straight))
-		return (void *)x;
+	if (!x || (queue.elem == 4 && !straight)) return (void *)x;
 	for (int i = 0; i < operands_n; i++)
-		if (operands[i].of == x)
-			return operands[i].copy;
+		if (operands[i].of == x) return operands[i].copy;
 	struct operand *o = &operands[operands_n++];
 	/* 16-byte aligned, or off it where x is */
 	size_t off = straight ? 0 : 10 * ((uintptr_t)x / 4 % 4);
@@ -121,12 +127,10 @@ static void *operand(const float *x, int64_t n)
 	char *at = keep(off + (size_t)n * (size_t)queue.elem);
 	at += off;
 	skew = was;
-	*o = (struct operand){ x, at, n };
+	*o = (struct operand){x, at, n};
 	for (int64_t i = 0; i < n; i++)
-		if (queue.elem == 4)
-			((float *)o->copy)[i] = x[i];
-		else
-			((uint16_t *)o->copy)[i] = narrow(x[i]);
+		if (queue.elem == 4) ((float *)o->copy)[i] = x[i];
+		else ((uint16_t *)o->copy)[i] = narrow(x[i]);
 	return o->copy;
 }
 
@@ -139,7 +143,8 @@ static void back(const float *x)
 #endif
 	for (int i = 0; i < operands_n; i++)
 		for (int64_t j = 0; x == operands[i].of && j < operands[i].n; j++)
-			((float *)x)[j] = queue.elem == 4 ? ((float *)operands[i].copy)[j] : widen(((uint16_t *)operands[i].copy)[j]);
+			((float *)x)[j] = queue.elem == 4 ? ((float *)operands[i].copy)[j]
+											  : widen(((uint16_t *)operands[i].copy)[j]);
 }
 
 static void begin(struct pool *p)
@@ -155,21 +160,27 @@ struct pool *pool_create(int threads)
 {
 	struct pool *p = malloc(sizeof *p);
 
-	*p = (struct pool){ (uint64_t)threads * 77 };
+	*p = (struct pool){(uint64_t)threads * 77};
 	return p;
 }
 void pool_free(struct pool *p) { free(p); }
 int pool_threads(const struct pool *p) { return (int)(p->seed / 77); }
 void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *, int64_t, int), void *arg)
 {
-	for (int64_t i = 0; i < tasks; i++)
-		fn(arg, i, pool_threads(p) - 1);
+	for (int64_t i = 0; i < tasks; i++) fn(arg, i, pool_threads(p) - 1);
 }
 
 void op_gemm(struct pool *p, const struct gemm *g)
 {
-	struct cuda_gemm c = { .m = g->m, .n = g->n, .k = g->k, .lda = g->lda, .trans_a = g->trans_a, .ldb = g->ldb,
-		.trans_b = g->trans_b, .ldc = g->ldc, .beta = g->beta };
+	struct cuda_gemm c = {.m = g->m,
+		.n = g->n,
+		.k = g->k,
+		.lda = g->lda,
+		.trans_a = g->trans_a,
+		.ldb = g->ldb,
+		.trans_b = g->trans_b,
+		.ldc = g->ldc,
+		.beta = g->beta};
 
 	begin(p);
 	/* weight gradients are fp32; the library's algorithm depends on alignment */
@@ -196,8 +207,7 @@ void op_bias_backward(struct pool *p, float *db, float beta, const float *dy, in
 	float *dense = keep((size_t)(m * n) * sizeof *dense);
 
 	begin(p);
-	for (int64_t i = 0; i < m; i++)
-		memcpy(dense + i * n, dy + i * ldy, (size_t)n * sizeof *dense);
+	for (int64_t i = 0; i < m; i++) memcpy(dense + i * n, dy + i * ldy, (size_t)n * sizeof *dense);
 	cuda_bias_backward(&queue, db, beta, operand(dense, m * n), m, n);
 	back(db);
 }
@@ -207,14 +217,13 @@ void op_embed_forward(struct pool *p, float *x, const float *w, const uint32_t *
 	int64_t vocab = 0;
 
 	begin(p);
-	for (int64_t i = 0; i < n; i++)
-		vocab = tokens[i] >= vocab ? tokens[i] + 1 : vocab;
+	for (int64_t i = 0; i < n; i++) vocab = tokens[i] >= vocab ? tokens[i] + 1 : vocab;
 	cuda_embed_forward(&queue, operand(x, n * h), operand(w, vocab * h), tokens, n, h);
 	back(x);
 }
 
-void op_embed_backward(struct pool *p, float *dw, float beta, const float *dx, const uint32_t *tokens, int64_t n, int64_t h,
-	int64_t vocab, int64_t pad)
+void op_embed_backward(struct pool *p, float *dw, float beta, const float *dx, const uint32_t *tokens, int64_t n,
+	int64_t h, int64_t vocab, int64_t pad)
 {
 	begin(p);
 	cuda_embed_backward(&queue, dw, beta, operand(dx, n * h), tokens, n, h, vocab, pad);
@@ -240,9 +249,17 @@ void op_rmsnorm_backward(struct pool *p, float *dx, int add_dx, float *dw, float
 
 static struct cuda_rope rope_of(const struct rope *r)
 {
-	return (struct cuda_rope){ .n = r->n, .seq = r->seq, .heads = r->heads, .kv_heads = r->kv_heads, .dim = r->dim,
-		.cos = r->cos, .sin = r->sin, .starts = r->starts, .qnorm = operand(r->qnorm, r->dim),
-		.knorm = operand(r->knorm, r->dim), .eps = r->eps };
+	return (struct cuda_rope){.n = r->n,
+		.seq = r->seq,
+		.heads = r->heads,
+		.kv_heads = r->kv_heads,
+		.dim = r->dim,
+		.cos = r->cos,
+		.sin = r->sin,
+		.starts = r->starts,
+		.qnorm = operand(r->qnorm, r->dim),
+		.knorm = operand(r->knorm, r->dim),
+		.eps = r->eps};
 }
 
 void op_rope_forward(struct pool *p, const struct rope *r, float *qkv, float *pre, float *rstd)
@@ -255,8 +272,8 @@ void op_rope_forward(struct pool *p, const struct rope *r, float *qkv, float *pr
 	back(pre);
 }
 
-void op_rope_backward(struct pool *p, const struct rope *r, float *dqkv, const float *pre, const float *rstd, float *dqnorm,
-	float *dknorm, float beta)
+void op_rope_backward(struct pool *p, const struct rope *r, float *dqkv, const float *pre, const float *rstd,
+	float *dqnorm, float *dknorm, float beta)
 {
 	begin(p);
 	struct cuda_rope c = rope_of(r);
@@ -267,7 +284,7 @@ void op_rope_backward(struct pool *p, const struct rope *r, float *dqkv, const f
 
 static struct cuda_attention attention_of(const struct attention *a)
 {
-	return (struct cuda_attention){ a->n, a->seq, a->heads, a->kv_heads, a->dim, a->window, a->scale, a->starts };
+	return (struct cuda_attention){a->n, a->seq, a->heads, a->kv_heads, a->dim, a->window, a->scale, a->starts};
 }
 
 void op_attention_forward(struct pool *p, const struct attention *a, float *o, float *lse, const float *qkv)
@@ -288,7 +305,8 @@ void op_attention_backward(struct pool *p, const struct attention *a, float *dqk
 	begin(p);
 	struct cuda_attention c = attention_of(a);
 	straight = 1;
-	cuda_attention_backward(&queue, &c, operand(dqkv, wide), operand(d_o, out), operand(o, out), lse, operand(qkv, wide));
+	cuda_attention_backward(&queue, &c, operand(dqkv, wide), operand(d_o, out), operand(o, out), lse,
+		operand(qkv, wide));
 	back(dqkv);
 }
 
@@ -302,8 +320,8 @@ void op_swiglu_forward(struct pool *p, float *y, const float *gu, int64_t n, int
 void op_swiglu_backward(struct pool *p, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f)
 {
 	begin(p);
-	cuda_swiglu_backward(&queue, operand(dgu, n * 2 * f), operand(y, n * f), operand(dy, n * f), operand(gu, n * 2 * f), n,
-		f);
+	cuda_swiglu_backward(&queue, operand(dgu, n * 2 * f), operand(y, n * f), operand(dy, n * f), operand(gu, n * 2 * f),
+		n, f);
 	back(dgu);
 	back(y);
 }
@@ -333,31 +351,36 @@ void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)
 void op_widen(struct pool *p, float *dst, const uint16_t *src, int64_t n)
 {
 	(void)p;
-	for (int64_t i = 0; i < n; i++)
-		dst[i] = widen(src[i]);
+	for (int64_t i = 0; i < n; i++) dst[i] = widen(src[i]);
 }
 
-void op_copy(struct pool *p, void *dst, const void *src, size_t bytes) { (void)p; memcpy(dst, src, bytes); }
-void op_zero(struct pool *p, void *dst, size_t bytes) { (void)p; memset(dst, 0, bytes); }
+void op_copy(struct pool *p, void *dst, const void *src, size_t bytes)
+{
+	(void)p;
+	memcpy(dst, src, bytes);
+}
+void op_zero(struct pool *p, void *dst, size_t bytes)
+{
+	(void)p;
+	memset(dst, 0, bytes);
+}
 
 /* ---- cases: those of ops.c, and shapes at which the kernels change their way ---- */
 
 static void all(void)
 {
-	static const int64_t gemms[][3] = { {1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {65, 33, 63} };
-	static const int64_t norms[][2] = { {1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {3, 5000}, {2, 11000} };
+	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {65, 33, 63}};
+	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {3, 5000}, {2, 11000}};
 
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 0; form < 12; form++)
-			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+		for (int form = 0; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_bias(1, 1);
 	test_bias(70, 33);
 	test_bias(301, 600);
 	test_embed(1, 1, 3);
 	test_embed(500, 100, 37);
 	test_embed(300, 2080, 7);
-	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
-		test_norm(norms[i][0], norms[i][1]);
+	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) test_norm(norms[i][0], norms[i][1]);
 	test_rope(2, 7, 4, 2, 20, 0);
 	test_rope(3, 40, 4, 4, 64, 1);
 	test_rope(2, 19, 3, 1, 6, 1);
@@ -388,7 +411,7 @@ static void all(void)
 	test_head(4, 100, 1);
 	test_head(3, 32003, 0);
 #ifdef MT_EMU
-	test_not_a_number();            /* of variables on the stack */
+	test_not_a_number(); /* of variables on the stack */
 #endif
 }
 
@@ -412,17 +435,15 @@ int main(void)
 	printf("%s\n", gemms_name(library));
 #endif
 	for (int i = 0; i < 3; i++)
-		if (!queue.work || !(pools[i] = pool_create(i + 1)))
-			return 1;
+		if (!queue.work || !(pools[i] = pool_create(i + 1))) return 1;
 	all();
 	test_swiglu(1, 1);
 	test_conversions();
 	printf("bf16\n");
-	seed = 1;               /* a case has the same operands whatever cases are before it */
+	seed = 1; /* a case has the same operands whatever cases are before it */
 	queue.elem = 2;
 	slack = 8e-3;
 	all();
-	for (int i = 0; i < 3; i++)
-		pool_free(pools[i]);
+	for (int i = 0; i < 3; i++) pool_free(pools[i]);
 	return failures != 0;
 }

@@ -21,7 +21,7 @@
 int main(void) { return 77; }
 #else
 
-enum { BREAKPOINT = 0xcc };         /* int3 */
+enum { BREAKPOINT = 0xcc }; /* int3 */
 
 static _Noreturn void fail(const char *what, const char *which)
 {
@@ -67,7 +67,7 @@ static uint64_t base(pid_t pid, const char *path)
 static void await(pid_t pid, int want)
 {
 	int status;
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) { }
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
 	if (WIFSTOPPED(status) && WSTOPSIG(status) == want) return;
 	if (WIFSTOPPED(status)) fail("stopped by another signal", strsignal(WSTOPSIG(status)));
 	fprintf(stderr, "fence-stop: it ended before (status %x)\n", status);
@@ -105,19 +105,19 @@ int main(int argc, char **argv)
 		execvp(argv[4], argv + 4);
 		_exit(127);
 	}
-	await(pid, SIGTRAP);            /* the exec */
+	await(pid, SIGTRAP); /* the exec */
 	snprintf(link, sizeof link, "/proc/%d/exe", pid);
 	ssize_t n = readlink(link, path, sizeof path - 1);
 	if (n < 0) fail(strerror(errno), link);
 	path[n] = 0;
 	run_to(pid, base(pid, path) + symbol(path, argv[2]), strtol(argv[3], NULL, 10));
-	usleep(150000);                 /* other threads are not stopped yet */
+	usleep(150000); /* other threads are not stopped yet */
 	ptrace(PTRACE_DETACH, pid, NULL, SIGSTOP);
 	FILE *f = fopen(argv[1], "w");
 	if (!f) fail(strerror(errno), argv[1]);
 	fprintf(f, "%d\n", pid);
 	fclose(f);
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) { }
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 #endif

@@ -25,7 +25,7 @@ static uint32_t joins(uint32_t high)
 static uint32_t nearest(uint32_t high)
 {
 	uint32_t wrong = 0;
-	if ((high & 0x7f80) == 0x7f80) return 0;        /* infinities and NaNs have no nearest */
+	if ((high & 0x7f80) == 0x7f80) return 0; /* infinities and NaNs have no nearest */
 	double below = mt_float(high << 16);
 	double above = (high & 0x7fff) == 0x7f7f ? copysign(0x1p128, below) : mt_float((high + 1) << 16);
 	double half = (below + above) / 2;
@@ -43,7 +43,7 @@ static _Atomic uint32_t next, wrong_joins, wrong_nearest;
 static void *work(void *arg)
 {
 	(void)arg;
-	for (uint32_t high; (high = atomic_fetch_add(&next, 1)) < 65536; ) {
+	for (uint32_t high; (high = atomic_fetch_add(&next, 1)) < 65536;) {
 		uint32_t j = joins(high), n = nearest(high);
 		if (j) atomic_fetch_add(&wrong_joins, j);
 		if (n) atomic_fetch_add(&wrong_nearest, n);

@@ -1,5 +1,5 @@
-/* left-out.h: calls that stream-chaos leaves out, or has come too early, in turn. A source that is compiled with this has
- * each of them in a list; mt-stream's own objects have nothing of it.
+/* left-out.h: calls that stream-chaos leaves out, or has come too early, in turn. A source that is compiled with this
+ * has each of them in a list; mt-stream's own objects have nothing of it.
  */
 #ifndef LEFT_OUT_H
 #define LEFT_OUT_H
@@ -8,12 +8,19 @@
 
 enum how { LEFT_OUT, TOO_EARLY, OVERLAP };
 
-struct site { const char *call, *file, *function; int line; };
+struct site {
+	const char *call, *file, *function;
+	int line;
+};
 extern const struct site *__start_sites[], *__stop_sites[];
-#define SITE(name) ({ static const struct site here = {name, __FILE__, __func__, __LINE__}; \
-	static const struct site *listed __attribute__((section("sites"), used)) = &here; listed; })
+#define SITE(name) \
+	({ \
+		static const struct site here = {name, __FILE__, __func__, __LINE__}; \
+		static const struct site *listed __attribute__((section("sites"), used)) = &here; \
+		listed; \
+	})
 
-bool site_is(const struct site *, enum how);    /* now */
+bool site_is(const struct site *, enum how); /* now */
 
 #ifdef MT_EMU
 #include "emu.h"

@@ -1,7 +1,7 @@
 /* ops.c: every operation of the cpu device beside its definition in double precision, on awkward sizes.
  *
- * A case computes its results with pools of 1, 2 and 3 threads and from memory at three alignments: the bits must be the
- * same. Then the results are compared with the definition: the norm of the error against the norm of the result.
+ * A case computes its results with pools of 1, 2 and 3 threads and from memory at three alignments: the bits must be
+ * the same. Then the results are compared with the definition: the norm of the error against the norm of the result.
  * Backward definitions are gradients written out, or finite differences of the forward definition.
  */
 #include "../../mt-stream/ops.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 static int failures;
-static double slack;            /* least bound: for devices that round elements (cuda-kernels.c) */
+static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
 static struct pool *pools[3];
 
 static void say(int ok, const char *format, ...)
@@ -45,8 +45,7 @@ static void *keep(size_t bytes)
 
 static void forget(void)
 {
-	while (kept_n)
-		free(kept[--kept_n]);
+	while (kept_n) free(kept[--kept_n]);
 }
 
 static uint64_t seed = 1;
@@ -60,8 +59,7 @@ static double uniform(void)
 static float *random_floats(int64_t n)
 {
 	float *x = keep((size_t)n * sizeof *x);
-	for (int64_t i = 0; i < n; i++)
-		x[i] = (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508);
+	for (int64_t i = 0; i < n; i++) x[i] = (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508);
 	return x;
 }
 
@@ -76,7 +74,13 @@ static double *doubles(int64_t n) { return keep((size_t)n * sizeof(double)); }
 
 /* ---- a case ---- */
 
-struct part { const char *name; float *got; const double *want; int64_t n; double bound; };
+struct part {
+	const char *name;
+	float *got;
+	const double *want;
+	int64_t n;
+	double bound;
+};
 
 static double error_of(const struct part *p)
 {
@@ -90,8 +94,8 @@ static double error_of(const struct part *p)
 }
 
 /* run (ctx, pool) fills results[], each of lengths[i]; parts[i].want is the definition's */
-static void check(const char *name, struct part *parts, int count, void (*run)(void *ctx, struct pool *, float **results),
-	void *ctx)
+static void check(const char *name, struct part *parts, int count,
+	void (*run)(void *ctx, struct pool *, float **results), void *ctx)
 {
 	int same = 1, good = 1;
 	double worst = 0;
@@ -100,14 +104,12 @@ static void check(const char *name, struct part *parts, int count, void (*run)(v
 		skew = p;
 		for (int i = 0; i < count; i++) {
 			results[i] = keep((size_t)parts[i].n * sizeof(float));
-			memset(results[i], 0xff, (size_t)parts[i].n * sizeof(float));   /* NaN: what is not written shows */
+			memset(results[i], 0xff, (size_t)parts[i].n * sizeof(float)); /* NaN: what is not written shows */
 		}
 		run(ctx, pools[p], results);
 		for (int i = 0; i < count; i++)
-			if (p)
-				same &= !memcmp(parts[i].got, results[i], (size_t)parts[i].n * sizeof(float));
-			else
-				parts[i].got = results[i];
+			if (p) same &= !memcmp(parts[i].got, results[i], (size_t)parts[i].n * sizeof(float));
+			else parts[i].got = results[i];
 	}
 	skew = 0;
 	for (int i = 0; i < count; i++) {
@@ -126,28 +128,47 @@ static void check(const char *name, struct part *parts, int count, void (*run)(v
 /* ---- gemm ---- */
 
 struct gemm_case {
-	int64_t m, n, k; int ta, tb, beta, bias, add; const float *a, *b, *c, *bias_at, *added; int64_t lda, ldb, ldc;
+	int64_t m, n, k;
+	int ta, tb, beta, bias, add;
+	const float *a, *b, *c, *bias_at, *added;
+	int64_t lda, ldb, ldc;
 };
 
 static void run_gemm(void *ctx, struct pool *pool, float **out)
 {
 	struct gemm_case *s = ctx;
 	int64_t na = (s->ta ? s->k : s->m) * s->lda, nb = (s->tb ? s->n : s->k) * s->ldb;
-	struct gemm g = { .m = s->m, .n = s->n, .k = s->k, .a = again(s->a, na), .lda = s->lda, .trans_a = s->ta,
-		.b = again(s->b, nb), .ldb = s->ldb, .trans_b = s->tb, .c = out[0], .ldc = s->ldc, .beta = (float)s->beta,
-		.bias = s->bias ? s->bias_at : NULL, .add = s->add ? s->added : NULL };
-	if (s->beta)
-		memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
+	struct gemm g = {.m = s->m,
+		.n = s->n,
+		.k = s->k,
+		.a = again(s->a, na),
+		.lda = s->lda,
+		.trans_a = s->ta,
+		.b = again(s->b, nb),
+		.ldb = s->ldb,
+		.trans_b = s->tb,
+		.c = out[0],
+		.ldc = s->ldc,
+		.beta = (float)s->beta,
+		.bias = s->bias ? s->bias_at : NULL,
+		.add = s->add ? s->added : NULL};
+	if (s->beta) memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
 	op_gemm(pool, &g);
-	for (int64_t i = 0; i < s->m; i++)           /* what lies between rows is not the product's */
-		for (int64_t j = s->n; j < s->ldc; j++)
-			out[0][i * s->ldc + j] = 0;
+	for (int64_t i = 0; i < s->m; i++) /* what lies between rows is not the product's */
+		for (int64_t j = s->n; j < s->ldc; j++) out[0][i * s->ldc + j] = 0;
 }
 
 static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 {
-	struct gemm_case s = { .m = m, .n = n, .k = k, .ta = form & 1, .tb = form >> 1 & 1, .beta = form >> 2 & 1,
-		.bias = (form & 7) == 2, .add = form >> 3, .ldc = n + 3 };
+	struct gemm_case s = {.m = m,
+		.n = n,
+		.k = k,
+		.ta = form & 1,
+		.tb = form >> 1 & 1,
+		.beta = form >> 2 & 1,
+		.bias = (form & 7) == 2,
+		.add = form >> 3,
+		.ldc = n + 3};
 	s.lda = (s.ta ? m : k) + 5;
 	s.ldb = (s.tb ? k : n) + 1;
 	s.a = random_floats((s.ta ? k : m) * s.lda);
@@ -167,18 +188,19 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 		}
 	char name[100];
 	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
-		s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "", s.beta ? ", added to c" : "", s.bias ? ", bias" : "",
-		s.add ? ", residual" : "");
-	check(name, (struct part[]){ { "c", NULL, want, m * s.ldc, 1e-6 } }, 1, run_gemm, &s);
+		s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "", s.beta ? ", added to c" : "",
+		s.bias ? ", bias" : "", s.add ? ", residual" : "");
+	check(name, (struct part[]){{"c", NULL, want, m * s.ldc, 1e-6}}, 1, run_gemm, &s);
 }
 
 /* The last of a product's sums: what adding it afterwards would give */
 static void test_residual(int64_t m, int64_t n, int64_t k)
 {
-	const float *a = random_floats(m * k), *b = random_floats(n * k), *bias = random_floats(n), *x = random_floats(m * n);
+	const float *a = random_floats(m * k), *b = random_floats(n * k), *bias = random_floats(n),
+				*x = random_floats(m * n);
 	float *at_once = keep((size_t)(m * n) * sizeof *at_once), *after = keep((size_t)(m * n) * sizeof *after);
-	struct gemm g = { .m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = k, .trans_b = 1, .c = after, .ldc = n,
-		.bias = bias };
+	struct gemm g =
+		{.m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = k, .trans_b = 1, .c = after, .ldc = n, .bias = bias};
 	op_gemm(pools[1], &g);
 	g.c = at_once;
 	g.add = x;
@@ -194,7 +216,10 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 
 /* ---- bias ---- */
 
-struct bias_case { int64_t m, n, ld; const float *dy, *db; };
+struct bias_case {
+	int64_t m, n, ld;
+	const float *dy, *db;
+};
 
 static void run_bias(void *ctx, struct pool *pool, float **out)
 {
@@ -207,21 +232,24 @@ static void run_bias(void *ctx, struct pool *pool, float **out)
 
 static void test_bias(int64_t m, int64_t n)
 {
-	struct bias_case s = { m, n, n + 7, random_floats(m * (n + 7)), random_floats(n) };
+	struct bias_case s = {m, n, n + 7, random_floats(m * (n + 7)), random_floats(n)};
 	double *set = doubles(n), *added = doubles(n);
 	for (int64_t j = 0; j < n; j++) {
-		for (int64_t i = 0; i < m; i++)
-			set[j] += (double)s.dy[i * s.ld + j];
+		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * s.ld + j];
 		added[j] = set[j] + (double)s.db[j];
 	}
 	char name[80];
 	snprintf(name, sizeof name, "bias backward %lld x %lld", (long long)m, (long long)n);
-	check(name, (struct part[]){ { "db", NULL, set, n, 1e-6 }, { "db added", NULL, added, n, 1e-6 } }, 2, run_bias, &s);
+	check(name, (struct part[]){{"db", NULL, set, n, 1e-6}, {"db added", NULL, added, n, 1e-6}}, 2, run_bias, &s);
 }
 
 /* ---- embedding ---- */
 
-struct embed_case { int64_t n, h, vocab, pad; const uint32_t *tokens; const float *w, *dx, *dw; };
+struct embed_case {
+	int64_t n, h, vocab, pad;
+	const uint32_t *tokens;
+	const float *w, *dx, *dw;
+};
 
 static void run_embed(void *ctx, struct pool *pool, float **out)
 {
@@ -236,11 +264,10 @@ static void run_embed(void *ctx, struct pool *pool, float **out)
 static void test_embed(int64_t n, int64_t h, int64_t vocab)
 {
 	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
-	struct embed_case s = { n, h, vocab, 1, tokens, random_floats(vocab * h), random_floats(n * h),
-		random_floats(vocab * h) };
+	struct embed_case s = {n, h, vocab, 1, tokens, random_floats(vocab * h), random_floats(n * h),
+		random_floats(vocab * h)};
 	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h);
-	for (int64_t i = 0; i < vocab * h; i++)
-		added[i] = (double)s.dw[i];
+	for (int64_t i = 0; i < vocab * h; i++) added[i] = (double)s.dw[i];
 	for (int64_t t = 0; t < n; t++) {
 		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
 		for (int64_t i = 0; i < h; i++) {
@@ -251,28 +278,31 @@ static void test_embed(int64_t n, int64_t h, int64_t vocab)
 	}
 	char name[80];
 	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide", (long long)n, (long long)h);
-	check(name, (struct part[]){ { "x", NULL, x, n * h, 0 }, { "dw", NULL, set, vocab * h, 1e-6 },
-		{ "dw added, without padding", NULL, added, vocab * h, 1e-6 } }, 3, run_embed, &s);
+	check(name,
+		(struct part[]){{"x", NULL, x, n * h, 0}, {"dw", NULL, set, vocab * h, 1e-6},
+			{"dw added, without padding", NULL, added, vocab * h, 1e-6}},
+		3, run_embed, &s);
 }
 
 /* ---- RMSNorm ---- */
 
-struct norm_case { int64_t n, h; const float *x, *w, *dy, *dx, *dw; float eps; };
+struct norm_case {
+	int64_t n, h;
+	const float *x, *w, *dy, *dx, *dw;
+	float eps;
+};
 
 /* y, rstd, and the gradients dx, dw (+=) of one row */
-static void norm_defined(double *y, double *rstd, double *dx, double *dw, const float *x, const float *w, const double *dy,
-	int64_t h, double eps)
+static void norm_defined(double *y, double *rstd, double *dx, double *dw, const float *x, const float *w,
+	const double *dy, int64_t h, double eps)
 {
 	double square = 0, dot = 0;
-	for (int64_t i = 0; i < h; i++)
-		square += (double)x[i] * (double)x[i];
+	for (int64_t i = 0; i < h; i++) square += (double)x[i] * (double)x[i];
 	double r = 1 / sqrt(square / (double)h + eps);
 	*rstd = r;
-	for (int64_t i = 0; i < h; i++)
-		dot += dy[i] * (double)w[i] * (double)x[i];
+	for (int64_t i = 0; i < h; i++) dot += dy[i] * (double)w[i] * (double)x[i];
 	for (int64_t i = 0; i < h; i++) {
-		if (y)
-			y[i] = (double)x[i] * r * (double)w[i];
+		if (y) y[i] = (double)x[i] * r * (double)w[i];
 		dx[i] = dy[i] * (double)w[i] * r - (double)x[i] * r * r * r * dot / (double)h;
 		dw[i] += dy[i] * (double)x[i] * r;
 	}
@@ -291,28 +321,29 @@ static void run_norm(void *ctx, struct pool *pool, float **out)
 
 static void test_norm(int64_t n, int64_t h)
 {
-	struct norm_case s = { n, h, random_floats(n * h), random_floats(h), random_floats(n * h), random_floats(n * h),
-		random_floats(h), 1e-5f };
+	struct norm_case s = {n, h, random_floats(n * h), random_floats(h), random_floats(n * h), random_floats(n * h),
+		random_floats(h), 1e-5f};
 	double *y = doubles(n * h), *rstd = doubles(n), *dx = doubles(n * h), *dw = doubles(h), *dx2 = doubles(n * h);
 	double *dw2 = doubles(h), *dy = doubles(n * h);
-	for (int64_t i = 0; i < n * h; i++)
-		dy[i] = (double)s.dy[i];
+	for (int64_t i = 0; i < n * h; i++) dy[i] = (double)s.dy[i];
 	for (int64_t t = 0; t < n; t++)
 		norm_defined(y + t * h, rstd + t, dx + t * h, dw, s.x + t * h, s.w, dy + t * h, h, (double)s.eps);
-	for (int64_t i = 0; i < n * h; i++)
-		dx2[i] = dx[i] + (double)s.dx[i];
-	for (int64_t i = 0; i < h; i++)
-		dw2[i] = dw[i] + (double)s.dw[i];
+	for (int64_t i = 0; i < n * h; i++) dx2[i] = dx[i] + (double)s.dx[i];
+	for (int64_t i = 0; i < h; i++) dw2[i] = dw[i] + (double)s.dw[i];
 	char name[80];
 	snprintf(name, sizeof name, "rmsnorm of %lld rows of %lld", (long long)n, (long long)h);
-	check(name, (struct part[]){ { "y", NULL, y, n * h, 4e-7 }, { "rstd", NULL, rstd, n, 4e-7 },
-		{ "dx", NULL, dx, n * h, 6e-7 }, { "dw", NULL, dw, h, 1e-6 }, { "dx added", NULL, dx2, n * h, 6e-7 },
-		{ "dw added", NULL, dw2, h, 1e-6 } }, 6, run_norm, &s);
+	check(name,
+		(struct part[]){{"y", NULL, y, n * h, 4e-7}, {"rstd", NULL, rstd, n, 4e-7}, {"dx", NULL, dx, n * h, 6e-7},
+			{"dw", NULL, dw, h, 1e-6}, {"dx added", NULL, dx2, n * h, 6e-7}, {"dw added", NULL, dw2, h, 1e-6}},
+		6, run_norm, &s);
 }
 
 /* ---- rope ---- */
 
-struct rope_case { struct rope r; const float *qkv, *grad, *dw; };
+struct rope_case {
+	struct rope r;
+	const float *qkv, *grad, *dw;
+};
 
 static void run_rope(void *ctx, struct pool *pool, float **out)
 {
@@ -346,8 +377,7 @@ static void rope_defined(const struct rope *r, int64_t position, const float *w,
 		normed[i] = (double)x[i];
 		dx[i] = turned[i];
 	}
-	if (w)
-		norm_defined(normed, &rstd, dx, dw, x, w, turned, r->dim, (double)r->eps);
+	if (w) norm_defined(normed, &rstd, dx, dw, x, w, turned, r->dim, (double)r->eps);
 	for (int64_t i = 0; i < half; i++) {
 		double c = (double)r->cos[position * half + i], s = (double)r->sin[position * half + i];
 		y[i] = normed[i] * c - normed[half + i] * s;
@@ -370,13 +400,22 @@ static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads
 {
 	int64_t n = rows * seq, all = heads + 2 * kv_heads, wide = all * dim;
 	const float *w = random_floats(2 * dim);
-	struct rope_case s = { .r = { .n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim,
-		.cos = random_floats(seq * dim / 2), .sin = random_floats(seq * dim / 2), .starts = documents(rows, seq, 5, 1),
-		.qnorm = norm ? w : NULL, .knorm = norm ? w + dim : NULL, .eps = 1e-6f },
-		.qkv = random_floats(n * wide), .grad = random_floats(n * wide), .dw = random_floats(2 * dim) };
+	struct rope_case s = {.r = {.n = n,
+							  .seq = seq,
+							  .heads = heads,
+							  .kv_heads = kv_heads,
+							  .dim = dim,
+							  .cos = random_floats(seq * dim / 2),
+							  .sin = random_floats(seq * dim / 2),
+							  .starts = documents(rows, seq, 5, 1),
+							  .qnorm = norm ? w : NULL,
+							  .knorm = norm ? w + dim : NULL,
+							  .eps = 1e-6f},
+		.qkv = random_floats(n * wide),
+		.grad = random_floats(n * wide),
+		.dw = random_floats(2 * dim)};
 	double *y = doubles(n * wide), *dx = doubles(n * wide), *dw = doubles(2 * dim);
-	for (int64_t i = 0; i < 2 * dim; i++)
-		dw[i] = (double)s.dw[i];
+	for (int64_t i = 0; i < 2 * dim; i++) dw[i] = (double)s.dw[i];
 	for (int64_t t = 0; t < n; t++)
 		for (int64_t j = 0; j < all; j++) {
 			int64_t at = t * wide + j * dim;
@@ -390,15 +429,20 @@ static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads
 				}
 		}
 	char name[100];
-	snprintf(name, sizeof name, "rope %lld + %lld heads of %lld%s", (long long)heads, (long long)kv_heads, (long long)dim,
-		norm ? ", normed" : "");
-	check(name, (struct part[]){ { "y", NULL, y, n * wide, 4e-7 }, { "dx", NULL, dx, n * wide, 6e-7 },
-		{ "dqnorm", NULL, dw, dim, 1e-6 }, { "dknorm", NULL, dw + dim, dim, 1e-6 } }, norm ? 4 : 2, run_rope, &s);
+	snprintf(name, sizeof name, "rope %lld + %lld heads of %lld%s", (long long)heads, (long long)kv_heads,
+		(long long)dim, norm ? ", normed" : "");
+	check(name,
+		(struct part[]){{"y", NULL, y, n * wide, 4e-7}, {"dx", NULL, dx, n * wide, 6e-7},
+			{"dqnorm", NULL, dw, dim, 1e-6}, {"dknorm", NULL, dw + dim, dim, 1e-6}},
+		norm ? 4 : 2, run_rope, &s);
 }
 
 /* ---- attention ---- */
 
-struct attention_case { struct attention a; const float *qkv, *d_o; };
+struct attention_case {
+	struct attention a;
+	const float *qkv, *d_o;
+};
 
 static void run_attention(void *ctx, struct pool *pool, float **out)
 {
@@ -416,30 +460,24 @@ static void attention_defined(const struct attention *a, int64_t t, int64_t h, d
 	int64_t dim = a->dim, wide = (a->heads + 2 * a->kv_heads) * dim, at_q = t * wide + h * dim;
 	int64_t to_k = (a->heads + h / (a->heads / a->kv_heads)) * dim, to_v = to_k + a->kv_heads * dim;
 	int64_t row = t / a->seq * a->seq, first = row + a->starts[t];
-	if (a->window && first < t - a->window + 1)
-		first = t - a->window + 1;
+	if (a->window && first < t - a->window + 1) first = t - a->window + 1;
 	double high = -INFINITY, sum = 0, delta = 0;
 	for (int64_t j = first; j <= t; j++) {
 		p[j] = 0;
-		for (int64_t i = 0; i < dim; i++)
-			p[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
+		for (int64_t i = 0; i < dim; i++) p[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
 		p[j] *= (double)a->scale;
 		high = p[j] > high ? p[j] : high;
 	}
-	for (int64_t j = first; j <= t; j++)
-		sum += p[j] = exp(p[j] - high);
+	for (int64_t j = first; j <= t; j++) sum += p[j] = exp(p[j] - high);
 	*lse = high + log(sum);
 	for (int64_t j = first; j <= t; j++) {
 		p[j] /= sum;
-		for (int64_t i = 0; i < dim; i++)
-			o[i] += p[j] * (double)qkv[j * wide + to_v + i];
+		for (int64_t i = 0; i < dim; i++) o[i] += p[j] * (double)qkv[j * wide + to_v + i];
 	}
-	for (int64_t i = 0; i < dim; i++)
-		delta += o[i] * (double)d_o[i];
+	for (int64_t i = 0; i < dim; i++) delta += o[i] * (double)d_o[i];
 	for (int64_t j = first; j <= t; j++) {
 		double dp = 0;
-		for (int64_t i = 0; i < dim; i++)
-			dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
+		for (int64_t i = 0; i < dim; i++) dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
 		double ds = p[j] * (dp - delta) * (double)a->scale;
 		for (int64_t i = 0; i < dim; i++) {
 			dqkv[at_q + i] += ds * (double)qkv[j * wide + to_k + i];
@@ -453,9 +491,16 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 	int64_t length, int64_t padding)
 {
 	int64_t n = rows * seq, wide = (heads + 2 * kv_heads) * dim;
-	struct attention_case s = { .a = { .n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim,
-		.window = window, .scale = 1.0f / sqrtf((float)dim), .starts = documents(rows, seq, length, padding) },
-		.qkv = random_floats(n * wide), .d_o = random_floats(n * heads * dim) };
+	struct attention_case s = {.a = {.n = n,
+								   .seq = seq,
+								   .heads = heads,
+								   .kv_heads = kv_heads,
+								   .dim = dim,
+								   .window = window,
+								   .scale = 1.0f / sqrtf((float)dim),
+								   .starts = documents(rows, seq, length, padding)},
+		.qkv = random_floats(n * wide),
+		.d_o = random_floats(n * heads * dim)};
 	double *o = doubles(n * heads * dim), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(n);
 	for (int64_t t = 0; t < n; t++)
 		for (int64_t h = 0; h < heads; h++)
@@ -465,8 +510,10 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld",
 		(long long)rows, (long long)seq, (long long)heads, (long long)kv_heads, (long long)dim, (long long)window,
 		(long long)length);
-	check(name, (struct part[]){ { "o", NULL, o, n * heads * dim, 6e-7 }, { "lse", NULL, lse, n * heads, 4e-7 },
-		{ "dqkv", NULL, dqkv, n * wide, 1e-6 } }, 3, run_attention, &s);
+	check(name,
+		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
+			{"dqkv", NULL, dqkv, n * wide, 1e-6}},
+		3, run_attention, &s);
 }
 
 /* A document gives the same bits in a packed row as alone, and does not see infinities beside it. */
@@ -481,11 +528,11 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 	for (int64_t t = 0; t < seq; t++) {
 		starts[t] = (uint32_t)(t < before ? 0 : t < before + length ? before : before + length);
 		if (t < before || t >= before + length)
-			for (int64_t i = 0; i < wide; i++)
-				qkv[t * wide + i] = i % 3 ? INFINITY : NAN;
+			for (int64_t i = 0; i < wide; i++) qkv[t * wide + i] = i % 3 ? INFINITY : NAN;
 	}
-	struct attention a = { .n = seq, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .scale = 0.2f,
-		.starts = starts }, alone = a;
+	struct attention
+		a = {.n = seq, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .scale = 0.2f, .starts = starts},
+		alone = a;
 	alone.n = alone.seq = length;
 	alone.starts = zeros;
 	op_attention_forward(pools[1], &a, o, lse, qkv);
@@ -494,15 +541,19 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 	op_attention_forward(pools[0], &alone, o1, lse1, inner);
 	op_attention_backward(pools[0], &alone, dqkv1, inner_d_o, o1, lse1, inner);
 	say(!memcmp(o1, o + before * heads * dim, (size_t)(length * heads * dim) * 4) &&
-		!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
-		!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
+			!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
+			!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
 		"attention of a document of %lld beside others and alone: same bits", (long long)length);
 	forget();
 }
 
 /* ---- SwiGLU ---- */
 
-struct swiglu_case { int64_t n, f; const float *gu, *dy; int differs; };
+struct swiglu_case {
+	int64_t n, f;
+	const float *gu, *dy;
+	int differs;
+};
 
 static void run_swiglu(void *ctx, struct pool *pool, float **out)
 {
@@ -521,9 +572,8 @@ static void run_swiglu(void *ctx, struct pool *pool, float **out)
 static void test_swiglu(int64_t n, int64_t f)
 {
 	float *gu = random_floats(n * 2 * f);
-	for (int64_t i = 0; i < n * 2 * f; i += 3)
-		gu[i] *= 20;                          /* sigmoids near 0 and 1 too */
-	struct swiglu_case s = { n, f, gu, random_floats(n * f), 0 };
+	for (int64_t i = 0; i < n * 2 * f; i += 3) gu[i] *= 20; /* sigmoids near 0 and 1 too */
+	struct swiglu_case s = {n, f, gu, random_floats(n * f), 0};
 	double *y = doubles(n * f), *dgu = doubles(n * 2 * f);
 	for (int64_t r = 0; r < n; r++)
 		for (int64_t i = 0; i < f; i++) {
@@ -535,14 +585,23 @@ static void test_swiglu(int64_t n, int64_t f)
 		}
 	char name[80];
 	snprintf(name, sizeof name, "swiglu %lld x %lld", (long long)n, (long long)f);
-	check(name, (struct part[]){ { "y", NULL, y, n * f, 4e-7 }, { "dgu", NULL, dgu, n * 2 * f, 6e-7 },
-		{ "y of backward", NULL, y, n * f, 4e-7 } }, 3, run_swiglu, &s);
+	check(name,
+		(struct part[]){{"y", NULL, y, n * f, 4e-7}, {"dgu", NULL, dgu, n * 2 * f, 6e-7},
+			{"y of backward", NULL, y, n * f, 4e-7}},
+		3, run_swiglu, &s);
 	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
 }
 
 /* ---- cross-entropy ---- */
 
-struct head_case { int64_t n, vocab; const float *logits; const uint32_t *targets; double losses[6]; int at; int64_t count; };
+struct head_case {
+	int64_t n, vocab;
+	const float *logits;
+	const uint32_t *targets;
+	double losses[6];
+	int at;
+	int64_t count;
+};
 
 static void run_head(void *ctx, struct pool *pool, float **out)
 {
@@ -557,27 +616,24 @@ static void test_head(int64_t n, int64_t vocab, int none)
 {
 	float *logits = random_floats(n * vocab);
 	uint32_t *targets = keep((size_t)n * sizeof *targets);
-	struct head_case s = { .n = n, .vocab = vocab, .logits = logits, .targets = targets };
+	struct head_case s = {.n = n, .vocab = vocab, .logits = logits, .targets = targets};
 	double *grad = doubles(n * vocab), loss = 0;
 	int64_t count = 0;
 	for (int64_t r = 0; r < n; r++) {
 		const float *x = logits + r * vocab;
 		targets[r] = none || r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
-		for (int64_t i = 0; i < vocab; i++)
-			logits[r * vocab + i] *= 3;
-		if (targets[r] == UINT32_MAX)
-			continue;
+		for (int64_t i = 0; i < vocab; i++) logits[r * vocab + i] *= 3;
+		if (targets[r] == UINT32_MAX) continue;
 		double sum = 0;
-		for (int64_t i = 0; i < vocab; i++)
-			sum += exp((double)x[i]);
-		for (int64_t i = 0; i < vocab; i++)
-			grad[r * vocab + i] = 0.01 * (exp((double)x[i]) / sum - (i == targets[r]));
+		for (int64_t i = 0; i < vocab; i++) sum += exp((double)x[i]);
+		for (int64_t i = 0; i < vocab; i++) grad[r * vocab + i] = 0.01 * (exp((double)x[i]) / sum - (i == targets[r]));
 		loss += log(sum) - (double)x[targets[r]];
 		count++;
 	}
 	char name[80];
-	snprintf(name, sizeof name, "cross-entropy %lld x %lld%s", (long long)n, (long long)vocab, none ? ", no targets" : "");
-	check(name, (struct part[]){ { "gradient", NULL, grad, n * vocab, 1e-6 } }, 1, run_head, &s);
+	snprintf(name, sizeof name, "cross-entropy %lld x %lld%s", (long long)n, (long long)vocab,
+		none ? ", no targets" : "");
+	check(name, (struct part[]){{"gradient", NULL, grad, n * vocab, 1e-6}}, 1, run_head, &s);
 	int good = s.count == count;
 	for (int i = 0; i < s.at; i++)
 		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss + 1e-15;
@@ -589,13 +645,13 @@ static void test_head(int64_t n, int64_t vocab, int none)
 static void test_not_a_number(void)
 {
 	enum { N = 3, V = 37 };
-	uint32_t targets[N] = { 1, 2, 3 };
+	uint32_t targets[N] = {1, 2, 3};
 	int64_t count;
 	for (int where = 0; where < V; where += 6) {
 		float *logits = random_floats(N * V);
 		logits[V + where] = NAN;
-		say(isnan(op_cross_entropy(pools[1], logits, targets, N, V, 1, 1, &count)), "cross-entropy with NaN at %d is NaN",
-			where);
+		say(isnan(op_cross_entropy(pools[1], logits, targets, N, V, 1, 1, &count)),
+			"cross-entropy with NaN at %d is NaN", where);
 		forget();
 	}
 	float *gu = random_floats(2 * V), *y = random_floats(V), *w = random_floats(V), rstd;
@@ -612,7 +668,11 @@ static void test_conversions(void)
 	enum { N = 200003 };
 	float *x = random_floats(N), *back = random_floats(N), *y = random_floats(N), *copy = random_floats(N);
 	uint16_t *half = keep(N * sizeof *half);
-	x[0] = NAN; x[1] = INFINITY; x[2] = -0.0f; x[3] = 3.3961775e38f; x[4] = 1e-40f;
+	x[0] = NAN;
+	x[1] = INFINITY;
+	x[2] = -0.0f;
+	x[3] = 3.3961775e38f;
+	x[4] = 1e-40f;
 	int good = 1;
 	op_narrow(pools[1], half, x, N);
 	op_widen(pools[2], back, half, N);
@@ -627,8 +687,7 @@ static void test_conversions(void)
 	op_copy(pools[2], copy, y, N * sizeof *y);
 	good = !memcmp(copy, y, N * sizeof *y);
 	op_zero(pools[1], copy, N * sizeof *copy - 4);
-	for (int64_t i = 0; i < N - 1; i++)
-		good &= copy[i] == 0;
+	for (int64_t i = 0; i < N - 1; i++) good &= copy[i] == 0;
 	say(good && memcmp(copy + N - 1, y + N - 1, 4) == 0, "copies and zeros of %d elements", N);
 	forget();
 }
@@ -648,8 +707,7 @@ static void test_pool(void)
 			unsigned char ran[40] = {0};
 			int64_t tasks = round % 40;
 			pool_run(pools[p], tasks, count_task, ran);
-			for (int64_t i = 0; i < 40; i++)
-				good &= ran[i] == (i < tasks);
+			for (int64_t i = 0; i < 40; i++) good &= ran[i] == (i < tasks);
 		}
 	say(good && pool_threads(pools[2]) == 3, "pool: every task of 60000 jobs ran once");
 }
@@ -657,22 +715,19 @@ static void test_pool(void)
 int main(void)
 {
 	for (int i = 0; i < 3; i++)
-		if (!(pools[i] = pool_create(i + 1)))
-			return 1;
+		if (!(pools[i] = pool_create(i + 1))) return 1;
 	test_pool();
-	static const int64_t gemms[][3] = { {1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
-		{300, 700, 40}, {513, 33, 257} };
+	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
+		{300, 700, 40}, {513, 33, 257}};
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 0; form < 8; form++)
-			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+		for (int form = 0; form < 8; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_bias(1, 1);
 	test_bias(70, 33);
 	test_bias(3001, 600);
 	test_embed(1, 1, 3);
 	test_embed(500, 100, 37);
-	static const int64_t norms[][2] = { {1, 3}, {3, 20}, {33, 64}, {100, 100}, {2100, 257} };
-	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
-		test_norm(norms[i][0], norms[i][1]);
+	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {2100, 257}};
+	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) test_norm(norms[i][0], norms[i][1]);
 	test_rope(2, 7, 4, 2, 20, 0);
 	test_rope(3, 40, 4, 4, 64, 1);
 	test_rope(2, 19, 3, 1, 6, 1);
@@ -701,11 +756,9 @@ int main(void)
 	test_not_a_number();
 	test_conversions();
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 8; form < 12; form++)
-			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_residual(3, 5, 7);
 	test_residual(700, 650, 100);
-	for (int i = 0; i < 3; i++)
-		pool_free(pools[i]);
+	for (int i = 0; i < 3; i++) pool_free(pools[i]);
 	return failures != 0;
 }

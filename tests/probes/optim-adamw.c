@@ -1,8 +1,10 @@
 /* optim-adamw.c: the update's fast versions give the scalar specification's bits, and the specification is AdamW.
  *
- * Bits: random groups, among them denormals, zeros, infinities and huge values, through every kind of state and gradient.
+ * Bits: random groups, among them denormals, zeros, infinities and huge values, through every kind of state and
+ * gradient.
  * AdamW: the specification against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
- * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, as $MT_ISA says.
+ * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, as $MT_ISA
+ * says.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +14,7 @@
 
 enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
 
-struct state {                  /* every array with a guard group on either side */
+struct state { /* every array with a guard group on either side */
 	_Alignas(64) uint8_t w[(GROUPS + 2) * MT_GROUP * 4];
 	_Alignas(64) int16_t lo[(GROUPS + 2) * MT_GROUP];
 	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP];
@@ -22,7 +24,7 @@ static struct state before, want, got;
 static _Alignas(64) uint8_t g0[N * 4], g1[N * 4];
 
 static uint64_t seed = 1;
-static uint32_t rnd(void)       /* splitmix64 */
+static uint32_t rnd(void) /* splitmix64 */
 {
 	uint64_t z = seed += 0x9e3779b97f4a7c15;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -39,11 +41,13 @@ static float number(bool wild)
 	switch (r % 16) {
 	case 0: return 0;
 	case 1: return -0.0f;
-	case 2: return mt_float(rnd() & 0x807fffff);                    /* denormal */
-	case 3: return mt_float((rnd() & 0x80000000) | 0x00800000);      /* smallest normal */
+	case 2: return mt_float(rnd() & 0x807fffff);                /* denormal */
+	case 3: return mt_float((rnd() & 0x80000000) | 0x00800000); /* smallest normal */
 	case 4: return r & 256 ? INFINITY : -INFINITY;
 	case 5: return r & 256 ? 3.4e38f : -3.4e38f;
-	case 6: case 7: case 8: {
+	case 6:
+	case 7:
+	case 8: {
 		uint32_t bits = rnd();
 		return (bits & 0x7f800000) == 0x7f800000 ? 1 : mt_float(bits);
 	}
@@ -78,8 +82,12 @@ static void fill_g(uint8_t *g, bool bf16, bool wild)
 static struct tile tile_of(struct state *s, bool bf16, bool g_bf16, bool two)
 {
 	return (struct tile){
-		.w = s->w + MT_GROUP * (bf16 ? 2 : 4), .lo = bf16 ? s->lo + MT_GROUP : NULL, .m = s->m + MT_GROUP,
-		.v = s->v + MT_GROUP, .g = { g0, two ? g1 : NULL }, .g_bf16 = g_bf16,
+		.w = s->w + MT_GROUP * (bf16 ? 2 : 4),
+		.lo = bf16 ? s->lo + MT_GROUP : NULL,
+		.m = s->m + MT_GROUP,
+		.v = s->v + MT_GROUP,
+		.g = {g0, two ? g1 : NULL},
+		.g_bf16 = g_bf16,
 	};
 }
 
@@ -96,16 +104,17 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
-			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1, round & 1 ? 1 : 0.37);
+			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
+				round & 1 ? 1 : 0.37);
 			struct tile t = tile_of(&want, bf16, g_bf16, two), s = tile_of(&got, bf16, g_bf16, two);
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
-			t.g_group = s.g_group = first ? first - 1 : 0;      /* a piece need not begin with the range */
+			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
 			float decay = round & 2 ? a.decay : 1;
 			adamw_scalar(&a, &t, &want.lane, lane_tag(9, 3), first, end, decay);
 			fn(&a, &s, &got.lane, lane_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
 			fprintf(stderr, "%s differs from scalar: state %s, g %s, %d arrays, %s\n", isa, bf16 ? "bf16" : "fp32",
-			        g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
+				g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
 			return 1;
 		}
 	printf("%s: same bits as scalar\n", isa);
@@ -145,7 +154,7 @@ static int is_adamw(double beta1)
 		double d = fabs(mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i])) - p[i]);
 		if (d > worst) worst = d;
 	}
-	double bound = STEPS * 1.5 * 0x1p-24 * 1.2;     /* |p| stays below 1.2: 1 + 100 steps of lr at most */
+	double bound = STEPS * 1.5 * 0x1p-24 * 1.2; /* |p| stays below 1.2: 1 + 100 steps of lr at most */
 	printf("beta1 %g: worst difference from double after %d steps: %.3g of %.3g\n", beta1, STEPS, worst, bound);
 	return worst > bound;
 }
@@ -182,18 +191,19 @@ static int sums(bool bf16)
 	for (uint64_t i = 0; i < N; i++) {
 		float x = g_of(g0, bf16, i) + g_of(g1, bf16, i);
 		uint32_t bits = mt_bits(x);
-		if (bf16) bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;   /* nearest, ties to even */
+		if (bf16) bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000; /* nearest, ties to even */
 		if (mt_bits(g_of(sum, bf16, i)) != bits) return fprintf(stderr, "grad_add: element %d\n", (int)i), 1;
 	}
 	for (int two = 0; two < 2; two++) {
-		double acc[16] = { 0 };
+		double acc[16] = {0};
 		for (uint64_t i = 0; i < N; i++) {
 			float x = g_of(g0, bf16, i) + (two ? g_of(g1, bf16, i) : 0);
 			acc[i % 16] += (double)x * x;
 		}
 		for (int half = 8; half; half /= 2)
 			for (int j = 0; j < half; j++) acc[j] += acc[j + half];
-		if (grad_sumsq(g0, two ? g1 : NULL, N, bf16) != acc[0]) return fprintf(stderr, "grad_sumsq: not its definition\n"), 1;
+		if (grad_sumsq(g0, two ? g1 : NULL, N, bf16) != acc[0])
+			return fprintf(stderr, "grad_sumsq: not its definition\n"), 1;
 	}
 	return 0;
 }

@@ -1,5 +1,5 @@
-/* optim-fake.c: an mt-step and up to eight mt-streams in one, made of mt.h alone, that drive an mt-optim and compare all
- * that it does with a plain computation: g, norm, outcome, versions, w, lo, m, v, bit for bit.
+/* optim-fake.c: an mt-step and up to eight mt-streams in one, made of mt.h alone, that drive an mt-optim and compare
+ * all that it does with a plain computation: g, norm, outcome, versions, w, lo, m, v, bit for bit.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none tied=0|1 streams=1..8 micros=1..
  *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
@@ -7,8 +7,8 @@
  *
  * Pieces are cut at random multiples of MT_BLOCK, leave in random order, over rings that are served in random order.
  * With kill=S mt-optim is killed at random for S seconds and started again with other threads and another instruction
- * set. The last line of stdout is a hash of the end state and of every norm: it depends on dtype, grad, tied, micros and
- * steps, and must not depend on anything else.
+ * set. The last line of stdout is a hash of the end state and of every norm: it depends on dtype, grad, tied, micros
+ * and steps, and must not depend on anything else.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,11 +21,15 @@
 #include "../../mt-optim/adamw.h"
 #include "cli/cli.h"
 
-struct sender { struct mt_ring *ring; struct mt_msg *msgs; uint32_t n, room, at; };
+struct sender {
+	struct mt_ring *ring;
+	struct mt_msg *msgs;
+	uint32_t n, room, at;
+};
 
-struct expected {               /* of one unit */
+struct expected { /* of one unit */
 	uint64_t elems;
-	uint8_t *w, *g[2], *real;   /* real: 1 where a tensor is, 0 in gaps */
+	uint8_t *w, *g[2], *real; /* real: 1 where a tensor is, 0 in gaps */
 	int16_t *lo;
 	float *m, *v;
 };
@@ -39,15 +43,29 @@ static struct {
 	struct sender sender[MT_STREAMS];
 	struct expected *unit;
 	pid_t optim;
-	uint32_t k, try_;           /* what the senders' lists are for */
+	uint32_t k, try_; /* what the senders' lists are for */
 	uint64_t step, t, hash, plain;
 	uint32_t kills, kills_in_apply;
 	double next_kill, kill_until;
-	bool kill_in_apply;         /* the next kill waits for an apply */
-} f = { .dtype = MT_BF16, .grad = MT_FP32, .streams = 2, .micros = 3, .threads = 2, .steps = 12, .seed = 1, .hash = 14695981039346656037u };
+	bool kill_in_apply; /* the next kill waits for an apply */
+} f = {.dtype = MT_BF16,
+	.grad = MT_FP32,
+	.streams = 2,
+	.micros = 3,
+	.threads = 2,
+	.steps = 12,
+	.seed = 1,
+	.hash = 14695981039346656037u};
 
-#define CHECK(x, ...) do { if (!(x)) { fprintf(stderr, "optim-fake: step %llu: ", (unsigned long long)f.step); \
-	fprintf(stderr, __VA_ARGS__); fputc('\n', stderr); finish(1); } } while (0)
+#define CHECK(x, ...) \
+	do { \
+		if (!(x)) { \
+			fprintf(stderr, "optim-fake: step %llu: ", (unsigned long long)f.step); \
+			fprintf(stderr, __VA_ARGS__); \
+			fputc('\n', stderr); \
+			finish(1); \
+		} \
+	} while (0)
 
 static _Noreturn void finish(int rc)
 {
@@ -78,7 +96,7 @@ static float gradient(uint64_t step, uint32_t micro, uint32_t unit, uint32_t end
 }
 
 enum what { NORMAL, INF_GRADIENT, NAN_LOSS, NO_TARGETS };
-static enum what what_of(uint64_t step)     /* of the run's steps, some are to be skipped */
+static enum what what_of(uint64_t step) /* of the run's steps, some are to be skipped */
 {
 	if (f.plain) return NORMAL;
 	if (step % 7 == 3) return NO_TARGETS;
@@ -101,7 +119,8 @@ static void make_gradient(void *out, uint64_t step, uint32_t micro, uint32_t u, 
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ the plain computation */
+/* ------------------------------------------------------------------------------------------------ the plain
+ * computation */
 
 static void *zeros(size_t n)
 {
@@ -176,20 +195,25 @@ static void expect_update(const struct mt_txn *t, double factor)
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		struct expected *e = &f.unit[u];
 		const struct mt_unit *mu = mt_unit(f.run, u);
-		struct tile tile = { .w = e->w, .lo = f.dtype == MT_BF16 ? e->lo : NULL, .m = e->m, .v = e->v,
-			.g = { e->g[0], ends(u) == 2 ? e->g[1] : NULL }, .g_bf16 = f.grad == MT_BF16 };
+		struct tile tile = {.w = e->w,
+			.lo = f.dtype == MT_BF16 ? e->lo : NULL,
+			.m = e->m,
+			.v = e->v,
+			.g = {e->g[0], ends(u) == 2 ? e->g[1] : NULL},
+			.g_bf16 = f.grad == MT_BF16};
 		for (uint32_t i = 0; i < mu->tensors; i++) {
 			const struct mt_tensor *x = mt_tensor(f.run, mu->first_tensor + i);
 			uint64_t next = i + 1 < mu->tensors ? mt_tensor(f.run, mu->first_tensor + i + 1)->off : e->elems;
-			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay, "decay in a group");
+			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay,
+				"decay in a group");
 			/* a group that a slab's next tensor begins in belongs to the tensor before */
 			adamw_scalar(&a, &tile, &lane, 0, (x->off + MT_GROUP - 1) / MT_GROUP, (next + MT_GROUP - 1) / MT_GROUP,
-			             x->decay ? a.decay : 1);
+				x->decay ? a.decay : 1);
 		}
 	}
 }
 
-static void fold(const void *p, size_t n)   /* FNV-1a by 8 bytes */
+static void fold(const void *p, size_t n) /* FNV-1a by 8 bytes */
 {
 	for (size_t i = 0; i + 8 <= n; i += 8) {
 		uint64_t x;
@@ -203,7 +227,8 @@ static void compare_state(bool with_g)
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		struct expected *e = &f.unit[u];
-		CHECK(mt_version(f.run, u) == f.step, "unit %u is at version %llu", u, (unsigned long long)mt_version(f.run, u));
+		CHECK(mt_version(f.run, u) == f.step, "unit %u is at version %llu", u,
+			(unsigned long long)mt_version(f.run, u));
 		CHECK(!memcmp(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4)), "unit %u: w differs", u);
 		if (mu->lo) CHECK(!memcmp(mt_at(f.run, mu->lo), e->lo, e->elems * 2), "unit %u: lo differs", u);
 		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, e->elems * 4), "unit %u: m differs", u);
@@ -217,7 +242,7 @@ static void compare_state(bool with_g)
 
 static void spawn(int errors)
 {
-	static const char *const isas[] = { "scalar", "avx2", "avx512", "" };
+	static const char *const isas[] = {"scalar", "avx2", "avx512", ""};
 	char threads[16];
 	uint64_t n = f.kill ? 1 + rnd() % 4 : f.threads;
 	const char *isa = f.kill ? isas[rnd() % 4] : "";
@@ -239,7 +264,7 @@ static void look_after_optim(void)
 		CHECK(false, "mt-optim ended by itself (status %x)", status);
 	}
 	if (!f.kill || mt_now() < f.next_kill || mt_now() > f.kill_until) return;
-	if (!mt_stage_alive(f.run, MT_OPTIM)) return;   /* it has not come up yet */
+	if (!mt_stage_alive(f.run, MT_OPTIM)) return; /* it has not come up yet */
 	enum mt_phase p = mt_word_phase(mt_txn_word(f.run, f.k));
 	if (f.kill_in_apply && p != MT_APPLY) return;
 	if (f.kill_in_apply) usleep((useconds_t)(rnd() % 300));
@@ -253,7 +278,8 @@ static void look_after_optim(void)
 	f.next_kill = mt_now() + (f.kill_in_apply ? 0 : 0.0005 * (double)(rnd() % 100));
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-step and mt-streams */
+/* ------------------------------------------------------------------------------------------------ mt-step and
+ * mt-streams */
 
 static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
 {
@@ -266,7 +292,7 @@ static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
 	t->lr = 1e-3 / (double)step, t->beta1 = 0.9, t->beta2 = 0.999, t->eps = 1e-8, t->decay = 0.1;
 	t->clip = f.grad == MT_NONE ? 0 : step % 2 ? 1 : 100;
 	t->save = kind == MT_TRAIN && !f.plain && step % 3 == 0;
-	t->position = (struct mt_position){ .records = 10 * step, .seq = 7 };
+	t->position = (struct mt_position){.records = 10 * step, .seq = 7};
 	CHECK(mt_txn_cas(f.run, k, old, mt_word(k, mt_try_next(f.run), MT_GATHER)), "txn %u could not be opened", k);
 	return t;
 }
@@ -280,7 +306,7 @@ static void add_message(struct sender *s, const struct mt_msg *m)
 /* --grad none: units in any order, the pieces of each from 0 upward */
 static void in_order(struct sender *s, uint32_t first)
 {
-	uint64_t next[MT_SLOTS] = { 0 };
+	uint64_t next[MT_SLOTS] = {0};
 	for (uint32_t i = first; i < s->n; i++)
 		for (uint32_t j = i; j < s->n; j++) {
 			struct mt_msg x = s->msgs[j];
@@ -310,7 +336,8 @@ static void send_twice(struct sender *s, uint32_t first)
 static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct mt_txn *t, uint32_t micro)
 {
 	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
-	struct mt_msg m = { .k = k, .try_ = try_, .kind = MT_MSG_LOSS, .txn_kind = (uint16_t)t->kind, .micro = micro, .step = t->step };
+	struct mt_msg m =
+		{.k = k, .try_ = try_, .kind = MT_MSG_LOSS, .txn_kind = (uint16_t)t->kind, .micro = micro, .step = t->step};
 	m.loss.sum = what == NAN_LOSS && micro == t->micros - 1 ? NAN : (double)(t->step * 10 + micro);
 	m.loss.targets = t->targets / t->micros;
 	add_message(s, &m);
@@ -351,7 +378,8 @@ static bool push_one(struct sender *s)
 	void *block;
 	if (s->at == s->n || !(block = mt_ring_reserve(s->ring))) return false;
 	const struct mt_msg *m = &s->msgs[s->at++];
-	if (m->kind == MT_MSG_GRAD) make_gradient(block, m->step, m->micro, m->grad.unit, m->grad.end, m->grad.off, m->grad.n);
+	if (m->kind == MT_MSG_GRAD)
+		make_gradient(block, m->step, m->micro, m->grad.unit, m->grad.end, m->grad.off, m->grad.n);
 	mt_ring_push(s->ring, m);
 	return true;
 }
@@ -425,7 +453,8 @@ static void train(void)
 		verify_outcome(mt_txn(f.run, k));
 		compare_state(f.grad != MT_NONE);
 		if (step % 3 == 0)
-			CHECK(atomic_load(&f.control->snap.word) == mt_snap_word(step, MT_FAILED), "the save without a saver did not fail");
+			CHECK(atomic_load(&f.control->snap.word) == mt_snap_word(step, MT_FAILED),
+				"the save without a saver did not fail");
 		log_txn(k++);
 		if (!eval) continue;
 		drive(k, MT_DONE);
@@ -483,7 +512,8 @@ static void ends_with(int code, int errors, const struct mt_msg *again)
 	f.optim = 0;
 	ssize_t n = read(errors, line, sizeof line - 1);
 	line[n < 0 ? 0 : n] = 0;
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code, "mt-optim's status is %x, not exit %d; it says: %s", status, code, line);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code, "mt-optim's status is %x, not exit %d; it says: %s", status,
+		code, line);
 	CHECK(n > 0 && strchr(line, '\n') == line + n - 1, "not one line: %s", line);
 	printf("%s", line);
 }
@@ -494,7 +524,7 @@ static void bad_scene(void)
 	struct mt_msg bad[16];
 	int n = 0;
 	for (int i = 0; i < 16; i++) {
-		bad[i] = (struct mt_msg){ .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1 };
+		bad[i] = (struct mt_msg){.kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1};
 		bad[i].grad.n = MT_BLOCK;
 	}
 	bad[n++].grad.unit = f.control->n_units;
@@ -575,7 +605,7 @@ static void save_scene(void)
 	mt_ring_pop(save);
 
 	open_txn(2, MT_TRAIN, 2)->save = 1;
-	for (uint32_t u = 0; u <= last; u++) {      /* the saver lets go of one unit after the other */
+	for (uint32_t u = 0; u <= last; u++) { /* the saver lets go of one unit after the other */
 		CHECK(atomic_load(&mt_unit(f.run, u)->pin) == 1, "unit %u is not pinned", u);
 		drive(2, MT_APPLY);
 		wait_doing(MT_D_WAIT_PIN);
@@ -587,7 +617,7 @@ static void save_scene(void)
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
 			CHECK(mt_now() - start < 60, "unit %u is not updated", u);
 	}
-	wait_doing(MT_D_WAIT_SAVE);         /* word (1, pinned) stands: step 2 cannot be pinned yet */
+	wait_doing(MT_D_WAIT_SAVE); /* word (1, pinned) stands: step 2 cannot be pinned yet */
 	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
 	atomic_store(&snap->word, mt_snap_word(1, MT_SEALED));
 	mt_wake(f.run);
@@ -614,7 +644,7 @@ static void save_scene(void)
 static void hole_scene(void)
 {
 	int p[2];
-	struct mt_msg bad = { .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1 };
+	struct mt_msg bad = {.kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = 1};
 	f.plain = 1;
 	for (int after = 0; after < 2; after++) {
 		if (pipe(p)) finish(1);
@@ -625,7 +655,7 @@ static void hole_scene(void)
 		uint32_t try_ = mt_word_try(mt_txn_word(f.run, 1));
 		list_try(1, try_);
 		struct sender *s = &f.sender[0];
-		push_one(s);            /* the loss */
+		push_one(s); /* the loss */
 		if (after) push_one(s);
 		void *block;
 		while (!(block = mt_ring_reserve(s->ring))) usleep(500);
@@ -644,7 +674,8 @@ static void hole_scene(void)
 	}
 }
 
-/* --grad none: after the commit, a piece that cannot be used or a stream that dies leaves a dirty store, and says so. */
+/* --grad none: after the commit, a piece that cannot be used or a stream that dies leaves a dirty store, and says
+ * so. */
 static void direct_scene(bool nan)
 {
 	int p[2];
@@ -674,11 +705,23 @@ static void direct_scene(bool nan)
 static void create(void)
 {
 	struct mt_geometry geo = {
-		.family = "llama", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .vocab = 1100,
-		.max_position = 64, .flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0), .pad_token = -1, .norm_eps = 1e-5f, .init_range = 0.02f,
+		.family = "llama",
+		.layers = 2,
+		.hidden = 128,
+		.heads = 4,
+		.kv_heads = 2,
+		.head_dim = 32,
+		.ffn = 500,
+		.vocab = 1100,
+		.max_position = 64,
+		.flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0),
+		.pad_token = -1,
+		.norm_eps = 1e-5f,
+		.init_range = 0.02f,
 		.rope_scaling = 1,
 	};
-	struct mt_create c = { .name = f.name, .config_text = "{}", .config_bytes = 2, .dtype = f.dtype, .grad = f.grad, .step_tokens = 64 };
+	struct mt_create c =
+		{.name = f.name, .config_text = "{}", .config_bytes = 2, .dtype = f.dtype, .grad = f.grad, .step_tokens = 64};
 	mt_must(mt_run_create(&c, &geo));
 	mt_must(mt_run_open(&f.run, f.name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	f.control = mt_control(f.run);
@@ -694,11 +737,21 @@ static void create(void)
 
 static void option(const char *arg)
 {
-	static const struct { const char *key; uint64_t *value; } numbers[] = {
-		{ "tied", &f.tied }, { "streams", &f.streams }, { "micros", &f.micros }, { "threads", &f.threads }, { "steps", &f.steps },
-		{ "seed", &f.seed }, { "aborts", &f.aborts }, { "kill", &f.kill }, { "twice", &f.twice },
+	static const struct {
+		const char *key;
+		uint64_t *value;
+	} numbers[] = {
+		{"tied", &f.tied},
+		{"streams", &f.streams},
+		{"micros", &f.micros},
+		{"threads", &f.threads},
+		{"steps", &f.steps},
+		{"seed", &f.seed},
+		{"aborts", &f.aborts},
+		{"kill", &f.kill},
+		{"twice", &f.twice},
 	};
-	static const char *const dtypes[] = { "", "bf16", "fp32", "none" };
+	static const char *const dtypes[] = {"", "bf16", "fp32", "none"};
 	const char *value = strchr(arg, '=');
 	if (!value++) mt_die(64, "%s: wants key=value", arg);
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

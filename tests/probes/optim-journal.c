@@ -25,12 +25,19 @@ static enum mt_dtype grad = MT_FP32;
 static adamw_fn *isas[3];
 static int n_isas;
 
-struct world {                  /* one run, and this process's handles on it */
+struct world { /* one run, and this process's handles on it */
 	char name[MT_RUN_NAME];
 	struct optim o;
 };
 
-#define CHECK(x, ...) do { if (!(x)) { fprintf(stderr, "optim-journal: " __VA_ARGS__); fputc('\n', stderr); finish(1); } } while (0)
+#define CHECK(x, ...) \
+	do { \
+		if (!(x)) { \
+			fprintf(stderr, "optim-journal: " __VA_ARGS__); \
+			fputc('\n', stderr); \
+			finish(1); \
+		} \
+	} while (0)
 
 static _Noreturn void finish(int rc)
 {
@@ -61,11 +68,24 @@ static void attach(struct world *w, int i)
 
 static void create(int i)
 {
-	struct mt_geometry geo = { .family = "llama", .layers = 1, .hidden = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8,
-		.vocab = 528, .max_position = 16, .flags = MT_TIED, .pad_token = -1, .norm_eps = 1e-5f, .init_range = 0.02f, .rope_scaling = 1 };
+	struct mt_geometry geo = {.family = "llama",
+		.layers = 1,
+		.hidden = 8,
+		.heads = 1,
+		.kv_heads = 1,
+		.head_dim = 8,
+		.ffn = 8,
+		.vocab = 528,
+		.max_position = 16,
+		.flags = MT_TIED,
+		.pad_token = -1,
+		.norm_eps = 1e-5f,
+		.init_range = 0.02f,
+		.rope_scaling = 1};
 	char name[MT_RUN_NAME];
 	snprintf(name, sizeof name, "%s-%d", base, i);
-	struct mt_create c = { .name = name, .config_text = "{}", .config_bytes = 2, .dtype = MT_BF16, .grad = grad, .step_tokens = 16 };
+	struct mt_create c =
+		{.name = name, .config_text = "{}", .config_bytes = 2, .dtype = MT_BF16, .grad = grad, .step_tokens = 16};
 	mt_must(mt_run_create(&c, &geo));
 }
 
@@ -76,8 +96,8 @@ static float uniform(void)
 	return (float)(noise >> 8) / 8388608.0f - 1;
 }
 
-/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The lanes stand where step 6
- * left them, in either slot. */
+/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The lanes stand where step
+ * 6 left them, in either slot. */
 static void set_up(struct optim *o)
 {
 	noise = 1;
@@ -100,13 +120,22 @@ static void set_up(struct optim *o)
 		atomic_store(&o->lanes[l].index, lane_tag(STEP - 1, 2) | (uint64_t)(l & 1) << 27);
 	}
 	struct mt_txn *t = mt_txn(o->run, K);
-	*t = (struct mt_txn){ .step = STEP, .kind = MT_TRAIN, .micros = 1, .targets = 1, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999,
-		.eps = 1e-8, .decay = 0.1, .t = STEP, .clip_factor = 1 };
+	*t = (struct mt_txn){.step = STEP,
+		.kind = MT_TRAIN,
+		.micros = 1,
+		.targets = 1,
+		.lr = 1e-2,
+		.beta1 = 0.9,
+		.beta2 = 0.999,
+		.eps = 1e-8,
+		.decay = 0.1,
+		.t = STEP,
+		.clip_factor = 1};
 	atomic_store(&t->word, mt_word(K, 3, MT_APPLY));
 	if (!o->direct) return;
-	for (uint32_t u = o->n_units; u-- > 0; )
+	for (uint32_t u = o->n_units; u-- > 0;)
 		for (uint64_t elems = o->units[u].groups * MT_GROUP, off = 0; off < elems; off += MT_BLOCK) {
-			struct mt_msg m = { .k = K, .try_ = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP };
+			struct mt_msg m = {.k = K, .try_ = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP};
 			m.grad.unit = u, m.grad.off = off, m.grad.n = elems - off < MT_BLOCK ? elems - off : MT_BLOCK;
 			float *g = mt_ring_reserve(o->grad[0]);
 			CHECK(g, "more pieces than the ring holds");
@@ -147,7 +176,7 @@ static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_
 static void match_ring(struct optim *o, uint64_t left)
 {
 	if (!o->direct) return;
-	if (mt_ring_used(o->grad[0]) < left) set_up(o);     /* a head only moves on, so start over */
+	if (mt_ring_used(o->grad[0]) < left) set_up(o); /* a head only moves on, so start over */
 	while (mt_ring_used(o->grad[0]) > left) mt_ring_pop(o->grad[0]);
 }
 
@@ -157,7 +186,8 @@ static bool same_state(const struct optim *a, const struct optim *b)
 		const struct tile *x = &a->units[u].tile, *y = &b->units[u].tile;
 		size_t n = a->units[u].groups * MT_GROUP;
 		if (mt_version(a->run, u) != STEP || mt_version(b->run, u) != STEP) return false;
-		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * 4) || memcmp(x->v, y->v, n * 4))
+		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * 4) ||
+			memcmp(x->v, y->v, n * 4))
 			return false;
 	}
 	return true;
@@ -170,7 +200,7 @@ static pid_t stepped_child(int world, int isa)
 	pid_t pid = fork();
 	CHECK(pid >= 0, "fork: %s", strerror(errno));
 	if (pid == 0) {
-		struct world w;         /* regions are not inherited: the child maps its own */
+		struct world w; /* regions are not inherited: the child maps its own */
 		attach(&w, world);
 		w.o.update = isas[isa];
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
@@ -210,7 +240,7 @@ static void break_rule(struct optim *o, enum breakage b)
 		uint64_t i = atomic_load(&o->lanes[l].index);
 		if (!lane_in_step(i, STEP)) continue;
 		if (b == OTHER_SLOT) atomic_store(&o->lanes[l].index, i ^ (uint64_t)1 << 27);
-		if (b == NO_RESTORE) {                  /* as if the slot held what stands there now */
+		if (b == NO_RESTORE) { /* as if the slot held what stands there now */
 			const struct tile *t = &o->units[lane_unit(i)].tile;
 			uint64_t at = lane_group(i) * MT_GROUP;
 			uint8_t *slot = o->lanes[l].slot[lane_slot(i)];
@@ -224,7 +254,8 @@ static void break_rule(struct optim *o, enum breakage b)
 	}
 }
 
-static bool finishes_right(struct optim *scratch, const struct optim *left, const struct optim *want, uint64_t n, enum breakage b)
+static bool finishes_right(struct optim *scratch, const struct optim *left, const struct optim *want, uint64_t n,
+	enum breakage b)
 {
 	match_ring(scratch, pieces_left(left));
 	copy_world(scratch, left);
@@ -237,8 +268,8 @@ static bool finishes_right(struct optim *scratch, const struct optim *left, cons
 
 static uint64_t points, nested_points, wrong[STALE_STEP + 1];
 
-/* Step a child through the update of world `at`; a successor in world at + 1 from every `every`th point, and from some of
- * them successors with a rule broken, and one that is stepped through itself. */
+/* Step a child through the update of world `at`; a successor in world at + 1 from every `every`th point, and from some
+ * of them successors with a rule broken, and one that is stepped through itself. */
 static void step_through(struct world *w, int at, int isa, uint64_t most, uint64_t every)
 {
 	const struct optim *want = &w[4].o;
@@ -247,8 +278,8 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 	for (bool more = true; more && n < most; n++) {
 		more = step(pid);
 		if (more && n % every) continue;
-		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING), "after instruction %llu the successor's bits are wrong",
-		      (unsigned long long)n);
+		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING),
+			"after instruction %llu the successor's bits are wrong", (unsigned long long)n);
 		*(at ? &nested_points : &points) += 1;
 		if (at || n % BROKEN_EVERY) continue;
 		for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++)
@@ -263,7 +294,7 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 
 int main(int argc, char **argv)
 {
-	static const char *const names[] = { "scalar", "avx2", "avx512" };
+	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
 	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none]");
 	base = argv[1];
@@ -282,9 +313,10 @@ int main(int argc, char **argv)
 	update(&w[4].o);
 	for (int isa = 0; isa < n_isas; isa++) {
 		set_up(&w[0].o);
-		step_through(w, 0, isa, UINT64_MAX, isas[isa] == adamw_scalar ? 37 : 5);    /* odd: loops are met at every place */
+		step_through(w, 0, isa, UINT64_MAX, isas[isa] == adamw_scalar ? 37 : 5); /* odd: loops are met at every place */
 	}
-	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points, (unsigned long long)nested_points);
+	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points,
+		(unsigned long long)nested_points);
 	for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++) {
 		CHECK(wrong[b], "rule %d was broken and nothing differed", b);
 		printf("rule %d broken: %llu points differ\n", b, (unsigned long long)wrong[b]);

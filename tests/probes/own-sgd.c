@@ -26,10 +26,10 @@ static bool gather(struct mt_run *run, struct mt_ring *ring, uint32_t k, uint64_
 	const void *block;
 	while (*left && mt_ring_peek(ring, 0, &m, &block)) {
 		uint32_t newer = (m.try_ - mt_word_try(word)) & 0xffffff;
-		if (newer && newer < 0x800000) return false;            /* the word has changed: read it again */
+		if (newer && newer < 0x800000) return false; /* the word has changed: read it again */
 		if (m.k == k && m.try_ == mt_word_try(word)) {
 			if (m.kind == MT_MSG_LOSS)
-				mt_txn(run, k)->losses[m.micro] = (struct mt_loss){ m.loss.sum, m.loss.targets, m.loss.nonfinite, 1 };
+				mt_txn(run, k)->losses[m.micro] = (struct mt_loss){m.loss.sum, m.loss.targets, m.loss.nonfinite, 1};
 			else
 				memcpy((float *)mt_at(run, mt_unit(run, m.grad.unit)->g[m.grad.end]) + m.grad.off, block, m.grad.n * 4);
 			*left -= m.kind == MT_MSG_LOSS ? 1 : m.grad.n;
@@ -53,7 +53,7 @@ static void apply(struct mt_run *run, const struct mt_txn *t)
 
 static uint64_t expected(struct mt_run *run, const struct mt_txn *t)
 {
-	uint64_t n = 1;                     /* the loss */
+	uint64_t n = 1; /* the loss */
 	for (uint32_t u = 0; t->kind == MT_TRAIN && u < mt_control(run)->n_units; u++)
 		n += mt_unit(run, u)->elems * (mt_unit(run, u)->g[1] ? 2 : 1);
 	return n;
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
 		uint32_t seen = mt_event(run), k = mt_txn_newest(run);
 		uint64_t word = mt_txn_word(run, k);
 		struct mt_txn *t = mt_txn(run, k);
-		if (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP) {        /* a predecessor's */
+		if (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP) { /* a predecessor's */
 			mt_run_set_state(run, MT_DIRTY);
 			return MT_EX_DATA;
 		}
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
 			mt_wait(run, seen, 100);
 			continue;
 		}
-		if (word != seen_word) {                                /* a new txn, or a new try: from the start */
+		if (word != seen_word) { /* a new txn, or a new try: from the start */
 			left = expected(run, t);
 			memset(t->losses, 0, t->micros * sizeof t->losses[0]);
 		}
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
 		}
 		bool train = t->kind == MT_TRAIN;
 		t->skipped = train && (t->losses[0].nonfinite || !t->targets);
-		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped);  /* whatever k - 1 was, its record has the count */
+		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the count */
 		t->norm = NAN;
 		t->clip_factor = 1;
 		uint64_t decided = mt_word(k, mt_word_try(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);

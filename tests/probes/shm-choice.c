@@ -1,8 +1,8 @@
 /* shm-choice: the run record's table of choices.
  *
- *     shm-choice kills SEED MOST     a stage is stopped after some instruction of entering a choice, and another enters its
+ * shm-choice kills SEED MOST a stage is stopped after some instruction of entering a choice, and another enters its
  *                            own for the same key; then the first one goes on, or is killed. What the second one found
- *                            stands for ever, and no entry is half written. The next instruction to stop at is drawn among
+ * stands for ever, and no entry is half written. The next instruction to stop at is drawn among
  *                            the MOST after it: 1 takes them all. 77: no ptrace here
  *     shm-choice full        what does not fit is said, what stands stays
  */
@@ -14,10 +14,10 @@
 
 #include "shm-common.h"
 
-enum { OTHERS = 3 };                    /* entries that are there before */
+enum { OTHERS = 3 }; /* entries that are there before */
 
 static struct mt_run *run;
-static uint64_t *got;                   /* what the stage that was stopped found in the end */
+static uint64_t *got; /* what the stage that was stopped found in the end */
 
 static void enter(struct mt_run *r, const char *key, uint64_t by, uint64_t *stands)
 {
@@ -41,7 +41,7 @@ static pid_t stage_start(void)
 	if (pid == 0) {
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 		mt_must(mt_run_open(&mine, run_name, MT_RUN_CONTROL));
-		enter(mine, "before", 1, &any);         /* the loader's work for each function is done */
+		enter(mine, "before", 1, &any); /* the loader's work for each function is done */
 		raise(SIGSTOP);
 		enter(mine, "key", 2, got);
 		_exit(0);
@@ -71,7 +71,8 @@ static void list_check(uint64_t stands)
 
 	for (; (e = mt_choice_next(run, e)) && n <= MT_CHOICES; n++) {
 		memcpy(&value, e->value, sizeof value);
-		if (!strcmp(e->key, "key") && (keys++ || value != stands || e->bytes != 80)) mt_die(1, "another value than was found");
+		if (!strcmp(e->key, "key") && (keys++ || value != stands || e->bytes != 80))
+			mt_die(1, "another value than was found");
 	}
 	if (n != OTHERS + 2 || keys != 1) mt_die(1, "%u entries, %u of the key", n, keys);
 }

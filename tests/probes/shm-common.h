@@ -16,11 +16,26 @@ static void remove_run(void) { mt_run_remove(run_name, true); }
 static struct mt_run *tiny_run(const char *what)
 {
 	struct mt_geometry geo = {
-		.family = "llama", .layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .ffn = 48, .vocab = 96,
-		.max_position = 128, .pad_token = -1, .norm_eps = 1e-5f, .init_range = 0.02f, .rope_scaling = 1,
+		.family = "llama",
+		.layers = 2,
+		.hidden = 32,
+		.heads = 4,
+		.kv_heads = 2,
+		.head_dim = 8,
+		.ffn = 48,
+		.vocab = 96,
+		.max_position = 128,
+		.pad_token = -1,
+		.norm_eps = 1e-5f,
+		.init_range = 0.02f,
+		.rope_scaling = 1,
 	};
-	struct mt_create opt = { .name = run_name, .config_text = "{}", .config_bytes = 2, .dtype = MT_BF16, .grad = MT_FP32,
-		.step_tokens = 512 };
+	struct mt_create opt = {.name = run_name,
+		.config_text = "{}",
+		.config_bytes = 2,
+		.dtype = MT_BF16,
+		.grad = MT_FP32,
+		.step_tokens = 512};
 	struct mt_run *run;
 	snprintf(run_name, sizeof run_name, "%s-%d", what, (int)getpid());
 	mt_must(mt_run_create(&opt, &geo));
@@ -48,7 +63,14 @@ static inline void stumble(uint64_t *s)
 	else if (r < 12) sched_yield();
 }
 
-#define CHECK(x, ...) do { if (!(x)) { fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); fprintf(stderr, __VA_ARGS__); \
-	fputc('\n', stderr); _exit(1); } } while (0)
+#define CHECK(x, ...) \
+	do { \
+		if (!(x)) { \
+			fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+			fprintf(stderr, __VA_ARGS__); \
+			fputc('\n', stderr); \
+			_exit(1); \
+		} \
+	} while (0)
 
 #endif

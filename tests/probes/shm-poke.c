@@ -2,11 +2,11 @@
  *
  *     shm-poke RUN tries N          the try counter
  *     shm-poke RUN k K              the newest transaction, logged, has number K
- *     shm-poke RUN generation S N   slot S is free, was held by generation N, and N's death has long been seen: 65536 ago
+ * shm-poke RUN generation S N slot S is free, was held by generation N, and N's death has long been seen: 65536 ago
  *     shm-poke RUN word I HEX       the word of record I
  *     shm-poke RUN slot S HEX       the word of slot S
  *     shm-poke RUN choices cycle|outside        a table of choices whose list does not end, or leads out of it
- *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, no ring holds what it cannot; says how
+ * shm-poke RUN watch until SIGTERM: versions and the step never go back, no ring holds what it cannot; says how
  *                                   many changes it saw
  */
 #include <stdlib.h>
@@ -35,7 +35,8 @@ static void see(const char *what, uint32_t which, uint32_t i, uint64_t now)
 {
 	if (now == was[i]) return;
 	if (now < was[i])
-		mt_die(1, "%s %u went back from %llu to %llu", what, which, (unsigned long long)was[i], (unsigned long long)now);
+		mt_die(1, "%s %u went back from %llu to %llu", what, which, (unsigned long long)was[i],
+			(unsigned long long)now);
 	was[i] = now;
 	changes++;
 }

@@ -7,7 +7,11 @@
 
 #include "shm-common.h"
 
-struct side { struct mt_run *run; uint64_t seed, count; const char *ring; };
+struct side {
+	struct mt_run *run;
+	uint64_t seed, count;
+	const char *ring;
+};
 
 static uint32_t expect_word(uint64_t k, size_t i) { return (uint32_t)(k * 2654435761u + i * 40503u); }
 
@@ -18,7 +22,7 @@ static void fill_block(uint32_t *block, uint64_t k, size_t n)
 
 static void publish(struct mt_ring *r, uint64_t k)
 {
-	struct mt_msg m = { .k = (uint32_t)k, .step = k, .kind = MT_MSG_GRAD, .grad = { .n = mt_ring_block(r) / 4 } };
+	struct mt_msg m = {.k = (uint32_t)k, .step = k, .kind = MT_MSG_GRAD, .grad = {.n = mt_ring_block(r) / 4}};
 	mt_ring_push(r, &m);
 }
 
@@ -28,7 +32,7 @@ static uint64_t fill_ahead(struct mt_ring *r, uint64_t k, uint64_t most, uint64_
 	uint32_t *block[16];
 	uint64_t n = 0;
 	while (n < most && (block[n] = mt_ring_reserve_ahead(r, n))) n++;
-	for (uint64_t i = n; i--; ) {
+	for (uint64_t i = n; i--;) {
 		fill_block(block[i], k + i, mt_ring_block(r) / 4);
 		stumble(seed);
 	}
@@ -37,9 +41,11 @@ static uint64_t fill_ahead(struct mt_ring *r, uint64_t k, uint64_t most, uint64_
 
 static void check_one(const struct mt_msg *m, const uint32_t *block, uint64_t k, size_t n)
 {
-	CHECK(m->step == k && m->k == (uint32_t)k, "message %llu where %llu was due", (unsigned long long)m->step, (unsigned long long)k);
+	CHECK(m->step == k && m->k == (uint32_t)k, "message %llu where %llu was due", (unsigned long long)m->step,
+		(unsigned long long)k);
 	for (size_t i = 0; i < n; i += 61)
-		CHECK(block[i] == expect_word(k, i), "message %llu: word %zu of its block is another's", (unsigned long long)k, i);
+		CHECK(block[i] == expect_word(k, i), "message %llu: word %zu of its block is another's", (unsigned long long)k,
+			i);
 }
 
 static void *producer(void *arg)
@@ -47,7 +53,7 @@ static void *producer(void *arg)
 	struct side *s = arg;
 	struct mt_ring *r;
 	mt_must(mt_ring_open(s->run, s->ring, &r));
-	for (uint64_t k = 0, most; k < s->count; ) {
+	for (uint64_t k = 0, most; k < s->count;) {
 		uint32_t seen = mt_event(s->run);
 		most = 1 + next_random(&s->seed) % 16;
 		most = most < s->count - k ? most : s->count - k;
@@ -68,7 +74,7 @@ static void *consumer(void *arg)
 	struct side *s = arg;
 	struct mt_ring *r;
 	mt_must(mt_ring_open(s->run, s->ring, &r));
-	for (uint64_t k = 0; k < s->count; ) {
+	for (uint64_t k = 0; k < s->count;) {
 		struct mt_msg m;
 		const void *block;
 		uint32_t seen = mt_event(s->run);
@@ -91,8 +97,10 @@ static void as_threads(uint64_t seed, uint64_t count)
 	struct mt_run *run = tiny_run("ring");
 	pthread_t t[4];
 	struct side s[4] = {
-		{ run, seed | 1, count, "grad.0" }, { run, seed + 77, count, "grad.0" },
-		{ run, seed + 5, count, "grad.3" }, { run, seed + 9, count, "grad.3" },
+		{run, seed | 1, count, "grad.0"},
+		{run, seed + 77, count, "grad.0"},
+		{run, seed + 5, count, "grad.3"},
+		{run, seed + 9, count, "grad.3"},
 	};
 	for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, i % 2 ? consumer : producer, &s[i]);
 	for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
@@ -101,7 +109,9 @@ static void as_threads(uint64_t seed, uint64_t count)
 
 /* ------------------------------------------------------------------------------------------------ kills */
 
-struct shared { _Atomic uint64_t produced, consumed; };     /* the sides' own memory, which outlives them */
+struct shared {
+	_Atomic uint64_t produced, consumed;
+}; /* the sides' own memory, which outlives them */
 
 static void producer_process(struct shared *sh, uint64_t count)
 {
@@ -119,7 +129,7 @@ static void producer_process(struct shared *sh, uint64_t count)
 		if (!n) mt_wait(run, seen, 50);
 		while (n--) {
 			publish(r, k);
-			atomic_store(&sh->produced, ++k);       /* killed before this: the message goes out twice */
+			atomic_store(&sh->produced, ++k); /* killed before this: the message goes out twice */
 		}
 	}
 	_exit(0);
@@ -143,7 +153,8 @@ static void consumer_process(struct shared *sh, uint64_t count)
 		}
 		/* a message may come again (its producer or consumer died between publishing and noting it), never late,
 		 * never garbled, and none is left out */
-		CHECK(m.step <= k, "message %llu came while %llu was due: one is lost", (unsigned long long)m.step, (unsigned long long)k);
+		CHECK(m.step <= k, "message %llu came while %llu was due: one is lost", (unsigned long long)m.step,
+			(unsigned long long)k);
 		check_one(&m, block, m.step, mt_ring_block(r) / 4);
 		if (m.step == k) atomic_store(&sh->consumed, k + 1);
 		mt_ring_pop(r);
@@ -155,9 +166,9 @@ static void with_kills(uint64_t seed, uint64_t count)
 {
 	struct mt_run *run = tiny_run("ringk");
 	struct shared *sh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	void (*const side[2])(struct shared *, uint64_t) = { producer_process, consumer_process };
-	pid_t pid[2] = { 0, 0 };
-	bool done[2] = { false, false };
+	void (*const side[2])(struct shared *, uint64_t) = {producer_process, consumer_process};
+	pid_t pid[2] = {0, 0};
+	bool done[2] = {false, false};
 	int kills = 0;
 	while (!done[0] || !done[1]) {
 		for (int i = 0; i < 2; i++) {
@@ -194,8 +205,8 @@ static void bench(uint64_t count)
 	pid_t pid = fork();
 	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
 	mt_must(mt_ring_open(run, "save", &r));
-	struct mt_msg m = { .kind = MT_MSG_SAVE };
-	for (uint64_t k = 0; k < count; ) {
+	struct mt_msg m = {.kind = MT_MSG_SAVE};
+	for (uint64_t k = 0; k < count;) {
 		uint32_t seen = mt_event(run);
 		if (pid ? mt_ring_reserve(r) != NULL : mt_ring_peek(r, 0, &m, NULL)) {
 			if (pid) mt_ring_push(r, &m);
@@ -217,7 +228,8 @@ static void bench(uint64_t count)
 	if (!pid) _exit(0);
 	waitpid(pid, NULL, 0);
 	double pipes = (double)count / (mt_now() - t);
-	printf("{\"ring_messages_per_s\": %.0f, \"pipe_messages_per_s\": %.0f, \"ratio\": %.2f}\n", ring, pipes, ring / pipes);
+	printf("{\"ring_messages_per_s\": %.0f, \"pipe_messages_per_s\": %.0f, \"ratio\": %.2f}\n", ring, pipes,
+		ring / pipes);
 	mt_run_close(run);
 }
 

@@ -20,7 +20,7 @@ static void open_txn(uint32_t k, uint64_t *seed)
 	struct mt_txn *t = mt_txn(run, k);
 	uint64_t before = mt_txn_word(run, k);
 	CHECK(mt_word_phase(before) == MT_LOGGED || mt_word_phase(before) == MT_CLOSED, "record of %u is in use", k);
-	t->step = k;                        /* plain stores: the word's release covers them */
+	t->step = k; /* plain stores: the word's release covers them */
 	t->lr = (double)k / 7;
 	stumble(seed);
 	CHECK(mt_txn_cas(run, k, before, mt_word(k, mt_try_next(run), MT_GATHER)), "opening %u lost", k);
@@ -64,9 +64,9 @@ static void *committer(void *arg)
 		CHECK(t->step == k && t->lr == (double)k / 7, "what opened %u is not there", k);
 		stumble(&seed);
 		t->t = k;
-		t->source = mt_word_try(w);     /* in the record: what this try decided */
+		t->source = mt_word_try(w); /* in the record: what this try decided */
 		uint64_t apply = mt_word(k, mt_word_try(w), MT_APPLY);
-		if (!mt_txn_cas(run, k, w, apply)) continue;    /* the loser accepts */
+		if (!mt_txn_cas(run, k, w, apply)) continue; /* the loser accepts */
 		stumble(&seed);
 		CHECK(mt_txn_cas(run, k, apply, mt_word(k, mt_word_try(w), MT_DONE)), "a committed txn was changed by another");
 	}
@@ -80,8 +80,8 @@ static void *aborter(void *arg)
 		uint32_t k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
 		stumble(&seed);
-		if (next_random(&seed) % 4 == 0 && mt_word_phase(w) == MT_GATHER && mt_word_k(w) == k
-			&& mt_txn_cas(run, k, w, mt_word(k, mt_try_next(run), MT_GATHER)))
+		if (next_random(&seed) % 4 == 0 && mt_word_phase(w) == MT_GATHER && mt_word_k(w) == k &&
+			mt_txn_cas(run, k, w, mt_word(k, mt_try_next(run), MT_GATHER)))
 			atomic_fetch_add(&aborts, 1);
 	}
 	return NULL;
@@ -111,7 +111,7 @@ static void *reader(void *arg)
 	uint64_t seed = (uint64_t)(uintptr_t)arg, want = 1;
 	uint32_t units = mt_control(run)->n_units;
 	while (!atomic_load(&over) && want <= count) {
-		for (uint32_t u = 0; u < units && !atomic_load(&over); ) {
+		for (uint32_t u = 0; u < units && !atomic_load(&over);) {
 			uint32_t seen = mt_event(run);
 			uint64_t v = mt_version(run, u);
 			if (v < want) {
@@ -122,8 +122,8 @@ static void *reader(void *arg)
 			_Atomic uint16_t *w = mt_at(run, t->w);
 			stumble(&seed);
 			for (uint64_t i = 0; i < t->elems; i += 97)
-				CHECK(atomic_load_explicit(&w[i], memory_order_relaxed) >= (uint16_t)v, "unit %u announced version %llu and holds older", u,
-					(unsigned long long)v);
+				CHECK(atomic_load_explicit(&w[i], memory_order_relaxed) >= (uint16_t)v,
+					"unit %u announced version %llu and holds older", u, (unsigned long long)v);
 			u++;
 		}
 		want++;
@@ -137,7 +137,8 @@ int main(int argc, char **argv)
 	uint64_t seed = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1) * 2654435761u + 1;
 	count = argc > 3 ? strtoull(argv[3], NULL, 10) : 2000;
 	bool txn = !strcmp(what, "txn");
-	void *(*const role[4])(void *) = { txn ? driver : updater, txn ? committer : reader, txn ? aborter : reader, txn ? aborter : reader };
+	void *(*const role[4])(
+		void *) = {txn ? driver : updater, txn ? committer : reader, txn ? aborter : reader, txn ? aborter : reader};
 	pthread_t t[4];
 	run = tiny_run("txn");
 	for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, role[i], (void *)(uintptr_t)(seed + (uint64_t)i * 7919));

@@ -1,6 +1,6 @@
 /* so-lies.so, to be preloaded: a system that misleads whoever asks who is alive.
  *
- *     MT_LIE_LOCK=SLOT    nobody else has that slot's byte locked, and locking it succeeds. The lock is taken in truth when
+ * MT_LIE_LOCK=SLOT nobody else has that slot's byte locked, and locking it succeeds. The lock is taken in truth when
  *                         its holder lets go, so that all others see this process alive from then on
  *     MT_LIE_PROC=ERRNO   /proc/PID/... of other processes cannot be opened
  */
@@ -28,13 +28,16 @@ static long told(const char *name)
 
 /* ------------------------------------------------------------------------------------------------ locks */
 
-struct wish { int fd; struct flock lock; };
+struct wish {
+	int fd;
+	struct flock lock;
+};
 
 static void *wait_for_lock(void *arg)
 {
 	struct wish *w = arg;
 	fcntl_fn *real = (fcntl_fn *)dlsym(RTLD_NEXT, "fcntl");
-	while (real(w->fd, F_OFD_SETLKW, &w->lock) && errno == EINTR) { }
+	while (real(w->fd, F_OFD_SETLKW, &w->lock) && errno == EINTR) {}
 	free(w);
 	return NULL;
 }
@@ -49,7 +52,7 @@ static int lie(fcntl_fn *real, int fd, int cmd, struct flock *l)
 	if (!real(fd, cmd, l) || l->l_type == F_UNLCK) return 0;
 	struct wish *w = malloc(sizeof *w);
 	if (!w) return -1;
-	*w = (struct wish){ fd, *l };
+	*w = (struct wish){fd, *l};
 	if (!pthread_create(&thread, NULL, wait_for_lock, w)) pthread_detach(thread);
 	return 0;
 }

@@ -9,7 +9,10 @@
 
 enum { VOCAB = 1 << 30 };
 
-struct opened { struct record_reader in; struct packer packer; };
+struct opened {
+	struct record_reader in;
+	struct packer packer;
+};
 
 static void open_packer(struct opened *o, const char *file, enum pack_how how, uint32_t seq)
 {
@@ -40,13 +43,13 @@ static void resume(const char *file, enum pack_how how, uint32_t seq)
 	uint32_t a[3 * seq], b[3 * seq];
 	open_packer(&whole, file, how, seq);
 	int rows = 0, rc;
-	struct mt_position pos = { 0 };
+	struct mt_position pos = {0};
 	while (packer_position(&whole.packer, &pos), (rc = packer_row(&whole.packer, a, a + seq, a + 2 * seq)) > 0) {
 		open_packer(&part, file, how, seq);
 		if (rows) mt_must(packer_skip(&part.packer, &pos));
 		mt_must(packer_row(&part.packer, b, b + seq, b + 2 * seq));
 		if (memcmp(a, b, sizeof a)) mt_die(1, "row %d differs after a restart", rows);
-		if (rows) {                 /* and a position of other input is refused */
+		if (rows) { /* and a position of other input is refused */
 			struct mt_position other = pos;
 			other.hash ^= !pos.offset;
 			other.hash_cut ^= pos.offset != 0;

@@ -1,6 +1,7 @@
 /* A process that begins and ends fillings is killed at COUNT random instants. usage: store-filldeath RUN COUNT
  *
- * Prints how often it found the run filled, and being filled. A filled run whose count of fillings is odd fails the probe:
+ * Prints how often it found the run filled, and being filled. A filled run whose count of fillings is odd fails the
+ * probe:
  * to every saver it is still being filled, and with its filler dead it stays so. */
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +16,7 @@ static _Noreturn void fill_for_ever(const char *name)
 {
 	struct mt_run *run;
 
-	if (mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS))
-		_exit(2);
+	if (mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS)) _exit(2);
 	for (;;) {
 		mt_fill_begin(run);
 		mt_fill_end(run, MT_FILLED);
@@ -28,25 +28,19 @@ int main(int argc, char **argv)
 	struct mt_run *run;
 	int filled = 0, filling = 0;
 
-	if (argc != 3 || mt_run_open(&run, argv[1], 0))
-		return 2;
+	if (argc != 3 || mt_run_open(&run, argv[1], 0)) return 2;
 	srandom(1);
 	for (int i = 0; i < atoi(argv[2]); i++) {
 		pid_t filler = fork();
-		if (filler == 0)
-			fill_for_ever(argv[1]);
-		for (uint64_t from = mt_fills(run); mt_fills(run) < from + 100;)        /* it is at work */
-			if (waitpid(filler, NULL, WNOHANG))
-				return 2;
-		nanosleep(&(struct timespec){ .tv_nsec = random() % 300000 }, NULL);
+		if (filler == 0) fill_for_ever(argv[1]);
+		for (uint64_t from = mt_fills(run); mt_fills(run) < from + 100;) /* it is at work */
+			if (waitpid(filler, NULL, WNOHANG)) return 2;
+		nanosleep(&(struct timespec){.tv_nsec = random() % 300000}, NULL);
 		kill(filler, SIGKILL);
 		waitpid(filler, NULL, 0);
-		if (mt_run_state(run) != MT_FILLED)
-			filling++;
-		else if (mt_fills(run) % 2 == 0)
-			filled++;
-		else
-			return fprintf(stderr, "instant %d: the run is filled, and its count of fillings is odd\n", i), 1;
+		if (mt_run_state(run) != MT_FILLED) filling++;
+		else if (mt_fills(run) % 2 == 0) filled++;
+		else return fprintf(stderr, "instant %d: the run is filled, and its count of fillings is odd\n", i), 1;
 	}
 	printf("%d filled, %d being filled\n", filled, filling);
 	return 0;

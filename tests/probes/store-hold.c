@@ -1,5 +1,5 @@
-/* store-hold RUN SLOT [gather]: claim a slot as a stage would, say "held", and hold it until a signal. With "gather", open
- * transaction 1 as mt-step would, so that this stage's death has something to abort. */
+/* store-hold RUN SLOT [gather]: claim a slot as a stage would, say "held", and hold it until a signal. With "gather",
+ * open transaction 1 as mt-step would, so that this stage's death has something to abort. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-static const struct mt_program program = { .name = "store-late" };
+static const struct mt_program program = {.name = "store-late"};
 
 int main(int argc, char **argv)
 {

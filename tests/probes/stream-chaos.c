@@ -1,5 +1,6 @@
-/* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many seeds
- * in one process. The schedule and the plan are compiled in here, with macros for what they wait for and for the planner:
+/* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
+ * seeds in one process. The schedule and the plan are compiled in here, with macros for what they wait for and for the
+ * planner:
  * each seed draws plan, shapes and what the neighbours do (stream-world.h), and must give the bits of the cpu device.
  *
  *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
@@ -10,7 +11,7 @@
  *     stream-chaos one RUN MODELS SEED                says what the seed draws, on the way
  */
 #include <math.h>
-#define wait wait_of_libc       /* the schedule has functions of these names */
+#define wait wait_of_libc /* the schedule has functions of these names */
 #define sync sync_of_libc
 #include <signal.h>
 #include <sys/wait.h>
@@ -25,17 +26,14 @@
 
 #define SITES ((int)(&__stop_sites[0] - &__start_sites[0]))
 
-static int broken = -1;         /* site, or place in memory */
+static int broken = -1; /* site, or place in memory */
 static enum how broken_how;
-static bool breaks;             /* now */
+static bool breaks; /* now */
 
-bool site_is(const struct site *at, enum how how)
-{
-	return breaks && broken_how == how && at == __start_sites[broken];
-}
+bool site_is(const struct site *at, enum how how) { return breaks && broken_how == how && at == __start_sites[broken]; }
 
-/* Where the host only keeps itself from running ahead, an operation more or less makes no difference. Only the cuda device's
- * own events are left out on an emulated GPU. */
+/* Where the host only keeps itself from running ahead, an operation more or less makes no difference. Only the cuda
+ * device's own events are left out on an emulated GPU. */
 static bool matters(const struct site *at, enum how how)
 {
 #ifdef MT_EMU
@@ -52,12 +50,15 @@ static struct event sooner(struct event e)
 	return e;
 }
 
-#define wait(s, q, e)       (site_is(SITE("wait"), LEFT_OUT) ? (void)0 : (wait)(s, q, e))
-#define sync(s, e)          (site_is(SITE("sync"), LEFT_OUT) ? 0 : (sync)(s, e))
-#define device_sync(d)      (site_is(SITE("device_sync"), LEFT_OUT) ? 0 : (device_sync)(d))
-#define record(s, q)        ({ const struct site *at = SITE("record"); site_is(at, LEFT_OUT) ? (struct event){0} : \
-				site_is(at, TOO_EARLY) ? sooner((record)(s, q)) : (record)(s, q); })
-#define mt_version(run, u)  (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
+#define wait(s, q, e) (site_is(SITE("wait"), LEFT_OUT) ? (void)0 : (wait)(s, q, e))
+#define sync(s, e) (site_is(SITE("sync"), LEFT_OUT) ? 0 : (sync)(s, e))
+#define device_sync(d) (site_is(SITE("device_sync"), LEFT_OUT) ? 0 : (device_sync)(d))
+#define record(s, q) \
+	({ \
+		const struct site *at = SITE("record"); \
+		site_is(at, LEFT_OUT) ? (struct event){0} : site_is(at, TOO_EARLY) ? sooner((record)(s, q)) : (record)(s, q); \
+	})
+#define mt_version(run, u) (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
 #define mt_stage_doing(run, doing, unit) boundary(s, doing)
 static void boundary(struct stream *, enum mt_doing);
 #include "../../mt-stream/schedule.c"
@@ -75,7 +76,9 @@ static uint64_t lay(const struct ask *, const struct choice *, struct place *, v
 /* ---- plans ---- */
 
 static bool talks;
-static struct { unsigned micros, evals, views, x_host, o_host, stale, levels[LEVEL_FULL + 1]; } went;
+static struct {
+	unsigned micros, evals, views, x_host, o_host, stale, levels[LEVEL_FULL + 1];
+} went;
 
 static void levels_draw(const struct ask *q, struct choice *c)
 {
@@ -97,27 +100,24 @@ static int draw_plan(const struct ask *q, struct planned *p)
 
 	c.weight_slots = q->view ? 0 : c.pass_rows ? layers : 1 + (uint32_t)draw(draw(2) ? layers : two);
 	c.grad_slots = c.pass_rows ? layers : q->train ? 1 + (uint32_t)draw(two) : 0;
-	if (c.pass_rows)
-		c.full = layers;
-	else if (q->train)
-		levels_draw(q, &c);
+	if (c.pass_rows) c.full = layers;
+	else if (q->train) levels_draw(q, &c);
 	*p = (struct planned){.c = c, .bytes = memory_lay(q, &c, NULL, NULL), .host_bytes = memory_host(q, &c)};
 	if (talks)
-		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s", q->rows,
-			q->seq, c.pass_rows ? "pass-major" : "layer-major", c.weight_slots, c.grad_slots, c.full, c.block,
+		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s",
+			q->rows, q->seq, c.pass_rows ? "pass-major" : "layer-major", c.weight_slots, c.grad_slots, c.full, c.block,
 			c.attention, c.x_host ? ", inputs to host" : "", c.o_host ? ", attention to host" : "",
 			q->view ? ", in place" : "");
 	went.x_host += c.x_host;
 	went.o_host += c.o_host;
 	went.views += q->view;
-	for (uint32_t l = 0; q->train && l < layers; l++)
-		went.levels[level_of(&c, layers, l)]++;
+	for (uint32_t l = 0; q->train && l < layers; l++) went.levels[level_of(&c, layers, l)]++;
 	return 0;
 }
 
 /* Memory that is handed out twice: the second of two begins within the first */
-static const char *const overlaps[] = {"weight slots", "gradient slots", "inputs on their way", "attention outputs on their way",
-	"the ends' gradients", "the ends' weights", "a block's and the ends' gradients"};
+static const char *const overlaps[] = {"weight slots", "gradient slots", "inputs on their way",
+	"attention outputs on their way", "the ends' gradients", "the ends' weights", "a block's and the ends' gradients"};
 #ifdef MT_EMU
 #define OVERLAPS 0
 #else
@@ -129,13 +129,27 @@ static void overlap(struct place *p, const struct choice *c)
 	const size_t by = 256;
 
 	switch (broken) {
-	case 0: if (c->weight_slots > 1) p->weights[1].mem = (char *)p->weights[0].mem + by; break;
-	case 1: if (c->grad_slots > 1) p->grads[1] = p->grads[0] + by; break;
-	case 2: if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by; break;
-	case 3: if (c->o_host) p->o[1] = (char *)p->o[0] + by; break;
-	case 4: if (c->pass_rows) p->end_grads[1] = p->end_grads[0] + by; break;
-	case 5: if (c->pass_rows) p->ends[1].mem = (char *)p->ends[0].mem + by; break;
-	case 6: if (c->grad_slots) p->grads[0] = p->end_grads[0] + by; break;
+	case 0:
+		if (c->weight_slots > 1) p->weights[1].mem = (char *)p->weights[0].mem + by;
+		break;
+	case 1:
+		if (c->grad_slots > 1) p->grads[1] = p->grads[0] + by;
+		break;
+	case 2:
+		if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by;
+		break;
+	case 3:
+		if (c->o_host) p->o[1] = (char *)p->o[0] + by;
+		break;
+	case 4:
+		if (c->pass_rows) p->end_grads[1] = p->end_grads[0] + by;
+		break;
+	case 5:
+		if (c->pass_rows) p->ends[1].mem = (char *)p->ends[0].mem + by;
+		break;
+	case 6:
+		if (c->grad_slots) p->grads[0] = p->end_grads[0] + by;
+		break;
 	}
 }
 
@@ -143,28 +157,25 @@ static uint64_t lay(const struct ask *q, const struct choice *c, struct place *p
 {
 	uint64_t bytes = (memory_lay)(q, c, p, base);
 
-	if (p && breaks && broken_how == OVERLAP)
-		overlap(p, c);
+	if (p && breaks && broken_how == OVERLAP) overlap(p, c);
 	return bytes;
 }
 
 /* ---- a stream ---- */
 
-static const char *wrong;       /* what the seed showed, beside bits */
+static const char *wrong; /* what the seed showed, beside bits */
 
-/* The host has come to the next unit: what it had launched when it came to the fifth last must be over, or it runs ahead
- * of the device further than an aborted step should cost. */
+/* The host has come to the next unit: what it had launched when it came to the fifth last must be over, or it runs
+ * ahead of the device further than an aborted step should cost. */
 #define AHEAD 5
 static struct event boundaries[AHEAD];
 static unsigned boundary_n;
 
 static void boundary(struct stream *s, enum mt_doing doing)
 {
-	if (doing != MT_D_FORWARD && doing != MT_D_BACKWARD)
-		return;
+	if (doing != MT_D_FORWARD && doing != MT_D_BACKWARD) return;
 	struct event *e = &boundaries[boundary_n++ % AHEAD];
-	if (!s->dev->query(s->dev, *e))
-		wrong = "the host runs ahead";
+	if (!s->dev->query(s->dev, *e)) wrong = "the host runs ahead";
 	*e = s->dev->record(s->dev, Q_COMPUTE);
 }
 
@@ -188,10 +199,8 @@ static struct device *device_open(uint64_t seed)
 
 	snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
 	setenv("MT_EMU_SEED", text, 1);
-	if (seed % 3 == 2)
-		setenv("MT_EMU_NO_PINNING", "", 1);
-	else
-		unsetenv("MT_EMU_NO_PINNING");
+	if (seed % 3 == 2) setenv("MT_EMU_NO_PINNING", "", 1);
+	else unsetenv("MT_EMU_NO_PINNING");
 	struct device *d = device_cuda(0, &ex);
 	MT_ASSERT(d);
 	mt_must(d->attach(d, world.run, MT_STREAM));
@@ -201,12 +210,20 @@ static struct device *device_open(uint64_t seed)
 #endif
 }
 
-struct settled { uint32_t chunk_tokens, head_tokens, pass_rows; };
+struct settled {
+	uint32_t chunk_tokens, head_tokens, pass_rows;
+};
 
 static void stream_begin(struct stream *s, struct device *dev, const struct settled *z)
 {
-	*s = (struct stream){.run = world.run, .control = world.control, .geo = mt_geometry(world.run), .dev = dev,
-		.chunk_tokens = z->chunk_tokens, .head_tokens = z->head_tokens, .pass_rows = z->pass_rows, .profile = "cpu"};
+	*s = (struct stream){.run = world.run,
+		.control = world.control,
+		.geo = mt_geometry(world.run),
+		.dev = dev,
+		.chunk_tokens = z->chunk_tokens,
+		.head_tokens = z->head_tokens,
+		.pass_rows = z->pass_rows,
+		.profile = "cpu"};
 	s->view = dev->view(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
@@ -231,7 +248,7 @@ static struct seen micro(struct stream *s, const struct shape *z, uint64_t rando
 	int rc;
 
 	memset(boundaries, 0, sizeof boundaries);
-	s->plan.ask.rows = 0;           /* planned anew */
+	s->plan.ask.rows = 0; /* planned anew */
 	world_begin(s, z, random, eager, stale_in);
 	rc = schedule_micro(s);
 	at_rest(s);
@@ -246,24 +263,44 @@ static struct seen micro(struct stream *s, const struct shape *z, uint64_t rando
 
 /* ---- what is gone through ---- */
 
-static const struct run { const char *model; uint32_t layers; enum mt_dtype dtype, grad; } runs[] = {
-	{"llama3", 5, MT_FP32, MT_FP32}, {"qwen3", 3, MT_BF16, MT_BF16}, {"qwen2-window", 6, MT_BF16, MT_FP32},
-	{"qwen3", 4, MT_FP32, MT_NONE}, {"llama-bias", 1, MT_BF16, MT_NONE}, {"mistral", 3, MT_FP32, MT_FP32},
-	{"llama2", 7, MT_BF16, MT_BF16}, {"llama3", 2, MT_BF16, MT_FP32},
+static const struct run {
+	const char *model;
+	uint32_t layers;
+	enum mt_dtype dtype, grad;
+} runs[] = {
+	{"llama3", 5, MT_FP32, MT_FP32},
+	{"qwen3", 3, MT_BF16, MT_BF16},
+	{"qwen2-window", 6, MT_BF16, MT_FP32},
+	{"qwen3", 4, MT_FP32, MT_NONE},
+	{"llama-bias", 1, MT_BF16, MT_NONE},
+	{"mistral", 3, MT_FP32, MT_FP32},
+	{"llama2", 7, MT_BF16, MT_BF16},
+	{"llama3", 2, MT_BF16, MT_FP32},
 };
 #define RUNS ((int)(sizeof runs / sizeof *runs))
 
 static const struct shape shapes[] = {
-	{4, 16, true, true}, {3, 24, false, true}, {5, 12, true, true}, {4, 16, true, false}, {2, 30, true, true},
+	{4, 16, true, true},
+	{3, 24, false, true},
+	{5, 12, true, true},
+	{4, 16, true, false},
+	{2, 30, true, true},
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
 static const struct settled settleds[] = {
-	{4096, 64, 0}, {4096, 64, 2}, {32, 20, 0}, {32, 20, 2}, {16, 48, 0}, {16, 48, 1}, {20, 4096, 0}, {20, 4096, 3},
+	{4096, 64, 0},
+	{4096, 64, 2},
+	{32, 20, 0},
+	{32, 20, 2},
+	{16, 48, 0},
+	{16, 48, 1},
+	{20, 4096, 0},
+	{20, 4096, 3},
 };
 #define SETTLEDS ((int)(sizeof settleds / sizeof *settleds))
 
-static struct seen expected[SETTLEDS][SHAPES];  /* of the run at hand; losses 0: not computed yet */
+static struct seen expected[SETTLEDS][SHAPES]; /* of the run at hand; losses 0: not computed yet */
 
 /* The cpu's: with neighbours that keep nobody waiting */
 static const struct seen *reference(int settled, int shape)
@@ -271,8 +308,7 @@ static const struct seen *reference(int settled, int shape)
 	struct seen *e = &expected[settled][shape];
 	struct stream s;
 
-	if (e->losses)
-		return e;
+	if (e->losses) return e;
 	bool was = breaks, talked = talks;
 	breaks = talks = false;
 	stream_begin(&s, device_open(0), &settleds[settled]);
@@ -286,13 +322,11 @@ static const struct seen *reference(int settled, int shape)
 
 static bool same(const struct seen *want, const struct seen *got, uint64_t seed)
 {
-	if (!wrong && !memcmp(want, got, sizeof *want))
-		return true;
+	if (!wrong && !memcmp(want, got, sizeof *want)) return true;
 	printf("seed %llu: ", (unsigned long long)seed);
 	if (!wrong && memcmp(&want->loss, &got->loss, sizeof want->loss))
 		wrong = isnan(got->loss) ? "the loss is not a number" : "another loss";
-	else if (!wrong && want->targets != got->targets)
-		wrong = "other targets";
+	else if (!wrong && want->targets != got->targets) wrong = "other targets";
 	for (uint32_t u = UNITS; !wrong && u--;)
 		for (int end = 0; !wrong && end < 2; end++)
 			if (want->hash[u][end] != got->hash[u][end]) {
@@ -303,7 +337,11 @@ static bool same(const struct seen *want, const struct seen *got, uint64_t seed)
 	return false;
 }
 
-struct micro { int shape; unsigned eager; int64_t stale_in; };
+struct micro {
+	int shape;
+	unsigned eager;
+	int64_t stale_in;
+};
 
 static struct micro micro_draw(void)
 {
@@ -322,12 +360,11 @@ static bool seed_right(uint64_t seed)
 	bool right = true;
 
 	world.random = seed;
-	world.control->piece_elems = draw(2) ? MT_BLOCK : mt_ring_block(world.taken) / (world.control->grad == MT_BF16 ? 2 : 4);
-	for (int i = 0; i < MOST; i++)
-		m[i] = micro_draw();
+	world.control->piece_elems = draw(2) ? MT_BLOCK
+										 : mt_ring_block(world.taken) / (world.control->grad == MT_BF16 ? 2 : 4);
+	for (int i = 0; i < MOST; i++) m[i] = micro_draw();
 	/* before the seed's own device is opened: two of the cuda's cannot register the same memory in one process */
-	for (int i = 0; i < n; i++)
-		reference(settled, m[i].shape);
+	for (int i = 0; i < n; i++) reference(settled, m[i].shape);
 	stream_begin(&s, device_open(seed), &settleds[settled]);
 	for (int i = 0; right && i < n; i++) {
 		const struct shape *z = &shapes[m[i].shape];
@@ -344,7 +381,7 @@ static bool seed_right(uint64_t seed)
 	return right;
 }
 
-static enum { ANY, LAYERS, PASSES } order;      /* of the seeds to go through */
+static enum { ANY, LAYERS, PASSES } order; /* of the seeds to go through */
 
 static bool in_order(uint64_t seed)
 {
@@ -365,8 +402,7 @@ static bool seeds_right(const char *name, const char *models, uint64_t from, uin
 		world_open(name, model, runs[i].layers, runs[i].dtype, runs[i].grad);
 		memset(expected, 0, sizeof expected);
 		for (uint64_t seed = from; right && seed < from + count; seed++)
-			if (seed % RUNS == (uint64_t)i && in_order(seed))
-				right = seed_right(seed);
+			if (seed % RUNS == (uint64_t)i && in_order(seed)) right = seed_right(seed);
 		world_close(name);
 	}
 	return right;
@@ -376,13 +412,13 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 {
 	unsigned passes = 0;
 
-	for (uint64_t seed = from; seed < from + count; seed++)
-		passes += settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
+	for (uint64_t seed = from; seed < from + count; seed++) passes += settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
 	if (!seeds_right(name, models, from, count)) {
 		printf("\n");
 		return 1;
 	}
-	printf("%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
+	printf(
+		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
 		"%u in place, %u inputs to host, %u attention to host; levels %u %u %u %u\n",
 		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.views, went.x_host,
 		went.o_host, went.levels[0], went.levels[1], went.levels[2], went.levels[3]);
@@ -400,8 +436,7 @@ static bool missed(const char *name, const char *models, uint64_t count)
 	pid_t pid = fork();
 	if (pid == 0) {
 		alarm(120);
-		if (!freopen("/dev/null", "w", stderr))
-			_exit(2);
+		if (!freopen("/dev/null", "w", stderr)) _exit(2);
 		breaks = true;
 		bool right = seeds_right(name, models, 1, count);
 		fflush(stdout);
@@ -410,12 +445,9 @@ static bool missed(const char *name, const char *models, uint64_t count)
 	MT_ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
 	mt_run_remove(name, true);
 	bool ended = !WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM;
-	if (WIFSIGNALED(status))
-		printf("%s", strsignal(WTERMSIG(status)));
-	else if (WEXITSTATUS(status) > 1)
-		printf("exits with %d", WEXITSTATUS(status));
-	else if (WEXITSTATUS(status) == 0)
-		printf("not missed");
+	if (WIFSIGNALED(status)) printf("%s", strsignal(WTERMSIG(status)));
+	else if (WEXITSTATUS(status) > 1) printf("exits with %d", WEXITSTATUS(status));
+	else if (WEXITSTATUS(status) == 0) printf("not missed");
 	return ended && (WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
 }
 
@@ -442,9 +474,9 @@ static int without(const char *name, const char *models, uint64_t count)
 		for (broken = 0, broken_how = (enum how)how; broken < SITES; broken++) {
 			const struct site *at = __start_sites[broken];
 
-			snprintf(what, sizeof what, "%s:%d: %s: %s %s", strrchr(at->file, '/') + 1, at->line, at->function, at->call, words[how]);
-			if (matters(at, (enum how)how))
-				status |= missed_in_orders(name, models, count, what);
+			snprintf(what, sizeof what, "%s:%d: %s: %s %s", strrchr(at->file, '/') + 1, at->line, at->function,
+				at->call, words[how]);
+			if (matters(at, (enum how)how)) status |= missed_in_orders(name, models, count, what);
 		}
 	for (broken = 0, broken_how = OVERLAP; broken < OVERLAPS; broken++) {
 		snprintf(what, sizeof what, "%s overlap", overlaps[broken]);
@@ -455,14 +487,15 @@ static int without(const char *name, const char *models, uint64_t count)
 
 int main(int argc, char **argv)
 {
-	mt_cli(&(struct mt_program){.name = "stream-chaos", .usage = "see the source", .about = "",
-		.opts = (const struct mt_opt[]){{0}}}, 1, argv, NULL, 0);
+	mt_cli(&(struct mt_program){.name = "stream-chaos",
+			   .usage = "see the source",
+			   .about = "",
+			   .opts = (const struct mt_opt[]){{0}}},
+		1, argv, NULL, 0);
 	if (argc == 6 && !strcmp(argv[1], "seeds"))
 		return seeds(argv[2], argv[3], strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
 	talks = argc == 5 && !strcmp(argv[1], "one");
-	if (talks)
-		return seeds(argv[2], argv[3], strtoull(argv[4], NULL, 10), 1);
-	if (argc == 5 && !strcmp(argv[1], "without"))
-		return without(argv[2], argv[3], strtoull(argv[4], NULL, 10));
+	if (talks) return seeds(argv[2], argv[3], strtoull(argv[4], NULL, 10), 1);
+	if (argc == 5 && !strcmp(argv[1], "without")) return without(argv[2], argv[3], strtoull(argv[4], NULL, 10));
 	mt_die(MT_EX_USAGE, "seeds RUN MODELS FIRST COUNT, without RUN MODELS COUNT, or one RUN MODELS SEED");
 }

@@ -1,5 +1,5 @@
-/* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at nothing
- * but what mt-stream sends. Nothing is trained: every step is opened, gathered and dropped.
+/* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at
+ * nothing but what mt-stream sends. Nothing is trained: every step is opened, gathered and dropped.
  *
  *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED [PIECE]
  *         a run with random weights; PIECE: elements of a gradient piece at most, fewer than its block could hold
@@ -8,7 +8,7 @@
  *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
  *         eval        no gradients
  *         stale       abort when the first unit has come, and resend under a new try
- *         dump=FILE   the first micro's gradients, fp32, one after another in the order they came; and in FILE.map where
+ * dump=FILE the first micro's gradients, fp32, one after another in the order they came; and in FILE.map where
  *                     each tensor's are: first element, elements, name
  *         plain       rows are one document each
  *         limit=S     wait so long for all of it (default 60)
@@ -52,10 +52,8 @@ static void fill(struct mt_run *run)
 				t->role == MT_T_QNORM || t->role == MT_T_KNORM;
 			float x = norm ? 1 + 0.2f * uniform() : 0.1f * uniform();
 
-			if (c->dtype == MT_FP32)
-				((float *)mt_at(run, u->w))[t->off + j] = x;
-			else
-				((uint16_t *)mt_at(run, u->w))[t->off + j] = mt_hi(mt_bits(x));
+			if (c->dtype == MT_FP32) ((float *)mt_at(run, u->w))[t->off + j] = x;
+			else ((uint16_t *)mt_at(run, u->w))[t->off + j] = mt_hi(mt_bits(x));
 		}
 	}
 }
@@ -72,15 +70,19 @@ static int make(char **a)
 	char *text;
 
 	mt_must(mt_config_read(a[1], &geo, &text));
-	mt_must(mt_run_create(&(struct mt_create){.name = a[0], .config_text = text, .config_bytes = strlen(text),
-		.dtype = dtype_of(a[2]), .grad = dtype_of(a[3]), .step_tokens = strtoull(a[4], NULL, 10)}, &geo));
+	mt_must(mt_run_create(&(struct mt_create){.name = a[0],
+							  .config_text = text,
+							  .config_bytes = strlen(text),
+							  .dtype = dtype_of(a[2]),
+							  .grad = dtype_of(a[3]),
+							  .step_tokens = strtoull(a[4], NULL, 10)},
+		&geo));
 	mt_must(mt_run_open(&run, a[0], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	mt_must(mt_stage_claim(run, MT_FILL, NULL));
 	mt_run_set_state(run, MT_FILLING);
 	seed_now = strtoull(a[5], NULL, 10);
 	fill(run);
-	if (a[6])
-		mt_control(run)->piece_elems = strtoull(a[6], NULL, 10);
+	if (a[6]) mt_control(run)->piece_elems = strtoull(a[6], NULL, 10);
 	mt_run_reset(run, 0, 0, &(struct mt_position){0});
 	mt_run_set_state(run, MT_FILLED);
 	mt_stage_release(run);
@@ -129,8 +131,7 @@ static int forget(char **a)
 
 	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
 	for (int i = MT_STREAM; i < MT_SLOTS; i++)
-		if (mt_stage_alive(r, i))
-			mt_die(MT_EX_BUSY, "an mt-stream is at work");
+		if (mt_stage_alive(r, i)) mt_die(MT_EX_BUSY, "an mt-stream is at work");
 	memset(&mt_control(r)->record, 0, sizeof mt_control(r)->record);
 	mt_run_close(r);
 	return 0;
@@ -138,11 +139,15 @@ static int forget(char **a)
 
 /* ---- step ---- */
 
-struct word { const char *name; long long value; const char *text; bool set; };
+struct word {
+	const char *name;
+	long long value;
+	const char *text;
+	bool set;
+};
 enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
-	{.name = "target"}, {.name = "start"}, {.name = "rows"},
-	{.name = "grad"}, {.name = "plain"}, {.name = "limit"}};
+	{.name = "target"}, {.name = "start"}, {.name = "rows"}, {.name = "grad"}, {.name = "plain"}, {.name = "limit"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, try_;
@@ -162,19 +167,15 @@ static void rows_make(uint32_t micro, uint32_t *tokens)
 
 		for (uint32_t t = 0, start = 0; t < seq; t++) {
 			bool last = t >= used || t + 1 == used;
-			if (!plain && t < used && t && draw(16) == 0)
-				start = t, tgt[t - 1] = MT_NO_TARGET;
+			if (!plain && t < used && t && draw(16) == 0) start = t, tgt[t - 1] = MT_NO_TARGET;
 			tok[t] = t < used ? draw(vocab) : 0;
 			tgt[t] = last || draw(8) == 0 ? MT_NO_TARGET : draw(vocab);
 			st[t] = t < used ? start : used;
 		}
 	}
-	if (words[W_TOKEN].set)
-		tokens[1] = (uint32_t)words[W_TOKEN].value;
-	if (words[W_TARGET].set)
-		targets[1] = (uint32_t)words[W_TARGET].value;
-	if (words[W_START].set)
-		starts[1] = (uint32_t)words[W_START].value;
+	if (words[W_TOKEN].set) tokens[1] = (uint32_t)words[W_TOKEN].value;
+	if (words[W_TARGET].set) targets[1] = (uint32_t)words[W_TARGET].value;
+	if (words[W_START].set) starts[1] = (uint32_t)words[W_START].value;
 }
 
 static void open_txn(void)
@@ -195,23 +196,36 @@ static bool batch_send(uint32_t micro)
 {
 	uint32_t *block = mt_ring_reserve(batch[micro % streams]);
 
-	if (!block)
-		return false;
+	if (!block) return false;
 	rows_make(micro, block);
-	mt_ring_push(batch[micro % streams], &(struct mt_msg){.k = k, .try_ = try_, .kind = MT_MSG_BATCH,
-		.txn_kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN, .micro = micro, .step = mt_txn(run, k)->step,
-		.batch = {.version = mt_run_step(run),
-			.rows = words[W_ROWS].set ? (uint32_t)words[W_ROWS].value : rows, .seq = seq, .micros = micros,
-			.loss_scale = 1.0 / (rows * seq * micros)}});
+	mt_ring_push(batch[micro % streams],
+		&(struct mt_msg){.k = k,
+			.try_ = try_,
+			.kind = MT_MSG_BATCH,
+			.txn_kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN,
+			.micro = micro,
+			.step = mt_txn(run, k)->step,
+			.batch = {.version = mt_run_step(run),
+				.rows = words[W_ROWS].set ? (uint32_t)words[W_ROWS].value : rows,
+				.seq = seq,
+				.micros = micros,
+				.loss_scale = 1.0 / (rows * seq * micros)}});
 	return true;
 }
 
-struct seen { uint64_t hash[2], elems[2]; double squares[2]; };     /* of a unit's ends */
-struct loss_seen { double sum; unsigned long long targets; bool nonfinite, entered; };
+struct seen {
+	uint64_t hash[2], elems[2];
+	double squares[2];
+}; /* of a unit's ends */
+struct loss_seen {
+	double sum;
+	unsigned long long targets;
+	bool nonfinite, entered;
+};
 
 static uint32_t losses, parts, expected_parts;
-static struct seen *seen;               /* [micros][units] */
-static struct loss_seen *loss_seen;     /* [micros] */
+static struct seen *seen;           /* [micros][units] */
+static struct loss_seen *loss_seen; /* [micros] */
 static FILE *dump, *map;
 
 /* The unit's tensors are what comes next into the dump */
@@ -229,30 +243,26 @@ static void map_write(uint32_t unit)
 
 static void piece_take(const struct mt_msg *m, const void *block)
 {
-	if (!loss_seen[m->micro].entered)
-		mt_die(1, "micro %u: a piece before the loss", m->micro);
+	if (!loss_seen[m->micro].entered) mt_die(1, "micro %u: a piece before the loss", m->micro);
 	uint64_t elem = mt_control(run)->grad == MT_BF16 ? 2 : 4;
 	struct mt_unit *u = mt_unit(run, m->grad.unit);
 	struct seen *s = &seen[m->micro * mt_control(run)->n_units + m->grad.unit];
 	uint32_t end = m->grad.end;
 
 	if (m->grad.off != s->elems[end] || m->grad.off % MT_BLOCK || m->grad.n > u->elems - m->grad.off ||
-	    m->grad.n > mt_control(run)->piece_elems)
+		m->grad.n > mt_control(run)->piece_elems)
 		mt_die(1, "unit %u end %u: piece of %llu at %llu after %llu elements", m->grad.unit, end,
 			(unsigned long long)m->grad.n, (unsigned long long)m->grad.off, (unsigned long long)s->elems[end]);
-	if (dump && m->micro == 0 && m->grad.off == 0)
-		map_write(m->grad.unit);
+	if (dump && m->micro == 0 && m->grad.off == 0) map_write(m->grad.unit);
 	s->elems[end] += m->grad.n;
 	for (uint64_t i = 0; i < m->grad.n; i++) {
 		uint32_t bits = elem == 2 ? (uint32_t)((const uint16_t *)block)[i] << 16 : ((const uint32_t *)block)[i];
 
 		s->hash[end] = (s->hash[end] ^ bits) * 0x100000001b3u;
 		s->squares[end] += (double)mt_float(bits) * (double)mt_float(bits);
-		if (dump && m->micro == 0)
-			fwrite(&bits, 4, 1, dump);
+		if (dump && m->micro == 0) fwrite(&bits, 4, 1, dump);
 	}
-	if (s->elems[end] == u->elems)
-		parts++;
+	if (s->elems[end] == u->elems) parts++;
 }
 
 static bool take(uint32_t i, bool *dropped)
@@ -260,11 +270,9 @@ static bool take(uint32_t i, bool *dropped)
 	struct mt_msg m;
 	const void *block;
 
-	if (!mt_ring_peek(grad[i], 0, &m, &block))
-		return false;
+	if (!mt_ring_peek(grad[i], 0, &m, &block)) return false;
 	*dropped = m.k != k || m.try_ != try_;
-	if (!*dropped && m.micro >= micros)
-		mt_die(1, "message of micro %u", m.micro);
+	if (!*dropped && m.micro >= micros) mt_die(1, "message of micro %u", m.micro);
 	if (!*dropped && m.kind == MT_MSG_LOSS) {
 		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.targets, m.loss.nonfinite, true};
 		losses++;
@@ -288,8 +296,7 @@ static void report(void)
 			for (uint32_t e = 0; e < 2; e++)
 				if (seen[m * units + u].elems[e])
 					printf("micro %u unit %u end %u hash %016llx norm %.8g\n", m, u, e,
-						(unsigned long long)seen[m * units + u].hash[e],
-						sqrt(seen[m * units + u].squares[e]));
+						(unsigned long long)seen[m * units + u].hash[e], sqrt(seen[m * units + u].squares[e]));
 	}
 }
 
@@ -312,10 +319,8 @@ static void gather(void)
 		uint32_t event = mt_event(run);
 		bool any = false;
 
-		if (sent < micros && batch_send(sent))
-			sent++;
-		for (uint32_t i = 0; i < streams; i++)
-			any |= take(i, &dropped);
+		if (sent < micros && batch_send(sent)) sent++;
+		for (uint32_t i = 0; i < streams; i++) any |= take(i, &dropped);
 		if (any && stale && parts) {
 			stale = false;
 			MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_GATHER), mt_word(k, mt_try_next(run), MT_GATHER)));
@@ -324,10 +329,8 @@ static void gather(void)
 			begin_again();
 			sent = 0;
 		}
-		if (mt_now() > until)
-			mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
-		if (!any)
-			mt_wait(run, event, 100), mt_abort_dead(run);
+		if (mt_now() > until) mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
+		if (!any) mt_wait(run, event, 100), mt_abort_dead(run);
 	}
 }
 
@@ -342,8 +345,7 @@ static int step(char **a)
 	for (char **w = a + 6; *w; w++)
 		for (int i = 0; i < WORDS; i++) {
 			size_t n = strlen(words[i].name);
-			if (strncmp(*w, words[i].name, n))
-				continue;
+			if (strncmp(*w, words[i].name, n)) continue;
 			words[i].set = true;
 			words[i].text = (*w)[n] == '=' ? *w + n + 1 : "";
 			words[i].value = strtoll(words[i].text, NULL, 10);
@@ -353,10 +355,8 @@ static int step(char **a)
 		char name[32];
 		snprintf(name, sizeof name, "batch.%u", i);
 		mt_must(mt_ring_open(run, name, &batch[i]));
-		if (words[W_GRAD].set)
-			snprintf(name, sizeof name, "%s", words[W_GRAD].text);
-		else
-			snprintf(name, sizeof name, "grad.%u", i);
+		if (words[W_GRAD].set) snprintf(name, sizeof name, "%s", words[W_GRAD].text);
+		else snprintf(name, sizeof name, "grad.%u", i);
 		mt_must(mt_ring_open(run, name, &grad[i]));
 	}
 	seen = calloc((size_t)micros * mt_control(run)->n_units, sizeof *seen);
@@ -367,8 +367,7 @@ static int step(char **a)
 		snprintf(name, sizeof name, "%s.map", words[W_DUMP].text);
 		dump = fopen(words[W_DUMP].text, "w");
 		map = fopen(name, "w");
-		if (!dump || !map)
-			mt_die(MT_EX_IO, "%s: %m", words[W_DUMP].text);
+		if (!dump || !map) mt_die(MT_EX_IO, "%s: %m", words[W_DUMP].text);
 	}
 	bool both = mt_geometry(run)->flags & MT_TIED && mt_control(run)->grad != MT_NONE;
 	expected_parts = words[W_EVAL].set ? 0 : micros * (mt_control(run)->n_units + (both ? 1 : 0));
@@ -389,19 +388,17 @@ static int step(char **a)
 
 int main(int argc, char **argv)
 {
-	mt_cli(&(struct mt_program){.name = "stream-drive", .usage = "see the source", .about = "",
-		.opts = (const struct mt_opt[]){{0}}}, 1, argv, NULL, 0);
-	if ((argc == 8 || argc == 9) && !strcmp(argv[1], "make"))
-		return make(argv + 2);
-	if (argc >= 8 && !strcmp(argv[1], "step"))
-		return step(argv + 2);
-	if (argc == 4 && !strcmp(argv[1], "poison"))
-		return poison(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "damage"))
-		return damage(argv + 2);
-	if (argc == 5 && !strcmp(argv[1], "ring"))
-		return ring(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "forget"))
-		return forget(argv + 2);
-	mt_die(MT_EX_USAGE, "make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE], or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
+	mt_cli(&(struct mt_program){.name = "stream-drive",
+			   .usage = "see the source",
+			   .about = "",
+			   .opts = (const struct mt_opt[]){{0}}},
+		1, argv, NULL, 0);
+	if ((argc == 8 || argc == 9) && !strcmp(argv[1], "make")) return make(argv + 2);
+	if (argc >= 8 && !strcmp(argv[1], "step")) return step(argv + 2);
+	if (argc == 4 && !strcmp(argv[1], "poison")) return poison(argv + 2);
+	if (argc == 3 && !strcmp(argv[1], "damage")) return damage(argv + 2);
+	if (argc == 5 && !strcmp(argv[1], "ring")) return ring(argv + 2);
+	if (argc == 3 && !strcmp(argv[1], "forget")) return forget(argv + 2);
+	mt_die(MT_EX_USAGE,
+		"make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE], or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }

@@ -1,6 +1,6 @@
-/* stream-freedoms: does the chaos device use every freedom that queues and events leave? For each, a few launches that are
- * ordered as they must be, and the same ones that are not: by COUNT seeds, the former must always give what is wanted and
- * the latter not always.
+/* stream-freedoms: does the chaos device use every freedom that queues and events leave? For each, a few launches that
+ * are ordered as they must be, and the same ones that are not: by COUNT seeds, the former must always give what is
+ * wanted and the latter not always.
  *
  *     stream-freedoms COUNT       a line for each; 1: one was not used, or one too many
  */
@@ -9,25 +9,23 @@
 #include "cli/cli.h"
 #include "../../mt-stream/device.h"
 
-#define N     64
+#define N 64
 #define BYTES (N * sizeof(float))
 
 static struct device *d;
-static float *a, *b;            /* device memory, N each */
+static float *a, *b; /* device memory, N each */
 static float host[N], out[N];
-static bool well;               /* ordered as it must be */
+static bool well; /* ordered as it must be */
 
 static void fill(float *p, float x)
 {
-	for (int i = 0; i < N; i++)
-		p[i] = x;
+	for (int i = 0; i < N; i++) p[i] = x;
 }
 
 static bool holds(const float *p, float x)
 {
 	for (int i = 0; i < N; i++)
-		if (p[i] != x)
-			return false;
+		if (p[i] != x) return false;
 	return true;
 }
 
@@ -41,13 +39,13 @@ static void compute(float *y, const float *x)
 {
 	static const uint32_t first;
 
-	d->launch(d, Q_COMPUTE, &(struct op){OP_EMBED_FORWARD, .embed_forward = {.x = y, .w = x, .tokens = &first, .n = 1, .h = N}});
+	d->launch(d, Q_COMPUTE,
+		&(struct op){OP_EMBED_FORWARD, .embed_forward = {.x = y, .w = x, .tokens = &first, .n = 1, .h = N}});
 }
 
 static void order(enum queue first, enum queue then)
 {
-	if (well)
-		d->wait(d, then, d->record(d, first));
+	if (well) d->wait(d, then, d->record(d, first));
 }
 
 static void finish(enum queue q) { d->sync(d, d->record(d, q)); }
@@ -58,8 +56,7 @@ static bool source_read_late(void)
 {
 	fill(host, 1);
 	copy(Q_WEIGHTS, a, host);
-	if (well)
-		finish(Q_WEIGHTS);
+	if (well) finish(Q_WEIGHTS);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
 	return holds(a, 1);
@@ -68,8 +65,7 @@ static bool source_read_late(void)
 static bool source_read_early(void)
 {
 	fill(host, 1);
-	if (well)
-		fill(host, 2);
+	if (well) fill(host, 2);
 	copy(Q_WEIGHTS, a, host);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
@@ -79,9 +75,9 @@ static bool source_read_early(void)
 static bool weights_read_late(void)
 {
 	fill(host, 1);
-	d->launch(d, Q_WEIGHTS, &(struct op){OP_WEIGHTS_IN, .weights_in = {.dst = a, .src = host, .n = N, .from = MT_FP32}});
-	if (well)
-		finish(Q_WEIGHTS);
+	d->launch(d, Q_WEIGHTS,
+		&(struct op){OP_WEIGHTS_IN, .weights_in = {.dst = a, .src = host, .n = N, .from = MT_FP32}});
+	if (well) finish(Q_WEIGHTS);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
 	return holds(a, 1);
@@ -92,8 +88,7 @@ static bool result_lands_late(void)
 	fill(host, 1);
 	copy(Q_COMPUTE, a, host);
 	copy(Q_COMPUTE, out, a);
-	if (well)
-		finish(Q_COMPUTE);
+	if (well) finish(Q_COMPUTE);
 	bool right = holds(out, 1);
 	finish(Q_COMPUTE);
 	return right;
@@ -104,9 +99,9 @@ static bool gradients_land_late(void)
 	fill(a, 1);
 	d->launch(d, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {a, N, MT_FP32}});
 	finish(Q_COMPUTE);
-	d->launch(d, Q_GRADS, &(struct op){OP_GRADS_OUT, .grads_out = {.dst = out, .src = a, .n = N, .to = MT_FP32, .elems = N}});
-	if (well)
-		finish(Q_GRADS);
+	d->launch(d, Q_GRADS,
+		&(struct op){OP_GRADS_OUT, .grads_out = {.dst = out, .src = a, .n = N, .to = MT_FP32, .elems = N}});
+	if (well) finish(Q_GRADS);
 	bool right = holds(out, 1);
 	finish(Q_GRADS);
 	return right;
@@ -208,8 +203,7 @@ static bool memory_comes_poisoned(void)
 static bool dead_memory_is_poisoned(void)
 {
 	fill(a, 1);
-	if (!well)
-		d->launch(d, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {a, BYTES}});
+	if (!well) d->launch(d, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {a, BYTES}});
 	copy(Q_COMPUTE, out, a);
 	finish(Q_COMPUTE);
 	return holds(out, 1);
@@ -233,11 +227,9 @@ static bool readers_in_place_are_late(void)
 	const float *w = d->view(d, host, MT_FP32);
 
 	fill(host, 1);
-	if (!w)
-		return true;
+	if (!w) return true;
 	compute(b, w);
-	if (well)
-		finish(Q_COMPUTE);
+	if (well) finish(Q_COMPUTE);
 	fill(host, 2);
 	finish(Q_COMPUTE);
 	return holds(b, 1);
@@ -258,7 +250,10 @@ static bool chains_hold(void)
 	return right;
 }
 
-static const struct freedom { const char *name; bool (*fn)(void); } freedoms[] = {
+static const struct freedom {
+	const char *name;
+	bool (*fn)(void);
+} freedoms[] = {
 	{"the source of a copy is read late", source_read_late},
 	{"the source of a copy is read early", source_read_early},
 	{"weights in the store are read late", weights_read_late},

@@ -1,11 +1,11 @@
 /* stream-plan: what must hold of every plan, over random geometries, shapes and budgets.
  *
- *     stream-plan FROM SEEDS      seeds FROM .. FROM + SEEDS - 1; a line for each thing that does not hold, then a summary
+ * stream-plan FROM SEEDS seeds FROM .. FROM + SEEDS - 1; a line for each thing that does not hold, then a summary
  *     stream-plan gpu MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS
  *                                 what such a GPU is taken for: GB/s of bus and memory, TFLOP/s in bf16 and fp32
  *
- * More memory, of the device or of the host, never gives a slower plan; a plan never takes more than there is; the least
- * that is named works and a page less does not; times are finite and positive and add up.
+ * More memory, of the device or of the host, never gives a slower plan; a plan never takes more than there is; the
+ * least that is named works and a page less does not; times are finite and positive and add up.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,8 +29,7 @@ static uint32_t between(uint32_t low, uint32_t high) { return low + draw(high - 
 
 static void expect(bool holds, const char *what)
 {
-	if (holds)
-		return;
+	if (holds) return;
 	wrong++;
 	printf("seed %llu: %s\n", (unsigned long long)now_seed, what);
 }
@@ -49,8 +48,7 @@ static struct mt_geometry geometry(void)
 	g.flags = draw(64) & (MT_TIED | MT_QKV_BIAS | MT_MLP_BIAS | MT_QK_NORM);
 	if (draw(4) == 0) {
 		g.window = between(1, 4096);
-		for (uint32_t l = draw(g.layers); l < g.layers; l++)
-			g.window_layer[l] = 1;
+		for (uint32_t l = draw(g.layers); l < g.layers; l++) g.window_layer[l] = 1;
 	}
 	return g;
 }
@@ -58,14 +56,22 @@ static struct mt_geometry geometry(void)
 static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 {
 	struct ask q = {
-		.geo = g, .dtype = l->dtype, .grad = l->grad, .rows = between(1, 12), .seq = 8u << draw(draw(4) ? 10 : 16),
-		.train = draw(8) != 0, .elem = l->dtype == MT_BF16 ? 2 : 4, .view = draw(8) == 0, .work = draw(1 << 20),
-		.host = UINT64_MAX, .host_beside = draw(1 << 30), .recompute = draw(4) ? RECOMPUTE_AUTO : (enum recompute)draw(3),
+		.geo = g,
+		.dtype = l->dtype,
+		.grad = l->grad,
+		.rows = between(1, 12),
+		.seq = 8u << draw(draw(4) ? 10 : 16),
+		.train = draw(8) != 0,
+		.elem = l->dtype == MT_BF16 ? 2 : 4,
+		.view = draw(8) == 0,
+		.work = draw(1 << 20),
+		.host = UINT64_MAX,
+		.host_beside = draw(1 << 30),
+		.recompute = draw(4) ? RECOMPUTE_AUTO : (enum recompute)draw(3),
 	};
 	int gpus = 0;
 
-	while (profile_name(gpus))
-		gpus++;
+	while (profile_name(gpus)) gpus++;
 	ask_sizes(&q, l->units, l->n_units);
 	if (draw(4) == 0) {
 		q.settled = true;
@@ -76,10 +82,12 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), q.dtype, NULL, &q.profile));
 	/* every other one: another way of attention, which takes work memory */
 	if (now_seed % 2)
-		q.attention = (struct attention_need){.fixed = 1 << 20, .row = (now_seed * 2654435761u) % (1 << 28),
-			.table = now_seed / 4 % 2 << 20, .rows = 1 + now_seed / 2 % 8, .settled = now_seed / 16 % 4 == 0};
-	if (draw(4) == 0)
-		q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
+		q.attention = (struct attention_need){.fixed = 1 << 20,
+			.row = (now_seed * 2654435761u) % (1 << 28),
+			.table = now_seed / 4 % 2 << 20,
+			.rows = 1 + now_seed / 2 % 8,
+			.settled = now_seed / 16 % 4 == 0};
+	if (draw(4) == 0) q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
 	return q;
 }
 
@@ -89,10 +97,17 @@ static void check_plan(const struct ask *q, const struct planned *p)
 	double sum = 0;
 
 	plans++;
-	kinds[p->c.pass_rows ? 0 : p->c.x_host && p->c.o_host ? 1 : p->c.x_host ? 2 : p->c.o_host ? 3 :
-		p->c.full == q->geo->layers ? 4 : p->c.block ? 5 : p->c.attention ? 6 : 7]++;
+	kinds[p->c.pass_rows                  ? 0
+			: p->c.x_host && p->c.o_host  ? 1
+			: p->c.x_host                 ? 2
+			: p->c.o_host                 ? 3
+			: p->c.full == q->geo->layers ? 4
+			: p->c.block                  ? 5
+			: p->c.attention              ? 6
+										  : 7]++;
 	expect(memory_lay(q, &p->c, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
-	expect(p->c.engine ? q->attention.rows : !q->attention.settled || !q->attention.rows, "attention in a way that is not there");
+	expect(p->c.engine ? q->attention.rows : !q->attention.settled || !q->attention.rows,
+		"attention in a way that is not there");
 	expect(p->bytes <= q->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");
 	expect(p->host_bytes == memory_host(q, &p->c), "the host's bytes are not the plan's");
@@ -108,7 +123,8 @@ static void check_plan(const struct ask *q, const struct planned *p)
 	expect(p->c.full + p->c.block + p->c.attention <= q->geo->layers, "more blocks kept than there are");
 }
 
-/* Plans for budgets from `from` to `to`, of what *budget is (q->memory or q->host): once one works all do, none is slower */
+/* Plans for budgets from `from` to `to`, of what *budget is (q->memory or q->host): once one works all do, none is
+ * slower */
 static void climb(struct ask *q, uint64_t *budget, double from, double to, double factor, double more)
 {
 	double last = INFINITY;
@@ -121,7 +137,8 @@ static void climb(struct ask *q, uint64_t *budget, double from, double to, doubl
 			continue;
 		}
 		check_plan(q, &p);
-		expect(p.p.step <= last * (1 + 1e-8), budget == &q->host ? "slower with more host memory" : "slower with more device memory");
+		expect(p.p.step <= last * (1 + 1e-8),
+			budget == &q->host ? "slower with more host memory" : "slower with more device memory");
 		last = p.p.step;
 	}
 	expect(!isinf(last), "nothing fits");
@@ -148,8 +165,7 @@ static void least_of_host(struct ask *q, uint64_t least)
 
 	q->memory = least;
 	q->host = 0;
-	if (planner_make(q, &p) == 0)
-		return;
+	if (planner_make(q, &p) == 0) return;
 	expect(p.least > least, "the least without the host's memory is not more");
 	expect(p.least_host != UINT64_MAX, "no host memory is named that would do");
 	q->host = p.least_host;
@@ -161,8 +177,8 @@ static void least_of_host(struct ask *q, uint64_t least)
 /* From somewhere, in steps smaller than what any block keeps */
 static void climb_slowly(struct ask *q, uint64_t least)
 {
-	double from = (double)least * (1 + draw(400) / 100.0), o = (double)q->rows * q->seq * q->geo->heads * q->geo->head_dim *
-		(double)q->elem;
+	double from = (double)least * (1 + draw(400) / 100.0),
+		   o = (double)q->rows * q->seq * q->geo->heads * q->geo->head_dim * (double)q->elem;
 
 	climb(q, &q->memory, from, from + 12 * o, 1, fmax(o / (1 + draw(3)), 4096));
 }
@@ -189,7 +205,10 @@ static void try(uint64_t seed)
 
 static int gpu(char **a)
 {
-	struct gpu g = {.capability = atoi(a[1]), .multiprocessors = atoi(a[2]), .clock_khz = atoi(a[3]), .memory_khz = atoi(a[4]),
+	struct gpu g = {.capability = atoi(a[1]),
+		.multiprocessors = atoi(a[2]),
+		.clock_khz = atoi(a[3]),
+		.memory_khz = atoi(a[4]),
 		.bus_bits = atoi(a[5])};
 	struct profile p[2];
 
@@ -202,14 +221,13 @@ static int gpu(char **a)
 
 int main(int argc, char **argv)
 {
-	if (argc == 8 && !strcmp(argv[1], "gpu"))
-		return gpu(argv + 2);
+	if (argc == 8 && !strcmp(argv[1], "gpu")) return gpu(argv + 2);
 	uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
 
-	for (uint64_t seed = from; seed < from + seeds; seed++)
-		try(seed);
-	printf("%d plans: %d pass-major; to host %d inputs and outputs, %d inputs, %d outputs; on the device %d all, %d but gate and "
-		"up, %d attention, %d inputs; %d wrong\n", plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6],
-		kinds[7], wrong);
+	for (uint64_t seed = from; seed < from + seeds; seed++) try(seed);
+	printf("%d plans: %d pass-major; to host %d inputs and outputs, %d inputs, %d outputs; on the device %d all, "
+		   "%d but gate and "
+		   "up, %d attention, %d inputs; %d wrong\n",
+		plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6], kinds[7], wrong);
 	return wrong != 0;
 }

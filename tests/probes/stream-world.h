@@ -1,8 +1,8 @@
-/* stream-world.h: a run and the two neighbours of mt-stream, in mt-stream's own process and on its own thread: whenever the
- * schedule asks whether its micro-batch is still wanted, or waits, they may take a turn, by a draw. They do at once, or
- * as late as they may, all that mt-step and mt-optim are allowed to do:
+/* stream-world.h: a run and the two neighbours of mt-stream, in mt-stream's own process and on its own thread: whenever
+ * the schedule asks whether its micro-batch is still wanted, or waits, they may take a turn, by a draw. They do at
+ * once, or as late as they may, all that mt-step and mt-optim are allowed to do:
  *
- *   weights      are rubbish until a unit's version says that they are there; with --grad none they are rubbish again as
+ * weights are rubbish until a unit's version says that they are there; with --grad none they are rubbish again as
  *                soon as a piece of their gradient was taken, else when all of the micro-batch's has
  *   pieces       are taken from the ring after a while, and their blocks are rubbish then
  *   the batch    is rubbish once its micro-batch is over
@@ -13,13 +13,13 @@
 #include "cli/cli.h"
 #include "../../mt-stream/stream.h"
 
-#define RUBBISH   0xff
-#define UNITS     16
-#define TOKENS    1024           /* of a micro-batch, at most */
+#define RUBBISH 0xff
+#define UNITS 16
+#define TOKENS 1024 /* of a micro-batch, at most */
 #define HOST_BYTES (TOKENS * 12)
 
-struct seen {                   /* of a micro-batch; all of it compared */
-	uint64_t elems[UNITS][2], hash[UNITS][2];       /* of each unit's gradient, its ends */
+struct seen {                                 /* of a micro-batch; all of it compared */
+	uint64_t elems[UNITS][2], hash[UNITS][2]; /* of each unit's gradient, its ends */
 	double loss;
 	uint64_t targets, losses;
 };
@@ -27,17 +27,17 @@ struct seen {                   /* of a micro-batch; all of it compared */
 static struct {
 	struct mt_run *run;
 	struct mt_control *control;
-	struct mt_ring *taken;      /* the gradient ring's other end */
-	void *weights[UNITS];       /* as they should be */
+	struct mt_ring *taken; /* the gradient ring's other end */
+	void *weights[UNITS];  /* as they should be */
 	uint64_t random, version;
-	uint32_t published;         /* units that are at `version` */
-	unsigned eager;             /* in 100: a turn when there need not be one */
-	int64_t stale_in;           /* calls of stream_wanted until the step is aborted; -1: it is not */
+	uint32_t published; /* units that are at `version` */
+	unsigned eager;     /* in 100: a turn when there need not be one */
+	int64_t stale_in;   /* calls of stream_wanted until the step is aborted; -1: it is not */
 	bool train, stale;
 	struct seen seen;
 } world;
 
-static uint64_t draw(uint64_t below)    /* splitmix64, Steele et al. 2014 */
+static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
 {
 	uint64_t z = world.random += 0x9e3779b97f4a7c15u;
 
@@ -56,35 +56,35 @@ static size_t weight_bytes(uint32_t unit) { return mt_unit(world.run, unit)->ele
 
 static void weights_draw(void)
 {
-	for (uint32_t u = 0; u < world.control->n_units; u++)
-		world.weights[u] = calloc(1, weight_bytes(u));
+	for (uint32_t u = 0; u < world.control->n_units; u++) world.weights[u] = calloc(1, weight_bytes(u));
 	for (uint32_t i = 0; i < world.control->n_tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(world.run, i);
 
 		for (uint64_t j = t->off; j < t->off + t->n; j++) {
 			float x = t->ndim == 1 ? 1 + 0.2f * uniform() : 0.1f * uniform();
 
-			if (weight_size() == 4)
-				((float *)world.weights[t->unit])[j] = x;
-			else
-				((uint16_t *)world.weights[t->unit])[j] = mt_hi(mt_bits(x));
+			if (weight_size() == 4) ((float *)world.weights[t->unit])[j] = x;
+			else ((uint16_t *)world.weights[t->unit])[j] = mt_hi(mt_bits(x));
 		}
 	}
 }
 
 /* A golden model, but of so many layers */
-static void world_open(const char *name, const char *model, uint32_t layers, enum mt_dtype dtype,
-	enum mt_dtype grad)
+static void world_open(const char *name, const char *model, uint32_t layers, enum mt_dtype dtype, enum mt_dtype grad)
 {
 	struct mt_geometry geo;
 	char *text;
 
 	mt_must(mt_config_read(model, &geo, &text));
-	for (uint32_t l = geo.layers; l < layers; l++)
-		geo.window_layer[l] = geo.window_layer[l % geo.layers];
+	for (uint32_t l = geo.layers; l < layers; l++) geo.window_layer[l] = geo.window_layer[l % geo.layers];
 	geo.layers = layers;
-	mt_must(mt_run_create(&(struct mt_create){.name = name, .config_text = text, .config_bytes = strlen(text),
-		.dtype = dtype, .grad = grad, .step_tokens = TOKENS}, &geo));
+	mt_must(mt_run_create(&(struct mt_create){.name = name,
+							  .config_text = text,
+							  .config_bytes = strlen(text),
+							  .dtype = dtype,
+							  .grad = grad,
+							  .step_tokens = TOKENS},
+		&geo));
 	free(text);
 	mt_must(mt_run_open(&world.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	world.control = mt_control(world.run);
@@ -98,8 +98,7 @@ static void world_open(const char *name, const char *model, uint32_t layers, enu
 
 static void world_close(const char *name)
 {
-	for (uint32_t u = 0; u < world.control->n_units; u++)
-		free(world.weights[u]);
+	for (uint32_t u = 0; u < world.control->n_units; u++) free(world.weights[u]);
 	mt_ring_close(world.taken);
 	mt_run_close(world.run);
 	mt_must(mt_run_remove(name, true));
@@ -116,8 +115,7 @@ static bool publish_next(void)
 {
 	uint32_t u = world.published;
 
-	if (u == world.control->n_units)
-		return false;
+	if (u == world.control->n_units) return false;
 	memcpy(weights_of(u), world.weights[u], weight_bytes(u));
 	/* not mt_publish: a micro-batch that was given up leaves units behind the version before */
 	atomic_store_explicit(&mt_unit(world.run, u)->version, world.version, memory_order_release);
@@ -142,8 +140,7 @@ static void piece_seen(const struct mt_msg *m, const void *block)
 	MT_ASSERT(m->grad.off == world.seen.elems[u][end] && m->grad.n <= mt_unit(world.run, u)->elems - m->grad.off);
 	world.seen.hash[u][end] = hash_piece(world.seen.hash[u][end], block, m->grad.n);
 	world.seen.elems[u][end] += m->grad.n;
-	if (world.control->grad == MT_NONE)
-		weights_spoil(u, m->grad.off, m->grad.n);
+	if (world.control->grad == MT_NONE) weights_spoil(u, m->grad.off, m->grad.n);
 }
 
 static bool take(void)
@@ -151,8 +148,7 @@ static bool take(void)
 	struct mt_msg m;
 	const void *block;
 
-	if (!mt_ring_peek(world.taken, 0, &m, &block))
-		return false;
+	if (!mt_ring_peek(world.taken, 0, &m, &block)) return false;
 	MT_ASSERT(m.k == 1 && m.step == world.version && m.txn_kind == (world.train ? MT_TRAIN : MT_EVAL));
 	if (m.kind == MT_MSG_LOSS) {
 		world.seen.loss = m.loss.sum;
@@ -174,19 +170,16 @@ static bool seen_all(void)
 
 	for (uint32_t u = 0; world.train && u < world.control->n_units; u++)
 		for (uint32_t end = 0; end < (u == 0 && both ? 2 : 1); end++)
-			if (world.seen.elems[u][end] != mt_unit(world.run, u)->elems)
-				return false;
+			if (world.seen.elems[u][end] != mt_unit(world.run, u)->elems) return false;
 	return world.seen.losses == 1;
 }
 
 static void turns(void)
 {
 	while (draw(100) < world.eager)
-		if (draw(2) ? !publish_next() : !take())
-			break;
+		if (draw(2) ? !publish_next() : !take()) break;
 	if (seen_all())
-		for (uint32_t u = 0; u < world.control->n_units; u++)
-			weights_spoil(u, 0, mt_unit(world.run, u)->elems);
+		for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 }
 
 /* ---- what the schedule calls, in place of serve.c's ---- */
@@ -210,18 +203,18 @@ int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t 
 	int rc = stream_wanted(s);
 
 	(void)seen, (void)arg;
-	if (rc)
-		return rc;
-	if (doing == MT_D_WAIT_WEIGHTS)
-		MT_ASSERT(publish_next() || world.published == world.control->n_units);
-	else
-		take();
+	if (rc) return rc;
+	if (doing == MT_D_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
+	else take();
 	return 0;
 }
 
 /* ---- mt-step ---- */
 
-struct shape { uint32_t rows, seq; bool packed, train; };
+struct shape {
+	uint32_t rows, seq;
+	bool packed, train;
+};
 
 /* Documents of random lengths and the rest padding, or a document a row */
 static void rows_make(const struct shape *z, uint32_t *tokens)
@@ -254,11 +247,17 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	world.seen = (struct seen){0};
 	world.stale = false;
 	world.train = z->train;
-	for (uint32_t u = 0; u < world.control->n_units; u++)
-		weights_spoil(u, 0, mt_unit(world.run, u)->elems);
+	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 	rows_make(z, s->host);
-	s->msg = (struct mt_msg){.k = 1, .try_ = 1, .kind = MT_MSG_BATCH, .txn_kind = z->train ? MT_TRAIN : MT_EVAL,
-		.step = world.version, .batch = {.version = world.version, .rows = z->rows, .seq = z->seq, .micros = 1,
+	s->msg = (struct mt_msg){.k = 1,
+		.try_ = 1,
+		.kind = MT_MSG_BATCH,
+		.txn_kind = z->train ? MT_TRAIN : MT_EVAL,
+		.step = world.version,
+		.batch = {.version = world.version,
+			.rows = z->rows,
+			.seq = z->seq,
+			.micros = 1,
 			.loss_scale = 1.0 / (z->rows * z->seq)}};
 	world.random = random;
 	world.eager = eager;

@@ -1,23 +1,23 @@
-/* cublaslt.c: a libcublasLt for the emulator: the functions that cuda/gemm.c calls, computed on the CPU when the stream gets
- * there, and as hard to please as NVIDIA's may be.
+/* cublaslt.c: a libcublasLt for the emulator: the functions that cuda/gemm.c calls, computed on the CPU when the stream
+ * gets there, and as hard to please as NVIDIA's may be.
  *
- *     FAKE_CUBLASLT_SEED=N   several algorithms, each with sums in another order and so with other bits; which ones a shape
+ * FAKE_CUBLASLT_SEED=N several algorithms, each with sums in another order and so with other bits; which ones a shape
  *                            has, in which order the heuristic names them and how long each takes is drawn by N. Among
- *                            them: one whose sums change from run to run, one that wants workspace, one that fails when it
+ * them: one whose sums change from run to run, one that wants workspace, one that fails when it
  *                            is run. Without it: one algorithm, always the same
  *     FAKE_CUBLASLT_CLOCK=N  how long each takes is drawn by N instead
  *     FAKE_CUBLASLT_VERSION=N    what cublasLtGetVersion says
  *     FAKE_CUBLASLT_FAIL=N   product N, counted from 1, finds no memory
  *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
- * Whoever hands it what a GPU would not survive (pointers less aligned than was promised, too little workspace, matrices
- * that overlap) ends the process.
+ * Whoever hands it what a GPU would not survive (pointers less aligned than was promised, too little workspace,
+ * matrices that overlap) ends the process.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef CUBLASLT_OF_NVIDIA       /* only to be compiled: every signature and value as NVIDIA's header has it */
+#ifdef CUBLASLT_OF_NVIDIA /* only to be compiled: every signature and value as NVIDIA's header has it */
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 static void emu_takes(double ms) { (void)ms; }
@@ -50,10 +50,25 @@ _Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 64 + 8 + 4 + 4 + 16, "
 #endif
 
 /* What lies in the opaque structs */
-struct desc { uint32_t trans_a, trans_b, epilogue; int32_t bias_type; const void *bias; };
-struct layout { uint64_t rows, cols; int64_t ld; uint64_t type; };
-struct preference { uint64_t bytes; uint32_t mask, align[4]; };
-struct algo { uint64_t magic; uint32_t order, scheme, align[4]; uint64_t bytes; };
+struct desc {
+	uint32_t trans_a, trans_b, epilogue;
+	int32_t bias_type;
+	const void *bias;
+};
+struct layout {
+	uint64_t rows, cols;
+	int64_t ld;
+	uint64_t type;
+};
+struct preference {
+	uint64_t bytes;
+	uint32_t mask, align[4];
+};
+struct algo {
+	uint64_t magic;
+	uint32_t order, scheme, align[4];
+	uint64_t bytes;
+};
 
 #define MAGIC 0x6f676c6174736163ull
 enum { FORWARD, BACKWARD, INTERLEAVED, BLOCKED, BY_WORKSPACE, UNSTEADY, FAILING, IN_PARTS, ORDERS };
@@ -64,7 +79,7 @@ static void die(const char *what)
 	abort();
 }
 
-static uint64_t mixed(uint64_t z)       /* splitmix64, Steele et al. 2014 */
+static uint64_t mixed(uint64_t z) /* splitmix64, Steele et al. 2014 */
 {
 	z += 0x9e3779b97f4a7c15u;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -76,7 +91,10 @@ static const char *seed(void) { return getenv("FAKE_CUBLASLT_SEED"); }
 
 /* ---- descriptions ---- */
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) { return (*h = calloc(1, 8)) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
+{
+	return (*h = calloc(1, 8)) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return free(h), CUBLAS_STATUS_SUCCESS; }
 size_t cublasLtGetVersion(void)
 {
@@ -86,15 +104,15 @@ size_t cublasLtGetVersion(void)
 }
 const char *cublasLtGetStatusName(cublasStatus_t s)
 {
-	return s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" :
-		s == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED" :
-		s == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_EXECUTION_FAILED";
+	return s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+		: s == CUBLAS_STATUS_ALLOC_FAILED   ? "CUBLAS_STATUS_ALLOC_FAILED"
+		: s == CUBLAS_STATUS_INVALID_VALUE  ? "CUBLAS_STATUS_INVALID_VALUE"
+											: "CUBLAS_STATUS_EXECUTION_FAILED";
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale)
 {
-	if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
-		die("arithmetic that is not fp32");
+	if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) die("arithmetic that is not fp32");
 	*d = calloc(1, sizeof **d);
 	*(struct desc *)*d = (struct desc){.epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
 	return CUBLAS_STATUS_SUCCESS;
@@ -103,14 +121,13 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return free(d
 
 static cublasStatus_t set(void *to, size_t room, const void *from, size_t bytes)
 {
-	if (bytes != room)
-		return CUBLAS_STATUS_INVALID_VALUE;
+	if (bytes != room) return CUBLAS_STATUS_INVALID_VALUE;
 	memcpy(to, from, bytes);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which, const void *v,
-	size_t n)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
+	const void *v, size_t n)
 {
 	struct desc *d = (struct desc *)desc;
 
@@ -127,8 +144,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type, uint64_t rows, uint64_t cols,
 	int64_t ld)
 {
-	if (!rows || !cols || ld < (int64_t)rows)
-		return CUBLAS_STATUS_INVALID_VALUE;
+	if (!rows || !cols || ld < (int64_t)rows) return CUBLAS_STATUS_INVALID_VALUE;
 	*l = calloc(1, sizeof **l);
 	*(struct layout *)*l = (struct layout){rows, cols, ld, type};
 	return CUBLAS_STATUS_SUCCESS;
@@ -162,7 +178,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 static uint64_t shape_hash(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *c)
 {
-	return mixed(a->rows + mixed(a->cols + mixed(b->rows + mixed(b->cols + mixed(c->type + d->trans_a * 2 + d->trans_b)))));
+	return mixed(
+		a->rows + mixed(a->cols + mixed(b->rows + mixed(b->cols + mixed(c->type + d->trans_a * 2 + d->trans_b)))));
 }
 
 /* Matrices as they can be multiplied, and of types that go together */
@@ -179,17 +196,22 @@ static int fit(const struct desc *d, const struct layout *a, const struct layout
 
 static struct algo algo_of(const struct preference *p, unsigned order)
 {
-	struct algo g = {.magic = MAGIC, .order = order, .scheme = order == UNSTEADY ? CUBLASLT_REDUCTION_SCHEME_INPLACE :
-		order == IN_PARTS ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE,
-		.bytes = order == BY_WORKSPACE ? 1 << 20 : order == IN_PARTS ? 4096 : 0};
+	struct algo g = {.magic = MAGIC,
+		.order = order,
+		.scheme = order == UNSTEADY ? CUBLASLT_REDUCTION_SCHEME_INPLACE
+			: order == IN_PARTS     ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+									: CUBLASLT_REDUCTION_SCHEME_NONE,
+		.bytes = order == BY_WORKSPACE ? 1 << 20
+			: order == IN_PARTS        ? 4096
+									   : 0};
 
 	memcpy(g.align, p->align, sizeof g.align);
 	return g;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t pref, int wanted,
-	cublasLtMatmulHeuristicResult_t *found, int *n)
+	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t pref,
+	int wanted, cublasLtMatmulHeuristicResult_t *found, int *n)
 {
 	const struct preference *p = (const struct preference *)pref;
 	const struct layout *la = (const struct layout *)a, *lb = (const struct layout *)b, *lc = (const struct layout *)c;
@@ -201,13 +223,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 	if (!fit(what, la, lb, lc, (const struct layout *)d) || (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	/* an odd pitch of bf16 */
-	if (p->align[0] < 4 || p->align[1] < 4 || p->align[3] < 4)
-		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (p->align[0] < 4 || p->align[1] < 4 || p->align[3] < 4) return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (unsigned i = 0; i < (seed() ? ORDERS : 1) && *n < wanted; i++) {
 		struct algo g = algo_of(p, seed() ? (unsigned)((drawn + i * (2 * (drawn >> 8 & 3) + 1)) % ORDERS) : FORWARD);
 
-		if ((g.scheme & ~p->mask) || g.bytes > p->bytes || (g.order == BLOCKED && p->align[0] < 16))
-			continue;
+		if ((g.scheme & ~p->mask) || g.bytes > p->bytes || (g.order == BLOCKED && p->align[0] < 16)) continue;
 		found[*n] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = g.bytes,
 			.state = seed() && (drawn >> 16 & 7) == i ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS};
 		memcpy(&found[(*n)++].algo, &g, sizeof g);
@@ -222,10 +242,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 	const struct algo *g = (const struct algo *)algo;
 
 	(void)h;
-	if (getenv("FAKE_CUBLASLT_REFUSE") || g->magic != MAGIC || g->order >= ORDERS)
-		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (getenv("FAKE_CUBLASLT_REFUSE") || g->magic != MAGIC || g->order >= ORDERS) return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!fit((const struct desc *)desc, (const struct layout *)a, (const struct layout *)b, (const struct layout *)c,
-		(const struct layout *)d))
+			(const struct layout *)d))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	result->workspaceSize = g->bytes;
 	result->state = CUBLAS_STATUS_SUCCESS;
@@ -235,8 +254,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
 	cublasLtMatmulAlgoConfigAttributes_t which, void *v, size_t n, size_t *written)
 {
-	if (which != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || n != 4)
-		return CUBLAS_STATUS_INVALID_VALUE;
+	if (which != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || n != 4) return CUBLAS_STATUS_INVALID_VALUE;
 	/* NVIDIA's succeeds too where an algorithm has no such attribute, and writes nothing */
 	*written = ((const struct algo *)algo)->order == FORWARD ? 0 : 4;
 	memcpy(v, &((const struct algo *)algo)->scheme, *written);
@@ -260,8 +278,7 @@ static float get(const void *p, uint64_t type, uint64_t i)
 	uint32_t bits;
 	float f;
 
-	if (type == CUDA_R_32F)
-		return ((const float *)p)[i];
+	if (type == CUDA_R_32F) return ((const float *)p)[i];
 	bits = (uint32_t)((const uint16_t *)p)[i] << 16;
 	memcpy(&f, &bits, 4);
 	return f;
@@ -276,7 +293,8 @@ static void put(void *p, uint64_t type, uint64_t i, float f)
 		return;
 	}
 	memcpy(&bits, &f, 4);
-	((uint16_t *)p)[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+	((uint16_t *)p)[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fff
+																	 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static float term(const struct job *j, uint64_t row, uint64_t col, uint64_t k)
@@ -293,12 +311,13 @@ static float dot(const struct job *j, uint64_t row, uint64_t col, uint64_t n)
 
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t k = j->by.order == BACKWARD || j->by.order == BY_WORKSPACE ? n - 1 - i : (i + from) % n;
-		unsigned at = j->by.order == INTERLEAVED ? i & 1 : j->by.order == BLOCKED ? i & 7 : j->by.order == IN_PARTS ?
-			(unsigned)(i * 8 / n) : 0;
+		unsigned at = j->by.order == INTERLEAVED ? i & 1
+			: j->by.order == BLOCKED             ? i & 7
+			: j->by.order == IN_PARTS            ? (unsigned)(i * 8 / n)
+												 : 0;
 		sum[at] += term(j, row, col, k);
 	}
-	for (int i = 1; i < 8; i++)
-		sum[0] += sum[i];
+	for (int i = 1; i < 8; i++) sum[0] += sum[i];
 	return sum[0];
 }
 
@@ -307,17 +326,14 @@ static void compute(void *arg)
 	struct job *j = arg;
 	uint64_t n = j->what.trans_a ? j->a.rows : j->a.cols;
 
-	if (j->by.bytes)
-		memset(j->workspace, 0x5a, j->by.bytes);
+	if (j->by.bytes) memset(j->workspace, 0x5a, j->by.bytes);
 	for (uint64_t col = 0; col < j->d.cols; col++)
 		for (uint64_t row = 0; row < j->d.rows; row++) {
 			uint64_t at = col * (uint64_t)j->d.ld + row;
 			float v = j->alpha * dot(j, row, col, n);
 
-			if (j->beta != 0)
-				v += j->beta * get(j->pc, j->d.type, at);
-			if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS)
-				v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
+			if (j->beta != 0) v += j->beta * get(j->pc, j->d.type, at);
+			if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS) v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
 			put(j->pd, j->d.type, at, v);
 		}
 	if (seed()) {
@@ -335,13 +351,13 @@ static void check_pointers(const struct job *j, size_t bytes)
 	size_t size = j->d.type == CUDA_R_32F ? 4 : 2, last = ((j->d.cols - 1) * (uint64_t)j->d.ld + j->d.rows) * size;
 
 	for (int i = 0; i < 4; i++)
-		if ((uintptr_t)p[i] % j->by.align[i])
-			die("a matrix that starts elsewhere than was promised");
+		if ((uintptr_t)p[i] % j->by.align[i]) die("a matrix that starts elsewhere than was promised");
 	if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS && (!j->what.bias || (uintptr_t)j->what.bias % 16))
 		die("a bias that does not start at 16 bytes");
 	if (bytes < j->by.bytes || (uintptr_t)j->workspace % 256 || (j->by.bytes && !j->workspace))
 		die("too little workspace, or not at 256 bytes");
-	if (j->pc != j->pd && (const char *)j->pc < (const char *)j->pd + last && (const char *)j->pd < (const char *)j->pc + last)
+	if (j->pc != j->pd && (const char *)j->pc < (const char *)j->pd + last &&
+		(const char *)j->pd < (const char *)j->pc + last)
 		die("C and D overlap");
 }
 
@@ -359,9 +375,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
 		free(j);
 		return CUBLAS_STATUS_ALLOC_FAILED;
 	}
-	*j = (struct job){.what = *(struct desc *)desc, .a = *(struct layout *)la, .b = *(struct layout *)lb,
-		.d = *(struct layout *)ld, .pa = a, .pb = b, .pc = c, .pd = d, .alpha = *(const float *)alpha,
-		.beta = *(const float *)beta, .by = *(const struct algo *)algo, .workspace = workspace};
+	*j = (struct job){.what = *(struct desc *)desc,
+		.a = *(struct layout *)la,
+		.b = *(struct layout *)lb,
+		.d = *(struct layout *)ld,
+		.pa = a,
+		.pb = b,
+		.pc = c,
+		.pd = d,
+		.alpha = *(const float *)alpha,
+		.beta = *(const float *)beta,
+		.by = *(const struct algo *)algo,
+		.workspace = workspace};
 	if (j->by.magic != MAGIC || !fit(&j->what, &j->a, &j->b, (struct layout *)lc, &j->d)) {
 		free(j);
 		return CUBLAS_STATUS_INVALID_VALUE;

@@ -15,13 +15,13 @@
 
 #define MOST_THREADS 1024
 #define STACK (128u << 10)
-#define POISON 0xff             /* NaN as fp32 and bf16 */
+#define POISON 0xff /* NaN as fp32 and bf16 */
 
 static uint64_t randomness = 1;
 
 extern "C" void emu_seed(uint64_t seed) { randomness = seed; }
 
-static uint64_t draw(uint64_t below)    /* splitmix64, Steele et al. 2014 */
+static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
 {
 	uint64_t z = randomness += 0x9e3779b97f4a7c15u;
 
@@ -47,14 +47,17 @@ struct coroutine {
 	enum state state;
 };
 
-struct warp { struct emu_word words[2][32]; unsigned arrived, turn; };
+struct warp {
+	struct emu_word words[2][32];
+	unsigned arrived, turn;
+};
 
 struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 char *emu_shared;
 static struct coroutine *coroutines;
 static struct warp warps[MOST_THREADS / 32];
 static unsigned ready[MOST_THREADS], ready_n, at_barrier, finished, current;
-static uint64_t lazy;           /* warps, a bit each */
+static uint64_t lazy; /* warps, a bit each */
 static jmp_buf scheduler;
 static const std::function<void()> *thread_main;
 
@@ -69,8 +72,7 @@ static void leave(enum state state)
 	struct coroutine *c = &coroutines[current];
 
 	c->state = state;
-	if (!_setjmp(c->at))
-		_longjmp(scheduler, 1);
+	if (!_setjmp(c->at)) _longjmp(scheduler, 1);
 }
 
 static void coroutine_main(void)
@@ -88,10 +90,8 @@ static void enter(unsigned t)
 
 	current = t;
 	threadIdx.x = t;
-	if (_setjmp(scheduler))
-		return;
-	if (c->begun)
-		_longjmp(c->at, 1);
+	if (_setjmp(scheduler)) return;
+	if (c->begun) _longjmp(c->at, 1);
 	c->begun = true;
 	setcontext(&c->start);
 }
@@ -102,8 +102,7 @@ static void threads_make(void)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	coroutines = (struct coroutine *)calloc(MOST_THREADS, sizeof *coroutines);
-	if (stacks == MAP_FAILED || !coroutines)
-		die("no memory for threads");
+	if (stacks == MAP_FAILED || !coroutines) die("no memory for threads");
 	for (unsigned t = 0; t < MOST_THREADS; t++) {
 		ucontext_t *u = &coroutines[t].start;
 
@@ -123,8 +122,7 @@ static unsigned thread_draw(void)
 
 	for (int tries = 0; tries < 16; tries++) {
 		i = (unsigned)draw(ready_n);
-		if (!(lazy >> ready[i] / 32 & 1))
-			break;
+		if (!(lazy >> ready[i] / 32 & 1)) break;
 	}
 	unsigned t = ready[i];
 	ready[i] = ready[--ready_n];
@@ -135,20 +133,15 @@ static void block_run(unsigned threads)
 {
 	ready_n = at_barrier = finished = 0;
 	lazy = draw(UINT32_MAX);
-	for (unsigned t = 0; t < threads; t++)
-		make_ready(t);
-	for (unsigned w = 0; w < threads / 32; w++)
-		warps[w].arrived = warps[w].turn = 0;
+	for (unsigned t = 0; t < threads; t++) make_ready(t);
+	for (unsigned w = 0; w < threads / 32; w++) warps[w].arrived = warps[w].turn = 0;
 	while (finished < threads) {
 		if (!ready_n) {
-			if (!at_barrier || at_barrier + finished < threads)
-				die("a warp operation that not all lanes reach");
-			if (finished)
-				die("a barrier that not all threads reach");
+			if (!at_barrier || at_barrier + finished < threads) die("a warp operation that not all lanes reach");
+			if (finished) die("a barrier that not all threads reach");
 			at_barrier = 0;
 			lazy = draw(UINT32_MAX);
-			for (unsigned t = 0; t < threads; t++)
-				make_ready(t);
+			for (unsigned t = 0; t < threads; t++) make_ready(t);
 		}
 		enter(thread_draw());
 	}
@@ -158,8 +151,7 @@ static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std:
 {
 	static std::vector<char> shared;
 
-	if (!coroutines)
-		threads_make();
+	if (!coroutines) threads_make();
 	shared.resize(bytes + 64);
 	emu_shared = (char *)(((uintptr_t)shared.data() + 63) & ~(uintptr_t)63);
 	thread_main = &thread;
@@ -193,8 +185,7 @@ void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
 	w->arrived = 0;
 	w->turn++;
 	for (unsigned t = first; t < first + 32; t++)
-		if (t != threadIdx.x)
-			make_ready(t);
+		if (t != threadIdx.x) make_ready(t);
 }
 
 void __syncwarp(unsigned)
@@ -209,28 +200,33 @@ void __syncwarp(unsigned)
 
 /* What every target from sm_80 on takes: sm_86, sm_89 and sm_120 have 99 KiB of shared memory a block, and no target
  * gives more than 48 KiB to a kernel that has not asked for it. */
-#define SHARED_MOST  (99u << 10)
+#define SHARED_MOST (99u << 10)
 #define SHARED_GIVEN (48u << 10)
 
 static std::map<const void *, size_t> shared_asked;
 
 const void *emu_aligned(const void *p, size_t bytes)
 {
-	if ((uintptr_t)p % bytes)
-		die("an access off its alignment");
+	if ((uintptr_t)p % bytes) die("an access off its alignment");
 	return p;
 }
 
-struct emu_stream { std::deque<std::function<bool()>> queue; };     /* false: held back by an event */
-struct emu_event { uint64_t recorded, reached; bool timed; double at; };
+struct emu_stream {
+	std::deque<std::function<bool()>> queue;
+}; /* false: held back by an event */
+struct emu_event {
+	uint64_t recorded, reached;
+	bool timed;
+	double at;
+};
 
 static std::vector<cudaStream_t> streams;
-static std::mutex pinned_lock;         /* memory is registered by another thread */
+static std::mutex pinned_lock; /* memory is registered by another thread */
 static std::map<char *, size_t> pinned, allocated;
 
-static cudaError_t last_error;  /* of the host's thread */
+static cudaError_t last_error; /* of the host's thread */
 
-static double taken_ms;         /* by what only says so */
+static double taken_ms; /* by what only says so */
 
 extern "C" void emu_takes(double ms) { taken_ms += ms; }
 
@@ -249,8 +245,7 @@ static void change_odds(void)
 {
 	static const unsigned some[] = {0, 1, 20, 400}, often[] = {0, 20, 40, 70}, many[] = {1, 8, 30, 100};
 
-	for (unsigned i = 0; i < 8; i++)
-		odds[i] = some[draw(4)];
+	for (unsigned i = 0; i < 8; i++) odds[i] = some[draw(4)];
 	eager = often[draw(4)];
 	draws = many[draw(4)];
 }
@@ -260,12 +255,9 @@ static unsigned stream_draw(unsigned n)
 {
 	unsigned sum = 0, i = 0;
 
-	for (unsigned k = 0; k < n; k++)
-		sum += odds[k % 8];
-	if (!sum)
-		return (unsigned)draw(n);
-	for (uint64_t r = draw(sum); r >= odds[i % 8]; i++)
-		r -= odds[i % 8];
+	for (unsigned k = 0; k < n; k++) sum += odds[k % 8];
+	if (!sum) return (unsigned)draw(n);
+	for (uint64_t r = draw(sum); r >= odds[i % 8]; i++) r -= odds[i % 8];
 	return i;
 }
 
@@ -274,10 +266,8 @@ static bool run_one(void)
 {
 	unsigned n = (unsigned)streams.size(), from;
 
-	if (!n)
-		return false;
-	if (draws-- == 0)
-		change_odds();
+	if (!n) return false;
+	if (draws-- == 0) change_odds();
 	from = stream_draw(n);
 	for (unsigned i = 0; i < 2 * n; i++) {
 		unsigned k = (from + i) % n;
@@ -306,10 +296,12 @@ void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t by
 		die("a launch that no GPU takes");
 	if (bytes > (asked == shared_asked.end() ? SHARED_GIVEN : asked->second))
 		die("more shared memory than the kernel has asked for");
-	if (!stream)
-		grid_run(blocks, threads, bytes, thread);
+	if (!stream) grid_run(blocks, threads, bytes, thread);
 	else
-		enqueue(stream, [=] { grid_run(blocks, threads, bytes, thread); return true; });
+		enqueue(stream, [=] {
+			grid_run(blocks, threads, bytes, thread);
+			return true;
+		});
 }
 
 /* Does one range hold all of [p, p + bytes)? */
@@ -317,8 +309,7 @@ static bool one_holds(const std::map<char *, size_t> &ranges, const void *p, siz
 {
 	auto after = ranges.upper_bound((char *)p);
 
-	if (after == ranges.begin())
-		return false;
+	if (after == ranges.begin()) return false;
 	--after;
 	return (char *)p + bytes <= after->first + after->second;
 }
@@ -337,8 +328,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 {
 	const char *seed = getenv("MT_EMU_SEED");
 
-	if (seed)
-		emu_seed(strtoull(seed, NULL, 10));
+	if (seed) emu_seed(strtoull(seed, NULL, 10));
 	return *n = 1, cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
@@ -355,8 +345,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 }
 cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 {
-	*n = a == cudaDevAttrClockRate ? 1000000 : a == cudaDevAttrMultiProcessorCount ? 100 :
-		a == cudaDevAttrMemoryClockRate ? 1000000 : 4096;
+	*n = a == cudaDevAttrClockRate            ? 1000000
+		: a == cudaDevAttrMultiProcessorCount ? 100
+		: a == cudaDevAttrMemoryClockRate     ? 1000000
+											  : 4096;
 	return cudaSuccess;
 }
 
@@ -371,13 +363,12 @@ static size_t memory_used(void)
 {
 	size_t used = 0;
 
-	for (const auto &a : allocated)
-		used += a.second;
+	for (const auto &a : allocated) used += a.second;
 	return used;
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-	const char *lies = getenv("MT_EMU_LIES");       /* so many bytes are said to be free and are not */
+	const char *lies = getenv("MT_EMU_LIES"); /* so many bytes are said to be free and are not */
 
 	*total = memory_total();
 	*available = *total - memory_used() + (lies ? strtoull(lies, nullptr, 10) : 0);
@@ -387,8 +378,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 static cudaError_t allocate(void **p, size_t n)
 {
 	*p = aligned_alloc(2u << 20, (n + (2u << 20) - 1) >> 21 << 21);
-	if (!*p)
-		return cudaErrorMemoryAllocation;
+	if (!*p) return cudaErrorMemoryAllocation;
 	memset(*p, POISON, n);
 	return cudaSuccess;
 }
@@ -413,8 +403,7 @@ cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
 	cudaError_t e = most && n > strtoull(most, NULL, 10) ? cudaErrorMemoryAllocation : allocate(p, n);
 	std::lock_guard<std::mutex> held(pinned_lock);
 
-	if (!e)
-		pinned[(char *)*p] = n;
+	if (!e) pinned[(char *)*p] = n;
 	return e;
 }
 cudaError_t cudaFreeHost(void *p)
@@ -427,10 +416,8 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
 {
 	std::lock_guard<std::mutex> held(pinned_lock);
 
-	if (getenv("MT_EMU_NO_PINNING") || !n)
-		return cudaErrorInvalidValue;
-	if (one_meets(pinned, p, n))
-		return cudaErrorHostMemoryAlreadyRegistered;
+	if (getenv("MT_EMU_NO_PINNING") || !n) return cudaErrorInvalidValue;
+	if (one_meets(pinned, p, n)) return cudaErrorHostMemoryAlreadyRegistered;
 	pinned[(char *)p] = n;
 	return cudaSuccess;
 }
@@ -450,8 +437,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
 	for (size_t i = 0; i < streams.size(); i++)
-		if (streams[i] == s)
-			streams.erase(streams.begin() + (long)i);
+		if (streams[i] == s) streams.erase(streams.begin() + (long)i);
 	delete s;
 	return cudaSuccess;
 }
@@ -465,7 +451,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	uint64_t mine = ++e->recorded;
 
-	enqueue(s, [=] { e->at = e->timed ? now_ms() : 0; e->reached = mine; return true; });
+	enqueue(s, [=] {
+		e->at = e->timed ? now_ms() : 0;
+		e->reached = mine;
+		return true;
+	});
 	return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
@@ -477,23 +467,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-	if (e->reached < e->recorded && draw(2))
-		run_one();
+	if (e->reached < e->recorded && draw(2)) run_one();
 	return e->reached >= e->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
 	while (e->reached < e->recorded)
-		if (!run_one())
-			die("streams wait for each other");
+		if (!run_one()) die("streams wait for each other");
 	return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
-	if (!from->timed || !to->timed || !from->recorded || !to->recorded)
-		return cudaErrorInvalidValue;
-	if (from->reached < from->recorded || to->reached < to->recorded)
-		return cudaErrorNotReady;
+	if (!from->timed || !to->timed || !from->recorded || !to->recorded) return cudaErrorInvalidValue;
+	if (from->reached < from->recorded || to->reached < to->recorded) return cudaErrorNotReady;
 	*ms = (float)(to->at - from->at);
 	return cudaSuccess;
 }
@@ -509,14 +495,26 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 	held.unlock();
 	/* what it writes is rubbish first, then it runs in parts; anything may come between */
 	size_t part = draw(n + 1);
-	enqueue(s, [=] { memset(to, POISON, n); return true; });
-	enqueue(s, [=] { memcpy(to, from, part); return true; });
-	enqueue(s, [=] { memcpy((char *)to + part, (const char *)from + part, n - part); return true; });
+	enqueue(s, [=] {
+		memset(to, POISON, n);
+		return true;
+	});
+	enqueue(s, [=] {
+		memcpy(to, from, part);
+		return true;
+	});
+	enqueue(s, [=] {
+		memcpy((char *)to + part, (const char *)from + part, n - part);
+		return true;
+	});
 	return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *arg)
 {
-	enqueue(s, [=] { f(arg); return true; });
+	enqueue(s, [=] {
+		f(arg);
+		return true;
+	});
 	return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void)
@@ -524,23 +522,23 @@ cudaError_t cudaDeviceSynchronize(void)
 	while (run_one())
 		;
 	for (cudaStream_t s : streams)
-		if (!s->queue.empty())
-			die("streams wait for each other");
+		if (!s->queue.empty()) die("streams wait for each other");
 	return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int value)
 {
-	if (value < 0 || (unsigned)value > SHARED_MOST)
-		return cudaErrorInvalidValue;
+	if (value < 0 || (unsigned)value > SHARED_MOST) return cudaErrorInvalidValue;
 	shared_asked[kernel] = (size_t)value;
 	return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
 {
 	if (s)
-		enqueue(s, [=] { memset(to, byte, n); return true; });
-	else
-		memset(to, byte, n);
+		enqueue(s, [=] {
+			memset(to, byte, n);
+			return true;
+		});
+	else memset(to, byte, n);
 	return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaDeviceSynchronize(); }
@@ -569,9 +567,9 @@ cudaError_t cudaGetLastError(void)
 }
 const char *cudaGetErrorName(cudaError_t e)
 {
-	return e == cudaErrorInvalidValue ? "cudaErrorInvalidValue" : e == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure" :
-		"cudaError";
+	return e == cudaErrorInvalidValue ? "cudaErrorInvalidValue"
+		: e == cudaErrorLaunchFailure ? "cudaErrorLaunchFailure"
+									  : "cudaError";
 }
 const char *cudaGetErrorString(cudaError_t) { return "emulated error"; }
-
 }

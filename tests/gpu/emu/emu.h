@@ -4,13 +4,13 @@
  * barrier or a warp operation is drawn by a seed (emu_seed), so that what lacks a __syncthreads reads what is not there
  * yet. Shared memory is poisoned before each block. A barrier that not all threads of a block reach ends the process.
  *
- * The runtime below is as lazy as CUDA allows: what is launched on a stream runs when the host waits for an event, or by
- * chance; a stream is drawn among those that no event holds back, by odds that change, so that streams lag and lead. A copy
- * spoils what it will write, then runs in two parts.
+ * The runtime below is as lazy as CUDA allows: what is launched on a stream runs when the host waits for an event, or
+ * by chance; a stream is drawn among those that no event holds back, by odds that change, so that streams lag and lead.
+ * A copy spoils what it will write, then runs in two parts.
  *
- * What CUDA refuses, or leaves undefined, ends the process: launches beyond the limits of any target, more shared memory
- * than a kernel asked for, accesses of 16 bytes off alignment, asynchronous copies of pageable memory, copies across two
- * registrations, copies beyond an allocation. Overlapping registrations are refused as CUDA refuses them.
+ * What CUDA refuses, or leaves undefined, ends the process: launches beyond the limits of any target, more shared
+ * memory than a kernel asked for, accesses of 16 bytes off alignment, asynchronous copies of pageable memory, copies
+ * across two registrations, copies beyond an allocation. Overlapping registrations are refused as CUDA refuses them.
  */
 #ifndef EMU_H
 #define EMU_H
@@ -23,16 +23,38 @@
 extern "C" {
 #endif
 
-typedef enum { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotReady = 600, cudaErrorNoDevice = 100,
-	cudaErrorLaunchFailure = 719, cudaErrorHostMemoryAlreadyRegistered = 712 } cudaError_t;
+typedef enum {
+	cudaSuccess,
+	cudaErrorInvalidValue,
+	cudaErrorMemoryAllocation,
+	cudaErrorNotReady = 600,
+	cudaErrorNoDevice = 100,
+	cudaErrorLaunchFailure = 719,
+	cudaErrorHostMemoryAlreadyRegistered = 712
+} cudaError_t;
 typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostRegisterDefault = 0,
-	cudaHostAllocDefault = 0, cudaHostRegisterPortable = 1 };
-struct cudaDeviceProp { char name[256]; int major, minor, multiProcessorCount; size_t totalGlobalMem; };
-enum cudaDeviceAttr { cudaDevAttrClockRate = 13, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMemoryClockRate = 36,
-	cudaDevAttrGlobalMemoryBusWidth = 37 };
+enum {
+	cudaStreamNonBlocking = 1,
+	cudaEventDefault = 0,
+	cudaEventDisableTiming = 2,
+	cudaEventBlockingSync = 1,
+	cudaHostRegisterDefault = 0,
+	cudaHostAllocDefault = 0,
+	cudaHostRegisterPortable = 1
+};
+struct cudaDeviceProp {
+	char name[256];
+	int major, minor, multiProcessorCount;
+	size_t totalGlobalMem;
+};
+enum cudaDeviceAttr {
+	cudaDevAttrClockRate = 13,
+	cudaDevAttrMultiProcessorCount = 16,
+	cudaDevAttrMemoryClockRate = 36,
+	cudaDevAttrGlobalMemoryBusWidth = 37
+};
 
 #define CUDART_CB
 typedef void (*cudaHostFn_t)(void *);
@@ -42,7 +64,8 @@ cudaError_t cudaDeviceGetAttribute(int *, enum cudaDeviceAttr, int);
 cudaError_t cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDeviceProperties(struct cudaDeviceProp *, int);
 cudaError_t cudaDriverGetVersion(int *);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
-cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned), cudaFreeHost(void *);
+cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned),
+	cudaFreeHost(void *);
 cudaError_t cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned), cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void *), cudaDeviceSynchronize(void);
@@ -60,7 +83,7 @@ cudaError_t cudaMemcpy(void *, const void *, size_t, enum cudaMemcpyKind);
 const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
 
 void emu_seed(uint64_t seed);
-void emu_takes(double ms);      /* what runs now takes so much longer, as events see it */
+void emu_takes(double ms); /* what runs now takes so much longer, as events see it */
 
 #ifdef __cplusplus
 }
@@ -69,10 +92,14 @@ void emu_takes(double ms);      /* what runs now takes so much longer, as events
 
 #include <functional>
 
-struct emu_index { unsigned x, y, z; };
+struct emu_index {
+	unsigned x, y, z;
+};
 extern struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 extern char *emu_shared;
-struct float4 { float x, y, z, w; };
+struct float4 {
+	float x, y, z, w;
+};
 
 #define __global__
 #define __device__
@@ -92,10 +119,13 @@ const void *emu_aligned(const void *p, size_t bytes);
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffffu);
 /* every lane of the warp gives `mine` and sees all 32 in *all until its next warp operation */
-struct emu_word { uint64_t w[4]; };
+struct emu_word {
+	uint64_t w[4];
+};
 void emu_exchange(const struct emu_word *mine, const struct emu_word **all);
 
-template <typename V> static inline V emu_shuffle(V v, unsigned from)
+template <typename V>
+static inline V emu_shuffle(V v, unsigned from)
 {
 	struct emu_word mine = {{0}};
 	const struct emu_word *all;
@@ -106,8 +136,16 @@ template <typename V> static inline V emu_shuffle(V v, unsigned from)
 	__builtin_memcpy(&got, &all[from & 31], sizeof got);
 	return got;
 }
-template <typename V> static inline V __shfl_xor_sync(unsigned, V v, int lanes) { return emu_shuffle(v, (threadIdx.x & 31) ^ (unsigned)lanes); }
-template <typename V> static inline V __shfl_sync(unsigned, V v, int lane) { return emu_shuffle(v, (unsigned)lane); }
+template <typename V>
+static inline V __shfl_xor_sync(unsigned, V v, int lanes)
+{
+	return emu_shuffle(v, (threadIdx.x & 31) ^ (unsigned)lanes);
+}
+template <typename V>
+static inline V __shfl_sync(unsigned, V v, int lane)
+{
+	return emu_shuffle(v, (unsigned)lane);
+}
 static inline unsigned __ballot_sync(unsigned, int predicate)
 {
 	struct emu_word mine = {{(uint64_t)(predicate != 0)}};
@@ -115,8 +153,7 @@ static inline unsigned __ballot_sync(unsigned, int predicate)
 	unsigned votes = 0;
 
 	emu_exchange(&mine, &all);
-	for (int i = 0; i < 32; i++)
-		votes |= (unsigned)all[i].w[0] << i;
+	for (int i = 0; i < 32; i++) votes |= (unsigned)all[i].w[0] << i;
 	return votes;
 }
 static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }

@@ -1,5 +1,6 @@
-/* sdpa.cc: an engine of attention for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH, seq)
- * or (N, NH), work memory that it fills with rubbish, none of a neighbour's tokens. It computes each token by itself.
+/* sdpa.cc: an engine of attention for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH,
+ * seq) or (N, NH), work memory that it fills with rubbish, none of a neighbour's tokens. It computes each token by
+ * itself.
  *
  * MT_EMU_SDPA=WORDS says what it is like; unset, there is none.
  *     linear, square      work memory by tokens, or also by tokens squared
@@ -23,7 +24,10 @@
 
 #define FAULTY 98
 
-struct plan { struct sdpa_shape shape; size_t bytes; };
+struct plan {
+	struct sdpa_shape shape;
+	size_t bytes;
+};
 
 static bool is(const char *word) { return strstr(getenv("MT_EMU_SDPA"), word) != NULL; }
 
@@ -50,8 +54,11 @@ static int64_t wide_of(const struct sdpa_shape &s) { return (s.all_heads + 2 * s
 
 /* One sequence, of the call's heads: first elements of q, k and v, and of their gradients; its tokens */
 struct sequence {
-	const uint16_t *q, *k, *v; uint16_t *o; float *lse;
-	const uint16_t *d_o; uint16_t *dq, *dk, *dv;
+	const uint16_t *q, *k, *v;
+	uint16_t *o;
+	float *lse;
+	const uint16_t *d_o;
+	uint16_t *dq, *dk, *dv;
 	int64_t n, lse_token, lse_head;
 };
 
@@ -66,8 +73,7 @@ static float product(const uint16_t *a, const uint16_t *b, int64_t dim)
 {
 	float sum = 0;
 
-	for (int64_t i = 0; i < dim; i++)
-		sum += widen(a[i]) * widen(b[i]);
+	for (int64_t i = 0; i < dim; i++) sum += widen(a[i]) * widen(b[i]);
 	return sum;
 }
 
@@ -82,13 +88,12 @@ static void head_forward(const struct sdpa_shape &s, const struct sequence &q, i
 		p[j - first] = s.scale * product(q.q + t * wide + h * s.dim, k + j * wide, s.dim);
 		top = fmaxf(top, p[j - first]);
 	}
-	for (float &x : p)
-		sum += x = expf(x - top);
+	for (float &x : p) sum += x = expf(x - top);
 	for (int64_t j = first; j <= t; j++)
-		for (int64_t i = 0; i < s.dim; i++)
-			out[i] += p[j - first] * widen(v[j * wide + i]);
+		for (int64_t i = 0; i < s.dim; i++) out[i] += p[j - first] * widen(v[j * wide + i]);
 	for (int64_t i = 0; i < s.dim; i++)
-		q.o[(t * s.all_heads + h) * s.dim + i] = narrow(out[i] / sum * (far_is(s, "far-forward") && t > FAULTY ? 2 : 1));
+		q.o[(t * s.all_heads + h) * s.dim + i] = narrow(
+			out[i] / sum * (far_is(s, "far-forward") && t > FAULTY ? 2 : 1));
 	q.lse[t * q.lse_token + h * q.lse_head] = top + logf(sum);
 }
 
@@ -104,8 +109,7 @@ static void group_backward(const struct sdpa_shape &s, const struct sequence &q,
 			const uint16_t *query = q.q + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim;
 			float delta = product(d, q.o + t * row + h * s.dim, s.dim);
 
-			for (float &x : dq)
-				x = 0;
+			for (float &x : dq) x = 0;
 			for (int64_t j = first_seen(s, t); j <= t; j++) {
 				const uint16_t *k = q.k + j * wide + kv * s.dim, *v = q.v + j * wide + kv * s.dim;
 				float p = expf(s.scale * product(query, k, s.dim) - q.lse[t * q.lse_token + h * q.lse_head]);
@@ -117,8 +121,7 @@ static void group_backward(const struct sdpa_shape &s, const struct sequence &q,
 					dv[j * s.dim + i] += p * widen(d[i]);
 				}
 			}
-			for (int64_t i = 0; i < s.dim; i++)
-				q.dq[t * wide + h * s.dim + i] = narrow(dq[i]);
+			for (int64_t i = 0; i < s.dim; i++) q.dq[t * wide + h * s.dim + i] = narrow(dq[i]);
 		}
 	for (int64_t j = 0; j < q.n; j++)
 		for (int64_t i = 0; i < s.dim; i++) {
@@ -130,19 +133,18 @@ static void group_backward(const struct sdpa_shape &s, const struct sequence &q,
 static void sequence_run(const struct sdpa_shape &s, const struct sequence &q)
 {
 	if (s.backward) {
-		for (int64_t kv = 0; kv < s.kv_heads; kv++)
-			group_backward(s, q, kv);
+		for (int64_t kv = 0; kv < s.kv_heads; kv++) group_backward(s, q, kv);
 		return;
 	}
 	for (int64_t h = 0; h < s.heads; h++)
-		for (int64_t t = 0; t < q.n; t++)
-			head_forward(s, q, h, t);
+		for (int64_t t = 0; t < q.n; t++) head_forward(s, q, h, t);
 }
 
 static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa_args &a, int64_t b)
 {
 	int64_t row = s.all_heads * s.dim, first = a.kv_head * (s.heads / s.kv_heads) * s.dim;
-	int64_t q = (s.ragged ? a.qkv_at[b] : b * s.seq * wide_of(s)) + first, o = (s.ragged ? a.o_at[b] : b * s.seq * row) + first;
+	int64_t q = (s.ragged ? a.qkv_at[b] : b * s.seq * wide_of(s)) + first,
+			o = (s.ragged ? a.o_at[b] : b * s.seq * row) + first;
 	int64_t k = q - first + (s.all_heads + a.kv_head) * s.dim, v = k + s.all_kv_heads * s.dim;
 	int64_t lse = s.ragged ? a.lse_at[b] : b * s.heads * s.seq;
 	const uint16_t *in = (const uint16_t *)a.qkv, *d_o = (const uint16_t *)a.d_o;
@@ -155,8 +157,7 @@ static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa
 
 static void check(bool holds, const char *what)
 {
-	if (holds)
-		return;
+	if (holds) return;
 	fprintf(stderr, "emu: attention: %s\n", what);
 	abort();
 }
@@ -169,7 +170,8 @@ static void table_check(const struct sdpa_shape &s, const struct sdpa_args &a)
 
 		check(a.lengths[b] >= 0 && a.lengths[b] <= s.seq, "a document longer than the plan's");
 		check(a.lengths[b] <= tokens, "documents that overlap");
-		check(a.qkv_at[b] == a.lse_at[b] / s.heads * wide_of(s) && a.o_at[b] == a.lse_at[b] / s.heads * s.all_heads * s.dim,
+		check(a.qkv_at[b] == a.lse_at[b] / s.heads * wide_of(s) &&
+				a.o_at[b] == a.lse_at[b] / s.heads * s.all_heads * s.dim,
 			"tables that differ");
 	}
 }
@@ -178,14 +180,11 @@ static void call(struct plan p, struct sdpa_args a)
 {
 	static unsigned calls;
 
-	if (threadIdx.x || blockIdx.x)
-		return;
+	if (threadIdx.x || blockIdx.x) return;
 	memset(a.work, 0x5a, p.bytes);
 	table_check(p.shape, a);
-	for (int64_t b = 0; b < p.shape.batch; b++)
-		sequence_run(p.shape, sequence_of(p.shape, a, b));
-	if (is("fickle") && !p.shape.backward && calls++ & 1)
-		((uint16_t *)a.o)[0] ^= 1;
+	for (int64_t b = 0; b < p.shape.batch; b++) sequence_run(p.shape, sequence_of(p.shape, a, b));
+	if (is("fickle") && !p.shape.backward && calls++ & 1) ((uint16_t *)a.o)[0] ^= 1;
 }
 
 static void *emu_plan(struct sdpa *sdpa, const struct sdpa_shape *s, size_t *bytes)
@@ -207,8 +206,7 @@ static void log_call(const struct plan &p)
 	const char *path = getenv("MT_EMU_SDPA_LOG");
 	FILE *f = path ? fopen(path, "a") : NULL;
 
-	if (!f)
-		return;
+	if (!f) return;
 	fprintf(f, "%s %d %d %d %d %zu\n", p.shape.backward ? "backward" : "forward", (int)p.shape.batch, (int)p.shape.seq,
 		(int)p.shape.heads, (int)p.shape.kv_heads, p.bytes);
 	fclose(f);
