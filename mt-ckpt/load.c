@@ -143,7 +143,7 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 	for (uint32_t u = 0; u < units && rc == 0; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
 		if ((rc = mt_stage_check(run)) < 0) break;
-		mt_stage_doing(run, MT_D_FILL, u);
+		mt_stage_activity(run, MT_ACT_FILL, u);
 		if (!s->full) {
 			memset(mt_at(run, unit->m), 0, unit->elems * 4);
 			memset(mt_at(run, unit->v), 0, unit->elems * 4);

@@ -110,7 +110,7 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 
 	for (uint32_t u = 0; u < mt_control(s->run)->n_units && rc == 0; u++) {
 		uint64_t pin = step;
-		mt_stage_doing(s->run, MT_D_SAVE, u);
+		mt_stage_activity(s->run, MT_ACT_SAVE, u);
 		rc = writer_unit(w, u);
 		if (rc == 0) rc = mt_stage_check(s->run);
 		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
@@ -195,7 +195,7 @@ static void save(const struct server *s, uint64_t step)
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
 		fail_save(s, step, MT_PINNED);
 	}
-	mt_stage_doing(s->run, MT_D_IDLE, 0);
+	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------ a predecessor's */
@@ -251,7 +251,7 @@ static void recover(const struct server *s)
 static bool may_be_asked(const struct server *s, uint32_t open, double told)
 {
 	uint64_t word = mt_txn_word(s->run, open);
-	bool is_open = mt_word_k(word) == open && mt_word_phase(word) == MT_GATHER;
+	bool is_open = mt_word_k(word) == open && mt_word_phase(word) == MT_ACCUMULATE;
 
 	return (is_open || mt_now() - told < HEARD_S) && mt_stage_alive(s->run, MT_STEP);
 }
@@ -285,7 +285,7 @@ static int serve(const struct server *s)
 
 	if (rc < 0) return rc;
 	recover(s);
-	mt_stage_doing(s->run, MT_D_IDLE, 0);
+	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		if ((rc = mt_stage_check(s->run)) < 0) return rc;

@@ -41,15 +41,15 @@ INLINE void store16(void *p, __m256i x) /* the low half of each of eight */
 	_mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
+INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
 {
 	const __m256 clip = _mm256_set1_ps(a->clip), lerp = _mm256_set1_ps(a->lerp), beta2 = _mm256_set1_ps(a->beta2),
 				 rest2 = _mm256_set1_ps(a->one_minus_beta2), step = _mm256_set1_ps(a->neg_step),
 				 bias2 = _mm256_set1_ps(a->sqrt_bias2), eps = _mm256_set1_ps(a->eps), keep = _mm256_set1_ps(decay);
 	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
 	const int gb = g_bf16 ? 2 : 4;
-	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
+	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
 		uint16_t *w16 = (uint16_t *)t->w + i;
@@ -57,7 +57,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 		float *w32 = (float *)t->w + i, *m = t->m + i, *v = t->v + i;
 		const char *g0 = (const char *)t->g[0] + gi * gb, *g1 = two ? (const char *)t->g[1] + gi * gb : NULL;
 		slot ^= 1;
-		uint8_t *old = lane->slot[slot];
+		uint8_t *old = partition->slot[slot];
 		if (bf16) {
 			copy(old + SLOT_W, w16, MT_GROUP * 2);
 			copy(old + SLOT_LO, lo16, MT_GROUP * 2);
@@ -73,7 +73,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 		prefetch(v + AHEAD * MT_GROUP, MT_GROUP * 4);
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
-		lane_commit(lane, tag | (uint64_t)slot << 27 | group);
+		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 		for (int j = 0; j < MT_GROUP; j += WIDTH) {
 			__m256 p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
 			__m256 m0 = _mm256_loadu_ps(m + j), v0 = _mm256_loadu_ps(v + j);
@@ -96,8 +96,8 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 	}
 }
 
-ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay)
+ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }

@@ -29,15 +29,15 @@ INLINE __m512 join(__m256i w, __m256i lo)
 	return _mm512_castsi512_ps(_mm512_add_epi32(hi, _mm512_cvtepi16_epi32(lo)));
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
+INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two)
 {
 	const __m512 clip = _mm512_set1_ps(a->clip), lerp = _mm512_set1_ps(a->lerp), beta2 = _mm512_set1_ps(a->beta2),
 				 rest2 = _mm512_set1_ps(a->one_minus_beta2), step = _mm512_set1_ps(a->neg_step),
 				 bias2 = _mm512_set1_ps(a->sqrt_bias2), eps = _mm512_set1_ps(a->eps), keep = _mm512_set1_ps(decay);
 	const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
 	const int gb = g_bf16 ? 2 : 4;
-	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
+	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
 		uint16_t *w16 = (uint16_t *)t->w + i;
@@ -54,7 +54,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 
 		slot ^= 1;
-		uint8_t *old = lane->slot[slot];
+		uint8_t *old = partition->slot[slot];
 		__m512 p[REGS], m0[REGS], v0[REGS];
 #pragma GCC unroll 4
 		for (int r = 0; r < REGS; r++) {
@@ -73,7 +73,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 			_mm512_storeu_ps((float *)(old + SLOT_M) + r * WIDTH, m0[r]);
 			_mm512_storeu_ps((float *)(old + SLOT_V) + r * WIDTH, v0[r]);
 		}
-		lane_commit(lane, tag | (uint64_t)slot << 27 | group);
+		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 #pragma GCC unroll 4
 		for (int r = 0; r < REGS; r++) {
 			__m512 g = load_g(g0, r * WIDTH, g_bf16);
@@ -96,8 +96,8 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_lane *
 	}
 }
 
-ISA void adamw_avx512(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay)
+ISA void adamw_avx512(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }

@@ -63,10 +63,11 @@ static void journal(const struct tile *t, uint8_t *slot, uint64_t i)
 	memcpy(slot + SLOT_V, t->v + i, MT_GROUP * 4);
 }
 
-void adamw_restore(const struct tile *t, const struct mt_lane *lane)
+void adamw_restore(const struct tile *t, const struct mt_partition *partition)
 {
-	uint64_t index = atomic_load_explicit(&lane->index, memory_order_relaxed), i = lane_group(index) * MT_GROUP;
-	const uint8_t *slot = lane->slot[lane_slot(index)];
+	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed),
+			 i = partition_group(index) * MT_GROUP;
+	const uint8_t *slot = partition->slot[partition_slot(index)];
 	if (t->lo) {
 		memcpy((uint16_t *)t->w + i, slot + SLOT_W, MT_GROUP * 2);
 		memcpy(t->lo + i, slot + SLOT_LO, MT_GROUP * 2);
@@ -75,15 +76,15 @@ void adamw_restore(const struct tile *t, const struct mt_lane *lane)
 	memcpy(t->v + i, slot + SLOT_V, MT_GROUP * 4);
 }
 
-void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay)
+void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay)
 {
-	uint32_t slot = lane_slot(atomic_load_explicit(&lane->index, memory_order_relaxed));
+	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
 		slot ^= 1;
-		journal(t, lane->slot[slot], i0);
-		lane_commit(lane, tag | (uint64_t)slot << 27 | group);
+		journal(t, partition->slot[slot], i0);
+		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 		for (uint64_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
 			float g = gradient(a, t, g0 + j);

@@ -9,7 +9,7 @@
  *     v  = v * beta2 + (g * one_minus_beta2) * g
  *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
  *
- * One group: old w, lo, m, v to the journal slot that the lane's index does not name | index | new w, lo, m, v in
+ * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
  * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
  * comes after a kill at any instruction finds either the group untouched, or its old state in the slot that the index
  * names.
@@ -33,27 +33,33 @@ struct tile {         /* a unit's arrays; every pointer is to element 0 and alig
 	bool g_bf16;
 };
 
-/* lane's index word: step 24 bits | unit 12 | slot 1 | group 27. A tag is an index with slot and group 0. */
-#define LANE_GROUPS ((uint64_t)1 << 27)
-static inline uint64_t lane_tag(uint64_t step, uint32_t unit) { return (step & 0xffffff) << 40 | (uint64_t)unit << 28; }
-static inline uint64_t lane_group(uint64_t index) { return index & (LANE_GROUPS - 1); }
-static inline uint32_t lane_slot(uint64_t index) { return (uint32_t)(index >> 27) & 1; }
-static inline uint32_t lane_unit(uint64_t index) { return (uint32_t)(index >> 28) & 0xfff; }
-static inline bool lane_in_step(uint64_t index, uint64_t step) { return index && index >> 40 == (step & 0xffffff); }
+/* partition's index word: step 24 bits | unit 12 | slot 1 | group 27. A tag is an index with slot and group 0. */
+#define PARTITION_GROUPS ((uint64_t)1 << 27)
+static inline uint64_t partition_tag(uint64_t step, uint32_t unit)
+{
+	return (step & 0xffffff) << 40 | (uint64_t)unit << 28;
+}
+static inline uint64_t partition_group(uint64_t index) { return index & (PARTITION_GROUPS - 1); }
+static inline uint32_t partition_slot(uint64_t index) { return (uint32_t)(index >> 27) & 1; }
+static inline uint32_t partition_unit(uint64_t index) { return (uint32_t)(index >> 28) & 0xfff; }
+static inline bool partition_in_step(uint64_t index, uint64_t step)
+{
+	return index && index >> 40 == (step & 0xffffff);
+}
 
 /* Where a slot keeps what: w (64 x 2 or 4 bytes; lo follows bf16's), m, v. */
 enum { SLOT_W = 0, SLOT_LO = MT_GROUP * 2, SLOT_M = MT_GROUP * 4, SLOT_V = MT_GROUP * 8 };
 
 /* The index store between the two compiler fences: the journal is written before it, the state after it. */
-static inline void lane_commit(struct mt_lane *lane, uint64_t index)
+static inline void partition_commit(struct mt_partition *partition, uint64_t index)
 {
 	atomic_signal_fence(memory_order_seq_cst);
-	atomic_store_explicit(&lane->index, index, memory_order_relaxed);
+	atomic_store_explicit(&partition->index, index, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
 /* Update groups [first, end) of a tile; decay is a->decay or 1. The calling thread has flushed denormals. */
-typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_lane *, uint64_t tag, uint64_t first,
+typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_partition *, uint64_t tag, uint64_t first,
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
@@ -62,14 +68,14 @@ adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 #define ADAMW_SPECIALISE(loop) \
 	do { \
 		bool two = t->g[1] != NULL; \
-		if (t->lo && t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, true, true, true); \
-		else if (t->lo && t->g_bf16) loop(a, t, lane, tag, first, end, decay, true, true, false); \
-		else if (t->lo && two) loop(a, t, lane, tag, first, end, decay, true, false, true); \
-		else if (t->lo) loop(a, t, lane, tag, first, end, decay, true, false, false); \
-		else if (t->g_bf16 && two) loop(a, t, lane, tag, first, end, decay, false, true, true); \
-		else if (t->g_bf16) loop(a, t, lane, tag, first, end, decay, false, true, false); \
-		else if (two) loop(a, t, lane, tag, first, end, decay, false, false, true); \
-		else loop(a, t, lane, tag, first, end, decay, false, false, false); \
+		if (t->lo && t->g_bf16 && two) loop(a, t, partition, tag, first, end, decay, true, true, true); \
+		else if (t->lo && t->g_bf16) loop(a, t, partition, tag, first, end, decay, true, true, false); \
+		else if (t->lo && two) loop(a, t, partition, tag, first, end, decay, true, false, true); \
+		else if (t->lo) loop(a, t, partition, tag, first, end, decay, true, false, false); \
+		else if (t->g_bf16 && two) loop(a, t, partition, tag, first, end, decay, false, true, true); \
+		else if (t->g_bf16) loop(a, t, partition, tag, first, end, decay, false, true, false); \
+		else if (two) loop(a, t, partition, tag, first, end, decay, false, false, true); \
+		else loop(a, t, partition, tag, first, end, decay, false, false, false); \
 	} while (0)
 
 /* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks
@@ -80,8 +86,8 @@ adamw_fn *adamw_choose(void);
 struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
 	double clip_factor);
 
-/* Put the group that the lane's index names back to what it was before its update began. Idempotent. */
-void adamw_restore(const struct tile *, const struct mt_lane *);
+/* Put the group that the partition's index names back to what it was before its update began. Idempotent. */
+void adamw_restore(const struct tile *, const struct mt_partition *);
 
 /* FTZ and DAZ (FZ on arm64) in the calling thread. Adam over denormals is ten times slower. */
 void flush_denormals(void);

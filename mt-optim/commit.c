@@ -1,5 +1,5 @@
 /* commit.c: the decision. Outcome first, then one compare-and-swap of the word; an abort that came first wins, and the
- * outcome written for nothing is written again by the next try. */
+ * outcome written for nothing is written again by the next attempt. */
 #include <math.h>
 
 #include "cli/cli.h"
@@ -13,7 +13,7 @@ static uint64_t t_before(struct optim *o, uint32_t k) { return mt_txn(o->run, k 
 static double gradient_norm(struct optim *o)
 {
 	double sum = 0;
-	for (uint32_t u = 0; u < o->n_units; u++) sum += sum_tree(o->gather.squares[u], o->units[u].blocks);
+	for (uint32_t u = 0; u < o->n_units; u++) sum += sum_tree(o->accumulation.squares[u], o->units[u].blocks);
 	return sqrt(sum);
 }
 
@@ -24,7 +24,7 @@ static double clip_factor(double clip, double norm)
 	return clip > 0 && f < 1 ? f : 1;
 }
 
-bool commit_skips(struct optim *o, const struct gather *g)
+bool commit_skips(struct optim *o, const struct accumulation *g)
 {
 	const struct mt_txn *t = mt_txn(o->run, g->k);
 	bool nonfinite = false;
@@ -46,7 +46,8 @@ static void keep_hyper(struct optim *o, const struct mt_txn *t)
 		.micros = t->micros};
 }
 
-static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_phase phase, double norm, double factor)
+static bool decide(struct optim *o, struct accumulation *g, uint64_t word, enum mt_phase phase, double norm,
+	double factor)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
 	leave_if_lost(o);
@@ -56,10 +57,10 @@ static bool decide(struct optim *o, struct gather *g, uint64_t word, enum mt_pha
 	t->skipped = phase == MT_SKIP;
 	if (phase != MT_DONE) keep_hyper(o, t);
 	g->open = false;
-	return mt_txn_cas(o->run, g->k, word, mt_word(g->k, g->try_, phase));
+	return mt_txn_cas(o->run, g->k, word, mt_word(g->k, g->attempt, phase));
 }
 
-bool commit(struct optim *o, struct gather *g, uint64_t word)
+bool commit(struct optim *o, struct accumulation *g, uint64_t word)
 {
 	if (g->txn.kind == MT_EVAL) return decide(o, g, word, MT_DONE, NAN, 1);
 	double norm = o->direct ? NAN : gradient_norm(o);
@@ -67,7 +68,7 @@ bool commit(struct optim *o, struct gather *g, uint64_t word)
 	return decide(o, g, word, MT_APPLY, norm, clip_factor(g->txn.clip, norm));
 }
 
-bool commit_direct(struct optim *o, struct gather *g, uint64_t word, uint32_t ring)
+bool commit_direct(struct optim *o, struct accumulation *g, uint64_t word, uint32_t ring)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
 	leave_if_lost(o);

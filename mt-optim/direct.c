@@ -3,9 +3,9 @@
  * Why a kill at any instruction loses and repeats nothing. Pieces are done one after the other in the ring's order, and
  * a piece's block stays in the ring until its pop. Lane l has groups [l P / 64, (l + 1) P / 64) of the piece's P, and
  * its index names the group absolute in the unit. Pieces of a step do not overlap, so an index that names this step,
- * this unit and a group in the lane's part of this piece was written while this piece was being done: the lane's groups
- * before it are finished, it is restored, and the lane goes on with it. Any other index means that the lane has not
- * begun. When the lanes have finished, one 64-bit store into the unit's `applied` word adds the piece:
+ * this unit and a group in the partition's part of this piece was written while this piece was being done: the partition's groups
+ * before it are finished, it is restored, and the partition goes on with it. Any other index means that the partition has not
+ * begun. When the partitions have finished, one 64-bit store into the unit's `applied` word adds the piece:
  *
  *     applied     block that the last piece began with, + 1 (32 bits) | blocks done in this step (32 bits)
  *
@@ -27,30 +27,33 @@ struct piece {
 	struct tile tile; /* the unit's, with g in the ring's block */
 	uint32_t unit;
 	uint64_t step, first, groups; /* of the piece, in the unit */
-	_Atomic uint32_t next_lane;
+	_Atomic uint32_t next_partition;
 	_Atomic bool nonfinite;
 };
 
-static uint64_t part(const struct piece *p, uint32_t lane) { return p->first + p->groups * lane / MT_LANES; }
+static uint64_t part(const struct piece *p, uint32_t partition)
+{
+	return p->first + p->groups * partition / MT_PARTITIONS;
+}
 
-static void check_lanes(void *arg)
+static void check_partitions(void *arg)
 {
 	struct piece *p = arg;
-	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES;) {
-		uint64_t first = part(p, lane), n = (part(p, lane + 1) - first) * MT_GROUP;
+	for (uint32_t partition; (partition = atomic_fetch_add(&p->next_partition, 1)) < MT_PARTITIONS;) {
+		uint64_t first = part(p, partition), n = (part(p, partition + 1) - first) * MT_GROUP;
 		const float *g = (const float *)p->tile.g[0] + (first - p->first) * MT_GROUP;
 		if (!isfinite(grad_sumsq(g, NULL, n, false))) atomic_store(&p->nonfinite, true);
 	}
 }
 
-static void update_lanes(void *arg)
+static void update_partitions(void *arg)
 {
 	struct piece *p = arg;
-	for (uint32_t lane; (lane = atomic_fetch_add(&p->next_lane, 1)) < MT_LANES;) {
+	for (uint32_t partition; (partition = atomic_fetch_add(&p->next_partition, 1)) < MT_PARTITIONS;) {
 		leave_if_lost(p->o);
-		uint64_t first = part(p, lane), end = part(p, lane + 1);
-		first = lane_resume(p->o, &p->tile, p->unit, p->step, lane, first, end);
-		unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, lane, first, end);
+		uint64_t first = part(p, partition), end = part(p, partition + 1);
+		first = partition_resume(p->o, &p->tile, p->unit, p->step, partition, first, end);
+		unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, partition, first, end);
 	}
 }
 
@@ -66,7 +69,7 @@ static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *
 static void run_piece(struct piece *p, void (*fn)(void *))
 {
 	enum { WORTH_SHARING = 1024 }; /* groups: waking a thread costs what updating some of them does */
-	atomic_store(&p->next_lane, 0);
+	atomic_store(&p->next_partition, 0);
 	if (p->groups >= WORTH_SHARING) pool_run(optim_pool(p->o), fn, p);
 	else fn(p);
 }
@@ -92,11 +95,11 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 		};
 		p.tile.g[0] = block;
 		p.tile.g_group = p.first;
-		run_piece(&p, check_lanes);
+		run_piece(&p, check_partitions);
 		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
 		wait_unpinned(o, u);
 		leave_if_lost(o);
-		run_piece(&p, update_lanes);
+		run_piece(&p, update_partitions);
 		leave_if_lost(o);
 		applied = name << 32 | (done + blocks);
 		/* release: the piece is whole in the state before it counts */
@@ -127,7 +130,7 @@ static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct adamw *adamw)
 {
 	struct mt_txn *t = mt_txn(o->run, k);
-	uint32_t try_ = mt_word_try(mt_txn_word(o->run, k));
+	uint32_t attempt = mt_word_attempt(mt_txn_word(o->run, k));
 	uint64_t source = t->source, ring = t->source_ring;
 	if (ring >= MT_STREAMS) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
 	while (!all_at(o, op->step)) {
@@ -137,8 +140,8 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		const void *block;
 		leave_if_lost(o);
 		if (mt_ring_peek(o->grad[ring], 0, &m, &block)) {
-			mt_stage_doing(o->run, MT_D_APPLY, m.grad.unit);
-			if (m.k != k || (m.try_ & 0xffffff) != try_ || m.kind != MT_MSG_GRAD ||
+			mt_stage_activity(o->run, MT_ACT_APPLY, m.grad.unit);
+			if (m.k != k || (m.attempt & 0xffffff) != attempt || m.kind != MT_MSG_GRAD ||
 				!piece_fits(o, &m, mt_ring_block(o->grad[ring])))
 				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
 					m.kind, k);
@@ -150,7 +153,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		}
 		if (gone) dirty(o, MT_EX_PEER, op->step, "an mt-stream died");
 		leave_if_gone(o);
-		mt_stage_doing(o->run, MT_D_WAIT_GRADS, op->step);
+		mt_stage_activity(o->run, MT_ACT_WAIT_GRADS, op->step);
 		mt_wait(o->run, seen, 100);
 	}
 }

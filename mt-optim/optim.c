@@ -52,13 +52,13 @@ static void start(struct optim *o, const char *name)
 	if (rc < 0 && mt_stopping) exit(0);
 	mt_must(rc);
 	o->control = mt_control(o->run);
-	o->lanes = mt_lanes(o->run);
+	o->partitions = mt_partitions(o->run);
 	o->g_bf16 = o->control->grad == MT_BF16;
 	o->direct = o->control->grad == MT_NONE;
 	rc = mt_stage_claim(o->run, MT_OPTIM, NULL);
 	if (rc < 0 && mt_stopping) exit(0);
 	mt_must(rc);
-	mt_stage_doing(o->run, MT_D_STARTING, 0);
+	mt_stage_activity(o->run, MT_ACT_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));
 	o->threads = threads;
@@ -92,7 +92,7 @@ static bool finish(struct optim *o, uint32_t k)
 			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
 	leave_if_lost(o);
 	if (op.save && !snapshot(o, k, &op)) return false;
-	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_try(word), MT_DONE));
+	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));
 	return true;
 }
 
@@ -109,7 +109,7 @@ static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 {
 	if (!o->told) o->leave_after = mt_txn_newest(o->run);
 	o->told = true;
-	return phase != MT_GATHER || k != o->leave_after || !mt_stage_alive(o->run, MT_STEP);
+	return phase != MT_ACCUMULATE || k != o->leave_after || !mt_stage_alive(o->run, MT_STEP);
 }
 
 /* One look at everything; true if anything moved. *left: told to stop, and nothing would be lost. */
@@ -120,8 +120,8 @@ static bool serve(struct optim *o, bool *left)
 	enum mt_phase phase = phase_of(o, k);
 	if (phase == MT_APPLY || phase == MT_SKIP) return finish(o, k) || (*left = true);
 	if (mt_stopping && may_leave(o, k, phase)) return *left = true;
-	if (phase == MT_GATHER) return gather_round(o, k);
-	return gather_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
+	if (phase == MT_ACCUMULATE) return accumulate_round(o, k);
+	return accumulate_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
 }
 
 int main(int argc, char **argv)
@@ -137,14 +137,14 @@ int main(int argc, char **argv)
 		uint32_t seen = mt_event(o->run);
 		if (serve(o, &left)) continue;
 		leave_if_gone(o);
-		mt_stage_doing(o->run, o->gather.open ? MT_D_WAIT_GRADS : MT_D_IDLE, o->gather.txn.step);
+		mt_stage_activity(o->run, o->accumulation.open ? MT_ACT_WAIT_GRADS : MT_ACT_IDLE, o->accumulation.txn.step);
 		double from = mt_now();
 		mt_wait(o->run, seen, 100);
-		if (o->gather.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
+		if (o->accumulation.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 		if (mt_now() - looked < 0.1) continue;
 		mt_abort_dead(o->run);
 		looked = mt_now();
 	}
-	mt_run_close(o->run); /* an open try that we have part of is aborted with our slot */
+	mt_run_close(o->run); /* an open attempt that we have part of is aborted with our slot */
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* optim.h: what mt-optim's files share. Data passes in the order gather → commit → lanes (or direct) → snapshot. */
+/* optim.h: what mt-optim's files share. Data passes in the order accumulate → commit → partitions (or direct) → snapshot. */
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
@@ -24,9 +24,9 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 	bool save;
 };
 
-struct gather { /* a txn's try while its pieces come in; knows nothing that a new try may not forget */
+struct accumulation { /* a attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
 	bool open;
-	uint32_t k, try_;
+	uint32_t k, attempt;
 	struct opened txn;
 	uint16_t *micros[2][4096]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
 	double *squares[4096];     /* (blocks) of [unit]: sum of squares of a whole block of g */
@@ -37,15 +37,15 @@ struct gather { /* a txn's try while its pieces come in; knows nothing that a ne
 struct optim {
 	struct mt_run *run;
 	struct mt_control *control;
-	struct mt_lane *lanes; /* (MT_LANES) */
-	uint64_t threads;      /* as told; 0: not told */
-	struct pool *pool;     /* optim_pool's */
+	struct mt_partition *partitions; /* (MT_PARTITIONS) */
+	uint64_t threads;                /* as told; 0: not told */
+	struct pool *pool;               /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
 	struct unit *units;
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
-	struct gather gather;
+	struct accumulation accumulation;
 	bool told;            /* to stop */
 	uint32_t leave_after; /* txn that was newest then */
 };
@@ -57,9 +57,9 @@ struct pool *optim_pool(struct optim *);
 
 /* units.c: 65 when the run's tables do not describe what the journal can undo */
 int units_make(struct optim *);
-/* The update of groups [first, end) of a unit by one lane; tile: the unit's, or one whose g is a piece */
+/* The update of groups [first, end) of a unit by one partition; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,
-	uint32_t lane, uint64_t first, uint64_t end);
+	uint32_t partition, uint64_t first, uint64_t end);
 /* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another
  * now */
 bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
@@ -73,23 +73,23 @@ void leave_if_gone(struct optim *);
  * Any thread may call it. */
 void leave_if_lost(struct optim *);
 
-/* gather.c: take what the rings hold for txn k, which is in gather; true if anything moved */
-bool gather_round(struct optim *, uint32_t k);
-/* Throw away what the rings hold of tries that are over (no txn is in gather); true if anything moved */
-bool gather_drop(struct optim *, uint64_t word);
+/* accumulate.c: take what the rings hold for txn k, which is in accumulate; true if anything moved */
+bool accumulate_round(struct optim *, uint32_t k);
+/* Throw away what the rings hold of attempts that are over (no txn is in accumulate); true if anything moved */
+bool accumulate_drop(struct optim *, uint64_t word);
 
-/* commit.c: all of the try is in (direct: its loss is; ring brings the first piece): decide. false: the try is over */
-bool commit(struct optim *, struct gather *, uint64_t word);
-bool commit_direct(struct optim *, struct gather *, uint64_t word, uint32_t ring);
-bool commit_skips(struct optim *, const struct gather *); /* a non-finite loss, or no targets */
+/* commit.c: all of the attempt is in (direct: its loss is; ring brings the first piece): decide. false: the attempt is over */
+bool commit(struct optim *, struct accumulation *, uint64_t word);
+bool commit_direct(struct optim *, struct accumulation *, uint64_t word, uint32_t ring);
+bool commit_skips(struct optim *, const struct accumulation *); /* a non-finite loss, or no targets */
 
-/* lanes.c: ends the program: unit u did not go from step - 1 to step */
+/* partitions.c: ends the program: unit u did not go from step - 1 to step */
 _Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
 /* turn every unit into the txn's step from g, going on where a predecessor died */
 void apply(struct optim *, const struct opened *, const struct adamw *);
-/* Where a lane goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
-uint64_t lane_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t lane, uint64_t first,
-	uint64_t end);
+/* Where a partition goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
+uint64_t partition_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t partition,
+	uint64_t first, uint64_t end);
 
 /* direct.c: the same from the pieces in txn k's ring */
 void apply_direct(struct optim *, uint32_t k, const struct opened *, const struct adamw *);

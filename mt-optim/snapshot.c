@@ -24,7 +24,7 @@ static bool pinned(struct optim *o, uint32_t u)
 	return pin && snap_word(o) == mt_snap_word(pin, MT_PINNED);
 }
 
-/* Threads wait each for the unit of their own lane: one that waits for a later unit must not hold up an earlier one. */
+/* Threads wait each for the unit of their own partition: one that waits for a later unit must not hold up an earlier one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
 	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* whether a stage lives is for one thread to ask */
@@ -33,7 +33,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
 		if (!pinned(o, u)) break;
-		mt_stage_doing(o->run, MT_D_WAIT_PIN, u);
+		mt_stage_activity(o->run, MT_ACT_WAIT_PIN, u);
 		pthread_mutex_lock(&look);
 		fail_dead_saver(o);
 		pthread_mutex_unlock(&look);
@@ -41,7 +41,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 		leave_if_gone(o);
 		mt_wait(o->run, seen, 100);
 	}
-	mt_stage_doing(o->run, MT_D_APPLY, u);
+	mt_stage_activity(o->run, MT_ACT_APPLY, u);
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
@@ -49,7 +49,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
  * judge. */
 static bool wait_before(struct optim *o, uint64_t step)
 {
-	mt_stage_doing(o->run, MT_D_WAIT_SAVE, step);
+	mt_stage_activity(o->run, MT_ACT_WAIT_SAVE, step);
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
 		uint64_t word = snap_word(o);
@@ -67,7 +67,7 @@ static void send_save(struct optim *o, uint32_t k, uint64_t step)
 	if (!mt_ring_reserve(o->save)) return;
 	mt_ring_push(o->save,
 		&(struct mt_msg){.k = k,
-			.try_ = mt_word_try(mt_txn_word(o->run, k)),
+			.attempt = mt_word_attempt(mt_txn_word(o->run, k)),
 			.kind = MT_MSG_SAVE,
 			.txn_kind = MT_TRAIN,
 			.step = step});

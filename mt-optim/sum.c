@@ -89,9 +89,9 @@ INLINE void square(__m256d s[4], const __m256 x[2])
 
 INLINE double squares_sum(const __m256d s[4], bool bf16)
 {
-	double lane[16], x[16];
-	for (int i = 0; i < 4; i++) _mm256_storeu_pd(lane + 4 * i, s[i]);
-	for (int i = 0; i < 16; i++) x[bf16 ? i % 8 * 2 + i / 8 : i] = lane[i];
+	double partition[16], x[16];
+	for (int i = 0; i < 4; i++) _mm256_storeu_pd(partition + 4 * i, s[i]);
+	for (int i = 0; i < 16; i++) x[bf16 ? i % 8 * 2 + i / 8 : i] = partition[i];
 	return tree(x);
 }
 

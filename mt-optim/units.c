@@ -37,8 +37,8 @@ int units_make(struct optim *o)
 	o->n_units = o->control->n_units;
 	if (o->n_units < 2 || o->n_units > MAX_UNITS)
 		return mt_fail(MT_EX_DATA, "%u units; the journal can name 2 to %d", o->n_units, MAX_UNITS);
-	if (o->control->lanes != MT_LANES || o->control->group != MT_GROUP)
-		return mt_fail(MT_EX_DATA, "%u lanes of groups of %u", o->control->lanes, o->control->group);
+	if (o->control->partitions != MT_PARTITIONS || o->control->group != MT_GROUP)
+		return mt_fail(MT_EX_DATA, "%u partitions of groups of %u", o->control->partitions, o->control->group);
 	o->units = calloc(o->n_units, sizeof *o->units);
 	if (!o->units) return mt_fail(MT_EX_NOMEM, "no memory for %u units", o->n_units);
 	for (uint32_t u = 0; u < o->n_units; u++) {
@@ -47,7 +47,7 @@ int units_make(struct optim *o)
 		unit->groups = mu->elems / MT_GROUP;
 		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
 		unit->ends = o->direct || !mu->g[1] ? 1 : 2;
-		if (!unit->groups || mu->elems % MT_GROUP || unit->groups > LANE_GROUPS || (!o->direct && !mu->g[0]))
+		if (!unit->groups || mu->elems % MT_GROUP || unit->groups > PARTITION_GROUPS || (!o->direct && !mu->g[0]))
 			return mt_fail(MT_EX_DATA, "unit %u: %llu elements", u, (unsigned long long)mu->elems);
 		unit->tile = (struct tile){
 			.w = mt_at(o->run, mu->w),
@@ -64,12 +64,13 @@ int units_make(struct optim *o)
 }
 
 void unit_update(const struct optim *o, const struct adamw *a, const struct tile *tile, uint32_t u, uint64_t step,
-	uint32_t lane, uint64_t first, uint64_t end)
+	uint32_t partition, uint64_t first, uint64_t end)
 {
 	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {
 		uint64_t stop = end < run->end ? end : run->end;
 		if (first >= stop) continue;
-		o->update(a, tile, &o->lanes[lane], lane_tag(step, u), first, stop, run->decay ? a->decay : 1.0f);
+		o->update(a, tile, &o->partitions[partition], partition_tag(step, u), first, stop,
+			run->decay ? a->decay : 1.0f);
 		first = stop;
 	}
 }
@@ -90,7 +91,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 		.clip = t->clip,
 		.save = t->save != 0,
 	};
-	/* mt-step may have taken back what was in gather, and be writing another txn there: acquire, the copy came first */
+	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came first */
 	atomic_thread_fence(memory_order_acquire);
 	if (mt_txn_word(o->run, k) != word) return false;
 	leave_if_lost(o);

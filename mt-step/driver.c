@@ -1,8 +1,8 @@
 /* driver.c: one txn at a time through its phases.
  *
  * mt-step keeps nothing that only it knows: what it opens stands in the txn, and the rows can be packed again from
- * the position of the txn before. A gather that is aborted (its word has another try) is dealt out again from its
- * first micro; messages of the older try are dropped by whoever reads them.
+ * the position of the txn before. An accumulation that is aborted (its word has another attempt) is dealt out again from its
+ * first micro; messages of the older attempt are dropped by whoever reads them.
  */
 #include <stdlib.h>
 
@@ -44,7 +44,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 			"run '%s' has used all of its %u transactions: save it with mt-ckpt, load the checkpoint, "
 			"and continue",
 			d->o->run, before);
-	MT_ASSERT(driver_phase(d, before) != MT_GATHER);
+	MT_ASSERT(driver_phase(d, before) != MT_ACCUMULATE);
 	struct mt_txn *t = mt_txn(d->run, k);
 	/* the record that k takes over: logged, withdrawn, or never used */
 	uint64_t old = mt_txn_word(d->run, k);
@@ -66,8 +66,8 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->position = *position;
 	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
 	d->source = source;
-	d->try_ = 0;
-	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_try_next(d->run), MT_GATHER));
+	d->attempt = 0;
+	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_attempt_next(d->run), MT_ACCUMULATE));
 	driver_check(d);
 	MT_ASSERT(opened); /* nobody else changes a word that is logged or closed */
 	return k;
@@ -79,8 +79,8 @@ void driver_withdraw(struct driver *d)
 	d->source = NULL;
 	while (mt_stage_mine(d->run)) {
 		uint64_t w = mt_txn_word(d->run, k);
-		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) return; /* it was committed: that stands */
-		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_CLOSED))) return;
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE) return; /* it was committed: that stands */
+		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_attempt(w), MT_CLOSED))) return;
 	}
 }
 
@@ -111,17 +111,17 @@ void driver_desert(struct driver *d)
 	mt_die_of_signal(mt_stopping);
 }
 
-/* Start dealing under the try that stands. */
-static bool deal_anew(struct driver *d, uint32_t try_)
+/* Start dealing under the attempt that stands. */
+static bool deal_anew(struct driver *d, uint32_t attempt)
 {
 	if (!peers_muster(d)) {
-		mt_stage_doing(d->run, MT_D_WAIT_STREAM, 0);
+		mt_stage_activity(d->run, MT_ACT_WAIT_STREAM, 0);
 		return false;
 	}
 	mt_must(d->source->rewind(d->source));
-	d->try_ = try_;
+	d->attempt = attempt;
 	d->next = 0;
-	mt_stage_doing(d->run, MT_D_WAIT_COMMIT, mt_txn(d->run, mt_txn_newest(d->run))->step);
+	mt_stage_activity(d->run, MT_ACT_WAIT_COMMIT, mt_txn(d->run, mt_txn_newest(d->run))->step);
 	return true;
 }
 
@@ -141,7 +141,7 @@ static bool deal_one(struct driver *d, uint32_t k)
 	mt_must(d->source->fill(d->source, first, rows, block));
 	struct mt_msg m = {
 		.k = k,
-		.try_ = d->try_,
+		.attempt = d->attempt,
 		.kind = MT_MSG_BATCH,
 		.txn_kind = (uint16_t)t->kind,
 		.micro = d->next,
@@ -162,17 +162,17 @@ static void deal(struct driver *d)
 {
 	uint32_t k = mt_txn_newest(d->run);
 	uint64_t w = mt_txn_word(d->run, k);
-	if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) {
+	if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE) {
 		d->source = NULL; /* committed: its rows are not needed again */
 		return;
 	}
-	if (d->try_ && peers_changed(d)) {
+	if (d->attempt && peers_changed(d)) {
 		/* someone who takes part has left, perhaps in peace: what it held is lost, so all of it goes out again */
-		mt_txn_cas(d->run, k, w, mt_word(k, mt_try_next(d->run), MT_GATHER));
-		d->try_ = 0;
+		mt_txn_cas(d->run, k, w, mt_word(k, mt_attempt_next(d->run), MT_ACCUMULATE));
+		d->attempt = 0;
 		return;
 	}
-	if (mt_word_try(w) != d->try_ && !deal_anew(d, mt_word_try(w))) return;
+	if (mt_word_attempt(w) != d->attempt && !deal_anew(d, mt_word_attempt(w))) return;
 	while (d->next < d->micros && deal_one(d, k)) {}
 }
 
@@ -200,7 +200,7 @@ void driver_logged(struct driver *d, uint32_t k)
 	driver_check(d);
 	uint64_t w = mt_txn_word(d->run, k);
 	MT_ASSERT(mt_word_k(w) == k && mt_word_phase(w) == MT_DONE);
-	mt_txn_cas(d->run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED));
+	mt_txn_cas(d->run, k, w, mt_word(k, mt_word_attempt(w), MT_LOGGED));
 }
 
 bool driver_save_late(struct driver *d)
@@ -210,7 +210,7 @@ bool driver_save_late(struct driver *d)
 	for (;;) {
 		driver_check(d);
 		uint64_t w = mt_txn_word(d->run, k);
-		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER || t->kind != MT_TRAIN) return false;
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE || t->kind != MT_TRAIN) return false;
 		t->save = 1;
 		/* The word stays what it is, but whoever commits does so after this exchange, and sees the flag. */
 		if (mt_txn_cas(d->run, k, w, w)) return true;

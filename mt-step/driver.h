@@ -17,11 +17,11 @@ struct driver {
 	const struct options *o;
 	struct mt_ring *ring[MT_STREAMS];
 
-	/* the newest txn, while it is in gather */
+	/* the newest txn, while it is in accumulate */
 	struct source *source;        /* NULL: nothing to deal */
-	uint32_t try_;                /* under which micros were dealt; 0: none yet */
+	uint32_t attempt;             /* under which micros were dealt; 0: none yet */
 	uint32_t micros, next;        /* of the txn; the next one to push */
-	int live[MT_STREAMS], n_live; /* streams that take part in this try; micro j goes to live[j % n_live] */
+	int live[MT_STREAMS], n_live; /* streams that take part in this attempt; micro j goes to live[j % n_live] */
 	uint64_t crew[MT_SLOTS];      /* slot words of those who take part */
 
 	double lost[MT_SLOTS +
@@ -32,7 +32,7 @@ struct driver {
 	double mark;     /* when the last step was done, for time_s */
 	uint64_t failed; /* failed saves that have been told */
 	bool save_failed;
-	bool deserted;       /* a signal stopped us, and a stage that the txn in gather needs as well */
+	bool deserted;       /* a signal stopped us, and a stage that the txn in accumulate needs as well */
 	double told_to_stop; /* when the signal was first seen, 0: none came */
 	int frozen;          /* 1 + slot of a stage that is needed for this step's end and that SIGSTOP has stopped */
 };
@@ -44,7 +44,7 @@ int driver_open(struct driver *, struct mt_run *, const struct options *);
 /* Open txn newest + 1: everything before it must be committed, and newest - 1 logged. */
 uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, bool save, bool last,
 	const struct mt_position *, struct source *);
-/* The txn in gather is taken back: nothing of it has been decided. */
+/* The txn in accumulate is taken back: nothing of it has been decided. */
 void driver_withdraw(struct driver *);
 /* Whatever this process's end: an undecided step is taken back and the slot given up. The mapping stays: the packing
  * thread may still ring the doorbell. */
@@ -59,7 +59,7 @@ void driver_turn(struct driver *);
 /* Turn until txn k has reached that phase. */
 void driver_wait(struct driver *, uint32_t k, enum mt_phase);
 void driver_logged(struct driver *, uint32_t k);
-/* Ask for a snapshot of the txn in gather. false: it is too late. */
+/* Ask for a snapshot of the txn in accumulate. false: it is too late. */
 bool driver_save_late(struct driver *);
 
 /* ---- peers.c */

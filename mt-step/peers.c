@@ -63,8 +63,8 @@ static void need(struct driver *d, int slot, bool there, double now)
 		d->lost[slot] = 0;
 		return;
 	}
-	/* told to stop, as we are: what is in gather stays undecided */
-	if (mt_stopping && driver_phase(d, mt_txn_newest(d->run)) == MT_GATHER && left_in_peace(d, slot)) {
+	/* told to stop, as we are: what is in accumulate stays undecided */
+	if (mt_stopping && driver_phase(d, mt_txn_newest(d->run)) == MT_ACCUMULATE && left_in_peace(d, slot)) {
 		d->deserted = true;
 		return;
 	}
@@ -87,9 +87,9 @@ bool peers_frozen(struct driver *d, int slot)
 static void watch_frozen(struct driver *d)
 {
 	uint32_t k = mt_txn_newest(d->run);
-	bool gather = driver_phase(d, k) == MT_GATHER;
+	bool accumulating = driver_phase(d, k) == MT_ACCUMULATE;
 	if (!mt_stopping || (driver_phase(d, k) >= MT_DONE && (k == 0 || driver_phase(d, k - 1) >= MT_DONE))) return;
-	for (int s = MT_STREAM; s < MT_SLOTS && !d->frozen && gather; s++)
+	for (int s = MT_STREAM; s < MT_SLOTS && !d->frozen && accumulating; s++)
 		if (peers_frozen(d, s)) d->frozen = s + 1;
 	if (!d->frozen && peers_frozen(d, MT_OPTIM)) d->frozen = MT_OPTIM + 1;
 	if (d->frozen) d->deserted = true;
@@ -114,7 +114,7 @@ void peers_watch(struct driver *d)
 	mt_abort_dead(d->run);
 	watch_frozen(d);
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
-	if (!optim) mt_stage_doing(d->run, MT_D_WAIT_OPTIM, 0);
+	if (!optim) mt_stage_activity(d->run, MT_ACT_WAIT_OPTIM, 0);
 	need(d, MT_OPTIM, optim, now);
 	int streams = 0;
 	for (int s = MT_STREAM; s < MT_STREAM + MT_STREAMS; s++) {

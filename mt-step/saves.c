@@ -49,7 +49,7 @@ void saves_settle(struct driver *d)
 		uint64_t w = word(d);
 		saves_watch(d);
 		if ((w & 0xff) != MT_PINNED && (w & 0xff) != MT_SEALED) return;
-		mt_stage_doing(d->run, MT_D_WAIT_SAVE, w >> 8);
+		mt_stage_activity(d->run, MT_ACT_WAIT_SAVE, w >> 8);
 		if (mt_stage_alive(d->run, MT_CKPT)) missing = 0;
 		else if (!missing) missing = mt_now();
 		else if (mt_now() - missing > d->o->wait) {

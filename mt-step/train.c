@@ -2,7 +2,7 @@
  *
  *     rows of n     packed while n - 1 is computed
  *     open n        once n - 1 is committed and n - 2 is logged
- *     gather n      streams follow on the heels of the update of n - 1
+ *     accumulate n      streams follow on the heels of the update of n - 1
  *     line of n     when n is done; then n is logged
  */
 #include <math.h>
@@ -184,7 +184,7 @@ void train_resume(struct driver *d, struct eval *eval)
 
 static bool newest_evaluates(const struct trainer *t) { return eval_due(t->d, t->eval, t->began, t->newest_last); }
 
-/* On the first signal: the step that is being gathered is the last, and is saved if a saver is there. */
+/* On the first signal: the step that is being accumulated is the last, and is saved if a saver is there. */
 static void see_stop(struct trainer *t)
 {
 	if (!mt_stopping || t->stop_seen) return;
@@ -221,7 +221,7 @@ static struct rows *next_rows(struct trainer *t)
 		struct rows *r = ahead_take(t->ahead);
 		if (r) return r;
 		if (mt_stopping) return NULL;
-		if (!t->newest || t->newest_logged) mt_stage_doing(t->d->run, MT_D_READ_INPUT, 0);
+		if (!t->newest || t->newest_logged) mt_stage_activity(t->d->run, MT_ACT_READ_INPUT, 0);
 		mt_wait(t->d->run, seen, 100);
 	}
 }
@@ -256,7 +256,7 @@ static void wait_committed(struct trainer *t)
 	while (t->newest && !t->newest_logged) {
 		uint32_t seen = mt_event(t->d->run);
 		turn(t);
-		if (driver_phase(t->d, t->newest) != MT_GATHER && !t->older && !t->rows_out) break;
+		if (driver_phase(t->d, t->newest) != MT_ACCUMULATE && !t->older && !t->rows_out) break;
 		mt_wait(t->d->run, seen, 100);
 	}
 	count_step(t);
@@ -332,7 +332,7 @@ static void tell_cut(struct trainer *t)
 
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
 {
-	static struct feed feed; /* of the txn in gather: there is one at a time */
+	static struct feed feed; /* of the txn in accumulate: there is one at a time */
 	const struct options *o = opts(t);
 	uint64_t step = t->began + 1;
 	bool last = step == o->until || r->last;

@@ -89,7 +89,7 @@ static void *worker(void *arg)
 	uint64_t first = 0, mine; /* first block of `unit`; blocks are taken in ascending order */
 	while (!mt_stopping && mt_stage_mine(f->run) && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
 		while (mine >= first + blocks_of(f->run, unit)) first += blocks_of(f->run, unit++);
-		mt_stage_doing(f->run, MT_D_FILL, unit);
+		mt_stage_activity(f->run, MT_ACT_FILL, unit);
 		uint64_t from = (mine - first) * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
 		fill_range(f, unit, from, to < elems ? to : elems);
 	}

@@ -27,7 +27,7 @@ static void forget(struct watched *w)
 	w->fd = -1;
 }
 
-/* A stage died: its gather starts over, waiters look again. Once for each holder of the slot. */
+/* A stage died: its accumulation starts over, waiters look again. Once for each holder of the slot. */
 static void tell(struct mt_run *run, int slot, struct watched *w)
 {
 	forget(w);
@@ -107,7 +107,7 @@ int store_serve(const char *name, const struct store_options *o)
 		mt_run_close(run);
 		return mt_stopping ? 0 : rc;
 	}
-	mt_stage_doing(run, MT_D_WATCH, 0);
+	mt_stage_activity(run, MT_ACT_WATCH, 0);
 	/* a stdout that is closed is nobody who wants to know */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
 	while ((ending || !mt_stopping) && !is_gone(run, name)) {

@@ -5,7 +5,7 @@
 
 static const char *phase_word(enum mt_phase phase)
 {
-	static const char *const words[] = {"closed", "gather", "apply", "skip", "done", "logged"};
+	static const char *const words[] = {"closed", "accumulate", "apply", "skip", "done", "logged"};
 	return phase <= MT_LOGGED ? words[phase] : "?";
 }
 
@@ -37,17 +37,18 @@ static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64
 
 static json_t *stage_object(struct mt_run *run, int slot)
 {
-	char doing[128];
+	char activity[128];
 	bool dead = mt_stage_dead(run, slot), stopped = !dead && mt_stage_stopped(run, slot);
-	mt_stage_words(run, slot, doing, sizeof doing);
+	mt_stage_describe(run, slot, activity, sizeof activity);
 	json_t *counters = json_object();
 	const char *const *names = counter_names(slot);
 	for (int i = 0; names[i]; i++)
 		json_object_set_new(counters, names[i],
 			json_integer(
 				number(atomic_load_explicit(&mt_control(run)->slots[slot].counters[i], memory_order_relaxed))));
-	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:o}", "stage", mt_stage_name(slot), "pid", mt_stage_pid(run, slot),
-		"alive", !dead, "stopped", stopped, "doing", doing, "counters", counters);
+	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:s, s:o}", "stage", mt_stage_name(slot), "pid",
+		mt_stage_pid(run, slot), "alive", !dead, "stopped", stopped, "activity", activity, "doing",
+		activity /* its older name */, "counters", counters);
 }
 
 static json_t *stages_array(struct mt_run *run)
@@ -87,7 +88,8 @@ static json_t *txn_object(struct mt_run *run)
 	uint32_t k = mt_txn_newest(run);
 	uint64_t word = mt_txn_word(run, k);
 	const struct mt_txn *t = mt_txn(run, k);
-	return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)k, "try", (json_int_t)mt_word_try(word),
+	return json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)k, "attempt",
+		(json_int_t)mt_word_attempt(word), "try", (json_int_t)mt_word_attempt(word), /* its older name */
 		"phase", phase_word(mt_word_phase(word)), "kind", t->kind == MT_EVAL ? "eval" : "train", "step",
 		number(t->step), "micros", (json_int_t)t->micros);
 }
@@ -130,7 +132,7 @@ static void print_stage(json_t *s)
 		: json_is_true(json_object_get(s, "stopped"))           ? "stopped (state T), was: "
 																: "";
 	json_t *value;
-	printf("%-12s pid %-7lld %s%s", str(s, "stage"), num(s, "pid"), condition, str(s, "doing"));
+	printf("%-12s pid %-7lld %s%s", str(s, "stage"), num(s, "pid"), condition, str(s, "activity"));
 	const char *separator = "; ";
 	json_object_foreach(json_object_get(s, "counters"), key, value)
 	{
@@ -150,7 +152,7 @@ static void print_run(json_t *o)
 		json_real_value(json_object_get(o, "bytes_per_param")), num(o, "bytes"), str(o, "numa"));
 	const json_t *huge = json_object_get(o, "huge_pages");
 	if (json_is_real(huge)) printf("pages: %.0f %% of the store on huge ones\n", 100 * json_real_value(huge));
-	printf("transaction %lld, try %lld: %s, %s step %lld, micro-batches %lld\n", num(txn, "k"), num(txn, "try"),
+	printf("transaction %lld, attempt %lld: %s, %s step %lld, micro-batches %lld\n", num(txn, "k"), num(txn, "attempt"),
 		str(txn, "phase"), str(txn, "kind"), num(txn, "step"), num(txn, "micros"));
 	printf("snapshot: %s, step %lld; saved %lld, failed %lld\n", str(snap, "state"), num(snap, "step"),
 		num(snap, "saved"), num(snap, "failed"));

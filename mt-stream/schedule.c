@@ -103,7 +103,7 @@ static int weights_wait(struct stream *s, uint32_t job)
 		for (;;) {
 			uint32_t seen = mt_event(s->run);
 			if (mt_version(s->run, unit) >= s->msg.batch.version) break;
-			int rc = stream_pause(s, seen, MT_D_WAIT_WEIGHTS, unit);
+			int rc = stream_pause(s, seen, MT_ACT_WAIT_WEIGHTS, unit);
 			if (rc) return rc;
 		}
 	}
@@ -445,7 +445,7 @@ static float *grads_of(const struct stream *s, uint32_t u)
 static void push(struct stream *s, struct mt_msg m)
 {
 	m.k = s->msg.k;
-	m.try_ = s->msg.try_;
+	m.attempt = s->msg.attempt;
 	m.txn_kind = s->msg.txn_kind;
 	m.micro = s->msg.micro;
 	m.step = s->msg.step;
@@ -457,7 +457,7 @@ static int room_wait(struct stream *s, uint32_t unit, void **block)
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		if ((*block = mt_ring_reserve(s->grad))) return stream_wanted(s);
-		int rc = stream_pause(s, seen, MT_D_WAIT_GRAD_ROOM, unit);
+		int rc = stream_pause(s, seen, MT_ACT_WAIT_GRAD_ROOM, unit);
 		if (rc) return rc;
 	}
 }
@@ -614,7 +614,7 @@ static int forward(struct stream *s)
 
 	for (uint32_t u = 0; u < head_job(s); u++) {
 		if ((rc = stream_wanted(s)) || (rc = weights_wait(s, u))) return rc;
-		mt_stage_doing(s->run, MT_D_FORWARD, u);
+		mt_stage_activity(s->run, MT_ACT_FORWARD, u);
 		unit_forward(s, u);
 		if ((rc = sync(s, done[u & 1]))) return rc;
 		done[u & 1] = record(s, Q_COMPUTE);
@@ -627,7 +627,7 @@ static int evaluate(struct stream *s)
 	int rc = forward(s);
 
 	if (rc) return rc;
-	mt_stage_doing(s->run, MT_D_FORWARD, head_job(s));
+	mt_stage_activity(s->run, MT_ACT_FORWARD, head_job(s));
 	head_both(s, NULL);
 	return s->plan.last ? loss_out(s, record(s, Q_COMPUTE)) : 0;
 }
@@ -642,7 +642,7 @@ static int backward(struct stream *s)
 		bool behind = u < head_job(s), early = s->plan.last && behind && grads_of(s, u) == grads_of(s, u + 1);
 
 		if ((rc = stream_wanted(s)) || (early && (rc = grads_out(s, u + 1, ready[!(u & 1)])))) return rc;
-		mt_stage_doing(s->run, MT_D_BACKWARD, u);
+		mt_stage_activity(s->run, MT_ACT_BACKWARD, u);
 		unit_backward(s, u, grads_of(s, u));
 		if (s->plan.last) grads_final(s, u);
 		ready[u & 1] = record(s, Q_COMPUTE);

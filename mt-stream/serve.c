@@ -25,11 +25,11 @@ int stream_wanted(struct stream *s)
 {
 	uint64_t w = mt_txn_word(s->run, s->msg.k);
 	enum mt_phase phase = mt_word_phase(w);
-	bool ours = mt_word_k(w) == s->msg.k && mt_word_try(w) == s->msg.try_;
+	bool ours = mt_word_k(w) == s->msg.k && mt_word_attempt(w) == s->msg.attempt;
 
 	int rc = stream_run_state(s);
 	if (rc) return rc;
-	if (ours && phase == MT_GATHER) return 0;
+	if (ours && phase == MT_ACCUMULATE) return 0;
 	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
 	return STALE;
 }
@@ -43,20 +43,21 @@ static void look_after_peers(struct stream *s)
 	mt_abort_dead(s->run);
 }
 
-int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t arg)
+int stream_pause(struct stream *s, uint32_t seen, enum mt_activity activity, uint64_t arg)
 {
 	int rc = stream_wanted(s);
 
 	if (rc || (rc = mt_ring_check(s->grad))) return rc;
 	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
-	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) && mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_GATHER)
+	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
+		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
 		return GONE;
 	double began = mt_now();
-	mt_stage_doing(s->run, doing, arg);
+	mt_stage_activity(s->run, activity, arg);
 	mt_wait(s->run, seen, 100);
 	look_after_peers(s);
 	double now = mt_now();
-	trace_wait(s->dev->trace, doing == MT_D_WAIT_GRAD_ROOM, (uint32_t)arg, began, now);
+	trace_wait(s->dev->trace, activity == MT_ACT_WAIT_GRAD_ROOM, (uint32_t)arg, began, now);
 	s->waited += (uint64_t)((now - began) * 1e9);
 	return 0;
 }
@@ -92,9 +93,9 @@ static int micro_serve(struct stream *s)
 static int batch_serve(struct stream *s, const void *block)
 {
 	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
-	int32_t newer_try = (int32_t)((s->msg.try_ - mt_word_try(w)) << 8);
+	int32_t newer_attempt = (int32_t)((s->msg.attempt - mt_word_attempt(w)) << 8);
 
-	if (newer_try > 0) return STALE;
+	if (newer_attempt > 0) return STALE;
 	int rc = stream_wanted(s);
 	if (rc < 0 || rc == GONE) return rc;
 	if (rc == STALE) {
@@ -117,7 +118,8 @@ static int batch_serve(struct stream *s, const void *block)
 /* A signal ends the stream between steps: a step that is open is finished as long as somebody drives it. */
 static bool may_leave(struct stream *s)
 {
-	return mt_word_phase(mt_txn_word(s->run, mt_txn_newest(s->run))) != MT_GATHER || !mt_stage_alive(s->run, MT_STEP);
+	return mt_word_phase(mt_txn_word(s->run, mt_txn_newest(s->run))) != MT_ACCUMULATE ||
+		!mt_stage_alive(s->run, MT_STEP);
 }
 
 int serve(struct stream *s)
@@ -137,7 +139,7 @@ int serve(struct stream *s)
 		if (rc == 0) continue;
 		if (mt_stopping && may_leave(s)) return 0;
 		double began = mt_now();
-		mt_stage_doing(s->run, MT_D_WAIT_BATCH, 0);
+		mt_stage_activity(s->run, MT_ACT_WAIT_BATCH, 0);
 		mt_wait(s->run, seen, 100);
 		look_after_peers(s);
 		*mt_counter(s->run, 4) += (uint64_t)((mt_now() - began) * 1e9);

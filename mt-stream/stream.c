@@ -180,7 +180,7 @@ static int stream_open(struct stream *s)
 	s->geo = mt_geometry(s->run);
 	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index))) return rc;
 	s->index -= MT_STREAM;
-	mt_stage_doing(s->run, MT_D_STARTING, 0);
+	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	for (int i = 0; i < rings.n; i++)
 		if ((rc = mt_ring_map(s->run, rings.v[i]))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;

@@ -94,6 +94,6 @@ int serve(struct stream *);                  /* until a signal, or the end of th
 int stream_run_state(const struct stream *); /* 0, GONE, -65: the store is dirty, or -75: the slot is lost */
 int stream_wanted(struct stream *);          /* is the micro-batch at work still? 0, STALE, or as stream_run_state */
 /* Sleep until the doorbell rings after `seen`. 0: look again; else as stream_wanted */
-int stream_pause(struct stream *, uint32_t seen, enum mt_doing, uint64_t arg);
+int stream_pause(struct stream *, uint32_t seen, enum mt_activity, uint64_t arg);
 
 #endif

@@ -6,11 +6,11 @@
 	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
 	F(mt_control, h, 0, 128) F(mt_control, event, 128, 4) F(mt_control, waiters, 132, 4) F(mt_control, name, 192, 40) \
 	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
-	F(mt_control, n_tensors, 248, 4) F(mt_control, lanes, 252, 4) F(mt_control, group, 256, 4) \
+	F(mt_control, n_tensors, 248, 4) F(mt_control, partitions, 252, 4) F(mt_control, group, 256, 4) \
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, tries, 2560, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, attempts, 2560, 8) \
 	F(mt_control, fills, 2568, 8) \
 	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
 	F(mt_control, txn, 7232, 197248) F(mt_control, unlogged, 204480, 128) \
@@ -28,7 +28,7 @@
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
 	F(mt_unit, applied, 72, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
-	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, doing, 12, 4) F(mt_slot, doing_arg, 16, 8) \
+	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, activity, 12, 4) F(mt_slot, activity_arg, 16, 8) \
 	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) \
 	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) \
 	F(mt_position, hash_cut, 24, 8) \
@@ -56,12 +56,12 @@
 	F(mt_record, attention, 120, 64) \
 	F(mt_record, machine, 184, 64) F(mt_record, taken, 248, 4) F(mt_record, first, 252, 4) \
 	F(mt_choice, key, 0, 120) F(mt_choice, bytes, 120, 4) F(mt_choice, next, 124, 4) F(mt_choice, value, 128, 120) \
-	F(mt_lane, index, 0, 8) F(mt_lane, slot, 64, 2048) \
+	F(mt_partition, index, 0, 8) F(mt_partition, slot, 64, 2048) \
 	F(mt_ringbuf, name, 0, 32) F(mt_ringbuf, slots, 32, 4) F(mt_ringbuf, off_messages, 40, 8) \
 	F(mt_ringbuf, off_blocks, 48, 8) \
 	F(mt_ringbuf, block_bytes, 56, 8) F(mt_ringbuf, tail, 128, 8) F(mt_ringbuf, head, 192, 8) \
 	F(mt_rings, h, 0, 128) F(mt_rings, n, 128, 4) \
-	F(mt_msg, k, 0, 4) F(mt_msg, try_, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) F(mt_msg, micro, 12, 4) \
+	F(mt_msg, k, 0, 4) F(mt_msg, attempt, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, grad.unit, 24, 4) \
@@ -72,5 +72,5 @@
 	S(mt_header, 128) S(mt_control, 204800) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
-	S(mt_lane, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
+	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
 /* clang-format on */

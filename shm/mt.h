@@ -41,7 +41,7 @@ enum {                          /* sysexits.h where it has the meaning; contract
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
 #define MT_STREAMS    8         /* mt-streams on one store at most */
 #define MT_MICROS     4096      /* micro-batches a step at most */
-#define MT_LANES      64        /* optimizer lanes: fixed ranges of a unit's groups; threads take lanes */
+#define MT_PARTITIONS      64        /* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
 #define MT_CHOICES    1024      /* entries of the run record's table at most */
@@ -162,20 +162,20 @@ struct mt_header {              /* the first 128 bytes of every region */
 enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
 /* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
 
-enum mt_doing {                 /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
-	MT_D_NONE, MT_D_STARTING, MT_D_IDLE,
-	MT_D_READ_INPUT, MT_D_WAIT_STREAM, MT_D_WAIT_OPTIM, MT_D_WAIT_COMMIT, MT_D_WAIT_SAVE, MT_D_WAIT_BATCH,
-	MT_D_WAIT_WEIGHTS, MT_D_FORWARD, MT_D_BACKWARD, MT_D_WAIT_GRAD_ROOM, MT_D_WAIT_GRADS, MT_D_GATHER, MT_D_APPLY,
-	MT_D_WAIT_PIN, MT_D_SAVE, MT_D_FILL, MT_D_WATCH,
+enum mt_activity {                 /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
+	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
+	MT_ACT_READ_INPUT, MT_ACT_WAIT_STREAM, MT_ACT_WAIT_OPTIM, MT_ACT_WAIT_COMMIT, MT_ACT_WAIT_SAVE, MT_ACT_WAIT_BATCH,
+	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE, MT_ACT_APPLY,
+	MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
 };
 
 struct mt_slot {                /* 256 bytes */
 	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
 	 * generation 16 bits; pid 0: nobody */
 	_Alignas(64) _Atomic uint64_t word;
-	_Atomic uint32_t aborted;   /* generation whose death has already aborted a gather */
-	_Atomic uint32_t doing;     /* enum mt_doing */
-	_Atomic uint64_t doing_arg; /* unit, micro, ... as the table says */
+	_Atomic uint32_t aborted;   /* generation whose death has already aborted an accumulation */
+	_Atomic uint32_t activity;     /* enum mt_activity */
+	_Atomic uint64_t activity_arg; /* unit, micro, ... as the table says */
 	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
 	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, tokens; mt-ckpt: saves, bytes */
 	_Atomic uint64_t counters[8];
@@ -195,19 +195,19 @@ struct mt_position {            /* where mt-step is in its input; part of a txn,
 };
 
 enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
-enum mt_phase { MT_CLOSED = 0, MT_GATHER = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
+enum mt_phase { MT_CLOSED = 0, MT_ACCUMULATE = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
 
 struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  /* of one micro */
 
 struct mt_txn {
-	/* (k 32 bits | try 24 bits | phase 8 bits): the only thing that decides */
+	/* (k 32 bits | attempt 24 bits | phase 8 bits): the only thing that decides */
 	_Alignas(64) _Atomic uint64_t word;
 	/* opened: by mt-step, before the word */
 	_Alignas(64) uint64_t step; /* train: turns version step - 1 into step; eval: wants version step */
 	uint32_t kind, micros;
 	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
 	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
-	/* snapshot this step (read after the commit: a signal may set it in gather); the last one */
+	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
 	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
 	/* outcome: by mt-optim, before it commits */
@@ -259,7 +259,7 @@ struct mt_choice {              /* 256 bytes in the control region */
 	uint64_t reserved;
 };
 
-struct mt_lane {                /* one lane of the optimizer's undo journal */
+struct mt_partition {                /* one partition of the optimizer's undo journal */
 	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
 	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
 };
@@ -289,14 +289,14 @@ struct mt_control {
 	uint32_t uid;
 	uint32_t dtype, grad;       /* enum mt_dtype */
 	uint32_t n_units, n_tensors;
-	uint32_t lanes, group;      /* MT_LANES, MT_GROUP */
+	uint32_t partitions, group;      /* MT_PARTITIONS, MT_GROUP */
 	uint64_t step_tokens;       /* tokens that a batch block holds */
 	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
 	uint64_t params;
 	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
-	_Alignas(64) _Atomic uint64_t tries;  /* the run's try counter: opening and aborting take a new one */
+	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
 	struct mt_record record;
 	struct mt_snapshot snap;
@@ -344,7 +344,7 @@ struct mt_control *mt_control(struct mt_run *);
 const struct mt_geometry *mt_geometry(struct mt_run *);
 struct mt_unit *mt_unit(struct mt_run *, uint32_t unit);
 struct mt_tensor *mt_tensor(struct mt_run *, uint32_t i);
-struct mt_lane *mt_lanes(struct mt_run *);
+struct mt_partition *mt_partitions(struct mt_run *);
 const char *mt_config_text(struct mt_run *, size_t *bytes);
 void *mt_at(struct mt_run *, uint64_t off);         /* pointer into the store region */
 uint64_t mt_run_bytes(struct mt_run *);             /* of all regions */
@@ -378,7 +378,7 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 /* ------------------------------------------------------------------------------------------------ stages */
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
- * If the holder is dead, its generation's gather is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one
+ * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one
  * holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child
  * shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the
  * slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
@@ -400,11 +400,11 @@ int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
 bool mt_stage_pid_here(struct mt_run *, int slot);  /* that pid is one of this process's PID namespace */
 bool mt_stage_stopped(struct mt_run *, int slot);   /* state T */
 const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1", ... */
-void mt_stage_doing(struct mt_run *, enum mt_doing, uint64_t arg);
-/* "waits for weights of unit 7" from slot's doing */
-void mt_stage_words(struct mt_run *, int slot, char *buf, size_t n);
+void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
+/* "waits for weights of unit 7" from slot's activity */
+void mt_stage_describe(struct mt_run *, int slot, char *buf, size_t n);
 _Atomic uint64_t *mt_counter(struct mt_run *, int i); /* this stage's counter i */
-/* If a stage that matters to the gather has died: abort it (try + 1), once per slot and generation. Returns true if
+/* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns true if
  * this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
 
@@ -413,7 +413,7 @@ bool mt_abort_dead(struct mt_run *);
 enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4 };
 
 struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
-	uint32_t k, try_;
+	uint32_t k, attempt;
 	uint16_t kind;              /* enum mt_msg_kind */
 	uint16_t txn_kind;          /* enum mt_kind */
 	uint32_t micro;
@@ -481,19 +481,19 @@ void mt_ring_pop(struct mt_ring *);                 /* done with the head and it
 
 /* ------------------------------------------------------------------------------------------------ transactions */
 
-static inline uint64_t mt_word(uint32_t k, uint32_t try_, enum mt_phase phase)
-{ return (uint64_t)k << 32 | (uint64_t)(try_ & 0xffffff) << 8 | (uint64_t)phase; }
+static inline uint64_t mt_word(uint32_t k, uint32_t attempt, enum mt_phase phase)
+{ return (uint64_t)k << 32 | (uint64_t)(attempt & 0xffffff) << 8 | (uint64_t)phase; }
 static inline uint32_t mt_word_k(uint64_t w) { return (uint32_t)(w >> 32); }
-static inline uint32_t mt_word_try(uint64_t w) { return (uint32_t)(w >> 8) & 0xffffff; }
+static inline uint32_t mt_word_attempt(uint64_t w) { return (uint32_t)(w >> 8) & 0xffffff; }
 static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w & 0xff); }
 
 /* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step
- * withdrew what it had in gather; its k may be opened again under a new try. */
+ * withdrew what it had in accumulate; its k may be opened again under a new attempt. */
 uint64_t mt_txn_word(struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(struct mt_run *);
 struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
-uint32_t mt_try_next(struct mt_run *);              /* a new try, 1 to 2^24 - 1; they wrap: compare by difference */
+uint32_t mt_attempt_next(struct mt_run *);              /* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
 /* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process
  * has lost its slot: a loop that tries again looks at mt_stage_mine. */
@@ -503,7 +503,7 @@ struct mt_committed { uint64_t step, t; struct mt_position position; };
  * txn is in apply or skip. */
 void mt_run_committed(struct mt_run *, struct mt_committed *);
 uint64_t mt_run_step(struct mt_run *);              /* its step alone */
-/* Nothing is open: no txn in apply or skip, and none in gather unless mt-step is gone. */
+/* Nothing is open: no txn in apply or skip, and none in accumulate unless mt-step is gone. */
 bool mt_run_quiet(struct mt_run *);
 
 /* What a copy of the units that takes no slot is a copy of. Take the sample, copy, look whether it still holds: then no

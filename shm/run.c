@@ -24,7 +24,7 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	c->off_choices = at;
 	at = round_up(at + MT_CHOICES * sizeof(struct mt_choice), 4096);
 	c->off_journal = at;
-	at = round_up(at + MT_LANES * sizeof(struct mt_lane), 4096);
+	at = round_up(at + MT_PARTITIONS * sizeof(struct mt_partition), 4096);
 	c->off_config = at;
 	return at + c->config_bytes + 1;
 }
@@ -131,7 +131,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->grad = opt->grad;
 		plan->n_units = l.n_units;
 		plan->n_tensors = l.n_tensors;
-		plan->lanes = MT_LANES;
+		plan->partitions = MT_PARTITIONS;
 		plan->group = MT_GROUP;
 		plan->step_tokens = opt->step_tokens;
 		plan->config_bytes = opt->config_bytes;
@@ -163,9 +163,9 @@ static int check_tables(struct mt_run *run)
 		c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units && c->off_tensors <= size &&
 		c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors && c->off_choices <= size &&
 		MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices && c->off_journal <= size &&
-		MT_LANES * sizeof(struct mt_lane) <= size - c->off_journal && c->off_config <= size &&
+		MT_PARTITIONS * sizeof(struct mt_partition) <= size - c->off_journal && c->off_config <= size &&
 		c->config_bytes <= size - c->off_config &&
-		(c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0 && c->lanes == MT_LANES &&
+		(c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0 && c->partitions == MT_PARTITIONS &&
 		c->group == MT_GROUP && (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 &&
 		c->grad <= MT_NONE;
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
@@ -537,7 +537,10 @@ struct mt_tensor *mt_tensor(struct mt_run *run, uint32_t i)
 	return (struct mt_tensor *)control_at(run, run->control->off_tensors) + i;
 }
 
-struct mt_lane *mt_lanes(struct mt_run *run) { return (struct mt_lane *)control_at(run, run->control->off_journal); }
+struct mt_partition *mt_partitions(struct mt_run *run)
+{
+	return (struct mt_partition *)control_at(run, run->control->off_journal);
+}
 
 const char *mt_config_text(struct mt_run *run, size_t *bytes)
 {

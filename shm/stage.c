@@ -206,8 +206,8 @@ int mt_stage_check(struct mt_run *run)
 
 static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || slot >= MT_STREAM; }
 
-/* The stage that held `slot` in generation gen is gone: what is in gather has lost its part and starts over under a
- * new try. Once per slot and generation: a death is old news for txns that were opened after it. */
+/* The stage that held `slot` in generation gen is gone: what is in accumulate has lost its part and starts over under a
+ * new attempt. Once per slot and generation: a death is old news for txns that were opened after it. */
 static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
 {
 	struct mt_slot *s = &run->control->slots[slot];
@@ -218,8 +218,8 @@ static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
 		uint64_t w = mt_txn_word(run, k);
 		/* it moved on between the two looks; or it did not, and the words are damaged */
 		if (mt_word_k(w) != k && (mt_txn_newest(run) != k || mt_txn_word(run, k) != w)) continue;
-		if (mt_word_k(w) != k || mt_word_phase(w) != MT_GATHER) break;
-		if (mt_txn_cas(run, k, w, mt_word(k, mt_try_next(run), MT_GATHER))) {
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE) break;
+		if (mt_txn_cas(run, k, w, mt_word(k, mt_attempt_next(run), MT_ACCUMULATE))) {
 			did = true;
 			break;
 		}
@@ -319,7 +319,7 @@ static int claim_slot(struct mt_run *run, int slot)
 		byte_set(run, slot, F_UNLCK);
 		return rc;
 	}
-	mt_stage_doing(run, MT_D_STARTING, 0);
+	mt_stage_activity(run, MT_ACT_STARTING, 0);
 	for (int i = 0; i < 8; i++) atomic_store_explicit(&run->control->slots[slot].counters[i], 0, memory_order_relaxed);
 	mt_wake(run);
 	return 0;
@@ -361,7 +361,7 @@ void mt_stage_release(struct mt_run *run)
 	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
 	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE) abort_gather(run, slot, word_gen(mine));
-	mt_stage_doing(run, MT_D_NONE, 0);
+	mt_stage_activity(run, MT_ACT_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
 		memory_order_acquire);
@@ -398,45 +398,45 @@ const char *mt_stage_name(int slot)
 static const struct {
 	const char *words;
 	bool arg;
-} doings[] = {
-	[MT_D_NONE] = {"nothing", false},
-	[MT_D_STARTING] = {"starting", false},
-	[MT_D_IDLE] = {"idle", false},
-	[MT_D_READ_INPUT] = {"waits for input", false},
-	[MT_D_WAIT_STREAM] = {"waits for an mt-stream", false},
-	[MT_D_WAIT_OPTIM] = {"waits for mt-optim", false},
-	[MT_D_WAIT_COMMIT] = {"waits for the commit of step", true},
-	[MT_D_WAIT_SAVE] = {"waits for the save of step", true},
-	[MT_D_WAIT_BATCH] = {"waits for a batch", false},
-	[MT_D_WAIT_WEIGHTS] = {"waits for weights of unit", true},
-	[MT_D_FORWARD] = {"forward pass of unit", true},
-	[MT_D_BACKWARD] = {"backward pass of unit", true},
-	[MT_D_WAIT_GRAD_ROOM] = {"waits for room in its gradient ring, unit", true},
-	[MT_D_WAIT_GRADS] = {"waits for gradients of step", true},
-	[MT_D_GATHER] = {"adds gradients of unit", true},
-	[MT_D_APPLY] = {"updates unit", true},
-	[MT_D_WAIT_PIN] = {"waits for the snapshot to let go of unit", true},
-	[MT_D_SAVE] = {"saves unit", true},
-	[MT_D_FILL] = {"fills unit", true},
-	[MT_D_WATCH] = {"watches the stages", false},
+} activities[] = {
+	[MT_ACT_NONE] = {"nothing", false},
+	[MT_ACT_STARTING] = {"starting", false},
+	[MT_ACT_IDLE] = {"idle", false},
+	[MT_ACT_READ_INPUT] = {"waits for input", false},
+	[MT_ACT_WAIT_STREAM] = {"waits for an mt-stream", false},
+	[MT_ACT_WAIT_OPTIM] = {"waits for mt-optim", false},
+	[MT_ACT_WAIT_COMMIT] = {"waits for the commit of step", true},
+	[MT_ACT_WAIT_SAVE] = {"waits for the save of step", true},
+	[MT_ACT_WAIT_BATCH] = {"waits for a batch", false},
+	[MT_ACT_WAIT_WEIGHTS] = {"waits for weights of unit", true},
+	[MT_ACT_FORWARD] = {"forward pass of unit", true},
+	[MT_ACT_BACKWARD] = {"backward pass of unit", true},
+	[MT_ACT_WAIT_GRAD_ROOM] = {"waits for room in its gradient ring, unit", true},
+	[MT_ACT_WAIT_GRADS] = {"waits for gradients of step", true},
+	[MT_ACT_ACCUMULATE] = {"adds gradients of unit", true},
+	[MT_ACT_APPLY] = {"updates unit", true},
+	[MT_ACT_WAIT_PIN] = {"waits for the snapshot to let go of unit", true},
+	[MT_ACT_SAVE] = {"saves unit", true},
+	[MT_ACT_FILL] = {"fills unit", true},
+	[MT_ACT_WATCH] = {"watches the stages", false},
 };
 
-void mt_stage_doing(struct mt_run *run, enum mt_doing d, uint64_t arg)
+void mt_stage_activity(struct mt_run *run, enum mt_activity d, uint64_t arg)
 {
 	if (run->slot < 0 || !mt_stage_mine(run)) return;
 	struct mt_slot *s = &run->control->slots[run->slot];
-	atomic_store_explicit(&s->doing_arg, arg, memory_order_relaxed);
-	atomic_store_explicit(&s->doing, (uint32_t)d, memory_order_relaxed);
+	atomic_store_explicit(&s->activity_arg, arg, memory_order_relaxed);
+	atomic_store_explicit(&s->activity, (uint32_t)d, memory_order_relaxed);
 }
 
-void mt_stage_words(struct mt_run *run, int slot, char *buf, size_t n)
+void mt_stage_describe(struct mt_run *run, int slot, char *buf, size_t n)
 {
 	struct mt_slot *s = &run->control->slots[slot];
-	uint32_t d = atomic_load_explicit(&s->doing, memory_order_relaxed);
-	unsigned long long arg = atomic_load_explicit(&s->doing_arg, memory_order_relaxed);
-	if (d >= sizeof doings / sizeof *doings) d = MT_D_NONE;
-	if (doings[d].arg) snprintf(buf, n, "%s %llu", doings[d].words, arg);
-	else snprintf(buf, n, "%s", doings[d].words);
+	uint32_t d = atomic_load_explicit(&s->activity, memory_order_relaxed);
+	unsigned long long arg = atomic_load_explicit(&s->activity_arg, memory_order_relaxed);
+	if (d >= sizeof activities / sizeof *activities) d = MT_ACT_NONE;
+	if (activities[d].arg) snprintf(buf, n, "%s %llu", activities[d].words, arg);
+	else snprintf(buf, n, "%s", activities[d].words);
 }
 
 _Atomic uint64_t *mt_counter(struct mt_run *run, int i)

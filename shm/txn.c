@@ -1,4 +1,4 @@
-/* txn.c: decisions are state. A txn's word (k, try, phase) changes by compare-and-swap and is the only thing that
+/* txn.c: decisions are state. A txn's word (k, attempt, phase) changes by compare-and-swap and is the only thing that
  * decides; everything else in the record is written before the word says so. Two records alternate: txn k + 1 is
  * opened only when k is committed and k - 1 is logged. */
 #include <math.h>
@@ -44,21 +44,21 @@ int mt_run_check(struct mt_run *run)
 	}
 	if (!closed[0] && !closed[1]) {
 		uint32_t newer = mt_word_k(w[1]) > mt_word_k(w[0]);
-		ok &= mt_word_k(w[newer]) - mt_word_k(w[!newer]) == 1 && mt_word_phase(w[!newer]) != MT_GATHER;
+		ok &= mt_word_k(w[newer]) - mt_word_k(w[!newer]) == 1 && mt_word_phase(w[!newer]) != MT_ACCUMULATE;
 	}
-	/* what is filled has at least the transaction that stands for the filling; a gather has one before it */
-	for (uint32_t i = 0; i < 2; i++) ok &= !closed[i] || (!closed[!i] && mt_word_phase(w[!i]) != MT_GATHER);
+	/* what is filled has at least the transaction that stands for the filling; an accumulation has one before it */
+	for (uint32_t i = 0; i < 2; i++) ok &= !closed[i] || (!closed[!i] && mt_word_phase(w[!i]) != MT_ACCUMULATE);
 	if (!ok)
 		return mt_fail(MT_EX_DATA, "run '%s': its transaction words are damaged (%016llx, %016llx): load a checkpoint",
 			run->name, (unsigned long long)w[0], (unsigned long long)w[1]);
 	return choices_check(run);
 }
 
-uint32_t mt_try_next(struct mt_run *run)
+uint32_t mt_attempt_next(struct mt_run *run)
 {
 	uint32_t n;
-	/* 24 bits that wrap, and never 0: no try has that number */
-	do n = (uint32_t)(atomic_fetch_add_explicit(&run->control->tries, 1, memory_order_relaxed) + 1) & 0xffffff;
+	/* 24 bits that wrap, and never 0: no attempt has that number */
+	do n = (uint32_t)(atomic_fetch_add_explicit(&run->control->attempts, 1, memory_order_relaxed) + 1) & 0xffffff;
 	while (!n);
 	return n;
 }
@@ -79,7 +79,7 @@ void mt_run_committed(struct mt_run *run, struct mt_committed *out)
 		uint32_t k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
 		/* an open txn has decided nothing; the one before it has, and its record stands until k + 1 opens */
-		uint32_t d = mt_word_phase(w) == MT_GATHER && k ? k - 1 : k;
+		uint32_t d = mt_word_phase(w) == MT_ACCUMULATE && k ? k - 1 : k;
 		uint64_t dw = mt_txn_word(run, d);
 		const struct mt_txn *t = mt_txn(run, d);
 		*out = (struct mt_committed){t->step, t->t, t->position};
@@ -99,7 +99,7 @@ bool mt_run_quiet(struct mt_run *run)
 {
 	for (uint32_t i = 0; i < 2; i++) {
 		enum mt_phase p = mt_word_phase(mt_txn_word(run, i));
-		if (p == MT_APPLY || p == MT_SKIP || (p == MT_GATHER && mt_stage_alive(run, MT_STEP))) return false;
+		if (p == MT_APPLY || p == MT_SKIP || (p == MT_ACCUMULATE && mt_stage_alive(run, MT_STEP))) return false;
 	}
 	return true;
 }
@@ -184,7 +184,7 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	memset(&c->record, 0, sizeof c->record);
 	memset(c->unlogged, 0, sizeof c->unlogged);
 	memset(c->hyper, 0, sizeof c->hyper);
-	memset(mt_lanes(run), 0, MT_LANES * sizeof(struct mt_lane));
+	memset(mt_partitions(run), 0, MT_PARTITIONS * sizeof(struct mt_partition));
 	if (run->rings) rings_clear(run->rings, run->rings_map.size);
 	run_renew(run);
 	for (uint32_t u = 0; u < c->n_units; u++) {
@@ -198,9 +198,9 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	filled->t = t;
 	if (position) filled->position = *position;
 	else filled->position.carry = MT_NO_TARGET;
-	/* its try is the newest: messages are compared with it until the first step, and those of that step are newer */
-	uint32_t try_ = (uint32_t)atomic_load_explicit(&c->tries, memory_order_relaxed) & 0xffffff;
-	atomic_store_explicit(&filled->word, mt_word(0, try_, MT_LOGGED), memory_order_release);
+	/* its attempt is the newest: messages are compared with it until the first step, and those of that step are newer */
+	uint32_t attempt = (uint32_t)atomic_load_explicit(&c->attempts, memory_order_relaxed) & 0xffffff;
+	atomic_store_explicit(&filled->word, mt_word(0, attempt, MT_LOGGED), memory_order_release);
 	mt_wake(run);
 }
 

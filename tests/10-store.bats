@@ -525,18 +525,18 @@ with_systemd() {
 	grep -q "mt-optim" "$T/fails.err"
 }
 
-@test "serve tells of a stage that dies, once, and aborts what it was gathering" {
+@test "serve reports a dead stage once and aborts the accumulation that it was part of" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
-	spawn hold store-hold "$RUN" 2 gather
+	spawn hold store-hold "$RUN" 2 accumulate
 	eventually grep -qx held "$T/hold.out"
-	stat_is "$RUN" phase '"gather"'
-	try=$(stat_value "$RUN" try)
+	stat_is "$RUN" phase '"accumulate"'
+	attempt=$(stat_value "$RUN" attempt)
 	kill -9 "$PID"
 	eventually grep -q "mt-optim (pid $PID) has died" "$T/serve.err"
-	eventually stat_is_not "$RUN" try "$try"
+	eventually stat_is_not "$RUN" attempt "$attempt"
 	sleep 0.3
 	[ "$(grep -c died "$T/serve.err")" = 1 ]
 }

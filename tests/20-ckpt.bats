@@ -402,7 +402,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	[ ! -e "$T/out" ]
 }
 
-@test "a step that is being applied cannot be saved; one that nobody will finish gathering can" {
+@test "a step that is being applied cannot be saved; one whose accumulation nobody will finish can" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 4
 	ckpt-dump "$RUN" open 2

@@ -116,7 +116,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	PY
 }
 
-@test "a step that is aborted and resent under a new try gives the same bits" {
+@test "a step that is aborted and resent under a new attempt gives the same bits" {
 	make_run llama3
 	step_of plain "" 1 2 24 3
 	step_of again "" 1 2 24 3 stale

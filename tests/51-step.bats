@@ -278,7 +278,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		eventually grep -q '"step": 3' "$T/m"
 		kill -STOP "$STREAM"
 		sleep 0.5                       # a step whose gradients had all been sent ends; the next one does not
-		eventually sh -c "mt-store stat $RUN | grep -q 'gather, train'"
+		eventually sh -c "mt-store stat $RUN | grep -q 'accumulate, train'"
 		for i in 1 2 3; do kill -TERM $pid; done
 		if [ -n "$late" ]; then
 			sleep $late

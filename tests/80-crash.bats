@@ -24,7 +24,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 }
 
 phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
-doing() { mt-store stat "$RUN" | grep -q "$1"; }
+activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 
 @test "grad none: a stream told to go after the commit sends the rest first, although mt-step is dead" {
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad none --step-tokens 4K 2>"$T/create.err"
@@ -35,7 +35,7 @@ doing() { mt-store stat "$RUN" | grep -q "$1"; }
 	local step=$PID code=0
 	eventually phase_is apply
 	kill -STOP "$OPTIM"
-	eventually doing 'waits for room in its gradient ring'
+	eventually activity_is 'waits for room in its gradient ring'
 	phase_is apply
 	kill -9 "$step"
 	kill "$STREAM"

@@ -225,7 +225,7 @@ fenced() {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	for point in "gather_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" "mt_publish 12" \
+	for point in "accumulate_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" "mt_publish 12" \
 		"mt_txn_cas 6"; do
 		# shellcheck disable=SC2086
 		fenced optim $point
@@ -279,7 +279,7 @@ fenced() {
 	reference
 	for tries in 16777210 8388600; do
 		make_run "$GOLDEN/llama3/model"
-		shm-poke "$RUN" tries $tries
+		shm-poke "$RUN" attempts $tries
 		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
 		start_stages
 		train >"$T/step.out" 2>"$T/step.err"
@@ -308,20 +308,20 @@ fenced() {
 	[ "$(tail -n 1 "$T/step.out" | cut -d, -f1)" = '{"step": '$STEPS ]
 }
 
-@test "a generation that comes round again: its death aborts what is in gather, although that of 65536 holders ago did" {
+@test "a generation that comes round again: its death aborts what is in accumulate, although that of 65536 holders ago did" {
 	make_run "$GOLDEN/llama3/model"
-	try_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
+	attempt_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
 	for generation in 7 65535; do
 		shm-poke "$RUN" generation 2 $generation
-		shm-poke "$RUN" tries 40
-		spawn hold store-hold "$RUN" 2 gather
+		shm-poke "$RUN" attempts 40
+		spawn hold store-hold "$RUN" 2 accumulate
 		local holder=$PID
 		eventually grep -q held "$T/hold.out"
-		try_is 41
+		attempt_is 41
 		kill -9 "$holder"
 		wait "$holder" || true
 		spawn serve mt-store serve "$RUN"
-		eventually try_is 42
+		eventually attempt_is 42
 		kill "$PID"
 		wait "$PID"
 		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
@@ -330,7 +330,7 @@ fenced() {
 
 @test "damaged transaction words: 65 and one line from every program, none loops" {
 	make_run "$GOLDEN/llama3/model"
-	# of wrong parity; both closed; both in gather; far apart; an unknown phase
+	# of wrong parity; both closed; both in accumulate; far apart; an unknown phase
 	for words in "0x0000000500000305 0" "0 0" "0x0000000200000201 0x0000000100000101" "0x0000000400000205 0x0000000100000105" \
 		"0x0000000000000009 0"; do
 		read -r first second <<<"$words"

@@ -8,8 +8,8 @@ $(O)/probes/ops $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/probes/ops $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
 $(O)/bench/adam: $(ADAMW_OBJ)
-$(O)/bench/gather: EXTRA = $(O)/mt-optim/sum.o
-$(O)/bench/gather: $(O)/mt-optim/sum.o
+$(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o
+$(O)/bench/accumulate: $(O)/mt-optim/sum.o
 without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
 # (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
 define probed

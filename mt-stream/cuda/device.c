@@ -97,12 +97,12 @@ struct cuda {
 
 static void failed(struct cuda *c, int ex, const char *why)
 {
-	char doing[128] = "";
+	char activity[128] = "";
 
 	if (c->ex) return;
 	c->ex = ex;
-	if (c->run) mt_stage_words(c->run, c->slot, doing, sizeof doing);
-	snprintf(c->why, sizeof c->why, "%s%s%s", why, *doing ? "; mt-stream " : "", doing);
+	if (c->run) mt_stage_describe(c->run, c->slot, activity, sizeof activity);
+	snprintf(c->why, sizeof c->why, "%s%s%s", why, *activity ? "; mt-stream " : "", activity);
 }
 
 static bool good(struct cuda *c, cudaError_t e, const char *call)

@@ -346,7 +346,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	p->o_bytes = (uint64_t)rows_of_pass(&p->ask, &p->c) * seq * s->geo->heads *
 		(s->geo->head_dim * s->dev->elem + sizeof(float));
 	plan_lay(s);
-	mt_stage_doing(s->run, MT_D_STARTING, 0);
+	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if (s->dev->rehearse && (rc = schedule_rehearse(s))) return rc;
 	plan_lay(s);
 	return 0;

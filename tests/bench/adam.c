@@ -25,10 +25,10 @@ static void *array(uint64_t bytes)
 }
 
 /* Reads and writes what the update does, and computes next to nothing. */
-static void touch(const struct adamw *a, const struct tile *t, struct mt_lane *lane, uint64_t tag, uint64_t first,
-	uint64_t end, float decay)
+static void touch(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay)
 {
-	(void)a, (void)lane, (void)tag;
+	(void)a, (void)partition, (void)tag;
 	uint16_t *w = t->w;
 	int16_t *lo = t->lo;
 	const float *g = t->g[0];
@@ -43,12 +43,12 @@ static void touch(const struct adamw *a, const struct tile *t, struct mt_lane *l
 
 static void measure(const char *name, adamw_fn *fn, const struct tile *t, uint64_t n)
 {
-	static struct mt_lane lane;
+	static struct mt_partition partition;
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
 	double best = 1e9;
 	for (int r = 0; r < ROUNDS; r++) {
 		double start = now();
-		fn(&a, t, &lane, lane_tag(1, 0), 0, n / MT_GROUP, 0.999f);
+		fn(&a, t, &partition, partition_tag(1, 0), 0, n / MT_GROUP, 0.999f);
 		double took = now() - start;
 		if (took < best) best = took;
 	}

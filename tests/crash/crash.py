@@ -68,12 +68,12 @@ FILLED, DIRTY = 2, 3    # enum mt_state
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LIES = os.path.join(PROBES, "so-lies.so")
 
-# enum mt_doing and the slots that say so, enum mt_phase, enum mt_snap: what a fault can be aimed at
+# enum mt_activity and the slots that say so, enum mt_phase, enum mt_snap: what a fault can be aimed at
 AIMS = (
-    [("optim", "doing", d) for d in (13, 14, 15, 15, 15, 16)]
-    + [("stream0", "doing", d) for d in (8, 9, 10, 11, 12)]
-    + [("step", "doing", d) for d in (3, 6, 7)]
-    + [("ckpt", "doing", 17)] * 3
+    [("optim", "activity", d) for d in (13, 14, 15, 15, 15, 16)]
+    + [("stream0", "activity", d) for d in (8, 9, 10, 11, 12)]
+    + [("step", "activity", d) for d in (3, 6, 7)]
+    + [("ckpt", "activity", 17)] * 3
     + [(None, "phase", p) for p in (1, 2, 2, 4)]
     + [("ckpt", "snap", s) for s in (1, 2, 3)]
 )
@@ -144,8 +144,8 @@ class Watch:
                 raise Wrong("the version of unit %d went back from %d to %d" % (u, before, after))
         self.versions = now
 
-    def doing(self, slot):
-        return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"] + self.at["mt_slot.doing"], "<I")
+    def activity(self, slot):
+        return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"] + self.at["mt_slot.activity"], "<I")
 
     def phases(self):
         first = self.at["mt_control.txn"]
@@ -157,8 +157,8 @@ class Watch:
 
     def hits(self, aim):
         who, what, value = aim
-        if what == "doing":
-            return self.doing(SLOTS[who]) == value
+        if what == "activity":
+            return self.activity(SLOTS[who]) == value
         return self.snap() == value if what == "snap" else value in self.phases()[0]
 
 
@@ -301,8 +301,8 @@ class Run:
         if sig == signal.SIGKILL:
             for stage in order:
                 self.bury(stage)
-                if SLOTS.get(stage) and self.watch.doing(SLOTS[stage]) in BUSY:
-                    self.hit.append(BUSY[self.watch.doing(SLOTS[stage])])
+                if SLOTS.get(stage) and self.watch.activity(SLOTS[stage]) in BUSY:
+                    self.hit.append(BUSY[self.watch.activity(SLOTS[stage])])
             if "ckpt" in stages:
                 self.saver_hurt = True
 
@@ -580,8 +580,8 @@ class Storm:
         with open("/proc/%d/syscall" % pid) as f:
             if f.read().split()[0] != "202":            # futex
                 return False
-        doing = self.run.watch.doing(SLOTS[stage])
-        return {"optim": doing in (2, 7, 13), "stream0": doing in (8, 9)}.get(stage, True)
+        activity = self.run.watch.activity(SLOTS[stage])
+        return {"optim": activity in (2, 7, 13), "stream0": activity in (8, 9)}.get(stage, True)
 
     def lied(self, stage):
         if stage not in ("optim", "step", "ckpt", "stream0") or not self.run.at_work(stage):

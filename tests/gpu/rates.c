@@ -118,11 +118,11 @@ struct worker {
 static void *worker_main(void *arg)
 {
 	struct worker *k = arg;
-	struct mt_lane *lane = aligned_alloc(64, sizeof *lane);
+	struct mt_partition *partition = aligned_alloc(64, sizeof *partition);
 	struct adamw a = adamw_scalars(10, 0, 0.9, 0.999, 1e-8, 0, 1);
 
 	flush_denormals();
-	memset(lane, 0, sizeof *lane);
+	memset(partition, 0, sizeof *partition);
 	for (uint32_t u = 0; u < k->units; u++) {
 		const struct mt_unit *unit = mt_unit(k->run, u);
 		struct tile t = {.w = mt_at(k->run, unit->w),
@@ -133,9 +133,10 @@ static void *worker_main(void *arg)
 			.g_bf16 = mt_control(k->run)->grad == MT_BF16};
 		uint64_t groups = unit->elems / MT_GROUP;
 
-		k->fn(&a, &t, lane, lane_tag(1, u), groups * k->share / k->shares, groups * (k->share + 1) / k->shares, 1);
+		k->fn(&a, &t, partition, partition_tag(1, u), groups * k->share / k->shares,
+			groups * (k->share + 1) / k->shares, 1);
 	}
-	free(lane);
+	free(partition);
 	return NULL;
 }
 

@@ -136,7 +136,7 @@ static void open_step(struct mt_run *run, enum mt_phase phase)
 
 	t->kind = MT_TRAIN;
 	t->step = mt_run_step(run) + 1;
-	atomic_store(&t->word, mt_word(k, mt_try_next(run), phase));
+	atomic_store(&t->word, mt_word(k, mt_attempt_next(run), phase));
 }
 
 int main(int argc, char **argv)

@@ -41,7 +41,7 @@ static void begin(enum mt_kind kind)
 	t->t = t->step;
 	t->micros = 0;
 	t->position = some_position(now.id + (kind == MT_TRAIN));
-	atomic_store(&t->word, mt_word(now.k, mt_try_next(run), MT_GATHER));
+	atomic_store(&t->word, mt_word(now.k, mt_attempt_next(run), MT_ACCUMULATE));
 	now.what = WORK;
 }
 
@@ -56,7 +56,7 @@ static void work(void)
 	struct mt_txn *t = mt_txn(run, now.k);
 	enum mt_phase phase = mt_word_phase(t->word), next = phase;
 
-	if (phase == MT_GATHER) next = t->kind == MT_EVAL ? MT_DONE : MT_APPLY;
+	if (phase == MT_ACCUMULATE) next = t->kind == MT_EVAL ? MT_DONE : MT_APPLY;
 	else if (phase == MT_APPLY && now.unit < mt_control(run)->n_units) {
 		overwrite_next(now.id + 1);
 		mt_publish(run, now.unit - 1, t->step);
@@ -66,7 +66,7 @@ static void work(void)
 		now.unit = 0;
 	} else if (phase == MT_DONE) next = MT_LOGGED;
 	else now.what = IDLE;
-	if (next != phase) atomic_store(&t->word, mt_word(now.k, mt_word_try(t->word), next));
+	if (next != phase) atomic_store(&t->word, mt_word(now.k, mt_word_attempt(t->word), next));
 }
 
 static void fill(void)

@@ -18,7 +18,7 @@ struct state { /* every array with a guard group on either side */
 	_Alignas(64) uint8_t w[(GROUPS + 2) * MT_GROUP * 4];
 	_Alignas(64) int16_t lo[(GROUPS + 2) * MT_GROUP];
 	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP];
-	struct mt_lane lane;
+	struct mt_partition partition;
 };
 static struct state before, want, got;
 static _Alignas(64) uint8_t g0[N * 4], g1[N * 4];
@@ -66,8 +66,8 @@ static void fill(struct state *s, bool bf16, bool wild)
 		s->m[i] = number(wild);
 		s->v[i] = fabsf(number(wild));
 	}
-	memset(&s->lane, 0, sizeof s->lane);
-	atomic_store(&s->lane.index, (uint64_t)(rnd() & 1) << 27);
+	memset(&s->partition, 0, sizeof s->partition);
+	atomic_store(&s->partition.index, (uint64_t)(rnd() & 1) << 27);
 }
 
 static void fill_g(uint8_t *g, bool bf16, bool wild)
@@ -110,8 +110,8 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
 			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
 			float decay = round & 2 ? a.decay : 1;
-			adamw_scalar(&a, &t, &want.lane, lane_tag(9, 3), first, end, decay);
-			fn(&a, &s, &got.lane, lane_tag(9, 3), first, end, decay);
+			adamw_scalar(&a, &t, &want.partition, partition_tag(9, 3), first, end, decay);
+			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
 			fprintf(stderr, "%s differs from scalar: state %s, g %s, %d arrays, %s\n", isa, bf16 ? "bf16" : "fp32",
 				g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
@@ -139,7 +139,7 @@ static int is_adamw(double beta1)
 		struct adamw a = adamw_scalars(step, lr, beta1, beta2, eps, wd, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
-		adamw_scalar(&a, &t, &got.lane, lane_tag(step, 0), 0, GROUPS, a.decay);
+		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
 		double step_size = lr / (1 - pow(beta1, (double)step)), bias2 = sqrt(1 - pow(beta2, (double)step));
 		for (uint64_t i = 0; i < N; i++) {
 			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
@@ -167,7 +167,7 @@ static int flushes(void)
 	memset(g0, 0, sizeof g0);
 	for (uint64_t i = 0; i < N; i++) t.m[i] = mt_float(1 + (uint32_t)i), t.v[i] = mt_float(77);
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
-	adamw_scalar(&a, &t, &got.lane, lane_tag(1, 0), 0, GROUPS, 1);
+	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
 	for (uint64_t i = 0; i < N; i++)
 		if (mt_bits(t.m[i]) || mt_bits(t.v[i])) {
 			fprintf(stderr, "a denormal stayed\n");

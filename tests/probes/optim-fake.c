@@ -43,7 +43,7 @@ static struct {
 	struct sender sender[MT_STREAMS];
 	struct expected *unit;
 	pid_t optim;
-	uint32_t k, try_; /* what the senders' lists are for */
+	uint32_t k, attempt; /* what the senders' lists are for */
 	uint64_t step, t, hash, plain;
 	uint32_t kills, kills_in_apply;
 	double next_kill, kill_until;
@@ -190,7 +190,7 @@ static void expect_gather(uint64_t step, uint32_t micros, double *norm)
 
 static void expect_update(const struct mt_txn *t, double factor)
 {
-	static struct mt_lane lane;
+	static struct mt_partition partition;
 	struct adamw a = adamw_scalars(f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		struct expected *e = &f.unit[u];
@@ -207,7 +207,7 @@ static void expect_update(const struct mt_txn *t, double factor)
 			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay,
 				"decay in a group");
 			/* a group that a slab's next tensor begins in belongs to the tensor before */
-			adamw_scalar(&a, &tile, &lane, 0, (x->off + MT_GROUP - 1) / MT_GROUP, (next + MT_GROUP - 1) / MT_GROUP,
+			adamw_scalar(&a, &tile, &partition, 0, (x->off + MT_GROUP - 1) / MT_GROUP, (next + MT_GROUP - 1) / MT_GROUP,
 				x->decay ? a.decay : 1);
 		}
 	}
@@ -293,7 +293,8 @@ static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
 	t->clip = f.grad == MT_NONE ? 0 : step % 2 ? 1 : 100;
 	t->save = kind == MT_TRAIN && !f.plain && step % 3 == 0;
 	t->position = (struct mt_position){.records = 10 * step, .seq = 7};
-	CHECK(mt_txn_cas(f.run, k, old, mt_word(k, mt_try_next(f.run), MT_GATHER)), "txn %u could not be opened", k);
+	CHECK(mt_txn_cas(f.run, k, old, mt_word(k, mt_attempt_next(f.run), MT_ACCUMULATE)), "txn %u could not be opened",
+		k);
 	return t;
 }
 
@@ -333,11 +334,15 @@ static void send_twice(struct sender *s, uint32_t first)
 }
 
 /* All that one micro sends: its loss, then its pieces in random order (--grad none: of units), cut at random. */
-static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct mt_txn *t, uint32_t micro)
+static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const struct mt_txn *t, uint32_t micro)
 {
 	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
-	struct mt_msg m =
-		{.k = k, .try_ = try_, .kind = MT_MSG_LOSS, .txn_kind = (uint16_t)t->kind, .micro = micro, .step = t->step};
+	struct mt_msg m = {.k = k,
+		.attempt = attempt,
+		.kind = MT_MSG_LOSS,
+		.txn_kind = (uint16_t)t->kind,
+		.micro = micro,
+		.step = t->step};
 	m.loss.sum = what == NAN_LOSS && micro == t->micros - 1 ? NAN : (double)(t->step * 10 + micro);
 	m.loss.targets = t->targets / t->micros;
 	add_message(s, &m);
@@ -362,15 +367,15 @@ static void list_micro(struct sender *s, uint32_t k, uint32_t try_, const struct
 	if (f.grad == MT_NONE && f.twice) send_twice(s, first);
 }
 
-static void list_try(uint32_t k, uint32_t try_)
+static void list_try(uint32_t k, uint32_t attempt)
 {
 	const struct mt_txn *t = mt_txn(f.run, k);
 	f.k = k;
-	f.try_ = try_;
+	f.attempt = attempt;
 	for (uint32_t s = 0; s < f.streams; s++) f.sender[s].n = f.sender[s].at = 0;
 	uint64_t deal = f.grad == MT_NONE ? t->step : 0;
 	for (uint32_t micro = 0; micro < t->micros; micro++)
-		list_micro(&f.sender[(micro + deal) % f.streams], k, try_, t, micro);
+		list_micro(&f.sender[(micro + deal) % f.streams], k, attempt, t, micro);
 }
 
 static bool push_one(struct sender *s)
@@ -384,7 +389,7 @@ static bool push_one(struct sender *s)
 	return true;
 }
 
-/* Send, abort and kill until txn k is past gather (until == APPLY) or done (DONE). */
+/* Send, abort and kill until txn k is past accumulate (until == APPLY) or done (DONE). */
 static void drive(uint32_t k, enum mt_phase until)
 {
 	int aborts = f.aborts ? (int)(rnd() % 3) : 0;
@@ -395,13 +400,13 @@ static void drive(uint32_t k, enum mt_phase until)
 		enum mt_phase p = mt_word_phase(w);
 		CHECK(mt_word_k(w) == k, "txn %u is gone", k);
 		if (p >= until) return;
-		if (p == MT_GATHER && (f.k != k || f.try_ != mt_word_try(w))) list_try(k, mt_word_try(w));
-		bool sends = p == MT_GATHER || (p == MT_APPLY && f.grad == MT_NONE);
+		if (p == MT_ACCUMULATE && (f.k != k || f.attempt != mt_word_attempt(w))) list_try(k, mt_word_attempt(w));
+		bool sends = p == MT_ACCUMULATE || (p == MT_APPLY && f.grad == MT_NONE);
 		bool sent = sends && push_one(&f.sender[rnd() % f.streams]);
 		for (uint32_t s = 0; sends && !sent && s < f.streams; s++) sent = push_one(&f.sender[s]);
-		if (p == MT_GATHER && aborts && rnd() % 20 == 0) {
+		if (p == MT_ACCUMULATE && aborts && rnd() % 20 == 0) {
 			aborts--;
-			mt_txn_cas(f.run, k, w, mt_word(k, mt_try_next(f.run), MT_GATHER));
+			mt_txn_cas(f.run, k, w, mt_word(k, mt_attempt_next(f.run), MT_ACCUMULATE));
 		}
 		look_after_optim();
 		CHECK(mt_now() - start < 60, "nothing moves: phase %d", p);
@@ -436,7 +441,7 @@ static void verify_outcome(const struct mt_txn *t)
 static void log_txn(uint32_t k)
 {
 	uint64_t w = mt_txn_word(f.run, k);
-	CHECK(mt_txn_cas(f.run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED)), "txn %u could not be logged", k);
+	CHECK(mt_txn_cas(f.run, k, w, mt_word(k, mt_word_attempt(w), MT_LOGGED)), "txn %u could not be logged", k);
 }
 
 static void train(void)
@@ -486,12 +491,12 @@ static void stop_optim(void)
 
 /* ------------------------------------------------------------------------------------------------ other scenes */
 
-/* What mt-optim drops as a dead try's (a successor's claim aborts) is sent again under the new one. */
+/* What mt-optim drops as a dead attempt's (a successor's claim aborts) is sent again under the new one. */
 static void push_bad(const struct mt_msg *bad)
 {
 	struct mt_msg m = *bad;
 	m.k += 1;
-	m.try_ = mt_word_try(mt_txn_word(f.run, 1));
+	m.attempt = mt_word_attempt(mt_txn_word(f.run, 1));
 	void *block = mt_ring_reserve(f.sender[0].ring);
 	CHECK(block, "no room in the ring");
 	memset(block, 0, MT_BLOCK * 4);
@@ -568,10 +573,10 @@ static pid_t hold_slot(int slot)
 	return pid;
 }
 
-static void wait_doing(enum mt_doing d)
+static void wait_activity(enum mt_activity d)
 {
 	double start = mt_now();
-	while (atomic_load(&f.control->slots[MT_OPTIM].doing) != (uint32_t)d) {
+	while (atomic_load(&f.control->slots[MT_OPTIM].activity) != (uint32_t)d) {
 		CHECK(mt_now() - start < 60, "mt-optim does not come to %d", d);
 		usleep(500);
 	}
@@ -608,7 +613,7 @@ static void save_scene(void)
 	for (uint32_t u = 0; u <= last; u++) { /* the saver lets go of one unit after the other */
 		CHECK(atomic_load(&mt_unit(f.run, u)->pin) == 1, "unit %u is not pinned", u);
 		drive(2, MT_APPLY);
-		wait_doing(MT_D_WAIT_PIN);
+		wait_activity(MT_ACT_WAIT_PIN);
 		CHECK(mt_version(f.run, u) == 1 && (!u || mt_version(f.run, u - 1) == 2), "unit %u's version", u);
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * 4), "unit %u was touched", u);
@@ -617,7 +622,7 @@ static void save_scene(void)
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
 			CHECK(mt_now() - start < 60, "unit %u is not updated", u);
 	}
-	wait_doing(MT_D_WAIT_SAVE); /* word (1, pinned) stands: step 2 cannot be pinned yet */
+	wait_activity(MT_ACT_WAIT_SAVE); /* word (1, pinned) stands: step 2 cannot be pinned yet */
 	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
 	atomic_store(&snap->word, mt_snap_word(1, MT_SEALED));
 	mt_wake(f.run);
@@ -630,7 +635,7 @@ static void save_scene(void)
 
 	open_txn(3, MT_TRAIN, 3);
 	drive(3, MT_APPLY);
-	wait_doing(MT_D_WAIT_PIN);
+	wait_activity(MT_ACT_WAIT_PIN);
 	kill(saver, SIGKILL);
 	waitpid(saver, NULL, 0);
 	end_step(3);
@@ -652,15 +657,15 @@ static void hole_scene(void)
 		close(p[1]);
 		if (!after) open_txn(1, MT_TRAIN, 1);
 		while (!mt_stage_alive(f.run, MT_OPTIM)) usleep(500);
-		uint32_t try_ = mt_word_try(mt_txn_word(f.run, 1));
-		list_try(1, try_);
+		uint32_t attempt = mt_word_attempt(mt_txn_word(f.run, 1));
+		list_try(1, attempt);
 		struct sender *s = &f.sender[0];
 		push_one(s); /* the loss */
 		if (after) push_one(s);
 		void *block;
 		while (!(block = mt_ring_reserve(s->ring))) usleep(500);
 		memset(block, 0, MT_BLOCK * 4);
-		bad.k = 1, bad.try_ = try_;
+		bad.k = 1, bad.attempt = attempt;
 		/* the middle of a unit of which nothing has come */
 		bad.grad.unit = (s->msgs[1].grad.unit + 1) % f.control->n_units;
 		bad.grad.off = MT_BLOCK, bad.grad.n = MT_BLOCK;

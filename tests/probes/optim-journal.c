@@ -57,7 +57,7 @@ static void attach(struct world *w, int i)
 	snprintf(w->name, sizeof w->name, "%s-%d", base, i);
 	mt_must(mt_run_open(&w->o.run, w->name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	w->o.control = mt_control(w->o.run);
-	w->o.lanes = mt_lanes(w->o.run);
+	w->o.partitions = mt_partitions(w->o.run);
 	w->o.direct = grad == MT_NONE;
 	w->o.g_bf16 = grad == MT_BF16;
 	w->o.update = isas[0];
@@ -96,7 +96,7 @@ static float uniform(void)
 	return (float)(noise >> 8) / 8388608.0f - 1;
 }
 
-/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The lanes stand where step
+/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The partitions stand where step
  * 6 left them, in either slot. */
 static void set_up(struct optim *o)
 {
@@ -115,9 +115,9 @@ static void set_up(struct optim *o)
 				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
 		}
 	}
-	for (uint32_t l = 0; l < MT_LANES; l++) {
-		memset(o->lanes[l].slot, 0xaa, sizeof o->lanes[l].slot);
-		atomic_store(&o->lanes[l].index, lane_tag(STEP - 1, 2) | (uint64_t)(l & 1) << 27);
+	for (uint32_t l = 0; l < MT_PARTITIONS; l++) {
+		memset(o->partitions[l].slot, 0xaa, sizeof o->partitions[l].slot);
+		atomic_store(&o->partitions[l].index, partition_tag(STEP - 1, 2) | (uint64_t)(l & 1) << 27);
 	}
 	struct mt_txn *t = mt_txn(o->run, K);
 	*t = (struct mt_txn){.step = STEP,
@@ -135,7 +135,7 @@ static void set_up(struct optim *o)
 	if (!o->direct) return;
 	for (uint32_t u = o->n_units; u-- > 0;)
 		for (uint64_t elems = o->units[u].groups * MT_GROUP, off = 0; off < elems; off += MT_BLOCK) {
-			struct mt_msg m = {.k = K, .try_ = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP};
+			struct mt_msg m = {.k = K, .attempt = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP};
 			m.grad.unit = u, m.grad.off = off, m.grad.n = elems - off < MT_BLOCK ? elems - off : MT_BLOCK;
 			float *g = mt_ring_reserve(o->grad[0]);
 			CHECK(g, "more pieces than the ring holds");
@@ -156,7 +156,7 @@ static void update(struct optim *o)
 /* What a kill leaves: tables, journal, transactions, ring words and state. (Gradients do not change.) */
 static void copy_world(struct optim *to, const struct optim *from)
 {
-	memcpy(to->lanes, from->lanes, MT_LANES * sizeof *to->lanes);
+	memcpy(to->partitions, from->partitions, MT_PARTITIONS * sizeof *to->partitions);
 	for (uint32_t u = 0; u < to->n_units; u++) {
 		const struct tile *f = &from->units[u].tile, *t = &to->units[u].tile;
 		struct mt_unit *fu = mt_unit(from->run, u), *tu = mt_unit(to->run, u);
@@ -236,21 +236,21 @@ static void end_child(pid_t pid)
 /* A successor with one rule broken. */
 static void break_rule(struct optim *o, enum breakage b)
 {
-	for (uint32_t l = 0; l < MT_LANES && b != NOTHING; l++) {
-		uint64_t i = atomic_load(&o->lanes[l].index);
-		if (!lane_in_step(i, STEP)) continue;
-		if (b == OTHER_SLOT) atomic_store(&o->lanes[l].index, i ^ (uint64_t)1 << 27);
+	for (uint32_t l = 0; l < MT_PARTITIONS && b != NOTHING; l++) {
+		uint64_t i = atomic_load(&o->partitions[l].index);
+		if (!partition_in_step(i, STEP)) continue;
+		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << 27);
 		if (b == NO_RESTORE) { /* as if the slot held what stands there now */
-			const struct tile *t = &o->units[lane_unit(i)].tile;
-			uint64_t at = lane_group(i) * MT_GROUP;
-			uint8_t *slot = o->lanes[l].slot[lane_slot(i)];
-			if (mt_version(o->run, lane_unit(i)) == STEP) continue;
+			const struct tile *t = &o->units[partition_unit(i)].tile;
+			uint64_t at = partition_group(i) * MT_GROUP;
+			uint8_t *slot = o->partitions[l].slot[partition_slot(i)];
+			if (mt_version(o->run, partition_unit(i)) == STEP) continue;
 			memcpy(slot + SLOT_W, (uint16_t *)t->w + at, MT_GROUP * 2);
 			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
 			memcpy(slot + SLOT_M, t->m + at, MT_GROUP * 4);
 			memcpy(slot + SLOT_V, t->v + at, MT_GROUP * 4);
 		}
-		if (b == STALE_STEP) atomic_store(&o->lanes[l].index, i - ((uint64_t)1 << 40));
+		if (b == STALE_STEP) atomic_store(&o->partitions[l].index, i - ((uint64_t)1 << 40));
 	}
 }
 
@@ -262,7 +262,7 @@ static bool finishes_right(struct optim *scratch, const struct optim *left, cons
 	break_rule(scratch, b);
 	scratch->update = isas[n % (uint64_t)n_isas];
 	update(scratch);
-	/* killed between the last publication and its pop, that piece stays; the next gather drops it as a dead try's */
+	/* killed between the last publication and its pop, that piece stays; the next accumulation drops it as a dead attempt's */
 	return same_state(scratch, want) && pieces_left(scratch) <= 1;
 }
 

@@ -20,14 +20,14 @@ static void must(int rc)
 }
 
 /* Adds what has come for (k, try) into g. True when the loss and every element of every unit are in. */
-static bool gather(struct mt_run *run, struct mt_ring *ring, uint32_t k, uint64_t word, uint64_t *left)
+static bool accumulate(struct mt_run *run, struct mt_ring *ring, uint32_t k, uint64_t word, uint64_t *left)
 {
 	struct mt_msg m;
 	const void *block;
 	while (*left && mt_ring_peek(ring, 0, &m, &block)) {
-		uint32_t newer = (m.try_ - mt_word_try(word)) & 0xffffff;
+		uint32_t newer = (m.attempt - mt_word_attempt(word)) & 0xffffff;
 		if (newer && newer < 0x800000) return false; /* the word has changed: read it again */
-		if (m.k == k && m.try_ == mt_word_try(word)) {
+		if (m.k == k && m.attempt == mt_word_attempt(word)) {
 			if (m.kind == MT_MSG_LOSS)
 				mt_txn(run, k)->losses[m.micro] = (struct mt_loss){m.loss.sum, m.loss.targets, m.loss.nonfinite, 1};
 			else
@@ -78,7 +78,7 @@ int main(int argc, char **argv)
 			mt_run_set_state(run, MT_DIRTY);
 			return MT_EX_DATA;
 		}
-		if (k == 0 || mt_word_phase(word) != MT_GATHER) {
+		if (k == 0 || mt_word_phase(word) != MT_ACCUMULATE) {
 			mt_wait(run, seen, 100);
 			continue;
 		}
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 			memset(t->losses, 0, t->micros * sizeof t->losses[0]);
 		}
 		seen_word = word;
-		if (!gather(run, ring, k, word, &left)) {
+		if (!accumulate(run, ring, k, word, &left)) {
 			mt_wait(run, seen, 100);
 			continue;
 		}
@@ -96,10 +96,10 @@ int main(int argc, char **argv)
 		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the count */
 		t->norm = NAN;
 		t->clip_factor = 1;
-		uint64_t decided = mt_word(k, mt_word_try(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);
+		uint64_t decided = mt_word(k, mt_word_attempt(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);
 		if (!mt_txn_cas(run, k, word, decided) || t->kind == MT_EVAL) continue;
 		apply(run, t);
-		mt_txn_cas(run, k, decided, mt_word(k, mt_word_try(word), MT_DONE));
+		mt_txn_cas(run, k, decided, mt_word(k, mt_word_attempt(word), MT_DONE));
 	}
 	mt_run_close(run);
 	return 0;

@@ -1,6 +1,6 @@
 /* shm-poke: a run's words, as no stage would set them.
  *
- *     shm-poke RUN tries N          the try counter
+ *     shm-poke RUN attempts N       the attempt counter
  *     shm-poke RUN k K              the newest transaction, logged, has number K
  * shm-poke RUN generation S N slot S is free, was held by generation N, and N's death has long been seen: 65536 ago
  *     shm-poke RUN word I HEX       the word of record I
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 	struct mt_control *c = mt_control(run);
 	const char *what = argv[2];
 	uint64_t a = number(argv[3]), b = argc > 4 ? strtoull(argv[4], NULL, 0) : 0;
-	if (!strcmp(what, "tries")) atomic_store(&c->tries, a);
+	if (!strcmp(what, "attempts")) atomic_store(&c->attempts, a);
 	else if (!strcmp(what, "k")) {
 		struct mt_txn *from = mt_txn(run, mt_txn_newest(run)), *to = mt_txn(run, (uint32_t)a), copy = *from;
 		atomic_store(&mt_txn(run, 0)->word, 0);

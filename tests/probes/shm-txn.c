@@ -23,7 +23,7 @@ static void open_txn(uint32_t k, uint64_t *seed)
 	t->step = k; /* plain stores: the word's release covers them */
 	t->lr = (double)k / 7;
 	stumble(seed);
-	CHECK(mt_txn_cas(run, k, before, mt_word(k, mt_try_next(run), MT_GATHER)), "opening %u lost", k);
+	CHECK(mt_txn_cas(run, k, before, mt_word(k, mt_attempt_next(run), MT_ACCUMULATE)), "opening %u lost", k);
 }
 
 static void *driver(void *arg)
@@ -37,9 +37,9 @@ static void *driver(void *arg)
 			if (mt_word_phase(w) == MT_DONE) {
 				const struct mt_txn *t = mt_txn(run, k);
 				CHECK(t->t == k, "outcome of %u is not there", k);
-				CHECK(t->source == mt_word_try(w), "%u was committed under try %llu, its word says %u", k,
-					(unsigned long long)t->source, mt_word_try(w));
-				CHECK(mt_txn_cas(run, k, w, mt_word(k, mt_word_try(w), MT_LOGGED)), "logging %u lost", k);
+				CHECK(t->source == mt_word_attempt(w), "%u was committed under try %llu, its word says %u", k,
+					(unsigned long long)t->source, mt_word_attempt(w));
+				CHECK(mt_txn_cas(run, k, w, mt_word(k, mt_word_attempt(w), MT_LOGGED)), "logging %u lost", k);
 				break;
 			}
 			mt_wait(run, seen, 100);
@@ -56,7 +56,7 @@ static void *committer(void *arg)
 	while (!atomic_load(&over)) {
 		uint32_t seen = mt_event(run), k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
-		if (!k || mt_word_phase(w) != MT_GATHER || mt_word_k(w) != k) {
+		if (!k || mt_word_phase(w) != MT_ACCUMULATE || mt_word_k(w) != k) {
 			mt_wait(run, seen, 1);
 			continue;
 		}
@@ -64,11 +64,12 @@ static void *committer(void *arg)
 		CHECK(t->step == k && t->lr == (double)k / 7, "what opened %u is not there", k);
 		stumble(&seed);
 		t->t = k;
-		t->source = mt_word_try(w); /* in the record: what this try decided */
-		uint64_t apply = mt_word(k, mt_word_try(w), MT_APPLY);
+		t->source = mt_word_attempt(w); /* in the record: what this try decided */
+		uint64_t apply = mt_word(k, mt_word_attempt(w), MT_APPLY);
 		if (!mt_txn_cas(run, k, w, apply)) continue; /* the loser accepts */
 		stumble(&seed);
-		CHECK(mt_txn_cas(run, k, apply, mt_word(k, mt_word_try(w), MT_DONE)), "a committed txn was changed by another");
+		CHECK(mt_txn_cas(run, k, apply, mt_word(k, mt_word_attempt(w), MT_DONE)),
+			"a committed txn was changed by another");
 	}
 	return NULL;
 }
@@ -80,8 +81,8 @@ static void *aborter(void *arg)
 		uint32_t k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
 		stumble(&seed);
-		if (next_random(&seed) % 4 == 0 && mt_word_phase(w) == MT_GATHER && mt_word_k(w) == k &&
-			mt_txn_cas(run, k, w, mt_word(k, mt_try_next(run), MT_GATHER)))
+		if (next_random(&seed) % 4 == 0 && mt_word_phase(w) == MT_ACCUMULATE && mt_word_k(w) == k &&
+			mt_txn_cas(run, k, w, mt_word(k, mt_attempt_next(run), MT_ACCUMULATE)))
 			atomic_fetch_add(&aborts, 1);
 	}
 	return NULL;

@@ -1,4 +1,4 @@
-/* store-hold RUN SLOT [gather]: claim a slot as a stage would, say "held", and hold it until a signal. With "gather",
+/* store-hold RUN SLOT [accumulate]: claim a slot as a stage would, say "held", and hold it until a signal. With "accumulate",
  * open transaction 1 as mt-step would, so that this stage's death has something to abort. */
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,16 +8,16 @@
 int main(int argc, char **argv)
 {
 	struct mt_run *run;
-	if (argc < 3) mt_die(MT_EX_USAGE, "usage: store-hold RUN SLOT [gather]");
+	if (argc < 3) mt_die(MT_EX_USAGE, "usage: store-hold RUN SLOT [accumulate]");
 	mt_signals(false);
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS));
 	mt_must(mt_stage_claim(run, atoi(argv[2]), NULL));
-	mt_stage_doing(run, MT_D_WAIT_WEIGHTS, 7);
+	mt_stage_activity(run, MT_ACT_WAIT_WEIGHTS, 7);
 	if (argc > 3) {
 		mt_txn(run, 1)->step = 1;
 		mt_txn(run, 1)->kind = MT_TRAIN;
 		mt_txn(run, 1)->micros = 1;
-		MT_ASSERT(mt_txn_cas(run, 1, mt_txn_word(run, 1), mt_word(1, mt_try_next(run), MT_GATHER)));
+		MT_ASSERT(mt_txn_cas(run, 1, mt_txn_word(run, 1), mt_word(1, mt_attempt_next(run), MT_ACCUMULATE)));
 	}
 	puts("held");
 	fflush(stdout);

@@ -59,8 +59,8 @@ static struct event sooner(struct event e)
 		site_is(at, LEFT_OUT) ? (struct event){0} : site_is(at, TOO_EARLY) ? sooner((record)(s, q)) : (record)(s, q); \
 	})
 #define mt_version(run, u) (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
-#define mt_stage_doing(run, doing, unit) boundary(s, doing)
-static void boundary(struct stream *, enum mt_doing);
+#define mt_stage_activity(run, activity, unit) boundary(s, activity)
+static void boundary(struct stream *, enum mt_activity);
 #include "../../mt-stream/schedule.c"
 #undef wait
 #undef sync
@@ -171,9 +171,9 @@ static const char *wrong; /* what the seed showed, beside bits */
 static struct event boundaries[AHEAD];
 static unsigned boundary_n;
 
-static void boundary(struct stream *s, enum mt_doing doing)
+static void boundary(struct stream *s, enum mt_activity activity)
 {
-	if (doing != MT_D_FORWARD && doing != MT_D_BACKWARD) return;
+	if (activity != MT_ACT_FORWARD && activity != MT_ACT_BACKWARD) return;
 	struct event *e = &boundaries[boundary_n++ % AHEAD];
 	if (!s->dev->query(s->dev, *e)) wrong = "the host runs ahead";
 	*e = s->dev->record(s->dev, Q_COMPUTE);

@@ -1,5 +1,5 @@
 /* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at
- * nothing but what mt-stream sends. Nothing is trained: every step is opened, gathered and dropped.
+ * nothing but what mt-stream sends. Nothing is trained: every step is opened, accumulated and dropped.
  *
  *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED [PIECE]
  *         a run with random weights; PIECE: elements of a gradient piece at most, fewer than its block could hold
@@ -7,7 +7,7 @@
  *         one step of packed random rows, dealt to STREAMS streams in turn; what comes back, a line for each micro's
  *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
  *         eval        no gradients
- *         stale       abort when the first unit has come, and resend under a new try
+ *         stale       abort when the first unit has come, and resend under a new attempt
  * dump=FILE the first micro's gradients, fp32, one after another in the order they came; and in FILE.map where
  *                     each tensor's are: first element, elements, name
  *         plain       rows are one document each
@@ -150,7 +150,7 @@ static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name =
 	{.name = "target"}, {.name = "start"}, {.name = "rows"}, {.name = "grad"}, {.name = "plain"}, {.name = "limit"}};
 
 static struct mt_run *run;
-static uint32_t rows, seq, micros, streams, k, try_;
+static uint32_t rows, seq, micros, streams, k, attempt;
 static uint64_t seed;
 static struct mt_ring *batch[MT_STREAMS], *grad[MT_STREAMS];
 
@@ -187,8 +187,8 @@ static void open_txn(void)
 	t->step = mt_run_step(run) + 1;
 	t->kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN;
 	t->micros = micros;
-	try_ = mt_try_next(run);
-	MT_ASSERT(mt_txn_cas(run, k, word, mt_word(k, try_, MT_GATHER)));
+	attempt = mt_attempt_next(run);
+	MT_ASSERT(mt_txn_cas(run, k, word, mt_word(k, attempt, MT_ACCUMULATE)));
 }
 
 /* One message for a micro; blocks are two, so the caller goes on taking what comes back */
@@ -200,7 +200,7 @@ static bool batch_send(uint32_t micro)
 	rows_make(micro, block);
 	mt_ring_push(batch[micro % streams],
 		&(struct mt_msg){.k = k,
-			.try_ = try_,
+			.attempt = attempt,
 			.kind = MT_MSG_BATCH,
 			.txn_kind = words[W_EVAL].set ? MT_EVAL : MT_TRAIN,
 			.micro = micro,
@@ -271,7 +271,7 @@ static bool take(uint32_t i, bool *dropped)
 	const void *block;
 
 	if (!mt_ring_peek(grad[i], 0, &m, &block)) return false;
-	*dropped = m.k != k || m.try_ != try_;
+	*dropped = m.k != k || m.attempt != attempt;
 	if (!*dropped && m.micro >= micros) mt_die(1, "message of micro %u", m.micro);
 	if (!*dropped && m.kind == MT_MSG_LOSS) {
 		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.targets, m.loss.nonfinite, true};
@@ -303,13 +303,13 @@ static void report(void)
 /* Nothing of the try before counts */
 static void begin_again(void)
 {
-	try_ = mt_word_try(mt_txn_word(run, k));
+	attempt = mt_word_attempt(mt_txn_word(run, k));
 	memset(seen, 0, micros * mt_control(run)->n_units * sizeof *seen);
 	memset(loss_seen, 0, micros * sizeof *loss_seen);
 	losses = parts = 0;
 }
 
-static void gather(void)
+static void accumulate(void)
 {
 	uint32_t sent = 0;
 	bool stale = words[W_STALE].set, dropped;
@@ -323,9 +323,10 @@ static void gather(void)
 		for (uint32_t i = 0; i < streams; i++) any |= take(i, &dropped);
 		if (any && stale && parts) {
 			stale = false;
-			MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_GATHER), mt_word(k, mt_try_next(run), MT_GATHER)));
+			MT_ASSERT(mt_txn_cas(run, k, mt_word(k, attempt, MT_ACCUMULATE),
+				mt_word(k, mt_attempt_next(run), MT_ACCUMULATE)));
 		}
-		if (mt_word_try(mt_txn_word(run, k)) != try_) {
+		if (mt_word_attempt(mt_txn_word(run, k)) != attempt) {
 			begin_again();
 			sent = 0;
 		}
@@ -372,12 +373,12 @@ static int step(char **a)
 	bool both = mt_geometry(run)->flags & MT_TIED && mt_control(run)->grad != MT_NONE;
 	expected_parts = words[W_EVAL].set ? 0 : micros * (mt_control(run)->n_units + (both ? 1 : 0));
 	open_txn();
-	gather();
+	accumulate();
 	report();
-	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_GATHER), mt_word(k, try_, MT_DONE)));
+	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, attempt, MT_ACCUMULATE), mt_word(k, attempt, MT_DONE)));
 	/* a step that nobody trained: taken back, so that the next one is its successor */
 	mt_txn(run, k)->step--;
-	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, try_, MT_DONE), mt_word(k, try_, MT_LOGGED)));
+	MT_ASSERT(mt_txn_cas(run, k, mt_word(k, attempt, MT_DONE), mt_word(k, attempt, MT_LOGGED)));
 	if (dump) {
 		fclose(dump);
 		fclose(map);

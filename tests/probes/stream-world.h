@@ -198,13 +198,13 @@ int stream_wanted(struct stream *s)
 	return world.stale ? STALE : 0;
 }
 
-int stream_pause(struct stream *s, uint32_t seen, enum mt_doing doing, uint64_t arg)
+int stream_pause(struct stream *s, uint32_t seen, enum mt_activity activity, uint64_t arg)
 {
 	int rc = stream_wanted(s);
 
 	(void)seen, (void)arg;
 	if (rc) return rc;
-	if (doing == MT_D_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
+	if (activity == MT_ACT_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
 	else take();
 	return 0;
 }
@@ -250,7 +250,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 	rows_make(z, s->host);
 	s->msg = (struct mt_msg){.k = 1,
-		.try_ = 1,
+		.attempt = 1,
 		.kind = MT_MSG_BATCH,
 		.txn_kind = z->train ? MT_TRAIN : MT_EVAL,
 		.step = world.version,

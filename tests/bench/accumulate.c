@@ -1,6 +1,6 @@
-/* gather.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON
+/* accumulate.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON
  * lines.
- * usage: gather [MiB OF GRADIENTS] (default 512)   pieces lie in a ring of 16 blocks, and come block by block of 4096
+ * usage: accumulate [MiB OF GRADIENTS] (default 512)   pieces lie in a ring of 16 blocks, and come block by block of 4096
  * elements: the first micro-batch of a step is stored, later ones are added, of the last one the squares are summed up.
  */
 #include <stdio.h>
@@ -51,8 +51,8 @@ static void measure(enum what what, bool bf16, char *g, const char *ring, size_t
 		double took = now() - start;
 		if (took < best) best = took;
 	}
-	printf("{\"bench\":\"gather\",\"loop\":\"%s pieces %s\",\"gb_per_s\":%.2f}\n", bf16 ? "bf16" : "fp32", words[what],
-		(double)bytes * 1e-9 / best);
+	printf("{\"bench\":\"accumulate\",\"loop\":\"%s pieces %s\",\"gb_per_s\":%.2f}\n", bf16 ? "bf16" : "fp32",
+		words[what], (double)bytes * 1e-9 / best);
 }
 
 int main(int argc, char **argv)

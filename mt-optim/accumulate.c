@@ -1,4 +1,4 @@
-/* gather.c: gradients into g, in an order that does not depend on who was faster.
+/* accumulate.c: gradients into g, in an order that does not depend on who was faster.
  *
  * Every block of MT_BLOCK elements of g counts the micro-batches that it holds. A piece is taken when each of its
  * blocks holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get
@@ -19,11 +19,11 @@ enum taken { TAKEN, LATER, STALE, NEWER, FULL };
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* ------------------------------------------------------------------------------------------------ a try begins */
+/* ------------------------------------------------------------------------------------------------ an attempt begins */
 
 static void allocate(struct optim *o)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	for (uint32_t u = 0; u < o->n_units; u++) {
 		for (int end = 0; end < o->units[u].ends; end++)
 			g->micros[end][u] = calloc(o->units[u].blocks, sizeof(uint16_t));
@@ -33,16 +33,16 @@ static void allocate(struct optim *o)
 	}
 }
 
-/* false: the try is over already */
+/* false: the attempt is over already */
 static bool begin(struct optim *o, uint32_t k, uint64_t word)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	if (!g->squares[0] && !o->direct) allocate(o);
 	g->open = txn_opened(o, k, word, &g->txn);
 	if (!g->open) return false;
 	leave_if_lost(o);
 	g->k = k;
-	g->try_ = mt_word_try(word);
+	g->attempt = mt_word_attempt(word);
 	g->losses_left = g->txn.micros;
 	g->pieces_left = 0;
 	struct mt_txn *t = mt_txn(o->run, k);
@@ -78,7 +78,7 @@ struct batch {
 /* After the last micro: the block's sum of squares. Of a tied unit's two ends the later one takes it, of their sum. */
 static void square(struct optim *o, const struct piece *p, uint64_t block, uint64_t n)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	const struct unit *unit = &o->units[p->unit];
 	uint64_t bytes = block * MT_BLOCK * (o->g_bf16 ? 2 : 4);
 	const char *a = (const char *)unit->tile.g[0] + bytes, *b = NULL;
@@ -97,7 +97,7 @@ static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 	char *to = (char *)mt_at(o->run, mt_unit(o->run, p->unit)->g[p->end]) + at * width;
 	if (p->micro == 0) memcpy(to, from, n * width);
 	else grad_add(to, from, n, o->g_bf16);
-	if (p->micro + 1 == o->gather.txn.micros) square(o, p, at / MT_BLOCK, n);
+	if (p->micro + 1 == o->accumulation.txn.micros) square(o, p, at / MT_BLOCK, n);
 }
 
 static void add_blocks(void *arg)
@@ -120,7 +120,7 @@ static void batch_add(struct batch *b)
 {
 	enum { WORTH_SHARING = 16 }; /* blocks: waking a thread costs what adding some of them does */
 	if (!b->n) return;
-	mt_stage_doing(b->o->run, MT_D_GATHER, b->v[0].unit);
+	mt_stage_activity(b->o->run, MT_ACT_ACCUMULATE, b->v[0].unit);
 	if (b->blocks >= WORTH_SHARING) pool_run(optim_pool(b->o), add_blocks, b);
 	else add_blocks(b);
 }
@@ -140,7 +140,7 @@ static bool batch_takes(const struct batch *b, const struct mt_msg *m)
 
 static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	uint64_t first = m->grad.off / MT_BLOCK, blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK;
 	uint16_t *micros = g->micros[m->grad.end][m->grad.unit] + first;
@@ -166,7 +166,7 @@ static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, co
 
 static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg *m)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	struct mt_loss *loss = &mt_txn(o->run, g->k)->losses[m->micro];
 	if (loss->entered) bad(ring, m, "a loss that came before");
 	*loss = (struct mt_loss){
@@ -182,17 +182,17 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 /* ------------------------------------------------------------------------------------------------ rings */
 
 /* Tries are one counter of 24 bits for the run's life. */
-static enum taken age(const struct mt_msg *m, uint32_t try_)
+static enum taken age(const struct mt_msg *m, uint32_t attempt)
 {
-	uint32_t ahead = (m->try_ - try_) & 0xffffff;
+	uint32_t ahead = (m->attempt - attempt) & 0xffffff;
 	return ahead == 0 ? TAKEN : ahead < 0x800000 ? NEWER : STALE;
 }
 
 static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,
 	uint64_t word)
 {
-	struct gather *g = &o->gather;
-	enum taken a = age(m, g->try_);
+	struct accumulation *g = &o->accumulation;
+	enum taken a = age(m, g->attempt);
 	if (a != TAKEN) return a;
 	leave_if_lost(o);
 	if (m->k != g->k || m->txn_kind != g->txn.kind || m->step != g->txn.step) bad(ring, m, "not of the open txn");
@@ -201,7 +201,7 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
-	if (commit_skips(o, g)) return LATER; /* gather_round commits the skip, and then it is stale */
+	if (commit_skips(o, g)) return LATER; /* accumulate_round commits the skip, and then it is stale */
 	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
 	commit_direct(o, g, word, ring);
@@ -232,7 +232,7 @@ static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint6
 }
 
 /* One batch. NEWER: the word is another now; FULL: there is more; else LATER */
-static enum taken gather_batch(struct optim *o, uint64_t word, bool *moved)
+static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 {
 	struct batch b;
 	uint64_t pop[MT_STREAMS] = {0};
@@ -251,16 +251,16 @@ static enum taken gather_batch(struct optim *o, uint64_t word, bool *moved)
 	return all;
 }
 
-bool gather_round(struct optim *o, uint32_t k)
+bool accumulate_round(struct optim *o, uint32_t k)
 {
-	struct gather *g = &o->gather;
+	struct accumulation *g = &o->accumulation;
 	uint64_t word = mt_txn_word(o->run, k);
-	if (mt_word_k(word) != k || mt_word_phase(word) != MT_GATHER) return true;
-	if (!g->open || g->k != k || g->try_ != mt_word_try(word))
+	if (mt_word_k(word) != k || mt_word_phase(word) != MT_ACCUMULATE) return true;
+	if (!g->open || g->k != k || g->attempt != mt_word_attempt(word))
 		if (!begin(o, k, word)) return true;
 	bool moved = false;
 	enum taken r;
-	do leave_if_lost(o), r = gather_batch(o, word, &moved);
+	do leave_if_lost(o), r = accumulate_batch(o, word, &moved);
 	while (r == FULL);
 	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
 	if (g->losses_left || g->pieces_left) return moved;
@@ -268,12 +268,12 @@ bool gather_round(struct optim *o, uint32_t k)
 	return waits_for_piece ? moved : (commit(o, g, word), true);
 }
 
-bool gather_drop(struct optim *o, uint64_t word)
+bool accumulate_drop(struct optim *o, uint64_t word)
 {
 	bool moved = false;
 	struct mt_msg m;
 	for (uint32_t i = 0; i < MT_STREAMS; i++)
-		while (mt_ring_peek(o->grad[i], 0, &m, NULL) && age(&m, mt_word_try(word)) != NEWER) {
+		while (mt_ring_peek(o->grad[i], 0, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) {
 			mt_ring_pop(o->grad[i]);
 			moved = true;
 		}

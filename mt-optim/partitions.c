@@ -1,0 +1,129 @@
+/* partitions.c: the update of a whole model by threads that take partitions.
+ *
+ * Lane l of MT_PARTITIONS has groups [l G / 64, (l + 1) G / 64) of each unit's G. Whatever threads there are, a partition goes
+ * through the units in order, so that its one index word says all that it has done: a partition that stands in unit u has
+ * finished its part of the units before. A thread that finds nothing left of a unit goes on to the next one; a unit's
+ * version is published when all partitions have finished it, in the order of units.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "optim.h"
+
+struct apply {
+	struct optim *o;
+	const struct adamw *adamw;
+	uint64_t step;
+	struct {
+		uint32_t unit;
+		uint64_t group;
+	} start[MT_PARTITIONS];             /* where a predecessor left the partition */
+	_Atomic uint32_t at[MT_PARTITIONS]; /* unit that the partition does next */
+	_Atomic uint32_t *next, *done;      /* (units): partitions given out, partitions finished */
+	pthread_mutex_t publishing;
+	uint32_t published; /* units 0..published - 1 are at the step */
+};
+
+static uint64_t partition_first(uint64_t groups, uint32_t partition) { return groups * partition / MT_PARTITIONS; }
+
+uint64_t partition_resume(struct optim *o, const struct tile *tile, uint32_t u, uint64_t step, uint32_t partition,
+	uint64_t first, uint64_t end)
+{
+	uint64_t index = atomic_load_explicit(&o->partitions[partition].index, memory_order_acquire);
+	uint64_t group = partition_group(index);
+	if (!partition_in_step(index, step) || partition_unit(index) != u || group < first || group >= end) return first;
+	adamw_restore(tile, &o->partitions[partition]);
+	return group;
+}
+
+/* The partition's index names this step only when a predecessor died in it. */
+static void find_start(struct apply *a, uint32_t partition)
+{
+	struct optim *o = a->o;
+	uint64_t index = atomic_load_explicit(&o->partitions[partition].index, memory_order_acquire);
+	uint32_t u = a->published;
+	if (partition_in_step(index, a->step) && partition_unit(index) > u) u = partition_unit(index);
+	if (u >= o->n_units) u = o->n_units;
+	a->start[partition].unit = u;
+	if (u < o->n_units) {
+		uint64_t groups = o->units[u].groups, first = partition_first(groups, partition),
+				 end = partition_first(groups, partition + 1);
+		a->start[partition].group = partition_resume(o, &o->units[u].tile, u, a->step, partition, first, end);
+	}
+	atomic_init(&a->at[partition], u);
+	for (uint32_t done = a->published; done < u; done++) atomic_fetch_add(&a->done[done], 1);
+}
+
+void not_published(struct optim *o, uint32_t u, uint64_t step)
+{
+	leave_if_lost(o);
+	mt_die(MT_EX_BUG, "unit %u: another stage published version %llu, expected %llu", u,
+		(unsigned long long)mt_version(o->run, u), (unsigned long long)step);
+}
+
+static void publish_ready(struct apply *a)
+{
+	struct optim *o = a->o;
+	pthread_mutex_lock(&a->publishing);
+	while (a->published < o->n_units && atomic_load(&a->done[a->published]) == MT_PARTITIONS) {
+		if (!mt_publish(o->run, a->published, a->step)) not_published(o, a->published, a->step);
+		a->published++;
+		mt_stage_activity(o->run, MT_ACT_APPLY, a->published);
+		count(o, C_UPDATES, 1);
+	}
+	pthread_mutex_unlock(&a->publishing);
+}
+
+static void update_partition(struct apply *a, uint32_t u, uint32_t partition)
+{
+	struct optim *o = a->o;
+	if (a->start[partition].unit > u) return; /* a predecessor's work, counted in find_start */
+	/* Acquire: whichever thread had the partition in the unit before, its index and journal come first. */
+	while (atomic_load_explicit(&a->at[partition], memory_order_acquire) != u) sched_yield();
+	wait_unpinned(o, u);
+	leave_if_lost(o);
+	uint64_t groups = o->units[u].groups, first = partition_first(groups, partition),
+			 end = partition_first(groups, partition + 1);
+	if (a->start[partition].unit == u) first = a->start[partition].group;
+	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, partition, first, end);
+	atomic_store_explicit(&a->at[partition], u + 1, memory_order_release);
+	if (atomic_fetch_add(&a->done[u], 1) + 1 == MT_PARTITIONS) publish_ready(a);
+}
+
+static void update_all(void *arg)
+{
+	struct apply *a = arg;
+	for (uint32_t u = 0; u < a->o->n_units; u++)
+		for (;;) {
+			uint32_t partition = atomic_fetch_add_explicit(&a->next[u], 1, memory_order_relaxed);
+			if (partition >= MT_PARTITIONS) break;
+			update_partition(a, u, partition);
+		}
+}
+
+void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
+{
+	struct apply a = {
+		.o = o,
+		.adamw = adamw,
+		.step = op->step,
+		.publishing = PTHREAD_MUTEX_INITIALIZER,
+		.next = calloc(o->n_units, sizeof *a.next),
+		.done = calloc(o->n_units, sizeof *a.done),
+	};
+	if (!a.next || !a.done) mt_die(MT_EX_NOMEM, "no memory for the partitions of %u units", o->n_units);
+	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
+	for (uint32_t u = 0; u < a.published; u++) atomic_store(&a.next[u], MT_PARTITIONS);
+	mt_stage_activity(o->run, MT_ACT_APPLY, a.published);
+	leave_if_lost(o); /* a partition that is resumed is restored first */
+	for (uint32_t partition = 0; partition < MT_PARTITIONS; partition++) find_start(&a, partition);
+	publish_ready(&a); /* a predecessor may have died between the last partition and the publication */
+	double from = mt_now();
+	pool_run(optim_pool(o), update_all, &a);
+	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+	MT_ASSERT(a.published == o->n_units);
+	free(a.next);
+	free(a.done);
+}
