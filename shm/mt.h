@@ -296,7 +296,8 @@ struct mt_control {
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
 	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
-	struct mt_figures unlogged[2];  /* steps whose lines were not out when the checkpoint was taken that filled the run */
+	/* steps whose lines were not out when the checkpoint was taken that filled the run; a step under long evaluation */
+	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
 };
