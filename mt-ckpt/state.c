@@ -115,16 +115,28 @@ static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_
 	return mine && mt_word_k(now) == mt_word_k(word) && mt_word_phase(now) != MT_LOGGED;
 }
 
+/* The figures that the run carries beside the transactions: those of a step whose evaluation takes many transactions,
+ * or of the checkpoint that filled the run, while no mt-step has been there */
+static bool figures_carried(struct mt_run *run, int i, uint64_t step, struct mt_figures *out)
+{
+	const struct mt_figures *f = &mt_control(run)->unlogged[i];
+	uint64_t of = __atomic_load_n(&f->step, __ATOMIC_ACQUIRE);
+
+	if (!of || of > step) return false;
+	*out = *f;
+	atomic_thread_fence(memory_order_acquire); /* the fields were read before the step is read again */
+	return __atomic_load_n(&f->step, __ATOMIC_RELAXED) == of;
+}
+
 static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
-	struct mt_figures carried[2];
 	int n = 0;
 
 	memset(out, 0, 2 * sizeof *out);
-	memcpy(carried, mt_control(run)->unlogged, sizeof carried);
-	for (uint32_t i = 0; i < 2; i++) /* no mt-step has been there since the run was filled */
-		if (carried[i].step && carried[i].step <= step) out[n++] = carried[i];
-	for (uint32_t i = 0; i < 2 && n < 2; i++) n += figures_in(run, i, step, &out[n]);
+	/* the transactions first: a step is carried before it is logged, and may be both for a moment */
+	for (uint32_t i = 0; i < 2; i++) n += figures_in(run, i, step, &out[n]);
+	for (int i = 0; i < 2 && n < 2; i++)
+		if (figures_carried(run, i, step, &out[n]) && (n == 0 || out[0].step != out[n].step)) n++;
 	if (n == 2 && out[0].step > out[1].step) {
 		struct mt_figures first = out[1];
 		out[1] = out[0];

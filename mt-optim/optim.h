@@ -1,4 +1,5 @@
-/* optim.h: what mt-optim's files share. Data passes in the order accumulate → commit → partitions (or direct) → snapshot. */
+/* optim.h: what mt-optim's files share. Data passes in the order accumulate → commit → partitions (or direct) →
+ * snapshot. */
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
@@ -78,7 +79,8 @@ bool accumulate_round(struct optim *, uint32_t k);
 /* Throw away what the rings hold of attempts that are over (no txn is in accumulate); true if anything moved */
 bool accumulate_drop(struct optim *, uint64_t word);
 
-/* commit.c: all of the attempt is in (direct: its loss is; ring brings the first piece): decide. false: the attempt is over */
+/* commit.c: all of the attempt is in (direct: its loss is; ring brings the first piece): decide. false: the attempt is
+ * over */
 bool commit(struct optim *, struct accumulation *, uint64_t word);
 bool commit_direct(struct optim *, struct accumulation *, uint64_t word, uint32_t ring);
 bool commit_skips(struct optim *, const struct accumulation *); /* a non-finite loss, or no targets */

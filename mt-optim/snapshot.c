@@ -24,7 +24,8 @@ static bool pinned(struct optim *o, uint32_t u)
 	return pin && snap_word(o) == mt_snap_word(pin, MT_PINNED);
 }
 
-/* Threads wait each for the unit of their own partition: one that waits for a later unit must not hold up an earlier one. */
+/* Threads wait each for the unit of their own partition: one that waits for a later unit must not hold up an earlier
+ * one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
 	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* whether a stage lives is for one thread to ask */

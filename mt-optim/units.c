@@ -91,7 +91,8 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 		.clip = t->clip,
 		.save = t->save != 0,
 	};
-	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came first */
+	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came
+	 * first */
 	atomic_thread_fence(memory_order_acquire);
 	if (mt_txn_word(o->run, k) != word) return false;
 	leave_if_lost(o);

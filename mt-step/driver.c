@@ -1,7 +1,8 @@
 /* driver.c: one txn at a time through its phases.
  *
  * mt-step keeps nothing that only it knows: what it opens stands in the txn, and the rows can be packed again from
- * the position of the txn before. An accumulation that is aborted (its word has another attempt) is dealt out again from its
+ * the position of the txn before. An accumulation that is aborted (its word has another attempt) is dealt out again
+ * from its
  * first micro; messages of the older attempt are dropped by whoever reads them.
  */
 #include <stdlib.h>

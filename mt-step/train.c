@@ -67,6 +67,22 @@ static void write_figures(struct driver *d, const struct metrics *m)
 	progress_show(m->step, d->o->until, m->loss, m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
 }
 
+/* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
+ * step's figures from here: whoever loads one of them evaluates the step again. */
+static void carry_figures(struct driver *d, uint32_t k)
+{
+	struct mt_figures *carried = &mt_control(d->run)->unlogged[0], f;
+	mt_txn_figures(mt_txn(d->run, k), &f);
+	uint64_t step = f.step;
+	f.step = 0;
+	driver_check(d);
+	*carried = f;
+	/* release: whoever sees the step sees its figures */
+	__atomic_store_n(&carried->step, step, __ATOMIC_RELEASE);
+}
+
+static void drop_figures(struct mt_figures *carried) { __atomic_store_n(&carried->step, 0, __ATOMIC_RELEASE); }
+
 /* The line of training txn k, which is done, and its evaluation if that is due; k is logged afterwards. */
 static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool evaluate)
 {
@@ -83,11 +99,13 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	bool in_parts = eval->n_parts > 1;
 	if (in_parts) {
 		write_figures(d, &m);
+		carry_figures(d, k);
 		driver_logged(d, k);
 	}
 	m.eval_loss = eval_run(eval, d, m.step, &position);
 	m.evaluated = true;
 	write_figures(d, &m);
+	if (in_parts) drop_figures(&mt_control(d->run)->unlogged[0]);
 	/* The evaluation first: whoever finds it logged and its step done writes the step's line again, with both. */
 	uint32_t newest = mt_txn_newest(d->run);
 	driver_logged(d, newest);
@@ -137,8 +155,16 @@ static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
 	else if (open) driver_logged(d, k);
 }
 
+/* No step is open, and the lines of all are written: the newest txn is a logged step or an evaluation. */
+static bool steps_are_logged(struct driver *d)
+{
+	uint32_t k = mt_txn_newest(d->run);
+	return k == 0 || driver_phase(d, k) == MT_LOGGED || mt_txn(d->run, k)->kind == MT_EVAL;
+}
+
 /* Lines that were not out when the checkpoint was taken that filled the run: nobody else will ever write them. The last
- * may be that of the step where the run stands, whose evaluation is then missing as well. */
+ * may be that of the step where the run stands, whose evaluation is then missing as well; or a killed predecessor was
+ * at that evaluation. */
 static void write_unlogged(struct driver *d, struct eval *eval)
 {
 	struct mt_control *c = mt_control(d->run);
@@ -147,13 +173,13 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 	for (int i = 0; i < 2; i++) {
 		if (!c->unlogged[i].step) continue;
 		struct metrics m = line_of(&c->unlogged[i]);
-		m.evaluated = m.step == now.step && mt_txn_newest(d->run) == 0 && eval_due(d, eval, m.step, false);
+		m.evaluated = m.step == now.step && steps_are_logged(d) && eval_due(d, eval, m.step, false);
 		if (m.evaluated) {
 			m.eval_loss = eval_run(eval, d, m.step, &now.position);
 			eval_logged(d);
 		}
 		metrics_write(&m);
-		c->unlogged[i].step = 0; /* a killed mt-step's successor writes a line again rather than never */
+		drop_figures(&c->unlogged[i]); /* a killed mt-step's successor writes a line again rather than never */
 	}
 }
 

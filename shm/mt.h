@@ -41,7 +41,8 @@ enum {                          /* sysexits.h where it has the meaning; contract
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
 #define MT_STREAMS    8         /* mt-streams on one store at most */
 #define MT_MICROS     4096      /* micro-batches a step at most */
-#define MT_PARTITIONS      64        /* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
+/* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
+#define MT_PARTITIONS      64
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
 #define MT_CHOICES    1024      /* entries of the run record's table at most */
@@ -302,7 +303,7 @@ struct mt_control {
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
 	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
-	/* steps whose lines were not out when the checkpoint was taken that filled the run */
+	/* steps whose lines were not out when the checkpoint was taken that filled the run; a step under long evaluation */
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
@@ -378,7 +379,8 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 /* ------------------------------------------------------------------------------------------------ stages */
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
- * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a live one
+ * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
+ * live one
  * holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child
  * shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the
  * slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
@@ -404,7 +406,8 @@ void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
 void mt_stage_describe(struct mt_run *, int slot, char *buf, size_t n);
 _Atomic uint64_t *mt_counter(struct mt_run *, int i); /* this stage's counter i */
-/* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns true if
+/* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
+ * true if
  * this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
 
@@ -493,7 +496,8 @@ uint64_t mt_txn_word(struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(struct mt_run *);
 struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
-uint32_t mt_attempt_next(struct mt_run *);              /* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
+/* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
+uint32_t mt_attempt_next(struct mt_run *);
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
 /* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process
  * has lost its slot: a loop that tries again looks at mt_stage_mine. */

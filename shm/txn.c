@@ -198,7 +198,8 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	filled->t = t;
 	if (position) filled->position = *position;
 	else filled->position.carry = MT_NO_TARGET;
-	/* its attempt is the newest: messages are compared with it until the first step, and those of that step are newer */
+	/* its attempt is the newest: messages are compared with it until the first step, and those of that step are newer
+	 * */
 	uint32_t attempt = (uint32_t)atomic_load_explicit(&c->attempts, memory_order_relaxed) & 0xffffff;
 	atomic_store_explicit(&filled->word, mt_word(0, attempt, MT_LOGGED), memory_order_release);
 	mt_wake(run);

@@ -261,7 +261,7 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 @test "hyperparameters of a checkpoint are those of its step, also when the saver was late" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
-	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	kill -STOP "$saver"
@@ -272,7 +272,7 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	wait "$PID"
 	python3 - "$T/ck" <<-'PY'
 		import json, sys
-		for n in (10, 12):
+		for n in range(2, 13, 2):
 		    h = json.load(open("%s/step-%08d/run.json" % (sys.argv[1], n)))["hyperparameters"]
 		    assert h["micros"] == 2 and abs(h["lr"] - 1e-3 * (13 - n) / 12) < 1e-12, h
 	PY
@@ -330,6 +330,49 @@ paused() {
 @test "metrics have no hole: the evaluation of the step that was saved comes with its line" {
 	paused --eval "$CASE/eval.bin" --eval-every 1
 	[ "$(grep -v '^{"step": 0,' "$T/metrics" | grep eval_loss | grep '"loss"' | steps)" = "$(seq -s ' ' 12)" ]
+}
+
+@test "metrics have no hole: all are killed in an evaluation of several parts, whose step's line is out" {
+	local line
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	python3 -c 'import struct, sys
+for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
+	local step="mt-step $RUN --steps 4 --batch 2 --micro 1 --seq 8 --pack none --lr 1e-3 --wait 20"
+	$step --until 1 --eval "$CASE/eval.bin" --eval-every 2 <"$CASE/data.bin" >"$T/m"     # past evaluations at steps 0, 1
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	local saver=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	kill -STOP "$saver"
+	mkfifo "$T/lines"
+	spawn step sh -c "exec $step --until 3 --ckpt-every 2 --eval $T/eval --eval-every 2 <$CASE/data.bin >$T/lines"
+	read -r line <"$T/lines"
+	kill -STOP "$STREAM"
+	[[ $line == '{"step": 2, "loss"'*false\} ]]             # and not eval_loss
+	kill -CONT "$saver"
+	eventually test -e "$T/ck/step-00000002"
+	for p in "$PID" "$STREAM" "$OPTIM" "$saver"; do kill -9 "$p"; done
+	wait "$PID" "$STREAM" "$OPTIM" "$saver" || true
+	mt-ckpt save "$RUN" "$T/saved"                          # a save by hand says the same
+	start_stages
+	$step --until 3 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
+	value() { sed -n 's/^{"step": 2, "loss".*"eval_loss": //p; s/^{"step": 2, "eval_loss": //p' "$T/m"; }
+	local want
+	want=$(value)
+	[ -n "$want" ]
+	kill "$STREAM" "$OPTIM"
+	wait "$STREAM" "$OPTIM"
+	for dir in ck/step-00000002 saved; do
+		mt-ckpt load "$RUN" "$T/$dir"
+		start_stages
+		$step --until 3 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
+		kill "$STREAM" "$OPTIM"
+		wait "$STREAM" "$OPTIM"
+		[ "$(value)" = "$want" ]
+		[ "$(steps <"$T/m")" = "2 3 3" ]
+	done
+	mt-ckpt save "$RUN" "$T/three"
+	no grep unlogged "$T/three/run.json"
 }
 
 @test "a checkpoint whose lines are out carries none, and a resume repeats none" {

@@ -20,10 +20,9 @@ newest() { ls -d "$T"/out/step-* | tail -1; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
 # The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real
-# one
+# one. A second call replaces one more.
 replace() {
-	mkdir -p "$T/bin"
-	ln -sf "$MT"/mt-* "$T/bin"
+	[ -d "$T/bin" ] || { mkdir "$T/bin" && ln -s "$MT"/mt-* "$T/bin"; }
 	rm "$T/bin/${1:-mt-ckpt}"
 	{ echo '#!/bin/sh'; echo "T='$T' MT='$MT'"; cat; echo "exec '$MT/${1:-mt-ckpt}' \"\$@\""; } >"$T/bin/${1:-mt-ckpt}"
 	chmod +x "$T/bin/${1:-mt-ckpt}"
@@ -212,6 +211,21 @@ same_as_undisturbed() {
 		rm -r "$T/out" "$T/exporting"
 	done
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
+}
+
+@test "a killed stage that is started again while the run is removed: no stage looks for it" {
+	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; sleep 0.5; }'
+	replace mt-stream <<<'[ ! -e "$T/exporting" ] || sleep 1.5'
+	DATA=$CASE/data.bin
+	start --steps 3 --restart
+	eventually [ -e "$T/exporting" ]
+	pkill -9 -f "bin/mt-stream $RUN "
+	kill -TERM $pid
+	code_of $pid
+	[ "$code" = 143 ]
+	no processes
+	gone "$RUN"
+	no grep -e "waits for run" -e "no such run" "$T/run.err"
 }
 
 @test "a signal while mt-run waits for its last stages: it waits on" {

@@ -8,6 +8,7 @@ STEPS=16
 pid_in() { mt-store stat "$RUN" --json | python3 -c '
 import json, sys
 print(*[s["pid"] for s in json.load(sys.stdin)["stages"] if s["stage"] == sys.argv[1]])' "$1"; }
+ended() { ! kill -0 "$1" 2>/dev/null; }
 holds() { [ "$(pid_in "$1")" = "$2" ]; }
 step_of() { mt-store stat "$RUN" --json | sed 's/.*"step": *\([0-9]*\), *"step_tokens.*/\1/'; }
 past() { [ "$(step_of)" -ge "$1" ]; }
@@ -190,6 +191,7 @@ fenced() {
 		step=
 	fi
 	kill -CONT "$(cat "$T/stopped")"
+	eventually ended "$first"
 	code=0
 	wait "$first" || code=$?
 	cat "$T/first.err"

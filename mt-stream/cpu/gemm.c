@@ -28,6 +28,8 @@ struct tiles {
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <execinfo.h>
+#include <signal.h>
+#include <stdint.h>
 #include <sys/mman.h>
 
 /* OpenMP, with which oneDNN may be built; weak, since another build of oneDNN may not bring it */
@@ -75,16 +77,13 @@ static int has_room(size_t bytes)
 	return p != MAP_FAILED && munmap(p, bytes) == 0;
 }
 
-/* oneDNN generates its code at the first product of a kind, and writes through a null pointer where it finds no memory
- * for that. So that happens here, in one thread, with room that has been looked for. What later products allocate are
- * buffers, which it checks. */
-static int generate_code(void)
+/* One product of each kind */
+static void generate_code(void)
 {
-	enum { N = 64, ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
+	enum { N = 64 };
 	static float a[N * N], b[N * N], c[N * N];
 	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}};
 
-	if (!has_room(ROOM)) return 0;
 	use_one_thread();
 	for (int i = 0; i < 3; i++)
 		for (int kind = 0; kind < 8; kind++)
@@ -100,6 +99,34 @@ static int generate_code(void)
 				.trans_a = kind & 1,
 				.trans_b = kind >> 1 & 1,
 				.beta = kind & 4 ? 1 : 0});
+}
+
+static struct sigaction fault_before;
+
+/* A fault while code is generated: through a null pointer it is oneDNN's, which got no memory */
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	enum { NULL_PAGE = 4096 };
+
+	(void)context;
+	if (info->si_code > 0 && (uintptr_t)info->si_addr < NULL_PAGE) pool_no_memory("oneDNN's code");
+	sigaction(sig, &fault_before, NULL); /* the same instruction, or raise, brings it to the handler before */
+	if (info->si_code <= 0) raise(sig);
+}
+
+/* oneDNN generates its code at the first product of a kind, and writes through a null pointer where a mapping for that
+ * fails. So that happens here, in one thread, with room that has been looked for, and with such a fault caught: other
+ * limits than that of address space may let a mapping fail as well. What later products allocate are buffers, which it
+ * checks. */
+static int code_ready(void)
+{
+	enum { ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
+	struct sigaction sa = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+
+	if (!has_room(ROOM)) return 0;
+	sigaction(SIGSEGV, &sa, &fault_before);
+	generate_code();
+	sigaction(SIGSEGV, &fault_before, NULL);
 	return 1;
 }
 
@@ -111,8 +138,9 @@ int gemm_ready(void)
 	/* An exception that oneDNN does not catch itself: its C++ runtime would abort */
 	if (set_terminate) ((handler * (*)(handler *)) set_terminate)(exception_left);
 	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it
-	 * is first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
-	return backtrace(&frame, 1) > 0 && generate_code();
+	 * is
+	 * first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
+	return backtrace(&frame, 1) > 0 && code_ready();
 }
 #else
 #include <cblas.h>

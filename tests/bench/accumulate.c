@@ -1,6 +1,6 @@
 /* accumulate.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON
  * lines.
- * usage: accumulate [MiB OF GRADIENTS] (default 512)   pieces lie in a ring of 16 blocks, and come block by block of 4096
+ * usage: accumulate [MiB OF GRADIENTS] (default 512) pieces lie in a ring of 16 blocks, and come block by block of 4096
  * elements: the first micro-batch of a step is stored, later ones are added, of the last one the squares are summed up.
  */
 #include <stdio.h>

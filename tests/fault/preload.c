@@ -7,8 +7,10 @@
  *     MT_FAULT_COUNT=FILE at exit: a line "KIND CALLS" for each kind
  * MT_FAULT_RECORD=FILE every change of a file or directory below MT_FAULT_UNDER, in order (tests/fault/powercut.py)
  *
- * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins when the program's
- * libraries are loaded. Standard output and error are never touched. No calls of the library itself are counted.
+ * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins at main: what runs
+ * before
+ * it are constructors of libraries, CUDA's for one, which may crash without memory. Standard output and error are never
+ * touched. No calls of the library itself are counted.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -88,7 +90,24 @@ __attribute__((constructor)) static void start(void)
 	}
 	if (r && u && realpath(u, under)) record = open(r, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	inside--;
+}
+
+typedef int main_fn(int, char **, char **);
+static main_fn *real_main;
+
+static int armed_main(int argc, char **argv, char **env)
+{
 	armed = true;
+	return real_main(argc, argv, env);
+}
+
+/* The program's start calls this, with its main */
+int __libc_start_main(main_fn *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+int __libc_start_main(main_fn *m, int argc, char **argv, void (*init)(void), void (*fini)(void), void (*ld_fini)(void),
+	void *stack)
+{
+	real_main = m;
+	return REAL(__libc_start_main)(armed_main, argc, argv, init, fini, ld_fini, stack);
 }
 
 __attribute__((destructor)) static void finish(void)

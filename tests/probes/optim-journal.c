@@ -96,7 +96,8 @@ static float uniform(void)
 	return (float)(noise >> 8) / 8388608.0f - 1;
 }
 
-/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The partitions stand where step
+/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The partitions stand where
+ * step
  * 6 left them, in either slot. */
 static void set_up(struct optim *o)
 {
@@ -262,7 +263,8 @@ static bool finishes_right(struct optim *scratch, const struct optim *left, cons
 	break_rule(scratch, b);
 	scratch->update = isas[n % (uint64_t)n_isas];
 	update(scratch);
-	/* killed between the last publication and its pop, that piece stays; the next accumulation drops it as a dead attempt's */
+	/* killed between the last publication and its pop, that piece stays; the next accumulation drops it as a dead
+	 * attempt's */
 	return same_state(scratch, want) && pieces_left(scratch) <= 1;
 }
 
