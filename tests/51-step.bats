@@ -39,8 +39,9 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	[ "$(wc -l <"$T/whole")" = 301 ]
 	RUN=$(mt_run_name b)
 	ready
+	# --foreground: timeout waits until the killed one is dead, and holds its slot no more
 	for s in 0.05 0.11 0.07 0.13 0.03 0.17; do
-		timeout -s KILL "$s" mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>/dev/null || true
+		timeout --foreground -s KILL "$s" mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>/dev/null || true
 	done
 	mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>"$T/step.err"
 	# a line may be written twice, but says the same
@@ -56,7 +57,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	RUN=$(mt_run_name b)
 	ready
 	for s in 0.3 0.6 0.9 0.5; do
-		timeout -s KILL "$s" mt-step "$RUN" $OPTS <"$CASE/data.bin" >>"$T/m" 2>/dev/null || true
+		timeout --foreground -s KILL "$s" mt-step "$RUN" $OPTS <"$CASE/data.bin" >>"$T/m" 2>/dev/null || true
 	done
 	mt-step "$RUN" $OPTS <"$CASE/data.bin" >>"$T/m" 2>"$T/step.err"
 	losses() { sed -n 's/.*"step": \([0-9]*\).*"eval_loss": \(.*\)}/\1 \2/p' "$1" | sort -u; }
