@@ -249,7 +249,7 @@ probes: $(PROBES)
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk python3-venv
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -266,12 +266,16 @@ deps: cudnn-headers sass-tools
 
 # ---- tests. The build runs in a make of its own, after deps, so that it finds what deps installed.
 SUITES ?= $(sort $(wildcard tests/*.bats))
-.PHONY: test check
+VENV ?= build/venv#                    empty: without Python's packages
+.PHONY: test check venv
 test: deps
 	@$(MAKE) --no-print-directory all probes fuzzers
+	@$(if $(VENV),tests/venv $(VENV) || echo 'make test: tests that need torch or transformers are skipped' >&2)
 	@$(MAKE) --no-print-directory check
 check:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
+venv:
+	@tests/venv $(or $(VENV),build/venv)
 
 # the schedule on the chaos device, by as many seeds as are wanted, on one core
 SEEDS ?= 100000

@@ -500,8 +500,8 @@ inv_freq() {
 # ---------------------------------------------------------------------------------------------------- transformers
 
 @test "geometry, tensors and rope tables are those of transformers' own classes" {
-	need_python transformers
-	python3 - "$T" <<'END'
+	need_torch
+	with_torch - "$T" <<'END'
 import json, os, random, struct, subprocess, sys, warnings
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 warnings.simplefilter("ignore")
