@@ -264,16 +264,21 @@ deps: cudnn-headers sass-tools
 	case "$$missing" in *gemm*) $$sudo apt-get install -y -qq --no-install-recommends libdnnl-dev >/dev/null 2>&1 || \
 	  $$sudo apt-get install -y -qq --no-install-recommends libopenblas-dev >/dev/null;; esac
 
-# ---- tests. The build runs in a make of its own, after deps, so that it finds what deps installed.
-SUITES ?= $(sort $(wildcard tests/*.bats))
-VENV ?= build/venv#                    empty: without Python's packages
-.PHONY: test check venv
+# ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow. SUITE="70 stream": these
+# suites alone, whole. TIMES=1: the slowest tests at the end. VENV=: without Python's packages.
+# The build runs in a make of its own, after deps, so that it finds what deps installed.
+suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no suite '$(1)' in tests/))
+SUITES ?= $(if $(SUITE),$(foreach s,$(SUITE),$(call suite_of,$(s))),$(sort $(wildcard tests/*.bats)))
+VENV ?= build/venv
+.PHONY: test check suites venv
 test: deps
 	@$(MAKE) --no-print-directory all probes fuzzers
 	@$(if $(VENV),tests/venv $(VENV) || echo 'make test: tests that need torch or transformers are skipped' >&2)
-	@$(MAKE) --no-print-directory check
-check:
-	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
+	@$(MAKE) --no-print-directory suites
+check: all probes fuzzers
+	@$(MAKE) --no-print-directory suites TAGS='$(if $(SUITE),,!slow)'
+suites:
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" TAGS='$(TAGS)' tests/run $(SUITES)
 venv:
 	@tests/venv $(or $(VENV),build/venv)
 
@@ -320,7 +325,7 @@ asan ubsan: deps
 	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
 	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
 	@cp bin/mt-run bin/mt-tokens build/$@/bin/
-	@$(SAN_ENV) $(MAKE) --no-print-directory check B=build/$@/bin O=build/$@
+	@$(SAN_ENV) $(MAKE) --no-print-directory suites B=build/$@/bin O=build/$@
 tsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats

@@ -1,9 +1,10 @@
 # mt-tokens: JSON lines of texts and chats -> records.
+# bats file_tags=slow
 load helpers
 
 setup_file() {
 	export MODELS=$BATS_FILE_TMPDIR
-	"$PYTHON" -c 'import transformers, jinja2' 2>/dev/null || return 0
+	has transformers jinja2 || return 0
 	"$PYTHON" - "$MODELS" <<-'PY'
 	import sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers

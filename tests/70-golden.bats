@@ -55,6 +55,7 @@ golden() { # CASE [--bf16]
 @test "mistral-v4 in fp32: losses, norms, gradients and weights are PyTorch's" { golden mistral-v4; }
 @test "mistral-v4 in bf16: what rounding explains, and no more" { golden mistral-v4 --bf16; }
 
+# bats test_tags=slow
 @test "an export gives transformers the loss that mt had" {
 	need_torch
 	for c in llama3 qwen3; do

@@ -19,8 +19,9 @@ VENV=$TOP/build/venv
 PYTHON=${MT_TEST_PYTHON:-python3}
 [ -n "${MT_TEST_PYTHON:-}" ] || [ ! -e "$VENV/requirements.txt" ] || PYTHON=$VENV/bin/python
 with_torch() { OMP_NUM_THREADS=1 PYTHONPATH=$VENV/torch${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
-need_transformers() { "$PYTHON" -c 'import transformers, jinja2' >/dev/null 2>&1 || skip "needs transformers (make venv)"; }
-need_torch() { with_torch -c 'import torch, transformers' >/dev/null 2>&1 || skip "needs torch and transformers (make venv)"; }
+need_transformers() { has transformers jinja2 || skip "needs transformers (make venv)"; }
+need_torch() { has torch transformers || skip "needs torch and transformers (make venv)"; }
+has() { with_torch -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' "$@"; }
 
 # Start a program in the background, its output in $T/NAME.out and .err; its pid in $PID
 spawn() { # NAME PROGRAM ARGS...
