@@ -66,7 +66,7 @@ include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk python3-venv
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -81,14 +81,23 @@ deps: cudnn-headers sass-tools
 	case "$$missing" in *gemm*) $$sudo apt-get install -y -qq --no-install-recommends libdnnl-dev >/dev/null 2>&1 || \
 	  $$sudo apt-get install -y -qq --no-install-recommends libopenblas-dev >/dev/null;; esac
 
-# ---- tests. The build runs in a make of its own, after deps, so that it finds what deps installed.
-SUITES ?= $(sort $(wildcard tests/*.bats))
-.PHONY: test check
+# ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
+# SUITE="70 stream": these suites alone, whole. TIMES=1: the slowest tests at the end. VENV=: without Python's packages.
+# The build runs in a make of its own, after deps, so that it finds what deps installed.
+suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no suite '$(1)' in tests/))
+SUITES ?= $(if $(SUITE),$(foreach s,$(SUITE),$(call suite_of,$(s))),$(sort $(wildcard tests/*.bats)))
+VENV ?= build/venv
+.PHONY: test check suites venv
 test: deps
 	@$(MAKE) --no-print-directory all probes fuzzers
-	@$(MAKE) --no-print-directory check
-check:
-	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/run $(SUITES)
+	@$(if $(VENV),tests/venv $(VENV) || echo 'make test: tests that need torch or transformers are skipped' >&2)
+	@$(MAKE) --no-print-directory suites
+check: all probes fuzzers
+	@$(MAKE) --no-print-directory suites TAGS='$(if $(SUITE),,!slow)'
+suites:
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" TAGS='$(TAGS)' tests/run $(SUITES)
+venv:
+	@tests/venv $(or $(VENV),build/venv)
 
 # ---- form: .clang-format over all C, CUDA and C++ files
 FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cc')

@@ -6,6 +6,7 @@ load helpers
 	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
 }
 
+# bats test_tags=slow
 @test "a ring loses and garbles nothing when producer and consumer are killed at any instant" {
 	run shm-ring kills 1 200000
 	[ "$status" = 0 ]

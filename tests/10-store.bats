@@ -55,6 +55,7 @@ large() {
 	done
 }
 
+# bats test_tags=slow
 @test "a store on a tmpfs with huge=advise lies on huge pages, one without on small ones, and stat says so" {
 	need_cmd python3
 	cat >"$T/look" <<-'END'
@@ -81,6 +82,7 @@ large() {
 	grep -qx 'pages: 0 % of the store on huge ones' "$T/small"
 }
 
+# bats test_tags=slow
 @test "create says that a large store lies on small pages, and how to mount huge ones; not if it lies on huge ones" {
 	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
 	large in_tmpfs
@@ -98,6 +100,7 @@ large() {
 	stat_is "$RUN" params 4877568
 }
 
+# bats test_tags=slow
 @test "a run that exists is refused with 73 and stays as it was" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -188,6 +191,7 @@ takes() {
 	awk -v got="$got" -v want="$want" 'BEGIN { exit !(got >= want && got <= 1.08 * want) }'
 }
 
+# bats test_tags=slow
 @test "bf16 takes 12, 14 and 16 bytes a parameter with gradients none, bf16 and fp32; fp32 takes 16" {
 	takes 12 --grad none
 	takes 14 --grad bf16
@@ -239,6 +243,7 @@ takes() {
 	[ "$(second "${RUN}0")" != 0000000000000000 ]
 }
 
+# bats test_tags=slow
 @test "init's bits depend on the seed, not on the number of threads" {
 	need_cmd taskset
 	demo "$RUN"
@@ -250,6 +255,7 @@ takes() {
 	[ "$(peek "$RUN" state)" != "$all" ]
 }
 
+# bats test_tags=slow
 @test "a bf16 run's two halves hold the same master as an fp32 run of that seed" {
 	demo "$RUN"
 	demo "${RUN}b" --dtype fp32
@@ -264,6 +270,7 @@ takes() {
 	[ "$(store-peek "$RUN" | grep _proj.weight | awk '{ print $2 }' | sort -u | wc -l)" = 42 ]
 }
 
+# bats test_tags=slow
 @test "init fills a run again, at step 0 and without moments" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 3 2>/dev/null
@@ -281,6 +288,7 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
+# bats test_tags=slow
 @test "an init that is interrupted leaves an empty run and dies of the signal" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
@@ -295,6 +303,7 @@ takes() {
 	stat_is "$RUN" state '"empty"'
 }
 
+# bats test_tags=slow
 @test "an init that is killed leaves a run being filled by nobody, and the next init fills it" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
@@ -310,6 +319,7 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
+# bats test_tags=slow
 @test "a filler killed at any instant leaves no filled run whose count of fillings is odd" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1

@@ -430,6 +430,7 @@ inv_freq() {
 	refused 65 "line 1: not JSON: duplicate object key"
 }
 
+# bats test_tags=slow
 @test "values of another JSON type are 65, by name" {
 	while read -r member; do
 		config llama "$member"
@@ -482,6 +483,7 @@ inv_freq() {
 	refused 78 "hidden_act 'ge?lu?[31m' is not supported"
 }
 
+# bats test_tags=slow
 @test "every prefix of a config.json, and every byte of it changed, is read or refused, never more" {
 	config qwen3 '"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}' \
 		'"use_sliding_window": true' '"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
@@ -499,9 +501,10 @@ inv_freq() {
 
 # ---------------------------------------------------------------------------------------------------- transformers
 
+# bats test_tags=slow
 @test "geometry, tensors and rope tables are those of transformers' own classes" {
-	need_python transformers
-	python3 - "$T" <<'END'
+	need_torch
+	with_torch - "$T" <<'END'
 import json, os, random, struct, subprocess, sys, warnings
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 warnings.simplefilter("ignore")

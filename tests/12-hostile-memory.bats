@@ -86,6 +86,7 @@ late_waits() {
 	eventually says late "claimed 2"
 }
 
+# bats test_tags=slow
 @test "a stage that waits for a fill ends when it is told to, and says when the run is removed" {
 	late_stage 0
 	late_waits
@@ -100,6 +101,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- another boot
 
+# bats test_tags=slow
 @test "a run with a region of another boot is dirty for all, until mt-ckpt load fills it again" {
 	for r in control rings store; do
 		tiny
@@ -155,6 +157,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- half made
 
+# bats test_tags=slow
 @test "a half-made run whose maker is dead is refused with 76 and the remedy, and not waited for" {
 	truncate -s 1M "$(region control)"
 	for program in "mt-optim" "mt-stream" "mt-step --steps 1 --batch 1 --seq 16 --lr 1 --wait 1" "mt-store serve"; do
@@ -287,6 +290,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- rings
 
+# bats test_tags=slow
 @test "load and init empty rings of one's own" {
 	tiny
 	mt-store ring "$RUN" mine --like grad.0
@@ -340,6 +344,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	[ "$(wc -l <"$T/metrics")" = 3 ]
 }
 
+# bats test_tags=slow
 @test "a consumer refuses a ring that says more messages than it has room for" {
 	tiny
 	start_stages
@@ -356,6 +361,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	done
 }
 
+# bats test_tags=slow
 @test "a producer refuses a ring whose consumer is ahead of it" {
 	tiny
 	start_stages
@@ -384,6 +390,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 
 # ---------------------------------------------------------------------------------------------- memory
 
+# bats test_tags=slow
 @test "with little address space every program ends with an exit code of its own and one line" {
 	tiny
 	mt-stream --version >/dev/null

@@ -139,6 +139,7 @@ setup_file() {
 	refused 65 "tensor 'model.norm.weight': offsets past end of file"
 }
 
+# bats test_tags=slow
 @test "offsets near 2^64, negative, backwards or not numbers" {
 	for o in '[0, 2**63 - 1]' '[2**63 - 65, 2**63 - 1]' '[-64, 0]' '[64, 0]' '[0.0, 64.0]' '["0", "64"]' '[0]' '[0, 64, 64]' '7'; do
 		cp "$GOOD/model.safetensors" "$IN/"
@@ -167,6 +168,7 @@ setup_file() {
 	refused 65 "tensor 'model.norm.weight': 64 bytes for a shape that needs 60"
 }
 
+# bats test_tags=slow
 @test "a shape that overflows, is negative, absurdly deep or not numbers" {
 	for s in '[2**62, 16]' '[2**40, 2**40, 0]' '[-16]' '[-4, -4]' '[1] * 100' '[16.0]' '"16"' '[[16]]'; do
 		cp "$GOOD/model.safetensors" "$IN/"
@@ -175,6 +177,7 @@ setup_file() {
 	done
 }
 
+# bats test_tags=slow
 @test "a shape that is not config.json's" {
 	EDIT 'h["model.layers.1.self_attn.q_proj.weight"]["shape"] = [8, 32]'
 	refused 65 "tensor 'model.layers.1.self_attn.q_proj.weight': shape (8, 32) where config.json says (16, 16)"
@@ -184,6 +187,7 @@ setup_file() {
 	refused 65 "shape (256) where config.json says (16, 16)"
 }
 
+# bats test_tags=slow
 @test "a dtype that cannot be loaded" {
 	for t in I32 F64 U8; do
 		cp "$GOOD/model.safetensors" "$IN/"
@@ -192,6 +196,7 @@ setup_file() {
 	done
 }
 
+# bats test_tags=slow
 @test "a dtype that nobody knows, or none" {
 	EDIT 'h["model.norm.weight"]["dtype"] = "F31\n"'
 	refused 65 "tensor 'model.norm.weight': unknown dtype 'F31?'"
@@ -199,16 +204,19 @@ setup_file() {
 	refused 65 "tensor 'model.norm.weight': no dtype"
 }
 
+# bats test_tags=slow
 @test "a missing tensor" {
 	EDIT 'h["model.norm.weight2"] = h.pop("model.norm.weight")'
 	refused 65 "tensor 'model.norm.weight': is missing"
 }
 
+# bats test_tags=slow
 @test "a tensor that is not an object" {
 	EDIT 'h["model.norm.weight"] = [1]'
 	refused 65 "tensor 'model.norm.weight': its entry is not an object"
 }
 
+# bats test_tags=slow
 @test "duplicate keys" {
 	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}' 2
 	refused 65 "duplicate object key"
@@ -216,17 +224,20 @@ setup_file() {
 	refused 65 "duplicate object key"
 }
 
+# bats test_tags=slow
 @test "metadata that is not text" {
 	EDIT 'h["__metadata__"] = {"format": 1}'
 	refused 65 "__metadata__: 'format' is not a string"
 }
 
+# bats test_tags=slow
 @test "tied embeddings beside another lm_head" {
 	CONFIG 'j["tie_word_embeddings"] = True'
 	GOOD=$IN
 	refused 65 "tensor 'lm_head.weight': differs from its embeddings"
 }
 
+# bats test_tags=slow
 @test "a name of megabytes gives one short line" {
 	EDIT 'h["x" * 3000000 + "\n"] = 5'
 	refused 65 "tensor 'xxxxxxxx"
@@ -241,6 +252,7 @@ sharded() {
 	INDEX=$IN/model.safetensors.index.json
 }
 
+# bats test_tags=slow
 @test "an index that points outside its directory" {
 	sharded
 	cp "$GOOD/model.safetensors" "$T/outside.safetensors"
@@ -256,6 +268,7 @@ sharded() {
 	refused 66 "model-00002-of-00002.safetensors: "
 }
 
+# bats test_tags=slow
 @test "an index that names the wrong file" {
 	sharded
 	ST json "$INDEX" 'a, b = sorted(set(j["weight_map"].values()))
@@ -263,6 +276,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	refused 65 ": is not in model-0000"
 }
 
+# bats test_tags=slow
 @test "an index without a tensor, without a weight_map, or not JSON" {
 	sharded
 	ST json "$INDEX" 'del j["weight_map"]["model.norm.weight"]'
@@ -320,6 +334,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	config_refused 65 "config.json: "
 }
 
+# bats test_tags=slow
 @test "config.json: unknown family, missing family" {
 	CONFIG 'j["model_type"] = "gpt2"'
 	config_refused 78 "gpt2"
@@ -327,6 +342,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	config_refused 78 "model_type"
 }
 
+# bats test_tags=slow
 @test "config.json: architecture, quantization, activation, rope that are not there" {
 	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' 'hidden_act="gelu"' \
 		'rope_scaling={"rope_type":"longrope","factor":2.0}' 'partial_rotary_factor=0.5'; do
@@ -335,6 +351,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	done
 }
 
+# bats test_tags=slow
 @test "config.json: sizes that do not divide" {
 	for change in hidden_size=15 num_key_value_heads=3 head_dim=7; do
 		ST make "$T/made"
@@ -344,6 +361,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	done
 }
 
+# bats test_tags=slow
 @test "config.json: absurd sizes, wrong types" {
 	for change in 'hidden_size=0' 'hidden_size=-16' 'vocab_size=10**15' 'num_hidden_layers=10**9' \
 		'intermediate_size=2**31' 'num_attention_heads=0' 'num_key_value_heads=0'; do
@@ -358,6 +376,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	done
 }
 
+# bats test_tags=slow
 @test "config.json: dialects that disagree" {
 	CONFIG 'j["rope_parameters"] = {"rope_type": "default", "rope_theta": 20000.0}'
 	config_refused 78 rope_theta
@@ -372,6 +391,7 @@ j["rope_parameters"] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 
 
 # ---------------------------------------------------------------------------------------------- run.json
 
+# bats test_tags=slow
 @test "run.json: not JSON, not a checkpoint's, another version, edited" {
 	mt-store create "$RUN" --config "$GOOD" 2>/dev/null
 	mt-ckpt load "$RUN" "$GOOD"
@@ -393,6 +413,7 @@ j["rope_parameters"] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 
 	mt-ckpt verify "$IN"
 }
 
+# bats test_tags=slow
 @test "whatever bytes change, verify ends with 0 or an exit code and one line" {
 	python3 "$TOP/tests/fuzz/safetensors.py" --seed 1 --count 600 --dir "$T/fuzz"
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Every parser and every reader of shared memory, fed with inputs that nobody wrote: a second each. `make fuzz
 # SECONDS=600` is for longer; what a target is, tests/fuzz/TARGET.c says.
+# bats file_tags=slow
 
 load helpers
 

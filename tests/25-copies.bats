@@ -18,6 +18,7 @@ two_runs() {
 # ---------------------------------------------------------------------------------------------- beside steps and
 # fillings
 
+# bats test_tags=slow
 @test "save and export are one state or busy, whatever steps and fillings do at any of their system calls" {
 	two_runs
 	run ckpt-race "$RUN" "$OTHER" "$T" 1 300
@@ -27,6 +28,7 @@ two_runs() {
 	no_leftovers
 }
 
+# bats test_tags=slow
 @test "save and export in a loop beside a run of short steps: each is the state of its step" {
 	mkdir "$T/s"
 	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" --seed "$RANDOM"
@@ -34,6 +36,7 @@ two_runs() {
 	[ "$status" = 0 ]
 }
 
+# bats test_tags=slow
 @test "init --seed 2 during an export: 75 and no DIR" {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
@@ -51,6 +54,7 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- what fails
 
+# bats test_tags=slow
 @test "save and export whose JSON gets no memory, once or for good, fail and leave what was there" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
@@ -58,6 +62,7 @@ two_runs() {
 	no_leftovers
 }
 
+# bats test_tags=slow
 @test "save and export whose fsync fails, once or for good, at any file or directory, leave what was there" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
@@ -65,6 +70,7 @@ two_runs() {
 	no_leftovers
 }
 
+# bats test_tags=slow
 @test "save and export that get no file descriptor, once or for good, leave what was there" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3

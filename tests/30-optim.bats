@@ -31,22 +31,27 @@ killed() { # KEY=VALUE...
 	MT_ISA=scalar optim-adamw sums
 }
 
+# bats test_tags=slow
 @test "a master weight's two halves are exact for every one of 2^32 patterns" {
 	hilo
 }
 
+# bats test_tags=slow
 @test "bf16 weights, fp32 gradients: the state is that of the plain computation, however the gradients come" {
 	same_hash
 }
 
+# bats test_tags=slow
 @test "fp32 weights: the state is that of the plain computation, however the gradients come" {
 	same_hash dtype=fp32
 }
 
+# bats test_tags=slow
 @test "bf16 gradients are added in fp32 and rounded once a micro-batch" {
 	same_hash grad=bf16
 }
 
+# bats test_tags=slow
 @test "tied embeddings: both ends are added, however the gradients come" {
 	same_hash tied=1
 	same_hash tied=1 grad=bf16 dtype=fp32
@@ -56,6 +61,7 @@ killed() { # KEY=VALUE...
 	same_hash grad=none
 }
 
+# bats test_tags=slow
 @test "--grad none: a piece that is sent twice is applied once" {
 	local want got
 	want=$(fake train grad=none streams=1)
@@ -70,15 +76,18 @@ killed() { # KEY=VALUE...
 	fake hole
 }
 
+# bats test_tags=slow
 @test "an update that is killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1
 }
 
+# bats test_tags=slow
 @test "--grad none: killed at random, the same bits" {
 	killed grad=none
 }
 
+# bats test_tags=slow
 @test "an update that is killed at any instruction is finished with the same bits" {
 	run optim-journal "$RUN"
 	echo "$output"
@@ -86,6 +95,7 @@ killed() { # KEY=VALUE...
 	[ "$status" = 0 ]
 }
 
+# bats test_tags=slow
 @test "--grad none: killed at any instruction, the same bits" {
 	run optim-journal "$RUN" none
 	echo "$output"

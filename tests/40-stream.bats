@@ -55,6 +55,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	done
 }
 
+# bats test_tags=slow
 @test "every order that the events allow gives the same bits" {
 	make_run qwen3
 	step_of cpu ""
@@ -252,6 +253,7 @@ narrow_ring() {
 		dd of="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.ring.$1" bs=1 seek=$((256 + 32)) conv=notrunc status=none
 }
 
+# bats test_tags=slow
 @test "many pieces under way at once arrive whole and in order, in every order that the events allow" {
 	for types in "fp32 fp32" "bf16 bf16"; do
 		# shellcheck disable=SC2086

@@ -8,6 +8,7 @@ plan() { mt-stream --plan --config "$CONFIGS/$1.json" "${@:2}"; }
 # value KEY < JSON
 value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
+# bats test_tags=slow
 @test "more memory never predicts a slower step, and no plan is larger than the memory" {
 	python3 - "$MT/mt-stream" "$CONFIGS" <<-'PY'
 		import json, subprocess, sys
@@ -36,6 +37,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
+# bats test_tags=slow
 @test "what a run of a large model takes beside its state and activations is less than a hundredth of it" {
 	for grad in none bf16 fp32; do
 		plan qwen2.5-7b --device-memory 80G --seq 4096 --micro 4 --grad $grad --json >"$T/plan"
@@ -48,6 +50,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	done
 }
 
+# bats test_tags=slow
 @test "the smallest budget that is named works, one MiB less does not" {
 	for args in "qwen2.5-7b --seq 4096 --micro 64" "llama-120b --seq 8192 --micro 2 --grad none" \
 		"demo --seq 64 --micro 1 --dtype fp32" "qwen2.5-7b --seq 524288 --micro 1" "qwen3-8b --seq 512 --micro 3 --recompute none"; do
@@ -67,11 +70,13 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(value order <"$T/plan")" = layer-major ]
 }
 
+# bats test_tags=slow
 @test "over random geometries, shapes and budgets no plan is larger or slower than it may be" {
 	stream-plan 1040 50 >"$T/out" || { cat "$T/out" >&2; return 1; }
 	grep -q "; 0 wrong$" "$T/out"
 }
 
+# bats test_tags=slow
 @test "120 G parameters train on 141 GB of device memory and 1.5 TB of host memory" {
 	for micro in 1 4 8; do
 		plan llama-120b --device-memory 141000000000 --host-memory 1500000000000 --seq 4096 --micro $micro --grad none --json >"$T/plan"
@@ -116,6 +121,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 71 plan $shape --host-memory "${need}M" --device-memory "$((device - 1))M"
 }
 
+# bats test_tags=slow
 @test "one sequence of 128k tokens of a 7B on 80 GB, of 512k on 141 GB" {
 	plan qwen2.5-7b --device-memory 80000000000 --profile H100 --seq 131072 --micro 1 --json >"$T/128k"
 	[ "$(value peak_bytes <"$T/128k")" -le 80000000000 ]
@@ -128,6 +134,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(value head_tokens <"$T/512k")" -lt 524288 ]
 }
 
+# bats test_tags=slow
 @test "where all fits, passes keep weights and gradients on the device and recompute nothing" {
 	plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 64 --json >"$T/plan"
 	[ "$(value order <"$T/plan")" = pass-major ]
@@ -146,6 +153,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
+# bats test_tags=slow
 @test "an optimizer that was not measured is as fast as the host's memory allows, one that was as measured" {
 	adam_of() { # GRAD PROFILE
 		plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 2 --grad "$1" --profile "$2" --json >"$T/plan"
@@ -195,6 +203,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 64 plan demo --seq 256 --micro 8 --attention flash
 }
 
+# bats test_tags=slow
 @test "long rows are planned in calls for one key-value head each, in 1/kv_heads of the work memory" {
 	for case in "qwen2.5-7b 28 4 8192 4" "qwen2.5-7b 28 4 16384 1" "qwen2.5-7b 28 4 65536 1" "qwen3-8b 32 8 16384 1"; do
 		read -r model heads kv_heads seq of_call <<-END
@@ -207,6 +216,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	done
 }
 
+# bats test_tags=slow
 @test "rates that are given change what is predicted" {
 	slow=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200,flops=100 | value step_s)
 	fast=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200 | value step_s)
@@ -236,6 +246,7 @@ taken_for() { stream-plan gpu "$@"; }
 	}
 }
 
+# bats test_tags=slow
 @test "a GPU of another name is taken for what its architecture and clocks say" {
 	within() { # "A B C D" LOW HIGH "A B C D": each between LOW and HIGH times
 		python3 -c 'import sys; a, low, high, b = sys.argv[1:]; assert all(float(low) * float(y) <= float(x) <= float(high) * float(y) for x, y in zip(a.split(), b.split())), a' "$@"
@@ -249,6 +260,7 @@ taken_for() { stream-plan gpu "$@"; }
 	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 790 52" ]
 }
 
+# bats test_tags=slow
 @test "the plan for people and the plan as JSON say the same" {
 	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" "qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
 		"qwen2.5-7b --seq 4096 --micro 64 --grad none" "llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
@@ -341,6 +353,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 
 FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 
+# bats test_tags=slow
 @test "every level of what blocks keep, on the device or with the host, gives the same bits" {
 	make_deep qwen3 bf16 bf16
 	record="--chunk-tokens 48 --head-tokens 40"
@@ -362,6 +375,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	done
 }
 
+# bats test_tags=slow
 @test "every order that the events allow gives the same bits, whatever the host keeps" {
 	make_deep qwen3 fp32 fp32
 	step_of cpu "10 24 1" --chunk-tokens 48 --head-tokens 40
@@ -383,6 +397,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	[ "$(grep -c "inputs to host; attention to host" "$T/few")" -ge 6 ]
 }
 
+# bats test_tags=slow
 @test "passes give the bits of one pass over the same chunks, and recompute nothing" {
 	for model in llama3 qwen3; do
 		make_deep $model bf16 fp32
@@ -404,6 +419,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	done
 }
 
+# bats test_tags=slow
 @test "passes under --grad none send the sum of both ends of tied embeddings, added pass by pass" {
 	make_deep qwen3 fp32 none
 	step_of layers "8 24 1" --chunk-tokens 48 --head-tokens 48
@@ -420,6 +436,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	[ "$(grep -c '^[<>]' "$T/differ")" = 2 ]
 }
 
+# bats test_tags=slow
 @test "a row longer than a chunk goes through the MLP in pieces, with the same bits in every plan" {
 	make_deep qwen2 fp32 fp32
 	step_of plenty "2 200 1" --chunk-tokens 64 --head-tokens 40
@@ -432,6 +449,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	cat "$T"/stream.*.err | grep -q "to host"
 }
 
+# bats test_tags=slow
 @test "the smallest budget that a stream names works, one MiB less does not" {
 	make_deep llama3 fp32 fp32
 	run_with() {
@@ -477,6 +495,7 @@ works_or_says() {
 	echo says >>"$T/words"
 }
 
+# bats test_tags=slow
 @test "whatever a run may take of the device's memory and of the host's, what was planned works" {
 	make_deep qwen3 bf16 bf16
 	mt-store stat "$RUN" --json >"$T/stat"
@@ -512,6 +531,7 @@ works_or_says() {
 	grep -q "6 micro-batches: .* s, predicted " "$T/stream.err" || grep -q "7 micro-batches: .* s, predicted " "$T/stream.err"
 }
 
+# bats test_tags=slow
 @test "on a device with memory of its own the planner chooses the chunks, and the run record keeps them" {
 	[ -x "$BUILD/emu/mt-stream" ] || skip "built without a C++ compiler, or with sanitizers"
 	mkdir "$T/emu"

@@ -12,6 +12,7 @@ load helpers
 # Models of 1 to 7 blocks, tied and not, with and without windows, biases and norms of q and k; fp32 and bf16, every
 # --grad; every level of saving, activations with the host or not, any number of slots; both loop orders; training and
 # evaluation; steps that are aborted; neighbours that are late
+# bats test_tags=slow
 @test "a thousand seeds in either loop order give the cpu device's bits" {
 	stream-chaos seeds "$RUN" "$GOLDEN" 1 2048 >"$T/out"
 	grep -q '^1024 seeds layer-major, 1024 pass-major: ' "$T/out"
@@ -19,6 +20,7 @@ load helpers
 }
 
 # A line for each: where the first seed goes wrong in either loop order, and how
+# bats test_tags=slow
 @test "without any of its waits, with any event too early, with memory used twice the schedule gives other bits" {
 	stream-chaos without "$RUN" "$GOLDEN" 512 >"$T/out" || { grep "NEEDLESS" "$T/out" >&2; return 1; }
 	[ "$(grep -c 'left out: ' "$T/out")" -ge 20 ]

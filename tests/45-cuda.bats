@@ -41,6 +41,7 @@ near() {
 	PY
 }
 
+# bats test_tags=slow
 @test "in fp32 it gives the cpu device's gradients, whichever stream is faster" {
 	need_emulator
 	for model in llama3 qwen2-window qwen3 llama-bias; do
@@ -54,6 +55,7 @@ near() {
 	done
 }
 
+# bats test_tags=slow
 @test "in bf16 it gives the cpu device's gradients but for rounding, the same ones with any stream faster" {
 	need_emulator
 	for model in llama3 qwen3; do
@@ -67,6 +69,7 @@ near() {
 	done
 }
 
+# bats test_tags=slow
 @test "whatever of its memory it may use, and whatever the host then keeps for it, the bits are the same" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -82,6 +85,7 @@ near() {
 	grep -q 'inputs to host' "$T/plans"
 }
 
+# bats test_tags=slow
 @test "gradients that are narrowed in their place leave in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
@@ -98,6 +102,7 @@ near() {
 	cmp "$T/whole" "$T/bounced"
 }
 
+# bats test_tags=slow
 @test "where nothing can be pinned all goes through bounce buffers, said once, with the same bits" {
 	need_emulator
 	make_run llama3 bf16 bf16
@@ -109,6 +114,7 @@ near() {
 	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 }
 
+# bats test_tags=slow
 @test "host memory for activations that cannot be pinned is said once, with what it costs, and gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -124,6 +130,7 @@ near() {
 	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
 }
 
+# bats test_tags=slow
 @test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -138,6 +145,7 @@ near() {
 }
 
 # (tests/42-chaos.bats says what is drawn. Here also: pinned memory or none.)
+# bats test_tags=slow
 @test "in either loop order, whatever plan, neighbours and streams' turns a seed draws, the bits are the same" {
 	need_emulator
 	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
@@ -161,6 +169,7 @@ dealt_of() {
 	[ "$(grep -c loss "$T/$out")" = 4 ]
 }
 
+# bats test_tags=slow
 @test "one mt-stream and two, layer-major and pass-major, give the same bits" {
 	need_emulator
 	dealt_of one 1
@@ -172,6 +181,7 @@ dealt_of() {
 	cmp "$T/one" "$T/both"
 }
 
+# bats test_tags=slow
 @test "20 steps on it are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
@@ -197,6 +207,7 @@ dealt_of() {
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
 }
 
+# bats test_tags=slow
 @test "it says its plan and what it predicts of a step, once, by the rates of the GPU that is there" {
 	need_emulator
 	make_run llama3 bf16 bf16
@@ -238,6 +249,7 @@ try_with() {
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 
+# bats test_tags=slow
 @test "whatever memory the GPU has, a plan that was accepted works; else the smallest budget is said before anything is sent" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -258,6 +270,7 @@ try_with() {
 	[ "$(try_with 200)" = "needs $((own / 1024 + 1))" ]
 }
 
+# bats test_tags=slow
 @test "a successor keeps to the run record's chunks in less memory, or says the least that it needs" {
 	need_emulator
 	make_run qwen3 bf16 bf16

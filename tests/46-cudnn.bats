@@ -2,6 +2,7 @@
 # cuDNN's attention without a GPU: the plans that it makes for GPUs that are only described; and, on the emulated GPU with an
 # engine that has cuDNN's calls and ways (tests/gpu/emu/sdpa.cc), all that mt-stream does around it: rows in groups, documents
 # in calls by length, work memory, the choice in the run record.
+# bats file_tags=slow
 
 load helpers
 

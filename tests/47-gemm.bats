@@ -50,6 +50,7 @@ step_of() {
 	grep -q loss "$T/$1"
 }
 
+# bats test_tags=slow
 @test "mt-streams that choose their own algorithms give other bits" {
 	need_emulator
 	make_run
@@ -59,6 +60,7 @@ step_of() {
 	! cmp -s "$T/one" "$T/two" || false
 }
 
+# bats test_tags=slow
 @test "what is faster is taken; or with MT_GEMM=first, whatever is faster, what cuBLASLt names first" {
 	need_emulator
 	for clock in 1 2; do
@@ -71,6 +73,7 @@ step_of() {
 	cmp "$T/first1" "$T/first2"
 }
 
+# bats test_tags=slow
 @test "a successor of one that was killed computes with the algorithms of the run record, in fp32 and bf16" {
 	need_emulator
 	for dtype in fp32 bf16; do
@@ -86,6 +89,7 @@ step_of() {
 	done
 }
 
+# bats test_tags=slow
 @test "one that is killed while it chooses leaves choices that every later one takes" {
 	need_emulator
 	make_run
@@ -101,6 +105,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
+# bats test_tags=slow
 @test "two at once agree on every algorithm: their micro-batches have the bits that one of them gives" {
 	need_emulator
 	make_run
@@ -116,6 +121,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
+# bats test_tags=slow
 @test "a shape that comes later is chosen then, and kept like the others" {
 	need_emulator
 	make_run
@@ -127,6 +133,7 @@ step_of() {
 	cmp "$T/five" "$T/later"
 }
 
+# bats test_tags=slow
 @test "a checkpoint takes the algorithms to the run that it is loaded into" {
 	need_emulator
 	mt-store create "$RUN" --config "$GOLDEN/$CASE/model" --dtype fp32 2>/dev/null
@@ -153,6 +160,7 @@ refused() {
 	grep -q "$pattern" "$T/stream.err"
 }
 
+# bats test_tags=slow
 @test "another cuBLASLt, another GPU, or an algorithm that is refused: 78 and one line" {
 	need_emulator
 	make_run
@@ -165,6 +173,7 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
+# bats test_tags=slow
 @test "a failure while algorithms are tried settles nothing" {
 	need_emulator
 	export MT_GEMM=first    # two runs are compared
@@ -184,6 +193,7 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
+# bats test_tags=slow
 @test "20 steps by algorithms of its own choice are PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3

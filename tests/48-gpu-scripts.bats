@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # What is run on a machine with a GPU (tests/gpu: first, check, bench), on the emulator, with faults planted in what it
 # starts; and what make finds on such a machine.
+# bats file_tags=slow
 
 load helpers
 

@@ -14,6 +14,7 @@ sass() {
 	[ "$CODE" != 77 ] || skip "needs cuobjdump and nvdisasm (make deps)"
 }
 
+# bats test_tags=slow
 @test "every kernel that memory bounds loads and stores 128 bits at once and spills no registers" {
 	need_objects
 	sass "$BUILD/mt-stream/cuda" sm_90
@@ -24,6 +25,7 @@ sass() {
 	[ "$(grep -c '^ok' "$T/out")" -gt 40 ]
 }
 
+# bats test_tags=slow
 @test "a kernel that stores 32 bits at a time, and a kernel that nobody has classified, are found" {
 	need_objects
 	need_cmd nvcc

@@ -169,5 +169,5 @@ for _ in range(60):
 
 @test "the scripts are clean to shellcheck" {
 	need_cmd shellcheck
-	shellcheck "$TOP/bin/mt-run"
+	shellcheck "$TOP/bin/mt-run" "$TOP/tests/run" "$TOP/tests/venv"
 }

@@ -48,6 +48,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
 }
 
+# bats test_tags=slow
 @test "an evaluation of more than 4096 micro-batches survives kills" {
 	for i in $(seq 500); do cat "$CASE/eval.bin"; done >"$T/eval"
 	OPTS="--steps 2 --batch 2 --micro 1 --seq 32 --lr 1e-3 --wait 5 --eval $T/eval --eval-every 2"
@@ -368,6 +369,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(wc -l <"$T/m")" = 12 ]
 }
 
+# bats test_tags=slow
 @test "a second mt-step on the same run is 75" {
 	ready
 	(sleep 5) | mt-step "$RUN" $STEP >/dev/null 2>&1 3>&- &

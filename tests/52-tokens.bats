@@ -1,11 +1,11 @@
-# mt-tokens: JSON lines of texts and chats -> records. MT_TEST_PYTHON is a Python that has transformers.
+# mt-tokens: JSON lines of texts and chats -> records.
+# bats file_tags=slow
 load helpers
 
 setup_file() {
-	export PY=${MT_TEST_PYTHON:-python3}
 	export MODELS=$BATS_FILE_TMPDIR
-	"$PY" -c 'import transformers, jinja2' 2>/dev/null || return 0
-	"$PY" - "$MODELS" <<-'PY'
+	has transformers jinja2 || return 0
+	"$PYTHON" - "$MODELS" <<-'PY'
 	import sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 	from transformers import PreTrainedTokenizerFast
@@ -50,12 +50,11 @@ setup_file() {
 	PY
 }
 
-transformers_or_skip() { "$PY" -c 'import transformers, jinja2' 2>/dev/null || skip "needs transformers"; }
-tokens() { "$PY" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
-show() { TRANSFORMERS_VERBOSITY=error "$PY" "$MODELS/show.py" "$1"; }
+tokens() { "$PYTHON" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
+show() { TRANSFORMERS_VERBOSITY=error "$PYTHON" "$MODELS/show.py" "$1"; }
 
 same_as_template() { # MODEL: ids, and masks where the template gives them
-	"$PY" - "$MODELS/$1" "$MODELS/chats.jsonl" "$2" <<-'PY'
+	"$PYTHON" - "$MODELS/$1" "$MODELS/chats.jsonl" "$2" <<-'PY'
 	import json, struct, sys
 	from transformers import AutoTokenizer
 	t = AutoTokenizer.from_pretrained(sys.argv[1])
@@ -74,19 +73,19 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "ids of messages are those of apply_chat_template" {
-	transformers_or_skip
+	need_transformers
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template chatml "$T/rec"
 }
 
 @test "masks are those of return_assistant_tokens_mask where the template has {% generation %}" {
-	transformers_or_skip
+	need_transformers
 	tokens "$MODELS/marked" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template marked "$T/rec"
 }
 
 @test "without {% generation %} each turn of the assistant is learnt, and its header is not" {
-	transformers_or_skip
+	need_transformers
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
@@ -94,7 +93,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "a template that renders earlier turns in another way leaves them as context, and says so" {
-	transformers_or_skip
+	need_transformers
 	tokens "$MODELS/last" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/last" <"$T/rec"
 	[[ ${lines[0]} != *+Paris* ]]
@@ -103,21 +102,21 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "a text is learnt as a whole, with the tokenizer's BOS and with EOS behind it" {
-	transformers_or_skip
+	need_transformers
 	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "+<s>I am a small model.</s>" ]
 }
 
 @test "of prompt and completion the completion and EOS are learnt" {
-	transformers_or_skip
+	need_transformers
 	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "-<s>Who are you? | + I am Paris</s>" ]
 }
 
 @test "prompt and completion may be messages" {
-	transformers_or_skip
+	need_transformers
 	echo '{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}' |
 		tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
@@ -125,7 +124,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "an answer whose first token the template's end is part of is learnt, that token too" {
-	transformers_or_skip
+	need_transformers
 	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
 	for how in "" --plain; do
 		tokens $how "$MODELS/chatml" "$T/in" >"$T/rec"
@@ -135,7 +134,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "a tokenizer that puts EOS behind a text itself gets no second one" {
-	transformers_or_skip
+	need_transformers
 	for how in "" --plain; do
 		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } | tokens $how "$MODELS/eos" >"$T/rec"
 		run show "$MODELS/eos" <"$T/rec"
@@ -145,9 +144,9 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "tokenizers alone hold to tokenizer_config.json: add_prefix_space, and 78 for a token that only transformers would add" {
-	transformers_or_skip
+	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
-	"$PY" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
+	"$PYTHON" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
 		import json, sys
 		c = json.load(open(sys.argv[1])) | json.loads(sys.argv[2])
 		json.dump(c, open(sys.argv[1], "w"))
@@ -156,12 +155,12 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = '+<s> are</s>' ]
 	sed -i 's/^{/{"additional_special_tokens": ["<new>"], /' "$T/model/tokenizer_config.json"
-	fails_with 78 "$PY" "$MT/mt-tokens" --plain "$T/model"
+	fails_with 78 "$PYTHON" "$MT/mt-tokens" --plain "$T/model"
 	grep -q "no token '<new>'" "$T/fails.err"
 }
 
 @test "tokenizers and jinja2 alone give what transformers gives" {
-	transformers_or_skip
+	need_transformers
 	for model in chatml marked last; do
 		{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } >"$T/in"
 		tokens "$MODELS/$model" "$T/in" >"$T/one"
@@ -171,7 +170,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "a bad line is named with its number: 65" {
-	transformers_or_skip
+	need_transformers
 	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
 		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
 		printf '%s\n' '{"text": "fine"}' '' "$bad" >"$T/in"
@@ -182,27 +181,27 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "a reader that has closed ends mt-tokens with 0" {
-	transformers_or_skip
+	need_transformers
 	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
 
 @test "a stdout that cannot be written is 74" {
-	transformers_or_skip
+	need_transformers
 	echo '{"text": "a"}' >"$T/in"
 	for out in /dev/full '&-'; do
 		code=0
-		eval '"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>"$T/err" >'"$out" || code=$?
+		eval '"$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>"$T/err" >'"$out" || code=$?
 		[ "$code" = 74 ]
 		[ "$(wc -l <"$T/err")" = 1 ]
 	done
 }
 
 @test "a missing model or FILE is 66" {
-	transformers_or_skip
-	fails_with 66 "$PY" "$MT/mt-tokens" "$T/nowhere"
-	fails_with 66 "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
+	need_transformers
+	fails_with 66 "$PYTHON" "$MT/mt-tokens" "$T/nowhere"
+	fails_with 66 "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
 }
 
 @test "without transformers, tokenizers or jinja2 it says what to install: 78" {
@@ -212,11 +211,11 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "code of the model directory is not run, whatever stands on stdin: 78; --trust-remote-code runs it" {
-	transformers_or_skip
+	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
 	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
 		"$T/ran" >"$T/model/own.py"
-	"$PY" - "$T/model/tokenizer_config.json" <<-'PY'
+	"$PYTHON" - "$T/model/tokenizer_config.json" <<-'PY'
 		import json, sys
 		c = json.load(open(sys.argv[1]))
 		c.update(auto_map={"AutoTokenizer": ["own.Own", None]}, tokenizer_class="Own")
@@ -237,7 +236,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "conversations without a turn of the assistant are left out and counted; nothing else is 65" {
-	transformers_or_skip
+	need_transformers
 	silent='{"messages": [{"role": "user", "content": "Who?"}]}'
 	{ echo "$silent"; cat "$MODELS/chats.jsonl"; echo "$silent"; } | tokens --plain "$MODELS/chatml" >"$T/rec"
 	tokens --plain "$MODELS/chatml" "$MODELS/chats.jsonl" | cmp - "$T/rec"
@@ -252,13 +251,13 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 }
 
 @test "mt-tokens with closed fds: no word among the records, a closed stdin is 66; control characters stay off the terminal" {
-	transformers_or_skip
+	need_transformers
 	{ cat "$MODELS/chats.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$T/in"
-	"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"
-	"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" <&- 2>&- 3>&- >"$T/rec"
+	"$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"
+	"$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" <&- 2>&- 3>&- >"$T/rec"
 	cmp "$T/want" "$T/rec"
-	fails_with 66 sh -c 'exec "$@" <&-' sh "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml"
+	fails_with 66 sh -c 'exec "$@" <&-' sh "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml"
 	grep -q "stdin: is closed" "$T/fails.err"
-	fails_with 66 "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$(printf '%s/a\033[1m\302\2331m\233b' "$T")"
+	fails_with 66 "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$(printf '%s/a\033[1m\302\2331m\233b' "$T")"
 	grep -qF "/a?[1m?1m?b" "$T/fails.err"
 }

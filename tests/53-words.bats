@@ -120,6 +120,7 @@ ends() {
 	eventually grep -q "waits for run '${RUN}e': it has no weights: mt-store init or mt-ckpt load" "$T/empty.err"
 }
 
+# bats test_tags=slow
 @test "a stopped stage is named after 10 seconds by the one that waits, and TERM ends a waiting mt-step" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	ready

@@ -87,6 +87,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "a producer that is killed where a record ends does not lead to an export either" {
 	for i in $(seq 4096); do printf '\3\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0'; done >"$T/part"
 	for i in $(seq 64); do cat "$T/part"; done >"$T/data"

@@ -42,6 +42,7 @@ same_as_undisturbed() {
 	cmp "$T/out/model/model.safetensors" "$T/whole/model/model.safetensors"
 }
 
+# bats test_tags=slow
 @test "mt-run is killed while it trains: the step is saved, all is gone, --resume gives the undisturbed bits, each metrics line once" {
 	long_data
 	mkdir "$T/tmp"

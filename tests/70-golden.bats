@@ -55,9 +55,9 @@ golden() { # CASE [--bf16]
 @test "mistral-v4 in fp32: losses, norms, gradients and weights are PyTorch's" { golden mistral-v4; }
 @test "mistral-v4 in bf16: what rounding explains, and no more" { golden mistral-v4 --bf16; }
 
+# bats test_tags=slow
 @test "an export gives transformers the loss that mt had" {
-	local python=${MT_TEST_PYTHON:-python3}
-	"$python" -c 'import torch, transformers' 2>/dev/null || skip "needs torch and transformers"
+	need_torch
 	for c in llama3 qwen3; do
 		RUN=$(mt_run_name "$c")
 		local case=$GOLDEN/$c
@@ -67,7 +67,7 @@ golden() { # CASE [--bf16]
 		mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 		mt-ckpt export "$RUN" "$T/$c"
 		loss=$(python3 -c 'import json,sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' "$T/metrics")
-		"$python" "$GOLDEN/logits.py" "$T/$c" "$case/eval.bin" "$loss" --seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
+		with_torch "$GOLDEN/logits.py" "$T/$c" "$case/eval.bin" "$loss" --seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
 		mt-store rm "$RUN" --force
 	done
 }

@@ -2,6 +2,7 @@
 # trained is what an undisturbed run trains, to the last bit. tests/crash/crash.py says how; a longer storm by hand:
 #     tests/crash/crash.py --seconds 600
 #     tests/crash/crash.py --takeovers 2000
+# bats file_tags=slow
 load helpers
 
 storm() { python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }

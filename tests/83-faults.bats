@@ -2,6 +2,7 @@
 # Every allocation and system call of a command fails in turn, once and from then on; the power is cut at every moment
 # of a save. tests/fault/README.md says how. MT_FAULT_EVERY=N takes every Nth call only; MT_FAULT_SECONDS=N gives each
 # stage N seconds.
+# bats file_tags=slow
 load helpers
 
 faults() {

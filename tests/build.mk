@@ -83,7 +83,7 @@ asan ubsan: deps
 	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
 	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
 	@cp bin/mt-run bin/mt-tokens build/$@/bin/
-	@$(SAN_ENV) $(MAKE) --no-print-directory check B=build/$@/bin O=build/$@
+	@$(SAN_ENV) $(MAKE) --no-print-directory suites B=build/$@/bin O=build/$@
 tsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats
