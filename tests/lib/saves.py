@@ -81,7 +81,9 @@ def states(run, dir, config, steps):
     """Of an undisturbed run: step -> content, weights -> step"""
     os.makedirs(dir)
     twin = Training(run, dir, config, True, steps + 1)
-    whole, by_weights = {}, {}
+    path = os.path.join(dir, "start")
+    subprocess.run(["mt-ckpt", "export", run, path], check=True)
+    whole, by_weights = {}, {weights(path): 0}
     twin.give(1)                            # with --ckpt-every mt-step looks one record ahead
     for n in range(1, steps + 1):
         twin.give(1)
@@ -138,15 +140,17 @@ def main():
         if verb == "save":
             with open(os.path.join(path, "run.json")) as f:
                 step = json.load(f)["step"]
-            same = content(path)[0] == whole.get(step)
+            same = content(path)[0] == whole.get(step) if step else by_weights.get(weights(path)) == 0
         else:
             step = by_weights.get(weights(path))
-            same = step is not None or first == 0
+            same = step is not None
         if not same or (step is not None and not first <= step <= run.given):
             fail("%s (%s) is not the state of a step: %s" % (path, verb, step))
         raced += n > 0
         good[verb] += 1
         shutil.rmtree(path)
+    while seen[0] < run.given:
+        time.sleep(0.0002)
     run.end()
     left = [f for f in os.listdir(a.dir) if not f.endswith(".err")]
     if left:
