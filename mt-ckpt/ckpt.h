@@ -3,6 +3,7 @@
 #ifndef MT_CKPT_H
 #define MT_CKPT_H
 
+#include <dirent.h>
 #include <jansson.h>
 #include <xxhash.h>
 #include "mt.h"
@@ -36,25 +37,38 @@ void json_add(int *rc, json_t *array, json_t *value);
 json_t *json_number(double);            /* null where JSON has no such number */
 bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
 bool file_exists(int dirfd, const char *name);
-int dir_open(const char *path, int *fd); /* 66, 65 not a directory */
+int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
+DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
 
 /* ------------------------------------------------------------------------------------------------ outdir.c */
 
-struct out_file { /* a finished file of a new directory */
-	char *name;
-	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of every IO_BYTES of it */
-};
-
-struct out_dir {      /* a directory that comes to be as a whole or not at all */
-	int parent, fd;   /* fd carries a lock: without it the directory is an orphan */
-	char *base, *tmp; /* names in parent: to be, and meanwhile */
-	/* how it ends: it gets its name; or takes the place of one that has it; or parent is the directory itself */
+struct out_dir {      /* a new directory: it appears complete or not at all */
+	int parent, fd;   /* fd holds a lock: a temporary directory that nobody locks has no writer any more */
+	char *base, *tmp; /* names in parent: the final one, and the temporary one */
+	/* at its end: renamed to a name that is free; replaces the directory of that name; or its files move to parent */
 	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;
 	struct out_file *files;
 	uint32_t n_files;
 };
 
-struct out_stream { /* a file being written from front to back */
+/* Begin PATH under a temporary name beside it, or inside it if it exists. 73: it is not an empty directory; with
+ * `replace`: nor one that mt wrote. Such a directory is deleted when the new one is durable. */
+int out_begin(struct out_dir *, const char *path, bool replace);
+int out_begin_at(struct out_dir *, int parent, const char *base); /* replaces any directory of that name */
+int out_sync(struct out_dir *);                                   /* makes everything durable but the name */
+/* Give it its name, and make that durable; then delete the directory that it replaces. On failure nothing of the new
+ * directory is left, and what was there before is there again. Releases the out_dir. */
+int out_rename(struct out_dir *);
+void out_abort(struct out_dir *); /* deletes it; mt_errmsg() stays */
+
+/* ------------------------------------------------------------------------------------------------ outfile.c */
+
+struct out_file { /* a finished file of a new directory */
+	char *name;
+	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of each IO_BYTES of it */
+};
+
+struct out_stream { /* a file that is being written from front to back */
 	struct out_dir *dir;
 	char *name;
 	int fd;
@@ -62,26 +76,28 @@ struct out_stream { /* a file being written from front to back */
 	XXH3_state_t *hash;
 };
 
-/* Begin PATH under a temporary name beside it, or in it where it is there. 73: it is not an empty directory; with
- * `replace`: nor one that mt wrote, which otherwise goes when the new one stands. */
-int out_begin(struct out_dir *, const char *path, bool replace);
-int out_begin_at(struct out_dir *, int parent, const char *base); /* whatever has the name is replaced */
 int out_open(struct out_dir *, const char *name, uint64_t expected, struct out_stream *);
 int out_write(struct out_stream *, const void *data, uint64_t n);
-int out_close(struct out_stream *); /* fsynced, and entered in files */
+int out_close(struct out_stream *); /* fsynced, and entered in the directory's files */
 void out_drop(struct out_stream *); /* after an error */
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);
-int out_sync(struct out_dir *); /* everything is durable but the name */
-/* And now the name. What it replaces goes only when that is durable. On failure nothing is left of the new one, and
- * what was there is there again. The out_dir is released. */
-int out_rename(struct out_dir *);
-void out_abort(struct out_dir *);           /* nothing is left */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
-/* Delete a directory: first renamed, and that durable, so that none that is half deleted ever looks whole. */
+
+/* ------------------------------------------------------------------------------------------------ tmpdir.c */
+
+#define TMP_WAS "was"                                            /* see tmpdir.c */
+int tmp_name(const char *base, const char *suffix, char **name); /* .BASE.mt-tmp-SUFFIX, to be freed */
+/* rename, unless new_name exists: -1 with errno EEXIST */
+int rename_new(int from, const char *name, int to, const char *new_name);
+/* Delete a directory that is open as fd, with everything in it. This needs neither memory nor another file descriptor
+ * (but for directories inside it): it must work when either has run out. */
+int dir_delete(int parent, const char *name, int fd);
+/* Delete a directory. It is renamed first, and that made durable: a half-deleted directory never has its name. */
 int dir_remove(int parent, const char *name);
-/* Make the names durable under which an open directory is found: those of its ancestors on the same file system. */
+int dir_sync(int fd, const char *name); /* name: for the message */
+/* Make the path of an open directory durable: fsync its ancestors on the same file system. */
 int dir_sync_names(int fd);
-/* Delete what writers that died left in `parent` of `base`, or with NULL of any checkpoint of a step. */
+/* Clean up in `parent` after writers of `base` that died; base NULL: of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 
 /* ------------------------------------------------------------------------------------------------ hf/safetensors.c */
@@ -134,6 +150,7 @@ int model_open(struct model *, int dirfd, const char *set);
 /* The parsed index: opens the shards that it names */
 int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
+bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
 /* Every tensor of the table is there with its shape and a dtype that can be read; found[i] belongs to table[i].
  * dtype ST_OTHER: any floating point dtype that a weight may have. */

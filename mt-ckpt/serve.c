@@ -8,7 +8,6 @@
  *     (n, saved)    and older checkpoints go
  *
  * Any failure before the seal is one compare-and-swap pinned -> failed, which drops all pins at once. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -79,8 +78,7 @@ static bool is_checkpoint(const struct server *s, uint64_t step)
 /* Of the checkpoints up to `step`, all but the newest `keep` go. Later ones, of another life of the run, stay. */
 static void delete_older(const struct server *s, uint64_t step)
 {
-	int fd = openat(s->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	DIR *d = dir_list(s->dirfd);
 	uint64_t *steps = NULL, found;
 	size_t n = 0;
 	char name[40];

@@ -25,9 +25,7 @@ static int check_not_cut(const struct source *s)
 	bool named = is_step_name(s->path) || (real && is_step_name(real));
 
 	free(real);
-	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") &&
-		!file_exists(s->dirfd, "optim-m.safetensors.index.json"))
-		return 0;
+	if (!named && !model_exists(s->dirfd, "optim-m")) return 0;
 	return mt_fail(MT_EX_DATA,
 		"%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
 		"alone)",

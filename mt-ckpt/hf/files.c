@@ -1,5 +1,4 @@
 /* files.c: reading files that nobody vouches for. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -181,6 +180,15 @@ bool file_exists(int dirfd, const char *name)
 	struct stat st;
 
 	return fstatat(dirfd, name, &st, 0) == 0;
+}
+
+DIR *dir_list(int dirfd)
+{
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0) close(fd);
+	return d;
 }
 
 int dir_open(const char *path, int *fd)

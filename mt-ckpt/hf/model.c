@@ -72,26 +72,33 @@ int model_shards(struct model *m, int dirfd, const json_t *index)
 	return rc;
 }
 
+static void file_names(const char *set, char file[64], char index[64])
+{
+	snprintf(file, 64, "%s.safetensors", set);
+	snprintf(index, 64, "%s.safetensors.index.json", set);
+}
+
+bool model_exists(int dirfd, const char *set)
+{
+	char file[64], index[64];
+
+	file_names(set, file, index);
+	return file_exists(dirfd, file) || file_exists(dirfd, index);
+}
+
 int model_open(struct model *m, int dirfd, const char *set)
 {
 	char file[64], index[64];
 	json_t *root = NULL;
-	int rc;
+	int rc = 0;
 
-	snprintf(file, sizeof file, "%s.safetensors", set);
-	snprintf(index, sizeof index, "%s.safetensors.index.json", set);
-	*m = (struct model){0};
-	m->label = strdup(file);
+	file_names(set, file, index);
+	bool sharded = !file_exists(dirfd, file) && file_exists(dirfd, index);
+	*m = (struct model){.label = strdup(sharded ? index : file)};
 	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
-	if (file_exists(dirfd, file) || !file_exists(dirfd, index)) {
-		rc = add_file(m, dirfd, file);
-	} else {
-		free(m->label);
-		m->label = strdup(index);
-		rc = m->label ? file_read_json(dirfd, index, &root) : mt_fail(MT_EX_NOMEM, "%s: no memory", index);
-		if (rc == 0) rc = model_shards(m, dirfd, root);
-		json_decref(root);
-	}
+	if (!sharded) rc = add_file(m, dirfd, file);
+	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = model_shards(m, dirfd, root);
+	json_decref(root);
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
