@@ -34,8 +34,10 @@ void json_put(int *rc, json_t *object, const char *key, json_t *value);
 /* text up to a NUL, 255 bytes at most */
 void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);
 void json_add(int *rc, json_t *array, json_t *value);
-json_t *json_number(double);            /* null where JSON has no such number */
-bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
+json_t *json_number(double);                      /* null where JSON has no such number */
+json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
+void hex_decode(const char *digits, uint8_t *);   /* an even number of valid digits -> bytes */
+bool file_name_plain(const char *name);           /* a name inside its directory, and nothing else */
 bool file_exists(int dirfd, const char *name);
 int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
 DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */

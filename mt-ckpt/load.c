@@ -185,7 +185,7 @@ static int check_table(struct mt_run *run, const struct source *s, struct mt_ten
 		: rc;
 }
 
-/* The table of choices, as it was saved: run_json_read has looked at its form */
+/* Enter the saved choices. run_json_read has checked that they fit. */
 static int set_choices(struct mt_run *run, json_t *choices)
 {
 	const char *key;
@@ -194,12 +194,10 @@ static int set_choices(struct mt_run *run, json_t *choices)
 
 	json_object_foreach(choices, key, value)
 	{
-		const char *s = json_string_value(value);
 		uint8_t bytes[MT_CHOICE_VALUE] = {0};
-		unsigned byte;
 
-		for (size_t i = 0; 2 * i < strlen(s) && sscanf(s + 2 * i, "%2x", &byte) == 1; i++) bytes[i] = (uint8_t)byte;
-		if (rc == 0) rc = mt_choice_enter(run, key, bytes, strlen(s) / 2);
+		hex_decode(json_string_value(value), bytes);
+		if (rc == 0) rc = mt_choice_enter(run, key, bytes, json_string_length(value) / 2);
 	}
 	return rc;
 }

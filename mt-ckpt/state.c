@@ -56,16 +56,13 @@ static json_t *choices_json(struct mt_run *run, int *rc)
 {
 	const struct mt_choice *e = NULL;
 	json_t *all = json_object();
-	char text[2 * MT_CHOICE_VALUE + 1];
 
-	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the run record's table");
+	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the record's table of choices");
 	for (int i = 0; i < MT_CHOICES && *rc == 0 && (e = mt_choice_next(run, e)); i++) {
 		char key[MT_CHOICE_KEY + 1] = "";
 
 		memcpy(key, e->key, sizeof e->key);
-		text[0] = 0;
-		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++) snprintf(text + 2 * b, 3, "%02x", e->value[b]);
-		json_put(rc, all, key, json_string(text));
+		json_put(rc, all, key, json_hex(e->value, e->bytes));
 	}
 	return all;
 }
