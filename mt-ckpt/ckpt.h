@@ -185,8 +185,13 @@ struct shards { /* one array of all tensors, written in the tensors' order */
 	struct out_stream out;
 };
 
-int shards_begin(struct shards *, struct out_dir *, const char *set, const char *dtype, uint32_t elem,
-	const struct mt_tensor *table, uint32_t n, uint64_t limit);
+extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
+	const char *name;
+	enum st_dtype dtype;
+} st_sets[ARRAYS];
+
+int shards_begin(struct shards *, struct out_dir *, enum array, enum st_dtype, const struct mt_tensor *table,
+	uint32_t n, uint64_t limit);
 int shards_write(struct shards *, const void *data, uint64_t bytes); /* any part of what comes next */
 int shards_end(struct shards *);                                     /* the index too, where there are several */
 void shards_drop(struct shards *);
@@ -257,14 +262,13 @@ void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */
 
-struct nonfinite {
+struct nonfinite { /* weights that are infinite or NaN, and the tensor of the first one */
 	uint64_t n;
 	char name[MT_TENSOR_NAME];
-}; /* weights that are infinite or NaN; the first's tensor */
+};
 
-/* How many of n weights; *first: the index of one. */
-uint64_t count_nonfinite(enum mt_dtype, const void *w, uint64_t n, uint64_t *first);
-void nonfinite_add(struct nonfinite *, const char *tensor, uint64_t n);
+/* Count those among n weights of a tensor. Returns the index of the first one, n if all are finite. */
+uint64_t nonfinite_count(struct nonfinite *, const char *tensor, enum mt_dtype, const void *w, uint64_t n);
 void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there are any */
 
 /* ------------------------------------------------------------------------------------------------ write.c */

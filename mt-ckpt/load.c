@@ -82,35 +82,32 @@ struct buffers {
 }; /* PART elements each */
 #define PART (4u << 20)
 
-/* fp32 patterns into the run's weights: as they are, or as exact halves. How many are not finite there; the first of
- * them is at[*where]. */
-static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
-	uint64_t n, uint64_t *where)
+/* Store n fp32 patterns as the run's weights from element `at` of the unit: as they are, or split into w and lo.
+ * Returns the weights in the run. */
+static const void *store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
+	uint64_t n)
 {
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at; /* (n) */
-	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at;
+	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at; /* (n) */
 
-	if (!bf16) {
-		memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
-		return count_nonfinite(MT_FP32, bits, n, where);
-	}
+	if (mt_control(run)->dtype != MT_BF16) return memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
 	for (uint64_t i = 0; i < n; i++) {
 		w[i] = mt_hi(bits[i]);
 		lo[i] = mt_lo(bits[i]);
 	}
-	return count_nonfinite(MT_BF16, w, n, where);
+	return w;
 }
 
 static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
 	const struct buffers *b, struct nonfinite *seen)
 {
 	const struct mt_unit *unit = mt_unit(run, t->unit);
+	enum mt_dtype dtype = (enum mt_dtype)mt_control(run)->dtype;
 	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
 	int rc;
 
 	for (uint64_t at = 0; at < t->n; at += PART) {
-		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0, bad;
+		uint64_t n = t->n - at < PART ? t->n - at : PART, bad;
 		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0) return rc;
 		if (lo) {
@@ -118,12 +115,11 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 			if (rc < 0) return rc;
 			for (uint64_t j = 0; j < n; j++) b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
 		}
-		bad = store_weights(run, unit, t->off + at, b->bits, n, &where);
-		/* a checkpoint is what a run was, whatever that is; nobody begins with such weights on purpose */
-		if (bad && !s->full)
+		bad = nonfinite_count(seen, t->name, dtype, store_weights(run, unit, t->off + at, b->bits, n), n);
+		/* Only a checkpoint may have such weights: it stores the run as it was. */
+		if (bad < n && !s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
-				(unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
-		nonfinite_add(seen, t->name, bad);
+				(unsigned long long)(at + bad), dtype == MT_BF16 ? "bf16" : "fp32");
 	}
 	return 0;
 }

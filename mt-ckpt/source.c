@@ -4,8 +4,6 @@
 #include <unistd.h>
 #include "ckpt.h"
 
-static const char *const sets[ARRAYS] = {"model", "optim-lo", "optim-m", "optim-v"};
-
 /* Is the directory named as a checkpoint? By the path as it is given, or as it leads there. */
 static bool is_step_name(const char *path)
 {
@@ -66,7 +64,7 @@ static int check_listed(const struct source *s, const struct model *m)
 static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 {
 	uint32_t n = s->layout.n_tensors;
-	int rc = model_open(&s->model[a], s->dirfd, sets[a]);
+	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
 
 	if (rc < 0) return rc;
 	s->found[a] = calloc(n, sizeof *s->found[a]);
@@ -81,9 +79,8 @@ int source_models(struct source *s)
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
 	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W]);
-	if (rc == 0 && s->full && bf16) rc = open_array(s, ARRAY_LO, ST_I16);
-	if (rc == 0 && s->full) rc = open_array(s, ARRAY_M, ST_F32);
-	if (rc == 0 && s->full) rc = open_array(s, ARRAY_V, ST_F32);
+	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++)
+		rc = open_array(s, a, st_sets[a].dtype);
 	return rc;
 }
 

@@ -3,16 +3,6 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-static const struct {
-	const char *set, *dtype;
-	uint32_t elem;
-} kinds[ARRAYS] = {
-	[ARRAY_W] = {"model", NULL, 0}, /* as --dtype says */
-	[ARRAY_LO] = {"optim-lo", "I16", 2},
-	[ARRAY_M] = {"optim-m", "F32", 4},
-	[ARRAY_V] = {"optim-v", "F32", 4},
-};
-
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit)
 {
@@ -25,11 +15,10 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
 	w->buf = malloc(IO_BYTES);
 	rc = w->buf ? state_tensors(run, &w->table) : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
-	for (int a = 0; a < ARRAYS && rc == 0; a++)
+	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
-			rc = shards_begin(&w->set[a], dir, kinds[a].set,
-				a == ARRAY_W ? (dtype == MT_BF16 ? "BF16" : "F32") : kinds[a].dtype,
-				a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, w->table, mt_control(run)->n_tensors, limit);
+			rc = shards_begin(&w->set[a], dir, a, a == ARRAY_W && dtype == MT_BF16 ? ST_BF16 : st_sets[a].dtype,
+				w->table, mt_control(run)->n_tensors, limit);
 	if (rc < 0) writer_drop(w);
 	return rc;
 }
@@ -43,9 +32,7 @@ static uint16_t round_even(uint32_t bits)
 
 static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
 {
-	uint64_t where;
-
-	nonfinite_add(&w->seen, tensor, count_nonfinite(w->dtype, data, n, &where));
+	nonfinite_count(&w->seen, tensor, w->dtype, data, n);
 	return shards_write(&w->set[ARRAY_W], data, n * w->set[ARRAY_W].elem);
 }
 
