@@ -1,11 +1,12 @@
-/* load.c: a directory's weights, or its full state, into a run.
+/* load.c: loads a directory's weights, or its full state, into a run.
  *
- * Everything that can be checked is checked before the run is touched. Then the run's state is `filling` until every
- * byte is in place: a load that dies leaves it so, one that fails leaves it empty, and neither is ever taken for
- * filled. */
+ * Everything that can be checked is checked before the run is changed. Then the run's state is `filling` until every
+ * byte is in place. A load that is killed leaves this state, and a load that fails leaves the run empty: no program
+ * uses such a run. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
@@ -56,12 +57,10 @@ static int keep(struct kept *k, int dirfd, const char *name)
 	return 0;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
-
 static int kept_read(struct kept *k, const struct source *s)
 {
 	struct dirent **list;
-	int n = scandirat(s->dirfd, ".", &list, NULL, by_name), rc = 0;
+	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
 
 	if (n < 0) return fail_errno(s->path);
 	for (int i = 0; i < n; i++) {
@@ -168,7 +167,7 @@ static int check_no_stage(struct mt_run *run, const char *name)
 	return 0;
 }
 
-/* The run's own table names what the source's layout names, and lies inside its units. */
+/* The run's table of tensors lies inside its units, and has the names and sizes of the source's layout. */
 static int check_table(struct mt_run *run, const struct source *s, struct mt_tensor **table)
 {
 	int rc = state_tensors(run, table);
@@ -205,19 +204,15 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 
 	if (!json->has_record) return 0;
 	if ((rc = set_choices(run, json->choices)) < 0) return rc;
-	r->chunk_tokens = json->record.chunk_tokens;
-	r->head_tokens = json->record.head_tokens;
-	r->pass_rows = json->record.pass_rows;
-	memcpy(r->device, json->record.device, sizeof r->device);
-	memcpy(r->gemm, json->record.gemm, sizeof r->gemm);
-	memcpy(r->attention, json->record.attention, sizeof r->attention);
-	memcpy(r->machine, json->record.machine, sizeof r->machine);
-	/* release: the fields stand before `set` says so */
+	/* everything from chunk_tokens to machine */
+	memcpy(&r->chunk_tokens, &json->record.chunk_tokens,
+		offsetof(struct mt_record, taken) - offsetof(struct mt_record, chunk_tokens));
+	/* release: the fields are written before `set` */
 	atomic_store_explicit(&r->set, 1, memory_order_release);
 	return 0;
 }
 
-/* From here on the run is being filled; the state says so until every byte is in place. */
+/* Change the run: its state is `filling` until every byte is in place. */
 static int fill(struct mt_run *run, const char *name, const struct source *s, const struct mt_tensor *table,
 	const struct kept *kept)
 {
@@ -228,7 +223,7 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 	if (rc == 0) rc = check_no_stage(run, name);
 	if (rc < 0) return rc;
 	mt_fill_begin(run);
-	if ((rc = check_no_stage(run, name)) < 0) { /* one that came between the look and the state */
+	if ((rc = check_no_stage(run, name)) < 0) { /* a stage that started between the first check and the new state */
 		mt_fill_end(run, before);
 		return rc;
 	}
@@ -240,7 +235,7 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		rc = set_record(run, &s->json);
 	}
-	if (mt_stage_mine(run)) /* else it is its successor's to say */
+	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */
 		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }

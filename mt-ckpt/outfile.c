@@ -16,7 +16,7 @@ int out_open(struct out_dir *o, const char *name, uint64_t expected, struct out_
 	XXH3_64bits_reset(s->hash);
 	s->fd = openat(o->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (s->fd < 0) return write_error(s);
-	/* A disk that is too full says so now and not after an hour; a file system that cannot tell is believed. */
+	/* Reserve the space now: a full disk is reported at once, not after an hour. Not every file system can reserve. */
 	if (expected && fallocate(s->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)expected) < 0 &&
 		(errno == ENOSPC || errno == EFBIG))
 		return write_error(s);

@@ -1,10 +1,10 @@
-/* source.c: a directory to load or verify: a Hugging Face model, and with run.json beside it a run's full state. */
+/* source.c: a directory to load or verify: a Hugging Face model or, if it has a run.json, a run's full state. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
 
-/* Is the directory named as a checkpoint? By the path as it is given, or as it leads there. */
+/* Is the last component of a path a checkpoint's name, step- and at least 8 digits? */
 static bool is_step_name(const char *path)
 {
 	size_t n = strlen(path);
@@ -16,7 +16,8 @@ static bool is_step_name(const char *path)
 		(digits == 5 || path[digits - 6] == '/');
 }
 
-/* What an interrupted copy of a checkpoint looks like: it must not be taken for a model to begin with. */
+/* Refuse an interrupted copy of a checkpoint: a directory with the name or the optimizer files of a checkpoint, but
+ * without run.json. Its weights may be incomplete. */
 static int check_not_cut(const struct source *s)
 {
 	char *real = realpath(s->path, NULL);
@@ -52,7 +53,7 @@ int source_config(struct source *s)
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
 }
 
-/* The files that are used are among those that have checksums. */
+/* Every file that is read must have checksums in run.json. */
 static int check_listed(const struct source *s, const struct model *m)
 {
 	for (uint32_t i = 0; i < m->n_files; i++)

@@ -1,4 +1,4 @@
-/* files.c: reading files that nobody vouches for. */
+/* files.c: reads files that may be damaged or hostile, and helpers for names, JSON and directories. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -38,7 +38,7 @@ int file_open(int dirfd, const char *name, int *fd, uint64_t *size)
 {
 	struct stat st;
 
-	/* Links are followed: Hugging Face's cache is made of them. */
+	/* Links are followed: Hugging Face's cache consists of them. */
 	*fd = openat(dirfd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 	if (*fd < 0) return errno == ENXIO ? mt_fail(MT_EX_DATA, "%s: not a regular file", shown(name)) : fail_errno(name);
 	if (fstat(*fd, &st) < 0) {
@@ -131,7 +131,7 @@ char *json_text(const json_t *root, size_t indent)
 
 static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for JSON"); }
 
-/* jansson refuses a text for want of memory, and one that is not UTF-8. */
+/* jansson returned NULL for this text: it is not UTF-8, or there is no memory. */
 static int why_not_text(const char *text, size_t n)
 {
 	json_t *any = json_stringn_nocheck(text, n);

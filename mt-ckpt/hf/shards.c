@@ -1,5 +1,4 @@
-/* shards.c: writing safetensors: one array of all tensors into one file, or several with an index, from front to
- * back. */
+/* shards.c: writes one array of all tensors as one safetensors file, or as several with an index, from front to back. */
 #include <endian.h>
 #include <stdlib.h>
 #include "ckpt.h"
@@ -54,7 +53,7 @@ static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t
 	return o;
 }
 
-/* Open the shard that begins with the tensor to come, and write its header. */
+/* Open a shard and write its header. */
 static int open_shard(struct shards *s, uint32_t shard)
 {
 	json_t *root = json_object();
