@@ -1,60 +1,76 @@
-/* ckpt.h: what the files of mt-ckpt share. Functions return 0, or minus an exit code with the line in mt_errmsg(),
- * as libmt's do. Messages about files begin with the file's name. */
+/* ckpt.h: declarations that the files of mt-ckpt share. Functions return 0 or, as libmt's do, minus an exit code with a
+ * message in mt_errmsg(). Messages about a file begin with its name. */
 #ifndef MT_CKPT_H
 #define MT_CKPT_H
 
+#include <dirent.h>
 #include <jansson.h>
 #include <xxhash.h>
 #include "mt.h"
 
 /* ------------------------------------------------------------------------------------------------ hf/files.c */
 
-#define JSON_LIMIT 100000000u /* bytes of a JSON text at most: safetensors' own limit for a header */
+#define JSON_LIMIT 100000000u /* maximum bytes of a JSON text: safetensors' own limit for a header */
 #define IO_BYTES (16u << 20)  /* one read or write, and one checksummed chunk */
 
-/* What a file says, fit for one line of a message: control characters become '?', long text is cut. Valid until the
- * fourth call after it. */
+/* A text of a file, safe to print in one line: control characters become '?', long text is cut. Valid until the fourth
+ * call after this one. */
 const char *shown(const char *text);
-int fail_errno(const char *what); /* "what: strerror", with the exit code that errno means */
+int fail_errno(const char *what); /* "what: strerror", with the exit code for errno */
 
-/* Open a regular file for reading; anything else in its place is 65, and a FIFO is never waited for. */
+/* Open a regular file for reading. Anything else is 65; a FIFO does not block. */
 int file_open(int dirfd, const char *name, int *fd, uint64_t *size);
-/* All n bytes at off: 65 where the file ends early. `name` is for the message. */
+/* Read all n bytes at off; 65 if the file ends before. `name` is for the message. */
 int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off);
-/* The whole of a small file, with a NUL behind it, to be freed. 65 above `limit`. */
+/* Read a whole small file and append a NUL; to be freed. 65 above `limit` bytes. */
 int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size_t *n);
-int file_read_json(int dirfd, const char *name, json_t **); /* the root is an object; NULL on failure */
-/* Indented by `indent` (0: on one line), and with no more digits than it takes to read the same numbers again. To be
- * freed; NULL without memory. */
+int file_read_json(int dirfd, const char *name, json_t **); /* an object; NULL on failure */
+/* The text of a tree, indented by `indent` (0: on one line), with just enough digits to read the same numbers again. To
+ * be freed; NULL without memory. */
 char *json_text(const json_t *, size_t indent);
-/* A tree under construction: the first failure (71: no memory; 65: not UTF-8) stays in *rc, and nothing is done after
- * it. The value is taken over; NULL, which is what jansson returns without memory, is a failure. */
+/* Add a value to a tree. The first failure (71: no memory; 65: not UTF-8) stays in *rc, and later calls do nothing. The
+ * tree owns the value. NULL, which jansson returns without memory, is a failure. */
 void json_put(int *rc, json_t *object, const char *key, json_t *value);
-/* text up to a NUL, 255 bytes at most */
+/* text up to a NUL or `room`, at most 255 bytes */
 void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);
 void json_add(int *rc, json_t *array, json_t *value);
-json_t *json_number(double);            /* null where JSON has no such number */
-bool file_name_plain(const char *name); /* a name inside its directory, and nothing else */
+json_t *json_number(double);                      /* null for infinity and NaN */
+json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
+void hex_decode(const char *digits, uint8_t *);   /* an even number of valid digits -> bytes */
+bool file_name_plain(const char *name);           /* names a file in its directory: no slash, ... */
 bool file_exists(int dirfd, const char *name);
-int dir_open(const char *path, int *fd); /* 66, 65 not a directory */
+int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
+DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
 
 /* ------------------------------------------------------------------------------------------------ outdir.c */
 
-struct out_file { /* a finished file of a new directory */
-	char *name;
-	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of every IO_BYTES of it */
-};
-
-struct out_dir {      /* a directory that comes to be as a whole or not at all */
-	int parent, fd;   /* fd carries a lock: without it the directory is an orphan */
-	char *base, *tmp; /* names in parent: to be, and meanwhile */
-	/* how it ends: it gets its name; or takes the place of one that has it; or parent is the directory itself */
+struct out_dir {      /* a new directory: it appears complete or not at all */
+	int parent, fd;   /* fd holds a lock: a temporary directory that nobody locks has no writer any more */
+	char *base, *tmp; /* names in parent: the final one, and the temporary one */
+	/* at its end: renamed to a name that is free; replaces the directory of that name; or its files move to parent */
 	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;
 	struct out_file *files;
 	uint32_t n_files;
 };
 
-struct out_stream { /* a file being written from front to back */
+/* Begin PATH under a temporary name beside it, or inside it if it exists. 73: it is not an empty directory; with
+ * `replace`: nor one that mt wrote. Such a directory is deleted when the new one is durable. */
+int out_begin(struct out_dir *, const char *path, bool replace);
+int out_begin_at(struct out_dir *, int parent, const char *base); /* replaces any directory of that name */
+int out_sync(struct out_dir *);                                   /* makes everything durable but the name */
+/* Give it its name, and make that durable; then delete the directory that it replaces. On failure nothing of the new
+ * directory is left, and what was there before is there again. Releases the out_dir. */
+int out_rename(struct out_dir *);
+void out_abort(struct out_dir *); /* deletes it; mt_errmsg() stays */
+
+/* ------------------------------------------------------------------------------------------------ outfile.c */
+
+struct out_file { /* a finished file of a new directory */
+	char *name;
+	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of each IO_BYTES of it */
+};
+
+struct out_stream { /* a file that is being written from front to back */
 	struct out_dir *dir;
 	char *name;
 	int fd;
@@ -62,26 +78,28 @@ struct out_stream { /* a file being written from front to back */
 	XXH3_state_t *hash;
 };
 
-/* Begin PATH under a temporary name beside it, or in it where it is there. 73: it is not an empty directory; with
- * `replace`: nor one that mt wrote, which otherwise goes when the new one stands. */
-int out_begin(struct out_dir *, const char *path, bool replace);
-int out_begin_at(struct out_dir *, int parent, const char *base); /* whatever has the name is replaced */
 int out_open(struct out_dir *, const char *name, uint64_t expected, struct out_stream *);
 int out_write(struct out_stream *, const void *data, uint64_t n);
-int out_close(struct out_stream *); /* fsynced, and entered in files */
+int out_close(struct out_stream *); /* fsynced, and entered in the directory's files */
 void out_drop(struct out_stream *); /* after an error */
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);
-int out_sync(struct out_dir *); /* everything is durable but the name */
-/* And now the name. What it replaces goes only when that is durable. On failure nothing is left of the new one, and
- * what was there is there again. The out_dir is released. */
-int out_rename(struct out_dir *);
-void out_abort(struct out_dir *);           /* nothing is left */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
-/* Delete a directory: first renamed, and that durable, so that none that is half deleted ever looks whole. */
+
+/* ------------------------------------------------------------------------------------------------ tmpdir.c */
+
+#define TMP_WAS "was"                                            /* see tmpdir.c */
+int tmp_name(const char *base, const char *suffix, char **name); /* .BASE.mt-tmp-SUFFIX, to be freed */
+/* rename, unless new_name exists: -1 with errno EEXIST */
+int rename_new(int from, const char *name, int to, const char *new_name);
+/* Delete a directory that is open as fd, with everything in it. This needs neither memory nor another file descriptor
+ * (but for directories inside it): it must work when either has run out. */
+int dir_delete(int parent, const char *name, int fd);
+/* Delete a directory. It is renamed first, and that made durable: a half-deleted directory never has its name. */
 int dir_remove(int parent, const char *name);
-/* Make the names durable under which an open directory is found: those of its ancestors on the same file system. */
+int dir_sync(int fd, const char *name); /* name: for the message */
+/* Make the path of an open directory durable: fsync its ancestors on the same file system. */
 int dir_sync_names(int fd);
-/* Delete what writers that died left in `parent` of `base`, or with NULL of any checkpoint of a step. */
+/* Clean up in `parent` after writers of `base` that died; base NULL: of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 
 /* ------------------------------------------------------------------------------------------------ hf/safetensors.c */
@@ -95,8 +113,8 @@ struct st_tensor {
 	enum st_dtype dtype;
 	uint32_t ndim;
 	uint64_t shape[ST_DIMS];
-	uint64_t begin, end; /* bytes from the file's start, checked against its size */
-	bool listed;         /* the index names it, or there is no index */
+	uint64_t begin, end; /* from the file's start; checked against its size */
+	bool listed;         /* the index lists it, or there is no index */
 };
 
 struct st_file {
@@ -108,7 +126,7 @@ struct st_file {
 };
 
 int st_open(struct st_file *, int dirfd, const char *name);
-/* The n bytes of a header, of a file of size >= 8 + n bytes; close f after an error as well */
+/* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
 int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
 struct st_tensor *st_find(const struct st_file *, const char *name);
@@ -121,37 +139,38 @@ struct st_entry {
 	bool used;
 };
 
-struct model {   /* safetensors files taken together */
-	char *label; /* the file that a missing tensor is missed in */
+struct model {   /* one or several safetensors files */
+	char *label; /* for messages: the only file, or the index */
 	struct st_file *files;
 	uint32_t n_files;
 	struct st_entry *entries;
 	size_t n; /* sorted by name */
 };
 
-/* model.safetensors, or the shards that model.safetensors.index.json names; `set` other than "model": optim-m, ... */
+/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */
 int model_open(struct model *, int dirfd, const char *set);
-/* The parsed index: opens the shards that it names */
+/* Open the shards that a parsed index lists */
 int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
+bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
-/* Every tensor of the table is there with its shape and a dtype that can be read; found[i] belongs to table[i].
- * dtype ST_OTHER: any floating point dtype that a weight may have. */
+/* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
+ * weight may have. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
-/* What the file has for a tied model's head must be its embeddings. */
+/* If the file has a head for a tied model, then it must equal the embeddings. */
 int model_match_tied(struct model *);
-/* One line about tensors that nothing used, on stderr; rotary inv_freq is passed over. */
+/* Print one line on stderr about tensors that were not used, except rotary inv_freq. */
 void model_name_extras(const struct model *);
-/* n elements of a tensor from element `from`, as fp32 patterns. `raw` holds 2 n bytes. */
+/* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
 
 /* ------------------------------------------------------------------------------------------------ hf/shards.c */
 
-#define SHARD_BYTES 5000000000ull /* of a file at most, as transformers' max_shard_size */
+#define SHARD_BYTES 5000000000ull /* maximum of a file, as transformers' max_shard_size */
 
 enum array { ARRAY_W, ARRAY_LO, ARRAY_M, ARRAY_V, ARRAYS };
 
-struct shards { /* one array of all tensors, written in the tensors' order */
+struct shards { /* one array of all tensors, written in the table's order */
 	struct out_dir *dir;
 	const char *set; /* "model", "optim-m", ... */
 	const char *dtype;
@@ -159,49 +178,54 @@ struct shards { /* one array of all tensors, written in the tensors' order */
 	const struct mt_tensor *table;
 	uint32_t n;
 	uint32_t *first;
-	uint32_t n_shards;    /* tensors first[s] to first[s + 1] stand in shard s */
-	uint32_t next;        /* tensor to come */
-	uint64_t total, left; /* tensor bytes; of them, what the tensor under way still lacks */
+	uint32_t n_shards;    /* shard s holds tensors first[s] to first[s + 1] - 1 */
+	uint32_t next;        /* next tensor to begin */
+	uint64_t total, left; /* tensor bytes of all; not yet written of the current tensor */
 	bool open;
 	struct out_stream out;
 };
 
-int shards_begin(struct shards *, struct out_dir *, const char *set, const char *dtype, uint32_t elem,
-	const struct mt_tensor *table, uint32_t n, uint64_t limit);
-int shards_write(struct shards *, const void *data, uint64_t bytes); /* any part of what comes next */
-int shards_end(struct shards *);                                     /* the index too, where there are several */
+extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
+	const char *name;
+	enum st_dtype dtype;
+} st_sets[ARRAYS];
+
+int shards_begin(struct shards *, struct out_dir *, enum array, enum st_dtype, const struct mt_tensor *table,
+	uint32_t n, uint64_t limit);
+int shards_write(struct shards *, const void *data, uint64_t bytes); /* any part of the next tensors */
+int shards_end(struct shards *);                                     /* and the index, if there are several */
 void shards_drop(struct shards *);
 
 /* ------------------------------------------------------------------------------------------------ hf/config.c */
 
-/* config.json for transformers 4 and 5: the run's text, unknown keys kept, both dialects present. To be freed. */
+/* The run's config.json for transformers 4 and 5: both dialects' keys are written, unknown keys stay. To be freed. */
 int config_export(struct mt_run *, enum mt_dtype, char **text);
-/* 65 naming the key where two geometries are not the same model. */
+/* 65 and the key if two geometries are not the same model. */
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
 
 /* ------------------------------------------------------------------------------------------------ runjson.c */
 
-struct run_json { /* what a checkpoint knows beside its arrays */
+struct run_json { /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype;
 	uint64_t step, t;
 	struct mt_position position;
 	bool has_record;
 	struct mt_record record;
-	json_t *choices;               /* the record's table: object of hexadecimal values by key, or NULL */
+	json_t *choices;               /* of the record: object of hexadecimal values by key, or NULL */
 	json_t *hyper;                 /* object or NULL */
-	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not out; step 0: none */
+	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not written; step 0: none */
 	uint8_t run_id[16];
 };
 
 int run_json_write(struct out_dir *, const struct run_json *);
-/* Read and check it; *files gets the object of checksums. Release *root, which owns all. */
+/* Read and check it; *files: the object of checksums. *root owns everything; decref it. */
 int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
-/* The same of a root that has been read already */
+/* The same for a root that has been read */
 int run_json_parse(json_t *root, struct run_json *, json_t **files);
-int run_json_checksum(json_t *root, uint64_t *sum); /* of all but the checksum itself; 71 */
-/* Recompute the checksums of all files that it names, or of one: 65 names file and chunk. */
+int run_json_checksum(json_t *root, uint64_t *sum); /* of everything but the key checksum; 71 */
+/* Verify the checksums of all its files, or of one; 65 names file and chunk. */
 int run_json_verify(int dirfd, json_t *files, const char *only);
-int run_json_lengths(int dirfd, json_t *files); /* each file is there and as long as it says */
+int run_json_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */
 
 /* ------------------------------------------------------------------------------------------------ source.c */
 
@@ -209,19 +233,19 @@ struct source { /* a directory to load or verify */
 	const char *path;
 	int dirfd; /* path: for messages, and for config.json */
 	struct mt_geometry geo;
-	struct mt_layout layout; /* layout.tensors: what must be there */
+	struct mt_layout layout; /* layout.tensors: those that must be there */
 	bool full;
-	struct run_json json; /* there is a run.json, and it counts */
+	struct run_json json; /* of run.json, if `full` */
 	json_t *root, *files;
-	struct model model[ARRAYS];      /* lo, m, v of full state only */
+	struct model model[ARRAYS];      /* lo, m, v: if `full` */
 	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) each; NULL: no such array */
 };
 
-/* The directory and run.json. 65: it is named as a checkpoint or holds an optimizer's state, but has no run.json, and
- * not its weights alone are wanted. */
+/* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
+ * checkpoint, but no run.json. */
 int source_open(struct source *, const char *dir, bool weights);
 int source_config(struct source *); /* config.json -> geo and layout */
-int source_models(struct source *); /* every tensor is where it should be, as config.json wants it */
+int source_models(struct source *); /* every tensor of config.json's model is there */
 int source_checksums(struct source *);
 void source_close(struct source *);
 
@@ -229,49 +253,48 @@ void source_close(struct source *);
 
 /* The run's tensors, copied and checked against its units. To be freed. */
 int state_tensors(struct mt_run *, struct mt_tensor **);
-/* What run.json says of a run at `at`, which is committed. state_release frees what it holds, also after a failure. */
+/* The content of run.json for a run at the committed step `at`. state_release frees it, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
-/* The figures of steps up to `step` whose metrics lines are not out. A live mt-step that is about to write them is
- * waited for, some seconds at most. */
+/* The figures of steps up to `step` whose metrics lines are not written. Waits some seconds for a live mt-step that is
+ * about to write them. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */
 
-struct nonfinite {
+struct nonfinite { /* weights that are infinite or NaN, and the tensor of the first one */
 	uint64_t n;
 	char name[MT_TENSOR_NAME];
-}; /* weights that are infinite or NaN; the first's tensor */
+};
 
-/* How many of n weights; *first: the index of one. */
-uint64_t count_nonfinite(enum mt_dtype, const void *w, uint64_t n, uint64_t *first);
-void nonfinite_add(struct nonfinite *, const char *tensor, uint64_t n);
+/* Count those among n weights of a tensor. Returns the index of the first one, n if all are finite. */
+uint64_t nonfinite_count(struct nonfinite *, const char *tensor, enum mt_dtype, const void *w, uint64_t n);
 void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there are any */
 
 /* ------------------------------------------------------------------------------------------------ write.c */
 
-struct writer { /* a run's arrays on their way into a directory, unit by unit */
+struct writer { /* writes a run's arrays into a directory, unit by unit */
 	struct mt_run *run;
 	struct out_dir *dir;
-	enum mt_dtype dtype;     /* of the weights in the file */
+	enum mt_dtype dtype;     /* of the weights in the files */
 	struct mt_tensor *table; /* (tensors of the run) */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
 	void *buf;             /* IO_BYTES, for conversions */
-	bool stoppable;        /* a signal ends it */
+	bool stoppable;        /* a signal stops it */
 	struct nonfinite seen; /* of the weights written so far */
 };
 
-/* full: with lo, m and v. limit: bytes of a shard. */
+/* full: with lo, m and v. limit: maximum bytes of a shard. */
 int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit);
 int writer_unit(struct writer *, uint32_t unit); /* units in ascending order */
-int writer_end(struct writer *);                 /* the indexes, config.json, the kept files */
+int writer_end(struct writer *);                 /* writes the indexes, config.json, the kept files */
 void writer_drop(struct writer *);
 
 /* ------------------------------------------------------------------------------------------------ verify.c */
 
-/* What has just been written, read again before anything older goes: run.json, config.json, every header, every length.
- * The bytes were summed on their way and are not read. */
+/* Read back a new directory before an older one is deleted: run.json, config.json, every header and length. The tensor
+ * bytes, whose checksums were computed while they were written, are not read. */
 int verify_written(int dirfd, const struct mt_geometry *run, bool full);
 
 /* ------------------------------------------------------------------------------------------------ commands */

@@ -1,11 +1,12 @@
-/* load.c: a directory's weights, or its full state, into a run.
+/* load.c: loads a directory's weights, or its full state, into a run.
  *
- * Everything that can be checked is checked before the run is touched. Then the run's state is `filling` until every
- * byte is in place: a load that dies leaves it so, one that fails leaves it empty, and neither is ever taken for
- * filled. */
+ * Everything that can be checked is checked before the run is changed. Then the run's state is `filling` until every
+ * byte is in place. A load that is killed leaves this state, and a load that fails leaves the run empty: no program
+ * uses such a run. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
@@ -56,12 +57,10 @@ static int keep(struct kept *k, int dirfd, const char *name)
 	return 0;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
-
 static int kept_read(struct kept *k, const struct source *s)
 {
 	struct dirent **list;
-	int n = scandirat(s->dirfd, ".", &list, NULL, by_name), rc = 0;
+	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
 
 	if (n < 0) return fail_errno(s->path);
 	for (int i = 0; i < n; i++) {
@@ -82,35 +81,32 @@ struct buffers {
 }; /* PART elements each */
 #define PART (4u << 20)
 
-/* fp32 patterns into the run's weights: as they are, or as exact halves. How many are not finite there; the first of
- * them is at[*where]. */
-static uint64_t store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
-	uint64_t n, uint64_t *where)
+/* Store n fp32 patterns as the run's weights from element `at` of the unit: as they are, or split into w and lo.
+ * Returns the weights in the run. */
+static const void *store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
+	uint64_t n)
 {
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at; /* (n) */
-	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at;
+	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at; /* (n) */
 
-	if (!bf16) {
-		memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
-		return count_nonfinite(MT_FP32, bits, n, where);
-	}
+	if (mt_control(run)->dtype != MT_BF16) return memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
 	for (uint64_t i = 0; i < n; i++) {
 		w[i] = mt_hi(bits[i]);
 		lo[i] = mt_lo(bits[i]);
 	}
-	return count_nonfinite(MT_BF16, w, n, where);
+	return w;
 }
 
 static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
 	const struct buffers *b, struct nonfinite *seen)
 {
 	const struct mt_unit *unit = mt_unit(run, t->unit);
+	enum mt_dtype dtype = (enum mt_dtype)mt_control(run)->dtype;
 	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
 	int rc;
 
 	for (uint64_t at = 0; at < t->n; at += PART) {
-		uint64_t n = t->n - at < PART ? t->n - at : PART, where = 0, bad;
+		uint64_t n = t->n - at < PART ? t->n - at : PART, bad;
 		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0) return rc;
 		if (lo) {
@@ -118,12 +114,11 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 			if (rc < 0) return rc;
 			for (uint64_t j = 0; j < n; j++) b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
 		}
-		bad = store_weights(run, unit, t->off + at, b->bits, n, &where);
-		/* a checkpoint is what a run was, whatever that is; nobody begins with such weights on purpose */
-		if (bad && !s->full)
+		bad = nonfinite_count(seen, t->name, dtype, store_weights(run, unit, t->off + at, b->bits, n), n);
+		/* Only a checkpoint may have such weights: it stores the run as it was. */
+		if (bad < n && !s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
-				(unsigned long long)(at + where), mt_control(run)->dtype == MT_BF16 ? "bf16" : "fp32");
-		nonfinite_add(seen, t->name, bad);
+				(unsigned long long)(at + bad), dtype == MT_BF16 ? "bf16" : "fp32");
 	}
 	return 0;
 }
@@ -172,7 +167,7 @@ static int check_no_stage(struct mt_run *run, const char *name)
 	return 0;
 }
 
-/* The run's own table names what the source's layout names, and lies inside its units. */
+/* The run's table of tensors lies inside its units, and has the names and sizes of the source's layout. */
 static int check_table(struct mt_run *run, const struct source *s, struct mt_tensor **table)
 {
 	int rc = state_tensors(run, table);
@@ -185,7 +180,7 @@ static int check_table(struct mt_run *run, const struct source *s, struct mt_ten
 		: rc;
 }
 
-/* The table of choices, as it was saved: run_json_read has looked at its form */
+/* Enter the saved choices. run_json_read has checked that they fit. */
 static int set_choices(struct mt_run *run, json_t *choices)
 {
 	const char *key;
@@ -194,12 +189,10 @@ static int set_choices(struct mt_run *run, json_t *choices)
 
 	json_object_foreach(choices, key, value)
 	{
-		const char *s = json_string_value(value);
 		uint8_t bytes[MT_CHOICE_VALUE] = {0};
-		unsigned byte;
 
-		for (size_t i = 0; 2 * i < strlen(s) && sscanf(s + 2 * i, "%2x", &byte) == 1; i++) bytes[i] = (uint8_t)byte;
-		if (rc == 0) rc = mt_choice_enter(run, key, bytes, strlen(s) / 2);
+		hex_decode(json_string_value(value), bytes);
+		if (rc == 0) rc = mt_choice_enter(run, key, bytes, json_string_length(value) / 2);
 	}
 	return rc;
 }
@@ -211,19 +204,15 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 
 	if (!json->has_record) return 0;
 	if ((rc = set_choices(run, json->choices)) < 0) return rc;
-	r->chunk_tokens = json->record.chunk_tokens;
-	r->head_tokens = json->record.head_tokens;
-	r->pass_rows = json->record.pass_rows;
-	memcpy(r->device, json->record.device, sizeof r->device);
-	memcpy(r->gemm, json->record.gemm, sizeof r->gemm);
-	memcpy(r->attention, json->record.attention, sizeof r->attention);
-	memcpy(r->machine, json->record.machine, sizeof r->machine);
-	/* release: the fields stand before `set` says so */
+	/* everything from chunk_tokens to machine */
+	memcpy(&r->chunk_tokens, &json->record.chunk_tokens,
+		offsetof(struct mt_record, taken) - offsetof(struct mt_record, chunk_tokens));
+	/* release: the fields are written before `set` */
 	atomic_store_explicit(&r->set, 1, memory_order_release);
 	return 0;
 }
 
-/* From here on the run is being filled; the state says so until every byte is in place. */
+/* Change the run: its state is `filling` until every byte is in place. */
 static int fill(struct mt_run *run, const char *name, const struct source *s, const struct mt_tensor *table,
 	const struct kept *kept)
 {
@@ -234,7 +223,7 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 	if (rc == 0) rc = check_no_stage(run, name);
 	if (rc < 0) return rc;
 	mt_fill_begin(run);
-	if ((rc = check_no_stage(run, name)) < 0) { /* one that came between the look and the state */
+	if ((rc = check_no_stage(run, name)) < 0) { /* a stage that started between the first check and the new state */
 		mt_fill_end(run, before);
 		return rc;
 	}
@@ -246,7 +235,7 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		rc = set_record(run, &s->json);
 	}
-	if (mt_stage_mine(run)) /* else it is its successor's to say */
+	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */
 		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }

@@ -1,30 +1,26 @@
-/* nonfinite.c: weights that are infinite or NaN: no training goes on from them. A learning rate that is far too high
- * makes them; whoever writes or reads them is told. */
+/* nonfinite.c: warns of weights that are infinite or NaN, usually after a far too high learning rate. No training can go
+ * on from them. */
 #include "ckpt.h"
 #include "cli/cli.h"
 
-uint64_t count_nonfinite(enum mt_dtype dtype, const void *w, uint64_t n, uint64_t *first)
+static bool half_nonfinite(uint16_t bits) { return (bits & 0x7f80) == 0x7f80; }
+static bool full_nonfinite(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
+
+uint64_t nonfinite_count(struct nonfinite *seen, const char *tensor, enum mt_dtype dtype, const void *w, uint64_t n)
 {
 	const uint16_t *half = w; /* (n) */
 	const uint32_t *full = w; /* (n) */
-	uint64_t bad = 0;
+	uint64_t bad = 0, first = 0;
 
 	if (dtype == MT_BF16)
-		for (uint64_t i = 0; i < n; i++) bad += (half[i] & 0x7f80) == 0x7f80;
+		for (uint64_t i = 0; i < n; i++) bad += half_nonfinite(half[i]);
 	else
-		for (uint64_t i = 0; i < n; i++) bad += (full[i] & 0x7f800000u) == 0x7f800000u;
-	for (uint64_t i = 0; bad && i < n; i++)
-		if (dtype == MT_BF16 ? (half[i] & 0x7f80) == 0x7f80 : (full[i] & 0x7f800000u) == 0x7f800000u) {
-			*first = i;
-			break;
-		}
-	return bad;
-}
-
-void nonfinite_add(struct nonfinite *seen, const char *tensor, uint64_t n)
-{
-	if (!seen->n && n) snprintf(seen->name, sizeof seen->name, "%s", tensor);
-	seen->n += n;
+		for (uint64_t i = 0; i < n; i++) bad += full_nonfinite(full[i]);
+	if (!bad) return n;
+	if (!seen->n) snprintf(seen->name, sizeof seen->name, "%s", tensor);
+	seen->n += bad;
+	while (dtype == MT_BF16 ? !half_nonfinite(half[first]) : !full_nonfinite(full[first])) first++;
+	return first;
 }
 
 void nonfinite_warn(const struct nonfinite *seen)

@@ -1,7 +1,7 @@
-/* save.c: save and export: a run that nothing is changing, written as a directory.
+/* save.c: save and export: write a run that no step is changing as a directory.
  *
- * They take no slot, so nothing waits for them: what the run holds is sampled before the first byte is read, and looked
- * at again after the last one. What was copied while it changed is thrown away. */
+ * They take no slot, so no stage waits for them. They read the committed step and the number of fillings before the
+ * first byte and after the last one, and delete the copy if these have changed. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
@@ -18,7 +18,7 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 		for (uint32_t u = 0; u < mt_control(run)->n_units && rc == 0; u++) rc = writer_unit(&w, u);
 		if (rc == 0) rc = writer_end(&w);
 		if (rc == 0 && full) state_unlogged(run, sample->at.step, json.unlogged);
-		/* a filling replaces the kept files as well: what it made unreadable is no damage */
+		/* If the run was filled meanwhile, then unreadable kept files are a consequence: report the filling. */
 		if ((rc == 0 || rc == -MT_EX_ABI || rc == -MT_EX_DATA) && (held = mt_sample_holds(run, sample)) < 0) rc = held;
 		if (rc == 0) nonfinite_warn(&w.seen);
 		writer_drop(&w);

@@ -1,14 +1,13 @@
-/* serve.c: the saver of a run: copies each snapshot that mt-optim pins into a checkpoint, while training goes on.
+/* serve.c: writes each snapshot that mt-optim pins as a checkpoint, during training. The snapshot's word (step, state):
  *
  *     (n, pinned)   every unit is at version n and has pin n; mt-optim overwrites no pinned unit
- *        │ each unit is copied, then its pin is cleared by compare-and-swap
- *        │ all files are complete, fsynced and read again
- *     (n, sealed)   by compare-and-swap: from here on only this process decides
- *        │ rename, parent fsynced
- *     (n, saved)    and older checkpoints go
+ *        │ copy each unit, then clear its pin by compare-and-swap
+ *        │ complete all files, fsync them, read them back
+ *     (n, sealed)   by compare-and-swap; from here on mt-optim can no longer fail the save
+ *        │ rename, fsync the parent
+ *     (n, saved)    then delete older checkpoints
  *
- * Any failure before the seal is one compare-and-swap pinned -> failed, which drops all pins at once. */
-#include <dirent.h>
+ * A failure before sealed is one compare-and-swap pinned -> failed, which invalidates all pins at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -30,7 +29,7 @@ static struct mt_snapshot *snapshot(const struct server *s) { return &mt_control
 
 static uint64_t snap_word(const struct server *s)
 {
-	/* acquire: the units, pins and record that the word speaks of */
+	/* acquire: the units, pins and position were written before the word */
 	return atomic_load_explicit(&snapshot(s)->word, memory_order_acquire);
 }
 
@@ -41,8 +40,8 @@ static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, e
 
 static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
 {
-	if (snap_cas(s, step, from, MT_FAILED))
-		mt_snap_failures(s->run); /* counted by whoever comes by; now, unless we are killed here */
+	/* Counted at once here. If we are killed before that, the next process to look counts it. */
+	if (snap_cas(s, step, from, MT_FAILED)) mt_snap_failures(s->run);
 }
 
 /* ------------------------------------------------------------------------------------------------ directories */
@@ -66,7 +65,7 @@ static int newest_first(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Without run.json it is none, whatever its name says: it neither counts nor goes. */
+/* A directory without run.json is no checkpoint: it is neither counted nor deleted. */
 static bool is_checkpoint(const struct server *s, uint64_t step)
 {
 	char name[64];
@@ -76,11 +75,11 @@ static bool is_checkpoint(const struct server *s, uint64_t step)
 	return file_exists(s->dirfd, name);
 }
 
-/* Of the checkpoints up to `step`, all but the newest `keep` go. Later ones, of another life of the run, stay. */
+/* Delete all but the newest `keep` of the checkpoints up to `step`. Later ones, from before the run was loaded with an
+ * older checkpoint, stay. */
 static void delete_older(const struct server *s, uint64_t step)
 {
-	int fd = openat(s->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	DIR *d = dir_list(s->dirfd);
 	uint64_t *steps = NULL, found;
 	size_t n = 0;
 	char name[40];
@@ -113,7 +112,7 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 		mt_stage_activity(s->run, MT_ACT_SAVE, u);
 		rc = writer_unit(w, u);
 		if (rc == 0) rc = mt_stage_check(s->run);
-		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
+		/* The copy is valid only if the word is still pinned. Release: the unit was read before its pin is cleared. */
 		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
 			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
 		if (rc == 0 &&
@@ -147,19 +146,27 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	state_release(&json);
 	if (rc == 0) rc = out_sync(dir);
 	if (rc == 0) rc = verify_written(dir->fd, mt_geometry(s->run), true);
-	/* nobody fills a run that has a saver, unless it was taken for dead */
+	/* A run is not filled while a saver is alive, but the filler may have taken a live saver for dead. */
 	if (rc == 0 && (fills % 2 || mt_fills(s->run) != fills)) rc = mt_fail(MT_EX_BUSY, "the run was filled meanwhile");
 	return rc;
 }
 
-/* Everything up to the name is durable; now the name, and the word. */
+/* The checkpoint has its name: count it, and delete older ones. */
+static void finish(const struct server *s, uint64_t step)
+{
+	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
+	snap_cas(s, step, MT_SEALED, MT_SAVED);
+	delete_older(s, step);
+}
+
+/* Everything but the name is durable: seal, then rename. */
 static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	uint64_t bytes = out_bytes(dir);
 	int rc;
 
 	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-	else rc = mt_stage_check(s->run); /* a successor that finds it sealed and not renamed has failed it */
+	else rc = mt_stage_check(s->run); /* a successor that found the word sealed and no directory has failed the save */
 	if (rc < 0) {
 		out_abort(dir);
 		return rc;
@@ -168,13 +175,10 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 		fail_save(s, step, MT_SEALED);
 		return rc;
 	}
-	if (!mt_stage_mine(s->run)) /* its successor finds it renamed, and counts it */
-		return 0;
-	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
+	if (!mt_stage_mine(s->run)) return 0; /* the successor finds the directory, and counts it */
 	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
-	snap_cas(s, step, MT_SEALED, MT_SAVED);
-	delete_older(s, step);
+	finish(s, step);
 	return 0;
 }
 
@@ -198,9 +202,9 @@ static void save(const struct server *s, uint64_t step)
 	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ a predecessor's */
+/* ------------------------------------------------------------------------------------------------ recovery */
 
-/* A cleared pin means that the unit may have changed since: what the dead saver had read of it is lost. */
+/* A unit whose pin is cleared may have changed since, and the dead saver's copy of it is lost. */
 static bool all_pinned(const struct server *s, uint64_t step)
 {
 	for (uint32_t u = 0; u < mt_control(s->run)->n_units; u++)
@@ -225,18 +229,15 @@ static bool was_renamed(const struct server *s, uint64_t step)
 	return same && fsync(s->dirfd) == 0;
 }
 
-/* What the one who served before left half done */
+/* Finish or fail a save that the previous saver left behind. */
 static void recover(const struct server *s)
 {
 	uint64_t word = snap_word(s), step = word >> 8;
 
 	dir_clean(s->dirfd, NULL);
 	if (word == mt_snap_word(step, MT_SEALED)) {
-		if (was_renamed(s, step)) {
-			atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
-			snap_cas(s, step, MT_SEALED, MT_SAVED);
-			delete_older(s, step);
-		} else fail_save(s, step, MT_SEALED);
+		if (was_renamed(s, step)) finish(s, step);
+		else fail_save(s, step, MT_SEALED);
 	} else if (word == mt_snap_word(step, MT_PINNED) && !all_pinned(s, step)) {
 		mt_say("step %llu is not saved: its saver died", (unsigned long long)step);
 		fail_save(s, step, MT_PINNED);
@@ -245,19 +246,19 @@ static void recover(const struct server *s)
 
 /* ------------------------------------------------------------------------------------------------ serving */
 
-#define HEARD_S 1.0 /* who is told to stop with us has heard of it by then */
+#define STOP_S 1.0 /* a request to stop the whole run has reached its other stages after this time */
 
-/* An mt-step that was told to stop as we were may still ask for the save of the step that was open then. */
-static bool may_be_asked(const struct server *s, uint32_t open, double told)
+/* mt-step, which was requested to stop when we were, may still request a save of the step that was open then. */
+static bool may_request(const struct server *s, uint32_t open, double stop)
 {
 	uint64_t word = mt_txn_word(s->run, open);
 	bool is_open = mt_word_k(word) == open && mt_word_phase(word) == MT_ACCUMULATE;
 
-	return (is_open || mt_now() - told < HEARD_S) && mt_stage_alive(s->run, MT_STEP);
+	return (is_open || mt_now() - stop < STOP_S) && mt_stage_alive(s->run, MT_STEP);
 }
 
-/* A step that is to be saved is committed, and its pins are coming: mt-step would miss that checkpoint. The next one
- * may be open already. */
+/* A step with a requested save is committed but not yet pinned. Either of the two transactions may be this step's: the
+ * next step may be open already. */
 static bool save_is_coming(const struct server *s)
 {
 	for (uint32_t i = 0; i < 2; i++) {
@@ -273,14 +274,13 @@ static void drain(const struct server *s)
 	const void *block;
 
 	while (mt_ring_peek(s->ring, 0, &msg, &block))
-		mt_ring_pop(s->ring); /* a wake-up and nothing else: the snapshot's word says what is to be done */
+		mt_ring_pop(s->ring); /* only a wake-up: the snapshot's word holds the request */
 }
 
 static int serve(const struct server *s)
 {
-	uint32_t open = 0; /* txn that was newest when we were told to stop */
-	double told = 0;   /* when */
-
+	uint32_t open = 0; /* the newest transaction when we were requested to stop */
+	double stop = 0;   /* time of that request; 0: none */
 	int rc = mt_run_check(s->run);
 
 	if (rc < 0) return rc;
@@ -290,12 +290,13 @@ static int serve(const struct server *s)
 		uint32_t seen = mt_event(s->run);
 		if ((rc = mt_stage_check(s->run)) < 0) return rc;
 		drain(s);
-		if (mt_stopping && !told) {
+		if (mt_stopping && !stop) {
 			open = mt_txn_newest(s->run);
-			told = mt_now();
+			stop = mt_now();
 		}
-		/* in this order: a step goes from open to committed; and before the word is read: pins come before `done` */
-		bool leave = told && !may_be_asked(s, open, told) && !save_is_coming(s);
+		/* The order matters: a step is first open, then committed, and pinned before it is done. A step that one
+		 * check just misses is found by the next one, or by reading the word. */
+		bool leave = stop && !may_request(s, open, stop) && !save_is_coming(s);
 		uint64_t word = snap_word(s);
 		if ((word & 0xff) == MT_PINNED) {
 			save(s, word >> 8);
@@ -303,7 +304,7 @@ static int serve(const struct server *s)
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave) return 0;
 		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
-		/* the remedy is a load, which wants no stage at work */
+		/* only a load repairs it, and load requires that no stage is running */
 		if (mt_run_state(s->run) == MT_DIRTY) return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
 		mt_wait(s->run, seen, 500);
 	}
@@ -316,7 +317,7 @@ static int open_dir(struct server *s)
 	s->made = mkdir(s->path, 0777) == 0;
 	if (!s->made && errno != EEXIST) return fail_errno(s->path);
 	rc = dir_open(s->path, &s->dirfd);
-	/* it may be new, whoever made it, and what is in it is as durable as its name */
+	/* Another process may just have made it. Checkpoints in it are only as durable as its name. */
 	if (rc == 0 && (rc = dir_sync_names(s->dirfd)) < 0) close(s->dirfd);
 	if (rc < 0 && s->made) rmdir(s->path);
 	return rc;
@@ -332,16 +333,16 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard
 	if (rc == -MT_EX_BUSY && mt_stopping) rc = 0;
 	else if (rc == 0) {
 		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
-		bool told = rc == -MT_EX_BUSY && mt_stopping;
+		bool stopped = rc == -MT_EX_BUSY && mt_stopping;
 		if (rc == 0) rc = mt_ring_open(s.run, "save", &s.ring);
 		if (rc == 0) {
 			rc = serve(&s);
 			mt_ring_close(s.ring);
 		}
-		if (told) rc = 0;
+		if (stopped) rc = 0;
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);
-	if (s.made) (void)rmdir(path); /* made for nothing, when nothing is in it */
+	if (s.made) (void)rmdir(path); /* if it is still empty */
 	return rc;
 }

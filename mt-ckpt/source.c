@@ -1,12 +1,10 @@
-/* source.c: a directory to load or verify: a Hugging Face model, and with run.json beside it a run's full state. */
+/* source.c: a directory to load or verify: a Hugging Face model or, if it has a run.json, a run's full state. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
 
-static const char *const sets[ARRAYS] = {"model", "optim-lo", "optim-m", "optim-v"};
-
-/* Is the directory named as a checkpoint? By the path as it is given, or as it leads there. */
+/* Is the last component of a path a checkpoint's name, step- and at least 8 digits? */
 static bool is_step_name(const char *path)
 {
 	size_t n = strlen(path);
@@ -18,16 +16,15 @@ static bool is_step_name(const char *path)
 		(digits == 5 || path[digits - 6] == '/');
 }
 
-/* What an interrupted copy of a checkpoint looks like: it must not be taken for a model to begin with. */
+/* Refuse an interrupted copy of a checkpoint: a directory with the name or the optimizer files of a checkpoint, but
+ * without run.json. Its weights may be incomplete. */
 static int check_not_cut(const struct source *s)
 {
 	char *real = realpath(s->path, NULL);
 	bool named = is_step_name(s->path) || (real && is_step_name(real));
 
 	free(real);
-	if (!named && !file_exists(s->dirfd, "optim-m.safetensors") &&
-		!file_exists(s->dirfd, "optim-m.safetensors.index.json"))
-		return 0;
+	if (!named && !model_exists(s->dirfd, "optim-m")) return 0;
 	return mt_fail(MT_EX_DATA,
 		"%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
 		"alone)",
@@ -56,7 +53,7 @@ int source_config(struct source *s)
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
 }
 
-/* The files that are used are among those that have checksums. */
+/* Every file that is read must have checksums in run.json. */
 static int check_listed(const struct source *s, const struct model *m)
 {
 	for (uint32_t i = 0; i < m->n_files; i++)
@@ -68,7 +65,7 @@ static int check_listed(const struct source *s, const struct model *m)
 static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 {
 	uint32_t n = s->layout.n_tensors;
-	int rc = model_open(&s->model[a], s->dirfd, sets[a]);
+	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
 
 	if (rc < 0) return rc;
 	s->found[a] = calloc(n, sizeof *s->found[a]);
@@ -83,9 +80,8 @@ int source_models(struct source *s)
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
 	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W]);
-	if (rc == 0 && s->full && bf16) rc = open_array(s, ARRAY_LO, ST_I16);
-	if (rc == 0 && s->full) rc = open_array(s, ARRAY_M, ST_F32);
-	if (rc == 0 && s->full) rc = open_array(s, ARRAY_V, ST_F32);
+	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++)
+		rc = open_array(s, a, st_sets[a].dtype);
 	return rc;
 }
 

@@ -1,4 +1,4 @@
-/* state.c: what a run holds beside its arrays, and whether they can be read. */
+/* state.c: what a checkpoint stores beside the arrays: the table of tensors, run.json, unlogged metrics. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -31,8 +31,8 @@ int state_tensors(struct mt_run *run, struct mt_tensor **out)
 	return 0;
 }
 
-/* Of the step itself: what mt-optim kept of it. The caller knows that the step after the next is not committed
- * meanwhile. */
+/* The hyperparameters of `step`, which mt-optim keeps until step + 2 is committed. The caller makes sure that this does
+ * not happen meanwhile. */
 static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
 {
 	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
@@ -51,21 +51,18 @@ static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
 	return out;
 }
 
-/* What the record's table holds by now; what a stage enters meanwhile, no step before this one was computed with. */
+/* The choices that are in the record's table now. No step up to this one used an entry that a stage adds meanwhile. */
 static json_t *choices_json(struct mt_run *run, int *rc)
 {
 	const struct mt_choice *e = NULL;
 	json_t *all = json_object();
-	char text[2 * MT_CHOICE_VALUE + 1];
 
-	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the run record's table");
+	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the record's table of choices");
 	for (int i = 0; i < MT_CHOICES && *rc == 0 && (e = mt_choice_next(run, e)); i++) {
 		char key[MT_CHOICE_KEY + 1] = "";
 
 		memcpy(key, e->key, sizeof e->key);
-		text[0] = 0;
-		for (uint32_t b = 0; b < e->bytes && b < MT_CHOICE_VALUE; b++) snprintf(text + 2 * b, 3, "%02x", e->value[b]);
-		json_put(rc, all, key, json_string(text));
+		json_put(rc, all, key, json_hex(e->value, e->bytes));
 	}
 	return all;
 }
@@ -76,7 +73,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 	int rc = 0;
 
 	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position};
-	/* acquire: the record's fields stand before `set` says so */
+	/* acquire: the record's fields were written before `set` */
 	out->has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
 	if (out->has_record) {
 		memcpy(&out->record, &c->record, sizeof out->record);
@@ -94,13 +91,13 @@ void state_release(struct run_json *j)
 	j->hyper = j->choices = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ lines not out */
+/* ------------------------------------------------------------------------------------------------ unlogged metrics */
 
-/* Seconds to wait for a line: it follows its step's commit at once, unless mt-step is stopped or its reader does not
- * read. */
+/* Seconds to wait for a metrics line. mt-step writes it right after the commit, unless it is stopped or the reader of
+ * its stdout is. */
 #define LINE_S 5.0
 
-/* The figures of the record i of a transaction, while they stand there and are not logged */
+/* The figures of transaction i, if it has any and they are not logged */
 static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_figures *out)
 {
 	uint64_t word = mt_txn_word(run, i), now;
@@ -115,8 +112,8 @@ static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_
 	return mine && mt_word_k(now) == mt_word_k(word) && mt_word_phase(now) != MT_LOGGED;
 }
 
-/* The figures that the run carries beside the transactions: those of a step whose evaluation takes many transactions,
- * or of the checkpoint that filled the run, while no mt-step has been there */
+/* The run's figures beside the transactions: of a step whose evaluation takes many transactions, or of the loaded
+ * checkpoint, until an mt-step has logged them */
 static bool figures_carried(struct mt_run *run, int i, uint64_t step, struct mt_figures *out)
 {
 	const struct mt_figures *f = &mt_control(run)->unlogged[i];
@@ -133,7 +130,8 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 	int n = 0;
 
 	memset(out, 0, 2 * sizeof *out);
-	/* the transactions first: a step is carried before it is logged, and may be both for a moment */
+	/* Transactions first: mt-step copies figures to `unlogged` before it marks the transaction as logged, so for a moment
+	 * a step is in both. */
 	for (uint32_t i = 0; i < 2; i++) n += figures_in(run, i, step, &out[n]);
 	for (int i = 0; i < 2 && n < 2; i++)
 		if (figures_carried(run, i, step, &out[n]) && (n == 0 || out[0].step != out[n].step)) n++;
@@ -146,7 +144,7 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 	return n;
 }
 
-/* An evaluation goes before its step's line, for as long as it takes. */
+/* mt-step evaluates before it writes the step's line, however long that takes. */
 static bool evaluates(struct mt_run *run)
 {
 	uint32_t k = mt_txn_newest(run);
@@ -158,7 +156,7 @@ void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
 	double from = mt_now();
 
-	for (;;) { /* not mt_wait: save has the run read-only */
+	for (;;) { /* mt_wait would write to the run, which save opens read-only */
 		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
 			evaluates(run) || mt_now() - from > LINE_S)
 			return;

@@ -1,4 +1,4 @@
-/* verify.c: is a directory what it says it is? Checksums first: a damaged file may read as anything. */
+/* verify.c: checks a directory. Checksums first, since the errors of parsing a damaged file mislead. */
 #include "ckpt.h"
 
 int ckpt_verify(const char *path)
@@ -19,7 +19,7 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	char path[40];
 	int rc;
 
-	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* whatever its name is by now */
+	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* its name may have changed */
 	rc = source_open(&s, path, !full);
 	if (rc == 0 && full) rc = run_json_lengths(s.dirfd, s.files);
 	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0) rc = source_models(&s);

@@ -1,17 +1,7 @@
-/* write.c: a run's arrays on their way into a directory, unit after unit, and the small files beside them. */
+/* write.c: writes a run's arrays into a directory, unit by unit, and the small files beside them. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
-
-static const struct {
-	const char *set, *dtype;
-	uint32_t elem;
-} kinds[ARRAYS] = {
-	[ARRAY_W] = {"model", NULL, 0}, /* as --dtype says */
-	[ARRAY_LO] = {"optim-lo", "I16", 2},
-	[ARRAY_M] = {"optim-m", "F32", 4},
-	[ARRAY_V] = {"optim-v", "F32", 4},
-};
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit)
@@ -25,16 +15,15 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
 	w->buf = malloc(IO_BYTES);
 	rc = w->buf ? state_tensors(run, &w->table) : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
-	for (int a = 0; a < ARRAYS && rc == 0; a++)
+	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
-			rc = shards_begin(&w->set[a], dir, kinds[a].set,
-				a == ARRAY_W ? (dtype == MT_BF16 ? "BF16" : "F32") : kinds[a].dtype,
-				a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, w->table, mt_control(run)->n_tensors, limit);
+			rc = shards_begin(&w->set[a], dir, a, a == ARRAY_W && dtype == MT_BF16 ? ST_BF16 : st_sets[a].dtype,
+				w->table, mt_control(run)->n_tensors, limit);
 	if (rc < 0) writer_drop(w);
 	return rc;
 }
 
-/* fp32 pattern -> bf16, to nearest, ties to even; a NaN stays one */
+/* fp32 pattern -> bf16, rounded to nearest even as PyTorch does; a NaN stays a NaN */
 static uint16_t round_even(uint32_t bits)
 {
 	if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
@@ -43,13 +32,11 @@ static uint16_t round_even(uint32_t bits)
 
 static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
 {
-	uint64_t where;
-
-	nonfinite_add(&w->seen, tensor, count_nonfinite(w->dtype, data, n, &where));
+	nonfinite_count(&w->seen, tensor, w->dtype, data, n);
 	return shards_write(&w->set[ARRAY_W], data, n * w->set[ARRAY_W].elem);
 }
 
-/* A tensor in the other dtype than the run's */
+/* Write a tensor in a dtype that is not the run's */
 static int write_converted(struct writer *w, const struct mt_unit *unit, const struct mt_tensor *t)
 {
 	uint64_t at = t->off, n = t->n;
@@ -99,7 +86,7 @@ static int write_kept(const char *name, const void *data, size_t bytes, void *ar
 {
 	struct out_dir *dir = arg;
 
-	if (!file_name_plain(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is no name for a file", shown(name));
+	if (!file_name_plain(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
 	return out_text(dir, name, data, bytes);
 }
 
@@ -113,7 +100,7 @@ int writer_end(struct writer *w)
 	if (rc == 0) rc = config_export(w->run, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
 	if (rc == 0) rc = mt_files_each(w->run, write_kept, w->dir);
-	/* a file of another user's in their place keeps nobody from saving what was trained */
+	/* The kept files' region may have been replaced by another user's file: that must not prevent a save. */
 	if (rc == 1) {
 		mt_say("warning: written without the tokenizer's files: %s", mt_errmsg());
 		rc = 0;

@@ -1,9 +1,9 @@
-/* config.c: config.json on its way out, and two geometries compared. */
+/* config.c: writes config.json, and compares two geometries. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
 
-/* As libmt reads a file that does not say: every family's class default. */
+/* Default of every family's class in transformers; libmt reads a file without rope_theta in the same way. */
 #define THETA_DEFAULT 10000.0
 
 static json_t *block(const json_t *root, const char *key)
@@ -20,8 +20,8 @@ static json_t *given(const json_t *obj, const char *key)
 	return json_is_null(v) ? NULL : v;
 }
 
-/* transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters; 5 also takes rope_scaling, when it is not
- * null, together with rope_theta, before rope_parameters. So all of them must say the same. */
+/* transformers 4 reads rope_theta and rope_scaling. transformers 5 reads rope_parameters, but prefers rope_scaling with
+ * rope_theta if rope_scaling is not null. So all of them are written, with the same content. */
 static void write_rope(json_t *root, int *rc)
 {
 	json_t *scaling = block(root, "rope_scaling"), *parameters = block(root, "rope_parameters");
@@ -39,8 +39,7 @@ static void write_rope(json_t *root, int *rc)
 	json_put(rc, new_parameters, "rope_type", json_incref(type));
 	json_put(rc, new_parameters, "rope_theta", json_incref(theta));
 	if (json_is_string(type) && !strcmp(json_string_value(type), "default")) new_scaling = json_null();
-	else { /* transformers 4 warns of keys that it does not know in here */
-		new_scaling = json_deep_copy(new_parameters);
+	else { /* transformers 4 warns of unknown keys in rope_scaling */ new_scaling = json_deep_copy(new_parameters);
 		json_object_del(new_scaling, "rope_theta");
 		json_object_del(new_scaling, "partial_rotary_factor");
 	}
@@ -68,7 +67,7 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
 	json_put(&rc, root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
-	/* Where it is not said, transformers 4 computes with None for a mistral with scaled rope. */
+	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. */
 	if (!given(root, "head_dim")) json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->head_dim));
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);

@@ -1,5 +1,4 @@
-/* files.c: reading files that nobody vouches for. */
-#include <dirent.h>
+/* files.c: reads files that may be damaged or hostile, and helpers for names, JSON and directories. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -39,7 +38,7 @@ int file_open(int dirfd, const char *name, int *fd, uint64_t *size)
 {
 	struct stat st;
 
-	/* Links are followed: Hugging Face's cache is made of them. */
+	/* Links are followed: Hugging Face's cache consists of them. */
 	*fd = openat(dirfd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 	if (*fd < 0) return errno == ENXIO ? mt_fail(MT_EX_DATA, "%s: not a regular file", shown(name)) : fail_errno(name);
 	if (fstat(*fd, &st) < 0) {
@@ -132,7 +131,7 @@ char *json_text(const json_t *root, size_t indent)
 
 static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for JSON"); }
 
-/* jansson refuses a text for want of memory, and one that is not UTF-8. */
+/* jansson returned NULL for this text: it is not UTF-8, or there is no memory. */
 static int why_not_text(const char *text, size_t n)
 {
 	json_t *any = json_stringn_nocheck(text, n);
@@ -169,6 +168,19 @@ void json_add(int *rc, json_t *array, json_t *value)
 	else if (json_array_append_new(array, value) < 0) *rc = no_memory();
 }
 
+json_t *json_hex(const uint8_t *bytes, size_t n)
+{
+	char text[2 * MT_CHOICE_VALUE + 1] = "";
+
+	for (size_t i = 0; i < n && i < MT_CHOICE_VALUE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+	return json_string(text);
+}
+
+void hex_decode(const char *digits, uint8_t *bytes)
+{
+	for (; *digits; digits += 2) sscanf(digits, "%2hhx", bytes++);
+}
+
 json_t *json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 bool file_name_plain(const char *name)
@@ -181,6 +193,15 @@ bool file_exists(int dirfd, const char *name)
 	struct stat st;
 
 	return fstatat(dirfd, name, &st, 0) == 0;
+}
+
+DIR *dir_list(int dirfd)
+{
+	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0) close(fd);
+	return d;
 }
 
 int dir_open(const char *path, int *fd)

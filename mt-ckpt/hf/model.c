@@ -1,4 +1,4 @@
-/* model.c: several safetensors files as one model: found, looked up by name, matched with what a run needs, read. */
+/* model.c: one or several safetensors files as one model: open, look up by name, match with the tensors of a run, read. */
 #include <stdlib.h>
 #include <sys/stat.h>
 #include "ckpt.h"
@@ -35,7 +35,7 @@ static int add_entries(struct model *m)
 	return 0;
 }
 
-/* Open each file that the weight_map names, once, and mark in it the tensors that the map places there. */
+/* Open each file of the weight_map once, and mark the tensors that the map lists for it. */
 int model_shards(struct model *m, int dirfd, const json_t *index)
 {
 	json_t *map = json_object_get(index, "weight_map"), *v;
@@ -52,16 +52,16 @@ int model_shards(struct model *m, int dirfd, const json_t *index)
 					name ? shown(name) : "?");
 				break;
 			}
-			json_t *place = json_object_get(seen, name);
-			if (!place) {
+			json_t *number = json_object_get(seen, name);
+			if (!number) {
 				if ((rc = add_file(m, dirfd, name)) < 0) break;
 				struct st_file *f = &m->files[m->n_files - 1];
 				for (size_t j = 0; j < f->n; j++) f->tensors[j].listed = false;
 				json_put(&rc, seen, name, json_integer(m->n_files - 1));
 				if (rc < 0) break;
-				place = json_object_get(seen, name);
+				number = json_object_get(seen, name);
 			}
-			struct st_tensor *t = st_find(&m->files[json_integer_value(place)], key);
+			struct st_tensor *t = st_find(&m->files[json_integer_value(number)], key);
 			if (!t) {
 				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': is not in %s", m->label, shown(key), shown(name));
 				break;
@@ -72,26 +72,33 @@ int model_shards(struct model *m, int dirfd, const json_t *index)
 	return rc;
 }
 
+static void file_names(const char *set, char file[64], char index[64])
+{
+	snprintf(file, 64, "%s.safetensors", set);
+	snprintf(index, 64, "%s.safetensors.index.json", set);
+}
+
+bool model_exists(int dirfd, const char *set)
+{
+	char file[64], index[64];
+
+	file_names(set, file, index);
+	return file_exists(dirfd, file) || file_exists(dirfd, index);
+}
+
 int model_open(struct model *m, int dirfd, const char *set)
 {
 	char file[64], index[64];
 	json_t *root = NULL;
-	int rc;
+	int rc = 0;
 
-	snprintf(file, sizeof file, "%s.safetensors", set);
-	snprintf(index, sizeof index, "%s.safetensors.index.json", set);
-	*m = (struct model){0};
-	m->label = strdup(file);
+	file_names(set, file, index);
+	bool sharded = !file_exists(dirfd, file) && file_exists(dirfd, index);
+	*m = (struct model){.label = strdup(sharded ? index : file)};
 	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
-	if (file_exists(dirfd, file) || !file_exists(dirfd, index)) {
-		rc = add_file(m, dirfd, file);
-	} else {
-		free(m->label);
-		m->label = strdup(index);
-		rc = m->label ? file_read_json(dirfd, index, &root) : mt_fail(MT_EX_NOMEM, "%s: no memory", index);
-		if (rc == 0) rc = model_shards(m, dirfd, root);
-		json_decref(root);
-	}
+	if (!sharded) rc = add_file(m, dirfd, file);
+	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = model_shards(m, dirfd, root);
+	json_decref(root);
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
@@ -208,11 +215,11 @@ void model_name_extras(const struct model *m)
 			if (at > sizeof list - 200) more++;
 			else at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
 		}
-	if (more) mt_say("%s: tensors that this model has no place for: %s and %zu more", m->label, list, more);
-	else if (at) mt_say("%s: tensors that this model has no place for: %s", m->label, list);
+	if (more) mt_say("%s: tensors that this model does not have: %s and %zu more", m->label, list, more);
+	else if (at) mt_say("%s: tensors that this model does not have: %s", m->label, list);
 }
 
-/* fp32 pattern of an fp16 pattern, exactly: every half is a float */
+/* fp16 pattern -> fp32 pattern, exact for all */
 static uint32_t half_bits(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, frac = h & 1023;

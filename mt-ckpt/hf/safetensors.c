@@ -1,9 +1,9 @@
-/* safetensors.c: a reader of safetensors files that trusts nothing in them.
+/* safetensors.c: reads and checks the header of a safetensors file, which may be damaged or hostile.
  *
  *     | N: u64 little-endian | header: N bytes of JSON | data |
  *
  * The header maps each tensor's name to its dtype, shape and data_offsets [begin, end), counted from the data's start.
- * Together the tensors cover the data exactly: no overlap, no hole, nothing behind them. */
+ * Together the tensors must cover the data exactly: no overlap, no gap, nothing after the last one. */
 #include <endian.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ static int bad(const struct st_file *f, const char *tensor, const char *what)
 	return mt_fail(MT_EX_DATA, "%s: tensor '%s': %s", f->name, shown(tensor), what);
 }
 
-/* A whole number of JSON that is not negative. */
+/* A JSON integer that is not negative */
 static bool whole(const json_t *v, uint64_t *out)
 {
 	if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
@@ -62,7 +62,7 @@ static int read_dtype(const struct st_file *f, struct st_tensor *t, const json_t
 	return mt_fail(MT_EX_DATA, "%s: tensor '%s': unknown dtype '%s'", f->name, shown(t->name), shown(name));
 }
 
-/* *need: bytes that shape and dtype ask for */
+/* *need: bytes that shape and dtype require */
 static int read_shape(const struct st_file *f, struct st_tensor *t, const json_t *v, uint32_t bytes, uint64_t *need)
 {
 	if (!json_is_array(v)) return bad(f, t->name, "no shape");

@@ -1,8 +1,14 @@
-/* shards.c: writing safetensors: one array of all tensors into one file, or several with an index, from front to
- * back. */
+/* shards.c: writes one array of all tensors as one safetensors file, or as several with an index, from front to back. */
 #include <endian.h>
 #include <stdlib.h>
 #include "ckpt.h"
+
+const struct st_set st_sets[ARRAYS] = {
+	[ARRAY_W] = {"model", ST_F32},
+	[ARRAY_LO] = {"optim-lo", ST_I16},
+	[ARRAY_M] = {"optim-m", ST_F32},
+	[ARRAY_V] = {"optim-v", ST_F32},
+};
 
 static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint"); }
 
@@ -12,16 +18,18 @@ static void file_name(const struct shards *s, uint32_t shard, char buf[96])
 	else snprintf(buf, 96, "%s-%05u-of-%05u.safetensors", s->set, shard + 1, s->n_shards);
 }
 
-int shards_begin(struct shards *s, struct out_dir *dir, const char *set, const char *dtype, uint32_t elem,
+int shards_begin(struct shards *s, struct out_dir *dir, enum array a, enum st_dtype dtype,
 	const struct mt_tensor *table, uint32_t n, uint64_t limit)
 {
 	uint64_t bytes = 0;
 
-	*s = (struct shards){.dir = dir, .set = set, .dtype = dtype, .elem = elem, .table = table, .n = n};
+	*s = (struct shards){.dir = dir, .set = st_sets[a].name, .table = table, .n = n};
+	s->dtype = dtype == ST_F32 ? "F32" : dtype == ST_BF16 ? "BF16" : "I16";
+	s->elem = dtype == ST_F32 ? 4 : 2;
 	s->first = calloc((size_t)n + 1, sizeof *s->first);
 	if (!s->first) return no_memory();
 	for (uint32_t i = 0; i < n; i++) {
-		uint64_t size = table[i].n * elem;
+		uint64_t size = table[i].n * s->elem;
 		if (i == 0 || bytes + size > limit) { /* a tensor larger than the limit has a shard to itself */
 			s->first[s->n_shards++] = i;
 			bytes = 0;
@@ -45,7 +53,7 @@ static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t
 	return o;
 }
 
-/* Open the shard that begins with the tensor to come, and write its header. */
+/* Open a shard and write its header. */
 static int open_shard(struct shards *s, uint32_t shard)
 {
 	json_t *root = json_object();
