@@ -32,10 +32,10 @@ struct mt_program {
 	const struct mt_opt *opts;
 };
 
-/* Parse argv in place. Options may come before or after operands; "--" ends options; --help and --version print on stdout
- * and exit 0. Operands go to operands[0..max-1]; returns their number. Any error ends the program with 64, also if an
- * option with one value is given twice. Every program calls this first: it also opens fd 0, 1 and 2 if they are closed,
- * such that reading and writing them still fails with EBADF. */
+/* Parse argv in place. Options may come before or after operands; "--" ends options; --help and --version print on
+ * stdout and exit 0. Operands go to operands[0..max-1]; returns their number. Any error ends the program with 64, also
+ * if an option with one value is given twice. Every program calls this first: it also opens fd 0, 1 and 2 if they are
+ * closed, such that reading and writing them still fails with EBADF. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
 /* Parse an option's value. false: it is not valid */
 bool mt_opt_set(const struct mt_opt *, const char *);
@@ -51,9 +51,9 @@ _Noreturn void mt_bug(const char *file, int line, const char *what);
 /* 4096, 64K, 10G, 1.5T. 0 or -MT_EX_USAGE */
 int mt_parse_size(const char *s, uint64_t *out);
 
-/* The number of the first HUP, INT, TERM or USR1 that was not ignored at exec, or 0. USR1 lets scripts stop a program for
- * which the others are ignored. A second signal within a second is the same request; a later one kills the program if
- * twice_kills. Waits (mt_wait) return early. */
+/* The number of the first HUP, INT, TERM or USR1 that was not ignored at exec, or 0. USR1 lets scripts stop a program
+ * for which the others are ignored. A second signal within a second is the same request; a later one kills the program
+ * if twice_kills. Waits (mt_wait) return early. */
 extern volatile int mt_stopping;
 void mt_signals(bool twice_kills);
 /* End by the signal that stopped us, so that the shell sees it in the exit status. */

@@ -47,8 +47,8 @@ static const struct flag_key {
 	{"mlp_bias", MT_MLP_BIAS},
 };
 
-/* Defaults of LlamaConfig, MistralConfig, ... (configuration_*.py of transformers 4.57 and 5), and what LlamaForCausalLM,
- * ... (modeling_*.py) compute. */
+/* Defaults of LlamaConfig, MistralConfig, ... (configuration_*.py of transformers 4.57 and 5), and what
+ * LlamaForCausalLM, ... (modeling_*.py) compute. */
 static const struct family {
 	const char *name, *architecture;
 	uint32_t size[SIZES];   /* defaults, in the order of size_keys */
@@ -65,8 +65,8 @@ static const struct family {
 		MT_TIED | MT_QKV_BIAS | MT_O_BIAS, WINDOW_QWEN, false},
 };
 
-/* In every family's class: sliding_window and max_window_layers (Qwen2Config, Qwen3Config; MistralConfig has the former),
- * rope_theta, rms_norm_eps, initializer_range */
+/* In every family's class: sliding_window and max_window_layers (Qwen2Config, Qwen3Config; MistralConfig has the
+ * former), rope_theta, rms_norm_eps, initializer_range */
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28 };
 static const double ROPE_THETA_DEFAULT = 10000, NORM_EPS_DEFAULT = 1e-6, INIT_RANGE_DEFAULT = 0.02;
 
@@ -237,8 +237,8 @@ static void rope_check(struct reader *r, const struct rope *rope)
 		REFUSE(r, MT_EX_CONFIG, "high_freq_factor %g is not above low_freq_factor %g", rope->v[R_HIGH], rope->v[R_LOW]);
 }
 
-/* transformers computes inv_freq in fp32, with a reciprocal and a multiplication for a division. The operations below are
- * in the order of modeling_rope_utils.py, so that they round in the same way. */
+/* transformers computes inv_freq in fp32, with a reciprocal and a multiplication for a division. The operations below
+ * are in the order of modeling_rope_utils.py, so that they round in the same way. */
 static const double pi = 3.14159265358979323846;
 
 /* base ** (arange(0, dim, 2) / dim) */
@@ -335,7 +335,7 @@ static void read_rope(struct reader *r, struct mt_geometry *geo)
 	if (!isnan(partial) && partial != 1) REFUSE(r, MT_EX_CONFIG, "partial_rotary_factor %g is not supported", partial);
 	if (isnan(theta)) theta = ROPE_THETA_DEFAULT;
 	if (!(theta > 1 && theta < 1e15)) REFUSE(r, MT_EX_CONFIG, "rope_theta %g is out of range", theta);
-	/* For these two kinds transformers 5 prefers the value in the file's root; transformers 4 reads only the object's. */
+	/* For these two kinds transformers 5 prefers the value in the file's root; 4 reads only the object's. */
 	double original = rope.kind->uses & 1u << R_ORIGINAL ? get_number(r, r->root, rope_keys[R_ORIGINAL]) : NAN;
 	if (!isnan(original)) {
 		if (!isnan(rope.v[R_ORIGINAL]) && rope.v[R_ORIGINAL] != original)
@@ -359,8 +359,8 @@ static void set_window(struct mt_geometry *geo, uint32_t window)
 		}
 }
 
-/* Read layer_types, if given, over the windows that the keys of transformers 4 gave. strict: those keys are in the file, and
- * both must agree. */
+/* Read layer_types, if given, over the windows that the keys of transformers 4 gave. strict: those keys are in the
+ * file, and both must agree. */
 static void read_layer_types(struct reader *r, struct mt_geometry *geo, bool window_given, bool strict)
 {
 	const json_t *types = json_object_get(r->root, "layer_types");

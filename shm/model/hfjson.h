@@ -1,12 +1,13 @@
-/* hfjson.h: JSON as Python writes it, as in Hugging Face's files: with integers of any size, NaN, Infinity and -Infinity.
- * jansson knows none of these, so such a number is a marked text in the tree, and a number again when it is printed. */
+/* hfjson.h: JSON as Python writes it, as in Hugging Face's files: with integers of any size, NaN, Infinity and
+ * -Infinity. jansson knows none of these, so such a number is a marked text in the tree, and a number again when it is
+ * printed. */
 #ifndef MT_HFJSON_H
 #define MT_HFJSON_H
 
 #include <jansson.h>
 
-/* As json_loadb, and refuses duplicate keys. Without memory it fails with json_error_out_of_memory; jansson's own reader
- * skips what it has no memory for. */
+/* As json_loadb, and refuses duplicate keys. Without memory it fails with json_error_out_of_memory; jansson's own
+ * reader skips what it has no memory for. */
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *);
 /* The same for JSON that Python wrote */
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *);
