@@ -45,7 +45,7 @@ DIR *dir_list(int dirfd);                /* to read its entries, closed by close
 /* ------------------------------------------------------------------------------------------------ outdir.c */
 
 struct out_dir {      /* a new directory: it appears complete or not at all */
-	int parent, fd;   /* fd holds a lock: a temporary directory that nobody locks has no writer any more */
+	int parent, fd;   /* fd holds a lock: an unlocked temporary directory has no writer */
 	char *base, *tmp; /* names in parent: the final one, and the temporary one */
 	/* at its end: renamed to a name that is free; replaces the directory of that name; or its files move to parent */
 	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;

@@ -1,5 +1,5 @@
-/* nonfinite.c: warns of weights that are infinite or NaN, usually after a far too high learning rate. No training can go
- * on from them. */
+/* nonfinite.c: warns of weights that are infinite or NaN, usually after a far too high learning rate. No training can
+ * go on from them. */
 #include "ckpt.h"
 #include "cli/cli.h"
 

@@ -48,23 +48,16 @@
 /* Split the path of a directory that does not exist into its parent, opened, and its name. */
 static int split(const char *path, int *parent, char **base)
 {
-	char *copy = strdup(path), *slash;
-	int rc;
+	size_t end = strlen(path), at;
 
-	*base = NULL;
-	if (!copy) return mt_fail(MT_EX_NOMEM, "no memory");
-	for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--) copy[n - 1] = 0;
-	slash = strrchr(copy, '/');
-	*base = strdup(slash ? slash + 1 : copy);
-	if (slash) slash[slash == copy] = 0;
-	rc = !*base                  ? mt_fail(MT_EX_NOMEM, "no memory")
-		: file_name_plain(*base) ? dir_open(slash ? copy : ".", parent)
+	while (end > 1 && path[end - 1] == '/') end--;
+	for (at = end; at && path[at - 1] != '/';) at--;
+	char *dir = at ? strndup(path, at > 1 ? at - 1 : 1) : strdup(".");
+	*base = strndup(path + at, end - at);
+	int rc = !dir || !*base      ? mt_fail(MT_EX_NOMEM, "no memory")
+		: file_name_plain(*base) ? dir_open(dir, parent)
 								 : mt_fail(MT_EX_EXISTS, "%s: not a valid name for a new directory", shown(path));
-	if (rc < 0) {
-		free(*base);
-		*base = NULL;
-	}
-	free(copy);
+	free(dir);
 	return rc;
 }
 
@@ -134,10 +127,13 @@ int out_begin_at(struct out_dir *o, int parent, const char *base)
 /* `replace`: an existing directory is replaced if it holds a model. */
 static int begin_beside(struct out_dir *o, const char *path, bool replace)
 {
-	char *base = NULL;
+	char *base;
 	int rc = split(path, &o->parent, &base);
 
-	if (rc < 0) return rc;
+	if (rc < 0) {
+		free(base);
+		return rc;
+	}
 	dir_clean(o->parent, base); /* before looking for `base`: it may give a directory this name back */
 	o->end = replace && file_exists(o->parent, base) ? OUT_REPLACE : OUT_NEW;
 	if (o->end == OUT_REPLACE && !is_model_dir(o->parent, base)) {

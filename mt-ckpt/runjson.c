@@ -106,14 +106,6 @@ static json_t *keys_json(const struct key *key, size_t n, const void *from, int 
 	return o;
 }
 
-static json_t *record_json(const struct run_json *j, int *rc)
-{
-	json_t *o = keys_json(KEYS(record_keys), &j->record, rc);
-
-	json_put(rc, o, "choices", j->choices ? json_incref(j->choices) : json_null());
-	return o;
-}
-
 static json_t *unlogged_json(const struct mt_figures figures[2], int *rc)
 {
 	json_t *all = json_array();
@@ -140,11 +132,15 @@ static json_t *files_json(const struct out_dir *dir, int *rc)
 
 int run_json_write(struct out_dir *dir, const struct run_json *r)
 {
-	json_t *root = json_object();
+	json_t *root = json_object(), *record = json_null();
 	uint64_t sum = 0;
 	char *text = NULL;
 	int rc = 0;
 
+	if (r->has_record) {
+		record = keys_json(KEYS(record_keys), &r->record, &rc);
+		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());
+	}
 	json_put(&rc, root, "format", json_string(FORMAT));
 	json_put(&rc, root, "version", json_integer(FORMAT_VERSION));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
@@ -153,7 +149,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "step", integer(r->step));
 	json_put(&rc, root, "t", integer(r->t));
 	json_put(&rc, root, "position", keys_json(KEYS(position_keys), &r->position, &rc));
-	json_put(&rc, root, "record", r->has_record ? record_json(r, &rc) : json_null());
+	json_put(&rc, root, "record", record);
 	json_put(&rc, root, "hyperparameters", r->hyper ? json_incref(r->hyper) : json_null());
 	if (r->unlogged[0].step) json_put(&rc, root, "unlogged", unlogged_json(r->unlogged, &rc));
 	json_put(&rc, root, "chunk_bytes", json_integer(IO_BYTES));
@@ -302,14 +298,6 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "dtype", "is neither bf16 nor fp32");
 }
 
-static void get_id(struct reader *r, const json_t *root, struct run_json *out)
-{
-	const char *s = json_string_value(json_object_get(root, "run_id"));
-
-	if (is_hex(s, 2 * sizeof out->run_id)) hex_decode(s, out->run_id);
-	else refuse(r, "run_id", "is not 32 hexadecimal digits");
-}
-
 static int check_form(json_t *root)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
@@ -333,12 +321,14 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 {
 	struct reader r = {.rc = check_form(root)};
 	const json_t *position = json_object_get(root, "position");
+	const char *id = json_string_value(json_object_get(root, "run_id"));
 
 	*out = (struct run_json){0};
 	if (r.rc < 0) return r.rc;
 	*files = json_object_get(root, "files");
 	get_dtype(&r, root, out);
-	get_id(&r, root, out);
+	if (is_hex(id, 2 * sizeof out->run_id)) hex_decode(id, out->run_id);
+	else refuse(&r, "run_id", "is not 32 hexadecimal digits");
 	out->step = get_count(&r, root, "step", STEP_MAX);
 	out->t = get_count(&r, root, "t", out->step);
 	if (json_is_object(position)) get_keys(&r, position, KEYS(position_keys), &out->position);

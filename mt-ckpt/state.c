@@ -130,8 +130,8 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 	int n = 0;
 
 	memset(out, 0, 2 * sizeof *out);
-	/* Transactions first: mt-step copies figures to `unlogged` before it marks the transaction as logged, so for a moment
-	 * a step is in both. */
+	/* Transactions first: mt-step copies figures to `unlogged` before it marks the transaction as logged, so for a
+	 * moment a step is in both. */
 	for (uint32_t i = 0; i < 2; i++) n += figures_in(run, i, step, &out[n]);
 	for (int i = 0; i < 2 && n < 2; i++)
 		if (figures_carried(run, i, step, &out[n]) && (n == 0 || out[0].step != out[n].step)) n++;

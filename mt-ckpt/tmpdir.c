@@ -103,7 +103,7 @@ int dir_sync_names(int fd)
 	int rc = 0, up = openat(fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC), next;
 
 	if (fstat(fd, &at) < 0) rc = fail_errno("..");
-	/* An ancestor that this process may not read existed before: nobody made it for this directory. */
+	/* An ancestor that this process may not read existed before: it was not made for this directory. */
 	while (rc == 0 && up >= 0 && fstat(up, &above) == 0 && above.st_dev == at.st_dev && above.st_ino != at.st_ino) {
 		if (fsync(up) < 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) rc = fail_errno("..");
 		at = above;

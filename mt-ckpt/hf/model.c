@@ -1,4 +1,4 @@
-/* model.c: one or several safetensors files as one model: open, look up by name, match with the tensors of a run, read. */
+/* model.c: one or several safetensors files as one model: open, look up by name, match with a run's tensors, read. */
 #include <stdlib.h>
 #include <sys/stat.h>
 #include "ckpt.h"

@@ -1,4 +1,4 @@
-/* shards.c: writes one array of all tensors as one safetensors file, or as several with an index, from front to back. */
+/* shards.c: writes one array of all tensors as one safetensors file, or as several with an index. */
 #include <endian.h>
 #include <stdlib.h>
 #include "ckpt.h"

@@ -1,4 +1,4 @@
-/* options.c: options from one table. */
+/* options.c: parses options by a program's table, and prints --help from it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -94,7 +94,7 @@ bool mt_opt_set(const struct mt_opt *o, const char *v)
 	return false;
 }
 
-/* Levenshtein's distance of a name that was given, of n characters, to one that exists. */
+/* Levenshtein distance between a given name of n characters and an option's name */
 static int distance(const char *given, int n, const char *name)
 {
 	enum { LONGEST = 32 };
@@ -118,7 +118,7 @@ static int distance(const char *given, int n, const char *name)
 static _Noreturn void unknown_option(const char *given, size_t len)
 {
 	const char *best = NULL;
-	int n = (int)len, least = n / 3 + 1; /* more letters than these: not a slip */
+	int n = (int)len, least = n / 3 + 1; /* more wrong letters than this are not a typing error */
 	for (const struct mt_opt *o = program->opts; o && o->name; o++) {
 		size_t m = strlen(o->name), common = m < len ? m : len;
 		int d = common > 2 && !strncmp(given, o->name, common) ? 1 : distance(given, n, o->name);
@@ -140,7 +140,7 @@ static _Noreturn void bad_value(const struct mt_opt *o, const char *v)
 	usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
 }
 
-/* Of an option that holds one value, a second one would silently undo the first. */
+/* Refuse a second value of an option that holds one: it would silently replace the first. */
 static void once(const struct mt_opt *o)
 {
 	static bool given[MT_OPTIONS_MAX];
@@ -150,7 +150,7 @@ static void once(const struct mt_opt *o)
 	given[i] = true;
 }
 
-/* One option at argv[*i]; moves *i over its value. */
+/* Parse one option at argv[*i], and move *i over its value. */
 static void option(int argc, char **argv, int *i)
 {
 	const char *arg = argv[*i] + 2;
@@ -175,14 +175,14 @@ static void option(int argc, char **argv, int *i)
 	if (o->seen) *o->seen = true;
 }
 
-/* A program started with fd 0, 1 or 2 closed would get the next file that it opens under that number, and write its
- * words into it. /dev/null stands there instead, opened the wrong way round, so that whoever reads or writes it is
- * still told that it is closed (EBADF). */
+/* If a program is started with fd 0, 1 or 2 closed, then the next file that it opens gets that number, and its messages
+ * are written into that file. So open /dev/null there, in the wrong direction: reading or writing it still fails with
+ * EBADF. */
 static void open_standard_fds(void)
 {
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
-			_exit(MT_EX_IO); /* the lowest number is taken: there is no /dev/null, and nowhere to say so */
+			_exit(MT_EX_IO); /* no /dev/null, and nowhere to report it */
 }
 
 int mt_cli(const struct mt_program *p, int argc, char **argv, const char **operands, int max)

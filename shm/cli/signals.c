@@ -12,8 +12,8 @@ volatile int mt_stopping;
 static bool second_kills;
 static double asked; /* when the first signal came */
 
-/* One request comes as several signals: timeout(1) sends to its child and to the group, a terminal that closes sends
- * HUP and so does its shell, a script that is told passes it on. What comes later than this is another, and insists. */
+/* One request to stop may arrive as several signals: timeout(1) signals its child and the group, a closed terminal and
+ * its shell both send HUP, a script passes its signal on. A signal that comes later than this is a second request. */
 #define ONE_REQUEST_S 1.0
 
 static void on_signal(int sig)
@@ -50,26 +50,26 @@ void mt_die_of_signal(int sig)
 
 static struct sigaction fault_before[2]; /* of SIGBUS, SIGSEGV */
 
-/* A fault inside a region: its file was truncated, or lies on a disk that failed. No code can go on without it. Any
- * other fault is a bug, and has the handler that it had, with the same instruction. */
+/* A fault inside a region: its file was truncated, or is on a disk that failed. The program cannot continue without it.
+ * Any other fault is a bug: restore the previous handler, and the instruction faults again. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (info->si_code > 0 && region_at(info->si_addr)) {
-		static const char words[] =
+		static const char text[] =
 			": the run's shared memory is gone (a region was truncated): mt-store rm --force, then "
 			"load a checkpoint\n";
 		static atomic_flag once = ATOMIC_FLAG_INIT;
-		while (atomic_flag_test_and_set(&once)) pause(); /* another thread says it, and ends us */
+		while (atomic_flag_test_and_set(&once)) pause(); /* another thread prints it and exits */
 		char line[200];
 		size_t n = strnlen(mt_program_name, 60);
 		memcpy(line, mt_program_name, n);
-		memcpy(line + n, words, sizeof words - 1);
-		if (write(STDERR_FILENO, line, n + sizeof words - 1) < 0) {}
+		memcpy(line + n, text, sizeof text - 1);
+		if (write(STDERR_FILENO, line, n + sizeof text - 1) < 0) {}
 		_exit(MT_EX_DATA);
 	}
 	sigaction(sig, &fault_before[sig == SIGSEGV], NULL);
-	if (info->si_code <= 0) raise(sig); /* sent by somebody: it does not come again by itself */
+	if (info->si_code <= 0) raise(sig); /* sent by another process: it will not be raised again by itself */
 }
 
 void mt_watch_faults(void)

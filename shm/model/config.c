@@ -1,12 +1,13 @@
 /* config.c: Hugging Face's config.json -> struct mt_geometry. The only file that knows model families by name.
  *
- * Both dialects are read: transformers 4 wrote rope_theta, rope_scaling and torch_dtype, transformers 5 writes
- * rope_parameters, dtype and layer_types. Where one file carries both, they must say the same.
+ * Both dialects are read: transformers 4 wrote rope_theta, rope_scaling and torch_dtype; transformers 5 writes
+ * rope_parameters, dtype and layer_types. If a file has both, they must agree.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,32 +19,60 @@
 
 /* ------------------------------------------------------------------------------------------------ families */
 
-enum { KV_AS_HEADS = 0, DIM_FROM_HIDDEN = 0 };
+enum { SIZES = 8 };
+enum { DERIVED = 0 }; /* kv_heads: as heads; head_dim: hidden / heads */
 
-static const struct family { /* the defaults of LlamaConfig, Qwen2Config, ... of transformers 4.57 and 5 */
-	const char *name, *architecture;
-	uint32_t vocab, hidden, ffn, layers, heads, kv_heads, head_dim, max_position;
-	uint32_t flags;                /* what every model of the family has */
-	bool attention_bias, mlp_bias; /* has such keys; attention_bias stands for q, k, v and o */
-	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN } window;
-	bool heads_divide_hidden; /* transformers refuses others even where head_dim is given */
-} families[] = {
-	{"llama", "LlamaForCausalLM", 32000, 4096, 11008, 32, 32, KV_AS_HEADS, DIM_FROM_HIDDEN, 2048, 0, true, true,
-		WINDOW_NEVER, true},
-	{"mistral", "MistralForCausalLM", 32000, 4096, 14336, 32, 32, 8, DIM_FROM_HIDDEN, 131072, 0, false, false,
-		WINDOW_ALL, false},
-	{"qwen2", "Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32, 32, DIM_FROM_HIDDEN, 32768, MT_QKV_BIAS, false, false,
-		WINDOW_QWEN, false},
-	{"qwen3", "Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, MT_QK_NORM, true, false, WINDOW_QWEN,
-		false},
+static const struct size_key {
+	const char *name;
+	size_t at; /* in struct mt_geometry */
+	uint32_t max;
+	bool nullable; /* null: DERIVED */
+} size_keys[SIZES] = {
+	{"num_hidden_layers", offsetof(struct mt_geometry, layers), 1024, false},
+	{"hidden_size", offsetof(struct mt_geometry, hidden), 1 << 20, false},
+	{"intermediate_size", offsetof(struct mt_geometry, ffn), 1 << 22, false},
+	{"vocab_size", offsetof(struct mt_geometry, vocab), 1 << 24, false},
+	{"max_position_embeddings", offsetof(struct mt_geometry, max_position), INT32_MAX, false},
+	{"num_attention_heads", offsetof(struct mt_geometry, heads), 1 << 14, false},
+	{"num_key_value_heads", offsetof(struct mt_geometry, kv_heads), 1 << 14, true},
+	{"head_dim", offsetof(struct mt_geometry, head_dim), 512, true},
 };
 
+static const struct flag_key {
+	const char *name;
+	uint32_t flags;
+} flag_keys[] = {
+	{"tie_word_embeddings", MT_TIED},
+	{"attention_bias", MT_QKV_BIAS | MT_O_BIAS}, /* of q, k, v and o */
+	{"mlp_bias", MT_MLP_BIAS},
+};
+
+/* Defaults of LlamaConfig, MistralConfig, ... (configuration_*.py of transformers 4.57 and 5), and what
+ * LlamaForCausalLM, ... (modeling_*.py) compute. */
+static const struct family {
+	const char *name, *architecture;
+	uint32_t size[SIZES];   /* defaults, in the order of size_keys */
+	uint32_t flags, by_key; /* that every model of the family has; that its flag_keys may set */
+	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN } window;
+	bool heads_divide_hidden; /* LlamaConfig requires it even if head_dim is given */
+} families[] = {
+	{"llama", "LlamaForCausalLM", {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED}, 0,
+		MT_TIED | MT_QKV_BIAS | MT_O_BIAS | MT_MLP_BIAS, WINDOW_NEVER, true},
+	{"mistral", "MistralForCausalLM", {32, 4096, 14336, 32000, 131072, 32, 8, DERIVED}, 0, MT_TIED, WINDOW_ALL, false},
+	{"qwen2", "Qwen2ForCausalLM", {32, 4096, 22016, 151936, 32768, 32, 32, DERIVED}, MT_QKV_BIAS, MT_TIED, WINDOW_QWEN,
+		false},
+	{"qwen3", "Qwen3ForCausalLM", {32, 4096, 22016, 151936, 32768, 32, 32, 128}, MT_QK_NORM,
+		MT_TIED | MT_QKV_BIAS | MT_O_BIAS, WINDOW_QWEN, false},
+};
+
+/* In every family's class: sliding_window and max_window_layers (Qwen2Config, Qwen3Config; MistralConfig has the
+ * former), rope_theta, rms_norm_eps, initializer_range */
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28 };
 static const double ROPE_THETA_DEFAULT = 10000, NORM_EPS_DEFAULT = 1e-6, INIT_RANGE_DEFAULT = 0.02;
 
-/* ------------------------------------------------------------------------------------------------ reading keys */
+/* ------------------------------------------------------------------------------------------------ keys */
 
-/* The first mistake stands in rc, with its message; after it every getter returns the default. */
+/* rc and mt_errmsg() are of the first error. After it every getter returns the default. */
 struct reader {
 	const json_t *root;
 	int rc;
@@ -53,7 +82,7 @@ struct reader {
 
 static bool is_given(const json_t *v) { return v && !json_is_null(v); }
 
-/* NaN, Infinity and what is beyond 64 bits: in a file that Python reads, but nowhere where mt counts with it */
+/* Python reads NaN, Infinity and numbers beyond 64 bits; mt refuses them in the keys that it uses. */
 static bool is_odd(struct reader *r, const char *key, const json_t *v)
 {
 	const char *odd = hfjson_odd_number(v);
@@ -65,15 +94,10 @@ static uint32_t get_u32(struct reader *r, const char *key, uint32_t missing, uin
 {
 	const json_t *v = json_object_get(r->root, key);
 	if (r->rc || !v || is_odd(r, key, v)) return missing;
-	if (!json_is_integer(v)) {
-		REFUSE(r, MT_EX_DATA, "%s is not an integer", key);
-		return missing;
-	}
+	if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "%s is not an integer", key), missing;
 	json_int_t i = json_integer_value(v);
-	if (i < (json_int_t)lo || i > (json_int_t)hi) {
-		REFUSE(r, MT_EX_CONFIG, "%s %lld is not between %u and %u", key, (long long)i, lo, hi);
-		return missing;
-	}
+	if (i < (json_int_t)lo || i > (json_int_t)hi)
+		return REFUSE(r, MT_EX_CONFIG, "%s %lld is not between %u and %u", key, (long long)i, lo, hi), missing;
 	return (uint32_t)i;
 }
 
@@ -107,15 +131,13 @@ static const json_t *get_object(struct reader *r, const char *key)
 {
 	const json_t *v = json_object_get(r->root, key);
 	if (r->rc || !is_given(v)) return NULL;
-	if (!json_is_object(v)) {
-		REFUSE(r, MT_EX_DATA, "%s is not an object", key);
-		return NULL;
-	}
+	if (!json_is_object(v)) return REFUSE(r, MT_EX_DATA, "%s is not an object", key), NULL;
 	return json_object_size(v) ? v : NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------ rope */
 
+/* Keys of rope_scaling and rope_parameters: modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and the _compute_* functions */
 enum rope_key { R_FACTOR, R_LOW, R_HIGH, R_ORIGINAL, R_ATTENTION, R_FAST, R_SLOW, R_MSCALE, R_MSCALE_ALL, R_KEYS };
 
 static const char *const rope_keys[R_KEYS] = {
@@ -148,11 +170,11 @@ static const struct rope_kind {
 
 struct rope {
 	const struct rope_kind *kind;
-	double v[R_KEYS];
+	double v[R_KEYS]; /* NaN: not given */
 	bool truncate;
-}; /* v: NaN where not given */
+};
 
-/* One dialect's block: rope_scaling or rope_parameters. NULL is plain rope. */
+/* Read one dialect's object, rope_scaling or rope_parameters. NULL: plain rope */
 static void rope_read(struct reader *r, const json_t *block, const char *where, struct rope *rope)
 {
 	*rope = (struct rope){.kind = &rope_kinds[0], .truncate = true};
@@ -187,7 +209,7 @@ static bool rope_same(const struct rope *a, const struct rope *b)
 	return same;
 }
 
-/* A number that the file's top and both dialects' blocks may carry: NaN when none does */
+/* A number that may be in the file's root and in both dialects' objects, where all must agree. NaN: in none */
 static double agreed_number(struct reader *r, const json_t *scaling, const json_t *parameters, const char *key)
 {
 	double found = NAN;
@@ -215,8 +237,8 @@ static void rope_check(struct reader *r, const struct rope *rope)
 		REFUSE(r, MT_EX_CONFIG, "high_freq_factor %g is not above low_freq_factor %g", rope->v[R_HIGH], rope->v[R_LOW]);
 }
 
-/* transformers computes inv_freq in fp32, and 1.0 / x there is a reciprocal that is then multiplied: the orders of
- * operations below are those of modeling_rope_utils.py. */
+/* transformers computes inv_freq in fp32, with a reciprocal and a multiplication for a division. The operations below
+ * are in the order of modeling_rope_utils.py, so that they round in the same way. */
 static const double pi = 3.14159265358979323846;
 
 /* base ** (arange(0, dim, 2) / dim) */
@@ -225,7 +247,8 @@ static float pair_power(double base, uint32_t i, uint32_t dim)
 	return powf((float)base, (float)(2 * i) / (float)dim);
 }
 
-/* Llama 3.1: long wavelengths slowed down by factor, short ones kept, a ramp between */
+/* Llama 3.1 (_compute_llama3_parameters): frequencies of long wavelengths are divided by factor, short ones are kept,
+ * those between are interpolated. */
 static void rope_llama3(float *inv_freq, uint32_t n, const double v[R_KEYS])
 {
 	float factor = (float)v[R_FACTOR], low = (float)v[R_LOW], original = (float)v[R_ORIGINAL];
@@ -258,7 +281,8 @@ static void rope_yarn(struct mt_geometry *geo, const struct rope *rope, double b
 {
 	const double *v = rope->v;
 	uint32_t dim = geo->head_dim;
-	double fast = v[R_FAST] > 0 ? v[R_FAST] : 32, slow = v[R_SLOW] > 0 ? v[R_SLOW] : 1; /* 0 and none: the paper's */
+	double fast = v[R_FAST] > 0 ? v[R_FAST] : 32,
+		   slow = v[R_SLOW] > 0 ? v[R_SLOW] : 1; /* 0 or none: the paper's values */
 	double low = yarn_dim(fast, dim, base, v[R_ORIGINAL]), high = yarn_dim(slow, dim, base, v[R_ORIGINAL]);
 	if (rope->truncate) {
 		low = floor(low);
@@ -290,7 +314,7 @@ static void rope_table(struct reader *r, struct mt_geometry *geo, struct rope *r
 		for (uint32_t i = 0; i < n; i++) geo->rope_inv_freq[i] /= (float)rope->v[R_FACTOR];
 	else if (strcmp(rope->kind->name, "llama3") == 0) rope_llama3(geo->rope_inv_freq, n, rope->v);
 	else if (strcmp(rope->kind->name, "yarn") == 0) rope_yarn(geo, rope, theta);
-	/* the base grows only with sequences longer than max_position_embeddings, which mt-step refuses then */
+	/* The base changes only for sequences longer than max_position_embeddings, and mt-step refuses those. */
 	else if (strcmp(rope->kind->name, "dynamic") == 0) geo->flags |= MT_ROPE_DYNAMIC;
 	for (uint32_t i = 0; i < n; i++)
 		if (!isfinite(geo->rope_inv_freq[i]) || geo->rope_inv_freq[i] < 0 || !isfinite(geo->rope_scaling))
@@ -311,7 +335,7 @@ static void read_rope(struct reader *r, struct mt_geometry *geo)
 	if (!isnan(partial) && partial != 1) REFUSE(r, MT_EX_CONFIG, "partial_rotary_factor %g is not supported", partial);
 	if (isnan(theta)) theta = ROPE_THETA_DEFAULT;
 	if (!(theta > 1 && theta < 1e15)) REFUSE(r, MT_EX_CONFIG, "rope_theta %g is out of range", theta);
-	/* transformers 5 lets the file's top decide for these two kinds; 4 knows it inside the block only */
+	/* For these two kinds transformers 5 prefers the value in the file's root; 4 reads only the object's. */
 	double original = rope.kind->uses & 1u << R_ORIGINAL ? get_number(r, r->root, rope_keys[R_ORIGINAL]) : NAN;
 	if (!isnan(original)) {
 		if (!isnan(rope.v[R_ORIGINAL]) && rope.v[R_ORIGINAL] != original)
@@ -335,26 +359,19 @@ static void set_window(struct mt_geometry *geo, uint32_t window)
 		}
 }
 
-/* layer_types, where given, against what the older keys mean: layer i has the window where old[i] is set.
- * strict: the older keys stand in the file. */
+/* Read layer_types, if given, over the windows that the keys of transformers 4 gave. strict: those keys are in the
+ * file, and both must agree. */
 static void read_layer_types(struct reader *r, struct mt_geometry *geo, bool window_given, bool strict)
 {
 	const json_t *types = json_object_get(r->root, "layer_types");
 	if (r->rc || !is_given(types)) return;
-	if (!json_is_array(types)) {
-		REFUSE(r, MT_EX_DATA, "layer_types is not a list");
-		return;
-	}
-	if (json_array_size(types) != geo->layers) {
-		REFUSE(r, MT_EX_CONFIG, "layer_types has %zu entries for %u layers", json_array_size(types), geo->layers);
-		return;
-	}
+	if (!json_is_array(types)) return REFUSE(r, MT_EX_DATA, "layer_types is not a list");
+	if (json_array_size(types) != geo->layers)
+		return REFUSE(r, MT_EX_CONFIG, "layer_types has %zu entries for %u layers", json_array_size(types),
+			geo->layers);
 	for (uint32_t i = 0; i < geo->layers; i++) {
 		const char *type = json_string_value(json_array_get(types, i));
-		if (!type) {
-			REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
-			return;
-		}
+		if (!type) return REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
 		bool sliding = strcmp(type, "sliding_attention") == 0;
 		if (!sliding && strcmp(type, "full_attention") != 0)
 			REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
@@ -381,37 +398,28 @@ static void read_windows(struct reader *r, const struct family *family, struct m
 	set_window(geo, window);
 }
 
-/* ------------------------------------------------------------------------------------------------ the whole */
+/* ------------------------------------------------------------------------------------------------ all keys */
 
 static const struct family *find_family(struct reader *r)
 {
 	const char *type = get_string(r, r->root, "model_type");
-	if (!type) {
-		REFUSE(r, MT_EX_CONFIG, "model_type is missing");
-		return NULL;
-	}
+	if (!type) return REFUSE(r, MT_EX_CONFIG, "model_type is missing"), NULL;
 	const struct family *family = NULL;
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
 		if (strcmp(type, families[i].name) == 0) family = &families[i];
-	if (!family) {
-		REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type);
-		return NULL;
-	}
+	if (!family) return REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type), NULL;
 	const json_t *list = json_object_get(r->root, "architectures");
 	if (!is_given(list)) return family;
 	const char *first = json_string_value(json_array_get(list, 0));
-	if (!json_is_array(list) || !first) {
-		REFUSE(r, MT_EX_DATA, "architectures is not a list of names");
-		return NULL;
-	}
-	if (strcmp(first, family->architecture) != 0) {
-		REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, family->architecture);
-		return NULL;
-	}
+	if (!json_is_array(list) || !first) return REFUSE(r, MT_EX_DATA, "architectures is not a list of names"), NULL;
+	if (strcmp(first, family->architecture) != 0)
+		return REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, family->architecture),
+			   NULL;
 	return family;
 }
 
-/* Keys that change what a model computes in ways that mt has not */
+/* Refuse keys that change a model's computation in ways that mt does not support, and dialects that disagree.
+ * quantization_config, torch_dtype and dtype are PreTrainedConfig's. */
 static void refuse_foreign(struct reader *r)
 {
 	static const char *const never[] = {"quantization_config", "compression_config", "per_layer_config"};
@@ -429,18 +437,14 @@ static void refuse_foreign(struct reader *r)
 
 static void read_sizes(struct reader *r, const struct family *family, struct mt_geometry *geo)
 {
-	geo->layers = get_u32(r, "num_hidden_layers", family->layers, 1, 1024);
-	geo->hidden = get_u32(r, "hidden_size", family->hidden, 1, 1 << 20);
-	geo->ffn = get_u32(r, "intermediate_size", family->ffn, 1, 1 << 22);
-	geo->vocab = get_u32(r, "vocab_size", family->vocab, 1, 1 << 24);
-	geo->max_position = get_u32(r, "max_position_embeddings", family->max_position, 1, INT32_MAX);
-	geo->heads = get_u32(r, "num_attention_heads", family->heads, 1, 1 << 14);
-	bool kv_given = !json_is_null(json_object_get(r->root, "num_key_value_heads"));
-	geo->kv_heads = kv_given ? get_u32(r, "num_key_value_heads", family->kv_heads, 1, 1 << 14) : KV_AS_HEADS;
-	if (geo->kv_heads == KV_AS_HEADS) geo->kv_heads = geo->heads;
-	bool dim_given = !json_is_null(json_object_get(r->root, "head_dim"));
-	geo->head_dim = dim_given ? get_u32(r, "head_dim", family->head_dim, 1, 512) : DIM_FROM_HIDDEN;
-	bool derived = geo->head_dim == DIM_FROM_HIDDEN;
+	for (int i = 0; i < SIZES; i++) {
+		const struct size_key *k = &size_keys[i];
+		bool null = k->nullable && json_is_null(json_object_get(r->root, k->name));
+		uint32_t size = null ? DERIVED : get_u32(r, k->name, family->size[i], 1, k->max);
+		memcpy((char *)geo + k->at, &size, sizeof size);
+	}
+	if (geo->kv_heads == DERIVED) geo->kv_heads = geo->heads;
+	bool derived = geo->head_dim == DERIVED;
 	if (derived) geo->head_dim = geo->hidden / geo->heads;
 
 	if ((derived || family->heads_divide_hidden) && geo->hidden % geo->heads)
@@ -452,15 +456,12 @@ static void read_sizes(struct reader *r, const struct family *family, struct mt_
 		REFUSE(r, MT_EX_CONFIG, "head_dim %u is not an even number up to 512", geo->head_dim);
 }
 
-/* nn.Embedding counts a negative padding_idx from the vocabulary's end */
+/* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */
 static int32_t read_pad_token(struct reader *r, uint32_t vocab)
 {
 	const json_t *v = json_object_get(r->root, "pad_token_id");
 	if (r->rc || !is_given(v) || is_odd(r, "pad_token_id", v)) return -1;
-	if (!json_is_integer(v)) {
-		REFUSE(r, MT_EX_DATA, "pad_token_id is not an integer");
-		return -1;
-	}
+	if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "pad_token_id is not an integer"), -1;
 	json_int_t id = json_integer_value(v);
 	if (id >= (json_int_t)vocab || id < -(json_int_t)vocab)
 		REFUSE(r, MT_EX_CONFIG, "pad_token_id %lld is not in a vocabulary of %u", (long long)id, vocab);
@@ -476,12 +477,12 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 	snprintf(geo->family, sizeof geo->family, "%s", family->name);
 	refuse_foreign(r);
 	read_sizes(r, family, geo);
-	if (r->rc) return r->rc; /* what follows divides by the sizes and indexes with them */
+	if (r->rc) return r->rc; /* the code below divides by the sizes and uses them as indices */
 
 	geo->flags = family->flags;
-	if (get_bool(r, root, "tie_word_embeddings", false)) geo->flags |= MT_TIED;
-	if (family->attention_bias && get_bool(r, root, "attention_bias", false)) geo->flags |= MT_QKV_BIAS | MT_O_BIAS;
-	if (family->mlp_bias && get_bool(r, root, "mlp_bias", false)) geo->flags |= MT_MLP_BIAS;
+	for (size_t i = 0; i < sizeof flag_keys / sizeof *flag_keys; i++)
+		if (family->by_key & flag_keys[i].flags && get_bool(r, root, flag_keys[i].name, false))
+			geo->flags |= flag_keys[i].flags;
 	geo->pad_token = read_pad_token(r, geo->vocab);
 	double eps = get_number(r, root, "rms_norm_eps"), range = get_number(r, root, "initializer_range");
 	if (isnan(eps)) eps = NORM_EPS_DEFAULT;
@@ -497,7 +498,7 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 
 /* ------------------------------------------------------------------------------------------------ the file */
 
-/* The whole file, NUL-terminated, to be freed */
+/* Read the whole file, NUL-terminated, to be freed. */
 static int read_text(int fd, char **text, size_t *bytes)
 {
 	struct stat st;
@@ -534,7 +535,7 @@ static int open_config(const char *path, int *fd, char *shown, size_t n)
 	if (snprintf(file, sizeof file, dir ? "%s/config.json" : "%s", path) >= (int)sizeof file)
 		return mt_fail(MT_EX_NOINPUT, "path too long");
 	if (dir) snprintf(shown, n, "config.json");
-	*fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: a FIFO is refused, not waited for */
+	*fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: a FIFO must not block */
 	if (*fd >= 0) return 0;
 	int ex = errno == ENOENT || errno == ENOTDIR ? MT_EX_NOINPUT : errno == EACCES ? MT_EX_NOTYOURS : MT_EX_IO;
 	return mt_fail(ex, "%s", strerror(errno));
@@ -552,7 +553,7 @@ int config_parse(const char *text, size_t bytes, struct mt_geometry *geo)
 	return rc;
 }
 
-/* What to add to "no such file" where the path looks like a model's name on the Hugging Face hub, or "" */
+/* A hint after "no such file", if the path looks like a model's name on the Hugging Face hub, or "" */
 static const char *hub_hint(const char *path)
 {
 	static char hint[512];
@@ -561,9 +562,7 @@ static const char *hub_hint(const char *path)
 		strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
 	if (!hub || strlen(path) > 128) return "";
 	snprintf(hint, sizeof hint,
-		"; if a Hugging Face name is meant: mt does not download: "
-		"hf download %s --local-dir DIR",
-		path);
+		"; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR", path);
 	return hint;
 }
 

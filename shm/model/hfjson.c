@@ -1,6 +1,5 @@
-/* hfjson.c: JSON as Python writes it: what jansson does not know goes in as a marked text. A text of the file's own
- * that begins with the mark's first character gets that character once more, so that nothing is taken for a mark that
- * is none. */
+/* hfjson.c: JSON as Python writes it. A number that jansson does not know becomes a marked text in the tree. A text of
+ * the file that begins with the mark's first character gets this character twice, so it is not mistaken for a mark. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -18,7 +17,7 @@
 
 enum { MARK_LEN = sizeof MARK - 1, QUOTED_LEN = sizeof QUOTED - 1, FIRST_LEN = sizeof FIRST - 1 };
 
-/* Letters and signs of a number, of NaN and of Infinity */
+/* Length of a number, NaN or Infinity */
 static size_t token_len(const char *s)
 {
 	size_t n = 0;
@@ -28,7 +27,7 @@ static size_t token_len(const char *s)
 
 static bool is_word(const char *s, size_t n, const char *word) { return n == strlen(word) && !memcmp(s, word, n); }
 
-/* Would jansson refuse this number, and Python not? What is no number at all is jansson's to refuse. */
+/* Does Python read this number, but not jansson? Tokens that are no numbers are left to jansson, which refuses them. */
 static bool is_odd(const char *s, size_t n)
 {
 	if (is_word(s, n, "NaN") || is_word(s, n, "Infinity") || is_word(s, n, "-Infinity")) return true;
@@ -41,9 +40,9 @@ static bool is_odd(const char *s, size_t n)
 	return isinf(strtod(s, &end)) && end == s + n;
 }
 
-enum { GROWTH = 7 }; /* at most: NaN and a comma become 19 bytes and a comma */
+enum { GROWTH = 7 }; /* maximum: NaN and a comma become 19 bytes and a comma */
 
-/* text with its odd numbers as marked texts; to be freed */
+/* Copy text, with its odd numbers as marked texts. To be freed. */
 static char *mark(const char *text, size_t bytes, size_t *marked)
 {
 	char *out = malloc(bytes * GROWTH + 1), *p = out;
@@ -58,7 +57,7 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 			continue;
 		}
 		size_t n = token_len(text + i);
-		bool key = text[i + n + strspn(text + i + n, " \t\r\n")] == ':'; /* no number is one */
+		bool key = text[i + n + strspn(text + i + n, " \t\r\n")] == ':'; /* a key is not a number */
 		if (is_odd(text + i, n) && !key) p += sprintf(p, QUOTED "%.*s\"", (int)n, text + i);
 		else p = mempcpy(p, text + i, n);
 		i += n;
@@ -69,14 +68,20 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 
 /* ------------------------------------------------------------------------------------------------ without memory */
 
-static json_malloc_t under;              /* what allocates for jansson otherwise */
-static _Thread_local jmp_buf *no_memory; /* where a load goes on that lacks memory */
+static json_malloc_t under;              /* jansson's allocator */
+static _Thread_local jmp_buf *no_memory; /* the load in progress, which ends here without memory */
 
 static void *guarded_malloc(size_t n)
 {
 	void *p = under(n);
 	if (!p && no_memory) longjmp(*no_memory, 1);
 	return p;
+}
+
+static void set_no_memory(json_error_t *error)
+{
+	*error = (json_error_t){.text = "no memory"};
+	error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* json_error_code reads it here */
 }
 
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
@@ -88,9 +93,7 @@ json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 	json_set_alloc_funcs(guarded_malloc, release);
 	no_memory = &out;
 	if (!setjmp(out)) root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, error);
-	else { /* what was read so far is lost, and its memory too */ *error = (json_error_t){.text = "no memory"};
-		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* where json_error_code looks */
-	}
+	else set_no_memory(error); /* the part of the tree that was read is leaked */
 	no_memory = NULL;
 	json_set_alloc_funcs(under, release);
 	return root;
@@ -99,17 +102,14 @@ json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *error)
 {
 	size_t n;
-	char *own = malloc(bytes + 1), *marked = NULL; /* NUL-terminated: tokens are looked at with string functions */
+	char *own = malloc(bytes + 1), *marked = NULL; /* NUL-terminated, for string functions */
 	if (own) {
 		memcpy(own, text, bytes);
 		own[bytes] = 0;
 		marked = mark(own, bytes, &n);
 	}
 	json_t *root = marked ? hfjson_load(marked, n, error) : NULL;
-	if (!marked) {
-		*error = (json_error_t){.text = "no memory"};
-		error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* where json_error_code looks */
-	}
+	if (!marked) set_no_memory(error);
 	free(marked);
 	free(own);
 	return root;
@@ -138,7 +138,7 @@ void hfjson_unmark(char *text)
 		}
 		*to++ = *from++;
 		if (!strncmp(from, FIRST FIRST, 2 * FIRST_LEN)) from += FIRST_LEN;
-		while (*from && *from != '"') { /* the text, and then the quote that ends it */
+		while (*from && *from != '"') { /* the text up to the closing quote */
 			if (*from == '\\' && from[1]) *to++ = *from++;
 			*to++ = *from++;
 		}

@@ -1,19 +1,19 @@
-/* hfjson.h: JSON as Python writes it, which is what Hugging Face's files are: integers of any size, and NaN, Infinity
- * and
- * -Infinity. jansson knows neither, so such a number is a marked text in the tree, and a number again when printed. */
+/* hfjson.h: JSON as Python writes it, as in Hugging Face's files: with integers of any size, NaN, Infinity and
+ * -Infinity. jansson knows none of these, so such a number is a marked text in the tree, and a number again when it is
+ * printed. */
 #ifndef MT_HFJSON_H
 #define MT_HFJSON_H
 
 #include <jansson.h>
 
-/* As json_loadb, duplicate keys refused; but without memory it always fails, which json_error_code tells. (jansson's
- * own reader drops what it has no memory for, and goes on.) */
+/* As json_loadb, and refuses duplicate keys. Without memory it fails with json_error_out_of_memory; jansson's own
+ * reader skips what it has no memory for. */
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *);
-/* The same, for what Python wrote. */
+/* The same for JSON that Python wrote */
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *);
-/* A number that no json_int_t and no finite double holds, as it was written; NULL: v is anything else. */
+/* The text of a number that neither json_int_t nor a finite double can hold; NULL: v is anything else. */
 const char *hfjson_odd_number(const json_t *v);
-/* What json_dumps made of a tree, with its marked texts turned into numbers again, in place. */
+/* Turn the marked texts in json_dumps's output into numbers again, in place. */
 void hfjson_unmark(char *text);
 
 #endif

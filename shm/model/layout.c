@@ -1,28 +1,28 @@
-/* layout.c: geometry -> units, tensors and where each array of a unit's state lies in the store region. */
+/* layout.c: geometry -> units, tensors, and the offset of each array of a unit in the store region. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "lib.h"
 
-#define BIG_ALIGN (2u << 20)    /* a huge page: big arrays start on one */
-#define BIG (64u << 20)         /* from here on that costs less than 3% */
-#define SMALL_ALIGN 4096u       /* smaller arrays: small models would be mostly gaps otherwise */
-#define UNIT_ELEMS (1ull << 33) /* the optimizer's journal names a group with 27 bits, times MT_GROUP */
+#define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
+#define BIG (64u << 20)         /* from this size on, the alignment costs less than 3% */
+#define SMALL_ALIGN 4096u       /* for smaller arrays: small models would consist mostly of gaps otherwise */
+#define UNIT_ELEMS (1ull << 33) /* maximum: the optimizer's journal has 27 bits for a group of MT_GROUP */
 
 /* ------------------------------------------------------------------------------------------------ tensors */
 
 struct size {
-	uint64_t rows, cols;
-}; /* (rows, cols), or (rows) when cols is 0 */
+	uint64_t rows, cols; /* (rows, cols), or (rows) if cols is 0 */
+};
 
-/* A block's and the other units' tensors in role order. `slab`: starts at a multiple of MT_GROUP; a tensor without it
- * follows its neighbour without a gap, so that both are one matrix. */
-static const struct plan {
+/* Tensors of a block and of the other units, in the order of their roles; names are transformers'. `slab`: starts at a
+ * multiple of MT_GROUP; without it, a tensor follows the one before without a gap, so that both are one matrix. */
+static const struct entry {
 	enum mt_role_tensor role;
-	uint32_t needs; /* geometry flag, 0: always */
+	uint32_t needs; /* a geometry flag; 0: always there */
 	bool slab;
 	const char *name; /* inside its block; the whole name for units 0 and L + 1 */
-} block_plan[] = {
+} block_tensors[] = {
 	{MT_T_NORM1, 0, true, "input_layernorm.weight"},
 	{MT_T_Q, 0, true, "self_attn.q_proj.weight"},
 	{MT_T_K, 0, false, "self_attn.k_proj.weight"},
@@ -42,11 +42,11 @@ static const struct plan {
 	{MT_T_DOWN, 0, true, "mlp.down_proj.weight"},
 	{MT_T_DOWNB, MT_MLP_BIAS, true, "mlp.down_proj.bias"},
 };
-static const struct plan first_plan[] = {{MT_T_EMBED, 0, true, "model.embed_tokens.weight"}};
-static const struct plan last_plan[] = {
+static const struct entry first_tensors[] = {{MT_T_EMBED, 0, true, "model.embed_tokens.weight"}};
+static const struct entry last_tensors[] = {
 	{MT_T_FNORM, 0, true, "model.norm.weight"}, {MT_T_HEAD, 0, true, "lm_head.weight"}, /* left out when tied */
 };
-enum { BLOCK_TENSORS = sizeof block_plan / sizeof *block_plan };
+enum { BLOCK_TENSORS = sizeof block_tensors / sizeof *block_tensors };
 
 static struct size shape_of(const struct mt_geometry *geo, enum mt_role_tensor role)
 {
@@ -77,20 +77,20 @@ static struct size shape_of(const struct mt_geometry *geo, enum mt_role_tensor r
 	return (struct size){0, 0};
 }
 
-/* Append a unit's tensors to the tables */
-static int plan_unit(struct mt_layout *l, uint32_t unit, const struct plan *plan, size_t n, const char *prefix)
+/* Append a unit's tensors to the tables. */
+static int add_unit(struct mt_layout *l, uint32_t unit, const struct entry *entry, size_t n, const char *prefix)
 {
 	struct mt_unit *u = &l->units[unit];
 	u->first_tensor = l->n_tensors;
 	uint64_t at = 0;
 	for (size_t i = 0; i < n; i++) {
-		if (plan[i].needs && !(l->geo.flags & plan[i].needs)) continue;
-		if (plan[i].role == MT_T_HEAD && l->geo.flags & MT_TIED) continue;
-		struct size size = shape_of(&l->geo, plan[i].role);
+		if (entry[i].needs && !(l->geo.flags & entry[i].needs)) continue;
+		if (entry[i].role == MT_T_HEAD && l->geo.flags & MT_TIED) continue;
+		struct size size = shape_of(&l->geo, entry[i].role);
 		struct mt_tensor *t = &l->tensors[l->n_tensors++];
-		if (plan[i].slab) at = round_up(at, MT_GROUP);
-		snprintf(t->name, sizeof t->name, "%s%s", prefix, plan[i].name);
-		t->role = plan[i].role;
+		if (entry[i].slab) at = round_up(at, MT_GROUP);
+		snprintf(t->name, sizeof t->name, "%s%s", prefix, entry[i].name);
+		t->role = entry[i].role;
 		t->unit = unit;
 		t->ndim = size.cols ? 2 : 1;
 		t->decay = t->ndim >= 2;
@@ -121,7 +121,8 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
 	return off;
 }
 
-/* Arrays of a unit, in the order w | lo | m | v | g | g of the head's end. At most 1026 units of 20 x 2^33 bytes. */
+/* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1026
+ * units of 20 x 2^33 bytes. */
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 {
 	struct mt_unit *u = &l->units[unit];
@@ -139,13 +140,13 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 static int fill(struct mt_layout *l)
 {
 	uint32_t layers = l->geo.layers;
-	int rc = plan_unit(l, 0, first_plan, 1, "");
+	int rc = add_unit(l, 0, first_tensors, 1, "");
 	for (uint32_t i = 0; i < layers && rc == 0; i++) {
 		char prefix[40];
 		snprintf(prefix, sizeof prefix, "model.layers.%u.", i);
-		rc = plan_unit(l, i + 1, block_plan, BLOCK_TENSORS, prefix);
+		rc = add_unit(l, i + 1, block_tensors, BLOCK_TENSORS, prefix);
 	}
-	if (rc == 0) rc = plan_unit(l, layers + 1, last_plan, sizeof last_plan / sizeof *last_plan, "");
+	if (rc == 0) rc = add_unit(l, layers + 1, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");
 	if (rc) return rc;
 	uint64_t at = round_up(sizeof(struct mt_header), SMALL_ALIGN);
 	for (uint32_t unit = 0; unit < l->n_units; unit++) place_unit(l, unit, &at);

@@ -1,4 +1,4 @@
-/* ckpt-common.h: state that no training made, for tests of saving and loading. */
+/* ckpt-common.h: pseudo-random state of a run, for tests of saving and loading. */
 #include "mt.h"
 
 struct noise {
@@ -15,8 +15,8 @@ static uint64_t noise_next(struct noise *n)
 	return z ^ z >> 31;
 }
 
-/* A finite fp32 pattern that bf16 can hold too, of any size, denormals included; in every seventh the low half is
- * 0x8000 */
+/* A finite fp32 pattern of any magnitude, denormals included, that stays finite in bf16. In every seventh the low half
+ * is 0x8000, a tie in rounding. */
 static uint32_t noise_bits(struct noise *n)
 {
 	uint64_t r = noise_next(n);
@@ -25,7 +25,7 @@ static uint32_t noise_bits(struct noise *n)
 	return r % 7 ? bits : (bits & 0xffff0000u) | 0x8000u;
 }
 
-/* Fill w, lo, m and v of a unit's tensors; the gaps stay zero. */
+/* Fill w, lo, m and v of a unit's tensors. The gaps between them stay zero. */
 static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 {
 	const struct mt_unit *unit = mt_unit(run, u);

@@ -1,11 +1,11 @@
-/* ckpt-dump: what a run holds, to be compared; and ways to change it.
+/* ckpt-dump: prints the content of a run for comparison, or changes it.
  *
- *     ckpt-dump RUN                   step, t, position and run record, then a hash of every array of every unit
- *     ckpt-dump RUN grads FILE        gradients as fp32 safetensors with Hugging Face's names (tied: both ends summed)
+ *     ckpt-dump RUN                   step, t, position, reproducibility record, a hash of every array of every unit
+ *     ckpt-dump RUN grads FILE        gradients as fp32 safetensors with Hugging Face's names (tied: the sum of both)
  *     ckpt-dump RUN poke TENSOR I BITS  element I of a weight gets this fp32 pattern (hexadecimal)
- *     ckpt-dump RUN scribble SEED STEP  any state, filled at STEP
+ *     ckpt-dump RUN scribble SEED STEP  a pseudo-random state at STEP
  *     ckpt-dump RUN state N           set the run's state (enum mt_state)
- *     ckpt-dump RUN open PHASE        a next step in this phase (enum mt_phase), opened by nobody
+ *     ckpt-dump RUN open PHASE        open the next step in this phase (enum mt_phase), without any stage
  */
 #include <endian.h>
 #include <inttypes.h>
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 	if (argc < 2)
 		mt_die(MT_EX_USAGE,
 			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
-	/* without its rings: a saver may be at work, and mt_run_reset would clear them under it */
+	/* without its rings: mt_run_reset would clear them, and a saver may be using them */
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 	if (argc == 2) print_run(run);
 	else if (!strcmp(what, "grads") && argc == 4) write_grads(run, argv[3]);

@@ -1,13 +1,13 @@
-/* ckpt-fail: save and export while something fails: the n-th time and no more, or from the n-th time on, for every n
- * there is.
+/* ckpt-fail: save and export while one kind of call fails, the n-th call only or all from the n-th on, for every n.
  *
- *     ckpt-fail RUN DIR json       JSON's memory
+ *     ckpt-fail RUN DIR json       jansson's allocations
  *     ckpt-fail RUN DIR fsync      fsync, EIO
  *     ckpt-fail RUN DIR open       opening files, EMFILE
- *     ckpt-fail RUN DIR counts     run.json with a count that has no room to grow is written and read
+ *     ckpt-fail RUN DIR counts     write and read a run.json with a count that cannot grow
  *
- * STRIDE: every so manieth n alone. Copies are DIR/x/copy, which is absent, empty, or an export to be replaced. A copy
- * that succeeds verifies. One that fails leaves what was there, and nothing else. Prints how many failed. */
+ * STRIDE: test only every STRIDE-th n. The copy is DIR/x/copy, which is absent, empty, or an export to be replaced. A
+ * copy that succeeds must verify. A copy that fails must leave what was there before, and nothing else. Prints the
+ * number of failed copies. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "../../mt-ckpt/ckpt.h"
+#include "ckpt.h"
 #include "cli/cli.h"
 
 static const char *kind;
@@ -58,7 +58,7 @@ int fsync(int fd)
 	return -1;
 }
 
-/* Entries of a directory but . and .., or -1 */
+/* Number of entries of a directory without . and .., or -1 */
 static int count(const char *path)
 {
 	DIR *d = opendir(path);
@@ -72,7 +72,7 @@ static int count(const char *path)
 
 enum before { ABSENT, EMPTY, EXPORT, BEFORES };
 
-/* One copy with a failure at `at`: did it fail? */
+/* Make one copy with a failure at `at`. Returns whether it failed. */
 static bool one(const char *run, enum before before, bool full)
 {
 	static const char dir[] = "x", path[] = "x/copy", was[] = "x/copy/was";

@@ -1,11 +1,11 @@
-/* ckpt-race: save and export while a run changes at any of their system calls, by seed, in one thread: what a loop
- * beside real stages meets now and then, met each time.
+/* ckpt-race: save and export while a run changes at any of their system calls, chosen by a seed, in one thread. So it
+ * tests reproducibly what copies beside real stages meet only now and then.
  *
  *     ckpt-race RUN SCRATCH DIR SEED N    N copies of RUN into DIR; SCRATCH is a run of the same model
  *
- * Before each system call that a copy makes, the run may take any number of the small actions of which steps,
- * evaluations and fillings consist. A copy that succeeds must hold one state to the last bit; one that ends with 75 has
- * left nothing. Prints how many succeeded and how many were refused. */
+ * Before each system call of a copy, the run may take any number of the small actions that make up steps, evaluations
+ * and fillings. A copy that succeeds must hold exactly one state. A copy that ends with 75 must leave nothing. Prints
+ * how many succeeded and how many ended with 75. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "../../mt-ckpt/ckpt.h"
+#include "ckpt.h"
 #include "ckpt-common.h"
 #include "cli/cli.h"
 
@@ -22,13 +22,13 @@ enum { STATES = 1 << 16 };
 static struct mt_run *run, *scratch;
 static struct noise noise;
 static bool armed;
-static uint64_t left, seldom; /* actions to come in this copy; one of so many system calls has some */
+static uint64_t left, seldom; /* actions left in this copy; actions happen at one of `seldom` system calls */
 static struct {
 	uint64_t id, step;
 	uint32_t k, unit;
 	enum { IDLE, FILL, WORK } what;
 } now;
-static uint64_t step_of[STATES]; /* by the number of a state, which is its seed */
+static uint64_t step_of[STATES]; /* the step of a state, by its number, which is its seed */
 
 static uint64_t pick(uint64_t n) { return noise_next(&noise) % n; }
 
@@ -76,7 +76,7 @@ static void fill(void)
 		return;
 	}
 	struct mt_position position = some_position(++now.id);
-	step_of[now.id] = now.step; /* to the very step where the run was: only the count of fillings tells */
+	step_of[now.id] = now.step; /* to the same step: only the number of fillings differs */
 	mt_run_reset(run, now.step, now.step, &position);
 	mt_fill_end(run, MT_FILLED);
 	now.unit = now.k = 0;
@@ -162,7 +162,7 @@ static bool is_state(const struct source *s, uint64_t id)
 	return true;
 }
 
-/* first, last: numbers of the states that the run had meanwhile */
+/* first, last: the states that the run was in meanwhile */
 static void check(const char *dir, bool full, uint64_t first, uint64_t last)
 {
 	struct source s;

@@ -1,12 +1,12 @@
-/* ckpt-snap: mt-optim's side of a snapshot, without an mt-optim.
+/* ckpt-snap: plays mt-optim's side of a snapshot.
  *
- * ckpt-snap RUN STEP pin every unit at STEP and ask for a save; overwrite each unit as soon as its pin is
- *                                     cleared; print "saved" or "failed" when the word says so
- *     ckpt-snap RUN STEP pin          pin and go
- *     ckpt-snap RUN STEP unpin UNIT   what a saver leaves that dies after reading a unit: its pin is clear, it changes
- *     ckpt-snap RUN STEP seal         set the word to sealed and go
- *     ckpt-snap RUN STEP give-up UNIT pin, and when UNIT's pin is cleared fail the save as mt-optim does
- *     ckpt-snap RUN word              print the word: STEP STATE, then how many were saved and failed
+ *     ckpt-snap RUN STEP              pin every unit at STEP and request a save; overwrite each unit as soon as its pin
+ *                                     is cleared; print "saved" or "failed" when the word has that state
+ *     ckpt-snap RUN STEP pin          pin, request a save and exit
+ *     ckpt-snap RUN STEP unpin UNIT   as after a saver that died: the unit's pin is cleared, its content changes
+ *     ckpt-snap RUN STEP seal         set the word to sealed and exit
+ *     ckpt-snap RUN STEP give-up UNIT pin, and fail the save as mt-optim does when UNIT's pin is cleared
+ *     ckpt-snap RUN word              print the word as STEP STATE, then the numbers of saved and failed ones
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static int watch(uint64_t step, int give_up)
 
 int main(int argc, char **argv)
 {
-	static const char *const words[] = {"none", "pinned", "sealed", "saved", "failed"};
+	static const char *const states[] = {"none", "pinned", "sealed", "saved", "failed"};
 
 	if (argc < 3) mt_die(MT_EX_USAGE, "usage: ckpt-snap RUN STEP|word [pin | unpin UNIT | seal | give-up UNIT]");
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 	int rc = 0;
 
 	if (!strcmp(argv[2], "word"))
-		printf("%" PRIu64 " %s %" PRIu64 " %" PRIu64 "\n", s->word >> 8, words[s->word & 7], s->saved,
+		printf("%" PRIu64 " %s %" PRIu64 " %" PRIu64 "\n", s->word >> 8, states[s->word & 7], s->saved,
 			mt_snap_failures(run));
 	else if (argc == 3 || !strcmp(what, "give-up")) {
 		pin_all(step);
