@@ -35,7 +35,8 @@ struct feed_file {
 	unsigned char *window; /* bytes [at, at + held) of the file */
 	uint64_t at, held;
 };
-/* -66: does not exist. -65: is a directory, or no regular file where regular is NULL; otherwise *regular says which. */
+/* -66: does not exist. -65: a directory, or no regular file although regular is NULL. *regular: is it a regular
+ * file? */
 int file_open(struct feed_file *, const char *name, bool *regular);
 void file_close(struct feed_file *);
 /* Call fn for each document, in order, with its first byte and number of elements, until it returns a value that is not
@@ -48,7 +49,7 @@ int file_emit(struct feed_file *, const struct feed_how *, uint64_t off, uint32_
 int pipe_feed(int fd, const char *name, const struct feed_how *);
 
 /* ---- check.c */
-/* 0: the first document of that FILE is valid, or it is a pipe, which is not opened. 66 no such file; 65 anything else */
+/* 0: the first document of that FILE is valid, or it is a pipe, which is not opened. -66: no file. -65: invalid */
 int check_file(const char *name, const struct feed_how *);
 /* 64: the model of this config.json has too many tokens to be trained on bytes */
 int check_vocabulary(const char *config);
