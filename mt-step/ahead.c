@@ -1,4 +1,4 @@
-/* ahead.c: two sets of rows go round between a packing thread and the driver. */
+/* ahead.c: a packing thread and the driver exchange two sets of rows. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct ahead {
 	struct mt_position from;
 	uint64_t steps;
 	bool look;
-	int bad; /* found while looking ahead: told when the rows behind it are asked for */
+	int bad; /* error found while looking ahead: returned in place of the rows behind it */
 	struct rows sets[SETS];
 	pthread_mutex_t lock;
 	pthread_cond_t room;

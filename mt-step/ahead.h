@@ -11,17 +11,17 @@ struct rows {                            /* the rows of one step */
 	struct mt_position position;       /* after these rows */
 	bool last;                         /* the input is known to end here */
 	uint64_t documents, cut_documents; /* of the input as far as it has been read; those longer than a row */
-	int rc;                            /* minus an exit code: the input is bad, and error says how */
+	int rc;                            /* minus an exit code: the input is invalid, see error */
 	char error[512];
 };
 
 struct ahead;
 
-/* Read records from fd, pass over what `from` has consumed, pack the rows of at most `steps` steps. look: before a
- * step is handed out, find out whether it is the last one. Rings run's doorbell when a step is ready. */
+/* Read records from fd, skip those that `from` says were consumed, pack the rows of at most `steps` steps. look: find
+ * out whether a step is the last one before it is handed out. Rings run's doorbell when a step's rows are ready. */
 int ahead_start(struct ahead **, struct mt_run *run, const struct options *, int fd, uint32_t vocab,
 	const struct mt_position *from, uint64_t steps, bool look);
-/* The next step's rows, or NULL while they are not ready. Two are there: giving back comes before the third. */
+/* The next step's rows, or NULL while they are not ready. There are two sets: give one back before the third. */
 struct rows *ahead_take(struct ahead *);
 void ahead_give_back(struct ahead *); /* the oldest one taken */
 

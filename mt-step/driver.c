@@ -1,10 +1,8 @@
 /* driver.c: one txn at a time through its phases.
  *
- * mt-step keeps nothing that only it knows: what it opens stands in the txn, and the rows can be packed again from
- * the position of the txn before. An accumulation that is aborted (its word has another attempt) is dealt out again
- * from its
- * first micro; messages of the older attempt are dropped by whoever reads them.
- */
+ * mt-step has no state of its own: what it opens is in the txn, and the rows can be packed again from the position of
+ * the txn before. An accumulation that is aborted (its word has another attempt) is dealt again from its first micro;
+ * readers drop messages of the older attempt. */
 #include <stdlib.h>
 
 #include "driver.h"
@@ -32,7 +30,7 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 enum mt_phase driver_phase(struct driver *d, uint32_t k)
 {
 	uint64_t w = mt_txn_word(d->run, k);
-	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED; /* its record has gone to another: it was logged */
+	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED; /* a later txn has its record: it was logged */
 }
 
 uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
@@ -80,7 +78,7 @@ void driver_withdraw(struct driver *d)
 	d->source = NULL;
 	while (mt_stage_mine(d->run)) {
 		uint64_t w = mt_txn_word(d->run, k);
-		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE) return; /* it was committed: that stands */
+		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE) return; /* it was committed, which is final */
 		if (mt_txn_cas(d->run, k, w, mt_word(k, mt_word_attempt(w), MT_CLOSED))) return;
 	}
 }
@@ -96,11 +94,11 @@ void driver_leave(struct driver *d)
 {
 	progress_end();
 	if (!d->run || mt_run_state(d->run) == MT_GONE) return;
-	driver_withdraw(d); /* neither does anything when the slot is another's by now */
+	driver_withdraw(d); /* neither does anything if another process has the slot now */
 	mt_stage_release(d->run);
 }
 
-void driver_desert(struct driver *d)
+void driver_abandon(struct driver *d)
 {
 	progress_clear();
 	unsigned long long step = mt_txn(d->run, mt_txn_newest(d->run))->step;
@@ -112,10 +110,10 @@ void driver_desert(struct driver *d)
 	mt_die_of_signal(mt_stopping);
 }
 
-/* Start dealing under the attempt that stands. */
+/* Start dealing under the txn's attempt. */
 static bool deal_anew(struct driver *d, uint32_t attempt)
 {
-	if (!peers_muster(d)) {
+	if (!peers_assemble(d)) {
 		mt_stage_activity(d->run, MT_ACT_WAIT_STREAM, 0);
 		return false;
 	}
@@ -168,7 +166,7 @@ static void deal(struct driver *d)
 		return;
 	}
 	if (d->attempt && peers_changed(d)) {
-		/* someone who takes part has left, perhaps in peace: what it held is lost, so all of it goes out again */
+		/* a participant has left, perhaps in order: what it held is lost, so deal everything again */
 		mt_txn_cas(d->run, k, w, mt_word(k, mt_attempt_next(d->run), MT_ACCUMULATE));
 		d->attempt = 0;
 		return;
@@ -191,7 +189,7 @@ void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
 		uint32_t seen = mt_event(d->run);
 		driver_turn(d);
 		if (driver_phase(d, k) >= phase) return;
-		if (d->deserted) driver_desert(d);
+		if (d->abandoned) driver_abandon(d);
 		mt_wait(d->run, seen, 100);
 	}
 }
@@ -213,7 +211,7 @@ bool driver_save_late(struct driver *d)
 		uint64_t w = mt_txn_word(d->run, k);
 		if (mt_word_k(w) != k || mt_word_phase(w) != MT_ACCUMULATE || t->kind != MT_TRAIN) return false;
 		t->save = 1;
-		/* The word stays what it is, but whoever commits does so after this exchange, and sees the flag. */
+		/* The word does not change, but the commit comes after this exchange, and so sees the flag. */
 		if (mt_txn_cas(d->run, k, w, w)) return true;
 	}
 }

@@ -1,10 +1,10 @@
-/* driver.h: mt-step's hold on a run: one txn after another, opened, dealt out, waited for, logged. */
+/* driver.h: one txn after another: open it, deal its micro-batches, wait for it, log it. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
 #include "ahead.h"
 
-/* Where a txn's micro-batches come from. Micros are asked for in ascending order; after an abort from 0 again. */
+/* Where a txn's micro-batches come from. Micros are requested in ascending order; after an abort from 0 again. */
 struct source {
 	uint64_t rows;    /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
 	uint64_t targets; /* of the whole txn */
@@ -18,23 +18,23 @@ struct driver {
 	struct mt_ring *ring[MT_STREAMS];
 
 	/* the newest txn, while it is in accumulate */
-	struct source *source;        /* NULL: nothing to deal */
-	uint32_t attempt;             /* under which micros were dealt; 0: none yet */
-	uint32_t micros, next;        /* of the txn; the next one to push */
-	int live[MT_STREAMS], n_live; /* streams that take part in this attempt; micro j goes to live[j % n_live] */
-	uint64_t crew[MT_SLOTS];      /* slot words of those who take part */
+	struct source *source;           /* NULL: nothing to deal */
+	uint32_t attempt;                /* under which micros were dealt; 0: none yet */
+	uint32_t micros, next;           /* of the txn; the next one to push */
+	int live[MT_STREAMS], n_live;    /* streams of this attempt; micro j goes to live[j % n_live] */
+	uint64_t participants[MT_SLOTS]; /* slot words when this attempt began */
 
 	double lost[MT_SLOTS +
 		1];             /* since when a stage that is needed has been missing, 0: it is there; last: any mt-stream */
-	bool met[MT_SLOTS]; /* has been alive while we looked */
+	bool met[MT_SLOTS]; /* has been seen alive */
 	double looked;      /* when peers were looked at last */
 
 	double mark;     /* when the last step was done, for time_s */
-	uint64_t failed; /* failed saves that have been told */
+	uint64_t failed; /* failed saves that have been reported */
 	bool save_failed;
-	bool deserted;       /* a signal stopped us, and a stage that the txn in accumulate needs as well */
-	double told_to_stop; /* when the signal was first seen, 0: none came */
-	int frozen;          /* 1 + slot of a stage that is needed for this step's end and that SIGSTOP has stopped */
+	bool abandoned;        /* a signal stopped us, and also a stage that the txn in accumulate needs */
+	double stop_requested; /* when the signal was first seen; 0: no signal */
+	int frozen;            /* 1 + slot of a stage that this step needs and that is stopped by SIGSTOP */
 };
 
 /* ---- driver.c */
@@ -44,37 +44,37 @@ int driver_open(struct driver *, struct mt_run *, const struct options *);
 /* Open txn newest + 1: everything before it must be committed, and newest - 1 logged. */
 uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, bool save, bool last,
 	const struct mt_position *, struct source *);
-/* The txn in accumulate is taken back: nothing of it has been decided. */
+/* Withdraw the txn in accumulate: nothing of it has been decided. */
 void driver_withdraw(struct driver *);
-/* Whatever this process's end: an undecided step is taken back and the slot given up. The mapping stays: the packing
- * thread may still ring the doorbell. */
+/* At every exit: withdraw an undecided step and release the slot. The mapping stays: the packing thread may still ring
+ * the doorbell. */
 void driver_leave(struct driver *);
-/* Leave what is open to a successor, and die of the signal. */
-_Noreturn void driver_desert(struct driver *);
+/* Leave the open step to a successor, and die of the signal. */
+_Noreturn void driver_abandon(struct driver *);
 /* Ends the program with 75 when another mt-step holds the slot: before anything is written. */
 void driver_check(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
-/* Do what can be done without waiting: deal micros, see to the peers. Ends the program when a peer stays away. */
+/* Do all that needs no waiting: deal micros, watch the peers. Ends the program when a peer is missing too long. */
 void driver_turn(struct driver *);
 /* Turn until txn k has reached that phase. */
 void driver_wait(struct driver *, uint32_t k, enum mt_phase);
 void driver_logged(struct driver *, uint32_t k);
-/* Ask for a snapshot of the txn in accumulate. false: it is too late. */
+/* Request a snapshot of the txn in accumulate. false: it is too late. */
 bool driver_save_late(struct driver *);
 
 /* ---- peers.c */
 
-/* Abort what a dead stage was part of, wait for its successor, end the program with 69 after --wait seconds. */
+/* Abort the attempt of a dead stage, wait for its successor, end the program with 69 after --wait seconds. */
 void peers_watch(struct driver *);
 /* Ends the program when the run is gone (69), dirty or damaged (65), or this process has lost its slot (75) */
 void peers_check_run(struct driver *);
 /* Wait for mt-ckpt as for any stage that is needed. */
 void peers_need_saver(struct driver *);
-/* Who takes part from now on: fills live, n_live and crew. false: no mt-stream is there. */
-bool peers_muster(struct driver *);
-/* A signal came some seconds ago, and this stage, which must act before mt-step can end, is stopped (SIGSTOP). */
+/* Record who takes part in the next attempt: live, n_live, participants. false: there is no mt-stream. */
+bool peers_assemble(struct driver *);
+/* A signal came 2 seconds ago, and this stage, which must act before mt-step can end, is stopped (SIGSTOP). */
 bool peers_frozen(struct driver *, int slot);
-/* Has anyone of them left since? */
+/* Has a participant left since? */
 bool peers_changed(struct driver *);
 
 #endif

@@ -58,7 +58,7 @@ static int fill_micro(struct source *s, uint64_t first, uint32_t rows, uint32_t 
 	return 0;
 }
 
-/* Read it all: rows, and targets of each part. */
+/* Read the whole file: count rows, and targets of each part. */
 static int count(struct eval *e)
 {
 	for (;;) {
@@ -82,7 +82,7 @@ int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
 {
 	*e = (struct eval){.o = o, .vocab = vocab, .source = {.fill = fill_micro, .rewind = rewind_part}};
 	struct stat st;
-	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold us here */
+	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not wait */
 	if (e->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", o->eval, strerror(errno));
 	if (fstat(e->fd, &st) || !S_ISREG(st.st_mode))
 		return mt_fail(MT_EX_DATA, "%s: not a regular file; evaluation reads it again and again", o->eval);
@@ -111,7 +111,7 @@ double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt
 		e->source.rows = left < part_rows(e) ? left : part_rows(e);
 		e->source.targets = e->part_targets[part];
 		uint32_t newest = mt_txn_newest(d->run);
-		/* a part makes room for the next but one; the newest stays unlogged, so that a successor finds it unfinished */
+		/* the next part but one needs this record; the newest stays unlogged: a successor finds it unfinished */
 		if (newest && driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
 		uint32_t k = driver_begin(d, MT_EVAL, step, 0, false, false, position, &e->source);
 		driver_wait(d, k, MT_DONE);

@@ -18,10 +18,10 @@ struct eval {
 	uint64_t n_parts, *part_targets;
 };
 
-/* Read the whole file once: everything wrong with it is found before the first step, and its rows are counted. */
+/* Read the whole file once: errors in it are found before the first step, and its rows are counted. */
 int eval_open(struct eval *, const struct options *, uint32_t vocab);
-/* Evaluate the state after `step`: one txn a part of MT_MICROS micro-batches. The last two are left to be logged by
- * the caller, once the result is written down. The txn before the first part must be done. */
+/* Evaluate the state after `step`: one txn a part of MT_MICROS micro-batches. The caller logs the last two
+ * when the result is written. The txn before the first part must be done. */
 double eval_run(struct eval *, struct driver *, uint64_t step, const struct mt_position *);
 /* Was txn k, which is done, this evaluation as a whole? Then *loss is its result. */
 bool eval_was(const struct eval *, struct driver *, uint32_t k, double *loss);

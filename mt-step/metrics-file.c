@@ -1,7 +1,7 @@
 /* metrics-file.c: the metrics in a file of their own, each step once, whatever was trained twice.
  *
- * Training goes on from a checkpoint: what the file has of later steps will be computed again, and is cut off. A
- * successor of a killed mt-step writes its last lines again: the file has them already. */
+ * Training that continues from a checkpoint computes later steps again: their lines are removed. The successor of a
+ * killed mt-step writes the last lines again: those that the file has are left out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static uint64_t last;
 
 bool metrics_file_failed(void) { return failed; }
 
-/* The length of what stays: whole lines of steps up to `step` */
+/* The length to keep: whole lines of steps up to `step` */
 static off_t keep_lines(FILE *f, uint64_t step)
 {
 	char *line = NULL;
@@ -49,7 +49,7 @@ int metrics_file_open(const char *name, uint64_t step, bool fresh)
 {
 	path = name;
 	FILE *f = fopen(path, "r+e");
-	if (!f && errno == ENOENT && can_be_made()) return 0; /* with its first line: training may not come to that */
+	if (!f && errno == ENOENT && can_be_made()) return 0; /* made with the first line, if there is one */
 	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));
 	off_t keep = keep_lines(f, step), size = fseeko(f, 0, SEEK_END) ? 0 : ftello(f);
 	if (fresh && step == 0) keep = 0;

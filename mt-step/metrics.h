@@ -1,4 +1,4 @@
-/* metrics.h: what stdout says of a step. */
+/* metrics.h: a step's line of metrics. */
 #ifndef METRICS_H
 #define METRICS_H
 
@@ -11,19 +11,18 @@ struct metrics {
 	bool trained;               /* false: a line of an evaluation alone */
 	double loss, grad_norm, lr; /* not finite: null */
 	uint64_t tokens;            /* targets */
-	double time_s;              /* not finite: nobody took it; null, and tokens_per_s too */
+	double time_s;              /* not finite: not measured; null, and tokens_per_s too */
 	bool skipped;
 	bool evaluated;
 	double eval_loss;
 };
 
-/* One JSON object and a newline in one write. What cannot be written is said once, and training goes on: a closed
+/* One JSON object and a newline in one write. A failed write is reported once, and training goes on: a closed
  * stdout is the reader's choice; any other failure makes metrics_failed true. */
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
-/* --metrics FILE: what metrics_write writes goes there too. Its lines of steps after `step` are cut off; all of them,
- * where the run is fresh and at step 0. 0 or -74. A write that fails is said once, and makes metrics_file_failed
- * true. */
+/* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is
+ * fresh and at step 0. 0 or -74. A failed write is reported once, and makes metrics_file_failed true. */
 int metrics_file_open(const char *path, uint64_t step, bool fresh);
 void metrics_file_write(const struct metrics *, const char *line, size_t n);
 bool metrics_file_failed(void);

@@ -23,32 +23,33 @@ static const char *schedule_name, *pack_name, *input;
 static bool check, lr_given, decay_given, min_lr_given, until_given;
 
 static const struct mt_opt table[] = {
-	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; the schedule's horizon", NULL},
+	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
 	{"until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", &until_given},
 	{"batch", OPT_U64, &o.batch, "SEQS", "rows a step", NULL},
 	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL},
 	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
-	{"lr", OPT_DOUBLE, &o.schedule.lr, "X", "learning rate at its highest", &lr_given},
+	{"lr", OPT_DOUBLE, &o.schedule.lr, "X", "peak learning rate", &lr_given},
 	{"warmup", OPT_U64, &o.schedule.warmup, "STEPS", "warm-up steps of the learning rate (default: 0)", NULL},
 	{"schedule", OPT_STR, &schedule_name, "NAME", "linear (default), cosine, wsd or constant", NULL},
-	{"decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: number of last steps in which the rate falls", &decay_given},
+	{"decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: number of steps at the end in which the rate falls",
+		&decay_given},
 	{"min-lr", OPT_DOUBLE, &o.schedule.min_lr, "X", "cosine, wsd: rate at the end (default: 0)", &min_lr_given},
 	{"wd", OPT_DOUBLE, &o.wd, "X", "weight decay (default: 0)", NULL},
 	{"beta1", OPT_DOUBLE, &o.beta1, "X", "Adam's first moment (default: 0.9)", NULL},
 	{"beta2", OPT_DOUBLE, &o.beta2, "X", "Adam's second moment (default: 0.999)", NULL},
 	{"eps", OPT_DOUBLE, &o.eps, "X", "Adam's epsilon (default: 1e-8)", NULL},
-	{"clip", OPT_DOUBLE, &o.clip, "X", "gradient norm at most, 0: off (default: 1; off with --grad none)",
+	{"clip", OPT_DOUBLE, &o.clip, "X", "maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)",
 		&o.clip_given},
 	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
-	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate at every N-th step, before the first and at the last", NULL},
-	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "checkpoint at every N-th step and at the last", NULL},
+	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
+	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last", NULL},
 	{"max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL},
-	{"input", OPT_STR, &input, "new", "stdin is not what the run was trained on so far", NULL},
+	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},
 	{"metrics", OPT_STR, &o.metrics, "FILE",
 		"write metrics to FILE too, each step once; later steps' lines are removed", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
-	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO where FROM is meant", NULL},
+	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO in place of FROM", NULL},
 	{"check", OPT_FLAG, &check, NULL, "check the options and exit", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
@@ -115,7 +116,7 @@ void options_parse(struct options *out, int argc, char **argv)
 		else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
 		else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
 	}
-	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: only 'new' can be said");
+	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
 	if (check) exit(0);
 	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");

@@ -1,4 +1,4 @@
-/* options.h: what the user asked for, checked as far as it can be without a run. */
+/* options.h: the options, checked as far as possible without a run. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -15,11 +15,11 @@ struct options {
 	bool clip_given, input_new;
 	const char *eval, *metrics;      /* files, or NULL */
 	uint64_t eval_every, ckpt_every; /* 0: never */
-	uint64_t max_skipped;            /* skipped steps in a row that end mt-step; 0: none do */
+	uint64_t max_skipped;            /* skipped steps in a row that end mt-step; 0: no limit */
 	struct mt_strings rings;
 };
 
-/* Ends the program with 64 and one line if anything is wrong. */
+/* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
 
 #endif

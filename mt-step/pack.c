@@ -1,7 +1,7 @@
 /* pack.c: documents to rows, resumable at any row's end.
  *
- * Elements are placed as they are read; a document is never held as a whole. What is hashed is what was placed, so
- * that a position says nothing about a header that has only been looked at.
+ * Elements are placed as they are read; a document is never in memory as a whole. Only placed elements are hashed: a
+ * position does not depend on whether the next record's header was read.
  */
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ void packer_close(struct packer *p)
 	p->raw = NULL;
 }
 
-/* Look at the next record's header unless one is open. 1 a record is open, 0 no input is left. */
+/* Read the next record's header unless one is open. 1: a record is open; 0: end of input. */
 static int look(struct packer *p)
 {
 	if (p->open) return 1;
@@ -121,7 +121,7 @@ static void begin_piece(uint32_t *starts, uint32_t at, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) starts[at + i] = at;
 }
 
-/* How many elements of the row came to be; 0: no input is left. */
+/* The number of elements placed in the row; 0: end of input. */
 static int64_t docs_row(struct packer *p, uint32_t *starts)
 {
 	uint32_t at = 0, seq = p->seq;

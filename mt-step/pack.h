@@ -1,4 +1,4 @@
-/* pack.h: documents to rows. */
+/* pack.h: packs documents into rows. */
 #ifndef PACK_H
 #define PACK_H
 
@@ -13,21 +13,21 @@ struct packer {
 	struct record_reader *in;
 	enum pack_how how;
 	uint32_t seq, vocab;
-	bool ended;                        /* the input has shown its end */
-	bool open;                         /* in's current record has been looked at and is not placed whole */
+	bool ended;                        /* the end of the input was read */
+	bool open;                         /* the header of in's current record was read, and not all of it is placed */
 	uint64_t records;                  /* records placed whole */
 	uint64_t hash;                     /* of their bytes */
-	uint64_t documents, cut_documents; /* looked at so far; those of them that are longer than a row and are cut */
+	uint64_t documents, cut_documents; /* read so far; those that are longer than a row and are cut */
 	uint32_t carry;                    /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
 	XXH64_state_t all, cut;            /* over all bytes placed; over the open record's elements placed */
-	uint32_t *raw;                     /* (seq) elements of the row in the making, bit 31 and all */
+	uint32_t *raw;                     /* (seq) elements of the current row, with their bit 31 */
 };
 
 int packer_open(struct packer *, struct record_reader *, enum pack_how, uint32_t seq, uint32_t vocab);
 void packer_close(struct packer *);
-/* Pass over what the position says was consumed. -65: the input is shorter than that, or its hash is another. */
+/* Skip what the position says was consumed. -65: the input is shorter than that, or its hash differs. */
 int packer_skip(struct packer *, const struct mt_position *);
-/* Make a row: tokens, targets, starts, (seq) each, as a batch message has them. 1, or 0 when no input is left. Errors
+/* Make a row: tokens, targets, starts, (seq) each, as a batch message has them. 1, or 0 at the end of the input. Errors
  * as the reader's, and -65 for a token outside the vocabulary. */
 int packer_row(struct packer *, uint32_t *tokens, uint32_t *targets, uint32_t *starts);
 /* Is there another row? Waits for input. 1, 0 or an error. */

@@ -1,41 +1,41 @@
-/* peers.c: the stages that mt-step cannot do without: mt-optim and at least one mt-stream. */
+/* peers.c: watches the stages that mt-step needs: mt-optim and at least one mt-stream. */
 #include "driver.h"
 #include "progress.h"
 
-#define LOOK_EVERY 0.02 /* seconds between looks: a look costs system calls */
+#define LOOK_EVERY 0.02 /* seconds between checks: a check costs system calls */
 
 static uint64_t slot_word(struct driver *d, int slot)
 {
 	return atomic_load_explicit(&mt_control(d->run)->slots[slot].word, memory_order_acquire);
 }
 
-bool peers_muster(struct driver *d)
+bool peers_assemble(struct driver *d)
 {
 	d->n_live = 0;
 	for (int i = 0; i < MT_STREAMS; i++)
 		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
-	for (int s = 0; s < MT_SLOTS; s++) d->crew[s] = slot_word(d, s);
+	for (int s = 0; s < MT_SLOTS; s++) d->participants[s] = slot_word(d, s);
 	return d->n_live > 0;
 }
 
 static bool left(struct driver *d, int slot)
 {
-	/* a new holder has a new generation; one that released has no pid */
-	return slot_word(d, slot) != d->crew[slot];
+	/* a new holder has a new generation; a released slot has no pid */
+	return slot_word(d, slot) != d->participants[slot];
 }
 
 bool peers_changed(struct driver *d)
 {
 	for (int i = 0; i < d->n_live; i++)
 		if (left(d, MT_STREAM + d->live[i])) return true;
-	if (d->crew[MT_OPTIM] >> 42 == 0) { /* it had not come yet; now it may have */
-		d->crew[MT_OPTIM] = slot_word(d, MT_OPTIM);
+	if (d->participants[MT_OPTIM] >> 42 == 0) { /* mt-optim was not there when the attempt began */
+		d->participants[MT_OPTIM] = slot_word(d, MT_OPTIM);
 		return false;
 	}
 	return left(d, MT_OPTIM);
 }
 
-#define ANY_STREAM MT_SLOTS /* in driver.lost: no mt-stream at all */
+#define ANY_STREAM MT_SLOTS /* index in driver.lost: there is no mt-stream */
 
 static _Noreturn void give_up(struct driver *d, int slot)
 {
@@ -48,42 +48,42 @@ static _Noreturn void give_up(struct driver *d, int slot)
 	mt_die(MT_EX_PEER, "no %s came in %g s", mt_stage_name(slot), d->o->wait);
 }
 
-/* Did it leave because it was told to? Then nobody will take its place. */
-static bool left_in_peace(struct driver *d, int slot)
+/* Did it release its slot, as on a request to stop? Then nobody will take its place. */
+static bool released(struct driver *d, int slot)
 {
 	for (int s = slot == ANY_STREAM ? MT_STREAM : slot; s < (slot == ANY_STREAM ? MT_SLOTS : slot + 1); s++)
 		if (mt_stage_dead(d->run, s)) return false;
 	return true;
 }
 
-/* A stage that is needed, or was here and died: is it there, or has it been away for too long? */
+/* A stage that is needed: end the program if it has been missing for --wait seconds. */
 static void need(struct driver *d, int slot, bool there, double now)
 {
 	if (there) {
 		d->lost[slot] = 0;
 		return;
 	}
-	/* told to stop, as we are: what is in accumulate stays undecided */
-	if (mt_stopping && driver_phase(d, mt_txn_newest(d->run)) == MT_ACCUMULATE && left_in_peace(d, slot)) {
-		d->deserted = true;
+	/* it was requested to stop as we were: the step in accumulate stays undecided */
+	if (mt_stopping && driver_phase(d, mt_txn_newest(d->run)) == MT_ACCUMULATE && released(d, slot)) {
+		d->abandoned = true;
 		return;
 	}
 	if (!d->lost[slot]) d->lost[slot] = now;
 	if (now - d->lost[slot] > d->o->wait) give_up(d, slot);
 }
 
-/* A stage that SIGSTOP holds does not end the step, however long it is waited for. Whoever has stopped them all may be
- * about to continue them, so it is given a moment. */
+/* Waiting for a stage that is stopped by SIGSTOP may never end. Whoever stopped it may be about to continue it, so wait
+ * a moment. */
 bool peers_frozen(struct driver *d, int slot)
 {
 	const double grace = 2;
 	double now = mt_now();
 	if (!mt_stopping) return false;
-	if (!d->told_to_stop) d->told_to_stop = now;
-	return now - d->told_to_stop > grace && mt_stage_stopped(d->run, slot);
+	if (!d->stop_requested) d->stop_requested = now;
+	return now - d->stop_requested > grace && mt_stage_stopped(d->run, slot);
 }
 
-/* Told to stop while a txn is open that a stopped stage must see to: a successor of ours finds it as it is. */
+/* A stop was requested, and the open txn needs a stage that is stopped: leave the txn to our successor. */
 static void watch_frozen(struct driver *d)
 {
 	uint32_t k = mt_txn_newest(d->run);
@@ -92,7 +92,7 @@ static void watch_frozen(struct driver *d)
 	for (int s = MT_STREAM; s < MT_SLOTS && !d->frozen && accumulating; s++)
 		if (peers_frozen(d, s)) d->frozen = s + 1;
 	if (!d->frozen && peers_frozen(d, MT_OPTIM)) d->frozen = MT_OPTIM + 1;
-	if (d->frozen) d->deserted = true;
+	if (d->frozen) d->abandoned = true;
 }
 
 void peers_check_run(struct driver *d)
@@ -121,11 +121,11 @@ void peers_watch(struct driver *d)
 		bool alive = mt_stage_alive(d->run, s);
 		streams += alive;
 		if (alive) d->met[s] = true;
-		/* one that has left in peace is not missed while others are there */
+		/* one that has released its slot is not needed while others are there */
 		if (d->met[s]) need(d, s, alive || !mt_stage_dead(d->run, s), now);
 	}
 	need(d, ANY_STREAM, streams > 0, now);
-	/* a save that a dead saver sealed can only be judged by its successor, and mt-optim waits for that */
+	/* only a successor of a dead saver can finish a sealed save, and mt-optim waits for that */
 	uint64_t snap = atomic_load_explicit(&mt_control(d->run)->snap.word, memory_order_acquire);
 	need(d, MT_CKPT, (snap & 0xff) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
 }

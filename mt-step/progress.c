@@ -10,14 +10,14 @@
 static bool shown;
 static double mean_s;
 
-static void speed_words(char *buf, size_t n, double x)
+static void speed_text(char *buf, size_t n, double x)
 {
 	if (x >= 1e6) snprintf(buf, n, "%.2fM", x / 1e6);
 	else if (x >= 1e4) snprintf(buf, n, "%.1fk", x / 1e3);
 	else snprintf(buf, n, "%.0f", x);
 }
 
-static void time_words(char *buf, size_t n, double s)
+static void time_text(char *buf, size_t n, double s)
 {
 	uint64_t t = (uint64_t)(s + 0.5);
 	if (t >= 3600)
@@ -30,8 +30,8 @@ void progress_show(uint64_t step, uint64_t until, double loss, double tokens_per
 	if (!isatty(STDERR_FILENO)) return;
 	char speed[32], left[32];
 	mean_s = mean_s ? (1 - SMOOTH) * mean_s + SMOOTH * time_s : time_s;
-	speed_words(speed, sizeof speed, tokens_per_s);
-	time_words(left, sizeof left, mean_s * (double)(until - step));
+	speed_text(speed, sizeof speed, tokens_per_s);
+	time_text(left, sizeof left, mean_s * (double)(until - step));
 	dprintf(STDERR_FILENO, "\r\033[Kstep %llu/%llu  loss %.4f  %s tokens/s  %s left", (unsigned long long)step,
 		(unsigned long long)until, loss, speed, left);
 	shown = true;

@@ -1,13 +1,13 @@
-/* progress.h: one line on stderr that is written over, where stderr is a terminal. */
+/* progress.h: a progress line on stderr, if that is a terminal. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
 #include <stdint.h>
 
 void progress_show(uint64_t step, uint64_t until, double loss, double tokens_per_s, double time_s);
-/* Call before anything else is said on stderr. */
+/* Erase the line: call before anything else is written to stderr. */
 void progress_clear(void);
-/* The last line stays. */
+/* Keep the line, and end it. */
 void progress_end(void);
 
 #endif

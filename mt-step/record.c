@@ -8,7 +8,7 @@
 
 #define BUF_BYTES (1u << 20)
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read as they lie");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read without swapping bytes");
 
 int record_open(struct record_reader *r, int fd, const char *name)
 {
@@ -53,8 +53,8 @@ static int take_bytes(struct record_reader *r, void *out, size_t n, size_t *got)
 	return 0;
 }
 
-/* Read as a count, four characters of text are more than 150 million tokens: no document has that many. The header of a
- * gzip file (RFC 1952) can be a plausible count, so its further fields are compared, too. */
+/* Four characters of text, read as a count, are more than 150 million tokens: no document has that many. A gzip header
+ * (RFC 1952) can be a plausible count, so its other fields are compared, too. */
 int record_check_start(const char *name, const unsigned char *b, size_t n)
 {
 	bool text = n >= 4;

@@ -5,7 +5,8 @@
 #include <stdint.h>
 #include "mt.h"
 
-#define RECORD_MAX (1u << 30) /* elements of a record at most; more is taken for a file that holds something else */
+#define RECORD_MAX \
+	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */
 
 struct record_reader {
 	int fd;
@@ -23,7 +24,7 @@ void record_close(struct record_reader *); /* frees the buffer; fd stays open */
 /* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.
  * -65: the input ends inside the header, or a record that is empty or too long. -74: read failed. */
 int record_next(struct record_reader *);
-/* Do these first bytes of an input say that it holds something else than records? 0, or -65 with what to do instead. */
+/* Are these first bytes of an input text or gzip? 0: no; -65: yes, with a message that says what to do. */
 int record_check_start(const char *name, const unsigned char *bytes, size_t n);
 /* Take n <= left elements. -65: the input ends inside the record. */
 int record_take(struct record_reader *, uint32_t *out, uint32_t n);

@@ -1,4 +1,4 @@
-/* saves.c: mt-optim takes snapshots, mt-ckpt writes them; mt-step asks, and tells the user how it went. */
+/* saves.c: mt-step requests snapshots, mt-optim takes them, mt-ckpt writes them; mt-step reports failures. */
 #include "progress.h"
 #include "saves.h"
 
@@ -6,21 +6,22 @@ static struct mt_snapshot *snapshot(struct driver *d) { return &mt_control(d->ru
 
 static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d)->word, memory_order_acquire); }
 
-enum { C_TOLD = 2 }; /* counter of mt-step's slot: failures that were told before this mt-step came */
+enum { C_REPORTED = 2 }; /* counter of mt-step's slot: failures reported before this mt-step */
 
-uint64_t saves_told(struct mt_run *run)
+uint64_t saves_reported(struct mt_run *run)
 {
 	uint64_t n = mt_snap_failures(run);
-	/* who has left its slot has told all; what a killed one saw, nobody was told by an exit code */
+	/* a predecessor that released its slot has reported all; one that was killed had no exit code */
 	if (!mt_stage_pid(run, MT_STEP)) return n;
-	uint64_t told = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[C_TOLD], memory_order_acquire);
-	return told < n ? told : n;
+	uint64_t reported = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[C_REPORTED],
+		memory_order_acquire);
+	return reported < n ? reported : n;
 }
 
-void saves_begin(struct driver *d, uint64_t told)
+void saves_begin(struct driver *d, uint64_t reported)
 {
-	d->failed = told;
-	atomic_store_explicit(mt_counter(d->run, C_TOLD), told, memory_order_release);
+	d->failed = reported;
+	atomic_store_explicit(mt_counter(d->run, C_REPORTED), reported, memory_order_release);
 }
 
 void saves_watch(struct driver *d)
@@ -41,7 +42,7 @@ bool saves_taken(struct driver *d, uint64_t step)
 	return w >> 8 == step && (w & 0xff) != MT_SNAP_NONE;
 }
 
-void saves_settle(struct driver *d)
+void saves_finish(struct driver *d)
 {
 	double missing = 0;
 	for (;;) {

@@ -15,7 +15,7 @@ int schedule_parse(const char *name, enum schedule_kind *kind)
 	return mt_fail(MT_EX_USAGE, "--schedule: '%s' is not linear, cosine, wsd or constant", name);
 }
 
-/* How far `step` is into `length`, as transformers divides: never by 0. */
+/* The fraction of `length` that is done. As in transformers, the divisor is at least 1. */
 static double progress(double step, double length) { return step / fmax(1, length); }
 
 static double half_cosine(double x) { return 0.5 * (1 + cos(M_PI * x)); }

@@ -12,7 +12,7 @@ struct schedule {
 	double lr, min_lr;             /* min_lr: cosine and wsd */
 };
 
-/* 0, or -64 for a name that is none of linear, cosine, wsd, constant */
+/* linear, cosine, wsd or constant. 0, or -64 for another name */
 int schedule_parse(const char *name, enum schedule_kind *);
 /* Learning rate of step n, which counts from 1. */
 double schedule_lr(const struct schedule *, uint64_t n);

@@ -1,4 +1,4 @@
-/* mt-step: records in, metrics out; opens a run's transactions and deals its micro-batches. */
+/* mt-step: reads records, opens a run's transactions, deals its micro-batches, writes metrics. */
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ static struct driver driver;
 
 static void leave(void) { driver_leave(&driver); }
 
-/* Adopt the run: no other mt-step has it. */
+/* Claim the run's mt-step slot: there is one mt-step. */
 static void enter(struct options *o)
 {
 	struct mt_run *run;
@@ -20,15 +20,15 @@ static void enter(struct options *o)
 	if (mt_stopping) mt_die_of_signal(mt_stopping);
 	mt_must(rc);
 	for (int i = 0; i < o->rings.n; i++) mt_must(mt_ring_map(run, o->rings.v[i]));
-	uint64_t told = saves_told(run);
+	uint64_t reported = saves_reported(run);
 	mt_must(mt_stage_claim(run, MT_STEP, NULL));
-	driver.run = run; /* leave() gives the slot up from here on, also while the rest is being opened */
+	driver.run = run; /* from here on leave() releases the slot */
 	atexit(leave);
 	mt_must(driver_open(&driver, run, o));
-	saves_begin(&driver, told);
+	saves_begin(&driver, reported);
 }
 
-/* The options against the run that they are meant for. */
+/* Do the options fit the run? */
 static void check_run(struct options *o)
 {
 	const struct mt_control *c = mt_control(driver.run);
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	uint64_t step = mt_run_step(driver.run);
 	if (step >= o.until) {
 		mt_say("run '%s' is at step %llu already", o.run, (unsigned long long)step);
-		saves_settle(&driver);
+		saves_finish(&driver);
 		return finish(train_nothing(&driver));
 	}
 	if (o.ckpt_every) peers_need_saver(&driver);

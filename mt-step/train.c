@@ -2,7 +2,7 @@
  *
  *     rows of n     packed while n - 1 is computed
  *     open n        once n - 1 is committed and n - 2 is logged
- *     accumulate n      streams follow on the heels of the update of n - 1
+ *     accumulate n  each unit as soon as the update of n - 1 has published it
  *     line of n     when n is done; then n is logged
  */
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "saves.h"
 #include "train.h"
 
-#define CUT_SAMPLE 1000 /* documents after which the share of cut ones is told; fewer: at the end */
+#define CUT_SAMPLE 1000 /* documents after which the share of cut ones is reported; if there are fewer: at the end */
 
 struct trainer {
 	struct driver *d;
@@ -20,17 +20,17 @@ struct trainer {
 	struct ahead *ahead;
 	uint64_t began;               /* step that the newest training txn makes */
 	uint32_t newest;              /* that txn; 0: none of ours yet */
-	bool newest_logged, rows_out; /* its line is written; its rows are not given back */
-	uint32_t older;               /* the txn before it, while that is not logged; 0: it is */
+	bool newest_logged, rows_out; /* its line is written; its rows are not given back yet */
+	uint32_t older;               /* the txn before it while that is not logged, otherwise 0 */
 	bool newest_last;
-	struct rows *spare; /* taken, but a signal came before their step was begun */
+	struct rows *spare; /* rows taken, but a signal came before their step began */
 	bool stop_seen;
 	uint64_t counted;                  /* the newest step of which it is known whether it was skipped */
 	uint64_t steps, skipped, in_row;   /* counted steps; those skipped; those skipped since the last that was not */
-	const char *why;                   /* the newest skipped one was */
+	const char *why;                   /* reason of the newest skipped step */
 	bool broken;                       /* its loss or norm was not finite */
 	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq */
-	bool cut_told, end_told;
+	bool cut_reported, end_reported;
 };
 
 static const struct options *opts(const struct trainer *t) { return t->d->o; }
@@ -113,7 +113,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	d->mark = mt_now();
 }
 
-/* The transactions of an evaluation with nothing else open: what they told is written. */
+/* The result of an evaluation with nothing else open is written: log its transactions. */
 static void eval_logged(struct driver *d)
 {
 	uint32_t newest = mt_txn_newest(d->run);
@@ -162,9 +162,9 @@ static bool steps_are_logged(struct driver *d)
 	return k == 0 || driver_phase(d, k) == MT_LOGGED || mt_txn(d->run, k)->kind == MT_EVAL;
 }
 
-/* Lines that were not out when the checkpoint was taken that filled the run: nobody else will ever write them. The last
- * may be that of the step where the run stands, whose evaluation is then missing as well; or a killed predecessor was
- * at that evaluation. */
+/* Write the lines that had not been written when the checkpoint was taken that filled the run: nobody else will. The
+ * last may be that of the run's current step, whose evaluation is then missing as well; or a killed predecessor was at
+ * that evaluation. */
 static void write_unlogged(struct driver *d, struct eval *eval)
 {
 	struct mt_control *c = mt_control(d->run);
@@ -190,7 +190,7 @@ void train_resume(struct driver *d, struct eval *eval)
 	write_unlogged(d, eval);
 	uint32_t k = mt_txn_newest(d->run);
 	if (k == 0) return;
-	/* an update that has begun will be finished by mt-optim, whoever asked for it */
+	/* mt-optim finishes an update that has begun, whichever mt-step opened it */
 	if (driver_phase(d, k) < MT_DONE) driver_wait(d, k, MT_DONE);
 	const struct mt_txn *t = mt_txn(d->run, k);
 	if (t->kind == MT_EVAL) {
@@ -203,14 +203,14 @@ void train_resume(struct driver *d, struct eval *eval)
 	}
 	bool due = eval_due(d, eval, t->step, t->last);
 	if (driver_phase(d, k) == MT_DONE) finish_step(d, eval, k, due);
-	else if (due) evaluate_alone(d, eval); /* its line went before a long evaluation, of which nothing is done */
+	else if (due) evaluate_alone(d, eval); /* its line was written before a long evaluation, of which nothing is done */
 }
 
 /* ------------------------------------------------------------------------------------------------ steps */
 
 static bool newest_evaluates(const struct trainer *t) { return eval_due(t->d, t->eval, t->began, t->newest_last); }
 
-/* On the first signal: the step that is being accumulated is the last, and is saved if a saver is there. */
+/* On the first signal: the step in accumulate becomes the last, and is saved if there is a saver. */
 static void see_stop(struct trainer *t)
 {
 	if (!mt_stopping || t->stop_seen) return;
@@ -235,7 +235,7 @@ static void turn(struct trainer *t)
 		ahead_give_back(t->ahead);
 		t->rows_out = false;
 	}
-	if (d->deserted && (!t->older || d->frozen)) driver_desert(d);
+	if (d->abandoned && (!t->older || d->frozen)) driver_abandon(d);
 }
 
 /* The next step's rows; NULL when a signal came first. */
@@ -260,8 +260,8 @@ static const char *skip_reason(const struct mt_txn *txn)
 	return finite ? "the gradient norm is not finite" : "the loss is not finite";
 }
 
-/* The newest txn is committed: was it skipped? A run in which nothing is trained looks like one that goes well, but for
- * one word in its metrics: the first time is said. */
+/* The newest txn is committed: was it skipped? The first skipped step is reported: otherwise only a word in
+ * the metrics shows that nothing is trained. */
 static void count_step(struct trainer *t)
 {
 	if (!t->newest || t->counted == t->began) return;
@@ -325,8 +325,8 @@ static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *blo
 	return 0;
 }
 
-/* The input has ended before --until: what that means for the schedule, and what helps. rows: of the last step. */
-static void tell_end(struct trainer *t, uint64_t rows)
+/* The input has ended before --until: report the state of the schedule, and what to do. rows: of the last step. */
+static void report_end(struct trainer *t, uint64_t rows)
 {
 	const struct options *o = opts(t);
 	const struct schedule *s = &o->schedule;
@@ -335,7 +335,7 @@ static void tell_end(struct trainer *t, uint64_t rows)
 	if (rows < o->batch)
 		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows,
 			(unsigned long long)o->batch);
-	t->end_told = true;
+	t->end_reported = true;
 	if (step == steps) {
 		mt_say("input ended at step %llu of %llu%s", step, steps, cut);
 		return;
@@ -346,11 +346,11 @@ static void tell_end(struct trainer *t, uint64_t rows)
 		step);
 }
 
-/* Many cut documents are a --seq that was mistyped, or data that wants a longer one. */
-static void tell_cut(struct trainer *t)
+/* Many cut documents mean that --seq was mistyped, or is too short for the data. */
+static void report_cut(struct trainer *t)
 {
-	if (t->cut_told || !t->cut_documents) return;
-	t->cut_told = true;
+	if (t->cut_reported || !t->cut_documents) return;
+	t->cut_reported = true;
 	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are cut",
 		100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
 		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
@@ -378,15 +378,15 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->began = step;
 	t->documents = r->documents;
 	t->cut_documents = r->cut_documents;
-	if (t->documents >= CUT_SAMPLE) tell_cut(t);
-	if (r->n < o->batch || (r->last && step < o->until)) tell_end(t, r->n);
+	if (t->documents >= CUT_SAMPLE) report_cut(t);
+	if (r->n < o->batch || (r->last && step < o->until)) report_end(t, r->n);
 }
 
-/* A signal came, and the newest step was committed before it could be told to save: one more step carries the save. */
+/* A signal came after the newest step was committed, too late to save it: train one more step, with a save. */
 static void save_at_stop(struct trainer *t)
 {
 	if (!t->newest || !mt_stage_alive(t->d->run, MT_CKPT) || saves_taken(t->d, t->began)) return;
-	struct rows *r = t->spare; /* these are next: ahead has those behind them */
+	struct rows *r = t->spare; /* the next rows, already taken */
 	if (!r && t->began < opts(t)->until) r = ahead_take(t->ahead);
 	if (!r || r->rc < 0 || !r->n) {
 		mt_say("no checkpoint of step %llu: it was done when the signal came", (unsigned long long)t->began);
@@ -396,7 +396,7 @@ static void save_at_stop(struct trainer *t)
 	finish_all(t);
 }
 
-/* Rows that are none: the input has ended or is bad. The exit code. */
+/* No rows: end of input or an error. Returns the exit code. */
 static int input_over(struct trainer *t, const struct rows *r)
 {
 	progress_clear();
@@ -408,7 +408,7 @@ static int input_over(struct trainer *t, const struct rows *r)
 		mt_say("stdin: no record at all");
 		return MT_EX_DATA;
 	}
-	if (!t->end_told) tell_end(t, opts(t)->batch);
+	if (!t->end_reported) report_end(t, opts(t)->batch);
 	return 0;
 }
 
@@ -421,8 +421,8 @@ int train_nothing(struct driver *d)
 	return MT_EX_DATA;
 }
 
-/* Does the run end with a model that gives no finite loss? One such step may be an accident of its rows; half of this
- * mt-step's, or of the run's, are none. */
+/* Does the run end with a model that gives no finite loss? A single such step may be due to its rows; half of this
+ * mt-step's steps, or of the run's, may not. */
 static bool ends_broken(struct trainer *t)
 {
 	struct mt_committed c;
@@ -430,7 +430,7 @@ static bool ends_broken(struct trainer *t)
 	return t->broken && ((t->in_row >= 3 && 2 * t->in_row >= t->steps) || 2 * c.t <= c.step);
 }
 
-/* Too many steps skipped in a row, or to the end: the exit code. Counted from this mt-step's start. */
+/* 65 if too many steps were skipped in a row, or up to the end, otherwise 0. Counted from this mt-step's start. */
 static int skipped_too_many(struct trainer *t, bool end)
 {
 	uint64_t most = opts(t)->max_skipped;
@@ -469,13 +469,13 @@ int train(struct driver *d, struct eval *eval, int input)
 			code = input_over(&t, r);
 			break;
 		}
-		if (mt_txn_newest(d->run) >= MT_TXN_LAST) finish_all(&t); /* driver_begin says what it is, and ends */
+		if (mt_txn_newest(d->run) >= MT_TXN_LAST) finish_all(&t); /* driver_begin reports it, and ends */
 		begin_step(&t, r, false);
 	}
 	finish_all(&t);
 	if (mt_stopping) save_at_stop(&t);
-	if (!code) tell_cut(&t);
-	saves_settle(d);
+	if (!code) report_cut(&t);
+	saves_finish(d);
 	if (!code && !mt_stopping) code = train_nothing(d);
 	if (!code && !mt_stopping) code = skipped_too_many(&t, true);
 	return code;

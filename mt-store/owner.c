@@ -7,9 +7,13 @@
  *     the state   is saved by mt-ckpt save, if DIR has no checkpoint of its step
  *     the run     is removed, which ends the stages; if it could not be saved it stays, and they are told to stop
  *
- * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint that is waited for. */
+ * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint that is waited for.
+ *
+ * An owner that ends in order writes the line "over" before it closes the pipe: then only errors are reported, and
+ * signals stay as they were. Its mt-step has ended, so the first USR1 gives up the update or the checkpoint. */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -23,6 +27,7 @@
 enum { SAVE_TRIES = 5, SAVE_PAUSE_MS = 500, LEAVE_MS = 10000, TICK_MS = 50 };
 
 extern char **environ;
+static bool counts_signals; /* since owner_signals */
 
 int owner_check(const struct store_options *o)
 {
@@ -37,12 +42,16 @@ int owner_check(const struct store_options *o)
 	return 0;
 }
 
-bool owner_gone(void)
+bool owner_gone(struct owner_end *e)
 {
 	char drop[256];
 	struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
 	if (poll(&in, 1, 0) <= 0) return false;
 	ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
+	if (n > 0 && memmem(drop, (size_t)n, "over\n", 5)) {
+		e->in_order = true;
+		e->insisted = 1; /* a signal can only mean what is waited for after the step */
+	}
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
 
@@ -95,15 +104,35 @@ static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 	snprintf(path, n, "%s/step-%08llu", dir, (unsigned long long)step);
 }
 
-/* By this run's own saver, or it was loaded from there */
-static bool is_saved(struct mt_run *run, const char *dir, uint64_t step)
+/* Is it the state that was filled in, with no step since? Then it still is where it was loaded from. */
+static bool is_as_filled(struct mt_run *run)
 {
-	char path[4200];
+	uint32_t k = mt_txn_newest(run);
+	return k == 0 || (k == 1 && mt_word_phase(mt_txn_word(run, k)) == MT_ACCUMULATE);
+}
+
+/* By this run's saver, or by mt-ckpt save: then run.json names this run. */
+static bool is_saved(struct mt_run *run, const char *path, uint64_t step)
+{
+	char json[4300], id[33];
 	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire);
 	if (snap == mt_snap_word(step, MT_SAVED)) return true;
-	step_dir(path, sizeof path - 16, dir, step);
-	strcat(path, "/run.json");
-	return access(path, F_OK) == 0;
+	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
+	snprintf(json, sizeof json, "%s/run.json", path);
+	json_t *root = json_load_file(json, 0, NULL);
+	const char *of = json_string_value(json_object_get(root, "run_id"));
+	bool ours = of && strcmp(of, id) == 0;
+	json_decref(root);
+	return ours;
+}
+
+/* A directory that has the name, and is not this run's checkpoint, is damaged or of another run: it is kept aside. */
+static void set_aside(const char *path, const char *dir, uint64_t step)
+{
+	char aside[4300];
+	snprintf(aside, sizeof aside, "%s/replaced.step-%08llu", dir, (unsigned long long)step);
+	if (access(path, F_OK) == 0 && rename(path, aside) == 0)
+		mt_say("%s is not of this run: it is renamed to %s", path, aside);
 }
 
 /* mt-ckpt beside this program, or else where PATH has it. Signals to a process group are ours to judge. */
@@ -117,10 +146,10 @@ static int run_save(const char *name, const char *path, pid_t *pid)
 	char *slash = strrchr(program, '/');
 	strcpy(slash ? slash + 1 : program, "mt-ckpt");
 	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
-	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_IGN);
+	for (int i = 0; i < 3 && counts_signals; i++) signal(sigs[i], SIG_IGN);
 	int rc = posix_spawnp(pid, "mt-ckpt", NULL, NULL, argv, environ);
 	if (rc) rc = posix_spawn(pid, program, NULL, NULL, argv, environ);
-	owner_signals();
+	if (counts_signals) owner_signals();
 	return rc ? mt_fail(MT_EX_IO, "mt-ckpt cannot be started: %s", strerror(rc)) : 0;
 }
 
@@ -140,8 +169,9 @@ static int save(struct mt_run *run, const char *name, const char *dir, uint64_t 
 {
 	char path[4200];
 	int rc = -MT_EX_BUSY;
-	if (!step || is_saved(run, dir, step)) return 0;
 	step_dir(path, sizeof path, dir, step);
+	if (!step || is_saved(run, path, step)) return 0;
+	set_aside(path, dir, step);
 	for (int i = 0; i < SAVE_TRIES && rc == -MT_EX_BUSY && !mt_stopping; i++) {
 		if (i) poll(NULL, 0, SAVE_PAUSE_MS);
 		rc = save_once(name, path);
@@ -156,6 +186,7 @@ void owner_signals(void)
 	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
 	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_DFL);
 	mt_signals(false);
+	counts_signals = true;
 }
 
 /* Until every stage has left the run, so that whoever waits for us finds nobody at work in DIR */
@@ -173,10 +204,11 @@ static void wait_left(struct mt_run *run, bool tell)
 	}
 }
 
-int owner_end_run(struct mt_run *run, const char *name, const char *dir)
+int owner_end_run(struct mt_run *run, const char *name, const char *dir, const struct owner_end *e)
 {
 	enum mt_state state = mt_run_state(run);
-	uint64_t step = state == MT_FILLED ? mt_run_step(run) : 0; /* half-filled and dirty weights are no state */
+	/* half-filled and dirty weights are no state */
+	uint64_t step = state == MT_FILLED && !is_as_filled(run) ? mt_run_step(run) : 0;
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	if (rc) {
@@ -188,6 +220,7 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir)
 	rc = mt_run_remove(name, true);
 	if (rc) return rc;
 	wait_left(run, false);
+	if (e->in_order) return 0;
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
 	else if (state == MT_DIRTY)
 		mt_say("run '%s' is removed; an update was interrupted, so only older checkpoints remain", name);

@@ -80,8 +80,9 @@ static bool is_gone(struct mt_run *run, const char *name)
 	return !same;
 }
 
-static bool begin_end(struct mt_run *run, const char *name, const char *dir)
+static bool begin_end(struct mt_run *run, const char *name, const char *dir, const struct owner_end *e)
 {
+	if (e->in_order) return true;
 	owner_signals();
 	if (mt_stage_alive(run, MT_STEP))
 		mt_say("run '%s': its owner is gone: finishing the open step and saving it in %s (TERM to pid %d gives it up)",
@@ -115,9 +116,9 @@ int store_serve(const char *name, const struct store_options *o)
 		look(run, watched);
 		if (ending && (ended = owner_end_turn(run, &end))) break;
 		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
-		if (!ending && o->until_eof && owner_gone()) ending = begin_end(run, name, o->dir);
+		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 	}
-	if (ended) rc = owner_end_run(run, name, o->dir);
+	if (ended) rc = owner_end_run(run, name, o->dir, &end);
 	for (int slot = 0; slot < MT_SLOTS; slot++) forget(&watched[slot]);
 	mt_run_close(run);
 	return rc;

@@ -24,14 +24,15 @@ int store_ring(const char *run, const struct store_options *);
 struct owner_end {
 	uint64_t told;
 	int insisted;
+	bool in_order;                             /* the owner has announced its end */
 };                                             /* word of the mt-step that was told to stop; signals since */
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
-bool owner_gone(void);                         /* stdin is at its end */
+bool owner_gone(struct owner_end *);           /* stdin is at its end */
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);
 bool owner_end_turn(struct mt_run *, struct owner_end *); /* one look; true: nobody changes the run any more */
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
-int owner_end_run(struct mt_run *, const char *name, const char *dir);
+int owner_end_run(struct mt_run *, const char *name, const char *dir, const struct owner_end *);
 
 /* words.c: what several verbs say alike */
 const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none" */

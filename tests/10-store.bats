@@ -524,6 +524,21 @@ with_systemd() {
 	no gone "$RUN"
 }
 
+@test "serve --until-eof ends silently when its owner has written that it is over" {
+	demo "$RUN"
+	mkfifo "$T/owner"
+	exec 8<>"$T/owner"
+	mt-store serve "$RUN" --until-eof --dir "$T" <"$T/owner" >"$T/serve.out" 2>"$T/serve.err" 3>&- 8>&- &
+	PID=$!
+	echo $PID >>"$T/pids"
+	eventually grep -qx ready "$T/serve.out"
+	echo over >&8
+	exec 8>&-
+	wait $PID
+	gone "$RUN"
+	[ ! -s "$T/serve.err" ]
+}
+
 @test "init refuses a run whose stages are at work with 75, but not because of its server" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"

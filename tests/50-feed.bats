@@ -171,3 +171,27 @@ for _ in range(60):
 	need_cmd shellcheck
 	shellcheck "$TOP/bin/mt-run" "$TOP/tests/run" "$TOP/tests/venv"
 }
+
+@test "--check reports invalid options and files by exit code and one line, and writes nothing" {
+	record 1 2 3 >"$T/good"
+	printf '\011\0\0\0\001\0\0\0' >"$T/cut"
+	printf 'In the beginning' >"$T/text"
+	printf '\037\213\010' >"$T/text.gz"
+	: >"$T/none"
+	mkfifo "$T/fifo"
+	[ -z "$(mt-feed --check "$T/good" "$T/fifo" - 2>&1)" ]
+	[ -z "$(mt-feed --check --bytes --config "$CONFIGS/demo.json" "$T/text" 2>&1)" ]
+	fails_with 66 mt-feed --check "$T/good" "$T/nowhere"
+	fails_with 65 mt-feed --check "$T/cut"
+	fails_with 65 mt-feed --check "$T/text"
+	fails_with 65 mt-feed --check "$T/none"
+	fails_with 65 mt-feed --check "$T"
+	fails_with 65 mt-feed --check --bytes "$T/text.gz"
+	grep -q "text.gz: is compressed: zcat $T/text.gz" "$T/fails.err"
+	fails_with 65 mt-feed --check --shuffle 1 "$T/fifo"
+	fails_with 64 mt-feed --check --eos 1 "$T/good"
+	fails_with 64 mt-feed --config "$CONFIGS/demo.json" "$T/good"
+	echo '{"vocab_size": 513}' >"$T/config.json"
+	fails_with 64 mt-feed --check --bytes --config "$T/config.json" "$T/text"
+	mt-feed --check --config "$T/config.json" "$T/good"
+}

@@ -34,7 +34,7 @@ setup_file() {
 	{"messages": [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am a naïve model — 東京."}]}
 	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}
 	EOF
-	# what a record's learnt and unlearnt stretches say: show MODEL <records
+	# the text of a record's stretches that loss is computed on (+) and of the others (-): show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
 	import struct, sys
 	from itertools import groupby
@@ -84,7 +84,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	same_as_template marked "$T/rec"
 }
 
-@test "without {% generation %} each turn of the assistant is learnt, and its header is not" {
+@test "without {% generation %} loss is computed on each turn of the assistant, not on its header" {
 	need_transformers
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
@@ -101,14 +101,14 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$(wc -l <"$T/tokens.err")" = 1 ]
 }
 
-@test "a text is learnt as a whole, with the tokenizer's BOS and with EOS behind it" {
+@test "loss is computed on all of a text, with the tokenizer's BOS and EOS at the end" {
 	need_transformers
 	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "+<s>I am a small model.</s>" ]
 }
 
-@test "of prompt and completion the completion and EOS are learnt" {
+@test "of prompt and completion, loss is computed on the completion and EOS" {
 	need_transformers
 	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
@@ -123,7 +123,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
 }
 
-@test "an answer whose first token the template's end is part of is learnt, that token too" {
+@test "a token that spans the end of the template and the answer belongs to the answer" {
 	need_transformers
 	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
 	for how in "" --plain; do

@@ -48,6 +48,23 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/m" | cmp - <(tail -3 "$T/whole")
 }
 
+@test "training that ends at the step of a damaged checkpoint saves its own, and keeps the damaged one aside" {
+	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
+	truncate -s -1 "$T/out/step-00000009/model.safetensors"
+	run_it --steps 9 --resume --dtype fp32
+	mt-ckpt verify "$T/out/step-00000009"
+	grep -q "step-00000009 is not of this run: it is renamed to .*/replaced.step-00000009" "$T/run.err"
+	[ -d "$T/out/replaced.step-00000009" ]
+}
+
+@test "--resume refuses an OUT/model that is no export with 73, before anything is loaded" {
+	mkdir -p "$T/out/model"
+	echo notes >"$T/out/model/notes"
+	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --steps 5 --resume $ARGS
+	grep -q "out/model is not a model that mt exported" "$T/fails.err"
+	gone "$RUN"
+}
+
 @test "on another kind of machine --resume is refused with 78, and goes on with --new-record" {
 	MT_ISA=plain run_it --steps 4 --until 2 --dtype fp32
 	rm -r "$T/out/model"

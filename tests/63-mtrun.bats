@@ -6,7 +6,8 @@ ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3 --dtype fp32"
 
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 start() { # ARGS...: mt-run in the background, its pid in $pid
-	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>>"$T/run.err" 3>&- &
+	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS "$@" \
+		>>"$T/m" 2>>"$T/run.err" 3>&- &
 	pid=$!
 	echo "$pid" >>"$T/pids"
 }
@@ -67,6 +68,8 @@ same_as_undisturbed() {
 
 @test "mt-run is killed with all its subshells, and its input does not end: the step is saved, all is gone" {
 	long_data
+	mkdir "$T/tmp"
+	export TMPDIR=$T/tmp
 	mkfifo "$T/fifo"
 	{ for i in $(seq 20); do cat "$T/data"; done; sleep 60; } >"$T/fifo" 3>&- &
 	echo $! >>"$T/pids"
@@ -76,6 +79,21 @@ same_as_undisturbed() {
 	eventually all_gone
 	pkill -P "$(head -1 "$T/pids")" sleep || true
 	mt-ckpt verify "$(newest)"
+	[ -n "$(ls "$T/tmp")" ]
+	mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/other" $ARGS --steps 1 >/dev/null 3>&-
+	[ -z "$(ls "$T/tmp")" ]             # the next mt-run deletes what the killed one left
+}
+
+@test "mt-store is killed: it is started again, and training goes on" {
+	long_data
+	start --steps 100
+	eventually trained 5
+	pkill -9 -f "^mt-store serve $RUN "
+	wait $pid
+	grep -q "mt-store was killed by signal 9" "$T/run.err"
+	[ -f "$T/out/model/config.json" ]
+	mt-ckpt verify "$T/out/step-00000100"
+	all_gone
 }
 
 @test "mt-run is killed while the run is filled: nothing is left" {

@@ -1,4 +1,4 @@
-/* mt-feed: files to records. */
+/* mt-feed: turns files into records. */
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,17 +8,20 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32;
+static bool bytes, u16, u32, check;
+static const char *config;
 
 static const struct mt_opt options[] = {
-	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are bytes, each an element", NULL},
-	{"u16", OPT_FLAG, &u16, NULL, "FILEs are little-endian 16-bit elements", NULL},
-	{"u32", OPT_FLAG, &u32, NULL, "FILEs are little-endian 32-bit elements", NULL},
+	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are flat: each byte is an element", NULL},
+	{"u16", OPT_FLAG, &u16, NULL, "FILEs are flat: little-endian 16-bit elements", NULL},
+	{"u32", OPT_FLAG, &u32, NULL, "FILEs are flat: little-endian 32-bit elements", NULL},
 	{"eos", OPT_U64, &how.eos, "ID", "flat FILEs: a document ends after each element ID", &how.by_eos},
 	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one", NULL},
 	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times (default: 1)", NULL},
-	{"shuffle", OPT_U64, &how.seed, "SEED", "documents in an order that SEED and the epoch's number give",
+	{"shuffle", OPT_U64, &how.seed, "SEED", "random order of documents, given by SEED and the epoch's number",
 		&how.shuffle},
+	{"check", OPT_FLAG, &check, NULL, "check options and the first document of each FILE, write nothing", NULL},
+	{"config", OPT_STR, &config, "FILE", "with --check --bytes: config.json of the model, for its vocabulary", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
@@ -26,7 +29,7 @@ static const struct mt_program program = {
 	.name = "mt-feed",
 	.usage = "mt-feed [--bytes|--u16|--u32] [--eos ID|--block N] [--epochs N] [--shuffle SEED] FILE...",
 	.about =
-		"Writes records on stdout: those of the FILEs as they are, or made of flat FILEs, by default one document a\n"
+		"Writes records on stdout. FILEs of records are copied; flat FILEs are converted, by default one document a\n"
 		"file. A FILE - is stdin.",
 	.opts = options,
 };
@@ -40,11 +43,12 @@ static void parse(int argc, char **argv, const char **files, int *n)
 	if (how.format == FEED_RECORDS && (how.by_eos || how.block))
 		mt_die(MT_EX_USAGE, "--eos and --block go with --bytes, --u16 or --u32");
 	uint64_t largest = bytes ? UINT8_MAX : u16 ? UINT16_MAX : UINT32_MAX;
-	if (how.by_eos && how.eos > largest) /* it would end no document, without a word */
+	if (how.by_eos && how.eos > largest) /* it would end no document, and nothing would say so */
 		mt_die(MT_EX_USAGE, "--eos: %llu is above every element, at most %llu", (unsigned long long)how.eos,
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
+	if (config && !check) mt_die(MT_EX_USAGE, "--config goes with --check");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
 	for (int i = 0; i < *n; i++)
 		if (!strcmp(files[i], "-") && (how.epochs > 1 || how.shuffle))
@@ -103,7 +107,7 @@ static uint64_t next_random(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* The epoch's order depends on seed and epoch alone, whatever came before: Fisher and Yates over 0..n-1. */
+/* Fisher and Yates over 0..n-1. An epoch's order depends on the seed and its number alone, not on other epochs. */
 static void permute(size_t *order, size_t n, uint64_t seed, uint64_t epoch)
 {
 	uint64_t state = seed;
@@ -157,13 +161,21 @@ static int feed_shuffled(const char **files, int n)
 	return rc;
 }
 
+static int check_files(const char **files, int n)
+{
+	int rc = config && bytes ? check_vocabulary(config) : 0;
+	for (int i = 0; i < n && !rc; i++) rc = check_file(files[i], &how);
+	return rc;
+}
+
 int main(int argc, char **argv)
 {
 	static const char *files[MAX_FILES];
 	int n, rc = 0;
 	parse(argc, argv, files, &n);
-	signal(SIGPIPE, SIG_IGN); /* write tells; see out_flush */
-	if (how.shuffle) rc = feed_shuffled(files, n);
+	signal(SIGPIPE, SIG_IGN); /* write fails instead; see out_flush */
+	if (check) rc = check_files(files, n);
+	else if (how.shuffle) rc = feed_shuffled(files, n);
 	else
 		for (uint64_t epoch = 0; epoch < how.epochs && !rc; epoch++)
 			for (int i = 0; i < n && !rc; i++) rc = feed_file(files[i]);

@@ -1,11 +1,16 @@
-/* feed.h: files to records. */
+/* feed.h: mt-feed's files: from options through documents to stdout. */
 #ifndef FEED_H
 #define FEED_H
 
 #include "cli/cli.h"
 #include "record.h"
 
-enum feed_format { FEED_RECORDS = 0, FEED_BYTES = 1, FEED_U16 = 2, FEED_U32 = 4 }; /* a flat one: bytes an element */
+enum feed_format {
+	FEED_RECORDS = 0,
+	FEED_BYTES = 1,
+	FEED_U16 = 2,
+	FEED_U32 = 4
+}; /* flat formats: bytes of an element */
 
 struct feed_how {
 	enum feed_format format;
@@ -16,10 +21,10 @@ struct feed_how {
 	uint64_t seed, epochs;
 };
 
-/* ---- out.c: what goes to stdout; a reader that has closed it ends the program with 0 */
+/* ---- out.c: writes to stdout. If its reader has closed, the program ends with 0. */
 void out_words(const uint32_t *, size_t n);
 void out_flush(void);
-/* Wait until fd can be read. Ends the program with 0 if the reader of stdout is gone before: it will never read. */
+/* Wait until fd can be read. Ends the program with 0 if the reader of stdout closes before. */
 void out_watch(int fd);
 
 /* ---- file.c: a regular file, read at any place */
@@ -30,16 +35,24 @@ struct feed_file {
 	unsigned char *window; /* bytes [at, at + held) of the file */
 	uint64_t at, held;
 };
-/* 66 not there, 65 no regular file; *regular (if not NULL) tells instead of failing */
+/* -66: does not exist. -65: a directory, or no regular file although regular is NULL. *regular: is it a regular
+ * file? */
 int file_open(struct feed_file *, const char *name, bool *regular);
 void file_close(struct feed_file *);
-/* fn for each document, in order: its first byte and its elements. -65 what is no whole document. */
+/* Call fn for each document, in order, with its first byte and number of elements, until it returns a value that is not
+ * 0, which is returned. -65: a document is cut or invalid. */
 int file_documents(struct feed_file *, const struct feed_how *, int (*fn)(void *, uint64_t off, uint32_t n), void *arg);
 /* Write that document as a record. */
 int file_emit(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n);
 
-/* ---- pipe.c: what can be read only once */
+/* ---- pipe.c: inputs that can be read only once */
 int pipe_feed(int fd, const char *name, const struct feed_how *);
+
+/* ---- check.c */
+/* 0: the first document of that FILE is valid, or it is a pipe, which is not opened. -66: no file. -65: invalid */
+int check_file(const char *name, const struct feed_how *);
+/* 64: the model of this config.json has too many tokens to be trained on bytes */
+int check_vocabulary(const char *config);
 
 /* ---- flat.c */
 /* Elements of a flat format as words. */

@@ -1,4 +1,4 @@
-/* file.c: documents of a regular file. They are found without being kept: an index has offsets only. */
+/* file.c: the documents of a regular file. Finding them stores nothing but what the caller's function keeps. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { WINDOW = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
 int file_open(struct feed_file *f, const char *name, bool *regular)
 {
 	struct stat st;
-	/* a FIFO is waited for only where it can be read */
+	/* opening a FIFO waits for its writer; where a FIFO is an error, do not wait */
 	*f = (struct feed_file){.name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK))};
 	if (f->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
 	int rc = 0;
@@ -39,8 +39,7 @@ void file_close(struct feed_file *f)
 	f->held = 0;
 }
 
-/* Point at bytes [off, off + n), n <= WINDOW; `more`: read on as far as the window goes, what follows will be asked
- * for. */
+/* Point at bytes [off, off + n), n <= WINDOW. `more`: the bytes behind them come next, so fill the whole window. */
 static int file_bytes(struct feed_file *f, uint64_t off, size_t n, bool more, const unsigned char **out)
 {
 	if (off < f->at || off + n > f->at + f->held) {

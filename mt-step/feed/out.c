@@ -1,4 +1,4 @@
-/* out.c: records leave in large writes. */
+/* out.c: collects records and writes them in large pieces. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ void out_flush(void)
 	for (size_t n = held * 4; n;) {
 		ssize_t w = write(STDOUT_FILENO, p, n);
 		if (w < 0 && errno == EINTR) continue;
-		if (w < 0 && errno == EPIPE) exit(0); /* the reader has what it wanted */
+		if (w < 0 && errno == EPIPE) exit(0); /* the reader needs no more */
 		if (w < 0) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
 		p += w;
 		n -= (size_t)w;

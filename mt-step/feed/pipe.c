@@ -1,4 +1,4 @@
-/* pipe.c: stdin and FIFOs. A flat document's length stands before it, so it is held until its end is seen. */
+/* pipe.c: stdin and FIFOs. A record begins with its length, so a flat document is held until its end is read. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -29,8 +29,8 @@ static int pipe_records(int fd, const char *name)
 struct document {
 	uint32_t *words;
 	size_t n, room;
-	bool overlap;
-}; /* overlap: words[0] ended the block before */
+	bool overlap; /* words[0] is the last element of the block before */
+};
 
 static int document_add(struct document *d, uint32_t word, const char *name)
 {

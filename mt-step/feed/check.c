@@ -1,0 +1,78 @@
+/* check.c: --check. Does each FILE hold what the options say, as far as its size and its first document tell? Nothing
+ * is written. A pipe can be read only once, so it is not opened. */
+#include <errno.h>
+#include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "feed.h"
+
+enum { BYTES_VOCAB = 512, DEFAULT_VOCAB = 32000 }; /* llama's, where config.json has none */
+
+static const struct other { /* files that are often given in place of records */
+	const char *magic, *suffix, *reader;
+} others[] = {
+	{"\x1f\x8b", ".gz", "zcat"},
+	{"\xfd\x37zX", ".xz", "xzcat"},
+	{"\x28\xb5\x2f\xfd", ".zst", "zstdcat"},
+	{"PAR1", ".parquet", NULL},
+};
+
+static bool ends_with(const char *name, const char *suffix)
+{
+	size_t n = strlen(name), m = strlen(suffix);
+	return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* `bad`: not valid in the format that was requested. 0, or -65 with the command that converts the file. */
+static int check_other(const char *name, const struct feed_how *how, const char *start, bool bad)
+{
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		const struct other *x = &others[i];
+		if (strncmp(start, x->magic, strlen(x->magic)) != 0 || !(bad || ends_with(name, x->suffix))) continue;
+		if (x->reader)
+			return mt_fail(MT_EX_DATA, "%s: is compressed: %s %s | mt-run ... --data -", name, x->reader, name);
+		return mt_fail(MT_EX_DATA, "%s: is a Parquet file; write its rows as JSON lines, then records with mt-tokens",
+			name);
+	}
+	if (bad && how->format == FEED_RECORDS && (*start == '{' || *start == '['))
+		return mt_fail(MT_EX_DATA, "%s: is JSON, not records; convert JSON lines with mt-tokens MODEL %s > FILE", name,
+			name);
+	return 0;
+}
+
+static int stop(void *arg, uint64_t off, uint32_t n)
+{
+	(void)arg, (void)off, (void)n;
+	return 1;
+}
+
+int check_file(const char *name, const struct feed_how *how)
+{
+	struct feed_file f;
+	struct stat st;
+	char start[5] = "";
+	if (!strcmp(name, "-")) return 0;
+	if (stat(name, &st) || access(name, R_OK)) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
+	bool pipe = !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+	if (pipe && !how->shuffle && how->epochs == 1) return 0;
+	int rc = file_open(&f, name, NULL);
+	if (rc) return rc;
+	if (pread(f.fd, start, 4, 0) < 0) start[0] = 0; /* file_documents reports it */
+	int found = file_documents(&f, how, stop, NULL);
+	rc = check_other(name, how, start, found < 0);
+	if (!rc && found < 0) rc = found; /* with the message of file_documents */
+	if (!rc && !found) rc = mt_fail(MT_EX_DATA, "%s: no record at all", name);
+	file_close(&f);
+	return rc;
+}
+
+int check_vocabulary(const char *config)
+{
+	json_t *root = json_load_file(config, 0, NULL), *vocab = json_object_get(root, "vocab_size");
+	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
+	if (!root) n = 0; /* mt-store create reports what is wrong with it */
+	json_decref(root);
+	if (n <= BYTES_VOCAB) return 0;
+	return mt_fail(MT_EX_USAGE, "--bytes: a vocabulary of %lld wants a tokenizer; see mt-tokens", n);
+}
