@@ -39,7 +39,7 @@ large() {
 	"$1" 1500M mt-store create "$RUN" --config "$T/large" --step-tokens 1K 2>"$T/large.err"
 }
 
-@test "create makes three regions of mode 0600 and says what they take in one line" {
+@test "create makes three regions of mode 0600 and prints their sizes in one line" {
 	run mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
 	[ "$status" = 0 ]
 	[ "${#lines[@]}" = 1 ]
@@ -48,14 +48,14 @@ large() {
 	[ "$(ls /dev/shm/mt."$(id -u)"."$RUN".* | sed 's/.*\.//' | sort | tr '\n' ' ')" = "control rings store " ]
 }
 
-@test "a region's space is allocated in full when it is made" {
+@test "create allocates a region's space in full" {
 	demo "$RUN"
 	for f in /dev/shm/mt."$(id -u)"."$RUN".*; do
 		[ $(($(stat -c '%b * %B' "$f"))) -ge "$(stat -c %s "$f")" ]
 	done
 }
 
-@test "a store on a tmpfs with huge=advise lies on huge pages, one without on small ones, and stat says so" {
+@test "a store uses huge pages on a tmpfs with huge=advise and small pages without it, and stat shows which" {
 	need_cmd python3
 	cat >"$T/look" <<-'END'
 		mt-store create "$1" --config "$2/demo.json" --step-tokens 1K 2>/dev/null || exit 1
@@ -81,7 +81,7 @@ large() {
 	grep -qx 'pages: 0 % of the store on huge ones' "$T/small"
 }
 
-@test "create says that a large store lies on small pages, and how to mount huge ones; not if it lies on huge ones" {
+@test "create warns when a large store gets small pages and says how to mount huge ones; with huge pages it is silent" {
 	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
 	large in_tmpfs
 	[ "$(wc -l <"$T/large.err")" = 2 ]
@@ -91,14 +91,14 @@ large() {
 	[ "$(wc -l <"$T/large.err")" = 1 ]
 }
 
-@test "create takes the directory that holds config.json as well" {
+@test "create accepts the directory that holds config.json" {
 	mkdir "$T/model"
 	cp "$CONFIGS/demo.json" "$T/model/config.json"
 	mt-store create "$RUN" --config "$T/model" 2>/dev/null
 	stat_is "$RUN" params 4877568
 }
 
-@test "a run that exists is refused with 73 and stays as it was" {
+@test "create exits 73 if the run exists and leaves that run unchanged" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	before=$(peek "$RUN" state)
@@ -106,35 +106,35 @@ large() {
 	[ "$(peek "$RUN" state)" = "$before" ]
 }
 
-@test "every verb refuses a run that does not exist with 66" {
+@test "every command exits 66 for a run that does not exist" {
 	for verb in "init --seed 1" stat ls rm; do
 		# shellcheck disable=SC2086
 		fails_with 66 mt-store $verb "$RUN"
 	done
 }
 
-@test "names with other characters, empty or longer than 32 are refused with 64" {
+@test "run names with invalid characters, empty names and names over 32 characters exit 64" {
 	for name in a.b a/b 'a b' "" ä "$(printf 'x%.0s' $(seq 33))"; do
 		MT_RUN='' fails_with 64 mt-store create "$name" --config "$CONFIGS/demo.json"
 		MT_RUN='' fails_with 64 mt-store stat "$name"
 	done
 }
 
-@test "a name of 32 characters is a name" {
+@test "a run name of 32 characters is accepted" {
 	name=$(printf '%s-%032d' "$RUN" 0 | cut -c 1-32)
 	demo "$name"
 	mt-store rm "$name"
 	gone "$name"
 }
 
-@test "an omitted RUN is MT_RUN" {
+@test "without a RUN argument MT_RUN is used" {
 	MT_RUN=$RUN mt-store create --config "$CONFIGS/demo.json" 2>/dev/null
 	MT_RUN=$RUN mt-store stat | grep -qx "run $RUN: empty, step 0"
 	unset MT_RUN
 	fails_with 64 mt-store stat
 }
 
-@test "mistakes in options are 64" {
+@test "invalid options exit 64" {
 	fails_with 64 mt-store
 	fails_with 64 mt-store make "$RUN"
 	fails_with 64 mt-store create "$RUN"
@@ -150,14 +150,14 @@ large() {
 	gone "$RUN"
 }
 
-@test "a NUMA policy that is none is refused with 64 and leaves nothing" {
+@test "an invalid NUMA policy exits 64 and leaves no files" {
 	for policy in local bind preferred bind: bind:x bind:9999 preferred:0-1 default:0 interleave:0-; do
 		fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --numa "$policy"
 		gone "$RUN"
 	done
 }
 
-@test "NUMA policies of node 0 are taken and shown" {
+@test "NUMA policies for node 0 are accepted and shown by stat" {
 	[ -d /sys/devices/system/node/node0 ] || skip "needs a kernel with NUMA nodes"
 	for policy in default interleave bind:0 preferred:0; do
 		demo "$RUN" --numa "$policy" || skip "mbind is not allowed here"
@@ -166,7 +166,7 @@ large() {
 	done
 }
 
-@test "options may stand before and after operands" {
+@test "options are accepted before and after operands" {
 	mt-store --step-tokens 1K create --config "$CONFIGS/demo.json" "$RUN" 2>/dev/null
 	mt-store --json stat "$RUN" | grep -q '"step_tokens":1024,'
 }
@@ -188,7 +188,7 @@ takes() {
 	awk -v got="$got" -v want="$want" 'BEGIN { exit !(got >= want && got <= 1.08 * want) }'
 }
 
-@test "bf16 takes 12, 14 and 16 bytes a parameter with gradients none, bf16 and fp32; fp32 takes 16" {
+@test "a bf16 run takes 12, 14 or 16 bytes a parameter with --grad none, bf16 or fp32; an fp32 run takes 16" {
 	takes 12 --grad none
 	takes 14 --grad bf16
 	takes 16 --grad fp32
@@ -196,7 +196,7 @@ takes() {
 	takes 16 --dtype fp32
 }
 
-@test "of Qwen2.5-7B's layout, alignment is less than one byte in a hundred" {
+@test "alignment takes less than 1 % of the layout of Qwen2.5-7B" {
 	for row in "none 12" "bf16 14" "fp32 16"; do
 		# shellcheck disable=SC2086
 		set -- $row
@@ -206,7 +206,7 @@ takes() {
 	done
 }
 
-@test "init gives transformers' random weights: normal matrices, norms 1, biases 0, the padding row 0" {
+@test "init gives the random weights of transformers: normal matrices, norms 1, biases 0, padding row 0" {
 	printf '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, %s %s' \
 		'"num_attention_heads": 4, "vocab_size": 512, "attention_bias": true, "mlp_bias": true,' \
 		'"initializer_range": 0.05, "pad_token_id": 3}' >"$T/config.json"
@@ -222,7 +222,7 @@ takes() {
 	grep -qx "gaps zero" "$T/peek"
 }
 
-@test "the row of pad_token_id is zero and no other row is" {
+@test "init sets the row of pad_token_id to zero, and no other row" {
 	for pad in 0 1; do
 		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \
 			'"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 2,' \
@@ -239,7 +239,7 @@ takes() {
 	[ "$(second "${RUN}0")" != 0000000000000000 ]
 }
 
-@test "init's bits depend on the seed, not on the number of threads" {
+@test "the bits that init writes depend on the seed, not on the number of threads" {
 	need_cmd taskset
 	demo "$RUN"
 	mt-store init "$RUN" --seed 5 2>/dev/null
@@ -250,7 +250,7 @@ takes() {
 	[ "$(peek "$RUN" state)" != "$all" ]
 }
 
-@test "a bf16 run's two halves hold the same master as an fp32 run of that seed" {
+@test "the two halves of a bf16 run hold the same master weights as an fp32 run with the same seed" {
 	demo "$RUN"
 	demo "${RUN}b" --dtype fp32
 	mt-store init "$RUN" --seed 3 2>/dev/null
@@ -258,13 +258,13 @@ takes() {
 	[ "$(store-peek "$RUN" | grep weight)" = "$(store-peek "${RUN}b" | grep weight)" ]
 }
 
-@test "no two tensors get the same numbers" {
+@test "init gives each tensor different numbers" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 3 2>/dev/null
 	[ "$(store-peek "$RUN" | grep _proj.weight | awk '{ print $2 }' | sort -u | wc -l)" = 42 ]
 }
 
-@test "init fills a run again, at step 0 and without moments" {
+@test "a second init fills the run again, at step 0 and with zero moments" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 3 2>/dev/null
 	before=$(peek "$RUN" state)
@@ -274,14 +274,14 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
-@test "a run is empty until it is filled" {
+@test "a new run is empty until it is filled" {
 	demo "$RUN"
 	stat_is "$RUN" state '"empty"'
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	stat_is "$RUN" state '"filled"'
 }
 
-@test "an init that is interrupted leaves an empty run and dies of the signal" {
+@test "an interrupted init leaves an empty run and ends by the signal" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
@@ -295,7 +295,7 @@ takes() {
 	stat_is "$RUN" state '"empty"'
 }
 
-@test "an init that is killed leaves a run being filled by nobody, and the next init fills it" {
+@test "a killed init leaves a half-filled run, and the next init fills it" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
@@ -310,14 +310,14 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
-@test "a filler killed at any instant leaves no filled run whose count of fillings is odd" {
+@test "a filler killed at any instruction never leaves a run marked as filled with an odd fill counter" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1
 	store-filldeath "$RUN" 300 >"$T/deaths"
 	grep -Eq '^[1-9][0-9]* filled, [1-9][0-9]* being filled$' "$T/deaths"
 }
 
-@test "a store of another ABI version is 76, named, and can be listed and removed" {
+@test "a store of another ABI version exits 76 and names the version; ls and rm still work" {
 	demo "$RUN"
 	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
@@ -328,13 +328,13 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a store that another build made is 76" {
+@test "a store made by another build exits 76" {
 	demo "$RUN"
 	printf '\377\376' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=16 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
 }
 
-@test "a half-made run is 76, listed and removed" {
+@test "a half-made run exits 76 and can be listed and removed" {
 	: >"/dev/shm/mt.$(id -u).$RUN.control"
 	fails_with 76 mt-store stat "$RUN"
 	mt-store ls "$RUN" | grep -q "half made"
@@ -342,7 +342,7 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a control region without its store is an error and not a crash" {
+@test "a control region without its store is an error, not a crash" {
 	demo "$RUN"
 	rm "/dev/shm/mt.$(id -u).$RUN.store"
 	fails_with 66 mt-store stat "$RUN"
@@ -352,7 +352,7 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a store region that was truncated is refused before it is read" {
+@test "a truncated store region is refused before it is read" {
 	demo "$RUN"
 	truncate -s 1M "/dev/shm/mt.$(id -u).$RUN.store"
 	fails_with 65 mt-store stat "$RUN"
@@ -366,7 +366,7 @@ takes() {
 	fails_with 65 mt-store stat "$RUN"
 }
 
-@test "a tmpfs that is too small is 71 with need, have and remedy, and nothing is left" {
+@test "create on a tmpfs that is too small exits 71 with need, have and remedy, and leaves no files" {
 	code=0
 	in_tmpfs 8m sh -c 'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
 		sh "$CONFIGS/demo.json" "$T/after" 2>"$T/err" || code=$?
@@ -376,13 +376,13 @@ takes() {
 	grep -q "need .* GiB, .* has .* GiB free: .*remount" "$T/err"
 }
 
-@test "more than the machine's memory is 71 and nothing is left" {
+@test "create of more than the machine's memory exits 71 and leaves no files" {
 	fails_with 71 mt-store create "$RUN" --config "$CONFIGS/llama-120b.json"
 	grep -q "need 17[0-9][0-9]\.[0-9]* GiB, this machine has .* GiB of RAM in all: a smaller model" "$T/fails.err"
 	gone "$RUN"
 }
 
-@test "more than the cgroup's limit is 71, not a kill, and nothing is left" {
+@test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
 	# v1's memory controller, or v2's delegated subtree: whichever lets us make a group
 	group=""
 	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
@@ -424,7 +424,7 @@ with_systemd() {
 	return "$code"
 }
 
-@test "create warns where logging out deletes the run, and not where RemoveIPC is off" {
+@test "create warns if logging out deletes the run, and does not warn if RemoveIPC is off" {
 	grep -rqi "^ *RemoveIPC" /etc/systemd/logind.conf* 2>/dev/null && skip "this machine's own logind.conf decides"
 	with_systemd :
 	grep -q "warning: logging out will delete this run" "$T/err"
@@ -433,7 +433,7 @@ with_systemd() {
 	[ "$(grep -c warning "$T/err")" = 0 ]
 }
 
-@test "rm refuses a run with a live stage with 75, and --force removes it" {
+@test "rm exits 75 for a run with a live stage, and --force removes it" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -444,7 +444,7 @@ with_systemd() {
 	wait "$PID"
 }
 
-@test "serve ends with 0 on SIGTERM and SIGINT" {
+@test "serve exits 0 on SIGTERM and SIGINT" {
 	demo "$RUN"
 	for signal in TERM INT; do
 		# a shell's background children ignore SIGINT unless somebody resets it
@@ -456,7 +456,7 @@ with_systemd() {
 	done
 }
 
-@test "serve ends with 0 when its regions are deleted by hand" {
+@test "serve exits 0 when its regions are deleted by hand" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -464,7 +464,7 @@ with_systemd() {
 	wait "$PID"
 }
 
-@test "serve waits for a run that is not there yet" {
+@test "serve waits for a run that does not exist yet" {
 	spawn serve mt-store serve "$RUN"
 	sleep 0.2
 	[ ! -s "$T/serve.out" ]
@@ -472,14 +472,14 @@ with_systemd() {
 	eventually grep -qx ready "$T/serve.out"
 }
 
-@test "a second server is refused with 75" {
+@test "a second serve on a run exits 75" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
 	fails_with 75 mt-store serve "$RUN"
 }
 
-@test "a server that was killed is followed by another" {
+@test "a new serve takes over after the old one was killed" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -514,7 +514,7 @@ with_systemd() {
 	no gone "$RUN"
 }
 
-@test "init refuses a run whose stages are at work with 75, but not because of its server" {
+@test "init exits 75 while stages work on the run, but a running serve does not stop it" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -525,7 +525,7 @@ with_systemd() {
 	grep -q "mt-optim" "$T/fails.err"
 }
 
-@test "serve reports a dead stage once and aborts the accumulation that it was part of" {
+@test "serve reports a dead stage once and aborts the accumulation that the stage took part in" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	spawn serve mt-store serve "$RUN"
@@ -541,7 +541,7 @@ with_systemd() {
 	[ "$(grep -c died "$T/serve.err")" = 1 ]
 }
 
-@test "serve says nothing of a stage that ends well" {
+@test "serve prints nothing about a stage that exits normally" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -553,7 +553,7 @@ with_systemd() {
 	[ ! -s "$T/serve.err" ]
 }
 
-@test "stat names each stage, what it does, and one that is stopped" {
+@test "stat names each stage and its activity, and shows a stopped stage as stopped" {
 	demo "$RUN"
 	spawn hold store-hold "$RUN" 9
 	eventually grep -qx held "$T/hold.out"
@@ -564,7 +564,7 @@ with_systemd() {
 	mt-store stat "$RUN" | grep -q "^rings: batch.1 0 grad.1 0 save 0"
 }
 
-@test "stat --json is one object on one line" {
+@test "stat --json prints one object on one line" {
 	need_cmd python3
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -579,7 +579,7 @@ with_systemd() {
 	END
 }
 
-@test "ls lists one's runs with bytes, step and live stages, in JSON one object a line" {
+@test "ls prints the user's runs with bytes, step and live stages; with --json one object a line" {
 	demo "$RUN"
 	demo "${RUN}b"
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -593,7 +593,7 @@ with_systemd() {
 		tail -1 | cut -f1),\"step\":0,\"state\":\"filled\",\"stages\":[\"mt-store\"]}" ]
 }
 
-@test "a closed stdout is 74" {
+@test "a closed stdout exits 74" {
 	demo "$RUN"
 	code=0
 	mt-store stat "$RUN" >/dev/full 2>"$T/err" || code=$?
@@ -601,7 +601,7 @@ with_systemd() {
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 
-@test "--help and --version answer on stdout" {
+@test "--help and --version print to stdout" {
 	mt-store --help | grep -q "^usage: mt-store create RUN --config"
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }

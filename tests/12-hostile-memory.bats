@@ -65,7 +65,7 @@ late_waits() {
 	[ $((w & 65535)) -lt 5 ]
 }
 
-@test "a stage that claims a run whose filler was stopped waits until it is filled" {
+@test "a stage that claims a run whose filler is stopped waits until it is filled" {
 	late_stage 0
 	late_waits
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
@@ -86,7 +86,7 @@ late_waits() {
 	eventually says late "claimed 2"
 }
 
-@test "a stage that waits for a fill ends when it is told to, and says when the run is removed" {
+@test "a stage that waits for a fill exits on SIGTERM, and reports when the run is removed" {
 	late_stage 0
 	late_waits
 	kill "$LATE"
@@ -100,7 +100,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- another boot
 
-@test "a run with a region of another boot is dirty for all, until mt-ckpt load fills it again" {
+@test "a run with a region of another boot is dirty for every program until mt-ckpt load fills it again" {
 	for r in control rings store; do
 		tiny
 		word "$r" 48 1
@@ -118,7 +118,7 @@ late_waits() {
 	done
 }
 
-@test "mt-store init makes a run of another boot its own as well" {
+@test "mt-store init adopts a run of another boot" {
 	tiny
 	word store 48 1
 	word control 48 1
@@ -126,7 +126,7 @@ late_waits() {
 	mt-store ls "$RUN" | grep -q filled
 }
 
-@test "create warns when regions do not lie in memory" {
+@test "create warns when MT_SHM_DIR is not in memory" {
 	case $(stat -f -c %T "$T") in tmpfs | ramfs | hugetlbfs) skip "the tests' own directory is in memory" ;; esac
 	MT_SHM_DIR=$T mt-store create "$RUN" --config "$M" --step-tokens 1K 2>"$T/err"
 	grep -q "^mt-store: warning: MT_SHM_DIR is not a tmpfs" "$T/err"
@@ -135,7 +135,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- dirty
 
-@test "a run that becomes dirty ends all stages with 65, wherever they wait, and can be loaded again" {
+@test "when a run becomes dirty, every waiting stage exits 65, and the run can be loaded again" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -155,7 +155,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- half made
 
-@test "a half-made run whose maker is dead is refused with 76 and the remedy, and not waited for" {
+@test "a half-made run whose maker is dead exits 76 with the remedy, without waiting" {
 	truncate -s 1M "$(region control)"
 	for program in "mt-optim" "mt-stream" "mt-step --steps 1 --batch 1 --seq 16 --lr 1 --wait 1" "mt-store serve"; do
 		# shellcheck disable=SC2086
@@ -166,7 +166,7 @@ late_waits() {
 	gone "$RUN"
 }
 
-@test "a half-made run whose maker lives is waited for, and not removed without --force" {
+@test "stages wait for a half-made run whose maker lives, and rm needs --force" {
 	truncate -s 1M "$(region control)"
 	spawn maker python3 "$TOP/tests/lib/region.py" "$(region control)" lock
 	maker=$PID
@@ -180,7 +180,7 @@ late_waits() {
 	ends 76 "$step" step "whoever made it is dead"
 }
 
-@test "create holds its lock while it makes a run: killed there, what it leaves is known to be nobody's" {
+@test "create holds its lock while it makes a run: after a kill its remains can be recognized and removed" {
 	python3 - "$(region control)" "$RUN" "$CONFIGS/demo.json" <<-'EOF'
 	import fcntl, os, struct, subprocess, sys, time
 	path, run, config = sys.argv[1:]
@@ -205,7 +205,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- another user
 
-@test "a FIFO or a link under a run's name is refused at once" {
+@test "a FIFO or a symbolic link under a run's name is refused at once" {
 	mkfifo -m 666 "$(region control)"
 	for verb in stat "init --seed 1" "create --config $M"; do
 		# shellcheck disable=SC2086
@@ -220,7 +220,7 @@ late_waits() {
 	fails_with 65 timeout 10 mt-store create "$RUN" --config "$M"
 }
 
-@test "a FIFO beside a live run does not hold up stat, ls, save or rm" {
+@test "a FIFO beside a live run does not block stat, ls, save or rm" {
 	tiny
 	mkfifo -m 666 "$(region ring.x)"
 	timeout 10 mt-store stat "$RUN" >/dev/null
@@ -231,7 +231,7 @@ late_waits() {
 	[ -p "$(region ring.x)" ]
 }
 
-@test "another user's file under a run's name is refused with 77, and no run is made beside it" {
+@test "another user's file under a run's name exits 77, and no run is made beside it" {
 	for kind in control rings store files; do
 		other_user mkfifo -m 666 "$(region $kind)"
 		fails_with 77 timeout 10 mt-store create "$RUN" --config "$M"
@@ -245,7 +245,7 @@ late_waits() {
 	done
 }
 
-@test "another user's file in the place of the tokenizer's: save and export say so and write the rest, load refuses" {
+@test "another user's file in place of the tokenizer's: save and export report it and write the rest, load refuses" {
 	tiny
 	other_user touch "$(region files)"
 	for verb in save export; do
@@ -262,7 +262,7 @@ late_waits() {
 	rm "$(region files)"
 }
 
-@test "ls names no files of other users, and no name that is not a run's" {
+@test "ls lists no files of other users and no names that are not run names" {
 	tiny
 	name="$SHM/mt.$(id -u).$RUN"$'\033[31mx'".control"
 	other_user touch "$SHM/mt.$(id -u).${RUN}other.control"
@@ -275,7 +275,7 @@ late_waits() {
 	[ "$(tr -d '\n -~' <"$T/ls" | wc -c)" = 0 ]
 }
 
-@test "a FIFO given where a file is meant is refused and not waited for" {
+@test "a FIFO given in place of a file is refused without waiting" {
 	mkfifo "$T/fifo"
 	tiny
 	fails_with 65 timeout 10 mt-feed --shuffle 1 "$T/fifo"
@@ -287,7 +287,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- rings
 
-@test "load and init empty rings of one's own" {
+@test "load and init empty user-made rings" {
 	tiny
 	mt-store ring "$RUN" mine --like grad.0
 	for fill in "mt-ckpt load $RUN $M" "mt-store init $RUN --seed 1"; do
@@ -307,7 +307,7 @@ own_stages() {
 }
 holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.head)" ]; }
 
-@test "a load of an earlier step drops the batches in a ring of one's own: training gives the same bits" {
+@test "a load of an earlier step drops the batches in a user-made ring: training gives the same bits" {
 	tiny
 	mt-store ring "$RUN" mine --like batch.0
 	mt-store ring "$RUN" grads --like grad.0
@@ -340,7 +340,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	[ "$(wc -l <"$T/metrics")" = 3 ]
 }
 
-@test "a consumer refuses a ring that says more messages than it has room for" {
+@test "a consumer refuses a ring whose head claims more messages than fit" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -375,7 +375,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	ends 65 "$step" step "ring 'batch.0' is damaged"
 }
 
-@test "mt-optim refuses a ring without blocks, or with small ones, in the place of one for gradients" {
+@test "mt-optim refuses a gradient ring without blocks or with blocks that are too small" {
 	tiny
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.0=save
 	grep -q "ring for grad.0: blocks of 0 bytes" "$T/fails.err"
@@ -384,7 +384,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 
 # ---------------------------------------------------------------------------------------------- memory
 
-@test "with little address space every program ends with an exit code of its own and one line" {
+@test "with little address space every program exits with a documented code and one line" {
 	tiny
 	mt-stream --version >/dev/null
 	tried=0
@@ -419,7 +419,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	done
 }
 
-@test "a region truncated under the stages ends each of them with 65 and one line" {
+@test "a region truncated under running stages ends each of them with 65 and one line" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -441,7 +441,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	mt-store rm "$RUN"
 }
 
-@test "a store truncated in the middle of training ends the stage that touches it first with 65" {
+@test "a store truncated during training ends the first stage that touches it with 65" {
 	tiny
 	start_stages
 	spawn_step --steps 9999 --batch 2 --seq 16 --lr 1e-3
@@ -453,7 +453,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	if ended "$OPTIM"; then ends 65 "$OPTIM" optim "shared memory is gone"; fi
 }
 
-@test "a fault anywhere else kills as it always did" {
+@test "a fault outside the shared regions still kills the process by its signal" {
 	tiny
 	spawn optim mt-optim "$RUN"
 	eventually sh -c "mt-store stat $RUN | grep -q '^mt-optim.*idle'"

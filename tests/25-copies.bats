@@ -18,7 +18,7 @@ two_runs() {
 # ---------------------------------------------------------------------------------------------- beside steps and
 # fillings
 
-@test "save and export are one state or busy, whatever steps and fillings do at any of their system calls" {
+@test "save and export copy one consistent state or exit 75, whatever steps and fills do between their system calls" {
 	two_runs
 	run ckpt-race "$RUN" "$OTHER" "$T" 1 300
 	echo "$output"
@@ -27,14 +27,14 @@ two_runs() {
 	no_leftovers
 }
 
-@test "save and export in a loop beside a run of short steps: each is the state of its step" {
+@test "save and export in a loop beside short steps: each copy is the state of its step" {
 	mkdir "$T/s"
 	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" --seed "$RANDOM"
 	echo "$output"
 	[ "$status" = 0 ]
 }
 
-@test "init --seed 2 during an export: 75 and no DIR" {
+@test "init --seed 2 during an export: the export exits 75 and leaves no directory" {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
@@ -51,33 +51,33 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- what fails
 
-@test "save and export whose JSON gets no memory, once or for good, fail and leave what was there" {
+@test "save and export whose JSON allocation fails, once or always, fail and leave the existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" json 401 | grep -q '^[1-9][0-9][0-9]* failed'
 	no_leftovers
 }
 
-@test "save and export whose fsync fails, once or for good, at any file or directory, leave what was there" {
+@test "save and export whose fsync of any file or directory fails, once or always, leave existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" fsync 1 | grep -q '^[1-9][0-9][0-9]* failed'
 	no_leftovers
 }
 
-@test "save and export that get no file descriptor, once or for good, leave what was there" {
+@test "save and export that get no file descriptor, once or always, leave the existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" open 3 | grep -q '^[1-9][0-9][0-9]* failed'
 	no_leftovers
 }
 
-@test "run.json with a count of 2^63 - 1, which has no room to grow, is 65" {
+@test "a run.json with a count of 2^63 - 1, which cannot grow, exits 65" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-fail "$RUN" "$T" counts | grep -q '^65: run.json: tokens is not a number in range$'
 }
 
-@test "create whose n-th open, fstat or mmap fails makes the whole run or leaves nothing" {
+@test "create makes the whole run or leaves no files when any open, fstat or mmap fails" {
 	strace_works
 	local call n total code failed=0
 	for call in openat fstat,newfstatat mmap; do
@@ -99,7 +99,7 @@ two_runs() {
 	[ "$failed" -ge 5 ]
 }
 
-@test "a failed save is counted once, though its saver dies before it counts" {
+@test "a failed save is counted once, even if its saver dies before it counts it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
@@ -112,7 +112,7 @@ two_runs() {
 	ckpt-snap "$RUN" word | grep -q '^4 saved 1 0$'
 }
 
-@test "mt-store serve that cannot open the run for want of file descriptors goes on" {
+@test "mt-store serve that runs out of file descriptors while opening the run continues" {
 	need_cmd prlimit
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	spawn serve mt-store serve "$RUN"
@@ -126,7 +126,7 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- names on the disk
 
-@test "the name of a new --dir is made durable, and what a checkpoint replaces goes after that" {
+@test "the name of a new --dir is synced to disk, and replaced checkpoints are deleted after that" {
 	strace_works
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/deep"
@@ -144,7 +144,7 @@ two_runs() {
 		on && /unlinkat/ { print synced ? "after" : "before"; exit }' "$T/trace" | grep -qx after
 }
 
-@test "export --replace: an export gives way to a new one, any other directory is 73 and stays" {
+@test "export --replace replaces an export, and exits 73 for any other directory and leaves it unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	mt-ckpt export "$RUN" "$T/out" --replace
@@ -167,7 +167,7 @@ two_runs() {
 	no_leftovers
 }
 
-@test "export --replace killed or failing at any rename: DIR is a whole model at every moment" {
+@test "export --replace killed or failing at any rename: DIR is a complete model at every moment" {
 	strace_works
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
@@ -191,7 +191,7 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- half a checkpoint
 
-@test "a checkpoint without run.json is 65, whatever its name; load --weights takes its weights" {
+@test "a checkpoint without run.json exits 65, whatever its name; load --weights loads its weights" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	mt-ckpt save "$RUN" "$T/step-00000003"
@@ -212,7 +212,7 @@ two_runs() {
 	mt-ckpt verify "$T/copy"
 }
 
-@test "mt-run --resume passes over a checkpoint without run.json and says so; where there is no other it is 65" {
+@test "mt-run --resume skips a checkpoint without run.json and reports it; if there is no other it exits 65" {
 	run_it() {
 		mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 4 --micro 2 --seq 32 \
 			--lr 1e-3 --threads 1 --wait 3 --dtype fp32 --steps 6 --ckpt-every 3 "$@" >"$T/m" 2>"$T/run.err" 3>&-
@@ -230,7 +230,7 @@ two_runs() {
 	[ "$code" = 65 ]
 }
 
-@test "a directory without run.json is not counted among those that --keep keeps, and stays" {
+@test "--keep does not count a directory without run.json, and does not delete it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/ck/step-00000002"
 	echo x >"$T/ck/step-00000002/config.json"
@@ -245,7 +245,7 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- what they say
 
-@test "config.json with texts and keys that begin as mt marks numbers comes out as it was" {
+@test "config.json with text that looks like mt's own number marks is exported unchanged" {
 	local odd='{"\u0001number 5": "\u0001number 7", "a": ["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901], "\u0001": 1}'
 	ST make "$T/in" --set "odd=$odd"
 	create "$RUN" --config "$T/in"
@@ -258,7 +258,7 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	mt-ckpt load "$RUN" "$T/out"
 }
 
-@test "hyperparameters of a checkpoint are those of its step, also when the saver was late" {
+@test "a checkpoint has the hyperparameters of its own step, even if the saver was late" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
@@ -313,7 +313,7 @@ paused() {
 	mt-step "$RUN" $opts <"$CASE/data.bin" >>"$T/metrics" 2>"$T/step.err"
 }
 
-@test "metrics have no hole: mt-step is paused while a step is committed and saved, all are killed, the save is resumed" {
+@test "no line of metrics is lost: mt-step paused while a step commits and is saved, all killed, the save resumed" {
 	paused
 	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
 	head -1 "$T/metrics" | grep '"loss": [0-9.]*, "grad_norm": [0-9.]*, "lr": [0-9.e-]*, "tokens": [1-9]' |
@@ -327,12 +327,12 @@ paused() {
 	plain "$T/metrics" | cmp - <(plain "$T/whole")
 }
 
-@test "metrics have no hole: the evaluation of the step that was saved comes with its line" {
+@test "no line of metrics is lost: the evaluation of the saved step is printed with its line" {
 	paused --eval "$CASE/eval.bin" --eval-every 1
 	[ "$(grep -v '^{"step": 0,' "$T/metrics" | grep eval_loss | grep '"loss"' | steps)" = "$(seq -s ' ' 12)" ]
 }
 
-@test "metrics have no hole: all are killed in an evaluation of several parts, whose step's line is out" {
+@test "no line of metrics is lost: all killed in a multi-part evaluation whose step's line is already printed" {
 	local line
 	make_run "$CASE/model" --dtype fp32
 	start_stages
@@ -375,7 +375,7 @@ for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j
 	no grep unlogged "$T/three/run.json"
 }
 
-@test "a checkpoint whose lines are out carries none, and a resume repeats none" {
+@test "a checkpoint whose lines are already printed stores none, and --resume prints none twice" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12

@@ -8,7 +8,7 @@ plan() { mt-stream --plan --config "$CONFIGS/$1.json" "${@:2}"; }
 # value KEY < JSON
 value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
-@test "more memory never predicts a slower step, and no plan is larger than the memory" {
+@test "more memory never predicts a slower step, and no plan exceeds its memory" {
 	python3 - "$MT/mt-stream" "$CONFIGS" <<-'PY'
 		import json, subprocess, sys
 		stream, configs = sys.argv[1:]
@@ -36,7 +36,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
-@test "what a run of a large model takes beside its state and activations is less than a hundredth of it" {
+@test "beside state and activations, a large model's run takes less than 1 % of its store in host memory" {
 	for grad in none bf16 fp32; do
 		plan qwen2.5-7b --device-memory 80G --seq 4096 --micro 4 --grad $grad --json >"$T/plan"
 		python3 - "$T/plan" <<-'PY'
@@ -48,7 +48,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	done
 }
 
-@test "the smallest budget that is named works, one MiB less does not" {
+@test "the smallest budget that the error message names works, and one MiB less does not" {
 	for args in "qwen2.5-7b --seq 4096 --micro 64" "llama-120b --seq 8192 --micro 2 --grad none" \
 		"demo --seq 64 --micro 1 --dtype fp32" "qwen2.5-7b --seq 524288 --micro 1" "qwen3-8b --seq 512 --micro 3 --recompute none"; do
 		# shellcheck disable=SC2086
@@ -61,13 +61,13 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	done
 }
 
-@test "a 7B trains on 10 GiB" {
+@test "a 7B model trains with 10 GiB of device memory" {
 	plan qwen2.5-7b --device-memory 10G --seq 4096 --micro 16 --json >"$T/plan"
 	[ "$(value peak_bytes <"$T/plan")" -le $((10 << 30)) ]
 	[ "$(value order <"$T/plan")" = layer-major ]
 }
 
-@test "over random geometries, shapes and budgets no plan is larger or slower than it may be" {
+@test "for random geometries, shapes and budgets no plan is larger or slower than its bounds" {
 	stream-plan 1040 50 >"$T/out" || { cat "$T/out" >&2; return 1; }
 	grep -q "; 0 wrong$" "$T/out"
 }
@@ -89,14 +89,14 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		grep -q "^host  *14[0-9][0-9]\.[0-9]* GB of state.* of 1500.00 GB$"
 }
 
-@test "a run takes of the host's memory what its plan says" {
+@test "a run takes the host memory that its plan predicts" {
 	plan demo --dtype bf16 --grad bf16 --seq 128 --micro 8 --json >"$T/plan"
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype bf16 --grad bf16 --step-tokens 1024 2>/dev/null
 	mt-store stat "$RUN" --json >"$T/stat"
 	[ "$(value bytes <"$T/stat")" = $(($(value host_bytes <"$T/plan") - 12 * 1024 - 4 * 128 * 64)) ]
 }
 
-@test "where the host's memory is short it is named, and what is named works" {
+@test "with too little host memory the message names the need, and that budget works" {
 	shape="llama-120b --grad none --seq 4096 --micro 8" at="--device-memory 30G"
 	# shellcheck disable=SC2086
 	fails_with 71 plan $shape $at --host-memory 1G
@@ -116,7 +116,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 71 plan $shape --host-memory "${need}M" --device-memory "$((device - 1))M"
 }
 
-@test "one sequence of 128k tokens of a 7B on 80 GB, of 512k on 141 GB" {
+@test "one sequence of 128k tokens of a 7B fits 80 GB, one of 512k tokens 141 GB" {
 	plan qwen2.5-7b --device-memory 80000000000 --profile H100 --seq 131072 --micro 1 --json >"$T/128k"
 	[ "$(value peak_bytes <"$T/128k")" -le 80000000000 ]
 	[ "$(value inputs_to_host <"$T/128k")" = True ]
@@ -128,7 +128,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(value head_tokens <"$T/512k")" -lt 524288 ]
 }
 
-@test "where all fits, passes keep weights and gradients on the device and recompute nothing" {
+@test "with enough memory, passes keep weights and gradients on the device and recompute nothing" {
 	plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 64 --json >"$T/plan"
 	[ "$(value order <"$T/plan")" = pass-major ]
 	[ "$(value keep_all <"$T/plan")" = 28 ]
@@ -136,7 +136,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(value grad_slots <"$T/plan")" = 28 ]
 }
 
-@test "a slower optimizer stalls the step by what the first forward pass does not hide" {
+@test "a slower optimizer stalls the step by the time that the first forward pass does not hide" {
 	plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 2 --profile H200,adam=1 --json >"$T/plan"
 	python3 - "$T/plan" <<-'PY'
 		import json, sys
@@ -146,7 +146,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
-@test "an optimizer that was not measured is as fast as the host's memory allows, one that was as measured" {
+@test "without adam= in the profile the optimizer runs at host memory bandwidth; with it, at the measured rate" {
 	adam_of() { # GRAD PROFILE
 		plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 2 --grad "$1" --profile "$2" --json >"$T/plan"
 		python3 -c 'import json, sys; p = json.load(open(sys.argv[1])); print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
@@ -159,7 +159,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(adam_of bf16 H200,ram=26,adam=7)" = 7 ]
 }
 
-@test "our own attention is planned at 0.28 of the rate of cuDNN's" {
+@test "our own attention kernels are planned at 0.28 of cuDNN's rate" {
 	for how in cudnn own; do
 		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --attention $how --json | value attention_s >"$T/$how"
 	done
@@ -167,7 +167,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		"$T/cudnn" "$T/own"
 }
 
-@test "where the optimizer is what a step waits for, the rest is as fast as memory allows" {
+@test "when the optimizer limits the step, forward and backward still run as fast as memory allows" {
 	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 4 --grad none --profile H200,adam=1 --json >"$T/slow"
 	plan llama-120b --device-memory 141000000000 --seq 4096 --micro 4 --grad none --profile H200,adam=99 --json >"$T/fast"
 	python3 - "$T/slow" "$T/fast" <<-'PY'
@@ -178,7 +178,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	PY
 }
 
-@test "attention by cuDNN is planned with its work memory, where that fits" {
+@test "cuDNN attention is planned with its workspace, where that fits" {
 	plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --grad bf16 --json >"$T/with"
 	plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --grad bf16 --attention own --json >"$T/own"
 	python3 - "$T/with" "$T/own" <<-'PY'
@@ -195,7 +195,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	fails_with 64 plan demo --seq 256 --micro 8 --attention flash
 }
 
-@test "long rows are planned in calls for one key-value head each, in 1/kv_heads of the work memory" {
+@test "long rows are planned with one attention call per key-value head, in 1/kv_heads of the workspace" {
 	for case in "qwen2.5-7b 28 4 8192 4" "qwen2.5-7b 28 4 16384 1" "qwen2.5-7b 28 4 65536 1" "qwen3-8b 32 8 16384 1"; do
 		read -r model heads kv_heads seq of_call <<-END
 			$case
@@ -207,7 +207,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	done
 }
 
-@test "rates that are given change what is predicted" {
+@test "rates given in --profile change the prediction" {
 	slow=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200,flops=100 | value step_s)
 	fast=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200 | value step_s)
 	python3 -c 'import sys; assert float(sys.argv[1]) > float(sys.argv[2])' "$slow" "$fast"
@@ -221,7 +221,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 # What a run takes the GPU for: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS
 taken_for() { stream-plan gpu "$@"; }
 
-@test "a GPU is known by the name that its driver gives it" {
+@test "a GPU is recognized by the name that its driver reports" {
 	nothing="0 0 0 0 0"
 	# shellcheck disable=SC2086
 	{
@@ -236,7 +236,7 @@ taken_for() { stream-plan gpu "$@"; }
 	}
 }
 
-@test "a GPU of another name is taken for what its architecture and clocks say" {
+@test "an unknown GPU name is matched by architecture and clocks" {
 	within() { # "A B C D" LOW HIGH "A B C D": each between LOW and HIGH times
 		python3 -c 'import sys; a, low, high, b = sys.argv[1:]; assert all(float(low) * float(y) <= float(x) <= float(high) * float(y) for x, y in zip(a.split(), b.split())), a' "$@"
 	}
@@ -249,7 +249,7 @@ taken_for() { stream-plan gpu "$@"; }
 	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 790 52" ]
 }
 
-@test "the plan for people and the plan as JSON say the same" {
+@test "the plan as text and the plan as JSON state the same numbers" {
 	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" "qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
 		"qwen2.5-7b --seq 4096 --micro 64 --grad none" "llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
 		# shellcheck disable=SC2086
@@ -285,7 +285,7 @@ taken_for() { stream-plan gpu "$@"; }
 	done
 }
 
-@test "of a step of the 7B on an H200 the plan says where the time goes" {
+@test "for a step of the 7B on an H200 the plan shows where the time goes" {
 	for micro in 16 64; do
 		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro $micro --grad bf16 --json >"$T/plan"
 		python3 - "$T/plan" <<-'PY'
@@ -300,7 +300,7 @@ taken_for() { stream-plan gpu "$@"; }
 	done
 }
 
-@test "--plan without what it needs is 64, without its config 66" {
+@test "--plan without required options exits 64, without its config 66" {
 	fails_with 64 mt-stream --plan --seq 256 --micro 8
 	fails_with 64 plan demo --micro 8
 	fails_with 64 plan demo --seq 256
@@ -341,7 +341,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 
 FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 
-@test "every level of what blocks keep, on the device or with the host, gives the same bits" {
+@test "every checkpoint level, with activations on the device or offloaded, gives the same bits" {
 	make_deep qwen3 bf16 bf16
 	record="--chunk-tokens 48 --head-tokens 40"
 	# shellcheck disable=SC2086
@@ -362,7 +362,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	done
 }
 
-@test "every order that the events allow gives the same bits, whatever the host keeps" {
+@test "every order that events allow gives the same bits, whatever is offloaded" {
 	make_deep qwen3 fp32 fp32
 	step_of cpu "10 24 1" --chunk-tokens 48 --head-tokens 40
 	for seed in 1 2 3 4 5 6 7 8 9 10 11 12; do
@@ -383,7 +383,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	[ "$(grep -c "inputs to host; attention to host" "$T/few")" -ge 6 ]
 }
 
-@test "passes give the bits of one pass over the same chunks, and recompute nothing" {
+@test "several passes give the bits of one pass over the same chunks, and recompute nothing" {
 	for model in llama3 qwen3; do
 		make_deep $model bf16 fp32
 		step_of layers "9 24 2" --chunk-tokens 48 --head-tokens 48
@@ -404,7 +404,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	done
 }
 
-@test "passes under --grad none send the sum of both ends of tied embeddings, added pass by pass" {
+@test "passes with --grad none send the sum of embed and head gradient of tied embeddings, added pass by pass" {
 	make_deep qwen3 fp32 none
 	step_of layers "8 24 1" --chunk-tokens 48 --head-tokens 48
 	mt-store rm "$RUN"
@@ -432,7 +432,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	cat "$T"/stream.*.err | grep -q "to host"
 }
 
-@test "the smallest budget that a stream names works, one MiB less does not" {
+@test "the smallest budget that a stream names works, and one MiB less does not" {
 	make_deep llama3 fp32 fp32
 	run_with() {
 		local code=0
@@ -477,7 +477,7 @@ works_or_says() {
 	echo says >>"$T/words"
 }
 
-@test "whatever a run may take of the device's memory and of the host's, what was planned works" {
+@test "every accepted plan runs within its limits of device and host memory" {
 	make_deep qwen3 bf16 bf16
 	mt-store stat "$RUN" --json >"$T/stat"
 	run_bytes=$(value bytes <"$T/stat")
@@ -491,7 +491,7 @@ works_or_says() {
 	[ "$(grep -c says "$T/words")" -ge 2 ]
 }
 
-@test "one shape of micro-batch after another is planned in the same budget" {
+@test "micro-batches of different shapes are planned one after another in the same budget" {
 	make_deep qwen3 bf16 bf16
 	spawn stream mt-stream "$RUN" --threads 1 --chunk-tokens 48 --head-tokens 40 --device chaos:3 --device-memory 900K --verbose
 	i=0
@@ -512,7 +512,7 @@ works_or_says() {
 	grep -q "6 micro-batches: .* s, predicted " "$T/stream.err" || grep -q "7 micro-batches: .* s, predicted " "$T/stream.err"
 }
 
-@test "on a device with memory of its own the planner chooses the chunks, and the run record keeps them" {
+@test "on a device with its own memory the planner selects the chunks, and the reproducibility record keeps them" {
 	[ -x "$BUILD/emu/mt-stream" ] || skip "built without a C++ compiler, or with sanitizers"
 	mkdir "$T/emu"
 	ln -s "$BUILD/emu/mt-stream" "$T/emu/mt-stream"

@@ -41,7 +41,7 @@ near() {
 	PY
 }
 
-@test "in fp32 it gives the cpu device's gradients, whichever stream is faster" {
+@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
 	need_emulator
 	for model in llama3 qwen2-window qwen3 llama-bias; do
 		make_run $model
@@ -54,7 +54,7 @@ near() {
 	done
 }
 
-@test "in bf16 it gives the cpu device's gradients but for rounding, the same ones with any stream faster" {
+@test "bf16: the cuda device gives the cpu device's gradients up to rounding, whichever stream is faster" {
 	need_emulator
 	for model in llama3 qwen3; do
 		make_run $model bf16 bf16
@@ -67,7 +67,7 @@ near() {
 	done
 }
 
-@test "whatever of its memory it may use, and whatever the host then keeps for it, the bits are the same" {
+@test "every limit of device memory, and whatever is then offloaded, gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of all "$EMU --device cuda"
@@ -82,7 +82,7 @@ near() {
 	grep -q 'inputs to host' "$T/plans"
 }
 
-@test "gradients that are narrowed in their place leave in pieces of any size with the same bits" {
+@test "gradients converted to bf16 in place are sent in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
 	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
@@ -98,7 +98,7 @@ near() {
 	cmp "$T/whole" "$T/bounced"
 }
 
-@test "where nothing can be pinned all goes through bounce buffers, said once, with the same bits" {
+@test "without pinned memory all copies use bounce buffers, reported once, with the same bits" {
 	need_emulator
 	make_run llama3 bf16 bf16
 	step_of pinned "$EMU --device cuda"
@@ -109,7 +109,7 @@ near() {
 	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 }
 
-@test "host memory for activations that cannot be pinned is said once, with what it costs, and gives the same bits" {
+@test "activation memory that cannot be pinned is reported once with its cost, and gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of pinned "$EMU --device cuda"
@@ -124,7 +124,7 @@ near() {
 	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
 }
 
-@test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
+@test "--trace lists every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of plain "$EMU --device cuda"
@@ -138,7 +138,7 @@ near() {
 }
 
 # (tests/42-chaos.bats says what is drawn. Here also: pinned memory or none.)
-@test "in either loop order, whatever plan, neighbours and streams' turns a seed draws, the bits are the same" {
+@test "random plans, neighbour timing and stream order in either loop order give the same bits" {
 	need_emulator
 	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
 	grep -q "^6 seeds layer-major, 6 pass-major: " "$T/out"
@@ -172,7 +172,7 @@ dealt_of() {
 	cmp "$T/one" "$T/both"
 }
 
-@test "20 steps on it are PyTorch's" {
+@test "20 training steps on the cuda device match PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
 	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
@@ -185,7 +185,7 @@ dealt_of() {
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
 
-@test "a CUDA error ends it with the call, the error and the unit, and 74" {
+@test "a CUDA error exits 74 and names the call, the error and the unit" {
 	need_emulator
 	make_run llama3
 	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
@@ -197,7 +197,7 @@ dealt_of() {
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
 }
 
-@test "it says its plan and what it predicts of a step, once, by the rates of the GPU that is there" {
+@test "the cuda device prints its plan and predicted step time once, with the rates of the GPU found" {
 	need_emulator
 	make_run llama3 bf16 bf16
 	export MT_EMU_GPU="NVIDIA H100 80GB HBM3"
@@ -238,7 +238,7 @@ try_with() {
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 
-@test "whatever memory the GPU has, a plan that was accepted works; else the smallest budget is said before anything is sent" {
+@test "for any GPU memory size an accepted plan works; else the smallest budget is reported before anything is sent" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of all "$EMU --device cuda"
@@ -258,7 +258,7 @@ try_with() {
 	[ "$(try_with 200)" = "needs $((own / 1024 + 1))" ]
 }
 
-@test "a successor keeps to the run record's chunks in less memory, or says the least that it needs" {
+@test "a replaced stream keeps the recorded chunks with less memory, or reports the least that it needs" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	spawn stream "$EMU" "$RUN" --device cuda
@@ -286,7 +286,7 @@ try_with() {
 	grep -q "chunks of [1-8];" "$T/stream.err"
 }
 
-@test "mt-stream itself needs no library of CUDA, and without a GPU cuda is 78" {
+@test "mt-stream links no CUDA library, and --device cuda without a GPU exits 78" {
 	if ldd "$MT/mt-stream" | grep -i -E 'libcu(da|blas|dnn)'; then return 1; fi
 	need_emulator
 	make_run llama3

@@ -59,7 +59,7 @@ near() {
 # Bytes of work memory: bytes_of SM CASE forward|backward
 bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name && $5 == way { print $6 }' "$T/plans"; }
 
-@test "cuDNN makes deterministic plans for an H200 that is only described, with and without documents and windows" {
+@test "cuDNN makes deterministic plans for a described H200, with and without documents and windows" {
 	need_cudnn
 	"$PLANS" 90 >"$T/plans"
 	[ "$(wc -l <"$T/plans")" = 26 ]
@@ -68,7 +68,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	[ "$(bytes_of 90 quarters backward)" -lt $((2 * $(bytes_of 90 row backward))) ]
 }
 
-@test "its work memory grows as the planner has it: by tokens squared, or by tokens" {
+@test "cuDNN's workspace grows as the planner predicts: with tokens squared, or with tokens" {
 	need_cudnn
 	"$PLANS" 80 100 row rows long group group-long >"$T/plans"
 	# 28 heads of 128: dP in bf16 beside 12 bytes an element at most, or those alone
@@ -89,7 +89,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	done
 }
 
-@test "an engine's attention gives our own kernels' gradients but for rounding, the same ones in whichever order streams run" {
+@test "a cuDNN-like backend gives our own kernels' gradients up to rounding, the same ones in any stream order" {
 	need_emulator
 	for model in qwen3 qwen2-window; do
 		make_run $model
@@ -106,7 +106,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	done
 }
 
-@test "rows of one document are whole calls to an engine that takes no documents" {
+@test "rows of one document are whole calls to a backend that does not support documents" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain step_of own ""
@@ -121,7 +121,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 # Calls for rows of SEQ tokens, "SEQUENCES HEADS KV-HEADS" each, with their numbers: calls_of FILE SEQ forward|backward
 calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4, $5 }' "$T/$1.calls" | sort | uniq -c | awk '{ $1 = $1 "x"; print }'; }
 
-@test "attention forward is one call a chunk, where backward is a call for each row" {
+@test "attention forward is one call a chunk even where backward is one call a row" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain SHAPE="3 120" CHUNK=360 step_of chunks square --recompute none
@@ -137,7 +137,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	near own documents 1e-2
 }
 
-@test "long rows: calls for one key-value head each give the bits of one call for all, in 1/kv_heads of its work memory" {
+@test "long rows: one call per key-value head gives the bits of one call for all, in 1/kv_heads of the workspace" {
 	need_emulator
 	for PLAIN in plain ""; do
 		make_run qwen2-window
@@ -155,7 +155,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	done
 }
 
-@test "an engine that computes something else, or not the same twice, is not used: one line says so" {
+@test "a backend with wrong or non-deterministic results is not used, and one line says so" {
 	need_emulator
 	make_run qwen2-window
 	step_of own ""
@@ -168,7 +168,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	done
 }
 
-@test "an engine that fails only on long rows is not used for them: a row of the run's own length is tried before its step" {
+@test "a backend that fails only on long rows is not used for them: each row length is tried before its first step" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain SHAPE="1 100" step_of own ""
@@ -195,7 +195,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	grep -q "100 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
 }
 
-@test "the engine that a run was begun with stays: another version or none is 78, one that comes later is not taken" {
+@test "a run keeps its attention backend: another version or none exits 78, one installed later is not used" {
 	need_emulator
 	make_run qwen3
 	step_of first square
@@ -214,7 +214,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	cmp "$T/own" "$T/later"
 }
 
-@test "work memory is in the plan: where it does not fit, our own kernels do without it" {
+@test "the plan includes the workspace; where it does not fit, our own kernels run without it" {
 	need_emulator
 	make_run qwen3
 	step_of own ""

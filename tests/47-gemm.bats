@@ -59,7 +59,7 @@ step_of() {
 	! cmp -s "$T/one" "$T/two" || false
 }
 
-@test "what is faster is taken; or with MT_GEMM=first, whatever is faster, what cuBLASLt names first" {
+@test "autotune selects the fastest algorithm; with MT_GEMM=first, the one that cuBLASLt names first" {
 	need_emulator
 	for clock in 1 2; do
 		make_run
@@ -71,7 +71,7 @@ step_of() {
 	cmp "$T/first1" "$T/first2"
 }
 
-@test "a successor of one that was killed computes with the algorithms of the run record, in fp32 and bf16" {
+@test "the next mt-stream after a kill uses the recorded algorithms, in fp32 and bf16" {
 	need_emulator
 	for dtype in fp32 bf16; do
 		make_run $dtype
@@ -86,7 +86,7 @@ step_of() {
 	done
 }
 
-@test "one that is killed while it chooses leaves choices that every later one takes" {
+@test "an mt-stream killed during autotune leaves choices that every later one uses" {
 	need_emulator
 	make_run
 	driven one
@@ -101,7 +101,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
-@test "two at once agree on every algorithm: their micro-batches have the bits that one of them gives" {
+@test "two mt-streams at once agree on every algorithm: their bits are those of one alone" {
 	need_emulator
 	make_run
 	stream_of 1
@@ -116,7 +116,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
-@test "a shape that comes later is chosen then, and kept like the others" {
+@test "a shape that appears later is autotuned then and recorded like the others" {
 	need_emulator
 	make_run
 	step_of five 1
@@ -127,7 +127,7 @@ step_of() {
 	cmp "$T/five" "$T/later"
 }
 
-@test "a checkpoint takes the algorithms to the run that it is loaded into" {
+@test "a checkpoint carries the algorithms to the run that loads it" {
 	need_emulator
 	mt-store create "$RUN" --config "$GOLDEN/$CASE/model" --dtype fp32 2>/dev/null
 	mt-ckpt load "$RUN" "$GOLDEN/$CASE/model" 2>/dev/null
@@ -153,7 +153,7 @@ refused() {
 	grep -q "$pattern" "$T/stream.err"
 }
 
-@test "another cuBLASLt, another GPU, or an algorithm that is refused: 78 and one line" {
+@test "another cuBLASLt, another GPU or a refused algorithm exits 78 with one line" {
 	need_emulator
 	make_run
 	step_of one 1
@@ -165,7 +165,7 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
-@test "a failure while algorithms are tried settles nothing" {
+@test "a failure during autotune records nothing" {
 	need_emulator
 	export MT_GEMM=first    # two runs are compared
 	make_run
@@ -184,7 +184,7 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
-@test "20 steps by algorithms of its own choice are PyTorch's" {
+@test "20 training steps with autotuned algorithms match PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
 	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
@@ -204,12 +204,12 @@ need_cublaslt_h() {
 	skip "no cublasLt.h"
 }
 
-@test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
+@test "every cuBLASLt function and value in use equals NVIDIA's header" {
 	need_cublaslt_h
 	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/emu/cublaslt.c"
 }
 
-@test "NVIDIA's cuBLASLt, which needs no GPU for it, takes every description of products and preferences" {
+@test "NVIDIA's cuBLASLt accepts every GEMM description and preference without a GPU" {
 	need_emulator
 	need_cublaslt_h
 	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -isystem "$CUDA/include" -o "$T/settings" \

@@ -46,7 +46,7 @@ torch_that() {
 
 no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 
-@test "gpu-first: its first part says what is missing, and every kernel computes what its definition says" {
+@test "gpu-first: part one reports what is missing, and every kernel matches its definition" {
 	need_emulator
 	RESULTS=$T/results
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick 1 >"$T/out" || { grep -v '^ok' "$T/out" >&2; return 1; }
@@ -56,7 +56,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ -e /dev/nvidia0 ] || grep -q '^missing: a GPU (' "$T/out"
 }
 
-@test "gpu-first: its other parts add to one set of results of six files, in commands of their own" {
+@test "gpu-first: the other parts add their six files to one set of results, each by its own command" {
 	need_emulator
 	RESULTS=$T/results
 	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
@@ -77,7 +77,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 
-@test "gpu-bench: a first training that fails is repeated with MT_CUDNN=none, which stays" {
+@test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
 	need_emulator
 	RESULTS=$T/results
 	faulty 1 "export MT_EMU_FAIL=50"
@@ -90,7 +90,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	grep -q 'cudaErrorLaunchFailure' "$RESULTS/bench.json"
 }
 
-@test "gpu-bench: a training that is killed keeps the steps it has done; the next one continues from the run's step" {
+@test "gpu-bench: a killed training keeps its finished steps; the next one continues from the run's step" {
 	need_emulator
 	RESULTS=$T/results
 	# the second mt-stream dies when its training has done two of three steps
@@ -117,7 +117,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	no_stage_of "$EMU"
 }
 
-@test "gpu-bench: a PyTorch that fails in mid training leaves no mt-stream behind, and its last words; trainings go on" {
+@test "gpu-bench: a PyTorch that fails in training leaves no mt-stream; its last output is kept, trainings continue" {
 	need_emulator
 	RESULTS=$T/results
 	torch_that "echo 'out of patience' >&2; read -r n; exit 3"
@@ -128,7 +128,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	no_stage_of "$EMU"
 }
 
-@test "gpu-bench: a training that would not leave the time to remove its run is not begun; the build's time counts" {
+@test "gpu-bench: a training without time left to remove its run is not started; build time counts" {
 	need_emulator
 	RESULTS=$T/results
 	# 66 s are asked for
@@ -142,7 +142,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/bench.json" 'undone == ["main"] and b["not_done"][0]["why"] == "no time was left" and not b["stores"]'
 }
 
-@test "gpu-first: a wrong kernel fails the first part, and the others run all the same" {
+@test "gpu-first: a wrong kernel fails part one, and the other parts still run" {
 	need_emulator
 	RESULTS=$T/results
 	mkdir -p "$T/build/probes"
@@ -157,7 +157,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
 }
 
-@test "gpu-first: what hangs is killed at its part's limit with all that it started, and its run is removed" {
+@test "gpu-first: a hanging command is killed at its part's limit with its children, and its run is removed" {
 	need_emulator
 	RESULTS=$T/results
 	mkdir "$T/path"
@@ -181,7 +181,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	gone "gpu$pid-1-left"
 }
 
-@test "gpu-check: cuDNN's plans are made only for the checks of larger models" {
+@test "gpu-check: cuDNN plans are made only for the checks of larger models" {
 	need_emulator
 	RESULTS=$T/results
 	faulty 0 true
@@ -192,7 +192,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ "$(sort -u "$T/starts")" = unset ]
 }
 
-@test "gpu scripts: memory that grows late is waited for while processes hold what there is; given up when it does not grow" {
+@test "gpu scripts: memory limits that grow late are waited for; after no growth the scripts give up" {
 	cat >"$T/memory.py" <<-'PY'
 		import os, subprocess, sys, time
 		sys.path.insert(0, sys.argv[1])
@@ -230,7 +230,7 @@ bare_toolkit() {
 	: >"$T/site/nvidia/cudnn/lib/libcudnn.so.9"
 }
 
-@test "make finds cuBLASLt's header and CUDA's static runtime in Python's wheels, after the toolkit's own; else says which is missing" {
+@test "make finds cuBLASLt's header and CUDA's static runtime in toolkit or Python's wheels; else it names them" {
 	bare_toolkit
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= all >"$T/out"
 	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda/gemm.c" "$T/out"
@@ -243,7 +243,7 @@ bare_toolkit() {
 	no grep -q 'cuda/gemm.c' "$T/out"
 }
 
-@test "gpu scripts: libraries of Python's wheels are found by what they start" {
+@test "gpu scripts: programs find the libraries of Python's wheels" {
 	bare_toolkit
 	mkdir "$T/none"
 	cat >"$T/find.py" <<-'PY'
@@ -263,7 +263,7 @@ bare_toolkit() {
 	env -u MT_CUDNN -u MT_CUBLASLT python3 "$T/find.py" "$TOP/tests/gpu" "$T/site"
 }
 
-@test "make takes OpenBLAS where oneDNN's header is not there" {
+@test "make uses OpenBLAS if oneDNN's header is missing" {
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -nostdinc" "$T/bin/mt-stream" >"$T/out"
 	grep -q -e "-o $T/bin/mt-stream .*-lopenblas" "$T/out"
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -isystem $T/oneapi" "$T/bin/mt-stream" >"$T/out"

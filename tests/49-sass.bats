@@ -14,7 +14,7 @@ sass() {
 	[ "$CODE" != 77 ] || skip "needs cuobjdump and nvdisasm (make deps)"
 }
 
-@test "every kernel that memory bounds loads and stores 128 bits at once and spills no registers" {
+@test "every memory-bound kernel loads and stores 128 bits at once and spills no registers" {
 	need_objects
 	sass "$BUILD/mt-stream/cuda" sm_90
 	# make gpu-build compiles for the GPU that is there alone
@@ -24,7 +24,7 @@ sass() {
 	[ "$(grep -c '^ok' "$T/out")" -gt 40 ]
 }
 
-@test "a kernel that stores 32 bits at a time, and a kernel that nobody has classified, are found" {
+@test "a kernel that stores 32 bits at a time and an unclassified kernel are reported" {
 	need_objects
 	need_cmd nvcc
 	cat >"$T/k.cu" <<-'END'

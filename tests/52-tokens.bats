@@ -73,19 +73,19 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	PY
 }
 
-@test "ids of messages are those of apply_chat_template" {
+@test "token ids of messages equal those of apply_chat_template" {
 	transformers_or_skip
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template chatml "$T/rec"
 }
 
-@test "masks are those of return_assistant_tokens_mask where the template has {% generation %}" {
+@test "loss masks equal return_assistant_tokens_mask if the template has {% generation %}" {
 	transformers_or_skip
 	tokens "$MODELS/marked" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template marked "$T/rec"
 }
 
-@test "without {% generation %} each turn of the assistant is learnt, and its header is not" {
+@test "without {% generation %} loss is computed on each assistant turn, and not on its header" {
 	transformers_or_skip
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
@@ -93,7 +93,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
 }
 
-@test "a template that renders earlier turns in another way leaves them as context, and says so" {
+@test "turns that the template later renders differently become context, with one line on stderr" {
 	transformers_or_skip
 	tokens "$MODELS/last" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/last" <"$T/rec"
@@ -102,21 +102,21 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$(wc -l <"$T/tokens.err")" = 1 ]
 }
 
-@test "a text is learnt as a whole, with the tokenizer's BOS and with EOS behind it" {
+@test "a text is trained on as a whole, with the tokenizer's BOS before it and EOS after it" {
 	transformers_or_skip
 	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "+<s>I am a small model.</s>" ]
 }
 
-@test "of prompt and completion the completion and EOS are learnt" {
+@test "of a prompt and completion, loss is computed on the completion and EOS" {
 	transformers_or_skip
 	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "-<s>Who are you? | + I am Paris</s>" ]
 }
 
-@test "prompt and completion may be messages" {
+@test "prompt and completion can be messages" {
 	transformers_or_skip
 	echo '{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}' |
 		tokens "$MODELS/chatml" >"$T/rec"
@@ -124,7 +124,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
 }
 
-@test "an answer whose first token the template's end is part of is learnt, that token too" {
+@test "if an answer's first token includes the template's end, loss is computed on that token too" {
 	transformers_or_skip
 	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
 	for how in "" --plain; do
@@ -134,7 +134,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a tokenizer that puts EOS behind a text itself gets no second one" {
+@test "a tokenizer that appends EOS itself gets no second one" {
 	transformers_or_skip
 	for how in "" --plain; do
 		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } | tokens $how "$MODELS/eos" >"$T/rec"
@@ -144,7 +144,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "tokenizers alone hold to tokenizer_config.json: add_prefix_space, and 78 for a token that only transformers would add" {
+@test "tokenizers alone follows tokenizer_config.json: add_prefix_space; a token only transformers adds exits 78" {
 	transformers_or_skip
 	cp -r "$MODELS/chatml" "$T/model"
 	"$PY" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
@@ -160,7 +160,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	grep -q "no token '<new>'" "$T/fails.err"
 }
 
-@test "tokenizers and jinja2 alone give what transformers gives" {
+@test "tokenizers with jinja2 give the output of transformers" {
 	transformers_or_skip
 	for model in chatml marked last; do
 		{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } >"$T/in"
@@ -170,7 +170,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a bad line is named with its number: 65" {
+@test "an invalid line exits 65 and is named by its number" {
 	transformers_or_skip
 	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
 		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
@@ -181,14 +181,14 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a reader that has closed ends mt-tokens with 0" {
+@test "mt-tokens exits 0 when its reader has closed" {
 	transformers_or_skip
 	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
 
-@test "a stdout that cannot be written is 74" {
+@test "a stdout that cannot be written exits 74" {
 	transformers_or_skip
 	echo '{"text": "a"}' >"$T/in"
 	for out in /dev/full '&-'; do
@@ -199,19 +199,19 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a missing model or FILE is 66" {
+@test "a missing model or FILE exits 66" {
 	transformers_or_skip
 	fails_with 66 "$PY" "$MT/mt-tokens" "$T/nowhere"
 	fails_with 66 "$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
 }
 
-@test "without transformers, tokenizers or jinja2 it says what to install: 78" {
+@test "without transformers, tokenizers or jinja2 mt-tokens says what to install and exits 78" {
 	python3 -c 'import tokenizers' 2>/dev/null && skip "this Python has tokenizers"
 	fails_with 78 "$MT/mt-tokens" "$T"
 	grep -q "pip install transformers" "$T/fails.err"
 }
 
-@test "code of the model directory is not run, whatever stands on stdin: 78; --trust-remote-code runs it" {
+@test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
 	transformers_or_skip
 	cp -r "$MODELS/chatml" "$T/model"
 	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
@@ -236,7 +236,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$output" = "+<s>Who are you?</s>" ]
 }
 
-@test "conversations without a turn of the assistant are left out and counted; nothing else is 65" {
+@test "conversations without an assistant turn are skipped and counted; if there are no others it exits 65" {
 	transformers_or_skip
 	silent='{"messages": [{"role": "user", "content": "Who?"}]}'
 	{ echo "$silent"; cat "$MODELS/chats.jsonl"; echo "$silent"; } | tokens --plain "$MODELS/chatml" >"$T/rec"
@@ -251,7 +251,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ ! -s "$T/rec" ]
 }
 
-@test "mt-tokens with closed fds: no word among the records, a closed stdin is 66; control characters stay off the terminal" {
+@test "mt-tokens with closed fds writes no message into records; control characters do not reach the terminal" {
 	transformers_or_skip
 	{ cat "$MODELS/chats.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$T/in"
 	"$PY" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"

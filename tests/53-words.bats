@@ -24,7 +24,7 @@ ends() {
 
 # ---- schedules and skipped steps
 
-@test "input that ends before --steps: one line with both steps, the learning rate and what helps; exit 0" {
+@test "input that ends before --steps prints one line with both steps, learning rate and remedy, and exits 0" {
 	ready
 	documents 40 32 >"$T/data"
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
@@ -39,7 +39,7 @@ ends() {
 	grep -q "input ended at step 6 of 500, which has 2 of 8 rows: .*use --steps 6" "$T/err"
 }
 
-@test "a saver that makes mt-step look ahead does not hide that the input ended early" {
+@test "input that ends early is reported even if saving makes mt-step read ahead" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
 	documents 40 32 >"$T/data"
@@ -48,7 +48,7 @@ ends() {
 	[ -d "$T/out/step-00000005" ]
 }
 
-@test "the first skipped step is said with its reason, once" {
+@test "the first skipped step is reported once, with its reason" {
 	ready
 	{ documents 1 32; documents 2 32 mask; documents 1 32; } >"$T/data"
 	ends 0 mt-step "$RUN" --steps 4 --batch 1 --seq 32 --lr 1e-3 <"$T/data"
@@ -57,7 +57,7 @@ ends() {
 	grep -q "step 2 is skipped: it has no target: every token is context only; no weight is changed" "$T/err"
 }
 
-@test "steps skipped in a row end mt-step with 65 after --max-skipped, and after 20 without it" {
+@test "consecutive skipped steps end mt-step with 65 after --max-skipped, or after 20 without it" {
 	documents 60 32 >"$T/data"
 	for n in 3 20; do
 		RUN=$(mt_run_name $n)
@@ -76,21 +76,21 @@ ends() {
 	[ "$(at_step)" = 60 ]
 }
 
-@test "a few trained steps between do not count as a row" {
+@test "skipped steps with a few trained steps between them are not consecutive" {
 	ready
 	for i in 1 2 3 4; do documents 2 32 mask; documents 1 32; done >"$T/data"
 	ends 0 mt-step "$RUN" --steps 12 --batch 1 --seq 32 --lr 1e-3 --max-skipped 3 <"$T/data"
 	[ "$(grep -c '"skipped": true' "$T/m")" = 8 ]
 }
 
-@test "steps that are all skipped to the end are 65: a learning rate that breaks the model in a short run" {
+@test "a short run whose steps are all skipped to the end exits 65" {
 	ready
 	documents 6 32 >"$T/data"
 	ends 65 mt-step "$RUN" --steps 6 --batch 1 --seq 32 --lr 1e30 <"$T/data"
 	grep -q "the last [45] of 6 steps were skipped" "$T/err"
 }
 
-@test "data whose every token is masked trains nothing: 65, also by the same line again, and mt-run exports nothing" {
+@test "data whose tokens are all masked exits 65, also when run again, and mt-run exports nothing" {
 	ready
 	documents 5 32 mask >"$T/data"
 	for again in 1 2; do
@@ -105,7 +105,7 @@ ends() {
 
 # ---- waiting
 
-@test "a stage that waits for a run says after 2 seconds that it does not exist, and which runs do" {
+@test "a stage that waits for a missing run reports after 2 seconds that it is missing, and lists existing runs" {
 	make_run "$CASE/model"
 	for program in "mt-optim" "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
 		spawn "${program%% *}" $program "${RUN}o"
@@ -120,7 +120,7 @@ ends() {
 	eventually grep -q "waits for run '${RUN}e': it has no weights: mt-store init or mt-ckpt load" "$T/empty.err"
 }
 
-@test "a stopped stage is named after 10 seconds by the one that waits, and TERM ends a waiting mt-step" {
+@test "a waiting stage names a stopped stage after 10 seconds, and SIGTERM ends a waiting mt-step" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
 	# shellcheck disable=SC2046
@@ -144,7 +144,7 @@ ends() {
 	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
 }
 
-@test "TERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
+@test "SIGTERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
 	ckpt=$PID
@@ -164,7 +164,7 @@ ends() {
 
 # ---- options and input
 
-@test "an option with one value that is given twice is 64; a list is not" {
+@test "a single-value option given twice exits 64; an option that takes a list can be repeated" {
 	fails_with 64 mt-step "$RUN" $STEP --seq 16
 	grep -q -- "--seq is given twice" "$T/fails.err"
 	fails_with 64 mt-store create "$RUN" --config a --dtype bf16 --config=b
@@ -173,7 +173,7 @@ ends() {
 	fails_with 66 mt-step "$RUN" $(with "$STEP" --wait 0) --ring batch.0=a --ring batch.1=b
 }
 
-@test "unknown options name the nearest one, fractions are refused in words" {
+@test "unknown options name the nearest option, and fractions are refused with an explanation" {
 	fails_with 64 mt-step "$RUN" --batch-size 2
 	grep -q "unknown option --batch-size: did you mean --batch?" "$T/fails.err"
 	fails_with 64 mt-step "$RUN" --warmpu 2
@@ -184,7 +184,7 @@ ends() {
 	grep -q -- "--warmup STEPS wants a whole number: '0.1' is a fraction" "$T/fails.err"
 }
 
-@test "JSONL, gzip and text in place of records are 65 and said, by mt-step and mt-feed" {
+@test "JSONL, gzip and text instead of records exit 65 and are recognized, by mt-step and mt-feed" {
 	ready
 	cp "$CASE/data.bin" "$T/data"
 	gzip -nc "$T/data" >"$T/nameless"
@@ -224,7 +224,7 @@ ends() {
 	[ ! -s "$T/err" ]
 }
 
-@test "a model of the hub given by its name: that mt does not download, and what does" {
+@test "a model name of the hub gets the message that mt does not download, and what to run" {
 	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
 	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
 	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
@@ -233,7 +233,7 @@ ends() {
 
 # ---- file descriptors and terminals
 
-@test "mt-step with a closed stdout trains, says once that no metrics are written, and ends with 0" {
+@test "mt-step with a closed stdout trains, reports once that no metrics are written, and exits 0" {
 	ready
 	code=0
 	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&- || code=$?
@@ -243,7 +243,7 @@ ends() {
 	grep -q "stdout: .*: no more metrics, training goes on" "$T/err"
 }
 
-@test "programs started with fd 0, 1 and 2 closed open nothing under those numbers" {
+@test "programs started with fd 0, 1 and 2 closed open no file under those numbers" {
 	make_run "$CASE/model"
 	fds() { for fd in 0 1 2; do readlink "/proc/$PID/fd/$fd"; done | sort -u; }
 	for program in "mt-store serve" mt-optim "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
@@ -265,7 +265,7 @@ ends() {
 	[ "$code" = 74 ]
 }
 
-@test "what is no plain text reaches the terminal as question marks" {
+@test "control characters in messages reach the terminal as question marks" {
 	fails_with 64 mt-step "$RUN" "$(printf 'a\302\2331m\2331m\033[1m\300\233\355\240\200\n\177')"
 	printf 'mt-step: unexpected operand '"'"'a??1m?1m?[1m???????'"'"'; see --help\n' | cmp - "$T/fails.err"
 	fails_with 64 mt-step "$RUN" "naïve — 東京 🙂"
@@ -274,7 +274,7 @@ ends() {
 
 # ---- installation
 
-@test "make install: mt.pc of that PREFIX, the soname is the ABI's, and a program links by pkg-config" {
+@test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
 	need_cmd pkg-config
 	case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac
 	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&- ||

@@ -23,7 +23,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	gone "$RUN"
 }
 
-@test "stages may be started in any order, before the run is filled too" {
+@test "stages can be started in any order, and before the run is filled" {
 	local lr=$(awk '{ print $8 }' "$CASE/args")
 	spawn optim mt-optim "$RUN"
 	spawn step sh -c 'exec mt-step "$0" '"$(cat "$CASE/args")"' <"$1"' "$RUN" "$CASE/data.bin"
@@ -35,7 +35,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	python3 "$GOLDEN/compare.py" "$CASE" --metrics "$T/step.out"
 }
 
-@test "records written by printf train as any others" {
+@test "records written by printf train like any others" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0\003\0\0\0\005\0\0\200\006\0\0\0\007\0\0\0' |
@@ -43,7 +43,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	grep -q '"tokens": 5,' "$T/metrics"     # 3 targets of the first document, 2 of the second: its prompt is input only
 }
 
-@test "records written by awk train as any others" {
+@test "records written by awk train like any others" {
 	need_cmd gawk
 	make_run "$CASE/model" --dtype fp32
 	start_stages
@@ -52,7 +52,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	[ "$(grep -c '"tokens": 60,' "$T/metrics")" = 2 ]
 }
 
-@test "a stage of one's own, written from shm/README.md, stands between mt-stream and mt-optim and changes no bit" {
+@test "a custom stage written from shm/README.md between mt-stream and mt-optim changes no bit" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null
@@ -70,7 +70,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	eventually grep -q '20 losses, 80 pieces' "$T/between.err"
 }
 
-@test "what that stage does to gradients arrives: halved, the norm is half" {
+@test "a custom stage that halves the gradients halves the norm" {
 	make_run "$CASE/model" --dtype fp32
 	mt-store ring "$RUN" mine --like grad.0
 	spawn between python3 "$TOP/tests/lib/between.py" "$RUN" grad.0 mine --scale 0.5
@@ -86,7 +86,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	EOF2
 }
 
-@test "an optimizer of one's own takes mt-optim's place: plain SGD in a hundred lines" {
+@test "a custom optimizer replaces mt-optim: plain SGD in a hundred lines" {
 	make_run "$CASE/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
 	spawn sgd own-sgd "$RUN"

@@ -21,7 +21,7 @@ measure() { # RECORDS STEPS PACK
 	mt-step "$RUN" --steps "$2" --batch 1 --seq 32 --lr 0 --clip 0 --pack "$3" --input new <"$1" 2>>"$T/step.err"
 }
 
-@test "a row of three documents gives each the loss and the gradient that it has alone" {
+@test "each of three documents in a row gets the loss and the gradient that it has alone" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	records 0 1 2 >"$T/all"
@@ -49,7 +49,7 @@ measure() { # RECORDS STEPS PACK
 	EOF2
 }
 
-@test "without isolation the losses would differ: concat sees across documents" {
+@test "without isolation the losses differ: --pack concat sees across documents" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	records 0 1 2 >"$T/all"

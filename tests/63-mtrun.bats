@@ -42,7 +42,7 @@ same_as_undisturbed() {
 	cmp "$T/out/model/model.safetensors" "$T/whole/model/model.safetensors"
 }
 
-@test "mt-run is killed while it trains: the step is saved, all is gone, --resume gives the undisturbed bits, each metrics line once" {
+@test "mt-run killed in training: the step is saved, nothing is left, --resume gives the undisturbed bits and metrics" {
 	long_data
 	mkdir "$T/tmp"
 	export TMPDIR=$T/tmp
@@ -64,7 +64,7 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]
 }
 
-@test "mt-run is killed with all its subshells, and its input does not end: the step is saved, all is gone" {
+@test "mt-run killed with all its subshells while its input stays open: the step is saved, nothing is left" {
 	long_data
 	mkfifo "$T/fifo"
 	{ for i in $(seq 20); do cat "$T/data"; done; sleep 60; } >"$T/fifo" 3>&- &
@@ -77,7 +77,7 @@ same_as_undisturbed() {
 	mt-ckpt verify "$(newest)"
 }
 
-@test "mt-run is killed while the run is filled: nothing is left" {
+@test "mt-run killed while the run is filled: nothing is left" {
 	MODEL=$CONFIGS/demo.json
 	DATA=$CASE/data.bin
 	start --steps 5
@@ -89,7 +89,7 @@ same_as_undisturbed() {
 	no ls "$T"/out/step-*
 }
 
-@test "mt-run is killed while it writes the last checkpoint, or the model: both get done, and nothing is left" {
+@test "mt-run killed during the last checkpoint or export: both are completed, and nothing is left" {
 	replace <<-'EOF2'
 		case $1 in
 		serve) while [ ! -e "$T/over" ]; do sleep 0.1; done; exit 0 ;;
@@ -116,7 +116,7 @@ same_as_undisturbed() {
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "mt-run is killed and the state cannot be saved: the run stays, its stages end, the last line saves and removes it" {
+@test "mt-run killed and saving fails: the run is kept, its stages end, the last line tells how to save and remove it" {
 	replace <<-'EOF2'
 		case $1 in
 		serve) exec sleep 60 ;;
@@ -138,7 +138,7 @@ same_as_undisturbed() {
 	gone "$RUN"
 }
 
-@test "mt-run is killed and a step cannot end: TERM to mt-store gives it up, saves and removes the run" {
+@test "mt-run killed during a hanging step: SIGTERM to mt-store abandons it, saves and removes the run" {
 	long_data
 	start --steps 5000 --ckpt-every 5
 	eventually trained 5
@@ -156,7 +156,7 @@ same_as_undisturbed() {
 	mt-ckpt verify "$(newest)"
 }
 
-@test "two mt-runs on one OUT: the second one ends with 75 and names the first, which goes on" {
+@test "two mt-runs on one OUT: the second exits 75 and names the first, which continues" {
 	long_data
 	start --steps 60
 	eventually trained 1
@@ -169,7 +169,7 @@ same_as_undisturbed() {
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "an mt-run that comes while the stages of a killed one still save waits for them, and goes on from what they saved" {
+@test "an mt-run started while stages of a killed one still save waits for them and continues from their checkpoint" {
 	long_data
 	undisturbed --steps 100
 	start --steps 100
@@ -187,7 +187,7 @@ same_as_undisturbed() {
 	grep -q "it goes on from $T/out/step-" "$T/run.err"
 }
 
-@test "TERM at mt-run's very end, while a killed stage is started again: it leaves when all stages have left" {
+@test "SIGTERM at mt-run's very end, while a killed stage restarts: mt-run exits after all stages have exited" {
 	replace <<-'EOF2'
 		case $1 in
 		export) : >"$T/exporting"; sleep 0.2 ;;
@@ -213,7 +213,7 @@ same_as_undisturbed() {
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
 }
 
-@test "a killed stage that is started again while the run is removed: no stage looks for it" {
+@test "a stage restarted while the run is removed does not look for the run" {
 	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; sleep 0.5; }'
 	replace mt-stream <<<'[ ! -e "$T/exporting" ] || sleep 1.5'
 	DATA=$CASE/data.bin
@@ -228,7 +228,7 @@ same_as_undisturbed() {
 	no grep -e "waits for run" -e "no such run" "$T/run.err"
 }
 
-@test "a signal while mt-run waits for its last stages: it waits on" {
+@test "a signal while mt-run waits for its last stages does not end the wait" {
 	replace mt-stream <<-'EOF2'
 		trap '' USR1
 		"$MT/mt-stream" "$@"
@@ -245,7 +245,7 @@ same_as_undisturbed() {
 	[ "$code" = 143 ]
 }
 
-@test "a last export, a load or a create that is killed is named, and ends mt-run with 69" {
+@test "a killed export, load or create is named and ends mt-run with 69" {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'
 	start --steps 3
@@ -262,7 +262,7 @@ same_as_undisturbed() {
 	all_gone
 }
 
-@test "a run that fails at once leaves no word of a stage that had not found it yet" {
+@test "a run that fails at once prints nothing about stages that had not found it yet" {
 	replace mt-step <<<'case "$*" in *--metrics*) exit 65 ;; esac'
 	DATA=$CASE/data.bin
 	start --steps 3 --streams 3
@@ -272,7 +272,7 @@ same_as_undisturbed() {
 	[ ! -s "$T/run.err" ]
 }
 
-@test "several --data follow one another in their order, as one file" {
+@test "several --data are read in their order, as one file" {
 	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
 	undisturbed --steps 24
 	cp "$GOLDEN/llama2/data.bin" "$T/the second"
@@ -285,7 +285,7 @@ same_as_undisturbed() {
 	same_as_undisturbed
 }
 
-@test "options that are given twice, or that nobody knows, are named" {
+@test "repeated and unknown options are named" {
 	try() { fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 --lr 1e-3 "$@"; cat "$T/fails.err"; }
 	[[ $(try --batch 2 --run b --steps 5) == "mt-run: --run is given twice" ]]
 	[[ $(try --batch 2 --steps 5 --steps=6) == "mt-run: --steps is given twice" ]]
@@ -296,7 +296,7 @@ same_as_undisturbed() {
 	[ ! -e "$T/out" ]
 }
 
-@test "a model's name, JSON lines, and compressed files: what to do is said" {
+@test "a model name, JSON lines and compressed files each get a message with the remedy" {
 	try() { mt-run --run "$RUN" --out "$T/out" $ARGS --steps 5 "$@"; }
 	fails_with 66 try --model Qwen/Qwen2.5-0.5B --data "$CASE/data.bin"
 	grep -q "mt does not download: 'hf download Qwen/Qwen2.5-0.5B --local-dir DIR'" "$T/fails.err"
@@ -313,7 +313,7 @@ same_as_undisturbed() {
 	[ "$(wc -l <"$T/m")" = 1 ]          # as bytes, JSON is a text like any other
 }
 
-@test "no name on the command line sends a control character to the terminal" {
+@test "a name on the command line sends no control character to the terminal" {
 	fails_with 66 mt-run --model "$T/a\\033[31m" --data x --out "$T/out" $ARGS --steps 5
 	grep -qF 'a\033[31m' "$T/fails.err"
 	fails_with 66 mt-run --model "$T/a$(printf '\033[31m\302\233b\rc\nd')é" --data x --out "$T/out" $ARGS --steps 5
@@ -321,7 +321,7 @@ same_as_undisturbed() {
 	grep -qF 'a?[31m?b?c?dé' "$T/fails.err"
 }
 
-@test "OUT/metrics.jsonl has the metrics of the training that goes on, though stdout is overwritten or closed" {
+@test "OUT/metrics.jsonl has the metrics of the training that continues, even if stdout is overwritten or closed" {
 	DATA=$CASE/data.bin
 	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4
 	plain "$T/m" | cmp - <(plain "$T/out/metrics.jsonl")

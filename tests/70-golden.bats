@@ -22,40 +22,40 @@ golden() { # CASE [--bf16]
 	fi
 }
 
-@test "llama2 in fp32: losses, norms, gradients and weights are PyTorch's" { golden llama2; }
-@test "llama2 in bf16: what rounding explains, and no more" { golden llama2 --bf16; }
+@test "llama2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama2; }
+@test "llama2 in bf16: results differ from PyTorch's only by rounding" { golden llama2 --bf16; }
 
-@test "llama3 in fp32: losses, norms, gradients and weights are PyTorch's" { golden llama3; }
-@test "llama3 in bf16: what rounding explains, and no more" { golden llama3 --bf16; }
+@test "llama3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3; }
+@test "llama3 in bf16: results differ from PyTorch's only by rounding" { golden llama3 --bf16; }
 
-@test "llama3-v4 in fp32: losses, norms, gradients and weights are PyTorch's" { golden llama3-v4; }
-@test "llama3-v4 in bf16: what rounding explains, and no more" { golden llama3-v4 --bf16; }
+@test "llama3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3-v4; }
+@test "llama3-v4 in bf16: results differ from PyTorch's only by rounding" { golden llama3-v4 --bf16; }
 
-@test "llama-bias in fp32: losses, norms, gradients and weights are PyTorch's" { golden llama-bias; }
-@test "llama-bias in bf16: what rounding explains, and no more" { golden llama-bias --bf16; }
+@test "llama-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-bias; }
+@test "llama-bias in bf16: results differ from PyTorch's only by rounding" { golden llama-bias --bf16; }
 
-@test "llama-linear in fp32: losses, norms, gradients and weights are PyTorch's" { golden llama-linear; }
-@test "llama-linear in bf16: what rounding explains, and no more" { golden llama-linear --bf16; }
+@test "llama-linear in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-linear; }
+@test "llama-linear in bf16: results differ from PyTorch's only by rounding" { golden llama-linear --bf16; }
 
-@test "qwen2 in fp32: losses, norms, gradients and weights are PyTorch's" { golden qwen2; }
-@test "qwen2 in bf16: what rounding explains, and no more" { golden qwen2 --bf16; }
+@test "qwen2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2; }
+@test "qwen2 in bf16: results differ from PyTorch's only by rounding" { golden qwen2 --bf16; }
 
-@test "qwen2-window in fp32: losses, norms, gradients and weights are PyTorch's" { golden qwen2-window; }
-@test "qwen2-window in bf16: what rounding explains, and no more" { golden qwen2-window --bf16; }
+@test "qwen2-window in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2-window; }
+@test "qwen2-window in bf16: results differ from PyTorch's only by rounding" { golden qwen2-window --bf16; }
 
-@test "qwen3 in fp32: losses, norms, gradients and weights are PyTorch's" { golden qwen3; }
-@test "qwen3 in bf16: what rounding explains, and no more" { golden qwen3 --bf16; }
+@test "qwen3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3; }
+@test "qwen3 in bf16: results differ from PyTorch's only by rounding" { golden qwen3 --bf16; }
 
-@test "qwen3-v4 in fp32: losses, norms, gradients and weights are PyTorch's" { golden qwen3-v4; }
-@test "qwen3-v4 in bf16: what rounding explains, and no more" { golden qwen3-v4 --bf16; }
+@test "qwen3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-v4; }
+@test "qwen3-v4 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-v4 --bf16; }
 
-@test "mistral in fp32: losses, norms, gradients and weights are PyTorch's" { golden mistral; }
-@test "mistral in bf16: what rounding explains, and no more" { golden mistral --bf16; }
+@test "mistral in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral; }
+@test "mistral in bf16: results differ from PyTorch's only by rounding" { golden mistral --bf16; }
 
-@test "mistral-v4 in fp32: losses, norms, gradients and weights are PyTorch's" { golden mistral-v4; }
-@test "mistral-v4 in bf16: what rounding explains, and no more" { golden mistral-v4 --bf16; }
+@test "mistral-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral-v4; }
+@test "mistral-v4 in bf16: results differ from PyTorch's only by rounding" { golden mistral-v4 --bf16; }
 
-@test "an export gives transformers the loss that mt had" {
+@test "transformers computes the loss of mt on an exported model" {
 	local python=${MT_TEST_PYTHON:-python3}
 	"$python" -c 'import torch, transformers' 2>/dev/null || skip "needs torch and transformers"
 	for c in llama3 qwen3; do

@@ -45,7 +45,7 @@ same() { # NAME NAME
 	diff <(metrics "$T/$1.metrics") <(metrics "$T/$2.metrics")
 }
 
-@test "recompute full and none" {
+@test "full recompute and no recompute give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAM_OPTS="--threads 1 --recompute full" train "full$dtype" llama3 --dtype "$dtype" --
 		STREAM_OPTS="--threads 1 --recompute none" train "none$dtype" llama3 --dtype "$dtype" --
@@ -53,7 +53,7 @@ same() { # NAME NAME
 	done
 }
 
-@test "one thread, two and five in mt-optim, and its scalar reference" {
+@test "mt-optim with one thread, two and five, and its scalar reference, give the same bits" {
 	for grad in fp32 bf16; do
 		OPTIM_OPTS="--threads 1" train "one$grad" llama3 --dtype bf16 --grad "$grad" --
 		OPTIM_OPTS="--threads 2" train "two$grad" llama3 --dtype bf16 --grad "$grad" --
@@ -67,13 +67,13 @@ same() { # NAME NAME
 	if same onefp32 onebf16 >/dev/null; then return 1; fi
 }
 
-@test "one thread and three in mt-stream" {
+@test "mt-stream with one thread and three gives the same bits" {
 	STREAM_OPTS="--threads 1" train one "$TIED" --dtype bf16 --
 	STREAM_OPTS="--threads 3" train three "$TIED" --dtype bf16 --
 	same one three
 }
 
-@test "one stream, two and three" {
+@test "one stream, two and three give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAMS=1 train "one$dtype" llama3 --dtype "$dtype" --
 		STREAMS=2 train "two$dtype" llama3 --dtype "$dtype" --
@@ -83,7 +83,7 @@ same() { # NAME NAME
 	done
 }
 
-@test "tied embeddings: one stream and two" {
+@test "tied embeddings: one stream and two give the same bits" {
 	for grad in fp32 bf16; do
 		STREAMS=1 train "one$grad" "$TIED" --dtype bf16 --grad "$grad" --
 		STREAMS=2 train "two$grad" "$TIED" --dtype bf16 --grad "$grad" --
@@ -91,7 +91,7 @@ same() { # NAME NAME
 	done
 }
 
-@test "the cpu device and chaos, which reorders all that events allow" {
+@test "the cpu device and chaos, which reorders all that events allow, give the same bits" {
 	train cpu llama3 --dtype bf16 --
 	STREAM_OPTS="--threads 1 --device chaos:7" train chaos llama3 --dtype bf16 --
 	same cpu chaos
@@ -121,15 +121,19 @@ halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	rm -r "$T/$name.saved"
 }
 
-@test "cut, saved, removed, loaded and continued: fp32" { halves fp32 llama3 --dtype fp32 --; }
-@test "cut, saved, removed, loaded and continued: bf16" { halves bf16 llama3 --dtype bf16 --; }
-@test "cut, saved, removed, loaded and continued: tied, bf16 gradients, two streams, concat" {
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: fp32" {
+	halves fp32 llama3 --dtype fp32 --
+}
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: bf16" {
+	halves bf16 llama3 --dtype bf16 --
+}
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: tied, --grad bf16, two streams" {
 	STREAMS=2 halves tied "$TIED" --dtype bf16 --grad bf16 -- --pack concat
 }
-@test "cut, saved, removed, loaded and continued: --grad none" {
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: --grad none" {
 	halves direct llama3 --dtype bf16 --grad none -- --clip 0 --micro 4
 }
-@test "cut, saved, removed, loaded and continued, the second half by other threads, streams and instructions" {
+@test "a run saved, removed, loaded and continued by other threads, streams and instructions gives the same bits" {
 	local whole=$T/whole.saved
 	train whole llama3 --dtype bf16 --
 	RUN=$(mt_run_name cut)

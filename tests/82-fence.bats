@@ -29,7 +29,7 @@ train() { # mt-step's own options; its records: $T/data
 # refused CODE PROGRAM ARGS...: with one line, and the first mt-optim keeps its place
 refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 
-@test "few descriptors: a second mt-optim is refused, the live one keeps its slot" {
+@test "with few file descriptors a second mt-optim is refused, and the live one keeps its slot" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	eventually holds mt-optim "$OPTIM"
@@ -39,7 +39,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	done
 }
 
-@test "/proc that fails with EMFILE, ENOMEM or EACCES: a second mt-optim is refused, and rm, load and init are" {
+@test "with /proc failing by EMFILE, ENOMEM or EACCES a second mt-optim, rm, load and init are refused" {
 	no_asan
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -52,7 +52,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	done
 }
 
-@test "--grad none: an mt-optim that cannot look into /proc does not call a healthy store dirty" {
+@test "--grad none: an mt-optim that cannot read /proc does not mark a healthy store dirty" {
 	no_asan
 	make_run "$GOLDEN/llama3/model" --grad none
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
@@ -61,7 +61,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
-@test "another PID namespace: a second mt-optim, rm, init and load are refused; after kill -9 the second one takes over" {
+@test "in another PID namespace a second mt-optim, rm, init and load are refused; after kill -9 mt-optim takes over" {
 	need_ns
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -79,7 +79,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
-@test "a stage without a lock, of a namespace that cannot be looked into, is taken for alive: 75 says what to do" {
+@test "a stage without a lock in an unknown PID namespace counts as alive: exit 75 with the remedy" {
 	need_cmd python3
 	make_run "$GOLDEN/llama3/model"
 	# pid 4194303 of no known namespace; no locked bit
@@ -91,7 +91,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	mt-store rm "$RUN" --force
 }
 
-@test "a stage in Python takes its slot as shm/README.md says, and keeps mt-optim out until it dies" {
+@test "a Python stage takes its slot as shm/README.md describes, and keeps mt-optim out until it dies" {
 	need_cmd python3
 	make_run "$GOLDEN/llama3/model"
 	cat >"$T/stage.py" <<'PY'
@@ -223,7 +223,7 @@ fenced() {
 	mt-store rm "$RUN"
 }
 
-@test "mt-optim stopped while it accumulates, before the update, before a unit, a version, a commit: its successor's bits stand" {
+@test "mt-optim stopped in accumulate, update, a unit, publish or commit: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -234,7 +234,7 @@ fenced() {
 	done
 }
 
-@test "mt-optim stopped before it pins a snapshot: its successor's bits and checkpoints stand" {
+@test "mt-optim stopped before it pins a snapshot: its replacement's bits and checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -243,7 +243,7 @@ fenced() {
 	fenced optim snapshot 3
 }
 
-@test "mt-stream stopped in forward, in backward, before a piece: its successor's bits stand" {
+@test "mt-stream stopped in forward, in backward, before a piece: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -253,7 +253,7 @@ fenced() {
 	done
 }
 
-@test "mt-step stopped before it opens a step, sends rows, logs a step: its successor's bits stand" {
+@test "mt-step stopped before it opens a step, sends rows, logs a step: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -263,7 +263,7 @@ fenced() {
 	done
 }
 
-@test "mt-ckpt stopped while it copies, before it seals: its successor's checkpoints stand" {
+@test "mt-ckpt stopped while it copies, before it seals: its replacement's checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -276,7 +276,7 @@ fenced() {
 
 # ------------------------------------------------------------------------------------------------ counters, damage
 
-@test "the try counter wraps: no try is 0, and training goes on" {
+@test "the attempt counter wraps without using 0, and training continues" {
 	MORE=() CREATE=()
 	reference
 	for tries in 16777210 8388600; do
@@ -292,7 +292,7 @@ fenced() {
 	done
 }
 
-@test "the last transaction that a filling can count: 78 and the remedy, the state is whole, and a load begins anew" {
+@test "the last transaction number of a fill exits 78 with the remedy; the state is whole, and a load starts again" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	shm-poke "$RUN" k 0xfffefffc
@@ -310,7 +310,7 @@ fenced() {
 	[ "$(tail -n 1 "$T/step.out" | cut -d, -f1)" = '{"step": '$STEPS ]
 }
 
-@test "a generation that comes round again: its death aborts what is in accumulate, although that of 65536 holders ago did" {
+@test "a death aborts accumulate even if its generation number was in use 65536 holders ago" {
 	make_run "$GOLDEN/llama3/model"
 	attempt_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
 	for generation in 7 65535; do
@@ -330,7 +330,7 @@ fenced() {
 	done
 }
 
-@test "damaged transaction words: 65 and one line from every program, none loops" {
+@test "damaged transaction words exit 65 with one line in every program, and none loops" {
 	make_run "$GOLDEN/llama3/model"
 	# of wrong parity; both closed; both in accumulate; far apart; an unknown phase
 	for words in "0x0000000500000305 0" "0 0" "0x0000000200000201 0x0000000100000101" "0x0000000400000205 0x0000000100000105" \
@@ -350,7 +350,7 @@ fenced() {
 	mt-ckpt save "$RUN" "$T/save"
 }
 
-@test "transaction words that are damaged under running stages end them with 65" {
+@test "transaction words damaged under running stages end them with 65" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	eventually holds mt-optim "$OPTIM"
@@ -363,7 +363,7 @@ fenced() {
 	done
 }
 
-@test "a table of choices with a cycle, or that leads out of itself: 65 and one line, nothing loops" {
+@test "a choice table with a cycle or an offset outside it exits 65 with one line, and nothing loops" {
 	for how in cycle outside; do
 		make_run "$GOLDEN/llama3/model"
 		shm-poke "$RUN" choices $how
