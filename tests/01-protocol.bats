@@ -1,4 +1,4 @@
-# The protocols everything stands on, under adversarial schedules: rings, transaction words, versions.
+# The shared-memory protocols under adversarial schedules: rings, transaction words, versions.
 # `make tsan` runs this suite under the thread sanitizer.
 load helpers
 
@@ -9,7 +9,7 @@ load helpers
 @test "a ring loses and corrupts no record when its producer and consumer are killed at random moments" {
 	run shm-ring kills 1 200000
 	[ "$status" = 0 ]
-	[ "${output%% *}" -ge 20 ]      # a run without kills would have tested nothing
+	[ "${output%% *}" -ge 20 ]      # with few kills the test would show nothing
 	shm-ring kills 2 200000
 }
 
@@ -30,7 +30,9 @@ load helpers
 
 @test "libmt.so exports exactly the symbols that its headers declare" {
 	need_cmd nm
-	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"  # libnuma's hook; a sanitizer's own
+	# numa_warn is libnuma's hook, names with __ are a sanitizer's
+	nm -D --defined-only "$BUILD/libmt.so" |
+		awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"
 	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
 		grep -qx "$s" "$T/symbols"
 	done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# mt-store: runs are made whole or not at all, filled, shown, watched and removed.
+# mt-store makes a whole run or none; it fills, shows, watches and removes runs.
 
 load helpers
 
 demo() { mt-store create "$1" --config "$CONFIGS/demo.json" --step-tokens 1K "${@:2}" 2>/dev/null; }
 peek() { store-peek "$1" | grep "^$2 "; }
-# The first value of that key: the run's own come before those of its parts
+# The first value of a key in the JSON: the run's own values come before those of its parts
 stat_value() { mt-store stat "$1" --json | grep -o "\"$2\":[^,}]*" | head -1 | cut -d: -f2-; }
 stat_is() { [ "$(stat_value "$1" "$2")" = "$3" ]; }
 stat_is_not() { [ "$(stat_value "$1" "$2")" != "$3" ]; }
@@ -13,7 +13,7 @@ stat_has() { mt-store stat "$1" --json | grep -q "$2"; }
 
 one_cpu() { taskset -cp $$ | sed 's/.*: //; s/[,-].*//'; }
 
-# A directory of its own tmpfs of SIZE that only COMMAND sees: in_tmpfs SIZE COMMAND...
+# Run COMMAND with a private tmpfs of SIZE as its region directory: in_tmpfs SIZE COMMAND...
 in_tmpfs() {
 	local user="" dir=$T/tmpfs
 	mkdir -p "$dir"
@@ -23,7 +23,7 @@ in_tmpfs() {
 		sh "$1" "$dir" "${@:2}"
 }
 
-# ... whose files have huge pages where a program asks for them: in_huge_tmpfs SIZE COMMAND...
+# The same with huge pages where a program asks for them: in_huge_tmpfs SIZE COMMAND...
 in_huge_tmpfs() {
 	[ -d /sys/kernel/mm/transparent_hugepage ] || skip "needs a kernel with transparent huge pages"
 	in_tmpfs "$1,huge=advise" "${@:2}" || {
@@ -67,7 +67,8 @@ large() {
 			    m = mmap.mmap(f.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
 			sum(m[::4096])
 			smaps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())
-			mapped = sum(int(k) for v in smaps if sys.argv[1] in v for k in re.findall(r"(?:Shmem|File)PmdMapped: +(\d+)", v))
+			pmd = r"(?:Shmem|File)PmdMapped: +(\d+)"
+			mapped = sum(int(k) for v in smaps if sys.argv[1] in v for k in re.findall(pmd, v))
 			print("mapped", mapped * 1024 * 2 > len(m))
 		PY
 	END
@@ -171,14 +172,14 @@ large() {
 	mt-store --json stat "$RUN" | grep -q '"step_tokens":1024,'
 }
 
-# A geometry whose arrays are large beside 2 MiB: 16.1M parameters in blocks of 7.9M
+# A geometry whose arrays are much larger than 2 MiB: 16.1M parameters in blocks of 7.9M
 wide() {
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 1200, "num_hidden_layers": 2, %s' \
 		'"num_attention_heads": 16, "vocab_size": 64}' >"$T/wide.json"
 	mt-store create "$RUN" --config "$T/wide.json" --step-tokens 1K "$@" 2>/dev/null
 }
 
-# bytes a parameter are WANT, and at most 8 % more for alignment: takes WANT OPTIONS...
+# A run takes WANT bytes a parameter, and at most 8 % more for alignment: takes WANT OPTIONS...
 takes() {
 	local want=$1 got
 	shift
@@ -213,7 +214,7 @@ takes() {
 	mt-store create "$RUN" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
 	mt-store init "$RUN" --seed 7 2>/dev/null
 	store-peek "$RUN" >"$T/peek"
-	# columns: name hash mean sd least most; 4 standard errors of mean and sd, n at least 4096
+	# columns: name, hash, mean, sd, minimum, maximum; bounds are 4 standard errors of mean and sd, n is at least 4096
 	awk '$1 ~ /(proj|lm_head|embed_tokens).weight/ { n++; bad += $3 * $3 > 0.0032 ^ 2 || $4 < 0.0475 || $4 > 0.0525 }
 		$1 ~ /norm.weight/ { n++; bad += $5 != 1 || $6 != 1 }
 		$1 ~ /bias/ { n++; bad += $5 != 0 || $6 != 0 }
@@ -230,7 +231,7 @@ takes() {
 		mt-store create "$RUN$pad" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
 		mt-store init "$RUN$pad" --seed 7 2>/dev/null
 	done
-	# unit 0 alone: the embedding of 2 x 2 starts the first page after the header
+	# only unit 0: the embedding of 2 x 2 starts the first page after the header
 	first() { od -An -tx4 -j 4096 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
 	second() { od -An -tx4 -j 4104 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
 	[ "$(first "${RUN}0")" = 0000000000000000 ]
@@ -286,7 +287,7 @@ takes() {
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 2.3 GB"
-	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # on one CPU it takes seconds
 	eventually stat_is "$RUN" state '"filling"'
 	kill -TERM "$PID"
 	code=0
@@ -300,7 +301,7 @@ takes() {
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 1.5 GB"
-	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # on one CPU it takes seconds
 	eventually stat_is "$RUN" state '"filling"'
 	kill -KILL "$PID"
 	wait "$PID" || true
@@ -368,7 +369,8 @@ takes() {
 
 @test "create on a tmpfs that is too small exits 71 with need, have and remedy, and leaves no files" {
 	code=0
-	in_tmpfs 8m sh -c 'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
+	in_tmpfs 8m sh -c \
+		'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
 		sh "$CONFIGS/demo.json" "$T/after" 2>"$T/err" || code=$?
 	[ "$code" = 0 ] || skip "needs leave to mount a tmpfs"
 	[ "$(cat "$T/after")" = "71 0" ]
@@ -383,7 +385,7 @@ takes() {
 }
 
 @test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
-	# v1's memory controller, or v2's delegated subtree: whichever lets us make a group
+	# cgroup v1's memory controller, or v2's delegated subtree: the first one that lets us make a group
 	group=""
 	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
 	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
@@ -410,7 +412,7 @@ with_systemd() {
 	need_cmd setpriv
 	unshare -m true 2>/dev/null || skip "needs leave to mount (unshare -m)"
 	code=0
-	# the config comes on stdin: that user may not be allowed into our directories
+	# the config comes on stdin: that user may have no access to our directories
 	unshare -m sh -c '
 		as_user() { setpriv --reuid 4321 --regid 4321 --clear-groups "$@"; }
 		as_user test -x "$1/mt-store" || exit 99
@@ -447,7 +449,7 @@ with_systemd() {
 @test "serve exits 0 on SIGTERM and SIGINT" {
 	demo "$RUN"
 	for signal in TERM INT; do
-		# a shell's background children ignore SIGINT unless somebody resets it
+		# a shell's background children ignore SIGINT unless it is reset
 		spawn serve env --default-signal=INT mt-store serve "$RUN"
 		eventually grep -qx ready "$T/serve.out"
 		kill "-$signal" "$PID"
@@ -508,7 +510,7 @@ with_systemd() {
 	demo "$RUN"
 	fails_with 64 mt-store serve "$RUN" --until-eof
 	fails_with 64 mt-store serve "$RUN" --dir "$T"
-	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null: it would end at once
+	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null, so it would end at once
 	grep -q "stdin is not a pipe" "$T/fails.err"
 	fails_with 64 mt-store stat "$RUN" --until-eof
 	no gone "$RUN"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bats
-# config.json of Hugging Face -> geometry: families, dialects, defaults, and what is refused.
+# Hugging Face's config.json becomes a geometry: families, dialects, defaults, and refused files.
 
 load helpers
 
-# A small config.json in $T: config FAMILY MEMBER... A member '"key": value' replaces one of the base, '-key' drops it.
+# Write a small config.json to $T: config FAMILY MEMBER...
+# A member '"key": value' replaces the default, '-key' drops it.
 config() {
 	local family=$1 member key
 	shift
@@ -18,7 +19,7 @@ config() {
 	{ echo '{'; paste -sd , "$T/members"; echo '}'; } >"$T/config.json"
 }
 
-# geometry LINE...: the config.json in $T is read, and gives each of these lines
+# The config.json in $T is accepted, and its geometry has each of these lines: geometry LINE...
 geometry() {
 	local line
 	store-layout "$T/config.json" >"$T/layout"
@@ -27,14 +28,15 @@ geometry() {
 	done
 }
 
-# refused CODE TEXT: mt-store says so in one line with TEXT, and leaves nothing
+# mt-store exits with CODE and one line that contains TEXT, and leaves no files: refused CODE TEXT
 refused() {
 	fails_with "$1" mt-store create "$RUN" --config "$T/config.json"
 	grep -qF -- "mt-store: config.json: $2" "$T/fails.err" || { cat "$T/fails.err" >&2; return 1; }
 	gone "$RUN"
 }
 
-# inv_freq I VALUE...: of the last geometry, within 1e-6 (pow differs by an ulp between C libraries)
+# inv_freq of the last geometry at index I is VALUE within 1e-6 (pow differs by an ulp between C libraries):
+# inv_freq I VALUE...
 inv_freq() {
 	while [ $# -gt 0 ]; do
 		awk -v i="$1" -v want="$2" '$1 == "inv_freq" && $2 == i { found = ($4 - want) ^ 2 <= (1e-6 * want) ^ 2 }
@@ -56,7 +58,8 @@ inv_freq() {
 @test "llama: attention_bias adds biases to q, k, v and o, mlp_bias to gate, up and down" {
 	config llama '"attention_bias": true' '"mlp_bias": true'
 	geometry "qkv_bias 1" "o_bias 1" "mlp_bias 1"
-	for name in self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj; do
+	for name in self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj \
+		mlp.down_proj; do
 		grep -q "^tensor model.layers.2.$name.bias " "$T/layout"
 	done
 }
@@ -156,7 +159,8 @@ inv_freq() {
 
 @test "a block's tensors are in order of use: q, k, v and gate, up contiguous, other slabs at multiples of 64" {
 	config qwen3 '"hidden_size": 30' '"head_dim": 6' '"intermediate_size": 50' '"attention_bias": true'
-	store-layout "$T/config.json" | awk '$1 == "tensor" && $4 == 2 { sub("model.layers.1.", "", $2); print $2, $11, $13 }' >"$T/got"
+	store-layout "$T/config.json" |
+		awk '$1 == "tensor" && $4 == 2 { sub("model.layers.1.", "", $2); print $2, $11, $13 }' >"$T/got"
 	cat >"$T/want" <<-END
 		input_layernorm.weight 0 30
 		self_attn.q_proj.weight 64 720
@@ -197,13 +201,15 @@ inv_freq() {
 }
 
 @test "arrays of 2 MiB and more start on a huge page" {
-	store-layout "$CONFIGS/llama-3.1-8b.json" | awk '$1 == "unit" { n++; for (i = 10; i <= 18; i += 2) bad += $i % 2097152 }
-		END { exit !(n == 34 && !bad) }'
+	store-layout "$CONFIGS/llama-3.1-8b.json" |
+		awk '$1 == "unit" { n++; for (i = 10; i <= 18; i += 2) bad += $i % 2097152 }
+			END { exit !(n == 34 && !bad) }'
 }
 
 @test "weight decay applies to two-dimensional tensors only" {
 	config qwen2
-	store-layout "$T/config.json" | awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
+	store-layout "$T/config.json" |
+		awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
 }
 
 # ---------------------------------------------------------------------------------------------------- rope
@@ -233,7 +239,8 @@ inv_freq() {
 	store-layout "$CONFIGS/llama-3.1-8b.json" >"$T/layout"
 	inv_freq 0 1 28 0.00321144611 31 0.00085675146 34 0.000178507791 40 3.42810235e-05 63 3.06892588e-07
 	cp "$T/layout" "$T/v4"
-	sed -e '/"rope_theta"/d' -e '/"torch_dtype"/d' -e 's/"rope_scaling": {/"rope_parameters": {"rope_theta": 500000.0,/' \
+	sed -e '/"rope_theta"/d' -e '/"torch_dtype"/d' \
+		-e 's/"rope_scaling": {/"rope_parameters": {"rope_theta": 500000.0,/' \
 		"$CONFIGS/llama-3.1-8b.json" >"$T/config.json"
 	geometry
 	cmp "$T/layout" "$T/v4"
@@ -244,11 +251,14 @@ inv_freq() {
 		'"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
 	geometry "rope_scaling 1.13862944"
 	inv_freq 0 1 20 0.0133352149 30 0.00106436096 40 4.44569851e-05 63 3.10234441e-07
-	config llama '"head_dim": 64' '"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.7}'
+	yarn='"factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0'
+	config llama '"head_dim": 64' \
+		'"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, '"$yarn"', "mscale_all_dim": 0.7}'
 	geometry
 	grep -q "^rope_scaling 1.08795" "$T/layout"
 	inv_freq 0 1 8 0.100000001 12 0.0316227786 16 0.00566666666 31 3.33380353e-06
-	config llama '"head_dim": 16' '"rope_parameters": {"rope_type": "yarn", "factor": 16.0, "truncate": false, "original_max_position_embeddings": 64, "attention_factor": 1.25}'
+	yarn='"factor": 16.0, "truncate": false, "original_max_position_embeddings": 64, "attention_factor": 1.25'
+	config llama '"head_dim": 16' '"rope_parameters": {"rope_type": "yarn", '"$yarn"'}'
 	geometry "rope_scaling 1.25"
 	inv_freq 0 1 4 0.000624999986 7 1.97642366e-05
 }
@@ -265,7 +275,8 @@ inv_freq() {
 # ---------------------------------------------------------------------------------------------------- dialects
 
 @test "a config.json with the same values in both dialects is accepted" {
-	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' '"torch_dtype": "bfloat16"' \
+	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' \
+		'"torch_dtype": "bfloat16"' \
 		'"rope_parameters": {"rope_type": "linear", "rope_theta": 1000000, "factor": 2.0}' '"dtype": "bfloat16"' \
 		'"use_sliding_window": true' '"sliding_window": 8' '"max_window_layers": 2' \
 		'"layer_types": ["full_attention", "full_attention", "sliding_attention"]'
@@ -281,7 +292,8 @@ inv_freq() {
 @test "config dialects that disagree exit 78 and name the key" {
 	config llama '"rope_theta": 10000.0' '"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}'
 	refused 78 "rope_theta"
-	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
+	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' \
+		'"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
 	refused 78 "rope_scaling and rope_parameters disagree"
 	config llama '"rope_scaling": null' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
 	refused 78 "rope_scaling and rope_parameters disagree"
@@ -298,7 +310,8 @@ inv_freq() {
 	refused 78 "layer_types: layer 2 is sliding_attention, but no window is in force"
 	config mistral '"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]'
 	refused 78 "layer_types of layer 0 disagrees"
-	config llama '"original_max_position_embeddings": 64' '"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}'
+	config llama '"original_max_position_embeddings": 64' \
+		'"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}'
 	refused 78 "original_max_position_embeddings"
 }
 
@@ -341,7 +354,8 @@ inv_freq() {
 	refused 78 "factor of rope_type 'linear' is missing"
 	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}'
 	refused 78 "high_freq_factor of rope_type 'llama3' is missing"
-	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}'
+	config llama \
+		'"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}'
 	refused 78 "high_freq_factor 4 is not above low_freq_factor 4"
 	config llama '"rope_scaling": {"type": "linear", "factor": 0}'
 	refused 78 "factor 0 is out of range"
@@ -408,7 +422,8 @@ inv_freq() {
 }
 
 @test "numbers that only Python parses are ignored in unused keys; in used keys they exit 78 and are named" {
-	config llama '"a": NaN' '"b": [-Infinity, {"c": Infinity}]' '"d": 18446744073709551616' '"e": -9223372036854775809' \
+	config llama '"a": NaN' '"b": [-Infinity, {"c": Infinity}]' '"d": 18446744073709551616' \
+		'"e": -9223372036854775809' \
 		'"f": 1e999' '"g": "NaN, 1e999, \"Infinity\""'
 	geometry "vocab 64"
 	while read -r key number; do
@@ -524,15 +539,17 @@ for trial in range(60):
     family = random.choice(["llama", "qwen2", "qwen3", "mistral"])
     kv = random.choice([1, 2, 4])
     heads = kv * random.choice([1, 2, 3])
-    config = {"model_type": family, "vocab_size": random.randint(20, 90), "hidden_size": 4 * heads * random.choice([1, 2, 3]),
+    config = {"model_type": family, "vocab_size": random.randint(20, 90),
+              "hidden_size": 4 * heads * random.choice([1, 2, 3]),
               "intermediate_size": random.randint(1, 80), "num_hidden_layers": random.randint(1, 5),
               "num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 65536}
     for key, values in {"head_dim": [8, 10, 64], "tie_word_embeddings": [True, False], "attention_bias": [True, False],
                         "mlp_bias": [True, False], "rms_norm_eps": [1e-5, 1e-6], "sliding_window": [5, 4096],
-                        "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3], "pad_token_id": [0, 7]}.items():
+                        "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3],
+                        "pad_token_id": [0, 7]}.items():
         if random.random() < 0.6:
             config[key] = random.choice(values)
-    if family == "mistral":    # transformers 4 takes its head_dim for a number where it is missing
+    if family == "mistral":    # transformers 4 fails if its head_dim is missing
         config.setdefault("head_dim", config["hidden_size"] // heads)
     rope, theta = ropes(), random.choice([10000.0, 1000000.0, 500000.0])
     if int(transformers.__version__.split(".")[0]) >= 5 and random.random() < 0.5:
@@ -543,7 +560,7 @@ for trial in range(60):
     with open(path, "w") as f:
         json.dump(config, f)
     saved = os.path.join(where, "saved")
-    AutoConfig.from_pretrained(where).save_pretrained(saved)    # as this transformers writes it
+    AutoConfig.from_pretrained(where).save_pretrained(saved)    # in the dialect of the installed transformers
     lines = subprocess.run(["store-layout", path], capture_output=True, text=True, check=True).stdout.splitlines()
     again = subprocess.run(["store-layout", saved], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines == again, (config, [x for x in zip(lines, again) if x[0] != x[1]][:3])
@@ -564,7 +581,8 @@ for trial in range(60):
     window = meant.sliding_window if family != "llama" else None
     if family == "mistral":
         types = ["sliding_attention" if window else "full_attention"] * meant.num_hidden_layers
-    pattern = "".join("w" if window and types and t == "sliding_attention" else "." for t in types or ["."] * meant.num_hidden_layers)
+    pattern = "".join("w" if window and types and t == "sliding_attention" else "."
+                      for t in types or ["."] * meant.num_hidden_layers)
     assert facts["window_layers"] == pattern, (config, facts)
     assert int(facts["window"]) == (window if "w" in pattern else 0), (config, facts)
     assert int(facts["pad_token"]) == (-1 if meant.pad_token_id is None else meant.pad_token_id)

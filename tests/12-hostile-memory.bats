@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Shared memory that lies: half filled, half made, of another boot or another user, damaged or truncated under the
-# stages. Whoever meets it says so in one line and ends with the contract's code, or waits; nobody trains on it.
+# Damaged shared memory: half filled, half made, from another boot or another user, corrupted or truncated under running
+# stages. Each program reports it in one line and exits with the documented code, or waits; none trains on it.
 
 load helpers
 
@@ -13,7 +13,7 @@ for i in range(300): sys.stdout.buffer.write(struct.pack("<18I", 17, *range(1, 1
 	export RECORDS=$BATS_FILE_TMPDIR/records
 }
 
-# A filled run of the tiny model: tiny [create's options]
+# Make and fill a run of the tiny model: tiny [create's options]
 tiny() {
 	mt-store create "$RUN" --config "$M" --step-tokens 1K "$@" 2>"$T/create.err"
 	mt-ckpt load "$RUN" "$M" 2>"$T/load.err"
@@ -25,7 +25,7 @@ step() { mt-step "$RUN" --steps 3 --batch 2 --seq 16 --lr 1e-3 "$@" <"$RECORDS";
 spawn_step() { spawn step sh -c 'exec mt-step "$@" <"$0"' "$RECORDS" "$RUN" "$@"; }
 says() { grep -q "$2" "$T/$1.out"; }
 ended() { ! kill -0 "$1" 2>/dev/null; }
-# Wait for a spawned program: its exit status must be CODE, with one line on stderr that has WORDS in it
+# Wait for a spawned program: its exit status must be CODE, its stderr one line that contains WORDS
 ends() { # CODE PID NAME WORDS
 	local code=0
 	eventually ended "$2"
@@ -35,7 +35,7 @@ ends() { # CODE PID NAME WORDS
 	cat "$T/$3.err" >&2
 	return 1
 }
-# As the user nobody, who may write to the region directory
+# Run as the user nobody, who may write to the region directory
 other_user() {
 	[ "$(id -u)" = 0 ] || skip "needs root, to be another user"
 	command -v setpriv >/dev/null || skip "needs setpriv"
@@ -44,7 +44,7 @@ other_user() {
 
 # ---------------------------------------------------------------------------------------------- filled too late
 
-# A stage has attached; the run is then emptied; the stage claims its slot
+# A stage attaches; the run is then emptied; the stage claims its slot
 late_stage() { # STATE
 	tiny
 	rm -f "$T/go"
@@ -54,7 +54,7 @@ late_stage() { # STATE
 	set_state "$1"
 	touch "$T/go"
 }
-# It has given its slot back, and the slot was claimed few times, not thousands: the generation says how often
+# The stage has released its slot and has claimed it few times, not thousands: the generation counts the claims
 late_waits() {
 	sleep 0.6
 	no says late claimed
@@ -104,7 +104,8 @@ late_waits() {
 	for r in control rings store; do
 		tiny
 		word "$r" 48 1
-		for program in "timeout 20 mt-optim" "timeout 20 mt-stream" "timeout 20 mt-step --steps 1 --batch 1 --seq 16 --lr 1"; do
+		for program in "timeout 20 mt-optim" "timeout 20 mt-stream" \
+			"timeout 20 mt-step --steps 1 --batch 1 --seq 16 --lr 1"; do
 			# shellcheck disable=SC2086
 			fails_with 65 $program "$RUN"
 			grep -q "before the machine was started.*mt-ckpt load" "$T/fails.err"
@@ -298,7 +299,7 @@ late_waits() {
 	done
 }
 
-# With rings of one's own for batches and gradients
+# Train with user-made rings for batches and gradients
 own_stages() {
 	spawn stream mt-stream "$RUN" --threads 1 --ring batch.0=mine --ring grad.0=grads
 	STREAM=$PID
@@ -460,5 +461,5 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	code=0
 	kill -SEGV "$PID"
 	wait "$PID" || code=$?
-	case $code in 139 | 99) ;; *) false ;; esac    # 99: a sanitizer's
+	case $code in 139 | 99) ;; *) false ;; esac    # 99: exit code of a sanitizer
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bats
-# mt-ckpt: Hugging Face directories in and out, checkpoints, snapshots while training goes on.
+# mt-ckpt: load and export Hugging Face directories, checkpoints, snapshots during training.
 
 load helpers
 
 ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
 create() { mt-store create "$@" 2>"$T/create.err"; }
 
-# what a run holds, without what may differ between two runs of the same content
+# The state of a run, without the fields that may differ between two runs with the same content
 dump() { ckpt-dump "$1" | grep -v '^state'; }
 
-# The tensors of DIR go through a run of a dtype and come out as fp32: DIR DTYPE OUT
+# Load the tensors of DIR into a run of DTYPE and export them as fp32 to OUT: through DIR DTYPE OUT
 through() {
 	create "$RUN" --config "$1" --dtype "$2"
 	mt-ckpt load "$RUN" "$1"
@@ -61,7 +61,8 @@ through() {
 	[ "$(ls "$T/out" | grep -c '^model-000..-of-000...safetensors$')" -gt 3 ]
 	ST json "$T/out/model.safetensors.index.json" "
 import glob
-n = sum(len(open(f, 'rb').read()) - 8 - int.from_bytes(open(f, 'rb').read(8), 'little') for f in glob.glob('$T/out/*.safetensors'))
+files = [open(f, 'rb').read() for f in glob.glob('$T/out/*.safetensors')]
+n = sum(len(f) - 8 - int.from_bytes(f[:8], 'little') for f in files)
 assert j['metadata']['total_size'] == n, n"
 	ST same "$T/in" "$T/out"
 	mt-ckpt load "$RUN" "$T/out"
@@ -71,7 +72,7 @@ assert j['metadata']['total_size'] == n, n"
 
 @test "a bf16 export of an fp32 run rounds to nearest even" {
 	ST make "$T/in"
-	# halves exactly between two: to even, up and down; and the largest below a tie
+	# values exactly between two bf16 numbers, rounded up and down to even; and the largest value below a tie
 	ST edit "$T/in/model.safetensors" 'd[0:16] = struct.pack("<4I", 0x3f808000, 0x3f818000, 0x3f807fff, 0xbf818000)'
 	create "$RUN" --config "$T/in" --dtype fp32
 	mt-ckpt load "$RUN" "$T/in"
@@ -120,7 +121,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[[ $output != *inv_freq* ]]
 }
 
-# ---------------------------------------------------------------------------------------------- what is beside weights
+# ---------------------------------------------------------------------------------------------- files beside weights
 
 @test "tokenizer, chat template and generation config are exported even if the source directory is gone" {
 	ST make "$T/in"
@@ -176,7 +177,8 @@ assert j["tie_word_embeddings"] is False'
 }
 
 @test "config.json is exported with the numbers that only Python parses" {
-	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' --set big=9223372036854775808
+	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' \
+		--set big=9223372036854775808
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
 	mt-ckpt save "$RUN" "$T/out"
@@ -314,7 +316,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 		python3 - "$T/ck/$f" <<-'END'
 			import sys
 			b = bytearray(open(sys.argv[1], "rb").read())
-			# in run.json a bit of a digit: white space may change unnoticed
+			# in run.json a bit of a digit, because white space may change unnoticed
 			at = b.index(b'"step": 8') + 8 if sys.argv[1].endswith("run.json") else len(b) * 2 // 3
 			b[at] ^= 1
 			open(sys.argv[1], "wb").write(b)
@@ -357,7 +359,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	grep -q "tensor 'model.layers.0.mlp.gate_proj.weight': shape (24, 16)" "$T/fails.err"
 }
 
-# ---------------------------------------------------------------------------------------------- where it may not
+# ---------------------------------------------------------------------------------------------- refused operations
 
 @test "RUN can come from MT_RUN, and options are accepted anywhere" {
 	ST make "$T/in"
@@ -456,7 +458,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
 @test "load refuses weights that are not finite and leaves the run empty" {
-	for bits in 0x7fc00000 0xff800000 0x7f7fffff; do        # the last is beyond bf16
+	for bits in 0x7fc00000 0xff800000 0x7f7fffff; do        # the last one overflows bf16
 		ST make "$T/in"
 		ST edit "$T/in/model.safetensors" "d[-4:] = struct.pack('<I', $bits)"
 		create "$RUN" --config "$T/in"
@@ -470,7 +472,8 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 @test "a run whose weights are not finite is saved, exported and loaded again, with one warning each time" {
 	warns() { # COMMAND...: it succeeds, and its one line is the warning
 		"$@" 2>"$T/warn"
-		[ "$(cat "$T/warn")" = "mt-ckpt: warning: 2 weights are infinite or NaN, the first of them in 'model.embed_tokens.weight'" ]
+		[ "$(cat "$T/warn")" = \
+			"mt-ckpt: warning: 2 weights are infinite or NaN, the first of them in 'model.embed_tokens.weight'" ]
 	}
 	for dtype in bf16 fp32; do
 		create "$RUN" --config "$GOLDEN/llama2/model" --dtype $dtype
@@ -487,7 +490,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 		create "$RUN" --config "$T/ck" --dtype $dtype
 		warns mt-ckpt load "$RUN" "$T/ck"
 		dump "$RUN" | cmp - "$T/was"
-		fails_with 65 mt-ckpt load "$RUN" "$T/ck" --weights     # nobody begins with them
+		fails_with 65 mt-ckpt load "$RUN" "$T/ck" --weights     # training cannot start from them
 		fails_with 65 mt-ckpt load "$RUN" "$T/out"
 		mt-store rm "$RUN"
 	done
@@ -503,7 +506,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	ST same "$T/in" "$T/out"
 }
 
-# ---------------------------------------------------------------------------------------------- disks that are full
+# ---------------------------------------------------------------------------------------------- full disks
 
 full_disk() {
 	mkdir "$T/disk"
@@ -518,7 +521,7 @@ teardown_disk() { umount "$T/disk"; }
 	(cd "$T/here" && mt-ckpt save "$RUN" . && [ -f config.json ] && [ -f ../here/config.json ])
 	mt-ckpt verify "$T/here"
 	[ "$(stat -c %a "$T/here")" = 750 ]
-	mkdir -p "$T/left/.files.mt-tmp-0123abcd"          # of one who died
+	mkdir -p "$T/left/.files.mt-tmp-0123abcd"          # left by a dead process
 	echo x >"$T/left/.files.mt-tmp-0123abcd/config.json"
 	mt-ckpt export "$RUN" "$T/left"
 	mt-ckpt verify "$T/left"
@@ -546,13 +549,14 @@ teardown_disk() { umount "$T/disk"; }
 	for n in $(seq 7); do               # six files and config.json
 		for how in signal=KILL error=EIO; do
 			rm -rf "$T/out" && mkdir "$T/out"
-			if strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out"; then return 1; fi 2>/dev/null
+			if strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out"; then return 1; fi \
+				2>/dev/null
 			if mt-ckpt verify "$T/out"; then return 1; fi 2>/dev/null
 			[ ! -e "$T/out/config.json" ]
 			[ $how = signal=KILL ] || [ -z "$(ls -A "$T/out")" ]
 		done
 	done
-	rm -rf "$T/out" && mkdir "$T/out"   # a file system that knows no RENAME_NOREPLACE
+	rm -rf "$T/out" && mkdir "$T/out"   # a file system without RENAME_NOREPLACE
 	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt save "$RUN" "$T/out"
 	mt-ckpt verify "$T/out"
 }
@@ -577,7 +581,7 @@ teardown_disk() { umount "$T/disk"; }
 }
 
 @test "a save that fails on a full disk is reported, the checkpoint before it stays, and the saver continues" {
-	full_disk 500k          # room for one checkpoint and not for two
+	full_disk 500k          # space for one checkpoint, not for two
 	local bad=0
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
@@ -604,7 +608,7 @@ teardown_disk() { umount "$T/disk"; }
 
 serve() { spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" "$@"; }
 
-# The checkpoint of STEP holds what file BEFORE says (position and t are the snapshot's)
+# The checkpoint of STEP holds the state in file BEFORE (position and t are the snapshot's)
 holds() { # STEP BEFORE
 	mt-store rm "$RUN"
 	create "$RUN" --config "$T/ck/step-0000000$1" --dtype bf16
@@ -741,10 +745,10 @@ holds() { # STEP BEFORE
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	mt-store rm "$RUN" --force
 	wait "$PID"
-	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that never comes
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that is never made
 	eventually test -d "$T/other"
 	kill "$PID"
 	wait "$PID"
-	[ ! -e "$T/other" ]                                     # made for nothing
+	[ ! -e "$T/other" ]                                     # no directory was made
 	[ ! -s "$T/serve.err" ]
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Files that lie: each is refused with one line and the contract's exit code, by load and by verify, and nothing is left.
+# Damaged and malicious files: load and verify refuse each of them with one line and the documented exit code, and leave
+# no files.
 
 load helpers
 
@@ -14,7 +15,7 @@ setup() {
 	ST make "$IN"
 }
 
-# load and verify refuse $IN with CODE and a line that has WORDS in it; the run stays as it was: empty
+# load and verify refuse $IN with CODE and one line that contains WORDS; the run stays empty
 refused() { # CODE WORDS
 	mt-store create "$RUN" --config "$GOOD" 2>"$T/create.err"
 	fails_with "$1" mt-ckpt load "$RUN" "$IN"
@@ -27,7 +28,7 @@ refused() { # CODE WORDS
 	grep -qF "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
 }
 
-# mt-store create and verify refuse $IN's config.json, and no run comes of it
+# mt-store create and verify refuse $IN's config.json, and no run is made
 config_refused() { # CODE WORDS
 	fails_with "$1" mt-store create "$RUN" --config "$IN"
 	grep -qF "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
@@ -71,7 +72,8 @@ setup_file() {
 }
 
 @test "an absurd header length exits 65" {
-	for n in '\377\377\377\377\377\377\377\377' '\000\000\000\000\000\000\000\200' '\001\341\365\005\000\000\000\000'; do
+	for n in '\377\377\377\377\377\377\377\377' '\000\000\000\000\000\000\000\200' \
+		'\001\341\365\005\000\000\000\000'; do
 		printf "$n" | dd of="$IN/model.safetensors" conv=notrunc status=none
 		refused 65 "is too large"
 	done
@@ -88,7 +90,8 @@ setup_file() {
 }
 
 @test "a header of NULs and control characters exits 65, and the message has no control characters" {
-	python3 -c 'import sys; sys.stdout.buffer.write((9).to_bytes(8, "little") + b"{\"\x1b[2J\n\0\0")' >"$IN/model.safetensors"
+	python3 -c 'import sys; sys.stdout.buffer.write((9).to_bytes(8, "little") + b"{\"\x1b[2J\n\0\0")' \
+		>"$IN/model.safetensors"
 	refused 65 "model.safetensors: header: "
 	[ "$(tr -d '\n -~' <"$T/fails.err" | wc -c)" = 0 ]
 }
@@ -140,7 +143,8 @@ setup_file() {
 }
 
 @test "offsets near 2^64, negative, reversed or not numbers exit 65" {
-	for o in '[0, 2**63 - 1]' '[2**63 - 65, 2**63 - 1]' '[-64, 0]' '[64, 0]' '[0.0, 64.0]' '["0", "64"]' '[0]' '[0, 64, 64]' '7'; do
+	for o in '[0, 2**63 - 1]' '[2**63 - 65, 2**63 - 1]' '[-64, 0]' '[64, 0]' '[0.0, 64.0]' '["0", "64"]' '[0]' \
+		'[0, 64, 64]' '7'; do
 		cp "$GOOD/model.safetensors" "$IN/"
 		EDIT "h['model.norm.weight']['data_offsets'] = $o"
 		refused 65 "tensor 'model.norm.weight': "
@@ -210,7 +214,8 @@ setup_file() {
 }
 
 @test "duplicate keys exit 65" {
-	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}' 2
+	ST raw "$IN/model.safetensors" \
+		'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}' 2
 	refused 65 "duplicate object key"
 	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}' 1
 	refused 65 "duplicate object key"
@@ -328,7 +333,8 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 }
 
 @test "config.json: an unsupported architecture, quantization, activation or rope exits 78" {
-	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' 'hidden_act="gelu"' \
+	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' \
+		'hidden_act="gelu"' \
 		'rope_scaling={"rope_type":"longrope","factor":2.0}' 'partial_rotary_factor=0.5'; do
 		ST make "$IN" --set "$change"
 		config_refused 78 config.json
@@ -383,7 +389,8 @@ j["rope_parameters"] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 
 	refused 65 "run.json: "
 	echo '{}' >"$IN/run.json"
 	refused 65 "run.json: not an mt checkpoint"
-	for change in 'j["version"] = 2' 'j["step"] = 5' 'j["files"].pop("model.safetensors")' 'j["position"]["records"] = -1' \
+	for change in 'j["version"] = 2' 'j["step"] = 5' 'j["files"].pop("model.safetensors")' \
+		'j["position"]["records"] = -1' \
 		'del j["checksum"]' 'j["files"]["../x"] = {"bytes": 0, "xxh3": []}'; do
 		cp "$T/run.json" "$IN/run.json"
 		ST json "$IN/run.json" "$change"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Every parser and every reader of shared memory, fed with inputs that nobody wrote: a second each. `make fuzz
-# SECONDS=600` is for longer; what a target is, tests/fuzz/TARGET.c says.
+# Fuzz every parser and every reader of shared memory for a second each. `make fuzz SECONDS=600` runs longer;
+# tests/fuzz/TARGET.c describes each target.
 
 load helpers
 

@@ -1,5 +1,5 @@
-# Checkpoints and exports are one state, and whole: beside steps and fillings, when memory, descriptors or the disk
-# fail, when they are replaced, when a copy of one was cut short.
+# Checkpoints and exports are complete and hold one consistent state: while steps and fills run, when memory,
+# descriptors or the disk run out, when they are replaced, and when a copy of a checkpoint is incomplete.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -15,21 +15,22 @@ two_runs() {
 	create "$OTHER" --config "$GOLDEN/llama2/model" "$@"
 }
 
-# ---------------------------------------------------------------------------------------------- beside steps and
-# fillings
+# ---------------------------------------------------------------------------------------------- while steps and
+# fills run
 
 @test "save and export copy one consistent state or exit 75, whatever steps and fills do between their system calls" {
 	two_runs
 	run ckpt-race "$RUN" "$OTHER" "$T" 1 300
 	echo "$output"
 	[ "$status" = 0 ]
-	[ "${output%% *}" -ge 30 ]              # all of them busy would show nothing
+	[ "${output%% *}" -ge 30 ]              # if all were busy, the test would show nothing
 	no_leftovers
 }
 
 @test "save and export in a loop beside short steps: each copy is the state of its step" {
 	mkdir "$T/s"
-	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" --seed "$RANDOM"
+	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" \
+		--seed "$RANDOM"
 	echo "$output"
 	[ "$status" = 0 ]
 }
@@ -38,8 +39,9 @@ two_runs() {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
-	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" "$T/out"
-	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # some tensors are copied
+	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" \
+		"$T/out"
+	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # it has copied some tensors
 	mt-store init "$RUN" --seed 2 2>"$T/init.err"
 	local code=0
 	wait "$PID" || code=$?
@@ -86,7 +88,8 @@ two_runs() {
 		total=$(grep -c '= [0-9]' "$T/trace")
 		for n in $(seq $((total - 9)) "$total"); do
 			code=0
-			strace -o "$T/trace" -e inject=$call:error=ENFILE:when=$n mt-store create "$RUN" --config "$GOLDEN/llama2/model" \
+			strace -o "$T/trace" -e inject=$call:error=ENFILE:when=$n mt-store create "$RUN" \
+				--config "$GOLDEN/llama2/model" \
 				>"$T/out" 2>"$T/create.err" || code=$?
 			if [ "$code" = 0 ]; then
 				mt-store rm "$RUN"
@@ -103,11 +106,11 @@ two_runs() {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
-	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe that does not count
+	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe, which does not count it
 	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
-	ckpt-dump "$RUN" scribble 4 4                           # filled anew: nothing has failed
+	ckpt-dump "$RUN" scribble 4 4                           # filled again: the count of failed saves is 0
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
 	ckpt-snap "$RUN" word | grep -q '^4 saved 1 0$'
 }
@@ -130,16 +133,17 @@ two_runs() {
 	strace_works
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/deep"
-	spawn serve strace -f -y -o "$T/trace" -e trace=fsync,mkdir,renameat,renameat2,unlinkat mt-ckpt serve "$RUN" --dir "$T/deep/ck"
+	spawn serve strace -f -y -o "$T/trace" -e trace=fsync,mkdir,renameat,renameat2,unlinkat mt-ckpt serve "$RUN" \
+		--dir "$T/deep/ck"
 	eventually test -d "$T/deep/ck"
 	ckpt-dump "$RUN" scribble 3 3
 	[ "$(ckpt-snap "$RUN" 3)" = saved ]
 	ckpt-dump "$RUN" scribble 4 3
-	[ "$(ckpt-snap "$RUN" 3)" = saved ]                     # the same step again
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]                     # the same step a second time
 	mt-store rm "$RUN" --force
 	eventually sh -c "! kill -0 $PID"
 	grep -q "fsync([0-9]*<$T/deep>) *= 0" "$T/trace"
-	# between the exchange of the names and the first file that goes the parent is synced
+	# the parent directory is synced after the exchange of names and before the first file is deleted
 	awk '/RENAME_EXCHANGE/ { on = 1; next } on && /fsync/ && /deep\/ck>/ { synced = 1 }
 		on && /unlinkat/ { print synced ? "after" : "before"; exit }' "$T/trace" | grep -qx after
 }
@@ -155,7 +159,7 @@ two_runs() {
 	no cmp -s "$T/out/model.safetensors" "$T/first/model.safetensors"
 	mt-ckpt verify "$T/out"
 	ln -s first "$T/link"
-	mt-ckpt export "$RUN" "$T/link" --replace               # the link goes, not what it leads to
+	mt-ckpt export "$RUN" "$T/link" --replace               # the link is deleted, not its target
 	[ ! -h "$T/link" ]
 	cmp "$T/link/model.safetensors" "$T/out/model.safetensors"
 	mt-ckpt verify "$T/first"
@@ -179,7 +183,8 @@ two_runs() {
 			mt-ckpt verify "$T/out"
 		done
 	done
-	# a file system that cannot exchange names, NFS say: killed between its two renames, the next one puts the old one back
+	# a file system that cannot exchange names (NFS): after a kill between the two renames, the next export puts the old
+	# one back
 	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt export "$RUN" "$T/out" --replace
 	mt-ckpt verify "$T/out"
 	strace -o /dev/null -e inject=renameat2:error=EINVAL -e inject=renameat:signal=KILL:when=3 \
@@ -208,7 +213,7 @@ two_runs() {
 	rm "$T"/step-00000003/optim-*
 	fails_with 65 mt-ckpt verify "$T/step-00000003"
 	(cd "$T/step-00000003" && fails_with 65 mt-ckpt load "$RUN" .)
-	rm "$T"/copy/optim-*                                    # a model and no more
+	rm "$T"/copy/optim-*                                    # only a model is left
 	mt-ckpt verify "$T/copy"
 }
 
@@ -243,10 +248,11 @@ two_runs() {
 	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000002 step-00000003 step-00000004 ' ]"
 }
 
-# ---------------------------------------------------------------------------------------------- what they say
+# ---------------------------------------------------------------------------------------------- contents
 
 @test "config.json with text that looks like mt's own number marks is exported unchanged" {
-	local odd='{"\u0001number 5": "\u0001number 7", "a": ["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901], "\u0001": 1}'
+	local list='["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901]'
+	local odd='{"\u0001number 5": "\u0001number 7", "a": '"$list"', "\u0001": 1}'
 	ST make "$T/in" --set "odd=$odd"
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
@@ -254,7 +260,8 @@ two_runs() {
 	ST json "$T/out/config.json" '
 o = j["odd"]
 assert list(o) == ["\1number 5", "a", "\1"] and o["\1number 5"] == "\1number 7" and o["\1"] == 1, o
-assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
+assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"], o
+assert o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
 	mt-ckpt load "$RUN" "$T/out"
 }
 
@@ -265,9 +272,11 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	kill -STOP "$saver"
-	spawn step sh -c 'exec mt-step "$0" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
+	spawn step sh -c \
+		'exec mt-step "$0" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
 		"$RUN" "$CASE/data.bin"
-	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"      # step 2 is pinned, and its record is taken over
+	# step 2 is pinned, and later steps have overwritten its record
+	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"
 	kill -CONT "$saver"
 	wait "$PID"
 	python3 - "$T/ck" <<-'PY'
@@ -278,8 +287,8 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	PY
 }
 
-# Steps of a run that is saved at each of them; mt-step is paused while the others commit and save, and all are killed.
-# Then the run is made anew from its newest checkpoint and trained to its end: paused [more of mt-step's options]
+# Train a run that is saved at each step. Pause mt-step while the others commit and save, then kill all of them.
+# Make the run again from its newest checkpoint and train it to its end: paused [more of mt-step's options]
 paused() {
 	local opts="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 --wait 20 $*" p
 	make_run "$CASE/model" --dtype fp32
@@ -296,7 +305,7 @@ paused() {
 	cat "$CASE/data.bin" >&8 3>&- &
 	echo $! >>"$T/pids"
 	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the commit of step 1'"
-	sleep 0.2                               # its micro-batches are out
+	sleep 0.2                               # it has sent its micro-batches
 	kill -STOP "$step"
 	kill -CONT "$OPTIM"
 	eventually test -e "$T/ck/step-00000001"
@@ -318,7 +327,7 @@ paused() {
 	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
 	head -1 "$T/metrics" | grep '"loss": [0-9.]*, "grad_norm": [0-9.]*, "lr": [0-9.e-]*, "tokens": [1-9]' |
 		grep -q '"tokens_per_s": null, "time_s": null, "skipped": false}$'
-	# the lines are those of a run that nobody disturbed
+	# the lines are those of an undisturbed run
 	RUN=$(mt_run_name b)
 	make_run "$CASE/model" --dtype fp32
 	start_stages
@@ -337,9 +346,11 @@ paused() {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	python3 -c 'import struct, sys
-for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
+for i in range(5000):
+    sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
 	local step="mt-step $RUN --steps 4 --batch 2 --micro 1 --seq 8 --pack none --lr 1e-3 --wait 20"
-	$step --until 1 --eval "$CASE/eval.bin" --eval-every 2 <"$CASE/data.bin" >"$T/m"     # past evaluations at steps 0, 1
+	# past the evaluations at steps 0 and 1
+	$step --until 1 --eval "$CASE/eval.bin" --eval-every 2 <"$CASE/data.bin" >"$T/m"
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
@@ -348,12 +359,12 @@ for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j
 	spawn step sh -c "exec $step --until 3 --ckpt-every 2 --eval $T/eval --eval-every 2 <$CASE/data.bin >$T/lines"
 	read -r line <"$T/lines"
 	kill -STOP "$STREAM"
-	[[ $line == '{"step": 2, "loss"'*false\} ]]             # and not eval_loss
+	[[ $line == '{"step": 2, "loss"'*false\} ]]             # without eval_loss
 	kill -CONT "$saver"
 	eventually test -e "$T/ck/step-00000002"
 	for p in "$PID" "$STREAM" "$OPTIM" "$saver"; do kill -9 "$p"; done
 	wait "$PID" "$STREAM" "$OPTIM" "$saver" || true
-	mt-ckpt save "$RUN" "$T/saved"                          # a save by hand says the same
+	mt-ckpt save "$RUN" "$T/saved"                          # a save by hand stores the same line
 	start_stages
 	$step --until 3 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
 	value() { sed -n 's/^{"step": 2, "loss".*"eval_loss": //p; s/^{"step": 2, "eval_loss": //p' "$T/m"; }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# mt-optim: the update's arithmetic, its order, its decisions, and that it survives any kill bit for bit.
+# mt-optim: the update's arithmetic, order and decisions; a killed update is finished with the same bits.
 
 load helpers
 
 fake() { optim-fake "$1" "$RUN" "${@:2}"; }
 
-# the end state's hash, for which everything but the arithmetic is varied
+# The final state has this hash for every order, thread count and instruction set
 same_hash() { # KEY=VALUE...: what the state depends on
 	local want got
 	want=$(fake train threads=1 streams=1 "$@")
@@ -16,7 +16,7 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	[ "$got" = "$want" ]
 }
 
-# what is killed at random and started again ends where an undisturbed run ends
+# A program killed at random and restarted ends with the state of an undisturbed run
 killed() { # KEY=VALUE...
 	local want
 	want=$(fake train steps=30 "$@" | tail -n 1)

@@ -1,13 +1,14 @@
 #!/usr/bin/env bats
-# mt-stream between two neighbours that only look at what it sends (stream-drive). The same rows must give the same
-# losses and the same gradients, bit for bit, however they were computed.
+# mt-stream between two neighbours that only record what it sends (stream-drive). The same rows must give the same
+# losses and gradients bit for bit, whatever plan, device or number of threads computes them.
 
 load helpers
 
-# A run with random weights: make_run MODEL [DTYPE GRAD]
+# Make a run with random weights: make_run MODEL [DTYPE GRAD]
 make_run() { stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7; }
 
-# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
+# Write one step's losses and gradients of a fresh run to OUT:
+# step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
 step_of() {
 	local out=$1 options=$2 streams=${3:-1} i pids=
 	shift 3 || shift $#
@@ -107,8 +108,8 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	python3 - "$T/both.bin" "$T/none.bin" <<-'PY'
 		import array, sys
 		both, none = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:])
-		n = len(both) - len(none)           # unit 0 came once more
-		head, embed = both[-n:], None       # its end 0 came last; its end 1 right behind the final norm
+		n = len(both) - len(none)           # unit 0 was sent once more
+		head, embed = both[-n:], None       # the embed gradient came last, the head gradient right after the final norm
 		norm = 64
 		end1, end0 = both[norm:norm + n], both[-n:]
 		for x, y, z in zip(end1, end0, none[-n:]):
@@ -148,7 +149,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
 	kill -9 "$PID"
-	wait "$PID" || true                     # while it is dying the next one would be mt-stream 1
+	wait "$PID" || true                     # until it is dead the next one would become mt-stream 1
 	step_of after "" 1 2 24 1
 	same plain after
 }
@@ -176,7 +177,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	grep -q 'loss.*nan.*nonfinite' "$T/nan"
 }
 
-# What a peer must not send: one line, 69, and the stream is gone: bad_batch MESSAGE WORD...
+# A batch that a peer must not send ends the stream with 69 and one line: bad_batch MESSAGE WORD...
 bad_batch() {
 	local code=0 message=$1
 	shift
@@ -238,14 +239,15 @@ bad_batch() {
 	fails_with 65 mt-stream "$RUN" --ring grad.0=batch.7
 }
 
-# A model whose blocks leave in 25 pieces: make_pieces DTYPE GRAD
+# Make a run whose blocks are sent in 25 pieces: make_pieces DTYPE GRAD
 make_pieces() {
 	mkdir -p "$T/wide"
-	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 1000/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 1000/' "$GOLDEN/qwen3/model/config.json" \
+		>"$T/wide/config.json"
 	stream-drive make "$RUN" "$T/wide" "$1" "$2" 1024 7 4096
 }
 
-# Ring NAME shaped like grad.0, of SLOTS blocks: narrow_ring NAME SLOTS
+# Make ring NAME like grad.0, with SLOTS blocks: narrow_ring NAME SLOTS
 narrow_ring() {
 	stream-drive ring "$RUN" "$1" grad.0
 	printf "\\00$2\\000\\000\\000" |

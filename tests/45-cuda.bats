@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu): threads and
-# streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can
-# show is tests/gpu/check's.
+# The cuda device without a GPU: its kernels and its host code run on an emulator (tests/gpu/emu), which draws the order
+# of threads and streams from MT_EMU_SEED. tests/48-gpu-scripts.bats tests each kernel alone; tests/gpu/check tests what
+# only a GPU can show.
 
 load helpers
 
@@ -9,13 +9,13 @@ EMU=$BUILD/emu/mt-stream
 
 need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
 
-# A run with random weights, instead of the one before: make_run MODEL [DTYPE GRAD]
+# Replace the run by one with random weights: make_run MODEL [DTYPE GRAD]
 make_run() {
 	mt-store rm "$RUN" 2>/dev/null || true
 	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7
 }
 
-# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
+# Write one step's losses and gradients of a fresh run to OUT: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
 step_of() {
 	local out=$1 command=$2
 	shift 2
@@ -85,7 +85,8 @@ near() {
 @test "gradients converted to bf16 in place are sent in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
-	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" \
+		>"$T/wide/config.json"
 	stream-drive make "$RUN" "$T/wide" bf16 bf16 1024 7
 	step_of whole "$EMU --device cuda"
 	mt-store rm "$RUN"
@@ -120,7 +121,8 @@ near() {
 	no grep -q cudaHostAlloc "$T/stream.err"
 	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
 	cmp "$T/pinned" "$T/unpinned"
-	[ "$(grep -c 'cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs' "$T/stream.err")" = 1 ]
+	costs='cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs'
+	[ "$(grep -c "$costs" "$T/stream.err")" = 1 ]
 	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
 }
 
@@ -137,20 +139,21 @@ near() {
 	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
 }
 
-# (tests/42-chaos.bats says what is drawn. Here also: pinned memory or none.)
+# (tests/42-chaos.bats lists what the seed draws. Here it also draws pinned memory or none.)
 @test "random plans, neighbour timing and stream order in either loop order give the same bits" {
 	need_emulator
 	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
 	grep -q "^6 seeds layer-major, 6 pass-major: " "$T/out"
 }
 
-# A step of four micro-batches on so many mt-streams: dealt_of OUT STREAMS [OPTION...]
+# A step of four micro-batches on STREAMS mt-streams: dealt_of OUT STREAMS [OPTION...]
 dealt_of() {
 	local out=$1 streams=$2 i pids=""
 	shift 2
 	make_run qwen3 bf16 bf16
 	for i in $(seq "$streams"); do
-		spawn "stream$i" env MT_EMU_SEED="$i$streams" "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 48 "$@"
+		spawn "stream$i" env MT_EMU_SEED="$i$streams" "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 48 \
+			"$@"
 		pids="$pids $PID"
 	done
 	stream-drive step "$RUN" 4 24 4 "$streams" 3 3>&- | sort >"$T/$out"
@@ -180,7 +183,8 @@ dealt_of() {
 	spawn stream "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
 	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
+		<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
@@ -204,7 +208,8 @@ dealt_of() {
 	step_of first "$EMU --device cuda"
 	[ "$(grep -c -e ": train: " -e ": predicted by " "$T/stream.err")" = 2 ]
 	grep -q "^mt-stream: train: 5 rows of 24 tokens: .*blocks keep: " "$T/stream.err"
-	grep -q "^mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
+	rates="mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3"
+	grep -q "^$rates: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
 	spawn stream "$EMU" "$RUN" --device cuda --profile "rtx4090,adam=9"
 	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
 	stream-drive step "$RUN" 4 24 1 1 3 >/dev/null 3>&-
@@ -219,7 +224,7 @@ dealt_of() {
 	PY
 }
 
-# A step on a GPU with so many KiB of memory beyond what the device takes for itself: "works", or "needs N" MiB. try_with KIB
+# A step on a GPU with KIB of memory beyond what the device needs for itself: "works", or "needs N" MiB: try_with KIB
 try_with() {
 	local code=0 driver
 	make_run qwen3 bf16 bf16
@@ -250,7 +255,7 @@ try_with() {
 	for memory in 150 0 -100000; do
 		[ "$(try_with $((spare + memory)))" = "needs $((own / 1024 + 1))" ]
 	done
-	# what is said to be free, and others have taken when it is wanted
+	# memory that the GPU reports as free, and that others have taken when the stream allocates it
 	export MT_EMU_LIES=$(((spare + 1024) * 1024))
 	for memory in 800 500; do
 		[ "$(try_with $memory)" = works ]
@@ -273,7 +278,7 @@ try_with() {
 	grep -q "chunks of 16;" "$T/stream.err"
 	kill "$PID"
 	wait "$PID"
-	# a fresh run would take smaller chunks
+	# a fresh run would get smaller chunks
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	timeout 5 stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 2>&1 3>&- || true
 	code=0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The cuda device's matrix products: which algorithm computes a shape is settled once a run. The emulator's own cuBLASLt
-# (tests/gpu/emu/cublaslt.c) draws by FAKE_CUBLASLT_SEED what its heuristic names and how long each algorithm takes, so that
-# two mt-streams with two seeds are two that would choose differently.
+# The cuda device's GEMM: a run selects the algorithm of each shape once. The emulator's own cuBLASLt
+# (tests/gpu/emu/cublaslt.c) draws by FAKE_CUBLASLT_SEED which algorithms its heuristic names and how long each of them
+# takes, so two mt-streams with two seeds would select different algorithms.
 
 load helpers
 
@@ -10,13 +10,13 @@ CASE=qwen2
 
 need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
 
-# A run with random weights, instead of the one before: make_run [DTYPE]
+# Replace the run by one with random weights: make_run [DTYPE]
 make_run() {
 	mt-store rm "$RUN" 2>/dev/null || true
 	stream-drive make "$RUN" "$GOLDEN/$CASE/model" "${1:-fp32}" fp32 1024 7
 }
 
-# An mt-stream whose cuBLASLt chooses by that seed: stream_of SEED [WORD=VALUE...]
+# Start an mt-stream whose cuBLASLt has seed SEED: stream_of SEED [WORD=VALUE...]
 stream_of() {
 	local seed=$1
 	shift
@@ -25,7 +25,7 @@ stream_of() {
 		--chunk-tokens 48 --head-tokens 40 ${STREAM_OPTS:-}
 }
 
-# A step that waits for an mt-stream, and the one that computes it in the end: driven OUT; served OUT SEED
+# driven OUT: start a step that waits for an mt-stream. served OUT SEED: start the mt-stream that computes it
 driven() {
 	stream-drive step "$RUN" 5 24 1 1 3 >"$T/$1.out" 2>"$T/$1.err" 3>&- &
 	DRIVE=$!
@@ -40,7 +40,7 @@ served() {
 	grep -q loss "$T/$1"
 }
 
-# One step's losses and gradients by such an mt-stream, which then dies: step_of OUT SEED [MT-STREAM'S OPTIONS]
+# One step's losses and gradients by such an mt-stream, which then ends: step_of OUT SEED [MT-STREAM'S OPTIONS]
 step_of() {
 	STREAM_OPTS=${*:3} stream_of "$2"
 	stream-drive step "$RUN" "${ROWS:-5}" 24 1 1 3 3>&- | sort >"$T/$1"
@@ -79,7 +79,7 @@ step_of() {
 		ckpt-dump "$RUN" | grep '^choice' >"$T/choices"
 		step_of two 2
 		cmp "$T/one" "$T/two"
-		# by another plan as well: where its operands lie is not what names a product
+		# by another plan as well: a GEMM's name does not depend on the addresses of its operands
 		step_of three 3 --recompute full
 		cmp "$T/one" "$T/three"
 		ckpt-dump "$RUN" | grep '^choice' | cmp - "$T/choices"
@@ -133,7 +133,9 @@ step_of() {
 	mt-ckpt load "$RUN" "$GOLDEN/$CASE/model" 2>/dev/null
 	step_of one 1
 	mt-ckpt save "$RUN" "$T/ck"
-	[ "$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["record"]["choices"]))' "$T/ck/run.json")" -gt 10 ]
+	choices=$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["record"]["choices"]))' \
+		"$T/ck/run.json")
+	[ "$choices" -gt 10 ]
 	mt-store rm "$RUN" --force
 	mt-store create "$RUN" --config "$T/ck" --dtype fp32 2>/dev/null
 	mt-ckpt load "$RUN" "$T/ck"
@@ -141,7 +143,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
-# The next mt-stream of a run ends with 78 and that line: refused PATTERN WORD=VALUE...
+# The next mt-stream of the run exits 78 with a line that matches PATTERN: refused PATTERN WORD=VALUE...
 refused() {
 	local pattern=$1 code=0
 	shift
@@ -167,7 +169,7 @@ refused() {
 
 @test "a failure during autotune records nothing" {
 	need_emulator
-	export MT_GEMM=first    # two runs are compared
+	export MT_GEMM=first    # because two runs are compared
 	make_run
 	step_of one 1
 	make_run
@@ -192,21 +194,25 @@ refused() {
 	spawn stream env FAKE_CUBLASLT_SEED=5 "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
 	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
+		<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
 
-# Where NVIDIA's header is, or skip
+# Find NVIDIA's header, or skip
 need_cublaslt_h() {
 	need_cmd cc
-	for CUDA in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do [ ! -e "$CUDA/include/cublasLt.h" ] || return 0; done
+	for CUDA in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do
+		[ ! -e "$CUDA/include/cublasLt.h" ] || return 0
+	done
 	skip "no cublasLt.h"
 }
 
 @test "every cuBLASLt function and value in use equals NVIDIA's header" {
 	need_cublaslt_h
-	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/emu/cublaslt.c"
+	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" \
+		"$TOP/tests/gpu/emu/cublaslt.c"
 }
 
 @test "NVIDIA's cuBLASLt accepts every GEMM description and preference without a GPU" {

@@ -1,8 +1,12 @@
-# mt-feed, and how records become rows and steps get their learning rates.
+# mt-feed; packing of records into rows; learning-rate schedules.
 load helpers
 
 words() { od -An -v -w4 -tu4 | tr -d ' ' | tr '\n' ' ' | sed 's/ $//'; }
-record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.stdout.buffer.write(struct.pack("<%dI"%(len(a)+1), len(a), *a))' "$@"; }
+record() { # TOKEN...
+	python3 -c 'import struct, sys
+a = [int(x) for x in sys.argv[1:]]
+sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
+}
 
 @test "mt-feed copies records unchanged" {
 	{ record 1 2 3; record 2147483652; record 5 6; } >"$T/r"
@@ -52,7 +56,8 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	[ "${two:0:${#a}}" = "$a" ]
 	[ "${two:${#a}+1}" != "$a" ]
 	for x in "$a" "$c" "${two:${#a}+1}"; do
-		[ "$(echo "$x" | tr ' ' '\n' | xargs -n5 | sort)" = "$(mt-feed --bytes --eos 10 "$T/f" "$T/g" | words | tr ' ' '\n' | xargs -n5 | sort)" ]
+		[ "$(echo "$x" | tr ' ' '\n' | xargs -n5 | sort)" = \
+			"$(mt-feed --bytes --eos 10 "$T/f" "$T/g" | words | tr ' ' '\n' | xargs -n5 | sort)" ]
 	done
 }
 
@@ -104,7 +109,7 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	fails_with 64 mt-feed
 	fails_with 64 mt-feed --bytes --u16 "$T/f"
 	fails_with 64 mt-feed --eos 10 "$T/f"
-	fails_with 64 mt-feed --bytes --eos 256 "$T/f"          # no element is
+	fails_with 64 mt-feed --bytes --eos 256 "$T/f"          # no element can be 256
 	fails_with 64 mt-feed --u16 --eos 65536 "$T/f"
 	fails_with 64 mt-feed --u32 --eos 4294967296 "$T/f"
 	fails_with 64 mt-feed --bytes --block 1 "$T/f"
@@ -125,7 +130,8 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	            f.write(struct.pack("<%dI" % (len(d) + 1), len(d), *d))
 	    seq = entry["seq"]
 	    for how in ("docs", "concat", "none"):
-	        out = subprocess.run(["step-pack", how, str(seq), sys.argv[2]], capture_output=True, check=True, text=True).stdout
+	        command = ["step-pack", how, str(seq), sys.argv[2]]
+	        out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
 	        rows = [json.loads(line) for line in out.splitlines()]
 	        want = []
 	        for row in entry[how]:
@@ -144,7 +150,8 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 random.seed(3)
 for _ in range(60):
     n = random.choice([1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 100])
-    sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *[random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]))' >"$T/r"
+    tokens = [random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]
+    sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *tokens))' >"$T/r"
 	for how in docs concat none; do
 		run step-pack $how 16 "$T/r" resume
 		echo "$output"
@@ -159,7 +166,8 @@ for _ in range(60):
 	cases = json.load(open(sys.argv[1]))
 	for c in cases:
 	    args = [c["schedule"], c["steps"], repr(c["lr"]), c["warmup"], c.get("decay", 0), repr(c["min_lr"])]
-	    out = subprocess.run(["step-schedule"] + [str(a) for a in args], capture_output=True, check=True, text=True).stdout
+	    command = ["step-schedule"] + [str(a) for a in args]
+	    out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
 	    got = [float(x) for x in out.split()]
 	    assert len(got) == len(c["lrs"])
 	    assert all(abs(a - b) <= 1e-15 * max(abs(b), 1e-6) for a, b in zip(got, c["lrs"])), (c, got)

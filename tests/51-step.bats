@@ -1,13 +1,13 @@
-# mt-step: records in, metrics out; what it refuses, what it survives.
+# mt-step: it reads records and writes metrics; what it refuses, what it survives.
 load helpers
 
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
 ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
-# metrics without what depends on the clock
+# metrics without the fields that depend on time
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
-# steps of the lines on stdin
+# the step numbers of the lines on stdin
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 
 @test "every step prints a line with all documented fields" {
@@ -17,7 +17,8 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	python3 - "$T/m" <<-'PY'
 	import json, sys
 	for line in open(sys.argv[1]):
-	    assert list(json.loads(line)) == ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"], line
+	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"]
+	    assert list(json.loads(line)) == fields, line
 	PY
 }
 
@@ -43,7 +44,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 		timeout -s KILL "$s" mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>/dev/null || true
 	done
 	mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>"$T/step.err"
-	# a line may be written twice, but says the same
+	# a line may be written twice, with the same values
 	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
 }
 
@@ -111,8 +112,10 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	ready
 	head -c 4000 "$CASE/data.bin" | python3 -c '
 import struct, sys
-data = sys.stdin.buffer.read(); at = 0
-while at + 4 <= len(data) and at + 4 + 4 * struct.unpack_from("<I", data, at)[0] <= len(data): at += 4 + 4 * struct.unpack_from("<I", data, at)[0]
+data = sys.stdin.buffer.read(); at = end = 0
+while end <= len(data):
+    at = end
+    end += 4 + 4 * struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else len(data) + 1
 sys.stdout.buffer.write(data[:at])' >"$T/data"
 	mt-step "$RUN" --steps 500 --batch 16 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err"
 	[ -s "$T/m" ]
@@ -139,7 +142,8 @@ sys.stdout.buffer.write(data[:at])' >"$T/data"
 @test "a token outside the vocabulary exits 65 and is named by record and element" {
 	ready
 	code=0
-	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" || code=$?
+	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" ||
+		code=$?
 	[ "$code" = 65 ]
 	[ ! -s "$T/m" ]
 	grep -q "record 2, element 1: token 255 is outside the vocabulary of 101" "$T/err"
@@ -176,7 +180,11 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/data" | plain >"$T/one"
 	RUN=$(mt_run_name b)
 	ready
-	(mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 20 <"$T/data" >"$T/m" 2>"$T/step.err"; echo $? >"$T/rc") 3>&- &
+	(
+		mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 20 \
+			<"$T/data" >"$T/m" 2>"$T/step.err"
+		echo $? >"$T/rc"
+	) 3>&- &
 	for i in 1 2 3; do
 		sleep 0.05
 		kill -9 "$STREAM"
@@ -191,7 +199,11 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 
 @test "missing stages are named after --wait seconds, and mt-step exits 69" {
 	make_run "$CASE/model"
-	alone() { code=0; mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?; [ "$code" = 69 ]; }
+	alone() {
+		code=0
+		mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+		[ "$code" = 69 ]
+	}
 	alone
 	grep -q "no mt-optim came" "$T/err"
 	spawn optim mt-optim "$RUN" --threads 1
@@ -242,7 +254,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	eventually grep -q "the save of step 3 failed" "$T/err"
 	kill -9 $step
 	wait $step || true
-	kill "$PID"                     # it ends after the save under way
+	kill "$PID"                     # it finishes the current save first
 	wait "$PID"
 	spawn large mt-ckpt serve "$RUN" --dir "$T/out"
 	until=$(($(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/') + 5))
@@ -277,7 +289,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		pid=$!
 		eventually grep -q '"step": 3' "$T/m"
 		kill -STOP "$STREAM"
-		sleep 0.5                       # a step whose gradients had all been sent ends; the next one does not
+		sleep 0.5                       # a step whose gradients were all sent can end; the next one cannot
 		eventually sh -c "mt-store stat $RUN | grep -q 'accumulate, train'"
 		for i in 1 2 3; do kill -TERM $pid; done
 		if [ -n "$late" ]; then
@@ -291,7 +303,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		[ "$code" = 143 ]
 		kill -CONT "$STREAM"
 		slot=$(mt-store stat "$RUN" --json)
-		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it gave nothing up
+		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it abandoned nothing
 		else [[ $slot != *'"mt-step"'* && $slot == *"\"step\":$(tail -1 "$T/m" | steps),"* ]]; fi
 		RUN=$(mt_run_name b)
 	done
@@ -302,7 +314,8 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	make_run "$CASE/model" --dtype fp32
 	cat >"$T/all" <<-EOF2
 		await() { wait \$1; a=\$?; wait \$1; b=\$?; [ \$b != 127 ] || b=\$a; return \$b; }
-		for stage in "mt-stream $RUN --device cpu --threads 1" "mt-optim $RUN --threads 1" "mt-ckpt serve $RUN --dir $T/out"; do
+		for stage in "mt-stream $RUN --device cpu --threads 1" "mt-optim $RUN --threads 1" \
+			"mt-ckpt serve $RUN --dir $T/out"; do
 			(trap : TERM; \$stage & await \$!; echo "\$? \$stage" >>"$T/ends") &
 		done
 		trap : TERM
@@ -318,7 +331,8 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	eventually [ -s "$T/rc" ]
 	[ "$(cat "$T/rc")" = 143 ]
 	eventually sh -c "[ \$(grep -c '^0 ' $T/ends) = 3 ]"
-	grep -qE "no checkpoint of step|is not finished" "$T/err" || [ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
+	grep -qE "no checkpoint of step|is not finished" "$T/err" ||
+		[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
 @test "a closed stdout is reported once, and training continues" {
@@ -333,7 +347,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	ready
 	mt-step "$RUN" $STEP --metrics "$T/f" --until 6 <"$CASE/data.bin" >"$T/m" 3>&-
 	cmp "$T/f" "$T/m"
-	sed 's/"step": /&10/' "$T/m" | head -3 >>"$T/f"     # of a training that was lost: steps 101 to 103, the last one torn
+	sed 's/"step": /&10/' "$T/m" | head -3 >>"$T/f"     # a lost training's steps 101 to 103, the last one cut short
 	truncate -s -5 "$T/f"
 	mt-step "$RUN" $STEP --metrics "$T/f" <"$CASE/data.bin" >>"$T/m" 3>&-
 	cmp "$T/f" "$T/m"

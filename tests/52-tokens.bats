@@ -1,4 +1,4 @@
-# mt-tokens: JSON lines of texts and chats -> records. MT_TEST_PYTHON is a Python that has transformers.
+# mt-tokens turns JSON lines of texts and chats into records. MT_TEST_PYTHON is a Python that has transformers.
 load helpers
 
 setup_file() {
@@ -9,14 +9,19 @@ setup_file() {
 	import sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 	from transformers import PreTrainedTokenizerFast
-	CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+	CHATML = ("{% for m in messages %}"
+	          "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
 	          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 	MARKED = ("{{ bos_token }}{% for m in messages %}\n    {%- if m['role'] == 'assistant' %}\n"
-	          "        {{- '<|im_start|>assistant\n' }}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}\n"
-	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n    {%- endif %}\n{% endfor %}"
+	          "        {{- '<|im_start|>assistant\n' }}{% generation %}{{ m['content'] + '<|im_end|>' }}"
+	          "{% endgeneration %}{{ '\n' }}\n"
+	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n"
+	          "    {%- endif %}\n{% endfor %}"
 	          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-	LAST = CHATML.replace("m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
-	corpus = ["What is the capital of France? The capital of France is Paris.", "Who are you? I am a small model. naïve — 東京"] * 9 + ["\n\n\nI"] * 50
+	LAST = CHATML.replace(
+	    "m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
+	corpus = ["What is the capital of France? The capital of France is Paris.",
+	          "Who are you? I am a small model. naïve — 東京"] * 9 + ["\n\n\nI"] * 50
 	for name, template in (("chatml", CHATML), ("marked", MARKED), ("last", LAST), ("eos", CHATML)):
 	    t = Tokenizer(models.BPE())
 	    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -30,11 +35,15 @@ setup_file() {
 	    fast.chat_template = template
 	    fast.save_pretrained(sys.argv[1] + "/" + name)
 	PY
-	cat >"$MODELS/chats.jsonl" <<-'EOF'
-	{"messages": [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am a naïve model — 東京."}]}
-	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}
+	# one JSON object a line; a backslash at a line's end continues it
+	cat >"$MODELS/chats.jsonl" <<-EOF
+	{"messages": [{"role": "user", "content": "What is the capital of France?"}, \
+	{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, \
+	{"role": "assistant", "content": "I am a naïve model — 東京."}]}
+	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, \
+	{"role": "assistant", "content": "I"}]}
 	EOF
-	# what a record's learnt and unlearnt stretches say: show MODEL <records
+	# Print a record's text, parts with loss marked +, context marked -: show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
 	import struct, sys
 	from itertools import groupby
@@ -45,8 +54,11 @@ setup_file() {
 	while at < len(words):
 	    ids = words[at + 1:at + 1 + words[at]]
 	    at += 1 + words[at]
-	    print(" | ".join(("-" if context else "+") + t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
-	                     for context, run in groupby(ids, lambda i: i >> 31)).replace("\n", "\\n"))
+	    parts = []
+	    for context, run in groupby(ids, lambda i: i >> 31):
+	        text = t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
+	        parts.append(("-" if context else "+") + text)
+	    print(" | ".join(parts).replace("\n", "\\n"))
 	PY
 }
 
@@ -62,7 +74,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	data = open(sys.argv[3], "rb").read()
 	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
 	for line in open(sys.argv[2]):
-	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask="marked" in sys.argv[1])
+	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
+	                                 return_assistant_tokens_mask="marked" in sys.argv[1])
 	    got = words[at + 1:at + 1 + words[at]]
 	    at += 1 + words[at]
 	    assert [i & 0x7fffffff for i in got] == list(made["input_ids"]), (got, made)
@@ -89,7 +102,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	transformers_or_skip
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
-	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+	local turns='<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n'
+	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n'"$turns" ]
 	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
 }
 
@@ -126,7 +140,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "if an answer's first token includes the template's end, loss is computed on that token too" {
 	transformers_or_skip
-	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
+	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' \
+		>"$T/in"
 	for how in "" --plain; do
 		tokens $how "$MODELS/chatml" "$T/in" >"$T/rec"
 		run show "$MODELS/chatml" <"$T/rec"
@@ -137,7 +152,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 @test "a tokenizer that appends EOS itself gets no second one" {
 	transformers_or_skip
 	for how in "" --plain; do
-		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } | tokens $how "$MODELS/eos" >"$T/rec"
+		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } |
+			tokens $how "$MODELS/eos" >"$T/rec"
 		run show "$MODELS/eos" <"$T/rec"
 		[ "${lines[0]}" = '+<s>Who are</s>' ]
 		[ "${lines[1]}" = '-<s>Who | + are</s>' ]
@@ -172,18 +188,21 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "an invalid line exits 65 and is named by its number" {
 	transformers_or_skip
-	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
+	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' \
+		'{"messages": [{"content": "x"}]}' \
 		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
 		printf '%s\n' '{"text": "fine"}' '' "$bad" >"$T/in"
 		code=0
 		tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
-		[ "$code" = 65 ] && [ "$(wc -l <"$T/tokens.err")" = 1 ] && grep -q "in: line 3: " "$T/tokens.err" || { echo "$bad: $code"; cat "$T/tokens.err"; return 1; }
+		[ "$code" = 65 ] && [ "$(wc -l <"$T/tokens.err")" = 1 ] && grep -q "in: line 3: " "$T/tokens.err" ||
+			{ echo "$bad: $code"; cat "$T/tokens.err"; return 1; }
 	done
 }
 
 @test "mt-tokens exits 0 when its reader has closed" {
 	transformers_or_skip
-	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
+	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done \
+		>"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
@@ -214,8 +233,11 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 @test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
 	transformers_or_skip
 	cp -r "$MODELS/chatml" "$T/model"
-	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
-		"$T/ran" >"$T/model/own.py"
+	cat >"$T/model/own.py" <<-PY
+		open("$T/ran", "w")
+		from transformers import PreTrainedTokenizerFast
+		class Own(PreTrainedTokenizerFast): pass
+	PY
 	"$PY" - "$T/model/tokenizer_config.json" <<-'PY'
 		import json, sys
 		c = json.load(open(sys.argv[1]))
@@ -244,7 +266,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	echo "$silent" >"$T/in"
 	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
 	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
-	[ "$(cat "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
+	[ "$(cat "$T/tokens.err")" = \
+		"mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
 	code=0
 	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
 	[ "$code" = 65 ]

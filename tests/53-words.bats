@@ -1,5 +1,5 @@
-# What the programs say where a user would otherwise see nothing, or the wrong thing: data that ends early, steps that
-# are skipped, names that are mistyped, stages that are stopped, input that is something else.
+# Messages that a user needs: data that ends early, skipped steps, mistyped options, stopped stages, input of another
+# format.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -12,9 +12,11 @@ at_step() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
 documents() {
 	python3 -c 'import struct, sys
 n, length, mask = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
-for i in range(n): sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *((i + j) % 90 + 1 | mask << 31 for j in range(length))))' "$@"
+for i in range(n):
+    tokens = ((i + j) % 90 + 1 | mask << 31 for j in range(length))
+    sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *tokens))' "$@"
 }
-# The exit code must be CODE: ends CODE PROGRAM ARGS... (stdin is passed on; stderr goes to $T/err, stdout to $T/m)
+# The program must exit with CODE: ends CODE PROGRAM ARGS... (its stdin is ours; stderr goes to $T/err, stdout to $T/m)
 ends() {
 	local want=$1 code=0
 	shift
@@ -30,8 +32,9 @@ ends() {
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
 	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
 	[ "$(wc -l <"$T/err")" = 1 ]
-	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): use --steps 5, or more data (--epochs)" "$T/err"
-	# a shorter last step, and the same when a checkpoint makes mt-step look ahead
+	remedy="use --steps 5, or more data (--epochs)"
+	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): $remedy" "$T/err"
+	# a shorter last step, also when a checkpoint makes mt-step read ahead
 	documents 42 32 >"$T/data"
 	mt-ckpt load "$RUN" "$CASE/model" 2>"$T/load.err" || true
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
@@ -71,7 +74,7 @@ ends() {
 		grep -q "training stops (--max-skipped): the last $n of .* steps were skipped: the loss is not finite" "$T/err"
 		[ "$(at_step)" = "$(tail -1 "$T/m" | steps)" ]
 	done
-	# 0: never; it goes on from there, and says at the end that nothing came of it
+	# 0: no limit; training continues, and at the end mt-step reports that all steps were skipped
 	ends 0 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 --max-skipped 0 <"$T/data"
 	[ "$(at_step)" = 60 ]
 }
@@ -97,7 +100,8 @@ ends() {
 		ends 65 mt-step "$RUN" --steps 5 --batch 1 --seq 32 --lr 1e-3 --max-skipped 0 <"$T/data"
 		grep -q "nothing was trained: all 5 steps of the run were skipped" "$T/err"
 	done
-	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 --seq 32 \
+	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 \
+		--seq 32 \
 		--lr 1e-3 --threads 1
 	[ ! -e "$T/out/model" ]
 	grep -q "nothing was trained" "$T/err"
@@ -138,7 +142,7 @@ ends() {
 	grep -q "step .* is not finished: mt-optim (pid $OPTIM) is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
 	kill -CONT "$OPTIM"
 	last=$(tail -1 "$T/step.out" | steps)
-	# the same line goes on where it ended
+	# the same command continues where the last one ended
 	ends 0 mt-step "$RUN" $(with "$STEP" --steps 50000 --until $((last + 4))) <"$T/data"
 	[ "$(tail -1 "$T/m" | steps)" = $((last + 4)) ]
 	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
@@ -192,7 +196,8 @@ ends() {
 	printf '{"a":1}\n' >"$T/jsonl"
 	printf '[\n{"messages": []}]\n' >"$T/json"
 	printf 'In the beginning God created\n' >"$T/text"
-	for what in "jsonl starts with '{' (JSONL?): convert it to records with mt-tokens" "json starts with '\[' (JSONL?)" \
+	for what in "jsonl starts with '{' (JSONL?): convert it to records with mt-tokens" \
+		"json starts with '\[' (JSONL?)" \
 		"text starts with 'In t' (text?)" "named is compressed by gzip: decompress it first (zcat" \
 		"nameless is compressed by gzip: decompress it first (zcat"; do
 		file=$T/${what%% *} words=${what#* }
@@ -205,8 +210,9 @@ ends() {
 		ends 65 mt-feed - <"$file"
 		grep -q "stdin $words" "$T/err"
 	done
-	# what only looks like it is data: 559,903 tokens, and a first token of 32 bits of any kind
-	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' >"$T/long"
+	# data that only looks like gzip is accepted: 559,903 tokens, and a first token of any 32 bits
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' \
+		>"$T/long"
 	mt-feed "$T/long" | cmp - "$T/long"
 }
 
@@ -255,7 +261,7 @@ ends() {
 		[ "$(fds)" = /dev/null ]
 	done
 	[ "$(mt-store ls "$RUN" | grep -c "mt-store, mt-optim, mt-ckpt, mt-stream")" = 1 ]
-	# none of their words went into a region
+	# none of their messages went into a region
 	(mt-step "$RUN" $STEP <"$CASE/data.bin" 2>&- >&-) 3>&-
 	[ "$(at_step)" = 12 ]
 	mt-ckpt save "$RUN" "$T/saved" 0<&- 1>&- 2>&- 3>&-
@@ -277,7 +283,8 @@ ends() {
 @test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
 	need_cmd pkg-config
 	case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac
-	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&- ||
+	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" \
+		>"$T/make.out" 2>&1 3>&- ||
 		{ cat "$T/make.out"; return 1; }
 	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX="$T/here" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&-
 	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
@@ -292,6 +299,7 @@ ends() {
 	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
 	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
 	# shellcheck disable=SC2046
-	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" $(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
+	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" \
+		$(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
 	[ "$("$T/static")" = "$abi -64" ]
 }

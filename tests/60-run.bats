@@ -1,10 +1,13 @@
-# mt-run: the whole, composed.
+# mt-run: the whole pipeline.
 load helpers
 
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3"
 
-run_it() { mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>"$T/run.err" 3>&-; }
+run_it() {
+	mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" \
+		>>"$T/m" 2>"$T/run.err" 3>&-
+}
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; DATA=$T/data; }
 no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
@@ -22,7 +25,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a config.json and raw bytes are enough to train" {
 	seq 1 3000 >"$T/text"
-	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" --batch 2 --seq 32 \
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" \
+		--batch 2 --seq 32 \
 		--lr 1e-3 --steps 2 >"$T/m" 2>"$T/run.err" 3>&-
 	[ "$(steps <"$T/m")" = "1 2" ]
 	[ -f "$T/out/model/model.safetensors" ]
@@ -93,7 +97,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mkfifo "$T/fifo"
 	{ cat "$T/data"; sleep 60; } >"$T/fifo" 3>&- &
 	echo $! >>"$T/pids"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/out" $ARGS --steps 100000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/out" $ARGS --steps 100000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -P $pid -f "^mt-feed "
@@ -109,7 +114,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a killed mt-step is reported and ends the run with 69" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -P $pid -f "^mt-step "
@@ -126,7 +132,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	truncate -s -4 "$T/model/model.safetensors"
 	printf '\011\0\0\0\001\0\0\0' >"$T/cut"
 	: >"$T/none"
-	on() { mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS --steps 5 "$@"; }
+	on() {
+		mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS \
+			--steps 5 "$@"
+	}
 	MODEL=$T/model fails_with 65 on
 	DATA=$T/cut fails_with 65 on
 	DATA=$T/none fails_with 65 on
@@ -143,7 +152,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 }
 
 @test "--data - reads stdin" {
-	mt-run --run "$RUN" --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 5 <"$CASE/data.bin" >"$T/m" 2>"$T/run.err" 3>&-
+	mt-run --run "$RUN" --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 5 \
+		<"$CASE/data.bin" >"$T/m" 2>"$T/run.err" 3>&-
 	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
 }
 
@@ -178,18 +188,19 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	echo '{"vocab_size": 513}' >"$T/config.json"
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 513" "$T/fails.err"
-	echo '{"a": "\"vocab_size\": 7", "x": {"vocab_size": 1, "y": [{"vocab_size": 2}]}, "vocab_size": 513, "z": {"vocab_size": 256}}' \
-		>"$T/config.json"
+	printf '%s%s\n' '{"a": "\"vocab_size\": 7", "x": {"vocab_size": 1, "y": [{"vocab_size": 2}]}, "vocab_size": 513,' \
+		' "z": {"vocab_size": 256}}' >"$T/config.json"
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 513" "$T/fails.err"
-	echo '{"model_type": "llama", "text_config": {"vocab_size": 256}}' >"$T/config.json"     # llama's own is meant
+	echo '{"model_type": "llama", "text_config": {"vocab_size": 256}}' >"$T/config.json"     # llama's default applies
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 32000" "$T/fails.err"
 }
 
 @test "SIGTERM: the step is finished and saved, the run removed, and mt-run ends by the signal" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	kill -TERM $pid
@@ -203,7 +214,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
 	long_data
-	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
+	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
@@ -223,7 +235,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a second, later signal abandons a hanging step; the trained steps are saved" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
@@ -256,7 +269,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 		exec "$MT/mt-ckpt" "\$@"
 	EOF2
 	chmod +x "$T/bin/mt-ckpt"
-	setsid "$T/bin/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
+	setsid "$T/bin/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	kill -TERM -- -$pid
@@ -273,7 +287,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
 	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
 	long_data
-	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS \
+		--steps 50000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
@@ -290,7 +305,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a killed stage is reported and ends the run; the trained steps are saved" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -f "^[^ ]*mt-stream $RUN "
@@ -307,7 +323,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	run_it --steps 300 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 --restart >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 \
+		--restart >"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	for stage in mt-stream mt-optim mt-step mt-stream; do
@@ -323,7 +340,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "if saving fails the run is kept, and the last line tells how to save and remove it" {
 	long_data
 	mkdir -p "$T/out"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	rm -r "$T/out" && touch "$T/out"

@@ -1,4 +1,4 @@
-# mt-run as a whole under violence and bad options: its own death, two on one OUT, signals at its end, words.
+# mt-run under kills and invalid options: its own death, two on one OUT, signals at its end, messages.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -6,7 +6,8 @@ ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3 --dtype fp32"
 
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 start() { # ARGS...: mt-run in the background, its pid in $pid
-	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>>"$T/run.err" 3>&- &
+	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS \
+		"$@" >>"$T/m" 2>>"$T/run.err" 3>&- &
 	pid=$!
 	echo "$pid" >>"$T/pids"
 }
@@ -19,8 +20,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
-# The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real
-# one. A second call replaces one more.
+# Use a script from stdin in place of mt-ckpt (or $1); what the script does not handle goes to the real program.
+# A second call replaces one more program.
 replace() {
 	[ -d "$T/bin" ] || { mkdir "$T/bin" && ln -s "$MT"/mt-* "$T/bin"; }
 	rm "$T/bin/${1:-mt-ckpt}"
@@ -29,7 +30,7 @@ replace() {
 	BIN=$T/bin
 }
 
-# The same training without a disturbance: $T/whole/m, $T/whole/model
+# Train without a disturbance, for comparison: $T/whole/m, $T/whole/model
 undisturbed() {
 	run_it "$@"
 	mkdir "$T/whole"
@@ -162,8 +163,10 @@ same_as_undisturbed() {
 	eventually trained 1
 	ln -s out "$T/link"
 	kill -STOP $(pgrep -f "^mt-stream $RUN ")
-	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 --resume
-	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" "$T/fails.err"
+	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 \
+		--resume
+	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" \
+		"$T/fails.err"
 	kill -CONT $(pgrep -f "^mt-stream $RUN ")
 	wait $pid
 	[ -f "$T/out/model/config.json" ]
@@ -276,7 +279,8 @@ same_as_undisturbed() {
 	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
 	undisturbed --steps 24
 	cp "$GOLDEN/llama2/data.bin" "$T/the second"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS --steps 24 \
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS \
+		--steps 24 \
 		>"$T/m" 2>"$T/run.err" 3>&-
 	same_as_undisturbed
 	rm -r "$T/out"
@@ -286,7 +290,11 @@ same_as_undisturbed() {
 }
 
 @test "repeated and unknown options are named" {
-	try() { fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 --lr 1e-3 "$@"; cat "$T/fails.err"; }
+	try() {
+		fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 \
+			--lr 1e-3 "$@"
+		cat "$T/fails.err"
+	}
 	[[ $(try --batch 2 --run b --steps 5) == "mt-run: --run is given twice" ]]
 	[[ $(try --batch 2 --steps 5 --steps=6) == "mt-run: --steps is given twice" ]]
 	[[ $(try --batch 2 --steps 5 --data - --data -) == "mt-run: --data: stdin can be read only once" ]]
@@ -309,8 +317,9 @@ same_as_undisturbed() {
 	grep -q "data.gz: is compressed: zcat $T/data.gz | mt-run ... --data -" "$T/fails.err"
 	fails_with 65 try --model "$CONFIGS/demo.json" --data "$T/data.gz" --bytes
 	[ ! -e "$T/out" ]
-	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/chats.jsonl" --bytes --out "$T/out" $ARGS --steps 1 >"$T/m" 2>"$T/run.err" 3>&-
-	[ "$(wc -l <"$T/m")" = 1 ]          # as bytes, JSON is a text like any other
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/chats.jsonl" --bytes --out "$T/out" $ARGS --steps 1 \
+		>"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(wc -l <"$T/m")" = 1 ]          # with --bytes, JSON is a text like any other
 }
 
 @test "a name on the command line sends no control character to the terminal" {
@@ -325,10 +334,12 @@ same_as_undisturbed() {
 	DATA=$CASE/data.bin
 	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4
 	plain "$T/m" | cmp - <(plain "$T/out/metrics.jsonl")
-	rm -r "$T/out/step-00000007"            # the power fails: it goes on from step 5
+	rm -r "$T/out/step-00000007"            # a power failure: training continues from step 5
 	printf '{"step": 8, "lo' >>"$T/out/metrics.jsonl"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume --eval "$CASE/data.bin" --eval-every 4 \
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume \
+		--eval "$CASE/data.bin" --eval-every 4 \
 		2>>"$T/run.err" 3>&- >&-
-	[ "$(sed -n '/"loss"/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+	[ "$(sed -n '/"loss"/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = \
+		"1 2 3 4 5 6 7 8 9 10 11 12 " ]
 	[ "$(sed -n '/eval_loss/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "0 4 8 12 " ]
 }

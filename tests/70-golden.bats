@@ -1,8 +1,8 @@
-# 20 steps of AdamW against PyTorch and transformers, for every family and both dialects of config.json.
-# The bounds, and where they come from, are in tests/golden/compare.py.
+# 20 steps of AdamW compared with PyTorch and transformers, for every family and both dialects of config.json.
+# tests/golden/compare.py has the bounds and their reasons.
 load helpers
 
-# Step 1 alone first, for the gradients that it leaves in g; then the same command line continues to step 20.
+# Step 1 runs alone first, because g then has its gradients; the same command continues to step 20.
 golden() { # CASE [--bf16]
 	local case=$GOLDEN/$1 dtype=fp32 eval=()
 	[ "${2:-}" = --bf16 ] && dtype=bf16
@@ -18,7 +18,8 @@ golden() { # CASE [--bf16]
 	if [ "$dtype" = bf16 ] && [ ! -e "$case/final.bf16.safetensors" ]; then
 		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --bf16
 	else
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --grad1 "$T/grad1.safetensors" --final "$T/final" ${2:-}
+		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --grad1 "$T/grad1.safetensors" --final "$T/final" \
+			${2:-}
 	fi
 }
 
@@ -64,10 +65,13 @@ golden() { # CASE [--bf16]
 		make_run "$case/model" --dtype fp32
 		start_stages
 		# shellcheck disable=SC2046
-		mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+		mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
+			<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 		mt-ckpt export "$RUN" "$T/$c"
-		loss=$(python3 -c 'import json,sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' "$T/metrics")
-		"$python" "$GOLDEN/logits.py" "$T/$c" "$case/eval.bin" "$loss" --seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
+		loss=$(python3 -c 'import json, sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' \
+			"$T/metrics")
+		"$python" "$GOLDEN/logits.py" "$T/$c" "$case/eval.bin" "$loss" \
+			--seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
 		mt-store rm "$RUN" --force
 	done
 }

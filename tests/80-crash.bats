@@ -1,10 +1,12 @@
-# Stages are killed, stopped, told to go, all at once and one by one, and come back with the same command line: what is
-# trained is what an undisturbed run trains, to the last bit. tests/crash/crash.py says how; a longer storm by hand:
+# Stages are killed, stopped or sent SIGTERM, one by one and all at once, and restarted by the same commands: the run
+# ends with the bits of an undisturbed run. tests/crash/crash.py describes how. Longer, by hand:
 #     tests/crash/crash.py --seconds 600
 #     tests/crash/crash.py --takeovers 2000
 load helpers
 
-storm() { python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }
+storm() {
+	python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"
+}
 
 setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_CRASH_SEED" >&3; }
 
@@ -73,11 +75,12 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	eventually saver_is_there
 	kill -STOP "$saver"
 	ckpt-snap "$RUN" 1000 seal
-	spawn step sh -c 'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
+	spawn step sh -c \
+		'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
 		"$RUN" "$GOLDEN/llama3/data.bin"
 	local step=$PID code=0
 	eventually grep -q '"step": 1' "$T/step.out"
-	kill -0 "$step"                 # a saver that is stopped is waited for
+	kill -0 "$step"                 # mt-step waits for a stopped saver
 	kill -9 "$saver"
 	wait "$step" || code=$?
 	[ "$code" = 69 ]

@@ -1,5 +1,5 @@
-# What must not change a bit: how much is recomputed, how many threads and streams there are, which instructions the
-# optimizer uses, and whether a run was cut, saved, removed, loaded and continued. The whole pipeline, every time.
+# Nothing of this may change a bit: recompute, the number of threads and streams, the optimizer's instruction set, and
+# whether a run was stopped, saved, removed, loaded and continued. Each test runs the whole pipeline.
 load helpers
 
 ARGS=(--steps 40 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 5 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
@@ -7,7 +7,7 @@ ARGS=(--steps 40 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 5 --schedule c
 TIED=qwen3             # golden model with tied embeddings
 
 # Train a fresh run of golden model $1 from its weights: train NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
-# STREAM_OPTS, OPTIM_OPTS and STREAMS say how the stages are started. Leaves $T/NAME.state and $T/NAME.metrics.
+# STREAM_OPTS, OPTIM_OPTS and STREAMS are the stages' options and number. Leaves $T/NAME.state and $T/NAME.metrics.
 train() {
 	local name=$1 model=$GOLDEN/$2/model create=()
 	shift 2
@@ -21,7 +21,7 @@ train() {
 	end_stages
 }
 
-# no token of it is outside of any golden model's vocabulary
+# all its tokens are in every golden model's vocabulary
 feed() { mt-feed --epochs 8 --shuffle 1 "$GOLDEN/llama3/data.bin"; }
 
 stages() {
@@ -36,7 +36,7 @@ stages() {
 
 end_stages() { mt-store rm "$RUN" --force; }
 
-# Lines without the times, of which nobody expects the same
+# Lines without the times, which always differ
 metrics() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$@"; }
 
 same() { # NAME NAME
@@ -63,7 +63,7 @@ same() { # NAME NAME
 		same "one$grad" "five$grad"
 		same "one$grad" "scalar$grad"
 	done
-	# the comparison can tell two runs apart
+	# the comparison finds differences
 	if same onefp32 onebf16 >/dev/null; then return 1; fi
 }
 
@@ -97,8 +97,8 @@ same() { # NAME NAME
 	same cpu chaos
 }
 
-# 40 steps in one go against 20, saved, removed, loaded, and the same line again; the metrics after the join, and all of
-# the state. The name of the run may differ: nothing of it is in the bits.
+# Compare 40 steps in one go with 20 steps, save, rm, load and the same command again: the later metrics and the whole
+# state must be equal. The runs' names differ, which changes no bit.
 halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	local name=$1 model=$2 create=() step
 	shift 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# Every allocation and system call of a command fails in turn, once and from then on; the power is cut at every moment
-# of a save. tests/fault/README.md says how. MT_FAULT_EVERY=N takes every Nth call only; MT_FAULT_SECONDS=N gives each
-# stage N seconds.
+# Each allocation and system call of a command fails in turn, once or from then on; the power is cut at every moment of
+# a save. tests/fault/README.md describes how. MT_FAULT_EVERY=N tests every Nth call only; MT_FAULT_SECONDS=N tests each
+# stage for N seconds.
 load helpers
 
 faults() {
@@ -22,7 +22,7 @@ faults() {
 @test "verify with any failing call exits with one line" { faults verify; }
 @test "create, load, save and export killed before each call succeed when they run again" { faults kill; }
 
-# The first failures of mt-stream are always the same ones: all files, mappings and threads; the others are drawn
+# The first failures of mt-stream are always the same: all files, mappings and threads; further ones are random
 stages() {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/stages.py" --seconds "${MT_FAULT_SECONDS:-1}" "$@"
