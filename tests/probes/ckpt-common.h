@@ -1,4 +1,4 @@
-/* ckpt-common.h: state that no training made, for tests of saving and loading. */
+/* ckpt-common.h: random state for tests of saving and loading. */
 #include "mt.h"
 
 struct noise {

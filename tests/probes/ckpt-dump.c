@@ -1,11 +1,11 @@
-/* ckpt-dump: what a run holds, to be compared; and ways to change it.
+/* ckpt-dump: print a run's content for comparison, or change it.
  *
- *     ckpt-dump RUN                   step, t, position and run record, then a hash of every array of every unit
- *     ckpt-dump RUN grads FILE        gradients as fp32 safetensors with Hugging Face's names (tied: both ends summed)
- *     ckpt-dump RUN poke TENSOR I BITS  element I of a weight gets this fp32 pattern (hexadecimal)
- *     ckpt-dump RUN scribble SEED STEP  any state, filled at STEP
+ *     ckpt-dump RUN                   step, t, position, reproducibility record; a hash of every array of every unit
+ *     ckpt-dump RUN grads FILE        gradients as fp32 safetensors with Hugging Face's names (tied: embed + head)
+ *     ckpt-dump RUN poke TENSOR I BITS  set element I of a weight to this fp32 pattern (hexadecimal)
+ *     ckpt-dump RUN scribble SEED STEP  random state, filled at STEP
  *     ckpt-dump RUN state N           set the run's state (enum mt_state)
- *     ckpt-dump RUN open PHASE        a next step in this phase (enum mt_phase), opened by nobody
+ *     ckpt-dump RUN open PHASE        open a next step in this phase (enum mt_phase), without a driver
  */
 #include <endian.h>
 #include <inttypes.h>

@@ -1,13 +1,12 @@
-/* ckpt-fail: save and export while something fails: the n-th time and no more, or from the n-th time on, for every n
- * there is.
+/* ckpt-fail: save and export while a call fails the n-th time only, or from the n-th time on, for every n.
  *
  *     ckpt-fail RUN DIR json       JSON's memory
  *     ckpt-fail RUN DIR fsync      fsync, EIO
  *     ckpt-fail RUN DIR open       opening files, EMFILE
- *     ckpt-fail RUN DIR counts     run.json with a count that has no room to grow is written and read
+ *     ckpt-fail RUN DIR counts     write and read a run.json with a count that cannot grow
  *
- * STRIDE: every so manieth n alone. Copies are DIR/x/copy, which is absent, empty, or an export to be replaced. A copy
- * that succeeds verifies. One that fails leaves what was there, and nothing else. Prints how many failed. */
+ * STRIDE: only every STRIDE-th n. Copies are DIR/x/copy, which is absent, empty, or an export to replace. A copy that
+ * succeeds passes verify. One that fails leaves the old files, and no others. Prints how many failed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

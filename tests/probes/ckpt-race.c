@@ -1,11 +1,11 @@
-/* ckpt-race: save and export while a run changes at any of their system calls, by seed, in one thread: what a loop
- * beside real stages meets now and then, met each time.
+/* ckpt-race: save and export while a run changes at their system calls, by seed, in one thread. A loop beside real
+ * stages would meet these races only now and then.
  *
  *     ckpt-race RUN SCRATCH DIR SEED N    N copies of RUN into DIR; SCRATCH is a run of the same model
  *
- * Before each system call that a copy makes, the run may take any number of the small actions of which steps,
- * evaluations and fillings consist. A copy that succeeds must hold one state to the last bit; one that ends with 75 has
- * left nothing. Prints how many succeeded and how many were refused. */
+ * Before each system call of a copy, the run may take any number of the small actions that make up steps, evaluations
+ * and fills. A copy that succeeds must equal one state to the last bit; one that exits 75 must leave no files. Prints
+ * how many succeeded and how many were refused. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,12 +1,12 @@
-/* ckpt-snap: mt-optim's side of a snapshot, without an mt-optim.
+/* ckpt-snap: mt-optim's side of a snapshot, without mt-optim.
  *
- * ckpt-snap RUN STEP pin every unit at STEP and ask for a save; overwrite each unit as soon as its pin is
- *                                     cleared; print "saved" or "failed" when the word says so
- *     ckpt-snap RUN STEP pin          pin and go
- *     ckpt-snap RUN STEP unpin UNIT   what a saver leaves that dies after reading a unit: its pin is clear, it changes
- *     ckpt-snap RUN STEP seal         set the word to sealed and go
- *     ckpt-snap RUN STEP give-up UNIT pin, and when UNIT's pin is cleared fail the save as mt-optim does
- *     ckpt-snap RUN word              print the word: STEP STATE, then how many were saved and failed
+ *     ckpt-snap RUN STEP              pin every unit at STEP and request a save; overwrite each unit when its pin is
+ *                                     cleared; print "saved" or "failed", from the snapshot word
+ *     ckpt-snap RUN STEP pin          pin and exit
+ *     ckpt-snap RUN STEP unpin UNIT   as after a saver that died when it had read a unit: its pin is clear, it changes
+ *     ckpt-snap RUN STEP seal         set the word to sealed and exit
+ *     ckpt-snap RUN STEP give-up UNIT pin, and fail the save as mt-optim does when UNIT's pin is cleared
+ *     ckpt-snap RUN word              print the word: STEP STATE, then the numbers of saved and failed snapshots
  */
 #include <inttypes.h>
 #include <stdlib.h>
