@@ -22,7 +22,8 @@ def main():
     parser.add_argument("records", metavar="RECORDS")
     parser.add_argument("loss", metavar="LOSS", type=float)
     parser.add_argument("--seq", type=int, metavar="T", help="cut documents longer than this")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X", help="relative (default %(default)g)")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
+                        help="relative (default %(default)g)")
     options = parser.parse_args()
     try:
         import torch

@@ -353,7 +353,8 @@ def write_json(path, value):
             f.write(lines(value) + "\n")
         else:
             f.write("{\n" + ",\n".join(
-                '"%s": %s' % (key, lines(v) if isinstance(v, list) else json.dumps(v)) for key, v in value.items()) + "\n}\n")
+                '"%s": %s' % (key, lines(v) if isinstance(v, list) else json.dumps(v))
+                for key, v in value.items()) + "\n}\n")
 
 
 def arguments(o):
