@@ -1,44 +1,46 @@
-# The protocols everything stands on, under adversarial schedules: rings, transaction words, versions.
+# The shared-memory protocols under adversarial schedules: rings, transaction words, versions.
 # `make tsan` runs this suite under the thread sanitizer.
 load helpers
 
-@test "a ring loses, repeats and garbles nothing between threads that stumble by seed" {
+@test "a ring loses, repeats and corrupts no record while both threads pause at random points" {
 	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
 }
 
 # bats test_tags=slow
-@test "a ring loses and garbles nothing when producer and consumer are killed at any instant" {
+@test "a ring loses and corrupts no record when its producer and consumer are killed at random moments" {
 	run shm-ring kills 1 200000
 	[ "$status" = 0 ]
-	[ "${output%% *}" -ge 20 ]      # a run without kills would have tested nothing
+	[ "${output%% *}" -ge 20 ]      # with few kills the test would show nothing
 	shm-ring kills 2 200000
 }
 
-@test "of commit and abort exactly one wins, and what a word speaks of stands before it" {
+@test "of commit and abort exactly one succeeds, and the data that a transaction word announces is already visible" {
 	for seed in 1 2 3 4 5 6; do shm-txn txn $seed 2000; done
 }
 
-@test "who reads version v of a unit finds weights of v or later" {
+@test "a reader that sees version v of a unit reads weights of version v or later" {
 	for seed in 1 2 3 4; do shm-txn versions $seed 500; done
 }
 
-@test "whatever instruction a stage is killed or overtaken at, a choice in the run record's table stands once and whole" {
+@test "a stage killed or overtaken at any instruction leaves each recorded choice written once and complete" {
 	run shm-choice kills 1 60
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]
 	shm-choice full | grep -q 'the run record is full'
 }
 
-@test "the exported symbols of libmt are those that its headers declare" {
+@test "libmt.so exports exactly the symbols that its headers declare" {
 	need_cmd nm
-	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"  # libnuma's hook; a sanitizer's own
+	# numa_warn is libnuma's hook, names with __ are a sanitizer's
+	nm -D --defined-only "$BUILD/libmt.so" |
+		awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"
 	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
 		grep -qx "$s" "$T/symbols"
 	done
 	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
 }
 
-@test "shm/README.md lists every shared field where it is" {
+@test "shm/README.md lists every shared field at its real offset" {
 	shm-abi >"$T/abi"
 	awk '/^## Offsets/ { on = 1 } on && /^```/ { n++; next } on && n == 1' "$TOP/shm/README.md" >"$T/readme"
 	diff "$T/abi" "$T/readme"

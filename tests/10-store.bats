@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# mt-store: runs are made whole or not at all, filled, shown, watched and removed.
+# mt-store makes a whole run or none; it fills, shows, watches and removes runs.
 
 load helpers
 
 demo() { mt-store create "$1" --config "$CONFIGS/demo.json" --step-tokens 1K "${@:2}" 2>/dev/null; }
 peek() { store-peek "$1" | grep "^$2 "; }
-# The first value of that key: the run's own come before those of its parts
+# The first value of a key in the JSON: the run's own values come before those of its parts
 stat_value() { mt-store stat "$1" --json | grep -o "\"$2\":[^,}]*" | head -1 | cut -d: -f2-; }
 stat_is() { [ "$(stat_value "$1" "$2")" = "$3" ]; }
 stat_is_not() { [ "$(stat_value "$1" "$2")" != "$3" ]; }
@@ -13,7 +13,7 @@ stat_has() { mt-store stat "$1" --json | grep -q "$2"; }
 
 one_cpu() { taskset -cp $$ | sed 's/.*: //; s/[,-].*//'; }
 
-# A directory of its own tmpfs of SIZE that only COMMAND sees: in_tmpfs SIZE COMMAND...
+# Run COMMAND with a private tmpfs of SIZE as its region directory: in_tmpfs SIZE COMMAND...
 in_tmpfs() {
 	local user="" dir=$T/tmpfs
 	mkdir -p "$dir"
@@ -23,7 +23,7 @@ in_tmpfs() {
 		sh "$1" "$dir" "${@:2}"
 }
 
-# ... whose files have huge pages where a program asks for them: in_huge_tmpfs SIZE COMMAND...
+# The same with huge pages where a program asks for them: in_huge_tmpfs SIZE COMMAND...
 in_huge_tmpfs() {
 	[ -d /sys/kernel/mm/transparent_hugepage ] || skip "needs a kernel with transparent huge pages"
 	in_tmpfs "$1,huge=advise" "${@:2}" || {
@@ -39,7 +39,7 @@ large() {
 	"$1" 1500M mt-store create "$RUN" --config "$T/large" --step-tokens 1K 2>"$T/large.err"
 }
 
-@test "create makes three regions of mode 0600 and says what they take in one line" {
+@test "create makes three regions of mode 0600 and prints their sizes in one line" {
 	run mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
 	[ "$status" = 0 ]
 	[ "${#lines[@]}" = 1 ]
@@ -48,7 +48,7 @@ large() {
 	[ "$(ls /dev/shm/mt."$(id -u)"."$RUN".* | sed 's/.*\.//' | sort | tr '\n' ' ')" = "control rings store " ]
 }
 
-@test "a region's space is allocated in full when it is made" {
+@test "create allocates a region's space in full" {
 	demo "$RUN"
 	for f in /dev/shm/mt."$(id -u)"."$RUN".*; do
 		[ $(($(stat -c '%b * %B' "$f"))) -ge "$(stat -c %s "$f")" ]
@@ -56,7 +56,7 @@ large() {
 }
 
 # bats test_tags=slow
-@test "a store on a tmpfs with huge=advise lies on huge pages, one without on small ones, and stat says so" {
+@test "a store uses huge pages on a tmpfs with huge=advise and small pages without it, and stat shows which" {
 	need_cmd python3
 	cat >"$T/look" <<-'END'
 		mt-store create "$1" --config "$2/demo.json" --step-tokens 1K 2>/dev/null || exit 1
@@ -68,7 +68,8 @@ large() {
 			    m = mmap.mmap(f.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
 			sum(m[::4096])
 			smaps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())
-			mapped = sum(int(k) for v in smaps if sys.argv[1] in v for k in re.findall(r"(?:Shmem|File)PmdMapped: +(\d+)", v))
+			pmd = r"(?:Shmem|File)PmdMapped: +(\d+)"
+			mapped = sum(int(k) for v in smaps if sys.argv[1] in v for k in re.findall(pmd, v))
 			print("mapped", mapped * 1024 * 2 > len(m))
 		PY
 	END
@@ -83,7 +84,7 @@ large() {
 }
 
 # bats test_tags=slow
-@test "create says that a large store lies on small pages, and how to mount huge ones; not if it lies on huge ones" {
+@test "create warns when a large store gets small pages and says how to mount huge ones; with huge pages it is silent" {
 	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
 	large in_tmpfs
 	[ "$(wc -l <"$T/large.err")" = 2 ]
@@ -93,7 +94,7 @@ large() {
 	[ "$(wc -l <"$T/large.err")" = 1 ]
 }
 
-@test "create takes the directory that holds config.json as well" {
+@test "create accepts the directory that holds config.json" {
 	mkdir "$T/model"
 	cp "$CONFIGS/demo.json" "$T/model/config.json"
 	mt-store create "$RUN" --config "$T/model" 2>/dev/null
@@ -101,7 +102,7 @@ large() {
 }
 
 # bats test_tags=slow
-@test "a run that exists is refused with 73 and stays as it was" {
+@test "create exits 73 if the run exists and leaves that run unchanged" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	before=$(peek "$RUN" state)
@@ -109,35 +110,35 @@ large() {
 	[ "$(peek "$RUN" state)" = "$before" ]
 }
 
-@test "every verb refuses a run that does not exist with 66" {
+@test "every command exits 66 for a run that does not exist" {
 	for verb in "init --seed 1" stat ls rm; do
 		# shellcheck disable=SC2086
 		fails_with 66 mt-store $verb "$RUN"
 	done
 }
 
-@test "names with other characters, empty or longer than 32 are refused with 64" {
+@test "run names with invalid characters, empty names and names over 32 characters exit 64" {
 	for name in a.b a/b 'a b' "" ä "$(printf 'x%.0s' $(seq 33))"; do
 		MT_RUN='' fails_with 64 mt-store create "$name" --config "$CONFIGS/demo.json"
 		MT_RUN='' fails_with 64 mt-store stat "$name"
 	done
 }
 
-@test "a name of 32 characters is a name" {
+@test "a run name of 32 characters is accepted" {
 	name=$(printf '%s-%032d' "$RUN" 0 | cut -c 1-32)
 	demo "$name"
 	mt-store rm "$name"
 	gone "$name"
 }
 
-@test "an omitted RUN is MT_RUN" {
+@test "without a RUN argument MT_RUN is used" {
 	MT_RUN=$RUN mt-store create --config "$CONFIGS/demo.json" 2>/dev/null
 	MT_RUN=$RUN mt-store stat | grep -qx "run $RUN: empty, step 0"
 	unset MT_RUN
 	fails_with 64 mt-store stat
 }
 
-@test "mistakes in options are 64" {
+@test "invalid options exit 64" {
 	fails_with 64 mt-store
 	fails_with 64 mt-store make "$RUN"
 	fails_with 64 mt-store create "$RUN"
@@ -153,14 +154,14 @@ large() {
 	gone "$RUN"
 }
 
-@test "a NUMA policy that is none is refused with 64 and leaves nothing" {
+@test "an invalid NUMA policy exits 64 and leaves no files" {
 	for policy in local bind preferred bind: bind:x bind:9999 preferred:0-1 default:0 interleave:0-; do
 		fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --numa "$policy"
 		gone "$RUN"
 	done
 }
 
-@test "NUMA policies of node 0 are taken and shown" {
+@test "NUMA policies for node 0 are accepted and shown by stat" {
 	[ -d /sys/devices/system/node/node0 ] || skip "needs a kernel with NUMA nodes"
 	for policy in default interleave bind:0 preferred:0; do
 		demo "$RUN" --numa "$policy" || skip "mbind is not allowed here"
@@ -169,19 +170,19 @@ large() {
 	done
 }
 
-@test "options may stand before and after operands" {
+@test "options are accepted before and after operands" {
 	mt-store --step-tokens 1K create --config "$CONFIGS/demo.json" "$RUN" 2>/dev/null
 	mt-store --json stat "$RUN" | grep -q '"step_tokens":1024,'
 }
 
-# A geometry whose arrays are large beside 2 MiB: 16.1M parameters in blocks of 7.9M
+# A geometry whose arrays are much larger than 2 MiB: 16.1M parameters in blocks of 7.9M
 wide() {
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 1200, "num_hidden_layers": 2, %s' \
 		'"num_attention_heads": 16, "vocab_size": 64}' >"$T/wide.json"
 	mt-store create "$RUN" --config "$T/wide.json" --step-tokens 1K "$@" 2>/dev/null
 }
 
-# bytes a parameter are WANT, and at most 8 % more for alignment: takes WANT OPTIONS...
+# A run takes WANT bytes a parameter, and at most 8 % more for alignment: takes WANT OPTIONS...
 takes() {
 	local want=$1 got
 	shift
@@ -192,7 +193,7 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "bf16 takes 12, 14 and 16 bytes a parameter with gradients none, bf16 and fp32; fp32 takes 16" {
+@test "a bf16 run takes 12, 14 or 16 bytes a parameter with --grad none, bf16 or fp32; an fp32 run takes 16" {
 	takes 12 --grad none
 	takes 14 --grad bf16
 	takes 16 --grad fp32
@@ -200,7 +201,7 @@ takes() {
 	takes 16 --dtype fp32
 }
 
-@test "of Qwen2.5-7B's layout, alignment is less than one byte in a hundred" {
+@test "alignment takes less than 1 % of the layout of Qwen2.5-7B" {
 	for row in "none 12" "bf16 14" "fp32 16"; do
 		# shellcheck disable=SC2086
 		set -- $row
@@ -210,14 +211,14 @@ takes() {
 	done
 }
 
-@test "init gives transformers' random weights: normal matrices, norms 1, biases 0, the padding row 0" {
+@test "init gives the random weights of transformers: normal matrices, norms 1, biases 0, padding row 0" {
 	printf '{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, %s %s' \
 		'"num_attention_heads": 4, "vocab_size": 512, "attention_bias": true, "mlp_bias": true,' \
 		'"initializer_range": 0.05, "pad_token_id": 3}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
 	mt-store init "$RUN" --seed 7 2>/dev/null
 	store-peek "$RUN" >"$T/peek"
-	# columns: name hash mean sd least most; 4 standard errors of mean and sd, n at least 4096
+	# columns: name, hash, mean, sd, minimum, maximum; bounds are 4 standard errors of mean and sd, n is at least 4096
 	awk '$1 ~ /(proj|lm_head|embed_tokens).weight/ { n++; bad += $3 * $3 > 0.0032 ^ 2 || $4 < 0.0475 || $4 > 0.0525 }
 		$1 ~ /norm.weight/ { n++; bad += $5 != 1 || $6 != 1 }
 		$1 ~ /bias/ { n++; bad += $5 != 0 || $6 != 0 }
@@ -226,7 +227,7 @@ takes() {
 	grep -qx "gaps zero" "$T/peek"
 }
 
-@test "the row of pad_token_id is zero and no other row is" {
+@test "init sets the row of pad_token_id to zero, and no other row" {
 	for pad in 0 1; do
 		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \
 			'"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 2,' \
@@ -234,7 +235,7 @@ takes() {
 		mt-store create "$RUN$pad" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
 		mt-store init "$RUN$pad" --seed 7 2>/dev/null
 	done
-	# unit 0 alone: the embedding of 2 x 2 starts the first page after the header
+	# only unit 0: the embedding of 2 x 2 starts the first page after the header
 	first() { od -An -tx4 -j 4096 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
 	second() { od -An -tx4 -j 4104 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
 	[ "$(first "${RUN}0")" = 0000000000000000 ]
@@ -244,7 +245,7 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "init's bits depend on the seed, not on the number of threads" {
+@test "the bits that init writes depend on the seed, not on the number of threads" {
 	need_cmd taskset
 	demo "$RUN"
 	mt-store init "$RUN" --seed 5 2>/dev/null
@@ -256,7 +257,7 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "a bf16 run's two halves hold the same master as an fp32 run of that seed" {
+@test "the two halves of a bf16 run hold the same master weights as an fp32 run with the same seed" {
 	demo "$RUN"
 	demo "${RUN}b" --dtype fp32
 	mt-store init "$RUN" --seed 3 2>/dev/null
@@ -264,14 +265,14 @@ takes() {
 	[ "$(store-peek "$RUN" | grep weight)" = "$(store-peek "${RUN}b" | grep weight)" ]
 }
 
-@test "no two tensors get the same numbers" {
+@test "init gives each tensor different numbers" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 3 2>/dev/null
 	[ "$(store-peek "$RUN" | grep _proj.weight | awk '{ print $2 }' | sort -u | wc -l)" = 42 ]
 }
 
 # bats test_tags=slow
-@test "init fills a run again, at step 0 and without moments" {
+@test "a second init fills the run again, at step 0 and with zero moments" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 3 2>/dev/null
 	before=$(peek "$RUN" state)
@@ -281,7 +282,7 @@ takes() {
 	stat_is "$RUN" state '"filled"'
 }
 
-@test "a run is empty until it is filled" {
+@test "a new run is empty until it is filled" {
 	demo "$RUN"
 	stat_is "$RUN" state '"empty"'
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -289,12 +290,12 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "an init that is interrupted leaves an empty run and dies of the signal" {
+@test "an interrupted init leaves an empty run and ends by the signal" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 2.3 GB"
-	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # on one CPU it takes seconds
 	eventually stat_is "$RUN" state '"filling"'
 	kill -TERM "$PID"
 	code=0
@@ -304,12 +305,12 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "an init that is killed leaves a run being filled by nobody, and the next init fills it" {
+@test "a killed init leaves a half-filled run, and the next init fills it" {
 	need_cmd taskset
 	printf '{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, %s' \
 		'"num_attention_heads": 16, "vocab_size": 32000}' >"$T/config.json"
 	mt-store create "$RUN" --config "$T/config.json" --step-tokens 1K --grad none 2>/dev/null || skip "needs 1.5 GB"
-	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # seconds, however many cores there are
+	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # on one CPU it takes seconds
 	eventually stat_is "$RUN" state '"filling"'
 	kill -KILL "$PID"
 	wait "$PID" || true
@@ -320,14 +321,14 @@ takes() {
 }
 
 # bats test_tags=slow
-@test "a filler killed at any instant leaves no filled run whose count of fillings is odd" {
+@test "a filler killed at any instruction never leaves a run marked as filled with an odd fill counter" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1
 	store-filldeath "$RUN" 300 >"$T/deaths"
 	grep -Eq '^[1-9][0-9]* filled, [1-9][0-9]* being filled$' "$T/deaths"
 }
 
-@test "a store of another ABI version is 76, named, and can be listed and removed" {
+@test "a store of another ABI version exits 76 and names the version; ls and rm still work" {
 	demo "$RUN"
 	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
@@ -338,13 +339,13 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a store that another build made is 76" {
+@test "a store made by another build exits 76" {
 	demo "$RUN"
 	printf '\377\376' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=16 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
 }
 
-@test "a half-made run is 76, listed and removed" {
+@test "a half-made run exits 76 and can be listed and removed" {
 	: >"/dev/shm/mt.$(id -u).$RUN.control"
 	fails_with 76 mt-store stat "$RUN"
 	mt-store ls "$RUN" | grep -q "half made"
@@ -352,7 +353,7 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a control region without its store is an error and not a crash" {
+@test "a control region without its store is an error, not a crash" {
 	demo "$RUN"
 	rm "/dev/shm/mt.$(id -u).$RUN.store"
 	fails_with 66 mt-store stat "$RUN"
@@ -362,7 +363,7 @@ takes() {
 	gone "$RUN"
 }
 
-@test "a store region that was truncated is refused before it is read" {
+@test "a truncated store region is refused before it is read" {
 	demo "$RUN"
 	truncate -s 1M "/dev/shm/mt.$(id -u).$RUN.store"
 	fails_with 65 mt-store stat "$RUN"
@@ -376,9 +377,10 @@ takes() {
 	fails_with 65 mt-store stat "$RUN"
 }
 
-@test "a tmpfs that is too small is 71 with need, have and remedy, and nothing is left" {
+@test "create on a tmpfs that is too small exits 71 with need, have and remedy, and leaves no files" {
 	code=0
-	in_tmpfs 8m sh -c 'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
+	in_tmpfs 8m sh -c \
+		'mt-store create small --config "$1" --step-tokens 1K; echo "$? $(ls "$MT_SHM_DIR" | wc -l)" >"$2"' \
 		sh "$CONFIGS/demo.json" "$T/after" 2>"$T/err" || code=$?
 	[ "$code" = 0 ] || skip "needs leave to mount a tmpfs"
 	[ "$(cat "$T/after")" = "71 0" ]
@@ -386,14 +388,14 @@ takes() {
 	grep -q "need .* GiB, .* has .* GiB free: .*remount" "$T/err"
 }
 
-@test "more than the machine's memory is 71 and nothing is left" {
+@test "create of more than the machine's memory exits 71 and leaves no files" {
 	fails_with 71 mt-store create "$RUN" --config "$CONFIGS/llama-120b.json"
 	grep -q "need 17[0-9][0-9]\.[0-9]* GiB, this machine has .* GiB of RAM in all: a smaller model" "$T/fails.err"
 	gone "$RUN"
 }
 
-@test "more than the cgroup's limit is 71, not a kill, and nothing is left" {
-	# v1's memory controller, or v2's delegated subtree: whichever lets us make a group
+@test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
+	# cgroup v1's memory controller, or v2's delegated subtree: the first one that lets us make a group
 	group=""
 	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
 	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
@@ -420,7 +422,7 @@ with_systemd() {
 	need_cmd setpriv
 	unshare -m true 2>/dev/null || skip "needs leave to mount (unshare -m)"
 	code=0
-	# the config comes on stdin: that user may not be allowed into our directories
+	# the config comes on stdin: that user may have no access to our directories
 	unshare -m sh -c '
 		as_user() { setpriv --reuid 4321 --regid 4321 --clear-groups "$@"; }
 		as_user test -x "$1/mt-store" || exit 99
@@ -434,7 +436,7 @@ with_systemd() {
 	return "$code"
 }
 
-@test "create warns where logging out deletes the run, and not where RemoveIPC is off" {
+@test "create warns if logging out deletes the run, and does not warn if RemoveIPC is off" {
 	grep -rqi "^ *RemoveIPC" /etc/systemd/logind.conf* 2>/dev/null && skip "this machine's own logind.conf decides"
 	with_systemd :
 	grep -q "warning: logging out will delete this run" "$T/err"
@@ -443,7 +445,7 @@ with_systemd() {
 	[ "$(grep -c warning "$T/err")" = 0 ]
 }
 
-@test "rm refuses a run with a live stage with 75, and --force removes it" {
+@test "rm exits 75 for a run with a live stage, and --force removes it" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -454,10 +456,10 @@ with_systemd() {
 	wait "$PID"
 }
 
-@test "serve ends with 0 on SIGTERM and SIGINT" {
+@test "serve exits 0 on SIGTERM and SIGINT" {
 	demo "$RUN"
 	for signal in TERM INT; do
-		# a shell's background children ignore SIGINT unless somebody resets it
+		# a shell's background children ignore SIGINT unless it is reset
 		spawn serve env --default-signal=INT mt-store serve "$RUN"
 		eventually grep -qx ready "$T/serve.out"
 		kill "-$signal" "$PID"
@@ -466,7 +468,7 @@ with_systemd() {
 	done
 }
 
-@test "serve ends with 0 when its regions are deleted by hand" {
+@test "serve exits 0 when its regions are deleted by hand" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -474,7 +476,7 @@ with_systemd() {
 	wait "$PID"
 }
 
-@test "serve waits for a run that is not there yet" {
+@test "serve waits for a run that does not exist yet" {
 	spawn serve mt-store serve "$RUN"
 	sleep 0.2
 	[ ! -s "$T/serve.out" ]
@@ -482,14 +484,14 @@ with_systemd() {
 	eventually grep -qx ready "$T/serve.out"
 }
 
-@test "a second server is refused with 75" {
+@test "a second serve on a run exits 75" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
 	fails_with 75 mt-store serve "$RUN"
 }
 
-@test "a server that was killed is followed by another" {
+@test "a new serve takes over after the old one was killed" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -518,7 +520,7 @@ with_systemd() {
 	demo "$RUN"
 	fails_with 64 mt-store serve "$RUN" --until-eof
 	fails_with 64 mt-store serve "$RUN" --dir "$T"
-	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null: it would end at once
+	fails_with 64 mt-store serve "$RUN" --until-eof --dir "$T"      # stdin is /dev/null, so it would end at once
 	grep -q "stdin is not a pipe" "$T/fails.err"
 	fails_with 64 mt-store stat "$RUN" --until-eof
 	no gone "$RUN"
@@ -539,7 +541,7 @@ with_systemd() {
 	[ ! -s "$T/serve.err" ]
 }
 
-@test "init refuses a run whose stages are at work with 75, but not because of its server" {
+@test "init exits 75 while stages work on the run, but a running serve does not stop it" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -550,7 +552,7 @@ with_systemd() {
 	grep -q "mt-optim" "$T/fails.err"
 }
 
-@test "serve reports a dead stage once and aborts the accumulation that it was part of" {
+@test "serve reports a dead stage once and aborts the accumulation that the stage took part in" {
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	spawn serve mt-store serve "$RUN"
@@ -566,7 +568,7 @@ with_systemd() {
 	[ "$(grep -c died "$T/serve.err")" = 1 ]
 }
 
-@test "serve says nothing of a stage that ends well" {
+@test "serve prints nothing about a stage that exits normally" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
@@ -578,7 +580,7 @@ with_systemd() {
 	[ ! -s "$T/serve.err" ]
 }
 
-@test "stat names each stage, what it does, and one that is stopped" {
+@test "stat names each stage and its activity, and shows a stopped stage as stopped" {
 	demo "$RUN"
 	spawn hold store-hold "$RUN" 9
 	eventually grep -qx held "$T/hold.out"
@@ -589,7 +591,7 @@ with_systemd() {
 	mt-store stat "$RUN" | grep -q "^rings: batch.1 0 grad.1 0 save 0"
 }
 
-@test "stat --json is one object on one line" {
+@test "stat --json prints one object on one line" {
 	need_cmd python3
 	demo "$RUN"
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -604,7 +606,7 @@ with_systemd() {
 	END
 }
 
-@test "ls lists one's runs with bytes, step and live stages, in JSON one object a line" {
+@test "ls prints the user's runs with bytes, step and live stages; with --json one object a line" {
 	demo "$RUN"
 	demo "${RUN}b"
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -618,7 +620,7 @@ with_systemd() {
 		tail -1 | cut -f1),\"step\":0,\"state\":\"filled\",\"stages\":[\"mt-store\"]}" ]
 }
 
-@test "a closed stdout is 74" {
+@test "a closed stdout exits 74" {
 	demo "$RUN"
 	code=0
 	mt-store stat "$RUN" >/dev/full 2>"$T/err" || code=$?
@@ -626,7 +628,7 @@ with_systemd() {
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 
-@test "--help and --version answer on stdout" {
+@test "--help and --version print to stdout" {
 	mt-store --help | grep -q "^usage: mt-store create RUN --config"
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }

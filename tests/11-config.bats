@@ -1,9 +1,10 @@
 #!/usr/bin/env bats
-# config.json of Hugging Face -> geometry: families, dialects, defaults, and what is refused.
+# Hugging Face's config.json becomes a geometry: families, dialects, defaults, and refused files.
 
 load helpers
 
-# A small config.json in $T: config FAMILY MEMBER... A member '"key": value' replaces one of the base, '-key' drops it.
+# Write a small config.json to $T: config FAMILY MEMBER...
+# A member '"key": value' replaces the default, '-key' drops it.
 config() {
 	local family=$1 member key
 	shift
@@ -18,7 +19,7 @@ config() {
 	{ echo '{'; paste -sd , "$T/members"; echo '}'; } >"$T/config.json"
 }
 
-# geometry LINE...: the config.json in $T is read, and gives each of these lines
+# The config.json in $T is accepted, and its geometry has each of these lines: geometry LINE...
 geometry() {
 	local line
 	store-layout "$T/config.json" >"$T/layout"
@@ -27,14 +28,15 @@ geometry() {
 	done
 }
 
-# refused CODE TEXT: mt-store says so in one line with TEXT, and leaves nothing
+# mt-store exits with CODE and one line that contains TEXT, and leaves no files: refused CODE TEXT
 refused() {
 	fails_with "$1" mt-store create "$RUN" --config "$T/config.json"
 	grep -qF -- "mt-store: config.json: $2" "$T/fails.err" || { cat "$T/fails.err" >&2; return 1; }
 	gone "$RUN"
 }
 
-# inv_freq I VALUE...: of the last geometry, within 1e-6 (pow differs by an ulp between C libraries)
+# inv_freq of the last geometry at index I is VALUE within 1e-6 (pow differs by an ulp between C libraries):
+# inv_freq I VALUE...
 inv_freq() {
 	while [ $# -gt 0 ]; do
 		awk -v i="$1" -v want="$2" '$1 == "inv_freq" && $2 == i { found = ($4 - want) ^ 2 <= (1e-6 * want) ^ 2 }
@@ -45,7 +47,7 @@ inv_freq() {
 
 # ---------------------------------------------------------------------------------------------------- families
 
-@test "llama: heads of their own for keys where the key is missing or null, no biases, untied" {
+@test "llama: as many key-value heads as heads if the key is missing or null, no biases, untied embeddings" {
 	config llama -num_key_value_heads
 	geometry "family llama" "kv_heads 4" "head_dim 8" "tied 0" "qkv_bias 0" "o_bias 0" "mlp_bias 0" "qk_norm 0" \
 		"window 0" "norm_eps 1e-06" "init_range 0.02" "pad_token -1" "max_position 2048"
@@ -53,26 +55,27 @@ inv_freq() {
 	geometry "kv_heads 4"
 }
 
-@test "llama: attention_bias is on q, k, v and o, mlp_bias on gate, up and down" {
+@test "llama: attention_bias adds biases to q, k, v and o, mlp_bias to gate, up and down" {
 	config llama '"attention_bias": true' '"mlp_bias": true'
 	geometry "qkv_bias 1" "o_bias 1" "mlp_bias 1"
-	for name in self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj; do
+	for name in self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj \
+		mlp.down_proj; do
 		grep -q "^tensor model.layers.2.$name.bias " "$T/layout"
 	done
 }
 
-@test "qwen2: biases on q, k and v always, none on o, whatever attention_bias says" {
+@test "qwen2: always biases on q, k and v and none on o, whatever attention_bias is" {
 	config qwen2 '"attention_bias": false'
 	geometry "family qwen2" "qkv_bias 1" "o_bias 0" "max_position 32768"
 	! grep -q "o_proj.bias" "$T/layout" || false
 }
 
-@test "qwen2: 32 heads for keys where the key is missing" {
+@test "qwen2: 32 key-value heads if the key is missing" {
 	config qwen2 -num_key_value_heads '"num_attention_heads": 64' '"hidden_size": 128'
 	geometry "kv_heads 32"
 }
 
-@test "qwen3: head_dim 128 where the key is missing, norms on q and k, attention_bias on all four" {
+@test "qwen3: head_dim 128 if the key is missing, norms on q and k, attention_bias on all four projections" {
 	config qwen3
 	geometry "family qwen3" "head_dim 128" "qk_norm 1" "qkv_bias 0" "o_bias 0"
 	grep -q "^tensor model.layers.0.self_attn.k_norm.weight .* shape 128 1 " "$T/layout"
@@ -80,17 +83,17 @@ inv_freq() {
 	geometry "qkv_bias 1" "o_bias 1"
 }
 
-@test "mistral: 8 heads for keys and a window of 4096 where the keys are missing" {
+@test "mistral: 8 key-value heads and a window of 4096 if the keys are missing" {
 	config mistral -num_key_value_heads '"num_attention_heads": 16'
 	geometry "family mistral" "kv_heads 8" "window 4096" "window_from 0" "window_layers www" "max_position 131072"
 }
 
-@test "mistral: a window of null is none" {
+@test "mistral: sliding_window null means no window" {
 	config mistral '"sliding_window": null'
 	geometry "window 0" "window_layers ..."
 }
 
-@test "Qwen's window holds only with use_sliding_window, from layer max_window_layers on" {
+@test "qwen: the window applies only with use_sliding_window, from layer max_window_layers on" {
 	config qwen2 '"sliding_window": 16' '"max_window_layers": 1'
 	geometry "window 0" "window_layers ..."
 	config qwen2 '"sliding_window": 16' '"max_window_layers": 1' '"use_sliding_window": true'
@@ -103,7 +106,7 @@ inv_freq() {
 	geometry "window 0"
 }
 
-@test "sizes that are missing are those of the family's class" {
+@test "missing sizes get the defaults of the family's transformers class" {
 	echo '{"model_type": "llama"}' >"$T/config.json"
 	geometry "layers 32" "hidden 4096" "heads 32" "kv_heads 32" "head_dim 128" "ffn 11008" "vocab 32000"
 	echo '{"model_type": "mistral"}' >"$T/config.json"
@@ -112,7 +115,7 @@ inv_freq() {
 	geometry "ffn 22016" "vocab 151936" "kv_heads 32" "head_dim 128"
 }
 
-@test "head_dim of null is hidden_size / num_attention_heads, and any even one is taken" {
+@test "head_dim null means hidden_size / num_attention_heads, and any even head_dim is accepted" {
 	config qwen3 '"head_dim": null'
 	geometry "head_dim 8"
 	config mistral '"head_dim": 10' '"hidden_size": 30'
@@ -121,7 +124,7 @@ inv_freq() {
 	grep -q "^tensor model.layers.0.self_attn.o_proj.weight .* shape 30 40 " "$T/layout"
 }
 
-@test "a negative pad_token_id counts from the vocabulary's end, as nn.Embedding has it" {
+@test "a negative pad_token_id counts from the end of the vocabulary, as in nn.Embedding" {
 	config llama '"pad_token_id": -1'
 	geometry "pad_token 63"
 	config llama '"pad_token_id": 0'
@@ -130,7 +133,7 @@ inv_freq() {
 	geometry "pad_token -1"
 }
 
-@test "tied embeddings have no lm_head, and a second gradient for unit 0" {
+@test "tied embeddings have no lm_head, and unit 0 gets a second gradient" {
 	config llama '"tie_word_embeddings": true'
 	geometry "tied 1"
 	! grep -q "^tensor lm_head" "$T/layout" || false
@@ -138,7 +141,7 @@ inv_freq() {
 	grep -Eq "^unit 1 .* g [1-9][0-9]* 0$" "$T/layout"
 }
 
-@test "known models have the parameters that they are known for" {
+@test "known models get their known numbers of parameters" {
 	while read -r name params; do
 		store-layout "$CONFIGS/$name.json" | grep -qx "params $params"
 	done <<-END
@@ -154,9 +157,10 @@ inv_freq() {
 
 # ---------------------------------------------------------------------------------------------------- layout
 
-@test "a block's tensors stand in the order of use, q, k, v and gate, up without gaps, other slabs at multiples of 64" {
+@test "a block's tensors are in order of use: q, k, v and gate, up contiguous, other slabs at multiples of 64" {
 	config qwen3 '"hidden_size": 30' '"head_dim": 6' '"intermediate_size": 50' '"attention_bias": true'
-	store-layout "$T/config.json" | awk '$1 == "tensor" && $4 == 2 { sub("model.layers.1.", "", $2); print $2, $11, $13 }' >"$T/got"
+	store-layout "$T/config.json" |
+		awk '$1 == "tensor" && $4 == 2 { sub("model.layers.1.", "", $2); print $2, $11, $13 }' >"$T/got"
 	cat >"$T/want" <<-END
 		input_layernorm.weight 0 30
 		self_attn.q_proj.weight 64 720
@@ -178,7 +182,7 @@ inv_freq() {
 	store-layout "$T/config.json" | grep -q "^unit 2 elems 7168 params 6810 tensors 16+15 "
 }
 
-@test "a unit's arrays follow one another without overlap: w, lo, m, v, g; fp32 has no lo, none has no g" {
+@test "a unit's arrays w, lo, m, v, g follow in this order without overlap; fp32 has no lo, --grad none has no g" {
 	config llama '"tie_word_embeddings": true'
 	for row in "bf16 fp32 2 2 4" "bf16 bf16 2 2 2" "bf16 none 2 2 0" "fp32 fp32 4 0 4"; do
 		# shellcheck disable=SC2086
@@ -197,18 +201,20 @@ inv_freq() {
 }
 
 @test "arrays of 2 MiB and more start on a huge page" {
-	store-layout "$CONFIGS/llama-3.1-8b.json" | awk '$1 == "unit" { n++; for (i = 10; i <= 18; i += 2) bad += $i % 2097152 }
-		END { exit !(n == 34 && !bad) }'
+	store-layout "$CONFIGS/llama-3.1-8b.json" |
+		awk '$1 == "unit" { n++; for (i = 10; i <= 18; i += 2) bad += $i % 2097152 }
+			END { exit !(n == 34 && !bad) }'
 }
 
-@test "two-dimensional tensors decay, others do not" {
+@test "weight decay applies to two-dimensional tensors only" {
 	config qwen2
-	store-layout "$T/config.json" | awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
+	store-layout "$T/config.json" |
+		awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
 }
 
 # ---------------------------------------------------------------------------------------------------- rope
 
-@test "plain rope: 10000 where rope_theta is missing, the same in both dialects" {
+@test "plain rope: rope_theta defaults to 10000, the same in both config dialects" {
 	config llama '"head_dim": 16'
 	geometry "rope_scaling 1"
 	inv_freq 0 1 1 0.316227764 7 0.000316227786
@@ -221,7 +227,7 @@ inv_freq() {
 	! grep -q "^inv_freq 1 .* 0.31622" "$T/layout" || false
 }
 
-@test "linear rope, named by rope_type or by the older type" {
+@test "linear rope is accepted under rope_type and under the older key type" {
 	for kind in rope_type type; do
 		config llama '"head_dim": 16' "\"rope_scaling\": {\"$kind\": \"linear\", \"factor\": 4.0}"
 		geometry "rope_scaling 1"
@@ -229,31 +235,35 @@ inv_freq() {
 	done
 }
 
-@test "Llama 3's rope gives transformers' table in both dialects" {
+@test "Llama 3's rope gives the table of transformers in both config dialects" {
 	store-layout "$CONFIGS/llama-3.1-8b.json" >"$T/layout"
 	inv_freq 0 1 28 0.00321144611 31 0.00085675146 34 0.000178507791 40 3.42810235e-05 63 3.06892588e-07
 	cp "$T/layout" "$T/v4"
-	sed -e '/"rope_theta"/d' -e '/"torch_dtype"/d' -e 's/"rope_scaling": {/"rope_parameters": {"rope_theta": 500000.0,/' \
+	sed -e '/"rope_theta"/d' -e '/"torch_dtype"/d' \
+		-e 's/"rope_scaling": {/"rope_parameters": {"rope_theta": 500000.0,/' \
 		"$CONFIGS/llama-3.1-8b.json" >"$T/config.json"
 	geometry
 	cmp "$T/layout" "$T/v4"
 }
 
-@test "yarn's table and attention factor are transformers'" {
+@test "yarn rope gives the table and the attention factor of transformers" {
 	config llama '"head_dim": 128' '"rope_theta": 1000000.0' '"max_position_embeddings": 131072' \
 		'"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
 	geometry "rope_scaling 1.13862944"
 	inv_freq 0 1 20 0.0133352149 30 0.00106436096 40 4.44569851e-05 63 3.10234441e-07
-	config llama '"head_dim": 64' '"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.7}'
+	yarn='"factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0'
+	config llama '"head_dim": 64' \
+		'"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, '"$yarn"', "mscale_all_dim": 0.7}'
 	geometry
 	grep -q "^rope_scaling 1.08795" "$T/layout"
 	inv_freq 0 1 8 0.100000001 12 0.0316227786 16 0.00566666666 31 3.33380353e-06
-	config llama '"head_dim": 16' '"rope_parameters": {"rope_type": "yarn", "factor": 16.0, "truncate": false, "original_max_position_embeddings": 64, "attention_factor": 1.25}'
+	yarn='"factor": 16.0, "truncate": false, "original_max_position_embeddings": 64, "attention_factor": 1.25'
+	config llama '"head_dim": 16' '"rope_parameters": {"rope_type": "yarn", '"$yarn"'}'
 	geometry "rope_scaling 1.25"
 	inv_freq 0 1 4 0.000624999986 7 1.97642366e-05
 }
 
-@test "dynamic rope is plain rope up to max_position_embeddings" {
+@test "dynamic rope equals plain rope up to max_position_embeddings" {
 	config llama
 	geometry
 	cp "$T/layout" "$T/plain"
@@ -264,24 +274,26 @@ inv_freq() {
 
 # ---------------------------------------------------------------------------------------------------- dialects
 
-@test "a file that says the same in both dialects is read" {
-	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' '"torch_dtype": "bfloat16"' \
+@test "a config.json with the same values in both dialects is accepted" {
+	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' \
+		'"torch_dtype": "bfloat16"' \
 		'"rope_parameters": {"rope_type": "linear", "rope_theta": 1000000, "factor": 2.0}' '"dtype": "bfloat16"' \
 		'"use_sliding_window": true' '"sliding_window": 8' '"max_window_layers": 2' \
 		'"layer_types": ["full_attention", "full_attention", "sliding_attention"]'
 	geometry "window 8" "window_layers ..w"
 }
 
-@test "layer_types alone say which layers have the window" {
+@test "layer_types alone decide which layers have the window" {
 	config qwen3 '"use_sliding_window": true' '"sliding_window": 8' \
 		'"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]'
 	geometry "window 8" "window_from 0" "window_layers w.w"
 }
 
-@test "dialects that disagree are refused with 78, by name" {
+@test "config dialects that disagree exit 78 and name the key" {
 	config llama '"rope_theta": 10000.0' '"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}'
 	refused 78 "rope_theta"
-	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
+	config llama '"rope_scaling": {"type": "linear", "factor": 2.0}' \
+		'"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
 	refused 78 "rope_scaling and rope_parameters disagree"
 	config llama '"rope_scaling": null' '"rope_parameters": {"rope_type": "linear", "factor": 4.0}'
 	refused 78 "rope_scaling and rope_parameters disagree"
@@ -298,13 +310,14 @@ inv_freq() {
 	refused 78 "layer_types: layer 2 is sliding_attention, but no window is in force"
 	config mistral '"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]'
 	refused 78 "layer_types of layer 0 disagrees"
-	config llama '"original_max_position_embeddings": 64' '"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}'
+	config llama '"original_max_position_embeddings": 64' \
+		'"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}'
 	refused 78 "original_max_position_embeddings"
 }
 
 # ---------------------------------------------------------------------------------------------------- 78
 
-@test "other families and other architectures are 78" {
+@test "other families and other architectures exit 78" {
 	config gpt2
 	refused 78 "model_type 'gpt2' is not supported"
 	config llama -model_type
@@ -315,7 +328,7 @@ inv_freq() {
 	refused 78 "architectures 'MistralForCausalLM'"
 }
 
-@test "what changes the computation and is not there is 78, by name" {
+@test "settings that change the computation and are not implemented exit 78 and are named" {
 	config llama '"quantization_config": {"quant_method": "gptq"}'
 	refused 78 "quantization_config is not supported"
 	config llama '"hidden_act": "gelu"'
@@ -336,12 +349,13 @@ inv_freq() {
 	refused 78 "layer_types 'linear_attention' is not supported"
 }
 
-@test "keys that a rope_type needs are 78 when missing or absurd" {
+@test "missing or absurd keys of a rope_type exit 78" {
 	config llama '"rope_scaling": {"type": "linear"}'
 	refused 78 "factor of rope_type 'linear' is missing"
 	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}'
 	refused 78 "high_freq_factor of rope_type 'llama3' is missing"
-	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}'
+	config llama \
+		'"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}'
 	refused 78 "high_freq_factor 4 is not above low_freq_factor 4"
 	config llama '"rope_scaling": {"type": "linear", "factor": 0}'
 	refused 78 "factor 0 is out of range"
@@ -351,7 +365,7 @@ inv_freq() {
 	refused 78 "rope_theta 1e+300 is out of range"
 }
 
-@test "sizes that do not divide are 78" {
+@test "sizes that do not divide evenly exit 78" {
 	config llama '"num_attention_heads": 5' -num_key_value_heads
 	refused 78 "hidden_size 32 is not a multiple of num_attention_heads 5"
 	config llama '"num_key_value_heads": 3'
@@ -368,7 +382,7 @@ inv_freq() {
 	refused 78 "layer_types has 1 entries for 3 layers"
 }
 
-@test "absurd sizes are 78, by name" {
+@test "absurd sizes exit 78 and are named" {
 	for pair in vocab_size:0 vocab_size:-1 vocab_size:1000000000000 hidden_size:0 hidden_size:9223372036854775807 \
 		num_hidden_layers:0 num_hidden_layers:100000 num_attention_heads:0 num_key_value_heads:0 intermediate_size:0 \
 		intermediate_size:99999999999 head_dim:0 head_dim:1024 max_position_embeddings:0; do
@@ -385,7 +399,7 @@ inv_freq() {
 	refused 78 "sliding_window 0 is not between"
 }
 
-@test "a unit that no journal can address is 78, and no product overflows on the way" {
+@test "a unit too large for the journal exits 78, and no multiplication overflows on the way" {
 	config llama '"vocab_size": 16777216' '"hidden_size": 1048576' '"head_dim": 64'
 	fails_with 78 mt-store create "$RUN" --config "$T/config.json"
 	grep -q "tensor 'model.embed_tokens.weight' of 16777216 x 1048576 is out of range" "$T/fails.err"
@@ -394,7 +408,7 @@ inv_freq() {
 
 # ---------------------------------------------------------------------------------------------------- 65, 66
 
-@test "what is not JSON is 65" {
+@test "a config.json that is not JSON exits 65" {
 	for text in '' '{' '[]' '"llama"' '{"model_type": "llama",}' '{"model_type": llama}' '{"model_type": "llama"} {}' \
 		'{"rope_theta": NaNa}' '{"rope_theta": 0123}' '{"rope_theta": 1.}' '{"hidden_size": -}' '{"hidden_size": +1}' \
 		'{"hidden_size": 99999999999999999999x}' '{"a": Infinity "b"}' '{NaN: 1}' '{"model_type": "llama\u0000"}'; do
@@ -407,8 +421,9 @@ inv_freq() {
 	refused 65 ""
 }
 
-@test "numbers that only Python reads are passed over where mt has no use for them, and 78 by name where it has" {
-	config llama '"a": NaN' '"b": [-Infinity, {"c": Infinity}]' '"d": 18446744073709551616' '"e": -9223372036854775809' \
+@test "numbers that only Python parses are ignored in unused keys; in used keys they exit 78 and are named" {
+	config llama '"a": NaN' '"b": [-Infinity, {"c": Infinity}]' '"d": 18446744073709551616' \
+		'"e": -9223372036854775809' \
 		'"f": 1e999' '"g": "NaN, 1e999, \"Infinity\""'
 	geometry "vocab 64"
 	while read -r key number; do
@@ -425,13 +440,13 @@ inv_freq() {
 	END
 }
 
-@test "a key that stands twice is 65" {
+@test "a duplicate key exits 65" {
 	echo '{"model_type": "llama", "hidden_size": 32, "hidden_size": 64}' >"$T/config.json"
 	refused 65 "line 1: not JSON: duplicate object key"
 }
 
 # bats test_tags=slow
-@test "values of another JSON type are 65, by name" {
+@test "values of the wrong JSON type exit 65 and are named" {
 	while read -r member; do
 		config llama "$member"
 		key=$(printf '%s' "$member" | cut -d '"' -f 2)
@@ -456,21 +471,21 @@ inv_freq() {
 	END
 }
 
-@test "a deep or a long config.json is 65 and not a crash" {
+@test "a deeply nested or very long config.json exits 65 and does not crash" {
 	awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >"$T/config.json"
 	refused 65 ""
 	truncate -s 17M "$T/config.json"
 	refused 65 "larger than 16 MiB"
 }
 
-@test "a config.json that is not there is 66" {
+@test "a missing config.json exits 66" {
 	fails_with 66 mt-store create "$RUN" --config "$T/nothing.json"
 	fails_with 66 mt-store create "$RUN" --config "$T"
 	fails_with 66 mt-store create "$RUN" --config "$T/nothing/config.json"
 	gone "$RUN"
 }
 
-@test "a FIFO or a device in config.json's place is 65, at once" {
+@test "a FIFO or a device as config.json exits 65 at once" {
 	mkfifo "$T/config.json"
 	refused 65 "not a regular file"
 	rm "$T/config.json"
@@ -478,13 +493,13 @@ inv_freq() {
 	refused 65 "not a regular file"
 }
 
-@test "a message is one line whatever the file says" {
+@test "an error message is one line, whatever the file contains" {
 	config llama '"hidden_act": "ge\nlu\u001b[31m"'
 	refused 78 "hidden_act 'ge?lu?[31m' is not supported"
 }
 
 # bats test_tags=slow
-@test "every prefix of a config.json, and every byte of it changed, is read or refused, never more" {
+@test "every prefix of a config.json, and every changed byte of it, is either read or refused, without a crash" {
 	config qwen3 '"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}' \
 		'"use_sliding_window": true' '"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
 	size=$(stat -c %s "$T/config.json")
@@ -502,7 +517,7 @@ inv_freq() {
 # ---------------------------------------------------------------------------------------------------- transformers
 
 # bats test_tags=slow
-@test "geometry, tensors and rope tables are those of transformers' own classes" {
+@test "geometry, tensors and rope tables equal those of transformers' own classes" {
 	need_torch
 	with_torch - "$T" <<'END'
 import json, os, random, struct, subprocess, sys, warnings
@@ -527,15 +542,17 @@ for trial in range(60):
     family = random.choice(["llama", "qwen2", "qwen3", "mistral"])
     kv = random.choice([1, 2, 4])
     heads = kv * random.choice([1, 2, 3])
-    config = {"model_type": family, "vocab_size": random.randint(20, 90), "hidden_size": 4 * heads * random.choice([1, 2, 3]),
+    config = {"model_type": family, "vocab_size": random.randint(20, 90),
+              "hidden_size": 4 * heads * random.choice([1, 2, 3]),
               "intermediate_size": random.randint(1, 80), "num_hidden_layers": random.randint(1, 5),
               "num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 65536}
     for key, values in {"head_dim": [8, 10, 64], "tie_word_embeddings": [True, False], "attention_bias": [True, False],
                         "mlp_bias": [True, False], "rms_norm_eps": [1e-5, 1e-6], "sliding_window": [5, 4096],
-                        "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3], "pad_token_id": [0, 7]}.items():
+                        "use_sliding_window": [True, False], "max_window_layers": [0, 1, 3],
+                        "pad_token_id": [0, 7]}.items():
         if random.random() < 0.6:
             config[key] = random.choice(values)
-    if family == "mistral":    # transformers 4 takes its head_dim for a number where it is missing
+    if family == "mistral":    # transformers 4 fails if its head_dim is missing
         config.setdefault("head_dim", config["hidden_size"] // heads)
     rope, theta = ropes(), random.choice([10000.0, 1000000.0, 500000.0])
     if int(transformers.__version__.split(".")[0]) >= 5 and random.random() < 0.5:
@@ -546,7 +563,7 @@ for trial in range(60):
     with open(path, "w") as f:
         json.dump(config, f)
     saved = os.path.join(where, "saved")
-    AutoConfig.from_pretrained(where).save_pretrained(saved)    # as this transformers writes it
+    AutoConfig.from_pretrained(where).save_pretrained(saved)    # in the dialect of the installed transformers
     lines = subprocess.run(["store-layout", path], capture_output=True, text=True, check=True).stdout.splitlines()
     again = subprocess.run(["store-layout", saved], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines == again, (config, [x for x in zip(lines, again) if x[0] != x[1]][:3])
@@ -567,7 +584,8 @@ for trial in range(60):
     window = meant.sliding_window if family != "llama" else None
     if family == "mistral":
         types = ["sliding_attention" if window else "full_attention"] * meant.num_hidden_layers
-    pattern = "".join("w" if window and types and t == "sliding_attention" else "." for t in types or ["."] * meant.num_hidden_layers)
+    pattern = "".join("w" if window and types and t == "sliding_attention" else "."
+                      for t in types or ["."] * meant.num_hidden_layers)
     assert facts["window_layers"] == pattern, (config, facts)
     assert int(facts["window"]) == (window if "w" in pattern else 0), (config, facts)
     assert int(facts["pad_token"]) == (-1 if meant.pad_token_id is None else meant.pad_token_id)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Shared memory that lies: half filled, half made, of another boot or another user, damaged or truncated under the
-# stages. Whoever meets it says so in one line and ends with the contract's code, or waits; nobody trains on it.
+# Damaged shared memory: half filled, half made, from another boot or another user, corrupted or truncated under running
+# stages. Each program reports it in one line and exits with the documented code, or waits; none trains on it.
 
 load helpers
 
@@ -13,7 +13,7 @@ for i in range(300): sys.stdout.buffer.write(struct.pack("<18I", 17, *range(1, 1
 	export RECORDS=$BATS_FILE_TMPDIR/records
 }
 
-# A filled run of the tiny model: tiny [create's options]
+# Make and fill a run of the tiny model: tiny [create's options]
 tiny() {
 	mt-store create "$RUN" --config "$M" --step-tokens 1K "$@" 2>"$T/create.err"
 	mt-ckpt load "$RUN" "$M" 2>"$T/load.err"
@@ -25,7 +25,7 @@ step() { mt-step "$RUN" --steps 3 --batch 2 --seq 16 --lr 1e-3 "$@" <"$RECORDS";
 spawn_step() { spawn step sh -c 'exec mt-step "$@" <"$0"' "$RECORDS" "$RUN" "$@"; }
 says() { grep -q "$2" "$T/$1.out"; }
 ended() { ! kill -0 "$1" 2>/dev/null; }
-# Wait for a spawned program: its exit status must be CODE, with one line on stderr that has WORDS in it
+# Wait for a spawned program: its exit status must be CODE, its stderr one line that contains WORDS
 ends() { # CODE PID NAME WORDS
 	local code=0
 	eventually ended "$2"
@@ -35,7 +35,7 @@ ends() { # CODE PID NAME WORDS
 	cat "$T/$3.err" >&2
 	return 1
 }
-# As the user nobody, who may write to the region directory
+# Run as the user nobody, who may write to the region directory
 other_user() {
 	[ "$(id -u)" = 0 ] || skip "needs root, to be another user"
 	command -v setpriv >/dev/null || skip "needs setpriv"
@@ -44,7 +44,7 @@ other_user() {
 
 # ---------------------------------------------------------------------------------------------- filled too late
 
-# A stage has attached; the run is then emptied; the stage claims its slot
+# A stage attaches; the run is then emptied; the stage claims its slot
 late_stage() { # STATE
 	tiny
 	rm -f "$T/go"
@@ -54,7 +54,7 @@ late_stage() { # STATE
 	set_state "$1"
 	touch "$T/go"
 }
-# It has given its slot back, and the slot was claimed few times, not thousands: the generation says how often
+# The stage has released its slot and has claimed it few times, not thousands: the generation counts the claims
 late_waits() {
 	sleep 0.6
 	no says late claimed
@@ -65,7 +65,7 @@ late_waits() {
 	[ $((w & 65535)) -lt 5 ]
 }
 
-@test "a stage that claims a run whose filler was stopped waits until it is filled" {
+@test "a stage that claims a run whose filler is stopped waits until it is filled" {
 	late_stage 0
 	late_waits
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
@@ -87,7 +87,7 @@ late_waits() {
 }
 
 # bats test_tags=slow
-@test "a stage that waits for a fill ends when it is told to, and says when the run is removed" {
+@test "a stage that waits for a fill exits on SIGTERM, and reports when the run is removed" {
 	late_stage 0
 	late_waits
 	kill "$LATE"
@@ -102,11 +102,12 @@ late_waits() {
 # ---------------------------------------------------------------------------------------------- another boot
 
 # bats test_tags=slow
-@test "a run with a region of another boot is dirty for all, until mt-ckpt load fills it again" {
+@test "a run with a region of another boot is dirty for every program until mt-ckpt load fills it again" {
 	for r in control rings store; do
 		tiny
 		word "$r" 48 1
-		for program in "timeout 20 mt-optim" "timeout 20 mt-stream" "timeout 20 mt-step --steps 1 --batch 1 --seq 16 --lr 1"; do
+		for program in "timeout 20 mt-optim" "timeout 20 mt-stream" \
+			"timeout 20 mt-step --steps 1 --batch 1 --seq 16 --lr 1"; do
 			# shellcheck disable=SC2086
 			fails_with 65 $program "$RUN"
 			grep -q "before the machine was started.*mt-ckpt load" "$T/fails.err"
@@ -120,7 +121,7 @@ late_waits() {
 	done
 }
 
-@test "mt-store init makes a run of another boot its own as well" {
+@test "mt-store init adopts a run of another boot" {
 	tiny
 	word store 48 1
 	word control 48 1
@@ -128,7 +129,7 @@ late_waits() {
 	mt-store ls "$RUN" | grep -q filled
 }
 
-@test "create warns when regions do not lie in memory" {
+@test "create warns when MT_SHM_DIR is not in memory" {
 	case $(stat -f -c %T "$T") in tmpfs | ramfs | hugetlbfs) skip "the tests' own directory is in memory" ;; esac
 	MT_SHM_DIR=$T mt-store create "$RUN" --config "$M" --step-tokens 1K 2>"$T/err"
 	grep -q "^mt-store: warning: MT_SHM_DIR is not a tmpfs" "$T/err"
@@ -137,7 +138,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- dirty
 
-@test "a run that becomes dirty ends all stages with 65, wherever they wait, and can be loaded again" {
+@test "when a run becomes dirty, every waiting stage exits 65, and the run can be loaded again" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -158,7 +159,7 @@ late_waits() {
 # ---------------------------------------------------------------------------------------------- half made
 
 # bats test_tags=slow
-@test "a half-made run whose maker is dead is refused with 76 and the remedy, and not waited for" {
+@test "a half-made run whose maker is dead exits 76 with the remedy, without waiting" {
 	truncate -s 1M "$(region control)"
 	for program in "mt-optim" "mt-stream" "mt-step --steps 1 --batch 1 --seq 16 --lr 1 --wait 1" "mt-store serve"; do
 		# shellcheck disable=SC2086
@@ -169,7 +170,7 @@ late_waits() {
 	gone "$RUN"
 }
 
-@test "a half-made run whose maker lives is waited for, and not removed without --force" {
+@test "stages wait for a half-made run whose maker lives, and rm needs --force" {
 	truncate -s 1M "$(region control)"
 	spawn maker python3 "$TOP/tests/lib/region.py" "$(region control)" lock
 	maker=$PID
@@ -183,7 +184,7 @@ late_waits() {
 	ends 76 "$step" step "whoever made it is dead"
 }
 
-@test "create holds its lock while it makes a run: killed there, what it leaves is known to be nobody's" {
+@test "create holds its lock while it makes a run: after a kill its remains can be recognized and removed" {
 	python3 - "$(region control)" "$RUN" "$CONFIGS/demo.json" <<-'EOF'
 	import fcntl, os, struct, subprocess, sys, time
 	path, run, config = sys.argv[1:]
@@ -208,7 +209,7 @@ late_waits() {
 
 # ---------------------------------------------------------------------------------------------- another user
 
-@test "a FIFO or a link under a run's name is refused at once" {
+@test "a FIFO or a symbolic link under a run's name is refused at once" {
 	mkfifo -m 666 "$(region control)"
 	for verb in stat "init --seed 1" "create --config $M"; do
 		# shellcheck disable=SC2086
@@ -223,7 +224,7 @@ late_waits() {
 	fails_with 65 timeout 10 mt-store create "$RUN" --config "$M"
 }
 
-@test "a FIFO beside a live run does not hold up stat, ls, save or rm" {
+@test "a FIFO beside a live run does not block stat, ls, save or rm" {
 	tiny
 	mkfifo -m 666 "$(region ring.x)"
 	timeout 10 mt-store stat "$RUN" >/dev/null
@@ -234,7 +235,7 @@ late_waits() {
 	[ -p "$(region ring.x)" ]
 }
 
-@test "another user's file under a run's name is refused with 77, and no run is made beside it" {
+@test "another user's file under a run's name exits 77, and no run is made beside it" {
 	for kind in control rings store files; do
 		other_user mkfifo -m 666 "$(region $kind)"
 		fails_with 77 timeout 10 mt-store create "$RUN" --config "$M"
@@ -248,7 +249,7 @@ late_waits() {
 	done
 }
 
-@test "another user's file in the place of the tokenizer's: save and export say so and write the rest, load refuses" {
+@test "another user's file in place of the tokenizer's: save and export report it and write the rest, load refuses" {
 	tiny
 	other_user touch "$(region files)"
 	for verb in save export; do
@@ -265,7 +266,7 @@ late_waits() {
 	rm "$(region files)"
 }
 
-@test "ls names no files of other users, and no name that is not a run's" {
+@test "ls lists no files of other users and no names that are not run names" {
 	tiny
 	name="$SHM/mt.$(id -u).$RUN"$'\033[31mx'".control"
 	other_user touch "$SHM/mt.$(id -u).${RUN}other.control"
@@ -278,7 +279,7 @@ late_waits() {
 	[ "$(tr -d '\n -~' <"$T/ls" | wc -c)" = 0 ]
 }
 
-@test "a FIFO given where a file is meant is refused and not waited for" {
+@test "a FIFO given in place of a file is refused without waiting" {
 	mkfifo "$T/fifo"
 	tiny
 	fails_with 65 timeout 10 mt-feed --shuffle 1 "$T/fifo"
@@ -291,7 +292,7 @@ late_waits() {
 # ---------------------------------------------------------------------------------------------- rings
 
 # bats test_tags=slow
-@test "load and init empty rings of one's own" {
+@test "load and init empty user-made rings" {
 	tiny
 	mt-store ring "$RUN" mine --like grad.0
 	for fill in "mt-ckpt load $RUN $M" "mt-store init $RUN --seed 1"; do
@@ -302,7 +303,7 @@ late_waits() {
 	done
 }
 
-# With rings of one's own for batches and gradients
+# Train with user-made rings for batches and gradients
 own_stages() {
 	spawn stream mt-stream "$RUN" --threads 1 --ring batch.0=mine --ring grad.0=grads
 	STREAM=$PID
@@ -311,7 +312,7 @@ own_stages() {
 }
 holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.head)" ]; }
 
-@test "a load of an earlier step drops the batches in a ring of one's own: training gives the same bits" {
+@test "a load of an earlier step drops the batches in a user-made ring: training gives the same bits" {
 	tiny
 	mt-store ring "$RUN" mine --like batch.0
 	mt-store ring "$RUN" grads --like grad.0
@@ -345,7 +346,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 }
 
 # bats test_tags=slow
-@test "a consumer refuses a ring that says more messages than it has room for" {
+@test "a consumer refuses a ring whose head claims more messages than fit" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -381,7 +382,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	ends 65 "$step" step "ring 'batch.0' is damaged"
 }
 
-@test "mt-optim refuses a ring without blocks, or with small ones, in the place of one for gradients" {
+@test "mt-optim refuses a gradient ring without blocks or with blocks that are too small" {
 	tiny
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.0=save
 	grep -q "ring for grad.0: blocks of 0 bytes" "$T/fails.err"
@@ -391,7 +392,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 # ---------------------------------------------------------------------------------------------- memory
 
 # bats test_tags=slow
-@test "with little address space every program ends with an exit code of its own and one line" {
+@test "with little address space every program exits with a documented code and one line" {
 	tiny
 	mt-stream --version >/dev/null
 	tried=0
@@ -426,7 +427,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	done
 }
 
-@test "a region truncated under the stages ends each of them with 65 and one line" {
+@test "a region truncated under running stages ends each of them with 65 and one line" {
 	tiny
 	start_stages
 	spawn saver mt-ckpt serve "$RUN" --dir "$T/out"
@@ -448,7 +449,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	mt-store rm "$RUN"
 }
 
-@test "a store truncated in the middle of training ends the stage that touches it first with 65" {
+@test "a store truncated during training ends the first stage that touches it with 65" {
 	tiny
 	start_stages
 	spawn_step --steps 9999 --batch 2 --seq 16 --lr 1e-3
@@ -460,12 +461,12 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	if ended "$OPTIM"; then ends 65 "$OPTIM" optim "shared memory is gone"; fi
 }
 
-@test "a fault anywhere else kills as it always did" {
+@test "a fault outside the shared regions still kills the process by its signal" {
 	tiny
 	spawn optim mt-optim "$RUN"
 	eventually sh -c "mt-store stat $RUN | grep -q '^mt-optim.*idle'"
 	code=0
 	kill -SEGV "$PID"
 	wait "$PID" || code=$?
-	case $code in 139 | 99) ;; *) false ;; esac    # 99: a sanitizer's
+	case $code in 139 | 99) ;; *) false ;; esac    # 99: exit code of a sanitizer
 }

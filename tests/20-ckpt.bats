@@ -1,15 +1,15 @@
 #!/usr/bin/env bats
-# mt-ckpt: Hugging Face directories in and out, checkpoints, snapshots while training goes on.
+# mt-ckpt: load and export Hugging Face directories, checkpoints, snapshots during training.
 
 load helpers
 
 ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
 create() { mt-store create "$@" 2>"$T/create.err"; }
 
-# what a run holds, without what may differ between two runs of the same content
+# The state of a run, without the fields that may differ between two runs with the same content
 dump() { ckpt-dump "$1" | grep -v '^state'; }
 
-# The tensors of DIR go through a run of a dtype and come out as fp32: DIR DTYPE OUT
+# Load the tensors of DIR into a run of DTYPE and export them as fp32 to OUT: through DIR DTYPE OUT
 through() {
 	create "$RUN" --config "$1" --dtype "$2"
 	mt-ckpt load "$RUN" "$1"
@@ -18,7 +18,7 @@ through() {
 }
 
 # bats test_tags=slow
-@test "fp32 tensors go through a bf16 run and come out bit for bit, for every family" {
+@test "fp32 tensors pass through a bf16 run bit for bit, for every family" {
 	for family in "$GOLDEN"/*/model; do
 		through "$family" bf16 "$T/out"
 		ST same "$family" "$T/out" --cast F32
@@ -27,7 +27,7 @@ through() {
 }
 
 # bats test_tags=slow
-@test "fp32 tensors go through an fp32 run and come out bit for bit, for every family" {
+@test "fp32 tensors pass through an fp32 run bit for bit, for every family" {
 	for family in "$GOLDEN"/*/model; do
 		through "$family" fp32 "$T/out"
 		ST same "$family" "$T/out" --cast F32
@@ -35,19 +35,19 @@ through() {
 	done
 }
 
-@test "every finite F16 pattern comes in exactly" {
+@test "every finite F16 value is loaded exactly" {
 	ST make "$T/in" --dtype F16 --every-pattern
 	through "$T/in" bf16 "$T/out"
 	ST same "$T/in" "$T/out" --cast F32
 }
 
-@test "every finite BF16 pattern comes in exactly" {
+@test "every finite BF16 value is loaded exactly" {
 	ST make "$T/in" --dtype BF16 --every-pattern
 	through "$T/in" fp32 "$T/out"
 	ST same "$T/in" "$T/out" --cast F32
 }
 
-@test "shards come in through their index" {
+@test "sharded weights are loaded through their index" {
 	ST make "$T/in" --shards 3
 	through "$T/in" bf16 "$T/out"
 	ST same "$T/in" "$T/out"
@@ -56,7 +56,7 @@ through() {
 }
 
 # bats test_tags=slow
-@test "an export in shards has an index with total_size and can be loaded" {
+@test "a sharded export has an index with total_size and can be loaded" {
 	ST make "$T/in"
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
@@ -64,7 +64,8 @@ through() {
 	[ "$(ls "$T/out" | grep -c '^model-000..-of-000...safetensors$')" -gt 3 ]
 	ST json "$T/out/model.safetensors.index.json" "
 import glob
-n = sum(len(open(f, 'rb').read()) - 8 - int.from_bytes(open(f, 'rb').read(8), 'little') for f in glob.glob('$T/out/*.safetensors'))
+files = [open(f, 'rb').read() for f in glob.glob('$T/out/*.safetensors')]
+n = sum(len(f) - 8 - int.from_bytes(f[:8], 'little') for f in files)
 assert j['metadata']['total_size'] == n, n"
 	ST same "$T/in" "$T/out"
 	mt-ckpt load "$RUN" "$T/out"
@@ -73,9 +74,9 @@ assert j['metadata']['total_size'] == n, n"
 }
 
 # bats test_tags=slow
-@test "a bf16 export of an fp32 run is rounded to nearest even" {
+@test "a bf16 export of an fp32 run rounds to nearest even" {
 	ST make "$T/in"
-	# halves exactly between two: to even, up and down; and the largest below a tie
+	# values exactly between two bf16 numbers, rounded up and down to even; and the largest value below a tie
 	ST edit "$T/in/model.safetensors" 'd[0:16] = struct.pack("<4I", 0x3f808000, 0x3f818000, 0x3f807fff, 0xbf818000)'
 	create "$RUN" --config "$T/in" --dtype fp32
 	mt-ckpt load "$RUN" "$T/in"
@@ -85,7 +86,7 @@ assert j['metadata']['total_size'] == n, n"
 	ST same "$T/in" "$T/fp32" --cast F32
 }
 
-@test "a bf16 run exports its bf16 weights, a file marked as PyTorch's" {
+@test "a bf16 run exports its bf16 weights, in a file marked as PyTorch's" {
 	ST make "$T/in" --dtype BF16
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
@@ -102,7 +103,7 @@ assert j['metadata']['total_size'] == n, n"
 	[ "$(grep -c lm_head "$T/out/model.safetensors")" = 0 ]
 }
 
-@test "a tied model whose file has the same lm_head is loaded" {
+@test "a tied model whose file has an identical lm_head is loaded" {
 	ST make "$T/in" --set tie_word_embeddings=true
 	ST edit "$T/in/model.safetensors" 'e = h["model.embed_tokens.weight"]; n = e["data_offsets"][1]
 h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
@@ -112,7 +113,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
-@test "rotary inv_freq is passed over, other extra tensors are named in one line" {
+@test "load ignores rotary inv_freq and names other extra tensors in one line" {
 	ST make "$T/in"
 	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another"):
     h[k] = {"dtype": "F32", "shape": [2], "data_offsets": [len(d), len(d) + 8]}; d += bytes(8)'
@@ -124,9 +125,9 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[[ $output != *inv_freq* ]]
 }
 
-# ---------------------------------------------------------------------------------------------- what is beside weights
+# ---------------------------------------------------------------------------------------------- files beside weights
 
-@test "tokenizer, chat template and generation config come back though the source is gone" {
+@test "tokenizer, chat template and generation config are exported even if the source directory is gone" {
 	ST make "$T/in"
 	for f in tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json vocab.json \
 		merges.txt chat_template.jinja generation_config.json; do
@@ -161,7 +162,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ ! -e "$T/out/tokenizer.json" ]
 }
 
-@test "config.json comes out in both dialects, with unknown keys and exact numbers kept" {
+@test "config.json is exported in both dialects, with unknown keys and exact numbers kept" {
 	ST make "$T/in" --set 'house={"rooms": [1, 2.5, null]}' --set rms_norm_eps=1e-05 --set third=0.1234567890123456 \
 		--set 'rope_scaling={"type": "linear", "factor": 4.0}' --set rope_theta=500000.0
 	create "$RUN" --config "$T/in"
@@ -179,8 +180,9 @@ assert j["tie_word_embeddings"] is False'
 	mt-ckpt load "$RUN" "$T/in"
 }
 
-@test "config.json comes out with the numbers that only Python reads" {
-	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' --set big=9223372036854775808
+@test "config.json is exported with the numbers that only Python parses" {
+	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' \
+		--set big=9223372036854775808
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
 	mt-ckpt save "$RUN" "$T/out"
@@ -191,7 +193,7 @@ assert a != a and b == float("-inf") and j["odd"]["b"] == 1234567890123456789012
 assert j["big"] == 1 << 63'
 }
 
-@test "config.json of transformers 5 gains the keys of 4" {
+@test "a config.json of transformers 5 gains the keys of version 4" {
 	create "$RUN" --config "$GOLDEN/llama3/model"
 	mt-ckpt load "$RUN" "$GOLDEN/llama3/model"
 	mt-ckpt export "$RUN" "$T/out" --dtype fp32
@@ -202,7 +204,7 @@ assert j["rope_scaling"] == {k: v for k, v in p.items() if k != "rope_theta"} an
 assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
-@test "config.json comes out with the head_dim that the file left to hidden_size and heads" {
+@test "an exported config.json states the head_dim that the original left out" {
 	cp -r "$GOLDEN/mistral-v4/model" "$T/in"
 	for left in '/"head_dim"/d' 's/"head_dim": 8/"head_dim": null/'; do
 		sed "$left" "$GOLDEN/mistral-v4/model/config.json" >"$T/in/config.json"
@@ -233,7 +235,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 
 # ---------------------------------------------------------------------------------------------- full state
 
-@test "save, rm, create, load: every array, step, position and run record are as they were" {
+@test "save, rm, create, load: every array, step, input position and reproducibility record are unchanged" {
 	for dtype in bf16 fp32; do
 		for family in qwen3 llama-bias; do
 			create "$RUN" --config "$GOLDEN/$family/model" --dtype $dtype
@@ -254,7 +256,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	done
 }
 
-@test "a carry of none and a position of large hashes survive a save" {
+@test "a save keeps an empty carry and a position with large hashes" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 4 3
 	dump "$RUN" >"$T/before"
@@ -265,7 +267,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	dump "$RUN" | diff "$T/before" -
 }
 
-@test "a checkpoint of a bf16 run is the same state in an fp32 run, and back" {
+@test "a checkpoint of a bf16 run gives the same state in an fp32 run, and the reverse" {
 	create "$RUN" --config "$GOLDEN/qwen2/model" --dtype bf16
 	ckpt-dump "$RUN" scribble 2 5
 	dump "$RUN" >"$T/before"
@@ -282,7 +284,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	dump "$RUN" | diff "$T/before" -
 }
 
-@test "load --weights takes the weights alone: step 0, moments zero" {
+@test "load --weights loads the weights alone: step 0, zero moments" {
 	create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
 	ckpt-dump "$RUN" scribble 3 8
 	mt-ckpt save "$RUN" "$T/ck"
@@ -295,7 +297,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	ST zero "$T/again" optim-v
 }
 
-@test "load --new-record takes all but how the run was computed" {
+@test "load --new-record loads everything except the reproducibility record" {
 	create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
 	ckpt-dump "$RUN" scribble 3 8
 	dump "$RUN" | grep -v -e ^record -e ^choice >"$T/before"
@@ -310,7 +312,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
 # bats test_tags=slow
-@test "verify names the file of a flipped bit, whichever file it is" {
+@test "verify names the file of a flipped bit, whichever file it is in" {
 	create "$RUN" --config "$GOLDEN/qwen3/model"
 	ckpt-dump "$RUN" scribble 3 8
 	mt-ckpt save "$RUN" "$T/ck" --shard 20000
@@ -320,7 +322,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 		python3 - "$T/ck/$f" <<-'END'
 			import sys
 			b = bytearray(open(sys.argv[1], "rb").read())
-			# in run.json a bit of a digit: white space may change unnoticed
+			# in run.json a bit of a digit, because white space may change unnoticed
 			at = b.index(b'"step": 8') + 8 if sys.argv[1].endswith("run.json") else len(b) * 2 // 3
 			b[at] ^= 1
 			open(sys.argv[1], "wb").write(b)
@@ -335,7 +337,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
 # bats test_tags=slow
-@test "verify names the chunk" {
+@test "verify names the chunk of a flipped bit" {
 	mkdir "$T/in"
 	sed 's/"vocab_size": [0-9]*/"vocab_size": 600000/' "$GOLDEN/llama2/model/config.json" >"$T/in/config.json"
 	create "$RUN" --config "$T/in" --dtype fp32
@@ -346,7 +348,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	grep -q 'optim-m.safetensors: chunk 1 (bytes 16777216 to 33554431) is damaged' "$T/fails.err"
 }
 
-@test "a checkpoint that lost a file or grew is refused" {
+@test "a checkpoint with a missing file or extra bytes is refused" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 8
 	mt-ckpt save "$RUN" "$T/ck"
@@ -365,9 +367,9 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	grep -q "tensor 'model.layers.0.mlp.gate_proj.weight': shape (24, 16)" "$T/fails.err"
 }
 
-# ---------------------------------------------------------------------------------------------- where it may not
+# ---------------------------------------------------------------------------------------------- refused operations
 
-@test "RUN may come from MT_RUN, options may stand anywhere" {
+@test "RUN can come from MT_RUN, and options are accepted anywhere" {
 	ST make "$T/in"
 	create "$RUN" --config "$T/in"
 	export MT_RUN=$RUN
@@ -376,7 +378,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	ST same "$T/in" "$T/out"
 }
 
-@test "wrong use is 64" {
+@test "wrong usage exits 64" {
 	fails_with 64 mt-ckpt
 	fails_with 64 mt-ckpt unload x y
 	fails_with 64 mt-ckpt load
@@ -387,7 +389,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	fails_with 64 mt-ckpt verify
 }
 
-@test "a run or directory that is not there is 66" {
+@test "a missing run or directory exits 66" {
 	fails_with 66 mt-ckpt load "$RUN" "$T"
 	fails_with 66 mt-ckpt export "$RUN" "$T/x"
 	fails_with 66 mt-ckpt verify "$T/nowhere"
@@ -410,7 +412,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	[ ! -e "$T/out" ]
 }
 
-@test "a step that is being applied cannot be saved; one whose accumulation nobody will finish can" {
+@test "save refuses a run whose step is being applied, and saves one whose accumulation was abandoned" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 4
 	ckpt-dump "$RUN" open 2
@@ -423,7 +425,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	grep -q '"step": 4,' "$T/out/run.json"
 }
 
-@test "a directory that is not empty is 73, an empty one is taken" {
+@test "save exits 73 for a directory that is not empty, and uses an empty one" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
 	mkdir "$T/full" "$T/empty"
@@ -438,7 +440,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	[ -z "$(find "$T" -name '*mt-tmp*')" ]
 }
 
-@test "a run with a stage at work is not loaded into" {
+@test "load refuses a run with working stages" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
@@ -449,7 +451,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
 # bats test_tags=slow
-@test "a config that is not the run's is 65 and names the key, the run stays as it was" {
+@test "load of a config that differs from the run's exits 65, names the key and leaves the run unchanged" {
 	ST make "$T/in"
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
@@ -465,7 +467,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 }
 
 # bats test_tags=slow
-@test "weights that are not finite are refused and the run is left empty" {
+@test "load refuses weights that are not finite and leaves the run empty" {
 	for bits in 0x7fc00000 0xff800000 0x7f7fffff; do        # the last is beyond bf16
 		ST make "$T/in"
 		ST edit "$T/in/model.safetensors" "d[-4:] = struct.pack('<I', $bits)"
@@ -480,7 +482,8 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 @test "a run whose weights are not finite is saved, exported and loaded again, with one warning each time" {
 	warns() { # COMMAND...: it succeeds, and its one line is the warning
 		"$@" 2>"$T/warn"
-		[ "$(cat "$T/warn")" = "mt-ckpt: warning: 2 weights are infinite or NaN, the first of them in 'model.embed_tokens.weight'" ]
+		[ "$(cat "$T/warn")" = \
+			"mt-ckpt: warning: 2 weights are infinite or NaN, the first of them in 'model.embed_tokens.weight'" ]
 	}
 	for dtype in bf16 fp32; do
 		create "$RUN" --config "$GOLDEN/llama2/model" --dtype $dtype
@@ -497,13 +500,13 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 		create "$RUN" --config "$T/ck" --dtype $dtype
 		warns mt-ckpt load "$RUN" "$T/ck"
 		dump "$RUN" | cmp - "$T/was"
-		fails_with 65 mt-ckpt load "$RUN" "$T/ck" --weights     # nobody begins with them
+		fails_with 65 mt-ckpt load "$RUN" "$T/ck" --weights     # training cannot start from them
 		fails_with 65 mt-ckpt load "$RUN" "$T/out"
 		mt-store rm "$RUN"
 	done
 }
 
-@test "a load that died leaves a run that can be loaded again" {
+@test "after a killed load the run can be loaded again" {
 	ST make "$T/in"
 	create "$RUN" --config "$T/in"
 	ckpt-dump "$RUN" scribble 1 4
@@ -513,7 +516,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	ST same "$T/in" "$T/out"
 }
 
-# ---------------------------------------------------------------------------------------------- disks that are full
+# ---------------------------------------------------------------------------------------------- full disks
 
 full_disk() {
 	mkdir "$T/disk"
@@ -521,14 +524,14 @@ full_disk() {
 }
 teardown_disk() { umount "$T/disk"; }
 
-@test "an empty directory that is there stays itself: a mount point, the one that the caller stands in" {
+@test "save and export into an existing empty directory keep that directory: a mount point or the caller's own" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
 	mkdir "$T/here" && chmod 750 "$T/here"
 	(cd "$T/here" && mt-ckpt save "$RUN" . && [ -f config.json ] && [ -f ../here/config.json ])
 	mt-ckpt verify "$T/here"
 	[ "$(stat -c %a "$T/here")" = 750 ]
-	mkdir -p "$T/left/.files.mt-tmp-0123abcd"          # of one who died
+	mkdir -p "$T/left/.files.mt-tmp-0123abcd"          # left by a dead process
 	echo x >"$T/left/.files.mt-tmp-0123abcd/config.json"
 	mt-ckpt export "$RUN" "$T/left"
 	mt-ckpt verify "$T/left"
@@ -540,7 +543,7 @@ teardown_disk() { umount "$T/disk"; }
 	[ "$bad" = 0 ]
 }
 
-@test "an export into an empty directory that fails leaves it empty" {
+@test "a failed export into an empty directory leaves it empty" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
 	mkdir "$T/out"
@@ -549,25 +552,26 @@ teardown_disk() { umount "$T/disk"; }
 	[ -z "$(ls -A "$T/out")" ]
 }
 
-@test "killed or failing at any move into an empty directory that is there: it never looks whole" {
+@test "a save or export into an empty directory that is killed or fails at any rename never looks complete" {
 	strace -o /dev/null true 2>/dev/null || skip "needs strace"
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
 	for n in $(seq 7); do               # six files and config.json
 		for how in signal=KILL error=EIO; do
 			rm -rf "$T/out" && mkdir "$T/out"
-			if strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out"; then return 1; fi 2>/dev/null
+			if strace -o /dev/null -e inject=renameat2:$how:when=$n mt-ckpt save "$RUN" "$T/out"; then return 1; fi \
+				2>/dev/null
 			if mt-ckpt verify "$T/out"; then return 1; fi 2>/dev/null
 			[ ! -e "$T/out/config.json" ]
 			[ $how = signal=KILL ] || [ -z "$(ls -A "$T/out")" ]
 		done
 	done
-	rm -rf "$T/out" && mkdir "$T/out"   # a file system that knows no RENAME_NOREPLACE
+	rm -rf "$T/out" && mkdir "$T/out"   # a file system without RENAME_NOREPLACE
 	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt save "$RUN" "$T/out"
 	mt-ckpt verify "$T/out"
 }
 
-@test "an export or save to a full disk is 74 and leaves nothing" {
+@test "an export or save to a full disk exits 74 and leaves no files" {
 	full_disk 128k
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 4
@@ -578,7 +582,7 @@ teardown_disk() { umount "$T/disk"; }
 	[ "$bad" = 0 ]
 }
 
-@test "a file that may not grow is 74 and leaves nothing" {
+@test "an export or save beyond the file size limit exits 74 and leaves no files" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 4
 	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
@@ -586,8 +590,8 @@ teardown_disk() { umount "$T/disk"; }
 	[ -z "$(find "$T" -name '*mt-tmp*')" ]
 }
 
-@test "a save that fails on a full disk is said, the one before stays, and the saver serves on" {
-	full_disk 500k          # room for one checkpoint and not for two
+@test "a save that fails on a full disk is reported, the checkpoint before it stays, and the saver continues" {
+	full_disk 500k          # space for one checkpoint, not for two
 	local bad=0
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1
@@ -614,7 +618,7 @@ teardown_disk() { umount "$T/disk"; }
 
 serve() { spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" "$@"; }
 
-# The checkpoint of STEP holds what file BEFORE says (position and t are the snapshot's)
+# The checkpoint of STEP holds the state in file BEFORE (position and t are the snapshot's)
 holds() { # STEP BEFORE
 	mt-store rm "$RUN"
 	create "$RUN" --config "$T/ck/step-0000000$1" --dtype bf16
@@ -623,7 +627,7 @@ holds() { # STEP BEFORE
 	dump "$RUN" | diff "$2" -
 }
 
-@test "a snapshot holds what was pinned though units are overwritten as their pins go" {
+@test "a snapshot holds the pinned state although units are overwritten as soon as their pins are released" {
 	create "$RUN" --config "$GOLDEN/qwen3/model"
 	ckpt-dump "$RUN" scribble 7 7
 	dump "$RUN" >"$T/before"
@@ -637,7 +641,7 @@ holds() { # STEP BEFORE
 	holds 7 "$T/before"
 }
 
-@test "older checkpoints go when a new one is there, --keep stay, later ones are left alone" {
+@test "--keep deletes older checkpoints after a new one is complete, and leaves later ones" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/ck/step-00000009" "$T/ck/step-1"
 	ckpt-dump "$RUN" scribble 1 1
@@ -661,7 +665,7 @@ holds() { # STEP BEFORE
 	[ ! -e "$T/ck/step-00000003/sub" ]
 }
 
-@test "a snapshot that is given up meanwhile leaves no file, and the saver serves on" {
+@test "a snapshot that is abandoned during its save leaves no file, and the saver continues" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
 	serve
@@ -672,7 +676,7 @@ holds() { # STEP BEFORE
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
 }
 
-@test "a successor saves a snapshot of which nothing was let go" {
+@test "a new saver saves a snapshot of which no pin was released" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	dump "$RUN" >"$T/before"
@@ -684,7 +688,7 @@ holds() { # STEP BEFORE
 	holds 5 "$T/before"
 }
 
-@test "a successor fails a snapshot of which a unit was let go, and cleans up" {
+@test "a new saver fails a snapshot of which a pin was released, and cleans up" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	ckpt-snap "$RUN" 5 pin
@@ -697,7 +701,7 @@ holds() { # STEP BEFORE
 	grep -q 'step 5 is not saved: its saver died' "$T/serve.err"
 }
 
-@test "a successor that finds sealed looks for the directory" {
+@test "a new saver that finds a sealed snapshot checks whether its directory is complete" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	mkdir "$T/ck"
@@ -713,7 +717,7 @@ holds() { # STEP BEFORE
 	eventually sh -c "ckpt-snap $RUN word | grep -q '^6 failed 1 1$'"
 }
 
-@test "a saver that is told to end finishes the save that is asked for" {
+@test "SIGTERM lets a saver finish the save that was requested" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	serve
@@ -727,7 +731,7 @@ holds() { # STEP BEFORE
 	ckpt-snap "$RUN" word | grep -q '^5 saved 1 0$'
 }
 
-@test "the temporary directory of a live saver is left alone" {
+@test "a saver leaves the temporary directory of another live saver alone" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	need_cmd flock
@@ -739,7 +743,7 @@ holds() { # STEP BEFORE
 	eventually sh -c "[ \"\$(ls -A $T/ck)\" = .step-00000005.mt-tmp-0123abcd ]"
 }
 
-@test "the saver ends with 0 when it is told to, and when the run goes" {
+@test "a saver exits 0 on SIGTERM, and when its run is removed" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 5 5
 	serve
@@ -751,10 +755,10 @@ holds() { # STEP BEFORE
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	mt-store rm "$RUN" --force
 	wait "$PID"
-	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that never comes
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that is never made
 	eventually test -d "$T/other"
 	kill "$PID"
 	wait "$PID"
-	[ ! -e "$T/other" ]                                     # made for nothing
+	[ ! -e "$T/other" ]                                     # no directory was made
 	[ ! -s "$T/serve.err" ]
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# Every parser and every reader of shared memory, fed with inputs that nobody wrote: a second each. `make fuzz
-# SECONDS=600` is for longer; what a target is, tests/fuzz/TARGET.c says.
+# Fuzz every parser and every reader of shared memory for a second each. `make fuzz SECONDS=600` runs longer;
+# tests/fuzz/TARGET.c describes each target.
 # bats file_tags=slow
 
 load helpers
 
-@test "fuzzed for a second each, no parser and no ring reader crashes, hangs or reads out of bounds" {
+@test "fuzzing each parser and ring reader for a second finds no crash, hang or out-of-bounds read" {
 	targets=$(ls "$TOP/tests/fuzz/corpus")
 	for t in $targets; do [ -x "$BUILD/fuzz/$t" ] || skip "needs the targets: make fuzzers"; done
 	# shellcheck disable=SC2086
@@ -13,7 +13,7 @@ load helpers
 	[ "$(wc -l <"$T/out")" = "$(echo "$targets" | wc -l)" ]
 }
 
-@test "a target that crashes is seen: the run fails and keeps the input" {
+@test "a fuzz target that crashes fails the run and keeps the input" {
 	mkdir -p "$T/build/fuzz"
 	printf '#!/bin/sh\nexit 77\n' >"$T/build/fuzz/option"
 	chmod +x "$T/build/fuzz/option"

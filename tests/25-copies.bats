@@ -1,5 +1,5 @@
-# Checkpoints and exports are one state, and whole: beside steps and fillings, when memory, descriptors or the disk
-# fail, when they are replaced, when a copy of one was cut short.
+# Checkpoints and exports are complete and hold one consistent state: while steps and fills run, when memory,
+# descriptors or the disk run out, when they are replaced, and when a copy of a checkpoint is incomplete.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -15,34 +15,36 @@ two_runs() {
 	create "$OTHER" --config "$GOLDEN/llama2/model" "$@"
 }
 
-# ---------------------------------------------------------------------------------------------- beside steps and
-# fillings
+# ---------------------------------------------------------------------------------------------- while steps and
+# fills run
 
 # bats test_tags=slow
-@test "save and export are one state or busy, whatever steps and fillings do at any of their system calls" {
+@test "save and export copy one consistent state or exit 75, whatever steps and fills do between their system calls" {
 	two_runs
 	run ckpt-race "$RUN" "$OTHER" "$T" 1 300
 	echo "$output"
 	[ "$status" = 0 ]
-	[ "${output%% *}" -ge 30 ]              # all of them busy would show nothing
+	[ "${output%% *}" -ge 30 ]              # if all were busy, the test would show nothing
 	no_leftovers
 }
 
 # bats test_tags=slow
-@test "save and export in a loop beside a run of short steps: each is the state of its step" {
+@test "save and export in a loop beside short steps: each copy is the state of its step" {
 	mkdir "$T/s"
-	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" --seed "$RANDOM"
+	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" \
+		--seed "$RANDOM"
 	echo "$output"
 	[ "$status" = 0 ]
 }
 
 # bats test_tags=slow
-@test "init --seed 2 during an export: 75 and no DIR" {
+@test "init --seed 2 during an export: the export exits 75 and leaves no directory" {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
-	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" "$T/out"
-	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # some tensors are copied
+	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" \
+		"$T/out"
+	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # it has copied some tensors
 	mt-store init "$RUN" --seed 2 2>"$T/init.err"
 	local code=0
 	wait "$PID" || code=$?
@@ -55,7 +57,7 @@ two_runs() {
 # ---------------------------------------------------------------------------------------------- what fails
 
 # bats test_tags=slow
-@test "save and export whose JSON gets no memory, once or for good, fail and leave what was there" {
+@test "save and export whose JSON allocation fails, once or always, fail and leave the existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" json 401 | grep -q '^[1-9][0-9][0-9]* failed'
@@ -63,7 +65,7 @@ two_runs() {
 }
 
 # bats test_tags=slow
-@test "save and export whose fsync fails, once or for good, at any file or directory, leave what was there" {
+@test "save and export whose fsync of any file or directory fails, once or always, leave existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" fsync 1 | grep -q '^[1-9][0-9][0-9]* failed'
@@ -71,19 +73,19 @@ two_runs() {
 }
 
 # bats test_tags=slow
-@test "save and export that get no file descriptor, once or for good, leave what was there" {
+@test "save and export that get no file descriptor, once or always, leave the existing files unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	ckpt-fail "$RUN" "$T" open 3 | grep -q '^[1-9][0-9][0-9]* failed'
 	no_leftovers
 }
 
-@test "run.json with a count of 2^63 - 1, which has no room to grow, is 65" {
+@test "a run.json with a count of 2^63 - 1, which cannot grow, exits 65" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-fail "$RUN" "$T" counts | grep -q '^65: run.json: tokens is not a number in range$'
 }
 
-@test "create whose n-th open, fstat or mmap fails makes the whole run or leaves nothing" {
+@test "create makes the whole run or leaves no files when any open, fstat or mmap fails" {
 	strace_works
 	local call n total code failed=0
 	for call in openat fstat,newfstatat mmap; do
@@ -92,7 +94,8 @@ two_runs() {
 		total=$(grep -c '= [0-9]' "$T/trace")
 		for n in $(seq $((total - 9)) "$total"); do
 			code=0
-			strace -o "$T/trace" -e inject=$call:error=ENFILE:when=$n mt-store create "$RUN" --config "$GOLDEN/llama2/model" \
+			strace -o "$T/trace" -e inject=$call:error=ENFILE:when=$n mt-store create "$RUN" \
+				--config "$GOLDEN/llama2/model" \
 				>"$T/out" 2>"$T/create.err" || code=$?
 			if [ "$code" = 0 ]; then
 				mt-store rm "$RUN"
@@ -105,20 +108,20 @@ two_runs() {
 	[ "$failed" -ge 5 ]
 }
 
-@test "a failed save is counted once, though its saver dies before it counts" {
+@test "a failed save is counted once, even if its saver dies before it counts it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
-	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe that does not count
+	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe, which does not count it
 	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
-	ckpt-dump "$RUN" scribble 4 4                           # filled anew: nothing has failed
+	ckpt-dump "$RUN" scribble 4 4                           # filled again: the count of failed saves is 0
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
 	ckpt-snap "$RUN" word | grep -q '^4 saved 1 0$'
 }
 
-@test "mt-store serve that cannot open the run for want of file descriptors goes on" {
+@test "mt-store serve that runs out of file descriptors while opening the run continues" {
 	need_cmd prlimit
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	spawn serve mt-store serve "$RUN"
@@ -132,25 +135,26 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- names on the disk
 
-@test "the name of a new --dir is made durable, and what a checkpoint replaces goes after that" {
+@test "the name of a new --dir is synced to disk, and replaced checkpoints are deleted after that" {
 	strace_works
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/deep"
-	spawn serve strace -f -y -o "$T/trace" -e trace=fsync,mkdir,renameat,renameat2,unlinkat mt-ckpt serve "$RUN" --dir "$T/deep/ck"
+	spawn serve strace -f -y -o "$T/trace" -e trace=fsync,mkdir,renameat,renameat2,unlinkat mt-ckpt serve "$RUN" \
+		--dir "$T/deep/ck"
 	eventually test -d "$T/deep/ck"
 	ckpt-dump "$RUN" scribble 3 3
 	[ "$(ckpt-snap "$RUN" 3)" = saved ]
 	ckpt-dump "$RUN" scribble 4 3
-	[ "$(ckpt-snap "$RUN" 3)" = saved ]                     # the same step again
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]                     # the same step a second time
 	mt-store rm "$RUN" --force
 	eventually sh -c "! kill -0 $PID"
 	grep -q "fsync([0-9]*<$T/deep>) *= 0" "$T/trace"
-	# between the exchange of the names and the first file that goes the parent is synced
+	# the parent directory is synced after the exchange of names and before the first file is deleted
 	awk '/RENAME_EXCHANGE/ { on = 1; next } on && /fsync/ && /deep\/ck>/ { synced = 1 }
 		on && /unlinkat/ { print synced ? "after" : "before"; exit }' "$T/trace" | grep -qx after
 }
 
-@test "export --replace: an export gives way to a new one, any other directory is 73 and stays" {
+@test "export --replace replaces an export, and exits 73 for any other directory and leaves it unchanged" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	mt-ckpt export "$RUN" "$T/out" --replace
@@ -161,7 +165,7 @@ two_runs() {
 	no cmp -s "$T/out/model.safetensors" "$T/first/model.safetensors"
 	mt-ckpt verify "$T/out"
 	ln -s first "$T/link"
-	mt-ckpt export "$RUN" "$T/link" --replace               # the link goes, not what it leads to
+	mt-ckpt export "$RUN" "$T/link" --replace               # the link is deleted, not its target
 	[ ! -h "$T/link" ]
 	cmp "$T/link/model.safetensors" "$T/out/model.safetensors"
 	mt-ckpt verify "$T/first"
@@ -173,7 +177,7 @@ two_runs() {
 	no_leftovers
 }
 
-@test "export --replace killed or failing at any rename: DIR is a whole model at every moment" {
+@test "export --replace killed or failing at any rename: DIR is a complete model at every moment" {
 	strace_works
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
@@ -185,7 +189,8 @@ two_runs() {
 			mt-ckpt verify "$T/out"
 		done
 	done
-	# a file system that cannot exchange names, NFS say: killed between its two renames, the next one puts the old one back
+	# a file system that cannot exchange names (NFS): after a kill between the two renames, the next export puts the old
+	# one back
 	strace -o /dev/null -e inject=renameat2:error=EINVAL mt-ckpt export "$RUN" "$T/out" --replace
 	mt-ckpt verify "$T/out"
 	strace -o /dev/null -e inject=renameat2:error=EINVAL -e inject=renameat:signal=KILL:when=3 \
@@ -197,7 +202,7 @@ two_runs() {
 
 # ---------------------------------------------------------------------------------------------- half a checkpoint
 
-@test "a checkpoint without run.json is 65, whatever its name; load --weights takes its weights" {
+@test "a checkpoint without run.json exits 65, whatever its name; load --weights loads its weights" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 3
 	mt-ckpt save "$RUN" "$T/step-00000003"
@@ -214,11 +219,11 @@ two_runs() {
 	rm "$T"/step-00000003/optim-*
 	fails_with 65 mt-ckpt verify "$T/step-00000003"
 	(cd "$T/step-00000003" && fails_with 65 mt-ckpt load "$RUN" .)
-	rm "$T"/copy/optim-*                                    # a model and no more
+	rm "$T"/copy/optim-*                                    # only a model is left
 	mt-ckpt verify "$T/copy"
 }
 
-@test "mt-run --resume passes over a checkpoint without run.json and says so; where there is no other it is 65" {
+@test "mt-run --resume skips a checkpoint without run.json and reports it; if there is no other it exits 65" {
 	run_it() {
 		mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 4 --micro 2 --seq 32 \
 			--lr 1e-3 --threads 1 --wait 3 --dtype fp32 --steps 6 --ckpt-every 3 "$@" >"$T/m" 2>"$T/run.err" 3>&-
@@ -236,7 +241,7 @@ two_runs() {
 	[ "$code" = 65 ]
 }
 
-@test "a directory without run.json is not counted among those that --keep keeps, and stays" {
+@test "--keep does not count a directory without run.json, and does not delete it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	mkdir -p "$T/ck/step-00000002"
 	echo x >"$T/ck/step-00000002/config.json"
@@ -249,10 +254,11 @@ two_runs() {
 	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000002 step-00000003 step-00000004 ' ]"
 }
 
-# ---------------------------------------------------------------------------------------------- what they say
+# ---------------------------------------------------------------------------------------------- contents
 
-@test "config.json with texts and keys that begin as mt marks numbers comes out as it was" {
-	local odd='{"\u0001number 5": "\u0001number 7", "a": ["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901], "\u0001": 1}'
+@test "config.json with text that looks like mt's own number marks is exported unchanged" {
+	local list='["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901]'
+	local odd='{"\u0001number 5": "\u0001number 7", "a": '"$list"', "\u0001": 1}'
 	ST make "$T/in" --set "odd=$odd"
 	create "$RUN" --config "$T/in"
 	mt-ckpt load "$RUN" "$T/in"
@@ -260,20 +266,23 @@ two_runs() {
 	ST json "$T/out/config.json" '
 o = j["odd"]
 assert list(o) == ["\1number 5", "a", "\1"] and o["\1number 5"] == "\1number 7" and o["\1"] == 1, o
-assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
+assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"], o
+assert o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
 	mt-ckpt load "$RUN" "$T/out"
 }
 
-@test "hyperparameters of a checkpoint are those of its step, also when the saver was late" {
+@test "a checkpoint has the hyperparameters of its own step, even if the saver was late" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	kill -STOP "$saver"
-	spawn step sh -c 'exec mt-step "$0" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
+	spawn step sh -c \
+		'exec mt-step "$0" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
 		"$RUN" "$CASE/data.bin"
-	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"      # step 2 is pinned, and its record is taken over
+	# step 2 is pinned, and later steps have overwritten its record
+	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"
 	kill -CONT "$saver"
 	wait "$PID"
 	python3 - "$T/ck" <<-'PY'
@@ -284,8 +293,8 @@ assert o["a"][:3] == ["\1", "\1\1number 1", "x\"\1number 5"] and o["a"][3] != o[
 	PY
 }
 
-# Steps of a run that is saved at each of them; mt-step is paused while the others commit and save, and all are killed.
-# Then the run is made anew from its newest checkpoint and trained to its end: paused [more of mt-step's options]
+# Train a run that is saved at each step. Pause mt-step while the others commit and save, then kill all of them.
+# Make the run again from its newest checkpoint and train it to its end: paused [more of mt-step's options]
 paused() {
 	local opts="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 --wait 20 $*" p
 	make_run "$CASE/model" --dtype fp32
@@ -302,7 +311,7 @@ paused() {
 	cat "$CASE/data.bin" >&8 3>&- &
 	echo $! >>"$T/pids"
 	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the commit of step 1'"
-	sleep 0.2                               # its micro-batches are out
+	sleep 0.2                               # it has sent its micro-batches
 	kill -STOP "$step"
 	kill -CONT "$OPTIM"
 	eventually test -e "$T/ck/step-00000001"
@@ -319,12 +328,12 @@ paused() {
 	mt-step "$RUN" $opts <"$CASE/data.bin" >>"$T/metrics" 2>"$T/step.err"
 }
 
-@test "metrics have no hole: mt-step is paused while a step is committed and saved, all are killed, the save is resumed" {
+@test "no line of metrics is lost: mt-step paused while a step commits and is saved, all killed, the save resumed" {
 	paused
 	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
 	head -1 "$T/metrics" | grep '"loss": [0-9.]*, "grad_norm": [0-9.]*, "lr": [0-9.e-]*, "tokens": [1-9]' |
 		grep -q '"tokens_per_s": null, "time_s": null, "skipped": false}$'
-	# the lines are those of a run that nobody disturbed
+	# the lines are those of an undisturbed run
 	RUN=$(mt_run_name b)
 	make_run "$CASE/model" --dtype fp32
 	start_stages
@@ -333,19 +342,21 @@ paused() {
 	plain "$T/metrics" | cmp - <(plain "$T/whole")
 }
 
-@test "metrics have no hole: the evaluation of the step that was saved comes with its line" {
+@test "no line of metrics is lost: the evaluation of the saved step is printed with its line" {
 	paused --eval "$CASE/eval.bin" --eval-every 1
 	[ "$(grep -v '^{"step": 0,' "$T/metrics" | grep eval_loss | grep '"loss"' | steps)" = "$(seq -s ' ' 12)" ]
 }
 
-@test "metrics have no hole: all are killed in an evaluation of several parts, whose step's line is out" {
+@test "no line of metrics is lost: all killed in a multi-part evaluation whose step's line is already printed" {
 	local line
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	python3 -c 'import struct, sys
-for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
+for i in range(5000):
+    sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
 	local step="mt-step $RUN --steps 4 --batch 2 --micro 1 --seq 8 --pack none --lr 1e-3 --wait 20"
-	$step --until 1 --eval "$CASE/eval.bin" --eval-every 2 <"$CASE/data.bin" >"$T/m"     # past evaluations at steps 0, 1
+	# past the evaluations at steps 0 and 1
+	$step --until 1 --eval "$CASE/eval.bin" --eval-every 2 <"$CASE/data.bin" >"$T/m"
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
@@ -354,12 +365,12 @@ for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j
 	spawn step sh -c "exec $step --until 3 --ckpt-every 2 --eval $T/eval --eval-every 2 <$CASE/data.bin >$T/lines"
 	read -r line <"$T/lines"
 	kill -STOP "$STREAM"
-	[[ $line == '{"step": 2, "loss"'*false\} ]]             # and not eval_loss
+	[[ $line == '{"step": 2, "loss"'*false\} ]]             # without eval_loss
 	kill -CONT "$saver"
 	eventually test -e "$T/ck/step-00000002"
 	for p in "$PID" "$STREAM" "$OPTIM" "$saver"; do kill -9 "$p"; done
 	wait "$PID" "$STREAM" "$OPTIM" "$saver" || true
-	mt-ckpt save "$RUN" "$T/saved"                          # a save by hand says the same
+	mt-ckpt save "$RUN" "$T/saved"                          # a save by hand stores the same line
 	start_stages
 	$step --until 3 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
 	value() { sed -n 's/^{"step": 2, "loss".*"eval_loss": //p; s/^{"step": 2, "eval_loss": //p' "$T/m"; }
@@ -381,7 +392,7 @@ for i in range(5000): sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j
 	no grep unlogged "$T/three/run.json"
 }
 
-@test "a checkpoint whose lines are out carries none, and a resume repeats none" {
+@test "a checkpoint whose lines are already printed stores none, and --resume prints none twice" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12

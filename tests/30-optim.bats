@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# mt-optim: the update's arithmetic, its order, its decisions, and that it survives any kill bit for bit.
+# mt-optim: the update's arithmetic, order and decisions; a killed update is finished with the same bits.
 
 load helpers
 
 fake() { optim-fake "$1" "$RUN" "${@:2}"; }
 
-# the end state's hash, for which everything but the arithmetic is varied
+# The final state has this hash for every order, thread count and instruction set
 same_hash() { # KEY=VALUE...: what the state depends on
 	local want got
 	want=$(fake train threads=1 streams=1 "$@")
@@ -16,7 +16,7 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	[ "$got" = "$want" ]
 }
 
-# what is killed at random and started again ends where an undisturbed run ends
+# A program killed at random and restarted ends with the state of an undisturbed run
 killed() { # KEY=VALUE...
 	local want
 	want=$(fake train steps=30 "$@" | tail -n 1)
@@ -26,23 +26,23 @@ killed() { # KEY=VALUE...
 	[ "$(tail -n 1 "$T/killed")" = "$want" ]
 }
 
-@test "the fast updates give the bits of the scalar one, and that is PyTorch's AdamW" {
+@test "the SIMD updates give the bits of the scalar one, and the scalar one is PyTorch's AdamW" {
 	optim-adamw
 	MT_ISA=scalar optim-adamw sums
 }
 
 # bats test_tags=slow
-@test "a master weight's two halves are exact for every one of 2^32 patterns" {
+@test "splitting a master weight into two halves is exact for all 2^32 bit patterns" {
 	hilo
 }
 
 # bats test_tags=slow
-@test "bf16 weights, fp32 gradients: the state is that of the plain computation, however the gradients come" {
+@test "bf16 weights, fp32 gradients: the state equals the plain computation's, in whatever order gradients arrive" {
 	same_hash
 }
 
 # bats test_tags=slow
-@test "fp32 weights: the state is that of the plain computation, however the gradients come" {
+@test "fp32 weights: the state equals the plain computation's, in whatever order gradients arrive" {
 	same_hash dtype=fp32
 }
 
@@ -52,12 +52,12 @@ killed() { # KEY=VALUE...
 }
 
 # bats test_tags=slow
-@test "tied embeddings: both ends are added, however the gradients come" {
+@test "tied embeddings: embed and head gradients are both added, in whatever order they arrive" {
 	same_hash tied=1
 	same_hash tied=1 grad=bf16 dtype=fp32
 }
 
-@test "--grad none: the state is that of the plain computation, whatever the pieces" {
+@test "--grad none: the state equals the plain computation's, however gradients are cut into pieces" {
 	same_hash grad=none
 }
 
@@ -72,23 +72,23 @@ killed() { # KEY=VALUE...
 	fake train grad=none twice=1 kill=2 seed="$RANDOM" >"$T/killed"
 }
 
-@test "--grad none: a piece that leaves out the one before it ends mt-optim with 70, and the store is dirty" {
+@test "--grad none: a missing piece ends mt-optim with 70, and the store is dirty" {
 	fake hole
 }
 
 # bats test_tags=slow
-@test "an update that is killed at random and resumed by other threads and instruction sets ends with the same bits" {
+@test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1
 }
 
 # bats test_tags=slow
-@test "--grad none: killed at random, the same bits" {
+@test "--grad none: an update killed at random ends with the same bits" {
 	killed grad=none
 }
 
 # bats test_tags=slow
-@test "an update that is killed at any instruction is finished with the same bits" {
+@test "an update killed at any instruction is finished with the same bits" {
 	run optim-journal "$RUN"
 	echo "$output"
 	[ "$status" != 77 ] || skip "no ptrace here"
@@ -96,7 +96,7 @@ killed() { # KEY=VALUE...
 }
 
 # bats test_tags=slow
-@test "--grad none: killed at any instruction, the same bits" {
+@test "--grad none: an update killed at any instruction is finished with the same bits" {
 	run optim-journal "$RUN" none
 	echo "$output"
 	[ "$status" != 77 ] || skip "no ptrace here"
@@ -107,26 +107,26 @@ killed() { # KEY=VALUE...
 	fake save
 }
 
-@test "a message that lies about itself ends mt-optim with 70 and one line, and changes nothing" {
+@test "a message with wrong fields ends mt-optim with 70 and one line, and changes nothing" {
 	fake bad
 	fake bad tied=1 grad=bf16
 }
 
-@test "--grad none: an mt-stream that dies after the commit leaves a dirty store, and that is said" {
+@test "--grad none: an mt-stream that dies after the commit leaves a dirty store, which is reported" {
 	fake dead-stream
 }
 
-@test "--grad none: a gradient that is not finite leaves a dirty store, and that is said" {
+@test "--grad none: a gradient that is not finite leaves a dirty store, which is reported" {
 	fake nan-gradient
 }
 
-@test "mt-optim refuses options that it does not know and an instruction set that there is not" {
+@test "mt-optim refuses unknown options and instruction sets that the CPU lacks" {
 	fails_with 64 mt-optim "$RUN" --lanes 3
 	MT_ISA=mmx fails_with 64 mt-optim "$RUN"
 	fails_with 64 mt-optim 'no/name'
 }
 
-@test "a second mt-optim on a run is refused with 75, and SIGTERM ends the first with 0" {
+@test "a second mt-optim on a run exits 75, and SIGTERM ends the first with 0" {
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" >/dev/null
 	mt-store init "$RUN" --seed 1 >/dev/null
 	spawn optim mt-optim "$RUN"
@@ -138,14 +138,14 @@ killed() { # KEY=VALUE...
 	wait "$first"
 }
 
-@test "mt-optim waits for a run that is not there yet, and leaves with 0 when told to" {
+@test "mt-optim waits for a run that does not exist yet, and exits 0 on SIGTERM" {
 	spawn optim mt-optim "$RUN"
 	sleep 0.2
 	kill "$PID"
 	wait "$PID"
 }
 
-@test "mt-optim leaves with 0 when its run is gone" {
+@test "mt-optim exits 0 when its run is removed" {
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" >/dev/null
 	mt-store init "$RUN" --seed 1 >/dev/null
 	spawn optim mt-optim "$RUN"

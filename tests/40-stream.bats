@@ -1,13 +1,14 @@
 #!/usr/bin/env bats
-# mt-stream between two neighbours that only look at what it sends (stream-drive). The same rows must give the same
-# losses and the same gradients, bit for bit, however they were computed.
+# mt-stream between two neighbours that only record what it sends (stream-drive). The same rows must give the same
+# losses and gradients bit for bit, whatever plan, device or number of threads computes them.
 
 load helpers
 
-# A run with random weights: make_run MODEL [DTYPE GRAD]
+# Make a run with random weights: make_run MODEL [DTYPE GRAD]
 make_run() { stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7; }
 
-# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
+# Write one step's losses and gradients of a fresh run to OUT:
+# step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
 step_of() {
 	local out=$1 options=$2 streams=${3:-1} i pids=
 	shift 3 || shift $#
@@ -27,7 +28,7 @@ step_of() {
 
 same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
 
-@test "recomputing everything and nothing give the same bits" {
+@test "full recompute and no recompute give the same bits" {
 	make_run qwen3
 	step_of none "--recompute none"
 	step_of full "--recompute full"
@@ -44,7 +45,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	same one three
 }
 
-@test "one stream and two give the same bits, tied and untied" {
+@test "one stream and two give the same bits, with tied and untied embeddings" {
 	for model in qwen3 llama3; do
 		make_run $model
 		step_of "$model.1" "" 1 2 24 4
@@ -56,7 +57,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 }
 
 # bats test_tags=slow
-@test "every order that the events allow gives the same bits" {
+@test "every order that events allow gives the same bits" {
 	make_run qwen3
 	step_of cpu ""
 	for seed in 1 2 3 4 5 6 7 8 9 10 11 12; do
@@ -65,7 +66,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	done
 }
 
-@test "weights that are widened in slots give the same bits in every order" {
+@test "bf16 weights widened in weight slots give the same bits in every order" {
 	make_run llama-bias bf16 bf16
 	step_of cpu ""
 	for seed in 1 2 3 4 5 6; do
@@ -74,14 +75,14 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	done
 }
 
-@test "a fp32 run that is copied in gives the bits of one read in place" {
+@test "an fp32 run whose weights are copied to slots gives the bits of zero-copy reads" {
 	make_run mistral
 	step_of view "--device cpu"
 	step_of copy "--device chaos:2"
 	same view copy
 }
 
-@test "rounding to bf16 happens once: a bf16 gradient is the fp32 one's, rounded" {
+@test "a bf16 gradient is the fp32 gradient rounded once" {
 	stream-drive make "$RUN" "$GOLDEN/llama3/model" bf16 fp32 1024 7
 	step_of fp32 "" 1 5 24 1 dump="$T/fp32.bin"
 	mt-store rm "$RUN"
@@ -96,7 +97,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	PY
 }
 
-@test "--grad none sends the sum of both ends of tied embeddings" {
+@test "--grad none sends the sum of embed and head gradient of tied embeddings" {
 	stream-drive make "$RUN" "$GOLDEN/qwen3/model" fp32 fp32 1024 7
 	step_of both "" 1 5 24 1 dump="$T/both.bin"
 	mt-store rm "$RUN"
@@ -108,8 +109,8 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	python3 - "$T/both.bin" "$T/none.bin" <<-'PY'
 		import array, sys
 		both, none = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:])
-		n = len(both) - len(none)           # unit 0 came once more
-		head, embed = both[-n:], None       # its end 0 came last; its end 1 right behind the final norm
+		n = len(both) - len(none)           # unit 0 was sent once more
+		head, embed = both[-n:], None       # the embed gradient came last, the head gradient right after the final norm
 		norm = 64
 		end1, end0 = both[norm:norm + n], both[-n:]
 		for x, y, z in zip(end1, end0, none[-n:]):
@@ -132,7 +133,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	same train.losses eval
 }
 
-@test "shapes that change from step to step are planned anew" {
+@test "micro-batches of another shape get a new plan" {
 	make_run llama3
 	spawn stream mt-stream "$RUN" --chunk-tokens 48
 	stream-drive step "$RUN" 2 24 1 1 3 >"$T/first"
@@ -143,18 +144,18 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	grep -q loss "$T/long"
 }
 
-@test "a stream that dies is succeeded: the step is aborted and computed again" {
+@test "a step whose stream died is aborted and computed again by the next stream" {
 	make_run llama3
 	step_of plain "" 1 2 24 1
 	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
 	kill -9 "$PID"
-	wait "$PID" || true                     # while it is dying the next one would be mt-stream 1
+	wait "$PID" || true                     # until it is dead the next one would become mt-stream 1
 	step_of after "" 1 2 24 1
 	same plain after
 }
 
-@test "a stream that dies within a step is succeeded, with the same bits" {
+@test "a stream that dies within a step is replaced, with the same bits" {
 	make_run llama3
 	step_of plain "" 1 4 24 60
 	spawn victim mt-stream "$RUN"
@@ -170,14 +171,14 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	same plain after
 }
 
-@test "NaN weights are said in the loss" {
+@test "NaN weights give a NaN loss" {
 	make_run llama3
 	stream-drive poison "$RUN" 3
 	step_of nan "" 1 2 24 1
 	grep -q 'loss.*nan.*nonfinite' "$T/nan"
 }
 
-# What a peer must not send: one line, 69, and the stream is gone: bad_batch MESSAGE WORD...
+# A batch that a peer must not send ends the stream with 69 and one line: bad_batch MESSAGE WORD...
 bad_batch() {
 	local code=0 message=$1
 	shift
@@ -192,11 +193,11 @@ bad_batch() {
 
 @test "a token outside the vocabulary is refused" { bad_batch "token 100000" token=100000; }
 @test "a target outside the vocabulary is refused" { bad_batch "target 100000" target=100000; }
-@test "a document that starts behind its token is refused" { bad_batch "starts at 2" start=2; }
+@test "a document start after its token is refused" { bad_batch "starts at 2" start=2; }
 @test "more rows than the block holds are refused" { bad_batch "rows of" rows=4000000000; }
-@test "no rows are refused" { bad_batch "0 rows" rows=0; }
+@test "a batch of zero rows is refused" { bad_batch "0 rows" rows=0; }
 
-@test "a micro-batch that no plan fits is 71 with need and have, and nothing is sent" {
+@test "a micro-batch that fits no plan exits 71 with need and have, and sends nothing" {
 	make_run llama3
 	code=0
 	spawn stream mt-stream "$RUN" --device-memory 64K
@@ -207,7 +208,7 @@ bad_batch() {
 	[ ! -s "$T/out" ]
 }
 
-@test "less memory than keeping everything takes recomputes, with the same bits" {
+@test "with too little memory to keep all activations the stream recomputes, with the same bits" {
 	make_run llama3
 	step_of plenty "--recompute none" 1 20 24 1
 	step_of little "--device-memory 1200K" 1 20 24 1
@@ -219,7 +220,7 @@ bad_batch() {
 	[ "$code" = 71 ]
 }
 
-@test "the first stream decides the chunks, later ones use them or refuse" {
+@test "the first stream selects the chunk sizes; later ones use them or refuse" {
 	make_run llama3
 	step_of first "--threads 1"
 	fails_with 78 mt-stream "$RUN" --chunk-tokens 96
@@ -229,7 +230,7 @@ bad_batch() {
 	same first second
 }
 
-@test "gradients go into another ring when told so" {
+@test "--ring sends gradients into another ring" {
 	make_run llama3
 	step_of plain ""
 	stream-drive ring "$RUN" mine grad.0
@@ -239,14 +240,15 @@ bad_batch() {
 	fails_with 65 mt-stream "$RUN" --ring grad.0=batch.7
 }
 
-# A model whose blocks leave in 25 pieces: make_pieces DTYPE GRAD
+# Make a run whose blocks are sent in 25 pieces: make_pieces DTYPE GRAD
 make_pieces() {
 	mkdir -p "$T/wide"
-	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 1000/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 1000/' "$GOLDEN/qwen3/model/config.json" \
+		>"$T/wide/config.json"
 	stream-drive make "$RUN" "$T/wide" "$1" "$2" 1024 7 4096
 }
 
-# Ring NAME shaped like grad.0, of SLOTS blocks: narrow_ring NAME SLOTS
+# Make ring NAME like grad.0, with SLOTS blocks: narrow_ring NAME SLOTS
 narrow_ring() {
 	stream-drive ring "$RUN" "$1" grad.0
 	printf "\\00$2\\000\\000\\000" |
@@ -254,7 +256,7 @@ narrow_ring() {
 }
 
 # bats test_tags=slow
-@test "many pieces under way at once arrive whole and in order, in every order that the events allow" {
+@test "many pieces in flight at once arrive whole and in order, in every order that events allow" {
 	for types in "fp32 fp32" "bf16 bf16"; do
 		# shellcheck disable=SC2086
 		make_pieces $types
@@ -270,7 +272,7 @@ narrow_ring() {
 	done
 }
 
-@test "a ring of one block and one of two are enough, with the same bits" {
+@test "a gradient ring of one or two blocks is enough, with the same bits" {
 	make_pieces bf16 bf16
 	step_of eight "--device chaos:1"
 	for slots in 1 2; do
@@ -280,7 +282,7 @@ narrow_ring() {
 	done
 }
 
-@test "a stream killed with pieces under way is succeeded, and none of them is left out" {
+@test "a stream killed with pieces in flight is replaced, and no piece is lost" {
 	make_pieces bf16 bf16
 	step_of plain "" 1 5 24 40
 	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40
@@ -296,7 +298,7 @@ narrow_ring() {
 	same plain again
 }
 
-@test "--trace: a file that is whole after every micro-batch, each operation within one, with an account of each" {
+@test "--trace writes a file that is valid after every micro-batch, with its operations and their summary" {
 	make_run llama3 bf16 bf16
 	step_of plain "" 1 5 24 2
 	step_of traced "--trace $T/trace.json" 1 5 24 2
@@ -312,13 +314,13 @@ narrow_ring() {
 	fails_with 74 mt-stream "$RUN" --trace "$T/none/trace.json"
 }
 
-@test "unit tables that are not the geometry's are refused" {
+@test "unit tables that contradict the geometry are refused" {
 	make_run llama3
 	stream-drive damage "$RUN"
 	fails_with 65 mt-stream "$RUN"
 }
 
-@test "a run goes on by no other instruction set and no other BLAS than it was computed with: 78 and one line" {
+@test "a run continued with another instruction set or BLAS exits 78 with one line" {
 	grep -q -w avx2 /proc/cpuinfo || skip "this CPU has no other instruction set"
 	make_run llama3
 	step_of here ""
@@ -329,7 +331,7 @@ narrow_ring() {
 	grep -q "matrix products by '.*', this is '.*': other bits" "$T/fails.err"
 }
 
-@test "options that make no sense are 64, cuda without CUDA is 78" {
+@test "invalid options exit 64, and cuda without CUDA exits 78" {
 	make_run llama3
 	fails_with 64 mt-stream "$RUN" --device tpu
 	fails_with 64 mt-stream "$RUN" --device chaos:x
@@ -338,7 +340,7 @@ narrow_ring() {
 	fails_with 78 mt-stream "$RUN" --device cuda
 }
 
-@test "SIGTERM within a step: the step is finished, then the stream ends with 0" {
+@test "SIGTERM during a step: the stream finishes the step and exits 0" {
 	make_run llama3
 	spawn stream mt-stream "$RUN"
 	stream=$PID
@@ -352,7 +354,7 @@ narrow_ring() {
 	[ ! -s "$T/stream.err" ]
 }
 
-@test "SIGTERM between steps ends it with 0, and so does the end of the run" {
+@test "the stream exits 0 on SIGTERM between steps and when its run is removed" {
 	make_run llama3
 	spawn a mt-stream "$RUN"
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"

@@ -1,27 +1,27 @@
 #!/usr/bin/env bats
-# The schedule on the chaos device (stream-chaos): what queues and events allow never changes a bit, and whatever is taken
-# from the schedule does.
+# The schedule on the chaos device (stream-chaos): reordering that queues and events allow never changes a bit; removing
+# any wait from the schedule does.
 
 load helpers
 
-@test "the chaos device uses every freedom that queues and events leave, and no other" {
+@test "the chaos device performs every reordering that queues and events allow, and no other" {
 	stream-freedoms 200 >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
 	[ "$(grep -c ^ok "$T/out")" -ge 16 ]
 }
 
-# Models of 1 to 7 blocks, tied and not, with and without windows, biases and norms of q and k; fp32 and bf16, every
-# --grad; every level of saving, activations with the host or not, any number of slots; both loop orders; training and
-# evaluation; steps that are aborted; neighbours that are late
+# Models of 1 to 7 blocks, tied and untied, with and without windows, biases and norms of q and k; fp32 and bf16, every
+# --grad; every checkpoint level, activations offloaded or not, any number of slots; both loop orders; training and
+# evaluation; aborted steps; slow neighbours
 # bats test_tags=slow
-@test "a thousand seeds in either loop order give the cpu device's bits" {
+@test "2048 seeds, half of them in each loop order, give the cpu device's bits" {
 	stream-chaos seeds "$RUN" "$GOLDEN" 1 2048 >"$T/out"
 	grep -q '^1024 seeds layer-major, 1024 pass-major: ' "$T/out"
 	! grep -q -w 0 "$T/out" || false
 }
 
-# A line for each: where the first seed goes wrong in either loop order, and how
+# stream-chaos prints a line for each: the first seed with wrong bits in either loop order, and what is wrong
 # bats test_tags=slow
-@test "without any of its waits, with any event too early, with memory used twice the schedule gives other bits" {
+@test "removing any wait, signalling any event early or reusing memory too early changes the bits" {
 	stream-chaos without "$RUN" "$GOLDEN" 512 >"$T/out" || { grep "NEEDLESS" "$T/out" >&2; return 1; }
 	[ "$(grep -c 'left out: ' "$T/out")" -ge 20 ]
 	[ "$(grep -c 'too early: ' "$T/out")" -ge 9 ]

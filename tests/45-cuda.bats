@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The cuda device without a GPU: its kernels and its host side run on a CPU that plays one (tests/gpu/emu): threads and
-# streams go on in an order drawn by MT_EMU_SEED. The kernels one by one: tests/48-gpu-scripts.bats. What only a GPU can
-# show is tests/gpu/check's.
+# The cuda device without a GPU: its kernels and its host code run on an emulator (tests/gpu/emu), which draws the order
+# of threads and streams from MT_EMU_SEED. tests/48-gpu-scripts.bats tests each kernel alone; tests/gpu/check tests what
+# only a GPU can show.
 
 load helpers
 
@@ -9,13 +9,13 @@ EMU=$BUILD/emu/mt-stream
 
 need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
 
-# A run with random weights, instead of the one before: make_run MODEL [DTYPE GRAD]
+# Replace the run by one with random weights: make_run MODEL [DTYPE GRAD]
 make_run() {
 	mt-store rm "$RUN" 2>/dev/null || true
 	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7
 }
 
-# One step's losses and gradients of a fresh run: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
+# Write one step's losses and gradients of a fresh run to OUT: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
 step_of() {
 	local out=$1 command=$2
 	shift 2
@@ -42,7 +42,7 @@ near() {
 }
 
 # bats test_tags=slow
-@test "in fp32 it gives the cpu device's gradients, whichever stream is faster" {
+@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
 	need_emulator
 	for model in llama3 qwen2-window qwen3 llama-bias; do
 		make_run $model
@@ -56,7 +56,7 @@ near() {
 }
 
 # bats test_tags=slow
-@test "in bf16 it gives the cpu device's gradients but for rounding, the same ones with any stream faster" {
+@test "bf16: the cuda device gives the cpu device's gradients up to rounding, whichever stream is faster" {
 	need_emulator
 	for model in llama3 qwen3; do
 		make_run $model bf16 bf16
@@ -70,7 +70,7 @@ near() {
 }
 
 # bats test_tags=slow
-@test "whatever of its memory it may use, and whatever the host then keeps for it, the bits are the same" {
+@test "every limit of device memory, and whatever is then offloaded, gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of all "$EMU --device cuda"
@@ -86,10 +86,11 @@ near() {
 }
 
 # bats test_tags=slow
-@test "gradients that are narrowed in their place leave in pieces of any size with the same bits" {
+@test "gradients converted to bf16 in place are sent in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
-	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" >"$T/wide/config.json"
+	sed 's/"intermediate_size": [0-9]*/"intermediate_size": 400/' "$GOLDEN/qwen3/model/config.json" \
+		>"$T/wide/config.json"
 	stream-drive make "$RUN" "$T/wide" bf16 bf16 1024 7
 	step_of whole "$EMU --device cuda"
 	mt-store rm "$RUN"
@@ -103,7 +104,7 @@ near() {
 }
 
 # bats test_tags=slow
-@test "where nothing can be pinned all goes through bounce buffers, said once, with the same bits" {
+@test "without pinned memory all copies use bounce buffers, reported once, with the same bits" {
 	need_emulator
 	make_run llama3 bf16 bf16
 	step_of pinned "$EMU --device cuda"
@@ -115,7 +116,7 @@ near() {
 }
 
 # bats test_tags=slow
-@test "host memory for activations that cannot be pinned is said once, with what it costs, and gives the same bits" {
+@test "activation memory that cannot be pinned is reported once with its cost, and gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of pinned "$EMU --device cuda"
@@ -126,12 +127,13 @@ near() {
 	no grep -q cudaHostAlloc "$T/stream.err"
 	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
 	cmp "$T/pinned" "$T/unpinned"
-	[ "$(grep -c 'cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs' "$T/stream.err")" = 1 ]
+	costs='cudaHostAlloc of .* MiB .*: cudaError[A-Za-z]*; .* bounce buffers, which costs'
+	[ "$(grep -c "$costs" "$T/stream.err")" = 1 ]
 	[ "$(grep -c cudaHostAlloc "$T/stream.err")" = 1 ]
 }
 
 # bats test_tags=slow
-@test "--trace has every operation on its queue, within its micro-batch, and changes no bit" {
+@test "--trace lists every operation on its queue, within its micro-batch, and changes no bit" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of plain "$EMU --device cuda"
@@ -144,21 +146,22 @@ near() {
 	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
 }
 
-# (tests/42-chaos.bats says what is drawn. Here also: pinned memory or none.)
+# (tests/42-chaos.bats lists what the seed draws. Here it also draws pinned memory or none.)
 # bats test_tags=slow
-@test "in either loop order, whatever plan, neighbours and streams' turns a seed draws, the bits are the same" {
+@test "random plans, neighbour timing and stream order in either loop order give the same bits" {
 	need_emulator
 	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
 	grep -q "^6 seeds layer-major, 6 pass-major: " "$T/out"
 }
 
-# A step of four micro-batches on so many mt-streams: dealt_of OUT STREAMS [OPTION...]
+# A step of four micro-batches on STREAMS mt-streams: dealt_of OUT STREAMS [OPTION...]
 dealt_of() {
 	local out=$1 streams=$2 i pids=""
 	shift 2
 	make_run qwen3 bf16 bf16
 	for i in $(seq "$streams"); do
-		spawn "stream$i" env MT_EMU_SEED="$i$streams" "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 48 "$@"
+		spawn "stream$i" env MT_EMU_SEED="$i$streams" "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 48 \
+			"$@"
 		pids="$pids $PID"
 	done
 	stream-drive step "$RUN" 4 24 4 "$streams" 3 3>&- | sort >"$T/$out"
@@ -182,7 +185,7 @@ dealt_of() {
 }
 
 # bats test_tags=slow
-@test "20 steps on it are PyTorch's" {
+@test "20 training steps on the cuda device match PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
 	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
@@ -190,12 +193,13 @@ dealt_of() {
 	spawn stream "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
 	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
+		<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
 
-@test "a CUDA error ends it with the call, the error and the unit, and 74" {
+@test "a CUDA error exits 74 and names the call, the error and the unit" {
 	need_emulator
 	make_run llama3
 	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
@@ -208,14 +212,15 @@ dealt_of() {
 }
 
 # bats test_tags=slow
-@test "it says its plan and what it predicts of a step, once, by the rates of the GPU that is there" {
+@test "the cuda device prints its plan and predicted step time once, with the rates of the GPU found" {
 	need_emulator
 	make_run llama3 bf16 bf16
 	export MT_EMU_GPU="NVIDIA H100 80GB HBM3"
 	step_of first "$EMU --device cuda"
 	[ "$(grep -c -e ": train: " -e ": predicted by " "$T/stream.err")" = 2 ]
 	grep -q "^mt-stream: train: 5 rows of 24 tokens: .*blocks keep: " "$T/stream.err"
-	grep -q "^mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
+	rates="mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3"
+	grep -q "^$rates: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
 	spawn stream "$EMU" "$RUN" --device cuda --profile "rtx4090,adam=9"
 	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
 	stream-drive step "$RUN" 4 24 1 1 3 >/dev/null 3>&-
@@ -230,7 +235,7 @@ dealt_of() {
 	PY
 }
 
-# A step on a GPU with so many KiB of memory beyond what the device takes for itself: "works", or "needs N" MiB. try_with KIB
+# A step on a GPU with KIB of memory beyond what the device needs for itself: "works", or "needs N" MiB: try_with KIB
 try_with() {
 	local code=0 driver
 	make_run qwen3 bf16 bf16
@@ -250,7 +255,7 @@ try_with() {
 }
 
 # bats test_tags=slow
-@test "whatever memory the GPU has, a plan that was accepted works; else the smallest budget is said before anything is sent" {
+@test "for any GPU memory size an accepted plan works; else the smallest budget is reported before anything is sent" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of all "$EMU --device cuda"
@@ -262,7 +267,7 @@ try_with() {
 	for memory in 150 0 -100000; do
 		[ "$(try_with $((spare + memory)))" = "needs $((own / 1024 + 1))" ]
 	done
-	# what is said to be free, and others have taken when it is wanted
+	# memory that the GPU reports as free, and that others have taken when the stream allocates it
 	export MT_EMU_LIES=$(((spare + 1024) * 1024))
 	for memory in 800 500; do
 		[ "$(try_with $memory)" = works ]
@@ -271,7 +276,7 @@ try_with() {
 }
 
 # bats test_tags=slow
-@test "a successor keeps to the run record's chunks in less memory, or says the least that it needs" {
+@test "a replaced stream keeps the recorded chunks with less memory, or reports the least that it needs" {
 	need_emulator
 	make_run qwen3 bf16 bf16
 	spawn stream "$EMU" "$RUN" --device cuda
@@ -286,7 +291,7 @@ try_with() {
 	grep -q "chunks of 16;" "$T/stream.err"
 	kill "$PID"
 	wait "$PID"
-	# a fresh run would take smaller chunks
+	# a fresh run would get smaller chunks
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	timeout 5 stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 2>&1 3>&- || true
 	code=0
@@ -299,7 +304,7 @@ try_with() {
 	grep -q "chunks of [1-8];" "$T/stream.err"
 }
 
-@test "mt-stream itself needs no library of CUDA, and without a GPU cuda is 78" {
+@test "mt-stream links no CUDA library, and --device cuda without a GPU exits 78" {
 	if ldd "$MT/mt-stream" | grep -i -E 'libcu(da|blas|dnn)'; then return 1; fi
 	need_emulator
 	make_run llama3

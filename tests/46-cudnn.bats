@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# cuDNN's attention without a GPU: the plans that it makes for GPUs that are only described; and, on the emulated GPU with an
-# engine that has cuDNN's calls and ways (tests/gpu/emu/sdpa.cc), all that mt-stream does around it: rows in groups, documents
-# in calls by length, work memory, the choice in the run record.
+# cuDNN's attention without a GPU. First the plans that cuDNN makes for described GPUs. Then, on the emulated GPU with a
+# backend that has cuDNN's calls and behaviour (tests/gpu/emu/sdpa.cc), what mt-stream does around it: rows in groups,
+# documents in calls by length, workspace, the choice in the reproducibility record.
 # bats file_tags=slow
 
 load helpers
@@ -11,7 +11,7 @@ PLANS=$BUILD/gpu/cudnn-plans
 
 need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
 
-# cuDNN by the loader or beside nvcc; and a libcuda.so.1 that knows no device
+# Find cuDNN by the loader or beside nvcc; and make a libcuda.so.1 that has no device
 need_cudnn() {
 	[ -x "$PLANS" ] || skip "built without nvcc or cudnn-frontend's headers"
 	local nvcc dirs
@@ -21,19 +21,20 @@ need_cudnn() {
 	"$PLANS" 90 none 2>"$T/err" || skip "$(cat "$T/err")"
 }
 
-# A bf16 run with random weights, instead of the one before
+# Replace the run by a bf16 run with random weights
 make_run() {
 	mt-store rm "$RUN" 2>/dev/null || true
 	stream-drive make "$RUN" "$GOLDEN/$1/model" bf16 bf16 1024 7
 }
 
-# One step of 3 rows of 64 tokens (or SHAPE) with documents (or PLAIN=plain) on the emulated GPU, its attention by
-# MT_EMU_SDPA, the calls of which are in OUT.calls: step_of OUT ENGINE [OPTIONS...]
+# One step of 3 rows of 64 tokens (or SHAPE) with documents (or PLAIN=plain) on the emulated GPU. BACKEND (MT_EMU_SDPA)
+# computes attention and logs its calls to OUT.calls: step_of OUT BACKEND [OPTIONS...]
 step_of() {
-	local out=$1 engine=$2
+	local out=$1 backend=$2
 	shift 2
 	: >"$T/$out.calls"
-	spawn stream env MT_EMU_SEED="${SEED:-1}" ${engine:+MT_EMU_SDPA=$engine} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" "$RUN" \
+	spawn stream env MT_EMU_SEED="${SEED:-1}" ${backend:+MT_EMU_SDPA=$backend} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" \
+		"$RUN" \
 		--device cuda --chunk-tokens "${CHUNK:-200}" --head-tokens 40 "$@"
 	# shellcheck disable=SC2086
 	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN 3>&- | sort >"$T/$out"
@@ -57,22 +58,22 @@ near() {
 	PY
 }
 
-# Bytes of work memory: bytes_of SM CASE forward|backward
+# Bytes of workspace: bytes_of SM CASE forward|backward
 bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name && $5 == way { print $6 }' "$T/plans"; }
 
-@test "cuDNN makes deterministic plans for an H200 that is only described, with and without documents and windows" {
+@test "cuDNN makes deterministic plans for a described H200, with and without documents and windows" {
 	need_cudnn
 	"$PLANS" 90 >"$T/plans"
 	[ "$(wc -l <"$T/plans")" = 26 ]
 	! grep none "$T/plans" || return 1
-	# documents by length never want more than twice the tokens' memory beside whole rows
+	# documents by length never need more than twice the memory of the tokens beside whole rows
 	[ "$(bytes_of 90 quarters backward)" -lt $((2 * $(bytes_of 90 row backward))) ]
 }
 
-@test "its work memory grows as the planner has it: by tokens squared, or by tokens" {
+@test "cuDNN's workspace grows as the planner predicts: with tokens squared, or with tokens" {
 	need_cudnn
 	"$PLANS" 80 100 row rows long group group-long >"$T/plans"
-	# 28 heads of 128: dP in bf16 beside 12 bytes an element at most, or those alone
+	# 28 heads of 128: dP in bf16 and at most 12 bytes an element, or only the latter
 	local square=$((28 * 4096 * (2 * 4096 + 12 * 128))) linear=$((28 * 4096 * 12 * 128))
 	[ "$(bytes_of 80 row backward)" -gt $((square / 5 * 4)) ]
 	[ "$(bytes_of 80 row backward)" -le "$square" ]
@@ -90,24 +91,24 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	done
 }
 
-@test "an engine's attention gives our own kernels' gradients but for rounding, the same ones in whichever order streams run" {
+@test "a cuDNN-like backend gives our own kernels' gradients up to rounding, the same ones in any stream order" {
 	need_emulator
 	for model in qwen3 qwen2-window; do
 		make_run $model
 		step_of own ""
-		for engine in linear square; do
+		for backend in linear square; do
 			make_run $model
-			SEED=2 step_of $engine $engine ${again:+--recompute full}
-			near own $engine 1e-2
+			SEED=2 step_of $backend $backend ${again:+--recompute full}
+			near own $backend 1e-2
 			[ -z "$(said "$T/stream.err")" ]
 			again=yes
 		done
-		# with a row a call and with three; whatever is computed again
+		# with one row a call and with three; with every recompute level
 		cmp "$T/linear" "$T/square"
 	done
 }
 
-@test "rows of one document are whole calls to an engine that takes no documents" {
+@test "rows of one document are whole calls to a backend that does not support documents" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain step_of own ""
@@ -119,17 +120,20 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	cmp "$T/whole" "$T/linear"
 }
 
-# Calls for rows of SEQ tokens, "SEQUENCES HEADS KV-HEADS" each, with their numbers: calls_of FILE SEQ forward|backward
-calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4, $5 }' "$T/$1.calls" | sort | uniq -c | awk '{ $1 = $1 "x"; print }'; }
+# Calls for rows of SEQ tokens, as "COUNTx SEQUENCES HEADS KV-HEADS": calls_of FILE SEQ forward|backward
+calls_of() {
+	awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4, $5 }' "$T/$1.calls" |
+		sort | uniq -c | awk '{ $1 = $1 "x"; print }'
+}
 
-@test "attention forward is one call a chunk, where backward is a call for each row" {
+@test "attention forward is one call a chunk even where backward is one call a row" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain SHAPE="3 120" CHUNK=360 step_of chunks square --recompute none
-	# 2 layers; rows of 120 tokens backward: 146 of 150 KiB, one a call
+	# 2 layers; backward of a row of 120 tokens needs 146 of 150 KiB: one row a call
 	calls_of chunks 120 forward | grep -qx "2x 3 3 1"
 	[ "$(calls_of chunks 120 backward | grep -vc "x 1 3 1$")" = 0 ]
-	# documents: of all rows' documents of a class at once
+	# documents: one call for the documents of one length class in all rows
 	make_run qwen3
 	SHAPE="3 120" CHUNK=360 step_of documents square --recompute none
 	[ "$(grep -c forward "$T/documents.calls")" -lt "$(grep -c backward "$T/documents.calls")" ]
@@ -138,7 +142,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	near own documents 1e-2
 }
 
-@test "long rows: calls for one key-value head each give the bits of one call for all, in 1/kv_heads of its work memory" {
+@test "long rows: one call per key-value head gives the bits of one call for all, in 1/kv_heads of the workspace" {
 	need_emulator
 	for PLAIN in plain ""; do
 		make_run qwen2-window
@@ -146,30 +150,31 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 		make_run qwen2-window
 		SHAPE="2 100" CHUNK=200 step_of heads square
 		cmp "$T/all" "$T/heads"
-		# classes of documents in rows of 100; the trial's are others
-		[ "$(awk '$3 == 100 || $3 == 50 || $3 == 25 || $3 == 13' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" -ge 12 ]
+		# length classes of documents in rows of 100 tokens; the trial has other classes
+		[ "$(awk '$3 == 100 || $3 == 50 || $3 == 25 || $3 == 13' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" \
+			-ge 12 ]
 		[ -z "$PLAIN" ] && continue
-		# 3 layers, 2 rows; of 4 heads, for which a row would want 107200 bytes, 2
+		# 3 layers, 2 rows; a row of all 4 heads would need 107200 bytes, so 2 heads a call
 		calls_of all 100 backward | grep -qx "3x 2 4 2"
 		[ "$(calls_of heads 100 backward | grep -vc "x 1 2 1$")" = 0 ]
 		grep -q "^backward 1 100 2 1 53600$" "$T/heads.calls"
 	done
 }
 
-@test "an engine that computes something else, or not the same twice, is not used: one line says so" {
+@test "a backend with wrong or non-deterministic results is not used, and one line says so" {
 	need_emulator
 	make_run qwen2-window
 	step_of own ""
-	for engine in wrong fickle; do
+	for backend in wrong fickle; do
 		make_run qwen2-window
-		step_of $engine linear,$engine
-		cmp "$T/own" "$T/$engine"
+		step_of $backend linear,$backend
+		cmp "$T/own" "$T/$backend"
 		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
 		grep -q 'attention by our own kernels: emulated engine 1: ' "$T/stream.err"
 	done
 }
 
-@test "an engine that fails only on long rows is not used for them: a row of the run's own length is tried before its step" {
+@test "a backend that fails only on long rows is not used for them: each row length is tried before its first step" {
 	need_emulator
 	make_run qwen3
 	PLAIN=plain SHAPE="1 100" step_of own ""
@@ -181,13 +186,13 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 		grep -q 'attention of rows of 100 tokens by our own kernels: emulated engine 1: ' "$T/stream.err"
 	done
 	grep -q 'emulated engine 1: refused$' "$T/stream.err"
-	# what was found stays, and rows that are shorter are the engine's
+	# the selection stays, and the backend computes shorter rows
 	PLAIN=plain SHAPE="1 100" step_of again linear
 	cmp "$T/own" "$T/again"
 	PLAIN=plain SHAPE="1 64" step_of short linear
 	[ "$(calls_of short 64 backward | wc -l)" = 1 ]
 	[ -z "$(calls_of again 100 backward)" ]
-	# in the last head alone
+	# only in the last head
 	make_run qwen2-window
 	PLAIN=plain SHAPE="1 100" step_of own ""
 	make_run qwen2-window
@@ -196,15 +201,15 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	grep -q "100 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
 }
 
-@test "the engine that a run was begun with stays: another version or none is 78, one that comes later is not taken" {
+@test "a run keeps its attention backend: another version or none exits 78, one installed later is not used" {
 	need_emulator
 	make_run qwen3
 	step_of first square
 	step_of second square
 	cmp "$T/first" "$T/second"
-	for engine in square,2 ""; do
+	for backend in square,2 ""; do
 		code=0
-		env ${engine:+MT_EMU_SDPA=$engine} "$EMU" "$RUN" --device cuda 2>"$T/err" || code=$?
+		env ${backend:+MT_EMU_SDPA=$backend} "$EMU" "$RUN" --device cuda 2>"$T/err" || code=$?
 		[ "$code" = 78 ]
 		[ "$(wc -l <"$T/err")" = 1 ]
 		grep -q "with attention by 'emulated engine 1'" "$T/err"
@@ -215,7 +220,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	cmp "$T/own" "$T/later"
 }
 
-@test "work memory is in the plan: where it does not fit, our own kernels do without it" {
+@test "the plan includes the workspace; where it does not fit, our own kernels run without it" {
 	need_emulator
 	make_run qwen3
 	step_of own ""
@@ -223,7 +228,7 @@ calls_of() { awk -v seq="$2" -v way="$3" '$1 == way && $3 == seq { print $2, $4,
 	make_run qwen3
 	step_of little square --device-memory $((own + 800))K
 	cmp "$T/own" "$T/little"
-	# and so it stays, however much memory there is
+	# the run keeps this, even with more memory
 	step_of much square
 	cmp "$T/own" "$T/much"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The cuda device's matrix products: which algorithm computes a shape is settled once a run. The emulator's own cuBLASLt
-# (tests/gpu/emu/cublaslt.c) draws by FAKE_CUBLASLT_SEED what its heuristic names and how long each algorithm takes, so that
-# two mt-streams with two seeds are two that would choose differently.
+# The cuda device's GEMM: a run selects the algorithm of each shape once. The emulator's own cuBLASLt
+# (tests/gpu/emu/cublaslt.c) draws by FAKE_CUBLASLT_SEED which algorithms its heuristic names and how long each of them
+# takes, so two mt-streams with two seeds would select different algorithms.
 
 load helpers
 
@@ -10,13 +10,13 @@ CASE=qwen2
 
 need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
 
-# A run with random weights, instead of the one before: make_run [DTYPE]
+# Replace the run by one with random weights: make_run [DTYPE]
 make_run() {
 	mt-store rm "$RUN" 2>/dev/null || true
 	stream-drive make "$RUN" "$GOLDEN/$CASE/model" "${1:-fp32}" fp32 1024 7
 }
 
-# An mt-stream whose cuBLASLt chooses by that seed: stream_of SEED [WORD=VALUE...]
+# Start an mt-stream whose cuBLASLt has seed SEED: stream_of SEED [WORD=VALUE...]
 stream_of() {
 	local seed=$1
 	shift
@@ -25,7 +25,7 @@ stream_of() {
 		--chunk-tokens 48 --head-tokens 40 ${STREAM_OPTS:-}
 }
 
-# A step that waits for an mt-stream, and the one that computes it in the end: driven OUT; served OUT SEED
+# driven OUT: start a step that waits for an mt-stream. served OUT SEED: start the mt-stream that computes it
 driven() {
 	stream-drive step "$RUN" 5 24 1 1 3 >"$T/$1.out" 2>"$T/$1.err" 3>&- &
 	DRIVE=$!
@@ -40,7 +40,7 @@ served() {
 	grep -q loss "$T/$1"
 }
 
-# One step's losses and gradients by such an mt-stream, which then dies: step_of OUT SEED [MT-STREAM'S OPTIONS]
+# One step's losses and gradients by such an mt-stream, which then ends: step_of OUT SEED [MT-STREAM'S OPTIONS]
 step_of() {
 	STREAM_OPTS=${*:3} stream_of "$2"
 	stream-drive step "$RUN" "${ROWS:-5}" 24 1 1 3 3>&- | sort >"$T/$1"
@@ -61,7 +61,7 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "what is faster is taken; or with MT_GEMM=first, whatever is faster, what cuBLASLt names first" {
+@test "autotune selects the fastest algorithm; with MT_GEMM=first, the one that cuBLASLt names first" {
 	need_emulator
 	for clock in 1 2; do
 		make_run
@@ -74,7 +74,7 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "a successor of one that was killed computes with the algorithms of the run record, in fp32 and bf16" {
+@test "the next mt-stream after a kill uses the recorded algorithms, in fp32 and bf16" {
 	need_emulator
 	for dtype in fp32 bf16; do
 		make_run $dtype
@@ -82,7 +82,7 @@ step_of() {
 		ckpt-dump "$RUN" | grep '^choice' >"$T/choices"
 		step_of two 2
 		cmp "$T/one" "$T/two"
-		# by another plan as well: where its operands lie is not what names a product
+		# by another plan as well: a GEMM's name does not depend on the addresses of its operands
 		step_of three 3 --recompute full
 		cmp "$T/one" "$T/three"
 		ckpt-dump "$RUN" | grep '^choice' | cmp - "$T/choices"
@@ -90,7 +90,7 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "one that is killed while it chooses leaves choices that every later one takes" {
+@test "an mt-stream killed during autotune leaves choices that every later one uses" {
 	need_emulator
 	make_run
 	driven one
@@ -106,7 +106,7 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "two at once agree on every algorithm: their micro-batches have the bits that one of them gives" {
+@test "two mt-streams at once agree on every algorithm: their bits are those of one alone" {
 	need_emulator
 	make_run
 	stream_of 1
@@ -122,7 +122,7 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "a shape that comes later is chosen then, and kept like the others" {
+@test "a shape that appears later is autotuned then and recorded like the others" {
 	need_emulator
 	make_run
 	step_of five 1
@@ -134,13 +134,15 @@ step_of() {
 }
 
 # bats test_tags=slow
-@test "a checkpoint takes the algorithms to the run that it is loaded into" {
+@test "a checkpoint carries the algorithms to the run that loads it" {
 	need_emulator
 	mt-store create "$RUN" --config "$GOLDEN/$CASE/model" --dtype fp32 2>/dev/null
 	mt-ckpt load "$RUN" "$GOLDEN/$CASE/model" 2>/dev/null
 	step_of one 1
 	mt-ckpt save "$RUN" "$T/ck"
-	[ "$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["record"]["choices"]))' "$T/ck/run.json")" -gt 10 ]
+	choices=$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["record"]["choices"]))' \
+		"$T/ck/run.json")
+	[ "$choices" -gt 10 ]
 	mt-store rm "$RUN" --force
 	mt-store create "$RUN" --config "$T/ck" --dtype fp32 2>/dev/null
 	mt-ckpt load "$RUN" "$T/ck"
@@ -148,7 +150,7 @@ step_of() {
 	cmp "$T/one" "$T/two"
 }
 
-# The next mt-stream of a run ends with 78 and that line: refused PATTERN WORD=VALUE...
+# The next mt-stream of the run exits 78 with a line that matches PATTERN: refused PATTERN WORD=VALUE...
 refused() {
 	local pattern=$1 code=0
 	shift
@@ -161,7 +163,7 @@ refused() {
 }
 
 # bats test_tags=slow
-@test "another cuBLASLt, another GPU, or an algorithm that is refused: 78 and one line" {
+@test "another cuBLASLt, another GPU or a refused algorithm exits 78 with one line" {
 	need_emulator
 	make_run
 	step_of one 1
@@ -174,9 +176,9 @@ refused() {
 }
 
 # bats test_tags=slow
-@test "a failure while algorithms are tried settles nothing" {
+@test "a failure during autotune records nothing" {
 	need_emulator
-	export MT_GEMM=first    # two runs are compared
+	export MT_GEMM=first    # because two runs are compared
 	make_run
 	step_of one 1
 	make_run
@@ -194,7 +196,7 @@ refused() {
 }
 
 # bats test_tags=slow
-@test "20 steps by algorithms of its own choice are PyTorch's" {
+@test "20 training steps with autotuned algorithms match PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3
 	mt-store create "$RUN" --config "$case/model" --dtype fp32 2>/dev/null
@@ -202,24 +204,28 @@ refused() {
 	spawn stream env FAKE_CUBLASLT_SEED=5 "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
 	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
+		<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
 }
 
-# Where NVIDIA's header is, or skip
+# Find NVIDIA's header, or skip
 need_cublaslt_h() {
 	need_cmd cc
-	for CUDA in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do [ ! -e "$CUDA/include/cublasLt.h" ] || return 0; done
+	for CUDA in "${CUDA_HOME:-/usr/local/cuda}" /usr/local/cuda; do
+		[ ! -e "$CUDA/include/cublasLt.h" ] || return 0
+	done
 	skip "no cublasLt.h"
 }
 
-@test "every function and value of cuBLASLt that is used is what NVIDIA's header says" {
+@test "every cuBLASLt function and value in use equals NVIDIA's header" {
 	need_cublaslt_h
-	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" "$TOP/tests/gpu/emu/cublaslt.c"
+	cc -std=gnu17 -Wall -Wextra -Werror -fsyntax-only -DCUBLASLT_OF_NVIDIA -isystem "$CUDA/include" \
+		"$TOP/tests/gpu/emu/cublaslt.c"
 }
 
-@test "NVIDIA's cuBLASLt, which needs no GPU for it, takes every description of products and preferences" {
+@test "NVIDIA's cuBLASLt accepts every GEMM description and preference without a GPU" {
 	need_emulator
 	need_cublaslt_h
 	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -isystem "$CUDA/include" -o "$T/settings" \

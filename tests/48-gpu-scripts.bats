@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What is run on a machine with a GPU (tests/gpu: first, check, bench), on the emulator, with faults planted in what it
-# starts; and what make finds on such a machine.
+# The scripts for a machine with a GPU (tests/gpu: first, check, bench), run on the emulator, with faults injected into
+# the programs that they start; and what make finds on such a machine.
 # bats file_tags=slow
 
 load helpers
@@ -11,7 +11,7 @@ need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with s
 
 export RESULTS MT BUILD
 
-# True of a file of results, in Python: of FILE EXPRESSION
+# A Python expression about a results file must be true: of FILE EXPRESSION
 of() {
 	python3 - "$1" "$2" <<-'PY'
 		import json, os, sys
@@ -23,7 +23,7 @@ of() {
 	PY
 }
 
-# An mt-stream whose first COUNT starts have a fault: faulty COUNT COMMAND
+# An mt-stream whose first COUNT starts run COMMAND instead: faulty COUNT COMMAND
 faulty() {
 	cat >"$T/faulty" <<-SH
 		#!/bin/sh
@@ -35,7 +35,7 @@ faulty() {
 	: >"$T/starts"
 }
 
-# A Python that plays torch_step.py: it is ready, then COMMAND
+# A Python that acts as torch_step.py: it reports that it is ready, then runs COMMAND
 torch_that() {
 	cat >"$T/python" <<-SH
 		#!/bin/sh
@@ -47,23 +47,26 @@ torch_that() {
 
 no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 
-@test "gpu-first: its first part says what is missing, and every kernel computes what its definition says" {
+@test "gpu-first: part one reports what is missing, and every kernel matches its definition" {
 	need_emulator
 	RESULTS=$T/results
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick 1 >"$T/out" || { grep -v '^ok' "$T/out" >&2; return 1; }
-	[ "$(sed -n 's/^ok operations beside their definitions in double precision: \([0-9]*\) cases$/\1/p' "$T/out")" -gt 150 ]
-	of "$RESULTS/first.json" 'b["prerequisites"]["cc"] and set(b["prerequisites"]) >= {"nvcc", "cublasLt.h", "libcudart_static.a",
-		"cudnn.h", "jansson.h", "libcublasLt.so", "a GPU"} and b["parts"]["build"]["outcome"] == "ok"'
+	[ "$(sed -n 's/^ok operations beside their definitions in double precision: \([0-9]*\) cases$/\1/p' "$T/out")" \
+		-gt 150 ]
+	of "$RESULTS/first.json" 'b["prerequisites"]["cc"] and set(b["prerequisites"]) >= {"nvcc", "cublasLt.h",
+		"libcudart_static.a", "cudnn.h", "jansson.h", "libcublasLt.so", "a GPU"}
+		and b["parts"]["build"]["outcome"] == "ok"'
 	[ -e /dev/nvidia0 ] || grep -q '^missing: a GPU (' "$T/out"
 }
 
-@test "gpu-first: its other parts add to one set of results of six files, in commands of their own" {
+@test "gpu-first: the other parts add their six files to one set of results, each by its own command" {
 	need_emulator
 	RESULTS=$T/results
 	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick main check >"$T/one"
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick --python "$T/python" 4 5 6 >"$T/two"
-	of "$RESULTS/first.json" '[b["parts"][p]["outcome"] for p in ("main", "check", "small", "none", "torch")] == ["ok"] * 5'
+	of "$RESULTS/first.json" \
+		'[b["parts"][p]["outcome"] for p in ("main", "check", "small", "none", "torch")] == ["ok"] * 5'
 	of "$RESULTS/check.json" 'b["counts"]["ok"] == 6 and sum(b["counts"].values()) == 6'
 	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen3", 64), ("qwen2 --grad none", 64)] and not undone
 		and all(r["step_s"] > 0 and r["plan"]["step_s"] > 0 and not r["account"]["wrong"] for r in b["runs"])
@@ -73,12 +76,12 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ "$(grep -c json "$T/traces")" = 3 ]
 	[ "$(cd "$RESULTS" && echo *)" = "bench.json bench.md check.json first.json first.log traces.zip" ]
 	no_stage_of "$EMU"
-	# what matters most was measured first, each thing once
+	# the most important measurements came first, each of them once
 	of "$RESULTS/bench.json" '[r["what"] for r in b["rates"]][:5] == ["products", "register", "h2d", "d2h", "both ways"]
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 
-@test "gpu-bench: a first training that fails is repeated with MT_CUDNN=none, which stays" {
+@test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
 	need_emulator
 	RESULTS=$T/results
 	faulty 1 "export MT_EMU_FAIL=50"
@@ -91,7 +94,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	grep -q 'cudaErrorLaunchFailure' "$RESULTS/bench.json"
 }
 
-@test "gpu-bench: a training that is killed keeps the steps it has done; the next one continues from the run's step" {
+@test "gpu-bench: a killed training keeps its finished steps; the next one continues from the run's step" {
 	need_emulator
 	RESULTS=$T/results
 	# the second mt-stream dies when its training has done two of three steps
@@ -118,32 +121,36 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	no_stage_of "$EMU"
 }
 
-@test "gpu-bench: a PyTorch that fails in mid training leaves no mt-stream behind, and its last words; trainings go on" {
+@test "gpu-bench: a PyTorch that fails in training leaves no mt-stream; its last output is kept, trainings continue" {
 	need_emulator
 	RESULTS=$T/results
 	torch_that "echo 'out of patience' >&2; read -r n; exit 3"
 	code=0
-	"$TOP/tests/gpu/bench" --stream "$EMU" --python "$T/python" --quick --only torch,small --tokens 64 >"$T/out" || code=$?
+	"$TOP/tests/gpu/bench" --stream "$EMU" --python "$T/python" --quick --only torch,small --tokens 64 >"$T/out" ||
+		code=$?
 	[ "$code" = 2 ]
-	of "$RESULTS/bench.json" 'runs == [("qwen3", 64)] and undone == ["PyTorch"] and "ended with 3: out of patience" in b["not_done"][0]["why"]'
+	of "$RESULTS/bench.json" 'runs == [("qwen3", 64)] and undone == ["PyTorch"]
+		and "ended with 3: out of patience" in b["not_done"][0]["why"]'
 	no_stage_of "$EMU"
 }
 
-@test "gpu-bench: a training that would not leave the time to remove its run is not begun; the build's time counts" {
+@test "gpu-bench: a training without time left to remove its run is not started; build time counts" {
 	need_emulator
 	RESULTS=$T/results
-	# 66 s are asked for
+	# the training needs 66 s
 	code=0
 	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 >"$T/out" || code=$?
 	[ "$code" = 1 ]
-	of "$RESULTS/bench.json" 'not runs and undone == ["qwen2, 64 tokens a step"] and b["not_done"][0]["why"].startswith("6")'
+	of "$RESULTS/bench.json" \
+		'not runs and undone == ["qwen2, 64 tokens a step"] and b["not_done"][0]["why"].startswith("6")'
 	code=0
-	GPU_BEGAN=$(($(date +%s) - 70)) "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --budget 80 >"$T/out" || code=$?
+	GPU_BEGAN=$(($(date +%s) - 70)) "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --budget 80 \
+		>"$T/out" || code=$?
 	[ "$code" = 1 ]
 	of "$RESULTS/bench.json" 'undone == ["main"] and b["not_done"][0]["why"] == "no time was left" and not b["stores"]'
 }
 
-@test "gpu-first: a wrong kernel fails the first part, and the others run all the same" {
+@test "gpu-first: a wrong kernel fails part one, and the other parts still run" {
 	need_emulator
 	RESULTS=$T/results
 	mkdir -p "$T/build/probes"
@@ -158,7 +165,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
 }
 
-@test "gpu-first: what hangs is killed at its part's limit with all that it started, and its run is removed" {
+@test "gpu-first: a hanging command is killed at its part's limit with its children, and its run is removed" {
 	need_emulator
 	RESULTS=$T/results
 	mkdir "$T/path"
@@ -182,7 +189,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	gone "gpu$pid-1-left"
 }
 
-@test "gpu-check: cuDNN's plans are made only for the checks of larger models" {
+@test "gpu-check: cuDNN plans are made only for the checks of larger models" {
 	need_emulator
 	RESULTS=$T/results
 	faulty 0 true
@@ -193,14 +200,15 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ "$(sort -u "$T/starts")" = unset ]
 }
 
-@test "gpu scripts: memory that grows late is waited for while processes hold what there is; given up when it does not grow" {
+@test "gpu scripts: memory limits that grow late are waited for; after no growth the scripts give up" {
 	cat >"$T/memory.py" <<-'PY'
 		import os, subprocess, sys, time
 		sys.path.insert(0, sys.argv[1])
 		import lib
 		MIB, grows, held_since = 1 << 20, True, None
 		def held():
-		    out = subprocess.run(["ps", "-o", "rss=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout.split()
+		    ps = ["ps", "-o", "rss=", "--ppid", str(os.getpid())]
+		    out = subprocess.run(ps, capture_output=True, text=True).stdout.split()
 		    return sum(map(int, out)) * 1024, sum(int(kib) > 64 << 10 for kib in out)
 		def meminfo(key):                       # 512 MiB that become 2048 MiB 1.5 s after 400 of them are used
 		    global held_since
@@ -219,10 +227,11 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	python3 "$T/memory.py" "$TOP/tests/gpu"
 }
 
-# A toolkit with nothing but nvcc, and a folder of Python packages that has what it lacks
+# A toolkit that has only nvcc, and a folder of Python packages with the rest
 bare_toolkit() {
-	unset MAKELEVEL MAKEFLAGS MFLAGS        # a make of ours would be one within the make that runs the tests, which says less
-	mkdir -p "$T/cuda/bin" "$T/cuda/include" "$T/site/nvidia/cu13/include" "$T/site/nvidia/cu13/lib" "$T/site/nvidia/cudnn/lib"
+	unset MAKELEVEL MAKEFLAGS MFLAGS        # within the make that runs the tests, our make would print less
+	mkdir -p "$T/cuda/bin" "$T/cuda/include" "$T/site/nvidia/cu13/include" "$T/site/nvidia/cu13/lib" \
+		"$T/site/nvidia/cudnn/lib"
 	printf '#!/bin/sh\n' >"$T/cuda/bin/nvcc"
 	chmod +x "$T/cuda/bin/nvcc"
 	: >"$T/site/nvidia/cu13/include/cublasLt.h"
@@ -231,7 +240,7 @@ bare_toolkit() {
 	: >"$T/site/nvidia/cudnn/lib/libcudnn.so.9"
 }
 
-@test "make finds cuBLASLt's header and CUDA's static runtime in Python's wheels, after the toolkit's own; else says which is missing" {
+@test "make finds cuBLASLt's header and CUDA's static runtime in toolkit or Python's wheels; else it names them" {
 	bare_toolkit
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= all >"$T/out"
 	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda/gemm.c" "$T/out"
@@ -244,7 +253,7 @@ bare_toolkit() {
 	no grep -q 'cuda/gemm.c' "$T/out"
 }
 
-@test "gpu scripts: libraries of Python's wheels are found by what they start" {
+@test "gpu scripts: programs find the libraries of Python's wheels" {
 	bare_toolkit
 	mkdir "$T/none"
 	cat >"$T/find.py" <<-'PY'
@@ -257,14 +266,16 @@ bare_toolkit() {
 		site = sys.argv[2] + "/nvidia"
 		lib.words = lambda *command: "release 13.0"
 		found = lib.find_libraries()
-		assert found == {"libcublasLt.so.13": site + "/cu13/lib/libcublasLt.so.13", "libcudnn.so.9": site + "/cudnn/lib/libcudnn.so.9"}
-		assert os.environ["MT_CUBLASLT"] == found["libcublasLt.so.13"] and os.environ["MT_CUDNN"] == found["libcudnn.so.9"]
+		assert found == {"libcublasLt.so.13": site + "/cu13/lib/libcublasLt.so.13",
+		                 "libcudnn.so.9": site + "/cudnn/lib/libcudnn.so.9"}
+		assert os.environ["MT_CUBLASLT"] == found["libcublasLt.so.13"]
+		assert os.environ["MT_CUDNN"] == found["libcudnn.so.9"]
 		assert os.environ["LD_LIBRARY_PATH"].split(":")[-2:] == [site + "/cu13/lib", site + "/cudnn/lib"]
 	PY
 	env -u MT_CUDNN -u MT_CUBLASLT python3 "$T/find.py" "$TOP/tests/gpu" "$T/site"
 }
 
-@test "make takes OpenBLAS where oneDNN's header is not there" {
+@test "make uses OpenBLAS if oneDNN's header is missing" {
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -nostdinc" "$T/bin/mt-stream" >"$T/out"
 	grep -q -e "-o $T/bin/mt-stream .*-lopenblas" "$T/out"
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -isystem $T/oneapi" "$T/bin/mt-stream" >"$T/out"

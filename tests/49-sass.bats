@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The machine code of the cuda device's kernels, which needs no GPU to be read: tests/gpu/sass.
+# The machine code of the cuda device's kernels, read without a GPU: tests/gpu/sass.
 
 load helpers
 
@@ -7,7 +7,7 @@ SASS=$TOP/tests/gpu/sass
 
 need_objects() { [ -f "$BUILD/mt-stream/cuda/rows.o" ] || skip "needs nvcc: kernels were not compiled"; }
 
-# Exit code of sass in $CODE, its lines in $T/out; skips where the disassembler is missing
+# Run sass: its exit code in $CODE, its output in $T/out; skip if the disassembler is missing
 sass() {
 	CODE=0
 	"$SASS" "$@" >"$T/out" 2>"$T/sass.err" || CODE=$?
@@ -15,10 +15,10 @@ sass() {
 }
 
 # bats test_tags=slow
-@test "every kernel that memory bounds loads and stores 128 bits at once and spills no registers" {
+@test "every memory-bound kernel loads and stores 128 bits at once and spills no registers" {
 	need_objects
 	sass "$BUILD/mt-stream/cuda" sm_90
-	# make gpu-build compiles for the GPU that is there alone
+	# make gpu-build compiles only for the installed GPU
 	grep -q ' sm_90 ' "$T/out" || sass "$BUILD/mt-stream/cuda"
 	grep -v '^ok' "$T/out" >&2 || true
 	[ "$CODE" = 0 ]
@@ -26,7 +26,7 @@ sass() {
 }
 
 # bats test_tags=slow
-@test "a kernel that stores 32 bits at a time, and a kernel that nobody has classified, are found" {
+@test "a kernel that stores 32 bits at a time and an unclassified kernel are reported" {
 	need_objects
 	need_cmd nvcc
 	cat >"$T/k.cu" <<-'END'

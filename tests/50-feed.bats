@@ -1,10 +1,14 @@
-# mt-feed, and how records become rows and steps get their learning rates.
+# mt-feed; packing of records into rows; learning-rate schedules.
 load helpers
 
 words() { od -An -v -w4 -tu4 | tr -d ' ' | tr '\n' ' ' | sed 's/ $//'; }
-record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.stdout.buffer.write(struct.pack("<%dI"%(len(a)+1), len(a), *a))' "$@"; }
+record() { # TOKEN...
+	python3 -c 'import struct, sys
+a = [int(x) for x in sys.argv[1:]]
+sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
+}
 
-@test "records pass through as they are" {
+@test "mt-feed copies records unchanged" {
 	{ record 1 2 3; record 2147483652; record 5 6; } >"$T/r"
 	mt-feed "$T/r" >"$T/out"
 	cmp "$T/r" "$T/out"
@@ -16,20 +20,20 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	[ "$(mt-feed --bytes "$T/f" "$T/f" | words)" = "3 97 98 99 3 97 98 99" ]
 }
 
-@test "u16 and u32 are little-endian elements" {
+@test "--u16 and --u32 read little-endian elements" {
 	printf '\001\002\003\000' >"$T/f"
 	[ "$(mt-feed --u16 "$T/f" | words)" = "2 513 3" ]
 	[ "$(mt-feed --u32 "$T/f" | words)" = "1 197121" ]
 }
 
-@test "--eos ends documents after it, from files and from pipes" {
+@test "--eos ends a document after each such token, from files and from pipes" {
 	printf 'ab\ncd\ne' >"$T/f"
 	want="3 97 98 10 3 99 100 10 1 101"
 	[ "$(mt-feed --bytes --eos 10 "$T/f" | words)" = "$want" ]
 	[ "$(mt-feed --bytes --eos 10 - <"$T/f" | words)" = "$want" ]
 }
 
-@test "--block cuts blocks that overlap by one, from files and from pipes" {
+@test "--block cuts blocks that overlap by one token, from files and from pipes" {
 	printf 'abcdefg' >"$T/f"
 	want="3 97 98 99 3 99 100 101 3 101 102 103"
 	[ "$(mt-feed --bytes --block 3 "$T/f" | words)" = "$want" ]
@@ -37,7 +41,7 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	[ "$(mt-feed --bytes --block 4 "$T/f" | words)" = "4 97 98 99 100 4 100 101 102 103" ]
 }
 
-@test "--epochs goes through the files again" {
+@test "--epochs reads the files again" {
 	printf 'ab' >"$T/f"
 	[ "$(mt-feed --bytes --epochs 2 "$T/f" | words)" = "2 97 98 2 97 98" ]
 }
@@ -52,16 +56,17 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	[ "${two:0:${#a}}" = "$a" ]
 	[ "${two:${#a}+1}" != "$a" ]
 	for x in "$a" "$c" "${two:${#a}+1}"; do
-		[ "$(echo "$x" | tr ' ' '\n' | xargs -n5 | sort)" = "$(mt-feed --bytes --eos 10 "$T/f" "$T/g" | words | tr ' ' '\n' | xargs -n5 | sort)" ]
+		[ "$(echo "$x" | tr ' ' '\n' | xargs -n5 | sort)" = \
+			"$(mt-feed --bytes --eos 10 "$T/f" "$T/g" | words | tr ' ' '\n' | xargs -n5 | sort)" ]
 	done
 }
 
-@test "an empty flat file is no document" {
+@test "an empty flat file gives no document" {
 	: >"$T/f"
 	[ -z "$(mt-feed --bytes "$T/f" | words)" ]
 }
 
-@test "a reader that has closed ends mt-feed with 0 although its input is silent" {
+@test "mt-feed exits 0 when its reader has closed, even if its input is silent" {
 	mkfifo "$T/in" "$T/out"
 	exec 8<>"$T/in"
 	local how
@@ -79,13 +84,13 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	exec 8>&-
 }
 
-@test "a reader that has closed ends mt-feed with 0" {
+@test "mt-feed exits 0 when its reader has closed" {
 	head -c 5000000 /dev/zero >"$T/f"
 	mt-feed --bytes --block 100 "$T/f" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
 
-@test "truncated, empty and oversize records are 65" {
+@test "truncated, empty and oversize records exit 65" {
 	printf '\003\000\000\000\001\000\000\000' >"$T/short"
 	printf '\003\000' >"$T/count"
 	printf '\000\000\000\000' >"$T/empty"
@@ -99,12 +104,12 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	done
 }
 
-@test "what cannot be: usage is 64, a missing file 66, half an element 65" {
+@test "wrong usage exits 64, a missing file 66, half an element 65" {
 	printf 'abc' >"$T/f"
 	fails_with 64 mt-feed
 	fails_with 64 mt-feed --bytes --u16 "$T/f"
 	fails_with 64 mt-feed --eos 10 "$T/f"
-	fails_with 64 mt-feed --bytes --eos 256 "$T/f"          # no element is
+	fails_with 64 mt-feed --bytes --eos 256 "$T/f"          # no element can be 256
 	fails_with 64 mt-feed --u16 --eos 65536 "$T/f"
 	fails_with 64 mt-feed --u32 --eos 4294967296 "$T/f"
 	fails_with 64 mt-feed --bytes --block 1 "$T/f"
@@ -115,7 +120,7 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	fails_with 65 mt-feed --u16 "$T/f"
 }
 
-@test "rows, targets and document starts are those of tests/golden/packing.json" {
+@test "rows, targets and document starts equal those of tests/golden/packing.json" {
 	python3 - "$GOLDEN/packing.json" "$T/r" <<-'PY'
 	import json, struct, subprocess, sys
 	n = 0
@@ -125,7 +130,8 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	            f.write(struct.pack("<%dI" % (len(d) + 1), len(d), *d))
 	    seq = entry["seq"]
 	    for how in ("docs", "concat", "none"):
-	        out = subprocess.run(["step-pack", how, str(seq), sys.argv[2]], capture_output=True, check=True, text=True).stdout
+	        command = ["step-pack", how, str(seq), sys.argv[2]]
+	        out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
 	        rows = [json.loads(line) for line in out.splitlines()]
 	        want = []
 	        for row in entry[how]:
@@ -139,12 +145,13 @@ record() { python3 -c 'import struct,sys; a=[int(x) for x in sys.argv[1:]]; sys.
 	PY
 }
 
-@test "every row's end is a position to go on from, and other input is refused there" {
+@test "training can resume at the end of every row, and refuses other input there" {
 	python3 -c 'import random,struct,sys
 random.seed(3)
 for _ in range(60):
     n = random.choice([1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 100])
-    sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *[random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]))' >"$T/r"
+    tokens = [random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]
+    sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *tokens))' >"$T/r"
 	for how in docs concat none; do
 		run step-pack $how 16 "$T/r" resume
 		echo "$output"
@@ -153,13 +160,14 @@ for _ in range(60):
 	done
 }
 
-@test "learning rates are those of transformers' schedules" {
+@test "learning rates equal those of transformers' schedules" {
 	python3 - "$GOLDEN/schedules.json" <<-'PY'
 	import json, subprocess, sys
 	cases = json.load(open(sys.argv[1]))
 	for c in cases:
 	    args = [c["schedule"], c["steps"], repr(c["lr"]), c["warmup"], c.get("decay", 0), repr(c["min_lr"])]
-	    out = subprocess.run(["step-schedule"] + [str(a) for a in args], capture_output=True, check=True, text=True).stdout
+	    command = ["step-schedule"] + [str(a) for a in args]
+	    out = subprocess.run(command, capture_output=True, check=True, text=True).stdout
 	    got = [float(x) for x in out.split()]
 	    assert len(got) == len(c["lrs"])
 	    assert all(abs(a - b) <= 1e-15 * max(abs(b), 1e-6) for a, b in zip(got, c["lrs"])), (c, got)
@@ -167,7 +175,7 @@ for _ in range(60):
 	PY
 }
 
-@test "the scripts are clean to shellcheck" {
+@test "the scripts pass shellcheck" {
 	need_cmd shellcheck
 	shellcheck "$TOP/bin/mt-run" "$TOP/tests/run" "$TOP/tests/venv"
 }

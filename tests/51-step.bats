@@ -1,27 +1,28 @@
-# mt-step: records in, metrics out; what it refuses, what it survives.
+# mt-step: it reads records and writes metrics; what it refuses, what it survives.
 load helpers
 
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
 ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
-# metrics without what depends on the clock
+# metrics without the fields that depend on time
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
-# steps of the lines on stdin
+# the step numbers of the lines on stdin
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 
-@test "every step has a line with all that the contract names" {
+@test "every step prints a line with all documented fields" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m"
 	[ "$(steps <"$T/m")" = "$(seq -s ' ' 12)" ]
 	python3 - "$T/m" <<-'PY'
 	import json, sys
 	for line in open(sys.argv[1]):
-	    assert list(json.loads(line)) == ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"], line
+	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"]
+	    assert list(json.loads(line)) == fields, line
 	PY
 }
 
-@test "cut with --until and continued by the same line: the same metrics as in one go" {
+@test "a run stopped by --until and continued by the same command gives the metrics of an uninterrupted run" {
 	ready
 	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" | plain >"$T/whole"
 	RUN=$(mt_run_name b)
@@ -31,7 +32,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	plain "$T/m" | cmp - "$T/whole"
 }
 
-@test "killed at any time and started again by the same line: the same metrics as in one go" {
+@test "a run killed at random and restarted by the same command gives the metrics of an undisturbed run" {
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	OPTS="--steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 --eval $CASE/eval.bin --eval-every 7"
 	ready
@@ -44,7 +45,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 		timeout --foreground -s KILL "$s" mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>/dev/null || true
 	done
 	mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>"$T/step.err"
-	# a line may be written twice, but says the same
+	# a line may be written twice, with the same values
 	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
 }
 
@@ -66,7 +67,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	[ "$(losses "$T/m")" = "$(losses "$T/whole")" ]
 }
 
-@test "other input than the run was trained on is refused, 65, and --input new takes it" {
+@test "input that differs from the trained input exits 65, and --input new accepts it" {
 	ready
 	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
 	code=0
@@ -78,7 +79,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	[ "$(steps <"$T/m")" = 4 ]
 }
 
-@test "a document that was cut, and is shorter now: the input differs, it has not ended" {
+@test "input whose partly trained document is now shorter exits 65" {
 	ready
 	{ printf '\200\0\0\0'; for i in $(seq 128); do printf '\1\0\0\0'; done; cat "$CASE/data.bin"; } >"$T/long"
 	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1 --until 2) <"$T/long" >/dev/null
@@ -101,7 +102,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	fails_with 64 mt-step "$RUN" $STEP --pack none
 }
 
-@test "a run that is there already: said, exit 0" {
+@test "a run that has reached --steps prints a message and exits 0" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" >/dev/null
 	mt-step "$RUN" $STEP <"$CASE/data.bin" >"$T/m" 2>"$T/err"
@@ -109,24 +110,26 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	grep -q "at step 12 already" "$T/err"
 }
 
-@test "input that ends early: a shorter last step, said, exit 0" {
+@test "input that ends early gives a shorter last step and a message, and exits 0" {
 	ready
 	head -c 4000 "$CASE/data.bin" | python3 -c '
 import struct, sys
-data = sys.stdin.buffer.read(); at = 0
-while at + 4 <= len(data) and at + 4 + 4 * struct.unpack_from("<I", data, at)[0] <= len(data): at += 4 + 4 * struct.unpack_from("<I", data, at)[0]
+data = sys.stdin.buffer.read(); at = end = 0
+while end <= len(data):
+    at = end
+    end += 4 + 4 * struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else len(data) + 1
 sys.stdout.buffer.write(data[:at])' >"$T/data"
 	mt-step "$RUN" --steps 500 --batch 16 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err"
 	[ -s "$T/m" ]
 	grep -q "input ended" "$T/err"
 }
 
-@test "no record at all is 65" {
+@test "input without any record exits 65" {
 	ready
 	fails_with 65 mt-step "$RUN" $STEP
 }
 
-@test "a truncated record is 65, and the steps before it stay" {
+@test "a truncated record exits 65, and the steps before it are kept" {
 	ready
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	code=0
@@ -138,16 +141,17 @@ sys.stdout.buffer.write(data[:at])' >"$T/data"
 	mt-store stat "$RUN" --json | grep -q "\"step\":$(tail -1 "$T/m" | steps)"
 }
 
-@test "a token outside the vocabulary is 65 and named by record and element" {
+@test "a token outside the vocabulary exits 65 and is named by record and element" {
 	ready
 	code=0
-	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" || code=$?
+	printf '\002\0\0\0\001\0\0\0\002\0\0\0\002\0\0\0\001\0\0\0\377\0\0\0' | mt-step "$RUN" $STEP >"$T/m" 2>"$T/err" ||
+		code=$?
 	[ "$code" = 65 ]
 	[ ! -s "$T/m" ]
 	grep -q "record 2, element 1: token 255 is outside the vocabulary of 101" "$T/err"
 }
 
-@test "a step without targets is skipped and counts" {
+@test "a step without targets is skipped and counted" {
 	ready
 	python3 -c 'import struct,sys
 for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6 | m, 7 | m, 8 | m))' >"$T/data"
@@ -156,7 +160,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	grep -q '"step": 3, "loss": [0-9].*"skipped": false' "$T/m"
 }
 
-@test "evaluation at step 0, at every N-th step and at the last" {
+@test "evaluations run at step 0, at every N-th step and at the last" {
 	ready
 	mt-step "$RUN" $STEP --eval "$CASE/eval.bin" --eval-every 5 <"$CASE/data.bin" >"$T/m"
 	[ "$(grep eval_loss "$T/m" | steps)" = "0 5 10 12" ]
@@ -172,13 +176,17 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain | cmp - "$T/one"
 }
 
-@test "a stream that is killed and started again changes no bit" {
+@test "a stream that is killed and restarted changes no bit" {
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
 	mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/data" | plain >"$T/one"
 	RUN=$(mt_run_name b)
 	ready
-	(mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 20 <"$T/data" >"$T/m" 2>"$T/step.err"; echo $? >"$T/rc") 3>&- &
+	(
+		mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 20 \
+			<"$T/data" >"$T/m" 2>"$T/step.err"
+		echo $? >"$T/rc"
+	) 3>&- &
 	for i in 1 2 3; do
 		sleep 0.05
 		kill -9 "$STREAM"
@@ -191,9 +199,13 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	plain "$T/m" | cmp - "$T/one"
 }
 
-@test "stages that never come are named after --wait seconds: 69" {
+@test "missing stages are named after --wait seconds, and mt-step exits 69" {
 	make_run "$CASE/model"
-	alone() { code=0; mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?; [ "$code" = 69 ]; }
+	alone() {
+		code=0
+		mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
+		[ "$code" = 69 ]
+	}
 	alone
 	grep -q "no mt-optim came" "$T/err"
 	spawn optim mt-optim "$RUN" --threads 1
@@ -205,7 +217,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(wc -l <"$T/m")" = 12 ]
 }
 
-@test "a stage that dies is waited for and named: 69" {
+@test "mt-step waits --wait seconds for a dead stage, names it and exits 69" {
 	ready
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-optim'"
 	kill -9 "$OPTIM"
@@ -217,7 +229,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	grep -q "mt-optim is dead" "$T/err"
 }
 
-@test "--ckpt-every without a saver is 69 before the first step" {
+@test "--ckpt-every without a saver exits 69 before the first step" {
 	ready
 	code=0
 	mt-step "$RUN" $(with "$STEP" --wait 0.3 --ckpt-every 5) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
@@ -226,7 +238,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	grep -q "mt-ckpt" "$T/err"
 }
 
-@test "checkpoints at every N-th step and at the last" {
+@test "--ckpt-every saves checkpoints at every N-th step and at the last" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 9
 	mkdir -p "$T/out"
@@ -234,7 +246,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(ls "$T/out" | tr '\n' ' ')" = "step-00000005 step-00000010 step-00000012 " ]
 }
 
-@test "a failed save is told by an exit code, also when the mt-step that saw it was killed: 74, once" {
+@test "a failed save exits 74 once, even if the mt-step that saw it was killed" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	OPTS="--steps 5000 --batch 4 --seq 32 --lr 1e-3"
 	ready
@@ -244,7 +256,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	eventually grep -q "the save of step 3 failed" "$T/err"
 	kill -9 $step
 	wait $step || true
-	kill "$PID"                     # it ends after the save under way
+	kill "$PID"                     # it finishes the current save first
 	wait "$PID"
 	spawn large mt-ckpt serve "$RUN" --dir "$T/out"
 	until=$(($(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/') + 5))
@@ -255,7 +267,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mt-step "$RUN" $OPTS --until $((until + 1)) <"$T/data" >"$T/m"
 }
 
-@test "TERM ends the step, checkpoints it, and mt-step dies of TERM" {
+@test "SIGTERM: mt-step finishes the step, saves a checkpoint and ends by the signal" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
 	mkdir -p "$T/out"
@@ -271,7 +283,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
-@test "two signals within a second are one request, a later one ends mt-step at once" {
+@test "two signals within a second are one request; a later one ends mt-step at once" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	for late in '' 1.1; do
 		ready
@@ -279,7 +291,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		pid=$!
 		eventually grep -q '"step": 3' "$T/m"
 		kill -STOP "$STREAM"
-		sleep 0.5                       # a step whose gradients had all been sent ends; the next one does not
+		sleep 0.5                       # a step whose gradients were all sent can end; the next one cannot
 		eventually sh -c "mt-store stat $RUN | grep -q 'accumulate, train'"
 		for i in 1 2 3; do kill -TERM $pid; done
 		if [ -n "$late" ]; then
@@ -293,18 +305,19 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 		[ "$code" = 143 ]
 		kill -CONT "$STREAM"
 		slot=$(mt-store stat "$RUN" --json)
-		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it gave nothing up
+		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it abandoned nothing
 		else [[ $slot != *'"mt-step"'* && $slot == *"\"step\":$(tail -1 "$T/m" | steps),"* ]]; fi
 		RUN=$(mt_run_name b)
 	done
 }
 
-@test "TERM to mt-step and all stages at once: the step is finished and saved, the stages end with 0" {
+@test "SIGTERM to mt-step and all stages at once: the step is finished and saved, the stages exit 0" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	make_run "$CASE/model" --dtype fp32
 	cat >"$T/all" <<-EOF2
 		await() { wait \$1; a=\$?; wait \$1; b=\$?; [ \$b != 127 ] || b=\$a; return \$b; }
-		for stage in "mt-stream $RUN --device cpu --threads 1" "mt-optim $RUN --threads 1" "mt-ckpt serve $RUN --dir $T/out"; do
+		for stage in "mt-stream $RUN --device cpu --threads 1" "mt-optim $RUN --threads 1" \
+			"mt-ckpt serve $RUN --dir $T/out"; do
 			(trap : TERM; \$stage & await \$!; echo "\$? \$stage" >>"$T/ends") &
 		done
 		trap : TERM
@@ -320,10 +333,11 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	eventually [ -s "$T/rc" ]
 	[ "$(cat "$T/rc")" = 143 ]
 	eventually sh -c "[ \$(grep -c '^0 ' $T/ends) = 3 ]"
-	grep -qE "no checkpoint of step|is not finished" "$T/err" || [ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
+	grep -qE "no checkpoint of step|is not finished" "$T/err" ||
+		[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
-@test "a closed stdout is said once, and training goes on" {
+@test "a closed stdout is reported once, and training continues" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" | true
 	[ "${PIPESTATUS[0]}" = 0 ]
@@ -331,11 +345,11 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(grep -c stdout "$T/err")" -le 1 ]
 }
 
-@test "--metrics FILE: each step once, also when steps are trained again or mt-step is killed" {
+@test "--metrics FILE has each step once, even if steps are trained again or mt-step is killed" {
 	ready
 	mt-step "$RUN" $STEP --metrics "$T/f" --until 6 <"$CASE/data.bin" >"$T/m" 3>&-
 	cmp "$T/f" "$T/m"
-	sed 's/"step": /&10/' "$T/m" | head -3 >>"$T/f"     # of a training that was lost: steps 101 to 103, the last one torn
+	sed 's/"step": /&10/' "$T/m" | head -3 >>"$T/f"     # a lost training's steps 101 to 103, the last one cut short
 	truncate -s -5 "$T/f"
 	mt-step "$RUN" $STEP --metrics "$T/f" <"$CASE/data.bin" >>"$T/m" 3>&-
 	cmp "$T/f" "$T/m"
@@ -343,7 +357,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
 }
 
-@test "what cannot be asked for is 64, one line, before anything is trained" {
+@test "invalid options exit 64 with one line before training" {
 	ready
 	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32
 	fails_with 64 mt-step "$RUN" --batch 4 --seq 32 --lr 1
@@ -360,7 +374,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	grep -q -- "--step-tokens" "$T/fails.err"
 }
 
-@test "--grad none takes one micro-batch a step and no clipping" {
+@test "--grad none requires one micro-batch a step and no clipping" {
 	make_run "$CASE/model" --grad none
 	start_stages
 	fails_with 64 mt-step "$RUN" $STEP
@@ -370,7 +384,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 }
 
 # bats test_tags=slow
-@test "a second mt-step on the same run is 75" {
+@test "a second mt-step on the same run exits 75" {
 	ready
 	(sleep 5) | mt-step "$RUN" $STEP >/dev/null 2>&1 3>&- &
 	echo $! >>"$T/pids"
@@ -378,7 +392,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 75 mt-step "$RUN" $STEP
 }
 
-@test "a dynamic rope is refused for rows beyond max_position_embeddings: 78" {
+@test "dynamic rope with rows beyond max_position_embeddings exits 78" {
 	python3 - "$GOLDEN/llama2/model/config.json" >"$T/config.json" <<-'EOF2'
 		import json, sys
 		c = json.load(open(sys.argv[1]))

@@ -1,4 +1,4 @@
-# mt-tokens: JSON lines of texts and chats -> records.
+# mt-tokens turns JSON lines of texts and chats into records.
 # bats file_tags=slow
 load helpers
 
@@ -9,14 +9,19 @@ setup_file() {
 	import sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 	from transformers import PreTrainedTokenizerFast
-	CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+	CHATML = ("{% for m in messages %}"
+	          "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
 	          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 	MARKED = ("{{ bos_token }}{% for m in messages %}\n    {%- if m['role'] == 'assistant' %}\n"
-	          "        {{- '<|im_start|>assistant\n' }}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}\n"
-	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n    {%- endif %}\n{% endfor %}"
+	          "        {{- '<|im_start|>assistant\n' }}{% generation %}{{ m['content'] + '<|im_end|>' }}"
+	          "{% endgeneration %}{{ '\n' }}\n"
+	          "    {%- else %}\n        {{- '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}\n"
+	          "    {%- endif %}\n{% endfor %}"
 	          "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
-	LAST = CHATML.replace("m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
-	corpus = ["What is the capital of France? The capital of France is Paris.", "Who are you? I am a small model. naïve — 東京"] * 9 + ["\n\n\nI"] * 50
+	LAST = CHATML.replace(
+	    "m['content'] +", "('<think></think>' if loop.last and m['role'] == 'assistant' else '') + m['content'] +")
+	corpus = ["What is the capital of France? The capital of France is Paris.",
+	          "Who are you? I am a small model. naïve — 東京"] * 9 + ["\n\n\nI"] * 50
 	for name, template in (("chatml", CHATML), ("marked", MARKED), ("last", LAST), ("eos", CHATML)):
 	    t = Tokenizer(models.BPE())
 	    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -30,11 +35,15 @@ setup_file() {
 	    fast.chat_template = template
 	    fast.save_pretrained(sys.argv[1] + "/" + name)
 	PY
-	cat >"$MODELS/chats.jsonl" <<-'EOF'
-	{"messages": [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am a naïve model — 東京."}]}
-	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}
+	# one JSON object a line; a backslash at a line's end continues it
+	cat >"$MODELS/chats.jsonl" <<-EOF
+	{"messages": [{"role": "user", "content": "What is the capital of France?"}, \
+	{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, \
+	{"role": "assistant", "content": "I am a naïve model — 東京."}]}
+	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, \
+	{"role": "assistant", "content": "I"}]}
 	EOF
-	# the text of a record's stretches that loss is computed on (+) and of the others (-): show MODEL <records
+	# Print a record's text, parts with loss marked +, context marked -: show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
 	import struct, sys
 	from itertools import groupby
@@ -45,8 +54,11 @@ setup_file() {
 	while at < len(words):
 	    ids = words[at + 1:at + 1 + words[at]]
 	    at += 1 + words[at]
-	    print(" | ".join(("-" if context else "+") + t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
-	                     for context, run in groupby(ids, lambda i: i >> 31)).replace("\n", "\\n"))
+	    parts = []
+	    for context, run in groupby(ids, lambda i: i >> 31):
+	        text = t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
+	        parts.append(("-" if context else "+") + text)
+	    print(" | ".join(parts).replace("\n", "\\n"))
 	PY
 }
 
@@ -61,7 +73,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	data = open(sys.argv[3], "rb").read()
 	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
 	for line in open(sys.argv[2]):
-	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True, return_assistant_tokens_mask="marked" in sys.argv[1])
+	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
+	                                 return_assistant_tokens_mask="marked" in sys.argv[1])
 	    got = words[at + 1:at + 1 + words[at]]
 	    at += 1 + words[at]
 	    assert [i & 0x7fffffff for i in got] == list(made["input_ids"]), (got, made)
@@ -72,27 +85,28 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	PY
 }
 
-@test "ids of messages are those of apply_chat_template" {
+@test "token ids of messages equal those of apply_chat_template" {
 	need_transformers
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template chatml "$T/rec"
 }
 
-@test "masks are those of return_assistant_tokens_mask where the template has {% generation %}" {
+@test "loss masks equal return_assistant_tokens_mask if the template has {% generation %}" {
 	need_transformers
 	tokens "$MODELS/marked" "$MODELS/chats.jsonl" >"$T/rec"
 	same_as_template marked "$T/rec"
 }
 
-@test "without {% generation %} loss is computed on each turn of the assistant, not on its header" {
+@test "without {% generation %} loss is computed on each assistant turn, and not on its header" {
 	need_transformers
 	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
-	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+	local turns='<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n'
+	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n'"$turns" ]
 	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
 }
 
-@test "a template that renders earlier turns in another way leaves them as context, and says so" {
+@test "turns that the template later renders differently become context, with one line on stderr" {
 	need_transformers
 	tokens "$MODELS/last" "$MODELS/chats.jsonl" >"$T/rec"
 	run show "$MODELS/last" <"$T/rec"
@@ -101,21 +115,21 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$(wc -l <"$T/tokens.err")" = 1 ]
 }
 
-@test "loss is computed on all of a text, with the tokenizer's BOS and EOS at the end" {
+@test "a text is trained on as a whole, with the tokenizer's BOS before it and EOS after it" {
 	need_transformers
 	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "+<s>I am a small model.</s>" ]
 }
 
-@test "of prompt and completion, loss is computed on the completion and EOS" {
+@test "of a prompt and completion, loss is computed on the completion and EOS" {
 	need_transformers
 	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
 	run show "$MODELS/chatml" <"$T/rec"
 	[ "$output" = "-<s>Who are you? | + I am Paris</s>" ]
 }
 
-@test "prompt and completion may be messages" {
+@test "prompt and completion can be messages" {
 	need_transformers
 	echo '{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}' |
 		tokens "$MODELS/chatml" >"$T/rec"
@@ -123,7 +137,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
 }
 
-@test "a token that spans the end of the template and the answer belongs to the answer" {
+@test "if an answer's first token includes the template's end, loss is computed on that token too" {
 	need_transformers
 	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
 	for how in "" --plain; do
@@ -133,17 +147,18 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a tokenizer that puts EOS behind a text itself gets no second one" {
+@test "a tokenizer that appends EOS itself gets no second one" {
 	need_transformers
 	for how in "" --plain; do
-		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } | tokens $how "$MODELS/eos" >"$T/rec"
+		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } |
+			tokens $how "$MODELS/eos" >"$T/rec"
 		run show "$MODELS/eos" <"$T/rec"
 		[ "${lines[0]}" = '+<s>Who are</s>' ]
 		[ "${lines[1]}" = '-<s>Who | + are</s>' ]
 	done
 }
 
-@test "tokenizers alone hold to tokenizer_config.json: add_prefix_space, and 78 for a token that only transformers would add" {
+@test "tokenizers alone follows tokenizer_config.json: add_prefix_space; a token only transformers adds exits 78" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
 	"$PYTHON" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
@@ -159,7 +174,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	grep -q "no token '<new>'" "$T/fails.err"
 }
 
-@test "tokenizers and jinja2 alone give what transformers gives" {
+@test "tokenizers with jinja2 give the output of transformers" {
 	need_transformers
 	for model in chatml marked last; do
 		{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } >"$T/in"
@@ -169,25 +184,26 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a bad line is named with its number: 65" {
+@test "an invalid line exits 65 and is named by its number" {
 	need_transformers
 	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
 		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
 		printf '%s\n' '{"text": "fine"}' '' "$bad" >"$T/in"
 		code=0
 		tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
-		[ "$code" = 65 ] && [ "$(wc -l <"$T/tokens.err")" = 1 ] && grep -q "in: line 3: " "$T/tokens.err" || { echo "$bad: $code"; cat "$T/tokens.err"; return 1; }
+		[ "$code" = 65 ] && [ "$(wc -l <"$T/tokens.err")" = 1 ] && grep -q "in: line 3: " "$T/tokens.err" ||
+			{ echo "$bad: $code"; cat "$T/tokens.err"; return 1; }
 	done
 }
 
-@test "a reader that has closed ends mt-tokens with 0" {
+@test "mt-tokens exits 0 when its reader has closed" {
 	need_transformers
 	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
 
-@test "a stdout that cannot be written is 74" {
+@test "a stdout that cannot be written exits 74" {
 	need_transformers
 	echo '{"text": "a"}' >"$T/in"
 	for out in /dev/full '&-'; do
@@ -198,19 +214,19 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	done
 }
 
-@test "a missing model or FILE is 66" {
+@test "a missing model or FILE exits 66" {
 	need_transformers
 	fails_with 66 "$PYTHON" "$MT/mt-tokens" "$T/nowhere"
 	fails_with 66 "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
 }
 
-@test "without transformers, tokenizers or jinja2 it says what to install: 78" {
+@test "without transformers, tokenizers or jinja2 mt-tokens says what to install and exits 78" {
 	python3 -c 'import tokenizers' 2>/dev/null && skip "this Python has tokenizers"
 	fails_with 78 "$MT/mt-tokens" "$T"
 	grep -q "pip install transformers" "$T/fails.err"
 }
 
-@test "code of the model directory is not run, whatever stands on stdin: 78; --trust-remote-code runs it" {
+@test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
 	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
@@ -235,7 +251,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	[ "$output" = "+<s>Who are you?</s>" ]
 }
 
-@test "conversations without a turn of the assistant are left out and counted; nothing else is 65" {
+@test "conversations without an assistant turn are skipped and counted; if there are no others it exits 65" {
 	need_transformers
 	silent='{"messages": [{"role": "user", "content": "Who?"}]}'
 	{ echo "$silent"; cat "$MODELS/chats.jsonl"; echo "$silent"; } | tokens --plain "$MODELS/chatml" >"$T/rec"
@@ -243,14 +259,15 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	echo "$silent" >"$T/in"
 	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
 	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
-	[ "$(cat "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
+	[ "$(cat "$T/tokens.err")" = \
+		"mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
 	code=0
 	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
 	[ "$code" = 65 ]
 	[ ! -s "$T/rec" ]
 }
 
-@test "mt-tokens with closed fds: no word among the records, a closed stdin is 66; control characters stay off the terminal" {
+@test "mt-tokens with closed fds writes no message into records; control characters do not reach the terminal" {
 	need_transformers
 	{ cat "$MODELS/chats.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$T/in"
 	"$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"

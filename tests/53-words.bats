@@ -1,5 +1,5 @@
-# What the programs say where a user would otherwise see nothing, or the wrong thing: data that ends early, steps that
-# are skipped, names that are mistyped, stages that are stopped, input that is something else.
+# Messages that a user needs: data that ends early, skipped steps, mistyped options, stopped stages, input of another
+# format.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -12,9 +12,11 @@ at_step() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
 documents() {
 	python3 -c 'import struct, sys
 n, length, mask = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
-for i in range(n): sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *((i + j) % 90 + 1 | mask << 31 for j in range(length))))' "$@"
+for i in range(n):
+    tokens = ((i + j) % 90 + 1 | mask << 31 for j in range(length))
+    sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *tokens))' "$@"
 }
-# The exit code must be CODE: ends CODE PROGRAM ARGS... (stdin is passed on; stderr goes to $T/err, stdout to $T/m)
+# The program must exit with CODE: ends CODE PROGRAM ARGS... (its stdin is ours; stderr goes to $T/err, stdout to $T/m)
 ends() {
 	local want=$1 code=0
 	shift
@@ -24,14 +26,15 @@ ends() {
 
 # ---- schedules and skipped steps
 
-@test "input that ends before --steps: one line with both steps, the learning rate and what helps; exit 0" {
+@test "input that ends before --steps prints one line with both steps, learning rate and remedy, and exits 0" {
 	ready
 	documents 40 32 >"$T/data"
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
 	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
 	[ "$(wc -l <"$T/err")" = 1 ]
-	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): use --steps 5, or more data (--epochs)" "$T/err"
-	# a shorter last step, and the same when a checkpoint makes mt-step look ahead
+	remedy="use --steps 5, or more data (--epochs)"
+	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): $remedy" "$T/err"
+	# a shorter last step, also when a checkpoint makes mt-step read ahead
 	documents 42 32 >"$T/data"
 	mt-ckpt load "$RUN" "$CASE/model" 2>"$T/load.err" || true
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
@@ -39,7 +42,7 @@ ends() {
 	grep -q "input ended at step 6 of 500, which has 2 of 8 rows: .*use --steps 6" "$T/err"
 }
 
-@test "a saver that makes mt-step look ahead does not hide that the input ended early" {
+@test "input that ends early is reported even if saving makes mt-step read ahead" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
 	documents 40 32 >"$T/data"
@@ -48,7 +51,7 @@ ends() {
 	[ -d "$T/out/step-00000005" ]
 }
 
-@test "the first skipped step is said with its reason, once" {
+@test "the first skipped step is reported once, with its reason" {
 	ready
 	{ documents 1 32; documents 2 32 mask; documents 1 32; } >"$T/data"
 	ends 0 mt-step "$RUN" --steps 4 --batch 1 --seq 32 --lr 1e-3 <"$T/data"
@@ -57,7 +60,7 @@ ends() {
 	grep -q "step 2 is skipped: it has no target: every token is context only; no weight is changed" "$T/err"
 }
 
-@test "steps skipped in a row end mt-step with 65 after --max-skipped, and after 20 without it" {
+@test "consecutive skipped steps end mt-step with 65 after --max-skipped, or after 20 without it" {
 	documents 60 32 >"$T/data"
 	for n in 3 20; do
 		RUN=$(mt_run_name $n)
@@ -71,33 +74,34 @@ ends() {
 		grep -q "training stops (--max-skipped): the last $n of .* steps were skipped: the loss is not finite" "$T/err"
 		[ "$(at_step)" = "$(tail -1 "$T/m" | steps)" ]
 	done
-	# 0: never; it goes on from there, and says at the end that nothing came of it
+	# 0: no limit; training continues, and at the end mt-step reports that all steps were skipped
 	ends 0 mt-step "$RUN" --steps 60 --batch 1 --seq 32 --lr 1e30 --max-skipped 0 <"$T/data"
 	[ "$(at_step)" = 60 ]
 }
 
-@test "a few trained steps between do not count as a row" {
+@test "skipped steps with a few trained steps between them are not consecutive" {
 	ready
 	for i in 1 2 3 4; do documents 2 32 mask; documents 1 32; done >"$T/data"
 	ends 0 mt-step "$RUN" --steps 12 --batch 1 --seq 32 --lr 1e-3 --max-skipped 3 <"$T/data"
 	[ "$(grep -c '"skipped": true' "$T/m")" = 8 ]
 }
 
-@test "steps that are all skipped to the end are 65: a learning rate that breaks the model in a short run" {
+@test "a short run whose steps are all skipped to the end exits 65" {
 	ready
 	documents 6 32 >"$T/data"
 	ends 65 mt-step "$RUN" --steps 6 --batch 1 --seq 32 --lr 1e30 <"$T/data"
 	grep -q "the last [45] of 6 steps were skipped" "$T/err"
 }
 
-@test "data whose every token is masked trains nothing: 65, also by the same line again, and mt-run exports nothing" {
+@test "data whose tokens are all masked exits 65, also when run again, and mt-run exports nothing" {
 	ready
 	documents 5 32 mask >"$T/data"
 	for again in 1 2; do
 		ends 65 mt-step "$RUN" --steps 5 --batch 1 --seq 32 --lr 1e-3 --max-skipped 0 <"$T/data"
 		grep -q "nothing was trained: all 5 steps of the run were skipped" "$T/err"
 	done
-	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 --seq 32 \
+	ends 65 mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$T/data" --out "$T/out" --steps 5 --batch 1 \
+		--seq 32 \
 		--lr 1e-3 --threads 1
 	[ ! -e "$T/out/model" ]
 	grep -q "nothing was trained" "$T/err"
@@ -105,7 +109,7 @@ ends() {
 
 # ---- waiting
 
-@test "a stage that waits for a run says after 2 seconds that it does not exist, and which runs do" {
+@test "a stage that waits for a missing run reports after 2 seconds that it is missing, and lists existing runs" {
 	make_run "$CASE/model"
 	for program in "mt-optim" "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
 		spawn "${program%% *}" $program "${RUN}o"
@@ -121,7 +125,7 @@ ends() {
 }
 
 # bats test_tags=slow
-@test "a stopped stage is named after 10 seconds by the one that waits, and TERM ends a waiting mt-step" {
+@test "a waiting stage names a stopped stage after 10 seconds, and SIGTERM ends a waiting mt-step" {
 	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
 	# shellcheck disable=SC2046
@@ -139,13 +143,13 @@ ends() {
 	grep -q "step .* is not finished: mt-optim (pid $OPTIM) is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
 	kill -CONT "$OPTIM"
 	last=$(tail -1 "$T/step.out" | steps)
-	# the same line goes on where it ended
+	# the same command continues where the last one ended
 	ends 0 mt-step "$RUN" $(with "$STEP" --steps 50000 --until $((last + 4))) <"$T/data"
 	[ "$(tail -1 "$T/m" | steps)" = $((last + 4)) ]
 	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
 }
 
-@test "TERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
+@test "SIGTERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
 	ckpt=$PID
@@ -165,7 +169,7 @@ ends() {
 
 # ---- options and input
 
-@test "an option with one value that is given twice is 64; a list is not" {
+@test "a single-value option given twice exits 64; an option that takes a list can be repeated" {
 	fails_with 64 mt-step "$RUN" $STEP --seq 16
 	grep -q -- "--seq is given twice" "$T/fails.err"
 	fails_with 64 mt-store create "$RUN" --config a --dtype bf16 --config=b
@@ -174,7 +178,7 @@ ends() {
 	fails_with 66 mt-step "$RUN" $(with "$STEP" --wait 0) --ring batch.0=a --ring batch.1=b
 }
 
-@test "unknown options name the nearest one, fractions are refused in words" {
+@test "unknown options name the nearest option, and fractions are refused with an explanation" {
 	fails_with 64 mt-step "$RUN" --batch-size 2
 	grep -q "unknown option --batch-size: did you mean --batch?" "$T/fails.err"
 	fails_with 64 mt-step "$RUN" --warmpu 2
@@ -185,7 +189,7 @@ ends() {
 	grep -q -- "--warmup STEPS wants a whole number: '0.1' is a fraction" "$T/fails.err"
 }
 
-@test "JSONL, gzip and text in place of records are 65 and said, by mt-step and mt-feed" {
+@test "JSONL, gzip and text instead of records exit 65 and are recognized, by mt-step and mt-feed" {
 	ready
 	cp "$CASE/data.bin" "$T/data"
 	gzip -nc "$T/data" >"$T/nameless"
@@ -193,7 +197,8 @@ ends() {
 	printf '{"a":1}\n' >"$T/jsonl"
 	printf '[\n{"messages": []}]\n' >"$T/json"
 	printf 'In the beginning God created\n' >"$T/text"
-	for what in "jsonl starts with '{' (JSONL?): convert it to records with mt-tokens" "json starts with '\[' (JSONL?)" \
+	for what in "jsonl starts with '{' (JSONL?): convert it to records with mt-tokens" \
+		"json starts with '\[' (JSONL?)" \
 		"text starts with 'In t' (text?)" "named is compressed by gzip: decompress it first (zcat" \
 		"nameless is compressed by gzip: decompress it first (zcat"; do
 		file=$T/${what%% *} words=${what#* }
@@ -206,8 +211,9 @@ ends() {
 		ends 65 mt-feed - <"$file"
 		grep -q "stdin $words" "$T/err"
 	done
-	# what only looks like it is data: 559,903 tokens, and a first token of 32 bits of any kind
-	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' >"$T/long"
+	# data that only looks like gzip is accepted: 559,903 tokens, and a first token of any 32 bits
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<3I", 0x88b1f, 7, 7) + bytes(4 * 559901))' \
+		>"$T/long"
 	mt-feed "$T/long" | cmp - "$T/long"
 }
 
@@ -225,7 +231,7 @@ ends() {
 	[ ! -s "$T/err" ]
 }
 
-@test "a model of the hub given by its name: that mt does not download, and what does" {
+@test "a model name of the hub gets the message that mt does not download, and what to run" {
 	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
 	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
 	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
@@ -234,7 +240,7 @@ ends() {
 
 # ---- file descriptors and terminals
 
-@test "mt-step with a closed stdout trains, says once that no metrics are written, and ends with 0" {
+@test "mt-step with a closed stdout trains, reports once that no metrics are written, and exits 0" {
 	ready
 	code=0
 	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&- || code=$?
@@ -244,7 +250,7 @@ ends() {
 	grep -q "stdout: .*: no more metrics, training goes on" "$T/err"
 }
 
-@test "programs started with fd 0, 1 and 2 closed open nothing under those numbers" {
+@test "programs started with fd 0, 1 and 2 closed open no file under those numbers" {
 	make_run "$CASE/model"
 	fds() { for fd in 0 1 2; do readlink "/proc/$PID/fd/$fd"; done | sort -u; }
 	for program in "mt-store serve" mt-optim "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
@@ -256,7 +262,7 @@ ends() {
 		[ "$(fds)" = /dev/null ]
 	done
 	[ "$(mt-store ls "$RUN" | grep -c "mt-store, mt-optim, mt-ckpt, mt-stream")" = 1 ]
-	# none of their words went into a region
+	# none of their messages went into a region
 	(mt-step "$RUN" $STEP <"$CASE/data.bin" 2>&- >&-) 3>&-
 	[ "$(at_step)" = 12 ]
 	mt-ckpt save "$RUN" "$T/saved" 0<&- 1>&- 2>&- 3>&-
@@ -266,7 +272,7 @@ ends() {
 	[ "$code" = 74 ]
 }
 
-@test "what is no plain text reaches the terminal as question marks" {
+@test "control characters in messages reach the terminal as question marks" {
 	fails_with 64 mt-step "$RUN" "$(printf 'a\302\2331m\2331m\033[1m\300\233\355\240\200\n\177')"
 	printf 'mt-step: unexpected operand '"'"'a??1m?1m?[1m???????'"'"'; see --help\n' | cmp - "$T/fails.err"
 	fails_with 64 mt-step "$RUN" "naïve — 東京 🙂"
@@ -275,10 +281,11 @@ ends() {
 
 # ---- installation
 
-@test "make install: mt.pc of that PREFIX, the soname is the ABI's, and a program links by pkg-config" {
+@test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
 	need_cmd pkg-config
 	case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac
-	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&- ||
+	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" \
+		>"$T/make.out" 2>&1 3>&- ||
 		{ cat "$T/make.out"; return 1; }
 	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX="$T/here" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&-
 	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
@@ -293,6 +300,7 @@ ends() {
 	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
 	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
 	# shellcheck disable=SC2046
-	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" $(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
+	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" \
+		$(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
 	[ "$("$T/static")" = "$abi -64" ]
 }

@@ -1,16 +1,19 @@
-# mt-run: the whole, composed.
+# mt-run: the whole pipeline.
 load helpers
 
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3"
 
-run_it() { mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" >>"$T/m" 2>"$T/run.err" 3>&-; }
+run_it() {
+	mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" \
+		>>"$T/m" 2>"$T/run.err" 3>&-
+}
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; DATA=$T/data; }
 no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
-@test "a model goes in, metrics and a model come out, nothing is left behind" {
+@test "mt-run trains a model, writes metrics and a model, and leaves nothing behind" {
 	run_it --steps 10 --dtype fp32
 	[ "$(steps <"$T/m")" = "$(seq -s ' ' 10)" ]
 	[ -f "$T/out/model/model.safetensors" ]
@@ -20,15 +23,16 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	eventually no_stage_lives
 }
 
-@test "a config.json and bytes are enough" {
+@test "a config.json and raw bytes are enough to train" {
 	seq 1 3000 >"$T/text"
-	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" --batch 2 --seq 32 \
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" \
+		--batch 2 --seq 32 \
 		--lr 1e-3 --steps 2 >"$T/m" 2>"$T/run.err" 3>&-
 	[ "$(steps <"$T/m")" = "1 2" ]
 	[ -f "$T/out/model/model.safetensors" ]
 }
 
-@test "--resume goes on from the newest checkpoint with the metrics of one go" {
+@test "--resume continues from the newest checkpoint with the metrics of an uninterrupted run" {
 	run_it --steps 12 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
@@ -38,7 +42,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-00000012"
 }
 
-@test "a newest checkpoint that is damaged is passed over" {
+@test "--resume skips a damaged newest checkpoint" {
 	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	truncate -s -1 "$T/out/step-00000009/model.safetensors"
@@ -65,7 +69,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
-@test "on another kind of machine --resume is refused with 78, and goes on with --new-record" {
+@test "--resume on another kind of machine exits 78, and continues with --new-record" {
 	MT_ISA=plain run_it --steps 4 --until 2 --dtype fp32
 	rm -r "$T/out/model"
 	local code=0
@@ -79,7 +83,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "checkpoints in OUT and no --resume: 73" {
+@test "checkpoints in OUT without --resume exit 73" {
 	mkdir -p "$T/out/step-00000003"
 	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --steps 5 $ARGS
 	gone "$RUN"
@@ -93,7 +97,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/m" | cmp - "$T/whole"
 }
 
-@test "a producer that dies does not lead to an export; what was trained is saved" {
+@test "input that ends within a record is not exported; the trained steps are saved" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	DATA=$T/data
 	code=0
@@ -105,13 +109,14 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 }
 
 # bats test_tags=slow
-@test "a producer that is killed where a record ends does not lead to an export either" {
+@test "an mt-feed killed between two records does not lead to an export; the trained steps are saved" {
 	for i in $(seq 4096); do printf '\3\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0'; done >"$T/part"
 	for i in $(seq 64); do cat "$T/part"; done >"$T/data"
 	mkfifo "$T/fifo"
 	{ cat "$T/data"; sleep 60; } >"$T/fifo" 3>&- &
 	echo $! >>"$T/pids"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/out" $ARGS --steps 100000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/out" $ARGS --steps 100000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -P $pid -f "^mt-feed "
@@ -125,9 +130,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
-@test "an mt-step that is killed is said, and ends the run with 69" {
+@test "a killed mt-step is reported and ends the run with 69" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -P $pid -f "^mt-step "
@@ -139,12 +145,15 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
-@test "bad input is one line, whoever finds it" {
+@test "bad input gives one line, whichever program finds it" {
 	cp -r "$CASE/model" "$T/model"
 	truncate -s -4 "$T/model/model.safetensors"
 	printf '\011\0\0\0\001\0\0\0' >"$T/cut"
 	: >"$T/none"
-	on() { mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS --steps 5 "$@"; }
+	on() {
+		mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS \
+			--steps 5 "$@"
+	}
 	MODEL=$T/model fails_with 65 on
 	DATA=$T/cut fails_with 65 on
 	DATA=$T/none fails_with 65 on
@@ -160,12 +169,13 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
-@test "--data - is stdin" {
-	mt-run --run "$RUN" --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 5 <"$CASE/data.bin" >"$T/m" 2>"$T/run.err" 3>&-
+@test "--data - reads stdin" {
+	mt-run --run "$RUN" --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 5 \
+		<"$CASE/data.bin" >"$T/m" 2>"$T/run.err" 3>&-
 	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
 }
 
-@test "what cannot work leaves no OUT, one line, and is told before a model is loaded" {
+@test "invalid options and an unusable OUT exit with one line before a model is loaded, and leave no OUT" {
 	run_args() { mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS "$@"; }
 	fails_with 64 run_args --steps 5 --schedule square
 	fails_with 64 run_args --steps 5 --bogus 1
@@ -181,7 +191,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
-@test "bad options are told by the program whose they are, and nothing is left behind" {
+@test "invalid options are reported by the program that they belong to, and leave nothing behind" {
 	code=0
 	run_it --steps 5 --schedule square || code=$?
 	[ "$code" = 64 ]
@@ -192,22 +202,23 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	fails_with 66 mt-run --model "$T/nowhere" --data x --out "$T/out" $ARGS
 }
 
-@test "--bytes is refused for a vocabulary above 512" {
+@test "--bytes with a vocabulary above 512 exits 64" {
 	echo '{"vocab_size": 513}' >"$T/config.json"
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 513" "$T/fails.err"
-	echo '{"a": "\"vocab_size\": 7", "x": {"vocab_size": 1, "y": [{"vocab_size": 2}]}, "vocab_size": 513, "z": {"vocab_size": 256}}' \
-		>"$T/config.json"
+	printf '%s%s\n' '{"a": "\"vocab_size\": 7", "x": {"vocab_size": 1, "y": [{"vocab_size": 2}]}, "vocab_size": 513,' \
+		' "z": {"vocab_size": 256}}' >"$T/config.json"
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 513" "$T/fails.err"
-	echo '{"model_type": "llama", "text_config": {"vocab_size": 256}}' >"$T/config.json"     # llama's own is meant
+	echo '{"model_type": "llama", "text_config": {"vocab_size": 256}}' >"$T/config.json"     # llama's default applies
 	fails_with 64 mt-run --model "$T/config.json" --data "$CASE/data.bin" --bytes --out "$T/out" $ARGS
 	grep -q "a vocabulary of 32000" "$T/fails.err"
 }
 
-@test "TERM: the step is finished, saved, the run removed, and mt-run dies of TERM" {
+@test "SIGTERM: the step is finished and saved, the run removed, and mt-run ends by the signal" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	kill -TERM $pid
@@ -219,9 +230,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
-@test "TERM to all processes, twice, as timeout and supervisors send it: as to mt-run alone" {
+@test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
 	long_data
-	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
+	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
@@ -239,9 +251,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
-@test "a second signal that comes later gives up the step that hangs; what was trained is saved" {
+@test "a second, later signal abandons a hanging step; the trained steps are saved" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
@@ -260,7 +273,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	ls "$T/out" | grep -q '^step-0'
 }
 
-@test "TERM to all processes while mt-run writes the last checkpoint does not stop it" {
+@test "SIGTERM to all processes does not stop mt-run from writing the last checkpoint" {
 	long_data
 	mkdir "$T/bin"
 	ln -s "$MT"/mt-* "$T/bin"
@@ -274,7 +287,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 		exec "$MT/mt-ckpt" "\$@"
 	EOF2
 	chmod +x "$T/bin/mt-ckpt"
-	setsid "$T/bin/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
+	setsid "$T/bin/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	kill -TERM -- -$pid
@@ -291,7 +305,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
 	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
 	long_data
-	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
+	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS \
+		--steps 50000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
@@ -306,9 +321,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
-@test "a stage that is killed ends the run, said; what was trained is saved" {
+@test "a killed stage is reported and ends the run; the trained steps are saved" {
 	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	pkill -9 -f "^[^ ]*mt-stream $RUN "
@@ -320,12 +336,13 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	ls "$T/out" | grep -q '^step-0'
 }
 
-@test "--restart: killed stages are started again, and the metrics are those of an undisturbed run" {
+@test "--restart restarts killed stages, and the metrics are those of an undisturbed run" {
 	long_data
 	run_it --steps 300 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 --restart >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 \
+		--restart >"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	for stage in mt-stream mt-optim mt-step mt-stream; do
@@ -338,10 +355,11 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	[ -f "$T/out/model/model.safetensors" ]
 }
 
-@test "if saving fails the run stays, and the last line says how to save and remove it" {
+@test "if saving fails the run is kept, and the last line tells how to save and remove it" {
 	long_data
 	mkdir -p "$T/out"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
 	rm -r "$T/out" && touch "$T/out"

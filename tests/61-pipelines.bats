@@ -1,9 +1,9 @@
-# The programs composed by hand, and with stages of one's own.
+# The programs composed by hand, and with custom stages.
 load helpers
 
 CASE=$GOLDEN/llama2
 
-# What mt-step printed, without the fields that are about time
+# mt-step's output without the fields that depend on time
 timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 
 @test "the five programs composed by hand train and export a model" {
@@ -23,7 +23,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	gone "$RUN"
 }
 
-@test "stages may be started in any order, before the run is filled too" {
+@test "stages can be started in any order, and before the run is filled" {
 	local lr=$(awk '{ print $8 }' "$CASE/args")
 	spawn optim mt-optim "$RUN"
 	spawn step sh -c 'exec mt-step "$0" '"$(cat "$CASE/args")"' <"$1"' "$RUN" "$CASE/data.bin"
@@ -35,24 +35,30 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	python3 "$GOLDEN/compare.py" "$CASE" --metrics "$T/step.out"
 }
 
-@test "records written by printf train as any others" {
+@test "records written by printf train like any others" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0\003\0\0\0\005\0\0\200\006\0\0\0\007\0\0\0' |
 		mt-step "$RUN" --steps 1 --batch 1 --seq 8 --lr 0 >"$T/metrics" 2>"$T/step.err"
-	grep -q '"tokens": 5,' "$T/metrics"     # 3 targets of the first document, 2 of the second: its prompt is input only
+	grep -q '"tokens": 5,' "$T/metrics"     # 3 + 2 targets: the second document's prompt is context only
 }
 
-@test "records written by awk train as any others" {
+@test "records written by awk train like any others" {
 	need_cmd gawk
 	make_run "$CASE/model" --dtype fp32
 	start_stages
-	gawk 'BEGIN { BINMODE = 3; for (d = 0; d < 8; d++) { printf "%c\0\0\0", 16; for (i = 0; i < 16; i++) printf "%c\0\0\0", (d * 7 + i * 3) % 90 } }' |
+	gawk 'BEGIN {
+		BINMODE = 3
+		for (d = 0; d < 8; d++) {
+			printf "%c\0\0\0", 16
+			for (i = 0; i < 16; i++) printf "%c\0\0\0", (d * 7 + i * 3) % 90
+		}
+	}' |
 		mt-step "$RUN" --steps 2 --batch 4 --seq 16 --lr 1e-3 >"$T/metrics" 2>"$T/step.err"
 	[ "$(grep -c '"tokens": 60,' "$T/metrics")" = 2 ]
 }
 
-@test "a stage of one's own, written from shm/README.md, stands between mt-stream and mt-optim and changes no bit" {
+@test "a custom stage written from shm/README.md between mt-stream and mt-optim changes no bit" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null
@@ -70,7 +76,7 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	eventually grep -q '20 losses, 80 pieces' "$T/between.err"
 }
 
-@test "what that stage does to gradients arrives: halved, the norm is half" {
+@test "a custom stage that halves the gradients halves the norm" {
 	make_run "$CASE/model" --dtype fp32
 	mt-store ring "$RUN" mine --like grad.0
 	spawn between python3 "$TOP/tests/lib/between.py" "$RUN" grad.0 mine --scale 0.5
@@ -86,11 +92,12 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	EOF2
 }
 
-@test "an optimizer of one's own takes mt-optim's place: plain SGD in a hundred lines" {
+@test "a custom optimizer replaces mt-optim: plain SGD in a hundred lines" {
 	make_run "$CASE/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
 	spawn sgd own-sgd "$RUN"
-	mt-step "$RUN" --steps 6 --batch 2 --seq 32 --lr 0.5 --schedule constant <"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-step "$RUN" --steps 6 --batch 2 --seq 32 --lr 0.5 --schedule constant \
+		<"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
 	[ "$(wc -l <"$T/metrics")" = 6 ]
 	python3 - "$T/metrics" <<-'EOF2'
 		import json, sys

@@ -1,9 +1,9 @@
-# Documents in a row are alone in it, and what is masked counts nowhere.
+# Documents packed into one row do not see each other, and masked tokens do not count in the loss.
 load helpers
 
 CASE=$GOLDEN/qwen3
 
-# records LEARN...: three documents; of those whose number is not in LEARN every token is context only
+# Three documents; loss is computed only on those whose numbers are given, the others are context: records NUMBER...
 records() {
 	python3 - "$@" <<-'EOF2'
 		import random, struct, sys
@@ -16,12 +16,12 @@ records() {
 	EOF2
 }
 
-# loss, norm and targets of each step with a learning rate of 0: every step sees the same weights
+# Loss, norm and targets of each step, with learning rate 0 so that every step has the same weights
 measure() { # RECORDS STEPS PACK
 	mt-step "$RUN" --steps "$2" --batch 1 --seq 32 --lr 0 --clip 0 --pack "$3" --input new <"$1" 2>>"$T/step.err"
 }
 
-@test "a row of three documents gives each the loss and the gradient that it has alone" {
+@test "each of three documents in a row gets the loss and the gradient that it has alone" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	records 0 1 2 >"$T/all"
@@ -40,16 +40,16 @@ measure() { # RECORDS STEPS PACK
 		assert [m["tokens"] for m in alone] == [10, 6, 13], alone
 		assert len(packed) == 1 and packed[0]["tokens"] == 29, packed
 		assert near(packed[0]["loss"], sum(m["loss"] * m["tokens"] for m in alone) / 29), (packed, alone)
-		# the other two masked: what is left of the row is one document, with its own loss and gradient
+		# with the other two masked, the row has the loss and the gradient of one document
 		for a, m in zip(alone, masked, strict=True):
 		    assert a["tokens"] == m["tokens"] and near(m["loss"], a["loss"]), (a, m)
 		    assert abs(m["grad_norm"] - a["grad_norm"]) <= 1e-5 * a["grad_norm"], (a, m)
 		losses = [m["loss"] for m in alone]
-		assert max(losses) - min(losses) > 1e-3     # documents that cannot be told apart would prove nothing
+		assert max(losses) - min(losses) > 1e-3     # with equal documents the test would show nothing
 	EOF2
 }
 
-@test "without isolation the losses would differ: concat sees across documents" {
+@test "without isolation the losses differ: --pack concat sees across documents" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	records 0 1 2 >"$T/all"

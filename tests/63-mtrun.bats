@@ -1,4 +1,4 @@
-# mt-run as a whole under violence and bad options: its own death, two on one OUT, signals at its end, words.
+# mt-run under kills and invalid options: its own death, two on one OUT, signals at its end, messages.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -6,8 +6,8 @@ ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3 --dtype fp32"
 
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 start() { # ARGS...: mt-run in the background, its pid in $pid
-	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS "$@" \
-		>>"$T/m" 2>>"$T/run.err" 3>&- &
+	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS \
+		"$@" >>"$T/m" 2>>"$T/run.err" 3>&- &
 	pid=$!
 	echo "$pid" >>"$T/pids"
 }
@@ -20,8 +20,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
-# The programs with mt-ckpt (or $1) replaced by a script: its cases on stdin; what it does not catch goes to the real
-# one. A second call replaces one more.
+# Use a script from stdin in place of mt-ckpt (or $1); what the script does not handle goes to the real program.
+# A second call replaces one more program.
 replace() {
 	[ -d "$T/bin" ] || { mkdir "$T/bin" && ln -s "$MT"/mt-* "$T/bin"; }
 	rm "$T/bin/${1:-mt-ckpt}"
@@ -30,7 +30,7 @@ replace() {
 	BIN=$T/bin
 }
 
-# The same training without a disturbance: $T/whole/m, $T/whole/model
+# Train without a disturbance, for comparison: $T/whole/m, $T/whole/model
 undisturbed() {
 	run_it "$@"
 	mkdir "$T/whole"
@@ -44,7 +44,7 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
-@test "mt-run is killed while it trains: the step is saved, all is gone, --resume gives the undisturbed bits, each metrics line once" {
+@test "mt-run killed in training: the step is saved, nothing is left, --resume gives the undisturbed bits and metrics" {
 	long_data
 	mkdir "$T/tmp"
 	export TMPDIR=$T/tmp
@@ -66,7 +66,7 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]
 }
 
-@test "mt-run is killed with all its subshells, and its input does not end: the step is saved, all is gone" {
+@test "mt-run killed with all its subshells while its input stays open: the step is saved, nothing is left" {
 	long_data
 	mkdir "$T/tmp"
 	export TMPDIR=$T/tmp
@@ -96,7 +96,7 @@ same_as_undisturbed() {
 	all_gone
 }
 
-@test "mt-run is killed while the run is filled: nothing is left" {
+@test "mt-run killed while the run is filled: nothing is left" {
 	MODEL=$CONFIGS/demo.json
 	DATA=$CASE/data.bin
 	start --steps 5
@@ -108,7 +108,7 @@ same_as_undisturbed() {
 	no ls "$T"/out/step-*
 }
 
-@test "mt-run is killed while it writes the last checkpoint, or the model: both get done, and nothing is left" {
+@test "mt-run killed during the last checkpoint or export: both are completed, and nothing is left" {
 	replace <<-'EOF2'
 		case $1 in
 		serve) while [ ! -e "$T/over" ]; do sleep 0.1; done; exit 0 ;;
@@ -135,7 +135,7 @@ same_as_undisturbed() {
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "mt-run is killed and the state cannot be saved: the run stays, its stages end, the last line saves and removes it" {
+@test "mt-run killed and saving fails: the run is kept, its stages end, the last line tells how to save and remove it" {
 	replace <<-'EOF2'
 		case $1 in
 		serve) exec sleep 60 ;;
@@ -157,7 +157,7 @@ same_as_undisturbed() {
 	gone "$RUN"
 }
 
-@test "mt-run is killed and a step cannot end: TERM to mt-store gives it up, saves and removes the run" {
+@test "mt-run killed during a hanging step: SIGTERM to mt-store abandons it, saves and removes the run" {
 	long_data
 	start --steps 5000 --ckpt-every 5
 	eventually trained 5
@@ -175,20 +175,22 @@ same_as_undisturbed() {
 	mt-ckpt verify "$(newest)"
 }
 
-@test "two mt-runs on one OUT: the second one ends with 75 and names the first, which goes on" {
+@test "two mt-runs on one OUT: the second exits 75 and names the first, which continues" {
 	long_data
 	start --steps 60
 	eventually trained 1
 	ln -s out "$T/link"
 	kill -STOP $(pgrep -f "^mt-stream $RUN ")
-	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 --resume
-	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" "$T/fails.err"
+	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 \
+		--resume
+	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" \
+		"$T/fails.err"
 	kill -CONT $(pgrep -f "^mt-stream $RUN ")
 	wait $pid
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "an mt-run that comes while the stages of a killed one still save waits for them, and goes on from what they saved" {
+@test "an mt-run started while stages of a killed one still save waits for them and continues from their checkpoint" {
 	long_data
 	undisturbed --steps 100
 	start --steps 100
@@ -206,7 +208,7 @@ same_as_undisturbed() {
 	grep -q "it goes on from $T/out/step-" "$T/run.err"
 }
 
-@test "TERM at mt-run's very end, while a killed stage is started again: it leaves when all stages have left" {
+@test "SIGTERM at mt-run's very end, while a killed stage restarts: mt-run exits after all stages have exited" {
 	replace <<-'EOF2'
 		case $1 in
 		export) : >"$T/exporting"; sleep 0.2 ;;
@@ -232,7 +234,7 @@ same_as_undisturbed() {
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
 }
 
-@test "a killed stage that is started again while the run is removed: no stage looks for it" {
+@test "a stage restarted while the run is removed does not look for the run" {
 	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; sleep 0.5; }'
 	replace mt-stream <<<'[ ! -e "$T/exporting" ] || sleep 1.5'
 	DATA=$CASE/data.bin
@@ -247,7 +249,7 @@ same_as_undisturbed() {
 	no grep -e "waits for run" -e "no such run" "$T/run.err"
 }
 
-@test "a signal while mt-run waits for its last stages: it waits on" {
+@test "a signal while mt-run waits for its last stages does not end the wait" {
 	replace mt-stream <<-'EOF2'
 		trap '' USR1
 		"$MT/mt-stream" "$@"
@@ -264,7 +266,7 @@ same_as_undisturbed() {
 	[ "$code" = 143 ]
 }
 
-@test "a last export, a load or a create that is killed is named, and ends mt-run with 69" {
+@test "a killed export, load or create is named and ends mt-run with 69" {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'
 	start --steps 3
@@ -281,7 +283,7 @@ same_as_undisturbed() {
 	all_gone
 }
 
-@test "a run that fails at once leaves no word of a stage that had not found it yet" {
+@test "a run that fails at once prints nothing about stages that had not found it yet" {
 	replace mt-step <<<'case "$*" in *--metrics*) exit 65 ;; esac'
 	DATA=$CASE/data.bin
 	start --steps 3 --streams 3
@@ -291,11 +293,12 @@ same_as_undisturbed() {
 	[ ! -s "$T/run.err" ]
 }
 
-@test "several --data follow one another in their order, as one file" {
+@test "several --data are read in their order, as one file" {
 	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
 	undisturbed --steps 24
 	cp "$GOLDEN/llama2/data.bin" "$T/the second"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS --steps 24 \
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS \
+		--steps 24 \
 		>"$T/m" 2>"$T/run.err" 3>&-
 	same_as_undisturbed
 	rm -r "$T/out"
@@ -304,8 +307,12 @@ same_as_undisturbed() {
 	same_as_undisturbed
 }
 
-@test "options that are given twice, or that nobody knows, are named" {
-	try() { fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 --lr 1e-3 "$@"; cat "$T/fails.err"; }
+@test "repeated and unknown options are named" {
+	try() {
+		fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --seq 32 \
+			--lr 1e-3 "$@"
+		cat "$T/fails.err"
+	}
 	[[ $(try --batch 2 --run b --steps 5) == "mt-run: --run is given twice" ]]
 	[[ $(try --batch 2 --steps 5 --steps=6) == "mt-run: --steps is given twice" ]]
 	[[ $(try --batch 2 --steps 5 --data - --data -) == "mt-run: --data: stdin can be read only once" ]]
@@ -315,7 +322,7 @@ same_as_undisturbed() {
 	[ ! -e "$T/out" ]
 }
 
-@test "a model's name, JSON lines, and compressed files: what to do is said" {
+@test "a model name, JSON lines and compressed files each get a message with the remedy" {
 	try() { mt-run --run "$RUN" --out "$T/out" $ARGS --steps 5 "$@"; }
 	fails_with 66 try --model Qwen/Qwen2.5-0.5B --data "$CASE/data.bin"
 	grep -q "mt does not download: 'hf download Qwen/Qwen2.5-0.5B --local-dir DIR'" "$T/fails.err"
@@ -328,11 +335,12 @@ same_as_undisturbed() {
 	grep -q "data.gz: is compressed: zcat $T/data.gz | mt-run ... --data -" "$T/fails.err"
 	fails_with 65 try --model "$CONFIGS/demo.json" --data "$T/data.gz" --bytes
 	[ ! -e "$T/out" ]
-	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/chats.jsonl" --bytes --out "$T/out" $ARGS --steps 1 >"$T/m" 2>"$T/run.err" 3>&-
-	[ "$(wc -l <"$T/m")" = 1 ]          # as bytes, JSON is a text like any other
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/chats.jsonl" --bytes --out "$T/out" $ARGS --steps 1 \
+		>"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(wc -l <"$T/m")" = 1 ]          # with --bytes, JSON is a text like any other
 }
 
-@test "no name on the command line sends a control character to the terminal" {
+@test "a name on the command line sends no control character to the terminal" {
 	fails_with 66 mt-run --model "$T/a\\033[31m" --data x --out "$T/out" $ARGS --steps 5
 	grep -qF 'a\033[31m' "$T/fails.err"
 	fails_with 66 mt-run --model "$T/a$(printf '\033[31m\302\233b\rc\nd')é" --data x --out "$T/out" $ARGS --steps 5
@@ -340,14 +348,16 @@ same_as_undisturbed() {
 	grep -qF 'a?[31m?b?c?dé' "$T/fails.err"
 }
 
-@test "OUT/metrics.jsonl has the metrics of the training that goes on, though stdout is overwritten or closed" {
+@test "OUT/metrics.jsonl has the metrics of the training that continues, even if stdout is overwritten or closed" {
 	DATA=$CASE/data.bin
 	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4
 	plain "$T/m" | cmp - <(plain "$T/out/metrics.jsonl")
-	rm -r "$T/out/step-00000007"            # the power fails: it goes on from step 5
+	rm -r "$T/out/step-00000007"            # a power failure: training continues from step 5
 	printf '{"step": 8, "lo' >>"$T/out/metrics.jsonl"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume --eval "$CASE/data.bin" --eval-every 4 \
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume \
+		--eval "$CASE/data.bin" --eval-every 4 \
 		2>>"$T/run.err" 3>&- >&-
-	[ "$(sed -n '/"loss"/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+	[ "$(sed -n '/"loss"/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = \
+		"1 2 3 4 5 6 7 8 9 10 11 12 " ]
 	[ "$(sed -n '/eval_loss/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "0 4 8 12 " ]
 }

@@ -1,24 +1,42 @@
-# Stages are killed, stopped, told to go, all at once and one by one, and come back with the same command line: what is
-# trained is what an undisturbed run trains, to the last bit. tests/crash/crash.py says how; a longer storm by hand:
+# Stages are killed, stopped or sent SIGTERM, one by one and all at once, and restarted by the same commands: the run
+# ends with the bits of an undisturbed run. tests/crash/crash.py describes how. Longer, by hand:
 #     tests/crash/crash.py --seconds 600
 #     tests/crash/crash.py --takeovers 2000
 # bats file_tags=slow
 load helpers
 
-storm() { python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"; }
+storm() {
+	python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"
+}
 
 setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_CRASH_SEED" >&3; }
 
-@test "fp32, one stream, several micro-batches: killed at any instant, the same bits come out" { storm fp32 --seed "$MT_CRASH_SEED"; }
-@test "fp32, two streams, two optimizer threads: killed at any instant, the same bits come out" { storm fp32-streams --seed "$MT_CRASH_SEED"; }
-@test "bf16 with checkpoints: killed at any instant, the same bits and checkpoints come out" { storm bf16 --seed "$MT_CRASH_SEED"; }
-@test "bf16 gradients, two streams, concat: killed at any instant, the same bits come out" { storm bf16-grad --seed "$MT_CRASH_SEED"; }
-@test "tied embeddings, two streams, evaluations: killed at any instant, the same bits come out" { storm tied --seed "$MT_CRASH_SEED"; }
-@test "evaluation at every second step: killed at any instant, the same metrics come out" { storm eval --seed "$MT_CRASH_SEED"; }
-@test "grad none: killed at any instant, the same bits come out, or the run is dirty and goes on from its checkpoint" { storm none --seed "$MT_CRASH_SEED"; }
-@test "grad none, tied, two streams: the same" { storm none-tied --seed "$MT_CRASH_SEED"; }
+@test "fp32, one stream, several micro-batches: kills at random moments change no bit" {
+	storm fp32 --seed "$MT_CRASH_SEED"
+}
+@test "fp32, two streams, two optimizer threads: kills at random moments change no bit" {
+	storm fp32-streams --seed "$MT_CRASH_SEED"
+}
+@test "bf16 with checkpoints: kills at random moments change no bit of weights and checkpoints" {
+	storm bf16 --seed "$MT_CRASH_SEED"
+}
+@test "bf16 gradients, two streams, concat: kills at random moments change no bit" {
+	storm bf16-grad --seed "$MT_CRASH_SEED"
+}
+@test "tied embeddings, two streams, evaluations: kills at random moments change no bit" {
+	storm tied --seed "$MT_CRASH_SEED"
+}
+@test "evaluation at every second step: kills at random moments change no metric" {
+	storm eval --seed "$MT_CRASH_SEED"
+}
+@test "--grad none: kills at random moments change no bit, or the run is dirty and continues from its checkpoint" {
+	storm none --seed "$MT_CRASH_SEED"
+}
+@test "--grad none, tied, two streams: kills change no bit, or the run is dirty and continues from its checkpoint" {
+	storm none-tied --seed "$MT_CRASH_SEED"
+}
 
-@test "stopped, replaced and continued; few descriptors, another PID namespace, a lock that lies: nobody takes a live place" {
+@test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do
 		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
@@ -27,7 +45,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
 activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 
-@test "grad none: a stream told to go after the commit sends the rest first, although mt-step is dead" {
+@test "--grad none: a stream that gets SIGTERM after the commit sends the rest first, even if mt-step is dead" {
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad none --step-tokens 4K 2>"$T/create.err"
 	mt-store init "$RUN" --seed 1
 	start_stages
@@ -49,7 +67,7 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	state_of "$RUN" | grep -q '^state 2$'
 }
 
-@test "a saver that died over a sealed save and is not followed by another is missed after --wait: 69" {
+@test "a saver that dies over a sealed save and is not replaced is reported after --wait: exit 69" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/ck"
@@ -58,11 +76,12 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	eventually saver_is_there
 	kill -STOP "$saver"
 	ckpt-snap "$RUN" 1000 seal
-	spawn step sh -c 'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
+	spawn step sh -c \
+		'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
 		"$RUN" "$GOLDEN/llama3/data.bin"
 	local step=$PID code=0
 	eventually grep -q '"step": 1' "$T/step.out"
-	kill -0 "$step"                 # a saver that is stopped is waited for
+	kill -0 "$step"                 # mt-step waits for a stopped saver
 	kill -9 "$saver"
 	wait "$step" || code=$?
 	[ "$code" = 69 ]

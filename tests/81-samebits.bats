@@ -1,5 +1,5 @@
-# What must not change a bit: how much is recomputed, how many threads and streams there are, which instructions the
-# optimizer uses, and whether a run was cut, saved, removed, loaded and continued. The whole pipeline, every time.
+# Nothing of this may change a bit: recompute, the number of threads and streams, the optimizer's instruction set, and
+# whether a run was stopped, saved, removed, loaded and continued. Each test runs the whole pipeline.
 load helpers
 
 ARGS=(--steps 40 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 5 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
@@ -7,7 +7,7 @@ ARGS=(--steps 40 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 5 --schedule c
 TIED=qwen3             # golden model with tied embeddings
 
 # Train a fresh run of golden model $1 from its weights: train NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
-# STREAM_OPTS, OPTIM_OPTS and STREAMS say how the stages are started. Leaves $T/NAME.state and $T/NAME.metrics.
+# STREAM_OPTS, OPTIM_OPTS and STREAMS are the stages' options and number. Leaves $T/NAME.state and $T/NAME.metrics.
 train() {
 	local name=$1 model=$GOLDEN/$2/model create=()
 	shift 2
@@ -21,7 +21,7 @@ train() {
 	end_stages
 }
 
-# no token of it is outside of any golden model's vocabulary
+# all its tokens are in every golden model's vocabulary
 feed() { mt-feed --epochs 8 --shuffle 1 "$GOLDEN/llama3/data.bin"; }
 
 stages() {
@@ -36,7 +36,7 @@ stages() {
 
 end_stages() { mt-store rm "$RUN" --force; }
 
-# Lines without the times, of which nobody expects the same
+# Lines without the times, which always differ
 metrics() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$@"; }
 
 same() { # NAME NAME
@@ -45,7 +45,7 @@ same() { # NAME NAME
 	diff <(metrics "$T/$1.metrics") <(metrics "$T/$2.metrics")
 }
 
-@test "recompute full and none" {
+@test "full recompute and no recompute give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAM_OPTS="--threads 1 --recompute full" train "full$dtype" llama3 --dtype "$dtype" --
 		STREAM_OPTS="--threads 1 --recompute none" train "none$dtype" llama3 --dtype "$dtype" --
@@ -53,7 +53,7 @@ same() { # NAME NAME
 	done
 }
 
-@test "one thread, two and five in mt-optim, and its scalar reference" {
+@test "mt-optim with one thread, two and five, and its scalar reference, give the same bits" {
 	for grad in fp32 bf16; do
 		OPTIM_OPTS="--threads 1" train "one$grad" llama3 --dtype bf16 --grad "$grad" --
 		OPTIM_OPTS="--threads 2" train "two$grad" llama3 --dtype bf16 --grad "$grad" --
@@ -63,17 +63,17 @@ same() { # NAME NAME
 		same "one$grad" "five$grad"
 		same "one$grad" "scalar$grad"
 	done
-	# the comparison can tell two runs apart
+	# the comparison finds differences
 	if same onefp32 onebf16 >/dev/null; then return 1; fi
 }
 
-@test "one thread and three in mt-stream" {
+@test "mt-stream with one thread and three gives the same bits" {
 	STREAM_OPTS="--threads 1" train one "$TIED" --dtype bf16 --
 	STREAM_OPTS="--threads 3" train three "$TIED" --dtype bf16 --
 	same one three
 }
 
-@test "one stream, two and three" {
+@test "one stream, two and three give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAMS=1 train "one$dtype" llama3 --dtype "$dtype" --
 		STREAMS=2 train "two$dtype" llama3 --dtype "$dtype" --
@@ -83,7 +83,7 @@ same() { # NAME NAME
 	done
 }
 
-@test "tied embeddings: one stream and two" {
+@test "tied embeddings: one stream and two give the same bits" {
 	for grad in fp32 bf16; do
 		STREAMS=1 train "one$grad" "$TIED" --dtype bf16 --grad "$grad" --
 		STREAMS=2 train "two$grad" "$TIED" --dtype bf16 --grad "$grad" --
@@ -91,14 +91,14 @@ same() { # NAME NAME
 	done
 }
 
-@test "the cpu device and chaos, which reorders all that events allow" {
+@test "the cpu device and chaos, which reorders all that events allow, give the same bits" {
 	train cpu llama3 --dtype bf16 --
 	STREAM_OPTS="--threads 1 --device chaos:7" train chaos llama3 --dtype bf16 --
 	same cpu chaos
 }
 
-# 40 steps in one go against 20, saved, removed, loaded, and the same line again; the metrics after the join, and all of
-# the state. The name of the run may differ: nothing of it is in the bits.
+# Compare 40 steps in one go with 20 steps, save, rm, load and the same command again: the later metrics and the whole
+# state must be equal. The runs' names differ, which changes no bit.
 halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	local name=$1 model=$2 create=() step
 	shift 2
@@ -121,15 +121,19 @@ halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	rm -r "$T/$name.saved"
 }
 
-@test "cut, saved, removed, loaded and continued: fp32" { halves fp32 llama3 --dtype fp32 --; }
-@test "cut, saved, removed, loaded and continued: bf16" { halves bf16 llama3 --dtype bf16 --; }
-@test "cut, saved, removed, loaded and continued: tied, bf16 gradients, two streams, concat" {
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: fp32" {
+	halves fp32 llama3 --dtype fp32 --
+}
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: bf16" {
+	halves bf16 llama3 --dtype bf16 --
+}
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: tied, --grad bf16, two streams" {
 	STREAMS=2 halves tied "$TIED" --dtype bf16 --grad bf16 -- --pack concat
 }
-@test "cut, saved, removed, loaded and continued: --grad none" {
+@test "a run stopped, saved, removed, loaded and continued gives the same bits: --grad none" {
 	halves direct llama3 --dtype bf16 --grad none -- --clip 0 --micro 4
 }
-@test "cut, saved, removed, loaded and continued, the second half by other threads, streams and instructions" {
+@test "a run saved, removed, loaded and continued by other threads, streams and instructions gives the same bits" {
 	local whole=$T/whole.saved
 	train whole llama3 --dtype bf16 --
 	RUN=$(mt_run_name cut)

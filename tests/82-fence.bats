@@ -1,5 +1,5 @@
-# Who lives is proved, and who has lost its place writes nothing more: false deaths, stages that are stopped, replaced
-# and continued, counters that wrap, damaged words.
+# A stage counts as dead only on proof, and a stage that lost its slot writes nothing more: false deaths, stages that
+# are stopped, replaced and continued, counters that wrap, damaged words.
 load helpers
 
 DATA=$GOLDEN/llama3/data.bin
@@ -16,9 +16,9 @@ phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
 need_ns() { unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"; }
 no_asan() { ! grep -q asan <<<"$BUILD" || skip "nothing can be preloaded before a sanitizer"; }
 
-# A stage that lies to itself about slot N's lock: liar N PROGRAM ARGS...
+# Run a program that believes that slot N's lock is free: liar N PROGRAM ARGS...
 liar() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_LOCK=$1 MT_LIE_PROC=2 "${@:2}"; }
-# ... that cannot look into /proc: EMFILE, ENOMEM, EACCES by number
+# Run a program that cannot read /proc, which fails with ERRNO (a number): blind ERRNO PROGRAM ARGS...
 blind() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_PROC=$1 "${@:2}"; }
 
 train() { # mt-step's own options; its records: $T/data
@@ -26,20 +26,21 @@ train() { # mt-step's own options; its records: $T/data
 	mt-step "$RUN" --steps "$STEPS" --batch 4 --micro "${MICRO:-2}" --seq 32 --lr 1e-3 --wait 60 "$@" <"$T/data"
 }
 
-# refused CODE PROGRAM ARGS...: with one line, and the first mt-optim keeps its place
+# The program exits with CODE and one line, and the first mt-optim keeps its slot: refused CODE PROGRAM ARGS...
 refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 
-@test "few descriptors: a second mt-optim is refused, the live one keeps its slot" {
+@test "with few file descriptors a second mt-optim is refused, and the live one keeps its slot" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	eventually holds mt-optim "$OPTIM"
-	for n in 4 5 6 8; do        # 4: the first region, and nothing to look with
+	for n in 4 5 6 8; do        # 4: enough to open the first region, not to read /proc
 		# shellcheck disable=SC2016
-		refused "$([ $n = 4 ] && echo 74 || echo 75)" bash -c 'exec 3>&- 4>&- 5>&- 6>&- 7>&-; ulimit -n "$0" && exec mt-optim "$1"' "$n" "$RUN"
+		refused "$([ $n = 4 ] && echo 74 || echo 75)" bash -c \
+			'exec 3>&- 4>&- 5>&- 6>&- 7>&-; ulimit -n "$0" && exec mt-optim "$1"' "$n" "$RUN"
 	done
 }
 
-@test "/proc that fails with EMFILE, ENOMEM or EACCES: a second mt-optim is refused, and rm, load and init are" {
+@test "with /proc failing by EMFILE, ENOMEM or EACCES a second mt-optim, rm, load and init are refused" {
 	no_asan
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -52,7 +53,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	done
 }
 
-@test "--grad none: an mt-optim that cannot look into /proc does not call a healthy store dirty" {
+@test "--grad none: an mt-optim that cannot read /proc does not mark a healthy store dirty" {
 	no_asan
 	make_run "$GOLDEN/llama3/model" --grad none
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
@@ -61,7 +62,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
-@test "another PID namespace: a second mt-optim, rm, init and load are refused; after kill -9 the second one takes over" {
+@test "in another PID namespace a second mt-optim, rm, init and load are refused; after kill -9 mt-optim takes over" {
 	need_ns
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -79,10 +80,10 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
-@test "a stage without a lock, of a namespace that cannot be looked into, is taken for alive: 75 says what to do" {
+@test "a stage without a lock in an unknown PID namespace counts as alive: exit 75 with the remedy" {
 	need_cmd python3
 	make_run "$GOLDEN/llama3/model"
-	# pid 4194303 of no known namespace; no locked bit
+	# pid 4194303 in an unknown namespace, without the locked bit
 	shm-poke "$RUN" slot 2 0xfffffc0000010001
 	fails_with 75 mt-optim "$RUN"
 	grep -q "cannot tell whether mt-optim" "$T/fails.err"
@@ -91,7 +92,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	mt-store rm "$RUN" --force
 }
 
-@test "a stage in Python takes its slot as shm/README.md says, and keeps mt-optim out until it dies" {
+@test "a Python stage takes its slot as shm/README.md describes, and keeps mt-optim out until it dies" {
 	need_cmd python3
 	make_run "$GOLDEN/llama3/model"
 	cat >"$T/stage.py" <<'PY'
@@ -131,22 +132,23 @@ reference() { # the state that an undisturbed run ends in; create's options
 	mt-store rm "$RUN"
 }
 
-start_stage() { # NAME, under what, under what...: mt-step last, it brings the others to work
+start_stage() { # NAME WRAPPER...: start mt-step last, it gives the others work
 	local name=$1
 	shift
 	case $name in
 	optim) spawn optim "$@" mt-optim "$RUN" --threads 1 ;;
 	stream) spawn stream "$@" mt-stream "$RUN" --device cpu --threads 1 ;;
 	ckpt) spawn ckpt "$@" mt-ckpt serve "$RUN" --dir "$T/ck" --keep 100 ;;
-	step) spawn step sh -c 'exec "$@" <"$0"' "$T/data" "$@" mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 --seq 32 \
+	step) spawn step sh -c 'exec "$@" <"$0"' "$T/data" "$@" mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 \
+		--seq 32 \
 		--lr 1e-3 --wait 20 "${MORE[@]}" ;;
 	esac
 }
 
 slot_of() { case $1 in step) echo 1 ;; optim) echo 2 ;; ckpt) echo 3 ;; stream) echo 8 ;; esac; }
 
-# fenced STAGE FUNCTION HITS: STAGE is stopped where it enters FUNCTION, another takes its place by a lying lock, and
-# when that has made three steps (or the run is at its end, for every other HITS) the first one is continued
+# fenced STAGE FUNCTION HITS: STAGE is stopped when it enters FUNCTION for the HITS-th time; a second one takes its slot
+# by a lying lock; after three more steps (for odd HITS, after the end of the run) the first one continues
 fenced() {
 	local who=$1 fn=$2 hits=$3 first code=0 s n name pid_of
 	name="$who at $fn, $hits"
@@ -223,18 +225,19 @@ fenced() {
 	mt-store rm "$RUN"
 }
 
-@test "mt-optim stopped while it accumulates, before the update, before a unit, a version, a commit: its successor's bits stand" {
+@test "mt-optim stopped in accumulate, update, a unit, publish or commit: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	for point in "accumulate_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" "mt_publish 12" \
+	for point in "accumulate_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" \
+		"mt_publish 12" \
 		"mt_txn_cas 6"; do
 		# shellcheck disable=SC2086
 		fenced optim $point
 	done
 }
 
-@test "mt-optim stopped before it pins a snapshot: its successor's bits and checkpoints stand" {
+@test "mt-optim stopped before it pins a snapshot: its replacement's bits and checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -243,7 +246,7 @@ fenced() {
 	fenced optim snapshot 3
 }
 
-@test "mt-stream stopped in forward, in backward, before a piece: its successor's bits stand" {
+@test "mt-stream stopped in forward, in backward, before a piece: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -253,7 +256,7 @@ fenced() {
 	done
 }
 
-@test "mt-step stopped before it opens a step, sends rows, logs a step: its successor's bits stand" {
+@test "mt-step stopped before it opens a step, sends rows, logs a step: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
@@ -263,11 +266,11 @@ fenced() {
 	done
 }
 
-@test "mt-ckpt stopped while it copies, before it seals: its successor's checkpoints stand" {
+@test "mt-ckpt stopped while it copies, before it seals: its replacement's checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	MORE=(--ckpt-every 4) STEP_CODE=74      # the save that the first one had begun has failed
+	MORE=(--ckpt-every 4) STEP_CODE=74      # the first one's save failed
 	fenced ckpt writer_unit 2
 	fenced ckpt writer_unit 3
 	fenced ckpt out_bytes 1
@@ -276,7 +279,7 @@ fenced() {
 
 # ------------------------------------------------------------------------------------------------ counters, damage
 
-@test "the try counter wraps: no try is 0, and training goes on" {
+@test "the attempt counter wraps without using 0, and training continues" {
 	MORE=() CREATE=()
 	reference
 	for tries in 16777210 8388600; do
@@ -292,7 +295,7 @@ fenced() {
 	done
 }
 
-@test "the last transaction that a filling can count: 78 and the remedy, the state is whole, and a load begins anew" {
+@test "the last transaction number of a fill exits 78 with the remedy; the state is whole, and a load starts again" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	shm-poke "$RUN" k 0xfffefffc
@@ -310,7 +313,7 @@ fenced() {
 	[ "$(tail -n 1 "$T/step.out" | cut -d, -f1)" = '{"step": '$STEPS ]
 }
 
-@test "a generation that comes round again: its death aborts what is in accumulate, although that of 65536 holders ago did" {
+@test "a death aborts accumulate even if its generation number was in use 65536 holders ago" {
 	make_run "$GOLDEN/llama3/model"
 	attempt_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
 	for generation in 7 65535; do
@@ -330,10 +333,11 @@ fenced() {
 	done
 }
 
-@test "damaged transaction words: 65 and one line from every program, none loops" {
+@test "damaged transaction words exit 65 with one line in every program, and none loops" {
 	make_run "$GOLDEN/llama3/model"
-	# of wrong parity; both closed; both in accumulate; far apart; an unknown phase
-	for words in "0x0000000500000305 0" "0 0" "0x0000000200000201 0x0000000100000101" "0x0000000400000205 0x0000000100000105" \
+	# wrong parity; both closed; both in accumulate; numbers far apart; an unknown phase
+	for words in "0x0000000500000305 0" "0 0" "0x0000000200000201 0x0000000100000101" \
+		"0x0000000400000205 0x0000000100000105" \
 		"0x0000000000000009 0"; do
 		read -r first second <<<"$words"
 		shm-poke "$RUN" word 0 "$first"
@@ -350,7 +354,7 @@ fenced() {
 	mt-ckpt save "$RUN" "$T/save"
 }
 
-@test "transaction words that are damaged under running stages end them with 65" {
+@test "transaction words damaged under running stages end them with 65" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	eventually holds mt-optim "$OPTIM"
@@ -363,7 +367,7 @@ fenced() {
 	done
 }
 
-@test "a table of choices with a cycle, or that leads out of itself: 65 and one line, nothing loops" {
+@test "a choice table with a cycle or an offset outside it exits 65 with one line, and nothing loops" {
 	for how in cycle outside; do
 		make_run "$GOLDEN/llama3/model"
 		shm-poke "$RUN" choices $how

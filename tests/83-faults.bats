@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# Every allocation and system call of a command fails in turn, once and from then on; the power is cut at every moment
-# of a save. tests/fault/README.md says how. MT_FAULT_EVERY=N takes every Nth call only; MT_FAULT_SECONDS=N gives each
-# stage N seconds.
+# Each allocation and system call of a command fails in turn, once or from then on; the power is cut at every moment of
+# a save. tests/fault/README.md describes how. MT_FAULT_EVERY=N tests every Nth call only; MT_FAULT_SECONDS=N tests each
+# stage for N seconds.
 # bats file_tags=slow
 load helpers
 
@@ -10,16 +10,20 @@ faults() {
 	python3 "$TOP/tests/fault/faults.py" --every "${MT_FAULT_EVERY:-1}" "$@"
 }
 
-@test "create: each failing call ends it with one line and no file left, or it succeeds" { faults create; }
-@test "init: each failing call ends it with one line and no mixture of weights, or it succeeds" { faults init; }
-@test "load: each failing call ends it with one line and no mixture of weights, or it succeeds" { faults load; }
-@test "save: each failing call ends it with one line and no directory, or the checkpoint is complete" { faults save; }
-@test "export: each failing call ends it with one line and no directory, or the export is complete" { faults export; }
-@test "export --replace: each failing call leaves the old export or the complete new one" { faults replace; }
-@test "verify: each failing call ends it with one line" { faults verify; }
-@test "create, load, save and export killed before each call succeed when they are run again" { faults kill; }
+@test "create with any failing call exits with one line and leaves no files, or succeeds" { faults create; }
+@test "init with any failing call exits with one line and no mixture of weights, or succeeds" { faults init; }
+@test "load with any failing call exits with one line and no mixture of weights, or succeeds" { faults load; }
+@test "save with any failing call exits with one line and no directory, or writes a complete checkpoint" {
+	faults save
+}
+@test "export with any failing call exits with one line and no directory, or writes a complete export" {
+	faults export
+}
+@test "export --replace with any failing call leaves the old export or the complete new one" { faults replace; }
+@test "verify with any failing call exits with one line" { faults verify; }
+@test "create, load, save and export killed before each call succeed when they run again" { faults kill; }
 
-# The first failures of mt-stream are always the same ones: all files, mappings and threads; the others are drawn
+# The first failures of mt-stream are always the same: all files, mappings and threads; further ones are random
 stages() {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/stages.py" --seconds "${MT_FAULT_SECONDS:-1}" "$@"
@@ -27,11 +31,11 @@ stages() {
 @test "mt-feed, mt-step, mt-optim: each failing call of a start and a step ends them with one line, or is survived" {
 	stages feed step optim
 }
-@test "mt-stream: each failing open, mmap or thread, also of its BLAS, ends it with one line, or is survived" {
+@test "mt-stream: each failing open, mmap or thread, also in its BLAS, ends it with one line, or is survived" {
 	stages stream
 }
 
-@test "10,000 power cuts with reordered writes: a complete checkpoint of the last reported step is always there" {
+@test "10,000 power cuts with reordered writes always leave a complete checkpoint of the last reported step" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/powercut.py" --states 10000
 }

@@ -1,7 +1,7 @@
-/* accumulate.c: gigabytes of gradient pieces a second that one thread of mt-optim takes, beside copying them, as JSON
- * lines.
- * usage: accumulate [MiB OF GRADIENTS] (default 512) pieces lie in a ring of 16 blocks, and come block by block of 4096
- * elements: the first micro-batch of a step is stored, later ones are added, of the last one the squares are summed up.
+/* accumulate.c: GB/s of gradient pieces that one thread of mt-optim accumulates, and of copying them, as JSON lines.
+ * usage: accumulate [MiB OF GRADIENTS] (default 512)
+ * Pieces are in a ring of 16 blocks and are processed in blocks of 4096 elements: the first micro-batch of a step is
+ * stored, later ones are added, and the squares of the last one's sums are added up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { ROUNDS = 5, ELEMS = 4096, BLOCK = 2 << 20, BLOCKS = 16 };
 
-/* Of this thread alone: what others have of the core is not counted */
+/* CPU time of this thread alone, without the time of others on its core */
 static double now(void)
 {
 	struct timespec t;

@@ -1,6 +1,6 @@
-/* adam.c: bytes a second of the update beside a loop that only reads and writes the same arrays, as JSON lines.
- * usage: adam [MILLIONS OF PARAMETERS] (default 32) one thread; a parameter of a bf16 run reads 16 bytes and writes
- * 12 */
+/* adam.c: bytes a second of the update, and of a loop that only reads and writes the same arrays, as JSON lines.
+ * usage: adam [MILLIONS OF PARAMETERS] (default 32)
+ * One thread. A parameter of a bf16 run reads 16 bytes and writes 12. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -24,7 +24,7 @@ static void *array(uint64_t bytes)
 	return p;
 }
 
-/* Reads and writes what the update does, and computes next to nothing. */
+/* Reads and writes the update's arrays, with almost no computation. */
 static void touch(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {

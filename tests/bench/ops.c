@@ -1,5 +1,5 @@
-/* ops.c: time of each operation of the cpu device in the shapes of two models, the best of several runs: on the wall,
- * and of CPU a thread, which is what counts where other programs share the cores
+/* ops.c: time of each operation of the cpu device in the shapes of two models, the best of several runs: wall time, and
+ * CPU time a thread, which is the better measure if other programs share the cores
  *
  * usage: ops [THREADS] [RUNS]
  */

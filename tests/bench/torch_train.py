@@ -34,7 +34,7 @@ def options():
 
 
 def batches(path, batch, seq):
-    """(B, T) tokens of a step, in the order in which mt reads them"""
+    """(B, T) tokens of a step, in mt's order"""
     with open(path, "rb") as f:
         rows = torch.frombuffer(bytearray(f.read()), dtype=torch.int32).view(-1, seq + 1)[:, 1:].long()
     yield from rows.split(batch)

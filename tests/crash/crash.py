@@ -1,30 +1,31 @@
 #!/usr/bin/env python3
-"""Kills mt's stages at random and aimed instants, restarts them with the same command line, and compares what comes out,
-bit for bit, with a run that nobody disturbed. Needs nothing but Python and the built programs.
+"""Kill mt's stages at random and aimed moments, restart them with the same commands, and compare the results bit for
+bit with those of an undisturbed run. Needs only Python and the built programs.
 
     crash.py [CASE...] [--seconds S] [--faults N] [--takeovers N] [--how HOW,...] [--seed N] [--keep]
 
-A case (table CASES below) is a small random model, a way to train it and the stages. First it is trained undisturbed.
-Then again and again with injected faults, until at least --faults of them were injected, --takeovers successors have taken
-a dead one's place (of all cases together) and --seconds are over. HOW is any of
-    kill   -9 to one stage            stop   SIGSTOP, a moment, SIGCONT
-    two    -9 to two at once          hold   SIGSTOP, a moment in which the others run on, -9
-    all    -9 to all, then all again  term   SIGTERM, must end well, then again
-    load   -9 to all, the run removed, made anew from its last checkpoint; sometimes with -9 to mt-store create, mt-store init
-           or mt-ckpt load while it works, and then again
-    replace  SIGSTOP, a successor that must be refused (75), SIGCONT
-    fds    a successor with few descriptors, which must be refused
-    ns     a successor in another PID namespace, refused; -9 to the first; then it takes the place, and is killed as well
-    lied   SIGSTOP, a successor whose lock lies and that takes the place, SIGCONT: the first one must end with 75. Not while
-           the first one is inside a unit's stores: that window is the lock's to close
-    pause  SIGSTOP, -9 to the others: load and rm must be refused; rm --force, made anew as for load, SIGCONT
-Cases without checkpoints have no load and no pause. Half of the faults are aimed: they are injected when a stage of the run
-says that it is doing a thing (applying, saving, ...) or a transaction has a phase, not at a random instant. After a few faults
-without a new step or checkpoint the run is left alone until there is one, so that every run ends, however slow the machine is.
-mt-step and mt-feed are one stage: they go and come together.
+A case (table CASES below) is a small random model, its training options and its stages. It is trained undisturbed
+first, then again and again with injected faults, until at least --faults of them were injected, at least --takeovers
+stages have taken a dead one's slot (over all cases) and --seconds have passed. HOW is any of
+    kill   SIGKILL one stage          stop   SIGSTOP, wait a moment, SIGCONT
+    two    SIGKILL two at once        hold   SIGSTOP, wait while the others run, SIGKILL
+    all    SIGKILL all, restart all   term   SIGTERM, which must end the stage normally, restart
+    load   SIGKILL all, remove the run, make it again from its last checkpoint; sometimes also SIGKILL mt-store create,
+           mt-store init or mt-ckpt load at work, and run it again
+    replace  SIGSTOP, start a second one, which must be refused (75), SIGCONT
+    fds    start a second one with few file descriptors, which must be refused
+    ns     start a second one in another PID namespace, which must be refused; SIGKILL the first; start another there,
+           which takes the slot and is killed as well
+    lied   SIGSTOP, start a second one that finds the lock free and takes the slot, SIGCONT: the first one must exit 75.
+           Not while the first one writes a unit: only the real lock protects that window
+    pause  SIGSTOP one, SIGKILL the others: load and rm must be refused; rm --force, make it again as for load, SIGCONT
+Cases without checkpoints skip load and pause. Half of the faults are aimed: injected when a stage reports an activity
+(applying, saving, ...) or a transaction has a phase. The others come at random moments. After a few faults without a
+new step or checkpoint the run is left alone until there is one, so that every run ends, even on a slow machine.
+mt-step and mt-feed are one stage: they are killed and started together.
 
-Compared: w, lo, m, v of every unit, step, t and position, every metric but the times, every checkpoint's files. A run
-that hangs (no step for 60 s), a stage that ends in a way that nobody asked for, a case without any fault: exit 1.
+Compared: w, lo, m, v of every unit, step, t and position, every metric except the times, every checkpoint's files.
+A run that hangs (no step for 60 s), a stage with an unexpected exit code, or a case without any fault: exit 1.
 """
 
 import argparse
@@ -48,7 +49,7 @@ BIN = os.environ.get("MT", os.path.join(TOP, "bin"))
 PROBES = os.path.join(os.environ.get("BUILD", os.path.join(TOP, "build")), "probes")
 SHM = os.environ.get("MT_SHM_DIR", "/dev/shm")
 
-# grad none: a stage that dies after a step's commit costs the run, which goes on from its last checkpoint.
+# grad none: a stage that dies after a step's commit leaves a dirty run, which continues from its last checkpoint.
 CASES = {
     "fp32": dict(dtype="fp32", micros=3),
     "fp32-streams": dict(dtype="fp32", micros=5, streams=2, threads=2, isa="scalar", vocab=8000),
@@ -62,13 +63,13 @@ CASES = {
 STEPS = 24
 HOWS = ("kill", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
 FROM_CHECKPOINT = ("load", "pause")
-FAULTS_A_STEP = 6       # without a new step or checkpoint; a reload, which loses more, counts as LOAD_COSTS
+FAULTS_A_STEP = 6       # without a new step or checkpoint; a reload loses more work and counts as LOAD_COSTS
 LOAD_COSTS = 3
 FILLED, DIRTY = 2, 3    # enum mt_state
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LIES = os.path.join(PROBES, "so-lies.so")
 
-# enum mt_activity and the slots that say so, enum mt_phase, enum mt_snap: what a fault can be aimed at
+# A fault can be aimed at these values of enum mt_activity (with the stage's slot), enum mt_phase and enum mt_snap
 AIMS = (
     [("optim", "activity", d) for d in (13, 14, 15, 15, 15, 16)]
     + [("stream0", "activity", d) for d in (8, 9, 10, 11, 12)]
@@ -97,7 +98,7 @@ def program(name):
 
 
 class Watch:
-    """The control region as a reader sees it: what the stages do and where the transactions stand."""
+    """Reads the control region: the stages' activities and the transactions' phases"""
 
     def __init__(self, run):
         self.at = {}
@@ -135,7 +136,7 @@ class Watch:
         return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"], "<Q")
 
     def look_at_versions(self):
-        """They only grow."""
+        """Versions of units must only grow."""
         units = self.word(self.at["mt_control.n_units"], "<I")
         first = self.word(self.at["mt_control.off_units"], "<Q") + self.at["mt_unit.version"]
         now = [self.word(first + u * self.at["sizeof mt_unit"], "<Q") for u in range(units)]
@@ -145,7 +146,8 @@ class Watch:
         self.versions = now
 
     def activity(self, slot):
-        return self.word(self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"] + self.at["mt_slot.activity"], "<I")
+        here = self.at["mt_control.slots"] + slot * self.at["sizeof mt_slot"]
+        return self.word(here + self.at["mt_slot.activity"], "<I")
 
     def phases(self):
         first = self.at["mt_control.txn"]
@@ -163,7 +165,7 @@ class Watch:
 
 
 class Run:
-    """One run of a case: its shared memory, its stages, what they wrote."""
+    """One run of a case: its shared memory, its stages and their output."""
 
     def __init__(self, case, where, name):
         self.c = dict({"grad": "fp32", "streams": 1, "threads": 1, "micros": 1, "pack": "docs"}, **case)
@@ -172,17 +174,17 @@ class Run:
         os.makedirs(self.out)
         self.proc = {}
         self.saver_hurt = False
-        self.takeovers = 0              # of a slot whose holder had been killed, or was taken for dead
-        self.hit = []                   # what the killed were doing, where it was delicate
-        self.killed_making = {}         # program -> how often it was killed while it made the run
-        self.loaded = 0                 # the step from which the run was made
+        self.takeovers = 0              # slots taken after their holder was killed or counted as dead
+        self.hit = []                   # activities in BUSY that killed stages had
+        self.killed_making = {}         # command -> how often it was killed while it made the run
+        self.loaded = 0                 # the step of the checkpoint that the run was loaded from
         self.make()
 
     def make(self, checkpoint=None, rng=None):
-        """With rng, the programs that make the run are killed now and then, and run again."""
+        """Make the run. With rng, the programs that make it are sometimes killed, and run again."""
         c = self.c
-        create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"), "--dtype",
-                  c["dtype"], "--grad", c["grad"], "--step-tokens", "4K"]
+        create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"),
+                  "--dtype", c["dtype"], "--grad", c["grad"], "--step-tokens", "4K"]
         fill = [program("mt-store"), "init", self.name, "--seed", "7"]
         if checkpoint:
             fill = [program("mt-ckpt"), "load", self.name, checkpoint]
@@ -197,7 +199,7 @@ class Run:
             tool(*fill)
 
     def kill_while(self, argv, rng, busy):
-        """Kills a program at a random instant, or at one at which it is busy. Its process, which is dead."""
+        """Kill a program at a random moment, or at one at which it is busy. Returns its dead process."""
         p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if rng.random() < 0.3:
             time.sleep(rng.expovariate(1 / 0.01))
@@ -206,15 +208,15 @@ class Run:
                 pass
             time.sleep(rng.choice((0, 0, 1e-4, 3e-4, 1e-3, 3e-3)))
         p.kill()
-        said = p.communicate()[1].decode()
+        err = p.communicate()[1].decode()
         if p.returncode not in (0, -signal.SIGKILL):
-            raise Wrong("%s -> %d: %s" % (" ".join(argv), p.returncode, said))
+            raise Wrong("%s -> %d: %s" % (" ".join(argv), p.returncode, err))
         if p.returncode:
             self.killed_making[argv[1]] = self.killed_making.get(argv[1], 0) + 1
         return p
 
     def kill_create(self, create, rng):
-        """What a killed mt-store create left goes with mt-store rm, without --force, and takes no memory then."""
+        """mt-store rm, without --force, removes all that a killed mt-store create left."""
         mine = os.path.join(SHM, "mt.%d.%s.*" % (os.geteuid(), self.name))
         self.kill_while(create, rng, lambda: glob.glob(mine))
         if glob.glob(mine):
@@ -223,9 +225,10 @@ class Run:
             raise Wrong("mt-store rm leaves %s" % glob.glob(mine))
 
     def kill_fill(self, fill, rng):
-        """True: it had filled the run before it was killed, and this is believed."""
+        """True if the run was filled before the kill, and is used as it is."""
         p = self.kill_while(fill, rng, self.watch.filling)
-        self.takeovers += self.watch.holds(SLOTS["fill"], p.pid)        # by the next who fills the run
+        # the next program that fills the run takes the slot
+        self.takeovers += self.watch.holds(SLOTS["fill"], p.pid)
         whole = self.watch.state() == FILLED
         if p.returncode == 0 and not whole:
             raise Wrong("%s ended well, and the run is not filled" % " ".join(fill))
@@ -247,12 +250,14 @@ class Run:
         if stage == "feed":
             return [program("mt-feed"), os.path.join(self.where, "data.bin")]
         if stage == "step":
-            eval_ = ["--eval", os.path.join(self.where, "eval.bin"), "--eval-every", str(c["eval"])] if "eval" in c else []
+            eval_ = []
+            if "eval" in c:
+                eval_ = ["--eval", os.path.join(self.where, "eval.bin"), "--eval-every", str(c["eval"])]
             save = ["--ckpt-every", str(c["save"])] if "save" in c else []
             clip = ["--clip", "0.5"] if c["grad"] != "none" else []
-            return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]), "--micro", "2",
-                    "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine", "--wd", "0.1", "--eps", "1e-5",
-                    "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip
+            return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]),
+                    "--micro", "2", "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine",
+                    "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip
         return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"]
 
     def stages(self):
@@ -260,13 +265,14 @@ class Run:
         return names + ["ckpt"] if "save" in self.c else names
 
     def rival(self, stage, prefix=(), **kw):
-        """A second process of a stage that lives: its exit code."""
+        """Start a second process of a living stage. Returns its exit code."""
         with open(os.path.join(self.out, stage + ".rival"), "ab") as err:
-            return subprocess.run(list(prefix) + self.argv(stage), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
-                                  timeout=60, **kw).returncode
+            return subprocess.run(list(prefix) + self.argv(stage), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=err, timeout=60, **kw).returncode
 
     def start(self, stage, lie=None):
-        with open(os.path.join(self.out, stage + ".err"), "ab") as err, open(os.path.join(self.out, stage + ".out"), "ab") as out:
+        path = os.path.join(self.out, stage)
+        with open(path + ".err", "ab") as err, open(path + ".out", "ab") as out:
             env = dict(os.environ)
             if stage == "optim" and "isa" in self.c:
                 env["MT_ISA"] = self.c["isa"]
@@ -278,18 +284,19 @@ class Run:
                 self.proc["step"] = subprocess.Popen(self.argv("step"), stdin=pipe, stdout=out, stderr=err, env=env)
                 pipe.close()
             else:
-                self.proc[stage] = subprocess.Popen(self.argv(stage), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+                self.proc[stage] = subprocess.Popen(self.argv(stage), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                                    env=env)
 
     def start_all(self):
         for stage in self.stages():
             if stage not in self.proc:
                 self.start(stage)
 
-    def said(self, stage):
+    def reported(self, stage):
         with open(os.path.join(self.out, stage + ".err"), errors="replace") as f:
             return f.read()[-600:]
 
-    # mt-step goes first: a producer that died is to it an input that ended
+    # mt-step gets the signal first: it would take a dead mt-feed for the end of its input
     def strike(self, stages, sig=signal.SIGKILL):
         order = sorted(stages, key=lambda s: s != "step")
         if sig == signal.SIGKILL:
@@ -318,21 +325,21 @@ class Run:
         return code
 
     def at_work(self, stage):
-        """It holds its slot: long past the moment from which it catches signals."""
+        """True if it holds its slot. It has handled signals for long by then."""
         slots = [8, 9] if stage.startswith("stream") else [SLOTS[stage]]
         return any(self.watch.holds(slot, self.proc[stage].pid) for slot in slots)
 
     def await_work(self, stage):
         end = time.monotonic() + 30
         while not self.at_work(stage):
-            if stage == "step" and self.proc[stage].poll() == 0:        # the run is at its last step already
+            if stage == "step" and self.proc[stage].poll() == 0:        # the run had reached its last step
                 return
             if time.monotonic() > end or self.proc[stage].poll() is not None:
-                raise Wrong("%s does not come to work: %s" % (stage, self.said(stage)))
+                raise Wrong("%s does not come to work: %s" % (stage, self.reported(stage)))
             time.sleep(0.001)
 
     def end_all(self):
-        """What serves ends well when it is told to."""
+        """Stages exit 0 on SIGTERM."""
         rest = [s for s in self.proc if s != "feed"]
         for stage in rest:
             self.await_work(stage)
@@ -342,7 +349,7 @@ class Run:
         for stage in rest:
             code = self.bury(stage, 30)
             if code:
-                raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.said(stage)))
+                raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.reported(stage)))
 
     def abandon(self):
         for p in self.proc.values():
@@ -360,22 +367,22 @@ class Run:
         return int(last[-1][-8:]) if last else 0
 
     def reload(self, rng):
-        """Everything is gone but the checkpoints."""
+        """Kill all and remove the run; make it again from its newest checkpoint."""
         before = self.takeovers
         self.strike([s for s in self.proc if s != "feed"])
-        self.takeovers = before         # of these nobody takes the place
+        self.takeovers = before         # nobody takes these slots
         self.remove()
         self.loaded = self.newest_checkpoint()
         self.make(self.checkpoints()[-1] if self.loaded else None, rng)
 
-    # ------------------------------------------------------------------------------------------ what came out
+    # ------------------------------------------------------------------------------------------ results
 
     def state(self):
         lines = tool(os.path.join(PROBES, "ckpt-dump"), self.name).splitlines()
         return [line.split(" pin ")[0] for line in lines]
 
     def metrics(self):
-        """Step -> its metrics; of a step that was written again, the last line."""
+        """Step -> its metrics; the last line if a step was written twice."""
         steps = {}
         with open(os.path.join(self.out, "step.out")) as f:
             for line in f:
@@ -384,15 +391,15 @@ class Run:
         return steps
 
     def saved(self):
-        """Name of a checkpoint -> its files; of run.json what must be the same in every life."""
+        """Name of a checkpoint -> its files; of run.json only the fields that must not change."""
         result = {}
         for path in self.checkpoints():
             files = {}
             for file in sorted(os.listdir(path)):
                 with open(os.path.join(path, file), "rb") as f:
                     files[file] = f.read()
-            told = json.loads(files.pop("run.json"))
-            files["run.json"] = repr([told[k] for k in ("step", "t", "position", "dtype")])
+            record = json.loads(files.pop("run.json"))
+            files["run.json"] = repr([record[k] for k in ("step", "t", "position", "dtype")])
             result[os.path.basename(path)] = files
         return result
 
@@ -400,8 +407,9 @@ class Run:
 def make_model(where, case):
     os.makedirs(where)
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": case.get("vocab", 2000), "hidden_size": 64,
-        "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": case.get("vocab", 2000),
+        "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
         "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.1,
         "rope_theta": 10000.0, "tie_word_embeddings": bool(case.get("tied")), "torch_dtype": "float32",
     }
@@ -422,7 +430,7 @@ def undisturbed(case, where):
         run.start_all()
         code = run.bury("step", 120)
         if code:
-            raise Wrong("the undisturbed run: mt-step -> %d: %s" % (code, run.said("step")))
+            raise Wrong("the undisturbed run: mt-step -> %d: %s" % (code, run.reported("step")))
         run.end_all()
         return run.state(), run.metrics(), run.saved()
     finally:
@@ -430,12 +438,12 @@ def undisturbed(case, where):
 
 
 class Storm:
-    """The disturbed run of a case: injected faults until mt-step has come to its end."""
+    """The disturbed run of a case: inject faults until mt-step has finished."""
 
     def __init__(self, run, rng, hows, count, taken):
         self.run, self.rng, self.hows, self.count, self.taken = run, rng, hows, count, taken
         self.moved, self.newest = time.monotonic(), None
-        self.furthest, self.cost = (0, 0), 0            # what of this run is new, and what its faults have cost since
+        self.furthest, self.cost = (0, 0), 0            # (checkpoint, step) reached, and the faults since then
 
     def living(self):
         return [s for s, p in self.run.proc.items() if s != "feed" and p.poll() is None]
@@ -451,32 +459,33 @@ class Storm:
             raise Wrong("hangs:\n" + tool(program("mt-store"), "stat", self.run.name))
 
     def spared(self):
-        """Enough faults at this step: none until the run is further than it ever was. A checkpoint is further than any step."""
+        """True after enough faults at this step: no more until the run makes progress (a checkpoint counts more than a
+        step)"""
         now = self.run.newest_checkpoint(), self.run.loaded + self.run.watch.phases()[1]
         if now > self.furthest:
             self.furthest, self.cost = now, 0
         return self.cost >= FAULTS_A_STEP
 
     def see_ends(self):
-        """Stages that ended by themselves. True when mt-step has finished its work."""
+        """Check the stages that ended by themselves. True if mt-step has finished."""
         for stage in [s for s in self.run.proc if s != "feed"]:
             code = self.run.proc[stage].poll()
             if code is None:
                 continue
             if self.dirty():
                 if code not in (0, 65, 69):
-                    raise Wrong("%s of a dirty run -> %d: %s" % (stage, code, self.run.said(stage)))
+                    raise Wrong("%s of a dirty run -> %d: %s" % (stage, code, self.run.reported(stage)))
                 self.count["dirty"] += 1
                 self.run.reload(self.rng)
                 return False
             self.run.bury(stage)
             if stage == "step" and (code == 0 or (code == 74 and self.run.saver_hurt)):
                 return True
-            raise Wrong("%s ended with %d: %s" % (stage, code, self.run.said(stage)))
+            raise Wrong("%s ended with %d: %s" % (stage, code, self.run.reported(stage)))
         return False
 
     def wait_for_instant(self):
-        """A random instant, or the next one at which an aim is hit."""
+        """Wait for a random moment, or until an aim is hit. Returns the aimed stage."""
         if self.rng.random() < 0.5:
             time.sleep(self.rng.expovariate(1 / 0.03))
             return None
@@ -527,7 +536,7 @@ class Storm:
             raise Wrong("a second %s -> %d" % (stage, code))
 
     def replace(self, stage):
-        if stage.startswith("stream") or not self.run.at_work(stage):    # a second mt-stream is welcome
+        if stage.startswith("stream") or not self.run.at_work(stage):    # a second mt-stream is allowed
             return
         self.run.strike([stage], signal.SIGSTOP)
         self.refused(stage, (75,))
@@ -538,14 +547,14 @@ class Storm:
         if stage.startswith("stream") or not self.run.at_work(stage):
             return
         n = self.rng.choice((4, 5, 6, 8, 12))
-        self.run.strike([stage], signal.SIGSTOP)        # else it may have ended by the time that it has a rival
+        self.run.strike([stage], signal.SIGSTOP)        # else it may end before its rival starts
         self.refused(stage, (74, 75), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
         self.run.strike([stage], signal.SIGCONT)
         self.counted("fds")
 
     def ns(self, stage):
         streams = [s for s in self.run.proc if s.startswith("stream")]
-        # an mt-stream that is just coming may take the place instead
+        # an mt-stream that is starting could take the slot instead
         if stage == "step" or not all(self.run.at_work(s) for s in streams + [stage]):
             return
         slots = (8, 9) if stage.startswith("stream") else (SLOTS[stage],)
@@ -556,14 +565,16 @@ class Storm:
         self.run.strike([stage])
         dead = self.run.watch.taken(slot)
         with open(os.path.join(self.run.out, stage + ".err"), "ab") as err:
-            other = subprocess.Popen(NAMESPACE + self.run.argv(stage), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err)
+            other = subprocess.Popen(NAMESPACE + self.run.argv(stage), stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.DEVNULL, stderr=err)
         end = time.monotonic() + 30
         while self.run.watch.taken(slot) == dead and other.poll() is None:
             if time.monotonic() > end:
-                raise Wrong("%s in another namespace does not take the dead one's place: %s" % (stage, self.run.said(stage)))
+                raise Wrong("%s in another namespace does not take the dead one's slot: %s" %
+                            (stage, self.run.reported(stage)))
             time.sleep(0.001)
         if other.poll() is not None and not self.dirty():
-            raise Wrong("%s in another namespace -> %d: %s" % (stage, other.poll(), self.run.said(stage)))
+            raise Wrong("%s in another namespace -> %d: %s" % (stage, other.poll(), self.run.reported(stage)))
         time.sleep(self.rng.expovariate(1 / 0.03))
         other.kill()
         other.wait()
@@ -576,7 +587,7 @@ class Storm:
         self.counted("ns")
 
     def outside_of_stores(self, stage, pid):
-        """Stopped, and asleep on the doorbell: whatever it writes next, it looks before."""
+        """True if it is stopped while it sleeps on the doorbell: it checks its slot before it writes again."""
         with open("/proc/%d/syscall" % pid) as f:
             if f.read().split()[0] != "202":            # futex
                 return False
@@ -606,8 +617,8 @@ class Storm:
             self.run.start(stage, lie=slot)
             self.run.await_work(stage)
             time.sleep(self.rng.expovariate(1 / 0.05))
-            # Between the two locks the successor looks dead. Nobody may see that: it would be aborted as dead now, and not
-            # again when it is killed.
+            # Between the two locks the second one looks dead. The others are stopped, because they would abort its work
+            # now, and not again when it is killed.
             for p in others:
                 p.send_signal(signal.SIGSTOP)
             time.sleep(0.005)
@@ -617,7 +628,7 @@ class Storm:
             while not self.run.watch.locked(slot) and self.run.proc[stage].poll() is None and time.monotonic() < end:
                 time.sleep(0.001)
         except subprocess.TimeoutExpired:
-            raise Wrong("%s, whose place is another's, goes on" % stage)
+            raise Wrong("%s lost its slot and continues" % stage)
         finally:
             for p in others:
                 p.send_signal(signal.SIGCONT)
@@ -626,7 +637,7 @@ class Storm:
                 p.wait()
         at_end = stage == "step" and code == 0 and self.run.proc[stage].poll() == 0
         if code != 75 and not at_end and not self.dirty():
-            raise Wrong("%s, whose place is another's -> %d: %s" % (stage, code, self.run.said(stage)))
+            raise Wrong("%s lost its slot -> %d: %s" % (stage, code, self.run.reported(stage)))
         self.run.takeovers += not at_end
         self.counted("lied")
 
@@ -644,7 +655,7 @@ class Storm:
             del self.run.proc["feed"]
         last = self.run.checkpoints()
         for argv in ["mt-store", "rm", self.run.name], ["mt-ckpt", "load", self.run.name] + last[-1:]:
-            if argv[1] == "rm" or last and stage != "store":    # a load does not mind mt-store serve
+            if argv[1] == "rm" or last and stage != "store":    # load ignores mt-store serve
                 code = subprocess.run([program(argv[0])] + argv[1:], stderr=subprocess.DEVNULL, timeout=60).returncode
                 if code != 75:
                     raise Wrong("%s beside a stopped %s -> %d" % (" ".join(argv), stage, code))
@@ -653,13 +664,13 @@ class Storm:
         try:
             code = first.wait(30)
         except subprocess.TimeoutExpired:
-            raise Wrong("%s of a run that was removed goes on" % stage)
+            raise Wrong("%s of a removed run continues" % stage)
         finally:
             for p in [first] + ([feed] if stage == "step" else []):
                 p.kill()
                 p.wait()
         if code not in (0, 65, 69):
-            raise Wrong("%s of a run that was removed -> %d: %s" % (stage, code, self.run.said(stage)))
+            raise Wrong("%s of a removed run -> %d: %s" % (stage, code, self.run.reported(stage)))
         self.counted("pause")
 
     def term(self, stage):
@@ -668,17 +679,17 @@ class Storm:
         self.count["term"] = self.count.get("term", 0) + 1
         self.run.strike([stage], signal.SIGTERM)
         code = self.run.bury(stage)
-        if stage == "ckpt":             # a save whose pins come while it is away has failed
+        if stage == "ckpt":             # a save that was requested meanwhile has failed
             self.run.saver_hurt = True
-        if stage == "step" and code == 0:       # it was at its end
+        if stage == "step" and code == 0:       # it had finished
             self.run.start(stage)
-        elif self.dirty() and code in (0, 65, 69):      # it saw that before the signal; its successor says it again
+        elif self.dirty() and code in (0, 65, 69):      # it saw the dirty store before the signal
             self.run.start(stage)
         elif code != (-signal.SIGTERM if stage == "step" else 0):
-            raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.run.said(stage)))
+            raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.run.reported(stage)))
 
     def turn(self):
-        """True: the run came to its end."""
+        """True if the run has ended."""
         self.run.start_all()
         self.run.watch.look_at_versions()
         self.hung()
@@ -698,8 +709,8 @@ def compare(run, want, count):
         raise Wrong("the state differs:\n" + "\n".join("%s | %s" % p for p in zip(state, theirs) if p[0] != p[1]))
     mine = run.metrics()
     if mine != metrics:
-        raise Wrong("metrics differ:\n" + "\n".join(
-            "%s | %s" % (metrics.get(s), mine.get(s)) for s in sorted(set(metrics) | set(mine)) if metrics.get(s) != mine.get(s)))
+        differ = [s for s in sorted(set(metrics) | set(mine)) if metrics.get(s) != mine.get(s)]
+        raise Wrong("metrics differ:\n" + "\n".join("%s | %s" % (metrics.get(s), mine.get(s)) for s in differ))
     for name, files in run.saved().items():
         tool(program("mt-ckpt"), "verify", os.path.join(run.out, "ck", name))
         count["checkpoints"] += 1
@@ -743,7 +754,7 @@ def main():
     parser.add_argument("--takeovers", type=int, default=0)
     parser.add_argument("--how", default=",".join(HOWS))
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--keep", action="store_true", help="leave what a failed case wrote")
+    parser.add_argument("--keep", action="store_true", help="keep the files of a failed case")
     args = parser.parse_args()
     hows = args.how.split(",")
     for word in set(hows) - set(HOWS):
@@ -757,11 +768,12 @@ def main():
     for name in cases:
         here_hows = hows if "save" in CASES[name] else [h for h in hows if h not in FROM_CHECKPOINT]
         if not here_hows:
-            print("%s: skipped: nothing of --how can be done to it" % name, flush=True)
+            print("%s: skipped: none of --how applies to it" % name, flush=True)
             continue
         where = tempfile.mkdtemp(prefix="mt-crash-")
         taken = {}
-        rng, count = random.Random("%d %s" % (args.seed, name)), {"runs": 0, "checkpoints": 0, "dirty": 0, "takeovers": 0}
+        rng = random.Random("%d %s" % (args.seed, name))
+        count = {"runs": 0, "checkpoints": 0, "dirty": 0, "takeovers": 0}
         began = time.monotonic()
         try:
             make_model(os.path.join(where, "w"), CASES[name])
@@ -774,11 +786,12 @@ def main():
                 i += 1
                 if i > 20 and not faults(count):
                     raise Wrong("no fault was injected")
-            print("%s: %s (%.0f s)\n    takeovers: %s" % (name, numbers(count), time.monotonic() - began, numbers(taken)), flush=True)
+            print("%s: %s (%.0f s)\n    takeovers: %s" %
+                  (name, numbers(count), time.monotonic() - began, numbers(taken)), flush=True)
         except Wrong as e:
             status = 1
             print("%s: seed %d, after %s: %s" % (name, args.seed, count, e), file=sys.stderr)
-            print("what it wrote is in %s" % where if args.keep else "", file=sys.stderr, flush=True)
+            print("its files are in %s" % where if args.keep else "", file=sys.stderr, flush=True)
             if args.keep:
                 continue
         shutil.rmtree(where, ignore_errors=True)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes every allocation and system call of mt's commands fail in turn, once and from then on, and looks at what is left.
+"""Make each allocation and system call of mt's commands fail in turn, once or from then on, and check the results.
 
     faults.py [COMMAND...] [--every N] [--keep]
 
-COMMAND: create, init, load, save, export, replace, verify, kill (default: all). tests/fault/preload.c makes the calls fail.
---every N takes every Nth call of each kind only, the first at random.
+COMMAND: create, init, load, save, export, replace, verify, kill (default: all). tests/fault/preload.c makes the calls
+fail. --every N tests only every Nth call of each kind, from a random one on.
 
 After each failure one of these must hold; anything else is reported, and the exit code is 1:
-    exit 0        the result is complete and equal, byte for byte, to the one without a failure
-    exit 64..78   but not 70; one line on stderr; what was there before is as it was; nothing half-made has a final name,
-                  no temporary directory is left
-kill: the command is killed before each call of any kind; the same command then succeeds and leaves nothing of the first.
+    exit 0        the result is complete and equals, byte for byte, the result without a failure
+    exit 64..78   but not 70; one line on stderr; existing files are unchanged; no incomplete directory has a final
+                  name, no temporary directory is left
+kill: the command is killed before each call of any kind; the same command then succeeds and removes the remains.
 """
 import argparse
 import hashlib
@@ -30,6 +30,8 @@ SHM = os.environ.get("MT_SHM_DIR", "/dev/shm")
 PRELOAD = os.path.join(BUILD, "fault", "preload.so")
 KINDS = ("alloc", "open", "mkdir", "read", "write", "fsync", "rename", "mmap", "truncate", "stat", "thread")
 RUN = f"fault-{os.getpid()}"
+HALF = "an incomplete directory has its final name"
+MIXTURE = "the run is marked as filled, and holds a mixture"
 
 
 def command(*argv):
@@ -37,7 +39,7 @@ def command(*argv):
 
 
 def do(*argv):
-    """A command that must succeed, without faults"""
+    """Run a command without faults; it must succeed"""
     done = subprocess.run(command(*argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"faults.py: {' '.join(map(str, argv))}: {done.returncode}: {done.stderr.decode()}")
@@ -52,7 +54,8 @@ def faulty(argv, fault, count=None):
         env["MT_FAULT"] = fault
     if count:
         env["MT_FAULT_COUNT"] = count
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env, timeout=60)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=env,
+                          timeout=60)
     return done.returncode, done.stderr.decode(errors="replace")
 
 
@@ -66,7 +69,7 @@ def counts(argv):
 
 
 def tree(path):
-    """{name: bytes} of a directory; None: it is not there. run.json without what says when it was written"""
+    """{name: bytes} of a directory; None: it does not exist"""
     if not os.path.isdir(path):
         return None
     found = {}
@@ -85,12 +88,13 @@ def shm_files(run):
 
 
 def state(run):
-    """What the run holds, as one hash, and its first line, which says empty, filled, ..."""
-    text = subprocess.run([os.path.join(BUILD, "probes", "ckpt-dump"), run], stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    """The run's content as one hash, and the line with its state: empty, filled, ..."""
+    dump = [os.path.join(BUILD, "probes", "ckpt-dump"), run]
+    text = subprocess.run(dump, stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
     return hashlib.sha256(text).hexdigest(), text.split(b"\n", 1)[0].decode()
 
 
-# ---- cases: what to run, what to do before it, what must hold after it (a complaint or None)
+# ---- cases: the command, the preparation, and the check of its result (a complaint or None)
 
 class Case:
     def before(self):
@@ -118,7 +122,7 @@ class Create(Case):
 
 
 class Filling(Case):
-    """A run that holds A is filled with B."""
+    """Fill a run that holds A with B."""
 
     def __init__(self):
         do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64")
@@ -137,9 +141,9 @@ class Filling(Case):
         now, word = state(RUN)
         self.now = now
         if code == 0 and now != self.b:
-            return "exit 0, but the run does not hold what was asked for"
+            return "exit 0, but the run does not hold the new content"
         if code and word == "state 2" and now != self.a:
-            return "the run says that it is filled, and holds a mixture"
+            return MIXTURE
 
     def end(self):
         do("mt-store", "rm", RUN, "--force")
@@ -159,7 +163,7 @@ class Load(Filling):
 
 
 class Writing(Case):
-    """A new directory: all of it, or nothing."""
+    """Write a new directory: all of it, or nothing."""
 
     def __init__(self):
         self.parent = os.path.join(tmp, "out")
@@ -188,11 +192,11 @@ class Writing(Case):
         left = others(self.parent, "new")
         self.clean = now == self.old and not left
         if code == 0 and now != self.want:
-            return "exit 0, but the directory is not what it should be"
+            return "exit 0, but the directory has other content"
         if code and now is not None and now != self.old:
-            return "it failed, and the directory is there" if now == self.want else "half a directory has its final name"
+            return "it failed, but the directory exists" if now == self.want else HALF
         if code and self.old and now != self.old:
-            return "it failed, and what was there is gone"
+            return "it failed, and the old directory is gone"
         if left:
             return f"left {', '.join(left)}"
 
@@ -224,7 +228,8 @@ class Verify(Case):
         return None
 
 
-CASES = {"create": Create, "init": Init, "load": Load, "save": Save, "export": Export, "replace": Replace, "verify": Verify}
+CASES = {"create": Create, "init": Init, "load": Load, "save": Save, "export": Export, "replace": Replace,
+         "verify": Verify}
 
 
 # ---- one command, each call of each kind
@@ -241,7 +246,7 @@ def judged(name, case, argv, fault):
     if code < 0:
         complain(name, fault, code, err, f"died of signal {signal.Signals(-code).name}")
     elif code and not (64 <= code <= 78 and code != 70):
-        complain(name, fault, code, err, "no exit code for a failure")
+        complain(name, fault, code, err, "not an exit code for a failure")
     elif code and len(lines) != 1:
         complain(name, fault, code, err, f"{len(lines)} lines on stderr, not one")
     wrong = case.after(code)
@@ -270,7 +275,7 @@ def inject(name):
 
 
 def kills():
-    """Each command is killed before each of its calls that touches files or shared memory (allocations are left out)."""
+    """Kill each command before each call that touches files or shared memory, then run it again."""
     for name in ("create", "load", "save", "export", "replace"):
         case = CASES[name]()
         argv = [a.replace("@", tmp + "/") for a in case.argv]
@@ -285,22 +290,23 @@ def kills():
                 case.before()
                 code, _ = faulty(argv, f"{kind}:{nth}!")
                 killed += code == -signal.SIGKILL
+                now = tree(case.out) if isinstance(case, Writing) else None
                 if name == "create":
                     subprocess.run(command("mt-store", "rm", RUN), stderr=subprocess.DEVNULL)
-                elif isinstance(case, Writing) and tree(case.out) not in (case.old, None) and tree(case.out) != case.want:
-                    complain(name, f"{kind}:{nth}!", code, "", "half a directory has its final name")
-                elif isinstance(case, Writing) and tree(case.out) == case.want and case.want != case.old:
-                    continue                            # it was through
+                elif isinstance(case, Writing) and now not in (case.old, None, case.want):
+                    complain(name, f"{kind}:{nth}!", code, "", HALF)
+                elif isinstance(case, Writing) and now == case.want and case.want != case.old:
+                    continue                            # it had finished
                 elif name == "load":
                     now, word = state(RUN)
                     if word == "state 2" and now not in (case.a, case.b):
-                        complain(name, f"{kind}:{nth}!", code, "", "the run says that it is filled, and holds a mixture")
+                        complain(name, f"{kind}:{nth}!", code, "", MIXTURE)
                 code, err = faulty(argv, None)
                 wrong = f"exit {code}" if code else case.after(code)
                 if wrong:
                     complain(name, f"{kind}:{nth}!, then again", code, err, wrong)
         case.end()
-        print(f"faults.py: {name}: killed {killed} times, and done again", flush=True)
+        print(f"faults.py: {name}: killed {killed} times, and run again", flush=True)
 
 
 p = argparse.ArgumentParser()
@@ -314,8 +320,8 @@ print(f"faults.py: seed {args.seed}")
 complaints = []
 tmp = tempfile.mkdtemp(prefix="mt-faults.")
 try:
-    subprocess.run([sys.executable, os.path.join(TOP, "tests", "lib", "mksafetensors.py"), "make", os.path.join(tmp, "model"),
-                    "--set", "num_hidden_layers=1"], check=True)
+    subprocess.run([sys.executable, os.path.join(TOP, "tests", "lib", "mksafetensors.py"), "make",
+                    os.path.join(tmp, "model"), "--set", "num_hidden_layers=1"], check=True)
     do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64")
     do("mt-store", "init", RUN, "--seed", 7)
     do("mt-ckpt", "save", RUN, os.path.join(tmp, "ckpt"))

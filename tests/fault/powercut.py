@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What a power cut at any moment may leave of checkpoints and exports, and whether a complete one is always there.
+"""Check that a power cut at any moment of a save or export leaves a complete checkpoint or export.
 
     powercut.py [--states N] [--seed N] [--verbose]
 
-mt's savers run under tests/fault/preload.c, which writes down each change of a file or directory. A state after a power cut is
-made from a prefix of that record: what an fsync of the file, or of the directory, has made durable is there; of everything
-else any subset may be (file systems reorder). A file whose data was not synced may have any subset of its writes, with zeros
-between. At least N different states are looked at (default 10000), unless fewer exist.
+mt's savers run under tests/fault/preload.c, which records each change of a file or directory. A state after a power cut
+is made from a prefix of that record. It has all changes that an fsync of the file or directory made durable, and any
+subset of the others, because file systems reorder writes. A file whose data was not synced may have any subset of its
+writes, with zeros between. At least N different states are checked (default 10000), unless fewer exist.
 
 In each state must hold:
     a directory under a final name (step-*, model) is byte for byte one that was complete when it got that name
     after "step n is saved" was reported, the newest checkpoint is of step n or later
-    after an export was reported, `model` is there
+    after an export was reported, `model` exists
 """
 import argparse
 import collections
@@ -32,7 +32,7 @@ RUN = f"powercut-{os.getpid()}"
 # ---- making a record
 
 class Recording:
-    """Runs savers below DIR; `record` gets what they do, and our marks between."""
+    """Runs savers below DIR; the file `record` gets their operations, and our marks between."""
 
     def __init__(self, tmp):
         self.dir, self.file = os.path.join(tmp, "disk"), os.path.join(tmp, "record")
@@ -56,7 +56,8 @@ class Recording:
 
     def start(self, *argv, recorded=False):
         self.stages.append(subprocess.Popen([os.path.join(BIN, argv[0]), *map(str, argv[1:])], env=self.env(recorded),
-                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                            stderr=subprocess.DEVNULL))
 
     def stop(self):
         for q in self.stages:
@@ -71,13 +72,13 @@ class Recording:
             f.write("mark " + " ".join(map(str, words)) + "\n")
 
     def train(self, until, keep):
-        """Steps up to `until`, each saved by mt-ckpt serve and reported when mt-step, which waits for the save, has ended"""
+        """Train each step in `until`. mt-ckpt serve saves it; it counts as reported when mt-step has ended"""
         self.start("mt-stream", RUN, "--threads", 1)
         self.start("mt-optim", RUN, "--threads", 1)
         self.start("mt-ckpt", "serve", RUN, "--dir", self.out, "--keep", keep, recorded=True)
         for step in until:
-            self.do("mt-step", RUN, "--steps", 100, "--until", step, "--batch", 2, "--seq", 8, "--lr", "1e-3", "--ckpt-every", 1,
-                    stdin=self.data)
+            self.do("mt-step", RUN, "--steps", 100, "--until", step, "--batch", 2, "--seq", 8, "--lr", "1e-3",
+                    "--ckpt-every", 1, stdin=self.data)
             self.mark("saved", step)
         self.stop()
 
@@ -86,17 +87,18 @@ class Recording:
         self.mark("exported")
 
     def make(self):
-        subprocess.run([sys.executable, os.path.join(TOP, "tests", "lib", "mksafetensors.py"), "make", self.model, "--set",
-                        "num_hidden_layers=1"], check=True)
+        subprocess.run([sys.executable, os.path.join(TOP, "tests", "lib", "mksafetensors.py"), "make", self.model,
+                        "--set", "num_hidden_layers=1"], check=True)
         self.data = os.path.join(os.path.dirname(self.dir), "data")
         with open(self.data, "wb") as f:
             for i in range(64):
-                f.write((9).to_bytes(4, "little") + b"".join(((i * 7 + j * 3) % 32).to_bytes(4, "little") for j in range(9)))
+                tokens = [(i * 7 + j * 3) % 32 for j in range(9)]
+                f.write(b"".join(word.to_bytes(4, "little") for word in [9] + tokens))
         self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64)
         self.do("mt-ckpt", "load", RUN, self.model)
         self.train([1, 2, 3, 4], 3)
         self.do("mt-ckpt", "load", RUN, os.path.join(self.out, "step-00000002"))
-        self.mark("back to", 2)         # steps 3 and 4 are saved again, over directories of those names
+        self.mark("back to", 2)         # steps 3 and 4 are saved again, over existing directories
         self.train([3, 4, 5], 2)
         self.export()
         self.train([6], 1)
@@ -106,7 +108,7 @@ class Recording:
         self.do("mt-store", "rm", RUN)
 
 
-# ---- what it did, as operations on inodes
+# ---- the record as operations on inodes
 
 Op = collections.namedtuple("Op", "kind ino sets removes data")     # sets: [(dir, name, ino)], removes: [(dir, name)]
 
@@ -166,7 +168,7 @@ known, used = {}, set()
 
 
 def fresh(ino, dirs):
-    """Inode numbers come back: each file gets a number of its own"""
+    """Inode numbers are reused: give each file its own number"""
     mine = ino
     while mine in used:
         mine += 1 << 40
@@ -176,12 +178,12 @@ def fresh(ino, dirs):
 
 
 def touched(op):
-    """Directories that must be synced for a change of names to last: of a rename, the one that gets the new name"""
+    """Directories that must be synced to make a change of names durable: for a rename, the one with the new name"""
     return {d for d, _, _ in op.sets} or {d for d, _ in op.removes}
 
 
 def durable_at(ops):
-    """For each operation the index of the fsync after which it lasts"""
+    """For each operation the index of the fsync that makes it durable"""
     lasts = [None] * len(ops)
     pending = collections.defaultdict(list)
     for i, op in enumerate(ops):
@@ -224,7 +226,7 @@ class Disk:
         return {n: self.directory(i) for n, i in self.dirs[out].items() if not n.startswith(".")}
 
 
-# ---- looking at states
+# ---- checking states
 
 def step_of(name):
     return int(name[5:]) if name.startswith("step-") else None
@@ -242,7 +244,7 @@ def wrong(state, versions, saved, exported):
 
 
 def complete_versions(root, ops):
-    """{final name: contents that it had when it was put there}"""
+    """{final name: contents that it had when it got that name}"""
     disk, versions = Disk(root), collections.defaultdict(set)
     for op in ops:
         disk.apply(op)
@@ -254,7 +256,7 @@ def complete_versions(root, ops):
 
 
 def states(root, ops, want):
-    """(index, disk) of power cuts: every prefix, as much as possible lost, nothing lost, and random subsets"""
+    """(index, disk) after a power cut: for every prefix all unsynced changes lost, none lost, and random subsets"""
     lasts = durable_at(ops)
     rounds = max(3, -(-want // len(ops)) + 2)
     for i in range(len(ops) + 1):
@@ -270,7 +272,7 @@ def states(root, ops, want):
 
 
 def reported(ops):
-    """Before operation i: the step last reported as saved, was an export reported"""
+    """Before operation i: the step last reported as saved, and whether an export was reported"""
     saved, exported, out = None, False, []
     for op in ops:
         out.append((saved, exported))
@@ -293,7 +295,7 @@ def main():
     try:
         recording.make()
         root, ops = parse(recording.file, recording.dir)
-        for name in sorted(os.listdir(recording.out)):      # what is there at the end is good by mt's own check
+        for name in sorted(os.listdir(recording.out)):      # mt's own check must accept the final directories
             if name.startswith("step-"):
                 recording.do("mt-ckpt", "verify", os.path.join(recording.out, name))
     finally:
@@ -312,7 +314,8 @@ def main():
             bad[what] += 1
             if args.verbose and bad[what] == 1:
                 print(f"powercut.py: before operation {i}: {what}")
-    print(f"powercut.py: seed {args.seed}: {len(ops)} operations, {looked} states ({len(seen)} different ones), {sum(bad.values())} bad")
+    print(f"powercut.py: seed {args.seed}: {len(ops)} operations, {looked} states ({len(seen)} different ones), "
+          f"{sum(bad.values())} bad")
     for what, n in bad.most_common(10):
         print(f"powercut.py: {n} times: {what}")
     sys.exit(bool(bad) or looked < args.states)

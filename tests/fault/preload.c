@@ -1,16 +1,15 @@
 /* preload.c: an LD_PRELOAD library that makes one system call or allocation of a program fail, kills the program there,
- * or writes down what the program does to files.
+ * or records its changes of files.
  *
  *     MT_FAULT=KIND:N     the Nth call of that kind fails, once
- *     MT_FAULT=KIND:N+    it and every later one
- *     MT_FAULT=KIND:N!    the program is killed with SIGKILL before it
+ *     MT_FAULT=KIND:N+    the Nth call and every later one fail
+ *     MT_FAULT=KIND:N!    SIGKILL kills the program before the Nth call
  *     MT_FAULT_COUNT=FILE at exit: a line "KIND CALLS" for each kind
  * MT_FAULT_RECORD=FILE every change of a file or directory below MT_FAULT_UNDER, in order (tests/fault/powercut.py)
  *
- * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins at main: what runs
- * before
- * it are constructors of libraries, CUDA's for one, which may crash without memory. Standard output and error are never
- * touched. No calls of the library itself are counted.
+ * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins at main, because
+ * constructors of libraries (CUDA's for one) may crash without memory. Calls on standard output and error never fail.
+ * Calls of this library itself are not counted.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -101,7 +100,7 @@ static int armed_main(int argc, char **argv, char **env)
 	return real_main(argc, argv, env);
 }
 
-/* The program's start calls this, with its main */
+/* libc's start code calls this with the program's main */
 int __libc_start_main(main_fn *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
 int __libc_start_main(main_fn *m, int argc, char **argv, void (*init)(void), void (*fini)(void), void (*ld_fini)(void),
 	void *stack)
@@ -121,7 +120,7 @@ __attribute__((destructor)) static void finish(void)
 	if (f) fclose(f);
 }
 
-/* Count a call; true if it is to fail, errno set. */
+/* Count a call. True if it must fail; errno is set. */
 static bool fails(enum kind k)
 {
 	if (!armed || inside) return false;
@@ -216,7 +215,7 @@ void *mmap64(void *at, size_t n, int prot, int flags, int fd, off_t off)
 	return do_mmap(at, n, prot, flags, fd, off);
 }
 
-/* Only an advice that asks for memory can fail for want of it. */
+/* Only advice that allocates memory can fail with ENOMEM. */
 int madvise(void *p, size_t n, int advice)
 {
 	if (advice == MADV_POPULATE_WRITE && fails(MMAP)) return -1;

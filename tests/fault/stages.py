@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes every allocation and system call of a stage's start and first step fail in turn, once and from then on.
+"""Make each allocation and system call of a stage's start and first step fail in turn, once or from then on.
 
     stages.py [STAGE...] [--seconds N] [--seed N]
 
@@ -30,7 +30,7 @@ BUILD = os.environ.get("BUILD", os.path.join(TOP, "build"))
 PRELOAD = os.path.join(BUILD, "fault", "preload.so")
 DUMP = os.path.join(BUILD, "probes", "ckpt-dump")
 FEW, ALL = ("mmap", "thread", "open"), ("mmap", "thread", "open", "alloc", "read", "write", "stat", "truncate")
-SLOW_S = 20         # nothing that goes on takes so long
+SLOW_S = 20         # a stage that continues takes less
 SEQ = 16
 
 
@@ -71,7 +71,7 @@ def stop(p):
 
 
 class Run:
-    """A run and, by name, the stages that work on it; one step at a time"""
+    """A run and its stages by name; it trains one step at a time"""
 
     def __init__(self, name):
         self.name, self.steps, self.stages = name, 0, {}
@@ -204,7 +204,7 @@ def inject(stage):
 
 
 def undisturbed(steps):
-    """The weights that so many steps give"""
+    """The weights after so many steps"""
     run = Run(f"faults-{os.getpid()}-twin")
     runs.append(run)
     run.have("optim", "stream")
@@ -230,7 +230,7 @@ try:
     make_model = os.path.join(TOP, "tests", "lib", "mksafetensors.py")
     subprocess.run([sys.executable, make_model, "make", os.path.join(tmp, "model"), "--set", "num_hidden_layers=1"],
                    check=True)
-    with open(os.path.join(tmp, "records"), "wb") as f:         # all alike, so that each step has the same input
+    with open(os.path.join(tmp, "records"), "wb") as f:         # all equal, so that each step has the same input
         f.write(struct.pack(f"<{SEQ + 1}I", SEQ, *range(1, SEQ + 1)) * 20000)
     for name in args.stages or ["feed", "step", "optim", "stream"]:
         run = inject(name)

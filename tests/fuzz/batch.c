@@ -1,5 +1,5 @@
-/* A batch message and its block, as mt-stream checks them: what passes names only tokens of the vocabulary, and
- * documents that start in their row at or before the token. */
+/* mt-stream's check of a batch message and its block: an accepted one has only tokens of the vocabulary, and documents
+ * that start in their row at or before the token. */
 #include "batch.h"
 #include "fuzz.h"
 

@@ -1,4 +1,4 @@
-/* The run record's table of choices with links that lead anywhere: walking it and looking in it end. */
+/* The reproducibility record's table of choices with arbitrary links: walks and look-ups end. */
 #include "fuzz.h"
 #include "lib.h"
 

@@ -1,5 +1,4 @@
-/* fuzz.h: one input, and what each target makes of it. A target returns; a crash, a hang or a sanitizer's report is a
- * bug. */
+/* fuzz.h: one input and how targets read it. A target must return: a crash, a hang or a sanitizer's report is a bug. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -36,7 +35,7 @@ static inline uint64_t take_u64(struct bytes *b)
 	return v;
 }
 
-/* The input with a NUL behind it, to be freed */
+/* A copy of the input with a NUL after it; the caller frees it */
 static inline char *as_text(const uint8_t *data, size_t size)
 {
 	char *text = malloc(size + 1);

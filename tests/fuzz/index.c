@@ -1,4 +1,4 @@
-/* model.safetensors.index.json, beside one shard s.safetensors with the tensors a and b */
+/* model.safetensors.index.json, with one shard s.safetensors that has the tensors a and b */
 #include <fcntl.h>
 #include <unistd.h>
 

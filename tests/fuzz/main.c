@@ -1,5 +1,5 @@
-/* main.c: where the compiler has no libFuzzer: every file that is named is one input, and every one of its beginnings
- * and every byte of it changed in a few ways are others. Options of libFuzzer (-x=y) are passed over. */
+/* main.c: replaces libFuzzer for other compilers. Each named file is an input; so are each of its prefixes, and each
+ * change of one byte in a few ways. Options of libFuzzer (-x=y) are ignored. */
 #include <stdio.h>
 #include <sys/stat.h>
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* A gradient message, as mt-optim checks it: what passes lies in its unit and in the ring's block. */
+/* mt-optim's check of a gradient message: an accepted one lies in its unit and in the ring's block. */
 #include "fuzz.h"
 #include "optim.h"
 

@@ -1,4 +1,4 @@
-/* Records, as mt-step and mt-feed read them, and the rows that they are packed into */
+/* Reading of records by mt-step and mt-feed, and packing into rows */
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/* A rings region that somebody else has written, and both ends of a ring in it. What is not a ring is refused; what is
- * gives only blocks that lie in the region, and no more messages than it has room for. */
+/* A rings region written by another process, and both ends of a ring in it. Invalid rings are refused; an accepted one
+ * gives only blocks that lie in the region, and no more messages than fit. */
 #include "fuzz.h"
 #include "lib.h"
 
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 4:
 			if (mt_ring_peek(ring, ahead, &m, &block)) touch(ring, block);
 			break;
-		/* the other end's word, as it likes */
+		/* the other end's word, with any value */
 		case 5: atomic_store(&run.rings->ring[0].tail, ahead * ahead * ahead); break;
 		case 6: atomic_store(&run.rings->ring[0].head, ahead * ahead); break;
 		case 7: mt_ring_check(ring); break;

@@ -1,4 +1,4 @@
-/* run.json. Its own checksum is made right first: nobody guesses one. */
+/* run.json. Its checksum is corrected first, because random changes never match it. */
 #include "ckpt.h"
 #include "fuzz.h"
 

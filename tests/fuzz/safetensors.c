@@ -1,4 +1,4 @@
-/* The header of a safetensors file; the first two bytes say how long its data is */
+/* The header of a safetensors file; the first two bytes are the length of its data */
 #include "ckpt.h"
 #include "fuzz.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Changes a valid directory's files at random and requires that mt-ckpt verify ends with 0, or with an exit code of the
-contract and one line on stderr. The same seed gives the same changes; a case that fails is kept in DIR/failed-N."""
+"""Change a valid directory's files at random. mt-ckpt verify must exit with 0, or with a documented code and one line
+on stderr. The same seed gives the same changes; a failed case is kept in DIR/failed-N."""
 import argparse
 import os
 import random
@@ -10,9 +10,10 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MAKE = os.path.join(HERE, "..", "lib", "mksafetensors.py")
-CODES = {0, 65, 66, 78}  # 66: an index whose file name changed; 78: only config.json says so
+CODES = {0, 65, 66, 78}  # 66: an index with another file name; 78: config.json only
 NUMBERS = [b"0", b"1", b"-1", b"64", b"65535", b"4294967296", b"9223372036854775807", b"18446744073709551615", b"1e308"]
-WORDS = [b'"F32"', b'"BF16"', b'"F16"', b'"I64"', b'"F8_E4M3"', b"null", b"[]", b"{}", b'""', b"true", b'"../x"', b'"\\u0000"']
+WORDS = [b'"F32"', b'"BF16"', b'"F16"', b'"I64"', b'"F8_E4M3"', b"null", b"[]", b"{}", b'""', b"true", b'"../x"',
+         b'"\\u0000"']
 
 
 def number_at(b, rnd):
@@ -28,7 +29,7 @@ def number_at(b, rnd):
 
 def mutate(b, rnd):
     kind = rnd.randrange(8)
-    head = min(len(b), 3000)  # most of what can be understood wrongly stands in front
+    head = min(len(b), 3000)  # most fields that can be misread are at the beginning
     at = rnd.randrange(head) if rnd.random() < 0.8 else rnd.randrange(len(b))
     if kind == 0:
         b[at] ^= 1 << rnd.randrange(8)
@@ -55,7 +56,8 @@ def mutate(b, rnd):
 def make_inputs(base):
     subprocess.run([sys.executable, MAKE, "make", base + "/plain"], check=True)
     subprocess.run([sys.executable, MAKE, "make", base + "/shards", "--shards", "2"], check=True)
-    return [(base + "/plain", "model.safetensors"), (base + "/plain", "model.safetensors"), (base + "/plain", "config.json"),
+    return [(base + "/plain", "model.safetensors"), (base + "/plain", "model.safetensors"),
+            (base + "/plain", "config.json"),
             (base + "/shards", "model.safetensors.index.json"), (base + "/shards", "model-00002-of-00002.safetensors")]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares a run of mt with a golden case. Needs nothing but Python.
+"""Compare a run of mt with a golden case. Needs only Python.
 
     python3 compare.py CASE [--metrics FILE] [--grad1 FILE] [--final DIR] [--bf16]
 
@@ -17,8 +17,8 @@ import sys
 
 from records import read_safetensors
 
-# An fp32 run against PyTorch's. expect.json's fp32_against_fp64 is what fp32 rounding alone does to the case: it stays
-# below an eighth of each of these (a third for the gradients).
+# Bounds for an fp32 run compared with PyTorch's. expect.json's fp32_against_fp64 is the effect of fp32 rounding alone:
+# it is below an eighth of each bound (a third for the gradients).
 LOSS = 2e-6  # of the loss
 NORM = 1e-5  # of the norm
 GRAD = 1e-5  # of the norm of the tensor's gradient
@@ -28,7 +28,7 @@ LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
 def bf16_bounds(case, steps):
-    """The same bounds for a bf16 run against PyTorch computing on weights rounded as mt rounds them.
+    """The bounds for a bf16 run, compared with PyTorch on weights rounded like mt's.
 
     Activations and gradients are fp32 in both, so step 1, which starts from equal bits, keeps the fp32 bounds. Then the
     masters differ by rounding, and a weight whose master lies by the middle between two bf16 numbers is rounded up in
@@ -68,7 +68,7 @@ def read_model(path):
 
 
 def read_metrics(path):
-    """Step number -> its metrics. A step may be printed again by a successor: the last line counts."""
+    """Step number -> its metrics. A restarted mt-step may print a step again: the last line counts."""
     steps = {}
     with open(path) as f:
         for line in f:
@@ -78,7 +78,7 @@ def read_metrics(path):
 
 
 class Report:
-    """Collects each measure's worst ratio to its bound, and what is wrong beyond numbers."""
+    """Collects each measure's largest ratio to its bound, and other errors."""
 
     def __init__(self):
         self.worst = {}
@@ -113,8 +113,9 @@ def compare_metrics(report, golden, got, bounds):
             continue
         entry, at = got[n], "step %d" % n
         report.check("loss", at, relative(entry["loss"], want["loss"]), LOSS if n == 1 else bounds["loss"])
-        report.check("grad_norm", at, relative(entry.get("grad_norm"), want["grad_norm"]), NORM if n == 1 else bounds["grad_norm"])
-        # Of --lr and not of the step's, which warm-up and decay bring down to 0.
+        report.check("grad_norm", at, relative(entry.get("grad_norm"), want["grad_norm"]),
+                     NORM if n == 1 else bounds["grad_norm"])
+        # Relative to --lr, not to the step's, which warm-up and decay reduce to 0.
         lr = entry.get("lr")
         report.check("lr", at, math.inf if lr is None else abs(lr - want["lr"]) / golden["args"]["lr"], LR)
         if entry.get("tokens") != want["tokens"]:
@@ -124,14 +125,15 @@ def compare_metrics(report, golden, got, bounds):
     beyond = [n for n in got if n > golden["args"]["steps"]]
     if beyond:
         report.wrong.append("there is a step %d" % max(beyond))
-    # Evaluations are compared where the run made them: mt-step has to be given the case's eval.bin for that.
+    # Evaluations are compared if the run made them, from the case's eval.bin.
     for n, want in golden["eval"].items():
         if got.get(int(n), {}).get("eval_loss") is not None:
-            report.check("eval_loss", "step " + n, relative(got[int(n)]["eval_loss"], want), LOSS if n == "0" else bounds["loss"])
+            report.check("eval_loss", "step " + n, relative(got[int(n)]["eval_loss"], want),
+                         LOSS if n == "0" else bounds["loss"])
 
 
 def compare_tensors(report, measure, got, want, scale_from, bound):
-    """|got - want| against |want - scale_from|, tensor by tensor; without scale_from against |want|."""
+    """|got - want| relative to |want - scale_from|, tensor by tensor; without scale_from relative to |want|."""
     for name in sorted(set(got) - set(want)):
         report.wrong.append("%s: tensor '%s' should not be there" % (measure, name))
     for name, (_, shape, values) in want.items():

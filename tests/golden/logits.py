@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens a directory that mt exported with transformers, and compares its loss on a file of records with mt's.
+"""Open a directory exported by mt in transformers, and compare its loss on a file of records with mt's.
 
     python3 logits.py DIR RECORDS LOSS [--seq T] [--tolerance X]
 
@@ -12,7 +12,7 @@ import sys
 
 from records import cut, ids, read_records, targets
 
-# fp32 losses of two programs; a model exported in bf16 is widened here, as mt widens it, so it needs no more.
+# fp32 losses of two programs; a bf16 export is widened here as in mt, so the same bound holds.
 TOLERANCE = 2e-6
 
 
@@ -22,7 +22,8 @@ def main():
     parser.add_argument("records", metavar="RECORDS")
     parser.add_argument("loss", metavar="LOSS", type=float)
     parser.add_argument("--seq", type=int, metavar="T", help="cut documents longer than this")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X", help="relative (default %(default)g)")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="X",
+                        help="relative (default %(default)g)")
     options = parser.parse_args()
     try:
         import torch

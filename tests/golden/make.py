@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden data of this folder with PyTorch and transformers (see README.md).
+"""Make the golden data of this folder with PyTorch and transformers (see README.md).
 
     python3 make.py [--check] [NAME...]
 
@@ -29,25 +29,27 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 20
 FP32 = torch.float32  # also inside fp64() below
 
-# Options of mt-step that a case does not name. eps: Adam's step is about lr * g / (|g| + eps), so an element whose
-# gradient is no larger than its rounding error moves by lr in a random direction where eps is 1e-8, and two correct
-# programs part; k_proj.bias is full of such elements (a shift of all keys that rope turns slowly hardly changes softmax).
-# Here gradients' elements have a median of 1e-2 and errors of 3e-8: with an eps of 1e-4 such an error moves a weight by
-# at most 3e-4 of lr, while the median element hardly feels eps. Two cases keep 1e-5.
+# mt-step's options if a case has no others. eps: Adam's step is about lr * g / (|g| + eps). With eps 1e-8 an element
+# whose gradient is no larger than its rounding error moves by lr in a random direction, and two correct programs
+# differ. k_proj.bias is full of such elements (a shift of all keys that rope turns slowly hardly changes softmax). Here
+# gradients have a median of 1e-2 and errors of 3e-8: with an eps of 1e-4 such an error moves a weight by at most 3e-4
+# of lr, and eps hardly changes the median element. Two cases keep 1e-5.
 DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedule": "linear", "decay": 0, "min_lr": 0.0,
             "wd": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-4, "clip": 1.0, "pack": "docs"}
 
-# dialect: that of config.json. also: keys that this dialect's files carry without effect. shard: save_pretrained's max_shard_size. extra: rows of data beyond the last step's.
-# bf16: keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10.
+# dialect: that of config.json. also: keys without effect in files of this dialect. shard: save_pretrained's
+# max_shard_size. extra: rows of data after the last step's. bf16: keep tensors of the bf16 run as well. eval: evaluate
+# before the first step and every 10.
 CASES = {
-    # as Llama 2: all heads have their own keys, embeddings untied, plain rope; 40 columns of heads for 32 hidden
+    # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
         "config": transformers.LlamaConfig(
-            vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, head_dim=10,
+            vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+            head_dim=10,
             rms_norm_eps=1e-5, max_position_embeddings=64),
         "dialect": 4,
         "train": {"clip": 4.0, "eps": 1e-5}},
-    # as Llama 3: short original context, so that 24 positions meet all three zones of the scaling
+    # as Llama 3: short original context, so that 24 positions use all three zones of the scaling
     "llama3": {
         "config": transformers.LlamaConfig(
             vocab_size=101, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
@@ -64,14 +66,14 @@ CASES = {
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
         "dialect": 4, "shard": "24KB",
         "train": {"batch": 6, "micro": 2, "seq": 20, "warmup": 4, "schedule": "constant", "clip": 0.0}},
-    # every bias that a llama can have; pad_token_id is a token of the data, its row untied
+    # every bias of a llama; pad_token_id is a token of the data, embeddings untied
     "llama-bias": {
         "config": transformers.LlamaConfig(
             vocab_size=103, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, attention_bias=True, mlp_bias=True, pad_token_id=7, max_position_embeddings=64),
         "dialect": 5, "extra": 2,
         "train": {"micro": 1, "batch": 3, "seq": 29, "warmup": 2, "schedule": "cosine", "min_lr": 2e-4, "clip": 3.5}},
-    # 'type' is how older files name rope_type
+    # older files use the key 'type' for rope_type
     "llama-linear": {
         "config": transformers.LlamaConfig(
             vocab_size=113, hidden_size=32, intermediate_size=50, num_hidden_layers=2, num_attention_heads=4,
@@ -79,8 +81,8 @@ CASES = {
             rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}),
         "dialect": 4, "rope_type_key": "type",
         "train": {"micro": 2, "warmup": 5, "wd": 0.05, "clip": 3.5}},
-    # tied, biases on q, k and v; pad_token_id's row learns from the head alone; a window that use_sliding_window puts
-    # out of force, as Qwen's files have it
+    # tied, biases on q, k and v; pad_token_id's row gets only the head gradient; use_sliding_window disables the
+    # window, as in Qwen's files
     "qwen2": {
         "config": transformers.Qwen2Config(
             vocab_size=151, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6,
@@ -109,7 +111,7 @@ CASES = {
             max_window_layers=1, max_position_embeddings=128),
         "dialect": 4,
         "train": {"warmup": 2, "clip": 2.5}},
-    # all layers see 6 tokens, their own included
+    # all layers have a window of 6 tokens, including their own
     "mistral": {
         "config": transformers.MistralConfig(
             vocab_size=107, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
@@ -128,7 +130,7 @@ CASES = {
 # Models
 
 def random_weights(config, seed):
-    """A model whose every tensor matters: no bias is 0, no norm is 1, attention is not flat."""
+    """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform."""
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -168,8 +170,9 @@ def save_model(model, case, path):
         json.dump(config, f, indent=2, sort_keys=True)
         f.write("\n")
     read, meant = transformers.AutoConfig.from_pretrained(path).to_dict(), model.config.to_dict()
-    read["rope_parameters"].pop("type", None)  # kept beside the rope_type that is made of it
-    differ = [key for key in meant if key not in ("_name_or_path", "transformers_version") and read.get(key) != meant[key]]
+    read["rope_parameters"].pop("type", None)  # transformers keeps it beside rope_type
+    ignored = ("_name_or_path", "transformers_version")
+    differ = [key for key in meant if key not in ignored and read.get(key) != meant[key]]
     if differ:
         raise SystemExit("%s: in the dialect of transformers 4 these read differently: %s" % (file, ", ".join(differ)))
 
@@ -177,7 +180,7 @@ def save_model(model, case, path):
 # Data
 
 def document(rng, vocab, length):
-    """A noisy walk through the vocabulary, so that there is something to learn; some documents have a prompt."""
+    """A noisy walk through the vocabulary, which a model can learn; some documents have a prompt."""
     token = rng.randrange(vocab)
     tokens = []
     for _ in range(length):
@@ -190,7 +193,7 @@ def document(rng, vocab, length):
 
 
 def documents(rng, vocab, seq, rows):
-    """At least that many rows of documents, every length that packing treats in its own way among them."""
+    """Documents for at least that many rows, with every length that packing handles differently."""
     special = [seq, seq + 1, 2 * seq - 1, 2 * seq, seq - 1, 2]
     made = []
     while len(pack(made, seq, "docs")) < rows:
@@ -203,7 +206,7 @@ def documents(rng, vocab, seq, rows):
 
 @contextlib.contextmanager
 def fp64():
-    """transformers pins norms, softmax and rope to fp32; inside here what it calls fp32 is fp64."""
+    """transformers computes norms, softmax and rope in fp32; within this block fp64 replaces fp32."""
     names = {"float32": torch.float32, "float": torch.float}
     to_float = torch.Tensor.float
     for name in names:
@@ -235,14 +238,15 @@ def scheduler(optimizer, o):
 
 
 def loss_sum(model, row):
-    """Cross-entropy summed over a row's targets. Each document is run alone: nothing can leak."""
+    """Cross-entropy summed over a row's targets. Each document runs alone, so it cannot see others."""
     total, count = 0, 0
     for piece in row:
         want = [-100 if t is None else t for t in targets(piece)]
         if all(t == -100 for t in want):
             continue
         logits = model(input_ids=torch.tensor([ids(piece)]), use_cache=False).logits[0]
-        total = total + torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="sum")
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="sum")
+        total = total + loss
         count += sum(t != -100 for t in want)
     return total, count
 
@@ -272,7 +276,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
         # Tensors of two dimensions and more decay, embeddings too.
         groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decays], "weight_decay": o["wd"] * decays}
                   for decays in (True, False)]
-        adam = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False, fused=False)
+        adam = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False,
+                                 fused=False)
         schedule = scheduler(adam, o)
         master = {}
 
@@ -303,7 +308,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             count = sum(t is not None for row in batch for piece in row for t in targets(piece))
             adam.zero_grad()
             loss = 0.0
-            for row in batch:  # micro-batches only decide in which order these add up
+            for row in batch:  # micro-batches only change the order of this sum
                 total, found = loss_sum(model, row)
                 if found:
                     (total / count).backward()
@@ -324,7 +329,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
 
 
 def distance(a, b, weights):
-    """How far two runs are apart, in compare.py's four measures."""
+    """The difference of two runs in compare.py's four measures."""
     def tensors(key, scale):
         return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(n)) for n in a[key])
 
@@ -348,11 +353,12 @@ def write_json(path, value):
             f.write(lines(value) + "\n")
         else:
             f.write("{\n" + ",\n".join(
-                '"%s": %s' % (key, lines(v) if isinstance(v, list) else json.dumps(v)) for key, v in value.items()) + "\n}\n")
+                '"%s": %s' % (key, lines(v) if isinstance(v, list) else json.dumps(v))
+                for key, v in value.items()) + "\n}\n")
 
 
 def arguments(o):
-    """The case's options as mt-step takes them, those left out that say nothing."""
+    """The case's options for mt-step, without those that equal the default."""
     return " ".join("--%s %s" % (key.replace("_", "-"), value) for key, value in o.items()
                     if value or key not in ("warmup", "decay", "min_lr", "wd"))
 
@@ -432,7 +438,7 @@ def make_schedules():
 
 
 def make_packing():
-    """Small documents and their rows. In a row: tokens, for each its target or -1, and where documents start."""
+    """Small documents and their rows. A row has tokens, a target or -1 for each, and the documents' starts."""
     m = CONTEXT_ONLY
     sets = {
         "three fit exactly": (8, [[1, 2, 3], [4, 5, 6], [7, 8], [9]]),
@@ -440,7 +446,8 @@ def make_packing():
         "one more than a row": (6, [[1, 2], [10, 11, 12, 13, 14, 15, 16], [3, 4, 5, 6], [7]]),
         "cut into full rows": (5, [[1], [20, 21, 22, 23, 24, 25, 26, 27, 28], [2, 3], [4, 5, 6]]),
         "cut, the rest shared": (5, [[30, 31, 32, 33, 34, 35, 36, 37, 38, 39], [1, 2], [3, 4, 5]]),
-        "context only": (8, [[1 | m, 2 | m, 3, 4], [5, 6 | m, 7, 8 | m], [9 | m, 10, 11 | m, 12 | m, 13, 14, 15, 16, 17 | m, 18]]),
+        "context only": (8, [[1 | m, 2 | m, 3, 4], [5, 6 | m, 7, 8 | m],
+                             [9 | m, 10, 11 | m, 12 | m, 13, 14, 15, 16, 17 | m, 18]]),
         "single tokens": (4, [[1], [2], [3], [4], [5]]),
     }
     made = []

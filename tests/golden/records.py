@@ -1,5 +1,5 @@
-"""Records, rows and safetensors in the standard library alone: the contract's words written a second time,
-independently of mt's C, for the scripts beside this file and for any test that wants them."""
+"""Records, rows and safetensors in plain Python: a second implementation of the documented formats, independent of mt's
+C, for the scripts of this folder and other tests."""
 
 import array
 import json
@@ -30,7 +30,7 @@ def write_records(path, documents):
 
 
 def cut(document, seq):
-    """Pieces of at most seq tokens, each beginning with the last token of the one before."""
+    """Pieces of at most seq tokens; each begins with the last token of the one before."""
     if len(document) <= seq:
         return [document]
     return [document[at : at + seq] for at in range(0, len(document) - 1, seq - 1)]
@@ -44,7 +44,7 @@ def pack(documents, seq, how):
     rows, room = [], 0
     for document in documents:
         for piece in cut(document, seq):
-            # A document that has to be cut begins at a row's start, wherever the row before ends.
+            # A document that must be cut begins a new row, even if the row before has space.
             if how == "none" or len(document) > seq or len(piece) > room:
                 rows.append([])
                 room = seq
@@ -58,7 +58,7 @@ def ids(piece):
 
 
 def targets(piece):
-    """What each position is to predict; None where nothing."""
+    """The target of each position, or None."""
     return [None if token & CONTEXT_ONLY else token for token in piece[1:]] + [None]
 
 

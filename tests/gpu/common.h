@@ -1,4 +1,4 @@
-/* common.h: a GPU's memory, filled and compared, for the programs of tests/gpu */
+/* common.h: fill and compare GPU memory, for the programs of tests/gpu */
 #ifndef GPU_COMMON_H
 #define GPU_COMMON_H
 
@@ -20,7 +20,7 @@ static inline void must(cudaError_t e, const char *what)
 
 #define RANDOM_BYTES (64u << 20)
 
-/* device memory full of bf16 from -1 to 1, drawn by `seed`: a block of them again and again, each time elsewhere */
+/* Device memory filled with bf16 from -1 to 1, drawn by `seed`: copies of one block, each with another shift */
 static inline void *device_random(size_t bytes, uint64_t seed)
 {
 	static uint16_t *block;

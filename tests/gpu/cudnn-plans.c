@@ -1,10 +1,10 @@
-/* cudnn-plans: the plans of attention that cuDNN makes for GPUs that are only described, and the work memory they want.
+/* cudnn-plans: cuDNN's attention plans for described GPUs, and the workspace that they need.
  *
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
- * Qwen2.5-7B's heads (28 and 4 of 128): whole rows, several of them, with a window, documents as the cuda device puts
- * them into calls (cuda/engine.c), a long row; and of one key-value head with its query heads alone. No GPU is needed,
- * but a libcuda.so.1 is: tests/gpu/emu/driver.c.
+ * Qwen2.5-7B's heads (28 and 4 of 128): one row, several rows, with a window, documents in the cuda device's calls
+ * (cuda/engine.c), a long row; and one key-value head with its query heads. Needs no GPU, but a libcuda.so.1:
+ * tests/gpu/emu/driver.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	if (plan) s->plan_release(s, plan);
 }
 
-/* Is the GPU, or else the case, among the arguments, or none of its kind? */
+/* Is this GPU or case among the arguments, or is none of its kind given? */
 static int wanted(char **argv, int sm, const char *name)
 {
 	int of_its_kind = 0;

@@ -1,5 +1,6 @@
-/* large: do indices hold beyond 2^31 elements? Each operation runs on so many rows that its largest tensor has more,
- * and again on its last rows alone: the same bits. Takes some 20 GB of GPU memory; without them the case is refused.
+/* large: do indices work beyond 2^31 elements? Each operation runs on so many rows that its largest tensor has more
+ * elements, and again on the last rows alone, which must give the same bits. Needs some 20 GB of GPU memory; with less
+ * the case is reported as refused.
  */
 #include "common.h"
 

@@ -1,4 +1,4 @@
-"""lib.py: what gpu-check and gpu-bench share: runs of mt, the machine and its memory, time. Nothing but Python's own library."""
+"""lib.py: what gpu-check and gpu-bench share: runs of mt, the machine, its memory, time. Needs only Python."""
 
 import array
 import atexit
@@ -33,8 +33,8 @@ Failed = (RuntimeError, OSError, ValueError, KeyError, IndexError, subprocess.Ti
 # ---- time ----
 
 class Budget:
-    """Seconds that are left of what a whole script may take. `reserve` of them are kept for removing the run's memory. They
-    are counted from GPU_BEGAN (seconds since 1970) if that is set, so that make's build before the script is included."""
+    """Seconds left of a script's limit. `reserve` of them are kept for removing the run's memory. They are counted from
+    GPU_BEGAN (seconds since 1970) if that is set, which includes make's build before the script."""
 
     def __init__(self, seconds):
         self.began = time.monotonic() - max(0.0, time.time() - float(os.environ.pop("GPU_BEGAN", None) or time.time()))
@@ -52,7 +52,7 @@ class Budget:
 
 
 def end_on_signals():
-    """A signal ends the script as an exception does, so that no run and no stage stays behind"""
+    """A signal raises an exception, so that no run and no stage is left"""
     def leave(number, _):
         raise SystemExit(128 + number)
 
@@ -68,7 +68,7 @@ def wheels():
 
 
 def find_library(stem, variable, version):
-    """Where a library is: the loader's own places (""), or a wheel, whose path then goes into the variable; None: nowhere"""
+    """Where a library is: "" for the loader's own places, or a wheel's path, also set in the variable; None: nowhere"""
     name = f"lib{stem}.so.{version}"
     for place in (name, f"/usr/local/cuda/lib64/{name}"):
         try:
@@ -84,7 +84,7 @@ def find_library(stem, variable, version):
 
 
 def find_libraries():
-    """Libraries of wheels are found by what this script starts; cuDNN opens others of them by name. {library: where}"""
+    """Let programs started from here find the wheels' libraries; cuDNN opens some of them by name. {library: where}"""
     own = [d for d in os.environ.get("LD_LIBRARY_PATH", "").split(":") if d]
     os.environ["LD_LIBRARY_PATH"] = ":".join([*own, *(d for d in (os.path.join(w, "lib") for w in wheels())
                                                       if os.path.isdir(d) and d not in own)])
@@ -120,7 +120,7 @@ def pidfd_works():
 
 
 def source_hash():
-    """Names the sources where there is no git to ask"""
+    """A hash of the sources, in case there is no git"""
     h = hashlib.sha256()
     for path in sorted(p for d in ("shm", "shm/*", "mt-store", "mt-stream", "mt-stream/*", "mt-optim", "mt-step",
                                       "mt-step/*", "tests/gpu", "tests/gpu/emu")
@@ -181,9 +181,9 @@ sys.stdin.read()
 
 
 def wake_memory(need, limit=60, patience=10):
-    """Some virtual machines get memory only as they use it. Several processes use all that there is until `need` bytes would
-    be available without them, for `limit` seconds, and at most `patience` seconds in which the machine does not grow. The
-    kernel kills them before anything else. Bytes that are available afterwards"""
+    """Some virtual machines get memory only as they use it. Several processes use all memory until `need` bytes would
+    be available without them, for at most `limit` seconds, and at most `patience` seconds without growth. The kernel
+    kills them before any other process. Returns the bytes that are available afterwards"""
     if meminfo("MemAvailable") >= need:
         return meminfo("MemAvailable")
     several = max(1, min(8, len(os.sched_getaffinity(0))))
@@ -214,7 +214,7 @@ def unmount_own(libc, directory):
 
 
 def mount_own(bytes_):
-    """A tmpfs of our own, in a mount namespace of our own, which ends with this process: its directory, or why not"""
+    """Mount a tmpfs in a new mount namespace, which ends with this process: its directory, or why not"""
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
     libc = ctypes.CDLL(None, use_errno=True)
     directory = tempfile.mkdtemp(prefix="mt-shm-")
@@ -232,7 +232,7 @@ def mount_own(bytes_):
 
 
 def huge_pages_in(directory):
-    """Does a file there get huge pages where it asks for them? A mount option, or the kernel's default for /dev/shm"""
+    """Can a file there get huge pages? By mount option, or by the kernel's default for /dev/shm"""
     def asked(mode):
         return mode in ("advise", "always", "within_size", "force")
 
@@ -240,16 +240,17 @@ def huge_pages_in(directory):
         mounts = [line.split() for line in f]
     above = [m for m in mounts if os.path.realpath(directory) == m[1]]
     options = above[-1][3].split(",") if above else []
-    told = [o[5:] for o in options if o.startswith("huge=")]
-    if told:
-        return asked(told[-1])
+    given = [o[5:] for o in options if o.startswith("huge=")]
+    if given:
+        return asked(given[-1])
     default = words("cat", "/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     return asked(default[default.find("[") + 1:default.find("]")])
 
 
 def place_runs(bytes_, directory):
-    """Where runs of so many bytes can lie: $MT_SHM_DIR is set. What was done, in words; RuntimeError: nowhere.
-    A large run goes to a tmpfs of our own with huge pages where /dev/shm has none: registering and Adam are slow on small ones"""
+    """Set $MT_SHM_DIR to a directory with space for runs of so many bytes. Returns what was done, in words;
+    RuntimeError: there is none. If /dev/shm has no huge pages, a large run goes to our own tmpfs: registering and Adam
+    need them"""
     LARGE = 8 << 30
     if directory:
         os.environ["MT_SHM_DIR"] = directory
@@ -270,7 +271,7 @@ def place_runs(bytes_, directory):
 
 
 class Watch:
-    """The most that the GPU's and the host's memory held while this is open"""
+    """The peak use of GPU memory and host memory while this is open"""
 
     def __init__(self):
         self.gpu, self.host, self.over = 0, 0, threading.Event()
@@ -295,7 +296,7 @@ class Watch:
 # ---- runs ----
 
 class Stopped(RuntimeError):
-    """A program that was not run to its end; `out`: what it had written on stdout"""
+    """A program was stopped before its end; `out`: its stdout until then"""
 
     def __init__(self, why, out):
         super().__init__(why)
@@ -303,7 +304,7 @@ class Stopped(RuntimeError):
 
 
 class Run:
-    """A run of mt and the stages that serve it; all gone at the end of a with-block"""
+    """A run of mt and its stages; the end of a with-block removes all of them"""
 
     count = 0
 
@@ -322,10 +323,11 @@ class Run:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def do(self, *command, **kw):
-        """A program to its end: what it wrote on stdout. It is not waited for when a stage has died: Stopped"""
+        """Run a program to its end. Returns its stdout. Raises Stopped if a stage dies meanwhile"""
         what, why, limit = " ".join(map(str, command))[:200], "", kw.pop("timeout", 120)
         end = time.monotonic() + limit
-        with subprocess.Popen([str(c) for c in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw) as p:
+        argv = [str(c) for c in command]
+        with subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kw) as p:
             try:
                 while True:
                     try:
@@ -355,7 +357,7 @@ class Run:
         return p
 
     def end_all(self, program):
-        """Kill the stages of that program, now and for good; what ended by itself is known too"""
+        """Kill the stages of that program; those that had ended by themselves count as ended too"""
         for p, _ in self.stages:
             if p.poll() is None and p.args[:len(program)] == program:
                 p.kill()
@@ -364,13 +366,13 @@ class Run:
                 self.ended.append(p)
 
     def said(self, p):
-        """What one stage has said"""
+        """The stderr of one stage"""
         out = next(out for q, out in self.stages if q is p)
         out.seek(0)
         return out.read()
 
     def settled_step(self, limit=60):
-        """The run's step, once the optimizer is not in the middle of one"""
+        """The run's step, after the optimizer has finished it"""
         end = time.monotonic() + limit
         while True:
             stat = json.loads(self.do("mt-store", "stat", self.name, "--json"))
@@ -388,7 +390,7 @@ class Run:
         return text
 
     def end(self, p, wait=30):
-        """One stage, by its process: its exit status"""
+        """End one stage, given its process. Returns its exit status"""
         self.ended.append(p)
         p.send_signal(signal.SIGTERM)
         try:
@@ -413,7 +415,7 @@ class Run:
 
 
 def records(path, rows, seq, vocab, seed=1):
-    """rows documents of seq + 1 tokens, little-endian u32, each after its length: stretches of one random sequence"""
+    """Write `rows` documents of seq + 1 tokens, little-endian u32, each after its length, from one random sequence"""
     import random
     r = random.Random(seed)
     pool = array.array("I", r.choices(range(vocab), k=4 * seq + (1 << 18)))
@@ -424,10 +426,10 @@ def records(path, rows, seq, vocab, seed=1):
             pool[at:at + seq + 1].tofile(f)
 
 
-# ---- gradients beside one another ----
+# ---- comparing gradients ----
 
 class Step:
-    """One step of random rows: sorted lines of hashes and losses, what mt-stream said, the first micro-batch's gradients"""
+    """A step of random rows: sorted hashes and losses, mt-stream's stderr, the first micro-batch's gradients"""
 
     def __init__(self, lines, said, values, tensors):
         self.lines, self.said, self.values, self.tensors = lines, said, values, tensors
@@ -436,14 +438,14 @@ class Step:
         return float.fromhex(next(l for l in self.lines if " loss " in l).split()[3])
 
 
-def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1, stream="mt-stream", grad=None, plain=False,
-         chunk=48, head=40, limit=120, stride=1, dump=True, env=None):
-    """stride: keep every so many values only"""
+def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1, stream="mt-stream", grad=None,
+         plain=False, chunk=48, head=40, limit=120, stride=1, dump=True, env=None):
+    """stride: keep only every stride-th value"""
     with Run("step") as r:
         r.do("stream-drive", "make", r.name, config, dtype, grad or dtype, max(1024, rows * seq), 7, timeout=limit)
-        told = ("--chunk-tokens", chunk, "--head-tokens", head) if chunk else ()
+        chunks = ("--chunk-tokens", chunk, "--head-tokens", head) if chunk else ()
         for _ in range(streams):
-            r.start(*stream.split(), r.name, "--device", device, *told, "--verbose", *options, env=env)
+            r.start(*stream.split(), r.name, "--device", device, *chunks, "--verbose", *options, env=env)
         path = os.path.join(r.dir, "dump")
         extra = [f"dump={path}"] if dump else []
         out = r.do("stream-drive", "step", r.name, rows, seq, micros, streams, 3, f"limit={int(limit)}", *extra,
@@ -467,7 +469,7 @@ def distance(a, b):
 
 
 def tensor_distances(a, b):
-    """[(distance, tensor)] of two Steps, the worst first; a tensor's beside the tensor's norm"""
+    """[(distance, tensor)] of two Steps, the largest first; relative to the tensor's norm"""
     if [t[2] for t in a.tensors] != [t[2] for t in b.tensors] or not a.tensors:
         return [(math.inf, "not the same tensors")]
     both = [(distance(a.values[at:at + n], b.values[at:at + n]), name) for at, n, name in a.tensors]
@@ -475,7 +477,7 @@ def tensor_distances(a, b):
 
 
 def plan_said(said):
-    """What mt-stream says that a training micro-batch does and is predicted to take, as a table; {} where it said nothing"""
+    """mt-stream's plan and prediction for a training micro-batch as a dict, from its stderr; {} if there is none"""
     line = next((l for l in said.splitlines() if ": train: " in l), "")
     guess = next((l for l in said.splitlines() if ": predicted by the rates of " in l), "")
     found = {"line": line.split(": train: ")[-1]} if line else {}
@@ -499,7 +501,7 @@ def plan_said(said):
 # ---- results ----
 
 def save(name, what):
-    """Whole or not at all, under results/"""
+    """Write a file under results/, whole or not at all"""
     os.makedirs(RESULTS, exist_ok=True)
     path = os.path.join(RESULTS, name)
     with open(path + ".part", "w") as f:
@@ -516,7 +518,7 @@ ARCHIVE_MOST = 15 << 20
 
 
 def keep_trace(name, path):
-    """Into the one archive of traces, whole or not at all; it stays below 15 MiB, so that it can be carried away"""
+    """Add a file to the archive of traces, whole or not at all; the archive stays below 15 MiB, to be sent easily"""
     os.makedirs(RESULTS, exist_ok=True)
     archive = os.path.join(RESULTS, "traces.zip")
     with contextlib.ExitStack() as files:
@@ -539,7 +541,7 @@ QUEUES = ("compute", "weights in", "gradients out")
 
 
 def trace_account(path):
-    """A file of mt-stream --trace: micro-batches' accounts, seconds by (queue, pass, operation), what cannot be"""
+    """A file of mt-stream --trace: micro-batches' accounts, seconds by (queue, pass, operation), contradictions"""
     with open(path) as f:
         events = json.load(f)["traceEvents"]
     micros = [e for e in events if e.get("cat") == "micro-batch"]

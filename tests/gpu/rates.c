@@ -1,10 +1,10 @@
-/* rates: what this machine can do, a line of JSON each, as soon as it is known: cuBLASLt's product of
- * 8192 x 8192 x 8192 random bf16; registering a run's weights with the driver; copies of them to and from the GPU,
- * alone and both at once; the update on one core, on half of them and on all, alone and beside copies. The run, which
- * is filled and which no stage serves, is as it was afterwards: copies out bring back what copies in took, and the
- * update runs at learning rate 0 over gradients of 0.
+/* rates: measures this machine; prints a line of JSON for each rate at once: cuBLASLt's GEMM of 8192 x 8192 x 8192
+ * random bf16; registering a run's weights with the driver; copies of them to and from the GPU, alone and both at once;
+ * the update on one core, on half of the cores and on all, alone and during copies. The run must be filled and have no
+ * stages. It does not change: copies out return what copies in took, and the update has learning rate 0 and gradients
+ * 0.
  *
- * usage: rates RUN [SECONDS [GIB [N]]] products for so long; most that is registered; products' size; RUN -: products
+ * usage: rates RUN [SECONDS [GIB [N]]] seconds of GEMM; most GiB to register; GEMM's size. RUN -: GEMM only
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ static size_t bytes_all, bytes_most;
 static void *dev_in, *dev_out;
 static cudaStream_t in, out;
 
-/* Units' weights, as far as `most` goes; JSON of how that went */
+/* Register units' weights, up to `most` bytes; prints the result as JSON */
 static void weights_register(struct mt_run *run, size_t most)
 {
 	const struct mt_control *c = mt_control(run);
@@ -65,7 +65,7 @@ static void weights_unregister(void)
 	printf("{\"what\": \"unregister\", \"s_gib\": %.4f}\n", (mt_now() - began) / ((double)bytes_all / 0x1p30));
 }
 
-/* Copies each way that is asked for over some seconds; GB/s of each. Out goes what has just come in. */
+/* Copies in each requested direction for some seconds; GB/s of each. Copies out return what was copied in. */
 static void copies(bool to, bool from, double seconds, double rate[2])
 {
 	double spent = 0, moved[2] = {0};
@@ -105,7 +105,7 @@ static void *copies_main(void *arg)
 	return NULL;
 }
 
-/* ---- the update, as mt-optim does it: a thread has its share of every unit ---- */
+/* ---- mt-optim's update: each thread has its part of every unit ---- */
 
 struct worker {
 	pthread_t thread;
@@ -149,7 +149,7 @@ static double update_rate(struct mt_run *run, int threads)
 	uint32_t units = 0;
 
 	while (units < c->n_units && all < UPDATED) all += (double)mt_unit(run, units++)->elems;
-	for (int round = 0; round < 3; round++) { /* the first is for warmth */
+	for (int round = 0; round < 3; round++) { /* the first is a warm-up */
 		double began = mt_now();
 
 		for (int i = 0; i < threads; i++) {
@@ -171,7 +171,7 @@ static void updates(struct mt_run *run)
 {
 	const struct mt_control *c = mt_control(run);
 	int cores = mt_cores() < MOST_THREADS ? mt_cores() : MOST_THREADS;
-	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v both ways, g in */
+	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v read and written, g read */
 	pthread_t copier;
 
 	if (c->grad == MT_NONE) return;
@@ -191,7 +191,7 @@ static void updates(struct mt_run *run)
 		cores, rate, rate * touched, beside);
 }
 
-/* ---- products ---- */
+/* ---- GEMM ---- */
 
 static void products(double seconds, int64_t n)
 {
@@ -211,7 +211,7 @@ static void products(double seconds, int64_t n)
 	double began = 0;
 
 	must(cudaStreamCreateWithFlags(&q.stream, cudaStreamNonBlocking), "cudaStreamCreate");
-	/* by the fastest algorithm, as mt-stream takes it */
+	/* by the fastest algorithm, which mt-stream would select */
 	if (gemms_settle(g, &q, &p)) {
 		fprintf(stderr, "rates: %s\n", mt_errmsg());
 		exit(1);
@@ -235,14 +235,14 @@ static void all_copies(struct mt_run *run, size_t most, double seconds)
 	double rate[2];
 
 	weights_register(run, most);
-	if (!pieces_n) { /* then what the driver's own pinned memory does */
+	if (!pieces_n) { /* then measure the driver's own pinned memory */
 		must(cudaHostAlloc((void **)&pieces[0].host, PINNED, cudaHostAllocDefault), "cudaHostAlloc");
 		bytes_most = pieces[0].bytes = PINNED;
 		pieces_n = 1;
 	}
 	must(cudaMalloc(&dev_in, bytes_most), "cudaMalloc");
 	must(cudaMalloc(&dev_out, bytes_most), "cudaMalloc");
-	copies(true, false, seconds / 5, rate); /* for warmth */
+	copies(true, false, seconds / 5, rate); /* a warm-up */
 	copies(true, false, seconds, rate);
 	printf("{\"what\": \"h2d\", \"gb_s\": %.1f}\n", rate[0]);
 	copies(false, true, seconds, rate);
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
 	must(cudaSetDevice(0), "cudaSetDevice");
 	must(cudaStreamCreateWithFlags(&in, cudaStreamNonBlocking), "cudaStreamCreate");
 	must(cudaStreamCreateWithFlags(&out, cudaStreamNonBlocking), "cudaStreamCreate");
-	products(seconds, n); /* the ceiling that all else is measured by */
+	products(seconds, n); /* the limit that all else is compared with */
 	if (strcmp(argv[1], "-")) {
 		mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 		all_copies(run, (size_t)(gib * 0x1p30), seconds < 1 ? seconds : 1);

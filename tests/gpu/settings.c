@@ -1,9 +1,9 @@
-/* settings.c: does NVIDIA's cuBLASLt take what cuda/gemm.c tells it of products and preferences? Descriptions live in
- * the host's memory, so that this needs the library and no GPU. cuda/gemm.c is compiled in, for its own functions.
+/* settings.c: does NVIDIA's cuBLASLt accept cuda/gemm.c's descriptions of GEMM and its preferences? Descriptions are in
+ * host memory, so this needs the library and no GPU. cuda/gemm.c is compiled in for its own functions.
  */
 #include "../../mt-stream/cuda/gemm.c"
 
-/* what cuda/gemm.c needs of a GPU, and here never reaches */
+/* cuda/gemm.c needs these functions of a GPU, and does not call them here */
 void cuda_gemm_plain(const struct cuda_queue *q, const struct cuda_gemm *c) { (void)q, (void)c; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)e, (void)flags, cudaErrorNoDevice; }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The same training step in plain PyTorch and transformers, for gpu-bench to time beside mt's.
+"""The same training step in plain PyTorch and transformers, which gpu-bench compares with mt's.
 
 usage: torch_step.py CONFIG --rows N --seq T [--micro N] [--device cuda] [--memory SHARE]
 
-Eager, bf16 weights and activations, scaled_dot_product_attention, transformers' own loss (logits to fp32), nothing computed
-again; fp32 master weights updated by fused AdamW, gradients bf16, clipped to norm 1, micro-batches added up. A micro-batch
-that does not fit is halved. Random tokens. Prints a line of versions when ready, then reads numbers of steps on stdin and
-answers each with one line of seconds. A line {"missing": ...} instead: it cannot be done here.
+Eager, bf16 weights and activations, scaled_dot_product_attention, transformers' own loss (logits to fp32), no
+recompute; fp32 master weights updated by fused AdamW, gradients bf16, clipped to norm 1, accumulated over
+micro-batches. A micro-batch that does not fit is halved. Random tokens. Prints a line of versions when ready, then
+reads numbers of steps on stdin and answers each with one line of seconds. A line {"missing": ...} instead means that
+something is missing.
 """
 import argparse
 import json
@@ -74,7 +75,7 @@ class Trainer:
             torch.cuda.synchronize()
 
     def first(self):
-        """A step, with smaller micro-batches until one fits"""
+        """Run a step, with smaller micro-batches until one fits"""
         while True:
             try:
                 return self.step()
@@ -101,7 +102,7 @@ def main():
         print(json.dumps({"missing": f"what it needs: {str(e).splitlines()[0][:300]}"}), flush=True)
         return
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__, "micro": trainer.micro,
-                      "how": "eager, bf16 weights, sdpa, fp32 master with fused AdamW, nothing computed again"}), flush=True)
+                      "how": "eager, bf16 weights, sdpa, fp32 master with fused AdamW, no recompute"}), flush=True)
     for line in sys.stdin:
         seconds = []
         for _ in range(int(line)):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A stage of one's own between two rings, written from shm/README.md alone: it takes every message of one ring, passes
-it on through another, and says on stderr what went through. Stops when the run is gone or on SIGTERM.
+"""A custom stage between two rings, written from shm/README.md alone. It forwards every message of one ring to another
+and reports on stderr what it forwarded. It ends when the run is removed, or on SIGTERM.
 
-usage: between.py RUN FROM TO [--scale X]     X: multiply gradients with it on their way (fp32 runs)
+usage: between.py RUN FROM TO [--scale X]     X: multiply gradients by X (fp32 runs)
 """
 import array, ctypes, mmap, os, signal, struct, sys, time
 

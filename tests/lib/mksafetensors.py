@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes, edits and compares small Hugging Face directories; needs nothing but Python.
+"""Make, edit and compare small Hugging Face directories. Needs only Python.
 
     make DIR [--dtype F32] [--shards N] [--set KEY=JSON]... [--every-pattern]
-                              a random llama; --every-pattern: embeddings are every finite pattern of the dtype, once
+                              a random llama; --every-pattern: embeddings have each finite bit pattern of the dtype once
     edit FILE CODE            run CODE on h (the header), d (the data, a bytearray), h's order kept; write FILE anew
     raw FILE HEADER [N]       FILE with that header text and N bytes of data
     json FILE CODE            run CODE on j, the file's JSON
@@ -33,7 +33,8 @@ def shapes(c):
         out |= {p + "input_layernorm.weight": [h], p + "self_attn.q_proj.weight": [q, h],
                 p + "self_attn.k_proj.weight": [kv, h], p + "self_attn.v_proj.weight": [kv, h],
                 p + "self_attn.o_proj.weight": [h, q], p + "post_attention_layernorm.weight": [h],
-                p + "mlp.gate_proj.weight": [f, h], p + "mlp.up_proj.weight": [f, h], p + "mlp.down_proj.weight": [h, f]}
+                p + "mlp.gate_proj.weight": [f, h], p + "mlp.up_proj.weight": [f, h],
+                p + "mlp.down_proj.weight": [h, f]}
     out["model.norm.weight"] = [h]
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = [c["vocab_size"], h]

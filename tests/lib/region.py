@@ -1,6 +1,6 @@
-"""region.py FILE OFF [VALUE]: print, or set, the u64 at byte OFF of a region's file; OFF may be a ring's word, RING.tail.
-region.py FILE lock: hold the lock of a run's maker for a minute, after printing "held".
-region.py FILE push RING K TRY: append a batch message of txn K and attempt TRY, without rows."""
+"""region.py FILE OFF [VALUE]: print or set the u64 at byte OFF of a region's file; OFF may be RING.tail or RING.head.
+region.py FILE lock: print "held" and hold the lock of a run's maker for a minute.
+region.py FILE push RING K ATTEMPT: append a batch message of transaction K without rows."""
 import fcntl
 import struct
 import sys

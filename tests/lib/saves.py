@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Takes save and export in a loop beside a run of steps of about a millisecond, and compares each, bit for bit, with the state
-of its step: what mt-ckpt serve wrote of that step of an undisturbed run with the same seeds and input.
+"""Run save and export in a loop beside a training with steps of about a millisecond. Compare each result bit for bit
+with the state of its step: the checkpoint of that step from an undisturbed run with the same seeds and input.
 
     saves.py RUN DIR CONFIG [--saves N] [--seed N]
 
-RUN and RUN-twin are made and removed; DIR is empty. The steps of the run fall at random instants of the saves: input comes
-when this script gives it. A save that ends with 75 is counted and may be; any other failure, a mixture, a leftover: exit 1.
+RUN and RUN-twin are made and removed; DIR is empty. This script feeds the input, so steps happen at random moments of
+the saves. A save may exit 75, which is counted; any other failure, a mixture or a leftover file: exit 1.
 """
 import argparse, hashlib, json, os, random, shutil, struct, subprocess, sys, threading, time
 
@@ -23,7 +23,7 @@ def record(n):
 
 
 class Training:
-    """A run and its stages, which takes a step for each record that it is given."""
+    """A run and its stages; it trains one step for each record that it gets."""
 
     def __init__(self, run, dir, config, saver, steps):
         self.run, self.dir, self.given, self.proc = run, dir, 0, []
@@ -38,7 +38,8 @@ class Training:
             self.start(["mt-ckpt", "serve", run, "--dir", dir, "--keep", "1"], stderr=log)
             more = ["--ckpt-every", "1"]
         self.step = self.start(
-            ["mt-step", run, "--steps", str(steps), "--batch", "1", "--seq", str(SEQ), "--pack", "none", "--lr", "1e-2"] + more,
+            ["mt-step", run, "--steps", str(steps), "--batch", "1", "--seq", str(SEQ), "--pack", "none", "--lr", "1e-2",
+             *more],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def start(self, argv, **kw):
@@ -65,7 +66,7 @@ class Training:
 
 
 def content(dir):
-    """What a checkpoint holds, and its weights alone as a file."""
+    """The content of a checkpoint, and its weights alone as a file."""
     with open(os.path.join(dir, "run.json")) as f:
         j = json.load(f)
     sums = {name: j["files"][name] for name in j["files"] if name.endswith(".safetensors")}
@@ -78,7 +79,7 @@ def weights(dir):
 
 
 def states(run, dir, config, steps):
-    """Of an undisturbed run: step -> content, weights -> step"""
+    """From an undisturbed run: step -> content, weights -> step"""
     os.makedirs(dir)
     twin = Training(run, dir, config, True, steps + 1)
     path = os.path.join(dir, "start")
@@ -117,7 +118,7 @@ def main():
     threading.Thread(target=lambda: [seen.__setitem__(0, run.line()) for _ in range(steps)], daemon=True).start()
     took, good, busy, raced = 0.02, {"save": 0, "export": 0}, 0, 0
     for i, n in enumerate(plan):
-        while seen[0] < run.given:          # the run is where its input ends
+        while seen[0] < run.given:          # the run has used all its input
             time.sleep(0.0002)
         path, verb, first = os.path.join(a.dir, "s%d" % i), rng.choice(("save", "export")), run.given
         if not n and not first:
@@ -155,7 +156,7 @@ def main():
     left = [f for f in os.listdir(a.dir) if not f.endswith(".err")]
     if left:
         fail("left behind: %s" % left)
-    print("%d saves and %d exports, each the state of its step, %d of them with a step on their way; %d busy; %d steps" %
+    print("%d saves and %d exports, each the state of its step, %d of them during a step; %d busy; %d steps" %
           (good["save"], good["export"], raced, busy, steps))
 
 

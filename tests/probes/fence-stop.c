@@ -1,6 +1,6 @@
-/* fence-stop FILE FUNCTION HITS PROGRAM ARGS...: runs a stage and stops it (SIGSTOP) where it enters a function of its
- * own for the HITS-th time, in its main thread; its other threads finish what they were given first. Then its pid is in
- * FILE. Ends as the stage ends, with 128 + n for signal n. 77: no ptrace here, or no breakpoints for this CPU. */
+/* fence-stop FILE FUNCTION HITS PROGRAM ARGS...: runs a stage and stops it (SIGSTOP) when its main thread enters its
+ * own FUNCTION for the HITS-th time; its other threads finish their work first. Then writes its pid to FILE. Exits with
+ * the stage's code, or 128 + n for signal n. 77: no ptrace here, or no breakpoints for this CPU. */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static _Noreturn void fail(const char *what, const char *which)
 	exit(70);
 }
 
-/* Where the function lies in the file's own addresses */
+/* The function's address in the file */
 static uint64_t symbol(const char *path, const char *name)
 {
 	struct stat st;

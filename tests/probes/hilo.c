@@ -1,5 +1,5 @@
-/* hilo.c: the two halves of an fp32 master weight, over all 2^32 patterns: joined they are the pattern, and the high
- * half is the nearest bf16 (ties away from zero), by the distance to its neighbours and not by the formula. */
+/* hilo.c: tests the two halves of an fp32 master weight for all 2^32 patterns: joined they give the pattern, and the
+ * high half is the nearest bf16 (ties away from zero), judged by the distance to its neighbours, not by the formula. */
 #include <math.h>
 #include <pthread.h>
 #include <unistd.h>

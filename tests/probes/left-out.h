@@ -1,5 +1,5 @@
-/* left-out.h: calls that stream-chaos leaves out, or has come too early, in turn. A source that is compiled with this
- * has each of them in a list; mt-stream's own objects have nothing of it.
+/* left-out.h: calls that stream-chaos leaves out, or makes too early, in turn. A source compiled with this header has
+ * each of them in a list; mt-stream's own objects are compiled without it.
  */
 #ifndef LEFT_OUT_H
 #define LEFT_OUT_H

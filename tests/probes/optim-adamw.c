@@ -1,10 +1,8 @@
-/* optim-adamw.c: the update's fast versions give the scalar specification's bits, and the specification is AdamW.
+/* optim-adamw.c: tests that the update's SIMD versions give the bits of the scalar one, and that that one is AdamW.
  *
- * Bits: random groups, among them denormals, zeros, infinities and huge values, through every kind of state and
- * gradient.
- * AdamW: the specification against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
- * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, as $MT_ISA
- * says.
+ * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
+ * AdamW: the scalar version against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
+ * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,14 +1,13 @@
-/* optim-fake.c: an mt-step and up to eight mt-streams in one, made of mt.h alone, that drive an mt-optim and compare
- * all that it does with a plain computation: g, norm, outcome, versions, w, lo, m, v, bit for bit.
+/* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only mt.h. It drives an mt-optim and compares its
+ * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none tied=0|1 streams=1..8 micros=1..
  *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
- * Pieces are cut at random multiples of MT_BLOCK, leave in random order, over rings that are served in random order.
- * With kill=S mt-optim is killed at random for S seconds and started again with other threads and another instruction
- * set. The last line of stdout is a hash of the end state and of every norm: it depends on dtype, grad, tied, micros
- * and steps, and must not depend on anything else.
+ * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
+ * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
+ * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, tied, micros and steps.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +42,7 @@ static struct {
 	struct sender sender[MT_STREAMS];
 	struct expected *unit;
 	pid_t optim;
-	uint32_t k, attempt; /* what the senders' lists are for */
+	uint32_t k, attempt; /* the senders' lists are for these */
 	uint64_t step, t, hash, plain;
 	uint32_t kills, kills_in_apply;
 	double next_kill, kill_until;
@@ -96,7 +95,7 @@ static float gradient(uint64_t step, uint32_t micro, uint32_t unit, uint32_t end
 }
 
 enum what { NORMAL, INF_GRADIENT, NAN_LOSS, NO_TARGETS };
-static enum what what_of(uint64_t step) /* of the run's steps, some are to be skipped */
+static enum what what_of(uint64_t step) /* some of the run's steps must be skipped */
 {
 	if (f.plain) return NORMAL;
 	if (step % 7 == 3) return NO_TARGETS;
@@ -264,7 +263,7 @@ static void look_after_optim(void)
 		CHECK(false, "mt-optim ended by itself (status %x)", status);
 	}
 	if (!f.kill || mt_now() < f.next_kill || mt_now() > f.kill_until) return;
-	if (!mt_stage_alive(f.run, MT_OPTIM)) return; /* it has not come up yet */
+	if (!mt_stage_alive(f.run, MT_OPTIM)) return; /* it has not started yet */
 	enum mt_phase p = mt_word_phase(mt_txn_word(f.run, f.k));
 	if (f.kill_in_apply && p != MT_APPLY) return;
 	if (f.kill_in_apply) usleep((useconds_t)(rnd() % 300));
@@ -333,7 +332,7 @@ static void send_twice(struct sender *s, uint32_t first)
 	free(all);
 }
 
-/* All that one micro sends: its loss, then its pieces in random order (--grad none: of units), cut at random. */
+/* All messages of one micro-batch: its loss, then its pieces in random order (--grad none: of units), cut at random. */
 static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const struct mt_txn *t, uint32_t micro)
 {
 	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
@@ -489,9 +488,9 @@ static void stop_optim(void)
 	CHECK(mt_stage_pid(f.run, MT_OPTIM) == 0, "mt-optim's slot is still taken");
 }
 
-/* ------------------------------------------------------------------------------------------------ other scenes */
+/* ------------------------------------------------------------------------------------------------ other tests */
 
-/* What mt-optim drops as a dead attempt's (a successor's claim aborts) is sent again under the new one. */
+/* Messages that mt-optim drops, because its replacement aborted their attempt, are sent again under the new one. */
 static void push_bad(const struct mt_msg *bad)
 {
 	struct mt_msg m = *bad;
@@ -503,7 +502,7 @@ static void push_bad(const struct mt_msg *bad)
 	mt_ring_push(f.sender[0].ring, &m);
 }
 
-/* mt-optim ends with this code and one line, which goes to stdout. */
+/* mt-optim must exit with this code and one line, which is printed. */
 static void ends_with(int code, int errors, const struct mt_msg *again)
 {
 	int status;
@@ -523,7 +522,7 @@ static void ends_with(int code, int errors, const struct mt_msg *again)
 	printf("%s", line);
 }
 
-/* Each message that lies about itself ends mt-optim with 70 before a byte of the store changes. */
+/* Each message with a wrong field ends mt-optim with 70 before a byte of the store changes. */
 static void bad_scene(void)
 {
 	struct mt_msg bad[16];
@@ -560,7 +559,7 @@ static void bad_scene(void)
 	compare_state(true);
 }
 
-/* A process that holds the slot, and nothing else, until it is killed. */
+/* A process that only holds the slot until it is killed. */
 static pid_t hold_slot(int slot)
 {
 	struct mt_run *run;
@@ -591,7 +590,7 @@ static void end_step(uint32_t k)
 	log_txn(k);
 }
 
-/* Pins hold the update back unit by unit; a saver's death frees them; a save in the making holds the next one back. */
+/* Pins delay the update unit by unit; a saver's death clears them; an unfinished save delays the next one. */
 static void save_scene(void)
 {
 	struct mt_snapshot *snap = &f.control->snap;
@@ -610,7 +609,7 @@ static void save_scene(void)
 	mt_ring_pop(save);
 
 	open_txn(2, MT_TRAIN, 2)->save = 1;
-	for (uint32_t u = 0; u <= last; u++) { /* the saver lets go of one unit after the other */
+	for (uint32_t u = 0; u <= last; u++) { /* the saver clears one pin after the other */
 		CHECK(atomic_load(&mt_unit(f.run, u)->pin) == 1, "unit %u is not pinned", u);
 		drive(2, MT_APPLY);
 		wait_activity(MT_ACT_WAIT_PIN);
@@ -622,7 +621,7 @@ static void save_scene(void)
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
 			CHECK(mt_now() - start < 60, "unit %u is not updated", u);
 	}
-	wait_activity(MT_ACT_WAIT_SAVE); /* word (1, pinned) stands: step 2 cannot be pinned yet */
+	wait_activity(MT_ACT_WAIT_SAVE); /* the word is (1, pinned): step 2 cannot be pinned yet */
 	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
 	atomic_store(&snap->word, mt_snap_word(1, MT_SEALED));
 	mt_wake(f.run);
@@ -644,8 +643,8 @@ static void save_scene(void)
 	stop_optim();
 }
 
-/* --grad none: a first piece from the middle of a unit is refused before the commit; a later one after it, and says
- * so. */
+/* --grad none: a first piece from the middle of a unit is refused before the commit, a later one after it; both are
+ * reported. */
 static void hole_scene(void)
 {
 	int p[2];
@@ -666,7 +665,7 @@ static void hole_scene(void)
 		while (!(block = mt_ring_reserve(s->ring))) usleep(500);
 		memset(block, 0, MT_BLOCK * 4);
 		bad.k = 1, bad.attempt = attempt;
-		/* the middle of a unit of which nothing has come */
+		/* the middle of a unit without earlier pieces */
 		bad.grad.unit = (s->msgs[1].grad.unit + 1) % f.control->n_units;
 		bad.grad.off = MT_BLOCK, bad.grad.n = MT_BLOCK;
 		if (f.unit[bad.grad.unit].elems < 2 * MT_BLOCK) bad.grad.unit = 1;
@@ -679,8 +678,7 @@ static void hole_scene(void)
 	}
 }
 
-/* --grad none: after the commit, a piece that cannot be used or a stream that dies leaves a dirty store, and says
- * so. */
+/* --grad none: after the commit, an unusable piece or a dead stream leaves a dirty store, which is reported. */
 static void direct_scene(bool nan)
 {
 	int p[2];

@@ -1,9 +1,9 @@
-/* optim-journal.c: the update is resumable from every instruction.
+/* optim-journal.c: tests that the update can be resumed from every instruction.
  *
- * A child runs one step's update on a small run and is single-stepped through it. After any instruction its shared
- * memory is what a kill would leave: it is copied to a second run, where a successor finishes the update with another
- * instruction set; every bit must be that of an undisturbed update. From some of these points the successor is
- * single-stepped in turn, with a third process after it. Then rules are broken on purpose: each breakage must be seen.
+ * A child runs one step's update on a small run, one instruction at a time. After each instruction its shared memory is
+ * what a kill would leave. It is copied to a second run, where another process finishes the update with another
+ * instruction set; every bit must be that of an undisturbed update. From some of these points the second process is
+ * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  *
  *     optim-journal RUN [none]     none: --grad none, pieces from a ring
  */
@@ -96,9 +96,8 @@ static float uniform(void)
 	return (float)(noise >> 8) / 8388608.0f - 1;
 }
 
-/* The moment after the commit of step 7: state and gradients are there, nothing is applied. The partitions stand where
- * step
- * 6 left them, in either slot. */
+/* The moment after the commit of step 7: state and gradients are complete, nothing is applied. The partitions are as
+ * step 6 left them, in either slot. */
 static void set_up(struct optim *o)
 {
 	noise = 1;
@@ -154,7 +153,7 @@ static void update(struct optim *o)
 	else apply(o, &op, &a);
 }
 
-/* What a kill leaves: tables, journal, transactions, ring words and state. (Gradients do not change.) */
+/* Copy what a kill leaves: tables, journal, transactions, ring words and state. (Gradients do not change.) */
 static void copy_world(struct optim *to, const struct optim *from)
 {
 	memcpy(to->partitions, from->partitions, MT_PARTITIONS * sizeof *to->partitions);
@@ -173,11 +172,11 @@ static void copy_world(struct optim *to, const struct optim *from)
 
 static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_used(o->grad[0]) : 0; }
 
-/* Bring `o`'s ring to the place where `from`'s is: it was set up in the same way, so that only heads differ. */
+/* Advance `o`'s ring to where `from`'s is: both were set up equally, so only heads differ. */
 static void match_ring(struct optim *o, uint64_t left)
 {
 	if (!o->direct) return;
-	if (mt_ring_used(o->grad[0]) < left) set_up(o); /* a head only moves on, so start over */
+	if (mt_ring_used(o->grad[0]) < left) set_up(o); /* a head only moves forward, so start over */
 	while (mt_ring_used(o->grad[0]) > left) mt_ring_pop(o->grad[0]);
 }
 
@@ -216,7 +215,7 @@ static pid_t stepped_child(int world, int isa)
 	return pid;
 }
 
-/* One instruction on. False: the update is over. */
+/* Run one instruction. False: the update has ended. */
 static bool step(pid_t pid)
 {
 	int status;
@@ -234,14 +233,14 @@ static void end_child(pid_t pid)
 	waitpid(pid, NULL, 0);
 }
 
-/* A successor with one rule broken. */
+/* A second process that breaks one rule. */
 static void break_rule(struct optim *o, enum breakage b)
 {
 	for (uint32_t l = 0; l < MT_PARTITIONS && b != NOTHING; l++) {
 		uint64_t i = atomic_load(&o->partitions[l].index);
 		if (!partition_in_step(i, STEP)) continue;
 		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << 27);
-		if (b == NO_RESTORE) { /* as if the slot held what stands there now */
+		if (b == NO_RESTORE) { /* as if the slot held the current values */
 			const struct tile *t = &o->units[partition_unit(i)].tile;
 			uint64_t at = partition_group(i) * MT_GROUP;
 			uint8_t *slot = o->partitions[l].slot[partition_slot(i)];

@@ -1,8 +1,7 @@
-/* own-sgd: an optimizer of one's own in place of mt-optim, written on mt.h alone: plain SGD, w -= lr * g, for fp32 runs
- * whose steps are one micro-batch. It shows what a replacement owes its neighbours: claim the slot, take what belongs
- * to the open txn's try, decide by compare-and-swap, publish versions, say when the step is done, and write nothing
- * once the slot is another's. It keeps no journal: an update that it does not finish leaves a dirty store. usage:
- * own-sgd RUN */
+/* own-sgd: a custom optimizer in place of mt-optim, using only mt.h: plain SGD, w -= lr * g, for fp32 runs whose steps
+ * are one micro-batch. It shows the duties of a replacement: claim the slot, take the messages of the open
+ * transaction's attempt, decide by compare-and-swap, publish versions, close the step, and write nothing after it has
+ * lost the slot. It keeps no journal: an unfinished update leaves a dirty store. usage: own-sgd RUN */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ static void must(int rc)
 	exit(-rc);
 }
 
-/* Adds what has come for (k, try) into g. True when the loss and every element of every unit are in. */
+/* Adds the pieces received for (k, attempt) to g. True when the loss and every element of every unit have arrived. */
 static bool accumulate(struct mt_run *run, struct mt_ring *ring, uint32_t k, uint64_t word, uint64_t *left)
 {
 	struct mt_msg m;
@@ -74,7 +73,7 @@ int main(int argc, char **argv)
 		uint32_t seen = mt_event(run), k = mt_txn_newest(run);
 		uint64_t word = mt_txn_word(run, k);
 		struct mt_txn *t = mt_txn(run, k);
-		if (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP) { /* a predecessor's */
+		if (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP) { /* opened before we started */
 			mt_run_set_state(run, MT_DIRTY);
 			return MT_EX_DATA;
 		}
@@ -82,7 +81,7 @@ int main(int argc, char **argv)
 			mt_wait(run, seen, 100);
 			continue;
 		}
-		if (word != seen_word) { /* a new txn, or a new try: from the start */
+		if (word != seen_word) { /* a new transaction or attempt: start again */
 			left = expected(run, t);
 			memset(t->losses, 0, t->micros * sizeof t->losses[0]);
 		}
@@ -93,7 +92,7 @@ int main(int argc, char **argv)
 		}
 		bool train = t->kind == MT_TRAIN;
 		t->skipped = train && (t->losses[0].nonfinite || !t->targets);
-		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the count */
+		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the counter */
 		t->norm = NAN;
 		t->clip_factor = 1;
 		uint64_t decided = mt_word(k, mt_word_attempt(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);

@@ -1,10 +1,10 @@
-/* shm-choice: the run record's table of choices.
+/* shm-choice: the reproducibility record's table of choices.
  *
- * shm-choice kills SEED MOST a stage is stopped after some instruction of entering a choice, and another enters its
- *                            own for the same key; then the first one goes on, or is killed. What the second one found
- * stands for ever, and no entry is half written. The next instruction to stop at is drawn among
- *                            the MOST after it: 1 takes them all. 77: no ptrace here
- *     shm-choice full        what does not fit is said, what stands stays
+ *     shm-choice kills SEED MOST  A stage is stopped after some instruction of entering a choice, and another one
+ *                                 enters its own for the same key; then the first one continues or is killed. The
+ *                                 second one's result must never change, and no entry may be half written. The next
+ *                                 instruction to stop at is drawn from the MOST after it: 1 takes all. 77: no ptrace
+ *     shm-choice full             a choice that does not fit is reported, the existing ones stay
  */
 #include <errno.h>
 #include <signal.h>
@@ -14,10 +14,10 @@
 
 #include "shm-common.h"
 
-enum { OTHERS = 3 }; /* entries that are there before */
+enum { OTHERS = 3 }; /* entries made before */
 
 static struct mt_run *run;
-static uint64_t *got; /* what the stage that was stopped found in the end */
+static uint64_t *got; /* the final result of the stopped stage */
 
 static void enter(struct mt_run *r, const char *key, uint64_t by, uint64_t *stands)
 {
@@ -30,7 +30,7 @@ static void enter(struct mt_run *r, const char *key, uint64_t by, uint64_t *stan
 	*stands = value[0];
 }
 
-/* A stage that is stopped where it begins to enter */
+/* A stage, stopped when it begins to enter its choice */
 static pid_t stage_start(void)
 {
 	pid_t pid = fork();
@@ -50,7 +50,7 @@ static pid_t stage_start(void)
 	return WIFSTOPPED(status) ? pid : -1;
 }
 
-/* n instructions; false: it has ended meanwhile */
+/* Run n instructions; false: it has ended meanwhile */
 static bool stage_steps(pid_t pid, int n)
 {
 	int status;
@@ -77,7 +77,7 @@ static void list_check(uint64_t stands)
 	if (n != OTHERS + 2 || keys != 1) mt_die(1, "%u entries, %u of the key", n, keys);
 }
 
-/* false: the stage does not take so many instructions */
+/* False: the stage needs fewer instructions */
 static bool interrupt(int n, bool dies)
 {
 	uint64_t stands, again;

@@ -46,7 +46,7 @@ static struct mt_run *tiny_run(const char *what)
 	return run;
 }
 
-/* xorshift: schedules are adversarial by seed, not by luck */
+/* xorshift: the seed decides the schedule */
 static inline uint64_t next_random(uint64_t *s)
 {
 	*s ^= *s << 13;
@@ -55,7 +55,7 @@ static inline uint64_t next_random(uint64_t *s)
 	return *s;
 }
 
-/* Stumble: mostly go on, sometimes give the core away, sometimes sleep, so that every interleaving comes up. */
+/* Mostly continue, sometimes yield, sometimes sleep, so that every interleaving occurs. */
 static inline void stumble(uint64_t *s)
 {
 	uint64_t r = next_random(s) % 64;

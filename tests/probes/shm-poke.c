@@ -1,12 +1,13 @@
-/* shm-poke: a run's words, as no stage would set them.
+/* shm-poke: set a run's words to values that no stage would set.
  *
  *     shm-poke RUN attempts N       the attempt counter
  *     shm-poke RUN k K              the newest transaction, logged, has number K
- * shm-poke RUN generation S N slot S is free, was held by generation N, and N's death has long been seen: 65536 ago
+ *     shm-poke RUN generation S N   slot S is free, its last holder was generation N, and a death of N was handled
+ *                                   65536 holders ago
  *     shm-poke RUN word I HEX       the word of record I
  *     shm-poke RUN slot S HEX       the word of slot S
- *     shm-poke RUN choices cycle|outside        a table of choices whose list does not end, or leads out of it
- * shm-poke RUN watch until SIGTERM: versions and the step never go back, no ring holds what it cannot; says how
+ *     shm-poke RUN choices cycle|outside        a choice table with a cycle, or with an offset outside it
+ *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
 #include <stdlib.h>

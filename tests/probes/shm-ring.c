@@ -1,5 +1,5 @@
-/* The ring under adversarial schedules: as threads (for the thread sanitizer too), and as processes that are killed at
- * any instant and followed by a successor. usage: shm-ring threads|kills|bench [SEED [COUNT]] */
+/* The ring under adversarial schedules: with threads (also under the thread sanitizer), and with processes that are
+ * killed at random moments and replaced. usage: shm-ring threads|kills|bench [SEED [COUNT]] */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ static void publish(struct mt_ring *r, uint64_t k)
 	mt_ring_push(r, &m);
 }
 
-/* Reserves up to `most` blocks for message k and those behind it, and writes them, the last one first. How many. */
+/* Reserves up to `most` blocks for message k and later ones, and writes them, last one first. Returns how many. */
 static uint64_t fill_ahead(struct mt_ring *r, uint64_t k, uint64_t most, uint64_t *seed)
 {
 	uint32_t *block[16];
@@ -68,7 +68,7 @@ static void *producer(void *arg)
 	return NULL;
 }
 
-/* Looks ahead of the head as mt-optim may, then finishes in order. */
+/* Reads ahead of the head as mt-optim does, then finishes in order. */
 static void *consumer(void *arg)
 {
 	struct side *s = arg;
@@ -111,7 +111,7 @@ static void as_threads(uint64_t seed, uint64_t count)
 
 struct shared {
 	_Atomic uint64_t produced, consumed;
-}; /* the sides' own memory, which outlives them */
+}; /* each side's own memory, which survives its death */
 
 static void producer_process(struct shared *sh, uint64_t count)
 {

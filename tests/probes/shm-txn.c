@@ -1,8 +1,8 @@
-/* The transaction word and the unit versions under adversarial schedules, as threads.
+/* The transaction word and the unit versions under adversarial schedules, with threads.
  *
- * txn: a driver opens txns, a committer and two aborters race for each word. Of commit and abort exactly one wins each
- * time; what was written before a word is there for who reads the word; a try is never used twice.
- * versions: an updater rewrites units and publishes, readers that acquire version v find at least v in every element.
+ * txn: a driver opens transactions; a committer and two aborters race for each word. Exactly one of commit and abort
+ * must succeed each time; data written before a word must be visible after reading the word; an attempt is used once.
+ * versions: an updater rewrites units and publishes; readers that acquire version v must find at least v everywhere.
  * usage: shm-txn txn|versions [SEED [COUNT]] */
 #include <pthread.h>
 
@@ -64,7 +64,7 @@ static void *committer(void *arg)
 		CHECK(t->step == k && t->lr == (double)k / 7, "what opened %u is not there", k);
 		stumble(&seed);
 		t->t = k;
-		t->source = mt_word_attempt(w); /* in the record: what this try decided */
+		t->source = mt_word_attempt(w); /* in the record: this attempt's decision */
 		uint64_t apply = mt_word(k, mt_word_attempt(w), MT_APPLY);
 		if (!mt_txn_cas(run, k, w, apply)) continue; /* the loser accepts */
 		stumble(&seed);

@@ -1,8 +1,8 @@
-/* so-lies.so, to be preloaded: a system that misleads whoever asks who is alive.
+/* so-lies.so, to be preloaded: gives a program wrong answers about which stages are alive.
  *
- * MT_LIE_LOCK=SLOT nobody else has that slot's byte locked, and locking it succeeds. The lock is taken in truth when
- *                         its holder lets go, so that all others see this process alive from then on
- *     MT_LIE_PROC=ERRNO   /proc/PID/... of other processes cannot be opened
+ *     MT_LIE_LOCK=SLOT    that slot's byte looks unlocked, and locking it seems to succeed. The lock is really taken
+ *                         when its holder releases it, so that all others see this process alive from then on
+ *     MT_LIE_PROC=ERRNO   opening /proc/PID/... of other processes fails
  */
 #include <dlfcn.h>
 #include <errno.h>

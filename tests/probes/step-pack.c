@@ -1,5 +1,5 @@
-/* step-pack: the packer's rows of the records on a file, as JSON lines; or with "resume" a check that every row's end
- * is a position from which the rest comes out the same. usage: step-pack docs|concat|none SEQ FILE [resume] */
+/* step-pack: prints the packer's rows for a file of records, as JSON lines. With "resume" it checks that packing can
+ * continue at the end of every row with the same result. usage: step-pack docs|concat|none SEQ FILE [resume] */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ static void print(const char *key, const uint32_t *a, uint32_t n)
 	printf("]");
 }
 
-/* Rows after each position, made anew from the file's start, against the rows of one go. */
+/* Compare the rows after each position, packed from the file's start, with the rows of one pass. */
 static void resume(const char *file, enum pack_how how, uint32_t seq)
 {
 	struct opened whole, part;

@@ -1,8 +1,7 @@
-/* A process that begins and ends fillings is killed at COUNT random instants. usage: store-filldeath RUN COUNT
+/* A process that begins and ends fills is killed at COUNT random moments. usage: store-filldeath RUN COUNT
  *
- * Prints how often it found the run filled, and being filled. A filled run whose count of fillings is odd fails the
- * probe:
- * to every saver it is still being filled, and with its filler dead it stays so. */
+ * Prints how often the run was filled, and being filled. A filled run with an odd fill counter fails the probe: savers
+ * would wait for its end, and with its filler dead it never ends. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 #include <unistd.h>
 #include "mt.h"
 
-/* The regions are not inherited by a child: it opens them itself. */
+/* A child does not inherit the regions: it opens them itself. */
 static _Noreturn void fill_for_ever(const char *name)
 {
 	struct mt_run *run;
@@ -33,7 +32,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < atoi(argv[2]); i++) {
 		pid_t filler = fork();
 		if (filler == 0) fill_for_ever(argv[1]);
-		for (uint64_t from = mt_fills(run); mt_fills(run) < from + 100;) /* it is at work */
+		for (uint64_t from = mt_fills(run); mt_fills(run) < from + 100;) /* it is working */
 			if (waitpid(filler, NULL, WNOHANG)) return 2;
 		nanosleep(&(struct timespec){.tv_nsec = random() % 300000}, NULL);
 		kill(filler, SIGKILL);

@@ -1,6 +1,5 @@
-/* store-hold RUN SLOT [accumulate]: claim a slot as a stage would, say "held", and hold it until a signal. With
- * "accumulate",
- * open transaction 1 as mt-step would, so that this stage's death has something to abort. */
+/* store-hold RUN SLOT [accumulate]: claim a slot as a stage would, print "held", and hold it until a signal. With
+ * "accumulate" open transaction 1 as mt-step would, which this stage's death must abort. */
 #include <stdlib.h>
 #include <unistd.h>
 

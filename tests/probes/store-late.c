@@ -1,5 +1,5 @@
-/* store-late RUN SLOT FILE: attach to a filled run, say so, wait until FILE is there, and only then claim SLOT, as a
- * stage does that is slow between the two. Says "claimed" and the run's state; holds the slot until a signal. */
+/* store-late RUN SLOT FILE: attach to a filled run, report it, wait until FILE exists, then claim SLOT, like a stage
+ * that is slow between the two. Prints "claimed" and the run's state; holds the slot until a signal. */
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/* store-layout CONFIG [DTYPE [GRAD]]: what mt makes of a config.json: geometry, then tables of units and tensors, as
- * lines of words that a test can grep. "inv_freq" lines carry the fp32 patterns. Exit codes are libmt's. */
+/* store-layout CONFIG [DTYPE [GRAD]]: print the geometry of a config.json, then tables of units and tensors, as lines
+ * of words that a test can grep. "inv_freq" lines have the fp32 patterns. Exit codes are libmt's. */
 #include "cli/cli.h"
 
 static enum mt_dtype dtype_of(const char *word)

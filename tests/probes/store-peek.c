@@ -1,6 +1,6 @@
-/* store-peek RUN: what a store holds, a line a tensor: name, XXH64 of its fp32 bits, mean, standard deviation, least,
- * most; then "state HASH" over all arrays of all units (w, lo, m, v; gaps too), "moments zero|nonzero", "gaps
- * zero|nonzero". */
+/* store-peek RUN: print a store's content, a line a tensor: name, XXH64 of its fp32 bits, mean, standard deviation,
+ * minimum, maximum; then "state HASH" over all arrays of all units (w, lo, m, v; gaps too), "moments zero|nonzero",
+ * "gaps zero|nonzero". */
 #include <math.h>
 #include <stdlib.h>
 #include <xxhash.h>
