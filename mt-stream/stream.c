@@ -8,7 +8,7 @@
 
 static const char *device_spec = "cpu", *recompute_spec = "auto", *trace_path;
 static uint64_t device_memory, host_memory, threads, trace_step;
-static struct settle told;
+static struct chunk_sizes requested;
 static struct mt_strings rings;
 
 static bool plan_only, verbose;
@@ -23,11 +23,11 @@ static const struct mt_opt options[] = {
 		NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
-	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)",
+	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)",
 		NULL},
-	{"head-tokens", OPT_U64, &told.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
-	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)",
-		NULL},
+	{"head-tokens", OPT_U64, &requested.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
+	{"pass-rows", OPT_U64, &requested.pass_rows, "N",
+		"pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
 	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
 	{"trace-step", OPT_U64, &trace_step, "N", "of step N only", NULL},
@@ -114,7 +114,7 @@ static void check_options(void)
 	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
 	if (threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
-	if (told.chunk_tokens > INT32_MAX || told.head_tokens > INT32_MAX || told.pass_rows > INT32_MAX)
+	if (requested.chunk_tokens > INT32_MAX || requested.head_tokens > INT32_MAX || requested.pass_rows > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
 }
 
@@ -144,9 +144,9 @@ static int plan_print(void)
 	plan.memory = device_memory;
 	plan.host = host_memory;
 	plan.profile = plan.profile ? plan.profile : "H200";
-	plan.chunk_tokens = told.chunk_tokens;
-	plan.head_tokens = told.head_tokens;
-	plan.pass_rows = told.pass_rows;
+	plan.chunk_tokens = requested.chunk_tokens;
+	plan.head_tokens = requested.head_tokens;
+	plan.pass_rows = requested.pass_rows;
 	mt_must(plan_show(&plan));
 	return 0;
 }
@@ -186,12 +186,12 @@ static int stream_open(struct stream *s)
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
-		(rc = record_settle(s, &told)) || (rc = jobs_make(s)))
+		(rc = record_select(s, &requested)) || (rc = jobs_make(s)))
 		return rc;
 	size_t bytes;
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
-	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
 	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
 }
@@ -199,20 +199,18 @@ static int stream_open(struct stream *s)
 static void stream_close(struct stream *s)
 {
 	plan_release(s);
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	trace_close(s->dev->trace);
 	s->dev->close(s->dev);
 	if (s->batch) mt_ring_close(s->batch);
 	if (s->grad) mt_ring_close(s->grad);
 	mt_run_close(s->run);
 	free(s->jobs);
+	free(s->now.blocks);
 	free(s->host);
-	free(s->cos);
-	free(s->sin);
 }
 
 /* What was predicted beside what it took, waits for the optimizer and the ring apart */
-static void say_times(const struct stream *s)
+static void report_times(const struct stream *s)
 {
 	uint64_t micros = *mt_counter(s->run, 0);
 
@@ -236,7 +234,7 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
 	s.verbose = verbose;
-	s.host_told = host_memory;
+	s.host_requested = host_memory;
 	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "";
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
@@ -250,7 +248,7 @@ int main(int argc, char **argv)
 	if (rc == -MT_EX_BUSY && mt_stopping) /* while it waited for weights */
 		rc = GONE;
 	if (rc == 0) rc = serve(&s);
-	if (verbose) say_times(&s);
+	if (verbose) report_times(&s);
 	if (rc < 0) mt_say("%s", mt_errmsg());
 	stream_close(&s);
 	return rc < 0 ? -rc : 0;

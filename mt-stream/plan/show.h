@@ -20,6 +20,6 @@ struct plan_options {
 int plan_show(const struct plan_options *);
 
 /* Say a micro-batch's plan, and what is predicted of it and of a step of so many, in two lines */
-void plan_say(const struct ask *, const struct planned *, uint32_t micros);
+void plan_report(const struct plan_request *, const struct plan_result *, uint32_t micros);
 
 #endif
