@@ -15,9 +15,9 @@
  *
  * Queues run independently, so memory that several of them use is ordered by events:
  *   weight slots      are refilled after an event says that their last reader has run;
- *   gradient slots    are written again after this thread has seen that all their pieces have left: it must see that
+ *   gradient slots    are written again after this thread has seen that all their pieces have left. It must see that
  *                     anyway, because it publishes each piece in the ring when it has arrived there;
- *   offloaded activations (residuals, attention outputs) leave on Q_GRADS while the next unit computes, and come back on
+ *   offloaded activations (residuals, attention outputs) leave on Q_GRADS while the next unit computes, and return on
  *                     Q_WEIGHTS before the backward pass reads them.
  * Every wait here is needed: tests/42-chaos.bats removes each in turn, and the results change.
  */
@@ -278,8 +278,8 @@ static bool attention_offloaded(const struct stream *s, uint32_t layer)
 		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
 }
 
-/* A block's activations for the chunk at `from`: where the block keeps them; those that it recomputes: where the chunk's
- * are. gu NULL: it is recomputed, in the scratch. */
+/* A block's activations for the chunk at `from`: where the block keeps them; those that it recomputes: where the
+ * chunk's are. gu NULL: it is recomputed, in the scratch. */
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
@@ -308,88 +308,77 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 /* ---- activations offloaded to host memory ---- */
 
 /* Compute is about to write number i: wait until what was in its place has left */
-static void offload_begin(struct stream *s, struct offload *f, int64_t i)
+static void offload_begin(struct stream *s, struct offload *f, uint32_t i)
 {
 	queue_wait(s, Q_COMPUTE, f->left[i & 1]);
 	f->held[i & 1] = i;
 }
 
+static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, uint64_t bytes)
+{
+	bool in = q == Q_WEIGHTS;
+
+	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
+}
+
+/* Number i between its place on the device and the offload buffer: there all residuals come first, then all attention
+ * outputs, each followed by its log-sum-exps */
+static void offload_copies(struct stream *s, enum queue q, const struct offload *f, uint32_t i)
+{
+	const struct micro *m = s->micro;
+	bool residual = f == &s->now.residual;
+	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
+	uint64_t lse = (uint64_t)s->now.n * s->geo->heads * sizeof(float), o = m->attention_bytes - lse;
+	char *host = (char *)s->offload_buffer + (residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
+
+	trace_unit(s, q, i + !residual, "activations");
+	if (residual) {
+		offload_copy(s, q, output(s, i, 0), host, m->residual_bytes);
+		return;
+	}
+	offload_copy(s, q, m->layout.o[i & 1], host, o);
+	offload_copy(s, q, m->layout.lse[i & 1], host + o, lse);
+}
+
 /* Compute launched so far has written number i: copy it out */
-static void offload_out(struct stream *s, struct offload *f, int64_t i, const struct op *copies, int n)
+static void offload_out(struct stream *s, struct offload *f, uint32_t i)
 {
 	queue_wait(s, Q_GRADS, event_record(s, Q_COMPUTE));
-	trace_unit(s, Q_GRADS, (uint32_t)i + (f == &s->now.attention), "activations");
-	for (int k = 0; k < n; k++) launch(s, Q_GRADS, &copies[k]);
+	offload_copies(s, Q_GRADS, f, i);
 	f->left[i & 1] = event_record(s, Q_GRADS);
 }
 
 /* Compute from here on reads number i: copy it in, unless it is still there. Two things are known without an event. The
  * last reader of its place has run, and number i itself has left: this thread has seen the gradients leave of the unit
  * that read there, and they leave on the same queue, after all offloaded activations. */
-static void offload_in(struct stream *s, struct offload *f, int64_t i, const struct op *copies, int n)
+static void offload_in(struct stream *s, struct offload *f, uint32_t i)
 {
 	if (f->held[i & 1] == i) return;
-	trace_unit(s, Q_WEIGHTS, (uint32_t)i + (f == &s->now.attention), "activations");
-	for (int k = 0; k < n; k++) launch(s, Q_WEIGHTS, &copies[k]);
+	offload_copies(s, Q_WEIGHTS, f, i);
 	f->held[i & 1] = i;
 	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
 }
 
-static struct op residual_copy(const struct stream *s, uint32_t u, bool in)
-{
-	void *host = (char *)s->offload_buffer + u * s->micro->residual_bytes, *dev = output(s, u, 0);
-
-	return (struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, s->micro->residual_bytes}};
-}
-
-static void attention_copies(const struct stream *s, uint32_t layer, bool in, struct op copies[2])
-{
-	uint64_t lse_bytes = (uint64_t)s->now.n * s->geo->heads * sizeof(float),
-			 o_bytes = s->micro->attention_bytes - lse_bytes;
-	char *o = (char *)s->offload_buffer +
-		(s->micro->plan.residual_offloaded ? residuals_away(s->geo) * s->micro->residual_bytes : 0) +
-		layer * s->micro->attention_bytes;
-	void *dev = s->micro->layout.o[layer & 1], *lse = s->micro->layout.lse[layer & 1];
-
-	copies[0] = (struct op){OP_COPY, .copy = {in ? dev : o, in ? o : dev, o_bytes}};
-	copies[1] = (struct op){OP_COPY, .copy = {in ? lse : o + o_bytes, in ? o + o_bytes : lse, lse_bytes}};
-}
-
-/* Compute is about to go forward through unit u */
+/* Unit u's forward pass is about to be launched */
 static void forward_begins(struct stream *s, uint32_t u)
 {
 	if (s->micro->plan.residual_offloaded) offload_begin(s, &s->now.residual, u);
 	if (u > 0 && attention_offloaded(s, u - 1)) offload_begin(s, &s->now.attention, u - 1);
 }
 
-/* Its launches are done: offload what it wrote, but for the last two, which the backward pass reads first */
+/* It has been launched: offload what it writes, but for the last two, which the backward pass reads first */
 static void forward_ends(struct stream *s, uint32_t u)
 {
-	struct op copies[2];
-
-	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) {
-		copies[0] = residual_copy(s, u, false);
-		offload_out(s, &s->now.residual, u, copies, 1);
-	}
-	if (u > 0 && attention_offloaded(s, u - 1) && u + 1 < s->geo->layers && attention_offloaded(s, u + 1)) {
-		attention_copies(s, u - 1, false, copies);
-		offload_out(s, &s->now.attention, u - 1, copies, 2);
-	}
+	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) offload_out(s, &s->now.residual, u);
+	if (u > 0 && attention_offloaded(s, u - 1) && u + 1 < s->geo->layers && attention_offloaded(s, u + 1))
+		offload_out(s, &s->now.attention, u - 1);
 }
 
-/* Compute is about to go backward through block u */
+/* Block u's backward pass is about to be launched */
 static void backward_begins(struct stream *s, uint32_t u)
 {
-	struct op copies[2];
-
-	if (s->micro->plan.residual_offloaded) {
-		copies[0] = residual_copy(s, u - 1, true);
-		offload_in(s, &s->now.residual, u - 1, copies, 1);
-	}
-	if (attention_offloaded(s, u - 1)) {
-		attention_copies(s, u - 1, true, copies);
-		offload_in(s, &s->now.attention, u - 1, copies, 2);
-	}
+	if (s->micro->plan.residual_offloaded) offload_in(s, &s->now.residual, u - 1);
+	if (attention_offloaded(s, u - 1)) offload_in(s, &s->now.attention, u - 1);
 }
 
 /* ---- a unit, on the compute queue ---- */
@@ -429,7 +418,8 @@ static void unit_forward(struct stream *s, uint32_t u)
 static float beta_at(const struct stream *s, int64_t from) { return s->now.first && from == 0 ? 0 : 1; }
 
 /* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
- * are enough. Head chunks may cut rows. No other weights come into the head's slot after it: its readers set no event. */
+ * are enough. Head chunks may cut rows. No other weights come into the head's slot after it: its readers set no
+ * event. */
 static void head_forward_backward(struct stream *s, float *gs)
 {
 	const struct micro *m = s->micro;
@@ -541,8 +531,9 @@ static int loss_out(struct stream *s, struct event ready)
 
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
-/* One part of a job's gradients leaves in pieces, in order. Each is copied into the ring block of its own message, which
- * is published when the copy is done. Many copies are under way at once, so that the link never idles between two. */
+/* One part of a job's gradients leaves in pieces, in order. Each is copied into the ring block of its own message,
+ * which is published when the copy is done. Many copies are under way at once, so that the link never idles between
+ * two. */
 enum { FLIGHT = 32 }; /* pieces under way, at most */
 
 struct leaving {
@@ -567,7 +558,8 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	void *block;
 
 	trace_unit(s, Q_GRADS, p->unit, "gradients");
-	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's blocks */
+	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
+	 * blocks */
 	while (l->launched < p->elems && l->n < FLIGHT && mt_stage_mine(s->run) &&
 		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		uint64_t n = piece_elems(s, p, l->launched);
@@ -616,8 +608,8 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 	return rc;
 }
 
-/* Does part p of a job's gradients leave with this job? Where the embed gradient and the head gradient are summed in one
- * array, the sum leaves as unit 0's gradient. */
+/* Does part p of a job's gradients leave with this job? Where the embed gradient and the head gradient are summed in
+ * one array, the sum leaves as unit 0's gradient. */
 static bool leaves(const struct stream *s, uint32_t job, int p)
 {
 	return !s->micro->layout.tied_grads || s->jobs[job].part[p].end == 0;
@@ -675,8 +667,8 @@ static int evaluate(struct stream *s)
 	return s->now.last ? loss_out(s, event_record(s, Q_COMPUTE)) : 0;
 }
 
-/* In the last pass, unit u + 1's gradients leave while unit u computes. If both have the same gradient slot (early), they
- * must leave before. */
+/* In the last pass, unit u + 1's gradients leave while unit u computes. If both have the same gradient slot (early),
+ * they must leave before. */
 static int backward(struct stream *s)
 {
 	struct event ready[2] = {{0}}; /* the gradients of the last even and of the last odd unit are final */
