@@ -18,32 +18,35 @@ static struct plan_options plan;
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
 	{"device-memory", OPT_SIZE, &device_memory, "BYTES",
-		"device memory to use, of all (default: what is free; cpu: half of it)", NULL},
-	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)",
+		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL},
+	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may use (default: what is available)",
 		NULL},
-	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
+	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none (keep all); same bits",
+		NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
-	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)",
+	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N",
+		"tokens of a chunk, if the run has no record yet (default 4096)", NULL},
+	{"head-tokens", OPT_U64, &requested.head_tokens, "N", "tokens of an LM-head chunk, if the run has no record yet",
 		NULL},
-	{"head-tokens", OPT_U64, &requested.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
 	{"pass-rows", OPT_U64, &requested.pass_rows, "N",
-		"pass-major, so many rows a pass, likewise (default: layer-major)", NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
-	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
-	{"trace-step", OPT_U64, &trace_step, "N", "of step N only", NULL},
-	{"verbose", OPT_FLAG, &verbose, NULL, "say how each new shape of micro-batch is computed", NULL},
+		"compute pass-major, N rows a pass, if the run has no record yet (default: layer-major)", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
+	{"trace", OPT_STR, &trace_path, "FILE", "write the times of all operations, for chrome://tracing and Perfetto",
+		NULL},
+	{"trace-step", OPT_U64, &trace_step, "N", "trace step N only", NULL},
+	{"verbose", OPT_FLAG, &verbose, NULL, "report the plan of each new shape of micro-batch", NULL},
 	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
-	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
+	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or its directory", NULL},
 	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
 	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; "
-		"cuda: as found",
+		"rates to plan with: H200 (--plan's default), H100, ..., or the GPU found (cuda's default); h2d=, d2h=, hbm=, "
+		"ram= GB/s, flops= TFLOP/s, adam= G params/s",
 		NULL},
-	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, where memory allows it) or own", NULL},
-	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
+	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, if its work memory fits) or own", NULL},
+	{"json", OPT_FLAG, &plan.json, NULL, "--plan: print JSON", NULL},
 	{0},
 };
 
@@ -98,7 +101,7 @@ static struct device *device_open(const char *spec)
 		unsigned long long seed = strtoull(spec + 6, &end, 10);
 
 		if (!spec[6] || *end || spec[6] == '-') mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
-		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos runs in no time of its own");
+		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos has no times that mean anything");
 		d = device_chaos(n, seed);
 	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
 		d = cuda_open(spec);
@@ -161,7 +164,7 @@ static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
 	return mt_ring_open(s->run, name, ring);
 }
 
-/* A ring of somebody's own may have blocks of another size */
+/* A ring that another program has made may have blocks of another size */
 static int blocks_check(const struct stream *s)
 {
 	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
@@ -209,7 +212,7 @@ static void stream_close(struct stream *s)
 	free(s->host);
 }
 
-/* What was predicted beside what it took, waits for the optimizer and the ring apart */
+/* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count */
 static void report_times(const struct stream *s)
 {
 	uint64_t micros = *mt_counter(s->run, 0);

@@ -30,9 +30,9 @@ struct micro {
 	struct plan plan;
 	struct memory_layout layout;
 	uint64_t bytes; /* of device memory */
-	uint64_t residual_bytes,
-		attention_bytes; /* of one unit's residual, of one attention output, in the offload buffer */
-	double predicted;    /* s, forward and backward */
+	/* in the offload buffer: of one unit's residual, of one block's attention output */
+	uint64_t residual_bytes, attention_bytes;
+	double predicted; /* s, forward and backward */
 };
 
 /* Device memory for one job's weights */
@@ -42,7 +42,8 @@ struct slot {
 	struct event last_read; /* the last operation that reads them has run */
 };
 
-/* Activations in the offload buffer: number i is in device memory i & 1 when it is computed, and again when it is read */
+/* Activations in the offload buffer: number i is in device memory i & 1 when it is computed, and again when it is
+ * read */
 struct offload {
 	int64_t held[2];      /* which one is there; -1: none */
 	struct event left[2]; /* the last one that was there has been copied out */
@@ -112,7 +113,7 @@ static inline void queue_wait(struct stream *s, enum queue q, struct event e) { 
 /* This thread waits for the event. 0 or -ex */
 static inline int event_sync(struct stream *s, struct event e) { return s->dev->sync(s->dev, e); }
 
-/* ---- */
+/* ---- what each file does ---- */
 
 /* The micro-batch is no longer needed; the run is gone, or nobody is left to serve */
 enum { STALE = 1, GONE = 2 };

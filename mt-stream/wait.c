@@ -1,5 +1,5 @@
-/* wait.c: every wait for another stage. While it waits, a stream checks that the run and its micro-batch are still there,
- * and aborts the step if a peer has died.
+/* wait.c: every wait for another stage. While it waits, a stream checks that the run and its micro-batch are still
+ * there, and aborts the step if a peer has died.
  */
 #include "cli/cli.h"
 #include "stream.h"

@@ -324,7 +324,7 @@ narrow_ring() {
 	grep -q "the run was computed on 'avx.*', this is 'plain': other bits" "$T/fails.err"
 	export DNNL_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Prescott
 	fails_with 78 timeout 10 mt-stream "$RUN"
-	grep -q "matrix products by '.*', this is '.*': other bits" "$T/fails.err"
+	grep -q "GEMM by '.*', this is '.*': other bits" "$T/fails.err"
 }
 
 @test "options that make no sense are 64, cuda without CUDA is 78" {

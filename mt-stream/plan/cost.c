@@ -174,8 +174,8 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 	p->tail = b.embed_out;
 }
 
-/* Pass-major: weights come in during the first forward pass, gradients leave during the last backward pass. full: passes
- * of pass_rows rows; rest: rows of a last, smaller one. */
+/* Pass-major: weights come in during the first forward pass, gradients leave during the last backward pass. full:
+ * passes of pass_rows rows; rest: rows of a last, smaller one. */
 static void predict_passes(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	struct prediction *p)
 {

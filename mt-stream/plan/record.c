@@ -1,5 +1,5 @@
-/* record.c: the run record: the sizes and the device with which a run is computed. They decide bits, so every stream of a
- * run, now or later, must use the same ones. The run's first stream writes them.
+/* record.c: the run record: the sizes and the device with which a run is computed. They decide bits, so every stream
+ * of a run, now or later, must use the same ones. The run's first stream writes them.
  */
 #include "cli/cli.h"
 #include "stream.h"
@@ -55,15 +55,15 @@ static int description_agrees(const char *what, const char *is, size_t room, con
 		what, (int)room, is, mine);
 }
 
-/* The machine, GEMM library and attention backend must be the run's. A record without a machine is an older mt's: it has
- * only the device. */
+/* The machine, GEMM library and attention backend must be the run's. A record without a machine is an older mt's: it
+ * has only the device. */
 static int device_agrees(const struct mt_record *r, const struct device *d)
 {
 	int rc = description_agrees("on device", r->device, sizeof r->device, d->name);
 
 	if (rc || !r->machine[0]) return rc;
 	if ((rc = description_agrees("on", r->machine, sizeof r->machine, d->machine)) ||
-		(rc = description_agrees("with matrix products by", r->gemm, sizeof r->gemm, d->gemm)))
+		(rc = description_agrees("with GEMM by", r->gemm, sizeof r->gemm, d->gemm)))
 		return rc;
 	return description_agrees("with attention by", r->attention, sizeof r->attention, d->attention);
 }

@@ -24,8 +24,9 @@ static uint64_t budget_now(struct stream *s)
 	return s->budget && s->budget < have ? s->budget : have;
 }
 
-/* Activations may have what is available of the host's memory, but for an eighth that others may need. On a device whose
- * memory is the host's: what its budget leaves of that. Memory that this stream holds already is available to it. */
+/* Activations may have what is available of the host's memory, but for an eighth that others may need. On a device
+ * whose memory is the host's: what its budget leaves of that. Memory that this stream holds already is available to
+ * it. */
 static void host_limit(const struct stream *s, struct plan_request *req)
 {
 	uint64_t have = mt_mem_available(), mine = s->offload_bytes + (s->dev->room ? 0 : s->arena_bytes);
@@ -153,9 +154,9 @@ static int rope_grow(struct stream *s, uint32_t positions)
 
 /* ---- what the run's first stream selects ---- */
 
-/* Is attention over rows of this length computed by a library, which needs work memory? The run's first stream that asks
- * decides, as if the rows were to be trained on and held several documents. The device tests the library in the arena's
- * place. */
+/* Is attention over rows of this length computed by a library, which needs work memory? The run's first stream that
+ * asks decides, as if the rows were to be trained on and held several documents. The device tests the library in the
+ * arena's place. */
 static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t seq)
 {
 	struct device *d = s->dev;

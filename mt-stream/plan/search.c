@@ -109,8 +109,8 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 	}
 }
 
-/* Is the step longer than the best so far even if all blocks but the keep_all recompute only gate and up? Then it is for
- * a smaller keep_all, too. */
+/* Is the step longer than the best so far even if all blocks but the keep_all recompute only gate and up? Then it is
+ * for a smaller keep_all, too. */
 static bool hopeless(const struct search *s, const struct plan *plan, const struct times *t)
 {
 	struct plan best = *plan;

@@ -1,4 +1,4 @@
-/* show.c: mt-stream --plan: what a run would do, without a run and without a device. */
+/* show.c: mt-stream --plan: how a run would compute, without a run and without a device. */
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -24,8 +24,9 @@ void plan_report(const struct plan_request *req, const struct plan_result *p, ui
 		"%u all but gate and up, %u attention's output, %u their input%s%s",
 		req->train ? "train" : "eval", req->rows, req->seq, plan->pass_rows ? "passes" : "one pass",
 		rows_of_pass(req, plan), rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, plan->keep_all,
-		plan->keep_but_gate_up, plan->keep_attention, input, plan->residual_offloaded ? "; inputs to host" : "",
-		plan->attention_offloaded ? "; attention to host" : "");
+		plan->keep_but_gate_up, plan->keep_attention, input,
+		plan->residual_offloaded ? "; residuals offloaded to host memory" : "",
+		plan->attention_offloaded ? "; attention outputs offloaded to host memory" : "");
 	mt_say(
 		"predicted by the rates of %s: %.2f of %.2f MiB of device memory, %.2f of them the device's own, %.2f MiB of "
 		"host memory; a step of %u such micro-batches %.3g s: forward %.3g, backward %.3g, stall for the "
@@ -41,20 +42,20 @@ static void show_times(const struct plan_request *req, const struct plan_result 
 
 	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f\n", t->step,
 		t->forward, t->backward, t->stall, t->tail);
-	printf("made of   products %.3f, attention %.3f, computed again %.3f, all else that computes %.3f, "
-		   "waits for the bus %.3f\n",
-		t->gemm, t->attention, t->recompute, t->other_kernels, t->pcie_wait);
+	printf("made of   GEMM %.3f, attention %.3f, recompute %.3f, other kernels %.3f, PCIe wait %.3f\n", t->gemm,
+		t->attention, t->recompute, t->other_kernels, t->pcie_wait);
 	if (req->grad == MT_NONE)
-		printf("optimizer %.3f s, behind the backward pass of %.3f s\n", t->adam, t->last_backward);
-	else printf("optimizer %.3f s, behind the first forward pass of %.3f s\n", t->adam, t->first_forward);
-	printf("bus       %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
+		printf("optimizer %.3f s, overlaps the backward pass of %.3f s\n", t->adam, t->last_backward);
+	else printf("optimizer %.3f s, overlaps the first forward pass of %.3f s\n", t->adam, t->first_forward);
+	printf("PCIe      %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
 }
 
-/* State, what else the run takes, activations; and all of it */
+/* The store, activations, what else the run takes; their sum */
 static void show_host(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
 {
-	printf("host      %.2f GB of state, %.2f GB of activations, %.2f GB beside them: %.2f GB", gb(l->store_bytes),
-		gb(p->host_bytes), gb(req->host_beside - l->store_bytes), gb(req->host_beside + p->host_bytes));
+	printf("host      %.2f GB of state, %.2f GB of activations, %.2f GB for rings and tables: %.2f GB",
+		gb(l->store_bytes), gb(p->host_bytes), gb(req->host_beside - l->store_bytes),
+		gb(req->host_beside + p->host_bytes));
 	if (req->host != UINT64_MAX) printf(" of %.2f GB", gb(req->host));
 	putchar('\n');
 }
@@ -82,17 +83,17 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 			req->attention.kv_heads, req->geo->kv_heads, gb(memory_attention(req, plan)));
 	else puts("attention by our own kernels");
 	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(req, plan));
-	printf("weights   %u blocks' slots, %u resident from forward to backward; gradients: %u slots\n", slots, slots,
-		plan->grad_slots);
+	printf("slots     weights: %u blocks, %u of them resident from forward to backward; gradients: %u blocks\n", slots,
+		slots, plan->grad_slots);
 	printf("keeps     %u blocks all, %u all but gate and up, %u attention's output, %u their input\n", plan->keep_all,
 		plan->keep_but_gate_up, plan->keep_attention,
 		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
-	printf("to host   %s%s%s\n",
-		plan->residual_offloaded        ? "block inputs"
+	printf("offloads  %s%s%s\n",
+		plan->residual_offloaded        ? "residuals"
 			: plan->attention_offloaded ? ""
 										: "nothing",
 		plan->residual_offloaded && plan->attention_offloaded ? ", " : "",
-		plan->attention_offloaded ? "attention's outputs" : "");
+		plan->attention_offloaded ? "attention outputs" : "");
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
 	show_host(req, p, l);
 	show_times(req, p);
@@ -103,6 +104,7 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 static void show_json(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
 {
 	const struct plan *plan = &p->plan;
+	const struct prediction *t = &p->predicted;
 	uint32_t layers = req->geo->layers;
 
 	printf("{\"params\": %llu, \"rows\": %u, \"seq\": %u, \"memory\": %llu, \"profile\": \"%s\", ",
@@ -120,24 +122,28 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", plan->keep_all,
 		plan->keep_but_gate_up, plan->keep_attention,
 		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
-	printf("\"inputs_to_host\": %s, \"attention_to_host\": %s, ", plan->residual_offloaded ? "true" : "false",
-		plan->attention_offloaded ? "true" : "false");
+	const char *residual = plan->residual_offloaded ? "true" : "false";
+	const char *attention = plan->attention_offloaded ? "true" : "false";
+	printf("\"residuals_offloaded\": %s, \"attention_offloaded\": %s, ", residual, attention);
+	printf("\"inputs_to_host\": %s, \"attention_to_host\": %s, ", residual, attention); /* older names */
 	printf("\"peak_bytes\": %llu, \"least_bytes\": %llu, \"store_bytes\": %llu, \"host_activation_bytes\": %llu, "
 		   "\"host_bytes\": %llu, ",
 		(unsigned long long)p->bytes, (unsigned long long)p->least, (unsigned long long)l->store_bytes,
 		(unsigned long long)p->host_bytes, (unsigned long long)(req->host_beside + p->host_bytes));
-	printf("\"bytes_in\": %llu, \"bytes_out\": %llu, ", (unsigned long long)p->predicted.in,
-		(unsigned long long)p->predicted.out);
-	printf("\"products_s\": %.9g, \"attention_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ",
-		p->predicted.gemm, p->predicted.attention, p->predicted.recompute, p->predicted.other_kernels,
-		p->predicted.pcie_wait);
+	printf("\"bytes_in\": %llu, \"bytes_out\": %llu, ", (unsigned long long)t->in, (unsigned long long)t->out);
+	printf("\"gemm_s\": %.9g, \"attention_s\": %.9g, \"recompute_s\": %.9g, \"other_kernels_s\": %.9g, "
+		   "\"pcie_wait_s\": %.9g, ",
+		t->gemm, t->attention, t->recompute, t->other_kernels, t->pcie_wait);
+	/* the same under the names of older versions, which scripts may read */
+	printf("\"products_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ", t->gemm, t->recompute,
+		t->other_kernels, t->pcie_wait);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		   "\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n",
-		p->predicted.step, p->predicted.forward, p->predicted.backward, p->predicted.first_forward, p->predicted.adam,
-		p->predicted.stall, p->predicted.tail, (double)req->rows * req->seq / p->predicted.step, p->predicted.tflops);
+		t->step, t->forward, t->backward, t->first_forward, t->adam, t->stall, t->tail,
+		(double)req->rows * req->seq / t->step, t->tflops);
 }
 
-/* What a GPU takes for itself */
+/* Bytes that a GPU takes for itself */
 static uint64_t work_of(const struct plan_request *req)
 {
 	uint64_t lse = (uint64_t)req->rows * req->seq * req->geo->heads * sizeof(float);
@@ -145,9 +151,8 @@ static uint64_t work_of(const struct plan_request *req)
 	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
-/* Work memory of cuDNN's attention where its deterministic backward pass keeps the gradient of all scores (sm_90 before
- * 9.25):
- * heads T^2 in bf16, and dQ, dK and dV in fp32, of the heads of a call. A run asks the library that is there. */
+/* Work memory of cuDNN's attention, as its deterministic backward pass on sm_90 needs it before 9.25: heads T^2 in bf16
+ * for the gradient of all scores, and dQ, dK and dV in fp32, of the heads of a call. A run asks the library itself. */
 static struct attention_need cudnn_need(const struct plan_request *req)
 {
 	uint64_t t = req->seq, heads = req->geo->heads, kv_heads = req->geo->kv_heads, row;
@@ -163,8 +168,8 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 		.kv_heads = of_call};
 }
 
-/* What the host has, and what the run takes of it beside activations: its regions, the rows and rotary tables that
- * mt-stream holds */
+/* The host memory budget, and what the run takes of it beside activations: the run's regions, and in mt-stream the rows
+ * and the rotary tables */
 static int host_of(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes,
 	struct plan_request *req)
 {

@@ -1,7 +1,7 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
- * seeds in one process. The schedule and the plan are compiled in here, with macros for what they wait for and for the
- * planner:
- * each seed draws plan, shapes and what the neighbours do (stream-world.h), and must give the bits of the cpu device.
+ * seeds in one process. schedule.c, wait.c and plan/request.c are compiled in here, with macros for what they wait for
+ * and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must give the
+ * bits of the cpu device.
  *
  *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
  *     stream-chaos without RUN MODELS COUNT           leaves out each wait in turn, then has each event too early, then
@@ -83,7 +83,7 @@ static uint64_t lay(const struct plan_request *, const struct plan *, struct mem
 
 static bool talks;
 static struct {
-	unsigned micros, evals, views, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
+	unsigned micros, evals, zero_copies, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
 } went;
 
 static void levels_draw(const struct plan_request *req, struct plan *plan)
@@ -117,18 +117,19 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s",
 			req->rows, req->seq, plan.pass_rows ? "pass-major" : "layer-major", plan.weight_slots, plan.grad_slots,
 			plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
-			plan.residual_offloaded ? ", inputs to host" : "", plan.attention_offloaded ? ", attention to host" : "",
-			req->zero_copy ? ", in place" : "");
+			plan.residual_offloaded ? ", residuals offloaded" : "",
+			plan.attention_offloaded ? ", attention outputs offloaded" : "", req->zero_copy ? ", in place" : "");
 	went.residual_offloaded += plan.residual_offloaded;
 	went.attention_offloaded += plan.attention_offloaded;
-	went.views += req->zero_copy;
+	went.zero_copies += req->zero_copy;
 	for (uint32_t l = 0; req->train && l < layers; l++) went.levels[checkpoint_of(&plan, layers, l)]++;
 	return 0;
 }
 
 /* Memory that is handed out twice: the second of two begins within the first */
-static const char *const overlaps[] = {"weight slots", "gradient slots", "inputs on their way",
-	"attention outputs on their way", "the ends' gradients", "the ends' weights", "a block's and the ends' gradients"};
+static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals",
+	"offloaded attention outputs", "embed and head gradients", "embed and head weights",
+	"a block's and the embed gradient"};
 #ifdef MT_EMU
 #define OVERLAPS 0
 #else
@@ -431,8 +432,8 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 	}
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
-		"%u in place, %u inputs to host, %u attention to host; levels %u %u %u %u\n",
-		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.views,
+		"%u in place, %u residuals offloaded, %u attention outputs offloaded; checkpoint levels %u %u %u %u\n",
+		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies,
 		went.residual_offloaded, went.attention_offloaded, went.levels[0], went.levels[1], went.levels[2],
 		went.levels[3]);
 	return 0;

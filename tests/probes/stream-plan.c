@@ -228,9 +228,9 @@ int main(int argc, char **argv)
 	uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
 
 	for (uint64_t seed = from; seed < from + seeds; seed++) try(seed);
-	printf("%d plans: %d pass-major; to host %d inputs and outputs, %d inputs, %d outputs; on the device %d all, "
-		   "%d but gate and "
-		   "up, %d attention, %d inputs; %d wrong\n",
+	printf(
+		"%d plans: %d pass-major; offloaded: %d residuals and attention outputs, %d residuals, %d attention outputs; "
+		"kept: %d all, %d but gate and up, %d attention, %d inputs; %d wrong\n",
 		plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6], kinds[7], wrong);
 	return wrong != 0;
 }

@@ -1,12 +1,12 @@
-/* stream-world.h: a run and the two neighbours of mt-stream, in mt-stream's own process and on its own thread: whenever
- * the schedule asks whether its micro-batch is still wanted, or waits, they may take a turn, by a draw. They do at
- * once, or as late as they may, all that mt-step and mt-optim are allowed to do:
+/* stream-world.h: a run and the two stages beside mt-stream, played in mt-stream's own process and thread. Whenever
+ * mt-stream asks whether its micro-batch is still wanted, or waits, these may take a turn; a draw decides. They do
+ * everything that mt-step and mt-optim may do, as early or as late as they may do it:
  *
- * weights are rubbish until a unit's version says that they are there; with --grad none they are rubbish again as
- *                soon as a piece of their gradient was taken, else when all of the micro-batch's has
+ *   weights      are rubbish until a unit's version says that they are there; with --grad none they are rubbish again
+ *                as soon as a piece of their gradient was taken, else when all of the micro-batch's has
  *   pieces       are taken from the ring after a while, and their blocks are rubbish then
  *   the batch    is rubbish once its micro-batch is over
- *   the step     is aborted at some point, and sent again under another try
+ *   the step     is aborted at some point, and sent again under another attempt
  */
 #include <stdlib.h>
 
