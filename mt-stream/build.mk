@@ -1,4 +1,4 @@
-# mt-stream on the CPU: matrix products by oneDNN, or by OpenBLAS where it is not there.
+# mt-stream on the CPU: GEMM by oneDNN, or by OpenBLAS where it is not there.
 ifeq ($(call have,dnnl.h),yes)
 GEMM_CFLAGS = -DHAVE_DNNL
 GEMM_LIBS   = -ldnnl -lgomp -ldl

@@ -1,46 +1,95 @@
-/* schedule.c: a micro-batch's way through the model, as its plan has it: forward through the units, backward through
- * the units, chunks of whole rows inside a unit; all rows at once (layer-major), or in passes of some rows each,
- * between which weights and gradients stay on the device. The host only launches, a unit or two ahead of the device, so
- * that the next unit's weights come in while this one computes, and gradients of the last one leave while the next one
- * computes.
+/* schedule.c: computes a planned micro-batch.
+ *
+ * The forward pass goes through the units from the embedding to the LM head, the backward pass from the head to the
+ * embedding. Inside a unit, chunks of whole rows are computed one after another. Layer-major, all rows of the
+ * micro-batch go through a unit before the next unit begins. Pass-major, some rows at a time go forward and backward
+ * through the whole model, and weights and gradients stay on the device between these passes.
+ *
+ * This thread only launches operations on the device's three queues. It runs one or two units ahead of them, so that
+ * copies overlap with compute: while one unit computes, the next unit's weights come in, and the gradients of the unit
+ * before leave.
  *
  *     Q_WEIGHTS   in 0 │ in 1   │ in 2   │ ...     │ in L-1   │ in L-2   │
  *     Q_COMPUTE        │ fwd 0  │ fwd 1  │ ... head│ bwd L    │ bwd L-1  │ ... bwd 0 │
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
- * A weight slot is refilled once its last reader is through: an event. A gradient slot is written again once all of it
- * has left: the host has seen that itself, for it publishes every piece, many of which are under way at once. Block
- * inputs and attention outputs may be kept by the host: they leave on Q_GRADS while the next unit computes, and come
- * back on Q_WEIGHTS before they are wanted.
- * No wait here is one too many: chaos shows it.
+ * Queues run independently, so memory that several of them use is ordered by events:
+ *   weight slots      are refilled after an event says that their last reader has run;
+ *   gradient slots    are written again after this thread has seen that all their pieces have left. It must see that
+ *                     anyway, because it publishes each piece in the ring when it has arrived there;
+ *   offloaded activations (residuals, attention outputs) leave on Q_GRADS while the next unit computes, and return on
+ *                     Q_WEIGHTS before the backward pass reads them.
+ * Every wait here is needed: tests/42-chaos.bats removes each in turn, and the results change.
  */
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "cli/cli.h"
 #include "stream.h"
 #include "trace.h"
 
-static void launch(struct stream *s, enum queue q, const struct op *op) { s->dev->launch(s->dev, q, op); }
-/* In parentheses: tests/probes/stream-chaos.c has macros of these names, to leave out one call of them in turn. */
-static struct event(record)(struct stream *s, enum queue q) { return (s->dev->record)(s->dev, q); }
-static void(wait)(struct stream *s, enum queue q, struct event e) { (s->dev->wait)(s->dev, q, e); }
-static int(sync)(struct stream *s, struct event e) { return (s->dev->sync)(s->dev, e); }
-
-/* For a trace: what is launched on the queue from here on is unit u's */
-static void at(struct stream *s, enum queue q, uint32_t u, const char *what) { trace_at(s->dev->trace, q, u, what); }
+/* For --trace: what is launched on the queue from here on belongs to unit u */
+static void trace_unit(struct stream *s, enum queue q, uint32_t u, const char *what)
+{
+	trace_at(s->dev->trace, q, u, what);
+}
 
 static uint32_t head_job(const struct stream *s) { return s->units - 1; }
 
+/* ---- jobs ---- */
+
+static void job_part(const struct stream *s, struct job *j, uint32_t unit, uint32_t end)
+{
+	uint64_t elems = mt_unit(s->run, unit)->elems;
+
+	j->part[j->parts++] = (struct part){unit, end, j->elems, elems};
+	j->elems += elems;
+}
+
+/* The run's tables must be those that its geometry gives: templates rely on every shape */
+static int layout_check(const struct stream *s)
+{
+	struct mt_layout l;
+	int rc = mt_layout_make(&l, s->geo, s->control->dtype, s->control->grad);
+
+	if (rc) return rc;
+	bool same = l.n_units == s->control->n_units && l.n_tensors == s->control->n_tensors;
+	for (uint32_t u = 0; same && u < l.n_units; u++) {
+		const struct mt_unit *a = &l.units[u], *b = mt_unit(s->run, u);
+		same = a->elems == b->elems && a->first_tensor == b->first_tensor && a->tensors == b->tensors;
+	}
+	for (uint32_t i = 0; same && i < l.n_tensors; i++) {
+		const struct mt_tensor *a = &l.tensors[i], *b = mt_tensor(s->run, i);
+		same = a->role == b->role && a->off == b->off && a->n == b->n;
+	}
+	mt_layout_release(&l);
+	return same ? 0 : mt_fail(MT_EX_DATA, "the run's units or tensors are not those of its geometry");
+}
+
+int jobs_make(struct stream *s)
+{
+	int rc = layout_check(s);
+
+	if (rc) return rc;
+	s->units = s->control->n_units;
+	s->jobs = calloc(s->units, sizeof *s->jobs);
+	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
+	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
+	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
+	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
+	return 0;
+}
+
 /* ---- where a job's tensors are ---- */
 
-/* fn's view of a job: tensor t of part p, by the role it plays here (the embedding is a tied model's head) */
+/* What tensor t is to the job: a tied model's embedding is the head's weight */
 static unsigned role_in_job(const struct stream *s, uint32_t job, const struct mt_tensor *t)
 {
 	return job == head_job(s) && t->role == MT_T_EMBED ? MT_T_HEAD : t->role;
 }
 
-static void weights_view(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
+static void weights_at(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
 {
 	*w = (struct weights){0};
 	for (int p = 0; p < s->jobs[job].parts; p++) {
@@ -53,15 +102,16 @@ static void weights_view(struct stream *s, uint32_t job, const void *const base[
 	}
 }
 
-/* A gradient's home: its part of the slot; --grad none sums both ends of tied embeddings in one place */
+/* Where a part's gradient is summed: in its part of the slot. With --grad none a tied model sums the embed gradient and
+ * the head gradient in one array. */
 static float *grads_base(const struct stream *s, uint32_t job, int part, float *slot)
 {
 	const struct part *p = &s->jobs[job].part[part];
 
-	return s->plan.at.tied && p->unit == 0 ? s->plan.at.tied : slot + p->at;
+	return s->micro->layout.tied_grads && p->unit == 0 ? s->micro->layout.tied_grads : slot + p->at;
 }
 
-static void grads_view(struct stream *s, uint32_t job, float *slot, struct grads *g)
+static void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *g)
 {
 	*g = (struct grads){0};
 	for (int p = 0; p < s->jobs[job].parts; p++) {
@@ -74,7 +124,7 @@ static void grads_view(struct stream *s, uint32_t job, float *slot, struct grads
 	}
 }
 
-/* The gaps between tensors leave with them, as zeros */
+/* Gaps between tensors leave with them, so they must be zeros */
 static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 {
 	for (int p = 0; p < s->jobs[job].parts; p++) {
@@ -93,28 +143,48 @@ static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 	}
 }
 
-/* ---- weights in ---- */
+/* ---- the batch in ---- */
 
-static int weights_wait(struct stream *s, uint32_t job)
+/* Forget what the slots hold: the device's memory is laid out anew */
+static void progress_begin(struct stream *s)
 {
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		uint32_t unit = s->jobs[job].part[p].unit;
+	const struct memory_layout *at = &s->micro->layout;
+	struct progress *now = &s->now;
 
-		for (;;) {
-			uint32_t seen = mt_event(s->run);
-			if (mt_version(s->run, unit) >= s->msg.batch.version) break;
-			int rc = stream_pause(s, seen, MT_ACT_WAIT_WEIGHTS, unit);
-			if (rc) return rc;
-		}
-	}
-	return 0;
+	for (int i = 0; i < 2; i++) now->embed_head[i] = (struct slot){.mem = at->embed_head_weights[i], .job = -1};
+	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++)
+		now->blocks[i] = (struct slot){.mem = at->weights[i], .job = -1};
+	now->residual = now->attention = (struct offload){.held = {-1, -1}};
+	now->done[0] = now->done[1] = (struct event){0};
 }
 
-/* Launch the job's weights into slot `to` once its last reader is through; compute goes on when they are in. */
+/* Rows and rope's tables */
+static void batch_in(struct stream *s)
+{
+	const struct micro *m = s->micro;
+	size_t n = (size_t)m->request.rows * m->request.seq;
+	size_t table = (size_t)m->request.seq * (s->geo->head_dim / 2) * sizeof(float);
+	const struct op ops[] = {
+		{OP_DISCARD, .discard = {s->arena, m->bytes}},
+		{OP_COPY, .copy = {m->layout.tokens, s->host, n * 4}},
+		{OP_COPY, .copy = {m->layout.targets, s->host + n, n * 4}},
+		{OP_COPY, .copy = {m->layout.starts, s->host + 2 * n, n * 4}},
+		{OP_COPY, .copy = {m->layout.cos, s->cos, table}},
+		{OP_COPY, .copy = {m->layout.sin, s->sin, table}},
+	};
+
+	launch(s, Q_COMPUTE, &ops[0]);
+	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
+	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+}
+
+/* ---- weights in ---- */
+
+/* Copy the job's weights into slot `to` after its last reader has run; compute waits until they are there. */
 static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 {
-	at(s, Q_WEIGHTS, job, "weights");
-	wait(s, Q_WEIGHTS, to->over);
+	trace_unit(s, Q_WEIGHTS, job, "weights");
+	queue_wait(s, Q_WEIGHTS, to->last_read);
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct part *part = &s->jobs[job].part[p];
 
@@ -126,32 +196,30 @@ static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 					.from = s->control->dtype}});
 	}
 	to->job = job;
-	wait(s, Q_COMPUTE, record(s, Q_WEIGHTS));
+	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
 }
 
-/* The slot that holds the job's weights, or that is the next to be refilled: the one whose last reader is the longest
- * ago.
- * So the last blocks of a forward pass are still there when the backward pass begins. */
+/* The slot that has the job's weights; else the slot whose last reader is the longest ago. So the weights of the last
+ * blocks are still there when the backward pass begins. */
 static struct slot *slot_for(struct stream *s, uint32_t job)
 {
-	struct place *at = &s->plan.at;
-	struct slot *to = &at->weights[0];
+	struct slot *to = &s->now.blocks[0];
 
-	if (job == 0 || job == head_job(s)) return &at->ends[job && s->plan.c.pass_rows];
-	for (uint32_t i = 0; i < s->plan.c.weight_slots; i++) {
-		struct slot *slot = &at->weights[i];
+	if (job == 0 || job == head_job(s)) return &s->now.embed_head[job && s->micro->plan.pass_rows];
+	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++) {
+		struct slot *slot = &s->now.blocks[i];
 		if (slot->job == job) return slot;
-		to = slot->over.at < to->over.at ? slot : to;
+		to = slot->last_read.at < to->last_read.at ? slot : to;
 	}
 	return to;
 }
 
-/* *w: the job's weights as compute, from here on, may read them. Returns the slot to mark when compute is through, if
- * another job may want it; NULL where the store is read in place. */
+/* *w: the job's weights; compute launched from here on may read them. Returns the slot, whose last_read the caller sets
+ * once it has launched the last reader; NULL where the device reads the store in place. */
 static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights *w)
 {
 	const struct job *j = &s->jobs[job];
-	struct slot *slot = s->view ? NULL : slot_for(s, job);
+	struct slot *slot = s->zero_copy ? NULL : slot_for(s, job);
 	const void *base[2];
 
 	if (slot && slot->job != job) weights_load(s, job, slot);
@@ -162,116 +230,24 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 					   : s->dev->view(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += j->part[p].elems * (s->control->dtype == MT_BF16 ? 2 : 4);
 	}
-	weights_view(s, job, base, w);
+	weights_at(s, job, base, w);
 	return slot;
 }
 
-/* ---- activations that the host keeps ---- */
+/* ---- chunks, and where their activations are ---- */
 
-/* Compute is about to make number i: what was in its place has left */
-static void carry_make(struct stream *s, struct carry *c, int64_t i)
-{
-	wait(s, Q_COMPUTE, c->left[i & 1]);
-	c->held[i & 1] = i;
-}
-
-/* Compute, launched so far, has made number i: it leaves */
-static void carry_out(struct stream *s, struct carry *c, int64_t i, const struct op *copies, int n)
-{
-	wait(s, Q_GRADS, record(s, Q_COMPUTE));
-	at(s, Q_GRADS, (uint32_t)i + (c == &s->plan.o), "activations");
-	for (int k = 0; k < n; k++) launch(s, Q_GRADS, &copies[k]);
-	c->left[i & 1] = record(s, Q_GRADS);
-}
-
-/* Compute, from here on, reads number i. It has left, and the last reader of its place is through: the host has seen
- * the gradients leave of the unit that read there, on the queue on which all carried activations left before. */
-static void carry_in(struct stream *s, struct carry *c, int64_t i, const struct op *copies, int n)
-{
-	if (c->held[i & 1] == i) return;
-	at(s, Q_WEIGHTS, (uint32_t)i + (c == &s->plan.o), "activations");
-	for (int k = 0; k < n; k++) launch(s, Q_WEIGHTS, &copies[k]);
-	c->held[i & 1] = i;
-	wait(s, Q_COMPUTE, record(s, Q_WEIGHTS));
-}
-
-static void *output(const struct stream *s, uint32_t u, int64_t from);
-
-static struct op x_copy(const struct stream *s, uint32_t u, bool in)
-{
-	void *host = (char *)s->spill + u * s->plan.x_bytes, *dev = output(s, u, 0);
-
-	return (struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, s->plan.x_bytes}};
-}
-
-static void o_copies(const struct stream *s, uint32_t layer, bool in, struct op copies[2])
-{
-	uint64_t lse_bytes = (uint64_t)s->plan.n * s->geo->heads * sizeof(float), o_bytes = s->plan.o_bytes - lse_bytes;
-	char *o = (char *)s->spill + (s->plan.c.x_host ? inputs_away(s->geo) * s->plan.x_bytes : 0) +
-		layer * s->plan.o_bytes;
-	void *dev = s->plan.at.o[layer & 1], *lse = s->plan.at.lse[layer & 1];
-
-	copies[0] = (struct op){OP_COPY, .copy = {in ? dev : o, in ? o : dev, o_bytes}};
-	copies[1] = (struct op){OP_COPY, .copy = {in ? lse : o + o_bytes, in ? o + o_bytes : lse, lse_bytes}};
-}
-
-/* Does the host keep what attention of this layer put out? */
-static bool o_carried(const struct stream *s, uint32_t layer)
-{
-	return s->plan.c.o_host && level_of(&s->plan.c, s->geo->layers, layer) == LEVEL_ATTENTION;
-}
-
-/* Compute is about to go forward through unit u */
-static void forward_begins(struct stream *s, uint32_t u)
-{
-	if (s->plan.c.x_host) carry_make(s, &s->plan.x, u);
-	if (u > 0 && o_carried(s, u - 1)) carry_make(s, &s->plan.o, u - 1);
-}
-
-/* ... has been launched to do so. The last two stay where they are. */
-static void forward_ends(struct stream *s, uint32_t u)
-{
-	struct op copies[2];
-
-	if (s->plan.c.x_host && u + 2 < s->units - 1) {
-		copies[0] = x_copy(s, u, false);
-		carry_out(s, &s->plan.x, u, copies, 1);
-	}
-	if (u > 0 && o_carried(s, u - 1) && u + 1 < s->geo->layers && o_carried(s, u + 1)) {
-		o_copies(s, u - 1, false, copies);
-		carry_out(s, &s->plan.o, u - 1, copies, 2);
-	}
-}
-
-/* Compute is about to go backward through block u */
-static void backward_begins(struct stream *s, uint32_t u)
-{
-	struct op copies[2];
-
-	if (s->plan.c.x_host) {
-		copies[0] = x_copy(s, u - 1, true);
-		carry_in(s, &s->plan.x, u - 1, copies, 1);
-	}
-	if (o_carried(s, u - 1)) {
-		o_copies(s, u - 1, true, copies);
-		carry_in(s, &s->plan.o, u - 1, copies, 2);
-	}
-}
-
-/* ---- chunks ---- */
-
-/* Tokens [from, from + n) of the pass; what the scratch held is dead */
+/* Tokens [from, from + n) of the pass. All chunks share the scratch. */
 static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 {
-	const struct place *at = &s->plan.at;
-	int64_t first = s->plan.base + from, all = (int64_t)s->plan.ask.rows * s->plan.ask.seq;
+	const struct memory_layout *at = &s->micro->layout;
+	int64_t first = s->now.base + from, all = (int64_t)s->micro->request.rows * s->micro->request.seq;
 
 	return (struct chunk){
 		.dev = s->dev,
 		.geo = s->geo,
 		.n = n,
-		.seq = s->plan.ask.seq,
-		.piece = (int64_t)tokens_of_piece(&s->plan.ask, &s->plan.c),
+		.seq = s->micro->request.seq,
+		.piece = (int64_t)tokens_of_piece(&s->micro->request, &s->micro->plan),
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
@@ -282,28 +258,36 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 	};
 }
 
-/* What unit u put out, from token `from` of the pass on */
+/* Unit u's output, from token `from` of the pass on */
 static void *output(const struct stream *s, uint32_t u, int64_t from)
 {
-	const struct place *at = &s->plan.at;
+	const struct memory_layout *at = &s->micro->layout;
 
 	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : u], from * s->geo->hidden);
 }
 
 static void *dx_at(const struct stream *s, int64_t from)
 {
-	return elements_after(s->dev, s->plan.at.dx, from * s->geo->hidden);
+	return elements_after(s->dev, s->micro->layout.dx, from * s->geo->hidden);
 }
 
-/* A block's activations for the chunk at `from`: where it keeps them, else where the chunk's are; gu: NULL */
+/* Is this layer's attention output offloaded? */
+static bool attention_offloaded(const struct stream *s, uint32_t layer)
+{
+	return s->micro->plan.attention_offloaded &&
+		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
+}
+
+/* A block's activations for the chunk at `from`: where the block keeps them; those that it recomputes: where the
+ * chunk's are. gu NULL: it is recomputed, in the scratch. */
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
-	const struct place *at = &s->plan.at;
+	const struct memory_layout *at = &s->micro->layout;
 	int64_t a = (int64_t)g->heads * g->head_dim, k = (int64_t)g->kv_heads * g->head_dim;
 	struct saved own = at->saved[layer], v = at->chunk;
 
-	if (o_carried(s, layer)) {
+	if (attention_offloaded(s, layer)) {
 		own.o = at->o[layer & 1];
 		own.lse = at->lse[layer & 1];
 	}
@@ -321,11 +305,88 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 	return v;
 }
 
-/* ---- units, as jobs on the compute queue ---- */
+/* ---- activations offloaded to host memory ---- */
+
+/* Compute is about to write number i: wait until what was in its place has left */
+static void offload_begin(struct stream *s, struct offload *f, uint32_t i)
+{
+	queue_wait(s, Q_COMPUTE, f->left[i & 1]);
+	f->held[i & 1] = i;
+}
+
+static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, uint64_t bytes)
+{
+	bool in = q == Q_WEIGHTS;
+
+	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
+}
+
+/* Number i between its place on the device and the offload buffer: there all residuals come first, then all attention
+ * outputs, each followed by its log-sum-exps */
+static void offload_copies(struct stream *s, enum queue q, const struct offload *f, uint32_t i)
+{
+	const struct micro *m = s->micro;
+	bool residual = f == &s->now.residual;
+	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
+	uint64_t lse = (uint64_t)s->now.n * s->geo->heads * sizeof(float), o = m->attention_bytes - lse;
+	char *host = (char *)s->offload_buffer + (residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
+
+	trace_unit(s, q, i + !residual, "activations");
+	if (residual) {
+		offload_copy(s, q, output(s, i, 0), host, m->residual_bytes);
+		return;
+	}
+	offload_copy(s, q, m->layout.o[i & 1], host, o);
+	offload_copy(s, q, m->layout.lse[i & 1], host + o, lse);
+}
+
+/* Compute launched so far has written number i: copy it out */
+static void offload_out(struct stream *s, struct offload *f, uint32_t i)
+{
+	queue_wait(s, Q_GRADS, event_record(s, Q_COMPUTE));
+	offload_copies(s, Q_GRADS, f, i);
+	f->left[i & 1] = event_record(s, Q_GRADS);
+}
+
+/* Compute from here on reads number i: copy it in, unless it is still there. Two things are known without an event. The
+ * last reader of its place has run, and number i itself has left: this thread has seen the gradients leave of the unit
+ * that read there, and they leave on the same queue, after all offloaded activations. */
+static void offload_in(struct stream *s, struct offload *f, uint32_t i)
+{
+	if (f->held[i & 1] == i) return;
+	offload_copies(s, Q_WEIGHTS, f, i);
+	f->held[i & 1] = i;
+	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
+}
+
+/* Unit u's forward pass is about to be launched */
+static void forward_begins(struct stream *s, uint32_t u)
+{
+	if (s->micro->plan.residual_offloaded) offload_begin(s, &s->now.residual, u);
+	if (u > 0 && attention_offloaded(s, u - 1)) offload_begin(s, &s->now.attention, u - 1);
+}
+
+/* It has been launched: offload what it writes, but for the last two, which the backward pass reads first */
+static void forward_ends(struct stream *s, uint32_t u)
+{
+	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) offload_out(s, &s->now.residual, u);
+	if (u > 0 && attention_offloaded(s, u - 1) && u + 1 < s->geo->layers && attention_offloaded(s, u + 1))
+		offload_out(s, &s->now.attention, u - 1);
+}
+
+/* Block u's backward pass is about to be launched */
+static void backward_begins(struct stream *s, uint32_t u)
+{
+	if (s->micro->plan.residual_offloaded) offload_in(s, &s->now.residual, u - 1);
+	if (attention_offloaded(s, u - 1)) offload_in(s, &s->now.attention, u - 1);
+}
+
+/* ---- a unit, on the compute queue ---- */
 
 static int64_t chunk_tokens(const struct stream *s, int64_t from)
 {
-	int64_t most = (int64_t)rows_of_chunk(&s->plan.ask, &s->plan.c) * s->plan.ask.seq, left = s->plan.n - from;
+	int64_t most = (int64_t)rows_of_chunk(&s->micro->request, &s->micro->plan) * s->micro->request.seq,
+			left = s->now.n - from;
 
 	return left < most ? left : most;
 }
@@ -335,10 +396,10 @@ static void unit_forward(struct stream *s, uint32_t u)
 	struct weights w;
 	struct slot *slot;
 
-	at(s, Q_COMPUTE, u, "forward");
+	trace_unit(s, Q_COMPUTE, u, "forward");
 	slot = weights_fetch(s, u, &w);
 	forward_begins(s, u);
-	for (int64_t from = 0, n; from < s->plan.n; from += n) {
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 
@@ -349,95 +410,96 @@ static void unit_forward(struct stream *s, uint32_t u)
 			block_forward(&c, u - 1, &w, output(s, u - 1, from), &v, output(s, u, from));
 		}
 	}
-	if (slot) slot->over = record(s, Q_COMPUTE);
+	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 	forward_ends(s, u);
 }
 
-/* What a unit's gradients are multiplied by before the chunk at `from` adds to them */
-static float beta_at(const struct stream *s, int64_t from) { return s->plan.first && from == 0 ? 0 : 1; }
+/* The first chunk of the micro-batch overwrites a unit's gradients (0), the others add to them (1) */
+static float beta_at(const struct stream *s, int64_t from) { return s->now.first && from == 0 ? 0 : 1; }
 
-/* Final norm, LM head and loss, forward and (training) backward at once, in head chunks of any tokens. Nothing comes
- * into the head's slot after it. */
-static void head_both(struct stream *s, float *gs)
+/* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
+ * are enough. Head chunks may cut rows. No other weights come into the head's slot after it: its readers set no
+ * event. */
+static void head_forward_backward(struct stream *s, float *gs)
 {
-	const struct plan *p = &s->plan;
-	int64_t most = (int64_t)tokens_of_head(&p->ask, &p->c);
+	const struct micro *m = s->micro;
+	int64_t most = (int64_t)tokens_of_head(&m->request, &m->plan);
 	struct weights w;
 	struct grads g;
 
-	at(s, Q_COMPUTE, head_job(s), "head");
+	trace_unit(s, Q_COMPUTE, head_job(s), "head");
 	weights_fetch(s, head_job(s), &w);
-	if (p->first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p->at.loss, sizeof *p->at.loss}});
-	if (gs) grads_view(s, head_job(s), gs, &g);
-	if (gs && p->first) grads_clear_gaps(s, head_job(s), gs);
-	for (int64_t from = 0, n; from < p->n; from += n) {
-		n = p->n - from < most ? p->n - from : most;
+	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {m->layout.loss, sizeof *m->layout.loss}});
+	if (gs) grads_at(s, head_job(s), gs, &g);
+	if (gs && s->now.first) grads_clear_gaps(s, head_job(s), gs);
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
+		n = s->now.n - from < most ? s->now.n - from : most;
 		struct chunk c = chunk_of(s, from, n);
 		const void *x = output(s, s->units - 2, from);
 
 		if (gs)
-			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->msg.batch.loss_scale, p->at.loss, x,
+			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->msg.batch.loss_scale, m->layout.loss, x,
 				dx_at(s, from));
-		else head_loss(&c, &w, p->at.loss, x);
+		else head_loss(&c, &w, m->layout.loss, x);
 	}
-	if (p->last) launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->host_loss, p->at.loss, sizeof *p->at.loss}});
+	if (s->now.last)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
 }
 
 static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
 {
-	enum level level = level_of(&s->plan.c, s->geo->layers, u - 1);
+	enum checkpoint level = checkpoint_of(&s->micro->plan, s->geo->layers, u - 1);
 	struct weights w;
 	struct slot *slot = weights_fetch(s, u, &w);
 
 	backward_begins(s, u);
-	for (int64_t from = 0, n; from < s->plan.n; from += n) {
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 		struct saved v = saved_at(s, u - 1, from);
 		const void *x = output(s, u - 1, from);
 
-		if (level < LEVEL_BLOCK) {
-			at(s, Q_COMPUTE, u, "again");
-			block_again(&c, u - 1, &w, x, &v, level == LEVEL_ATTENTION);
+		if (level < KEEP_ALL_BUT_GATE_UP) {
+			trace_unit(s, Q_COMPUTE, u, "recompute");
+			block_again(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
 		}
-		at(s, Q_COMPUTE, u, "backward");
+		trace_unit(s, Q_COMPUTE, u, "backward");
 		block_backward(&c, u - 1, &w, g, beta_at(s, from), x, &v, dx_at(s, from));
 	}
-	if (slot) slot->over = record(s, Q_COMPUTE);
+	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 }
 
 static void unit_backward(struct stream *s, uint32_t u, float *gs)
 {
-	float *tied = s->plan.at.tied;
+	float *tied = s->micro->layout.tied_grads;
 	struct grads g;
 
-	at(s, Q_COMPUTE, u, "backward");
-	if (s->plan.first)
-		launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
+	trace_unit(s, Q_COMPUTE, u, "backward");
+	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->jobs[u].elems * sizeof(float)}});
 	if (u == head_job(s)) {
-		head_both(s, gs);
+		head_forward_backward(s, gs);
 		return;
 	}
-	grads_view(s, u, gs, &g);
-	if (s->plan.first && (u > 0 || !tied)) grads_clear_gaps(s, u, gs);
+	grads_at(s, u, gs, &g);
+	if (s->now.first && (u > 0 || !tied)) grads_clear_gaps(s, u, gs);
 	if (u > 0) {
 		block_unit_backward(s, u, &g);
 		return;
 	}
-	for (int64_t from = 0, n; from < s->plan.n; from += n) {
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
 	}
 }
 
-/* Where unit u's gradients add up */
+/* Where unit u's gradients are summed */
 static float *grads_of(const struct stream *s, uint32_t u)
 {
-	const struct place *at = &s->plan.at;
+	const struct memory_layout *at = &s->micro->layout;
 
-	if (u == 0 || u == head_job(s)) return at->end_grads[u != 0];
-	return at->grads[(u - 1) % s->plan.c.grad_slots];
+	if (u == 0 || u == head_job(s)) return at->embed_head_grads[u != 0];
+	return at->grads[(u - 1) % s->micro->plan.grad_slots];
 }
 
 /* ---- gradients out ---- */
@@ -452,37 +514,27 @@ static void push(struct stream *s, struct mt_msg m)
 	mt_ring_push(s->grad, &m);
 }
 
-static int room_wait(struct stream *s, uint32_t unit, void **block)
-{
-	for (;;) {
-		uint32_t seen = mt_event(s->run);
-		if ((*block = mt_ring_reserve(s->grad))) return stream_wanted(s);
-		int rc = stream_pause(s, seen, MT_ACT_WAIT_GRAD_ROOM, unit);
-		if (rc) return rc;
-	}
-}
-
-/* The micro's loss, once the head's work (up to `ready`) is over */
+/* Send the micro-batch's loss; at `ready` the head has computed it */
 static int loss_out(struct stream *s, struct event ready)
 {
 	void *block;
-	int rc = sync(s, ready);
+	int rc = event_sync(s, ready);
 
 	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
 	push(s,
 		(struct mt_msg){.kind = MT_MSG_LOSS,
-			.loss = {.sum = s->host_loss.sum,
-				.targets = (uint64_t)s->host_loss.targets,
-				.nonfinite = !isfinite(s->host_loss.sum)}});
+			.loss = {.sum = s->now.loss.sum,
+				.targets = (uint64_t)s->now.loss.targets,
+				.nonfinite = !isfinite(s->now.loss.sum)}});
 	return 0;
 }
 
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
-/* One part of a job's gradients leaves in pieces from 0 upward, many under way at once: a device that is far from the
- * host would else stand still between two of them. Each goes into the block of the message that will be its own, and is
- * published when it has arrived. */
-enum { FLIGHT = 32 }; /* pieces under way at most */
+/* One part of a job's gradients leaves in pieces, in order. Each is copied into the ring block of its own message,
+ * which is published when the copy is done. Many copies are under way at once, so that the link never idles between
+ * two. */
+enum { FLIGHT = 32 }; /* pieces under way, at most */
 
 struct leaving {
 	const struct part *part;
@@ -499,14 +551,15 @@ static uint64_t piece_elems(const struct stream *s, const struct part *p, uint64
 	return p->elems - off < piece ? p->elems - off : piece;
 }
 
-/* As many pieces as there are blocks for */
+/* Launch copies of as many pieces as the ring has blocks for */
 static void pieces_launch(struct stream *s, struct leaving *l)
 {
 	const struct part *p = l->part;
 	void *block;
 
-	at(s, Q_GRADS, p->unit, "gradients");
-	/* what is launched will be written into the ring's blocks: not into a successor's */
+	trace_unit(s, Q_GRADS, p->unit, "gradients");
+	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
+	 * blocks */
 	while (l->launched < p->elems && l->n < FLIGHT && mt_stage_mine(s->run) &&
 		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		uint64_t n = piece_elems(s, p, l->launched);
@@ -519,19 +572,19 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 					.to = grads_type(s),
 					.off = (int64_t)l->launched,
 					.elems = (int64_t)p->elems}});
-		l->over[(l->first + l->n++) % FLIGHT] = record(s, Q_GRADS);
+		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
 		l->launched += n;
 	}
 }
 
-/* The first of those under way, once it has arrived */
+/* Wait until the first piece under way has arrived, and publish it */
 static int piece_push(struct stream *s, struct leaving *l)
 {
 	const struct part *p = l->part;
 	uint64_t n = piece_elems(s, p, l->pushed);
-	int rc = sync(s, l->over[l->first % FLIGHT]);
+	int rc = event_sync(s, l->over[l->first % FLIGHT]);
 
-	if (rc || (rc = stream_wanted(s))) return rc;
+	if (rc || (rc = micro_wanted(s))) return rc;
 	push(s, (struct mt_msg){.kind = MT_MSG_GRAD, .grad = {.unit = p->unit, .end = p->end, .off = l->pushed, .n = n}});
 	l->first++;
 	l->n--;
@@ -555,14 +608,14 @@ static int part_out(struct stream *s, const struct part *p, const float *g)
 	return rc;
 }
 
-/* Does part p of a job's gradients leave with it? Where both ends of a tied embedding add up in one place, that leaves
- * as unit 0's. */
+/* Does part p of a job's gradients leave with this job? Where the embed gradient and the head gradient are summed in
+ * one array, the sum leaves as unit 0's gradient. */
 static bool leaves(const struct stream *s, uint32_t job, int p)
 {
-	return !s->plan.at.tied || s->jobs[job].part[p].end == 0;
+	return !s->micro->layout.tied_grads || s->jobs[job].part[p].end == 0;
 }
 
-/* Compute, launched so far, is through with the job's gradients */
+/* Compute launched so far has finished the job's gradients */
 static void grads_final(struct stream *s, uint32_t job)
 {
 	for (int p = 0; p < s->jobs[job].parts; p++)
@@ -573,51 +626,33 @@ static void grads_final(struct stream *s, uint32_t job)
 						grads_type(s)}});
 }
 
-/* A job's gradients, with which compute is through at `ready`, leave; all of them have left on return */
+/* Send a job's gradients, which are final at `ready`. All of them have left on return. */
 static int grads_out(struct stream *s, uint32_t job, struct event ready)
 {
 	float *gs = grads_of(s, job);
 	int rc = 0;
 
-	wait(s, Q_GRADS, ready);
+	queue_wait(s, Q_GRADS, ready);
 	for (int p = 0; !rc && p < s->jobs[job].parts; p++)
 		if (leaves(s, job, p)) rc = part_out(s, &s->jobs[job].part[p], grads_base(s, job, p, gs));
 	return rc;
 }
 
-/* ---- the micro-batch ---- */
+/* ---- the passes of a micro-batch ---- */
 
-static void batch_in(struct stream *s)
-{
-	const struct plan *p = &s->plan;
-	size_t n = (size_t)p->ask.rows * p->ask.seq, table = (size_t)p->ask.seq * (s->geo->head_dim / 2) * sizeof(float);
-	const struct op ops[] = {
-		{OP_DISCARD, .discard = {s->arena, p->bytes}},
-		{OP_COPY, .copy = {p->at.tokens, s->host, n * 4}},
-		{OP_COPY, .copy = {p->at.targets, s->host + n, n * 4}},
-		{OP_COPY, .copy = {p->at.starts, s->host + 2 * n, n * 4}},
-		{OP_COPY, .copy = {p->at.cos, s->cos, table}},
-		{OP_COPY, .copy = {p->at.sin, s->sin, table}},
-	};
-
-	launch(s, Q_COMPUTE, &ops[0]);
-	wait(s, Q_WEIGHTS, record(s, Q_COMPUTE));
-	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
-}
-
-/* The units below the head. The host launches a unit while the one before the last is at work: no queue runs dry, and
- * little is wasted when the step is aborted. */
+/* All units but the head. This thread launches a unit while the unit before the last one is at work: so no queue runs
+ * dry, and little work is wasted if the step is aborted. */
 static int forward(struct stream *s)
 {
-	struct event *done = s->plan.done;
+	struct event *done = s->now.done;
 	int rc;
 
 	for (uint32_t u = 0; u < head_job(s); u++) {
-		if ((rc = stream_wanted(s)) || (rc = weights_wait(s, u))) return rc;
+		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
 		mt_stage_activity(s->run, MT_ACT_FORWARD, u);
 		unit_forward(s, u);
-		if ((rc = sync(s, done[u & 1]))) return rc;
-		done[u & 1] = record(s, Q_COMPUTE);
+		if ((rc = event_sync(s, done[u & 1]))) return rc;
+		done[u & 1] = event_record(s, Q_COMPUTE);
 	}
 	return weights_wait(s, head_job(s));
 }
@@ -628,29 +663,32 @@ static int evaluate(struct stream *s)
 
 	if (rc) return rc;
 	mt_stage_activity(s->run, MT_ACT_FORWARD, head_job(s));
-	head_both(s, NULL);
-	return s->plan.last ? loss_out(s, record(s, Q_COMPUTE)) : 0;
+	head_forward_backward(s, NULL);
+	return s->now.last ? loss_out(s, event_record(s, Q_COMPUTE)) : 0;
 }
 
-/* In the last pass unit u's gradients leave while unit u - 1 computes; before it, if that one needs their place */
+/* In the last pass, unit u + 1's gradients leave while unit u computes. If both have the same gradient slot (early),
+ * they must leave before. */
 static int backward(struct stream *s)
 {
-	struct event ready[2] = {{0}};
+	struct event ready[2] = {{0}}; /* the gradients of the last even and of the last odd unit are final */
+	bool last = s->now.last;
 	int rc = 0;
 
 	for (uint32_t u = head_job(s);; u--) {
-		bool behind = u < head_job(s), early = s->plan.last && behind && grads_of(s, u) == grads_of(s, u + 1);
+		struct event before = ready[!(u & 1)]; /* unit u + 1's */
+		bool below = u < head_job(s), early = last && below && grads_of(s, u) == grads_of(s, u + 1);
 
-		if ((rc = stream_wanted(s)) || (early && (rc = grads_out(s, u + 1, ready[!(u & 1)])))) return rc;
+		if ((rc = micro_wanted(s)) || (early && (rc = grads_out(s, u + 1, before)))) return rc;
 		mt_stage_activity(s->run, MT_ACT_BACKWARD, u);
 		unit_backward(s, u, grads_of(s, u));
-		if (s->plan.last) grads_final(s, u);
-		ready[u & 1] = record(s, Q_COMPUTE);
-		if (!s->plan.last) rc = sync(s, ready[!(u & 1)]);
-		else if (u + 1 == head_job(s)) rc = loss_out(s, ready[!(u & 1)]);
-		if (!rc && s->plan.last && behind && !early) rc = grads_out(s, u + 1, ready[!(u & 1)]);
+		if (last) grads_final(s, u);
+		ready[u & 1] = event_record(s, Q_COMPUTE);
+		if (!last) rc = event_sync(s, before);
+		else if (u + 1 == head_job(s)) rc = loss_out(s, before);
+		if (!rc && last && below && !early) rc = grads_out(s, u + 1, before);
 		if (rc) return rc;
-		if (u == 0) return s->plan.last ? grads_out(s, 0, ready[0]) : 0;
+		if (u == 0) return last ? grads_out(s, 0, ready[0]) : 0;
 	}
 }
 
@@ -658,59 +696,60 @@ static int pass(struct stream *s)
 {
 	int rc;
 
-	if (!s->plan.ask.train) return evaluate(s);
+	if (!s->micro->request.train) return evaluate(s);
 	return (rc = forward(s)) ? rc : backward(s);
 }
 
 static int each_pass(struct stream *s, int (*fn)(struct stream *))
 {
-	struct plan *p = &s->plan;
-	int64_t all = (int64_t)p->ask.rows * p->ask.seq, most = (int64_t)rows_of_pass(&p->ask, &p->c) * p->ask.seq;
+	const struct plan_request *req = &s->micro->request;
+	int64_t all = (int64_t)req->rows * req->seq, most = (int64_t)rows_of_pass(req, &s->micro->plan) * req->seq;
+	struct progress *now = &s->now;
 	int rc = 0;
 
-	for (p->base = 0; !rc && p->base < all; p->base += most) {
-		p->n = all - p->base < most ? all - p->base : most;
-		p->first = p->base == 0;
-		p->last = p->base + p->n == all;
+	for (now->base = 0; !rc && now->base < all; now->base += most) {
+		now->n = all - now->base < most ? all - now->base : most;
+		now->first = now->base == 0;
+		now->last = now->base + now->n == all;
 		rc = fn(s);
 	}
 	return rc;
 }
 
-int schedule_micro(struct stream *s)
+int schedule_run(struct stream *s)
 {
-	int rc = plan_make(s, s->msg.batch.rows, s->msg.batch.seq, s->msg.txn_kind == MT_TRAIN);
-
-	if (rc) return rc;
 	s->sent = false;
+	progress_begin(s);
 	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)s->msg.batch.rows * s->msg.batch.seq);
 	batch_in(s);
-	rc = each_pass(s, pass);
+	int rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
 	if (s->dev->trace && s->dev->times) s->dev->times(s->dev);
 	trace_end(s->dev->trace, !rc && !failed);
 	return rc ? rc : failed;
 }
 
-/* ---- rehearsal: the same launches, none of which runs, and so no waiting and nothing sent ---- */
+/* ---- autotune: the same compute, launched while the device only looks at it; nothing runs, nothing is sent ---- */
 
-static int pass_rehearse(struct stream *s)
+static int autotune_pass(struct stream *s)
 {
 	for (uint32_t u = 0; u < head_job(s); u++) unit_forward(s, u);
-	if (!s->plan.ask.train) {
-		head_both(s, NULL);
+	if (!s->micro->request.train) {
+		head_forward_backward(s, NULL);
 		return 0;
 	}
 	for (uint32_t u = s->units; u-- > 0;) unit_backward(s, u, grads_of(s, u));
 	return 0;
 }
 
-int schedule_rehearse(struct stream *s)
+int schedule_autotune(struct stream *s)
 {
-	uint64_t bytes_in = *mt_counter(s->run, 2);
-	int rc = s->dev->rehearse(s->dev, true);
+	uint64_t bytes_in = *mt_counter(s->run, 2); /* which weights_fetch counts */
 
-	if (!rc) each_pass(s, pass_rehearse);
+	if (!s->dev->rehearse) return 0;
+	int rc = s->dev->rehearse(s->dev, true);
+	progress_begin(s);
+	if (!rc) each_pass(s, autotune_pass);
 	*mt_counter(s->run, 2) = bytes_in;
 	int failed = s->dev->rehearse(s->dev, false);
 	return rc ? rc : failed;

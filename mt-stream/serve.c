@@ -1,68 +1,10 @@
-/* serve.c: micro-batches from the batch ring, one after another; what is stale is dropped, and every wait keeps an eye
- * on the transaction and on the peers.
+/* serve.c: takes micro-batches off the batch ring, one after another: checks each, drops it if its step is no longer
+ * open, plans it, lets the device autotune a new shape, and computes it.
  */
 #include "batch.h"
 #include "cli/cli.h"
 #include "stream.h"
 #include "trace.h"
-
-/* ---- waiting ---- */
-
-/* 0; GONE: the run was removed; -65: an update was cut short, and nobody will take what this stream has; -75: another
- * process has this stream's place */
-int stream_run_state(const struct stream *s)
-{
-	switch (mt_run_state(s->run)) {
-	case MT_GONE: return GONE;
-	case MT_DIRTY: return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
-	default: return mt_stage_check(s->run);
-	}
-}
-
-/* Is the micro-batch at work still wanted? With --grad none the commit comes with the first piece, so the others are
- * wanted after it. */
-int stream_wanted(struct stream *s)
-{
-	uint64_t w = mt_txn_word(s->run, s->msg.k);
-	enum mt_phase phase = mt_word_phase(w);
-	bool ours = mt_word_k(w) == s->msg.k && mt_word_attempt(w) == s->msg.attempt;
-
-	int rc = stream_run_state(s);
-	if (rc) return rc;
-	if (ours && phase == MT_ACCUMULATE) return 0;
-	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
-	return STALE;
-}
-
-static void look_after_peers(struct stream *s)
-{
-	double now = mt_now();
-
-	if (now - s->looked < 0.1) return;
-	s->looked = now;
-	mt_abort_dead(s->run);
-}
-
-int stream_pause(struct stream *s, uint32_t seen, enum mt_activity activity, uint64_t arg)
-{
-	int rc = stream_wanted(s);
-
-	if (rc || (rc = mt_ring_check(s->grad))) return rc;
-	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
-	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
-		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
-		return GONE;
-	double began = mt_now();
-	mt_stage_activity(s->run, activity, arg);
-	mt_wait(s->run, seen, 100);
-	look_after_peers(s);
-	double now = mt_now();
-	trace_wait(s->dev->trace, activity == MT_ACT_WAIT_GRAD_ROOM, (uint32_t)arg, began, now);
-	s->waited += (uint64_t)((now - began) * 1e9);
-	return 0;
-}
-
-/* ---- batches ---- */
 
 static int batch_take(struct stream *s, const void *block)
 {
@@ -76,27 +18,33 @@ static int batch_take(struct stream *s, const void *block)
 static int micro_serve(struct stream *s)
 {
 	double began = mt_now();
+	bool new_shape;
 
 	s->waited = 0;
-	int rc = schedule_micro(s);
+	int rc = plan_make(s, &new_shape);
 	if (rc) return rc;
+	if (new_shape) {
+		mt_stage_activity(s->run, MT_ACT_STARTING, 0);
+		if ((rc = schedule_autotune(s))) return rc;
+	}
+	if ((rc = schedule_run(s))) return rc;
 	*mt_counter(s->run, 0) += 1;
 	*mt_counter(s->run, 1) += (uint64_t)s->msg.batch.rows * s->msg.batch.seq;
 	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waited;
-	*mt_counter(s->run, 6) += (uint64_t)(s->plan.predicted * 1e9);
+	*mt_counter(s->run, 6) += (uint64_t)(s->micro->predicted * 1e9);
 	return 0;
 }
 
-/* The batch at the head of the ring: 0 done or dropped, GONE, or -ex. Tries are the run's only clock: after a load the
- * numbers of txns begin again, and a message from before the load may have any. What a newer try than the newest word's
- * means is only known when the word has been read again. */
+/* The batch at the head of the ring. 0: done or dropped; STALE: look again; GONE, or -ex. Only attempts tell what is
+ * newer: after a load the numbers of transactions begin again, and a message from before the load may have any. A batch
+ * of a newer attempt than the newest transaction's is one whose transaction has not been read yet. */
 static int batch_serve(struct stream *s, const void *block)
 {
 	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
 	int32_t newer_attempt = (int32_t)((s->msg.attempt - mt_word_attempt(w)) << 8);
 
 	if (newer_attempt > 0) return STALE;
-	int rc = stream_wanted(s);
+	int rc = micro_wanted(s);
 	if (rc < 0 || rc == GONE) return rc;
 	if (rc == STALE) {
 		mt_ring_pop(s->batch);
@@ -105,7 +53,7 @@ static int batch_serve(struct stream *s, const void *block)
 	if (s->msg.kind != MT_MSG_BATCH || (s->msg.txn_kind != MT_TRAIN && s->msg.txn_kind != MT_EVAL))
 		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->msg.kind, s->msg.txn_kind);
 	rc = batch_take(s, block);
-	if (!mt_stage_mine(s->run)) /* what was copied may be a later message's */
+	if (!mt_stage_mine(s->run)) /* another process serves the ring: the copy may be of a later message */
 		return mt_stage_check(s->run);
 	if (rc)
 		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->msg.step,
@@ -115,7 +63,7 @@ static int batch_serve(struct stream *s, const void *block)
 	return rc == STALE ? 0 : rc;
 }
 
-/* A signal ends the stream between steps: a step that is open is finished as long as somebody drives it. */
+/* After a signal: an open step is finished first, as long as an mt-step drives it. */
 static bool may_leave(struct stream *s)
 {
 	return mt_word_phase(mt_txn_word(s->run, mt_txn_newest(s->run))) != MT_ACCUMULATE ||
@@ -129,7 +77,7 @@ int serve(struct stream *s)
 		const void *block;
 		int rc;
 
-		if ((rc = stream_run_state(s)) || (rc = mt_run_check(s->run)) || (rc = mt_ring_check(s->batch)))
+		if ((rc = run_state(s)) || (rc = mt_run_check(s->run)) || (rc = mt_ring_check(s->batch)))
 			return rc < 0 ? rc : 0;
 		rc = STALE;
 		s->sent = false;
@@ -138,10 +86,6 @@ int serve(struct stream *s)
 		if (rc < 0) return rc;
 		if (rc == 0) continue;
 		if (mt_stopping && may_leave(s)) return 0;
-		double began = mt_now();
-		mt_stage_activity(s->run, MT_ACT_WAIT_BATCH, 0);
-		mt_wait(s->run, seen, 100);
-		look_after_peers(s);
-		*mt_counter(s->run, 4) += (uint64_t)((mt_now() - began) * 1e9);
+		batch_wait(s, seen);
 	}
 }

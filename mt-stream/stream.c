@@ -8,7 +8,7 @@
 
 static const char *device_spec = "cpu", *recompute_spec = "auto", *trace_path;
 static uint64_t device_memory, host_memory, threads, trace_step;
-static struct settle told;
+static struct chunk_sizes requested;
 static struct mt_strings rings;
 
 static bool plan_only, verbose;
@@ -18,32 +18,35 @@ static struct plan_options plan;
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
 	{"device-memory", OPT_SIZE, &device_memory, "BYTES",
-		"device memory to use, of all (default: what is free; cpu: half of it)", NULL},
-	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may take (default: what is available)",
+		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL},
+	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may use (default: what is available)",
 		NULL},
-	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none; same bits", NULL},
+	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none (keep all); same bits",
+		NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
-	{"chunk-tokens", OPT_U64, &told.chunk_tokens, "N", "tokens of a chunk, in a run without record (default 4096)",
+	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N",
+		"tokens of a chunk, if the run has no record yet (default 4096)", NULL},
+	{"head-tokens", OPT_U64, &requested.head_tokens, "N", "tokens of an LM-head chunk, if the run has no record yet",
 		NULL},
-	{"head-tokens", OPT_U64, &told.head_tokens, "N", "tokens of an LM-head chunk, likewise", NULL},
-	{"pass-rows", OPT_U64, &told.pass_rows, "N", "pass-major, so many rows a pass, likewise (default: layer-major)",
+	{"pass-rows", OPT_U64, &requested.pass_rows, "N",
+		"compute pass-major, N rows a pass, if the run has no record yet (default: layer-major)", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
+	{"trace", OPT_STR, &trace_path, "FILE", "write the times of all operations, for chrome://tracing and Perfetto",
 		NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where FROM is meant; may be repeated", NULL},
-	{"trace", OPT_STR, &trace_path, "FILE", "write what each operation took: for chrome://tracing, Perfetto", NULL},
-	{"trace-step", OPT_U64, &trace_step, "N", "of step N only", NULL},
-	{"verbose", OPT_FLAG, &verbose, NULL, "say how each new shape of micro-batch is computed", NULL},
+	{"trace-step", OPT_U64, &trace_step, "N", "trace step N only", NULL},
+	{"verbose", OPT_FLAG, &verbose, NULL, "report the plan of each new shape of micro-batch", NULL},
 	{"plan", OPT_FLAG, &plan_only, NULL, "print the plan for the options below; no run, no GPU needed", NULL},
-	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or the directory that holds it", NULL},
+	{"config", OPT_STR, &plan.config, "FILE", "--plan: config.json, or its directory", NULL},
 	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
 	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"plan for H200 (--plan's default), H100, ...; h2d=, d2h=, hbm= GB/s, flops= TFLOP/s, adam= G params/s; "
-		"cuda: as found",
+		"rates to plan with: H200 (--plan's default), H100, ..., or the GPU found (cuda's default); h2d=, d2h=, hbm=, "
+		"ram= GB/s, flops= TFLOP/s, adam= G params/s",
 		NULL},
-	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, where memory allows it) or own", NULL},
-	{"json", OPT_FLAG, &plan.json, NULL, "--plan: as JSON", NULL},
+	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, if its work memory fits) or own", NULL},
+	{"json", OPT_FLAG, &plan.json, NULL, "--plan: print JSON", NULL},
 	{0},
 };
 
@@ -98,7 +101,7 @@ static struct device *device_open(const char *spec)
 		unsigned long long seed = strtoull(spec + 6, &end, 10);
 
 		if (!spec[6] || *end || spec[6] == '-') mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
-		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos runs in no time of its own");
+		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos has no times that mean anything");
 		d = device_chaos(n, seed);
 	} else if (!strcmp(spec, "cuda") || !strncmp(spec, "cuda:", 5)) {
 		d = cuda_open(spec);
@@ -114,7 +117,7 @@ static void check_options(void)
 	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
 	if (threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
-	if (told.chunk_tokens > INT32_MAX || told.head_tokens > INT32_MAX || told.pass_rows > INT32_MAX)
+	if (requested.chunk_tokens > INT32_MAX || requested.head_tokens > INT32_MAX || requested.pass_rows > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
 }
 
@@ -144,9 +147,9 @@ static int plan_print(void)
 	plan.memory = device_memory;
 	plan.host = host_memory;
 	plan.profile = plan.profile ? plan.profile : "H200";
-	plan.chunk_tokens = told.chunk_tokens;
-	plan.head_tokens = told.head_tokens;
-	plan.pass_rows = told.pass_rows;
+	plan.chunk_tokens = requested.chunk_tokens;
+	plan.head_tokens = requested.head_tokens;
+	plan.pass_rows = requested.pass_rows;
 	mt_must(plan_show(&plan));
 	return 0;
 }
@@ -161,7 +164,7 @@ static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
 	return mt_ring_open(s->run, name, ring);
 }
 
-/* A ring of somebody's own may have blocks of another size */
+/* A ring that another program has made may have blocks of another size */
 static int blocks_check(const struct stream *s)
 {
 	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
@@ -186,12 +189,12 @@ static int stream_open(struct stream *s)
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
-		(rc = record_settle(s, &told)) || (rc = jobs_make(s)))
+		(rc = record_select(s, &requested)) || (rc = jobs_make(s)))
 		return rc;
 	size_t bytes;
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
-	s->view = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
 	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
 }
@@ -199,20 +202,18 @@ static int stream_open(struct stream *s)
 static void stream_close(struct stream *s)
 {
 	plan_release(s);
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	trace_close(s->dev->trace);
 	s->dev->close(s->dev);
 	if (s->batch) mt_ring_close(s->batch);
 	if (s->grad) mt_ring_close(s->grad);
 	mt_run_close(s->run);
 	free(s->jobs);
+	free(s->now.blocks);
 	free(s->host);
-	free(s->cos);
-	free(s->sin);
 }
 
-/* What was predicted beside what it took, waits for the optimizer and the ring apart */
-static void say_times(const struct stream *s)
+/* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count */
+static void report_times(const struct stream *s)
 {
 	uint64_t micros = *mt_counter(s->run, 0);
 
@@ -236,7 +237,7 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
 	s.verbose = verbose;
-	s.host_told = host_memory;
+	s.host_requested = host_memory;
 	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "";
 	struct profile known;
 	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
@@ -250,7 +251,7 @@ int main(int argc, char **argv)
 	if (rc == -MT_EX_BUSY && mt_stopping) /* while it waited for weights */
 		rc = GONE;
 	if (rc == 0) rc = serve(&s);
-	if (verbose) say_times(&s);
+	if (verbose) report_times(&s);
 	if (rc < 0) mt_say("%s", mt_errmsg());
 	stream_close(&s);
 	return rc < 0 ? -rc : 0;

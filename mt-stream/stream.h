@@ -1,99 +1,149 @@
-/* stream.h: what mt-stream's parts share: the stream, its jobs, its plan of device memory. */
+/* stream.h: what mt-stream's parts share: the stream, its jobs, the micro-batch that it is working on.
+ *
+ * A micro-batch goes one way: serve.c takes it off the ring, plan_make plans it, schedule_autotune lets the device
+ * select algorithms for a new shape, schedule_run computes it. wait.c is where all of these wait for other stages.
+ */
 #ifndef MT_STREAM_STREAM_H
 #define MT_STREAM_STREAM_H
 
 #include "plan/plan.h"
 
-/* What a micro-batch's way through the model is made of: job j is unit j. Its weights come in as one, its gradients
- * leave as one; the LM head of a tied model has the embedding's weights as a second part, and a gradient for them. */
+/* Job j is unit j: its weights come in together, its gradients leave together. The LM head of a tied model has a second
+ * part: the embedding's weights, and the head gradient for them. */
 struct job {
 	struct part {
-		uint32_t unit, end;
-		uint64_t at, elems;
-	} part[2]; /* at: element in the job's slot */
+		uint32_t unit, end; /* end: 0, or 1: the head gradient of a tied embedding */
+		uint64_t at, elems; /* at: element in the job's slot */
+	} part[2];
 	int parts;
 	uint64_t elems; /* of all parts */
 };
 
-/* Activations that the host keeps: i is in device memory i & 1 when it is made, and again when it is wanted. */
-struct carry {
-	int64_t held[2];      /* which one is there; -1: none */
-	struct event left[2]; /* the last one that was there has gone out */
+/* What decides bits beside the device; 0: not requested */
+struct chunk_sizes {
+	uint64_t chunk_tokens, head_tokens, pass_rows;
 };
 
-/* What is settled for one micro-batch, and how far it is */
-struct plan {
-	struct ask ask;
-	struct choice c;
-	struct place at;
-	struct carry x, o;
-	int64_t base, n;                  /* the pass at work: its first token, its tokens */
-	bool first, last;                 /* pass */
-	struct event done[2];             /* the last even and the last odd unit's forward is through */
-	uint64_t bytes, x_bytes, o_bytes; /* of device memory; of one of each in host memory */
-	double predicted;                 /* s, forward and backward */
+/* A planned micro-batch. plan_make writes it; nobody else changes it. */
+struct micro {
+	struct plan_request request; /* rows 0: nothing is planned yet */
+	struct plan plan;
+	struct memory_layout layout;
+	uint64_t bytes; /* of device memory */
+	/* in the offload buffer: of one unit's residual, of one block's attention output */
+	uint64_t residual_bytes, attention_bytes;
+	double predicted; /* s, forward and backward */
+};
+
+/* Device memory for one job's weights */
+struct slot {
+	void *mem;
+	int64_t job;            /* whose weights are there, -1: none */
+	struct event last_read; /* the last operation that reads them has run */
+};
+
+/* Activations in the offload buffer: number i is in device memory i & 1 when it is computed, and again when it is
+ * read */
+struct offload {
+	int64_t held[2];      /* which one is there; -1: none */
+	struct event left[2]; /* the last one that was there has been copied out */
+};
+
+/* How far schedule.c is with the micro-batch */
+struct progress {
+	int64_t base, n;           /* this pass: its first token, its tokens */
+	bool first, last;          /* this pass is the first one, the last one */
+	struct slot embed_head[2]; /* of embedding and head; both use the first one, layer-major */
+	struct slot *blocks;       /* [units] room for the plan's weight slots */
+	struct offload residual, attention;
+	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
+	struct loss loss;     /* copied from the device */
 };
 
 struct stream {
+	/* set by stream.c when it starts */
 	struct mt_run *run;
 	struct mt_control *control;
 	const struct mt_geometry *geo;
 	struct device *dev;
 	int index;
 	struct mt_ring *batch, *grad;
-
-	uint32_t chunk_tokens, head_tokens, pass_rows; /* from the run record */
-	enum recompute recompute;
-	bool verbose;        /* say each plan */
-	bool said;           /* the first one for training was */
-	const char *profile; /* what the planner takes the machine for */
-	uint64_t budget;     /* bytes of device memory, the device's own included; 0: not told */
-	uint64_t host_told;  /* bytes of host memory that the run may take, as told; 0: not told */
-	struct job *jobs;    /* [units] */
+	struct job *jobs; /* [units] */
 	uint32_t units;
-	bool packed; /* a row with several documents has come by */
-	bool view;   /* the device reads the store in place */
+	enum recompute recompute;
+	bool verbose;            /* report each plan */
+	bool zero_copy;          /* the device reads the store in place */
+	const char *profile;     /* the rates that the planner assumes */
+	uint64_t budget;         /* bytes of device memory, the device's own included; 0: not requested */
+	uint64_t host_requested; /* bytes of host memory that the run may take; 0: not requested */
 
-	struct plan plan;
+	/* set by serve.c */
+	struct mt_msg msg; /* the micro-batch that it works on */
+	uint32_t *host;    /* its rows, copied out of the ring: tokens, targets, starts */
+
+	/* set by plan/ */
+	uint32_t chunk_tokens, head_tokens, pass_rows; /* as the run record has them; chunk_tokens 0: not known yet */
+	bool packed;                                   /* a row with several documents has been seen */
+	bool reported;                                 /* the first plan for training was reported */
+	struct micro planned;                          /* plan/ alone writes it; all others read it as */
+	const struct micro *micro;                     /* the micro-batch that is at work */
 	void *arena;
-	uint64_t arena_bytes; /* device memory; grows between micro-batches, */
-	void *spill;
-	uint64_t spill_bytes; /* and host memory, for what the device sends there */
+	uint64_t arena_bytes; /* device memory; it only grows, between micro-batches */
+	void *offload_buffer;
+	uint64_t offload_bytes; /* host memory for offloaded activations; grows likewise */
 	float *cos, *sin;
-	uint32_t positions; /* host: rope's tables so far */
-	uint32_t *host;     /* the batch, copied out of its ring: tokens, targets, starts */
-	struct loss host_loss;
+	uint32_t positions; /* rope's tables, for so many positions */
 
-	struct mt_msg msg; /* the micro-batch at work */
-	bool sent;         /* a piece of it has left */
-	double looked;     /* when the peers' lives were last looked at */
-	uint64_t waited;   /* ns, of this micro-batch */
+	/* set by schedule.c */
+	struct progress now;
+	bool sent; /* a piece of the micro-batch's gradients has left */
+
+	/* set by wait.c */
+	double looked;   /* when this stream last looked for dead peers */
+	uint64_t waited; /* ns, during this micro-batch */
 };
 
-/* The run has no use for this micro-batch any more; the run itself is gone, or nobody is left to serve. */
+/* ---- the device, as schedule.c uses it ---- */
+
+static inline void launch(struct stream *s, enum queue q, const struct op *op) { s->dev->launch(s->dev, q, op); }
+/* An event: all that is launched on the queue so far has run */
+static inline struct event event_record(struct stream *s, enum queue q) { return s->dev->record(s->dev, q); }
+/* What is launched on the queue from here on runs after the event */
+static inline void queue_wait(struct stream *s, enum queue q, struct event e) { s->dev->wait(s->dev, q, e); }
+/* This thread waits for the event. 0 or -ex */
+static inline int event_sync(struct stream *s, struct event e) { return s->dev->sync(s->dev, e); }
+
+/* ---- what each file does ---- */
+
+/* The micro-batch is no longer needed; the run is gone, or nobody is left to serve */
 enum { STALE = 1, GONE = 2 };
 
-/* plan/request.c */
-int jobs_make(struct stream *);
-struct settle {
-	uint64_t chunk_tokens, head_tokens, pass_rows;
-};                                                                       /* as told; 0: not told */
-int record_settle(struct stream *, const struct settle *);               /* 78: other device or sizes */
-int plan_make(struct stream *, uint32_t rows, uint32_t seq, bool train); /* -71 */
-int rope_grow(struct stream *, uint32_t positions);
+/* serve.c */
+int serve(struct stream *); /* until a signal, or the end of the run: 0, or -ex */
+
+/* plan/record.c: the run record, which keeps what decides bits. 0, GONE, or -ex (78: another device or other sizes) */
+int record_select(struct stream *, const struct chunk_sizes *requested);
+/* Read it; the first stream of a run writes it, with these sizes */
+int record_take(struct stream *, const struct chunk_sizes *);
+
+/* plan/request.c: plan the micro-batch s->msg, whose rows are in s->host; fill s->micro, and take the memory that it
+ * needs. *new_shape: the last one was of another shape. 0, GONE, or -ex (71: it fits in no way) */
+int plan_make(struct stream *, bool *new_shape);
 void plan_release(struct stream *);
 
-/* schedule.c: the micro-batch s->msg, its rows in s->host. 0, STALE, GONE or -ex */
-int schedule_micro(struct stream *);
-/* Every operation on the compute queue of a micro-batch as it is planned, for a device that rehearses. 0 or -ex. The
- * plan's places are to be laid anew after it. */
-int schedule_rehearse(struct stream *);
+/* schedule.c: s->jobs, of the run's units */
+int jobs_make(struct stream *);
+/* Show the device all compute of the planned micro-batch, to select algorithms; nothing runs. 0 or -ex */
+int schedule_autotune(struct stream *);
+/* Compute the planned micro-batch. 0, STALE, GONE or -ex */
+int schedule_run(struct stream *);
 
-/* serve.c */
-int serve(struct stream *);                  /* until a signal, or the end of the run: 0, or -ex */
-int stream_run_state(const struct stream *); /* 0, GONE, -65: the store is dirty, or -75: the slot is lost */
-int stream_wanted(struct stream *);          /* is the micro-batch at work still? 0, STALE, or as stream_run_state */
-/* Sleep until the doorbell rings after `seen`. 0: look again; else as stream_wanted */
-int stream_pause(struct stream *, uint32_t seen, enum mt_activity, uint64_t arg);
+/* wait.c: 0, STALE, GONE or -ex */
+int run_state(const struct stream *);    /* 0, GONE, -65: the store is dirty, or -75: another process has the slot */
+int micro_wanted(const struct stream *); /* STALE: the micro-batch is no longer needed; else as run_state */
+int weights_wait(struct stream *, uint32_t job);             /* until the job's weights are this step's */
+int room_wait(struct stream *, uint32_t unit, void **block); /* until the gradient ring has room for a block */
+void batch_wait(struct stream *, uint32_t seen);             /* until the doorbell rings after `seen` */
+int record_wait(const struct stream *, uint32_t seen);       /* likewise, for who writes the run record */
 
 #endif

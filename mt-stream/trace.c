@@ -1,5 +1,6 @@
-/* trace.c: --trace: a file that chrome://tracing and Perfetto show, valid JSON after every micro-batch, and a line a
- * micro-batch: how long each queue was busy, how much of the copies ran beside compute, and what compute waited for.
+/* trace.c: --trace: a file for chrome://tracing and Perfetto, valid JSON after every micro-batch; and for each
+ * micro-batch a line on stderr: how long each queue was busy, how much of the copies overlapped with compute, what
+ * compute waited for.
  */
 #include <fcntl.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 #include "cli/cli.h"
 #include "trace.h"
 
-#define BLOCK 4096    /* spans; they do not move, for devices hold pointers */
+#define BLOCK 4096    /* spans; they never move, because devices hold pointers to them */
 #define TAIL "\n]}\n" /* what ends the file, until more is written over it */
 
 enum { TRACK_MICRO = QUEUES, TRACK_WAIT };
@@ -27,7 +28,7 @@ struct wait {
 
 struct trace {
 	FILE *file;
-	bool failed, on; /* on: this micro-batch is wanted */
+	bool failed, on; /* on: this micro-batch is traced */
 	uint64_t only;   /* step, or 0 */
 	struct block *first, *last;
 	struct wait *waits;
@@ -49,7 +50,7 @@ static const char *const op_names[] = {
 	[OP_ZERO] = "zero",
 	[OP_WEIGHTS_IN] = "weights in",
 	[OP_GRADS_OUT] = "gradients out",
-	[OP_GEMM] = "matrix product",
+	[OP_GEMM] = "GEMM",
 	[OP_BIAS_BACKWARD] = "bias backward",
 	[OP_EMBED_FORWARD] = "embedding forward",
 	[OP_EMBED_BACKWARD] = "embedding backward",
@@ -176,7 +177,7 @@ struct trace *trace_open(const char *path, uint64_t only)
 {
 	struct trace *t = calloc(1, sizeof *t);
 
-	/* O_NONBLOCK: a FIFO that nobody reads is an error, not waited for */
+	/* O_NONBLOCK: a FIFO without a reader is an error, rather than a wait */
 	int fd = t ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666) : -1;
 	if (fd >= 0) (void)fcntl(fd, F_SETFL, O_WRONLY);
 	if (fd < 0 || !(t->file = fdopen(fd, "w"))) {
@@ -207,7 +208,7 @@ void trace_close(struct trace *t)
 	free(t);
 }
 
-/* ---- the account ---- */
+/* ---- the summary of a micro-batch ---- */
 
 struct stretch {
 	double from, to;
@@ -224,7 +225,7 @@ static int stretch_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* In order, none touching another */
+/* Sort, and join those that touch */
 static void unite(struct stretches *s)
 {
 	size_t n = 0;
@@ -245,7 +246,7 @@ static double length(const struct stretches *s)
 	return sum;
 }
 
-/* What of `a` lies outside `b`, into *rest, which has room for a->n + b->n; both united */
+/* *rest: what of `a` lies outside `b`. Both are united; rest has room for a->n + b->n. */
 static void outside(const struct stretches *a, const struct stretches *b, struct stretches *rest)
 {
 	size_t k = 0;
@@ -291,7 +292,7 @@ static bool stretches_make(struct trace *t, struct stretches kinds[KINDS])
 	return true;
 }
 
-/* How much of *idle falls into `reason`; *idle is the rest from then on */
+/* Seconds of *idle that fall into `reason`, which are taken from *idle */
 static double because(struct stretches *idle, const struct stretches *reason, struct stretches *scratch)
 {
 	double before = length(idle);
@@ -303,8 +304,8 @@ static double because(struct stretches *idle, const struct stretches *reason, st
 	return before - length(idle);
 }
 
-/* Time in which compute ran nothing has the first reason that holds: the optimizer had not published weights, or not
- * taken gradients; weights, or gradients, were on their way; the host had launched nothing. */
+/* Time in which compute was idle is counted under the first reason that holds: the optimizer had not published weights;
+ * it had not taken gradients; weights were being copied; gradients were being copied; the host had launched nothing. */
 static bool account_make(struct trace *t, double ended, struct account *a)
 {
 	struct stretches kinds[KINDS] = {{0}}, idle = {0}, scratch = {0}, copies = {0};
@@ -341,13 +342,11 @@ static bool account_make(struct trace *t, double ended, struct account *a)
 	return ok;
 }
 
-static void account_say(const struct trace *t, const struct account *a)
+static void account_report(const struct trace *t, const struct account *a)
 {
 	mt_say("step %llu, micro-batch %u: %.3f s: compute %.3f, weights in %.3f, gradients out %.3f; of %.3f s of copies "
-		   "%.3f "
-		   "beside compute; compute idle %.3f: %.3f for the optimizer, %.3f for room for gradients, %.3f for weights, "
-		   "%.3f for "
-		   "gradients, %.3f for the host",
+		   "%.3f beside compute; compute idle %.3f: %.3f for the optimizer, %.3f for room for gradients, "
+		   "%.3f for weights, %.3f for gradients, %.3f for the host",
 		(unsigned long long)t->step, t->micro, a->all, a->busy[Q_COMPUTE], a->busy[Q_WEIGHTS], a->busy[Q_GRADS],
 		a->copies, a->beside, a->idle, a->for_optimizer, a->for_room, a->for_weights, a->for_grads, a->for_host);
 }
@@ -395,7 +394,7 @@ void trace_end(struct trace *t, bool whole)
 	for (size_t i = 0; i < t->waits_n; i++) event_wait(t, &t->waits[i]);
 	if (whole && account_make(t, ended, &a)) {
 		event_micro(t, &a);
-		account_say(t, &a);
+		account_report(t, &a);
 	}
 	fputs(TAIL, t->file);
 	if (fflush(t->file) || ferror(t->file)) {

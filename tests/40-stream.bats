@@ -328,7 +328,7 @@ narrow_ring() {
 	grep -q "the run was computed on 'avx.*', this is 'plain': other bits" "$T/fails.err"
 	export DNNL_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Prescott
 	fails_with 78 timeout 10 mt-stream "$RUN"
-	grep -q "matrix products by '.*', this is '.*': other bits" "$T/fails.err"
+	grep -q "GEMM by '.*', this is '.*': other bits" "$T/fails.err"
 }
 
 @test "invalid options exit 64, and cuda without CUDA exits 78" {

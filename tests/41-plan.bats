@@ -308,12 +308,15 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 			    p["least_bytes"] / 1e9)
 			says(f"host +{n} GB of state, {n} GB of activations, .*: {n} GB", p["store_bytes"] / 1e9,
 			    p["host_activation_bytes"] / 1e9, p["host_bytes"] / 1e9)
-			says(f"step +{n} s: forward {n}, backward {n}, .* {n}, tail {n}", p["step_s"], p["forward_s"],
-			    p["backward_s"], p["stall_s"], p["tail_s"])
-			says(f"made of +products {n}, attention {n}, computed again {n}, all .* {n}, waits for the bus {n}",
-			    p["products_s"], p["attention_s"], p["again_s"], p["around_s"], p["bus_s"])
+			says(f"step +{n} s: forward {n}, backward {n}, .* {n}, tail {n}", p["step_s"], p["forward_s"], p["backward_s"],
+			    p["stall_s"], p["tail_s"])
+			says(f"made of +GEMM {n}, attention {n}, recompute {n}, other kernels {n}, PCIe wait {n}", p["gemm_s"],
+			    p["attention_s"], p["recompute_s"], p["other_kernels_s"], p["pcie_wait_s"])
+			old = [p[k] for k in ("products_s", "again_s", "around_s", "bus_s")]
+			assert old == [p[k] for k in ("gemm_s", "recompute_s", "other_kernels_s", "pcie_wait_s")], p
 			says(f"speed +{n} tokens/s, {n} model", p["tokens_per_s"], p["model_tflops"])
-			assert ("block inputs" in text) == p["inputs_to_host"], text
+			assert ("residuals" in text) == p["residuals_offloaded"] == p["inputs_to_host"], text
+			assert ("attention outputs" in text) == p["attention_offloaded"] == p["attention_to_host"], text
 		PY
 	done
 }
@@ -392,8 +395,8 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 	step_of lean "10 24 1" --recompute full
 	same plenty lean
 	cat "$T"/stream.*.err >"$T/plans"
-	for words in "keep: 8 all" "[1-9] all but gate" "[1-8] attention.s" "8 their" "inputs to host" "attention to host" \
-		"1 gradient" "2 gradient"; do
+	for words in "keep: 8 all" "[1-9] all but gate" "[1-8] attention.s" "8 their" "residuals offloaded" \
+		"attention outputs offloaded" "1 gradient" "2 gradient"; do
 		grep -q "$words" "$T/plans"
 	done
 }
@@ -407,8 +410,8 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 		same cpu chaos
 		cat "$T/stream.chaos.err" >>"$T/plans"
 	done
-	[ "$(grep -c "attention to host" "$T/plans")" -ge 3 ]
-	# units with few operations: copies may lag by several operations
+	[ "$(grep -c "attention outputs offloaded" "$T/plans")" -ge 3 ]
+	# units of few operations: copies may lag by several of them
 	mt-store rm "$RUN"
 	make_deep qwen3 fp32 fp32
 	step_of cpu "4 24 1" --chunk-tokens 96 --head-tokens 96
@@ -417,7 +420,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 		same cpu chaos
 		cat "$T/stream.chaos.err" >>"$T/few"
 	done
-	[ "$(grep -c "inputs to host; attention to host" "$T/few")" -ge 6 ]
+	[ "$(grep -c "; residuals offloaded to host memory; attention outputs offloaded to host memory" "$T/few")" -ge 6 ]
 }
 
 # bats test_tags=slow
@@ -469,7 +472,7 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 		step_of chaos "2 200 1" --device-memory $memory --device chaos:6
 		same plenty chaos
 	done
-	cat "$T"/stream.*.err | grep -q "to host"
+	cat "$T"/stream.*.err | grep -q "offloaded to host memory"
 }
 
 # bats test_tags=slow
@@ -569,7 +572,7 @@ works_or_says() {
 	own=$(own_of "$T/stream.all.err")
 	step_of little "10 24 1" --device cuda --device-memory $((own + 700))K
 	same all little
-	grep -q "keep: 0 all.*inputs to host" "$T/stream.little.err"
+	grep -q "keep: 0 all.*residuals offloaded" "$T/stream.little.err"
 	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7
 	grep -q "chunk-tokens" "$T/fails.err"
 }

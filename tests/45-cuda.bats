@@ -82,7 +82,7 @@ near() {
 	done
 	MT_EMU_NO_PINNING=1 ROWS=16 step_of less "$EMU --device cuda --device-memory $((own + 700))K"
 	cmp "$T/all" "$T/less"
-	grep -q 'inputs to host' "$T/plans"
+	grep -q 'residuals offloaded' "$T/plans"
 }
 
 # bats test_tags=slow
@@ -123,7 +123,7 @@ near() {
 	own=$(own_of "$T/stream.err")
 	options="--device cuda --device-memory $((own + 700))K --verbose"
 	ROWS=16 step_of pinned "$EMU $options"
-	grep -q 'inputs to host' "$T/stream.err"
+	grep -q 'residuals offloaded' "$T/stream.err"
 	no grep -q cudaHostAlloc "$T/stream.err"
 	MT_EMU_HOST_MOST=8000 ROWS=16 step_of unpinned "$EMU $options"
 	cmp "$T/pinned" "$T/unpinned"
@@ -141,7 +141,7 @@ near() {
 	ROWS=16 step_of traced "$EMU --device cuda --device-memory $((own + 600))K --trace $T/trace.json"
 	cmp "$T/plain" "$T/traced"
 	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
-	grep -q '^| again: matrix product ' "$T/account"
+	grep -q '^| recompute: GEMM ' "$T/account"
 	grep -q '^| activations: copy, weights in ' "$T/account"
 	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
 }

@@ -1,10 +1,16 @@
-/* plan.h: from geometry, shapes, device memory and a few rates to the plan of a micro-batch: pure arithmetic, which
- * needs neither a run nor a device.
+/* plan.h: from a model's geometry, the batch's shape, memory and a few rates to the plan of a micro-batch. All of it is
+ * arithmetic that needs neither a run nor a device.
  *
- * Layer-major, a micro-batch goes through the model unit by unit as a whole, in chunks of whole rows (or, where one row
- * is longer than a chunk, its MLP in pieces of a chunk's tokens). Pass-major, groups of rows go forward and backward
- * through all units, whose weights and gradients stay on the device from pass to pass. What decides bits is
- * (chunk_tokens, head_tokens, pass_rows), and is kept in the run record; all else only decides memory and time.
+ *     plan request ──▶ search.c tries plans ──▶ plan result
+ *                       │ memory.c: does the plan fit?
+ *                       │ cost.c: how long does a step take?
+ *
+ * Layer-major, the whole micro-batch goes through the model unit by unit. Inside a unit it is cut into chunks of whole
+ * rows; where one row is longer than a chunk, the MLP takes that row in pieces of a chunk's tokens. Pass-major, groups
+ * of rows go forward and backward through all units, and weights and gradients stay on the device between passes.
+ *
+ * chunk_tokens, head_tokens and pass_rows decide bits, so they are kept in the run record. Everything else in a plan
+ * changes only memory and time.
  */
 #ifndef MT_STREAM_PLAN_H
 #define MT_STREAM_PLAN_H
@@ -13,12 +19,12 @@
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
-/* What a block keeps for its backward pass, beside its input */
-enum level {
-	LEVEL_INPUT,     /* nothing */
-	LEVEL_ATTENTION, /* attention's output and statistics: attention is not computed again */
-	LEVEL_BLOCK,     /* also q, k, v and the second residual: gate and up are computed again */
-	LEVEL_FULL,      /* also gate and up: only norms and SwiGLU are */
+/* Checkpoint level: what a block keeps for its backward pass, beside its input. The rest is recomputed. */
+enum checkpoint {
+	KEEP_INPUT,           /* nothing */
+	KEEP_ATTENTION,       /* attention's output and statistics */
+	KEEP_ALL_BUT_GATE_UP, /* also q, k, v and the second residual */
+	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
 };
 
 struct profile { /* what a machine does in a second */
@@ -26,12 +32,12 @@ struct profile { /* what a machine does in a second */
 	double h2d, d2h, hbm; /* bytes */
 	double flops;         /* of large square GEMMs in the run's type, as measured, not as advertised */
 	double ram;           /* bytes of host memory that the cores read and write */
-	double adam;          /* parameters that the cores update: */
-	bool adam_measured;   /* so many, or fewer where ram is not enough for them */
-	double memory;        /* bytes of device memory that such a device has; 0: it does not say */
+	double adam;          /* parameters that the cores update, */
+	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
+	double memory;        /* bytes of device memory that such a device has; 0: unknown */
 };
 
-struct ask { /* what a plan is wanted for */
+struct plan_request {
 	const struct mt_geometry *geo;
 	enum mt_dtype dtype, grad;
 	uint64_t embed, block, head; /* elements of the three kinds of units; head: with a tied embedding's */
@@ -39,142 +45,157 @@ struct ask { /* what a plan is wanted for */
 	uint32_t rows, seq; /* of the micro-batch */
 	bool train;
 	bool packed;                     /* rows may hold several documents */
-	struct attention_need attention; /* of such rows */
+	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem;                   /* bytes of an element on the device */
-	bool view;                       /* weights are read where they lie: no slots */
+	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	uint64_t work;                   /* bytes that the device takes for itself */
-	uint64_t memory;                 /* bytes of device memory */
-	uint64_t host;        /* bytes of host memory, of which the run takes host_beside and activations may have */
-	uint64_t host_beside; /* the rest */
+	uint64_t memory;                 /* device memory budget, in bytes */
+	uint64_t host;                   /* host memory budget of the run, in bytes: activations may have what */
+	uint64_t host_beside;            /* the rest of the run leaves of it, which takes so many bytes */
 	enum recompute recompute;
-	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens and head_tokens 0: the planner's choice, */
-	bool settled;                                  /* and of pass_rows, unless settled */
+	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
+	bool fixed;                                    /* and pass_rows, unless this is set */
 	struct profile profile;
 };
 
-struct choice {
+struct plan {
 	uint32_t chunk_tokens, head_tokens;
 	uint32_t pass_rows;    /* 0: layer-major */
-	uint32_t weight_slots; /* of a block's size: the last so many blocks' weights stay from forward to backward */
-	uint32_t grad_slots;   /* of a block's size: 1, 2, or (pass-major) one each */
-	uint32_t full, block, attention; /* blocks at these levels, from the last one down; the rest: LEVEL_INPUT */
-	bool engine;                     /* attention in the way that needs work memory */
-	bool x_host, o_host; /* block inputs, attention outputs of those at LEVEL_ATTENTION are kept by the host */
+	uint32_t weight_slots; /* of a block's size; the weights of the last so many blocks stay from forward to backward */
+	uint32_t grad_slots;   /* of a block's size: 1, 2, or (pass-major) one for each block */
+	/* blocks at these checkpoint levels, counted from the last block down; the rest: KEEP_INPUT */
+	uint32_t keep_all, keep_but_gate_up, keep_attention;
+	bool library_attention;   /* attention by a library (cuDNN), which needs work memory */
+	bool residual_offloaded;  /* block inputs are kept in host memory */
+	bool attention_offloaded; /* attention outputs of blocks at KEEP_ATTENTION are kept in host memory */
 };
 
 struct prediction {           /* seconds */
-	double forward, backward; /* of all passes, with the waits for weights and gradients in them */
-	double first_forward;     /* what Adam of the step before hides behind; */
-	double last_backward;     /* or its own step's, where gradients have no place in the store */
+	double forward, backward; /* of all passes, waits for weights and gradients included */
+	double first_forward;     /* hides the update of the step before; */
+	double last_backward;     /* hides this step's update where the store has no gradients (--grad none) */
 	double adam, stall, tail;
 	double step;   /* forward + backward + stall + tail */
 	double tflops; /* 6 N plus causal attention, over the step, in 1e12 a second */
-	/* what forward and backward are made of: the model's matrix products at the full rate, attention, what is computed
-	 * again, all else that computes (norms, rope, SwiGLU, smaller products), waits for the bus */
-	double products, attention, again, around, bus;
-	uint64_t in, out; /* bytes over the bus: weights and what comes back; gradients and what leaves */
+	/* forward + backward by what they consist of. gemm: the model's, at the full rate; other_kernels: norms, rope,
+	 * SwiGLU, small GEMMs */
+	double gemm, attention, recompute, other_kernels, pcie_wait;
+	uint64_t in, out; /* bytes over PCIe: weights and activations that return; gradients and activations offloaded */
 };
 
-struct planned {
-	struct choice c;
+struct plan_result {
+	struct plan plan;
 	uint64_t bytes;      /* of device memory, all of it */
-	uint64_t host_bytes; /* of host memory beside the store: what was sent there */
-	struct prediction p;
-	uint64_t least;      /* the smallest ask.memory that any plan fits; */
-	uint64_t least_host; /* or the smallest ask.host that would do instead, UINT64_MAX: none */
+	uint64_t host_bytes; /* of host memory: the offload buffer */
+	struct prediction predicted;
+	uint64_t least;      /* the smallest device memory budget for which there is a plan; */
+	uint64_t least_host; /* or the smallest host memory budget that would do instead, UINT64_MAX: none */
 };
+
+/* ---- profile.c ---- */
+
+/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each optional. Without NAME: the GPU `here`, by
+ * its model's name or else by its architecture and clocks; `here` NULL: an H200. The cores are this machine's. -64 */
+int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
+/* The i-th NAME that profile_parse knows; NULL behind the last */
+const char *profile_name(int i);
 
 /* ---- search.c ---- */
 
-/* The best plan; -71 when nothing fits: then only least and least_host are set. */
-int planner_make(const struct ask *, struct planned *);
-void planner_predict(const struct ask *, const struct choice *, struct prediction *);
-/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each as wanted. Without NAME it is the GPU that
- * is `here`, by its model's name or else by its architecture and clocks, or (NULL) an H200; the cores are those that
- * are here. -64 */
-int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
-/* Names of what profile_parse knows, one after another; NULL behind the last */
-const char *profile_name(int i);
-void ask_sizes(struct ask *, const struct mt_unit *units, uint32_t n);
+void request_sizes(struct plan_request *, const struct mt_unit *units, uint32_t n);
+/* The plan with the shortest predicted step of all that fit. -71 when none fits: then only least and least_host are
+ * set. */
+int plan_search(const struct plan_request *, struct plan_result *);
 
-static inline enum level level_of(const struct choice *c, uint32_t layers, uint32_t layer)
+/* ---- cost.c: how long a plan takes ---- */
+
+struct times { /* seconds of compute, of n tokens through one unit */
+	double embed_forward, embed_backward, head;
+	double forward, backward, recompute[KEEP_ALL + 1];
+	double attention; /* of forward and backward */
+};
+
+struct times unit_times(const struct plan_request *, const struct plan *, uint32_t rows);
+/* The times of a step; `times` are those of a pass of this plan. Cheap: the search calls it for every plan. */
+void predict(const struct plan_request *, const struct plan *, const struct times *, struct prediction *);
+/* What the step consists of: fills the rest of a prediction that predict has made */
+void predict_parts(const struct plan_request *, const struct plan *, struct prediction *);
+
+/* ---- what follows from a plan ---- */
+
+static inline enum checkpoint checkpoint_of(const struct plan *plan, uint32_t layers, uint32_t layer)
 {
-	uint32_t down = layers - 1 - layer;
+	uint32_t down = layers - 1 - layer, all = plan->keep_all, most = all + plan->keep_but_gate_up;
 
-	return down < c->full                          ? LEVEL_FULL
-		: down < c->full + c->block                ? LEVEL_BLOCK
-		: down < c->full + c->block + c->attention ? LEVEL_ATTENTION
-												   : LEVEL_INPUT;
+	if (down < all) return KEEP_ALL;
+	if (down < most) return KEEP_ALL_BUT_GATE_UP;
+	return down < most + plan->keep_attention ? KEEP_ATTENTION : KEEP_INPUT;
 }
 
-/* Block inputs, and of `attention` blocks the outputs of attention, that leave the device where the host keeps them:
- * the last two are still there when they are wanted. */
-static inline uint32_t inputs_away(const struct mt_geometry *g) { return g->layers - 1; }
-static inline uint32_t outputs_away(uint32_t attention) { return attention > 2 ? attention - 2 : 0; }
+/* Offloaded residuals, and offloaded attention outputs of so many blocks, that leave the device: the last two are still
+ * there when the backward pass reads them. */
+static inline uint32_t residuals_away(const struct mt_geometry *g) { return g->layers - 1; }
+static inline uint32_t attention_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }
 
-/* What follows from a choice: rows of a pass and of a chunk; tokens of an MLP piece and of a head chunk */
-static inline uint32_t rows_of_pass(const struct ask *a, const struct choice *c)
+static inline uint32_t rows_of_pass(const struct plan_request *req, const struct plan *plan)
 {
-	return c->pass_rows && c->pass_rows < a->rows ? c->pass_rows : a->rows;
+	return plan->pass_rows && plan->pass_rows < req->rows ? plan->pass_rows : req->rows;
 }
-static inline uint32_t rows_of_chunk(const struct ask *a, const struct choice *c)
+static inline uint32_t rows_of_chunk(const struct plan_request *req, const struct plan *plan)
 {
-	uint32_t rows = c->chunk_tokens / a->seq ? c->chunk_tokens / a->seq : 1, pass = rows_of_pass(a, c);
+	uint32_t rows = plan->chunk_tokens / req->seq ? plan->chunk_tokens / req->seq : 1, pass = rows_of_pass(req, plan);
 
 	return rows < pass ? rows : pass;
 }
-static inline uint64_t tokens_of_piece(const struct ask *a, const struct choice *c)
+/* Tokens of an MLP piece, and of a chunk of the LM head */
+static inline uint64_t tokens_of_piece(const struct plan_request *req, const struct plan *plan)
 {
-	uint64_t n = (uint64_t)rows_of_chunk(a, c) * a->seq;
+	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq;
 
-	return n < c->chunk_tokens ? n : c->chunk_tokens;
+	return n < plan->chunk_tokens ? n : plan->chunk_tokens;
 }
-static inline uint64_t tokens_of_head(const struct ask *a, const struct choice *c)
+static inline uint64_t tokens_of_head(const struct plan_request *req, const struct plan *plan)
 {
-	uint64_t n = (uint64_t)rows_of_pass(a, c) * a->seq;
+	uint64_t n = (uint64_t)rows_of_pass(req, plan) * req->seq;
 
-	return n < c->head_tokens ? n : c->head_tokens;
+	return n < plan->head_tokens ? n : plan->head_tokens;
 }
 
-/* ---- memory.c: where each thing lies; the same walk tells the need and hands out the memory ---- */
+/* ---- memory.c: where each array lies. One walk computes the size and hands out the addresses. ---- */
 
-struct slot { /* device memory for one job's weights */
-	void *mem;
-	int64_t job;       /* whose they are, -1: nobody's */
-	struct event over; /* their last reader is through */
-};
-
-struct place {
+struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
 	struct loss *loss;
 	float *cos, *sin;            /* (seq, D / 2) */
-	struct slot *ends, *weights; /* [2] for embedding and head (the same one, layer-major), [weight_slots] */
-	float *end_grads[2];         /* likewise */
+	void *embed_head_weights[2]; /* of embedding and head: the same memory, layer-major */
+	void **weights;              /* [weight_slots] */
+	float *embed_head_grads[2];  /* as embed_head_weights */
 	float **grads;               /* [grad_slots] */
-	float *tied;                 /* --grad none, tied: both ends' gradient adds up here */
-	void **x;                    /* [outputs] (n of a pass, H): what each unit puts out, in turn if there are but two */
+	float *tied_grads;           /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
+	void **x;                    /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;
 	void *dx; /* (n of a pass, H) */
 	struct scratch scratch;
-	struct saved *saved; /* [layers], what each keeps of all tokens of a pass; NULLs: that it does not */
-	struct saved chunk;  /* what blocks do not keep, of one chunk; gu is in the scratch */
-	void *o[2];
-	float *lse[2]; /* o_host: attention outputs on their way out or in */
+	struct saved *saved; /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
+	struct saved chunk;  /* what blocks recompute, of one chunk; gu is in the scratch */
+	void *o[2];          /* attention_offloaded: attention outputs on their way out or in, */
+	float *lse[2];       /* and their log-sum-exps */
 };
 
-/* Bytes of device memory that the choice takes; with p and base also says where: p's arrays are as large as they must
- * be (slots: -1, NULL events). UINT64_MAX: more than there can be. */
-uint64_t memory_lay(const struct ask *, const struct choice *, struct place *p, void *base);
+/* Bytes of device memory that the plan takes. With a layout and a base it also sets the addresses; the layout's arrays
+ * must be large enough. UINT64_MAX: more than 64 bits count. */
+uint64_t memory_lay(const struct plan_request *, const struct plan *, struct memory_layout *, void *base);
 /* Of a plan's bytes, those that lie at base: all but what the device takes for itself */
-uint64_t memory_arena(const struct ask *, uint64_t bytes);
-/* Bytes that one more weight slot, and one more block at each level, take; and those that nobody takes any more once no
- * block needs gate and up, or anything, computed again. */
+uint64_t memory_arena(const struct plan_request *, uint64_t bytes);
+/* Bytes of one more weight slot, and of one more block at each checkpoint level; and bytes that are saved once no block
+ * recomputes gate and up, or nothing but norms and SwiGLU */
 struct increments {
-	uint64_t slot, full, block, attention, no_gu, no_chunk;
+	uint64_t slot, all, but_gate_up, attention, no_gu, no_chunk;
 };
-void memory_increments(const struct ask *, const struct choice *, struct increments *);
-uint64_t memory_host(const struct ask *, const struct choice *);
-/* Bytes of those that attention by an engine works in */
-uint64_t memory_attention(const struct ask *, const struct choice *);
+void memory_increments(const struct plan_request *, const struct plan *, struct increments *);
+/* Bytes of the offload buffer */
+uint64_t memory_host(const struct plan_request *, const struct plan *);
+/* Bytes of library attention's work memory */
+uint64_t memory_attention(const struct plan_request *, const struct plan *);
 
 #endif

@@ -1,4 +1,4 @@
-/* profile.c: what a machine does in a second: defaults for each kind of GPU, numbers of one's own beside them. */
+/* profile.c: the rates of a machine: defaults for each kind of GPU, which --profile may replace one by one. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,14 +8,13 @@
 
 #define ADAM_CORE 0.3e9 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
 
-/* Bus: what registered host memory reaches over the card's PCIe (generation 4 or 5, 16 lanes), each way. Device memory:
- * 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32; from published
- * benchmarks and data sheets, to be replaced by what gpu-bench measures. Host memory: assumed, for cores beside the bus
- * and other tenants: a third of a server's eight channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's
- * two (90, 51). */
+/* pcie: copies from registered host memory over 16 lanes of generation 4 or 5, each way. hbm: 0.88 of the data sheet's.
+ * GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32, by published benchmarks and data sheets;
+ * gpu-bench measures it. ram: assumed, since copies and other programs use host memory too: a third of a server's eight
+ * channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's two (90, 51). */
 static const struct known {
-	const char *name;  /* as the driver says it, but for blanks */
-	double bus, hbm;   /* GB/s */
+	const char *name;  /* the driver's, without blanks */
+	double pcie, hbm;  /* GB/s */
 	double bf16, fp32; /* TFLOP/s */
 	double ram;        /* GB/s of the host's memory */
 	double memory;     /* GB */
@@ -56,7 +55,8 @@ static bool spells(const char *at, const char *name)
 	return !*at || blank(*at);
 }
 
-/* "NVIDIA H100 PCIe" is H100PCIe, not H100; a laptop's chips are others under the same names */
+/* The longest name that fits: "NVIDIA H100 PCIe" is H100PCIe, not H100. Laptops have other chips under the same
+ * names. */
 static const struct known *known_by_driver(const char *model)
 {
 	const struct known *best = NULL;
@@ -69,12 +69,13 @@ static const struct known *known_by_driver(const char *model)
 	return best;
 }
 
-/* What a GPU of no known name should do: dense products with fp32 sums by architecture, clocks by the driver */
+/* Rates of a GPU of unknown name: dense GEMMs with fp32 sums by its architecture and the clocks that the driver
+ * reports */
 static struct known guess(const struct gpu *g)
 {
 	static const struct {
 		int capability;
-		double bf16, fp32, bus;
+		double bf16, fp32, pcie;
 	} made[] = {
 		/* FLOP a clock of a multiprocessor; GB/s */
 		{80, 2048, 128, 25},
@@ -89,7 +90,7 @@ static struct known guess(const struct gpu *g)
 
 	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability) i++;
 	return (struct known){
-		.bus = made[i].bus,
+		.pcie = made[i].pcie,
 		.hbm = 0.88 * memory,
 		.bf16 = 0.75 * made[i].bf16 * clock,
 		.fp32 = 0.75 * made[i].fp32 * clock,
@@ -100,8 +101,8 @@ static struct known guess(const struct gpu *g)
 static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
 {
 	*p = (struct profile){
-		.h2d = k->bus * 1e9,
-		.d2h = k->bus * 1e9,
+		.h2d = k->pcie * 1e9,
+		.d2h = k->pcie * 1e9,
 		.hbm = k->hbm * 1e9,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.ram = k->ram * 1e9,
@@ -110,19 +111,19 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 	};
 }
 
-/* A GPU that is here, in a machine with so many cores */
+/* The GPU of this machine, and its cores */
 static void profile_here(const struct gpu *g, const struct known *named, enum mt_dtype dtype, struct profile *p)
 {
 	const struct known *k = named ? named : known_by_driver(g->model);
 	const struct known other = guess(g);
-	int cores = mt_cores(); /* of which one is left to mt-stream */
+	int cores = mt_cores(); /* mt-stream takes one of them */
 
 	if (!k && other.hbm > 0 && other.bf16 > 0) k = &other;
 	profile_of(k ? k : known, dtype, p);
 	p->adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 }
 
-/* "h2d=55": *at goes behind it */
+/* Reads "h2d=55" and advances *at */
 static int number_parse(const char **at, struct profile *p)
 {
 	const struct {

@@ -8,18 +8,17 @@ struct plan_options {
 	const char *config, *profile;
 	enum mt_dtype dtype, grad;
 	enum recompute recompute;
-	uint64_t memory; /* 0: what such a GPU has */
-	uint64_t host;   /* host memory, 0: as much as it takes */
+	uint64_t memory; /* of the device; 0: all that such a GPU has */
+	uint64_t host;   /* memory of the host; 0: as much as the fastest plan takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
-	bool own_attention; /* by our own kernels, as where there is no cuDNN */
+	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
 	bool json;
 };
 
-/* Print the plan on stdout. 0, -71 (the device's memory is short, or the host's), or what config.json or the profile is
- * wrong with */
+/* Print the plan on stdout. 0; -71: device or host memory is short; or an error of config.json or the profile */
 int plan_show(const struct plan_options *);
 
-/* Say a micro-batch's plan, and what is predicted of it and of a step of so many, in two lines */
-void plan_say(const struct ask *, const struct planned *, uint32_t micros);
+/* Report on stderr, in two lines: a micro-batch's plan; the predicted times of a step of so many micro-batches */
+void plan_report(const struct plan_request *, const struct plan_result *, uint32_t micros);
 
 #endif

@@ -56,7 +56,7 @@ $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
   $(O)/emu/left-out/cuda/device.o $(O)/emu/left-out/cuda/host.o \
   $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device.c %/host.c,$(CUDA_C))) \
-  $(filter-out %/schedule.o %/plan/request.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
+  $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 # their cuBLASLt, which finds the emulator's functions in the program that opens it

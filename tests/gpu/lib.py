@@ -493,7 +493,7 @@ def plan_said(said):
         if m:
             found[key] = kind(m.group(1))
     if line:
-        found["inputs_to_host"] = "inputs to host" in line
+        found["inputs_to_host"] = "residuals offloaded" in line
         found["passes"] = "passes of" in line
     return found
 

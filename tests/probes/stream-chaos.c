@@ -1,7 +1,7 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
- * seeds in one process. The schedule and the plan are compiled in here, with macros for what they wait for and for the
- * planner:
- * each seed draws plan, shapes and what the neighbours do (stream-world.h), and must give the bits of the cpu device.
+ * seeds in one process. schedule.c, wait.c and plan/request.c are compiled in here, with macros for what they wait for
+ * and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must give the
+ * bits of the cpu device.
  *
  *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
  *     stream-chaos without RUN MODELS COUNT           leaves out each wait in turn, then has each event too early, then
@@ -11,13 +11,9 @@
  *     stream-chaos one RUN MODELS SEED                says what the seed draws, on the way
  */
 #include <math.h>
-#define wait wait_of_libc /* the schedule has functions of these names */
-#define sync sync_of_libc
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#undef wait
-#undef sync
 
 #include "left-out.h"
 #include "stream-world.h"
@@ -39,7 +35,7 @@ static bool matters(const struct site *at, enum how how)
 #ifdef MT_EMU
 	return how == LEFT_OUT && !strstr(at->file, "schedule.c") && strcmp(at->function, "stamp");
 #else
-	return how == LEFT_OUT || (!strcmp(at->call, "record") && strcmp(at->function, "forward"));
+	return how == LEFT_OUT || (!strcmp(at->call, "event_record") && strcmp(at->function, "forward"));
 #endif
 }
 
@@ -50,26 +46,36 @@ static struct event sooner(struct event e)
 	return e;
 }
 
-#define wait(s, q, e) (site_is(SITE("wait"), LEFT_OUT) ? (void)0 : (wait)(s, q, e))
-#define sync(s, e) (site_is(SITE("sync"), LEFT_OUT) ? 0 : (sync)(s, e))
+#define queue_wait(s, q, e) (site_is(SITE("queue_wait"), LEFT_OUT) ? (void)0 : (queue_wait)(s, q, e))
+#define event_sync(s, e) (site_is(SITE("event_sync"), LEFT_OUT) ? 0 : (event_sync)(s, e))
 #define device_sync(d) (site_is(SITE("device_sync"), LEFT_OUT) ? 0 : (device_sync)(d))
-#define record(s, q) \
+#define event_record(s, q) \
 	({ \
-		const struct site *at = SITE("record"); \
-		site_is(at, LEFT_OUT) ? (struct event){0} : site_is(at, TOO_EARLY) ? sooner((record)(s, q)) : (record)(s, q); \
+		const struct site *at = SITE("event_record"); \
+		site_is(at, LEFT_OUT)        ? (struct event){0} \
+			: site_is(at, TOO_EARLY) ? sooner((event_record)(s, q)) \
+									 : (event_record)(s, q); \
 	})
 #define mt_version(run, u) (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
 #define mt_stage_activity(run, activity, unit) boundary(s, activity)
 static void boundary(struct stream *, enum mt_activity);
 #include "../../mt-stream/schedule.c"
-#undef wait
-#undef sync
-#undef record
+#undef queue_wait
+#undef event_sync
+#undef event_record
 
-#define planner_make(ask, planned) draw_plan(ask, planned)
-#define memory_lay(ask, choice, place, base) lay(ask, choice, place, base)
-static int draw_plan(const struct ask *, struct planned *);
-static uint64_t lay(const struct ask *, const struct choice *, struct place *, void *);
+/* The run and its other stages, as wait.c sees them, are played by stream-world.h */
+#define mt_run_state(run) ((void)(run), MT_FILLED)
+#define mt_stage_check(run) 0
+#define mt_abort_dead(run) ((void)0)
+#define mt_txn_word(run, k) world_txn_word(s)
+#define mt_wait(run, seen, ms) ((void)(seen), world_wait())
+#include "../../mt-stream/wait.c"
+
+#define plan_search(req, result) draw_plan(req, result)
+#define memory_lay(req, plan, layout, base) lay(req, plan, layout, base)
+static int draw_plan(const struct plan_request *, struct plan_result *);
+static uint64_t lay(const struct plan_request *, const struct plan *, struct memory_layout *, void *);
 #include "../../mt-stream/plan/request.c"
 #undef memory_lay
 
@@ -77,87 +83,93 @@ static uint64_t lay(const struct ask *, const struct choice *, struct place *, v
 
 static bool talks;
 static struct {
-	unsigned micros, evals, views, x_host, o_host, stale, levels[LEVEL_FULL + 1];
+	unsigned micros, evals, zero_copies, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
 } went;
 
-static void levels_draw(const struct ask *q, struct choice *c)
+static void levels_draw(const struct plan_request *req, struct plan *plan)
 {
-	uint32_t layers = q->geo->layers;
+	uint32_t layers = req->geo->layers;
 
-	c->full = (uint32_t)draw(2) * (uint32_t)draw(layers + 1);
-	c->block = (uint32_t)draw(2) * (uint32_t)draw(layers - c->full + 1);
-	uint32_t rest = layers - c->full - c->block;
-	c->x_host = draw(2);
-	c->o_host = rest && draw(2);
-	c->attention = c->o_host ? rest : (uint32_t)draw(rest + 1);
+	plan->keep_all = (uint32_t)draw(2) * (uint32_t)draw(layers + 1);
+	plan->keep_but_gate_up = (uint32_t)draw(2) * (uint32_t)draw(layers - plan->keep_all + 1);
+	uint32_t rest = layers - plan->keep_all - plan->keep_but_gate_up;
+	plan->residual_offloaded = draw(2);
+	plan->attention_offloaded = rest && draw(2);
+	plan->keep_attention = plan->attention_offloaded ? rest : (uint32_t)draw(rest + 1);
 }
 
 /* Any plan that the planner might choose, if memory and bandwidths were so */
-static int draw_plan(const struct ask *q, struct planned *p)
+static int draw_plan(const struct plan_request *req, struct plan_result *p)
 {
-	uint32_t layers = q->geo->layers, two = layers < 2 ? layers : 2;
-	struct choice c = {.chunk_tokens = q->chunk_tokens, .head_tokens = q->head_tokens, .pass_rows = q->pass_rows};
+	uint32_t layers = req->geo->layers, two = layers < 2 ? layers : 2;
+	struct plan plan = {.chunk_tokens = req->chunk_tokens,
+		.head_tokens = req->head_tokens,
+		.pass_rows = req->pass_rows};
 
-	c.weight_slots = q->view ? 0 : c.pass_rows ? layers : 1 + (uint32_t)draw(draw(2) ? layers : two);
-	c.grad_slots = c.pass_rows ? layers : q->train ? 1 + (uint32_t)draw(two) : 0;
-	if (c.pass_rows) c.full = layers;
-	else if (q->train) levels_draw(q, &c);
-	*p = (struct planned){.c = c, .bytes = memory_lay(q, &c, NULL, NULL), .host_bytes = memory_host(q, &c)};
+	plan.weight_slots = req->zero_copy ? 0 : plan.pass_rows ? layers : 1 + (uint32_t)draw(draw(2) ? layers : two);
+	plan.grad_slots = plan.pass_rows ? layers : req->train ? 1 + (uint32_t)draw(two) : 0;
+	if (plan.pass_rows) plan.keep_all = layers;
+	else if (req->train) levels_draw(req, &plan);
+	*p = (struct plan_result){.plan = plan,
+		.bytes = memory_lay(req, &plan, NULL, NULL),
+		.host_bytes = memory_host(req, &plan)};
 	if (talks)
 		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s",
-			q->rows, q->seq, c.pass_rows ? "pass-major" : "layer-major", c.weight_slots, c.grad_slots, c.full, c.block,
-			c.attention, c.x_host ? ", inputs to host" : "", c.o_host ? ", attention to host" : "",
-			q->view ? ", in place" : "");
-	went.x_host += c.x_host;
-	went.o_host += c.o_host;
-	went.views += q->view;
-	for (uint32_t l = 0; q->train && l < layers; l++) went.levels[level_of(&c, layers, l)]++;
+			req->rows, req->seq, plan.pass_rows ? "pass-major" : "layer-major", plan.weight_slots, plan.grad_slots,
+			plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
+			plan.residual_offloaded ? ", residuals offloaded" : "",
+			plan.attention_offloaded ? ", attention outputs offloaded" : "", req->zero_copy ? ", in place" : "");
+	went.residual_offloaded += plan.residual_offloaded;
+	went.attention_offloaded += plan.attention_offloaded;
+	went.zero_copies += req->zero_copy;
+	for (uint32_t l = 0; req->train && l < layers; l++) went.levels[checkpoint_of(&plan, layers, l)]++;
 	return 0;
 }
 
 /* Memory that is handed out twice: the second of two begins within the first */
-static const char *const overlaps[] = {"weight slots", "gradient slots", "inputs on their way",
-	"attention outputs on their way", "the ends' gradients", "the ends' weights", "a block's and the ends' gradients"};
+static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals",
+	"offloaded attention outputs", "embed and head gradients", "embed and head weights",
+	"a block's and the embed gradient"};
 #ifdef MT_EMU
 #define OVERLAPS 0
 #else
 #define OVERLAPS ((int)(sizeof overlaps / sizeof *overlaps))
 #endif
 
-static void overlap(struct place *p, const struct choice *c)
+static void overlap(struct memory_layout *p, const struct plan *plan)
 {
 	const size_t by = 256;
 
 	switch (broken) {
 	case 0:
-		if (c->weight_slots > 1) p->weights[1].mem = (char *)p->weights[0].mem + by;
+		if (plan->weight_slots > 1) p->weights[1] = (char *)p->weights[0] + by;
 		break;
 	case 1:
-		if (c->grad_slots > 1) p->grads[1] = p->grads[0] + by;
+		if (plan->grad_slots > 1) p->grads[1] = p->grads[0] + by;
 		break;
 	case 2:
 		if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by;
 		break;
 	case 3:
-		if (c->o_host) p->o[1] = (char *)p->o[0] + by;
+		if (plan->attention_offloaded) p->o[1] = (char *)p->o[0] + by;
 		break;
 	case 4:
-		if (c->pass_rows) p->end_grads[1] = p->end_grads[0] + by;
+		if (plan->pass_rows) p->embed_head_grads[1] = p->embed_head_grads[0] + by;
 		break;
 	case 5:
-		if (c->pass_rows) p->ends[1].mem = (char *)p->ends[0].mem + by;
+		if (plan->pass_rows) p->embed_head_weights[1] = (char *)p->embed_head_weights[0] + by;
 		break;
 	case 6:
-		if (c->grad_slots) p->grads[0] = p->end_grads[0] + by;
+		if (plan->grad_slots) p->grads[0] = p->embed_head_grads[0] + by;
 		break;
 	}
 }
 
-static uint64_t lay(const struct ask *q, const struct choice *c, struct place *p, void *base)
+static uint64_t lay(const struct plan_request *req, const struct plan *plan, struct memory_layout *p, void *base)
 {
-	uint64_t bytes = (memory_lay)(q, c, p, base);
+	uint64_t bytes = (memory_lay)(req, plan, p, base);
 
-	if (p && breaks && broken_how == OVERLAP) overlap(p, c);
+	if (p && breaks && broken_how == OVERLAP) overlap(p, plan);
 	return bytes;
 }
 
@@ -173,6 +185,7 @@ static unsigned boundary_n;
 
 static void boundary(struct stream *s, enum mt_activity activity)
 {
+	world.activity = activity;
 	if (activity != MT_ACT_FORWARD && activity != MT_ACT_BACKWARD) return;
 	struct event *e = &boundaries[boundary_n++ % AHEAD];
 	if (!s->dev->query(s->dev, *e)) wrong = "the host runs ahead";
@@ -210,11 +223,11 @@ static struct device *device_open(uint64_t seed)
 #endif
 }
 
-struct settled {
+struct fixed_sizes {
 	uint32_t chunk_tokens, head_tokens, pass_rows;
 };
 
-static void stream_begin(struct stream *s, struct device *dev, const struct settled *z)
+static void stream_begin(struct stream *s, struct device *dev, const struct fixed_sizes *z)
 {
 	*s = (struct stream){.run = world.run,
 		.control = world.control,
@@ -224,7 +237,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct sett
 		.head_tokens = z->head_tokens,
 		.pass_rows = z->pass_rows,
 		.profile = "cpu"};
-	s->view = dev->view(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = dev->view(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
 	mt_must(jobs_make(s));
@@ -233,24 +246,24 @@ static void stream_begin(struct stream *s, struct device *dev, const struct sett
 static void stream_end(struct stream *s)
 {
 	plan_release(s);
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	s->dev->close(s->dev);
 	mt_ring_close(s->grad);
 	free(s->jobs);
+	free(s->now.blocks);
 	free(s->host);
-	free(s->cos);
-	free(s->sin);
 }
 
 /* What the shape gives, on the stream's device, with neighbours that are so and a plan that is drawn */
 static struct seen micro(struct stream *s, const struct shape *z, uint64_t random, unsigned eager, int64_t stale_in)
 {
-	int rc;
+	bool new_shape;
 
 	memset(boundaries, 0, sizeof boundaries);
-	s->plan.ask.rows = 0; /* planned anew */
+	s->planned.request.rows = 0; /* planned anew */
 	world_begin(s, z, random, eager, stale_in);
-	rc = schedule_micro(s);
+	int rc = plan_make(s, &new_shape);
+	if (!rc) rc = schedule_autotune(s);
+	if (!rc) rc = schedule_run(s);
 	at_rest(s);
 	world_end(s);
 	if (rc == STALE) {
@@ -288,7 +301,7 @@ static const struct shape shapes[] = {
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
-static const struct settled settleds[] = {
+static const struct fixed_sizes sizes_of_runs[] = {
 	{4096, 64, 0},
 	{4096, 64, 2},
 	{32, 20, 0},
@@ -298,20 +311,20 @@ static const struct settled settleds[] = {
 	{20, 4096, 0},
 	{20, 4096, 3},
 };
-#define SETTLEDS ((int)(sizeof settleds / sizeof *settleds))
+#define SIZES ((int)(sizeof sizes_of_runs / sizeof *sizes_of_runs))
 
-static struct seen expected[SETTLEDS][SHAPES]; /* of the run at hand; losses 0: not computed yet */
+static struct seen expected[SIZES][SHAPES]; /* of the run at hand; losses 0: not computed yet */
 
 /* The cpu's: with neighbours that keep nobody waiting */
-static const struct seen *reference(int settled, int shape)
+static const struct seen *reference(int sizes, int shape)
 {
-	struct seen *e = &expected[settled][shape];
+	struct seen *e = &expected[sizes][shape];
 	struct stream s;
 
 	if (e->losses) return e;
 	bool was = breaks, talked = talks;
 	breaks = talks = false;
-	stream_begin(&s, device_open(0), &settleds[settled]);
+	stream_begin(&s, device_open(0), &sizes_of_runs[sizes]);
 	*e = micro(&s, &shapes[shape], 1, 99, -1);
 	stream_end(&s);
 	breaks = was;
@@ -337,25 +350,25 @@ static bool same(const struct seen *want, const struct seen *got, uint64_t seed)
 	return false;
 }
 
-struct micro {
+struct micro_drawn {
 	int shape;
 	unsigned eager;
 	int64_t stale_in;
 };
 
-static struct micro micro_draw(void)
+static struct micro_drawn micro_draw(void)
 {
 	static const unsigned eager[] = {0, 20, 70, 95};
 
-	return (struct micro){(int)draw(SHAPES), eager[draw(4)], draw(4) ? -1 : (int64_t)draw(30)};
+	return (struct micro_drawn){(int)draw(SHAPES), eager[draw(4)], draw(4) ? -1 : (int64_t)draw(30)};
 }
 
 /* Two or three micro-batches, one after another */
 static bool seed_right(uint64_t seed)
 {
 	enum { MOST = 3 };
-	int settled = (int)(seed / RUNS % SETTLEDS), n = 2 + (int)(seed / 3 % 2);
-	struct micro m[MOST];
+	int sizes = (int)(seed / RUNS % SIZES), n = 2 + (int)(seed / 3 % 2);
+	struct micro_drawn m[MOST];
 	struct stream s;
 	bool right = true;
 
@@ -364,16 +377,16 @@ static bool seed_right(uint64_t seed)
 										 : mt_ring_block(world.taken) / (world.control->grad == MT_BF16 ? 2 : 4);
 	for (int i = 0; i < MOST; i++) m[i] = micro_draw();
 	/* before the seed's own device is opened: two of the cuda's cannot register the same memory in one process */
-	for (int i = 0; i < n; i++) reference(settled, m[i].shape);
-	stream_begin(&s, device_open(seed), &settleds[settled]);
+	for (int i = 0; i < n; i++) reference(sizes, m[i].shape);
+	stream_begin(&s, device_open(seed), &sizes_of_runs[sizes]);
 	for (int i = 0; right && i < n; i++) {
 		const struct shape *z = &shapes[m[i].shape];
 
 		if (talks)
-			mt_say("seed %llu: %s, settled %d; neighbours: eager %u, stale in %lld", (unsigned long long)seed,
-				runs[seed % RUNS].model, settled, m[i].eager, (long long)m[i].stale_in);
+			mt_say("seed %llu: %s, sizes %d; neighbours: eager %u, stale in %lld", (unsigned long long)seed,
+				runs[seed % RUNS].model, sizes, m[i].eager, (long long)m[i].stale_in);
 		struct seen got = micro(&s, z, seed * 1000 + (uint64_t)i * 10, m[i].eager, m[i].stale_in);
-		right = same(reference(settled, m[i].shape), &got, seed);
+		right = same(reference(sizes, m[i].shape), &got, seed);
 		went.micros++;
 		went.evals += !z->train;
 	}
@@ -385,7 +398,7 @@ static enum { ANY, LAYERS, PASSES } order; /* of the seeds to go through */
 
 static bool in_order(uint64_t seed)
 {
-	bool passes = settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
+	bool passes = sizes_of_runs[seed / RUNS % SIZES].pass_rows != 0;
 
 	return order == ANY || passes == (order == PASSES);
 }
@@ -412,16 +425,17 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 {
 	unsigned passes = 0;
 
-	for (uint64_t seed = from; seed < from + count; seed++) passes += settleds[seed / RUNS % SETTLEDS].pass_rows != 0;
+	for (uint64_t seed = from; seed < from + count; seed++) passes += sizes_of_runs[seed / RUNS % SIZES].pass_rows != 0;
 	if (!seeds_right(name, models, from, count)) {
 		printf("\n");
 		return 1;
 	}
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
-		"%u in place, %u inputs to host, %u attention to host; levels %u %u %u %u\n",
-		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.views, went.x_host,
-		went.o_host, went.levels[0], went.levels[1], went.levels[2], went.levels[3]);
+		"%u in place, %u residuals offloaded, %u attention outputs offloaded; checkpoint levels %u %u %u %u\n",
+		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies,
+		went.residual_offloaded, went.attention_offloaded, went.levels[0], went.levels[1], went.levels[2],
+		went.levels[3]);
 	return 0;
 }
 

@@ -53,9 +53,9 @@ static struct mt_geometry geometry(void)
 	return g;
 }
 
-static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
+static struct plan_request request_of(const struct mt_geometry *g, const struct mt_layout *l)
 {
-	struct ask q = {
+	struct plan_request req = {
 		.geo = g,
 		.dtype = l->dtype,
 		.grad = l->grad,
@@ -63,7 +63,7 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 		.seq = 8u << draw(draw(4) ? 10 : 16),
 		.train = draw(8) != 0,
 		.elem = l->dtype == MT_BF16 ? 2 : 4,
-		.view = draw(8) == 0,
+		.zero_copy = draw(8) == 0,
 		.work = draw(1 << 20),
 		.host = UINT64_MAX,
 		.host_beside = draw(1 << 30),
@@ -72,115 +72,118 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 	int gpus = 0;
 
 	while (profile_name(gpus)) gpus++;
-	ask_sizes(&q, l->units, l->n_units);
+	request_sizes(&req, l->units, l->n_units);
 	if (draw(4) == 0) {
-		q.settled = true;
-		q.chunk_tokens = between(1, 2 * q.seq);
-		q.head_tokens = between(1, 8192);
-		q.pass_rows = draw(2) ? between(1, q.rows) : 0;
+		req.fixed = true;
+		req.chunk_tokens = between(1, 2 * req.seq);
+		req.head_tokens = between(1, 8192);
+		req.pass_rows = draw(2) ? between(1, req.rows) : 0;
 	}
-	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), q.dtype, NULL, &q.profile));
+	mt_must(profile_parse(profile_name((int)draw((uint32_t)gpus)), req.dtype, NULL, &req.profile));
 	/* every other one: another way of attention, which takes work memory */
 	if (now_seed % 2)
-		q.attention = (struct attention_need){.fixed = 1 << 20,
+		req.attention = (struct attention_need){.fixed = 1 << 20,
 			.row = (now_seed * 2654435761u) % (1 << 28),
 			.table = now_seed / 4 % 2 << 20,
 			.rows = 1 + now_seed / 2 % 8,
 			.settled = now_seed / 16 % 4 == 0};
-	if (draw(4) == 0) q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
-	return q;
+	if (draw(4) == 0) req.profile.h2d = req.profile.d2h = req.profile.h2d * between(1, 100);
+	return req;
 }
 
-static void check_plan(const struct ask *q, const struct planned *p)
+static void check_plan(const struct plan_request *req, const struct plan_result *p)
 {
-	const double parts[] = {p->p.products, p->p.attention, p->p.again, p->p.around, p->p.bus, p->p.stall, p->p.tail};
+	const double parts[] = {p->predicted.gemm, p->predicted.attention, p->predicted.recompute,
+		p->predicted.other_kernels, p->predicted.pcie_wait, p->predicted.stall, p->predicted.tail};
 	double sum = 0;
 
 	plans++;
-	kinds[p->c.pass_rows                  ? 0
-			: p->c.x_host && p->c.o_host  ? 1
-			: p->c.x_host                 ? 2
-			: p->c.o_host                 ? 3
-			: p->c.full == q->geo->layers ? 4
-			: p->c.block                  ? 5
-			: p->c.attention              ? 6
-										  : 7]++;
-	expect(memory_lay(q, &p->c, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
-	expect(p->c.engine ? q->attention.rows : !q->attention.settled || !q->attention.rows,
+	kinds[p->plan.pass_rows                                             ? 0
+			: p->plan.residual_offloaded && p->plan.attention_offloaded ? 1
+			: p->plan.residual_offloaded                                ? 2
+			: p->plan.attention_offloaded                               ? 3
+			: p->plan.keep_all == req->geo->layers                      ? 4
+			: p->plan.keep_but_gate_up                                  ? 5
+			: p->plan.keep_attention                                    ? 6
+																		: 7]++;
+	expect(memory_lay(req, &p->plan, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
+	expect(p->plan.library_attention ? req->attention.rows : !req->attention.settled || !req->attention.rows,
 		"attention in a way that is not there");
-	expect(p->bytes <= q->memory, "over the budget");
+	expect(p->bytes <= req->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");
-	expect(p->host_bytes == memory_host(q, &p->c), "the host's bytes are not the plan's");
-	expect(!p->host_bytes || p->host_bytes + q->host_beside <= q->host, "over the host's budget");
+	expect(p->host_bytes == memory_host(req, &p->plan), "the host's bytes are not the plan's");
+	expect(!p->host_bytes || p->host_bytes + req->host_beside <= req->host, "over the host's budget");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		expect(isfinite(parts[i]) && parts[i] >= 0, "a part of the step is not a time");
 		sum += parts[i];
 	}
-	expect(isfinite(p->p.step) && p->p.step > 0, "the step is not a time");
-	expect(fabs(sum - p->p.step) <= 1e-6 * p->p.step, "the parts are not the step");
-	expect(isfinite(p->p.tflops) && p->p.tflops > 0 && p->p.tflops * 1e12 <= q->profile.flops * 1.0001,
+	expect(isfinite(p->predicted.step) && p->predicted.step > 0, "the step is not a time");
+	expect(fabs(sum - p->predicted.step) <= 1e-6 * p->predicted.step, "the parts are not the step");
+	expect(isfinite(p->predicted.tflops) && p->predicted.tflops > 0 &&
+			p->predicted.tflops * 1e12 <= req->profile.flops * 1.0001,
 		"faster than the machine");
-	expect(p->c.full + p->c.block + p->c.attention <= q->geo->layers, "more blocks kept than there are");
+	expect(p->plan.keep_all + p->plan.keep_but_gate_up + p->plan.keep_attention <= req->geo->layers,
+		"more blocks kept than there are");
 }
 
-/* Plans for budgets from `from` to `to`, of what *budget is (q->memory or q->host): once one works all do, none is
+/* Plans for budgets from `from` to `to`, of what *budget is (req->memory or req->host): once one works all do, none is
  * slower */
-static void climb(struct ask *q, uint64_t *budget, double from, double to, double factor, double more)
+static void climb(struct plan_request *req, uint64_t *budget, double from, double to, double factor, double more)
 {
 	double last = INFINITY;
-	struct planned p;
+	struct plan_result p;
 
 	for (double at = from; at < to; at = at * factor + more) {
 		*budget = (uint64_t)at;
-		if (planner_make(q, &p)) {
+		if (plan_search(req, &p)) {
 			expect(isinf(last), "fitted with less");
 			continue;
 		}
-		check_plan(q, &p);
-		expect(p.p.step <= last * (1 + 1e-8),
-			budget == &q->host ? "slower with more host memory" : "slower with more device memory");
-		last = p.p.step;
+		check_plan(req, &p);
+		expect(p.predicted.step <= last * (1 + 1e-8),
+			budget == &req->host ? "slower with more host memory" : "slower with more device memory");
+		last = p.predicted.step;
 	}
 	expect(!isinf(last), "nothing fits");
 }
 
 /* The least that is named works, a page less does not; returns it */
-static uint64_t least_of(struct ask *q)
+static uint64_t least_of(struct plan_request *req)
 {
-	struct planned p;
+	struct plan_result p;
 
-	q->memory = 4096;
-	expect(planner_make(q, &p) == -MT_EX_NOMEM && p.least != UINT64_MAX, "nothing fits, and nothing is named");
-	uint64_t least = q->memory = p.least;
-	expect(planner_make(q, &p) == 0 && p.bytes == least, "the least does not work");
-	q->memory = least - 4096;
-	expect(planner_make(q, &p) == -MT_EX_NOMEM && p.least == least, "less than the least works");
+	req->memory = 4096;
+	expect(plan_search(req, &p) == -MT_EX_NOMEM && p.least != UINT64_MAX, "nothing fits, and nothing is named");
+	uint64_t least = req->memory = p.least;
+	expect(plan_search(req, &p) == 0 && p.bytes == least, "the least does not work");
+	req->memory = least - 4096;
+	expect(plan_search(req, &p) == -MT_EX_NOMEM && p.least == least, "less than the least works");
 	return least;
 }
 
 /* Likewise of the host's memory, where the device has `least` and would need more without it */
-static void least_of_host(struct ask *q, uint64_t least)
+static void least_of_host(struct plan_request *req, uint64_t least)
 {
-	struct planned p;
+	struct plan_result p;
 
-	q->memory = least;
-	q->host = 0;
-	if (planner_make(q, &p) == 0) return;
+	req->memory = least;
+	req->host = 0;
+	if (plan_search(req, &p) == 0) return;
 	expect(p.least > least, "the least without the host's memory is not more");
 	expect(p.least_host != UINT64_MAX, "no host memory is named that would do");
-	q->host = p.least_host;
-	expect(planner_make(q, &p) == 0, "the host's least does not work");
-	q->host--;
-	expect(planner_make(q, &p) == -MT_EX_NOMEM, "less than the host's least works");
+	req->host = p.least_host;
+	expect(plan_search(req, &p) == 0, "the host's least does not work");
+	req->host--;
+	expect(plan_search(req, &p) == -MT_EX_NOMEM, "less than the host's least works");
 }
 
 /* From somewhere, in steps smaller than what any block keeps */
-static void climb_slowly(struct ask *q, uint64_t least)
+static void climb_slowly(struct plan_request *req, uint64_t least)
 {
 	double from = (double)least * (1 + draw(400) / 100.0),
-		   o = (double)q->rows * q->seq * q->geo->heads * q->geo->head_dim * (double)q->elem;
+		   o = (double)req->rows * req->seq * req->geo->heads * req->geo->head_dim * (double)req->elem;
 
-	climb(q, &q->memory, from, from + 12 * o, 1, fmax(o / (1 + draw(3)), 4096));
+	climb(req, &req->memory, from, from + 12 * o, 1, fmax(o / (1 + draw(3)), 4096));
 }
 
 static void try(uint64_t seed)
@@ -192,14 +195,14 @@ static void try(uint64_t seed)
 	struct mt_geometry g = geometry();
 	enum mt_dtype dtype = draw(2) ? MT_BF16 : MT_FP32;
 	mt_must(mt_layout_make(&l, &g, dtype, dtype == MT_FP32 ? MT_FP32 : grads[draw(3)]));
-	struct ask q = ask_of(&g, &l);
+	struct plan_request req = request_of(&g, &l);
 
-	uint64_t least = least_of(&q);
-	climb(&q, &q.memory, (double)least, fmin(60 * (double)least, 4e12), 1.1 + draw(100) / 300.0, 4096);
-	climb_slowly(&q, least);
-	least_of_host(&q, least);
-	q.memory = least + least / 2;
-	climb(&q, &q.host, (double)q.host_beside, 1e15, 1.5, 4096);
+	uint64_t least = least_of(&req);
+	climb(&req, &req.memory, (double)least, fmin(60 * (double)least, 4e12), 1.1 + draw(100) / 300.0, 4096);
+	climb_slowly(&req, least);
+	least_of_host(&req, least);
+	req.memory = least + least / 2;
+	climb(&req, &req.host, (double)req.host_beside, 1e15, 1.5, 4096);
 	mt_layout_release(&l);
 }
 
@@ -225,9 +228,9 @@ int main(int argc, char **argv)
 	uint64_t from = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 100;
 
 	for (uint64_t seed = from; seed < from + seeds; seed++) try(seed);
-	printf("%d plans: %d pass-major; to host %d inputs and outputs, %d inputs, %d outputs; on the device %d all, "
-		   "%d but gate and "
-		   "up, %d attention, %d inputs; %d wrong\n",
+	printf(
+		"%d plans: %d pass-major; offloaded: %d residuals and attention outputs, %d residuals, %d attention outputs; "
+		"kept: %d all, %d but gate and up, %d attention, %d inputs; %d wrong\n",
 		plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6], kinds[7], wrong);
 	return wrong != 0;
 }

@@ -1,12 +1,12 @@
-/* stream-world.h: a run and the two neighbours of mt-stream, in mt-stream's own process and on its own thread: whenever
- * the schedule asks whether its micro-batch is still wanted, or waits, they may take a turn, by a draw. They do at
- * once, or as late as they may, all that mt-step and mt-optim are allowed to do:
+/* stream-world.h: a run and the two stages beside mt-stream, played in mt-stream's own process and thread. Whenever
+ * mt-stream asks whether its micro-batch is still wanted, or waits, these may take a turn; a draw decides. They do
+ * everything that mt-step and mt-optim may do, as early or as late as they may do it:
  *
- * weights are rubbish until a unit's version says that they are there; with --grad none they are rubbish again as
- *                soon as a piece of their gradient was taken, else when all of the micro-batch's has
+ *   weights      are rubbish until a unit's version says that they are there; with --grad none they are rubbish again
+ *                as soon as a piece of their gradient was taken, else when all of the micro-batch's has
  *   pieces       are taken from the ring after a while, and their blocks are rubbish then
  *   the batch    is rubbish once its micro-batch is over
- *   the step     is aborted at some point, and sent again under another try
+ *   the step     is aborted at some point, and sent again under another attempt
  */
 #include <stdlib.h>
 
@@ -32,8 +32,9 @@ static struct {
 	uint64_t random, version;
 	uint32_t published; /* units that are at `version` */
 	unsigned eager;     /* in 100: a turn when there need not be one */
-	int64_t stale_in;   /* calls of stream_wanted until the step is aborted; -1: it is not */
+	int64_t stale_in;   /* calls of micro_wanted until the step is aborted; -1: it is not */
 	bool train, stale;
+	enum mt_activity activity; /* of the stream */
 	struct seen seen;
 } world;
 
@@ -182,31 +183,22 @@ static void turns(void)
 		for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 }
 
-/* ---- what the schedule calls, in place of serve.c's ---- */
+/* ---- what wait.c sees ---- */
 
-int stream_run_state(const struct stream *s)
-{
-	(void)s;
-	return 0;
-}
-
-int stream_wanted(struct stream *s)
+/* The transaction's word, each time that the stream asks whether its micro-batch is still wanted */
+static uint64_t world_txn_word(const struct stream *s)
 {
 	turns();
 	if (world.stale_in >= 0 && world.stale_in-- == 0 && !(s->sent && world.control->grad == MT_NONE))
 		world.stale = true;
-	return world.stale ? STALE : 0;
+	return mt_word(s->msg.k, s->msg.attempt + world.stale, MT_ACCUMULATE);
 }
 
-int stream_pause(struct stream *s, uint32_t seen, enum mt_activity activity, uint64_t arg)
+/* Instead of sleeping: who is waited for takes a turn */
+static void world_wait(void)
 {
-	int rc = stream_wanted(s);
-
-	(void)seen, (void)arg;
-	if (rc) return rc;
-	if (activity == MT_ACT_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
+	if (world.activity == MT_ACT_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
 	else take();
-	return 0;
 }
 
 /* ---- mt-step ---- */

@@ -1,0 +1,273 @@
+/* cost.c: how long a step takes by a plan.
+ *
+ * The time of a unit is the longest of three that overlap: compute, copying its weights in, copying its gradients out.
+ * A step is the sum over units and passes, and the part of the optimizer's update that nothing hides. Predictions rank
+ * plans; expect them to be right to some ten per cent.
+ */
+#include <math.h>
+
+#include "plan.h"
+
+/* All of these are assumed: nothing here was measured with mt on a GPU. mt-stream/README.md has the sources. */
+#define GEMM_SHAPES 0.96        /* of the measured GEMM rate: the last wave of tiles is only partly filled */
+#define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
+#define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
+#define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
+#define OWN_ATTENTION 0.28      /* of a library's rate: our own kernels, synchronous loads and no wgmma */
+#define LAUNCH 5e-6             /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
+#define FORWARD_CHUNK 6         /* norm, q k v, rope, attention, output, residual */
+#define FORWARD_PIECE 5         /* norm, gate and up, SwiGLU, down, residual */
+#define BACKWARD_CHUNK 13
+#define BACKWARD_PIECE 10
+#define HEAD_CHUNK 7
+/* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m (4),
+ * v (4), each read and written; it also reads the gradient */
+#define STATE_BYTES 24
+
+/* ---- compute ---- */
+
+static double gemm(const struct plan_request *req, double flops, double tokens)
+{
+	return flops / (req->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
+}
+
+static double update_bytes(const struct plan_request *req) { return STATE_BYTES + (req->grad == MT_BF16 ? 2 : 4); }
+
+/* Parameters that the host updates in a second: cores do not scale beyond what their memory gives */
+static double update_rate(const struct plan_request *req)
+{
+	const struct profile *p = &req->profile;
+
+	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
+}
+
+/* Query-key pairs that attention computes, of all rows; the mean of all layers */
+static double pairs(const struct plan_request *req, double rows)
+{
+	const struct mt_geometry *g = req->geo;
+	double t = req->seq, w = g->window && g->window < req->seq ? g->window : t, windows = 0;
+
+	for (uint32_t l = 0; l < g->layers; l++) windows += g->window_layer[l] != 0;
+	windows /= g->layers;
+	return rows * (windows * (w * t - w * w / 2) + (1 - windows) * t * t / 2);
+}
+
+/* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
+struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
+{
+	const struct mt_geometry *g = req->geo;
+	const struct profile *p = &req->profile;
+	double n = (double)rows * req->seq, h = g->hidden, a = (double)g->heads * g->head_dim;
+	double k = (double)g->kv_heads * g->head_dim, f = g->ffn, e = (double)req->elem, block = (double)req->block;
+	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
+		   piece = fmin(n, (double)tokens_of_piece(req, plan));
+	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, plan->head_tokens);
+	double mlp = 3 * h * f,
+		   attention = 4 * a * pairs(req, rows) / p->flops / (plan->library_attention ? 1 : OWN_ATTENTION);
+	struct times t;
+
+	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
+	 * SwiGLU and residuals */
+	double weights = (chunks * (block - mlp) + pieces * mlp) * e / p->hbm, grads = weights / e * 8;
+	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
+	t.forward = gemm(req, 2 * n * block, piece) + attention / ATTENTION_FORWARD + weights + other +
+		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
+	t.backward = gemm(req, 4 * n * block, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads +
+		2.5 * other + LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
+	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
+	double gate_up = gemm(req, 4 * n * h * f, piece), down = gate_up / 2;
+	t.recompute[KEEP_ALL] = 0;
+	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
+	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
+	t.recompute[KEEP_INPUT] = t.forward - down;
+
+	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
+	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
+		(head_chunks * head * (req->train ? 2 * e + 8 : e) + n * e * (3 * v + 10 * h)) / p->hbm +
+		LAUNCH * HEAD_CHUNK * head_chunks;
+	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
+	t.embed_backward = ((double)req->embed * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
+	return t;
+}
+
+/* ---- PCIe ---- */
+
+static double most(double a, double b) { return a > b ? a : b; }
+
+/* Seconds on PCIe: weights in, gradients out, residuals (x) and attention outputs (o) offloaded and returned. x_copy,
+ * o_copy: what offloading takes from compute, in device memory's bandwidth. */
+struct pcie {
+	double embed_in, block_in, head_in, embed_out, block_out, x_out, o_out, x_in, o_in, x_copy, o_copy;
+};
+
+static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
+{
+	const struct profile *p = &req->profile;
+	double n = (double)rows_of_pass(req, plan) * req->seq,
+		   in = req->zero_copy ? 0 : (req->dtype == MT_BF16 ? 2 : 4) / p->h2d;
+	double size = req->grad == MT_BF16 ? 2 : 4;
+	double accumulate = req->grad == MT_NONE ? 0 : 2 * size / (update_bytes(req) * update_rate(req));
+	double out = most(size / p->d2h, accumulate),
+		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
+	double a = (double)req->geo->heads * req->geo->head_dim;
+	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->geo->heads * 4.0) : 0;
+
+	return (struct pcie){
+		.embed_in = (double)req->embed * in,
+		.block_in = (double)req->block * in,
+		.head_in = (double)req->head * in,
+		.embed_out = (double)req->embed * out,
+		.block_out = (double)req->block * out,
+		.x_out = x / p->d2h,
+		.x_in = x / p->h2d,
+		.x_copy = x / p->hbm,
+		.o_out = o / p->d2h,
+		.o_in = o / p->h2d,
+		.o_copy = o / p->hbm,
+	};
+}
+
+/* ---- a step ---- */
+
+/* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level.
+ * The first `here` of these find their weights in a slot. */
+static double backward_range(const struct plan_request *req, const struct plan *plan, const struct times *t,
+	const struct pcie *b, enum checkpoint level, uint32_t from, uint32_t to)
+{
+	uint32_t slots = req->zero_copy ? req->geo->layers : plan->weight_slots,
+			 here = to < slots ? to
+		: slots > from         ? slots
+							   : from;
+	double o_in = level == KEEP_ATTENTION ? b->o_in : 0, o_copy = level == KEEP_ATTENTION ? b->o_copy : 0;
+	double work = t->backward + t->recompute[level] + b->x_copy + o_copy, in = b->x_in + o_in;
+	double out = b->block_out, away = in + b->block_in;
+
+	if (plan->grad_slots < 2) work += out;
+	double held = most(most(work, in), out), come = slots < 2 ? work + away : most(most(work, away), out);
+	return (here - from) * held + (to - here) * come;
+}
+
+static void predict_layers(const struct plan_request *req, const struct plan *plan, const struct times *t,
+	struct prediction *p)
+{
+	const struct pcie b = pcie_of(req, plan);
+	uint32_t layers = req->geo->layers,
+			 at[5] = {0, plan->keep_all, plan->keep_all + plan->keep_but_gate_up,
+				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, layers};
+	double block = t->forward + b.x_copy, leaves = b.x_out;
+
+	if (!req->zero_copy && plan->weight_slots < 2) block += b.block_in;
+	double stays = most(most(block, b.block_in), leaves),
+		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
+	p->forward = most(t->embed_forward, b.embed_in) + (layers - plan->keep_attention) * stays +
+		plan->keep_attention * goes;
+	p->first_forward = p->forward;
+	if (!req->train) {
+		p->forward += most(t->head, b.head_in);
+		return;
+	}
+	p->backward = most(t->head, b.head_in);
+	for (int i = 0; i < 4; i++)
+		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), at[i], at[i + 1]);
+	p->backward += t->embed_backward;
+	p->last_backward = p->backward;
+	p->tail = b.embed_out;
+}
+
+/* Pass-major: weights come in during the first forward pass, gradients leave during the last backward pass. full:
+ * passes of pass_rows rows; rest: rows of a last, smaller one. */
+static void predict_passes(const struct plan_request *req, const struct plan *plan, const struct times *t,
+	struct prediction *p)
+{
+	const struct pcie b = pcie_of(req, plan);
+	uint32_t layers = req->geo->layers, full = req->rows / plan->pass_rows, rest = req->rows % plan->pass_rows;
+	struct times r = rest ? unit_times(req, plan, rest) : *t, z = full ? *t : r;
+
+	p->first_forward = most(z.embed_forward, b.embed_in) + layers * most(z.forward, b.block_in);
+	p->forward = p->first_forward + most(z.head, b.head_in) - z.head;
+	double pass = z.embed_forward + layers * z.forward;
+	const struct times *last = rest ? &r : &z;
+	p->forward += pass * (full ? full - 1 : 0) + (full && rest ? r.embed_forward + layers * r.forward : 0);
+	p->backward = full * (z.head + layers * z.backward + z.embed_backward) +
+		(rest ? r.head + layers * r.backward + r.embed_backward : 0);
+	p->backward += layers * (most(last->backward, b.block_out) - last->backward);
+	p->last_backward = last->head + layers * most(last->backward, b.block_out) + last->embed_backward;
+	p->tail = b.embed_out;
+}
+
+/* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without
+ * gradients in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the
+ * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself. */
+static double stall_of(const struct plan_request *req, const struct prediction *p)
+{
+	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
+
+	return most((double)req->embed / update_rate(req), p->adam - behind);
+}
+
+void predict(const struct plan_request *req, const struct plan *plan, const struct times *t, struct prediction *p)
+{
+	*p = (struct prediction){0};
+	if (plan->pass_rows) predict_passes(req, plan, t, p);
+	else predict_layers(req, plan, t, p);
+	if (req->train) {
+		p->adam = (double)req->params / update_rate(req);
+		p->stall = stall_of(req, p);
+	}
+	p->step = p->forward + p->backward + p->stall + p->tail;
+}
+
+/* ---- what a step consists of ---- */
+
+/* Add the compute of `passes` passes of `rows` rows each, by what it consists of */
+static void add_compute(const struct plan_request *req, const struct plan *plan, uint32_t rows, double passes,
+	struct prediction *p)
+{
+	struct times t = unit_times(req, plan, rows);
+	double layers = req->geo->layers, n = (double)rows * req->seq,
+		   model = layers * (double)req->block + (double)req->head;
+	double gemms = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
+	double attention = layers * t.attention, recompute = 0;
+	double all = t.embed_forward + layers * t.forward + t.head;
+
+	if (req->train) {
+		all += layers * t.backward + t.embed_backward;
+		recompute = plan->keep_but_gate_up * t.recompute[KEEP_ALL_BUT_GATE_UP] +
+			plan->keep_attention * t.recompute[KEEP_ATTENTION] +
+			(layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention) * t.recompute[KEEP_INPUT];
+	}
+	p->gemm += passes * gemms;
+	p->attention += passes * attention;
+	p->recompute += passes * recompute;
+	p->other_kernels += passes * (all - gemms - attention);
+}
+
+/* Bytes over PCIe: weights, gradients, offloaded activations. twice: blocks whose weights come in again for the
+ * backward pass. */
+static void traffic(const struct plan_request *req, const struct plan *plan, struct prediction *p)
+{
+	uint64_t layers = req->geo->layers,
+			 w = req->zero_copy ? 0
+		: req->dtype == MT_BF16 ? 2
+								: 4,
+			 g = req->grad == MT_BF16 ? 2 : 4;
+	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
+	uint64_t kept = memory_host(req, plan);
+
+	p->in = (req->embed + req->head + (layers + twice) * req->block) * w + kept;
+	p->out = (req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept;
+}
+
+void predict_parts(const struct plan_request *req, const struct plan *plan, struct prediction *p)
+{
+	double model = (double)req->geo->layers * (double)req->block + (double)req->head,
+		   tokens = (double)req->rows * req->seq;
+	double attention = 4.0 * req->geo->heads * req->geo->head_dim * pairs(req, req->rows) * req->geo->layers;
+	uint32_t pass = rows_of_pass(req, plan);
+
+	traffic(req, plan, p);
+	add_compute(req, plan, pass, req->rows / pass, p);
+	if (req->rows % pass) add_compute(req, plan, req->rows % pass, 1, p);
+	p->pcie_wait = most(0, p->forward + p->backward - p->gemm - p->attention - p->recompute - p->other_kernels);
+	p->tflops = (req->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
+}

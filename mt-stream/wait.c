@@ -1,0 +1,92 @@
+/* wait.c: every wait for another stage. While it waits, a stream checks that the run and its micro-batch are still
+ * there, and aborts the step if a peer has died.
+ */
+#include "cli/cli.h"
+#include "stream.h"
+#include "trace.h"
+
+int run_state(const struct stream *s)
+{
+	switch (mt_run_state(s->run)) {
+	case MT_GONE: return GONE;
+	case MT_DIRTY: return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+	default: return mt_stage_check(s->run);
+	}
+}
+
+/* With --grad none the commit comes with the first piece, and the other pieces are needed after it. */
+int micro_wanted(const struct stream *s)
+{
+	uint64_t w = mt_txn_word(s->run, s->msg.k);
+	enum mt_phase phase = mt_word_phase(w);
+	bool ours = mt_word_k(w) == s->msg.k && mt_word_attempt(w) == s->msg.attempt;
+
+	int rc = run_state(s);
+	if (rc) return rc;
+	if (ours && phase == MT_ACCUMULATE) return 0;
+	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
+	return STALE;
+}
+
+/* Sleep until the doorbell rings after `seen`, and at most 100 ms; abort the step if a peer has died. Returns ns. */
+static uint64_t doze(struct stream *s, uint32_t seen, enum mt_activity activity, uint32_t unit)
+{
+	double began = mt_now();
+
+	mt_stage_activity(s->run, activity, unit);
+	mt_wait(s->run, seen, 100);
+	double now = mt_now();
+	if (now - s->looked >= 0.1) {
+		s->looked = now;
+		mt_abort_dead(s->run);
+	}
+	if (activity != MT_ACT_WAIT_BATCH) trace_wait(s->dev->trace, activity == MT_ACT_WAIT_GRAD_ROOM, unit, began, now);
+	return (uint64_t)((now - began) * 1e9);
+}
+
+/* One sleep while a micro-batch is under way */
+static int micro_wait(struct stream *s, uint32_t seen, enum mt_activity activity, uint32_t unit)
+{
+	int rc = micro_wanted(s);
+
+	if (rc || (rc = mt_ring_check(s->grad))) return rc;
+	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
+	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
+		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
+		return GONE;
+	s->waited += doze(s, seen, activity, unit);
+	return 0;
+}
+
+int weights_wait(struct stream *s, uint32_t job)
+{
+	for (int p = 0; p < s->jobs[job].parts; p++) {
+		uint32_t unit = s->jobs[job].part[p].unit;
+
+		for (;;) {
+			uint32_t seen = mt_event(s->run);
+			if (mt_version(s->run, unit) >= s->msg.batch.version) break;
+			int rc = micro_wait(s, seen, MT_ACT_WAIT_WEIGHTS, unit);
+			if (rc) return rc;
+		}
+	}
+	return 0;
+}
+
+int room_wait(struct stream *s, uint32_t unit, void **block)
+{
+	for (;;) {
+		uint32_t seen = mt_event(s->run);
+		if ((*block = mt_ring_reserve(s->grad))) return micro_wanted(s);
+		int rc = micro_wait(s, seen, MT_ACT_WAIT_GRAD_ROOM, unit);
+		if (rc) return rc;
+	}
+}
+
+void batch_wait(struct stream *s, uint32_t seen) { *mt_counter(s->run, 4) += doze(s, seen, MT_ACT_WAIT_BATCH, 0); }
+
+int record_wait(const struct stream *s, uint32_t seen)
+{
+	mt_wait(s->run, seen, 100);
+	return mt_stopping ? GONE : run_state(s);
+}
