@@ -144,7 +144,8 @@ setup_file() {
 
 # bats test_tags=slow
 @test "offsets near 2^64, negative, reversed or not numbers exit 65" {
-	for o in '[0, 2**63 - 1]' '[2**63 - 65, 2**63 - 1]' '[-64, 0]' '[64, 0]' '[0.0, 64.0]' '["0", "64"]' '[0]' '[0, 64, 64]' '7'; do
+	for o in '[0, 2**63 - 1]' '[2**63 - 65, 2**63 - 1]' '[-64, 0]' '[64, 0]' '[0.0, 64.0]' \
+		'["0", "64"]' '[0]' '[0, 64, 64]' '7'; do
 		cp "$GOOD/model.safetensors" "$IN/"
 		EDIT "h['model.norm.weight']['data_offsets'] = $o"
 		refused 65 "tensor 'model.norm.weight': "
@@ -221,7 +222,9 @@ setup_file() {
 
 # bats test_tags=slow
 @test "duplicate keys exit 65" {
-	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}' 2
+	first='"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+	second='"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}'
+	ST raw "$IN/model.safetensors" "{$first,$second}" 2
 	refused 65 "duplicate object key"
 	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}' 1
 	refused 65 "duplicate object key"
@@ -347,7 +350,8 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 
 # bats test_tags=slow
 @test "config.json: an unsupported architecture, quantization, activation or rope exits 78" {
-	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' 'hidden_act="gelu"' \
+	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' \
+		'hidden_act="gelu"' \
 		'rope_scaling={"rope_type":"longrope","factor":2.0}' 'partial_rotary_factor=0.5'; do
 		ST make "$IN" --set "$change"
 		config_refused 78 config.json

@@ -281,8 +281,10 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 
 # bats test_tags=slow
 @test "the plan as text and the plan as JSON state the same numbers" {
-	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" "qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
-		"qwen2.5-7b --seq 4096 --micro 64 --grad none" "llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
+	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" \
+		"qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
+		"qwen2.5-7b --seq 4096 --micro 64 --grad none" \
+		"llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
 		# shellcheck disable=SC2086
 		plan $args >"$T/people"
 		# shellcheck disable=SC2086
@@ -308,8 +310,8 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 			    p["least_bytes"] / 1e9)
 			says(f"host +{n} GB of state, {n} GB of activations, .*: {n} GB", p["store_bytes"] / 1e9,
 			    p["host_activation_bytes"] / 1e9, p["host_bytes"] / 1e9)
-			says(f"step +{n} s: forward {n}, backward {n}, .* {n}, tail {n}", p["step_s"], p["forward_s"], p["backward_s"],
-			    p["stall_s"], p["tail_s"])
+			says(f"step +{n} s: forward {n}, backward {n}, .* {n}, tail {n}", p["step_s"], p["forward_s"],
+			    p["backward_s"], p["stall_s"], p["tail_s"])
 			says(f"made of +GEMM {n}, attention {n}, recompute {n}, other kernels {n}, PCIe wait {n}", p["gemm_s"],
 			    p["attention_s"], p["recompute_s"], p["other_kernels_s"], p["pcie_wait_s"])
 			old = [p[k] for k in ("products_s", "again_s", "around_s", "bus_s")]

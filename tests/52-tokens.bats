@@ -139,7 +139,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "if an answer's first token includes the template's end, loss is computed on that token too" {
 	need_transformers
-	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' >"$T/in"
+	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' \
+		>"$T/in"
 	for how in "" --plain; do
 		tokens $how "$MODELS/chatml" "$T/in" >"$T/rec"
 		run show "$MODELS/chatml" <"$T/rec"
@@ -161,7 +162,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 @test "tokenizers alone follows tokenizer_config.json: add_prefix_space; a token only transformers adds exits 78" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
-	"$PYTHON" - "$T/model/tokenizer_config.json" '{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
+	"$PYTHON" - "$T/model/tokenizer_config.json" \
+		'{"add_prefix_space": true, "tokenizer_class": "GPT2Tokenizer"}' <<-'PY'
 		import json, sys
 		c = json.load(open(sys.argv[1])) | json.loads(sys.argv[2])
 		json.dump(c, open(sys.argv[1], "w"))
@@ -186,7 +188,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "an invalid line exits 65 and is named by its number" {
 	need_transformers
-	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' '{"messages": [{"content": "x"}]}' \
+	for bad in '{"text": "a' '[1]' '{"texts": "a"}' '{"text": 3}' '{"messages": []}' \
+		'{"messages": [{"content": "x"}]}' \
 		'{"prompt": "x"}' '{"messages": [{"role": "user"}]}'; do
 		printf '%s\n' '{"text": "fine"}' '' "$bad" >"$T/in"
 		code=0
@@ -198,7 +201,9 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "mt-tokens exits 0 when its reader has closed" {
 	need_transformers
-	for i in $(seq 20000); do echo '{"text": "What is the capital of France? The capital of France is Paris."}'; done >"$T/in"
+	for i in $(seq 20000); do
+		echo '{"text": "What is the capital of France? The capital of France is Paris."}'
+	done >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
@@ -229,8 +234,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 @test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
-	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n' \
-		"$T/ran" >"$T/model/own.py"
+	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\n%s\n' \
+		"$T/ran" 'class Own(PreTrainedTokenizerFast): pass' >"$T/model/own.py"
 	"$PYTHON" - "$T/model/tokenizer_config.json" <<-'PY'
 		import json, sys
 		c = json.load(open(sys.argv[1]))

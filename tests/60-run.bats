@@ -64,7 +64,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "--resume refuses an OUT/model that is no export with 73, before anything is loaded" {
 	mkdir -p "$T/out/model"
 	echo notes >"$T/out/model/notes"
-	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --steps 5 --resume $ARGS
+	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" \
+		--steps 5 --resume $ARGS
 	grep -q "out/model is not a model that mt exported" "$T/fails.err"
 	gone "$RUN"
 }

@@ -80,7 +80,8 @@ same_as_undisturbed() {
 	pkill -P "$(head -1 "$T/pids")" sleep || true
 	mt-ckpt verify "$(newest)"
 	[ -n "$(ls "$T/tmp")" ]
-	mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/other" $ARGS --steps 1 >/dev/null 3>&-
+	mt-run --run "$(mt_run_name b)" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/other" $ARGS --steps 1 \
+		>/dev/null 3>&-
 	[ -z "$(ls "$T/tmp")" ]             # the next mt-run deletes what the killed one left
 }
 
