@@ -380,9 +380,9 @@ struct device *device_chaos(int threads, uint64_t seed)
 	}
 	c->dev = (struct device){
 		.name = "cpu",
-		.gemm = gemm_words(),
+		.gemm = gemm_description(),
 		.attention = "tiled, fp32",
-		.machine = kernels_words(),
+		.machine = kernels_description(),
 		.elem = sizeof(float),
 		.alloc = chaos_alloc,
 		.release = chaos_release,

@@ -315,57 +315,6 @@ static struct key rows_key(uint32_t seq)
 	return k;
 }
 
-static struct cuda_gemm gemm_of(const struct op *o)
-{
-	return (struct cuda_gemm){
-		.m = o->gemm.m,
-		.n = o->gemm.n,
-		.k = o->gemm.k,
-		.a = o->gemm.a,
-		.lda = o->gemm.lda,
-		.trans_a = o->gemm.trans_a,
-		.b = o->gemm.b,
-		.ldb = o->gemm.ldb,
-		.trans_b = o->gemm.trans_b,
-		.c = o->gemm.c,
-		.ldc = o->gemm.ldc,
-		.beta = o->gemm.beta,
-		.bias = o->gemm.bias,
-		.add = o->gemm.add,
-		.fp32 = o->gemm.fp32,
-	};
-}
-
-static void run_gemm(struct cuda *c, const struct op *o)
-{
-	const struct cuda_gemm g = gemm_of(o);
-	int rc = gemms_run(c->gemms, &c->compute, &g);
-
-	if (rc) failed(c, -rc, mt_errmsg());
-}
-
-static void run_rope(struct cuda *c, const struct op *o)
-{
-	struct cuda_rope r = {
-		.n = o->rope.n,
-		.seq = o->rope.seq,
-		.heads = o->rope.heads,
-		.kv_heads = o->rope.kv_heads,
-		.dim = o->rope.dim,
-		.cos = o->rope.cos,
-		.sin = o->rope.sin,
-		.starts = o->rope.starts,
-		.qnorm = o->rope.qnorm,
-		.knorm = o->rope.knorm,
-		.eps = o->rope.eps,
-	};
-
-	if (o->code == OP_ROPE_FORWARD) cuda_rope_forward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd);
-	else
-		cuda_rope_backward(&c->compute, &r, o->rope.qkv, o->rope.pre, o->rope.rstd, o->rope.dqnorm, o->rope.dknorm,
-			o->rope.beta);
-}
-
 /* What the run record says of rows of seq tokens */
 static void rows_find(struct cuda *c, uint32_t seq)
 {
@@ -419,49 +368,21 @@ static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
 	return 0;
 }
 
-static void engine_attention(struct cuda *c, const struct op *o, const struct cuda_attention *a)
-{
-	const struct engine_call e = {
-		.a = *a,
-		.host_starts = o->attention.host_starts,
-		.qkv = o->attention.qkv,
-		.o = o->attention.o,
-		.lse = o->attention.lse,
-		.d_o = o->attention.d_o,
-		.work = o->attention.work,
-		.bytes = o->attention.work_bytes,
-		.dqkv = o->code == OP_ATTENTION_BACKWARD ? o->attention.dqkv : NULL,
-	};
-
-	MT_ASSERT(e.work);
-	if (c->rehearsing) engine_rehearse(c->engine, &e);
-	else {
-		int rc = engine_run(c->engine, &c->compute, &e);
-		if (rc) failed(c, -rc, mt_errmsg());
-	}
-}
-
 static void run_attention(struct cuda *c, const struct op *o)
 {
-	struct cuda_attention a = {
-		.n = o->attention.n,
-		.seq = o->attention.seq,
-		.heads = o->attention.heads,
-		.kv_heads = o->attention.kv_heads,
-		.dim = o->attention.dim,
-		.window = o->attention.window,
-		.scale = o->attention.scale,
-		.starts = o->attention.starts,
-	};
+	const struct attention_args *a = &o->attention;
 
-	rows_find(c, (uint32_t)a.seq);
-	if (c->engine && c->rows.with) engine_attention(c, o, &a);
-	else if (c->rehearsing) return;
-	else if (o->code == OP_ATTENTION_FORWARD)
-		cuda_attention_forward(&c->compute, &a, o->attention.o, o->attention.lse, o->attention.qkv);
-	else
-		cuda_attention_backward(&c->compute, &a, o->attention.dqkv, o->attention.d_o, o->attention.o, o->attention.lse,
-			o->attention.qkv);
+	rows_find(c, (uint32_t)a->seq);
+	if (c->engine && c->rows.with) {
+		int rc = 0;
+
+		MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
+		if (c->rehearsing) engine_rehearse(c->engine, a);
+		else rc = engine_run(c->engine, &c->compute, a);
+		if (rc) failed(c, -rc, mt_errmsg());
+	} else if (c->rehearsing) return;
+	else if (o->code == OP_ATTENTION_FORWARD) cuda_attention_forward(&c->compute, a);
+	else cuda_attention_backward(&c->compute, a);
 }
 
 /* Of an array that was made what leaves when it was final */
@@ -478,6 +399,7 @@ static void run_grads_out(struct cuda *c, struct line *l, const struct op *o)
 static void run(struct cuda *c, struct line *l, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
+	int rc = 0;
 
 	switch (o->code) {
 	case OP_NONE:
@@ -491,51 +413,22 @@ static void run(struct cuda *c, struct line *l, const struct op *o)
 	case OP_GRADS_FINAL:
 		if (o->grads_final.to == MT_BF16) cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
 		break;
-	case OP_GEMM: run_gemm(c, o); break;
-	case OP_BIAS_BACKWARD:
-		cuda_bias_backward(q, o->bias_backward.db, o->bias_backward.beta, o->bias_backward.dy, o->bias_backward.m,
-			o->bias_backward.n);
-		break;
-	case OP_EMBED_FORWARD:
-		cuda_embed_forward(q, o->embed_forward.x, o->embed_forward.w, o->embed_forward.tokens, o->embed_forward.n,
-			o->embed_forward.h);
-		break;
-	case OP_EMBED_BACKWARD:
-		cuda_embed_backward(q, o->embed_backward.dw, o->embed_backward.beta, o->embed_backward.dx,
-			o->embed_backward.tokens, o->embed_backward.n, o->embed_backward.h, o->embed_backward.vocab,
-			o->embed_backward.pad);
-		break;
-	case OP_RMSNORM_FORWARD:
-		cuda_rmsnorm_forward(q, o->rmsnorm_forward.y, o->rmsnorm_forward.rstd, o->rmsnorm_forward.x,
-			o->rmsnorm_forward.w, o->rmsnorm_forward.n, o->rmsnorm_forward.h, o->rmsnorm_forward.eps);
-		break;
-	case OP_RMSNORM_BACKWARD:
-		cuda_rmsnorm_backward(q, o->rmsnorm_backward.dx, o->rmsnorm_backward.add_dx, o->rmsnorm_backward.dw,
-			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
-			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
-		break;
-	case OP_ROPE_FORWARD:
-	case OP_ROPE_BACKWARD: run_rope(c, o); break;
+	case OP_GEMM: rc = gemms_run(c->gemms, q, &o->gemm); break;
+	case OP_BIAS_BACKWARD: cuda_bias_backward(q, &o->bias_backward); break;
+	case OP_EMBED_FORWARD: cuda_embed_forward(q, &o->embed_forward); break;
+	case OP_EMBED_BACKWARD: cuda_embed_backward(q, &o->embed_backward); break;
+	case OP_RMSNORM_FORWARD: cuda_rmsnorm_forward(q, &o->rmsnorm_forward); break;
+	case OP_RMSNORM_BACKWARD: cuda_rmsnorm_backward(q, &o->rmsnorm_backward); break;
+	case OP_ROPE_FORWARD: cuda_rope_forward(q, &o->rope); break;
+	case OP_ROPE_BACKWARD: cuda_rope_backward(q, &o->rope); break;
 	case OP_ATTENTION_FORWARD:
 	case OP_ATTENTION_BACKWARD: run_attention(c, o); break;
-	case OP_SWIGLU_FORWARD:
-		cuda_swiglu_forward(q, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
-		break;
-	case OP_SWIGLU_BACKWARD:
-		cuda_swiglu_backward(q, o->swiglu_backward.dgu, o->swiglu_backward.y, o->swiglu_backward.dy,
-			o->swiglu_backward.gu, o->swiglu_backward.n, o->swiglu_backward.f);
-		break;
-	case OP_CROSS_ENTROPY:
-		cuda_cross_entropy(q, o->cross_entropy.logits, o->cross_entropy.targets, o->cross_entropy.n,
-			o->cross_entropy.vocab, o->cross_entropy.scale, o->cross_entropy.backward,
-			(struct cuda_loss *)o->cross_entropy.loss);
-		break;
+	case OP_SWIGLU_FORWARD: cuda_swiglu_forward(q, &o->swiglu_forward); break;
+	case OP_SWIGLU_BACKWARD: cuda_swiglu_backward(q, &o->swiglu_backward); break;
+	case OP_CROSS_ENTROPY: cuda_cross_entropy(q, &o->cross_entropy); break;
 	}
+	if (rc) failed(c, -rc, mt_errmsg());
 }
-
-_Static_assert(sizeof(struct cuda_loss) == sizeof(struct loss) && offsetof(struct loss, targets) == 8 &&
-		offsetof(struct cuda_loss, targets) == 8,
-	"the kernels' struct loss is the device's");
 
 /* ---- times, for a trace ---- */
 
@@ -576,8 +469,7 @@ static void settle(struct cuda *c, const struct op *o)
 	int rc = 0;
 
 	if (o->code == OP_GEMM) {
-		const struct cuda_gemm g = gemm_of(o);
-		rc = gemms_settle(c->gemms, &c->compute, &g);
+		rc = gemms_settle(c->gemms, &c->compute, &o->gemm);
 	} else if (o->code == OP_ATTENTION_FORWARD || o->code == OP_ATTENTION_BACKWARD) {
 		run_attention(c, o);
 	}
