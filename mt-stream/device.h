@@ -107,7 +107,7 @@ struct op {
 struct attention_need {
 	uint64_t fixed, table, row;
 	uint32_t rows, kv_heads;
-	bool settled;
+	bool selected; /* the run computes such rows this way */
 };
 
 struct gpu {         /* what a GPU says of itself */
@@ -141,20 +141,20 @@ struct device {
 	 * know. */
 	void (*host_register)(struct device *, const void *, size_t bytes);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
-	const void *(*view)(struct device *, const void *host, enum mt_dtype);
+	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
 
 	/* While on, what is launched is only shown: the device settles how it will compute it, by what the run record's
 	 * table says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory
 	 * that the operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to
 	 * settle. 0 or
 	 * -ex */
-	int (*rehearse)(struct device *, bool on);
+	int (*autotune)(struct device *, bool on);
 	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the
 	 * run computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without
 	 * where the way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a
 	 * plan for such rows. 0 or -ex. Both NULL: there is one way only. */
 	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
-	int (*attention_settle)(struct device *, uint32_t seq, bool *with);
+	int (*attention_select)(struct device *, uint32_t seq, bool *with);
 
 	void (*launch)(struct device *, enum queue, const struct op *);
 	struct event (*record)(struct device *, enum queue);

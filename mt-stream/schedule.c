@@ -159,7 +159,7 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 		const struct mt_unit *u = mt_unit(s->run, j->part[p].unit);
 
 		base[p] = slot ? elements_after(s->dev, slot->mem, (int64_t)j->part[p].at)
-					   : s->dev->view(s->dev, mt_at(s->run, u->w), s->control->dtype);
+					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += j->part[p].elems * (s->control->dtype == MT_BF16 ? 2 : 4);
 	}
 	weights_view(s, job, base, w);
@@ -708,10 +708,10 @@ static int pass_rehearse(struct stream *s)
 int schedule_rehearse(struct stream *s)
 {
 	uint64_t bytes_in = *mt_counter(s->run, 2);
-	int rc = s->dev->rehearse(s->dev, true);
+	int rc = s->dev->autotune(s->dev, true);
 
 	if (!rc) each_pass(s, pass_rehearse);
 	*mt_counter(s->run, 2) = bytes_in;
-	int failed = s->dev->rehearse(s->dev, false);
+	int failed = s->dev->autotune(s->dev, false);
 	return rc ? rc : failed;
 }

@@ -136,7 +136,7 @@ static void cpu_release(struct device *d, void *p, size_t bytes)
 	if (p) munmap(p, (bytes + huge - 1) & ~(huge - 1));
 }
 
-static const void *cpu_view(struct device *d, const void *host, enum mt_dtype dtype)
+static const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)d;
 	return dtype == MT_FP32 ? host : NULL;
@@ -173,7 +173,7 @@ struct device *device_cpu(int threads)
 		.elem = sizeof(float),
 		.alloc = cpu_alloc,
 		.release = cpu_release,
-		.view = cpu_view,
+		.zero_copy = cpu_zero_copy,
 		.launch = cpu_launch,
 		.record = cpu_record,
 		.wait = cpu_wait,

@@ -65,11 +65,11 @@ struct cuda {
 	struct engine *engine; /* of attention; NULL: our own kernels */
 	struct {
 		uint32_t seq;
-		bool settled, with;
+		bool selected, with;
 	} rows; /* the last that the run record was asked for */
 	char attention[64];
 	int sm, sms;     /* compute capability, 90 is 9.0; multiprocessors */
-	bool rehearsing; /* what is launched is only looked at */
+	bool autotuning; /* what is launched is only looked at */
 	char machine[64];
 	void *gemm_workspace;
 	struct extent arenas[ARENAS], pinned[ARENAS]; /* device memory, host memory given out */
@@ -150,7 +150,7 @@ static struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	return (struct event){queue, c->ex || c->rehearsing ? 0 : mark(c, line(c, queue))};
+	return (struct event){queue, c->ex || c->autotuning ? 0 : mark(c, line(c, queue))};
 }
 
 static void cuda_wait(struct device *d, enum queue queue, struct event e)
@@ -159,7 +159,7 @@ static void cuda_wait(struct device *d, enum queue queue, struct event e)
 	struct line *from = line(c, e.queue);
 
 	/* an event whose place in the ring was taken is over */
-	if (c->ex || c->rehearsing || e.queue == queue || from->over >= e.at) return;
+	if (c->ex || c->autotuning || e.queue == queue || from->over >= e.at) return;
 	good(c, cudaStreamWaitEvent(line(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
 }
 
@@ -320,9 +320,9 @@ static void rows_find(struct cuda *c, uint32_t seq)
 {
 	uint8_t with = 0;
 
-	if (c->rows.settled && c->rows.seq == seq) return;
+	if (c->rows.selected && c->rows.seq == seq) return;
 	c->rows.seq = seq;
-	c->rows.settled = mt_choice_find(c->run, rows_key(seq).text, &with, sizeof with);
+	c->rows.selected = mt_choice_find(c->run, rows_key(seq).text, &with, sizeof with);
 	c->rows.with = with;
 }
 
@@ -333,9 +333,9 @@ static struct attention_need cuda_attention_need(struct device *d, uint32_t seq,
 
 	if (!c->engine) return need;
 	rows_find(c, seq);
-	if (c->rows.settled && !c->rows.with) return need;
+	if (c->rows.selected && !c->rows.with) return need;
 	need = engine_need(c->engine, seq, packed, train);
-	need.settled = c->rows.settled;
+	need.selected = c->rows.selected;
 	return need;
 }
 
@@ -350,7 +350,7 @@ static bool row_tried(struct cuda *c, uint32_t seq)
 	return !rc;
 }
 
-static int cuda_attention_settle(struct device *d, uint32_t seq, bool *with)
+static int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
 	uint8_t stands = *with && row_tried(c, seq);
@@ -377,10 +377,10 @@ static void run_attention(struct cuda *c, const struct op *o)
 		int rc = 0;
 
 		MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
-		if (c->rehearsing) engine_rehearse(c->engine, a);
+		if (c->autotuning) engine_rehearse(c->engine, a);
 		else rc = engine_run(c->engine, &c->compute, a);
 		if (rc) failed(c, -rc, mt_errmsg());
-	} else if (c->rehearsing) return;
+	} else if (c->autotuning) return;
 	else if (o->code == OP_ATTENTION_FORWARD) cuda_attention_forward(&c->compute, a);
 	else cuda_attention_backward(&c->compute, a);
 }
@@ -476,11 +476,11 @@ static void settle(struct cuda *c, const struct op *o)
 	if (rc) failed(c, -rc, mt_errmsg());
 }
 
-static int cuda_rehearse(struct device *d, bool on)
+static int cuda_autotune(struct device *d, bool on)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	c->rehearsing = on;
+	c->autotuning = on;
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
 
@@ -489,7 +489,7 @@ static void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 	struct cuda *c = (struct cuda *)d;
 
 	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD) return;
-	if (c->rehearsing) {
+	if (c->autotuning) {
 		settle(c, op);
 		return;
 	}
@@ -598,7 +598,7 @@ static uint64_t cuda_room(struct device *d)
 	return available > c->spare ? available - c->spare : 0;
 }
 
-static const void *cuda_view(struct device *d, const void *host, enum mt_dtype dtype)
+static const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)d, (void)host, (void)dtype;
 	return NULL;
@@ -789,7 +789,7 @@ struct device *device_cuda(int ordinal, int *ex)
 		.room = cuda_room,
 		.alloc = cuda_alloc,
 		.release = cuda_release,
-		.view = cuda_view,
+		.zero_copy = cuda_zero_copy,
 		.launch = cuda_launch,
 		.record = cuda_record,
 		.wait = cuda_wait,
@@ -798,9 +798,9 @@ struct device *device_cuda(int ordinal, int *ex)
 		.close = cuda_close,
 		.times = cuda_times,
 		.attach = cuda_attach,
-		.rehearse = cuda_rehearse,
+		.autotune = cuda_autotune,
 		.attention_need = cuda_attention_need,
-		.attention_settle = cuda_attention_settle,
+		.attention_select = cuda_attention_select,
 		.host_alloc = cuda_host_alloc,
 		.host_release = cuda_host_release,
 		.host_register = cuda_host_register,

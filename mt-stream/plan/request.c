@@ -319,11 +319,11 @@ static int attention_settle(struct stream *s, uint32_t rows, uint32_t seq)
 	struct ask q;
 	int rc = ask_make(s, rows, seq, true, &q);
 
-	if (rc || !q.attention.rows || q.attention.settled) return rc;
+	if (rc || !q.attention.rows || q.attention.selected) return rc;
 	q.attention = d->attention_need(d, seq, true, true);
 	bool with = !planner_make(&q, &planned) && planned.c.engine;
 	if (with) arena_release(s); /* the way is tried in its place */
-	return d->attention_settle(d, seq, &with);
+	return d->attention_select(d, seq, &with);
 }
 
 /* A shape that is not the last one's: plan it, and let the device see what it will compute. On a device with memory of
@@ -347,7 +347,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 		(s->geo->head_dim * s->dev->elem + sizeof(float));
 	plan_lay(s);
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
-	if (s->dev->rehearse && (rc = schedule_rehearse(s))) return rc;
+	if (s->dev->autotune && (rc = schedule_rehearse(s))) return rc;
 	plan_lay(s);
 	return 0;
 }

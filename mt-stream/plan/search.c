@@ -482,7 +482,7 @@ int planner_make(const struct ask *q, struct planned *best)
 
 	*best = (struct planned){.least = UINT64_MAX, .least_host = UINT64_MAX};
 	if (q->attention.rows) try_orders(&s, true);
-	if (!q->attention.rows || !q->attention.settled) try_orders(&s, false);
+	if (!q->attention.rows || !q->attention.selected) try_orders(&s, false);
 	if (isinf(s.least_step)) return nothing_fits(q, best);
 	predict_more(q, &best->c, &best->p);
 	best->host_bytes = memory_host(q, &best->c);

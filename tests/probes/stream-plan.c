@@ -86,7 +86,7 @@ static struct ask ask_of(const struct mt_geometry *g, const struct mt_layout *l)
 			.row = (now_seed * 2654435761u) % (1 << 28),
 			.table = now_seed / 4 % 2 << 20,
 			.rows = 1 + now_seed / 2 % 8,
-			.settled = now_seed / 16 % 4 == 0};
+			.selected = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0) q.profile.h2d = q.profile.d2h = q.profile.h2d * between(1, 100);
 	return q;
 }
@@ -106,7 +106,7 @@ static void check_plan(const struct ask *q, const struct planned *p)
 			: p->c.attention              ? 6
 										  : 7]++;
 	expect(memory_lay(q, &p->c, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
-	expect(p->c.engine ? q->attention.rows : !q->attention.settled || !q->attention.rows,
+	expect(p->c.engine ? q->attention.rows : !q->attention.selected || !q->attention.rows,
 		"attention in a way that is not there");
 	expect(p->bytes <= q->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");
