@@ -110,7 +110,7 @@ struct float4 {
 /* `bytes` of shared memory a block; run now where stream is NULL */
 void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
 	std::function<void()> thread);
-/* As CUDA does, it takes the arguments' values at the launch: what they were read from may be gone when the kernel runs */
+/* As CUDA does, it takes the arguments' values at the launch: their sources may be gone when the kernel runs */
 template <typename... P, typename... A>
 static inline void emu_call(void (*kernel)(P...), uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
 	A... args)
