@@ -19,6 +19,7 @@
 #define MT_STREAM_DEVICE_H
 
 #include "mt.h"
+#include "ops.h"
 
 enum queue { Q_COMPUTE, Q_WEIGHTS, Q_GRADS, QUEUES };
 
@@ -27,75 +28,87 @@ struct event {
 	uint64_t at;
 }; /* {0}: always over */
 
-/* clang-format off */
 enum op_code {
 	OP_NONE,
-	OP_COPY, OP_ZERO, OP_DISCARD, OP_WEIGHTS_IN, OP_GRADS_OUT,
-	OP_GEMM, OP_BIAS_BACKWARD, OP_EMBED_FORWARD, OP_EMBED_BACKWARD, OP_RMSNORM_FORWARD, OP_RMSNORM_BACKWARD,
-	OP_ROPE_FORWARD, OP_ROPE_BACKWARD, OP_ATTENTION_FORWARD, OP_ATTENTION_BACKWARD, OP_SWIGLU_FORWARD,
-	OP_SWIGLU_BACKWARD, OP_CROSS_ENTROPY, OP_GRADS_FINAL,
+	OP_COPY,
+	OP_ZERO,
+	OP_DISCARD,
+	OP_WEIGHTS_IN,
+	OP_GRADS_OUT,
+	OP_GEMM,
+	OP_BIAS_BACKWARD,
+	OP_EMBED_FORWARD,
+	OP_EMBED_BACKWARD,
+	OP_RMSNORM_FORWARD,
+	OP_RMSNORM_BACKWARD,
+	OP_ROPE_FORWARD,
+	OP_ROPE_BACKWARD,
+	OP_ATTENTION_FORWARD,
+	OP_ATTENTION_BACKWARD,
+	OP_SWIGLU_FORWARD,
+	OP_SWIGLU_BACKWARD,
+	OP_CROSS_ENTROPY,
+	OP_GRADS_FINAL,
 };
 
-struct loss { double sum; int64_t targets; };
-
 const char *op_name(enum op_code);
+
+/* An operation and its arguments, copied at launch. ops.h says what each computes. */
+struct op {
+	enum op_code code;
+	union {
+		struct {
+			void *dst;       /* (bytes), device or host */
+			const void *src; /* (bytes), device or host */
+			size_t bytes;
+		} copy;
+		struct {
+			void *dst; /* (bytes) */
+			size_t bytes;
+		} zero, discard; /* discard: the contents are not needed any more */
+		struct {
+			void *dst;       /* (n) */
+			const void *src; /* host: (n) of type `from` */
+			int64_t n;
+			enum mt_dtype from;
+		} weights_in;
+		/* A gradient array of `elems` elements, all of them final, leaves in pieces, in order, the first with off 0 */
+		struct {
+			void *dst;        /* host: (n) of type `to` */
+			const float *src; /* (n): elements off .. off + n - 1 of the array */
+			int64_t n;
+			enum mt_dtype to;
+			int64_t off, elems;
+		} grads_out;
+		/* A gradient array is final now, on the compute queue: a device may convert it in place. From here to the last
+		 * grads_out nobody else reads it. */
+		struct {
+			float *src; /* (n) */
+			int64_t n;
+			enum mt_dtype to;
+		} grads_final;
+		struct gemm_args gemm;
+		struct bias_backward_args bias_backward;
+		struct embed_forward_args embed_forward;
+		struct embed_backward_args embed_backward;
+		struct rmsnorm_forward_args rmsnorm_forward;
+		struct rmsnorm_backward_args rmsnorm_backward;
+		struct rope_args rope;
+		struct attention_args attention;
+		struct swiglu_forward_args swiglu_forward;
+		struct swiglu_backward_args swiglu_backward;
+		struct cross_entropy_args cross_entropy;
+	};
+};
 
 /* Work memory with which attention is computed in another, faster way: `fixed` bytes, `table` more for each row of a
  * chunk, and `row` more for each of those, of `rows` at most, that are computed at once, kv_heads key-value heads at a
  * time. rows 0: there is no such way. */
-struct attention_need { uint64_t fixed, table, row; uint32_t rows, kv_heads; bool settled; };
-
-/* An operation and its arguments, copied at launch. What each computes is said in ops.h, the cpu's own. */
-struct op {
-	enum op_code code;
-	union {
-		struct { void *dst; const void *src; size_t bytes; } copy;      /* either side may be host memory */
-		struct { void *dst; size_t bytes; } zero, discard;              /* discard: the contents are dead */
-		struct { void *dst; const void *src; int64_t n; enum mt_dtype from; } weights_in;  /* src: host */
-		struct {                /* dst: host; src: elements off .. off + n - 1 of an array of `elems`, all of it
-			                 * final, whose pieces leave one behind another, the first with off 0 */
-			void *dst; const float *src; int64_t n; enum mt_dtype to; int64_t off, elems;
-		} grads_out;
-		/* Such an array is final now, on the compute queue: a device may make it ready to leave, in its place. From
-		 * here to the last grads_out nobody else reads it. */
-		struct { float *src; int64_t n; enum mt_dtype to; } grads_final;
-		/* c (m, n) = a' b' + beta c + bias (n) + add (m, n); fp32: c is fp32 on every device */
-		struct {
-			int64_t m, n, k;
-			const void *a; int64_t lda; int trans_a;
-			const void *b; int64_t ldb; int trans_b;
-			void *c; int64_t ldc; float beta;
-			const void *bias, *add; int fp32;       /* add: rows ldc apart; it and bias with beta 0 only */
-		} gemm;
-		struct { float *db; float beta; const void *dy; int64_t m, n; } bias_backward;
-		struct { void *x; const void *w; const uint32_t *tokens; int64_t n, h; } embed_forward;
-		struct { float *dw; float beta; const void *dx; const uint32_t *tokens; int64_t n, h, vocab, pad; }
-			embed_backward;
-		struct { void *y; float *rstd; const void *x, *w; int64_t n, h; float eps; } rmsnorm_forward;
-		struct { void *dx; int add_dx; float *dw; float beta; const void *dy, *x, *w; const float *rstd;
-			int64_t n, h; } rmsnorm_backward;
-		struct {                /* forward: qkv in place, pre and rstd out; backward: qkv holds dqkv */
-			int64_t n, seq, heads, kv_heads, dim;
-			const float *cos, *sin; const uint32_t *starts;
-			const void *qnorm, *knorm; float eps;
-			void *qkv, *pre; float *rstd;
-			float *dqnorm, *dknorm, beta;
-		} rope;
-		struct {
-			int64_t n, seq, heads, kv_heads, dim, window; float scale; const uint32_t *starts;
-			const void *qkv; void *o; float *lse;
-			const void *d_o; void *dqkv;
-			const uint32_t *host_starts;    /* host: the same as starts, until the micro-batch is over */
-			void *work; size_t work_bytes;  /* what attention_need asked for; NULL: nothing was settled */
-		} attention;
-		struct { void *y; const void *gu; int64_t n, f; } swiglu_forward;
-		struct { void *dgu, *y; const void *dy, *gu; int64_t n, f; } swiglu_backward;
-		struct { void *logits; const uint32_t *targets; int64_t n, vocab; float scale; int backward;
-			struct loss *loss; } cross_entropy;     /* adds to *loss */
-	};
+struct attention_need {
+	uint64_t fixed, table, row;
+	uint32_t rows, kv_heads;
+	bool selected; /* the run computes such rows this way */
 };
-
-/* clang-format on */
 
 struct gpu {         /* what a GPU says of itself */
 	char model[256]; /* "NVIDIA H100 80GB HBM3" */
@@ -128,20 +141,20 @@ struct device {
 	 * know. */
 	void (*host_register)(struct device *, const void *, size_t bytes);
 	/* Host memory of that type as the device's operations can read it in place; NULL: weights must be copied in. */
-	const void *(*view)(struct device *, const void *host, enum mt_dtype);
+	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
 
 	/* While on, what is launched is only shown: the device settles how it will compute it, by what the run record's
 	 * table says of it (mt_choice_find), and enters there what it chose itself (mt_choice_enter). It may use the memory
 	 * that the operations name; it runs none of them, and events are over. Nothing is under way. NULL: nothing to
 	 * settle. 0 or
 	 * -ex */
-	int (*rehearse)(struct device *, bool on);
+	int (*autotune)(struct device *, bool on);
 	/* What rows of seq tokens, packed with documents or not, would need for that other way of attention; settled: the
 	 * run computes them so. Else settle with it or without: *with becomes what stands in the run record. It is without
 	 * where the way proves wrong on a row of that length, which takes memory beside what alloc gave out: less than a
 	 * plan for such rows. 0 or -ex. Both NULL: there is one way only. */
 	struct attention_need (*attention_need)(struct device *, uint32_t seq, bool packed, bool train);
-	int (*attention_settle)(struct device *, uint32_t seq, bool *with);
+	int (*attention_select)(struct device *, uint32_t seq, bool *with);
 
 	void (*launch)(struct device *, enum queue, const struct op *);
 	struct event (*record)(struct device *, enum queue);
@@ -163,7 +176,6 @@ struct device *device_cuda(int ordinal, int *ex);
 int device_sync(struct device *);
 
 /* Run one operation now, for devices whose memory is the host's. */
-struct pool;
 void cpu_execute(struct pool *, const struct op *);
 
 #endif

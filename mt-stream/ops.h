@@ -1,10 +1,11 @@
-/* ops.h: the leaf operations of a layer, as the cpu device computes them.
+/* ops.h: the operations of a layer: their arguments, which all devices share, and the functions of the cpu device.
  *
- * Every matrix is row-major fp32. N is the number of tokens of a chunk (rows x seq), H the hidden size,
- * NH / NKV / D the query heads, key-value heads and head size, F the MLP's inner size, V the vocabulary.
- * Weights are stored as Hugging Face stores them: (out, in).
+ * Letters in shapes: N tokens (rows x seq), H hidden size, NH / NKV query and key-value heads, D head size, F the MLP's
+ * inner size, V vocabulary. Matrices are row-major; weights are (out, in), as Hugging Face stores them. Elements behind
+ * `void *` are the device's own (dev->elem in device.h: fp32 on cpu, fp32 or bf16 on cuda). Statistics, gradients of
+ * weights and losses are fp32 or wider on every device. Pointers are device memory unless they say host.
  *
- * Every operation gives the same bits for any number of threads in the pool: work is cut into tasks whose shapes
+ * The cpu's operations give the same bits for any number of threads in the pool: work is cut into tasks whose shapes
  * depend on the problem alone, a task runs on one thread, and sums across tasks are added in a fixed order.
  */
 #ifndef MT_STREAM_OPS_H
@@ -13,98 +14,166 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct pool;
+/* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements */
+struct gemm_args {
+	int64_t m, n, k;
+	const void *a; /* (m, k); trans_a: (k, m) */
+	int64_t lda;
+	int trans_a;
+	const void *b; /* (k, n); trans_b: (n, k) */
+	int64_t ldb;
+	int trans_b;
+	void *c; /* (m, n); fp32 where `fp32` is set */
+	int64_t ldc;
+	float beta;       /* 0 (c is not read) or 1 */
+	const void *bias; /* (n), or NULL; with beta 0 only */
+	const void *add;  /* (m, n), rows ldc apart, or NULL: a residual, added last; with beta 0 only */
+	int fp32;
+};
 
-/* The instruction set that the other operations use, in a word; likewise */
-const char *kernels_words(void);
+/* db = beta db + column sums of dy */
+struct bias_backward_args {
+	float *db; /* (n) */
+	float beta;
+	const void *dy; /* (m, n) */
+	int64_t m, n;
+};
+
+/* x = w[tokens]; tokens >= V were refused before */
+struct embed_forward_args {
+	void *x;                /* (N, H) */
+	const void *w;          /* (V, H) */
+	const uint32_t *tokens; /* (N) */
+	int64_t n, h;
+};
+
+/* Rows of dw that occur gain the sum of their dx in ascending token position, in one defined order */
+struct embed_backward_args {
+	float *dw;              /* (V, H) */
+	float beta;             /* 0: dw is cleared first */
+	const void *dx;         /* (N, H) */
+	const uint32_t *tokens; /* (N) */
+	int64_t n, h, vocab;
+	int64_t pad; /* this row gains nothing (nn.Embedding's padding_idx); -1: none */
+};
+
+/* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps), row by row */
+struct rmsnorm_forward_args {
+	void *y;       /* (N, H) */
+	float *rstd;   /* (N) */
+	const void *x; /* (N, H) */
+	const void *w; /* (H) */
+	int64_t n, h;
+	float eps;
+};
+
+/* dx = gradient, or dx += gradient where add_dx; dw = beta dw + gradient */
+struct rmsnorm_backward_args {
+	void *dx; /* (N, H) */
+	int add_dx;
+	float *dw; /* (H) */
+	float beta;
+	const void *dy;    /* (N, H) */
+	const void *x;     /* (N, H) */
+	const void *w;     /* (H) */
+	const float *rstd; /* (N) */
+	int64_t n, h;
+};
+
+/* Optional per-head RMSNorm of q and k (qwen3), then rotary positions, in place. Hugging Face's rotate_half layout:
+ * element i pairs with i + D / 2. The position of token t is its place in its row - starts[t]. */
+struct rope_args {
+	int64_t n, seq, heads, kv_heads, dim; /* seq: tokens of a row; dim: at most 512 */
+	const float *cos, *sin;               /* (positions, D / 2), multiplied by the attention scaling already */
+	const uint32_t *starts;               /* (N): where in its row the token's document starts */
+	const void *qnorm, *knorm;            /* (D), or NULL: no norm */
+	float eps;
+	void *qkv;   /* (N, (NH + 2 NKV) D); backward: the gradient of rotated q, k, becomes that of the input; v stays */
+	void *pre;   /* (N, (NH + NKV) D): q, k before the norm; forward writes it, backward reads it. Norms only */
+	float *rstd; /* (N, NH + NKV), likewise */
+	float *dqnorm, *dknorm; /* (D), backward with norms: beta times themselves + gradient */
+	float beta;
+};
+
+/* Causal attention inside documents: o = softmax(q k' scale) v. Nothing of size seq x seq is kept. */
+struct attention_args {
+	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 256 on cuda */
+	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
+	float scale;
+	const uint32_t *starts; /* (N): where in its row the token's document starts */
+	const void *qkv;        /* (N, (NH + 2 NKV) D) */
+	void *o;                /* (N, NH D); forward writes it, backward reads it */
+	float *lse;             /* (N, NH): log-sum-exp of the scaled scores, likewise */
+	const void *d_o;        /* (N, NH D), backward */
+	void *dqkv;             /* (N, (NH + 2 NKV) D), backward; NULL: forward */
+	/* For an attention backend of the device (device.h): */
+	const uint32_t *host_starts; /* host: the same as starts, until the micro-batch is over */
+	void *work;                  /* (work_bytes), as attention_need said; NULL: no backend was selected */
+	size_t work_bytes;
+};
+
+/* y = silu(gate) up */
+struct swiglu_forward_args {
+	void *y;        /* (N, F) */
+	const void *gu; /* (N, 2F): gate | up */
+	int64_t n, f;
+};
+
+/* Reads gate, up and dy once; writes their gradients, and y again with the bits of forward, for the gradient of down's
+ * weights */
+struct swiglu_backward_args {
+	void *dgu;      /* (N, 2F); may be gu */
+	void *y;        /* (N, F); may be dy */
+	const void *dy; /* (N, F) */
+	const void *gu; /* (N, 2F) */
+	int64_t n, f;
+};
+
+struct loss {
+	double sum;
+	int64_t targets;
+};
+
+/* loss += the rows' -log softmax(logits)[target] in fp64, and the number of targets */
+struct cross_entropy_args {
+	void *logits;            /* (N, V); backward: becomes (softmax - onehot) scale, and 0 in rows without target */
+	const uint32_t *targets; /* (N); UINT32_MAX: no target */
+	int64_t n, vocab;
+	float scale;
+	int backward;
+	struct loss *loss; /* (1) */
+};
+
+/* ---- the cpu device ---- */
 
 /* A pool of threads - 1 workers; the caller of pool_run is the last one. threads >= 1. NULL: no memory or threads. */
+struct pool;
 struct pool *pool_create(int threads);
 void pool_free(struct pool *);
 int pool_threads(const struct pool *);
 /* Run fn(arg, task, thread) for every task in 0..tasks-1, any order, any thread; returns when all have run. */
 void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
 
-/* ---- GEMM ---- c (m, n) = a' b' + beta c [+ bias (n) on every row] [+ add (m, n)]
- * a' is a (m, k), or a (k, m) transposed; b' is b (k, n), or b (n, k) transposed. ld* are row strides in elements. */
-struct gemm {
-	int64_t m, n, k;
-	const float *a;
-	int64_t lda;
-	int trans_a;
-	const float *b;
-	int64_t ldb;
-	int trans_b;
-	float *c;
-	int64_t ldc;
-	float beta;        /* 0 (c is not read) or 1 */
-	const float *bias; /* (n), or NULL; with beta 0 only */
-	const float *add;  /* a residual, its rows ldc apart, or NULL; it is added last; with beta 0 only */
-};
-void op_gemm(struct pool *, const struct gemm *);
-/* What computes it, in words: where they are others, so may be the bits */
-const char *gemm_words(void);
+/* The GEMM library with its version, and the instruction set of all other operations: both decide bits, and go into the
+ * reproducibility record */
+const char *gemm_description(void);
+const char *kernels_description(void);
 /* Load what oneDNN needs to report that it has no memory. 0: there is no memory for that */
 int gemm_ready(void);
-/* db (n) = beta db + column sums of dy (m, n) with row stride ldy; fixed tree over blocks of rows */
-void op_bias_backward(struct pool *, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n);
 
-/* ---- embedding ---- x (N, H) = w[tokens]; tokens >= V were refused before */
-void op_embed_forward(struct pool *, float *x, const float *w, const uint32_t *tokens, int64_t n, int64_t h);
-/* dw (V, H): rows that occur gain the sum of their dx in ascending token position, in one defined order; the row
- * `pad` (nn.Embedding's padding_idx; -1: none) gains nothing. beta 0: dw is cleared first. */
-void op_embed_backward(struct pool *, float *dw, float beta, const float *dx, const uint32_t *tokens, int64_t n,
-	int64_t h, int64_t vocab, int64_t pad);
-
-/* ---- RMSNorm ---- y = x * rstd * w, rstd (N) = 1 / sqrt(mean(x^2) + eps); rows of h elements, row stride ldx / ldy */
-void op_rmsnorm_forward(struct pool *, float *y, float *rstd, const float *x, const float *w, int64_t n, int64_t h,
-	float eps);
-/* dx (N, H) (+)= ...; dw (H) = beta_w dw + ...   add_dx: dx += instead of = */
-void op_rmsnorm_backward(struct pool *, float *dx, int add_dx, float *dw, float beta_w, const float *dy, const float *x,
-	const float *w, const float *rstd, int64_t n, int64_t h);
-
-/* ---- q, k: optional per-head RMSNorm (qwen3), then rope, in place on qkv (N, (NH + 2 NKV) D) ----
- * Hugging Face's rotate_half layout: element i pairs with i + D/2. Position of token t is t_in_row - starts[t].
- * cos, sin: (positions, D/2), already multiplied by the attention scaling. seq: tokens in a row.
- * qnorm, knorm: (D) or NULL; with them pre (N, (NH + NKV) D) receives q, k as they were, rstd (N, NH + NKV). */
-struct rope {
-	int64_t n, seq, heads, kv_heads, dim;
-	const float *cos, *sin;
-	const uint32_t *starts; /* (N): where in its row the token's document starts */
-	const float *qnorm, *knorm;
-	float eps;
-};
-void op_rope_forward(struct pool *, const struct rope *, float *qkv, float *pre, float *rstd);
-/* dqkv in place: on entry gradients of rotated q, k (and v, untouched); on return of q, k before norm and rope.
- * dqnorm, dknorm (D) = beta_w * itself + ... */
-void op_rope_backward(struct pool *, const struct rope *, float *dqkv, const float *pre, const float *rstd,
-	float *dqnorm, float *dknorm, float beta_w);
-
-/* ---- attention ---- causal, inside documents, softmax(q k' * scale); window 0: none, else a token sees itself and the
- * window - 1 tokens before it. qkv (N, (NH + 2 NKV) D); o (N, NH D); lse (N, NH): log-sum-exp of the scaled scores.
- * Nothing of size seq x seq is kept; tiles only, scratch per thread. */
-struct attention {
-	int64_t n, seq, heads, kv_heads, dim, window;
-	float scale;
-	const uint32_t *starts; /* (N) */
-};
-void op_attention_forward(struct pool *, const struct attention *, float *o, float *lse, const float *qkv);
-void op_attention_backward(struct pool *, const struct attention *, float *dqkv, const float *d_o, const float *o,
-	const float *lse, const float *qkv);
-
-/* ---- SwiGLU ---- gu (N, 2F): gate | up;  y (N, F) = silu(gate) * up */
-void op_swiglu_forward(struct pool *, float *y, const float *gu, int64_t n, int64_t f);
-/* Reads gate, up and dy once: writes their gradients and y again, with the bits that forward gave it, for the gradient
- * of down's weights. dgu may be gu, and y may be dy (in place) */
-void op_swiglu_backward(struct pool *, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f);
-
-/* ---- cross-entropy over a chunk ---- logits (n, V) with row stride V; targets (n), UINT32_MAX: no target.
- * Returns the sum of -log softmax over the targets in double, rows in order; *count gets the targets.
- * backward: logits become (softmax - onehot) * scale; rows without target become 0. */
-double op_cross_entropy(struct pool *, float *logits, const uint32_t *targets, int64_t n, int64_t vocab, float scale,
-	int backward, int64_t *count);
-
-/* ---- copies, split over the pool ---- */
+void op_gemm(struct pool *, const struct gemm_args *);
+void op_bias_backward(struct pool *, const struct bias_backward_args *);
+void op_embed_forward(struct pool *, const struct embed_forward_args *);
+void op_embed_backward(struct pool *, const struct embed_backward_args *);
+void op_rmsnorm_forward(struct pool *, const struct rmsnorm_forward_args *);
+void op_rmsnorm_backward(struct pool *, const struct rmsnorm_backward_args *);
+void op_rope_forward(struct pool *, const struct rope_args *);
+void op_rope_backward(struct pool *, const struct rope_args *);
+void op_attention_forward(struct pool *, const struct attention_args *);
+void op_attention_backward(struct pool *, const struct attention_args *);
+void op_swiglu_forward(struct pool *, const struct swiglu_forward_args *);
+void op_swiglu_backward(struct pool *, const struct swiglu_backward_args *);
+void op_cross_entropy(struct pool *, const struct cross_entropy_args *);
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

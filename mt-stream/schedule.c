@@ -227,7 +227,7 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 		const struct mt_unit *u = mt_unit(s->run, j->part[p].unit);
 
 		base[p] = slot ? elements_after(s->dev, slot->mem, (int64_t)j->part[p].at)
-					   : s->dev->view(s->dev, mt_at(s->run, u->w), s->control->dtype);
+					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += j->part[p].elems * (s->control->dtype == MT_BF16 ? 2 : 4);
 	}
 	weights_at(s, job, base, w);
@@ -746,11 +746,11 @@ int schedule_autotune(struct stream *s)
 {
 	uint64_t bytes_in = *mt_counter(s->run, 2); /* which weights_fetch counts */
 
-	if (!s->dev->rehearse) return 0;
-	int rc = s->dev->rehearse(s->dev, true);
+	if (!s->dev->autotune) return 0;
+	int rc = s->dev->autotune(s->dev, true);
 	progress_begin(s);
 	if (!rc) each_pass(s, autotune_pass);
 	*mt_counter(s->run, 2) = bytes_in;
-	int failed = s->dev->rehearse(s->dev, false);
+	int failed = s->dev->autotune(s->dev, false);
 	return rc ? rc : failed;
 }

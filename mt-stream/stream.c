@@ -194,7 +194,7 @@ static int stream_open(struct stream *s)
 	size_t bytes;
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
-	s->zero_copy = s->dev->view(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = s->dev->zero_copy(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
 	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
 }

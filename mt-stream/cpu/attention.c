@@ -5,18 +5,16 @@
 struct job {
 	struct pool *pool;
 	const struct kernels *k;
-	const struct attention *a;
+	const struct attention_args *a;
 	struct span *spans;
 	int64_t count;
-	float *o_out, *lse_out, *dqkv;
-	const float *d_o, *o, *lse, *qkv;
 };
 
 /* Spans of at most `longest` queries, none across documents. A document starts where a token says so, and with a
  * row. */
 static void cut(struct job *w, int64_t longest)
 {
-	const struct attention *a = w->a;
+	const struct attention_args *a = w->a;
 	int64_t begin = 0;
 	w->spans = pool_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
@@ -37,12 +35,12 @@ static void forward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct span *span = &w->spans[w->count - 1 - task / w->a->heads];
-	w->k->attention_forward(w->a, span, task % w->a->heads, w->o_out, w->lse_out, w->qkv, scratch(w, thread));
+	w->k->attention_forward(w->a, span, task % w->a->heads, scratch(w, thread));
 }
 
-void op_attention_forward(struct pool *pool, const struct attention *a, float *o, float *lse, const float *qkv)
+void op_attention_forward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a, .o_out = o, .lse_out = lse, .qkv = qkv};
+	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
 	cut(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
@@ -51,15 +49,12 @@ static void backward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct span *span = &w->spans[task / w->a->kv_heads];
-	w->k->attention_backward(w->a, span, task % w->a->kv_heads, w->dqkv, w->d_o, w->o, w->lse, w->qkv,
-		scratch(w, thread));
+	w->k->attention_backward(w->a, span, task % w->a->kv_heads, scratch(w, thread));
 }
 
-void op_attention_backward(struct pool *pool, const struct attention *a, float *dqkv, const float *d_o, const float *o,
-	const float *lse, const float *qkv)
+void op_attention_backward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w =
-		{.pool = pool, .k = pool_kernels(pool), .a = a, .dqkv = dqkv, .d_o = d_o, .o = o, .lse = lse, .qkv = qkv};
+	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
 	cut(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }

@@ -352,7 +352,7 @@ static void chaos_release(struct device *d, void *p, size_t bytes)
 
 static void chaos_host_release(struct device *d, void *p) { take_back((struct chaos *)d, p); }
 
-static const void *chaos_view(struct device *d, const void *host, enum mt_dtype dtype)
+static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	return ((struct chaos *)d)->views && dtype == MT_FP32 ? host : NULL;
 }
@@ -380,13 +380,13 @@ struct device *device_chaos(int threads, uint64_t seed)
 	}
 	c->dev = (struct device){
 		.name = "cpu",
-		.gemm = gemm_words(),
+		.gemm = gemm_description(),
 		.attention = "tiled, fp32",
-		.machine = kernels_words(),
+		.machine = kernels_description(),
 		.elem = sizeof(float),
 		.alloc = chaos_alloc,
 		.release = chaos_release,
-		.view = chaos_view,
+		.zero_copy = chaos_zero_copy,
 		.launch = chaos_launch,
 		.record = chaos_record,
 		.wait = chaos_wait,

@@ -43,19 +43,16 @@ struct kernels {
 	void (*rmsnorm_forward)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t h, float eps);
 	void (*rmsnorm_backward)(float *dx, int add_dx, float *dw, const float *dy, const float *x, const float *w,
 		const float *rstd, int64_t rows, int64_t h);
-	void (*column_sums)(float *sum, const float *x, int64_t ldx, int64_t rows, int64_t n);
+	void (*column_sums)(float *sum, const float *x, int64_t rows, int64_t n);
 	void (*swiglu_forward)(float *y, const float *gu, int64_t rows, int64_t f);
 	void (*swiglu_backward)(float *dgu, float *y, const float *dy, const float *gu, int64_t rows, int64_t f);
-	/* tokens first .. end - 1; dqnorm, dknorm += */
-	void (*rope_forward)(const struct rope *, float *qkv, float *pre, float *rstd, int64_t first, int64_t end);
-	void (*rope_backward)(const struct rope *, float *dqkv, const float *pre, const float *rstd, float *dqnorm,
-		float *dknorm, int64_t first, int64_t end);
+	/* tokens first .. end - 1; dqnorm, dknorm (dim) += */
+	void (*rope_forward)(const struct rope_args *, int64_t first, int64_t end);
+	void (*rope_backward)(const struct rope_args *, float *dqnorm, float *dknorm, int64_t first, int64_t end);
 	size_t (*attention_scratch)(int64_t dim); /* bytes, for either direction */
-	void (*attention_forward)(const struct attention *, const struct span *, int64_t head, float *o, float *lse,
-		const float *qkv, float *scratch);
+	void (*attention_forward)(const struct attention_args *, const struct span *, int64_t head, float *scratch);
 	/* the whole document: span->first == span->begin */
-	void (*attention_backward)(const struct attention *, const struct span *, int64_t kv_head, float *dqkv,
-		const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch);
+	void (*attention_backward)(const struct attention_args *, const struct span *, int64_t kv_head, float *scratch);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
 	void (*add)(float *y, const float *x, int64_t n); /* y += x */

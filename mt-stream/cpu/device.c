@@ -136,7 +136,7 @@ static void cpu_release(struct device *d, void *p, size_t bytes)
 	if (p) munmap(p, (bytes + huge - 1) & ~(huge - 1));
 }
 
-static const void *cpu_view(struct device *d, const void *host, enum mt_dtype dtype)
+static const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)d;
 	return dtype == MT_FP32 ? host : NULL;
@@ -167,13 +167,13 @@ struct device *device_cpu(int threads)
 	}
 	c->dev = (struct device){
 		.name = "cpu",
-		.gemm = gemm_words(),
+		.gemm = gemm_description(),
 		.attention = "tiled, fp32",
-		.machine = kernels_words(),
+		.machine = kernels_description(),
 		.elem = sizeof(float),
 		.alloc = cpu_alloc,
 		.release = cpu_release,
-		.view = cpu_view,
+		.zero_copy = cpu_zero_copy,
 		.launch = cpu_launch,
 		.record = cpu_record,
 		.wait = cpu_wait,
@@ -209,77 +209,6 @@ int device_sync(struct device *d)
 
 /* ---- the table of operations ---- */
 
-static void run_gemm(struct pool *p, const struct op *o)
-{
-	op_gemm(p,
-		&(struct gemm){
-			.m = o->gemm.m,
-			.n = o->gemm.n,
-			.k = o->gemm.k,
-			.a = o->gemm.a,
-			.lda = o->gemm.lda,
-			.trans_a = o->gemm.trans_a,
-			.b = o->gemm.b,
-			.ldb = o->gemm.ldb,
-			.trans_b = o->gemm.trans_b,
-			.c = o->gemm.c,
-			.ldc = o->gemm.ldc,
-			.beta = o->gemm.beta,
-			.bias = o->gemm.bias,
-			.add = o->gemm.add,
-		});
-}
-
-static void run_rope(struct pool *p, const struct op *o)
-{
-	struct rope r = {
-		.n = o->rope.n,
-		.seq = o->rope.seq,
-		.heads = o->rope.heads,
-		.kv_heads = o->rope.kv_heads,
-		.dim = o->rope.dim,
-		.cos = o->rope.cos,
-		.sin = o->rope.sin,
-		.starts = o->rope.starts,
-		.qnorm = o->rope.qnorm,
-		.knorm = o->rope.knorm,
-		.eps = o->rope.eps,
-	};
-
-	if (o->code == OP_ROPE_FORWARD) op_rope_forward(p, &r, o->rope.qkv, o->rope.pre, o->rope.rstd);
-	else op_rope_backward(p, &r, o->rope.qkv, o->rope.pre, o->rope.rstd, o->rope.dqnorm, o->rope.dknorm, o->rope.beta);
-}
-
-static void run_attention(struct pool *p, const struct op *o)
-{
-	struct attention a = {
-		.n = o->attention.n,
-		.seq = o->attention.seq,
-		.heads = o->attention.heads,
-		.kv_heads = o->attention.kv_heads,
-		.dim = o->attention.dim,
-		.window = o->attention.window,
-		.scale = o->attention.scale,
-		.starts = o->attention.starts,
-	};
-
-	if (o->code == OP_ATTENTION_FORWARD)
-		op_attention_forward(p, &a, o->attention.o, o->attention.lse, o->attention.qkv);
-	else
-		op_attention_backward(p, &a, o->attention.dqkv, o->attention.d_o, o->attention.o, o->attention.lse,
-			o->attention.qkv);
-}
-
-static void run_cross_entropy(struct pool *p, const struct op *o)
-{
-	int64_t targets = 0;
-	double sum = op_cross_entropy(p, o->cross_entropy.logits, o->cross_entropy.targets, o->cross_entropy.n,
-		o->cross_entropy.vocab, o->cross_entropy.scale, o->cross_entropy.backward, &targets);
-
-	o->cross_entropy.loss->sum += sum;
-	o->cross_entropy.loss->targets += targets;
-}
-
 static void run_weights_in(struct pool *p, const struct op *o)
 {
 	if (o->weights_in.from == MT_BF16) op_widen(p, o->weights_in.dst, o->weights_in.src, o->weights_in.n);
@@ -302,40 +231,18 @@ void cpu_execute(struct pool *p, const struct op *o)
 	case OP_ZERO: op_zero(p, o->zero.dst, o->zero.bytes); break;
 	case OP_WEIGHTS_IN: run_weights_in(p, o); break;
 	case OP_GRADS_OUT: run_grads_out(p, o); break;
-	case OP_GEMM: run_gemm(p, o); break;
-	case OP_BIAS_BACKWARD:
-		op_bias_backward(p, o->bias_backward.db, o->bias_backward.beta, o->bias_backward.dy, o->bias_backward.n,
-			o->bias_backward.m, o->bias_backward.n);
-		break;
-	case OP_EMBED_FORWARD:
-		op_embed_forward(p, o->embed_forward.x, o->embed_forward.w, o->embed_forward.tokens, o->embed_forward.n,
-			o->embed_forward.h);
-		break;
-	case OP_EMBED_BACKWARD:
-		op_embed_backward(p, o->embed_backward.dw, o->embed_backward.beta, o->embed_backward.dx,
-			o->embed_backward.tokens, o->embed_backward.n, o->embed_backward.h, o->embed_backward.vocab,
-			o->embed_backward.pad);
-		break;
-	case OP_RMSNORM_FORWARD:
-		op_rmsnorm_forward(p, o->rmsnorm_forward.y, o->rmsnorm_forward.rstd, o->rmsnorm_forward.x, o->rmsnorm_forward.w,
-			o->rmsnorm_forward.n, o->rmsnorm_forward.h, o->rmsnorm_forward.eps);
-		break;
-	case OP_RMSNORM_BACKWARD:
-		op_rmsnorm_backward(p, o->rmsnorm_backward.dx, o->rmsnorm_backward.add_dx, o->rmsnorm_backward.dw,
-			o->rmsnorm_backward.beta, o->rmsnorm_backward.dy, o->rmsnorm_backward.x, o->rmsnorm_backward.w,
-			o->rmsnorm_backward.rstd, o->rmsnorm_backward.n, o->rmsnorm_backward.h);
-		break;
-	case OP_ROPE_FORWARD:
-	case OP_ROPE_BACKWARD: run_rope(p, o); break;
-	case OP_ATTENTION_FORWARD:
-	case OP_ATTENTION_BACKWARD: run_attention(p, o); break;
-	case OP_SWIGLU_FORWARD:
-		op_swiglu_forward(p, o->swiglu_forward.y, o->swiglu_forward.gu, o->swiglu_forward.n, o->swiglu_forward.f);
-		break;
-	case OP_SWIGLU_BACKWARD:
-		op_swiglu_backward(p, o->swiglu_backward.dgu, o->swiglu_backward.y, o->swiglu_backward.dy,
-			o->swiglu_backward.gu, o->swiglu_backward.n, o->swiglu_backward.f);
-		break;
-	case OP_CROSS_ENTROPY: run_cross_entropy(p, o); break;
+	case OP_GEMM: op_gemm(p, &o->gemm); break;
+	case OP_BIAS_BACKWARD: op_bias_backward(p, &o->bias_backward); break;
+	case OP_EMBED_FORWARD: op_embed_forward(p, &o->embed_forward); break;
+	case OP_EMBED_BACKWARD: op_embed_backward(p, &o->embed_backward); break;
+	case OP_RMSNORM_FORWARD: op_rmsnorm_forward(p, &o->rmsnorm_forward); break;
+	case OP_RMSNORM_BACKWARD: op_rmsnorm_backward(p, &o->rmsnorm_backward); break;
+	case OP_ROPE_FORWARD: op_rope_forward(p, &o->rope); break;
+	case OP_ROPE_BACKWARD: op_rope_backward(p, &o->rope); break;
+	case OP_ATTENTION_FORWARD: op_attention_forward(p, &o->attention); break;
+	case OP_ATTENTION_BACKWARD: op_attention_backward(p, &o->attention); break;
+	case OP_SWIGLU_FORWARD: op_swiglu_forward(p, &o->swiglu_forward); break;
+	case OP_SWIGLU_BACKWARD: op_swiglu_backward(p, &o->swiglu_backward); break;
+	case OP_CROSS_ENTROPY: op_cross_entropy(p, &o->cross_entropy); break;
 	}
 }

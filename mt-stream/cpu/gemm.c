@@ -19,7 +19,7 @@ struct cut {
 }; /* a length as count pieces of each, the last shorter */
 
 struct tiles {
-	const struct gemm *g;
+	const struct gemm_args *g;
 	const struct kernels *k;
 	struct cut m, n;
 };
@@ -42,7 +42,7 @@ static void use_one_thread(void)
 	done = 1;
 }
 
-const char *gemm_words(void)
+const char *gemm_description(void)
 {
 	static char words[64];
 	const dnnl_version_t *v = dnnl_version();
@@ -57,7 +57,7 @@ const char *gemm_words(void)
 	return words;
 }
 
-static void sgemm(const struct gemm *g)
+static void sgemm(const struct gemm_args *g)
 {
 	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
 		g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
@@ -87,7 +87,7 @@ static void generate_code(void)
 	use_one_thread();
 	for (int i = 0; i < 3; i++)
 		for (int kind = 0; kind < 8; kind++)
-			sgemm(&(struct gemm){.m = size[i][0],
+			sgemm(&(struct gemm_args){.m = size[i][0],
 				.n = size[i][1],
 				.k = size[i][2],
 				.a = a,
@@ -155,7 +155,7 @@ static void use_one_thread(void)
 char *openblas_get_config(void) __attribute__((weak));
 char *openblas_get_corename(void) __attribute__((weak));
 
-const char *gemm_words(void)
+const char *gemm_description(void)
 {
 	static char words[64];
 	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
@@ -169,7 +169,7 @@ const char *gemm_words(void)
 
 int gemm_ready(void) { return 1; }
 
-static void sgemm(const struct gemm *g)
+static void sgemm(const struct gemm_args *g)
 {
 	cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans,
 		(int)g->m, (int)g->n, (int)g->k, 1.0f, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
@@ -186,25 +186,28 @@ static struct cut cut_length(int64_t n, int64_t tile)
 static void tile_task(void *arg, int64_t task, int thread)
 {
 	const struct tiles *t = arg;
-	struct gemm g = *t->g;
+	struct gemm_args g = *t->g;
+	const float *bias = g.bias;
 	int64_t i = task / t->n.count * t->m.each, j = task % t->n.count * t->n.each;
 	(void)thread;
 	g.m = least(t->m.each, g.m - i);
 	g.n = least(t->n.each, g.n - j);
-	g.a += g.trans_a ? i : i * g.lda;
-	g.b += g.trans_b ? j * g.ldb : j;
-	g.c += i * g.ldc + j;
-	if (g.add) g.add += i * g.ldc + j;
-	if (g.bias) {
-		for (int64_t r = 0; r < g.m; r++) memcpy(g.c + r * g.ldc, g.bias + j, (size_t)g.n * sizeof *g.c);
+	g.a = (const float *)g.a + (g.trans_a ? i : i * g.lda);
+	g.b = (const float *)g.b + (g.trans_b ? j * g.ldb : j);
+	float *c = (float *)g.c + i * g.ldc + j;
+	g.c = c;
+	if (bias) {
+		for (int64_t r = 0; r < g.m; r++) memcpy(c + r * g.ldc, bias + j, (size_t)g.n * sizeof *c);
 		g.beta = 1;
 	}
 	use_one_thread();
 	sgemm(&g);
-	for (int64_t r = 0; g.add && r < g.m; r++) t->k->add(g.c + r * g.ldc, g.add + r * g.ldc, g.n);
+	if (!g.add) return;
+	const float *add = (const float *)g.add + i * g.ldc + j;
+	for (int64_t r = 0; r < g.m; r++) t->k->add(c + r * g.ldc, add + r * g.ldc, g.n);
 }
 
-void op_gemm(struct pool *pool, const struct gemm *g)
+void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
 	struct tiles t = {.g = g, .k = pool_kernels(pool), .m = {1, g->m}, .n = {1, g->n}};

@@ -5,41 +5,30 @@
 
 struct head {
 	const struct kernels *k;
-	float *logits;
-	const uint32_t *targets;
+	const struct cross_entropy_args *a;
 	double *losses; /* (n) */
-	int64_t vocab;
-	float scale;
-	int backward;
 };
 
 static void row_task(void *arg, int64_t row, int thread)
 {
 	const struct head *s = arg;
-	float *x = s->logits + row * s->vocab;
+	const struct cross_entropy_args *a = s->a;
+	float *x = (float *)a->logits + row * a->vocab;
 	(void)thread;
-	if (s->targets[row] != UINT32_MAX)
-		s->losses[row] = s->k->cross_entropy(x, s->targets[row], s->vocab, s->scale, s->backward);
-	else if (s->backward) memset(x, 0, (size_t)s->vocab * sizeof *x);
+	if (a->targets[row] != UINT32_MAX)
+		s->losses[row] = s->k->cross_entropy(x, a->targets[row], a->vocab, a->scale, a->backward);
+	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
 }
 
-double op_cross_entropy(struct pool *pool, float *logits, const uint32_t *targets, int64_t n, int64_t vocab,
-	float scale, int backward, int64_t *count)
+void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 {
-	struct head s = {.k = pool_kernels(pool),
-		.logits = logits,
-		.targets = targets,
-		.vocab = vocab,
-		.scale = scale,
-		.backward = backward};
+	struct head s = {.k = pool_kernels(pool), .a = a, .losses = pool_shared(pool, (size_t)a->n * sizeof *s.losses)};
 	double sum = 0;
-	s.losses = pool_shared(pool, (size_t)n * sizeof *s.losses);
-	pool_run(pool, n, row_task, &s);
-	*count = 0;
-	for (int64_t i = 0; i < n; i++)
-		if (targets[i] != UINT32_MAX) {
+	pool_run(pool, a->n, row_task, &s);
+	for (int64_t i = 0; i < a->n; i++)
+		if (a->targets[i] != UINT32_MAX) {
 			sum += s.losses[i];
-			++*count;
+			a->loss->targets++;
 		}
-	return sum;
+	a->loss->sum += sum;
 }

@@ -20,4 +20,4 @@ const struct kernels *cpu_kernels(void)
 	return &cpu_kernels_plain;
 }
 
-const char *kernels_words(void) { return cpu_kernels()->name; }
+const char *kernels_description(void) { return cpu_kernels()->name; }

@@ -216,7 +216,7 @@ struct head {
 	int64_t dim, ld, stride, keys, values, window;
 };
 
-INLINE struct head head_of(const struct attention *a, int64_t begin, int64_t kv_head)
+INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_t kv_head)
 {
 	int64_t stride = (a->heads + 2 * a->kv_heads) * a->dim;
 	int64_t keys = begin * stride + (a->heads + kv_head) * a->dim;
@@ -243,9 +243,10 @@ static void attention_tile(const struct tile *t, const float *qt, const float *k
 	queries_by_keys(t, sum_v, s, v, h->ld);
 }
 
-static void attention_forward(const struct attention *a, const struct span *span, int64_t head, float *o, float *lse,
-	const float *qkv, float *scratch)
+static void attention_forward(const struct attention_args *a, const struct span *span, int64_t head, float *scratch)
 {
+	const float *qkv = a->qkv;
+	float *out = a->o;
 	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
 	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
 	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
@@ -273,10 +274,10 @@ static void attention_forward(const struct attention *a, const struct span *span
 			}
 	}
 	for (int64_t r = 0; r < n; r++) {
-		float *row = o + ((span->first + r) * a->heads + head) * h.dim;
+		float *row = out + ((span->first + r) * a->heads + head) * h.dim;
 		for (int64_t i = 0; i < h.dim; i += VW)
 			v_put(row + i, h.dim - i, v_load(sum_v + r * h.ld + i) * v_set(1.0f / sum[r]));
-		lse[(span->first + r) * a->heads + head] = high[r] + logf(sum[r]);
+		a->lse[(span->first + r) * a->heads + head] = high[r] + logf(sum[r]);
 	}
 }
 
@@ -345,9 +346,10 @@ static struct group group_in(float *scratch, int64_t ld)
 }
 
 /* q (scaled), do (here g), their transposes, lse, and delta = do . o of every query; dq is cleared */
-static void gather_queries(const struct group *p, const struct attention *a, const struct span *span, int64_t head,
-	const struct head *h, const float *d_o, const float *o, const float *lse, const float *qkv)
+static void gather_queries(const struct group *p, const struct attention_args *a, const struct span *span, int64_t head,
+	const struct head *h)
 {
+	const float *qkv = a->qkv, *d_o = a->d_o, *o = a->o;
 	int64_t n = span->end - span->first, stride = a->heads * h->dim, at = span->first * stride + head * h->dim;
 	pack(p->q, h->ld, qkv + span->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
 	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
@@ -363,21 +365,23 @@ static void gather_queries(const struct group *p, const struct attention *a, con
 		for (int64_t i = 0; i < h->dim; i += VW)
 			sum = v_fma(v_load(p->g + r * h->ld + i), v_get(row + i, h->dim - i), sum);
 		p->delta[r] = v_sum(sum);
-		p->lse[r] = lse[(span->first + r) * a->heads + head];
+		p->lse[r] = a->lse[(span->first + r) * a->heads + head];
 	}
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
 }
 
 /* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is
  * the first that sees these keys, which is the one beside them. */
-static void attention_back_group(const struct attention *a, const struct span *span, int64_t head, int begin,
-	float *dqkv, const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
+static void attention_back_group(const struct attention_args *a, const struct span *span, int64_t head, int begin,
+	float *scratch)
 {
+	const float *qkv = a->qkv;
+	float *dqkv = a->dqkv;
 	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
 	struct group p = group_in(scratch, h.ld);
 	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
 
-	gather_queries(&p, a, span, head, &h, d_o, o, lse, qkv);
+	gather_queries(&p, a, span, head, &h);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride,
 				values = h.values + k0 * h.stride;
@@ -407,13 +411,11 @@ static void attention_back_group(const struct attention *a, const struct span *s
 }
 
 /* All heads that share a key-value head, so that its dk and dv have one owner */
-static void attention_backward(const struct attention *a, const struct span *span, int64_t kv_head, float *dqkv,
-	const float *d_o, const float *o, const float *lse, const float *qkv, float *scratch)
+static void attention_backward(const struct attention_args *a, const struct span *span, int64_t kv_head, float *scratch)
 {
 	int64_t group = a->heads / a->kv_heads;
 	for (int64_t q = span->begin; q < span->end; q += BLOCKS * QT) {
 		struct span part = {span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end};
-		for (int64_t j = 0; j < group; j++)
-			attention_back_group(a, &part, kv_head * group + j, j == 0, dqkv, d_o, o, lse, qkv, scratch);
+		for (int64_t j = 0; j < group; j++) attention_back_group(a, &part, kv_head * group + j, j == 0, scratch);
 	}
 }

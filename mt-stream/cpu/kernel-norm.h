@@ -60,9 +60,8 @@ static void rmsnorm_backward(float *dx, int add_dx, float *dw, const float *dy, 
 	for (int64_t r = 0; r < rows; r++) rms_back(dx + r * h, add_dx, dw, dy + r * h, x + r * h, w, rstd[r], h);
 }
 
-static void column_sums(float *sum, const float *x, int64_t ldx, int64_t rows, int64_t n)
+static void column_sums(float *sum, const float *x, int64_t rows, int64_t n)
 {
 	for (int64_t r = 0; r < rows; r++)
-		for (int64_t i = 0; i < n; i += VW)
-			v_put(sum + i, n - i, v_get(sum + i, n - i) + v_get(x + r * ldx + i, n - i));
+		for (int64_t i = 0; i < n; i += VW) v_put(sum + i, n - i, v_get(sum + i, n - i) + v_get(x + r * n + i, n - i));
 }

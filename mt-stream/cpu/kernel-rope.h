@@ -13,9 +13,10 @@ INLINE void rotate(float *x, const float *cosine, const float *sine, float sign,
 	}
 }
 
-static void rope_forward(const struct rope *r, float *qkv, float *pre, float *rstd, int64_t first, int64_t end)
+static void rope_forward(const struct rope_args *r, int64_t first, int64_t end)
 {
 	int64_t heads = r->heads + r->kv_heads, dim = r->dim, half = dim / 2;
+	float *qkv = r->qkv, *pre = r->pre, *rstd = r->rstd;
 	for (int64_t t = first; t < end; t++) {
 		float *row = qkv + t * (heads + r->kv_heads) * dim;
 		int64_t position = t % r->seq - r->starts[t];
@@ -32,10 +33,11 @@ static void rope_forward(const struct rope *r, float *qkv, float *pre, float *rs
 	}
 }
 
-static void rope_backward(const struct rope *r, float *dqkv, const float *pre, const float *rstd, float *dqnorm,
-	float *dknorm, int64_t first, int64_t end)
+static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknorm, int64_t first, int64_t end)
 {
 	int64_t heads = r->heads + r->kv_heads, dim = r->dim, half = dim / 2;
+	float *dqkv = r->qkv;
+	const float *pre = r->pre, *rstd = r->rstd;
 	for (int64_t t = first; t < end; t++) {
 		float *row = dqkv + t * (heads + r->kv_heads) * dim;
 		int64_t position = t % r->seq - r->starts[t];

@@ -3,63 +3,52 @@
 
 #include <string.h>
 
-struct norm {
+struct forward {
 	const struct kernels *k;
+	const struct rmsnorm_forward_args *a;
 	struct row_blocks blocks;
-	float *y, *rstd_out; /* (n, h), (n) */
-	float *dx, *dw;      /* (n, h), (blocks, h) */
-	int add_dx;
-	const float *dy, *x, *w, *rstd;
-	int64_t h;
-	float eps;
 };
 
 static void forward_task(void *arg, int64_t task, int thread)
 {
-	const struct norm *s = arg;
-	int64_t first = row_block_start(&s->blocks, task), end = row_block_end(&s->blocks, task);
+	const struct forward *s = arg;
+	const struct rmsnorm_forward_args *a = s->a;
+	int64_t first = row_block_start(&s->blocks, task), rows = row_block_end(&s->blocks, task) - first;
+	int64_t at = first * a->h;
 	(void)thread;
-	s->k->rmsnorm_forward(s->y + first * s->h, s->rstd_out + first, s->x + first * s->h, s->w, end - first, s->h,
-		s->eps);
+	s->k->rmsnorm_forward((float *)a->y + at, a->rstd + first, (const float *)a->x + at, a->w, rows, a->h, a->eps);
 }
 
-void op_rmsnorm_forward(struct pool *pool, float *y, float *rstd, const float *x, const float *w, int64_t n, int64_t h,
-	float eps)
+void op_rmsnorm_forward(struct pool *pool, const struct rmsnorm_forward_args *a)
 {
-	struct norm s = {.k = pool_kernels(pool),
-		.blocks = row_blocks(n),
-		.y = y,
-		.rstd_out = rstd,
-		.x = x,
-		.w = w,
-		.h = h,
-		.eps = eps};
+	struct forward s = {pool_kernels(pool), a, row_blocks(a->n)};
 	pool_run(pool, s.blocks.count, forward_task, &s);
 }
 
+struct backward {
+	const struct kernels *k;
+	const struct rmsnorm_backward_args *a;
+	struct row_blocks blocks;
+	float *dw; /* (blocks, h) */
+};
+
 static void backward_task(void *arg, int64_t task, int thread)
 {
-	const struct norm *s = arg;
-	int64_t first = row_block_start(&s->blocks, task), end = row_block_end(&s->blocks, task), at = first * s->h;
-	float *dw = s->dw + task * s->h;
+	const struct backward *s = arg;
+	const struct rmsnorm_backward_args *a = s->a;
+	int64_t first = row_block_start(&s->blocks, task), rows = row_block_end(&s->blocks, task) - first;
+	int64_t at = first * a->h;
+	float *dw = s->dw + task * a->h;
 	(void)thread;
-	memset(dw, 0, (size_t)s->h * sizeof *dw);
-	s->k->rmsnorm_backward(s->dx + at, s->add_dx, dw, s->dy + at, s->x + at, s->w, s->rstd + first, end - first, s->h);
+	memset(dw, 0, (size_t)a->h * sizeof *dw);
+	s->k->rmsnorm_backward((float *)a->dx + at, a->add_dx, dw, (const float *)a->dy + at, (const float *)a->x + at,
+		a->w, a->rstd + first, rows, a->h);
 }
 
-void op_rmsnorm_backward(struct pool *pool, float *dx, int add_dx, float *dw, float beta_w, const float *dy,
-	const float *x, const float *w, const float *rstd, int64_t n, int64_t h)
+void op_rmsnorm_backward(struct pool *pool, const struct rmsnorm_backward_args *a)
 {
-	struct norm s = {.k = pool_kernels(pool),
-		.blocks = row_blocks(n),
-		.dx = dx,
-		.add_dx = add_dx,
-		.dy = dy,
-		.x = x,
-		.w = w,
-		.rstd = rstd,
-		.h = h};
-	s.dw = pool_shared(pool, (size_t)(s.blocks.count * h) * sizeof(float));
+	struct backward s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
+	s.dw = pool_shared(pool, (size_t)(s.blocks.count * a->h) * sizeof(float));
 	pool_run(pool, s.blocks.count, backward_task, &s);
-	sum_partials(pool, dw, beta_w, s.dw, s.blocks.count, h);
+	sum_partials(pool, a->dw, a->beta, s.dw, s.blocks.count, a->h);
 }

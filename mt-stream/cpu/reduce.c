@@ -39,26 +39,25 @@ void sum_partials(struct pool *pool, float *dst, float beta, const float *partia
 
 struct columns {
 	const struct kernels *k;
+	const struct bias_backward_args *a;
 	struct row_blocks blocks;
-	float *partial;
-	const float *x;
-	int64_t ldx, n;
+	float *partial; /* (blocks, n) */
 };
 
 static void columns_task(void *arg, int64_t task, int thread)
 {
 	const struct columns *c = arg;
-	int64_t first = row_block_start(&c->blocks, task);
-	float *sum = c->partial + task * c->n;
+	int64_t n = c->a->n, first = row_block_start(&c->blocks, task);
+	float *sum = c->partial + task * n;
 	(void)thread;
-	memset(sum, 0, (size_t)c->n * sizeof *sum);
-	c->k->column_sums(sum, c->x + first * c->ldx, c->ldx, row_block_end(&c->blocks, task) - first, c->n);
+	memset(sum, 0, (size_t)n * sizeof *sum);
+	c->k->column_sums(sum, (const float *)c->a->dy + first * n, row_block_end(&c->blocks, task) - first, n);
 }
 
-void op_bias_backward(struct pool *pool, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n)
+void op_bias_backward(struct pool *pool, const struct bias_backward_args *a)
 {
-	struct columns c = {.k = pool_kernels(pool), .blocks = row_blocks(m), .x = dy, .ldx = ldy, .n = n};
-	c.partial = pool_shared(pool, (size_t)(c.blocks.count * n) * sizeof(float));
+	struct columns c = {pool_kernels(pool), a, row_blocks(a->m), NULL};
+	c.partial = pool_shared(pool, (size_t)(c.blocks.count * a->n) * sizeof(float));
 	pool_run(pool, c.blocks.count, columns_task, &c);
-	sum_partials(pool, db, beta, c.partial, c.blocks.count, n);
+	sum_partials(pool, a->db, a->beta, c.partial, c.blocks.count, a->n);
 }

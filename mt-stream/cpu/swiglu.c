@@ -3,41 +3,46 @@
 
 enum { GRAIN = 32768 }; /* floats of y that a task computes */
 
-struct swiglu {
+struct forward {
 	const struct kernels *k;
-	float *y, *dgu;
-	const float *gu, *dy;
-	int64_t n, f, rows; /* rows: of a task */
+	const struct swiglu_forward_args *a;
+	int64_t rows; /* of a task */
 };
 
 static int64_t task_rows(int64_t f) { return f < GRAIN ? GRAIN / f : 1; }
 
 static void forward_task(void *arg, int64_t task, int thread)
 {
-	const struct swiglu *s = arg;
-	int64_t first = task * s->rows, rows = least(s->rows, s->n - first);
+	const struct forward *s = arg;
+	int64_t f = s->a->f, first = task * s->rows, rows = least(s->rows, s->a->n - first);
 	(void)thread;
-	s->k->swiglu_forward(s->y + first * s->f, s->gu + first * 2 * s->f, rows, s->f);
+	s->k->swiglu_forward((float *)s->a->y + first * f, (const float *)s->a->gu + first * 2 * f, rows, f);
 }
 
-void op_swiglu_forward(struct pool *pool, float *y, const float *gu, int64_t n, int64_t f)
+void op_swiglu_forward(struct pool *pool, const struct swiglu_forward_args *a)
 {
-	struct swiglu s = {.k = pool_kernels(pool), .y = y, .gu = gu, .n = n, .f = f, .rows = task_rows(f)};
-	pool_run(pool, div_up(n, s.rows), forward_task, &s);
+	struct forward s = {pool_kernels(pool), a, task_rows(a->f)};
+	pool_run(pool, div_up(a->n, s.rows), forward_task, &s);
 }
+
+struct backward {
+	const struct kernels *k;
+	const struct swiglu_backward_args *a;
+	int64_t rows; /* of a task */
+};
 
 static void backward_task(void *arg, int64_t task, int thread)
 {
-	const struct swiglu *s = arg;
-	int64_t first = task * s->rows, rows = least(s->rows, s->n - first);
+	const struct backward *s = arg;
+	const struct swiglu_backward_args *a = s->a;
+	int64_t f = a->f, first = task * s->rows, rows = least(s->rows, a->n - first);
 	(void)thread;
-	s->k->swiglu_backward(s->dgu + first * 2 * s->f, s->y + first * s->f, s->dy + first * s->f,
-		s->gu + first * 2 * s->f, rows, s->f);
+	s->k->swiglu_backward((float *)a->dgu + first * 2 * f, (float *)a->y + first * f, (const float *)a->dy + first * f,
+		(const float *)a->gu + first * 2 * f, rows, f);
 }
 
-void op_swiglu_backward(struct pool *pool, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f)
+void op_swiglu_backward(struct pool *pool, const struct swiglu_backward_args *a)
 {
-	struct swiglu s =
-		{.k = pool_kernels(pool), .y = y, .dgu = dgu, .dy = dy, .gu = gu, .n = n, .f = f, .rows = task_rows(f)};
-	pool_run(pool, div_up(n, s.rows), backward_task, &s);
+	struct backward s = {pool_kernels(pool), a, task_rows(a->f)};
+	pool_run(pool, div_up(a->n, s.rows), backward_task, &s);
 }

@@ -114,7 +114,7 @@ static __device__ __forceinline__ float quad_sum(float x)
 
 template <int DIM>
 static __global__ void __launch_bounds__(BLOCK)
-	attention_forward_mma(struct cuda_attention a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
+	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(struct bf16, q);
 	struct bf16 *k = q + TILE * STRIDE, *v = k + TILE * STRIDE;
@@ -190,7 +190,7 @@ static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, f
 #define PART 32 /* queries whose scores are in registers at once */
 
 template <int DIM>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct cuda_attention a, struct bf16 *dqkv,
+static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(struct bf16, k);
@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 }
 
 template <int DIM>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct cuda_attention a, struct bf16 *dqkv,
+static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(struct bf16, k);
@@ -296,10 +296,11 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 
 /* ---- launchers ---- */
 
-int attention_takes_mma(const struct cuda_queue *q, const struct cuda_attention *a, const void *x, const void *y,
-	const void *z)
+int attention_takes_mma(const struct cuda_queue *q, const struct attention_args *a, int backward)
 {
-	return q->elem == 2 && a->dim <= 128 && wide_rows(a->dim, x, y, z, NULL);
+	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
+
+	return q->elem == 2 && a->dim <= 128 && wide_rows(a->dim, a->qkv, x, y, NULL);
 }
 
 static size_t shared_bytes(int tiles, int dim)
@@ -308,38 +309,35 @@ static size_t shared_bytes(int tiles, int dim)
 }
 
 template <int DIM>
-static void forward(const struct cuda_queue *q, const struct cuda_attention a, void *o, float *lse, const void *qkv)
+static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
 	int64_t tiles = div_up(a.seq, TILE);
 
 	LAUNCH(attention_forward_mma<DIM>, a.n / a.seq * a.heads * tiles, BLOCK, shared_bytes(3, DIM), q->stream, a,
-		(struct bf16 *)o, lse, (const struct bf16 *)qkv, tiles);
+		(struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
 
 template <int DIM>
-static void backward(const struct cuda_queue *q, const struct cuda_attention a, void *dqkv, const void *d_o,
-	const float *lse, const float *delta, const void *qkv)
+static void backward(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
 
 	LAUNCH(attention_backward_kv_mma<DIM>, rows * a.kv_heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
-		(struct bf16 *)dqkv, (const struct bf16 *)d_o, lse, delta, (const struct bf16 *)qkv, tiles);
+		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 	LAUNCH(attention_backward_q_mma<DIM>, rows * a.heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
-		(struct bf16 *)dqkv, (const struct bf16 *)d_o, lse, delta, (const struct bf16 *)qkv, tiles);
+		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
-void attention_forward_by_mma(const struct cuda_queue *q, const struct cuda_attention *a, void *o, float *lse,
-	const void *qkv)
+void attention_forward_by_mma(const struct cuda_queue *q, const struct attention_args *a)
 {
-	if (a->dim <= 64) forward<64>(q, *a, o, lse, qkv);
-	else forward<128>(q, *a, o, lse, qkv);
+	if (a->dim <= 64) forward<64>(q, *a);
+	else forward<128>(q, *a);
 }
 
-void attention_backward_by_mma(const struct cuda_queue *q, const struct cuda_attention *a, void *dqkv, const void *d_o,
-	const float *lse, const float *delta, const void *qkv)
+void attention_backward_by_mma(const struct cuda_queue *q, const struct attention_args *a, const float *delta)
 {
-	if (a->dim <= 64) backward<64>(q, *a, dqkv, d_o, lse, delta, qkv);
-	else backward<128>(q, *a, dqkv, d_o, lse, delta, qkv);
+	if (a->dim <= 64) backward<64>(q, *a, delta);
+	else backward<128>(q, *a, delta);
 }
 
 cudaError_t attention_mma_prepare(void)

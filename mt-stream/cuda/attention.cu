@@ -35,7 +35,7 @@ static __device__ __forceinline__ void tile_product(float *s, const float *a, co
 
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
-	attention_forward_plain(struct cuda_attention a, T *o, float *lse, const T *qkv, int64_t tiles)
+	attention_forward_plain(struct attention_args a, T *o, float *lse, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
@@ -119,7 +119,7 @@ static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o,
 }
 
 /* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key */
-static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const struct cuda_attention *a, int64_t row,
+static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const struct attention_args *a, int64_t row,
 	int64_t t0, int64_t queries, int64_t k0, int64_t head, const float *lse, const float *delta)
 {
 	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
@@ -133,7 +133,7 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct cuda_attention a, T *dqkv,
+static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct attention_args a, T *dqkv,
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct cuda_attention a, T *dqkv,
+static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct attention_args a, T *dqkv,
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
@@ -224,39 +224,35 @@ static size_t plain_shared(int64_t tiles, int64_t dim)
 	return (size_t)(tiles * TILE * dim + 2 * TILE * TILE + 3 * TILE) * sizeof(float);
 }
 
-void cuda_attention_forward(const struct cuda_queue *q, const struct cuda_attention *attention, void *o, float *lse,
-	const void *qkv)
+void cuda_attention_forward(const struct cuda_queue *q, const struct attention_args *attention)
 {
-	struct cuda_attention a = *attention;
+	const struct attention_args a = *attention;
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
 
-	if (attention_takes_mma(q, &a, o, qkv, NULL)) {
-		attention_forward_by_mma(q, &a, o, lse, qkv);
-		return;
-	}
-	BY_ELEMENT(q,
-		LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a, (T *)o,
-			lse, (const T *)qkv, tiles));
+	if (attention_takes_mma(q, &a, 0)) attention_forward_by_mma(q, &a);
+	else
+		BY_ELEMENT(q,
+			LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a,
+				(T *)a.o, a.lse, (const T *)a.qkv, tiles));
 }
 
-void cuda_attention_backward(const struct cuda_queue *q, const struct cuda_attention *attention, void *dqkv,
-	const void *d_o, const void *o, const float *lse, const void *qkv)
+void cuda_attention_backward(const struct cuda_queue *q, const struct attention_args *attention)
 {
-	struct cuda_attention a = *attention;
+	const struct attention_args a = *attention;
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq, items = a.n * a.heads;
 	float *delta = q->work;
 
-	BY_ELEMENT(q, delta_launch(q, delta, (const T *)d_o, (const T *)o, items, a.dim));
-	if (attention_takes_mma(q, &a, dqkv, d_o, qkv)) {
-		attention_backward_by_mma(q, &a, dqkv, d_o, lse, delta, qkv);
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a.d_o, (const T *)a.o, items, a.dim));
+	if (attention_takes_mma(q, &a, 1)) {
+		attention_backward_by_mma(q, &a, delta);
 		return;
 	}
 	BY_ELEMENT(q,
 		LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim), q->stream, a,
-			(T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
 	BY_ELEMENT(q,
 		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream, a,
-			(T *)dqkv, (const T *)d_o, lse, delta, (const T *)qkv, tiles));
+			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
 }
 
 /* A block gets more than 48 KiB of shared memory only when asked before */

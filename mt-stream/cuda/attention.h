@@ -7,7 +7,7 @@
 #define SHARED_MOST (99 << 10) /* bytes of shared memory that every target can give a block, when asked before */
 
 /* first key that token t of its row (which starts at token `row`) sees */
-static __device__ __forceinline__ int64_t first_key(const struct cuda_attention *a, int64_t row, int64_t t)
+static __device__ __forceinline__ int64_t first_key(const struct attention_args *a, int64_t row, int64_t t)
 {
 	int64_t start = row + a->starts[t], window = a->window ? t - a->window + 1 : row;
 
@@ -19,7 +19,7 @@ struct where {
 }; /* row: its first token */
 
 /* The last tiles of a row see the most keys; they come first. */
-static __device__ __forceinline__ struct where block_where(const struct cuda_attention *a, int64_t heads, int64_t tiles)
+static __device__ __forceinline__ struct where block_where(const struct attention_args *a, int64_t heads, int64_t tiles)
 {
 	int64_t b = blockIdx.x;
 	struct where w = {b / tiles / heads * a->seq, tiles - 1 - b % tiles, b / tiles % heads};
@@ -28,13 +28,10 @@ static __device__ __forceinline__ struct where block_where(const struct cuda_att
 }
 
 /* Do tensor cores take it? bf16, heads of up to 128 in whole 16 bytes, and tensors that start at 16 bytes */
-int attention_takes_mma(const struct cuda_queue *, const struct cuda_attention *, const void *, const void *,
-	const void *);
-void attention_forward_by_mma(const struct cuda_queue *, const struct cuda_attention *, void *o, float *lse,
-	const void *qkv);
+int attention_takes_mma(const struct cuda_queue *, const struct attention_args *, int backward);
+void attention_forward_by_mma(const struct cuda_queue *, const struct attention_args *);
 /* delta (N, NH): rows of d_o times rows of o */
-void attention_backward_by_mma(const struct cuda_queue *, const struct cuda_attention *, void *dqkv, const void *d_o,
-	const float *lse, const float *delta, const void *qkv);
+void attention_backward_by_mma(const struct cuda_queue *, const struct attention_args *, const float *delta);
 cudaError_t attention_mma_prepare(void);
 
 #endif

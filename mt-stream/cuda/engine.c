@@ -243,7 +243,7 @@ static size_t part_bytes(int64_t batch)
 	return (size_t)(batch + 1) * 3 * sizeof(int64_t) + ((size_t)batch * sizeof(int32_t) + LINE) / LINE * LINE + LINE;
 }
 
-static void part_add(struct engine *e, struct group *g, const struct cuda_attention *a, int64_t batch, int64_t seq)
+static void part_add(struct engine *e, struct group *g, const struct attention_args *a, int64_t batch, int64_t seq)
 {
 	struct part *p = &g->parts[g->parts_n++];
 	struct sdpa_shape s = shape_of(e, batch, seq, kv_heads_of(e, a->seq, g->ragged, g->backward), a->window, g->ragged);
@@ -252,24 +252,23 @@ static void part_add(struct engine *e, struct group *g, const struct cuda_attent
 	g->bytes += g->ragged ? part_bytes(batch) : 0;
 }
 
-static struct group group_make(struct engine *e, const struct engine_call *c, const struct span *span, int64_t row,
+static struct group group_make(struct engine *e, const struct attention_args *c, const struct span *span, int64_t row,
 	int64_t rows, bool backward)
 {
 	struct group g = {.rows = rows,
-		.tokens = rows * c->a.seq,
+		.tokens = rows * c->seq,
 		.ragged = span->ragged,
 		.backward = backward,
-		.starts = c->host_starts + row * c->a.seq};
-	struct count count = {.seq = c->a.seq};
+		.starts = c->host_starts + row * c->seq};
+	struct count count = {.seq = c->seq};
 
 	if (!g.ragged) {
-		part_add(e, &g, &c->a, rows, c->a.seq);
+		part_add(e, &g, c, rows, c->seq);
 		return g;
 	}
-	documents(&g, c->a.seq, document_count, &count);
+	documents(&g, c->seq, document_count, &count);
 	for (int i = 0; i < CLASSES; i++)
-		if (count.of[i])
-			part_add(e, &g, &c->a, class_room(count.of[i], class_most(c->a.seq, rows, i)), class_seq(c->a.seq, i));
+		if (count.of[i]) part_add(e, &g, c, class_room(count.of[i], class_most(c->seq, rows, i)), class_seq(c->seq, i));
 	return g;
 }
 
@@ -290,35 +289,35 @@ static bool group_taken(struct engine *e, const struct group *g, int64_t seq)
 /* ---- a span of rows ---- */
 
 /* Both ways: forward and backward must agree. */
-static bool span_taken(struct engine *e, const struct engine_call *c, const struct span *s, int64_t most)
+static bool span_taken(struct engine *e, const struct attention_args *c, const struct span *s, int64_t most)
 {
 	struct group forward = group_make(e, c, s, s->row, s->rows, false);
 
-	if (!group_taken(e, &forward, c->a.seq)) return false;
+	if (!group_taken(e, &forward, c->seq)) return false;
 	for (int64_t row = 0, n; row < s->rows; row += n) {
 		n = s->rows - row < most ? s->rows - row : most;
 		struct group backward = group_make(e, c, s, s->row + row, n, true);
-		if (!group_taken(e, &backward, c->a.seq)) return false;
+		if (!group_taken(e, &backward, c->seq)) return false;
 	}
 	return true;
 }
 
-static struct span span_make(struct engine *e, const struct engine_call *c, int64_t row, int64_t rows, int64_t most)
+static struct span span_make(struct engine *e, const struct attention_args *c, int64_t row, int64_t rows, int64_t most)
 {
-	const uint32_t *starts = c->host_starts + row * c->a.seq;
+	const uint32_t *starts = c->host_starts + row * c->seq;
 	struct span s = {.row = row, .rows = rows};
 
-	for (int64_t t = 0; !s.ragged && t < rows * c->a.seq; t++) s.ragged = starts[t] != 0;
+	for (int64_t t = 0; !s.ragged && t < rows * c->seq; t++) s.ragged = starts[t] != 0;
 	/* where calls are for some heads of documents, what is forward one group must be one backward */
-	bool one = rows <= most || !s.ragged || some_kv_heads(e, c->a.seq) == e->kv_heads;
+	bool one = rows <= most || !s.ragged || some_kv_heads(e, c->seq) == e->kv_heads;
 	s.taken = most && one && span_taken(e, c, &s, most);
 	return s;
 }
 
 /* The span that starts at a row: all that is left of the chunk where it is the first, or a group of rows */
-static struct span span_next(struct engine *e, const struct engine_call *c, int64_t row, int64_t most)
+static struct span span_next(struct engine *e, const struct attention_args *c, int64_t row, int64_t most)
 {
-	int64_t rest = c->a.n / c->a.seq - row;
+	int64_t rest = c->n / c->seq - row;
 	struct span s = {0};
 
 	if (!row) s = span_make(e, c, row, rest, most);
@@ -420,13 +419,13 @@ static cudaError_t table_send(struct engine *e, const struct cuda_queue *q, stru
 /* ---- running ---- */
 
 /* The part of a call that is a group of rows */
-static struct engine_call slice(const struct engine *e, const struct engine_call *c, int64_t row, int64_t rows)
+static struct attention_args slice(const struct engine *e, const struct attention_args *c, int64_t row, int64_t rows)
 {
-	int64_t at = row * c->a.seq, out = at * e->heads * e->dim, wide = at * (e->heads + 2 * e->kv_heads) * e->dim;
-	struct engine_call s = *c;
+	int64_t at = row * c->seq, out = at * e->heads * e->dim, wide = at * (e->heads + 2 * e->kv_heads) * e->dim;
+	struct attention_args s = *c;
 
-	s.a.n = rows * c->a.seq;
-	s.a.starts += at;
+	s.n = rows * c->seq;
+	s.starts += at;
 	s.qkv = (const uint16_t *)c->qkv + wide;
 	s.o = (uint16_t *)c->o + out;
 	s.lse = c->lse + at * e->heads;
@@ -437,7 +436,7 @@ static struct engine_call slice(const struct engine *e, const struct engine_call
 	return s;
 }
 
-static int part_run(struct engine *e, const struct cuda_queue *q, const struct engine_call *s, const struct group *g,
+static int part_run(struct engine *e, const struct cuda_queue *q, const struct attention_args *s, const struct group *g,
 	const struct part *p, size_t table)
 {
 	struct plan *plan = plan_of(e, p->shape, g->backward);
@@ -451,7 +450,7 @@ static int part_run(struct engine *e, const struct cuda_queue *q, const struct e
 		a.lengths = t.lengths;
 	}
 	a.work = (char *)s->work + table;
-	MT_ASSERT(table + plan->bytes <= s->bytes);
+	MT_ASSERT(table + plan->bytes <= s->work_bytes);
 	for (; a.kv_head < e->kv_heads; a.kv_head += p->shape.kv_heads) {
 		if (e->sdpa->run(e->sdpa, plan->plan, q->stream, &a))
 			return mt_fail(MT_EX_IO, "cuda: %s: %s", e->sdpa->name, e->sdpa->why);
@@ -460,11 +459,11 @@ static int part_run(struct engine *e, const struct cuda_queue *q, const struct e
 	return 0;
 }
 
-static int group_run(struct engine *e, const struct cuda_queue *q, const struct engine_call *s, struct group *g)
+static int group_run(struct engine *e, const struct cuda_queue *q, const struct attention_args *s, struct group *g)
 {
 	size_t table = (g->bytes + 255) & ~(size_t)255;
 
-	cudaError_t x = g->bytes ? table_send(e, q, g, s->a.seq, s->work) : cudaSuccess;
+	cudaError_t x = g->bytes ? table_send(e, q, g, s->seq, s->work) : cudaSuccess;
 
 	if (x) return mt_fail(MT_EX_IO, "cuda: table of documents: %s", cudaGetErrorName(x));
 	for (int i = 0; i < g->parts_n; i++) {
@@ -474,21 +473,21 @@ static int group_run(struct engine *e, const struct cuda_queue *q, const struct 
 	return 0;
 }
 
-static void group_own(const struct cuda_queue *q, const struct engine_call *s)
+static void group_own(const struct cuda_queue *q, const struct attention_args *s)
 {
-	if (s->dqkv) cuda_attention_backward(q, &s->a, s->dqkv, s->d_o, s->o, s->lse, s->qkv);
-	else cuda_attention_forward(q, &s->a, s->o, s->lse, s->qkv);
+	if (s->dqkv) cuda_attention_backward(q, s);
+	else cuda_attention_forward(q, s);
 }
 
-static int span_run(struct engine *e, const struct cuda_queue *q, const struct engine_call *c, const struct span *span,
-	int64_t most)
+static int span_run(struct engine *e, const struct cuda_queue *q, const struct attention_args *c,
+	const struct span *span, int64_t most)
 {
 	bool backward = c->dqkv != NULL;
 
 	if (!backward) most = span->rows;
 	for (int64_t row = 0, n; row < span->rows; row += n) {
 		n = span->rows - row < most ? span->rows - row : most;
-		struct engine_call s = slice(e, c, span->row + row, n);
+		struct attention_args s = slice(e, c, span->row + row, n);
 		struct group g = group_make(e, c, span, span->row + row, n, backward);
 		int rc = group_run(e, q, &s, &g);
 
@@ -497,14 +496,14 @@ static int span_run(struct engine *e, const struct cuda_queue *q, const struct e
 	return 0;
 }
 
-int engine_run(struct engine *e, const struct cuda_queue *q, const struct engine_call *c)
+int engine_run(struct engine *e, const struct cuda_queue *q, const struct attention_args *c)
 {
-	int64_t rows = c->a.n / c->a.seq, most = group_rows(e, c->a.seq);
+	int64_t rows = c->n / c->seq, most = group_rows(e, c->seq);
 	struct span s;
 
 	for (int64_t row = 0; row < rows; row += s.rows) {
 		s = span_next(e, c, row, most);
-		struct engine_call own = slice(e, c, s.row, s.rows);
+		struct attention_args own = slice(e, c, s.row, s.rows);
 		int rc = 0;
 
 		if (s.taken) rc = span_run(e, q, c, &s, most);
@@ -514,18 +513,18 @@ int engine_run(struct engine *e, const struct cuda_queue *q, const struct engine
 	return 0;
 }
 
-static void rehearse_group(struct engine *e, const struct engine_call *c, int64_t rows, bool backward)
+static void rehearse_group(struct engine *e, const struct attention_args *c, int64_t rows, bool backward)
 {
-	int64_t seq = c->a.seq;
+	int64_t seq = c->seq;
 
 	if (!rows) return;
-	plan_of(e, shape_of(e, rows, seq, kv_heads_of(e, seq, false, backward), c->a.window, false), backward);
+	plan_of(e, shape_of(e, rows, seq, kv_heads_of(e, seq, false, backward), c->window, false), backward);
 	for (int i = 0; e->packed && i < CLASSES; i++) {
 		int64_t most = class_most(seq, rows, i), room;
 
 		for (int64_t documents = 1;; documents = room + 1) {
 			room = class_room(documents, most);
-			plan_of(e, shape_of(e, room, class_seq(seq, i), kv_heads_of(e, seq, true, backward), c->a.window, true),
+			plan_of(e, shape_of(e, room, class_seq(seq, i), kv_heads_of(e, seq, true, backward), c->window, true),
 				backward);
 			if (room >= most) break;
 		}
@@ -533,19 +532,19 @@ static void rehearse_group(struct engine *e, const struct engine_call *c, int64_
 	}
 }
 
-void engine_rehearse(struct engine *e, const struct engine_call *c)
+void engine_rehearse(struct engine *e, const struct attention_args *c)
 {
-	int64_t rows = c->a.n / c->a.seq, most = group_rows(e, c->a.seq);
+	int64_t rows = c->n / c->seq, most = group_rows(e, c->seq);
 
 	if (!most) return;
-	if (e->packed && tables_open(e, (size_t)(rows * (int64_t)table_bytes(c->a.seq))))
+	if (e->packed && tables_open(e, (size_t)(rows * (int64_t)table_bytes(c->seq))))
 		cudaGetLastError(); /* tried again when it is wanted, and said then */
 	int64_t group = rows < most ? rows : most, rest = rows % group;
 	rehearse_group(e, c, rows, false);
 	rehearse_group(e, c, group, true);
 	rehearse_group(e, c, rest, true);
 	/* chunks with documents that are not one span */
-	if (e->packed && rows > most && (some_kv_heads(e, c->a.seq) < e->kv_heads || !engine_packs(e, c->a.seq))) {
+	if (e->packed && rows > most && (some_kv_heads(e, c->seq) < e->kv_heads || !engine_packs(e, c->seq))) {
 		rehearse_group(e, c, group, false);
 		rehearse_group(e, c, rest, false);
 	}

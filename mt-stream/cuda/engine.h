@@ -8,18 +8,6 @@
 
 struct engine;
 
-struct engine_call {
-	struct cuda_attention a;
-	const uint32_t *host_starts; /* as a.starts, in host memory */
-	const void *qkv;
-	void *o;
-	float *lse;
-	const void *d_o;
-	void *dqkv; /* dqkv NULL: forward */
-	void *work;
-	size_t bytes; /* device memory, as attention_need said */
-};
-
 /* Takes sdpa over, also where there is no memory: NULL */
 struct engine *engine_open(struct sdpa *sdpa, const struct mt_geometry *);
 void engine_close(struct engine *);
@@ -28,9 +16,9 @@ const char *engine_name(const struct engine *);
 /* Bytes of work memory for rows of seq tokens; rows 0: the library does not take them, forward and backward */
 struct attention_need engine_need(struct engine *, int64_t seq, bool packed, bool train);
 /* Make every plan that such a call can want: with documents in its rows where the last need was packed */
-void engine_rehearse(struct engine *, const struct engine_call *);
+void engine_rehearse(struct engine *, const struct attention_args *);
 /* 0, or -ex. Groups of rows that the library does not take are computed by our own kernels. */
-int engine_run(struct engine *, const struct cuda_queue *, const struct engine_call *);
+int engine_run(struct engine *, const struct cuda_queue *, const struct attention_args *);
 
 /* Does the library take rows of seq tokens that hold several documents? */
 bool engine_packs(struct engine *, int64_t seq);

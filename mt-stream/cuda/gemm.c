@@ -234,7 +234,7 @@ static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
 }
 
-static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, struct shape *s)
+static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, struct shape *s)
 {
 	memset(s, 0, sizeof *s);
 	s->m = c->m, s->n = c->n, s->k = c->k, s->lda = c->lda, s->ldb = c->ldb, s->ldc = c->ldc;
@@ -249,7 +249,7 @@ static void shape_of(const struct cuda_queue *q, const struct cuda_gemm *c, stru
 
 /* The product by that algorithm goes onto the stream */
 static cublasStatus_t product_launch(struct gemms *g, struct product *p, const struct chosen *by,
-	const struct cuda_queue *q, const struct cuda_gemm *c)
+	const struct cuda_queue *q, const struct gemm_args *c)
 {
 	const float one = 1, beta = c->add ? 1 : c->beta;
 	const void *added = c->add ? c->add : c->c;
@@ -279,7 +279,7 @@ static int library_failed(struct gemms *g, cublasStatus_t s, const struct produc
 
 /* How long one run of it takes the device. REFUSED: the library does not run it; -ex: something failed */
 static int time_once(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
-	const struct cuda_gemm *c, float *ms)
+	const struct gemm_args *c, float *ms)
 {
 	cublasStatus_t s;
 	cudaError_t e;
@@ -326,7 +326,7 @@ static int candidates(struct gemms *g, struct product *p, struct chosen all[CAND
 /* The least of REPEATS runs after one that loads its kernel; a candidate that is clearly behind runs less. *spent
  * grows. */
 static int trial(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
-	const struct cuda_gemm *c, float best, float *least, float *spent)
+	const struct gemm_args *c, float best, float *least, float *spent)
 {
 	float ms;
 	int rc = time_once(g, p, by, q, c, &ms);
@@ -342,7 +342,7 @@ static int trial(struct gemms *g, struct product *p, const struct chosen *by, co
 
 /* Settle p->by: the fastest by trial on the operands of c, which need not hold anything yet. c NULL: a step is under
  * way, and the heuristic's word must do. None: our own kernel */
-static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c)
+static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	struct chosen all[CANDIDATES];
 	int n = candidates(g, p, all), rc;
@@ -363,7 +363,7 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 /* ---- settling ---- */
 
 /* What the run's table says is what computes it, or nothing */
-static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c,
+static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c,
 	const char *words)
 {
 	cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
@@ -385,7 +385,7 @@ static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q
 }
 
 /* The algorithm that the run's table names, or a new choice, which the table takes unless another stream was faster */
-static int settle(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct cuda_gemm *c)
+static int settle(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	char words[MT_CHOICE_KEY];
 	struct chosen mine;
@@ -416,7 +416,7 @@ static struct product *product_room(struct gemms *g)
 }
 
 /* c's, settled; `trials`: its operands may be used. NULL: *rc is -ex */
-static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c, bool trials,
+static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c, bool trials,
 	int *rc)
 {
 	struct shape s;
@@ -447,7 +447,7 @@ static struct product *product_of(struct gemms *g, const struct cuda_queue *q, c
 
 void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
 
-int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
+int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	int rc = 0;
 
@@ -455,7 +455,7 @@ int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct cuda_
 	return rc;
 }
 
-int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct cuda_gemm *c)
+int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	int rc = 0;
 	struct product *p = product_of(g, q, c, false, &rc);

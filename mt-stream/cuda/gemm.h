@@ -14,8 +14,8 @@ const char *gemms_name(const struct gemms *); /* for the run record */
 /* The run whose table of choices keeps the algorithms; none: they are chosen and kept by this process alone */
 void gemms_attach(struct gemms *, struct mt_run *);
 /* Settle a product's algorithm: what the run's table says, or a new choice, which is entered there. 0 or -ex */
-int gemms_settle(struct gemms *, const struct cuda_queue *, const struct cuda_gemm *);
+int gemms_settle(struct gemms *, const struct cuda_queue *, const struct gemm_args *);
 /* 0, or -ex. What was not settled before is now. */
-int gemms_run(struct gemms *, const struct cuda_queue *, const struct cuda_gemm *);
+int gemms_run(struct gemms *, const struct cuda_queue *, const struct gemm_args *);
 
 #endif

@@ -70,14 +70,13 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_rmsnorm_forward(const struct cuda_queue *q, void *y, float *rstd, const void *x, const void *w, int64_t n,
-	int64_t h, float eps)
+void cuda_rmsnorm_forward(const struct cuda_queue *q, const struct rmsnorm_forward_args *a)
 {
-	int wide = wide_rows(h, y, x, w, NULL);
+	int wide = wide_rows(a->h, a->y, a->x, a->w, NULL);
 
 	BY_ELEMENT(q,
-		LAUNCH(rmsnorm_forward_kernel<T>, n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)y, rstd,
-			(const T *)x, (const T *)w, h, eps, wide));
+		LAUNCH(rmsnorm_forward_kernel<T>, a->n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)a->y, a->rstd,
+			(const T *)a->x, (const T *)a->w, a->h, a->eps, wide));
 }
 
 /* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y. Block b has rows b, b + blocks, ...; each
@@ -137,31 +136,22 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_bac
 		}
 }
 
-template <typename T>
-static void rmsnorm_backward(const struct cuda_queue *q, T *dx, int add_dx, const T *dy, const T *x, const T *w,
-	const float *rstd, int64_t n, int64_t h, int64_t blocks)
+template <typename T, int VECS>
+static void rmsnorm_backward(const struct cuda_queue *q, const struct rmsnorm_backward_args *a, int64_t blocks)
 {
-	int wide = wide_rows(h, dx, dy, x, w);
-	size_t shared = 2 * (THREADS / 32) * sizeof(float);
-
-	if (h <= 2 * THREADS * WIDE)
-		LAUNCH((rmsnorm_backward_kernel<T, 2>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
-			n, h, wide);
-	else if (h <= 4 * THREADS * WIDE)
-		LAUNCH((rmsnorm_backward_kernel<T, 4>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
-			n, h, wide);
-	else
-		LAUNCH((rmsnorm_backward_kernel<T, 0>), blocks, THREADS, shared, q->stream, dx, add_dx, q->work, dy, x, w, rstd,
-			n, h, wide);
+	LAUNCH((rmsnorm_backward_kernel<T, VECS>), blocks, THREADS, 2 * (THREADS / 32) * sizeof(float), q->stream,
+		(T *)a->dx, a->add_dx, q->work, (const T *)a->dy, (const T *)a->x, (const T *)a->w, a->rstd, a->n, a->h,
+		wide_rows(a->h, a->dx, a->dy, a->x, a->w));
 }
 
-void cuda_rmsnorm_backward(const struct cuda_queue *q, void *dx, int add_dx, float *dw, float beta, const void *dy,
-	const void *x, const void *w, const float *rstd, int64_t n, int64_t h)
+void cuda_rmsnorm_backward(const struct cuda_queue *q, const struct rmsnorm_backward_args *a)
 {
-	int64_t blocks = partial_blocks(n, h);
+	int64_t blocks = partial_blocks(a->n, a->h);
 
-	BY_ELEMENT(q, rmsnorm_backward(q, (T *)dx, add_dx, (const T *)dy, (const T *)x, (const T *)w, rstd, n, h, blocks));
-	cuda_sum_partials(q, dw, beta, q->work, blocks, h, h);
+	if (a->h <= 2 * THREADS * WIDE) BY_ELEMENT(q, (rmsnorm_backward<T, 2>(q, a, blocks)));
+	else if (a->h <= 4 * THREADS * WIDE) BY_ELEMENT(q, (rmsnorm_backward<T, 4>(q, a, blocks)));
+	else BY_ELEMENT(q, (rmsnorm_backward<T, 0>(q, a, blocks)));
+	cuda_sum_partials(q, a->dw, a->beta, q->work, blocks, a->h, a->h);
 }
 
 /* ---- bias gradients: column sums of dy (m, n) ---- */
@@ -195,16 +185,17 @@ static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *pa
 	if (column < n) partial[part * n + column] = total;
 }
 
-void cuda_bias_backward(const struct cuda_queue *q, float *db, float beta, const void *dy, int64_t m, int64_t n)
+void cuda_bias_backward(const struct cuda_queue *q, const struct bias_backward_args *a)
 {
-	int64_t columns = div_up(n, 32 * WIDE), parts = partial_blocks(div_up(m, BIAS_ROWS), n), rows = div_up(m, parts);
-	int wide = wide_rows(n, dy, NULL, NULL, NULL);
+	int64_t m = a->m, n = a->n, columns = div_up(n, 32 * WIDE), parts = partial_blocks(div_up(m, BIAS_ROWS), n);
+	int64_t rows = div_up(m, parts);
+	int wide = wide_rows(n, a->dy, NULL, NULL, NULL);
 
 	parts = div_up(m, rows);
 	BY_ELEMENT(q,
 		LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream, q->work,
-			(const T *)dy, m, n, rows, columns, wide));
-	cuda_sum_partials(q, db, beta, q->work, parts, n, n);
+			(const T *)a->dy, m, n, rows, columns, wide));
+	cuda_sum_partials(q, a->db, a->beta, q->work, parts, n, n);
 }
 
 /* ---- SwiGLU, rounding: WIDE elements a thread ---- */
@@ -247,14 +238,14 @@ static __global__ void __launch_bounds__(THREADS)
 	put_wide(y + row * f + i, g, f - i, wide);
 }
 
-void cuda_swiglu_forward(const struct cuda_queue *q, void *y, const void *gu, int64_t n, int64_t f)
+void cuda_swiglu_forward(const struct cuda_queue *q, const struct swiglu_forward_args *a)
 {
-	int64_t across = div_up(f, THREADS * WIDE);
-	int wide = wide_rows(f, y, gu, NULL, NULL);
+	int64_t across = div_up(a->f, THREADS * WIDE);
+	int wide = wide_rows(a->f, a->y, a->gu, NULL, NULL);
 
 	BY_ELEMENT(q,
-		LAUNCH(swiglu_forward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)y, (const T *)gu, f, (unsigned)across,
-			wide));
+		LAUNCH(swiglu_forward_kernel<T>, a->n * across, THREADS, 0, q->stream, (T *)a->y, (const T *)a->gu, a->f,
+			(unsigned)across, wide));
 }
 
 /* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave,
@@ -283,15 +274,14 @@ static __global__ void __launch_bounds__(THREADS)
 	put_wide(dgu + row * 2 * f + f + i, u, f - i, wide);
 }
 
-void cuda_swiglu_backward(const struct cuda_queue *q, void *dgu, void *y, const void *dy, const void *gu, int64_t n,
-	int64_t f)
+void cuda_swiglu_backward(const struct cuda_queue *q, const struct swiglu_backward_args *a)
 {
-	int64_t across = div_up(f, THREADS * WIDE);
-	int wide = wide_rows(f, dgu, y, dy, gu);
+	int64_t across = div_up(a->f, THREADS * WIDE);
+	int wide = wide_rows(a->f, a->dgu, a->y, a->dy, a->gu);
 
 	BY_ELEMENT(q,
-		LAUNCH(swiglu_backward_kernel<T>, n * across, THREADS, 0, q->stream, (T *)dgu, (T *)y, (const T *)dy,
-			(const T *)gu, f, (unsigned)across, wide));
+		LAUNCH(swiglu_backward_kernel<T>, a->n * across, THREADS, 0, q->stream, (T *)a->dgu, (T *)a->y,
+			(const T *)a->dy, (const T *)a->gu, a->f, (unsigned)across, wide));
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -345,7 +335,7 @@ struct rope_lane {
 	int i;
 };
 
-static __device__ __forceinline__ struct rope_lane lane_of(const struct cuda_rope *r, int64_t block)
+static __device__ __forceinline__ struct rope_lane lane_of(const struct rope_args *r, int64_t block)
 {
 	uint32_t lanes = (uint32_t)r->dim / 16, heads = (uint32_t)(r->heads + r->kv_heads), seq = (uint32_t)r->seq;
 	int64_t item = block * (THREADS / lanes) + threadIdx.x / lanes;
@@ -372,7 +362,7 @@ static __device__ __forceinline__ float head_sum(float x, int64_t dim)
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	rope_forward_lanes(struct cuda_rope r, T *qkv, T *pre, float *rstd, int wide)
+	rope_forward_lanes(struct rope_args r, T *qkv, T *pre, float *rstd, int wide)
 {
 	struct rope_lane l = lane_of(&r, blockIdx.x);
 	int64_t half = r.dim / 2;
@@ -416,7 +406,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* Through the norm: a, b are the gradient of its output, then of its input; the weights' gradients add up in dw, by
  * half */
 template <typename T>
-static __device__ __forceinline__ void rope_norm_backward(const struct cuda_rope *r, const struct rope_lane *l,
+static __device__ __forceinline__ void rope_norm_backward(const struct rope_args *r, const struct rope_lane *l,
 	float *a, float *b, float dw[2][WIDE], const T *pre, const float *rstd, int wide)
 {
 	const T *w = (const T *)(l->is_k ? r->knorm : r->qnorm) + l->i, *x = pre + l->item * r->dim + l->i;
@@ -446,7 +436,7 @@ static __device__ __forceinline__ void rope_norm_backward(const struct cuda_rope
 /* With norms a block has items b, b + blocks, ...; a lane's gradients of the norms' weights add up in its registers,
  * then over the block's heads in their order. */
 template <typename T, int NORMS>
-static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct cuda_rope r, T *dqkv, const T *pre,
+static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rope_args r, T *dqkv, const T *pre,
 	const float *rstd, float *partial, int64_t blocks, int wide)
 {
 	DYNAMIC_SHARED(float, sums); /* (heads of a block, 2, dim), NORMS only */
@@ -501,7 +491,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct cud
 #define PAIRS 8 /* of a lane at most: heads of up to 512 */
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cuda_rope r, T *qkv, T *pre, float *rstd)
+static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct rope_args r, T *qkv, T *pre, float *rstd)
 {
 	int64_t heads = r.heads + r.kv_heads, half = r.dim / 2;
 	int64_t item = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32, t = item / heads, j = item % heads;
@@ -543,33 +533,32 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct cud
 	}
 }
 
-static int rope_wide(const struct cuda_rope *r, const void *x, const void *pre)
+static int rope_wide(const struct rope_args *r)
 {
-	return wide_rows(r->dim / 2, x, pre, r->cos, r->sin) && wide_rows(WIDE, r->qnorm, r->knorm, NULL, NULL);
+	return wide_rows(r->dim / 2, r->qkv, r->pre, r->cos, r->sin) && wide_rows(WIDE, r->qnorm, r->knorm, NULL, NULL);
 }
 
-void cuda_rope_forward(const struct cuda_queue *q, const struct cuda_rope *rope, void *qkv, void *pre, float *rstd)
+void cuda_rope_forward(const struct cuda_queue *q, const struct rope_args *rope)
 {
-	struct cuda_rope r = *rope;
+	const struct rope_args r = *rope;
 	int64_t items = r.n * (r.heads + r.kv_heads);
-	int wide = rope_wide(&r, qkv, pre);
+	int wide = rope_wide(&r);
 
-	if (rope_by_lanes(r.dim)) {
+	if (rope_by_lanes(r.dim))
 		BY_ELEMENT(q,
-			LAUNCH(rope_forward_lanes<T>, div_up(items, THREADS / (r.dim / 16)), THREADS, 0, q->stream, r, (T *)qkv,
-				(T *)pre, rstd, wide));
-		return;
-	}
-	BY_ELEMENT(q,
-		LAUNCH(rope_forward_kernel<T>, div_up(items, THREADS / 32), THREADS, 0, q->stream, r, (T *)qkv, (T *)pre,
-			rstd));
+			LAUNCH(rope_forward_lanes<T>, div_up(items, THREADS / (r.dim / 16)), THREADS, 0, q->stream, r, (T *)r.qkv,
+				(T *)r.pre, r.rstd, wide));
+	else
+		BY_ELEMENT(q,
+			LAUNCH(rope_forward_kernel<T>, div_up(items, THREADS / 32), THREADS, 0, q->stream, r, (T *)r.qkv,
+				(T *)r.pre, r.rstd));
 }
 
 /* Gradients of the norms' weights add up in registers over a warp's items, then over the block's warps in their
  * order. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	rope_backward_kernel(struct cuda_rope r, T *dqkv, const T *pre, const float *rstd, float *partial)
+	rope_backward_kernel(struct rope_args r, T *dqkv, const T *pre, const float *rstd, float *partial)
 {
 	DYNAMIC_SHARED(float, sums); /* (warps, 2, dim) */
 	int64_t heads = r.heads + r.kv_heads, half = r.dim / 2, items = r.n * heads;
@@ -643,37 +632,29 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-static void rope_backward_by_lanes(const struct cuda_queue *q, const struct cuda_rope r, void *dqkv, const void *pre,
-	const float *rstd, int64_t blocks, int64_t all)
+template <typename T, int NORMS>
+static void rope_backward_by_lanes(const struct cuda_queue *q, const struct rope_args r, int64_t blocks, int64_t all)
 {
-	int wide = rope_wide(&r, dqkv, pre);
-	size_t shared = THREADS / (size_t)(r.dim / 16) * 2 * (size_t)r.dim * sizeof(float);
+	size_t shared = NORMS ? THREADS / (size_t)(r.dim / 16) * 2 * (size_t)r.dim * sizeof(float) : 0;
 
-	if (r.qnorm)
-		BY_ELEMENT(q,
-			LAUNCH((rope_backward_lanes<T, 1>), blocks, THREADS, shared, q->stream, r, (T *)dqkv, (const T *)pre, rstd,
-				q->work, all, wide));
-	else
-		BY_ELEMENT(q,
-			LAUNCH((rope_backward_lanes<T, 0>), blocks, THREADS, 0, q->stream, r, (T *)dqkv, (const T *)pre, rstd,
-				q->work, all, wide));
+	LAUNCH((rope_backward_lanes<T, NORMS>), blocks, THREADS, shared, q->stream, r, (T *)r.qkv, (const T *)r.pre, r.rstd,
+		q->work, all, rope_wide(&r));
 }
 
-void cuda_rope_backward(const struct cuda_queue *q, const struct cuda_rope *rope, void *dqkv, const void *pre,
-	const float *rstd, float *dqnorm, float *dknorm, float beta)
+void cuda_rope_backward(const struct cuda_queue *q, const struct rope_args *rope)
 {
-	struct cuda_rope r = *rope;
+	const struct rope_args r = *rope;
 	int lanes = rope_by_lanes(r.dim);
 	int64_t all = div_up(r.n * (r.heads + r.kv_heads), lanes ? THREADS / (r.dim / 16) : THREADS / 32);
 	int64_t blocks = r.qnorm ? least(all, MOST_BLOCKS) : all;
 
-	if (lanes) rope_backward_by_lanes(q, r, dqkv, pre, rstd, blocks, all);
+	if (lanes && r.qnorm) BY_ELEMENT(q, (rope_backward_by_lanes<T, 1>(q, r, blocks, all)));
+	else if (lanes) BY_ELEMENT(q, (rope_backward_by_lanes<T, 0>(q, r, blocks, all)));
 	else
 		BY_ELEMENT(q,
 			LAUNCH(rope_backward_kernel<T>, blocks, THREADS, r.qnorm ? THREADS / 32 * 2 * r.dim * sizeof(float) : 0,
-				q->stream, r, (T *)dqkv, (const T *)pre, rstd, q->work));
-	if (r.qnorm) {
-		cuda_sum_partials(q, dqnorm, beta, q->work, blocks, 2 * r.dim, r.dim);
-		cuda_sum_partials(q, dknorm, beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);
-	}
+				q->stream, r, (T *)r.qkv, (const T *)r.pre, r.rstd, q->work));
+	if (!r.qnorm) return;
+	cuda_sum_partials(q, r.dqnorm, r.beta, q->work, blocks, 2 * r.dim, r.dim);
+	cuda_sum_partials(q, r.dknorm, r.beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);
 }

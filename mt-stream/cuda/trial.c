@@ -175,18 +175,6 @@ static bool starts_make(struct trial *t, bool packed)
 
 /* ---- what comes out ---- */
 
-static struct cuda_attention attention(const struct trial *t, int64_t window)
-{
-	return (struct cuda_attention){.n = t->n,
-		.seq = t->seq,
-		.heads = t->heads,
-		.kv_heads = t->kv_heads,
-		.dim = t->dim,
-		.window = window,
-		.scale = 1.0f / sqrtf((float)t->dim),
-		.starts = (const uint32_t *)(t->device + t->starts)};
-}
-
 /* o and dqkv of the tokens that are compared, to t->is: runs of tokens from the first to the last, equally far apart */
 static bool fetch(struct trial *t)
 {
@@ -214,25 +202,32 @@ static bool fetch(struct trial *t)
 /* Both ways */
 static bool compute(struct trial *t, int64_t window, bool own)
 {
-	struct cuda_attention a = attention(t, window);
 	char *d = t->device;
-	struct engine_call c = {.a = a,
-		.host_starts = t->host_starts,
+	struct attention_args a = {.n = t->n,
+		.seq = t->seq,
+		.heads = t->heads,
+		.kv_heads = t->kv_heads,
+		.dim = t->dim,
+		.window = window,
+		.scale = 1.0f / sqrtf((float)t->dim),
+		.starts = (const uint32_t *)(d + t->starts),
 		.qkv = d + t->qkv,
 		.o = d + t->o,
 		.lse = (float *)(d + t->lse),
+		.host_starts = t->host_starts,
 		.work = d + t->scratch,
-		.bytes = t->work};
+		.work_bytes = t->work};
 
 	if (!good(cudaMemsetAsync(d + t->o, 0xff, t->end - t->o, t->q->stream), "cudaMemsetAsync")) return false;
-	if (own) {
-		cuda_attention_forward(t->q, &a, c.o, c.lse, c.qkv);
-		cuda_attention_backward(t->q, &a, d + t->dqkv, d + t->d_o, c.o, c.lse, c.qkv);
-	} else {
-		if (engine_run(t->e, t->q, &c)) return false;
-		c.d_o = d + t->d_o;
-		c.dqkv = d + t->dqkv;
-		if (engine_run(t->e, t->q, &c)) return false;
+	for (int backward = 0; backward < 2; backward++) {
+		if (backward) {
+			a.d_o = d + t->d_o;
+			a.dqkv = d + t->dqkv;
+		}
+		if (!own) {
+			if (engine_run(t->e, t->q, &a)) return false;
+		} else if (backward) cuda_attention_backward(t->q, &a);
+		else cuda_attention_forward(t->q, &a);
 	}
 	return good(cudaGetLastError(), "a kernel") && fetch(t);
 }

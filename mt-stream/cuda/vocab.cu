@@ -17,12 +17,13 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_embed_forward(const struct cuda_queue *q, void *x, const void *w, const uint32_t *tokens, int64_t n,
-	int64_t h)
+void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_args *a)
 {
-	int wide = wide_rows(h, x, w, NULL, NULL);
+	int wide = wide_rows(a->h, a->x, a->w, NULL, NULL);
 
-	BY_ELEMENT(q, LAUNCH(embed_forward_kernel<T>, n, THREADS, 0, q->stream, (T *)x, (const T *)w, tokens, h, wide));
+	BY_ELEMENT(q,
+		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
+			wide));
 }
 
 /* Which of THREADS tokens from `at` on are `token`: a bit each in found (THREADS / 32 words of shared memory) */
@@ -74,16 +75,15 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 	if (column < h) put_wide(to, sum, h - column, wide);
 }
 
-void cuda_embed_backward(const struct cuda_queue *q, float *dw, float beta, const void *dx, const uint32_t *tokens,
-	int64_t n, int64_t h, int64_t vocab, int64_t pad)
+void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward_args *a)
 {
-	int64_t columns = div_up(h, THREADS * WIDE);
-	int wide = wide_rows(h, dx, dw, NULL, NULL);
+	int64_t columns = div_up(a->h, THREADS * WIDE);
+	int wide = wide_rows(a->h, a->dx, a->dw, NULL, NULL);
 
-	if (beta == 0) cudaMemsetAsync(dw, 0, (size_t)(vocab * h) * sizeof *dw, q->stream);
+	if (a->beta == 0) cudaMemsetAsync(a->dw, 0, (size_t)(a->vocab * a->h) * sizeof *a->dw, q->stream);
 	BY_ELEMENT(q,
-		LAUNCH(embed_backward_kernel<T>, n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, dw,
-			(const T *)dx, tokens, n, h, pad, columns, wide));
+		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream,
+			a->dw, (const T *)a->dx, a->tokens, a->n, a->h, a->pad, columns, wide));
 }
 
 /* ---- cross-entropy: a block a row ---- */
@@ -169,10 +169,10 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 
 /* *loss += the rows with a target, in an order of their own: one block, a fixed tree */
 static __global__ void __launch_bounds__(THREADS)
-	loss_kernel(struct cuda_loss *loss, const double *losses, const uint32_t *targets, int64_t n)
+	loss_kernel(struct loss *loss, const double *losses, const uint32_t *targets, int64_t n)
 {
-	DYNAMIC_SHARED(struct cuda_loss, parts);
-	struct cuda_loss mine = {0, 0};
+	DYNAMIC_SHARED(struct loss, parts);
+	struct loss mine = {0, 0};
 
 	for (int64_t i = threadIdx.x; i < n; i += THREADS)
 		if (targets[i] != UINT32_MAX) {
@@ -193,17 +193,16 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_cross_entropy(const struct cuda_queue *q, void *logits, const uint32_t *targets, int64_t n, int64_t vocab,
-	float scale, int backward, struct cuda_loss *loss)
+void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
 {
 	/* a row may start anywhere; only where all start at 16 bytes are 16 accessed at once */
-	int aligned = wide_rows(vocab, logits, NULL, NULL, NULL);
+	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
 	double *losses = (double *)q->work;
 
 	BY_ELEMENT(q,
-		LAUNCH(cross_entropy_kernel<T>, n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream, (T *)logits, targets,
-			losses, vocab, scale, backward, aligned));
-	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct cuda_loss), q->stream, loss, losses, targets, n);
+		LAUNCH(cross_entropy_kernel<T>, a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream, (T *)a->logits,
+			a->targets, losses, a->vocab, a->scale, a->backward, aligned));
+	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
 }
 
 /* ---- the plain matrix product: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */
@@ -212,7 +211,7 @@ void cuda_cross_entropy(const struct cuda_queue *q, void *logits, const uint32_t
 #define ACROSS (TILE + 1) /* of a tile's row: no two rows begin in one bank */
 
 template <typename T, typename C>
-static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct cuda_gemm g, int64_t column_tiles)
+static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct gemm_args g, int64_t column_tiles)
 {
 	DYNAMIC_SHARED(float, tiles);
 	float *a = tiles, *b = tiles + TILE * ACROSS, sum[4] = {0};
@@ -247,9 +246,9 @@ static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct cuda_gemm g
 	}
 }
 
-void cuda_gemm_plain(const struct cuda_queue *q, const struct cuda_gemm *product)
+void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *product)
 {
-	struct cuda_gemm g = *product;
+	const struct gemm_args g = *product;
 	int64_t columns = div_up(g.n, TILE), blocks = columns * div_up(g.m, TILE);
 	size_t shared = 2 * TILE * ACROSS * sizeof(float);
 

@@ -164,11 +164,11 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, true, &req);
 
-	if (rc || !req.attention.rows || req.attention.settled) return rc;
+	if (rc || !req.attention.rows || req.attention.selected) return rc;
 	req.attention = d->attention_need(d, seq, true, true);
 	bool with = !plan_search(&req, &result) && result.plan.library_attention;
 	if (with) arena_release(s);
-	return d->attention_settle(d, seq, &with);
+	return d->attention_select(d, seq, &with);
 }
 
 /* The run's first micro-batch decides the sizes in the run record, as if it were to be trained on */

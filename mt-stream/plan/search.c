@@ -241,7 +241,7 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 
 	*best = (struct plan_result){.least = UINT64_MAX, .least_host = UINT64_MAX};
 	if (req->attention.rows) try_orders(&s, true);
-	if (!req->attention.rows || !req->attention.settled) try_orders(&s, false);
+	if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
 	if (isinf(s.least_step)) return nothing_fits(req, best);
 	predict_parts(req, &best->plan, &best->predicted);
 	best->host_bytes = memory_host(req, &best->plan);

@@ -27,7 +27,8 @@ PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O
 endif
 # sizes that small models go round and across
 EMU = -DMT_EMU -Itests/gpu/emu
-$(O)/emu/cuda/device.o $(O)/emu/left-out/cuda/device.o: EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
+CUDA_DEVICE = device.o events.o memory.o execute.o
+$(CUDA_DEVICE:%=$(O)/emu/cuda/%) $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
 $(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
 $(O)/emu/cuda/engine.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
 $(O)/emu/cuda/trial.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
@@ -54,8 +55,8 @@ $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
-  $(O)/emu/left-out/cuda/device.o $(O)/emu/left-out/cuda/host.o \
-  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out %/device.c %/host.c,$(CUDA_C))) \
+  $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%) $(O)/emu/left-out/cuda/host.o \
+  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/cuda/,host.c $(CUDA_DEVICE:.o=.c)),$(CUDA_C))) \
   $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl

@@ -33,11 +33,20 @@ static void swiglu(void)
 	must(cudaMalloc(&y, (size_t)(n * f) * 2), "cudaMalloc");
 	must(cudaMalloc(&last_y, (size_t)(some * f) * 2), "cudaMalloc");
 	must(cudaMalloc(&last, (size_t)(some * 2 * f) * 2), "cudaMalloc");
-	cuda_swiglu_forward(&queue, y, gu, n, f);
-	cuda_swiglu_forward(&queue, last, after(gu, (n - some) * 2 * f), some, f);
+	struct swiglu_forward_args a = {.y = y, .gu = gu, .n = n, .f = f};
+	cuda_swiglu_forward(&queue, &a);
+	a = (struct swiglu_forward_args){.y = last, .gu = after(gu, (n - some) * 2 * f), .n = some, .f = f};
+	cuda_swiglu_forward(&queue, &a);
 	same("swiglu forward", y, n, last, some, f);
-	cuda_swiglu_backward(&queue, last, last_y, after(y, (n - some) * f), after(gu, (n - some) * 2 * f), some, f);
-	cuda_swiglu_backward(&queue, gu, y, y, gu, n, f);
+	struct swiglu_backward_args b = {.dgu = last,
+		.y = last_y,
+		.dy = after(y, (n - some) * f),
+		.gu = after(gu, (n - some) * 2 * f),
+		.n = some,
+		.f = f};
+	cuda_swiglu_backward(&queue, &b);
+	b = (struct swiglu_backward_args){.dgu = gu, .y = y, .dy = y, .gu = gu, .n = n, .f = f};
+	cuda_swiglu_backward(&queue, &b);
 	same("swiglu backward", gu, n, last, some, 2 * f);
 	same("swiglu backward's output", y, n, last_y, some, f);
 	cudaFree(gu), cudaFree(y), cudaFree(last), cudaFree(last_y);
@@ -48,7 +57,7 @@ static void head(void)
 	int64_t vocab = 152064, n = (1ll << 31) / vocab + 100, some = 30;
 	void *logits = device_random((size_t)(n * vocab) * 2, 2), *last = NULL;
 	uint32_t *targets;
-	struct cuda_loss *loss;
+	struct loss *loss;
 
 	must(cudaMalloc(&last, (size_t)(some * vocab) * 2), "cudaMalloc");
 	must(cudaMalloc((void **)&targets, (size_t)n * 4), "cudaMalloc");
@@ -58,8 +67,12 @@ static void head(void)
 	must(cudaMemcpy(last, after(logits, (n - some) * vocab), (size_t)(some * vocab) * 2, cudaMemcpyDeviceToDevice),
 		"copy");
 	must(cudaDeviceSynchronize(), "copy");
-	cuda_cross_entropy(&queue, logits, targets, n, vocab, 1e-3f, 1, loss);
-	cuda_cross_entropy(&queue, last, targets, some, vocab, 1e-3f, 1, loss);
+	struct cross_entropy_args a =
+		{.logits = logits, .targets = targets, .n = n, .vocab = vocab, .scale = 1e-3f, .backward = 1, .loss = loss};
+	cuda_cross_entropy(&queue, &a);
+	a.logits = last;
+	a.n = some;
+	cuda_cross_entropy(&queue, &a);
 	same("cross-entropy", logits, n, last, some, vocab);
 	cudaFree(logits), cudaFree(last), cudaFree(targets), cudaFree(loss);
 }
@@ -71,7 +84,7 @@ static void attention(void)
 	void *qkv = device_random((size_t)(n * wide) * 2, 3), *o, *last;
 	float *lse;
 	uint32_t *starts;
-	struct cuda_attention a = {.n = n, .seq = seq, .heads = heads, .kv_heads = kv, .dim = dim, .scale = 0.1f};
+	struct attention_args a = {.n = n, .seq = seq, .heads = heads, .kv_heads = kv, .dim = dim, .scale = 0.1f};
 
 	must(cudaMalloc(&o, (size_t)(n * heads * dim) * 2), "cudaMalloc");
 	must(cudaMalloc(&last, (size_t)(seq * wide) * 2), "cudaMalloc");
@@ -79,9 +92,14 @@ static void attention(void)
 	must(cudaMalloc((void **)&starts, (size_t)n * 4), "cudaMalloc");
 	must(cudaMemset(starts, 0, (size_t)n * 4), "cudaMemset");
 	a.starts = starts;
-	cuda_attention_forward(&queue, &a, o, lse, qkv);
+	a.qkv = qkv;
+	a.o = o;
+	a.lse = lse;
+	cuda_attention_forward(&queue, &a);
 	a.n = seq;
-	cuda_attention_forward(&queue, &a, last, lse, after(qkv, (n - seq) * wide));
+	a.qkv = after(qkv, (n - seq) * wide);
+	a.o = last;
+	cuda_attention_forward(&queue, &a);
 	same("attention forward", o, n, last, seq, heads * dim);
 	cudaFree(qkv), cudaFree(o), cudaFree(last), cudaFree(lse), cudaFree(starts);
 }
@@ -90,7 +108,7 @@ static void product(void)
 {
 	int64_t k = 64, n = 37888, m = (1ll << 31) / n + 128, some = 128;
 	struct gemms *g = library_open();
-	struct cuda_gemm p = {.m = m,
+	struct gemm_args p = {.m = m,
 		.n = n,
 		.k = k,
 		.a = device_random((size_t)(m * k) * 2, 4),

@@ -198,7 +198,7 @@ static void products(double seconds, int64_t n)
 	int64_t times = 0;
 	struct gemms *g = library_open();
 	struct cuda_queue q = {.elem = 2};
-	struct cuda_gemm p = {.m = n,
+	struct gemm_args p = {.m = n,
 		.n = n,
 		.k = n,
 		.a = device_random((size_t)(n * n) * 2, 1),

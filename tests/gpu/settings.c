@@ -4,7 +4,7 @@
 #include "../../mt-stream/cuda/gemm.c"
 
 /* cuda/gemm.c needs these functions of a GPU, and does not call them here */
-void cuda_gemm_plain(const struct cuda_queue *q, const struct cuda_gemm *c) { (void)q, (void)c; }
+void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)e, (void)flags, cudaErrorNoDevice; }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaErrorNoDevice; }
@@ -19,7 +19,7 @@ const char *cudaGetErrorString(cudaError_t e) { return (void)e, "no device"; }
 static int taken(struct gemms *g, int form)
 {
 	static const char bias[256];
-	const struct cuda_gemm c = {.m = 4096,
+	const struct gemm_args c = {.m = 4096,
 		.n = 3584,
 		.k = 18944,
 		.trans_a = form & 1,

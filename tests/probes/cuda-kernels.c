@@ -170,17 +170,9 @@ void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *, int64_t, int), v
 	for (int64_t i = 0; i < tasks; i++) fn(arg, i, pool_threads(p) - 1);
 }
 
-void op_gemm(struct pool *p, const struct gemm *g)
+void op_gemm(struct pool *p, const struct gemm_args *g)
 {
-	struct cuda_gemm c = {.m = g->m,
-		.n = g->n,
-		.k = g->k,
-		.lda = g->lda,
-		.trans_a = g->trans_a,
-		.ldb = g->ldb,
-		.trans_b = g->trans_b,
-		.ldc = g->ldc,
-		.beta = g->beta};
+	struct gemm_args c = *g;
 
 	begin(p);
 	/* weight gradients are fp32; the library's algorithm depends on alignment */
@@ -202,143 +194,162 @@ void op_gemm(struct pool *p, const struct gemm *g)
 	back(g->c);
 }
 
-void op_bias_backward(struct pool *p, float *db, float beta, const float *dy, int64_t ldy, int64_t m, int64_t n)
+void op_bias_backward(struct pool *p, const struct bias_backward_args *a)
 {
-	float *dense = keep((size_t)(m * n) * sizeof *dense);
+	struct bias_backward_args c = *a;
 
 	begin(p);
-	for (int64_t i = 0; i < m; i++) memcpy(dense + i * n, dy + i * ldy, (size_t)n * sizeof *dense);
-	cuda_bias_backward(&queue, db, beta, operand(dense, m * n), m, n);
-	back(db);
+	c.dy = operand(a->dy, a->m * a->n);
+	cuda_bias_backward(&queue, &c);
+	back(a->db);
 }
 
-void op_embed_forward(struct pool *p, float *x, const float *w, const uint32_t *tokens, int64_t n, int64_t h)
+void op_embed_forward(struct pool *p, const struct embed_forward_args *a)
 {
+	struct embed_forward_args c = *a;
 	int64_t vocab = 0;
 
 	begin(p);
-	for (int64_t i = 0; i < n; i++) vocab = tokens[i] >= vocab ? tokens[i] + 1 : vocab;
-	cuda_embed_forward(&queue, operand(x, n * h), operand(w, vocab * h), tokens, n, h);
-	back(x);
+	for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
+	c.x = operand(a->x, a->n * a->h);
+	c.w = operand(a->w, vocab * a->h);
+	cuda_embed_forward(&queue, &c);
+	back(a->x);
 }
 
-void op_embed_backward(struct pool *p, float *dw, float beta, const float *dx, const uint32_t *tokens, int64_t n,
-	int64_t h, int64_t vocab, int64_t pad)
+void op_embed_backward(struct pool *p, const struct embed_backward_args *a)
 {
+	struct embed_backward_args c = *a;
+
 	begin(p);
-	cuda_embed_backward(&queue, dw, beta, operand(dx, n * h), tokens, n, h, vocab, pad);
-	back(dw);
+	c.dx = operand(a->dx, a->n * a->h);
+	cuda_embed_backward(&queue, &c);
+	back(a->dw);
 }
 
-void op_rmsnorm_forward(struct pool *p, float *y, float *rstd, const float *x, const float *w, int64_t n, int64_t h,
-	float eps)
+void op_rmsnorm_forward(struct pool *p, const struct rmsnorm_forward_args *a)
 {
+	struct rmsnorm_forward_args c = *a;
+
 	begin(p);
-	cuda_rmsnorm_forward(&queue, operand(y, n * h), rstd, operand(x, n * h), operand(w, h), n, h, eps);
-	back(y);
+	c.y = operand(a->y, a->n * a->h);
+	c.x = operand(a->x, a->n * a->h);
+	c.w = operand(a->w, a->h);
+	cuda_rmsnorm_forward(&queue, &c);
+	back(a->y);
 }
 
-void op_rmsnorm_backward(struct pool *p, float *dx, int add_dx, float *dw, float beta, const float *dy, const float *x,
-	const float *w, const float *rstd, int64_t n, int64_t h)
+void op_rmsnorm_backward(struct pool *p, const struct rmsnorm_backward_args *a)
 {
+	struct rmsnorm_backward_args c = *a;
+
 	begin(p);
-	cuda_rmsnorm_backward(&queue, operand(dx, n * h), add_dx, dw, beta, operand(dy, n * h), operand(x, n * h),
-		operand(w, h), rstd, n, h);
-	back(dx);
+	c.dx = operand(a->dx, a->n * a->h);
+	c.dy = operand(a->dy, a->n * a->h);
+	c.x = operand(a->x, a->n * a->h);
+	c.w = operand(a->w, a->h);
+	cuda_rmsnorm_backward(&queue, &c);
+	back(a->dx);
 }
 
-static struct cuda_rope rope_of(const struct rope *r)
+static struct rope_args rope_operands(struct pool *p, const struct rope_args *r)
 {
-	return (struct cuda_rope){.n = r->n,
-		.seq = r->seq,
-		.heads = r->heads,
-		.kv_heads = r->kv_heads,
-		.dim = r->dim,
-		.cos = r->cos,
-		.sin = r->sin,
-		.starts = r->starts,
-		.qnorm = operand(r->qnorm, r->dim),
-		.knorm = operand(r->knorm, r->dim),
-		.eps = r->eps};
-}
+	struct rope_args c = *r;
 
-void op_rope_forward(struct pool *p, const struct rope *r, float *qkv, float *pre, float *rstd)
-{
 	begin(p);
-	struct cuda_rope c = rope_of(r);
-	cuda_rope_forward(&queue, &c, operand(qkv, r->n * (r->heads + 2 * r->kv_heads) * r->dim),
-		operand(pre, r->n * (r->heads + r->kv_heads) * r->dim), rstd);
-	back(qkv);
-	back(pre);
+	c.qnorm = operand(r->qnorm, r->dim);
+	c.knorm = operand(r->knorm, r->dim);
+	c.qkv = operand(r->qkv, r->n * (r->heads + 2 * r->kv_heads) * r->dim);
+	c.pre = operand(r->pre, r->n * (r->heads + r->kv_heads) * r->dim);
+	return c;
 }
 
-void op_rope_backward(struct pool *p, const struct rope *r, float *dqkv, const float *pre, const float *rstd,
-	float *dqnorm, float *dknorm, float beta)
+void op_rope_forward(struct pool *p, const struct rope_args *r)
 {
-	begin(p);
-	struct cuda_rope c = rope_of(r);
-	cuda_rope_backward(&queue, &c, operand(dqkv, r->n * (r->heads + 2 * r->kv_heads) * r->dim),
-		operand(pre, r->n * (r->heads + r->kv_heads) * r->dim), rstd, dqnorm, dknorm, beta);
-	back(dqkv);
+	struct rope_args c = rope_operands(p, r);
+
+	cuda_rope_forward(&queue, &c);
+	back(r->qkv);
+	back(r->pre);
 }
 
-static struct cuda_attention attention_of(const struct attention *a)
+void op_rope_backward(struct pool *p, const struct rope_args *r)
 {
-	return (struct cuda_attention){a->n, a->seq, a->heads, a->kv_heads, a->dim, a->window, a->scale, a->starts};
+	struct rope_args c = rope_operands(p, r);
+
+	cuda_rope_backward(&queue, &c);
+	back(r->qkv);
 }
 
-void op_attention_forward(struct pool *p, const struct attention *a, float *o, float *lse, const float *qkv)
-{
-	begin(p);
-	struct cuda_attention c = attention_of(a);
-	straight = 1;
-	cuda_attention_forward(&queue, &c, operand(o, a->n * a->heads * a->dim), lse,
-		operand(qkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim));
-	back(o);
-}
-
-void op_attention_backward(struct pool *p, const struct attention *a, float *dqkv, const float *d_o, const float *o,
-	const float *lse, const float *qkv)
+static struct attention_args attention_operands(struct pool *p, const struct attention_args *a)
 {
 	int64_t out = a->n * a->heads * a->dim, wide = a->n * (a->heads + 2 * a->kv_heads) * a->dim;
+	struct attention_args c = *a;
 
 	begin(p);
-	struct cuda_attention c = attention_of(a);
 	straight = 1;
-	cuda_attention_backward(&queue, &c, operand(dqkv, wide), operand(d_o, out), operand(o, out), lse,
-		operand(qkv, wide));
-	back(dqkv);
+	c.qkv = operand(a->qkv, wide);
+	c.o = operand(a->o, out);
+	c.d_o = operand(a->d_o, out);
+	c.dqkv = operand(a->dqkv, wide);
+	return c;
 }
 
-void op_swiglu_forward(struct pool *p, float *y, const float *gu, int64_t n, int64_t f)
+void op_attention_forward(struct pool *p, const struct attention_args *a)
 {
-	begin(p);
-	cuda_swiglu_forward(&queue, operand(y, n * f), operand(gu, n * 2 * f), n, f);
-	back(y);
+	struct attention_args c = attention_operands(p, a);
+
+	cuda_attention_forward(&queue, &c);
+	back(a->o);
 }
 
-void op_swiglu_backward(struct pool *p, float *dgu, float *y, const float *dy, const float *gu, int64_t n, int64_t f)
+void op_attention_backward(struct pool *p, const struct attention_args *a)
 {
-	begin(p);
-	cuda_swiglu_backward(&queue, operand(dgu, n * 2 * f), operand(y, n * f), operand(dy, n * f), operand(gu, n * 2 * f),
-		n, f);
-	back(dgu);
-	back(y);
+	struct attention_args c = attention_operands(p, a);
+
+	cuda_attention_backward(&queue, &c);
+	back(a->dqkv);
 }
 
-double op_cross_entropy(struct pool *p, float *logits, const uint32_t *targets, int64_t n, int64_t vocab, float scale,
-	int backward, int64_t *count)
+void op_swiglu_forward(struct pool *p, const struct swiglu_forward_args *a)
 {
-	struct cuda_loss *loss = keep(sizeof *loss + 64);
-	uint32_t *copy = keep((size_t)n * sizeof *copy);
+	struct swiglu_forward_args c = *a;
 
-	loss = (struct cuda_loss *)(((uintptr_t)loss + 15) & ~(uintptr_t)15);
-	memcpy(copy, targets, (size_t)n * sizeof *copy);
 	begin(p);
-	cuda_cross_entropy(&queue, operand(logits, n * vocab), copy, n, vocab, scale, backward, loss);
-	back(logits);
-	*count = loss->targets;
-	return loss->sum;
+	c.y = operand(a->y, a->n * a->f);
+	c.gu = operand(a->gu, a->n * 2 * a->f);
+	cuda_swiglu_forward(&queue, &c);
+	back(a->y);
+}
+
+void op_swiglu_backward(struct pool *p, const struct swiglu_backward_args *a)
+{
+	struct swiglu_backward_args c = *a;
+
+	begin(p);
+	c.dgu = operand(a->dgu, a->n * 2 * a->f);
+	c.y = operand(a->y, a->n * a->f);
+	c.dy = operand(a->dy, a->n * a->f);
+	c.gu = operand(a->gu, a->n * 2 * a->f);
+	cuda_swiglu_backward(&queue, &c);
+	back(a->dgu);
+	back(a->y);
+}
+
+void op_cross_entropy(struct pool *p, const struct cross_entropy_args *a)
+{
+	struct cross_entropy_args c = *a;
+	uint32_t *targets = keep((size_t)a->n * sizeof *targets);
+
+	c.loss = keep(sizeof *c.loss + 64);
+	c.loss = (struct loss *)(((uintptr_t)c.loss + 15) & ~(uintptr_t)15);
+	c.targets = memcpy(targets, a->targets, (size_t)a->n * sizeof *targets);
+	begin(p);
+	c.logits = operand(a->logits, a->n * a->vocab);
+	cuda_cross_entropy(&queue, &c);
+	back(a->logits);
+	a->loss->sum += c.loss->sum;
+	a->loss->targets += c.loss->targets;
 }
 
 void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)

@@ -138,7 +138,7 @@ static void run_gemm(void *ctx, struct pool *pool, float **out)
 {
 	struct gemm_case *s = ctx;
 	int64_t na = (s->ta ? s->k : s->m) * s->lda, nb = (s->tb ? s->n : s->k) * s->ldb;
-	struct gemm g = {.m = s->m,
+	struct gemm_args g = {.m = s->m,
 		.n = s->n,
 		.k = s->k,
 		.a = again(s->a, na),
@@ -199,7 +199,7 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 	const float *a = random_floats(m * k), *b = random_floats(n * k), *bias = random_floats(n),
 				*x = random_floats(m * n);
 	float *at_once = keep((size_t)(m * n) * sizeof *at_once), *after = keep((size_t)(m * n) * sizeof *after);
-	struct gemm g =
+	struct gemm_args g =
 		{.m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = k, .trans_b = 1, .c = after, .ldc = n, .bias = bias};
 	op_gemm(pools[1], &g);
 	g.c = at_once;
@@ -217,25 +217,27 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 /* ---- bias ---- */
 
 struct bias_case {
-	int64_t m, n, ld;
+	int64_t m, n;
 	const float *dy, *db;
 };
 
 static void run_bias(void *ctx, struct pool *pool, float **out)
 {
 	struct bias_case *s = ctx;
-	const float *dy = again(s->dy, s->m * s->ld);
+	struct bias_backward_args a = {.db = out[0], .dy = again(s->dy, s->m * s->n), .m = s->m, .n = s->n};
+	op_bias_backward(pool, &a);
 	memcpy(out[1], s->db, (size_t)s->n * sizeof(float));
-	op_bias_backward(pool, out[0], 0, dy, s->ld, s->m, s->n);
-	op_bias_backward(pool, out[1], 1, dy, s->ld, s->m, s->n);
+	a.db = out[1];
+	a.beta = 1;
+	op_bias_backward(pool, &a);
 }
 
 static void test_bias(int64_t m, int64_t n)
 {
-	struct bias_case s = {m, n, n + 7, random_floats(m * (n + 7)), random_floats(n)};
+	struct bias_case s = {m, n, random_floats(m * n), random_floats(n)};
 	double *set = doubles(n), *added = doubles(n);
 	for (int64_t j = 0; j < n; j++) {
-		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * s.ld + j];
+		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * n + j];
 		added[j] = set[j] + (double)s.db[j];
 	}
 	char name[80];
@@ -254,11 +256,22 @@ struct embed_case {
 static void run_embed(void *ctx, struct pool *pool, float **out)
 {
 	struct embed_case *s = ctx;
-	const float *dx = again(s->dx, s->n * s->h);
-	op_embed_forward(pool, out[0], again(s->w, s->vocab * s->h), s->tokens, s->n, s->h);
-	op_embed_backward(pool, out[1], 0, dx, s->tokens, s->n, s->h, s->vocab, -1);
+	struct embed_backward_args a = {.dw = out[1],
+		.dx = again(s->dx, s->n * s->h),
+		.tokens = s->tokens,
+		.n = s->n,
+		.h = s->h,
+		.vocab = s->vocab,
+		.pad = -1};
+	const float *w = again(s->w, s->vocab * s->h);
+	op_embed_forward(pool,
+		&(struct embed_forward_args){.x = out[0], .w = w, .tokens = s->tokens, .n = s->n, .h = s->h});
+	op_embed_backward(pool, &a);
 	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
-	op_embed_backward(pool, out[2], 1, dx, s->tokens, s->n, s->h, s->vocab, s->pad);
+	a.dw = out[2];
+	a.beta = 1;
+	a.pad = s->pad;
+	op_embed_backward(pool, &a);
 }
 
 static void test_embed(int64_t n, int64_t h, int64_t vocab)
@@ -312,11 +325,24 @@ static void run_norm(void *ctx, struct pool *pool, float **out)
 {
 	struct norm_case *s = ctx;
 	const float *x = again(s->x, s->n * s->h), *w = again(s->w, s->h), *dy = again(s->dy, s->n * s->h);
-	op_rmsnorm_forward(pool, out[0], out[1], x, w, s->n, s->h, s->eps);
-	op_rmsnorm_backward(pool, out[2], 0, out[3], 0, dy, x, w, out[1], s->n, s->h);
+	struct rmsnorm_backward_args a =
+		{.dx = out[2], .dw = out[3], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
+	op_rmsnorm_forward(pool,
+		&(struct rmsnorm_forward_args){.y = out[0],
+			.rstd = out[1],
+			.x = x,
+			.w = w,
+			.n = s->n,
+			.h = s->h,
+			.eps = s->eps});
+	op_rmsnorm_backward(pool, &a);
 	memcpy(out[4], s->dx, (size_t)(s->n * s->h) * sizeof(float));
 	memcpy(out[5], s->dw, (size_t)s->h * sizeof(float));
-	op_rmsnorm_backward(pool, out[4], 1, out[5], 1, dy, x, w, out[1], s->n, s->h);
+	a.dx = out[4];
+	a.dw = out[5];
+	a.add_dx = 1;
+	a.beta = 1;
+	op_rmsnorm_backward(pool, &a);
 }
 
 static void test_norm(int64_t n, int64_t h)
@@ -341,7 +367,7 @@ static void test_norm(int64_t n, int64_t h)
 /* ---- rope ---- */
 
 struct rope_case {
-	struct rope r;
+	struct rope_args r;
 	const float *qkv, *grad, *dw;
 };
 
@@ -349,21 +375,26 @@ static void run_rope(void *ctx, struct pool *pool, float **out)
 {
 	struct rope_case *s = ctx;
 	int64_t heads = s->r.heads + s->r.kv_heads, wide = (heads + s->r.kv_heads) * s->r.dim, dim = s->r.dim;
-	float *pre = NULL, *rstd = NULL;
-	if (s->r.qnorm) {
-		pre = keep((size_t)(s->r.n * heads * dim) * sizeof *pre);
-		rstd = keep((size_t)(s->r.n * heads) * sizeof *rstd);
+	struct rope_args r = s->r;
+	r.qkv = out[0];
+	if (r.qnorm) {
+		r.pre = keep((size_t)(r.n * heads * dim) * sizeof(float));
+		r.rstd = keep((size_t)(r.n * heads) * sizeof(float));
 		memcpy(out[2], s->dw, (size_t)dim * sizeof(float));
 		memcpy(out[3], s->dw + dim, (size_t)dim * sizeof(float));
 	}
 	memcpy(out[0], s->qkv, (size_t)(s->r.n * wide) * sizeof(float));
-	op_rope_forward(pool, &s->r, out[0], pre, rstd);
+	op_rope_forward(pool, &r);
 	memcpy(out[1], s->grad, (size_t)(s->r.n * wide) * sizeof(float));
-	op_rope_backward(pool, &s->r, out[1], pre, rstd, out[2], out[3], 1);
+	r.qkv = out[1];
+	r.dqnorm = r.qnorm ? out[2] : NULL;
+	r.dknorm = r.qnorm ? out[3] : NULL;
+	r.beta = 1;
+	op_rope_backward(pool, &r);
 }
 
 /* one head of one token: forward y, and dx, dw += from dy */
-static void rope_defined(const struct rope *r, int64_t position, const float *w, double *y, double *dx, double *dw,
+static void rope_defined(const struct rope_args *r, int64_t position, const float *w, double *y, double *dx, double *dw,
 	const float *x, const float *dy)
 {
 	int64_t half = r->dim / 2;
@@ -440,7 +471,7 @@ static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads
 /* ---- attention ---- */
 
 struct attention_case {
-	struct attention a;
+	struct attention_args a;
 	const float *qkv, *d_o;
 };
 
@@ -448,14 +479,19 @@ static void run_attention(void *ctx, struct pool *pool, float **out)
 {
 	struct attention_case *s = ctx;
 	int64_t dim = s->a.dim, wide = (s->a.heads + 2 * s->a.kv_heads) * dim;
-	const float *qkv = again(s->qkv, s->a.n * wide), *d_o = again(s->d_o, s->a.n * s->a.heads * dim);
-	op_attention_forward(pool, &s->a, out[0], out[1], qkv);
-	op_attention_backward(pool, &s->a, out[2], d_o, out[0], out[1], qkv);
+	struct attention_args a = s->a;
+	a.qkv = again(s->qkv, a.n * wide);
+	a.o = out[0];
+	a.lse = out[1];
+	op_attention_forward(pool, &a);
+	a.d_o = again(s->d_o, a.n * a.heads * dim);
+	a.dqkv = out[2];
+	op_attention_backward(pool, &a);
 }
 
 /* one head of one query: o, lse, and the gradients, added */
-static void attention_defined(const struct attention *a, int64_t t, int64_t h, double *o, double *lse, double *dqkv,
-	const float *d_o, const float *qkv, double *p)
+static void attention_defined(const struct attention_args *a, int64_t t, int64_t h, double *o, double *lse,
+	double *dqkv, const float *d_o, const float *qkv, double *p)
 {
 	int64_t dim = a->dim, wide = (a->heads + 2 * a->kv_heads) * dim, at_q = t * wide + h * dim;
 	int64_t to_k = (a->heads + h / (a->heads / a->kv_heads)) * dim, to_v = to_k + a->kv_heads * dim;
@@ -530,16 +566,30 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 		if (t < before || t >= before + length)
 			for (int64_t i = 0; i < wide; i++) qkv[t * wide + i] = i % 3 ? INFINITY : NAN;
 	}
-	struct attention
-		a = {.n = seq, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .scale = 0.2f, .starts = starts},
-		alone = a;
+	struct attention_args a = {.n = seq,
+		.seq = seq,
+		.heads = heads,
+		.kv_heads = kv_heads,
+		.dim = dim,
+		.scale = 0.2f,
+		.starts = starts,
+		.qkv = qkv,
+		.o = o,
+		.lse = lse,
+		.d_o = d_o,
+		.dqkv = dqkv};
+	struct attention_args alone = a;
 	alone.n = alone.seq = length;
 	alone.starts = zeros;
-	op_attention_forward(pools[1], &a, o, lse, qkv);
-	op_attention_backward(pools[1], &a, dqkv, d_o, o, lse, qkv);
-	const float *inner = qkv + before * wide, *inner_d_o = d_o + before * heads * dim;
-	op_attention_forward(pools[0], &alone, o1, lse1, inner);
-	op_attention_backward(pools[0], &alone, dqkv1, inner_d_o, o1, lse1, inner);
+	alone.qkv = qkv + before * wide;
+	alone.o = o1;
+	alone.lse = lse1;
+	alone.d_o = d_o + before * heads * dim;
+	alone.dqkv = dqkv1;
+	op_attention_forward(pools[1], &a);
+	op_attention_backward(pools[1], &a);
+	op_attention_forward(pools[0], &alone);
+	op_attention_backward(pools[0], &alone);
 	say(!memcmp(o1, o + before * heads * dim, (size_t)(length * heads * dim) * 4) &&
 			!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
 			!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
@@ -558,12 +608,19 @@ struct swiglu_case {
 static void run_swiglu(void *ctx, struct pool *pool, float **out)
 {
 	struct swiglu_case *s = ctx;
-	op_swiglu_forward(pool, out[0], again(s->gu, s->n * 2 * s->f), s->n, s->f);
-	memcpy(out[1], s->gu, (size_t)(s->n * 2 * s->f) * sizeof(float));
-	memcpy(out[2], s->dy, (size_t)(s->n * s->f) * sizeof(float));
-	op_swiglu_backward(pool, out[1], out[2], out[2], out[1], s->n, s->f);
-	float *dgu = again(s->gu, s->n * 2 * s->f), *y = again(s->dy, s->n * s->f);
-	op_swiglu_backward(pool, dgu, y, again(s->dy, s->n * s->f), again(s->gu, s->n * 2 * s->f), s->n, s->f);
+	int64_t wide = s->n * 2 * s->f, elems = s->n * s->f;
+	struct swiglu_forward_args forward = {.y = out[0], .gu = again(s->gu, wide), .n = s->n, .f = s->f};
+	struct swiglu_backward_args a = {.dgu = out[1], .y = out[2], .dy = out[2], .gu = out[1], .n = s->n, .f = s->f};
+	op_swiglu_forward(pool, &forward);
+	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
+	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
+	op_swiglu_backward(pool, &a);
+	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
+	a.dgu = dgu;
+	a.y = y;
+	a.dy = again(s->dy, elems);
+	a.gu = again(s->gu, wide);
+	op_swiglu_backward(pool, &a);
 	s->differs |= memcmp(dgu, out[1], (size_t)(s->n * 2 * s->f) * sizeof(float)) ||
 		memcmp(y, out[2], (size_t)(s->n * s->f) * sizeof(float));
 	s->differs |= memcmp(y, out[0], (size_t)(s->n * s->f) * sizeof(float));
@@ -606,10 +663,19 @@ struct head_case {
 static void run_head(void *ctx, struct pool *pool, float **out)
 {
 	struct head_case *s = ctx;
-	float *copy = again(s->logits, s->n * s->vocab);
-	s->losses[s->at++] = op_cross_entropy(pool, copy, s->targets, s->n, s->vocab, 0.01f, 0, &s->count);
-	memcpy(out[0], s->logits, (size_t)(s->n * s->vocab) * sizeof(float));
-	s->losses[s->at++] = op_cross_entropy(pool, out[0], s->targets, s->n, s->vocab, 0.01f, 1, &s->count);
+	struct cross_entropy_args a = {.logits = out[0],
+		.targets = s->targets,
+		.n = s->n,
+		.vocab = s->vocab,
+		.scale = 0.01f};
+	for (; a.backward < 2; a.backward++) {
+		struct loss loss = {0};
+		a.loss = &loss;
+		memcpy(out[0], s->logits, (size_t)(s->n * s->vocab) * sizeof(float));
+		op_cross_entropy(pool, &a);
+		s->losses[s->at++] = loss.sum;
+		s->count = loss.targets;
+	}
 }
 
 static void test_head(int64_t n, int64_t vocab, int none)
@@ -646,19 +712,27 @@ static void test_not_a_number(void)
 {
 	enum { N = 3, V = 37 };
 	uint32_t targets[N] = {1, 2, 3};
-	int64_t count;
 	for (int where = 0; where < V; where += 6) {
 		float *logits = random_floats(N * V);
+		struct loss loss = {0};
 		logits[V + where] = NAN;
-		say(isnan(op_cross_entropy(pools[1], logits, targets, N, V, 1, 1, &count)),
-			"cross-entropy with NaN at %d is NaN", where);
+		op_cross_entropy(pools[1],
+			&(struct cross_entropy_args){.logits = logits,
+				.targets = targets,
+				.n = N,
+				.vocab = V,
+				.scale = 1,
+				.backward = 1,
+				.loss = &loss});
+		say(isnan(loss.sum), "cross-entropy with NaN at %d is NaN", where);
 		forget();
 	}
 	float *gu = random_floats(2 * V), *y = random_floats(V), *w = random_floats(V), rstd;
 	gu[5] = NAN;
-	op_swiglu_forward(pools[0], y, gu, 1, V);
+	op_swiglu_forward(pools[0], &(struct swiglu_forward_args){.y = y, .gu = gu, .n = 1, .f = V});
 	say(isnan(y[5]) && isfinite(y[4]), "swiglu of NaN is NaN");
-	op_rmsnorm_forward(pools[0], y, &rstd, gu, w, 1, V, 1e-5f);
+	op_rmsnorm_forward(pools[0],
+		&(struct rmsnorm_forward_args){.y = y, .rstd = &rstd, .x = gu, .w = w, .n = 1, .h = V, .eps = 1e-5f});
 	say(isnan(y[0]) && isnan(rstd), "rmsnorm with NaN is NaN");
 	forget();
 }

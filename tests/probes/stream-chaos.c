@@ -237,7 +237,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 		.head_tokens = z->head_tokens,
 		.pass_rows = z->pass_rows,
 		.profile = "cpu"};
-	s->zero_copy = dev->view(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
 	mt_must(jobs_make(s));

@@ -224,7 +224,7 @@ static bool events_are_not_over(void)
 
 static bool readers_in_place_are_late(void)
 {
-	const float *w = d->view(d, host, MT_FP32);
+	const float *w = d->zero_copy(d, host, MT_FP32);
 
 	fill(host, 1);
 	if (!w) return true;

@@ -86,7 +86,7 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 			.row = (now_seed * 2654435761u) % (1 << 28),
 			.table = now_seed / 4 % 2 << 20,
 			.rows = 1 + now_seed / 2 % 8,
-			.settled = now_seed / 16 % 4 == 0};
+			.selected = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0) req.profile.h2d = req.profile.d2h = req.profile.h2d * between(1, 100);
 	return req;
 }
@@ -107,7 +107,7 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 			: p->plan.keep_attention                                    ? 6
 																		: 7]++;
 	expect(memory_lay(req, &p->plan, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
-	expect(p->plan.library_attention ? req->attention.rows : !req->attention.settled || !req->attention.rows,
+	expect(p->plan.library_attention ? req->attention.rows : !req->attention.selected || !req->attention.rows,
 		"attention in a way that is not there");
 	expect(p->bytes <= req->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");

@@ -110,8 +110,15 @@ struct float4 {
 /* `bytes` of shared memory a block; run now where stream is NULL */
 void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
 	std::function<void()> thread);
+/* As CUDA does, it takes the arguments' values at the launch: their sources may be gone when the kernel runs */
+template <typename... P, typename... A>
+static inline void emu_call(void (*kernel)(P...), uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
+	A... args)
+{
+	emu_launch((const void *)kernel, blocks, threads, bytes, stream, [=] { kernel(args...); });
+}
 #define LAUNCH(kernel, blocks, threads, shared, stream, ...) \
-	emu_launch((const void *)(kernel), (uint64_t)(blocks), (threads), (shared), (stream), [=] { kernel(__VA_ARGS__); })
+	emu_call(kernel, (uint64_t)(blocks), (threads), (shared), (stream), __VA_ARGS__)
 /* p, which `bytes` are read from or written to at once */
 const void *emu_aligned(const void *p, size_t bytes);
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emu_shared

@@ -1,0 +1,111 @@
+/* cuda.h: what the files of the cuda device share, and nobody else includes */
+#ifndef MT_STREAM_CUDA_CUDA_H
+#define MT_STREAM_CUDA_CUDA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "device.h"
+#include "engine.h"
+#include "gemm.h"
+#include "host.h"
+#include "kernels.h"
+#include "ops.h"
+
+#ifndef EVENTS      /* smaller for the emulated GPU */
+#define EVENTS 1024 /* of a queue, used in turn */
+#endif
+#define ARENAS 8
+
+struct cuda_stream { /* a queue */
+	cudaStream_t stream;
+	cudaEvent_t events[EVENTS]; /* record k in k mod EVENTS */
+	uint64_t recorded, over;    /* records made; known to be over */
+	struct bounce bounce;
+};
+
+struct extent {
+	const char *base;
+	size_t bytes;
+};
+
+struct stamp {
+	cudaEvent_t event;
+	double *at;
+};
+
+struct cuda {
+	struct device dev;
+	struct gpu gpu;
+	int ordinal;
+	uint64_t spare; /* device memory that is left to the driver */
+	struct cuda_stream q[QUEUES];
+	struct cuda_queue compute; /* as the kernels see it */
+	struct gemms *gemms;
+	struct engine *engine; /* of attention; NULL: our own kernels */
+	struct {
+		uint32_t seq;
+		bool selected, with;
+	} rows; /* the last that the run record was asked for */
+	char attention[64];
+	int sm, sms;     /* compute capability, 90 is 9.0; multiprocessors */
+	bool autotuning; /* what is launched is only looked at */
+	char machine[64];
+	void *gemm_workspace;
+	struct extent arenas[ARENAS], pinned[ARENAS]; /* device memory, host memory given out */
+	struct pool *copiers;                         /* threads of staged copies; NULL: one */
+
+	struct mt_run *run;
+	int slot;
+	pthread_t registrar;
+	bool registering;
+	atomic_bool stop;
+	struct ranges weights; /* registered by the thread */
+	struct ranges blocks;  /* of the gradient ring */
+	atomic_flag refused;   /* a registration, which was said */
+	bool unpinned;         /* host memory was refused to be pinned, which was said */
+
+	struct stamp *stamps; /* of the micro-batch at work, where there is a trace; */
+	size_t stamps_n, stamps_room;
+	double stamps_from; /* when the first one was */
+
+	int ex;        /* 0, or the exit code of the first error; */
+	char why[512]; /* its message */
+};
+
+/* events.c */
+void failed(struct cuda *, int ex, const char *why);
+bool good(struct cuda *, cudaError_t, const char *call); /* else it is kept as the device's error */
+struct cuda_stream *stream_of(struct cuda *, enum queue);
+bool stream_open(struct cuda *, struct cuda_stream *);
+void stream_close(struct cuda_stream *);
+void stamp(struct cuda *, struct cuda_stream *, double *at);
+struct event cuda_record(struct device *, enum queue);
+void cuda_wait(struct device *, enum queue, struct event);
+bool cuda_query(struct device *, struct event);
+int cuda_sync(struct device *, struct event);
+void cuda_times(struct device *);
+
+/* memory.c */
+void copy_in(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy_out(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+unsigned weights_ranges(struct mt_run *, size_t size);
+void *registrar_main(void *cuda);
+bool cuda_own_alloc(struct cuda *, void **, size_t bytes, const char *call);
+uint64_t spare_of(const struct cuda *, const struct mt_control *);
+void *cuda_alloc(struct device *, size_t bytes);
+void cuda_release(struct device *, void *, size_t bytes);
+uint64_t cuda_room(struct device *);
+void *cuda_host_alloc(struct device *, size_t bytes);
+void cuda_host_release(struct device *, void *);
+void cuda_host_register(struct device *, const void *, size_t bytes);
+const void *cuda_zero_copy(struct device *, const void *host, enum mt_dtype);
+
+/* execute.c */
+void cuda_launch(struct device *, enum queue, const struct op *);
+int cuda_autotune(struct device *, bool on);
+struct attention_need cuda_attention_need(struct device *, uint32_t seq, bool packed, bool train);
+int cuda_attention_select(struct device *, uint32_t seq, bool *with);
+
+#endif

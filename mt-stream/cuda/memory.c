@@ -1,0 +1,243 @@
+/* memory.c: device memory, pinned and registered host memory, and copies between them.
+ *
+ * Copies from and to host memory go straight where that memory is registered with the driver: the gradient ring's
+ * blocks before the first step, and the store's weights by a thread, unit by unit in forward order, while the first
+ * step runs already. All other host memory is copied through bounce buffers (host.h).
+ */
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "cuda.h"
+
+#ifndef REGISTER_MOST              /* smaller for the emulated GPU */
+#define REGISTER_MOST (1ull << 30) /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
+#endif
+#define SPARE_LEAST (256ull << 20) /* device memory left to the driver: kernels as they are first used, page tables; */
+#define SPARE_PART 32              /* at least this part of what is free */
+#define PAGE_TABLE 512             /* registered host memory takes this part of itself: 8 bytes a page */
+
+/* ---- copies ---- */
+
+static bool within(const struct extent *e, const void *p, size_t bytes)
+{
+	return (const char *)p >= e->base && (size_t)((const char *)p - e->base) <= e->bytes &&
+		bytes <= e->bytes - (size_t)((const char *)p - e->base);
+}
+
+static bool on_device(const struct cuda *c, const void *p)
+{
+	for (int i = 0; i < ARENAS; i++)
+		if (c->arenas[i].bytes && within(&c->arenas[i], p, 1)) return true;
+	return false;
+}
+
+/* How many bytes from p on go the same way, straight or bounced: a copy may not cross from one registration into
+ * another */
+static size_t alike(struct cuda *c, const void *p, size_t bytes, bool *straight)
+{
+	const struct ranges *const known[] = {&c->weights, &c->blocks};
+
+	*straight = false;
+	for (int i = 0; i < ARENAS; i++)
+		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *straight = true, bytes;
+	for (size_t i = 0; !*straight && i < sizeof known / sizeof *known; i++)
+		bytes = ranges_alike(known[i], p, bytes, straight);
+	return bytes;
+}
+
+void copy_in(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+{
+	bool straight;
+
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		const char *from = (const char *)src + at;
+		void *to = (char *)dst + at;
+
+		n = alike(c, from, bytes - at, &straight);
+		good(c,
+			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream)
+					 : bounce_in(&l->bounce, to, from, n),
+			"copy to the device");
+	}
+}
+
+void copy_out(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+{
+	bool straight;
+
+	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
+		const char *from = (const char *)src + at;
+		void *to = (char *)dst + at;
+
+		n = alike(c, to, bytes - at, &straight);
+		good(c,
+			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream)
+					 : bounce_out(&l->bounce, to, from, n),
+			"copy to the host");
+	}
+}
+
+void copy(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+{
+	if (on_device(c, dst) && on_device(c, src))
+		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, l->stream), "cudaMemcpyAsync on the device");
+	else if (on_device(c, dst)) copy_in(c, l, dst, src, bytes);
+	else copy_out(c, l, dst, src, bytes);
+}
+
+/* ---- registering host memory ---- */
+
+/* Calls of cudaHostRegister that the run's weights take at most */
+unsigned weights_ranges(struct mt_run *r, size_t size)
+{
+	uint64_t n = 0;
+
+	for (uint32_t u = 0; u < mt_control(r)->n_units; u++) n += mt_unit(r, u)->elems * size / REGISTER_MOST + 1;
+	return (unsigned)n;
+}
+
+/* Said once: what cannot be had for one piece of shared memory cannot for the others */
+static void refused(struct cuda *c, const char *what, cudaError_t e)
+{
+	if (!atomic_flag_test_and_set(&c->refused))
+		mt_say("cuda: cudaHostRegister of %s: %s; copies go through bounce buffers", what, cudaGetErrorName(e));
+}
+
+/* Weights, unit by unit in forward order */
+void *registrar_main(void *arg)
+{
+	struct cuda *c = arg;
+	struct mt_control *control = mt_control(c->run);
+	size_t size = control->dtype == MT_BF16 ? 2 : 4;
+
+	cudaSetDevice(c->ordinal);
+	for (uint32_t u = 0; u < control->n_units; u++) {
+		const struct mt_unit *unit = mt_unit(c->run, u);
+		const char *w = mt_at(c->run, unit->w);
+		size_t bytes = unit->elems * size;
+
+		for (size_t at = 0, piece; at < bytes; at += piece) {
+			piece = bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST;
+			if (atomic_load(&c->stop)) return NULL;
+			cudaError_t e = ranges_add(&c->weights, w + at, piece);
+			if (e != cudaSuccess) {
+				refused(c, "weights", e);
+				return NULL;
+			}
+		}
+	}
+	return NULL;
+}
+
+void cuda_host_register(struct device *d, const void *p, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+	cudaError_t e = cudaSuccess;
+
+	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
+		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
+	if (e != cudaSuccess) refused(c, "the gradient ring", e);
+}
+
+/* ---- memory ---- */
+
+void *cuda_alloc(struct device *d, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+	void *p = NULL;
+
+	for (int i = 0; i < ARENAS; i++)
+		if (!c->arenas[i].bytes) {
+			if (cudaMalloc(&p, bytes) != cudaSuccess) {
+				cudaGetLastError();
+				return NULL;
+			}
+			c->arenas[i] = (struct extent){p, bytes};
+			return p;
+		}
+	return NULL;
+}
+
+void cuda_release(struct device *d, void *p, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	(void)bytes;
+	for (int i = 0; p && i < ARENAS; i++)
+		if (c->arenas[i].base == p) {
+			cudaFree(p);
+			c->arenas[i] = (struct extent){0};
+		}
+}
+
+/* Pinned; where that is refused, any, which is copied through bounce buffers: said once */
+void *cuda_host_alloc(struct device *d, size_t bytes)
+{
+	struct cuda *c = (struct cuda *)d;
+	cudaError_t e = cudaErrorMemoryAllocation;
+	void *p = NULL;
+	int i = 0;
+
+	while (i < ARENAS && c->pinned[i].bytes) i++;
+	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
+		c->pinned[i] = (struct extent){p, bytes};
+		return p;
+	}
+	cudaGetLastError();
+	if (!c->unpinned)
+		mt_say("cuda: cudaHostAlloc of %.2f MiB for offloaded activations: %s; they are copied through bounce buffers, "
+			   "which costs the host one more copy of each",
+			(double)bytes / 0x1p20, cudaGetErrorName(e));
+	c->unpinned = true;
+	return malloc(bytes);
+}
+
+/* After an error copies may still be under way, which nobody has waited for */
+void cuda_host_release(struct device *d, void *p)
+{
+	struct cuda *c = (struct cuda *)d;
+
+	if (c->ex) cudaDeviceSynchronize();
+	for (int i = 0; p && i < ARENAS; i++)
+		if (c->pinned[i].base == p) {
+			c->pinned[i] = (struct extent){0};
+			cudaFreeHost(p);
+			return;
+		}
+	free(p);
+}
+
+/* What the device holds for itself, and is counted in what mt-stream takes */
+bool cuda_own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
+{
+	if (!good(c, cudaMalloc(p, bytes), call)) return false;
+	c->dev.own += bytes;
+	return true;
+}
+
+/* What the driver will want of what is free now, before anything was registered */
+uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
+{
+	size_t available = 0, total = 0;
+	uint64_t weights = 0;
+
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	for (uint32_t u = 0; u < control->n_units; u++) weights += mt_unit(c->run, u)->elems * c->dev.elem;
+	uint64_t part = available / SPARE_PART;
+	return (part > SPARE_LEAST ? part : SPARE_LEAST) + weights / PAGE_TABLE;
+}
+
+uint64_t cuda_room(struct device *d)
+{
+	struct cuda *c = (struct cuda *)d;
+	size_t available = 0, total = 0;
+
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	return available > c->spare ? available - c->spare : 0;
+}
+
+const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
+{
+	(void)d, (void)host, (void)dtype;
+	return NULL;
+}
