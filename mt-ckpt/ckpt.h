@@ -227,8 +227,6 @@ void source_close(struct source *);
 
 /* ------------------------------------------------------------------------------------------------ state.c */
 
-/* The run's tensors, copied and checked against its units. To be freed. */
-int state_tensors(struct mt_run *, struct mt_tensor **);
 /* What run.json says of a run at `at`, which is committed. state_release frees what it holds, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
@@ -253,8 +251,7 @@ void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there a
 struct writer { /* a run's arrays on their way into a directory, unit by unit */
 	struct mt_run *run;
 	struct out_dir *dir;
-	enum mt_dtype dtype;     /* of the weights in the file */
-	struct mt_tensor *table; /* (tensors of the run) */
+	enum mt_dtype dtype; /* of the weights in the file */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
 	void *buf;             /* IO_BYTES, for conversions */

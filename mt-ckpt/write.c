@@ -24,12 +24,13 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
 	w->buf = malloc(IO_BYTES);
-	rc = w->buf ? state_tensors(run, &w->table) : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
+	rc = w->buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
 	for (int a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
 			rc = shards_begin(&w->set[a], dir, kinds[a].set,
 				a == ARRAY_W ? (dtype == MT_BF16 ? "BF16" : "F32") : kinds[a].dtype,
-				a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, w->table, mt_control(run)->n_tensors, limit);
+				a == ARRAY_W ? (dtype == MT_BF16 ? 2 : 4) : kinds[a].elem, mt_tensor(run, 0),
+				mt_control(run)->n_tensors, limit);
 	if (rc < 0) writer_drop(w);
 	return rc;
 }
@@ -80,7 +81,7 @@ int writer_unit(struct writer *w, uint32_t u)
 	int rc = 0;
 
 	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
-		const struct mt_tensor *t = &w->table[i];
+		const struct mt_tensor *t = mt_tensor(w->run, i);
 		if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 		for (int a = 0; a < ARRAYS && rc == 0; a++) {
 			if (!w->has[a]) continue;
@@ -125,8 +126,6 @@ int writer_end(struct writer *w)
 void writer_drop(struct writer *w)
 {
 	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
-	free(w->table);
 	free(w->buf);
-	w->table = NULL;
 	w->buf = NULL;
 }

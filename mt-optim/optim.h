@@ -25,13 +25,16 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 	bool save;
 };
 
-struct accumulation { /* a attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
+enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1026 */
+
+struct
+	accumulation { /* an attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
 	bool open;
 	uint32_t k, attempt;
 	struct opened txn;
-	uint16_t *micros[2][4096]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
-	double *squares[4096];     /* (blocks) of [unit]: sum of squares of a whole block of g */
-	uint64_t pieces_left;      /* blocks times micros that have not come in */
+	uint16_t *micros[2][MAX_UNITS]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
+	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
+	uint64_t pieces_left;           /* blocks times micros that have not come in */
 	uint32_t losses_left;
 };
 
@@ -51,12 +54,10 @@ struct optim {
 	uint32_t leave_after; /* txn that was newest then */
 };
 
-enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit */
-
 /* threads.c: made when first asked for, as many as were told or as the cores and the device of the run allow */
 struct pool *optim_pool(struct optim *);
 
-/* units.c: 65 when the run's tables do not describe what the journal can undo */
+/* units.c: the units' arrays and tables. 71: no memory */
 int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one partition; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,

@@ -22,8 +22,9 @@ struct mt_run {
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
-	bool other_boot; /* a region is of an earlier boot: its pages may be of different ages */
-	bool attached;   /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
+	uint64_t state_bytes; /* of the store region: what the units need */
+	bool other_boot;      /* a region is of an earlier boot: its pages may be of different ages */
+	bool attached;        /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
 	double wait_s;
 	const volatile int *stop;
 	int slot; /* claimed, or -1 */

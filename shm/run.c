@@ -155,19 +155,37 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 
 /* ------------------------------------------------------------------------------------------------ open */
 
-static int check_tables(struct mt_run *run)
+static bool inside(uint64_t size, uint64_t off, uint64_t n, uint64_t each)
+{
+	return off % 64 == 0 && off <= size && n <= (size - off) / each;
+}
+
+/* The control region's tables lie inside of it, and its types are types. */
+static bool tables_fit(const struct mt_control *c, uint64_t size)
+{
+	return inside(size, c->off_units, c->n_units, sizeof(struct mt_unit)) &&
+		inside(size, c->off_tensors, c->n_tensors, sizeof(struct mt_tensor)) &&
+		inside(size, c->off_choices, MT_CHOICES, sizeof(struct mt_choice)) &&
+		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
+		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
+		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
+}
+
+/* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All
+ * who have opened the run trust the tables. What changes in a unit begins at `applied`. */
+static int check_layout(struct mt_run *run)
 {
 	const struct mt_control *c = run->control;
-	uint64_t size = run->control_map.size;
-	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20 &&
-		c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units && c->off_tensors <= size &&
-		c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors && c->off_choices <= size &&
-		MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices && c->off_journal <= size &&
-		MT_PARTITIONS * sizeof(struct mt_partition) <= size - c->off_journal && c->off_config <= size &&
-		c->config_bytes <= size - c->off_config &&
-		(c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0 && c->partitions == MT_PARTITIONS &&
-		c->group == MT_GROUP && (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 &&
-		c->grad <= MT_NONE;
+	struct mt_layout l = {0};
+	bool ok = tables_fit(c, run->control_map.size);
+	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad) : 0;
+	if (rc == -MT_EX_NOMEM) return rc;
+	ok = ok && !rc && l.n_units == c->n_units && l.n_tensors == c->n_tensors && l.params == c->params &&
+		!memcmp(l.tensors, mt_tensor(run, 0), l.n_tensors * sizeof *l.tensors);
+	for (uint32_t u = 0; ok && u < l.n_units; u++)
+		ok = !memcmp(&l.units[u], mt_unit(run, u), offsetof(struct mt_unit, applied));
+	run->state_bytes = l.store_bytes;
+	mt_layout_release(&l);
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
 }
 
@@ -183,29 +201,6 @@ static bool of_other_boot(const struct mt_run *run)
 		if (maps[r]->p ? region_other_boot(maps[r]->p) : !region_peek(name, &h) && region_other_boot(&h)) return true;
 	}
 	return false;
-}
-
-static int check_units(struct mt_run *run)
-{
-	const struct mt_control *c = run->control;
-	uint64_t size = run->store_map.size, w = c->dtype == MT_BF16 ? 2 : 4, g = c->grad == MT_BF16 ? 2 : 4;
-	for (uint32_t u = 0; u < c->n_units; u++) {
-		const struct mt_unit *t = mt_unit(run, u);
-		const struct {
-			uint64_t off, elem;
-		} array[] = {
-			{t->w, w},
-			{t->lo, 2},
-			{t->m, 4},
-			{t->v, 4},
-			{t->g[0], g},
-			{t->g[1], g},
-		};
-		for (int i = 0; i < 6; i++)
-			if (array[i].off % 64 || array[i].off > size || t->elems > (size - array[i].off) / array[i].elem)
-				return mt_fail(MT_EX_DATA, "run '%s': unit %u lies outside the store", run->name, u);
-	}
-	return 0;
 }
 
 int mt_run_open(struct mt_run **out, const char *name, int flags)
@@ -225,7 +220,7 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	if (!rc && run->control_map.size < sizeof(struct mt_control)) rc = mt_fail(MT_EX_DATA, "run '%s' is damaged", name);
 	if (!rc) {
 		run->control = run->control_map.p;
-		rc = check_tables(run);
+		rc = check_layout(run);
 	}
 	const uint8_t *id = rc ? NULL : run->control->h.run_id;
 	if (!rc && flags & MT_RUN_RINGS) {
@@ -236,7 +231,8 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	if (!rc && flags & MT_RUN_WEIGHTS) {
 		region_name(region, sizeof region, name, REGION_STORE, NULL);
 		rc = region_open(region, REGION_STORE, ro, id, &run->store_map);
-		if (!rc) rc = check_units(run);
+		if (!rc && run->store_map.size < run->state_bytes)
+			rc = mt_fail(MT_EX_DATA, "run '%s': its store is smaller than its units", name);
 	}
 	if (rc) {
 		mt_run_close(run);
