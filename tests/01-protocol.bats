@@ -28,13 +28,16 @@ load helpers
 	shm-choice full | grep -q 'the run record is full'
 }
 
-@test "the exported symbols of libmt are those that its headers declare" {
-	need_cmd nm
-	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"  # libnuma's hook; a sanitizer's own
+@test "libmt.so exports what its headers declare, all of it begins with mt_, and its soname is the ABI" {
+	need_cmd readelf
+	# numa_warn: libnuma's hook; __: a sanitizer's own
+	nm -D --defined-only "$BUILD/libmt.so" | awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"
 	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
 		grep -qx "$s" "$T/symbols"
 	done
+	no grep -v '^mt_' "$T/symbols"
 	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
+	readelf -d "$BUILD/libmt.so" | grep -q "SONAME.*\[libmt.so.$(sed -n 's/^#define MT_ABI *//p' "$TOP/shm/mt.h")\]"
 }
 
 @test "shm/README.md lists every shared field where it is" {
