@@ -69,11 +69,11 @@ uint64_t region_fingerprint(void);
 
 /* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just
  * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
-int stage_byte_held(struct mt_run *, int slot);
-bool stage_in_passing(struct mt_run *, int slot);
+int stage_byte_held(const struct mt_run *, int slot);
+bool stage_in_passing(const struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */
-void stage_unknown_why(struct mt_run *, int slot, char *buf, size_t n);
-int choices_check(struct mt_run *); /* 0, or -65: the table of choices is damaged */
+void stage_unknown_why(const struct mt_run *, int slot, char *buf, size_t n);
+int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is damaged */
 /* config.c: the text of a config.json */
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 

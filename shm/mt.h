@@ -163,11 +163,11 @@ struct mt_header {              /* the first 128 bytes of every region */
 enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
 /* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
 
-enum mt_activity {                 /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
+enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
 	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
 	MT_ACT_READ_INPUT, MT_ACT_WAIT_STREAM, MT_ACT_WAIT_OPTIM, MT_ACT_WAIT_COMMIT, MT_ACT_WAIT_SAVE, MT_ACT_WAIT_BATCH,
-	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE, MT_ACT_APPLY,
-	MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
+	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE,
+	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
 };
 
 struct mt_slot {                /* 256 bytes */
@@ -341,22 +341,23 @@ int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
 
-struct mt_control *mt_control(struct mt_run *);
-const struct mt_geometry *mt_geometry(struct mt_run *);
-struct mt_unit *mt_unit(struct mt_run *, uint32_t unit);
-struct mt_tensor *mt_tensor(struct mt_run *, uint32_t i);
-struct mt_partition *mt_partitions(struct mt_run *);
-const char *mt_config_text(struct mt_run *, size_t *bytes);
-void *mt_at(struct mt_run *, uint64_t off);         /* pointer into the store region */
-uint64_t mt_run_bytes(struct mt_run *);             /* of all regions */
-enum mt_state mt_run_state(struct mt_run *);
+/* Functions that write neither the handle nor the run's words take a const handle. What they point at may be written. */
+struct mt_control *mt_control(const struct mt_run *);
+const struct mt_geometry *mt_geometry(const struct mt_run *);
+struct mt_unit *mt_unit(const struct mt_run *, uint32_t unit);
+struct mt_tensor *mt_tensor(const struct mt_run *, uint32_t i);
+struct mt_partition *mt_partitions(const struct mt_run *);
+const char *mt_config_text(const struct mt_run *, size_t *bytes);
+void *mt_at(const struct mt_run *, uint64_t off); /* pointer into the store region */
+uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
+enum mt_state mt_run_state(const struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
 /* Filling, by init and load, which hold MT_FILL: the state is filling and control.fills odd from begin to end; a filler
  * that dies leaves them so. end: the state that stands then (MT_FILLING: what stood before is still half filled). */
 void mt_fill_begin(struct mt_run *);
 void mt_fill_end(struct mt_run *, enum mt_state);
 /* control.fills, acquire. Even, and the same after reading as before: no filling was at work meanwhile. */
-uint64_t mt_fills(struct mt_run *);
+uint64_t mt_fills(const struct mt_run *);
 /* Reset transactions, rings, journal, versions, pins, snapshot and record to "filled at `step`"; state is not touched.
  * For init and load, which hold MT_FILL while the state is filling. */
 void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
@@ -366,12 +367,13 @@ struct mt_file { char name[64]; uint64_t off, bytes; };
 int mt_files_put(struct mt_run *, const struct mt_file *, const void *const *data, uint32_t n);  /* replaces all */
 /* fn for each file; data is valid during the call. No files region: nothing is called. 1, and a message: nor with a
  * file of another user's in its place. */
-int mt_files_each(struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg);
+int mt_files_each(const struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg),
+	void *arg);
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
 /*     for (;;) { uint32_t seen = mt_event(run); if (what I wait for) break; mt_wait(run, seen, 100); }          */
-uint32_t mt_event(struct mt_run *);
+uint32_t mt_event(const struct mt_run *);
 /* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first. */
 void mt_wait(struct mt_run *, uint32_t seen, int ms);
 void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
@@ -390,22 +392,22 @@ void mt_stage_release(struct mt_run *);             /* this process's slot; also
  * process's PID namespace. Whatever hinders a look (no descriptor, another namespace) is unknown. A stopped one is
  * alive. */
 enum mt_life { MT_NOBODY = 0, MT_ALIVE = 1, MT_DEAD = 2, MT_UNKNOWN = 3 };
-enum mt_life mt_stage_life(struct mt_run *, int slot);
-bool mt_stage_alive(struct mt_run *, int slot);     /* alive, or unknown: nobody may take its place */
-bool mt_stage_dead(struct mt_run *, int slot);      /* dead by proof */
+enum mt_life mt_stage_life(const struct mt_run *, int slot);
+bool mt_stage_alive(const struct mt_run *, int slot); /* alive, or unknown: nobody may take its place */
+bool mt_stage_dead(const struct mt_run *, int slot); /* dead by proof */
 /* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load: to be looked at
  * before each write that a successor's state would suffer from. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop
  * look. */
-bool mt_stage_mine(struct mt_run *);
-int mt_stage_check(struct mt_run *);                /* 0, or -75 and who has the slot now */
-int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
-bool mt_stage_pid_here(struct mt_run *, int slot);  /* that pid is one of this process's PID namespace */
-bool mt_stage_stopped(struct mt_run *, int slot);   /* state T */
+bool mt_stage_mine(const struct mt_run *);
+int mt_stage_check(const struct mt_run *); /* 0, or -75 and who has the slot now */
+int mt_stage_pid(const struct mt_run *, int slot); /* 0: nobody */
+bool mt_stage_pid_here(const struct mt_run *, int slot); /* that pid is one of this process's PID namespace */
+bool mt_stage_stopped(const struct mt_run *, int slot); /* state T */
 const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1", ... */
 void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
-void mt_stage_describe(struct mt_run *, int slot, char *buf, size_t n);
-_Atomic uint64_t *mt_counter(struct mt_run *, int i); /* this stage's counter i */
+void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
+_Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i */
 /* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
  * true if
  * this call aborted. Streams, mt-optim and mt-step matter. */
@@ -492,10 +494,10 @@ static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w
 
 /* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step
  * withdrew what it had in accumulate; its k may be opened again under a new attempt. */
-uint64_t mt_txn_word(struct mt_run *, uint32_t k);
+uint64_t mt_txn_word(const struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
-uint32_t mt_txn_newest(struct mt_run *);
-struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
+uint32_t mt_txn_newest(const struct mt_run *);
+struct mt_txn *mt_txn(const struct mt_run *, uint32_t k); /* the record that k uses */
 /* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
 uint32_t mt_attempt_next(struct mt_run *);
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
@@ -505,29 +507,29 @@ bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
 struct mt_committed { uint64_t step, t; struct mt_position position; };
 /* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
  * txn is in apply or skip. */
-void mt_run_committed(struct mt_run *, struct mt_committed *);
-uint64_t mt_run_step(struct mt_run *);              /* its step alone */
+void mt_run_committed(const struct mt_run *, struct mt_committed *);
+uint64_t mt_run_step(const struct mt_run *); /* its step alone */
 /* Nothing is open: no txn in apply or skip, and none in accumulate unless mt-step is gone. */
-bool mt_run_quiet(struct mt_run *);
+bool mt_run_quiet(const struct mt_run *);
 
 /* What a copy of the units that takes no slot is a copy of. Take the sample, copy, look whether it still holds: then no
  * step was applied and nothing was filled from before the first byte to after the last one. */
 struct mt_sample { uint64_t fills; struct mt_committed at; };
 /* 75: a step is open, or the run is being filled; 65: it holds no weights, or half a step; 66: it was removed. */
-int mt_sample_take(struct mt_run *, struct mt_sample *);
+int mt_sample_take(const struct mt_run *, struct mt_sample *);
 /* 75: a step was taken, or the run was filled, since; 65, 66 as above. */
-int mt_sample_holds(struct mt_run *, const struct mt_sample *);
+int mt_sample_holds(const struct mt_run *, const struct mt_sample *);
 
 /* What the metrics line of a committed training txn says. The record stands until the txn is logged. */
 void mt_txn_figures(const struct mt_txn *, struct mt_figures *);
 
-uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
+uint64_t mt_version(const struct mt_run *, uint32_t unit); /* acquire */
 /* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost
  * its slot: nothing changed. */
 bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
 /* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is
  * filled. */
-int mt_run_check(struct mt_run *);
+int mt_run_check(const struct mt_run *);
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
 /* The snapshot word from (step, from) to (step, to); doorbell rung. false: it was another. */
@@ -539,12 +541,12 @@ uint64_t mt_snap_failures(struct mt_run *);
 /* ------------------------------------------------------------------------------------------------ choices */
 
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
-bool mt_choice_find(struct mt_run *, const char *key, void *value, size_t bytes);
+bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);
 /* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what
  * stands is of another size. Several stages may do so at once; none waits. */
 int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
 /* The entry after `e` (NULL: the first), or NULL. The list may grow meanwhile. */
-const struct mt_choice *mt_choice_next(struct mt_run *, const struct mt_choice *e);
+const struct mt_choice *mt_choice_next(const struct mt_run *, const struct mt_choice *e);
 
 /* ------------------------------------------------------------------------------------------------ exact master */
 

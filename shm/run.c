@@ -277,7 +277,7 @@ static int no_weights(const struct mt_run *run)
 }
 
 /* READY, or why not; or the error of a store that waiting does not mend */
-static int look_filled(struct mt_run *run)
+static int look_filled(const struct mt_run *run)
 {
 	switch (mt_run_state(run)) {
 	case MT_FILLED: return READY;
@@ -430,7 +430,7 @@ static int remove_one(const char *run, const char *rest, const char *file, const
 }
 
 /* 0 when it is certain that no stage uses the slot; 75 */
-static int check_left(struct mt_run *run, int slot)
+static int check_left(const struct mt_run *run, int slot)
 {
 	char why[160];
 	switch (mt_stage_life(run, slot)) {
@@ -518,33 +518,33 @@ int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
 
 /* ------------------------------------------------------------------------------------------------ parts */
 
-static uint8_t *control_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
+static uint8_t *control_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
 
-struct mt_control *mt_control(struct mt_run *run) { return run->control; }
-const struct mt_geometry *mt_geometry(struct mt_run *run) { return &run->control->geo; }
+struct mt_control *mt_control(const struct mt_run *run) { return run->control; }
+const struct mt_geometry *mt_geometry(const struct mt_run *run) { return &run->control->geo; }
 
-struct mt_unit *mt_unit(struct mt_run *run, uint32_t unit)
+struct mt_unit *mt_unit(const struct mt_run *run, uint32_t unit)
 {
 	return (struct mt_unit *)control_at(run, run->control->off_units) + unit;
 }
 
-struct mt_tensor *mt_tensor(struct mt_run *run, uint32_t i)
+struct mt_tensor *mt_tensor(const struct mt_run *run, uint32_t i)
 {
 	return (struct mt_tensor *)control_at(run, run->control->off_tensors) + i;
 }
 
-struct mt_partition *mt_partitions(struct mt_run *run)
+struct mt_partition *mt_partitions(const struct mt_run *run)
 {
 	return (struct mt_partition *)control_at(run, run->control->off_journal);
 }
 
-const char *mt_config_text(struct mt_run *run, size_t *bytes)
+const char *mt_config_text(const struct mt_run *run, size_t *bytes)
 {
 	*bytes = run->control->config_bytes;
 	return (const char *)control_at(run, run->control->off_config);
 }
 
-void *mt_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
+void *mt_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
 
 struct total {
 	const char *run;
@@ -559,14 +559,14 @@ static int add_size(const char *run, const char *rest, const char *file, const s
 	return 0;
 }
 
-uint64_t mt_run_bytes(struct mt_run *run)
+uint64_t mt_run_bytes(const struct mt_run *run)
 {
 	struct total t = {.run = run->name};
 	each_file(add_size, &t);
 	return t.bytes;
 }
 
-enum mt_state mt_run_state(struct mt_run *run)
+enum mt_state mt_run_state(const struct mt_run *run)
 {
 	enum mt_state s = (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
 	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
@@ -591,7 +591,7 @@ void mt_fill_end(struct mt_run *run, enum mt_state s)
 	mt_run_set_state(run, s);
 }
 
-uint64_t mt_fills(struct mt_run *run) { return atomic_load_explicit(&run->control->fills, memory_order_acquire); }
+uint64_t mt_fills(const struct mt_run *run) { return atomic_load_explicit(&run->control->fills, memory_order_acquire); }
 
 void mt_run_set_state(struct mt_run *run, enum mt_state s)
 {

@@ -38,7 +38,7 @@ static int word_pid(uint64_t w) { return (int)(w >> PID_SHIFT); }
 static uint64_t word_start(uint64_t w) { return w >> 16 & 0x1ffffff; }
 static uint32_t word_gen(uint64_t w) { return (uint32_t)(w & 0xffff); }
 
-static uint64_t slot_word(struct mt_run *run, int slot)
+static uint64_t slot_word(const struct mt_run *run, int slot)
 {
 	return atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
 }
@@ -46,21 +46,21 @@ static uint64_t slot_word(struct mt_run *run, int slot)
 /* ------------------------------------------------------------------------------------------------ locks */
 
 /* 0; 1: another open file has it; -errno */
-static int byte_set(struct mt_run *run, int slot, short type)
+static int byte_set(const struct mt_run *run, int slot, short type)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (!fcntl(run->fd, F_OFD_SETLK, &l)) return 0;
 	return errno == EAGAIN || errno == EACCES ? 1 : -errno;
 }
 
-int stage_byte_held(struct mt_run *run, int slot)
+int stage_byte_held(const struct mt_run *run, int slot)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (fcntl(run->fd, F_OFD_GETLK, &l)) return -errno;
 	return l.l_type != F_UNLCK;
 }
 
-bool stage_in_passing(struct mt_run *run, int slot)
+bool stage_in_passing(const struct mt_run *run, int slot)
 {
 	enum { TRIES = 100, EACH_MS = 10 };
 	for (int i = 0; i < TRIES; i++) {
@@ -80,7 +80,7 @@ static uint64_t own_pid_ns(void)
 	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
 }
 
-bool mt_stage_pid_here(struct mt_run *run, int slot)
+bool mt_stage_pid_here(const struct mt_run *run, int slot)
 {
 	uint64_t ns = atomic_load_explicit(&run->control->slots[slot].pid_ns, memory_order_acquire);
 	return ns && ns == own_pid_ns();
@@ -118,7 +118,7 @@ static bool proc_is_ours(void)
 }
 
 /* The holder of a word without the locked bit: dead only by a positive proof */
-static enum mt_life life_by_pid(struct mt_run *run, int slot, uint64_t word, const char **why)
+static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t word, const char **why)
 {
 	char state;
 	uint64_t start;
@@ -132,7 +132,7 @@ static enum mt_life life_by_pid(struct mt_run *run, int slot, uint64_t word, con
 	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
 }
 
-static enum mt_life life(struct mt_run *run, int slot, const char **why)
+static enum mt_life life(const struct mt_run *run, int slot, const char **why)
 {
 	for (;;) {
 		enum mt_life is;
@@ -150,30 +150,30 @@ static enum mt_life life(struct mt_run *run, int slot, const char **why)
 	}
 }
 
-enum mt_life mt_stage_life(struct mt_run *run, int slot)
+enum mt_life mt_stage_life(const struct mt_run *run, int slot)
 {
 	const char *why;
 	return life(run, slot, &why);
 }
 
-void stage_unknown_why(struct mt_run *run, int slot, char *buf, size_t n)
+void stage_unknown_why(const struct mt_run *run, int slot, char *buf, size_t n)
 {
 	const char *why = "its process cannot be examined";
 	life(run, slot, &why);
 	snprintf(buf, n, "%s", why);
 }
 
-bool mt_stage_alive(struct mt_run *run, int slot)
+bool mt_stage_alive(const struct mt_run *run, int slot)
 {
 	enum mt_life is = mt_stage_life(run, slot);
 	return is == MT_ALIVE || is == MT_UNKNOWN;
 }
 
-bool mt_stage_dead(struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
+bool mt_stage_dead(const struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
 
-int mt_stage_pid(struct mt_run *run, int slot) { return word_pid(slot_word(run, slot)); }
+int mt_stage_pid(const struct mt_run *run, int slot) { return word_pid(slot_word(run, slot)); }
 
-bool mt_stage_stopped(struct mt_run *run, int slot)
+bool mt_stage_stopped(const struct mt_run *run, int slot)
 {
 	char state;
 	uint64_t start;
@@ -183,14 +183,14 @@ bool mt_stage_stopped(struct mt_run *run, int slot)
 
 /* ------------------------------------------------------------------------------------------------ the fence */
 
-bool mt_stage_mine(struct mt_run *run)
+bool mt_stage_mine(const struct mt_run *run)
 {
 	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
 	return run->slot < 0 ||
 		atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
 }
 
-int mt_stage_check(struct mt_run *run)
+int mt_stage_check(const struct mt_run *run)
 {
 	if (mt_stage_mine(run)) return 0;
 	int pid = mt_stage_pid(run, run->slot);
@@ -243,7 +243,7 @@ bool mt_abort_dead(struct mt_run *run)
 
 /* ------------------------------------------------------------------------------------------------ slots */
 
-static int busy(struct mt_run *run, int slot)
+static int busy(const struct mt_run *run, int slot)
 {
 	return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d%s)", run->name, mt_stage_name(slot),
 		mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
@@ -429,7 +429,7 @@ void mt_stage_activity(struct mt_run *run, enum mt_activity d, uint64_t arg)
 	atomic_store_explicit(&s->activity, (uint32_t)d, memory_order_relaxed);
 }
 
-void mt_stage_describe(struct mt_run *run, int slot, char *buf, size_t n)
+void mt_stage_describe(const struct mt_run *run, int slot, char *buf, size_t n)
 {
 	struct mt_slot *s = &run->control->slots[slot];
 	uint32_t d = atomic_load_explicit(&s->activity, memory_order_relaxed);
@@ -439,7 +439,7 @@ void mt_stage_describe(struct mt_run *run, int slot, char *buf, size_t n)
 	else snprintf(buf, n, "%s", activities[d].words);
 }
 
-_Atomic uint64_t *mt_counter(struct mt_run *run, int i)
+_Atomic uint64_t *mt_counter(const struct mt_run *run, int i)
 {
 	static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */
 	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].counters[i];

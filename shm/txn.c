@@ -5,15 +5,15 @@
 
 #include "lib.h"
 
-struct mt_txn *mt_txn(struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
+struct mt_txn *mt_txn(const struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
 
-uint64_t mt_txn_word(struct mt_run *run, uint32_t k)
+uint64_t mt_txn_word(const struct mt_run *run, uint32_t k)
 {
 	/* acquire: who reads a phase also sees what was written for it */
 	return atomic_load_explicit(&mt_txn(run, k)->word, memory_order_acquire);
 }
 
-uint32_t mt_txn_newest(struct mt_run *run)
+uint32_t mt_txn_newest(const struct mt_run *run)
 {
 	uint64_t w[2] = {mt_txn_word(run, 0), mt_txn_word(run, 1)};
 	uint32_t k = 0;
@@ -25,7 +25,7 @@ uint32_t mt_txn_newest(struct mt_run *run)
 }
 
 /* Both words as they stood at one moment */
-static void words(struct mt_run *run, uint64_t w[2])
+static void words(const struct mt_run *run, uint64_t w[2])
 {
 	do {
 		w[0] = mt_txn_word(run, 0);
@@ -33,7 +33,7 @@ static void words(struct mt_run *run, uint64_t w[2])
 	} while (mt_txn_word(run, 0) != w[0]);
 }
 
-int mt_run_check(struct mt_run *run)
+int mt_run_check(const struct mt_run *run)
 {
 	uint64_t w[2];
 	bool ok = true, closed[2];
@@ -73,7 +73,7 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 	return ok;
 }
 
-void mt_run_committed(struct mt_run *run, struct mt_committed *out)
+void mt_run_committed(const struct mt_run *run, struct mt_committed *out)
 {
 	for (;;) {
 		uint32_t k = mt_txn_newest(run);
@@ -88,14 +88,14 @@ void mt_run_committed(struct mt_run *run, struct mt_committed *out)
 	}
 }
 
-uint64_t mt_run_step(struct mt_run *run)
+uint64_t mt_run_step(const struct mt_run *run)
 {
 	struct mt_committed c;
 	mt_run_committed(run, &c);
 	return c.step;
 }
 
-bool mt_run_quiet(struct mt_run *run)
+bool mt_run_quiet(const struct mt_run *run)
 {
 	for (uint32_t i = 0; i < 2; i++) {
 		enum mt_phase p = mt_word_phase(mt_txn_word(run, i));
@@ -104,7 +104,7 @@ bool mt_run_quiet(struct mt_run *run)
 	return true;
 }
 
-static int check_filled(struct mt_run *run)
+static int check_filled(const struct mt_run *run)
 {
 	switch (mt_run_state(run)) {
 	case MT_FILLED: return mt_run_check(run);
@@ -120,7 +120,7 @@ static int check_filled(struct mt_run *run)
 /* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is
  * another one when the sample is looked at again. Then every unit's version: all are at the step, so its update has
  * ended. */
-int mt_sample_take(struct mt_run *run, struct mt_sample *s)
+int mt_sample_take(const struct mt_run *run, struct mt_sample *s)
 {
 	s->fills = mt_fills(run);
 	int rc = check_filled(run);
@@ -133,7 +133,7 @@ int mt_sample_take(struct mt_run *run, struct mt_sample *s)
 	return 0;
 }
 
-int mt_sample_holds(struct mt_run *run, const struct mt_sample *s)
+int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
 {
 	/* acquire: what was copied was read before the words that tell whether it changed */
 	atomic_thread_fence(memory_order_acquire);
@@ -157,7 +157,7 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 		.skipped = t->skipped};
 }
 
-uint64_t mt_version(struct mt_run *run, uint32_t unit)
+uint64_t mt_version(const struct mt_run *run, uint32_t unit)
 {
 	/* acquire: the weights of that version are there to be read */
 	return atomic_load_explicit(&mt_unit(run, unit)->version, memory_order_acquire);
