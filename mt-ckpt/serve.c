@@ -26,25 +26,6 @@ struct server {
 	uint64_t keep, shard;
 };
 
-static struct mt_snapshot *snapshot(const struct server *s) { return &mt_control(s->run)->snap; }
-
-static uint64_t snap_word(const struct server *s)
-{
-	/* acquire: the units, pins and record that the word speaks of */
-	return atomic_load_explicit(&snapshot(s)->word, memory_order_acquire);
-}
-
-static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, enum mt_snap to)
-{
-	return mt_stage_mine(s->run) && mt_snap_move(s->run, step, from, to);
-}
-
-static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
-{
-	if (snap_cas(s, step, from, MT_FAILED))
-		mt_snap_failures(s->run); /* counted by whoever comes by; now, unless we are killed here */
-}
-
 /* ------------------------------------------------------------------------------------------------ directories */
 
 static void step_name(char buf[40], uint64_t step) { snprintf(buf, 40, "step-%08llu", (unsigned long long)step); }
@@ -109,25 +90,16 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 	int rc = 0;
 
 	for (uint32_t u = 0; u < mt_control(s->run)->n_units && rc == 0; u++) {
-		uint64_t pin = step;
 		mt_stage_activity(s->run, MT_ACT_SAVE, u);
 		rc = writer_unit(w, u);
-		if (rc == 0) rc = mt_stage_check(s->run);
-		/* only while the word stands was the unit ours; release: it was read before mt-optim may overwrite it */
-		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
-			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-		if (rc == 0 &&
-			!atomic_compare_exchange_strong_explicit(&mt_unit(s->run, u)->pin, &pin, 0, memory_order_acq_rel,
-				memory_order_relaxed))
-			rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", u);
-		mt_wake(s->run);
+		if (rc == 0) rc = mt_snap_unpin(s->run, u, step);
 	}
 	return rc;
 }
 
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
-	const struct mt_snapshot *snap = snapshot(s);
+	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
 	uint64_t fills = mt_fills(s->run);
 	struct run_json json;
@@ -158,22 +130,21 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 	uint64_t bytes = out_bytes(dir);
 	int rc;
 
-	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	if (!mt_snap_seal(s->run, step)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
 	else rc = mt_stage_check(s->run); /* a successor that finds it sealed and not renamed has failed it */
 	if (rc < 0) {
 		out_abort(dir);
 		return rc;
 	}
 	if ((rc = out_rename(dir)) < 0) {
-		fail_save(s, step, MT_SEALED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
 		return rc;
 	}
 	if (!mt_stage_mine(s->run)) /* its successor finds it renamed, and counts it */
 		return 0;
-	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
-	snap_cas(s, step, MT_SEALED, MT_SAVED);
+	mt_snap_save(s->run, step);
 	delete_older(s, step);
 	return 0;
 }
@@ -193,20 +164,12 @@ static void save(const struct server *s, uint64_t step)
 	}
 	if (rc < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
-		fail_save(s, step, MT_PINNED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
 	}
 	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------ a predecessor's */
-
-/* A cleared pin means that the unit may have changed since: what the dead saver had read of it is lost. */
-static bool all_pinned(const struct server *s, uint64_t step)
-{
-	for (uint32_t u = 0; u < mt_control(s->run)->n_units; u++)
-		if (atomic_load_explicit(&mt_unit(s->run, u)->pin, memory_order_acquire) != step) return false;
-	return true;
-}
 
 static bool was_renamed(const struct server *s, uint64_t step)
 {
@@ -228,18 +191,18 @@ static bool was_renamed(const struct server *s, uint64_t step)
 /* What the one who served before left half done */
 static void recover(const struct server *s)
 {
-	uint64_t word = snap_word(s), step = word >> 8;
+	uint64_t word = mt_snap(s->run), step = mt_snap_step(word);
 
 	dir_clean(s->dirfd, NULL);
-	if (word == mt_snap_word(step, MT_SEALED)) {
+	if (mt_snap_state(word) == MT_SEALED) {
 		if (was_renamed(s, step)) {
-			atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
-			snap_cas(s, step, MT_SEALED, MT_SAVED);
+			mt_snap_save(s->run, step);
 			delete_older(s, step);
-		} else fail_save(s, step, MT_SEALED);
-	} else if (word == mt_snap_word(step, MT_PINNED) && !all_pinned(s, step)) {
+		} else mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
+	} else if (mt_snap_state(word) == MT_PINNED && !mt_snap_intact(s->run, step)) {
+		/* a unit that was unpinned may have changed since: what the dead saver had read of it is lost */
 		mt_say("step %llu is not saved: its saver died", (unsigned long long)step);
-		fail_save(s, step, MT_PINNED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
 	}
 }
 
@@ -296,9 +259,9 @@ static int serve(const struct server *s)
 		}
 		/* in this order: a step goes from open to committed; and before the word is read: pins come before `done` */
 		bool leave = told && !may_be_asked(s, open, told) && !save_is_coming(s);
-		uint64_t word = snap_word(s);
-		if ((word & 0xff) == MT_PINNED) {
-			save(s, word >> 8);
+		uint64_t word = mt_snap(s->run);
+		if (mt_snap_state(word) == MT_PINNED) {
+			save(s, mt_snap_step(word));
 			continue;
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave) return 0;

@@ -126,8 +126,7 @@ void peers_watch(struct driver *d)
 	}
 	need(d, ANY_STREAM, streams > 0, now);
 	/* a save that a dead saver sealed can only be judged by its successor, and mt-optim waits for that */
-	uint64_t snap = atomic_load_explicit(&mt_control(d->run)->snap.word, memory_order_acquire);
-	need(d, MT_CKPT, (snap & 0xff) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
+	need(d, MT_CKPT, mt_snap_state(mt_snap(d->run)) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
 }
 
 void peers_need_saver(struct driver *d)

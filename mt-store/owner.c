@@ -68,11 +68,7 @@ static void tell_step(struct mt_run *run, uint64_t *told, bool insist)
 	*told = word;
 }
 
-static bool saver_at_work(struct mt_run *run)
-{
-	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire) & 0xff;
-	return (snap == MT_PINNED || snap == MT_SEALED) && mt_stage_alive(run, MT_CKPT);
-}
+static bool saver_at_work(struct mt_run *run) { return mt_snap_busy(mt_snap(run)) && mt_stage_alive(run, MT_CKPT); }
 
 /* An update that has begun is finished by mt-optim, if there is one. */
 static bool update_at_work(struct mt_run *run) { return !mt_run_quiet(run) && mt_stage_alive(run, MT_OPTIM); }
@@ -99,8 +95,7 @@ static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 static bool is_saved(struct mt_run *run, const char *dir, uint64_t step)
 {
 	char path[4200];
-	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire);
-	if (snap == mt_snap_word(step, MT_SAVED)) return true;
+	if (mt_snap(run) == mt_snap_word(step, MT_SAVED)) return true;
 	step_dir(path, sizeof path - 16, dir, step);
 	strcat(path, "/run.json");
 	return access(path, F_OK) == 0;

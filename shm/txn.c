@@ -204,34 +204,3 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	atomic_store_explicit(&filled->word, mt_word(0, attempt, MT_LOGGED), memory_order_release);
 	mt_wake(run);
 }
-
-bool mt_snap_move(struct mt_run *run, uint64_t step, enum mt_snap from, enum mt_snap to)
-{
-	uint64_t expect = mt_snap_word(step, from);
-	/* release: whoever sees the new word sees what was written for it */
-	bool ok = atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, mt_snap_word(step, to),
-		memory_order_acq_rel, memory_order_acquire);
-	if (ok) mt_wake(run);
-	return ok;
-}
-
-/* The count follows the word, by whoever comes by, and each failure is counted under its step: so nobody sees the one
- * without the other, a death between them loses nothing, and nothing is counted twice. */
-uint64_t mt_snap_failures(struct mt_run *run)
-{
-	enum { COUNT_BITS = 24 };
-	const uint64_t count = ((uint64_t)1 << COUNT_BITS) - 1;
-	struct mt_snapshot *snap = &run->control->snap;
-	for (;;) {
-		uint64_t failed = atomic_load_explicit(&snap->failed, memory_order_acquire);
-		uint64_t word = atomic_load_explicit(&snap->word, memory_order_acquire);
-		uint64_t counted = (word >> 8) << COUNT_BITS | ((failed + 1) & count);
-		/* step + 1: a step of 0 is one too, and none has been counted yet */
-		counted += (uint64_t)1 << COUNT_BITS;
-		if ((word & 0xff) != MT_FAILED || failed >> COUNT_BITS == counted >> COUNT_BITS) return failed & count;
-		if (run->flags & MT_RUN_READONLY) return counted & count;
-		if (atomic_compare_exchange_strong_explicit(&snap->failed, &failed, counted, memory_order_acq_rel,
-				memory_order_acquire))
-			return counted & count;
-	}
-}
