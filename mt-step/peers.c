@@ -4,32 +4,27 @@
 
 #define LOOK_EVERY 0.02 /* seconds between looks: a look costs system calls */
 
-static uint64_t slot_word(struct driver *d, int slot)
-{
-	return atomic_load_explicit(&mt_control(d->run)->slots[slot].word, memory_order_acquire);
-}
-
 bool peers_muster(struct driver *d)
 {
 	d->n_live = 0;
 	for (int i = 0; i < MT_STREAMS; i++)
 		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
-	for (int s = 0; s < MT_SLOTS; s++) d->crew[s] = slot_word(d, s);
+	for (int s = 0; s < MT_SLOTS; s++) d->crew[s] = mt_stage_word(d->run, s);
 	return d->n_live > 0;
 }
 
 static bool left(struct driver *d, int slot)
 {
 	/* a new holder has a new generation; one that released has no pid */
-	return slot_word(d, slot) != d->crew[slot];
+	return mt_stage_word(d->run, slot) != d->crew[slot];
 }
 
 bool peers_changed(struct driver *d)
 {
 	for (int i = 0; i < d->n_live; i++)
 		if (left(d, MT_STREAM + d->live[i])) return true;
-	if (d->crew[MT_OPTIM] >> 42 == 0) { /* it had not come yet; now it may have */
-		d->crew[MT_OPTIM] = slot_word(d, MT_OPTIM);
+	if (mt_slot_pid(d->crew[MT_OPTIM]) == 0) { /* it had not come yet; now it may have */
+		d->crew[MT_OPTIM] = mt_stage_word(d->run, MT_OPTIM);
 		return false;
 	}
 	return left(d, MT_OPTIM);

@@ -48,11 +48,6 @@ bool owner_gone(void)
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
-static uint64_t slot_word(struct mt_run *run, int slot)
-{
-	return atomic_load_explicit(&mt_control(run)->slots[slot].word, memory_order_acquire);
-}
-
 static void send(struct mt_run *run, int slot, int sig)
 {
 	int pid = mt_stage_pid(run, slot);
@@ -62,7 +57,7 @@ static void send(struct mt_run *run, int slot, int sig)
 /* Each holder of mt-step's slot is told once, and killed when the user does not want to wait: it owns no state. */
 static void tell_step(struct mt_run *run, uint64_t *told, bool insist)
 {
-	uint64_t word = slot_word(run, MT_STEP);
+	uint64_t word = mt_stage_word(run, MT_STEP);
 	if (insist) send(run, MT_STEP, SIGKILL);
 	else if (word != *told) send(run, MT_STEP, SIGUSR1);
 	*told = word;

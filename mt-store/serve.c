@@ -16,11 +16,6 @@ struct watched {
 	bool told;
 };
 
-static uint64_t slot_word(struct mt_run *run, int slot)
-{
-	return atomic_load_explicit(&mt_control(run)->slots[slot].word, memory_order_acquire);
-}
-
 static void forget(struct watched *w)
 {
 	if (w->fd >= 0) close(w->fd);
@@ -42,7 +37,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		struct watched *w = &watched[slot];
-		uint64_t word = slot_word(run, slot);
+		uint64_t word = mt_stage_word(run, slot);
 		if (slot == MT_STORE) continue;
 		if (word != w->word) {
 			forget(w);

@@ -172,7 +172,7 @@ enum mt_activity {              /* what a stage does now, for `mt-store stat`; t
 
 struct mt_slot {                /* 256 bytes */
 	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
-	 * generation 16 bits; pid 0: nobody */
+	 * generation 16 bits; pid 0: nobody. mt_slot_pid and its neighbours read it */
 	_Alignas(64) _Atomic uint64_t word;
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted an accumulation */
 	_Atomic uint32_t activity;     /* enum mt_activity */
@@ -400,6 +400,11 @@ bool mt_stage_dead(const struct mt_run *, int slot); /* dead by proof */
  * look. */
 bool mt_stage_mine(const struct mt_run *);
 int mt_stage_check(const struct mt_run *); /* 0, or -75 and who has the slot now */
+uint64_t mt_stage_word(const struct mt_run *, int slot); /* the slot's word. Acquire */
+static inline int mt_slot_pid(uint64_t word) { return (int)(word >> 42); }
+static inline bool mt_slot_locked(uint64_t word) { return word >> 41 & 1; }
+static inline uint64_t mt_slot_start(uint64_t word) { return word >> 16 & 0x1ffffff; }  /* clock ticks, low 25 bits */
+static inline uint32_t mt_slot_generation(uint64_t word) { return (uint32_t)(word & 0xffff); }
 int mt_stage_pid(const struct mt_run *, int slot); /* 0: nobody */
 bool mt_stage_pid_here(const struct mt_run *, int slot); /* that pid is one of this process's PID namespace */
 bool mt_stage_stopped(const struct mt_run *, int slot); /* state T */

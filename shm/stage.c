@@ -26,19 +26,13 @@
 #include "lib.h"
 #include "os.h"
 
-/* pid 22 bits | locked 1 bit | start time 25 bits | generation 16 bits */
-enum { PID_SHIFT = 42 };
-#define LOCKED ((uint64_t)1 << 41)
-
+/* Readers of this word are in mt.h */
 static uint64_t make_word(int pid, uint64_t start, uint64_t gen)
 {
-	return (uint64_t)pid << PID_SHIFT | (pid ? LOCKED : 0) | (start & 0x1ffffff) << 16 | (gen & 0xffff);
+	return (uint64_t)pid << 42 | (uint64_t)(pid != 0) << 41 | (start & 0x1ffffff) << 16 | (gen & 0xffff);
 }
-static int word_pid(uint64_t w) { return (int)(w >> PID_SHIFT); }
-static uint64_t word_start(uint64_t w) { return w >> 16 & 0x1ffffff; }
-static uint32_t word_gen(uint64_t w) { return (uint32_t)(w & 0xffff); }
 
-static uint64_t slot_word(const struct mt_run *run, int slot)
+uint64_t mt_stage_word(const struct mt_run *run, int slot)
 {
 	return atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
 }
@@ -65,7 +59,7 @@ bool stage_in_passing(const struct mt_run *run, int slot)
 	enum { TRIES = 100, EACH_MS = 10 };
 	for (int i = 0; i < TRIES; i++) {
 		int held = stage_byte_held(run, slot);
-		if (held <= 0 || word_pid(slot_word(run, slot))) return held != 0;
+		if (held <= 0 || mt_slot_pid(mt_stage_word(run, slot))) return held != 0;
 		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
 	}
 	return true;
@@ -122,13 +116,13 @@ static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t wor
 {
 	char state;
 	uint64_t start;
-	int pid = word_pid(word);
+	int pid = mt_slot_pid(word);
 	*why = "it holds no lock and runs in another PID namespace";
 	if (!mt_stage_pid_here(run, slot)) return MT_UNKNOWN;
 	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
 	*why = "it holds no lock and /proc cannot be read";
 	if (!proc_is_ours() || !process(pid, &state, &start)) return MT_UNKNOWN;
-	if ((start & 0x1ffffff) != word_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
+	if ((start & 0x1ffffff) != mt_slot_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
 	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
 }
 
@@ -136,17 +130,17 @@ static enum mt_life life(const struct mt_run *run, int slot, const char **why)
 {
 	for (;;) {
 		enum mt_life is;
-		uint64_t word = slot_word(run, slot);
-		if (!word_pid(word)) return MT_NOBODY;
+		uint64_t word = mt_stage_word(run, slot);
+		if (!mt_slot_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
 		if (run->other_boot) return MT_DEAD; /* whoever it was ended with its boot */
-		if (word & LOCKED) {
+		if (mt_slot_locked(word)) {
 			int held = stage_byte_held(run, slot);
 			if (held < 0) *why = strerror(-held);
 			is = held < 0 ? MT_UNKNOWN : held ? MT_ALIVE : MT_DEAD;
 		} else is = life_by_pid(run, slot, word, why);
 		/* who left meanwhile, and was followed, is not what the lock spoke of */
-		if (slot_word(run, slot) == word) return is;
+		if (mt_stage_word(run, slot) == word) return is;
 	}
 }
 
@@ -171,7 +165,7 @@ bool mt_stage_alive(const struct mt_run *run, int slot)
 
 bool mt_stage_dead(const struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
 
-int mt_stage_pid(const struct mt_run *run, int slot) { return word_pid(slot_word(run, slot)); }
+int mt_stage_pid(const struct mt_run *run, int slot) { return mt_slot_pid(mt_stage_word(run, slot)); }
 
 bool mt_stage_stopped(const struct mt_run *run, int slot)
 {
@@ -186,8 +180,7 @@ bool mt_stage_stopped(const struct mt_run *run, int slot)
 bool mt_stage_mine(const struct mt_run *run)
 {
 	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
-	return run->slot < 0 ||
-		atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
+	return run->slot < 0 || mt_stage_word(run, run->slot) == run->slot_word;
 }
 
 int mt_stage_check(const struct mt_run *run)
@@ -234,9 +227,9 @@ bool mt_abort_dead(struct mt_run *run)
 	bool did = false;
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		if (!matters(slot)) continue;
-		uint64_t word = slot_word(run, slot);
-		if (word_pid(word) && mt_stage_dead(run, slot) && slot_word(run, slot) == word)
-			did |= abort_gather(run, slot, word_gen(word));
+		uint64_t word = mt_stage_word(run, slot);
+		if (mt_slot_pid(word) && mt_stage_dead(run, slot) && mt_stage_word(run, slot) == word)
+			did |= abort_gather(run, slot, mt_slot_generation(word));
 	}
 	return did;
 }
@@ -282,7 +275,7 @@ static int take_slot(struct mt_run *run, int slot)
 	struct mt_slot *s = &run->control->slots[slot];
 	char why[160];
 	for (;;) {
-		uint64_t word = slot_word(run, slot);
+		uint64_t word = mt_stage_word(run, slot);
 		switch (mt_stage_life(run, slot)) {
 		case MT_ALIVE: return busy(run, slot);
 		case MT_UNKNOWN:
@@ -290,14 +283,14 @@ static int take_slot(struct mt_run *run, int slot)
 			return mt_fail(MT_EX_BUSY,
 				"run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
 				"mt-store rm --force",
-				run->name, mt_stage_name(slot), word_pid(word), why);
+				run->name, mt_stage_name(slot), mt_slot_pid(word), why);
 		default:
-			if (slot_word(run, slot) != word) continue;
+			if (mt_stage_word(run, slot) != word) continue;
 		}
 		/* Before the slot has a new holder: a commit must not take the dead one's part for the new one's. What was
 		 * released in peace has aborted by itself. */
-		if (matters(slot) && word_pid(word)) abort_gather(run, slot, word_gen(word));
-		uint64_t mine = own_word(word_gen(word) + 1);
+		if (matters(slot) && mt_slot_pid(word)) abort_gather(run, slot, mt_slot_generation(word));
+		uint64_t mine = own_word(mt_slot_generation(word) + 1);
 		/* whoever looks between the two words does not judge our pid by another's namespace */
 		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
 		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire))
@@ -360,11 +353,12 @@ void mt_stage_release(struct mt_run *run)
 	int slot = run->slot;
 	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
-	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE) abort_gather(run, slot, word_gen(mine));
+	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE)
+		abort_gather(run, slot, mt_slot_generation(mine));
 	mt_stage_activity(run, MT_ACT_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
-	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
-		memory_order_acquire);
+	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, mt_slot_generation(mine)),
+		memory_order_acq_rel, memory_order_acquire);
 	run->slot = -1;
 	byte_set(run, slot, F_UNLCK); /* after the word: a free byte with our word in the slot means that we are dead */
 	mt_wake(run);

@@ -35,7 +35,7 @@ int jobs_make(struct stream *s)
 static bool owner_lives(struct stream *s, uint64_t owner)
 {
 	for (int i = 0; i < MT_SLOTS; i++)
-		if (atomic_load(&s->control->slots[i].word) == owner) return mt_stage_alive(s->run, i);
+		if (mt_stage_word(s->run, i) == owner) return mt_stage_alive(s->run, i);
 	return false;
 }
 
@@ -95,7 +95,7 @@ static int record_words(const struct mt_record *r, const struct device *d)
 static int record_take(struct stream *s, const struct settle *first)
 {
 	struct mt_record *r = &s->control->record;
-	uint64_t me = atomic_load(&s->control->slots[MT_STREAM + s->index].word);
+	uint64_t me = mt_stage_word(s->run, MT_STREAM + s->index);
 
 	while (!atomic_load_explicit(&r->set, memory_order_acquire)) {
 		uint32_t seen = mt_event(s->run);
