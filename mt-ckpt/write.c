@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "model/bf16.h"
 
 static const struct {
 	const char *set, *dtype;
@@ -35,13 +36,6 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	return rc;
 }
 
-/* fp32 pattern -> bf16, to nearest, ties to even; a NaN stays one */
-static uint16_t round_even(uint32_t bits)
-{
-	if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
-	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
 static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
 {
 	uint64_t where;
@@ -66,7 +60,7 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 		if (bf16)
 			for (uint64_t i = 0; i < len; i++) ((uint32_t *)w->buf)[i] = mt_join(hi[done + i], lo[done + i]);
 		else
-			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = round_even(full[done + i]);
+			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = bf16_round(full[done + i]);
 		rc = write_weights(w, t->name, w->buf, len);
 		done += len;
 	}
