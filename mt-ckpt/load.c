@@ -163,15 +163,6 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 
 /* ------------------------------------------------------------------------------------------------ the run */
 
-static int check_no_stage(struct mt_run *run, const char *name)
-{
-	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
-			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work (pid %d)", name, mt_stage_name(slot),
-				mt_stage_pid(run, slot));
-	return 0;
-}
-
 /* The table of choices, as it was saved: run_json_read has looked at its form */
 static int set_choices(struct mt_run *run, json_t *choices)
 {
@@ -211,19 +202,12 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 }
 
 /* From here on the run is being filled; the state says so until every byte is in place. */
-static int fill(struct mt_run *run, const char *name, const struct source *s, const struct kept *kept)
+static int fill(struct mt_run *run, const struct source *s, const struct kept *kept)
 {
 	static const struct mt_position none = {.carry = MT_NO_TARGET};
-	enum mt_state before = mt_run_state(run);
-	int rc = mt_stage_claim(run, MT_FILL, NULL);
+	int rc = mt_fill_claim(run);
 
-	if (rc == 0) rc = check_no_stage(run, name);
 	if (rc < 0) return rc;
-	mt_fill_begin(run);
-	if ((rc = check_no_stage(run, name)) < 0) { /* one that came between the look and the state */
-		mt_fill_end(run, before);
-		return rc;
-	}
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
 	if (rc == 0) rc = load_arrays(run, s);
 	if (rc == 0) rc = mt_stage_check(run);
@@ -255,13 +239,13 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
 
 	if (rc < 0) return rc;
-	rc = check_no_stage(run, name);
+	rc = mt_run_idle(run);
 	if (rc == 0) rc = source_open(&s, dir, weights);
 	if (rc == 0) rc = check_source(run, &s, &kept);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
 		model_name_extras(&s.model[ARRAY_W]);
-		rc = fill(run, name, &s, &kept);
+		rc = fill(run, &s, &kept);
 	}
 	for (uint32_t i = 0; i < kept.n; i++) free(kept.data[i]);
 	source_close(&s);

@@ -267,7 +267,7 @@ static int serve(const struct server *s)
 		if (mt_run_state(s->run) == MT_GONE || leave) return 0;
 		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
 		/* the remedy is a load, which wants no stage at work */
-		if (mt_run_state(s->run) == MT_DIRTY) return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+		if ((rc = mt_run_dirty(s->run)) < 0) return rc;
 		mt_wait(s->run, seen, 500);
 	}
 }

@@ -108,9 +108,8 @@ bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 
 void leave_if_gone(struct optim *o)
 {
-	enum mt_state state = mt_run_state(o->run);
-	if (state == MT_GONE) exit(0);
-	if (state == MT_DIRTY) mt_die(MT_EX_DATA, "the store is dirty: load a checkpoint");
+	if (mt_run_state(o->run) == MT_GONE) exit(0);
+	mt_must(mt_run_dirty(o->run));
 	leave_if_lost(o);
 	mt_must(mt_run_check(o->run));
 	for (int i = 0; i < MT_STREAMS; i++) mt_must(mt_ring_check(o->grad[i]));

@@ -92,10 +92,8 @@ static void watch_frozen(struct driver *d)
 
 void peers_check_run(struct driver *d)
 {
-	enum mt_state state = mt_run_state(d->run);
-	if (state == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
-	if (state == MT_DIRTY)
-		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
+	if (mt_run_state(d->run) == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
+	mt_must(mt_run_dirty(d->run));
 	mt_must(mt_run_check(d->run));
 	driver_check(d);
 }

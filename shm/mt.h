@@ -352,6 +352,11 @@ void *mt_at(const struct mt_run *, uint64_t off); /* pointer into the store regi
 uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
 enum mt_state mt_run_state(const struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
+/* 0; 65: the store is dirty, or of an earlier boot, and only a load helps. For stages, wherever they wait */
+int mt_run_dirty(const struct mt_run *);
+int mt_run_idle(const struct mt_run *);             /* 0; 75: a stage other than mt-store or a filler is at work */
+/* For init and load: claim MT_FILL and begin to fill. 75: a stage is at work, and the state is as it was */
+int mt_fill_claim(struct mt_run *);
 /* Filling, by init and load, which hold MT_FILL: the state is filling and control.fills odd from begin to end; a filler
  * that dies leaves them so. end: the state that stands then (MT_FILLING: what stood before is still half filled). */
 void mt_fill_begin(struct mt_run *);

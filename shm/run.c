@@ -260,33 +260,13 @@ enum { MAKER_S = 1 };              /* who has opened a run's file to make it has
 /* somebody makes or fills it; it has no weights; it is not there; who made it died; told to stop while waiting */
 enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
 
-static int dirty(const struct mt_run *run)
-{
-	if (run->other_boot)
-		return mt_fail(MT_EX_DATA,
-			"run '%s' was made before the machine was started and may have lost part of its memory: "
-			"mt-ckpt load, or mt-store rm",
-			run->name);
-	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint",
-		run->name);
-}
-
-static int no_weights(const struct mt_run *run)
-{
-	return mt_fail(MT_EX_PEER, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
-}
-
 /* READY, or why not; or the error of a store that waiting does not mend */
 static int look_filled(const struct mt_run *run)
 {
-	switch (mt_run_state(run)) {
-	case MT_FILLED: return READY;
-	case MT_FILLING: return mt_stage_alive(run, MT_FILL) ? BUSY : (no_weights(run), EMPTY);
-	case MT_DIRTY: return dirty(run);
-	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "run '%s' was removed", run->name);
-	case MT_EMPTY: break;
-	}
-	return no_weights(run), EMPTY;
+	enum mt_state state = mt_run_state(run);
+	if (state == MT_FILLING && mt_stage_alive(run, MT_FILL)) return BUSY;
+	int rc = run_state_error(run, state == MT_FILLING ? MT_EMPTY : state);
+	return rc == -MT_EX_PEER ? EMPTY : rc;
 }
 
 /* One look: an enum look, or an error that waiting does not mend. */
@@ -571,27 +551,6 @@ enum mt_state mt_run_state(const struct mt_run *run)
 	enum mt_state s = (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
 	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
 }
-
-/* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count
- * would be one that is still being filled. */
-void mt_fill_begin(struct mt_run *run)
-{
-	_Atomic uint64_t *fills = &run->control->fills;
-	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
-	mt_run_set_state(run, MT_FILLING);
-	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
-	/* release: who reads a byte of this filling finds, after it, the count of this filling */
-	atomic_thread_fence(memory_order_seq_cst);
-}
-
-void mt_fill_end(struct mt_run *run, enum mt_state s)
-{
-	/* release: a copy that begins after this count has read all of the filling */
-	if (s != MT_FILLING) atomic_fetch_add_explicit(&run->control->fills, 1, memory_order_release);
-	mt_run_set_state(run, s);
-}
-
-uint64_t mt_fills(const struct mt_run *run) { return atomic_load_explicit(&run->control->fills, memory_order_acquire); }
 
 void mt_run_set_state(struct mt_run *run, enum mt_state s)
 {

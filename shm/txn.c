@@ -106,15 +106,9 @@ bool mt_run_quiet(const struct mt_run *run)
 
 static int check_filled(const struct mt_run *run)
 {
-	switch (mt_run_state(run)) {
-	case MT_FILLED: return mt_run_check(run);
-	case MT_FILLING: return mt_fail(MT_EX_BUSY, "run '%s' is being filled", run->name);
-	case MT_DIRTY:
-		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint",
-			run->name);
-	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", run->name);
-	default: return mt_fail(MT_EX_DATA, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
-	}
+	int rc = run_state_error(run, mt_run_state(run));
+	if (rc == -MT_EX_PEER) return -MT_EX_DATA; /* no weights: a copy does not wait for them */
+	return rc ? rc : mt_run_check(run);
 }
 
 /* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is
@@ -174,33 +168,4 @@ bool mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
 		return false;
 	mt_wake(run);
 	return true;
-}
-
-void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_position *position)
-{
-	struct mt_control *c = run->control;
-	for (int i = 0; i < 2; i++) memset(&c->txn[i], 0, sizeof c->txn[i]);
-	memset(&c->snap, 0, sizeof c->snap);
-	memset(&c->record, 0, sizeof c->record);
-	memset(c->unlogged, 0, sizeof c->unlogged);
-	memset(c->hyper, 0, sizeof c->hyper);
-	memset(mt_partitions(run), 0, MT_PARTITIONS * sizeof(struct mt_partition));
-	if (run->rings) rings_clear(run->rings, run->rings_map.size);
-	run_renew(run);
-	for (uint32_t u = 0; u < c->n_units; u++) {
-		atomic_store_explicit(&mt_unit(run, u)->pin, 0, memory_order_relaxed);
-		atomic_store_explicit(&mt_unit(run, u)->applied, 0, memory_order_relaxed);
-		atomic_store_explicit(&mt_unit(run, u)->version, step, memory_order_release);
-	}
-	struct mt_txn *filled = &c->txn[0];
-	filled->kind = MT_TRAIN;
-	filled->step = step;
-	filled->t = t;
-	if (position) filled->position = *position;
-	else filled->position.carry = MT_NO_TARGET;
-	/* its attempt is the newest: messages are compared with it until the first step, and those of that step are newer
-	 * */
-	uint32_t attempt = (uint32_t)atomic_load_explicit(&c->attempts, memory_order_relaxed) & 0xffffff;
-	atomic_store_explicit(&filled->word, mt_word(0, attempt, MT_LOGGED), memory_order_release);
-	mt_wake(run);
 }
