@@ -14,7 +14,7 @@ struct decay_run {
 struct unit { /* a unit as the update sees it */
 	struct tile tile;
 	uint64_t groups, blocks; /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
-	int ends;                /* gradient arrays: 2 for unit 0 of a tied model */
+	int grads;               /* gradient arrays: 2 for unit 0 of a tied model */
 	struct decay_run *runs;  /* in ascending order, the last ends at `groups` */
 };
 
@@ -42,7 +42,7 @@ struct optim {
 	struct mt_run *run;
 	struct mt_control *control;
 	struct mt_partition *partitions; /* (MT_PARTITIONS) */
-	uint64_t threads;                /* as told; 0: not told */
+	uint64_t threads;                /* as requested; 0: not given */
 	struct pool *pool;               /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
@@ -50,11 +50,11 @@ struct optim {
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
 	struct accumulation accumulation;
-	bool told;            /* to stop */
+	bool stop_requested;
 	uint32_t leave_after; /* txn that was newest then */
 };
 
-/* threads.c: made when first asked for, as many as were told or as the cores and the device of the run allow */
+/* threads.c: made when first asked for, as many as were requested or as the cores and the device of the run allow */
 struct pool *optim_pool(struct optim *);
 
 /* units.c: the units' arrays and tables. 71: no memory */
@@ -99,7 +99,7 @@ void apply_direct(struct optim *, uint32_t k, const struct opened *, const struc
 
 /* snapshot.c: wait until no pin counts for the unit */
 void wait_unpinned(struct optim *, uint32_t unit);
-/* Ask for a snapshot of the step that all units are at. false: mt-optim was told to stop before it could */
+/* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
 /* A saver that is not there saves nothing: fail what it has pinned. Returns true if this call did */
 bool fail_dead_saver(struct optim *);

@@ -36,13 +36,13 @@ int units_make(struct optim *o)
 		struct unit *unit = &o->units[u];
 		unit->groups = mu->elems / MT_GROUP;
 		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
-		unit->ends = o->direct || !mu->g[1] ? 1 : 2;
+		unit->grads = o->direct || !mu->g[1] ? 1 : 2;
 		unit->tile = (struct tile){
 			.w = mt_at(o->run, mu->w),
 			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
 			.m = mt_at(o->run, mu->m),
 			.v = mt_at(o->run, mu->v),
-			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->ends == 2 ? mt_at(o->run, mu->g[1]) : NULL},
+			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->grads == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};
 		int rc = decay_runs(o, u);
@@ -100,7 +100,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 
 bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 {
-	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].ends) return false;
+	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].grads) return false;
 	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
 	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off) &&
 		n <= block / (o->g_bf16 ? 2 : 4);

@@ -54,13 +54,14 @@ static void send(struct mt_run *run, int slot, int sig)
 	if (pid && mt_stage_alive(run, slot) && mt_stage_pid_here(run, slot)) kill(pid, sig);
 }
 
-/* Each holder of mt-step's slot is told once, and killed when the user does not want to wait: it owns no state. */
-static void tell_step(struct mt_run *run, uint64_t *told, bool insist)
+/* Each holder of mt-step's slot gets one request to stop, and is killed when the user does not want to wait: it owns
+ * no state. */
+static void tell_step(struct mt_run *run, uint64_t *requested, bool insist)
 {
 	uint64_t word = mt_stage_word(run, MT_STEP);
 	if (insist) send(run, MT_STEP, SIGKILL);
-	else if (word != *told) send(run, MT_STEP, SIGUSR1);
-	*told = word;
+	else if (word != *requested) send(run, MT_STEP, SIGUSR1);
+	*requested = word;
 }
 
 static bool saver_at_work(struct mt_run *run) { return mt_snap_busy(mt_snap(run)) && mt_stage_alive(run, MT_CKPT); }
@@ -73,7 +74,7 @@ bool owner_end_turn(struct mt_run *run, struct owner_end *e)
 	bool insist = mt_stopping;
 	mt_stopping = 0;
 	e->insisted += insist;
-	tell_step(run, &e->told, insist);
+	tell_step(run, &e->requested, insist);
 	send(run, MT_FILL, SIGKILL); /* what is being filled has not been trained, and goes with the run */
 	if (e->insisted > 1) return true;
 	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run) || saver_at_work(run));

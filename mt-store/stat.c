@@ -33,7 +33,7 @@ static const char *const *counter_names(int slot)
 
 static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64_MAX : x); }
 
-/* ------------------------------------------------------------------------------------------------ gathering */
+/* ------------------------------------------------------------------------------------------------ collecting */
 
 static json_t *stage_object(struct mt_run *run, int slot)
 {

@@ -82,8 +82,8 @@ void rings_plan(struct mt_control *, uint64_t *bytes);
 void rings_init(struct mt_rings *, const struct mt_control *);
 void rings_clear(struct mt_rings *, uint64_t size);
 
-/* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65 dirty,
- * 66 removed */
+/* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65
+ * dirty, 66 removed */
 int run_state_error(const struct mt_run *, enum mt_state);
 /* run.c: wait until the run that a stage claimed too early is filled. 0, or as mt_run_attach, which said how long */
 int run_wait_filled(struct mt_run *);

@@ -1,7 +1,7 @@
 /* mt.h: the one public header of libmt: what mt's programs share, and what a stage of your own needs.
  *
  * A run has a name and three regions of shared memory (shm/README.md draws them byte by byte):
- *   control  header, geometry, unit and tensor tables, stage slots, run record, transactions, journal
+ *   control  header, geometry, unit and tensor tables, stage slots, reproducibility record, transactions, journal
  *   rings    messages and their payload blocks
  *   store    the state itself: one contiguous tile a unit, cut into arrays w | lo | m | v | g
  *
@@ -45,7 +45,7 @@ enum {                          /* sysexits.h where it has the meaning; contract
 #define MT_PARTITIONS      64
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
-#define MT_CHOICES    1024      /* entries of the run record's table at most */
+#define MT_CHOICES    1024      /* entries of the reproducibility record's table at most */
 #define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
 #define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
@@ -233,7 +233,7 @@ struct mt_snapshot {
 	uint64_t reserved[4];
 };
 
-struct mt_record {              /* the run record: whatever can change a bit, decided once, kept in run.json */
+struct mt_record {              /* the reproducibility record: what can change a bit, chosen once, kept in run.json */
 	_Alignas(64) _Atomic uint64_t owner;  /* slot word of the stage that is writing it */
 	_Atomic uint32_t set;       /* 1: the fields below stand */
 	uint32_t chunk_tokens;      /* tokens of a chunk at most: rows per chunk = max(1, chunk_tokens / seq) */
@@ -341,7 +341,7 @@ int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
 
-/* Functions that write neither the handle nor the run's words take a const handle. What they point at may be written. */
+/* Functions that write neither the handle nor the run's words take a const handle; what they point at may be written */
 struct mt_control *mt_control(const struct mt_run *);
 const struct mt_geometry *mt_geometry(const struct mt_run *);
 struct mt_unit *mt_unit(const struct mt_run *, uint32_t unit);
@@ -387,10 +387,9 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
  * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
- * live one
- * holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child
- * shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the
- * slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
+ * live one holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a
+ * child shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after
+ * mt_run_attach): the slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
@@ -419,8 +418,7 @@ void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
 _Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i */
 /* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
- * true if
- * this call aborted. Streams, mt-optim and mt-step matter. */
+ * true if this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
 
 /* ------------------------------------------------------------------------------------------------ rings */
@@ -556,13 +554,13 @@ uint64_t mt_snap(const struct mt_run *);
 /* For mt-optim, when no save is busy: pin every unit at `step` and set the word to pinned, with t and position. A word
  * that speaks of the step already stays. false: this process has lost its slot. */
 bool mt_snap_pin(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
-bool mt_snap_pinned(const struct mt_run *, uint32_t unit);   /* the saver has not copied it yet: nobody may write to it */
+bool mt_snap_pinned(const struct mt_run *, uint32_t unit); /* the saver has not copied it: do not write to it */
 /* For the saver. No unit has been unpinned since the step was pinned */
 bool mt_snap_intact(const struct mt_run *, uint64_t step);
 /* The unit has been copied. 75: this process has lost its slot; 69: the snapshot was failed meanwhile; 70 */
 int mt_snap_unpin(struct mt_run *, uint32_t unit, uint64_t step);
 bool mt_snap_seal(struct mt_run *, uint64_t step);  /* from pinned: all is on disk but for the name */
-void mt_snap_save(struct mt_run *, uint64_t step);  /* from sealed: the directory has its name; counts it in snap.saved */
+void mt_snap_save(struct mt_run *, uint64_t step); /* from sealed: the directory has its name; counts it */
 /* `word`, pinned or sealed, becomes failed, and is counted. false: the word is another now */
 bool mt_snap_fail(struct mt_run *, uint64_t word);
 /* How many saves have failed over the run's life, the one that the word may speak of counted. It never goes down. Who

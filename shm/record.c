@@ -1,4 +1,5 @@
-/* record.c: the run record's table: what devices chose where a choice decides bits. mt.h says how the list grows. */
+/* record.c: the table of the reproducibility record: what a device chose for an operation where another choice would
+ * give other bits. mt.h says how the list grows. */
 #include "lib.h"
 
 static struct mt_choice *table(const struct mt_run *run)
@@ -92,7 +93,7 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 	uint32_t i = e ? 0 : entry_take(run);
 	if (!e && !i)
 		return mt_fail(MT_EX_NOMEM,
-			"the run record is full: %d operations of different shapes were computed; keep --micro "
+			"the reproducibility record is full: %d operations of different shapes were computed; keep --micro "
 			"and --seq as they were",
 			MT_CHOICES);
 	if (!e) {
@@ -103,7 +104,8 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 		mine->bytes = (uint32_t)bytes;
 		if ((rc = entry_link(run, i, key, &e))) return rc;
 	}
-	if (e->bytes != bytes) return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
+	if (e->bytes != bytes)
+		return mt_fail(MT_EX_DATA, "reproducibility record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
 	memcpy(value, e->value, bytes);
 	return 0;
 }

@@ -257,8 +257,13 @@ void mt_run_close(struct mt_run *run)
 enum { SAY_S = 2, ABSENT_S = 10 }; /* a run that is not there may be about to be made; a mistyped name is not */
 enum { MAKER_S = 1 };              /* who has opened a run's file to make it has locked it by then */
 
-/* somebody makes or fills it; it has no weights; it is not there; who made it died; told to stop while waiting */
-enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
+enum look {
+	READY,
+	BUSY,     /* somebody makes or fills it */
+	EMPTY,    /* it has no weights */
+	ABSENT,   /* it does not exist */
+	ABANDONED /* it is half made, and its maker is dead */
+};
 
 /* READY, or why not; or the error of a store that waiting does not mend */
 static int look_filled(const struct mt_run *run)
@@ -293,10 +298,10 @@ static int look(struct mt_run **out, const char *name, int flags, bool filled)
 }
 
 /* A mistyped name, or a command that is still missing: who waits for it says so, once for each of them. */
-static void say_wait(enum look what, const char *name, int *said)
+static void say_wait(enum look what, const char *name, int *reported)
 {
-	if (*said == (int)what) return;
-	*said = (int)what;
+	if (*reported == (int)what) return;
+	*reported = (int)what;
 	if (what == ABSENT) mt_say_waits_for_run(name);
 	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
 	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and its creator is dead", name);
@@ -307,13 +312,13 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 {
 	double start = mt_now(), began = start, abandoned = 0, absent_s = wait_s < 0 ? ABSENT_S : wait_s;
 	double maker_s = absent_s < MAKER_S ? absent_s : MAKER_S;
-	int said = READY;
+	int reported = READY;
 	for (;;) {
 		double now = mt_now();
 		int rc = look(out, name, flags, filled);
 		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED; /* looked at while it was becoming whole: look again */
 		if (rc <= READY) return rc;
-		if (now - began >= SAY_S) say_wait((enum look)rc, name, &said);
+		if (now - began >= SAY_S) say_wait((enum look)rc, name, &reported);
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
 		if (rc == BUSY) start = now;
 		if (rc != ABANDONED) abandoned = 0;

@@ -6,7 +6,7 @@
  *
  *     the byte is locked by another open file             its holder lives
  *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
- * the word does not say "locked" a stage that has no such locks (another language): by its pid,
+ *     the word does not say "locked"                  a stage that has no such locks (another language): by its pid,
  *                                                         in the PID namespace that the slot names, or nobody can tell
  *
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
@@ -67,7 +67,7 @@ bool stage_in_passing(const struct mt_run *run, int slot)
 
 /* ------------------------------------------------------------------------------------------------ processes */
 
-/* Inode of this process' PID namespace; 0: it cannot be told */
+/* Inode of this process's PID namespace; 0: it cannot be told */
 static uint64_t own_pid_ns(void)
 {
 	struct stat st;
@@ -201,7 +201,7 @@ static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || sl
 
 /* The stage that held `slot` in generation gen is gone: what is in accumulate has lost its part and starts over under a
  * new attempt. Once per slot and generation: a death is old news for txns that were opened after it. */
-static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
+static bool abort_accumulation(struct mt_run *run, int slot, uint32_t gen)
 {
 	struct mt_slot *s = &run->control->slots[slot];
 	if (atomic_load_explicit(&s->aborted, memory_order_acquire) == gen + 1) return false;
@@ -229,7 +229,7 @@ bool mt_abort_dead(struct mt_run *run)
 		if (!matters(slot)) continue;
 		uint64_t word = mt_stage_word(run, slot);
 		if (mt_slot_pid(word) && mt_stage_dead(run, slot) && mt_stage_word(run, slot) == word)
-			did |= abort_gather(run, slot, mt_slot_generation(word));
+			did |= abort_accumulation(run, slot, mt_slot_generation(word));
 	}
 	return did;
 }
@@ -289,7 +289,7 @@ static int take_slot(struct mt_run *run, int slot)
 		}
 		/* Before the slot has a new holder: a commit must not take the dead one's part for the new one's. What was
 		 * released in peace has aborted by itself. */
-		if (matters(slot) && mt_slot_pid(word)) abort_gather(run, slot, mt_slot_generation(word));
+		if (matters(slot) && mt_slot_pid(word)) abort_accumulation(run, slot, mt_slot_generation(word));
 		uint64_t mine = own_word(mt_slot_generation(word) + 1);
 		/* whoever looks between the two words does not judge our pid by another's namespace */
 		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
@@ -354,7 +354,7 @@ void mt_stage_release(struct mt_run *run)
 	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
 	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE)
-		abort_gather(run, slot, mt_slot_generation(mine));
+		abort_accumulation(run, slot, mt_slot_generation(mine));
 	mt_stage_activity(run, MT_ACT_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, mt_slot_generation(mine)),

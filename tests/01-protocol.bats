@@ -21,11 +21,11 @@ load helpers
 	for seed in 1 2 3 4; do shm-txn versions $seed 500; done
 }
 
-@test "whatever instruction a stage is killed or overtaken at, a choice in the run record's table stands once and whole" {
+@test "whatever instruction a stage is killed or overtaken at, a choice in the reproducibility record stands once and whole" {
 	run shm-choice kills 1 60
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]
-	shm-choice full | grep -q 'the run record is full'
+	shm-choice full | grep -q 'the reproducibility record is full'
 }
 
 @test "libmt.so exports what its headers declare, all of it begins with mt_, and its soname is the ABI" {
