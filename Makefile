@@ -56,8 +56,9 @@ $(O)/libcli.a: $(CLI_SRC:%.c=$(O)/%.o)
 $(OUR_LIBS):
 	@rm -f $@
 	$(QUIET)$(AR) rcs $@ $^
-$(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o)
-	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -o $@ $^ $(LIBMT_LIBS)
+$(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o) shm/libmt.map
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=shm/libmt.map -o $@ \
+	  $(filter %.o,$^) $(LIBMT_LIBS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<

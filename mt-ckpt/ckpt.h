@@ -251,8 +251,6 @@ void source_close(struct source *);
 
 /* ------------------------------------------------------------------------------------------------ state.c */
 
-/* The run's tensors, copied and checked against its units. To be freed. */
-int state_tensors(struct mt_run *, struct mt_tensor **);
 /* The content of run.json for a run at the committed step `at`. state_release frees it, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
@@ -276,8 +274,7 @@ void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there a
 struct writer { /* writes a run's arrays into a directory, unit by unit */
 	struct mt_run *run;
 	struct out_dir *dir;
-	enum mt_dtype dtype;     /* of the weights in the files */
-	struct mt_tensor *table; /* (tensors of the run) */
+	enum mt_dtype dtype; /* of the weights in the files */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
 	void *buf;             /* IO_BYTES, for conversions */

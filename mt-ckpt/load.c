@@ -128,7 +128,7 @@ static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t of
 	return file_read(e->file->fd, e->file->name, (uint8_t *)mt_at(run, off) + t->off * 4, t->n * 4, e->tensor->begin);
 }
 
-static int load_arrays(struct mt_run *run, const struct source *s, const struct mt_tensor *table)
+static int load_arrays(struct mt_run *run, const struct source *s)
 {
 	struct buffers b = {malloc(PART * 2), malloc(PART * 4), malloc(PART * 2)};
 	uint32_t units = mt_control(run)->n_units;
@@ -144,9 +144,9 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 			memset(mt_at(run, unit->v), 0, unit->elems * 4);
 		}
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
-			rc = load_weights(run, s, i, &table[i], &b, &seen);
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, &table[i]);
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, &table[i]);
+			rc = load_weights(run, s, i, mt_tensor(run, i), &b, &seen);
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, mt_tensor(run, i));
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, mt_tensor(run, i));
 		}
 	}
 	if (rc == 0) nonfinite_warn(&seen);
@@ -157,28 +157,6 @@ static int load_arrays(struct mt_run *run, const struct source *s, const struct 
 }
 
 /* ------------------------------------------------------------------------------------------------ the run */
-
-static int check_no_stage(struct mt_run *run, const char *name)
-{
-	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
-			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work (pid %d)", name, mt_stage_name(slot),
-				mt_stage_pid(run, slot));
-	return 0;
-}
-
-/* The run's table of tensors lies inside its units, and has the names and sizes of the source's layout. */
-static int check_table(struct mt_run *run, const struct source *s, struct mt_tensor **table)
-{
-	int rc = state_tensors(run, table);
-	bool same = rc == 0 && mt_control(run)->n_tensors == s->layout.n_tensors;
-
-	for (uint32_t i = 0; same && i < s->layout.n_tensors; i++)
-		same = !strcmp((*table)[i].name, s->layout.tensors[i].name) && (*table)[i].n == s->layout.tensors[i].n;
-	return rc == 0 && !same
-		? mt_fail(MT_EX_DATA, "run '%s': its tensors are not those of its config.json", mt_control(run)->name)
-		: rc;
-}
 
 /* Enter the saved choices. run_json_read has checked that they fit. */
 static int set_choices(struct mt_run *run, json_t *choices)
@@ -213,22 +191,14 @@ static int set_record(struct mt_run *run, const struct run_json *json)
 }
 
 /* Change the run: its state is `filling` until every byte is in place. */
-static int fill(struct mt_run *run, const char *name, const struct source *s, const struct mt_tensor *table,
-	const struct kept *kept)
+static int fill(struct mt_run *run, const struct source *s, const struct kept *kept)
 {
 	static const struct mt_position none = {.carry = MT_NO_TARGET};
-	enum mt_state before = mt_run_state(run);
-	int rc = mt_stage_claim(run, MT_FILL, NULL);
+	int rc = mt_fill_claim(run);
 
-	if (rc == 0) rc = check_no_stage(run, name);
 	if (rc < 0) return rc;
-	mt_fill_begin(run);
-	if ((rc = check_no_stage(run, name)) < 0) { /* a stage that started between the first check and the new state */
-		mt_fill_end(run, before);
-		return rc;
-	}
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
-	if (rc == 0) rc = load_arrays(run, s, table);
+	if (rc == 0) rc = load_arrays(run, s);
 	if (rc == 0) rc = mt_stage_check(run);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
@@ -240,12 +210,12 @@ static int fill(struct mt_run *run, const char *name, const struct source *s, co
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }
 
-static int check_source(struct mt_run *run, struct source *s, struct mt_tensor **table, struct kept *kept)
+static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 {
 	int rc;
 
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-		(rc = check_table(run, s, table)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
+		(rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
 	return kept_read(kept, s);
 }
@@ -255,20 +225,18 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	struct mt_run *run;
 	struct source s = {.dirfd = -1};
 	struct kept kept = {.n = 0};
-	struct mt_tensor *table = NULL;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
 
 	if (rc < 0) return rc;
-	rc = check_no_stage(run, name);
+	rc = mt_run_idle(run);
 	if (rc == 0) rc = source_open(&s, dir, weights);
-	if (rc == 0) rc = check_source(run, &s, &table, &kept);
+	if (rc == 0) rc = check_source(run, &s, &kept);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
 		model_name_extras(&s.model[ARRAY_W]);
-		rc = fill(run, name, &s, table, &kept);
+		rc = fill(run, &s, &kept);
 	}
 	for (uint32_t i = 0; i < kept.n; i++) free(kept.data[i]);
-	free(table);
 	source_close(&s);
 	mt_run_close(run);
 	return rc;

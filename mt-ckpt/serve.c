@@ -25,25 +25,6 @@ struct server {
 	uint64_t keep, shard;
 };
 
-static struct mt_snapshot *snapshot(const struct server *s) { return &mt_control(s->run)->snap; }
-
-static uint64_t snap_word(const struct server *s)
-{
-	/* acquire: the units, pins and position were written before the word */
-	return atomic_load_explicit(&snapshot(s)->word, memory_order_acquire);
-}
-
-static bool snap_cas(const struct server *s, uint64_t step, enum mt_snap from, enum mt_snap to)
-{
-	return mt_stage_mine(s->run) && mt_snap_move(s->run, step, from, to);
-}
-
-static void fail_save(const struct server *s, uint64_t step, enum mt_snap from)
-{
-	/* Counted at once here. If we are killed before that, the next process to look counts it. */
-	if (snap_cas(s, step, from, MT_FAILED)) mt_snap_failures(s->run);
-}
-
 /* ------------------------------------------------------------------------------------------------ directories */
 
 static void step_name(char buf[40], uint64_t step) { snprintf(buf, 40, "step-%08llu", (unsigned long long)step); }
@@ -108,25 +89,16 @@ static int copy_units(const struct server *s, struct writer *w, uint64_t step)
 	int rc = 0;
 
 	for (uint32_t u = 0; u < mt_control(s->run)->n_units && rc == 0; u++) {
-		uint64_t pin = step;
 		mt_stage_activity(s->run, MT_ACT_SAVE, u);
 		rc = writer_unit(w, u);
-		if (rc == 0) rc = mt_stage_check(s->run);
-		/* The copy is valid only if the word is still pinned. Release: the unit was read before its pin is cleared. */
-		if (rc == 0 && snap_word(s) != mt_snap_word(step, MT_PINNED))
-			rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-		if (rc == 0 &&
-			!atomic_compare_exchange_strong_explicit(&mt_unit(s->run, u)->pin, &pin, 0, memory_order_acq_rel,
-				memory_order_relaxed))
-			rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", u);
-		mt_wake(s->run);
+		if (rc == 0) rc = mt_snap_unpin(s->run, u, step);
 	}
 	return rc;
 }
 
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
-	const struct mt_snapshot *snap = snapshot(s);
+	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
 	uint64_t fills = mt_fills(s->run);
 	struct run_json json;
@@ -154,8 +126,7 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 /* The checkpoint has its name: count it, and delete older ones. */
 static void finish(const struct server *s, uint64_t step)
 {
-	atomic_fetch_add_explicit(&snapshot(s)->saved, 1, memory_order_relaxed);
-	snap_cas(s, step, MT_SEALED, MT_SAVED);
+	mt_snap_save(s->run, step);
 	delete_older(s, step);
 }
 
@@ -165,14 +136,14 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 	uint64_t bytes = out_bytes(dir);
 	int rc;
 
-	if (!snap_cas(s, step, MT_PINNED, MT_SEALED)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	if (!mt_snap_seal(s->run, step)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
 	else rc = mt_stage_check(s->run); /* a successor that found the word sealed and no directory has failed the save */
 	if (rc < 0) {
 		out_abort(dir);
 		return rc;
 	}
 	if ((rc = out_rename(dir)) < 0) {
-		fail_save(s, step, MT_SEALED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
 		return rc;
 	}
 	if (!mt_stage_mine(s->run)) return 0; /* the successor finds the directory, and counts it */
@@ -197,20 +168,12 @@ static void save(const struct server *s, uint64_t step)
 	}
 	if (rc < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
-		fail_save(s, step, MT_PINNED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
 	}
 	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------ recovery */
-
-/* A unit whose pin is cleared may have changed since, and the dead saver's copy of it is lost. */
-static bool all_pinned(const struct server *s, uint64_t step)
-{
-	for (uint32_t u = 0; u < mt_control(s->run)->n_units; u++)
-		if (atomic_load_explicit(&mt_unit(s->run, u)->pin, memory_order_acquire) != step) return false;
-	return true;
-}
 
 static bool was_renamed(const struct server *s, uint64_t step)
 {
@@ -232,15 +195,16 @@ static bool was_renamed(const struct server *s, uint64_t step)
 /* Finish or fail a save that the previous saver left behind. */
 static void recover(const struct server *s)
 {
-	uint64_t word = snap_word(s), step = word >> 8;
+	uint64_t word = mt_snap(s->run), step = mt_snap_step(word);
 
 	dir_clean(s->dirfd, NULL);
-	if (word == mt_snap_word(step, MT_SEALED)) {
+	if (mt_snap_state(word) == MT_SEALED) {
 		if (was_renamed(s, step)) finish(s, step);
-		else fail_save(s, step, MT_SEALED);
-	} else if (word == mt_snap_word(step, MT_PINNED) && !all_pinned(s, step)) {
+		else mt_snap_fail(s->run, word);
+	} else if (mt_snap_state(word) == MT_PINNED && !mt_snap_intact(s->run, step)) {
+		/* a unit whose pin is cleared may have changed since, and the dead saver's copy of it is lost */
 		mt_say("step %llu is not saved: its saver died", (unsigned long long)step);
-		fail_save(s, step, MT_PINNED);
+		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
 	}
 }
 
@@ -297,15 +261,15 @@ static int serve(const struct server *s)
 		/* The order matters: a step is first open, then committed, and pinned before it is done. A step that one
 		 * check just misses is found by the next one, or by reading the word. */
 		bool leave = stop && !may_request(s, open, stop) && !save_is_coming(s);
-		uint64_t word = snap_word(s);
-		if ((word & 0xff) == MT_PINNED) {
-			save(s, word >> 8);
+		uint64_t word = mt_snap(s->run);
+		if (mt_snap_state(word) == MT_PINNED) {
+			save(s, mt_snap_step(word));
 			continue;
 		}
 		if (mt_run_state(s->run) == MT_GONE || leave) return 0;
 		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
 		/* only a load repairs it, and load requires that no stage is running */
-		if (mt_run_state(s->run) == MT_DIRTY) return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
+		if ((rc = mt_run_dirty(s->run)) < 0) return rc;
 		mt_wait(s->run, seen, 500);
 	}
 }

@@ -1,35 +1,9 @@
-/* state.c: what a checkpoint stores beside the arrays: the table of tensors, run.json, unlogged metrics. */
+/* state.c: what a checkpoint stores beside the arrays: run.json, unlogged metrics. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
 #include "ckpt.h"
 #include "cli/cli.h"
-
-int state_tensors(struct mt_run *run, struct mt_tensor **out)
-{
-	const struct mt_control *c = mt_control(run);
-	uint32_t n = c->n_tensors, next = 0;
-	struct mt_tensor *t = malloc(n * sizeof *t);
-	uint64_t product;
-
-	if (!t) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	for (uint32_t i = 0; i < n; i++) t[i] = *mt_tensor(run, i);
-	for (uint32_t u = 0; u < c->n_units; u++) {
-		const struct mt_unit *unit = mt_unit(run, u);
-		bool ok = unit->first_tensor == next && unit->tensors <= n - next;
-		for (uint32_t i = next; ok && i < next + unit->tensors; i++)
-			ok = t[i].unit == u && memchr(t[i].name, 0, sizeof t[i].name) && t[i].ndim >= 1 && t[i].ndim <= 2 &&
-				!__builtin_mul_overflow(t[i].shape[0], t[i].shape[1], &product) && product == t[i].n &&
-				t[i].off <= unit->elems && t[i].n && t[i].n <= unit->elems - t[i].off;
-		if (!ok) {
-			free(t);
-			return mt_fail(MT_EX_DATA, "run '%s': its table of tensors is damaged", c->name);
-		}
-		next += unit->tensors;
-	}
-	*out = t;
-	return 0;
-}
 
 /* The hyperparameters of `step`, which mt-optim keeps until step + 2 is committed. The caller makes sure that this does
  * not happen meanwhile. */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "model/bf16.h"
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit)
@@ -14,20 +15,13 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
 	w->buf = malloc(IO_BYTES);
-	rc = w->buf ? state_tensors(run, &w->table) : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
+	rc = w->buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
 			rc = shards_begin(&w->set[a], dir, a, a == ARRAY_W && dtype == MT_BF16 ? ST_BF16 : st_sets[a].dtype,
-				w->table, mt_control(run)->n_tensors, limit);
+				mt_tensor(run, 0), mt_control(run)->n_tensors, limit);
 	if (rc < 0) writer_drop(w);
 	return rc;
-}
-
-/* fp32 pattern -> bf16, rounded to nearest even as PyTorch does; a NaN stays a NaN */
-static uint16_t round_even(uint32_t bits)
-{
-	if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
-	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
 static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
@@ -52,7 +46,7 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 		if (bf16)
 			for (uint64_t i = 0; i < len; i++) ((uint32_t *)w->buf)[i] = mt_join(hi[done + i], lo[done + i]);
 		else
-			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = round_even(full[done + i]);
+			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = bf16_round(full[done + i]);
 		rc = write_weights(w, t->name, w->buf, len);
 		done += len;
 	}
@@ -67,7 +61,7 @@ int writer_unit(struct writer *w, uint32_t u)
 	int rc = 0;
 
 	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
-		const struct mt_tensor *t = &w->table[i];
+		const struct mt_tensor *t = mt_tensor(w->run, i);
 		if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 		for (int a = 0; a < ARRAYS && rc == 0; a++) {
 			if (!w->has[a]) continue;
@@ -112,8 +106,6 @@ int writer_end(struct writer *w)
 void writer_drop(struct writer *w)
 {
 	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
-	free(w->table);
 	free(w->buf);
-	w->table = NULL;
 	w->buf = NULL;
 }

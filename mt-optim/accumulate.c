@@ -25,10 +25,10 @@ static void allocate(struct optim *o)
 {
 	struct accumulation *g = &o->accumulation;
 	for (uint32_t u = 0; u < o->n_units; u++) {
-		for (int end = 0; end < o->units[u].ends; end++)
+		for (int end = 0; end < o->units[u].grads; end++)
 			g->micros[end][u] = calloc(o->units[u].blocks, sizeof(uint16_t));
 		g->squares[u] = calloc(o->units[u].blocks, sizeof(double));
-		if (!g->micros[0][u] || !g->micros[o->units[u].ends - 1][u] || !g->squares[u])
+		if (!g->micros[0][u] || !g->micros[o->units[u].grads - 1][u] || !g->squares[u])
 			mt_die(MT_EX_NOMEM, "no memory to count the gradients of %u units", o->n_units);
 	}
 }
@@ -49,7 +49,7 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
 	if (g->txn.kind == MT_EVAL || o->direct) return true;
 	for (uint32_t u = 0; u < o->n_units; u++)
-		for (int end = 0; end < o->units[u].ends; end++) {
+		for (int end = 0; end < o->units[u].grads; end++) {
 			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
 			g->pieces_left += o->units[u].blocks * g->txn.micros;
 		}
@@ -75,14 +75,15 @@ struct batch {
 	_Atomic uint64_t next;
 };
 
-/* After the last micro: the block's sum of squares. Of a tied unit's two ends the later one takes it, of their sum. */
+/* After the last micro: the block's sum of squares. Of a tied unit's two gradients (embed, head) the later one takes
+ * it, of their sum. */
 static void square(struct optim *o, const struct piece *p, uint64_t block, uint64_t n)
 {
 	struct accumulation *g = &o->accumulation;
 	const struct unit *unit = &o->units[p->unit];
 	uint64_t bytes = block * MT_BLOCK * (o->g_bf16 ? 2 : 4);
 	const char *a = (const char *)unit->tile.g[0] + bytes, *b = NULL;
-	if (unit->ends == 2) {
+	if (unit->grads == 2) {
 		if (g->micros[!p->end][p->unit][block] != g->txn.micros) return;
 		b = (const char *)unit->tile.g[1] + bytes;
 	}

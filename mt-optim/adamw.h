@@ -17,6 +17,7 @@
 #ifndef MT_OPTIM_ADAMW_H
 #define MT_OPTIM_ADAMW_H
 
+#include "model/bf16.h"
 #include "mt.h"
 
 struct adamw { /* scalars of one step, each derived in double and rounded once */
@@ -91,7 +92,5 @@ void adamw_restore(const struct tile *, const struct mt_partition *);
 
 /* FTZ and DAZ (FZ on arm64) in the calling thread. Adam over denormals is ten times slower. */
 void flush_denormals(void);
-
-static inline float bf16_float(uint16_t b) { return mt_float((uint32_t)b << 16); }
 
 #endif

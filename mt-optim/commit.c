@@ -75,6 +75,6 @@ bool commit_direct(struct optim *o, struct accumulation *g, uint64_t word, uint3
 	for (uint32_t u = 0; u < o->n_units; u++)
 		atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
 	t->source_ring = ring;
-	t->source = atomic_load_explicit(&o->control->slots[MT_STREAM + ring].word, memory_order_acquire);
+	t->source = mt_stage_word(o->run, MT_STREAM + (int)ring);
 	return decide(o, g, word, MT_APPLY, NAN, 1);
 }

@@ -125,7 +125,7 @@ static bool all_at(struct optim *o, uint64_t step)
 static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 {
 	int slot = MT_STREAM + (int)ring;
-	uint64_t now = atomic_load_explicit(&o->control->slots[slot].word, memory_order_acquire);
+	uint64_t now = mt_stage_word(o->run, slot);
 	return word && (now != word || mt_stage_dead(o->run, slot));
 }
 

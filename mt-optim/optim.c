@@ -73,7 +73,7 @@ static enum mt_phase phase_of(struct optim *o, uint32_t k)
 	return mt_word_k(word) == k ? mt_word_phase(word) : MT_CLOSED;
 }
 
-/* Txn k is committed: bring every unit to its step, then say so. False: told to stop while waiting to save. */
+/* Txn k is committed: bring every unit to its step, then say so. False: asked to stop while waiting to save. */
 static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
@@ -104,15 +104,15 @@ static uint32_t oldest_open(struct optim *o)
 	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
 }
 
-/* Told to stop: the step that is open then is finished as long as somebody drives it. */
+/* Asked to stop: the step that is open then is finished as long as somebody drives it. */
 static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 {
-	if (!o->told) o->leave_after = mt_txn_newest(o->run);
-	o->told = true;
+	if (!o->stop_requested) o->leave_after = mt_txn_newest(o->run);
+	o->stop_requested = true;
 	return phase != MT_ACCUMULATE || k != o->leave_after || !mt_stage_alive(o->run, MT_STEP);
 }
 
-/* One look at everything; true if anything moved. *left: told to stop, and nothing would be lost. */
+/* One look at everything; true if anything moved. *left: asked to stop, and nothing would be lost. */
 static bool serve(struct optim *o, bool *left)
 {
 	leave_if_lost(o);

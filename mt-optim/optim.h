@@ -14,7 +14,7 @@ struct decay_run {
 struct unit { /* a unit as the update sees it */
 	struct tile tile;
 	uint64_t groups, blocks; /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
-	int ends;                /* gradient arrays: 2 for unit 0 of a tied model */
+	int grads;               /* gradient arrays: 2 for unit 0 of a tied model */
 	struct decay_run *runs;  /* in ascending order, the last ends at `groups` */
 };
 
@@ -25,13 +25,16 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 	bool save;
 };
 
-struct accumulation { /* a attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
+enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1026 */
+
+struct
+	accumulation { /* an attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
 	bool open;
 	uint32_t k, attempt;
 	struct opened txn;
-	uint16_t *micros[2][4096]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
-	double *squares[4096];     /* (blocks) of [unit]: sum of squares of a whole block of g */
-	uint64_t pieces_left;      /* blocks times micros that have not come in */
+	uint16_t *micros[2][MAX_UNITS]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
+	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
+	uint64_t pieces_left;           /* blocks times micros that have not come in */
 	uint32_t losses_left;
 };
 
@@ -39,7 +42,7 @@ struct optim {
 	struct mt_run *run;
 	struct mt_control *control;
 	struct mt_partition *partitions; /* (MT_PARTITIONS) */
-	uint64_t threads;                /* as told; 0: not told */
+	uint64_t threads;                /* as requested; 0: not given */
 	struct pool *pool;               /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
@@ -47,16 +50,14 @@ struct optim {
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
 	struct accumulation accumulation;
-	bool told;            /* to stop */
+	bool stop_requested;
 	uint32_t leave_after; /* txn that was newest then */
 };
 
-enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit */
-
-/* threads.c: made when first asked for, as many as were told or as the cores and the device of the run allow */
+/* threads.c: made when first asked for, as many as were requested or as the cores and the device of the run allow */
 struct pool *optim_pool(struct optim *);
 
-/* units.c: 65 when the run's tables do not describe what the journal can undo */
+/* units.c: the units' arrays and tables. 71: no memory */
 int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one partition; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,
@@ -98,7 +99,7 @@ void apply_direct(struct optim *, uint32_t k, const struct opened *, const struc
 
 /* snapshot.c: wait until no pin counts for the unit */
 void wait_unpinned(struct optim *, uint32_t unit);
-/* Ask for a snapshot of the step that all units are at. false: mt-optim was told to stop before it could */
+/* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
 /* A saver that is not there saves nothing: fail what it has pinned. Returns true if this call did */
 bool fail_dead_saver(struct optim *);

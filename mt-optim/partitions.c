@@ -1,11 +1,9 @@
 /* partitions.c: the update of a whole model by threads that take partitions.
  *
- * Lane l of MT_PARTITIONS has groups [l G / 64, (l + 1) G / 64) of each unit's G. Whatever threads there are, a
- * partition goes
- * through the units in order, so that its one index word says all that it has done: a partition that stands in unit u
- * has
- * finished its part of the units before. A thread that finds nothing left of a unit goes on to the next one; a unit's
- * version is published when all partitions have finished it, in the order of units.
+ * Partition p of MT_PARTITIONS has groups [p G / 64, (p + 1) G / 64) of each unit's G. However many threads there are,
+ * a partition goes through the units in order, so that its one index word says all that it has done: a partition that
+ * stands in unit u has finished its part of the units before. A thread that finds nothing left of a unit goes on to the
+ * next one; a unit's version is published when all partitions have finished it, in the order of units.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "model/bf16.h"
 #include "mt.h"
 #include "sum.h"
 
@@ -16,11 +17,8 @@
 
 static float element(const void *p, size_t i, bool bf16)
 {
-	return bf16 ? mt_float((uint32_t)((const uint16_t *)p)[i] << 16) : ((const float *)p)[i];
+	return bf16 ? bf16_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
-
-/* To the nearest bf16, ties to even. A NaN that bf16s make has a zero lower half and stays one. */
-static uint32_t nearest(uint32_t bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u; }
 
 static double tree(double x[16])
 {
@@ -33,7 +31,7 @@ static void add_plain(void *g, const void *piece, size_t n, bool bf16)
 {
 	for (size_t i = 0; i < n; i++) {
 		float x = element(g, i, bf16) + element(piece, i, bf16);
-		if (bf16) ((uint16_t *)g)[i] = (uint16_t)(nearest(mt_bits(x)) >> 16);
+		if (bf16) ((uint16_t *)g)[i] = bf16_round(mt_bits(x));
 		else ((float *)g)[i] = x;
 	}
 }
@@ -69,6 +67,7 @@ static double sumsq_plain(const void *a, const void *b, size_t n, bool bf16)
 		} \
 	} while (0)
 
+/* bf16_round without its case of a NaN: one that a sum of bf16s gives is quiet and has a zero lower half, and stays. */
 INLINE __m256 nearest8(__m256 x)
 {
 	__m256i bits = _mm256_castps_si256(x), tie = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -1,5 +1,5 @@
-/* threads.c: how many threads share a job. They are made when there is one: by then whoever computes has said in the
- * run record on what it does, and with a GPU it needs hardly a core. */
+/* threads.c: how many threads share a job. They are made when there is one: by then the
+ * reproducibility record says on what device the run is computed, and with a GPU it needs hardly a core. */
 #include "cli/cli.h"
 #include "optim.h"
 

@@ -12,20 +12,14 @@ static int decay_runs(struct optim *o, uint32_t u)
 {
 	const struct mt_unit *mu = mt_unit(o->run, u);
 	struct unit *unit = &o->units[u];
-	uint32_t first = mu->first_tensor, n = mu->tensors, runs = 0;
-	if (!n || first > o->control->n_tensors || n > o->control->n_tensors - first)
-		return mt_fail(MT_EX_DATA, "unit %u: tensors %u to %u of %u", u, first, first + n, o->control->n_tensors);
-	unit->runs = calloc(n, sizeof *unit->runs);
+	uint32_t runs = 0;
+	unit->runs = calloc(mu->tensors, sizeof *unit->runs);
 	if (!unit->runs) return mt_fail(MT_EX_NOMEM, "no memory for unit %u's tables", u);
-	for (uint32_t i = 0; i < n; i++) {
-		const struct mt_tensor *t = mt_tensor(o->run, first + i);
+	for (uint32_t i = 0; i < mu->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(o->run, mu->first_tensor + i);
 		bool decay = t->decay != 0;
 		if (i && decay == unit->runs[runs - 1].decay) continue;
-		uint64_t at = t->off / MT_GROUP, before = runs > 1 ? unit->runs[runs - 2].end : 0;
-		if (t->off % MT_GROUP || at >= unit->groups || (i ? at <= before : at != 0))
-			return mt_fail(MT_EX_DATA, "unit %u: tensor '%.*s' at element %llu", u, MT_TENSOR_NAME - 1, t->name,
-				(unsigned long long)t->off);
-		if (runs) unit->runs[runs - 1].end = at;
+		if (runs) unit->runs[runs - 1].end = t->off / MT_GROUP;
 		unit->runs[runs++].decay = decay;
 	}
 	unit->runs[runs - 1].end = unit->groups;
@@ -35,10 +29,6 @@ static int decay_runs(struct optim *o, uint32_t u)
 int units_make(struct optim *o)
 {
 	o->n_units = o->control->n_units;
-	if (o->n_units < 2 || o->n_units > MAX_UNITS)
-		return mt_fail(MT_EX_DATA, "%u units; the journal can name 2 to %d", o->n_units, MAX_UNITS);
-	if (o->control->partitions != MT_PARTITIONS || o->control->group != MT_GROUP)
-		return mt_fail(MT_EX_DATA, "%u partitions of groups of %u", o->control->partitions, o->control->group);
 	o->units = calloc(o->n_units, sizeof *o->units);
 	if (!o->units) return mt_fail(MT_EX_NOMEM, "no memory for %u units", o->n_units);
 	for (uint32_t u = 0; u < o->n_units; u++) {
@@ -46,15 +36,13 @@ int units_make(struct optim *o)
 		struct unit *unit = &o->units[u];
 		unit->groups = mu->elems / MT_GROUP;
 		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
-		unit->ends = o->direct || !mu->g[1] ? 1 : 2;
-		if (!unit->groups || mu->elems % MT_GROUP || unit->groups > PARTITION_GROUPS || (!o->direct && !mu->g[0]))
-			return mt_fail(MT_EX_DATA, "unit %u: %llu elements", u, (unsigned long long)mu->elems);
+		unit->grads = o->direct || !mu->g[1] ? 1 : 2;
 		unit->tile = (struct tile){
 			.w = mt_at(o->run, mu->w),
 			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
 			.m = mt_at(o->run, mu->m),
 			.v = mt_at(o->run, mu->v),
-			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->ends == 2 ? mt_at(o->run, mu->g[1]) : NULL},
+			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->grads == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};
 		int rc = decay_runs(o, u);
@@ -112,7 +100,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 
 bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 {
-	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].ends) return false;
+	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].grads) return false;
 	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
 	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off) &&
 		n <= block / (o->g_bf16 ? 2 : 4);
@@ -120,9 +108,8 @@ bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 
 void leave_if_gone(struct optim *o)
 {
-	enum mt_state state = mt_run_state(o->run);
-	if (state == MT_GONE) exit(0);
-	if (state == MT_DIRTY) mt_die(MT_EX_DATA, "the store is dirty: load a checkpoint");
+	if (mt_run_state(o->run) == MT_GONE) exit(0);
+	mt_must(mt_run_dirty(o->run));
 	leave_if_lost(o);
 	mt_must(mt_run_check(o->run));
 	for (int i = 0; i < MT_STREAMS; i++) mt_must(mt_ring_check(o->grad[i]));

@@ -4,32 +4,27 @@
 
 #define LOOK_EVERY 0.02 /* seconds between checks: a check costs system calls */
 
-static uint64_t slot_word(struct driver *d, int slot)
-{
-	return atomic_load_explicit(&mt_control(d->run)->slots[slot].word, memory_order_acquire);
-}
-
 bool peers_assemble(struct driver *d)
 {
 	d->n_live = 0;
 	for (int i = 0; i < MT_STREAMS; i++)
 		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
-	for (int s = 0; s < MT_SLOTS; s++) d->participants[s] = slot_word(d, s);
+	for (int s = 0; s < MT_SLOTS; s++) d->participants[s] = mt_stage_word(d->run, s);
 	return d->n_live > 0;
 }
 
 static bool left(struct driver *d, int slot)
 {
 	/* a new holder has a new generation; a released slot has no pid */
-	return slot_word(d, slot) != d->participants[slot];
+	return mt_stage_word(d->run, slot) != d->participants[slot];
 }
 
 bool peers_changed(struct driver *d)
 {
 	for (int i = 0; i < d->n_live; i++)
 		if (left(d, MT_STREAM + d->live[i])) return true;
-	if (d->participants[MT_OPTIM] >> 42 == 0) { /* mt-optim was not there when the attempt began */
-		d->participants[MT_OPTIM] = slot_word(d, MT_OPTIM);
+	if (mt_slot_pid(d->participants[MT_OPTIM]) == 0) { /* mt-optim was not there when the attempt began */
+		d->participants[MT_OPTIM] = mt_stage_word(d->run, MT_OPTIM);
 		return false;
 	}
 	return left(d, MT_OPTIM);
@@ -97,10 +92,8 @@ static void watch_frozen(struct driver *d)
 
 void peers_check_run(struct driver *d)
 {
-	enum mt_state state = mt_run_state(d->run);
-	if (state == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
-	if (state == MT_DIRTY)
-		mt_die(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint", d->o->run);
+	if (mt_run_state(d->run) == MT_GONE) mt_die(MT_EX_PEER, "run '%s' was removed", d->o->run);
+	mt_must(mt_run_dirty(d->run));
 	mt_must(mt_run_check(d->run));
 	driver_check(d);
 }
@@ -126,8 +119,7 @@ void peers_watch(struct driver *d)
 	}
 	need(d, ANY_STREAM, streams > 0, now);
 	/* only a successor of a dead saver can finish a sealed save, and mt-optim waits for that */
-	uint64_t snap = atomic_load_explicit(&mt_control(d->run)->snap.word, memory_order_acquire);
-	need(d, MT_CKPT, (snap & 0xff) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
+	need(d, MT_CKPT, mt_snap_state(mt_snap(d->run)) != MT_SEALED || mt_stage_alive(d->run, MT_CKPT), now);
 }
 
 void peers_need_saver(struct driver *d)

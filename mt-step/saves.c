@@ -2,10 +2,6 @@
 #include "progress.h"
 #include "saves.h"
 
-static struct mt_snapshot *snapshot(struct driver *d) { return &mt_control(d->run)->snap; }
-
-static uint64_t word(struct driver *d) { return atomic_load_explicit(&snapshot(d)->word, memory_order_acquire); }
-
 enum { C_REPORTED = 2 }; /* counter of mt-step's slot: failures reported before this mt-step */
 
 uint64_t saves_reported(struct mt_run *run)
@@ -30,16 +26,17 @@ void saves_watch(struct driver *d)
 	if (n == d->failed) return;
 	d->failed = n;
 	d->save_failed = true;
-	uint64_t w = word(d);
+	uint64_t w = mt_snap(d->run);
 	progress_clear();
-	if ((w & 0xff) == MT_FAILED) mt_say("the save of step %llu failed; training goes on", (unsigned long long)(w >> 8));
+	if (mt_snap_state(w) == MT_FAILED)
+		mt_say("the save of step %llu failed; training goes on", (unsigned long long)mt_snap_step(w));
 	else mt_say("a save failed; training goes on");
 }
 
 bool saves_taken(struct driver *d, uint64_t step)
 {
-	uint64_t w = word(d);
-	return w >> 8 == step && (w & 0xff) != MT_SNAP_NONE;
+	uint64_t w = mt_snap(d->run);
+	return mt_snap_step(w) == step && mt_snap_state(w) != MT_SNAP_NONE;
 }
 
 void saves_finish(struct driver *d)
@@ -47,21 +44,21 @@ void saves_finish(struct driver *d)
 	double missing = 0;
 	for (;;) {
 		uint32_t seen = mt_event(d->run);
-		uint64_t w = word(d);
+		uint64_t w = mt_snap(d->run);
 		saves_watch(d);
-		if ((w & 0xff) != MT_PINNED && (w & 0xff) != MT_SEALED) return;
-		mt_stage_activity(d->run, MT_ACT_WAIT_SAVE, w >> 8);
+		if (!mt_snap_busy(w)) return;
+		mt_stage_activity(d->run, MT_ACT_WAIT_SAVE, mt_snap_step(w));
 		if (mt_stage_alive(d->run, MT_CKPT)) missing = 0;
 		else if (!missing) missing = mt_now();
 		else if (mt_now() - missing > d->o->wait) {
 			progress_clear();
-			mt_say("mt-ckpt is gone: the save of step %llu was not finished", (unsigned long long)(w >> 8));
+			mt_say("mt-ckpt is gone: the save of step %llu was not finished", (unsigned long long)mt_snap_step(w));
 			d->save_failed = true;
 			return;
 		}
 		if (mt_stage_alive(d->run, MT_CKPT) && peers_frozen(d, MT_CKPT)) {
 			mt_say("mt-ckpt (pid %d) is stopped (SIGSTOP): the save of step %llu was not finished",
-				mt_stage_pid(d->run, MT_CKPT), (unsigned long long)(w >> 8));
+				mt_stage_pid(d->run, MT_CKPT), (unsigned long long)mt_snap_step(w));
 			d->save_failed = true;
 			return;
 		}

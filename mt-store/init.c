@@ -108,35 +108,17 @@ static void fill_all(struct fill *f)
 
 /* ------------------------------------------------------------------------------------------------ the verb */
 
-static int refuse_live(struct mt_run *run, const char *name)
-{
-	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
-			return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d) is at work on it", name, mt_stage_name(slot),
-				mt_stage_pid(run, slot));
-	return 0;
-}
-
 int store_init(const char *name, const struct store_options *o)
 {
 	struct mt_run *run = NULL;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
-	if (rc == 0) rc = refuse_live(run, name);
-	if (rc == 0) rc = mt_stage_claim(run, MT_FILL, NULL);
+	mt_signals(true);
+	if (rc == 0) rc = mt_fill_claim(run);
 	if (rc) {
 		mt_run_close(run);
 		return rc;
 	}
 	struct fill fill = {.run = run, .seed = o->seed};
-	enum mt_state before = mt_run_state(run);
-	mt_signals(true);
-	mt_fill_begin(run);
-	rc = refuse_live(run, name); /* again: one may have come between the look and the state */
-	if (rc) {
-		mt_fill_end(run, before);
-		mt_run_close(run);
-		return rc;
-	}
 	fill_all(&fill);
 	int stopped = mt_stopping;
 	rc = mt_stage_check(run); /* a successor fills it, and says so when it has */

@@ -57,31 +57,23 @@ bool owner_gone(struct owner_end *e)
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
-static uint64_t slot_word(struct mt_run *run, int slot)
-{
-	return atomic_load_explicit(&mt_control(run)->slots[slot].word, memory_order_acquire);
-}
-
 static void send(struct mt_run *run, int slot, int sig)
 {
 	int pid = mt_stage_pid(run, slot);
 	if (pid && mt_stage_alive(run, slot) && mt_stage_pid_here(run, slot)) kill(pid, sig);
 }
 
-/* Each holder of mt-step's slot is told once, and killed when the user does not want to wait: it owns no state. */
-static void tell_step(struct mt_run *run, uint64_t *told, bool insist)
+/* Each holder of mt-step's slot gets one request to stop, and is killed when the user does not want to wait: it owns
+ * no state. */
+static void tell_step(struct mt_run *run, uint64_t *requested, bool insist)
 {
-	uint64_t word = slot_word(run, MT_STEP);
+	uint64_t word = mt_stage_word(run, MT_STEP);
 	if (insist) send(run, MT_STEP, SIGKILL);
-	else if (word != *told) send(run, MT_STEP, SIGUSR1);
-	*told = word;
+	else if (word != *requested) send(run, MT_STEP, SIGUSR1);
+	*requested = word;
 }
 
-static bool saver_at_work(struct mt_run *run)
-{
-	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire) & 0xff;
-	return (snap == MT_PINNED || snap == MT_SEALED) && mt_stage_alive(run, MT_CKPT);
-}
+static bool saver_at_work(struct mt_run *run) { return mt_snap_busy(mt_snap(run)) && mt_stage_alive(run, MT_CKPT); }
 
 /* An update that has begun is finished by mt-optim, if there is one. */
 static bool update_at_work(struct mt_run *run) { return !mt_run_quiet(run) && mt_stage_alive(run, MT_OPTIM); }
@@ -91,7 +83,7 @@ bool owner_end_turn(struct mt_run *run, struct owner_end *e)
 	bool insist = mt_stopping;
 	mt_stopping = 0;
 	e->insisted += insist;
-	tell_step(run, &e->told, insist);
+	tell_step(run, &e->requested, insist);
 	send(run, MT_FILL, SIGKILL); /* what is being filled has not been trained, and goes with the run */
 	if (e->insisted > 1) return true;
 	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run) || saver_at_work(run));
@@ -115,8 +107,7 @@ static bool is_as_filled(struct mt_run *run)
 static bool is_saved(struct mt_run *run, const char *path, uint64_t step)
 {
 	char json[4300], id[33];
-	uint64_t snap = atomic_load_explicit(&mt_control(run)->snap.word, memory_order_acquire);
-	if (snap == mt_snap_word(step, MT_SAVED)) return true;
+	if (mt_snap(run) == mt_snap_word(step, MT_SAVED)) return true;
 	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
 	snprintf(json, sizeof json, "%s/run.json", path);
 	json_t *root = json_load_file(json, 0, NULL);

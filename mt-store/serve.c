@@ -12,14 +12,9 @@ enum {
 /* Who holds a slot, as last looked at */
 struct watched {
 	uint64_t word;
-	int fd; /* pidfd; -1: nobody, told dead, or a kernel without pidfds */
-	bool told;
+	int fd; /* pidfd; -1: nobody, reported dead, or a kernel without pidfds */
+	bool reported;
 };
-
-static uint64_t slot_word(struct mt_run *run, int slot)
-{
-	return atomic_load_explicit(&mt_control(run)->slots[slot].word, memory_order_acquire);
-}
 
 static void forget(struct watched *w)
 {
@@ -31,7 +26,7 @@ static void forget(struct watched *w)
 static void tell(struct mt_run *run, int slot, struct watched *w)
 {
 	forget(w);
-	w->told = true;
+	w->reported = true;
 	mt_say("%s (pid %d) has died", mt_stage_name(slot), mt_stage_pid(run, slot));
 	mt_abort_dead(run);
 	mt_wake(run);
@@ -42,7 +37,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		struct watched *w = &watched[slot];
-		uint64_t word = slot_word(run, slot);
+		uint64_t word = mt_stage_word(run, slot);
 		if (slot == MT_STORE) continue;
 		if (word != w->word) {
 			forget(w);
@@ -52,11 +47,12 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}
 		/* a pidfd only wakes us: the slot's lock says who is dead */
-		if (!w->told && mt_stage_dead(run, slot)) tell(run, slot, w);
+		if (!w->reported && mt_stage_dead(run, slot)) tell(run, slot, w);
 	}
 }
 
-/* A pidfd that has told of a death is told no more, whatever its slot's lock says: it would end every sleep at once. */
+/* A pidfd that has reported a death is not polled again, whatever its slot's lock says: it would end every sleep
+ * at once. */
 static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 {
 	struct pollfd fds[MT_SLOTS + 1];

@@ -33,7 +33,7 @@ static const char *const *counter_names(int slot)
 
 static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64_MAX : x); }
 
-/* ------------------------------------------------------------------------------------------------ gathering */
+/* ------------------------------------------------------------------------------------------------ collecting */
 
 static json_t *stage_object(struct mt_run *run, int slot)
 {
@@ -96,10 +96,10 @@ static json_t *txn_object(struct mt_run *run)
 
 static json_t *snapshot_object(struct mt_run *run)
 {
-	struct mt_snapshot *snap = &mt_control(run)->snap;
-	uint64_t word = atomic_load_explicit(&snap->word, memory_order_acquire);
-	return json_pack("{s:s, s:I, s:I, s:I}", "state", snap_word((enum mt_snap)(word & 0xff)), "step", number(word >> 8),
-		"saved", number(atomic_load(&snap->saved)), "failed", number(mt_snap_failures(run)));
+	uint64_t word = mt_snap(run);
+	return json_pack("{s:s, s:I, s:I, s:I}", "state", snap_word(mt_snap_state(word)), "step",
+		number(mt_snap_step(word)), "saved", number(atomic_load(&mt_control(run)->snap.saved)), "failed",
+		number(mt_snap_failures(run)));
 }
 
 static json_t *run_object(struct mt_run *run, const char *name)

@@ -22,10 +22,10 @@ int store_ring(const char *run, const struct store_options *);
 
 /* owner.c: serve --until-eof: the run ends with its owner, who keeps the write end of the pipe on our stdin */
 struct owner_end {
-	uint64_t told;
-	int insisted;
-	bool in_order;                             /* the owner has announced its end */
-};                                             /* word of the mt-step that was told to stop; signals since */
+	uint64_t requested; /* slot word of the mt-step that was asked to stop */
+	int insisted;       /* signals since */
+	bool in_order;      /* the owner has announced its end */
+};
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
 bool owner_gone(struct owner_end *);           /* stdin is at its end */
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */

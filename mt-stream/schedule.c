@@ -47,31 +47,8 @@ static void job_part(const struct stream *s, struct job *j, uint32_t unit, uint3
 	j->elems += elems;
 }
 
-/* The run's tables must be those that its geometry gives: templates rely on every shape */
-static int layout_check(const struct stream *s)
-{
-	struct mt_layout l;
-	int rc = mt_layout_make(&l, s->geo, s->control->dtype, s->control->grad);
-
-	if (rc) return rc;
-	bool same = l.n_units == s->control->n_units && l.n_tensors == s->control->n_tensors;
-	for (uint32_t u = 0; same && u < l.n_units; u++) {
-		const struct mt_unit *a = &l.units[u], *b = mt_unit(s->run, u);
-		same = a->elems == b->elems && a->first_tensor == b->first_tensor && a->tensors == b->tensors;
-	}
-	for (uint32_t i = 0; same && i < l.n_tensors; i++) {
-		const struct mt_tensor *a = &l.tensors[i], *b = mt_tensor(s->run, i);
-		same = a->role == b->role && a->off == b->off && a->n == b->n;
-	}
-	mt_layout_release(&l);
-	return same ? 0 : mt_fail(MT_EX_DATA, "the run's units or tensors are not those of its geometry");
-}
-
 int jobs_make(struct stream *s)
 {
-	int rc = layout_check(s);
-
-	if (rc) return rc;
 	s->units = s->control->n_units;
 	s->jobs = calloc(s->units, sizeof *s->jobs);
 	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);

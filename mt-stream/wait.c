@@ -7,11 +7,9 @@
 
 int run_state(const struct stream *s)
 {
-	switch (mt_run_state(s->run)) {
-	case MT_GONE: return GONE;
-	case MT_DIRTY: return mt_fail(MT_EX_DATA, "the store is dirty: load a checkpoint");
-	default: return mt_stage_check(s->run);
-	}
+	if (mt_run_state(s->run) == MT_GONE) return GONE;
+	int rc = mt_run_dirty(s->run);
+	return rc ? rc : mt_stage_check(s->run);
 }
 
 /* With --grad none the commit comes with the first piece, and the other pieces are needed after it. */

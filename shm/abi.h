@@ -61,7 +61,8 @@
 	F(mt_ringbuf, off_blocks, 48, 8) \
 	F(mt_ringbuf, block_bytes, 56, 8) F(mt_ringbuf, tail, 128, 8) F(mt_ringbuf, head, 192, 8) \
 	F(mt_rings, h, 0, 128) F(mt_rings, n, 128, 4) \
-	F(mt_msg, k, 0, 4) F(mt_msg, attempt, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) F(mt_msg, micro, 12, 4) \
+	F(mt_msg, k, 0, 4) F(mt_msg, attempt, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) \
+	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, grad.unit, 24, 4) \

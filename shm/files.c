@@ -39,7 +39,8 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 	return 0;
 }
 
-int mt_files_each(struct mt_run *run, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg)
+int mt_files_each(const struct mt_run *run, int (*fn)(const char *name, const void *data, size_t bytes, void *arg),
+	void *arg)
 {
 	char name[128];
 	struct map map = {0};

@@ -22,8 +22,9 @@ struct mt_run {
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
-	bool other_boot; /* a region is of an earlier boot: its pages may be of different ages */
-	bool attached;   /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
+	uint64_t state_bytes; /* of the store region: what the units need */
+	bool other_boot;      /* a region is of an earlier boot: its pages may be of different ages */
+	bool attached;        /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
 	double wait_s;
 	const volatile int *stop;
 	int slot; /* claimed, or -1 */
@@ -68,11 +69,11 @@ uint64_t region_fingerprint(void);
 
 /* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just
  * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
-int stage_byte_held(struct mt_run *, int slot);
-bool stage_in_passing(struct mt_run *, int slot);
+int stage_byte_held(const struct mt_run *, int slot);
+bool stage_in_passing(const struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */
-void stage_unknown_why(struct mt_run *, int slot, char *buf, size_t n);
-int choices_check(struct mt_run *); /* 0, or -65: the table of choices is damaged */
+void stage_unknown_why(const struct mt_run *, int slot, char *buf, size_t n);
+int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is damaged */
 /* config.c: the text of a config.json */
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 
@@ -81,6 +82,9 @@ void rings_plan(struct mt_control *, uint64_t *bytes);
 void rings_init(struct mt_rings *, const struct mt_control *);
 void rings_clear(struct mt_rings *, uint64_t size);
 
+/* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65
+ * dirty, 66 removed */
+int run_state_error(const struct mt_run *, enum mt_state);
 /* run.c: wait until the run that a stage claimed too early is filled. 0, or as mt_run_attach, which said how long */
 int run_wait_filled(struct mt_run *);
 /* run.c: mt_run_reset's part outside of the control region: rings of one's own are emptied, all is of this boot */

@@ -1,7 +1,7 @@
 /* mt.h: the one public header of libmt: what mt's programs share, and what a stage of your own needs.
  *
  * A run has a name and three regions of shared memory (shm/README.md draws them byte by byte):
- *   control  header, geometry, unit and tensor tables, stage slots, run record, transactions, journal
+ *   control  header, geometry, unit and tensor tables, stage slots, reproducibility record, transactions, journal
  *   rings    messages and their payload blocks
  *   store    the state itself: one contiguous tile a unit, cut into arrays w | lo | m | v | g
  *
@@ -45,7 +45,7 @@ enum {                          /* sysexits.h where it has the meaning; contract
 #define MT_PARTITIONS      64
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
-#define MT_CHOICES    1024      /* entries of the run record's table at most */
+#define MT_CHOICES    1024      /* entries of the reproducibility record's table at most */
 #define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
 #define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
@@ -163,16 +163,16 @@ struct mt_header {              /* the first 128 bytes of every region */
 enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
 /* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
 
-enum mt_activity {                 /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
+enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
 	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
 	MT_ACT_READ_INPUT, MT_ACT_WAIT_STREAM, MT_ACT_WAIT_OPTIM, MT_ACT_WAIT_COMMIT, MT_ACT_WAIT_SAVE, MT_ACT_WAIT_BATCH,
-	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE, MT_ACT_APPLY,
-	MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
+	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE,
+	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
 };
 
 struct mt_slot {                /* 256 bytes */
 	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
-	 * generation 16 bits; pid 0: nobody */
+	 * generation 16 bits; pid 0: nobody. mt_slot_pid and its neighbours read it */
 	_Alignas(64) _Atomic uint64_t word;
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted an accumulation */
 	_Atomic uint32_t activity;     /* enum mt_activity */
@@ -233,7 +233,7 @@ struct mt_snapshot {
 	uint64_t reserved[4];
 };
 
-struct mt_record {              /* the run record: whatever can change a bit, decided once, kept in run.json */
+struct mt_record {              /* the reproducibility record: what can change a bit, chosen once, kept in run.json */
 	_Alignas(64) _Atomic uint64_t owner;  /* slot word of the stage that is writing it */
 	_Atomic uint32_t set;       /* 1: the fields below stand */
 	uint32_t chunk_tokens;      /* tokens of a chunk at most: rows per chunk = max(1, chunk_tokens / seq) */
@@ -341,22 +341,28 @@ int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
 
-struct mt_control *mt_control(struct mt_run *);
-const struct mt_geometry *mt_geometry(struct mt_run *);
-struct mt_unit *mt_unit(struct mt_run *, uint32_t unit);
-struct mt_tensor *mt_tensor(struct mt_run *, uint32_t i);
-struct mt_partition *mt_partitions(struct mt_run *);
-const char *mt_config_text(struct mt_run *, size_t *bytes);
-void *mt_at(struct mt_run *, uint64_t off);         /* pointer into the store region */
-uint64_t mt_run_bytes(struct mt_run *);             /* of all regions */
-enum mt_state mt_run_state(struct mt_run *);
+/* Functions that write neither the handle nor the run's words take a const handle; what they point at may be written */
+struct mt_control *mt_control(const struct mt_run *);
+const struct mt_geometry *mt_geometry(const struct mt_run *);
+struct mt_unit *mt_unit(const struct mt_run *, uint32_t unit);
+struct mt_tensor *mt_tensor(const struct mt_run *, uint32_t i);
+struct mt_partition *mt_partitions(const struct mt_run *);
+const char *mt_config_text(const struct mt_run *, size_t *bytes);
+void *mt_at(const struct mt_run *, uint64_t off); /* pointer into the store region */
+uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
+enum mt_state mt_run_state(const struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
+/* 0; 65: the store is dirty, or of an earlier boot, and only a load helps. For stages, wherever they wait */
+int mt_run_dirty(const struct mt_run *);
+int mt_run_idle(const struct mt_run *);             /* 0; 75: a stage other than mt-store or a filler is at work */
+/* For init and load: claim MT_FILL and begin to fill. 75: a stage is at work, and the state is as it was */
+int mt_fill_claim(struct mt_run *);
 /* Filling, by init and load, which hold MT_FILL: the state is filling and control.fills odd from begin to end; a filler
  * that dies leaves them so. end: the state that stands then (MT_FILLING: what stood before is still half filled). */
 void mt_fill_begin(struct mt_run *);
 void mt_fill_end(struct mt_run *, enum mt_state);
 /* control.fills, acquire. Even, and the same after reading as before: no filling was at work meanwhile. */
-uint64_t mt_fills(struct mt_run *);
+uint64_t mt_fills(const struct mt_run *);
 /* Reset transactions, rings, journal, versions, pins, snapshot and record to "filled at `step`"; state is not touched.
  * For init and load, which hold MT_FILL while the state is filling. */
 void mt_run_reset(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
@@ -366,12 +372,13 @@ struct mt_file { char name[64]; uint64_t off, bytes; };
 int mt_files_put(struct mt_run *, const struct mt_file *, const void *const *data, uint32_t n);  /* replaces all */
 /* fn for each file; data is valid during the call. No files region: nothing is called. 1, and a message: nor with a
  * file of another user's in its place. */
-int mt_files_each(struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg), void *arg);
+int mt_files_each(const struct mt_run *, int (*fn)(const char *name, const void *data, size_t bytes, void *arg),
+	void *arg);
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
 /*     for (;;) { uint32_t seen = mt_event(run); if (what I wait for) break; mt_wait(run, seen, 100); }          */
-uint32_t mt_event(struct mt_run *);
+uint32_t mt_event(const struct mt_run *);
 /* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first. */
 void mt_wait(struct mt_run *, uint32_t seen, int ms);
 void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
@@ -380,35 +387,38 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
  * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
- * live one
- * holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a child
- * shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the
- * slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
+ * live one holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a
+ * child shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after
+ * mt_run_attach): the slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
  * process's PID namespace. Whatever hinders a look (no descriptor, another namespace) is unknown. A stopped one is
  * alive. */
 enum mt_life { MT_NOBODY = 0, MT_ALIVE = 1, MT_DEAD = 2, MT_UNKNOWN = 3 };
-enum mt_life mt_stage_life(struct mt_run *, int slot);
-bool mt_stage_alive(struct mt_run *, int slot);     /* alive, or unknown: nobody may take its place */
-bool mt_stage_dead(struct mt_run *, int slot);      /* dead by proof */
+enum mt_life mt_stage_life(const struct mt_run *, int slot);
+bool mt_stage_alive(const struct mt_run *, int slot); /* alive, or unknown: nobody may take its place */
+bool mt_stage_dead(const struct mt_run *, int slot); /* dead by proof */
 /* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load: to be looked at
  * before each write that a successor's state would suffer from. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop
  * look. */
-bool mt_stage_mine(struct mt_run *);
-int mt_stage_check(struct mt_run *);                /* 0, or -75 and who has the slot now */
-int mt_stage_pid(struct mt_run *, int slot);        /* 0: nobody */
-bool mt_stage_pid_here(struct mt_run *, int slot);  /* that pid is one of this process's PID namespace */
-bool mt_stage_stopped(struct mt_run *, int slot);   /* state T */
+bool mt_stage_mine(const struct mt_run *);
+int mt_stage_check(const struct mt_run *); /* 0, or -75 and who has the slot now */
+uint64_t mt_stage_word(const struct mt_run *, int slot); /* the slot's word. Acquire */
+static inline int mt_slot_pid(uint64_t word) { return (int)(word >> 42); }
+static inline bool mt_slot_locked(uint64_t word) { return word >> 41 & 1; }
+static inline uint64_t mt_slot_start(uint64_t word) { return word >> 16 & 0x1ffffff; }  /* clock ticks, low 25 bits */
+static inline uint32_t mt_slot_generation(uint64_t word) { return (uint32_t)(word & 0xffff); }
+int mt_stage_pid(const struct mt_run *, int slot); /* 0: nobody */
+bool mt_stage_pid_here(const struct mt_run *, int slot); /* that pid is one of this process's PID namespace */
+bool mt_stage_stopped(const struct mt_run *, int slot); /* state T */
 const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1", ... */
 void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
-void mt_stage_describe(struct mt_run *, int slot, char *buf, size_t n);
-_Atomic uint64_t *mt_counter(struct mt_run *, int i); /* this stage's counter i */
+void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
+_Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i */
 /* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
- * true if
- * this call aborted. Streams, mt-optim and mt-step matter. */
+ * true if this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
 
 /* ------------------------------------------------------------------------------------------------ rings */
@@ -492,10 +502,10 @@ static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w
 
 /* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step
  * withdrew what it had in accumulate; its k may be opened again under a new attempt. */
-uint64_t mt_txn_word(struct mt_run *, uint32_t k);
+uint64_t mt_txn_word(const struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
-uint32_t mt_txn_newest(struct mt_run *);
-struct mt_txn *mt_txn(struct mt_run *, uint32_t k); /* the record that k uses */
+uint32_t mt_txn_newest(const struct mt_run *);
+struct mt_txn *mt_txn(const struct mt_run *, uint32_t k); /* the record that k uses */
 /* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
 uint32_t mt_attempt_next(struct mt_run *);
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */
@@ -505,33 +515,54 @@ bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
 struct mt_committed { uint64_t step, t; struct mt_position position; };
 /* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
  * txn is in apply or skip. */
-void mt_run_committed(struct mt_run *, struct mt_committed *);
-uint64_t mt_run_step(struct mt_run *);              /* its step alone */
+void mt_run_committed(const struct mt_run *, struct mt_committed *);
+uint64_t mt_run_step(const struct mt_run *); /* its step alone */
 /* Nothing is open: no txn in apply or skip, and none in accumulate unless mt-step is gone. */
-bool mt_run_quiet(struct mt_run *);
+bool mt_run_quiet(const struct mt_run *);
 
 /* What a copy of the units that takes no slot is a copy of. Take the sample, copy, look whether it still holds: then no
  * step was applied and nothing was filled from before the first byte to after the last one. */
 struct mt_sample { uint64_t fills; struct mt_committed at; };
 /* 75: a step is open, or the run is being filled; 65: it holds no weights, or half a step; 66: it was removed. */
-int mt_sample_take(struct mt_run *, struct mt_sample *);
+int mt_sample_take(const struct mt_run *, struct mt_sample *);
 /* 75: a step was taken, or the run was filled, since; 65, 66 as above. */
-int mt_sample_holds(struct mt_run *, const struct mt_sample *);
+int mt_sample_holds(const struct mt_run *, const struct mt_sample *);
 
 /* What the metrics line of a committed training txn says. The record stands until the txn is logged. */
 void mt_txn_figures(const struct mt_txn *, struct mt_figures *);
 
-uint64_t mt_version(struct mt_run *, uint32_t unit);          /* acquire */
+uint64_t mt_version(const struct mt_run *, uint32_t unit); /* acquire */
 /* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost
  * its slot: nothing changed. */
 bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
 /* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is
  * filled. */
-int mt_run_check(struct mt_run *);
+int mt_run_check(const struct mt_run *);
+
+/* ------------------------------------------------------------------------------------------------ snapshots */
 
 static inline uint64_t mt_snap_word(uint64_t step, enum mt_snap s) { return step << 8 | (uint64_t)s; }
-/* The snapshot word from (step, from) to (step, to); doorbell rung. false: it was another. */
-bool mt_snap_move(struct mt_run *, uint64_t step, enum mt_snap from, enum mt_snap to);
+static inline uint64_t mt_snap_step(uint64_t word) { return word >> 8; }
+static inline enum mt_snap mt_snap_state(uint64_t word) { return (enum mt_snap)(word & 0xff); }
+/* Pinned or sealed: the save is neither done nor failed */
+static inline bool mt_snap_busy(uint64_t word)
+{ return mt_snap_state(word) == MT_PINNED || mt_snap_state(word) == MT_SEALED; }
+
+/* The snapshot word. Acquire. All changes below are compare-and-swaps with release that ring the doorbell, and change
+ * nothing once this process has lost its slot. */
+uint64_t mt_snap(const struct mt_run *);
+/* For mt-optim, when no save is busy: pin every unit at `step` and set the word to pinned, with t and position. A word
+ * that speaks of the step already stays. false: this process has lost its slot. */
+bool mt_snap_pin(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
+bool mt_snap_pinned(const struct mt_run *, uint32_t unit); /* the saver has not copied it: do not write to it */
+/* For the saver. No unit has been unpinned since the step was pinned */
+bool mt_snap_intact(const struct mt_run *, uint64_t step);
+/* The unit has been copied. 75: this process has lost its slot; 69: the snapshot was failed meanwhile; 70 */
+int mt_snap_unpin(struct mt_run *, uint32_t unit, uint64_t step);
+bool mt_snap_seal(struct mt_run *, uint64_t step);  /* from pinned: all is on disk but for the name */
+void mt_snap_save(struct mt_run *, uint64_t step); /* from sealed: the directory has its name; counts it */
+/* `word`, pinned or sealed, becomes failed, and is counted. false: the word is another now */
+bool mt_snap_fail(struct mt_run *, uint64_t word);
 /* How many saves have failed over the run's life, the one that the word may speak of counted. It never goes down. Who
  * is about to write a new word over a failed one calls this before. */
 uint64_t mt_snap_failures(struct mt_run *);
@@ -539,12 +570,12 @@ uint64_t mt_snap_failures(struct mt_run *);
 /* ------------------------------------------------------------------------------------------------ choices */
 
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
-bool mt_choice_find(struct mt_run *, const char *key, void *value, size_t bytes);
+bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);
 /* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what
  * stands is of another size. Several stages may do so at once; none waits. */
 int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
 /* The entry after `e` (NULL: the first), or NULL. The list may grow meanwhile. */
-const struct mt_choice *mt_choice_next(struct mt_run *, const struct mt_choice *e);
+const struct mt_choice *mt_choice_next(const struct mt_run *, const struct mt_choice *e);
 
 /* ------------------------------------------------------------------------------------------------ exact master */
 

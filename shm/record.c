@@ -1,18 +1,19 @@
-/* record.c: the run record's table: what devices chose where a choice decides bits. mt.h says how the list grows. */
+/* record.c: the table of the reproducibility record: what a device chose for an operation where another choice would
+ * give other bits. mt.h says how the list grows. */
 #include "lib.h"
 
-static struct mt_choice *table(struct mt_run *run)
+static struct mt_choice *table(const struct mt_run *run)
 {
 	return (struct mt_choice *)((char *)run->control + run->control->off_choices);
 }
 
 /* Where the link to e's successor stands; NULL: to the first */
-static _Atomic uint32_t *link_of(struct mt_run *run, const struct mt_choice *e)
+static _Atomic uint32_t *link_of(const struct mt_run *run, const struct mt_choice *e)
 {
 	return e ? &table(run)[e - table(run)].next : &run->control->record.first;
 }
 
-const struct mt_choice *mt_choice_next(struct mt_run *run, const struct mt_choice *e)
+const struct mt_choice *mt_choice_next(const struct mt_run *run, const struct mt_choice *e)
 {
 	/* acquire: the entry was filled before it was linked */
 	uint32_t i = atomic_load_explicit(link_of(run, e), memory_order_acquire);
@@ -24,7 +25,7 @@ static bool is_for(const struct mt_choice *e, const char *key) { return !strncmp
 
 /* Walk on from *last: *last becomes the last entry there is, or the one before the first that is for key (NULL: none
  * is), which becomes *e. 65: the list ends nowhere, or leads out of its table. */
-static int walk(struct mt_run *run, const char *key, const struct mt_choice **last, const struct mt_choice **e)
+static int walk(const struct mt_run *run, const char *key, const struct mt_choice **last, const struct mt_choice **e)
 {
 	uint32_t link = 0;
 
@@ -40,13 +41,13 @@ static int walk(struct mt_run *run, const char *key, const struct mt_choice **la
 		link);
 }
 
-int choices_check(struct mt_run *run)
+int choices_check(const struct mt_run *run)
 {
 	const struct mt_choice *last = NULL, *e;
 	return walk(run, NULL, &last, &e);
 }
 
-bool mt_choice_find(struct mt_run *run, const char *key, void *value, size_t bytes)
+bool mt_choice_find(const struct mt_run *run, const char *key, void *value, size_t bytes)
 {
 	const struct mt_choice *last = NULL, *e;
 	if (walk(run, key, &last, &e) || !e || e->bytes != bytes || bytes > sizeof e->value) return false;
@@ -92,7 +93,7 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 	uint32_t i = e ? 0 : entry_take(run);
 	if (!e && !i)
 		return mt_fail(MT_EX_NOMEM,
-			"the run record is full: %d operations of different shapes were computed; keep --micro "
+			"the reproducibility record is full: %d operations of different shapes were computed; keep --micro "
 			"and --seq as they were",
 			MT_CHOICES);
 	if (!e) {
@@ -103,7 +104,8 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 		mine->bytes = (uint32_t)bytes;
 		if ((rc = entry_link(run, i, key, &e))) return rc;
 	}
-	if (e->bytes != bytes) return mt_fail(MT_EX_DATA, "run record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
+	if (e->bytes != bytes)
+		return mt_fail(MT_EX_DATA, "reproducibility record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
 	memcpy(value, e->value, bytes);
 	return 0;
 }

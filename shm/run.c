@@ -155,19 +155,37 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 
 /* ------------------------------------------------------------------------------------------------ open */
 
-static int check_tables(struct mt_run *run)
+static bool inside(uint64_t size, uint64_t off, uint64_t n, uint64_t each)
+{
+	return off % 64 == 0 && off <= size && n <= (size - off) / each;
+}
+
+/* The control region's tables lie inside of it, and its types are types. */
+static bool tables_fit(const struct mt_control *c, uint64_t size)
+{
+	return inside(size, c->off_units, c->n_units, sizeof(struct mt_unit)) &&
+		inside(size, c->off_tensors, c->n_tensors, sizeof(struct mt_tensor)) &&
+		inside(size, c->off_choices, MT_CHOICES, sizeof(struct mt_choice)) &&
+		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
+		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
+		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE;
+}
+
+/* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All
+ * who have opened the run trust the tables. What changes in a unit begins at `applied`. */
+static int check_layout(struct mt_run *run)
 {
 	const struct mt_control *c = run->control;
-	uint64_t size = run->control_map.size;
-	bool ok = c->n_units >= 3 && c->n_units <= 4095 && c->n_units == c->geo.layers + 2 && c->n_tensors <= 1 << 20 &&
-		c->off_units <= size && c->n_units * sizeof(struct mt_unit) <= size - c->off_units && c->off_tensors <= size &&
-		c->n_tensors * sizeof(struct mt_tensor) <= size - c->off_tensors && c->off_choices <= size &&
-		MT_CHOICES * sizeof(struct mt_choice) <= size - c->off_choices && c->off_journal <= size &&
-		MT_PARTITIONS * sizeof(struct mt_partition) <= size - c->off_journal && c->off_config <= size &&
-		c->config_bytes <= size - c->off_config &&
-		(c->off_units | c->off_tensors | c->off_choices | c->off_journal) % 64 == 0 && c->partitions == MT_PARTITIONS &&
-		c->group == MT_GROUP && (c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 &&
-		c->grad <= MT_NONE;
+	struct mt_layout l = {0};
+	bool ok = tables_fit(c, run->control_map.size);
+	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad) : 0;
+	if (rc == -MT_EX_NOMEM) return rc;
+	ok = ok && !rc && l.n_units == c->n_units && l.n_tensors == c->n_tensors && l.params == c->params &&
+		!memcmp(l.tensors, mt_tensor(run, 0), l.n_tensors * sizeof *l.tensors);
+	for (uint32_t u = 0; ok && u < l.n_units; u++)
+		ok = !memcmp(&l.units[u], mt_unit(run, u), offsetof(struct mt_unit, applied));
+	run->state_bytes = l.store_bytes;
+	mt_layout_release(&l);
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
 }
 
@@ -183,29 +201,6 @@ static bool of_other_boot(const struct mt_run *run)
 		if (maps[r]->p ? region_other_boot(maps[r]->p) : !region_peek(name, &h) && region_other_boot(&h)) return true;
 	}
 	return false;
-}
-
-static int check_units(struct mt_run *run)
-{
-	const struct mt_control *c = run->control;
-	uint64_t size = run->store_map.size, w = c->dtype == MT_BF16 ? 2 : 4, g = c->grad == MT_BF16 ? 2 : 4;
-	for (uint32_t u = 0; u < c->n_units; u++) {
-		const struct mt_unit *t = mt_unit(run, u);
-		const struct {
-			uint64_t off, elem;
-		} array[] = {
-			{t->w, w},
-			{t->lo, 2},
-			{t->m, 4},
-			{t->v, 4},
-			{t->g[0], g},
-			{t->g[1], g},
-		};
-		for (int i = 0; i < 6; i++)
-			if (array[i].off % 64 || array[i].off > size || t->elems > (size - array[i].off) / array[i].elem)
-				return mt_fail(MT_EX_DATA, "run '%s': unit %u lies outside the store", run->name, u);
-	}
-	return 0;
 }
 
 int mt_run_open(struct mt_run **out, const char *name, int flags)
@@ -225,7 +220,7 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	if (!rc && run->control_map.size < sizeof(struct mt_control)) rc = mt_fail(MT_EX_DATA, "run '%s' is damaged", name);
 	if (!rc) {
 		run->control = run->control_map.p;
-		rc = check_tables(run);
+		rc = check_layout(run);
 	}
 	const uint8_t *id = rc ? NULL : run->control->h.run_id;
 	if (!rc && flags & MT_RUN_RINGS) {
@@ -236,7 +231,8 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	if (!rc && flags & MT_RUN_WEIGHTS) {
 		region_name(region, sizeof region, name, REGION_STORE, NULL);
 		rc = region_open(region, REGION_STORE, ro, id, &run->store_map);
-		if (!rc) rc = check_units(run);
+		if (!rc && run->store_map.size < run->state_bytes)
+			rc = mt_fail(MT_EX_DATA, "run '%s': its store is smaller than its units", name);
 	}
 	if (rc) {
 		mt_run_close(run);
@@ -261,36 +257,21 @@ void mt_run_close(struct mt_run *run)
 enum { SAY_S = 2, ABSENT_S = 10 }; /* a run that is not there may be about to be made; a mistyped name is not */
 enum { MAKER_S = 1 };              /* who has opened a run's file to make it has locked it by then */
 
-/* somebody makes or fills it; it has no weights; it is not there; who made it died; told to stop while waiting */
-enum look { READY, BUSY, EMPTY, ABSENT, ABANDONED };
-
-static int dirty(const struct mt_run *run)
-{
-	if (run->other_boot)
-		return mt_fail(MT_EX_DATA,
-			"run '%s' was made before the machine was started and may have lost part of its memory: "
-			"mt-ckpt load, or mt-store rm",
-			run->name);
-	return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): mt-ckpt load a checkpoint",
-		run->name);
-}
-
-static int no_weights(const struct mt_run *run)
-{
-	return mt_fail(MT_EX_PEER, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
-}
+enum look {
+	READY,
+	BUSY,     /* somebody makes or fills it */
+	EMPTY,    /* it has no weights */
+	ABSENT,   /* it does not exist */
+	ABANDONED /* it is half made, and its maker is dead */
+};
 
 /* READY, or why not; or the error of a store that waiting does not mend */
-static int look_filled(struct mt_run *run)
+static int look_filled(const struct mt_run *run)
 {
-	switch (mt_run_state(run)) {
-	case MT_FILLED: return READY;
-	case MT_FILLING: return mt_stage_alive(run, MT_FILL) ? BUSY : (no_weights(run), EMPTY);
-	case MT_DIRTY: return dirty(run);
-	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "run '%s' was removed", run->name);
-	case MT_EMPTY: break;
-	}
-	return no_weights(run), EMPTY;
+	enum mt_state state = mt_run_state(run);
+	if (state == MT_FILLING && mt_stage_alive(run, MT_FILL)) return BUSY;
+	int rc = run_state_error(run, state == MT_FILLING ? MT_EMPTY : state);
+	return rc == -MT_EX_PEER ? EMPTY : rc;
 }
 
 /* One look: an enum look, or an error that waiting does not mend. */
@@ -317,10 +298,10 @@ static int look(struct mt_run **out, const char *name, int flags, bool filled)
 }
 
 /* A mistyped name, or a command that is still missing: who waits for it says so, once for each of them. */
-static void say_wait(enum look what, const char *name, int *said)
+static void say_wait(enum look what, const char *name, int *reported)
 {
-	if (*said == (int)what) return;
-	*said = (int)what;
+	if (*reported == (int)what) return;
+	*reported = (int)what;
 	if (what == ABSENT) mt_say_waits_for_run(name);
 	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
 	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and its creator is dead", name);
@@ -331,13 +312,13 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 {
 	double start = mt_now(), began = start, abandoned = 0, absent_s = wait_s < 0 ? ABSENT_S : wait_s;
 	double maker_s = absent_s < MAKER_S ? absent_s : MAKER_S;
-	int said = READY;
+	int reported = READY;
 	for (;;) {
 		double now = mt_now();
 		int rc = look(out, name, flags, filled);
 		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED; /* looked at while it was becoming whole: look again */
 		if (rc <= READY) return rc;
-		if (now - began >= SAY_S) say_wait((enum look)rc, name, &said);
+		if (now - began >= SAY_S) say_wait((enum look)rc, name, &reported);
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
 		if (rc == BUSY) start = now;
 		if (rc != ABANDONED) abandoned = 0;
@@ -434,7 +415,7 @@ static int remove_one(const char *run, const char *rest, const char *file, const
 }
 
 /* 0 when it is certain that no stage uses the slot; 75 */
-static int check_left(struct mt_run *run, int slot)
+static int check_left(const struct mt_run *run, int slot)
 {
 	char why[160];
 	switch (mt_stage_life(run, slot)) {
@@ -522,33 +503,33 @@ int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
 
 /* ------------------------------------------------------------------------------------------------ parts */
 
-static uint8_t *control_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
+static uint8_t *control_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
 
-struct mt_control *mt_control(struct mt_run *run) { return run->control; }
-const struct mt_geometry *mt_geometry(struct mt_run *run) { return &run->control->geo; }
+struct mt_control *mt_control(const struct mt_run *run) { return run->control; }
+const struct mt_geometry *mt_geometry(const struct mt_run *run) { return &run->control->geo; }
 
-struct mt_unit *mt_unit(struct mt_run *run, uint32_t unit)
+struct mt_unit *mt_unit(const struct mt_run *run, uint32_t unit)
 {
 	return (struct mt_unit *)control_at(run, run->control->off_units) + unit;
 }
 
-struct mt_tensor *mt_tensor(struct mt_run *run, uint32_t i)
+struct mt_tensor *mt_tensor(const struct mt_run *run, uint32_t i)
 {
 	return (struct mt_tensor *)control_at(run, run->control->off_tensors) + i;
 }
 
-struct mt_partition *mt_partitions(struct mt_run *run)
+struct mt_partition *mt_partitions(const struct mt_run *run)
 {
 	return (struct mt_partition *)control_at(run, run->control->off_journal);
 }
 
-const char *mt_config_text(struct mt_run *run, size_t *bytes)
+const char *mt_config_text(const struct mt_run *run, size_t *bytes)
 {
 	*bytes = run->control->config_bytes;
 	return (const char *)control_at(run, run->control->off_config);
 }
 
-void *mt_at(struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
+void *mt_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
 
 struct total {
 	const char *run;
@@ -563,39 +544,18 @@ static int add_size(const char *run, const char *rest, const char *file, const s
 	return 0;
 }
 
-uint64_t mt_run_bytes(struct mt_run *run)
+uint64_t mt_run_bytes(const struct mt_run *run)
 {
 	struct total t = {.run = run->name};
 	each_file(add_size, &t);
 	return t.bytes;
 }
 
-enum mt_state mt_run_state(struct mt_run *run)
+enum mt_state mt_run_state(const struct mt_run *run)
 {
 	enum mt_state s = (enum mt_state)atomic_load_explicit(&run->control->h.state, memory_order_acquire);
 	return s == MT_FILLED && run->other_boot ? MT_DIRTY : s;
 }
-
-/* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count
- * would be one that is still being filled. */
-void mt_fill_begin(struct mt_run *run)
-{
-	_Atomic uint64_t *fills = &run->control->fills;
-	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
-	mt_run_set_state(run, MT_FILLING);
-	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
-	/* release: who reads a byte of this filling finds, after it, the count of this filling */
-	atomic_thread_fence(memory_order_seq_cst);
-}
-
-void mt_fill_end(struct mt_run *run, enum mt_state s)
-{
-	/* release: a copy that begins after this count has read all of the filling */
-	if (s != MT_FILLING) atomic_fetch_add_explicit(&run->control->fills, 1, memory_order_release);
-	mt_run_set_state(run, s);
-}
-
-uint64_t mt_fills(struct mt_run *run) { return atomic_load_explicit(&run->control->fills, memory_order_acquire); }
 
 void mt_run_set_state(struct mt_run *run, enum mt_state s)
 {

@@ -122,10 +122,10 @@ void mt_waited_in_vain(struct mt_run *run, uint32_t event)
 		looked = now;
 		for (int s = 0; s < MT_SLOTS; s++) {
 			bool stopped = mt_stage_stopped(run, s);
-			uint64_t word = atomic_load_explicit(&mt_control(run)->slots[s].word, memory_order_relaxed);
+			uint64_t word = mt_stage_word(run, s);
 			if (stopped && named[s] != word)
 				mt_say("waits for %s (pid %d), which is stopped (SIGSTOP): kill -CONT %d", mt_stage_name(s),
-					(int)(word >> 42), (int)(word >> 42));
+					mt_slot_pid(word), mt_slot_pid(word));
 			named[s] = stopped ? word : 0;
 		}
 	}

@@ -6,7 +6,7 @@
  *
  *     the byte is locked by another open file             its holder lives
  *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
- * the word does not say "locked" a stage that has no such locks (another language): by its pid,
+ *     the word does not say "locked"                  a stage that has no such locks (another language): by its pid,
  *                                                         in the PID namespace that the slot names, or nobody can tell
  *
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
@@ -26,19 +26,13 @@
 #include "lib.h"
 #include "os.h"
 
-/* pid 22 bits | locked 1 bit | start time 25 bits | generation 16 bits */
-enum { PID_SHIFT = 42 };
-#define LOCKED ((uint64_t)1 << 41)
-
+/* Readers of this word are in mt.h */
 static uint64_t make_word(int pid, uint64_t start, uint64_t gen)
 {
-	return (uint64_t)pid << PID_SHIFT | (pid ? LOCKED : 0) | (start & 0x1ffffff) << 16 | (gen & 0xffff);
+	return (uint64_t)pid << 42 | (uint64_t)(pid != 0) << 41 | (start & 0x1ffffff) << 16 | (gen & 0xffff);
 }
-static int word_pid(uint64_t w) { return (int)(w >> PID_SHIFT); }
-static uint64_t word_start(uint64_t w) { return w >> 16 & 0x1ffffff; }
-static uint32_t word_gen(uint64_t w) { return (uint32_t)(w & 0xffff); }
 
-static uint64_t slot_word(struct mt_run *run, int slot)
+uint64_t mt_stage_word(const struct mt_run *run, int slot)
 {
 	return atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
 }
@@ -46,26 +40,26 @@ static uint64_t slot_word(struct mt_run *run, int slot)
 /* ------------------------------------------------------------------------------------------------ locks */
 
 /* 0; 1: another open file has it; -errno */
-static int byte_set(struct mt_run *run, int slot, short type)
+static int byte_set(const struct mt_run *run, int slot, short type)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (!fcntl(run->fd, F_OFD_SETLK, &l)) return 0;
 	return errno == EAGAIN || errno == EACCES ? 1 : -errno;
 }
 
-int stage_byte_held(struct mt_run *run, int slot)
+int stage_byte_held(const struct mt_run *run, int slot)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
 	if (fcntl(run->fd, F_OFD_GETLK, &l)) return -errno;
 	return l.l_type != F_UNLCK;
 }
 
-bool stage_in_passing(struct mt_run *run, int slot)
+bool stage_in_passing(const struct mt_run *run, int slot)
 {
 	enum { TRIES = 100, EACH_MS = 10 };
 	for (int i = 0; i < TRIES; i++) {
 		int held = stage_byte_held(run, slot);
-		if (held <= 0 || word_pid(slot_word(run, slot))) return held != 0;
+		if (held <= 0 || mt_slot_pid(mt_stage_word(run, slot))) return held != 0;
 		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
 	}
 	return true;
@@ -73,14 +67,14 @@ bool stage_in_passing(struct mt_run *run, int slot)
 
 /* ------------------------------------------------------------------------------------------------ processes */
 
-/* Inode of this process' PID namespace; 0: it cannot be told */
+/* Inode of this process's PID namespace; 0: it cannot be told */
 static uint64_t own_pid_ns(void)
 {
 	struct stat st;
 	return stat("/proc/self/ns/pid", &st) ? 0 : (uint64_t)st.st_ino;
 }
 
-bool mt_stage_pid_here(struct mt_run *run, int slot)
+bool mt_stage_pid_here(const struct mt_run *run, int slot)
 {
 	uint64_t ns = atomic_load_explicit(&run->control->slots[slot].pid_ns, memory_order_acquire);
 	return ns && ns == own_pid_ns();
@@ -118,62 +112,62 @@ static bool proc_is_ours(void)
 }
 
 /* The holder of a word without the locked bit: dead only by a positive proof */
-static enum mt_life life_by_pid(struct mt_run *run, int slot, uint64_t word, const char **why)
+static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t word, const char **why)
 {
 	char state;
 	uint64_t start;
-	int pid = word_pid(word);
+	int pid = mt_slot_pid(word);
 	*why = "it holds no lock and runs in another PID namespace";
 	if (!mt_stage_pid_here(run, slot)) return MT_UNKNOWN;
 	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
 	*why = "it holds no lock and /proc cannot be read";
 	if (!proc_is_ours() || !process(pid, &state, &start)) return MT_UNKNOWN;
-	if ((start & 0x1ffffff) != word_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
+	if ((start & 0x1ffffff) != mt_slot_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
 	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
 }
 
-static enum mt_life life(struct mt_run *run, int slot, const char **why)
+static enum mt_life life(const struct mt_run *run, int slot, const char **why)
 {
 	for (;;) {
 		enum mt_life is;
-		uint64_t word = slot_word(run, slot);
-		if (!word_pid(word)) return MT_NOBODY;
+		uint64_t word = mt_stage_word(run, slot);
+		if (!mt_slot_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
 		if (run->other_boot) return MT_DEAD; /* whoever it was ended with its boot */
-		if (word & LOCKED) {
+		if (mt_slot_locked(word)) {
 			int held = stage_byte_held(run, slot);
 			if (held < 0) *why = strerror(-held);
 			is = held < 0 ? MT_UNKNOWN : held ? MT_ALIVE : MT_DEAD;
 		} else is = life_by_pid(run, slot, word, why);
 		/* who left meanwhile, and was followed, is not what the lock spoke of */
-		if (slot_word(run, slot) == word) return is;
+		if (mt_stage_word(run, slot) == word) return is;
 	}
 }
 
-enum mt_life mt_stage_life(struct mt_run *run, int slot)
+enum mt_life mt_stage_life(const struct mt_run *run, int slot)
 {
 	const char *why;
 	return life(run, slot, &why);
 }
 
-void stage_unknown_why(struct mt_run *run, int slot, char *buf, size_t n)
+void stage_unknown_why(const struct mt_run *run, int slot, char *buf, size_t n)
 {
 	const char *why = "its process cannot be examined";
 	life(run, slot, &why);
 	snprintf(buf, n, "%s", why);
 }
 
-bool mt_stage_alive(struct mt_run *run, int slot)
+bool mt_stage_alive(const struct mt_run *run, int slot)
 {
 	enum mt_life is = mt_stage_life(run, slot);
 	return is == MT_ALIVE || is == MT_UNKNOWN;
 }
 
-bool mt_stage_dead(struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
+bool mt_stage_dead(const struct mt_run *run, int slot) { return mt_stage_life(run, slot) == MT_DEAD; }
 
-int mt_stage_pid(struct mt_run *run, int slot) { return word_pid(slot_word(run, slot)); }
+int mt_stage_pid(const struct mt_run *run, int slot) { return mt_slot_pid(mt_stage_word(run, slot)); }
 
-bool mt_stage_stopped(struct mt_run *run, int slot)
+bool mt_stage_stopped(const struct mt_run *run, int slot)
 {
 	char state;
 	uint64_t start;
@@ -183,14 +177,13 @@ bool mt_stage_stopped(struct mt_run *run, int slot)
 
 /* ------------------------------------------------------------------------------------------------ the fence */
 
-bool mt_stage_mine(struct mt_run *run)
+bool mt_stage_mine(const struct mt_run *run)
 {
 	/* acquire: what a successor stored before it took the slot is not followed by a store of ours that came before */
-	return run->slot < 0 ||
-		atomic_load_explicit(&run->control->slots[run->slot].word, memory_order_acquire) == run->slot_word;
+	return run->slot < 0 || mt_stage_word(run, run->slot) == run->slot_word;
 }
 
-int mt_stage_check(struct mt_run *run)
+int mt_stage_check(const struct mt_run *run)
 {
 	if (mt_stage_mine(run)) return 0;
 	int pid = mt_stage_pid(run, run->slot);
@@ -208,7 +201,7 @@ static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || sl
 
 /* The stage that held `slot` in generation gen is gone: what is in accumulate has lost its part and starts over under a
  * new attempt. Once per slot and generation: a death is old news for txns that were opened after it. */
-static bool abort_gather(struct mt_run *run, int slot, uint32_t gen)
+static bool abort_accumulation(struct mt_run *run, int slot, uint32_t gen)
 {
 	struct mt_slot *s = &run->control->slots[slot];
 	if (atomic_load_explicit(&s->aborted, memory_order_acquire) == gen + 1) return false;
@@ -234,16 +227,16 @@ bool mt_abort_dead(struct mt_run *run)
 	bool did = false;
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		if (!matters(slot)) continue;
-		uint64_t word = slot_word(run, slot);
-		if (word_pid(word) && mt_stage_dead(run, slot) && slot_word(run, slot) == word)
-			did |= abort_gather(run, slot, word_gen(word));
+		uint64_t word = mt_stage_word(run, slot);
+		if (mt_slot_pid(word) && mt_stage_dead(run, slot) && mt_stage_word(run, slot) == word)
+			did |= abort_accumulation(run, slot, mt_slot_generation(word));
 	}
 	return did;
 }
 
 /* ------------------------------------------------------------------------------------------------ slots */
 
-static int busy(struct mt_run *run, int slot)
+static int busy(const struct mt_run *run, int slot)
 {
 	return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d%s)", run->name, mt_stage_name(slot),
 		mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
@@ -282,7 +275,7 @@ static int take_slot(struct mt_run *run, int slot)
 	struct mt_slot *s = &run->control->slots[slot];
 	char why[160];
 	for (;;) {
-		uint64_t word = slot_word(run, slot);
+		uint64_t word = mt_stage_word(run, slot);
 		switch (mt_stage_life(run, slot)) {
 		case MT_ALIVE: return busy(run, slot);
 		case MT_UNKNOWN:
@@ -290,14 +283,14 @@ static int take_slot(struct mt_run *run, int slot)
 			return mt_fail(MT_EX_BUSY,
 				"run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
 				"mt-store rm --force",
-				run->name, mt_stage_name(slot), word_pid(word), why);
+				run->name, mt_stage_name(slot), mt_slot_pid(word), why);
 		default:
-			if (slot_word(run, slot) != word) continue;
+			if (mt_stage_word(run, slot) != word) continue;
 		}
 		/* Before the slot has a new holder: a commit must not take the dead one's part for the new one's. What was
 		 * released in peace has aborted by itself. */
-		if (matters(slot) && word_pid(word)) abort_gather(run, slot, word_gen(word));
-		uint64_t mine = own_word(word_gen(word) + 1);
+		if (matters(slot) && mt_slot_pid(word)) abort_accumulation(run, slot, mt_slot_generation(word));
+		uint64_t mine = own_word(mt_slot_generation(word) + 1);
 		/* whoever looks between the two words does not judge our pid by another's namespace */
 		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
 		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire))
@@ -360,11 +353,12 @@ void mt_stage_release(struct mt_run *run)
 	int slot = run->slot;
 	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
-	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE) abort_gather(run, slot, word_gen(mine));
+	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE)
+		abort_accumulation(run, slot, mt_slot_generation(mine));
 	mt_stage_activity(run, MT_ACT_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
-	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, word_gen(mine)), memory_order_acq_rel,
-		memory_order_acquire);
+	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, mt_slot_generation(mine)),
+		memory_order_acq_rel, memory_order_acquire);
 	run->slot = -1;
 	byte_set(run, slot, F_UNLCK); /* after the word: a free byte with our word in the slot means that we are dead */
 	mt_wake(run);
@@ -429,7 +423,7 @@ void mt_stage_activity(struct mt_run *run, enum mt_activity d, uint64_t arg)
 	atomic_store_explicit(&s->activity, (uint32_t)d, memory_order_relaxed);
 }
 
-void mt_stage_describe(struct mt_run *run, int slot, char *buf, size_t n)
+void mt_stage_describe(const struct mt_run *run, int slot, char *buf, size_t n)
 {
 	struct mt_slot *s = &run->control->slots[slot];
 	uint32_t d = atomic_load_explicit(&s->activity, memory_order_relaxed);
@@ -439,7 +433,7 @@ void mt_stage_describe(struct mt_run *run, int slot, char *buf, size_t n)
 	else snprintf(buf, n, "%s", activities[d].words);
 }
 
-_Atomic uint64_t *mt_counter(struct mt_run *run, int i)
+_Atomic uint64_t *mt_counter(const struct mt_run *run, int i)
 {
 	static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */
 	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].counters[i];

@@ -5,15 +5,15 @@
 
 #include "lib.h"
 
-struct mt_txn *mt_txn(struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
+struct mt_txn *mt_txn(const struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
 
-uint64_t mt_txn_word(struct mt_run *run, uint32_t k)
+uint64_t mt_txn_word(const struct mt_run *run, uint32_t k)
 {
 	/* acquire: who reads a phase also sees what was written for it */
 	return atomic_load_explicit(&mt_txn(run, k)->word, memory_order_acquire);
 }
 
-uint32_t mt_txn_newest(struct mt_run *run)
+uint32_t mt_txn_newest(const struct mt_run *run)
 {
 	uint64_t w[2] = {mt_txn_word(run, 0), mt_txn_word(run, 1)};
 	uint32_t k = 0;
@@ -25,7 +25,7 @@ uint32_t mt_txn_newest(struct mt_run *run)
 }
 
 /* Both words as they stood at one moment */
-static void words(struct mt_run *run, uint64_t w[2])
+static void words(const struct mt_run *run, uint64_t w[2])
 {
 	do {
 		w[0] = mt_txn_word(run, 0);
@@ -33,7 +33,7 @@ static void words(struct mt_run *run, uint64_t w[2])
 	} while (mt_txn_word(run, 0) != w[0]);
 }
 
-int mt_run_check(struct mt_run *run)
+int mt_run_check(const struct mt_run *run)
 {
 	uint64_t w[2];
 	bool ok = true, closed[2];
@@ -73,7 +73,7 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 	return ok;
 }
 
-void mt_run_committed(struct mt_run *run, struct mt_committed *out)
+void mt_run_committed(const struct mt_run *run, struct mt_committed *out)
 {
 	for (;;) {
 		uint32_t k = mt_txn_newest(run);
@@ -88,14 +88,14 @@ void mt_run_committed(struct mt_run *run, struct mt_committed *out)
 	}
 }
 
-uint64_t mt_run_step(struct mt_run *run)
+uint64_t mt_run_step(const struct mt_run *run)
 {
 	struct mt_committed c;
 	mt_run_committed(run, &c);
 	return c.step;
 }
 
-bool mt_run_quiet(struct mt_run *run)
+bool mt_run_quiet(const struct mt_run *run)
 {
 	for (uint32_t i = 0; i < 2; i++) {
 		enum mt_phase p = mt_word_phase(mt_txn_word(run, i));
@@ -104,23 +104,17 @@ bool mt_run_quiet(struct mt_run *run)
 	return true;
 }
 
-static int check_filled(struct mt_run *run)
+static int check_filled(const struct mt_run *run)
 {
-	switch (mt_run_state(run)) {
-	case MT_FILLED: return mt_run_check(run);
-	case MT_FILLING: return mt_fail(MT_EX_BUSY, "run '%s' is being filled", run->name);
-	case MT_DIRTY:
-		return mt_fail(MT_EX_DATA, "run '%s': its store is dirty (an update was cut short): load a checkpoint",
-			run->name);
-	case MT_GONE: return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", run->name);
-	default: return mt_fail(MT_EX_DATA, "run '%s' has no weights: mt-store init or mt-ckpt load", run->name);
-	}
+	int rc = run_state_error(run, mt_run_state(run));
+	if (rc == -MT_EX_PEER) return -MT_EX_DATA; /* no weights: a copy does not wait for them */
+	return rc ? rc : mt_run_check(run);
 }
 
 /* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is
  * another one when the sample is looked at again. Then every unit's version: all are at the step, so its update has
  * ended. */
-int mt_sample_take(struct mt_run *run, struct mt_sample *s)
+int mt_sample_take(const struct mt_run *run, struct mt_sample *s)
 {
 	s->fills = mt_fills(run);
 	int rc = check_filled(run);
@@ -133,7 +127,7 @@ int mt_sample_take(struct mt_run *run, struct mt_sample *s)
 	return 0;
 }
 
-int mt_sample_holds(struct mt_run *run, const struct mt_sample *s)
+int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
 {
 	/* acquire: what was copied was read before the words that tell whether it changed */
 	atomic_thread_fence(memory_order_acquire);
@@ -157,7 +151,7 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 		.skipped = t->skipped};
 }
 
-uint64_t mt_version(struct mt_run *run, uint32_t unit)
+uint64_t mt_version(const struct mt_run *run, uint32_t unit)
 {
 	/* acquire: the weights of that version are there to be read */
 	return atomic_load_explicit(&mt_unit(run, unit)->version, memory_order_acquire);
@@ -174,64 +168,4 @@ bool mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
 		return false;
 	mt_wake(run);
 	return true;
-}
-
-void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_position *position)
-{
-	struct mt_control *c = run->control;
-	for (int i = 0; i < 2; i++) memset(&c->txn[i], 0, sizeof c->txn[i]);
-	memset(&c->snap, 0, sizeof c->snap);
-	memset(&c->record, 0, sizeof c->record);
-	memset(c->unlogged, 0, sizeof c->unlogged);
-	memset(c->hyper, 0, sizeof c->hyper);
-	memset(mt_partitions(run), 0, MT_PARTITIONS * sizeof(struct mt_partition));
-	if (run->rings) rings_clear(run->rings, run->rings_map.size);
-	run_renew(run);
-	for (uint32_t u = 0; u < c->n_units; u++) {
-		atomic_store_explicit(&mt_unit(run, u)->pin, 0, memory_order_relaxed);
-		atomic_store_explicit(&mt_unit(run, u)->applied, 0, memory_order_relaxed);
-		atomic_store_explicit(&mt_unit(run, u)->version, step, memory_order_release);
-	}
-	struct mt_txn *filled = &c->txn[0];
-	filled->kind = MT_TRAIN;
-	filled->step = step;
-	filled->t = t;
-	if (position) filled->position = *position;
-	else filled->position.carry = MT_NO_TARGET;
-	/* its attempt is the newest: messages are compared with it until the first step, and those of that step are newer
-	 * */
-	uint32_t attempt = (uint32_t)atomic_load_explicit(&c->attempts, memory_order_relaxed) & 0xffffff;
-	atomic_store_explicit(&filled->word, mt_word(0, attempt, MT_LOGGED), memory_order_release);
-	mt_wake(run);
-}
-
-bool mt_snap_move(struct mt_run *run, uint64_t step, enum mt_snap from, enum mt_snap to)
-{
-	uint64_t expect = mt_snap_word(step, from);
-	/* release: whoever sees the new word sees what was written for it */
-	bool ok = atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, mt_snap_word(step, to),
-		memory_order_acq_rel, memory_order_acquire);
-	if (ok) mt_wake(run);
-	return ok;
-}
-
-/* The count follows the word, by whoever comes by, and each failure is counted under its step: so nobody sees the one
- * without the other, a death between them loses nothing, and nothing is counted twice. */
-uint64_t mt_snap_failures(struct mt_run *run)
-{
-	enum { COUNT_BITS = 24 };
-	const uint64_t count = ((uint64_t)1 << COUNT_BITS) - 1;
-	struct mt_snapshot *snap = &run->control->snap;
-	for (;;) {
-		uint64_t failed = atomic_load_explicit(&snap->failed, memory_order_acquire);
-		uint64_t word = atomic_load_explicit(&snap->word, memory_order_acquire);
-		uint64_t counted = (word >> 8) << COUNT_BITS | ((failed + 1) & count);
-		/* step + 1: a step of 0 is one too, and none has been counted yet */
-		counted += (uint64_t)1 << COUNT_BITS;
-		if ((word & 0xff) != MT_FAILED || failed >> COUNT_BITS == counted >> COUNT_BITS) return failed & count;
-		if (run->flags & MT_RUN_READONLY) return counted & count;
-		if (atomic_compare_exchange_strong_explicit(&snap->failed, &failed, counted, memory_order_acq_rel,
-				memory_order_acquire))
-			return counted & count;
-	}
 }

@@ -23,7 +23,7 @@
 
 enum { SPINS = 200 };
 
-uint32_t mt_event(struct mt_run *run) { return atomic_load_explicit(&run->control->event, memory_order_seq_cst); }
+uint32_t mt_event(const struct mt_run *run) { return atomic_load_explicit(&run->control->event, memory_order_seq_cst); }
 
 void mt_wake(struct mt_run *run)
 {

@@ -26,18 +26,20 @@ load helpers
 	run shm-choice kills 1 60
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]
-	shm-choice full | grep -q 'the run record is full'
+	shm-choice full | grep -q 'the reproducibility record is full'
 }
 
-@test "libmt.so exports exactly the symbols that its headers declare" {
-	need_cmd nm
+@test "libmt.so exports exactly the symbols that its headers declare, all mt_*, and its soname is the ABI" {
+	need_cmd readelf
 	# numa_warn is libnuma's hook, names with __ are a sanitizer's
 	nm -D --defined-only "$BUILD/libmt.so" |
 		awk '$2 ~ /[TBDR]/ && $3 !~ /^(numa_warn$|__)/ { print $3 }' >"$T/symbols"
 	for s in mt_run_create mt_run_open mt_ring_push mt_ring_peek mt_txn_cas mt_stage_claim mt_publish; do
 		grep -qx "$s" "$T/symbols"
 	done
+	no grep -v '^mt_' "$T/symbols"
 	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
+	readelf -d "$BUILD/libmt.so" | grep -q "SONAME.*\[libmt.so.$(sed -n 's/^#define MT_ABI *//p' "$TOP/shm/mt.h")\]"
 }
 
 @test "shm/README.md lists every shared field at its real offset" {

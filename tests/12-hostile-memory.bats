@@ -151,11 +151,11 @@ late_waits() {
 	step=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for room in its gradient ring'"
 	set_state 3
-	ends 65 "$STREAM" stream1 "the store is dirty: load a checkpoint"
+	ends 65 "$STREAM" stream1 "its store is dirty.*load a checkpoint"
 	ends 65 "$step" step "its store is dirty.*load a checkpoint"
-	ends 65 "$saver" saver "the store is dirty: load a checkpoint"
+	ends 65 "$saver" saver "its store is dirty.*load a checkpoint"
 	kill -CONT "$OPTIM"
-	ends 65 "$OPTIM" optim "the store is dirty: load a checkpoint"
+	ends 65 "$OPTIM" optim "its store is dirty.*load a checkpoint"
 	mt-ckpt load "$RUN" "$M"
 }
 

@@ -367,6 +367,20 @@ fenced() {
 	done
 }
 
+@test "units or tensors that do not match the geometry exit 65 with one line, and rm removes the run" {
+	for what in unit tensor geometry types; do
+		make_run "$GOLDEN/llama3/model"
+		shm-poke "$RUN" layout $what
+		fails_with 65 timeout -k 1 10 mt-optim "$RUN"
+		fails_with 65 timeout -k 1 10 mt-stream "$RUN" --device cpu
+		fails_with 65 timeout -k 1 10 mt-step "$RUN" --steps 2 --batch 1 --seq 32 --lr 1
+		fails_with 65 timeout -k 1 10 mt-ckpt save "$RUN" "$T/save"
+		fails_with 65 timeout -k 1 10 mt-store stat "$RUN"
+		grep -q "its control region is damaged" "$T/fails.err"
+		mt-store rm "$RUN"
+	done
+}
+
 @test "a choice table with a cycle or an offset outside it exits 65 with one line, and nothing loops" {
 	for how in cycle outside; do
 		make_run "$GOLDEN/llama3/model"

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "splitmix.h"
 
 enum { MAX_FILES = 4096 };
 
@@ -98,24 +99,15 @@ static int index_add(void *arg, uint64_t off, uint32_t n)
 	return 0;
 }
 
-/* splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014) */
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t z = *state += 0x9e3779b97f4a7c15;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
-}
-
 /* Fisher and Yates over 0..n-1. An epoch's order depends on the seed and its number alone, not on other epochs. */
 static void permute(size_t *order, size_t n, uint64_t seed, uint64_t epoch)
 {
 	uint64_t state = seed;
-	state = next_random(&state) ^ epoch;
+	state = splitmix_next(&state) ^ epoch;
 	for (size_t i = 0; i < n; i++) order[i] = i;
 	for (size_t i = n; i > 1; i--) {
 		/* the high half of a 128-bit product: uniform to within n / 2^64 */
-		size_t j = (size_t)((unsigned __int128)next_random(&state) * i >> 64), t = order[j];
+		size_t j = (size_t)((unsigned __int128)splitmix_next(&state) * i >> 64), t = order[j];
 		order[j] = order[i - 1];
 		order[i - 1] = t;
 	}

@@ -16,6 +16,7 @@
 #include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
+#include "splitmix.h"
 
 #define POISON 0xff /* bytes: NaN as fp32 and bf16, no token, no document */
 #define ROOM 2048   /* operations launched and not yet done, a queue */
@@ -46,14 +47,7 @@ struct chaos {
 	} given[ARENAS]; /* memory handed out, device's and host's */
 };
 
-static uint64_t draw(struct chaos *c, uint64_t below) /* splitmix64, Steele et al. 2014 */
-{
-	uint64_t z = c->random += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (z ^ z >> 31) % below;
-}
+static uint64_t draw(struct chaos *c, uint64_t below) { return splitmix_next(&c->random) % below; }
 
 /* ---- queues ---- */
 

@@ -1,4 +1,5 @@
 /* kernels.h: every kernel and the table of them; included once for each instruction set, after VW and MR. */
+#include "model/bf16.h"
 #include "simd.h"
 
 #include "kernel-norm.h"

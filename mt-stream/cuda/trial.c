@@ -12,6 +12,8 @@
 
 #include "cli/cli.h"
 #include "engine.h"
+#include "model/bf16.h"
+#include "splitmix.h"
 
 #ifndef SHORT       /* smaller for the emulated GPU */
 #define SHORT 256   /* tokens of a short row */
@@ -99,34 +101,15 @@ static void memory_close(struct trial *t)
 
 /* ---- what goes in ---- */
 
-static uint16_t narrow(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof bits);
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float widen(uint16_t x)
-{
-	uint32_t bits = (uint32_t)x << 16;
-	float f;
-
-	memcpy(&f, &bits, sizeof f);
-	return f;
-}
-
 /* n elements, the first of which is element `from`: uniform in -1.7 .. 1.7, of variance 1 */
 static void randoms(uint16_t *to, int64_t from, int64_t n, uint64_t seed)
 {
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * 0x9e3779b97f4a7c15u; /* splitmix64, four of each */
+		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * SPLITMIX_STEP; /* four elements of each number */
 
-		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-		z ^= z >> 31;
+		z = splitmix_mix(z);
 		for (int64_t last = (from + i) | 3;; i++) {
-			to[i] = narrow((float)(z >> (from + i) % 4 * 16 & 0xffff) / (1 << 15) * 1.732f - 1.732f);
+			to[i] = bf16_round(mt_bits((float)(z >> (from + i) % 4 * 16 & 0xffff) / (1 << 15) * 1.732f - 1.732f));
 			if (from + i == last || i + 1 == n) break;
 		}
 	}
@@ -246,7 +229,7 @@ static double differs(const uint16_t *is, const uint16_t *kept, int64_t m, int64
 			double norm = 0, d = 0;
 
 			for (int64_t j = i * row + from; j < i * row + from + n; j++) {
-				double x = widen(kept[j]), y = widen(is[j]);
+				double x = bf16_float(kept[j]), y = bf16_float(is[j]);
 				norm += x * x;
 				d += (x - y) * (x - y);
 			}

@@ -11,7 +11,7 @@
 static bool owner_lives(struct stream *s, uint64_t owner)
 {
 	for (int i = 0; i < MT_SLOTS; i++)
-		if (atomic_load(&s->control->slots[i].word) == owner) return mt_stage_alive(s->run, i);
+		if (mt_stage_word(s->run, i) == owner) return mt_stage_alive(s->run, i);
 	return false;
 }
 
@@ -71,7 +71,7 @@ static int device_agrees(const struct mt_record *r, const struct device *d)
 int record_take(struct stream *s, const struct chunk_sizes *first)
 {
 	struct mt_record *r = &s->control->record;
-	uint64_t me = atomic_load(&s->control->slots[MT_STREAM + s->index].word);
+	uint64_t me = mt_stage_word(s->run, MT_STREAM + s->index);
 
 	while (!atomic_load_explicit(&r->set, memory_order_acquire)) {
 		uint32_t seen = mt_event(s->run);

@@ -5,8 +5,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct bytes in = {data, size};
-	struct unit units[3] = {{.groups = 64 * 3, .ends = 2}, {.groups = 65, .ends = 1},
-		{.groups = 1ull << 27, .ends = 1}};
+	struct unit units[3] = {{.groups = 64 * 3, .grads = 2}, {.groups = 65, .grads = 1},
+		{.groups = 1ull << 27, .grads = 1}};
 	struct optim o = {.units = units, .n_units = 3};
 	uint8_t bf16;
 	take(&in, &bf16, 1);
@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t block = take_u32(&in);
 	struct mt_msg m = {.grad = {.unit = take_u32(&in), .end = take_u32(&in), .off = take_u64(&in), .n = take_u64(&in)}};
 	if (!piece_fits(&o, &m, block)) return 0;
-	if (m.grad.unit >= 3 || m.grad.end >= (uint32_t)units[m.grad.unit].ends || m.grad.n * (o.g_bf16 ? 2 : 4) > block ||
+	if (m.grad.unit >= 3 || m.grad.end >= (uint32_t)units[m.grad.unit].grads || m.grad.n * (o.g_bf16 ? 2 : 4) > block ||
 		m.grad.off + m.grad.n > units[m.grad.unit].groups * MT_GROUP || m.grad.off % MT_BLOCK)
 		abort();
 	return 0;

@@ -7,6 +7,7 @@
  *     shm-poke RUN word I HEX       the word of record I
  *     shm-poke RUN slot S HEX       the word of slot S
  *     shm-poke RUN choices cycle|outside        a choice table with a cycle, or with an offset outside it
+ *     shm-poke RUN layout unit|tensor|geometry|types   a table that does not match the geometry
  *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
@@ -25,6 +26,14 @@ static void choices(struct mt_run *run, bool cycle)
 	mt_must(mt_run_check(run));
 	while ((e = mt_choice_next(run, e))) last = e;
 	atomic_store(&((struct mt_choice *)(uintptr_t)last)->next, cycle ? 1 : MT_CHOICES + 7);
+}
+
+static void layout(struct mt_run *run, const char *what)
+{
+	if (!strcmp(what, "unit")) mt_unit(run, 1)->m += 64;
+	else if (!strcmp(what, "tensor")) mt_tensor(run, 2)->off -= MT_GROUP;
+	else if (!strcmp(what, "geometry")) mt_control(run)->geo.hidden *= 2;
+	else mt_control(run)->dtype = 7;
 }
 
 /* ------------------------------------------------------------------------------------------------ watching */
@@ -87,6 +96,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "slot")) atomic_store(&c->slots[a].word, b);
 	else if (!strcmp(what, "word")) atomic_store(&c->txn[a].word, b);
 	else if (!strcmp(what, "choices")) choices(run, !strcmp(argv[3], "cycle"));
+	else if (!strcmp(what, "layout")) layout(run, argv[3]);
 	else if (!strcmp(what, "watch")) watch(run);
 	else mt_die(MT_EX_USAGE, "%s: no such thing to poke", what);
 	mt_run_close(run);

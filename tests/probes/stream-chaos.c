@@ -66,6 +66,7 @@ static void boundary(struct stream *, enum mt_activity);
 
 /* The run and its other stages, as wait.c sees them, are played by stream-world.h */
 #define mt_run_state(run) ((void)(run), MT_FILLED)
+#define mt_run_dirty(run) 0
 #define mt_stage_check(run) 0
 #define mt_abort_dead(run) ((void)0)
 #define mt_txn_word(run, k) world_txn_word(s)

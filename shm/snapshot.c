@@ -1,0 +1,114 @@
+/* snapshot.c: the snapshot word: which step mt-ckpt is to save, and how far the save is. mt-optim pins each unit at the
+ * step and then sets the word to pinned; mt-ckpt copies and unpins unit by unit, seals the save before it renames the
+ * directory, and ends as saved or failed. A pin counts only while the word is (pin, pinned): so to fail a snapshot is
+ * to release all of its units at once. */
+#include "lib.h"
+
+uint64_t mt_snap(const struct mt_run *run)
+{
+	/* acquire: what the word speaks of; for mt-optim, with a saver's release: its reads of a unit come before our
+	 * writes to it */
+	return atomic_load_explicit(&run->control->snap.word, memory_order_acquire);
+}
+
+static bool word_cas(struct mt_run *run, uint64_t expect, uint64_t want)
+{
+	/* release: whoever sees the new word sees what was written for it */
+	if (!mt_stage_mine(run) ||
+		!atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, want, memory_order_acq_rel,
+			memory_order_acquire))
+		return false;
+	mt_wake(run);
+	return true;
+}
+
+static bool pin_unit(struct mt_run *run, uint32_t unit, uint64_t step)
+{
+	uint64_t before = atomic_load_explicit(&mt_unit(run, unit)->pin, memory_order_relaxed);
+	if (!mt_stage_mine(run)) return false;
+	/* by compare-and-swap, and only from an earlier step: a successor's pin stays */
+	if (before <= step)
+		atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->pin, &before, step, memory_order_release,
+			memory_order_relaxed);
+	return true;
+}
+
+bool mt_snap_pin(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_position *position)
+{
+	struct mt_snapshot *snap = &run->control->snap;
+	uint64_t word = mt_snap(run);
+	if (mt_snap_step(word) == step && mt_snap_state(word) != MT_SNAP_NONE) return true;
+	if (!mt_stage_mine(run)) return false;
+	mt_snap_failures(run); /* the word that goes may be a failure that nobody has counted yet */
+	snap->position = *position;
+	snap->t = t;
+	for (uint32_t u = 0; u < run->control->n_units; u++)
+		if (!pin_unit(run, u, step)) return false;
+	/* Only mt-optim replaces saved and failed: where another process has, this one has lost its slot. */
+	return word_cas(run, word, mt_snap_word(step, MT_PINNED)) || mt_stage_mine(run);
+}
+
+bool mt_snap_pinned(const struct mt_run *run, uint32_t unit)
+{
+	uint64_t pin = atomic_load_explicit(&mt_unit(run, unit)->pin, memory_order_acquire);
+	return pin && mt_snap(run) == mt_snap_word(pin, MT_PINNED);
+}
+
+bool mt_snap_intact(const struct mt_run *run, uint64_t step)
+{
+	for (uint32_t u = 0; u < run->control->n_units; u++)
+		if (atomic_load_explicit(&mt_unit(run, u)->pin, memory_order_acquire) != step) return false;
+	return true;
+}
+
+int mt_snap_unpin(struct mt_run *run, uint32_t unit, uint64_t step)
+{
+	uint64_t pin = step;
+	int rc = mt_stage_check(run);
+	if (rc) return rc;
+	/* only while the word stands was the unit the saver's; release: it was read before mt-optim may overwrite it */
+	if (mt_snap(run) != mt_snap_word(step, MT_PINNED)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	else if (!atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->pin, &pin, 0, memory_order_acq_rel,
+				 memory_order_relaxed))
+		rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", unit);
+	mt_wake(run);
+	return rc;
+}
+
+bool mt_snap_seal(struct mt_run *run, uint64_t step)
+{
+	return word_cas(run, mt_snap_word(step, MT_PINNED), mt_snap_word(step, MT_SEALED));
+}
+
+void mt_snap_save(struct mt_run *run, uint64_t step)
+{
+	if (!mt_stage_mine(run)) return; /* its successor finds the save sealed, and counts it */
+	atomic_fetch_add_explicit(&run->control->snap.saved, 1, memory_order_relaxed);
+	word_cas(run, mt_snap_word(step, MT_SEALED), mt_snap_word(step, MT_SAVED));
+}
+
+bool mt_snap_fail(struct mt_run *run, uint64_t word)
+{
+	if (!word_cas(run, word, mt_snap_word(mt_snap_step(word), MT_FAILED))) return false;
+	mt_snap_failures(run); /* counts it now; if this process dies before, another one will */
+	return true;
+}
+
+/* The count follows the word: whoever comes by counts, and each failure is counted under its step. So nobody sees the
+ * one without the other, a death between them loses nothing, and nothing is counted twice. */
+uint64_t mt_snap_failures(struct mt_run *run)
+{
+	enum { COUNT_BITS = 24 };
+	const uint64_t count = ((uint64_t)1 << COUNT_BITS) - 1;
+	struct mt_snapshot *snap = &run->control->snap;
+	for (;;) {
+		uint64_t failed = atomic_load_explicit(&snap->failed, memory_order_acquire), word = mt_snap(run);
+		/* step + 1: a step of 0 is one too, and none has been counted yet */
+		uint64_t counted = (mt_snap_step(word) + 1) << COUNT_BITS | ((failed + 1) & count);
+		if (mt_snap_state(word) != MT_FAILED || failed >> COUNT_BITS == counted >> COUNT_BITS) return failed & count;
+		if (run->flags & MT_RUN_READONLY) return counted & count;
+		if (atomic_compare_exchange_strong_explicit(&snap->failed, &failed, counted, memory_order_acq_rel,
+				memory_order_acquire))
+			return counted & count;
+	}
+}
