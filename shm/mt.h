@@ -389,7 +389,8 @@ void mt_wake(struct mt_run *);                      /* ring it; cheap while nobo
  * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
  * live one holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a
  * child shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after
- * mt_run_attach): the slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. */
+ * mt_run_attach): the slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. A run
+ * that was removed after mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this

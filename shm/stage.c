@@ -326,6 +326,7 @@ static int yield_to_filler(struct mt_run *run, int slot)
 {
 	if (slot == MT_STORE || slot == MT_FILL) return 0;
 	enum mt_state s = mt_run_state(run);
+	if (s == MT_GONE) return 0; /* removed since it was attached: a stage handles that wherever it waits */
 	bool fit = run->attached ? s == MT_FILLED : s != MT_FILLING || !mt_stage_alive(run, MT_FILL);
 	if (fit) return 0;
 	mt_stage_release(run);

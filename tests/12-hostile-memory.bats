@@ -89,6 +89,12 @@ late_waits() {
 	eventually says late "claimed 2"
 }
 
+@test "a stage that claims a run removed after it attached sees the removal, as at any later moment" {
+	late_stage 4
+	eventually says late "claimed 4"
+	[ ! -s "$T/late.err" ]
+}
+
 # bats test_tags=slow
 @test "a stage that waits for a fill exits on SIGTERM, and reports when the run is removed" {
 	late_stage 0
