@@ -502,14 +502,19 @@ with_systemd() {
 	eventually grep -qx ready "$T/again.out"
 }
 
-@test "serve --until-eof removes the run when its stdin ends, and not before" {
-	demo "$RUN"
+# mt-store serve in the background ($PID); descriptor 8 is its owner's end of the pipe
+serve_owned() {
 	mkfifo "$T/owner"
 	exec 8<>"$T/owner"
 	mt-store serve "$RUN" --until-eof --dir "$T" <"$T/owner" >"$T/serve.out" 2>"$T/serve.err" 3>&- 8>&- &
 	PID=$!
 	echo $PID >>"$T/pids"
 	eventually grep -qx ready "$T/serve.out"
+}
+
+@test "serve --until-eof removes the run when its stdin ends, and not before" {
+	demo "$RUN"
+	serve_owned
 	echo a word is no end >&8
 	sleep 0.3
 	kill -0 $PID
@@ -528,12 +533,7 @@ with_systemd() {
 
 @test "serve --until-eof ends silently when its owner has written that it is over" {
 	demo "$RUN"
-	mkfifo "$T/owner"
-	exec 8<>"$T/owner"
-	mt-store serve "$RUN" --until-eof --dir "$T" <"$T/owner" >"$T/serve.out" 2>"$T/serve.err" 3>&- 8>&- &
-	PID=$!
-	echo $PID >>"$T/pids"
-	eventually grep -qx ready "$T/serve.out"
+	serve_owned
 	echo over >&8
 	exec 8>&-
 	wait $PID
