@@ -158,6 +158,10 @@ void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, 
  * reproducibility record */
 const char *gemm_description(void);
 const char *kernels_description(void);
+/* What the cpu and chaos devices report of themselves. They have one name, because they give the same bits. */
+#define CPU_IDENTITY \
+	.name = "cpu", .gemm = gemm_description(), .attention = "tiled, fp32", .machine = kernels_description(), \
+	.elem = sizeof(float)
 /* Load what oneDNN needs to report that it has no memory. 0: there is no memory for that */
 int gemm_ready(void);
 

@@ -373,11 +373,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		return NULL;
 	}
 	c->dev = (struct device){
-		.name = "cpu",
-		.gemm = gemm_description(),
-		.attention = "tiled, fp32",
-		.machine = kernels_description(),
-		.elem = sizeof(float),
+		CPU_IDENTITY,
 		.alloc = chaos_alloc,
 		.release = chaos_release,
 		.zero_copy = chaos_zero_copy,

@@ -166,11 +166,7 @@ struct device *device_cpu(int threads)
 		return NULL;
 	}
 	c->dev = (struct device){
-		.name = "cpu",
-		.gemm = gemm_description(),
-		.attention = "tiled, fp32",
-		.machine = kernels_description(),
-		.elem = sizeof(float),
+		CPU_IDENTITY,
 		.alloc = cpu_alloc,
 		.release = cpu_release,
 		.zero_copy = cpu_zero_copy,
