@@ -82,9 +82,9 @@ void ranges_close(struct ranges *r)
 
 /* ---- bounce buffers ---- */
 
-static void haul_task(void *arg, int64_t task, int thread)
+static void staged_task(void *arg, int64_t task, int thread)
 {
-	const struct haul *h = arg;
+	const struct staged_copy *h = arg;
 	size_t at = (size_t)task * TASK_BYTES;
 
 	(void)thread;
@@ -92,17 +92,17 @@ static void haul_task(void *arg, int64_t task, int thread)
 }
 
 /* The driver may call for several streams at once, but the pool takes one at a time */
-static void CUDART_CB haul_run(void *arg)
+static void CUDART_CB staged_run(void *arg)
 {
 	static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER;
-	struct haul *h = arg;
+	struct staged_copy *h = arg;
 
 	if (!h->pool || h->bytes <= TASK_BYTES) {
 		memcpy(h->to, h->from, h->bytes);
 		return;
 	}
 	pthread_mutex_lock(&taken);
-	pool_run(h->pool, (int64_t)((h->bytes + TASK_BYTES - 1) / TASK_BYTES), haul_task, h);
+	pool_run(h->pool, (int64_t)((h->bytes + TASK_BYTES - 1) / TASK_BYTES), staged_task, h);
 	pthread_mutex_unlock(&taken);
 }
 
@@ -117,35 +117,35 @@ cudaError_t bounce_open(struct bounce *b, cudaStream_t stream, struct pool *pool
 		return e;
 	for (int i = 0; i < BOUNCES; i++)
 		if ((e = cudaHostAlloc((void **)&b->mem[i], BUFFER_BYTES, cudaHostAllocDefault))) return e;
-	for (int i = 0; i < HAULS; i++) {
-		b->hauls[i].pool = pool;
-		if ((e = cudaEventCreateWithFlags(&b->hauls[i].full, flags)) ||
-			(e = cudaEventCreateWithFlags(&b->hauls[i].empty, flags)))
+	for (int i = 0; i < STAGED; i++) {
+		b->staged[i].pool = pool;
+		if ((e = cudaEventCreateWithFlags(&b->staged[i].full, flags)) ||
+			(e = cudaEventCreateWithFlags(&b->staged[i].empty, flags)))
 			return e;
 	}
 	return cudaSuccess;
 }
 
-/* The next haul, once its place is free. The stream that fills its buffer waits until that is empty. */
-static cudaError_t haul_next(struct bounce *b, cudaStream_t filler, struct haul **h, char **mem)
+/* The next staged copy, once its place is free. The stream that fills its buffer waits until that is empty. */
+static cudaError_t staged_next(struct bounce *b, cudaStream_t filler, struct staged_copy **h, char **mem)
 {
 	uint64_t k = b->n++;
 	cudaError_t e = cudaSuccess;
 
-	*h = &b->hauls[k % HAULS];
+	*h = &b->staged[k % STAGED];
 	*mem = b->mem[k % BOUNCES];
-	if (k >= HAULS) e = cudaEventSynchronize((*h)->empty);
-	if (!e && k >= BOUNCES) e = cudaStreamWaitEvent(filler, b->hauls[(k - BOUNCES) % HAULS].empty, 0);
+	if (k >= STAGED) e = cudaEventSynchronize((*h)->empty);
+	if (!e && k >= BOUNCES) e = cudaStreamWaitEvent(filler, b->staged[(k - BOUNCES) % STAGED].empty, 0);
 	return e;
 }
 
 /* The host's part: to = from, in the order of `aside` */
-static cudaError_t haul_launch(struct bounce *b, struct haul *h, void *to, const void *from, size_t bytes)
+static cudaError_t staged_launch(struct bounce *b, struct staged_copy *h, void *to, const void *from, size_t bytes)
 {
 	h->to = to;
 	h->from = from;
 	h->bytes = bytes;
-	return cudaLaunchHostFunc(b->aside, haul_run, h);
+	return cudaLaunchHostFunc(b->aside, staged_run, h);
 }
 
 /* `after` goes on when `first` has come to here */
@@ -160,12 +160,12 @@ cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t b
 {
 	/* what the stream waited for may be what the host's memory comes from */
 	cudaError_t e = join(b->stream, b->before, b->aside);
-	struct haul *h;
+	struct staged_copy *h;
 	char *mem;
 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
-		if ((e = haul_next(b, b->aside, &h, &mem)) || (e = haul_launch(b, h, mem, (const char *)host + at, n)) ||
+		if ((e = staged_next(b, b->aside, &h, &mem)) || (e = staged_launch(b, h, mem, (const char *)host + at, n)) ||
 			(e = join(b->aside, h->full, b->stream)) ||
 			(e = cudaMemcpyAsync((char *)device + at, mem, n, cudaMemcpyHostToDevice, b->stream)))
 			break;
@@ -177,14 +177,14 @@ cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t b
 cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t bytes)
 {
 	cudaError_t e = cudaSuccess;
-	struct haul *h = NULL;
+	struct staged_copy *h = NULL;
 	char *mem;
 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
-		if ((e = haul_next(b, b->stream, &h, &mem)) ||
+		if ((e = staged_next(b, b->stream, &h, &mem)) ||
 			(e = cudaMemcpyAsync(mem, (const char *)device + at, n, cudaMemcpyDeviceToHost, b->stream)) ||
-			(e = join(b->stream, h->full, b->aside)) || (e = haul_launch(b, h, (char *)host + at, mem, n)))
+			(e = join(b->stream, h->full, b->aside)) || (e = staged_launch(b, h, (char *)host + at, mem, n)))
 			break;
 		e = cudaEventRecord(h->empty, b->aside);
 	}
@@ -193,9 +193,9 @@ cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t 
 
 void bounce_close(struct bounce *b)
 {
-	for (int i = 0; i < HAULS; i++) {
-		if (b->hauls[i].full) cudaEventDestroy(b->hauls[i].full);
-		if (b->hauls[i].empty) cudaEventDestroy(b->hauls[i].empty);
+	for (int i = 0; i < STAGED; i++) {
+		if (b->staged[i].full) cudaEventDestroy(b->staged[i].full);
+		if (b->staged[i].empty) cudaEventDestroy(b->staged[i].empty);
 	}
 	for (int i = 0; i < BOUNCES; i++)
 		if (b->mem[i]) cudaFreeHost(b->mem[i]);

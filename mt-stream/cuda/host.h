@@ -28,21 +28,21 @@ void ranges_close(struct ranges *); /* and takes them back from the driver */
 size_t ranges_alike(const struct ranges *, const void *p, size_t bytes, bool *inside);
 
 #define BOUNCES 4 /* buffers, used in turn */
-#define HAULS 64  /* copies of the host that may wait to run */
+#define STAGED 64 /* copies of the host that may wait to run */
 
 /* Copies on one stream, from and to host memory that is not registered. The host's part runs in the stream's order on a
- * thread of the driver and those of a pool: who launches waits for none of it, unless HAULS of them are waiting. */
+ * thread of the driver and those of a pool: who launches waits for none of it, unless STAGED of them are waiting. */
 struct bounce {
 	cudaStream_t stream, aside; /* aside: where the host's parts are */
 	char *mem[BOUNCES];         /* pinned */
-	struct haul {
+	struct staged_copy {
 		void *to;
 		const void *from;
 		size_t bytes;
 		struct pool *pool;
 		cudaEvent_t full, empty; /* its buffer is */
-	} hauls[HAULS];
-	uint64_t n;         /* hauls so far: number k in k mod HAULS, through buffer k mod BOUNCES */
+	} staged[STAGED];
+	uint64_t n;         /* staged so far: number k in k mod STAGED, through buffer k mod BOUNCES */
 	cudaEvent_t before; /* what was on the stream when a copy began */
 };
 
