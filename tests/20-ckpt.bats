@@ -597,14 +597,14 @@ teardown_disk() { umount "$T/disk"; }
 	ckpt-dump "$RUN" scribble 1 1
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/disk" --keep 1
 	[ "$(ckpt-snap "$RUN" 1)" = saved ] || bad=1
-	ckpt-dump "$RUN" scribble 2 2
+	ckpt-dump "$RUN" advance 2 2
 	[ "$(ckpt-snap "$RUN" 2)" = failed ] || bad=1
 	grep -q '^mt-ckpt: step 2 is not saved: .*No space left' "$T/serve.err" || bad=2
 	mt-ckpt verify "$T/disk/step-00000001" || bad=3
 	[ "$(ls -A "$T/disk" | sort | tr '\n' ' ')" = "step-00000001 " ] || bad=4
 	ckpt-snap "$RUN" word | grep -q '^2 failed 0 1$' || bad=5
 	mv "$T/disk/step-00000001" "$T/aside"
-	ckpt-dump "$RUN" scribble 3 3
+	ckpt-dump "$RUN" advance 3 3
 	[ "$(ckpt-snap "$RUN" 3)" = saved ] || bad=6
 	mt-ckpt verify "$T/disk/step-00000003" || bad=7
 	kill "$PID"
@@ -647,7 +647,7 @@ holds() { # STEP BEFORE
 	ckpt-dump "$RUN" scribble 1 1
 	serve --keep 2
 	for i in 1 2 3 4; do
-		ckpt-dump "$RUN" scribble $i $i
+		ckpt-dump "$RUN" advance $i $i
 		[ "$(ckpt-snap "$RUN" $i)" = saved ]
 	done
 	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000003 step-00000004 step-00000009 step-1 ' ]"
@@ -672,7 +672,7 @@ holds() { # STEP BEFORE
 	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]
 	eventually grep -q 'step 3 is not saved: the snapshot was given up' "$T/serve.err"
 	eventually sh -c "[ -z \"\$(ls -A $T/ck)\" ]"
-	ckpt-dump "$RUN" scribble 4 4
+	ckpt-dump "$RUN" advance 4 4
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
 }
 

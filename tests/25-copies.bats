@@ -116,7 +116,10 @@ two_runs() {
 	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
+	kill "$PID"
+	wait "$PID"
 	ckpt-dump "$RUN" scribble 4 4                           # filled again: the count of failed saves is 0
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
 	ckpt-snap "$RUN" word | grep -q '^4 saved 1 0$'
 }
@@ -248,7 +251,7 @@ two_runs() {
 	ckpt-dump "$RUN" scribble 1 1
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 2
 	for i in 1 3 4; do
-		ckpt-dump "$RUN" scribble $i $i
+		ckpt-dump "$RUN" advance $i $i
 		[ "$(ckpt-snap "$RUN" $i)" = saved ]
 	done
 	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000002 step-00000003 step-00000004 ' ]"

@@ -3,7 +3,8 @@
  *     ckpt-dump RUN                   step, t, position, reproducibility record, a hash of every array of every unit
  *     ckpt-dump RUN grads FILE        gradients as fp32 safetensors with Hugging Face's names (tied: the sum of both)
  *     ckpt-dump RUN poke TENSOR I BITS  element I of a weight gets this fp32 pattern (hexadecimal)
- *     ckpt-dump RUN scribble SEED STEP  a pseudo-random state at STEP
+ *     ckpt-dump RUN scribble SEED STEP  fill the run with a pseudo-random state at STEP; no stage may be there
+ *     ckpt-dump RUN advance SEED STEP   the same state by a committed step, as a stage that is there sees it
  *     ckpt-dump RUN state N           set the run's state (enum mt_state)
  *     ckpt-dump RUN open PHASE        open the next step in this phase (enum mt_phase), without any stage
  */
@@ -129,6 +130,23 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	mt_run_set_state(run, MT_FILLED);
 }
 
+static void advance_run(struct mt_run *run, uint64_t seed, uint64_t step)
+{
+	uint32_t k = mt_txn_newest(run) + 1;
+	struct mt_txn *t = mt_txn(run, k);
+
+	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {
+		scribble(run, u, seed);
+		atomic_store(&mt_unit(run, u)->version, step);
+	}
+	t->kind = MT_TRAIN;
+	t->step = step;
+	t->t = step ? step - 1 : 0;
+	t->position = some_position(seed);
+	atomic_store(&t->word, mt_word(k, mt_attempt_next(run), MT_LOGGED));
+	mt_wake(run);
+}
+
 static void open_step(struct mt_run *run, enum mt_phase phase)
 {
 	uint32_t k = mt_txn_newest(run) + 1;
@@ -146,7 +164,7 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		mt_die(MT_EX_USAGE,
-			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | state N | open PHASE]");
+			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | advance SEED STEP | state N | open PHASE]");
 	/* without its rings: mt_run_reset would clear them, and a saver may be using them */
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 	if (argc == 2) print_run(run);
@@ -155,6 +173,8 @@ int main(int argc, char **argv)
 		poke(run, argv[3], strtoull(argv[4], NULL, 10), (uint32_t)strtoul(argv[5], NULL, 16));
 	else if (!strcmp(what, "scribble") && argc == 5)
 		scribble_run(run, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
+	else if (!strcmp(what, "advance") && argc == 5)
+		advance_run(run, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
 	else if (!strcmp(what, "state") && argc == 4) mt_run_set_state(run, (enum mt_state)atoi(argv[3]));
 	else if (!strcmp(what, "open") && argc == 4) open_step(run, (enum mt_phase)atoi(argv[3]));
 	else mt_die(MT_EX_USAGE, "unknown command '%s'", what);
