@@ -602,7 +602,7 @@ teardown_disk() { umount "$T/disk"; }
 	grep -q '^mt-ckpt: step 2 is not saved: .*No space left' "$T/serve.err" || bad=2
 	mt-ckpt verify "$T/disk/step-00000001" || bad=3
 	[ "$(ls -A "$T/disk" | sort | tr '\n' ' ')" = "step-00000001 " ] || bad=4
-	ckpt-snap "$RUN" word | grep -q '^2 failed 0 1$' || bad=5
+	ckpt-snap "$RUN" word | grep -q '^2 failed 1 1$' || bad=5
 	mv "$T/disk/step-00000001" "$T/aside"
 	ckpt-dump "$RUN" advance 3 3
 	[ "$(ckpt-snap "$RUN" 3)" = saved ] || bad=6
