@@ -122,5 +122,6 @@ teardown() {
 	fi
 	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
 	wait 2>/dev/null
+	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
 	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
 }
