@@ -39,7 +39,7 @@ struct bias_backward_args {
 	int64_t m, n;
 };
 
-/* x = w[tokens]; tokens >= V were refused before */
+/* x = w[tokens]; tokens are < V, which serve.c has checked */
 struct embed_forward_args {
 	void *x;                /* (N, H) */
 	const void *w;          /* (V, H) */
@@ -47,14 +47,14 @@ struct embed_forward_args {
 	int64_t n, h;
 };
 
-/* Rows of dw that occur gain the sum of their dx in ascending token position, in one defined order */
+/* dw[t] += sum of dx over the positions of token t, added in ascending order of position */
 struct embed_backward_args {
 	float *dw;              /* (V, H) */
 	float beta;             /* 0: dw is cleared first */
 	const void *dx;         /* (N, H) */
 	const uint32_t *tokens; /* (N) */
 	int64_t n, h, vocab;
-	int64_t pad; /* this row gains nothing (nn.Embedding's padding_idx); -1: none */
+	int64_t pad; /* this row gets no gradient (nn.Embedding's padding_idx); -1: none */
 };
 
 /* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps), row by row */
@@ -91,7 +91,7 @@ struct rope_args {
 	void *qkv;   /* (N, (NH + 2 NKV) D); backward: the gradient of rotated q, k, becomes that of the input; v stays */
 	void *pre;   /* (N, (NH + NKV) D): q, k before the norm; forward writes it, backward reads it. Norms only */
 	float *rstd; /* (N, NH + NKV), likewise */
-	float *dqnorm, *dknorm; /* (D), backward with norms: beta times themselves + gradient */
+	float *dqnorm, *dknorm; /* (D), backward with norms: d = beta d + gradient */
 	float beta;
 };
 
@@ -107,8 +107,8 @@ struct attention_args {
 	const void *d_o;        /* (N, NH D), backward */
 	void *dqkv;             /* (N, (NH + 2 NKV) D), backward; NULL: forward */
 	/* For an attention backend of the device (device.h): */
-	const uint32_t *host_starts; /* host: the same as starts, until the micro-batch is over */
-	void *work;                  /* (work_bytes), as attention_need said; NULL: no backend was selected */
+	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
+	void *work;                  /* (work_bytes), as attention_need reported; NULL: no backend was selected */
 	size_t work_bytes;
 };
 

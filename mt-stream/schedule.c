@@ -101,7 +101,7 @@ static void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *
 	}
 }
 
-/* Gaps between tensors leave with them, so they must be zeros */
+/* Gaps between tensors are copied out with them, so they must be zero */
 static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 {
 	for (int p = 0; p < s->jobs[job].parts; p++) {
@@ -135,7 +135,7 @@ static void progress_begin(struct stream *s)
 	now->done[0] = now->done[1] = (struct event){0};
 }
 
-/* Rows and rope's tables */
+/* Copy the rows and rope's tables to the device */
 static void batch_in(struct stream *s)
 {
 	const struct micro *m = s->micro;
@@ -255,8 +255,8 @@ static bool attention_offloaded(const struct stream *s, uint32_t layer)
 		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
 }
 
-/* A block's activations for the chunk at `from`: where the block keeps them; those that it recomputes: where the
- * chunk's are. gu NULL: it is recomputed, in the scratch. */
+/* A block's activations for the chunk at `from`. Those that the block keeps have memory of their own; those that it
+ * recomputes share one chunk's memory. gu NULL: recomputed in the scratch. */
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
@@ -284,7 +284,7 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 
 /* ---- activations offloaded to host memory ---- */
 
-/* Compute is about to write number i: wait until what was in its place has left */
+/* Compute is about to write number i: wait until the previous one in that memory has been copied out */
 static void offload_begin(struct stream *s, struct offload *f, uint32_t i)
 {
 	queue_wait(s, Q_COMPUTE, f->left[i & 1]);
@@ -298,8 +298,8 @@ static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, 
 	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
 }
 
-/* Number i between its place on the device and the offload buffer: there all residuals come first, then all attention
- * outputs, each followed by its log-sum-exps */
+/* Copy number i between the device and the offload buffer. The buffer has all residuals first, then all attention
+ * outputs, each followed by its log-sum-exps. */
 static void offload_copies(struct stream *s, enum queue q, const struct offload *f, uint32_t i)
 {
 	const struct micro *m = s->micro;
@@ -325,9 +325,9 @@ static void offload_out(struct stream *s, struct offload *f, uint32_t i)
 	f->left[i & 1] = event_record(s, Q_GRADS);
 }
 
-/* Compute from here on reads number i: copy it in, unless it is still there. Two things are known without an event. The
- * last reader of its place has run, and number i itself has left: this thread has seen the gradients leave of the unit
- * that read there, and they leave on the same queue, after all offloaded activations. */
+/* Compute from here on reads number i: copy it in, unless it is still there. No event is needed for two things: the
+ * last reader of that memory has run, and number i has been copied out. This thread has seen that reader's gradients
+ * arrive in the ring, and they are copied on the same queue after all offloaded activations. */
 static void offload_in(struct stream *s, struct offload *f, uint32_t i)
 {
 	if (f->held[i & 1] == i) return;
@@ -343,7 +343,7 @@ static void forward_begins(struct stream *s, uint32_t u)
 	if (u > 0 && attention_offloaded(s, u - 1)) offload_begin(s, &s->now.attention, u - 1);
 }
 
-/* It has been launched: offload what it writes, but for the last two, which the backward pass reads first */
+/* It has been launched: offload what it writes. The last two stay, as the backward pass reads them first. */
 static void forward_ends(struct stream *s, uint32_t u)
 {
 	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) offload_out(s, &s->now.residual, u);
@@ -395,8 +395,8 @@ static void unit_forward(struct stream *s, uint32_t u)
 static float beta_at(const struct stream *s, int64_t from) { return s->now.first && from == 0 ? 0 : 1; }
 
 /* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
- * are enough. Head chunks may cut rows. No other weights come into the head's slot after it: its readers set no
- * event. */
+ * are enough. Head chunks may cut rows. No other weights are loaded into the head's slot afterwards, so its
+ * readers need no event. */
 static void head_forward_backward(struct stream *s, float *gs)
 {
 	const struct micro *m = s->micro;
@@ -438,7 +438,7 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 
 		if (level < KEEP_ALL_BUT_GATE_UP) {
 			trace_unit(s, Q_COMPUTE, u, "recompute");
-			block_again(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
+			block_recompute(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
 		}
 		trace_unit(s, Q_COMPUTE, u, "backward");
 		block_backward(&c, u - 1, &w, g, beta_at(s, from), x, &v, dx_at(s, from));
@@ -617,8 +617,8 @@ static int grads_out(struct stream *s, uint32_t job, struct event ready)
 
 /* ---- the passes of a micro-batch ---- */
 
-/* All units but the head. This thread launches a unit while the unit before the last one is at work: so no queue runs
- * dry, and little work is wasted if the step is aborted. */
+/* All units but the head. This thread stays at most two units ahead of compute: enough to keep the queues busy, and
+ * little work is wasted if the step is aborted. */
 static int forward(struct stream *s)
 {
 	struct event *done = s->now.done;
@@ -706,7 +706,7 @@ int schedule_run(struct stream *s)
 	return rc ? rc : failed;
 }
 
-/* ---- autotune: the same compute, launched while the device only looks at it; nothing runs, nothing is sent ---- */
+/* ---- autotune: the same compute, launched in the device's autotune pass: nothing runs, nothing is sent ---- */
 
 static int autotune_pass(struct stream *s)
 {

@@ -82,7 +82,7 @@ struct stream {
 	uint32_t *host;    /* its rows, copied out of the ring: tokens, targets, starts */
 
 	/* set by plan/ */
-	uint32_t chunk_tokens, head_tokens, pass_rows; /* as the run record has them; chunk_tokens 0: not known yet */
+	uint32_t chunk_tokens, head_tokens, pass_rows; /* as in the record; chunk_tokens 0: not known yet */
 	bool packed;                                   /* a row with several documents has been seen */
 	bool reported;                                 /* the first plan for training was reported */
 	struct micro planned;                          /* plan/ alone writes it; all others read it as */
@@ -121,7 +121,8 @@ enum { STALE = 1, GONE = 2 };
 /* serve.c */
 int serve(struct stream *); /* until a signal, or the end of the run: 0, or -ex */
 
-/* plan/record.c: the run record, which keeps what decides bits. 0, GONE, or -ex (78: another device or other sizes) */
+/* plan/record.c: the reproducibility record, which keeps what decides bits. 0, GONE, or -ex (78: another device or
+ * other sizes) */
 int record_select(struct stream *, const struct chunk_sizes *requested);
 /* Read it; the first stream of a run writes it, with these sizes */
 int record_take(struct stream *, const struct chunk_sizes *);
@@ -144,6 +145,6 @@ int micro_wanted(const struct stream *); /* STALE: the micro-batch is no longer 
 int weights_wait(struct stream *, uint32_t job);             /* until the job's weights are this step's */
 int room_wait(struct stream *, uint32_t unit, void **block); /* until the gradient ring has room for a block */
 void batch_wait(struct stream *, uint32_t seen);             /* until the doorbell rings after `seen` */
-int record_wait(const struct stream *, uint32_t seen);       /* likewise, for who writes the run record */
+int record_wait(const struct stream *, uint32_t seen);       /* likewise, for who writes the reproducibility record */
 
 #endif

@@ -48,7 +48,7 @@ static void norm_forward(const struct chunk *c, void *y, const void *x, const vo
 		.h = c->geo->hidden, .eps = c->geo->norm_eps);
 }
 
-/* rstd is what the norm's forward over the same x has just left in the scratch */
+/* Uses rstd in the scratch, which norm_forward over the same x has just written */
 static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw, float beta, const void *dy,
 	const void *x, const void *w)
 {
@@ -111,7 +111,7 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 }
 
 /* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
-void block_again(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+void block_recompute(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	bool have_attention)
 {
 	const struct mt_geometry *geo = c->geo;
@@ -125,8 +125,8 @@ void block_again(const struct chunk *c, uint32_t layer, const struct weights *w,
 	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], x, a, h);
 }
 
-/* The MLP's piece from token `from` on, as a chunk of its own: *x2 and *gu are where its second residual and its
- * gate-up are, the latter in the scratch unless the block keeps it */
+/* The MLP's piece that starts at token `from`, as a chunk of its own. *x2: its second residual; *gu: its gate | up, in
+ * the scratch unless the block keeps them */
 static struct chunk piece_of(const struct chunk *c, int64_t from, const struct saved *s, void **x2, void **gu)
 {
 	struct chunk p = *c;
@@ -162,11 +162,11 @@ static void mlp_forward(const struct chunk *c, const struct weights *w, const st
 void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	void *y)
 {
-	block_again(c, layer, w, x, s, false);
+	block_recompute(c, layer, w, x, s, false);
 	mlp_forward(c, w, s, y);
 }
 
-/* dx is the gradient of y; x2 gets it past the MLP and through it */
+/* dx: the gradient of y becomes the gradient of x2, through the residual connection and through the MLP */
 static void mlp_backward(const struct chunk *c, const struct weights *w, const struct grads *g, float beta,
 	const struct saved *s, void *dx)
 {
@@ -178,7 +178,7 @@ static void mlp_backward(const struct chunk *c, const struct weights *w, const s
 
 		if (s->gu) norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
 		else gate_up(&p, w, x2, gu);
-		/* act has the gradient of SwiGLU's output, then that output, for the gradient of down's weights */
+		/* act holds the gradient of SwiGLU's output, then SwiGLU's output, for the gradient of down's weights */
 		linear_backward_input(&p, c->s.act, d, w->t[MT_T_DOWN], f, h);
 		LAUNCH(&p, OP_SWIGLU_BACKWARD, swiglu_backward, .dgu = gu, .y = c->s.act, .dy = c->s.act, .gu = gu, .n = p.n,
 			.f = f);

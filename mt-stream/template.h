@@ -1,9 +1,9 @@
-/* template.h: the layers, as functions of (geometry, weights view, input, saved activations). A template owns no
+/* template.h: the layers, as functions of (geometry, weights, input, saved activations). A template owns no
  * weights and no state; it launches operations on the device's compute queue and returns.
  *
  * Letters: N tokens of the chunk, P of a piece, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size,
- * V vocabulary. The MLP goes through a chunk in pieces, which are smaller where a single row is a large chunk.
- * dx is the gradient of the residual stream: a template's backward finds in it the gradient of its output and leaves
+ * V vocabulary. The MLP computes a chunk in pieces, which are smaller than the chunk if one row is a large chunk.
+ * dx is the gradient of the residual stream: a template's backward reads the gradient of its output there and writes
  * the gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
  */
 #ifndef MT_STREAM_TEMPLATE_H
@@ -20,7 +20,7 @@ struct grads {
 	float *t[ROLES];
 };
 
-struct scratch {     /* good between two launches of one template, no longer */
+struct scratch {     /* valid only within one call of a template */
 	void *h;         /* (N, H)      a norm's output */
 	void *dh;        /* (N, H)      its gradient */
 	float *rstd;     /* (N)         its statistics */
@@ -29,7 +29,7 @@ struct scratch {     /* good between two launches of one template, no longer */
 	void *dqkv;      /* (N, A + 2K) */
 	void *gu;        /* (P, 2F)     gate | up of blocks that do not keep it */
 	void *logits;    /* (N', V)     N' the tokens of a head chunk */
-	void *attention; /* what the device wants for attention, NULL: nothing */
+	void *attention; /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
 };
 
@@ -40,7 +40,7 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *o;        /* (N, A)      attention's output */
 	float *lse;     /* (N, heads)  its log-sum-exps */
 	void *x2;       /* (N, H)      the second residual */
-	void *gu;       /* (N, 2F)     gate | up; backward leaves its gradient here. NULL: computed again */
+	void *gu;       /* (N, 2F)     gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
 struct chunk { /* whole rows that go through a layer together */
@@ -60,8 +60,8 @@ void embed_backward(const struct chunk *, const struct grads *, float beta, cons
 /* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	void *y);
-/* Fill *saved again, all but gu; o and lse are there already if have_attention. */
-void block_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+/* Recompute *saved, except gu; o and lse are there already if have_attention. */
+void block_recompute(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	bool have_attention);
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, struct saved *, void *dx);

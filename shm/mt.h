@@ -240,7 +240,7 @@ struct mt_record {              /* the reproducibility record: what can change a
 	uint32_t head_tokens;       /* tokens of an LM-head chunk */
 	uint32_t pass_rows;         /* 0: layer-major */
 	char     device[32];        /* "cpu" or "cuda" */
-	char     gemm[64], attention[64];     /* engines and their versions, in words */
+	char     gemm[64], attention[64];     /* libraries and their versions, in words */
 	/* GPU or instruction set, in words; empty: written by an mt that did not look at words */
 	char     machine[64];
 	/* choices: a list that only grows; entries are numbered from 1, 0 ends it */

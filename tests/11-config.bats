@@ -538,7 +538,7 @@ def ropes():
         {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 1.0,
          "mscale_all_dim": 0.7, "beta_fast": 16, "beta_slow": 2}])
 
-for trial in range(60):
+for attempt in range(60):
     family = random.choice(["llama", "qwen2", "qwen3", "mistral"])
     kv = random.choice([1, 2, 4])
     heads = kv * random.choice([1, 2, 3])

@@ -144,7 +144,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	grep -q loss "$T/long"
 }
 
-@test "a step whose stream died is aborted and computed again by the next stream" {
+@test "a step whose stream died is aborted, and the next stream computes it" {
 	make_run llama3
 	step_of plain "" 1 2 24 1
 	spawn victim mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40

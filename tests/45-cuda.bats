@@ -112,7 +112,7 @@ near() {
 	step_of bounced "$EMU --device cuda"
 	cmp "$T/pinned" "$T/bounced"
 	[ "$(grep -c 'cudaHostRegister.*bounce buffers' "$T/stream.err")" = 1 ]
-	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 }
 
 # bats test_tags=slow
@@ -207,7 +207,7 @@ dealt_of() {
 	code=0
 	wait "$PID" || code=$?
 	[ "$code" = 74 ]
-	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
 }
 
@@ -250,7 +250,7 @@ try_with() {
 		cmp "$T/all" "$T/sorted" && echo works
 		return
 	fi
-	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 

@@ -100,7 +100,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 			make_run $model
 			SEED=2 step_of $backend $backend ${again:+--recompute full}
 			near own $backend 1e-2
-			[ -z "$(said "$T/stream.err")" ]
+			[ -z "$(messages "$T/stream.err")" ]
 			again=yes
 		done
 		# with one row a call and with three; with every recompute level
@@ -150,7 +150,7 @@ calls_of() {
 		make_run qwen2-window
 		SHAPE="2 100" CHUNK=200 step_of heads square
 		cmp "$T/all" "$T/heads"
-		# length classes of documents in rows of 100 tokens; the trial has other classes
+		# length classes of documents in rows of 100 tokens; the check of a row has other classes
 		[ "$(awk '$3 == 100 || $3 == 50 || $3 == 25 || $3 == 13' "$T/heads.calls" | grep -c '^backward.* 2 1 ')" \
 			-ge 12 ]
 		[ -z "$PLAIN" ] && continue
@@ -169,8 +169,8 @@ calls_of() {
 		make_run qwen2-window
 		step_of $backend linear,$backend
 		cmp "$T/own" "$T/$backend"
-		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
-		grep -q 'attention by our own kernels: emulated engine 1: ' "$T/stream.err"
+		[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
+		grep -q 'attention by our own kernels: emulated backend 1: ' "$T/stream.err"
 	done
 }
 
@@ -182,10 +182,10 @@ calls_of() {
 		make_run qwen3
 		PLAIN=plain SHAPE="1 100" step_of $fault linear,$fault
 		cmp "$T/own" "$T/$fault"
-		[ "$(said "$T/stream.err" | wc -l)" = 1 ]
-		grep -q 'attention of rows of 100 tokens by our own kernels: emulated engine 1: ' "$T/stream.err"
+		[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
+		grep -q 'attention of rows of 100 tokens by our own kernels: emulated backend 1: ' "$T/stream.err"
 	done
-	grep -q 'emulated engine 1: refused$' "$T/stream.err"
+	grep -q 'emulated backend 1: refused$' "$T/stream.err"
 	# the selection stays, and the backend computes shorter rows
 	PLAIN=plain SHAPE="1 100" step_of again linear
 	cmp "$T/own" "$T/again"
@@ -198,7 +198,7 @@ calls_of() {
 	make_run qwen2-window
 	PLAIN=plain SHAPE="1 100" step_of head square,far-head
 	cmp "$T/own" "$T/head"
-	grep -q "100 tokens by our own kernels: emulated engine 1: plain: dk differs" "$T/stream.err"
+	grep -q "100 tokens by our own kernels: emulated backend 1: plain: dk differs" "$T/stream.err"
 }
 
 @test "a run keeps its attention backend: another version or none exits 78, one installed later is not used" {
@@ -212,7 +212,7 @@ calls_of() {
 		env ${backend:+MT_EMU_SDPA=$backend} "$EMU" "$RUN" --device cuda 2>"$T/err" || code=$?
 		[ "$code" = 78 ]
 		[ "$(wc -l <"$T/err")" = 1 ]
-		grep -q "with attention by 'emulated engine 1'" "$T/err"
+		grep -q "with attention by 'emulated backend 1'" "$T/err"
 	done
 	make_run qwen3
 	step_of own ""

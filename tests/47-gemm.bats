@@ -65,11 +65,11 @@ step_of() {
 	need_emulator
 	for clock in 1 2; do
 		make_run
-		FAKE_CUBLASLT_CLOCK=$clock step_of "by-trial$clock" 1
+		FAKE_CUBLASLT_CLOCK=$clock step_of "timed$clock" 1
 		make_run
 		MT_GEMM=first FAKE_CUBLASLT_CLOCK=$clock step_of "first$clock" 1
 	done
-	! cmp -s "$T/by-trial1" "$T/by-trial2" || false
+	! cmp -s "$T/timed1" "$T/timed2" || false
 	cmp "$T/first1" "$T/first2"
 }
 
@@ -158,7 +158,7 @@ refused() {
 	wait "$PID" || code=$?
 	cat "$T/stream.err"
 	[ "$code" = 78 ]
-	[ "$(said "$T/stream.err" | wc -l)" = 1 ]
+	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "$pattern" "$T/stream.err"
 }
 

@@ -77,7 +77,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ "$(cd "$RESULTS" && echo *)" = "bench.json bench.md check.json first.json first.log traces.zip" ]
 	no_stage_of "$EMU"
 	# the most important measurements came first, each of them once
-	of "$RESULTS/bench.json" '[r["what"] for r in b["rates"]][:5] == ["products", "register", "h2d", "d2h", "both ways"]
+	of "$RESULTS/bench.json" '[r["what"] for r in b["rates"]][:5] == ["gemm", "register", "h2d", "d2h", "both ways"]
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 

@@ -14,7 +14,7 @@ mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
 
 need_cmd() { command -v "$1" >/dev/null 2>&1 || skip "needs $1"; }
 
-# A Python that has transformers: MT_TEST_PYTHON, or what `make venv` made. torch is apart, since importing it takes long.
+# A Python that has transformers: MT_TEST_PYTHON, or what `make venv` made. torch is apart: importing it takes long.
 VENV=$TOP/build/venv
 PYTHON=${MT_TEST_PYTHON:-python3}
 [ -n "${MT_TEST_PYTHON:-}" ] || [ ! -e "$VENV/requirements.txt" ] || PYTHON=$VENV/bin/python
@@ -98,13 +98,16 @@ fails_with() { # CODE PROGRAM ARGS...
 	fi
 }
 
-# What a stream on a GPU says beside its plan: said FILE
-said() {
-	grep -v -e '^mt-stream: train: ' -e '^mt-stream: predicted by ' -e '^mt-stream: cuda: cuBLASLt does not take' "$1" || true
+# The messages of a stream on a GPU, without those about its plan: messages FILE
+messages() {
+	grep -v -e '^mt-stream: train: ' -e '^mt-stream: predicted by ' \
+		-e '^mt-stream: cuda: cuBLASLt does not take' "$1" || true
 }
 
-# KiB of device memory that the device takes for itself, as its plan says: own_of FILE
-own_of() { sed -n 's/.* \([0-9.]*\) of them the device.s own.*/\1/p' "$1" | awk 'NR == 1 { print int($1 * 1024) + 10 }'; }
+# KiB of device memory that the device takes for itself, as its plan reports: own_of FILE
+own_of() {
+	sed -n 's/.* \([0-9.]*\) of them the device.s own.*/\1/p' "$1" | awk 'NR == 1 { print int($1 * 1024) + 10 }'
+}
 
 # Nothing of a run is left in shared memory
 gone() { ! ls "${MT_SHM_DIR:-/dev/shm}" 2>/dev/null | grep -q "^mt\.$(id -u)\.$1\."; }

@@ -1,5 +1,5 @@
-/* attention.c: attention cut into tasks: forward a group of queries and a head, backward a document and a
- * key-value head, which owns what its gradients are added to */
+/* attention.c: attention cut into tasks. A forward task computes a group of queries of one head; a backward task one
+ * document of one key-value head, and only it adds to that head's dk and dv */
 #include "cpu.h"
 
 struct job {
@@ -10,7 +10,7 @@ struct job {
 	int64_t count;
 };
 
-/* Spans of at most `longest` queries, none across documents. A document starts where a token says so, and with a
+/* Spans of at most `longest` queries, each inside one document. A document starts where `starts` says, or with a
  * row. */
 static void cut(struct job *w, int64_t longest)
 {
@@ -30,7 +30,7 @@ static float *scratch(const struct job *w, int thread)
 	return pool_scratch(w->pool, thread, w->k->attention_scratch(w->a->dim));
 }
 
-/* The last queries of a document see the most keys; they come first. */
+/* The last queries of a document see the most keys, so their tasks run first. */
 static void forward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;

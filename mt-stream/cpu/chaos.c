@@ -1,15 +1,16 @@
-/* chaos.c: the cpu device with every freedom that queues and events leave used against the schedule, by a seed.
+/* chaos.c: a cpu device that delays and reorders operations wherever synchronization allows. A seed decides the order.
  *
- * Nothing runs when it is launched. Operations run, one at a time and on the host's thread, when the host waits for an
- * event, or between two launches by chance; each time a queue whose next operation no event holds back is drawn, and
- * the odds change every so many draws, so that a queue may lag or lead by as much as the events allow.
+ * A launch only queues the operation. Operations run one at a time, on the host's thread: when the host waits for an
+ * event, and at random between two launches. Each time, one of the queues is drawn whose next operation need not wait
+ * for an event. The odds change after some draws, so a queue may lag or lead by as much as the events allow.
  *
- * An operation is several: what it is to write without having read it is poisoned first, then it runs; copies run in
- * two parts; anything may come between. Copies from the host's memory read it as late as they run or as early as they
- * are launched. Memory, of the host's that it gives out too, is poisoned when handed out, given back and declared dead.
+ * An operation runs in steps, and operations of other queues may run in between. First, outputs that it does not read
+ * are filled with NaN; then it runs. A copy runs in two parts. A copy from host memory reads it either when it is
+ * launched or when it runs. Memory that the device allocates is filled with NaN when it is allocated, discarded and
+ * released.
  *
- * The same seed does the same thing again. A schedule that lacks an event, or uses memory too early or too late, gives
- * other bits here than on the cpu device; a cycle of events ends the process.
+ * The same seed gives the same order. A schedule that lacks an event, or that uses memory too early or too late, gives
+ * other bits here than on device cpu. A cycle of events ends the process.
  */
 #include <stdlib.h>
 
@@ -25,7 +26,7 @@
 struct work {
 	struct event after;
 	struct op op; /* OP_NONE: a wait for `after`; OP_DISCARD: poison */
-	void *held;   /* what it reads, as it was when it was launched; to be freed */
+	void *held;   /* a copy of its input, made at launch; freed after it has run */
 };
 
 struct chaos_queue {
@@ -37,14 +38,14 @@ struct chaos {
 	struct device dev;
 	struct pool *pool;
 	uint64_t random;
-	unsigned odds[QUEUES + 1]; /* of each queue's being drawn; the last: of running something at a launch, in 100 */
+	unsigned odds[QUEUES + 1]; /* that each queue is drawn; the last: that something runs at a launch, in 100 */
 	unsigned draws;            /* until the odds change */
-	bool views;                /* weights may be read in place */
+	bool zero_copy;            /* weights are read in place */
 	struct chaos_queue q[QUEUES];
 	struct extent {
 		char *base;
 		size_t bytes;
-	} given[ARENAS]; /* memory handed out, device's and host's */
+	} given[ARENAS]; /* allocated memory, device's and host's */
 };
 
 static uint64_t draw(struct chaos *c, uint64_t below) { return splitmix_next(&c->random) % below; }
@@ -65,7 +66,7 @@ static bool any_runnable(const struct chaos *c)
 	return runnable(c, Q_COMPUTE) || runnable(c, Q_WEIGHTS) || runnable(c, Q_GRADS);
 }
 
-/* Odds of 0: only when no other queue can go on */
+/* Odds of 0: the queue runs only if no other queue can */
 static void change_odds(struct chaos *c)
 {
 	static const unsigned odds[] = {0, 1, 20, 400}, eager[] = {0, 0, 30, 90}, draws[] = {1, 8, 30, 100};
@@ -87,12 +88,13 @@ static enum queue draw_queue(struct chaos *c)
 	return queue;
 }
 
-static void turn(uint32_t *words, int64_t n)
+static void invert(uint32_t *words, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++) words[i] = ~words[i];
 }
 
-/* Gradients that are final are made ready to leave as a device may do it, in their place: here by turning their bits */
+/* A device may convert final gradients in place before they are copied out. Here grads_final inverts their bits, and
+ * grads_out inverts them back: reading them in between shows. */
 static void execute(struct chaos *c, const struct op *op)
 {
 	struct op out = *op;
@@ -100,17 +102,17 @@ static void execute(struct chaos *c, const struct op *op)
 	if (op->code == OP_DISCARD) {
 		memset(op->discard.dst, POISON, op->discard.bytes);
 	} else if (op->code == OP_GRADS_FINAL) {
-		turn((uint32_t *)op->grads_final.src, op->grads_final.n);
+		invert((uint32_t *)op->grads_final.src, op->grads_final.n);
 	} else if (op->code == OP_GRADS_OUT) {
 		size_t bytes = (size_t)op->grads_out.n * sizeof(float);
-		float *turned = malloc(bytes + 1);
+		float *inverted = malloc(bytes + 1);
 
-		MT_ASSERT(turned);
-		memcpy(turned, op->grads_out.src, bytes);
-		turn((uint32_t *)turned, op->grads_out.n);
-		out.grads_out.src = turned;
+		MT_ASSERT(inverted);
+		memcpy(inverted, op->grads_out.src, bytes);
+		invert((uint32_t *)inverted, op->grads_out.n);
+		out.grads_out.src = inverted;
 		cpu_execute(c->pool, &out);
-		free(turned);
+		free(inverted);
 	} else {
 		cpu_execute(c->pool, op);
 	}
@@ -137,7 +139,7 @@ static void put(struct chaos *c, enum queue queue, const struct work *w)
 	while (draw(c, 100) < c->odds[QUEUES] && any_runnable(c)) run_one(c);
 }
 
-/* ---- what an operation writes without having read it ---- */
+/* ---- outputs that an operation does not read ---- */
 
 struct written {
 	struct {
@@ -227,7 +229,7 @@ static bool given(const struct chaos *c, const void *p)
 	return false;
 }
 
-/* Memory that is neither the device's nor of the device may be read when the copy is launched. */
+/* A copy from memory that this device did not allocate may read it at launch */
 static void read_early(struct chaos *c, struct work *w, const void **src, size_t bytes)
 {
 	if (given(c, *src) || draw(c, 3) || !(w->held = malloc(bytes))) return;
@@ -288,8 +290,8 @@ static struct event chaos_record(struct device *d, enum queue queue)
 	return (struct event){queue, ((struct chaos *)d)->q[queue].launched};
 }
 
-/* As it was before it was asked, so that "no" is the answer for as long as it may be; who asks again and again gets a
- * "yes" */
+/* Reports the state before this call, so the answer stays "no" for as long as possible. Each call may run an operation:
+ * a caller that polls gets a "yes" in the end. */
 static bool chaos_query(struct device *d, struct event e)
 {
 	struct chaos *c = (struct chaos *)d;
@@ -348,7 +350,7 @@ static void chaos_host_release(struct device *d, void *p) { take_back((struct ch
 
 static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
-	return ((struct chaos *)d)->views && dtype == MT_FP32 ? host : NULL;
+	return ((struct chaos *)d)->zero_copy && dtype == MT_FP32 ? host : NULL;
 }
 
 static void chaos_close(struct device *d)
@@ -387,7 +389,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		.host_release = chaos_host_release,
 	};
 	c->random = seed;
-	c->views = draw(c, 4) == 0;
+	c->zero_copy = draw(c, 4) == 0;
 	change_odds(c);
 	c->pool = pool_create(threads);
 	bool ok = c->pool != NULL;

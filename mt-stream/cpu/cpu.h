@@ -1,8 +1,7 @@
-/* cpu.h: what the files of the cpu device's operations share, and nobody else includes.
+/* cpu.h: what the files of the cpu device's operations share; only they include it.
  *
- * pool.c runs tasks; one file a topic (gemm.c, norm.c, ...) cuts an operation into tasks; the arithmetic of
- * a task is a kernel. Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same
- * cpu-kernel-*.h) and chosen once, by what the CPU can do.
+ * pool.c runs tasks. Files like gemm.c and norm.c cut an operation into tasks. A kernel computes a task. Kernels are
+ * compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h); the CPU's features select the set.
  */
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
@@ -14,7 +13,7 @@
  * outside. */
 void *pool_scratch(struct pool *, int thread, size_t bytes);
 void *pool_shared(struct pool *, size_t bytes);
-/* Say in one line what there was no memory for, and end the program with 71: for threads deep in an operation */
+/* Report in one line what there was no memory for, and end the program with 71: for threads inside an operation */
 _Noreturn void pool_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -64,7 +63,7 @@ extern const struct kernels cpu_kernels_plain;
 extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
 
-/* The best set that this CPU runs. The environment variable MT_ISA (plain, avx2) asks for a lesser one: tests do. */
+/* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA (plain, avx2). */
 const struct kernels *cpu_kernels(void);
 const struct kernels *pool_kernels(const struct pool *); /* cpu_kernels() as it was when the pool was created */
 

@@ -1,5 +1,5 @@
-/* device.c: the cpu as a device. A queue is a thread that takes operations in order; the compute queue's thread has
- * a pool beside it, the other two work alone and sleep while there is nothing to move, for compute wants all cores.
+/* device.c: device cpu. A queue is a thread that runs operations in order. The compute queue's thread also has a pool
+ * of threads; the other two run alone and sleep when there is nothing to copy, as compute needs all cores.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "ops.h"
 #include "trace.h"
 
-#define DEPTH 256 /* operations launched and not yet done, a queue */
+#define DEPTH 256 /* operations of a queue that are launched and not yet done */
 
 struct work {
 	struct event after;

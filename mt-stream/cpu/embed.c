@@ -20,7 +20,8 @@ void op_embed_forward(struct pool *pool, const struct embed_forward_args *a)
 	pool_run(pool, div_up(a->n, ROWS), gather_task, (void *)a);
 }
 
-/* A task owns some columns of all rows, so that no two add to one place and each place is added to in token order. */
+/* A task computes some columns of all rows: so no two tasks add to the same element, and it is summed in token
+ * order. */
 static void scatter_task(void *arg, int64_t task, int thread)
 {
 	const struct embed_backward_args *a = arg;

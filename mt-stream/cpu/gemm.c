@@ -1,8 +1,8 @@
-/* gemm.c: matrix products: c is cut into tiles by m, n and k alone; a thread computes a tile with a BLAS that itself
- * runs on that one thread
+/* gemm.c: GEMM. c is cut into tiles; their shapes depend on m, n and k alone. A thread computes a tile by a BLAS that
+ * uses only that thread
  *
  * HAVE_DNNL: oneDNN's sgemm, the fastest that distributions package and the same on every x86-64 CPU (OpenBLAS 0.3.21
- * takes CPUs that it does not know for a Prescott). Otherwise a CBLAS.
+ * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS.
  */
 #include "cpu.h"
 
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little; halved, down to HALVED_M, where that
- * leaves too few to share. A product of less than SMALL multiplications is one tile. */
+/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. They are halved, down to HALVED_M,
+ * if there are too few for the threads. A GEMM of fewer than SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
 struct cut {
@@ -52,7 +52,7 @@ const char *gemm_description(void)
 		: (isa & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx                              ? "avx"
 																					: "sse41";
 
-	/* what comes after avx512_core changes no bit of an fp32 product */
+	/* what comes after avx512_core changes no bit of an fp32 GEMM */
 	snprintf(words, sizeof words, "oneDNN %d.%d.%d, %s, fp32", v->major, v->minor, v->patch, name);
 	return words;
 }
@@ -61,15 +61,15 @@ static void sgemm(const struct gemm_args *g)
 {
 	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
 		g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
-	/* its arguments are right: what is left is no memory for buffers, or for the code that it generates */
+	/* the arguments are valid, so the error is: no memory for buffers or for the code that it generates */
 	if (status != dnnl_success)
-		pool_no_memory("a matrix product of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
+		pool_no_memory("a GEMM of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
 			(long long)g->k, (int)status);
 }
 
 static void exception_left(void) { pool_no_memory("oneDNN"); }
 
-/* Is so much more address space to be had? */
+/* Can so much more address space be mapped? */
 static int has_room(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -77,7 +77,7 @@ static int has_room(size_t bytes)
 	return p != MAP_FAILED && munmap(p, bytes) == 0;
 }
 
-/* One product of each kind */
+/* One GEMM of each kind */
 static void generate_code(void)
 {
 	enum { N = 64 };
@@ -114,10 +114,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	if (info->si_code <= 0) raise(sig);
 }
 
-/* oneDNN generates its code at the first product of a kind, and writes through a null pointer where a mapping for that
- * fails. So that happens here, in one thread, with room that has been looked for, and with such a fault caught: other
- * limits than that of address space may let a mapping fail as well. What later products allocate are buffers, which it
- * checks. */
+/* oneDNN generates code at the first GEMM of each kind, and writes through a null pointer if it cannot map memory for
+ * it. So this function runs one GEMM of each kind, in one thread, after checking for address space. It also catches the
+ * fault, as other limits may make the mapping fail, too. Later GEMMs only allocate buffers, which oneDNN checks. */
 static int code_ready(void)
 {
 	enum { ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
@@ -137,9 +136,8 @@ int gemm_ready(void)
 
 	/* An exception that oneDNN does not catch itself: its C++ runtime would abort */
 	if (set_terminate) ((handler * (*)(handler *)) set_terminate)(exception_left);
-	/* What oneDNN throws where it finds no memory passes frames that libc unwinds with libgcc, which it loads when it
-	 * is
-	 * first needed: by then there is no memory for that either, and libc aborts. backtrace loads it. */
+	/* oneDNN throws an exception when it has no memory. libc loads libgcc to unwind the first one; without memory that
+	 * fails, too, and libc aborts. So load libgcc now: backtrace does that. */
 	return backtrace(&frame, 1) > 0 && code_ready();
 }
 #else

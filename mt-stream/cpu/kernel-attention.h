@@ -1,9 +1,9 @@
 /* kernel-attention.h: causal attention in tiles (FlashAttention, arXiv 2205.14135), on one thread a task
  *
- * A tile is QT queries by KT keys of one document and head. Scores are kept transposed, s (KT, QT), a query a lane: so
- * the softmax over keys goes down the columns without a sum across lanes, and every product of the two passes is a sum
- * of rank-1 updates, c (r, :) += a (r, i) b (i, :), whose a is read scalar by scalar, row- or column-wise, and whose b
- * lies as it lies in memory. Only q and do are transposed, once for all the keys they meet.
+ * A tile is QT queries by KT keys of one document and head. Scores are kept transposed, s (KT, QT), one query in each
+ * lane: so the softmax over keys goes down the columns and needs no sum across lanes. Every multiplication of both
+ * passes is a sum of rank-1 updates, c (r, :) += a (r, i) b (i, :): a is read scalar by scalar, by rows or columns, and
+ * b as it lies in memory. Only q and do are transposed, once for all their keys.
  *
  * A group of BLOCKS tiles of queries goes over the keys together, so that keys and values are gathered, and their
  * gradients spread, once a group: in qkv they lie far apart, a few cache lines to a page.
@@ -13,7 +13,7 @@
 
 enum { QT = 64, KT = 64, BLOCKS = ATTENTION_GROUP / QT };
 
-/* ---- products ---- */
+/* ---- multiplications ---- */
 
 /* c (MR, n vectors) = [c +] a (MR, k) b (k, n vectors). by_row: a (r, i) is a[r lda + i], otherwise a[i lda + r]. */
 INLINE void micro(int n, int by_row, int add_c, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
@@ -81,8 +81,7 @@ static void pack(float *dst, int64_t ld, const float *src, int64_t stride, int64
 		for (int64_t i = 0; i < ld; i += VW) v_store(dst + r * ld + i, (vf){0});
 }
 
-/* Ask for rows that will be packed, or written, after what is computed now: rows as far apart as in qkv are beyond what
- * the hardware foresees. */
+/* Prefetch rows that will be packed or written next: rows of qkv are too far apart for the hardware prefetcher. */
 INLINE void foresee(const float *p, int write, int64_t stride, int64_t rows, int64_t dim)
 {
 	for (int64_t r = 0; r < rows; r++)
@@ -172,8 +171,8 @@ INLINE void queries_by_keys(const struct tile *t, float *c, const float *s, cons
 
 /* ---- forward ---- */
 
-/* Scores become probabilities relative to the highest so far; sum, high (QT) follow; rescale (QT) is what earlier sums
- * are to be multiplied by. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
+/* Scores become probabilities relative to the highest so far; sum, high (QT) are updated; rescale (QT) is the factor
+ * for earlier sums. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
 INLINE void softmax_columns(const struct tile *t, float *s, float *high, float *sum, float *rescale)
 {
 	for (int64_t c = 0; c < t->nq; c += VW) {
@@ -370,8 +369,8 @@ static void gather_queries(const struct group *p, const struct attention_args *a
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
 }
 
-/* The gradients of a group of queries: dq is complete; dk and dv gain, or begin, where `begin` says so and the group is
- * the first that sees these keys, which is the one beside them. */
+/* The gradients of a group of queries: dq is complete. dk and dv are added to; with `begin`, the first group that sees
+ * these keys (the one on the diagonal) overwrites them. */
 static void attention_back_group(const struct attention_args *a, const struct span *span, int64_t head, int begin,
 	float *scratch)
 {

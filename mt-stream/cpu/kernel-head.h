@@ -13,7 +13,7 @@ INLINE float row_max(const float *x, int64_t n)
 	return high;
 }
 
-/* A NaN among the logits is passed over by row_max, but not by the sum; so the result is NaN, as it must be. */
+/* row_max ignores a NaN among the logits, but the sum does not: so the result is NaN, as it must be. */
 static double cross_entropy(float *row, int64_t target, int64_t vocab, float scale, int backward)
 {
 	vf high = v_set(row_max(row, vocab)), sum[2] = {{0}};

@@ -1,4 +1,4 @@
-/* plain.c: the kernels in four lanes, for whatever the compiler makes of them: SSE2, NEON or scalars */
+/* plain.c: the kernels with 4 lanes; the compiler uses SSE2, NEON or scalars */
 #define VW 4
 #define MR 4
 #define KERNELS_NAME "plain"

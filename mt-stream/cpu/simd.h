@@ -103,7 +103,7 @@ INLINE float v_highest(vf x)
 }
 
 /* e^x within 1.1 ulp; NaN stays NaN; below -87.3, from where on the result would be denormal, 0; above 88.72 infinity.
- * x is held at -87.3 too: not even a lane that becomes 0 may hold a denormal, which costs some hundred cycles.
+ * x is clamped at -87.3 even in lanes whose result is 0, as a denormal would cost some hundred cycles.
  * x = n ln 2 + r with ln 2 in two parts (Cody and Waite), Taylor-like minimax polynomial of e^r on +-ln 2 / 2 (Cephes
  * expf), then 2^n in two factors, since 2^128 is no float. n comes out of the low bits of a sum with 1.5 * 2^23. */
 INLINE vf v_exp(vf x)

@@ -1,9 +1,10 @@
-/* attention-mma.cu: attention in bf16 on tensor cores, for heads of up to 128: attention.cu's plan (there is
- * also what a token sees), in tiles of 64 queries and 64 keys, after FlashAttention-2 (arXiv 2307.08691)
+/* attention-mma.cu: attention in bf16 on tensor cores, for heads of up to 128, after FlashAttention-2 (arXiv
+ * 2307.08691)
  *
- * A warp has 16 rows of a tile: queries forward and for dQ, keys for dK and dV. Scores never leave its registers: they
- * are made where the next product wants them. DIM is 64 or 128, for registers are numbered at compile time; heads of
- * another size are filled up with zeros in shared memory.
+ * Blocks and the tokens that a token sees are as in attention.cu; tiles are 64 queries by 64 keys. A warp computes 16
+ * rows of a tile: queries in forward and for dQ, keys for dK and dV. Scores stay in its registers, in the layout that
+ * the next multiplication needs. DIM is 64 or 128, as the number of registers must be known at compile time; heads of
+ * another size are padded with zeros in shared memory.
  */
 #include "attention.h"
 #include "mma.h"
@@ -12,10 +13,10 @@
 #define TILE 64 /* queries and keys */
 #define LOG2E 1.4426950408889634f
 
-/* rows of shared tiles start 16 bytes off each other's banks */
+/* padding of a row in shared memory, so that neighbouring rows start in different banks */
 #define STRIDE (DIM + 8)
 
-/* TILE rows of a head, zeros beyond `rows` and `dim` */
+/* Load TILE rows of a head; zeros beyond `rows` and `dim` */
 template <int DIM>
 static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct bf16 *from, int64_t stride, int64_t rows,
 	int64_t dim)
@@ -36,7 +37,7 @@ static __device__ __forceinline__ void scores(float s[NT][4], const struct bf16 
 {
 #pragma unroll
 	for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-		/* unrolled in full, its loads would be brought forward into more registers than there are */
+		/* fully unrolled, the compiler would hoist the loads and run out of registers */
 #pragma unroll 2
 	for (int k = 0; k < DIM; k += 16) {
 		uint32_t x[4], y[4];
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void accumulate(float out[DIM / 8][4], float p
 	}
 }
 
-/* rows g and g + 8 of a warp's tile, times factors, to global memory */
+/* Store rows g and g + 8 of a warp's tile, each times its factor, to global memory */
 template <int DIM>
 static __device__ __forceinline__ void rows_store(struct bf16 *to, int64_t stride, const float out[DIM / 8][4],
 	const float factor[2], int64_t rows, int64_t dim)
@@ -167,7 +168,7 @@ static __global__ void __launch_bounds__(BLOCK)
 			}
 		}
 		accumulate<DIM, TILE / 8>(out, s, v);
-		__syncthreads(); /* all are through with k and v */
+		__syncthreads(); /* all threads have used k and v */
 	}
 	float factor[2] = {1 / sum[0], 1 / sum[1]};
 	rows_store<DIM>(o + ((t0 + warp * 16) * a.heads + at.head) * dim, a.heads * dim, out, factor, queries - warp * 16,
@@ -211,7 +212,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 
-			__syncthreads(); /* all are through with the last q and d */
+			__syncthreads(); /* all threads have used the last q and d */
 			tile_load<DIM>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load<DIM>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			for (int i = threadIdx.x; i < TILE; i += BLOCK) {

@@ -1,20 +1,21 @@
-/* attention.cu: causal attention inside documents, with windows and grouped queries, tile by tile
+/* attention.cu: causal attention inside documents, with windows and grouped queries, in tiles
  *
- * A row's tokens stand one after another; token t sees [first(t), t], first(t) being the later of its document's start
- * and its window's. first never falls inside a row, so a tile of queries sees a range of keys and a tile of keys is
- * seen by a range of queries; nothing of size seq x seq exists. Forward: a block a tile of queries and a head.
- * Backward: dK and dV, a block a tile of keys and a key-value head, which adds up its group's heads and queries in
- * their order; then dQ, a block a tile of queries and a head. Each block owns what it writes.
+ * Token t of a row sees tokens [first(t), t], where first(t) is the start of its document or of its window, whichever
+ * is later. first(t) never decreases within a row. So a tile of queries sees a range of keys, and a tile of keys is
+ * seen by a range of queries; no (seq, seq) matrix is needed. Each block owns the results that it writes:
+ *     forward              one tile of queries of one head
+ *     backward, dK and dV  one tile of keys of one key-value head; adds its group's heads and queries in their order
+ *     backward, dQ         one tile of queries of one head
  *
- * Here the products are plain multiplications, for fp32 and for heads that the tensor cores do not take;
- * attention-mma.cu has those.
+ * These kernels use plain multiplications, for fp32 and for heads that the tensor cores do not take. attention-mma.cu
+ * uses the tensor cores.
  */
 #include "attention.h"
 
 #define BLOCK 128 /* threads */
 #define TILE 16   /* queries and keys */
 
-/* `rows` rows of one head's elements into shared memory as fp32 (TILE, dim), zeros beyond */
+/* Load `rows` rows of one head into shared memory as fp32 (TILE, dim); the other rows become zeros */
 template <typename T>
 static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int dim)
 {
@@ -88,7 +89,7 @@ static __global__ void __launch_bounds__(BLOCK)
 	for (int i = threadIdx.x; i < queries; i += BLOCK) lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
 }
 
-/* delta (N, NH) = rows of d_o times rows of o: `lanes` neighbouring lanes a head of a token, each with WIDE elements */
+/* delta (N, NH) = row sums of d_o * o. `lanes` neighbouring lanes compute one head of a token, WIDE elements each */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
 	attention_delta(float *delta, const T *d_o, const T *o, int64_t items, int dim, int lanes, int wide)
@@ -112,7 +113,7 @@ static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o,
 {
 	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
 
-	while (lanes * WIDE < dim) /* 32 at most: so many take heads of 256 */
+	while (lanes * WIDE < dim) /* at most 32, for heads of 256 */
 		lanes *= 2;
 	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
 		wide);
@@ -152,13 +153,13 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 
-			__syncthreads(); /* all are through with the last q, d, p, ds */
+			__syncthreads(); /* all threads have used the last q, d, p, ds */
 			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			__syncthreads();
 			tile_product(p, q, k, dim, a.scale);
 			tile_product(ds, d, v, dim, 1);
-			/* a thread reads below what it has written itself */
+			/* a thread reads below only what it wrote itself */
 			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
 			for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
@@ -255,7 +256,7 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct attention_
 			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
 }
 
-/* A block gets more than 48 KiB of shared memory only when asked before */
+/* More than 48 KiB of shared memory a block must be requested before the launch */
 cudaError_t cuda_kernels_prepare(void)
 {
 	cudaError_t e = attention_mma_prepare();

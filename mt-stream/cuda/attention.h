@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-#define SHARED_MOST (99 << 10) /* bytes of shared memory that every target can give a block, when asked before */
+#define SHARED_MOST (99 << 10) /* bytes of shared memory that a block can have on every target, if requested */
 
 /* first key that token t of its row (which starts at token `row`) sees */
 static __device__ __forceinline__ int64_t first_key(const struct attention_args *a, int64_t row, int64_t t)
@@ -18,7 +18,7 @@ struct where {
 	int64_t row, tile, head;
 }; /* row: its first token */
 
-/* The last tiles of a row see the most keys; they come first. */
+/* The last tiles of a row see the most keys, so they are launched first. */
 static __device__ __forceinline__ struct where block_where(const struct attention_args *a, int64_t heads, int64_t tiles)
 {
 	int64_t b = blockIdx.x;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ struct where block_where(const struct attentio
 /* Do tensor cores take it? bf16, heads of up to 128 in whole 16 bytes, and tensors that start at 16 bytes */
 int attention_takes_mma(const struct cuda_queue *, const struct attention_args *, int backward);
 void attention_forward_by_mma(const struct cuda_queue *, const struct attention_args *);
-/* delta (N, NH): rows of d_o times rows of o */
+/* delta (N, NH) = row sums of d_o * o */
 void attention_backward_by_mma(const struct cuda_queue *, const struct attention_args *, const float *delta);
 cudaError_t attention_mma_prepare(void);
 

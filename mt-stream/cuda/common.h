@@ -1,4 +1,4 @@
-/* common.h: what every kernel file stands on: elements, 16-byte accesses, sums of a warp and of a block */
+/* common.h: used by every kernel file: element types, 16-byte accesses, sums over a warp and over a block */
 #ifndef MT_STREAM_CUDA_COMMON_H
 #define MT_STREAM_CUDA_COMMON_H
 
@@ -30,7 +30,7 @@ struct vec16 {
 struct __align__(16) vec16 { uint32_t w[4]; };
 #endif
 
-/* 16 bytes at once: p is a multiple of 16 */
+/* Access 16 bytes at once; p must be a multiple of 16 */
 static __device__ __forceinline__ struct vec16 load16(const void *p)
 {
 #ifdef MT_EMU
@@ -39,8 +39,8 @@ static __device__ __forceinline__ struct vec16 load16(const void *p)
 	return *(const struct vec16 *)p;
 }
 
-/* To global memory. In assembler: where another branch stores the same elements one by one, the compiler makes four
- * stores of 4 bytes of an assignment. tests/49-sass.bats reads the machine code. */
+/* Store to global memory. In assembler, as the compiler would split an assignment into four stores of 4 bytes if
+ * another branch stores the same elements one by one. tests/49-sass.bats checks the machine code. */
 static __device__ __forceinline__ void store16(void *p, struct vec16 v)
 {
 #ifdef MT_EMU
@@ -106,7 +106,7 @@ static __device__ __forceinline__ float get(struct bf16 x) { return as_float((ui
 static __device__ __forceinline__ void put(float *p, float v) { *p = v; }
 static __device__ __forceinline__ void put(struct bf16 *p, float v) { p->bits = (uint16_t)pack_bf16(v, 0); }
 
-/* WIDE elements from p; `wide`: p is 16-byte aligned and all are there, else `left` are (zeros beyond) */
+/* Load WIDE elements from p. `wide`: p is 16-byte aligned and all exist; else only `left` exist, the rest are zeros */
 static __device__ __forceinline__ void get_wide(float v[WIDE], const struct bf16 *p, int64_t left, int wide)
 {
 	if (wide) {

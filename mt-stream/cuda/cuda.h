@@ -1,12 +1,12 @@
-/* cuda.h: what the files of the cuda device share, and nobody else includes */
+/* cuda.h: what the files of the cuda device share; only they include it */
 #ifndef MT_STREAM_CUDA_CUDA_H
 #define MT_STREAM_CUDA_CUDA_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "backend.h"
 #include "device.h"
-#include "engine.h"
 #include "gemm.h"
 #include "host.h"
 #include "kernels.h"
@@ -19,8 +19,8 @@
 
 struct cuda_stream { /* a queue */
 	cudaStream_t stream;
-	cudaEvent_t events[EVENTS]; /* record k in k mod EVENTS */
-	uint64_t recorded, over;    /* records made; known to be over */
+	cudaEvent_t events[EVENTS]; /* event number k is in k mod EVENTS */
+	uint64_t recorded, over;    /* the number of the last event; of the last one known to have completed */
 	struct bounce bounce;
 };
 
@@ -29,7 +29,7 @@ struct extent {
 	size_t bytes;
 };
 
-struct stamp {
+struct timestamp {
 	cudaEvent_t event;
 	double *at;
 };
@@ -38,21 +38,21 @@ struct cuda {
 	struct device dev;
 	struct gpu gpu;
 	int ordinal;
-	uint64_t spare; /* device memory that is left to the driver */
+	uint64_t spare; /* bytes of device memory that are left to the driver */
 	struct cuda_stream q[QUEUES];
 	struct cuda_queue compute; /* as the kernels see it */
 	struct gemms *gemms;
-	struct engine *engine; /* of attention; NULL: our own kernels */
+	struct backend *backend; /* attention backend; NULL: our own kernels */
 	struct {
 		uint32_t seq;
 		bool selected, with;
-	} rows; /* the last that the run record was asked for */
+	} rows; /* the row length last looked up in the record's table: is it there, and with the backend? */
 	char attention[64];
 	int sm, sms;     /* compute capability, 90 is 9.0; multiprocessors */
-	bool autotuning; /* what is launched is only looked at */
+	bool autotuning; /* autotune pass: launched operations do not run */
 	char machine[64];
 	void *gemm_workspace;
-	struct extent arenas[ARENAS], pinned[ARENAS]; /* device memory, host memory given out */
+	struct extent arenas[ARENAS], pinned[ARENAS]; /* allocated device memory; allocated pinned host memory */
 	struct pool *copiers;                         /* threads of staged copies; NULL: one */
 
 	struct mt_run *run;
@@ -60,26 +60,26 @@ struct cuda {
 	pthread_t registrar;
 	bool registering;
 	atomic_bool stop;
-	struct ranges weights; /* registered by the thread */
+	struct ranges weights; /* registered by the thread `registrar` */
 	struct ranges blocks;  /* of the gradient ring */
-	atomic_flag refused;   /* a registration, which was said */
-	bool unpinned;         /* host memory was refused to be pinned, which was said */
+	atomic_flag refused;   /* a registration, and that was reported */
+	bool unpinned;         /* pinning host memory failed, and that was reported */
 
-	struct stamp *stamps; /* of the micro-batch at work, where there is a trace; */
-	size_t stamps_n, stamps_room;
-	double stamps_from; /* when the first one was */
+	struct timestamp *timestamps; /* of this micro-batch, if there is a trace */
+	size_t timestamps_n, timestamps_room;
+	double timestamps_from; /* time of the first one */
 
-	int ex;        /* 0, or the exit code of the first error; */
+	int ex;        /* 0, or the exit code of the first error */
 	char why[512]; /* its message */
 };
 
 /* events.c */
-void failed(struct cuda *, int ex, const char *why);
-bool good(struct cuda *, cudaError_t, const char *call); /* else it is kept as the device's error */
+void error_keep(struct cuda *, int ex, const char *why);    /* the first one; later ones are ignored */
+bool cuda_ok(struct cuda *, cudaError_t, const char *call); /* false: the error is kept as the device's */
 struct cuda_stream *stream_of(struct cuda *, enum queue);
 bool stream_open(struct cuda *, struct cuda_stream *);
 void stream_close(struct cuda_stream *);
-void stamp(struct cuda *, struct cuda_stream *, double *at);
+void timestamp_record(struct cuda *, struct cuda_stream *, double *at);
 struct event cuda_record(struct device *, enum queue);
 void cuda_wait(struct device *, enum queue, struct event);
 bool cuda_query(struct device *, struct event);
@@ -87,9 +87,9 @@ int cuda_sync(struct device *, struct event);
 void cuda_times(struct device *);
 
 /* memory.c */
-void copy_in(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
-void copy_out(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
-void copy(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy_to_device(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy_to_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy_any(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
 unsigned weights_ranges(struct mt_run *, size_t size);
 void *registrar_main(void *cuda);
 bool cuda_own_alloc(struct cuda *, void **, size_t bytes, const char *call);

@@ -1,10 +1,10 @@
 /* cudnn.cc: attention by cuDNN, through the headers of cudnn-frontend
  *
  * The library is opened at run time; the frontend finds its functions, and those of the CUDA runtime that mt-stream has
- * within itself, through the two functions below. The composite graph is asked for: cuDNN's unified operation has no
- * causal mask before 9.21, and its backward none at all. Deterministic only: where cuDNN has two such ways (9.25 and
- * later on sm_90), the one whose work memory grows with the tokens and not with their square. Plans are made from a
- * description of the GPU, the same way whether the GPU is there or only described.
+ * within itself, through the two functions below. We use the composite graph, as cuDNN's unified operation has no
+ * causal mask before 9.21, and never one in its backward. Only deterministic algorithms: if cuDNN has two of them (9.25
+ * and later on sm_90), the one whose work memory grows with the tokens, not with their square. Plans are made from a
+ * description of the GPU, the same whether the GPU is there or only described.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void *find_library(const char *name, int flags)
 	return dlopen(name, flags);
 }
 
-/* of the CUDA runtime: what the frontend calls while it makes and runs a plan of attention */
+/* The functions of the CUDA runtime that the frontend calls while it makes and runs a plan of attention */
 static void *find_function(void *library, const char *name)
 {
 	static const struct {
@@ -202,8 +202,8 @@ static fe::error_t plan_build(struct cudnn *c, struct plan *p, int64_t *bytes)
 	return e.is_good() ? g.get_workspace_size(*bytes) : e;
 }
 
-/* One line of what may be many */
-static void because(struct cudnn *c, const char *what)
+/* Keep the first line of the reason */
+static void keep_why(struct cudnn *c, const char *what)
 {
 	snprintf(c->sdpa.why, sizeof c->sdpa.why, "%.*s", (int)strcspn(what, "\n"), what);
 }
@@ -221,9 +221,9 @@ static void *cudnn_plan(struct sdpa *sdpa, const struct sdpa_shape *shape, size_
 			*bytes = (size_t)n;
 			return p.release();
 		}
-		because(c, e.get_message().c_str());
+		keep_why(c, e.get_message().c_str());
 	} catch (const std::exception &e) {
-		because(c, e.what());
+		keep_why(c, e.what());
 	}
 	return NULL;
 }
@@ -256,14 +256,14 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 			at[LENGTHS] = (void *)a->lengths;
 		}
 		if (fe::detail::set_stream(c->handle, stream) != CUDNN_STATUS_SUCCESS) {
-			because(c, "cudnnSetStream failed");
+			keep_why(c, "cudnnSetStream failed");
 			return -1;
 		}
 		fe::error_t e = p->graph.execute(c->handle, at, a->work);
 		if (e.is_good()) return 0;
-		because(c, e.get_message().c_str());
+		keep_why(c, e.get_message().c_str());
 	} catch (const std::exception &e) {
-		because(c, e.what());
+		keep_why(c, e.what());
 	}
 	return -1;
 }
@@ -314,13 +314,13 @@ static struct cudnn *cudnn_new(int sm, int sms)
 static struct sdpa *opened(struct cudnn *c, fe::error_t e, char *why)
 {
 	if (e.is_good()) return &c->sdpa;
-	because(c, e.get_message().c_str());
+	keep_why(c, e.get_message().c_str());
 	memcpy(why, c->sdpa.why, sizeof c->sdpa.why);
 	cudnn_close(&c->sdpa);
 	return NULL;
 }
 
-/* Of two deterministic ways backward, that without a (seq, seq) matrix: the frontend asks the environment */
+/* Of two deterministic backward algorithms, the one without a (seq, seq) matrix; the frontend reads the environment */
 static void prefer_linear(void) { setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0", 1); }
 
 struct sdpa *cudnn_open(int ordinal, int sm, int sms, char *why)
@@ -338,7 +338,7 @@ struct sdpa *cudnn_open(int ordinal, int sm, int sms, char *why)
 	}
 }
 
-/* In cuDNN's own words: what cudaDeviceProp has. What a plan does not depend on is an H200's. */
+/* cudaDeviceProp in cuDNN's own format. Values that plans do not depend on are those of an H200. */
 static std::string description(int sm, int sms, int shared)
 {
 	int threads = sm == 86 || sm == 89 || sm == 120 ? 1536 : 2048;

@@ -14,7 +14,7 @@
 
 /* ---- opening and closing ---- */
 
-/* NULL: *why, or nothing to say */
+/* NULL: *why says why, or is empty: not wanted */
 static struct sdpa *library_open(const struct cuda *c, char *why)
 {
 #if defined(MT_EMU) || defined(HAVE_CUDNN)
@@ -22,13 +22,13 @@ static struct sdpa *library_open(const struct cuda *c, char *why)
 
 	return path && !strcmp(path, "none") ? NULL : cudnn_open(c->ordinal, c->sm, c->sms, why);
 #else
-	(void)c, (void)why; /* said when it was built */
+	(void)c, (void)why; /* make reported it when mt-stream was built without cuDNN */
 	return NULL;
 #endif
 }
 
-/* Another way is there, gives what ours gives, and is what the run was begun with if it was begun: it is taken. */
-static void engine_find(struct cuda *c, const struct mt_geometry *geo)
+/* Use the attention backend if its library is there, passes the check, and the run was not begun without it */
+static void backend_find(struct cuda *c, const struct mt_geometry *geo)
 {
 	const struct mt_record *r = &mt_control(c->run)->record;
 	bool set = atomic_load_explicit(&r->set, memory_order_acquire);
@@ -37,22 +37,22 @@ static void engine_find(struct cuda *c, const struct mt_geometry *geo)
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
 	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention))) return;
 	struct sdpa *sdpa = library_open(c, why);
-	if (sdpa) c->engine = engine_open(sdpa, geo);
-	if (!c->engine) {
-		if (*why && !set) /* else other words than the record's say it */
+	if (sdpa) c->backend = backend_open(sdpa, geo);
+	if (!c->backend) {
+		if (*why && !set) /* if set, the record names another backend: that is reported as an error */
 			mt_say("cuda: attention by our own kernels: %s", why);
 		return;
 	}
-	if (!set && engine_trial(c->engine, &c->compute, geo)) {
-		mt_say("cuda: attention by our own kernels: %s: %s", engine_name(c->engine), mt_errmsg());
-		engine_close(c->engine);
-		c->engine = NULL;
+	if (!set && backend_check(c->backend, &c->compute, geo)) {
+		mt_say("cuda: attention by our own kernels: %s: %s", backend_name(c->backend), mt_errmsg());
+		backend_close(c->backend);
+		c->backend = NULL;
 		return;
 	}
-	snprintf(c->attention, sizeof c->attention, "%s", engine_name(c->engine));
+	snprintf(c->attention, sizeof c->attention, "%s", backend_name(c->backend));
 }
 
-/* What is as large as the run says, and what is registered */
+/* Everything whose size depends on the run; and start registering its weights */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
 	struct cuda *c = (struct cuda *)d;
@@ -71,7 +71,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->spare = spare_of(c, control);
 	if (!cuda_own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
 		return mt_fail(c->ex, "%s", c->why);
-	engine_find(c, geo);
+	backend_find(c, geo);
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
@@ -84,13 +84,13 @@ static void cuda_close(struct device *d)
 
 	atomic_store(&c->stop, true);
 	if (c->registering) pthread_join(c->registrar, NULL);
-	cudaDeviceSynchronize(); /* after an error, too, nothing may go on in what is given back now */
+	cudaDeviceSynchronize(); /* after an error, copies may still use the memory that is released now */
 	ranges_close(&c->weights);
 	ranges_close(&c->blocks);
-	engine_close(c->engine);
+	backend_close(c->backend);
 	gemms_close(c->gemms);
-	for (size_t i = 0; i < c->stamps_room && c->stamps[i].event; i++) cudaEventDestroy(c->stamps[i].event);
-	free(c->stamps);
+	for (size_t i = 0; i < c->timestamps_room && c->timestamps[i].event; i++) cudaEventDestroy(c->timestamps[i].event);
+	free(c->timestamps);
 	for (enum queue q = 0; q < QUEUES; q++) stream_close(stream_of(c, q));
 	pool_free(c->copiers);
 	cudaFree(c->compute.work);
@@ -106,7 +106,7 @@ static int attribute(const struct cuda *c, enum cudaDeviceAttr a)
 	return n;
 }
 
-/* What it says of itself, for predictions */
+/* Its properties, for predictions */
 static void gpu_describe(struct cuda *c, const struct cudaDeviceProp *p)
 {
 	c->gpu = (struct gpu){
@@ -120,7 +120,7 @@ static void gpu_describe(struct cuda *c, const struct cudaDeviceProp *p)
 	c->dev.gpu = &c->gpu;
 }
 
-/* Is GPU `ordinal` there, and one that the kernels were compiled for? 0 or -78 */
+/* Does GPU `ordinal` exist, and is it of a capability that the kernels support? 0 or -78 */
 static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 {
 	int n = 0;
@@ -130,8 +130,8 @@ static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
 			e != cudaSuccess ? cudaGetErrorString(e) : "none found");
 	if (c->ordinal >= n) return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", c->ordinal, n);
-	if (!good(c, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
-		!good(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
+	if (!cuda_ok(c, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
+		!cuda_ok(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
 		return mt_fail(c->ex, "%s", c->why);
 	if (p->major < 8)
 		return mt_fail(MT_EX_CONFIG, "device cuda:%d: '%s' is of compute capability %d.%d: 8.0 or later is needed",
@@ -151,7 +151,7 @@ static int cuda_open(struct cuda *c)
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!stream_open(c, stream_of(c, q))) rc = -c->ex;
 	if (!rc &&
-		(!good(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
+		(!cuda_ok(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
 			!cuda_own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
 		rc = -c->ex;
 	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex))) return -ex;

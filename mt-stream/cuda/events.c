@@ -1,6 +1,7 @@
-/* events.c: queues are streams, events are CUDA events of a ring; errors; times for a trace.
+/* events.c: queues are CUDA streams; a queue's events are CUDA events used in turn; errors; times for a trace.
  *
- * The first error is kept: from then on nothing is launched, and whoever waits gets the call, the error and the unit.
+ * The first error is kept. From then on nothing is launched, and waiting fails with that error: the call, its error and
+ * what mt-stream was doing, with the unit.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 /* ---- errors ---- */
 
-void failed(struct cuda *c, int ex, const char *why)
+void error_keep(struct cuda *c, int ex, const char *why)
 {
 	char activity[128] = "";
 
@@ -20,13 +21,13 @@ void failed(struct cuda *c, int ex, const char *why)
 	snprintf(c->why, sizeof c->why, "%s%s%s", why, *activity ? "; mt-stream " : "", activity);
 }
 
-bool good(struct cuda *c, cudaError_t e, const char *call)
+bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 {
 	char why[256];
 
 	if (e == cudaSuccess) return true;
 	snprintf(why, sizeof why, "cuda: %s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
-	failed(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
+	error_keep(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
 	return false;
 }
 
@@ -34,30 +35,30 @@ bool good(struct cuda *c, cudaError_t e, const char *call)
 
 struct cuda_stream *stream_of(struct cuda *c, enum queue q) { return &c->q[q]; }
 
-static void reach(struct cuda *c, struct cuda_stream *l, uint64_t at)
+static void event_sync(struct cuda *c, struct cuda_stream *s, uint64_t at)
 {
-	if (l->over >= at) return;
-	if (good(c, cudaEventSynchronize(l->events[at % EVENTS]), "cudaEventSynchronize")) l->over = at;
+	if (s->over >= at) return;
+	if (cuda_ok(c, cudaEventSynchronize(s->events[at % EVENTS]), "cudaEventSynchronize")) s->over = at;
 }
 
-static bool reached(struct cuda *c, struct cuda_stream *l, uint64_t at)
+static bool event_query(struct cuda *c, struct cuda_stream *s, uint64_t at)
 {
-	if (l->over >= at) return true;
-	cudaError_t e = cudaEventQuery(l->events[at % EVENTS]);
+	if (s->over >= at) return true;
+	cudaError_t e = cudaEventQuery(s->events[at % EVENTS]);
 	if (e == cudaErrorNotReady) {
-		cudaGetLastError(); /* it is noted like an error, and is none */
+		cudaGetLastError(); /* the runtime notes it as an error, but it is none */
 		return false;
 	}
-	if (good(c, e, "cudaEventQuery")) l->over = at;
+	if (cuda_ok(c, e, "cudaEventQuery")) s->over = at;
 	return true;
 }
 
-static uint64_t mark(struct cuda *c, struct cuda_stream *l)
+static uint64_t event_record(struct cuda *c, struct cuda_stream *s)
 {
-	uint64_t at = ++l->recorded;
+	uint64_t at = ++s->recorded;
 
-	if (at > EVENTS) reach(c, l, at - EVENTS);
-	good(c, cudaEventRecord(l->events[at % EVENTS], l->stream), "cudaEventRecord");
+	if (at > EVENTS) event_sync(c, s, at - EVENTS);
+	cuda_ok(c, cudaEventRecord(s->events[at % EVENTS], s->stream), "cudaEventRecord");
 	return at;
 }
 
@@ -65,7 +66,7 @@ struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	return (struct event){queue, c->ex || c->autotuning ? 0 : mark(c, stream_of(c, queue))};
+	return (struct event){queue, c->ex || c->autotuning ? 0 : event_record(c, stream_of(c, queue))};
 }
 
 void cuda_wait(struct device *d, enum queue queue, struct event e)
@@ -73,46 +74,46 @@ void cuda_wait(struct device *d, enum queue queue, struct event e)
 	struct cuda *c = (struct cuda *)d;
 	struct cuda_stream *from = stream_of(c, e.queue);
 
-	/* an event whose place in the ring was taken is over */
+	/* if the CUDA event was used again since, the event has completed */
 	if (c->ex || c->autotuning || e.queue == queue || from->over >= e.at) return;
-	good(c, cudaStreamWaitEvent(stream_of(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
+	cuda_ok(c, cudaStreamWaitEvent(stream_of(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
 }
 
 bool cuda_query(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	return c->ex || reached(c, stream_of(c, e.queue), e.at);
+	return c->ex || event_query(c, stream_of(c, e.queue), e.at);
 }
 
 int cuda_sync(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
 
-	if (!c->ex) reach(c, stream_of(c, e.queue), e.at);
+	if (!c->ex) event_sync(c, stream_of(c, e.queue), e.at);
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
 
 /* ---- times, for a trace ---- */
 
-/* The time at which the stream gets here goes to *at */
-void stamp(struct cuda *c, struct cuda_stream *l, double *at)
+/* *at becomes the time at which the stream gets here; cuda_times stores it */
+void timestamp_record(struct cuda *c, struct cuda_stream *s, double *at)
 {
-	if (c->stamps_n == c->stamps_room) {
-		size_t more = c->stamps_room ? 2 * c->stamps_room : 1024;
-		struct stamp *s = realloc(c->stamps, more * sizeof *s);
+	if (c->timestamps_n == c->timestamps_room) {
+		size_t more = c->timestamps_room ? 2 * c->timestamps_room : 1024;
+		struct timestamp *t = realloc(c->timestamps, more * sizeof *t);
 
-		if (!s) return;
-		memset(s + c->stamps_room, 0, (more - c->stamps_room) * sizeof *s);
-		c->stamps = s;
-		c->stamps_room = more;
+		if (!t) return;
+		memset(t + c->timestamps_room, 0, (more - c->timestamps_room) * sizeof *t);
+		c->timestamps = t;
+		c->timestamps_room = more;
 	}
-	struct stamp *s = &c->stamps[c->stamps_n];
-	if (!s->event && !good(c, cudaEventCreateWithFlags(&s->event, 0), "cudaEventCreate")) return;
-	if (!c->stamps_n++) /* nothing is under way: the stream gets here now */
-		c->stamps_from = mt_now();
-	s->at = at;
-	good(c, cudaEventRecord(s->event, l->stream), "cudaEventRecord");
+	struct timestamp *t = &c->timestamps[c->timestamps_n];
+	if (!t->event && !cuda_ok(c, cudaEventCreateWithFlags(&t->event, 0), "cudaEventCreate")) return;
+	if (!c->timestamps_n++) /* the first of a micro-batch: the stream is idle and gets here now */
+		c->timestamps_from = mt_now();
+	t->at = at;
+	cuda_ok(c, cudaEventRecord(t->event, s->stream), "cudaEventRecord");
 }
 
 void cuda_times(struct device *d)
@@ -120,28 +121,29 @@ void cuda_times(struct device *d)
 	struct cuda *c = (struct cuda *)d;
 	float ms;
 
-	for (size_t i = 0; i < c->stamps_n && !c->ex; i++)
-		if (good(c, cudaEventElapsedTime(&ms, c->stamps[0].event, c->stamps[i].event), "cudaEventElapsedTime"))
-			*c->stamps[i].at = c->stamps_from + (double)ms / 1e3;
-	c->stamps_n = 0;
+	for (size_t i = 0; i < c->timestamps_n && !c->ex; i++)
+		if (cuda_ok(c, cudaEventElapsedTime(&ms, c->timestamps[0].event, c->timestamps[i].event),
+				"cudaEventElapsedTime"))
+			*c->timestamps[i].at = c->timestamps_from + (double)ms / 1e3;
+	c->timestamps_n = 0;
 }
 
 /* ---- opening and closing ---- */
 
-bool stream_open(struct cuda *c, struct cuda_stream *l)
+bool stream_open(struct cuda *c, struct cuda_stream *s)
 {
-	if (!good(c, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "cudaStreamCreate")) return false;
+	if (!cuda_ok(c, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate")) return false;
 	for (int i = 0; i < EVENTS; i++)
-		if (!good(c, cudaEventCreateWithFlags(&l->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
+		if (!cuda_ok(c, cudaEventCreateWithFlags(&s->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
 				"cudaEventCreate"))
 			return false;
-	return good(c, bounce_open(&l->bounce, l->stream, c->copiers), "bounce buffers");
+	return cuda_ok(c, bounce_open(&s->bounce, s->stream, c->copiers), "bounce buffers");
 }
 
-void stream_close(struct cuda_stream *l)
+void stream_close(struct cuda_stream *s)
 {
 	for (int i = 0; i < EVENTS; i++)
-		if (l->events[i]) cudaEventDestroy(l->events[i]);
-	bounce_close(&l->bounce);
-	if (l->stream) cudaStreamDestroy(l->stream);
+		if (s->events[i]) cudaEventDestroy(s->events[i]);
+	bounce_close(&s->bounce);
+	if (s->stream) cudaStreamDestroy(s->stream);
 }

@@ -1,4 +1,4 @@
-/* execute.c: operations are launched on their queue's stream; attention by a backend or by our own kernels.
+/* execute.c: launch operations on their queue's stream; attention by the backend or by our own kernels.
  *
  * Gradients that leave as bf16 are narrowed in place, on the compute stream behind the unit's own work: on another
  * stream a kernel would have to wait until a GEMM frees a multiprocessor, which takes longer than copying a piece.
@@ -21,7 +21,7 @@ static struct key rows_key(uint32_t seq)
 	return k;
 }
 
-/* What the run record says of rows of seq tokens */
+/* What the reproducibility record's table says of rows of seq tokens */
 static void rows_find(struct cuda *c, uint32_t seq)
 {
 	uint8_t with = 0;
@@ -37,21 +37,21 @@ struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool p
 	struct cuda *c = (struct cuda *)d;
 	struct attention_need need = {0};
 
-	if (!c->engine) return need;
+	if (!c->backend) return need;
 	rows_find(c, seq);
 	if (c->rows.selected && !c->rows.with) return need;
-	need = engine_need(c->engine, seq, packed, train);
+	need = backend_need(c->backend, seq, packed, train);
 	need.selected = c->rows.selected;
 	return need;
 }
 
-/* Does the engine compute a row of so many tokens as our own kernels do? */
-static bool row_tried(struct cuda *c, uint32_t seq)
+/* Does the backend compute a row of seq tokens as our own kernels do? */
+static bool row_checked(struct cuda *c, uint32_t seq)
 {
-	int rc = engine_trial_row(c->engine, &c->compute, mt_geometry(c->run), seq);
+	int rc = backend_check_row(c->backend, &c->compute, mt_geometry(c->run), seq);
 
 	if (rc)
-		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, engine_name(c->engine),
+		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, backend_name(c->backend),
 			mt_errmsg());
 	return !rc;
 }
@@ -59,16 +59,16 @@ static bool row_tried(struct cuda *c, uint32_t seq)
 int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
-	uint8_t stands = *with && row_tried(c, seq);
+	uint8_t stands = *with && row_checked(c, seq);
 	bool broken = *with && cudaDeviceSynchronize() != cudaSuccess;
 	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
 
 	if (rc) return rc;
-	if (broken) /* a successor finds the choice, and does not try */
+	if (broken) /* a successor finds the choice and skips the check */
 		return mt_fail(MT_EX_IO,
 			"cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again; "
 			"its own kernels will compute it",
-			seq, engine_name(c->engine));
+			seq, backend_name(c->backend));
 	*with = stands;
 	rows_find(c, seq);
 	return 0;
@@ -79,30 +79,30 @@ static void run_attention(struct cuda *c, const struct op *o)
 	const struct attention_args *a = &o->attention;
 
 	rows_find(c, (uint32_t)a->seq);
-	if (c->engine && c->rows.with) {
+	if (c->backend && c->rows.with) {
 		int rc = 0;
 
 		MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
-		if (c->autotuning) engine_rehearse(c->engine, a);
-		else rc = engine_run(c->engine, &c->compute, a);
-		if (rc) failed(c, -rc, mt_errmsg());
+		if (c->autotuning) backend_autotune(c->backend, a);
+		else rc = backend_run(c->backend, &c->compute, a);
+		if (rc) error_keep(c, -rc, mt_errmsg());
 	} else if (c->autotuning) return;
 	else if (o->code == OP_ATTENTION_FORWARD) cuda_attention_forward(&c->compute, a);
 	else cuda_attention_backward(&c->compute, a);
 }
 
-/* Of an array that was made what leaves when it was final */
-static void run_grads_out(struct cuda *c, struct cuda_stream *l, const struct op *o)
+/* Gradients to a block of the ring. bf16: cuda_narrow_in_place left them at the start of the array */
+static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const float *base = o->grads_out.src - o->grads_out.off;
 	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4;
 
-	copy_out(c, l, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
+	copy_to_host(c, s, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
 		(size_t)o->grads_out.n * size);
 }
 
-/* copies run on any queue, the rest on the compute queue, whose work memory it shares */
-static void run(struct cuda *c, struct cuda_stream *l, const struct op *o)
+/* Copies run on any queue. Everything else runs on the compute queue, as it shares that queue's work memory */
+static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
 	int rc = 0;
@@ -110,12 +110,12 @@ static void run(struct cuda *c, struct cuda_stream *l, const struct op *o)
 	switch (o->code) {
 	case OP_NONE:
 	case OP_DISCARD: break;
-	case OP_COPY: copy(c, l, o->copy.dst, o->copy.src, o->copy.bytes); break;
-	case OP_ZERO: good(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, l->stream), "cudaMemsetAsync"); break;
+	case OP_COPY: copy_any(c, s, o->copy.dst, o->copy.src, o->copy.bytes); break;
+	case OP_ZERO: cuda_ok(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, s->stream), "cudaMemsetAsync"); break;
 	case OP_WEIGHTS_IN:
-		copy_in(c, l, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
+		copy_to_device(c, s, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
 		break;
-	case OP_GRADS_OUT: run_grads_out(c, l, o); break;
+	case OP_GRADS_OUT: run_grads_out(c, s, o); break;
 	case OP_GRADS_FINAL:
 		if (o->grads_final.to == MT_BF16) cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
 		break;
@@ -133,20 +133,20 @@ static void run(struct cuda *c, struct cuda_stream *l, const struct op *o)
 	case OP_SWIGLU_BACKWARD: cuda_swiglu_backward(q, &o->swiglu_backward); break;
 	case OP_CROSS_ENTROPY: cuda_cross_entropy(q, &o->cross_entropy); break;
 	}
-	if (rc) failed(c, -rc, mt_errmsg());
+	if (rc) error_keep(c, -rc, mt_errmsg());
 }
 
-/* How an operation will be computed, where there is a choice */
-static void settle(struct cuda *c, const struct op *o)
+/* Select how an operation will be computed, if there is a choice; it does not run */
+static void op_autotune(struct cuda *c, const struct op *o)
 {
 	int rc = 0;
 
 	if (o->code == OP_GEMM) {
-		rc = gemms_settle(c->gemms, &c->compute, &o->gemm);
+		rc = gemms_select(c->gemms, &c->compute, &o->gemm);
 	} else if (o->code == OP_ATTENTION_FORWARD || o->code == OP_ATTENTION_BACKWARD) {
 		run_attention(c, o);
 	}
-	if (rc) failed(c, -rc, mt_errmsg());
+	if (rc) error_keep(c, -rc, mt_errmsg());
 }
 
 int cuda_autotune(struct device *d, bool on)
@@ -163,13 +163,13 @@ void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 
 	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD) return;
 	if (c->autotuning) {
-		settle(c, op);
+		op_autotune(c, op);
 		return;
 	}
 	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
 	struct span *span = trace_span(d->trace, queue, op);
-	if (span) stamp(c, stream_of(c, queue), &span->from);
-	run(c, stream_of(c, queue), op);
-	good(c, cudaGetLastError(), op_name(op->code));
-	if (span) stamp(c, stream_of(c, queue), &span->to);
+	if (span) timestamp_record(c, stream_of(c, queue), &span->from);
+	op_run(c, stream_of(c, queue), op);
+	cuda_ok(c, cudaGetLastError(), op_name(op->code));
+	if (span) timestamp_record(c, stream_of(c, queue), &span->to);
 }

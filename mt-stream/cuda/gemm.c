@@ -1,13 +1,13 @@
-/* gemm.c: matrix products through cuBLASLt
+/* gemm.c: GEMMs through cuBLASLt
  *
  * The library is opened at run time: mt-stream needs nothing of CUDA for its other devices. Row-major c = a b is
  * column-major c' = b' a', so the library's A is our b, its m our n. Only algorithms that sum over k in one sequence
- * are taken: what is split needs an order among its parts, and has been seen to lose k's tail (cuBLAS 12 and 13).
+ * are taken: the order of partial sums would have to be fixed, and split sums lost k's tail in cuBLAS 12 and 13.
  *
- * Which algorithm computes a shape decides bits. So it is settled once a run, when a micro-batch is rehearsed: what the
- * heuristic names is timed on the operands themselves, and the fastest goes into the run record's table, where every
- * other mt-stream of the run finds it. Shapes that the library refuses (odd leading dimensions of bf16) go to the plain
- * kernel, which is said once.
+ * The algorithm decides bits. So it is selected once a run for each shape, in the autotune pass before the first step:
+ * the heuristic's candidates are timed on the operands themselves, and the fastest is entered into the table of the
+ * reproducibility record, where every other mt-stream of the run finds it. Shapes that the library refuses (odd leading
+ * dimensions of bf16) are computed by the plain kernel; one line reports it.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -23,14 +23,14 @@
 #include <cublasLt.h>
 #endif
 
-#define CANDIDATES 8   /* algorithms asked for, */
-#define REPEATS 3      /* each timed so often */
-#define TRIAL_MS 100.0 /* of device time for one shape: then what has been timed must do */
+#define CANDIDATES 8    /* algorithms requested from the heuristic */
+#define REPEATS 3       /* timed runs of each */
+#define TIMING_MS 100.0 /* device time spent on one shape; after that no further candidate is timed */
 #define LIBRARY "libcublasLt.so."
 #define STRING(x) #x
 #define EXPAND(x) STRING(x)
 
-/* the library's functions that are used, and nothing else */
+/* the functions of the library that are used */
 /* clang-format off */
 #define FUNCTIONS(X) \
 	X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtGetStatusName) \
@@ -46,33 +46,33 @@ struct shape { /* what decides an algorithm; compared as bytes, so it is cleared
 	uint32_t align_a, align_b, align_c; /* bytes */
 };
 
-struct chosen { /* as the run record keeps it */
+struct selection { /* as the record's table keeps it */
 	cublasLtMatmulAlgo_t algo;
 	uint64_t workspace; /* bytes of it */
 	uint64_t plain;     /* 1: our own kernel computes it */
 };
-_Static_assert(sizeof(struct chosen) == 80 && sizeof(struct chosen) <= MT_CHOICE_VALUE, "a choice as run.json has it");
+_Static_assert(sizeof(struct selection) == 80 && sizeof(struct selection) <= MT_CHOICE_VALUE, "run.json's layout");
 
-struct product { /* a shape and how it is computed */
+struct gemm { /* a shape and how it is computed */
 	struct shape shape;
-	struct chosen by;
+	struct selection by;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c;
-	const void *bias; /* as it was first seen */
+	const void *bias; /* of the first call with this shape */
 };
 
 struct gemms {
-	struct mt_run *run; /* NULL: choices stay in this process */
+	struct mt_run *run; /* NULL: selections stay in this process */
 	void *library;
 	cublasLtHandle_t handle;
 	void *workspace;
 	size_t bytes;
 	char name[64];
-	struct product *products;
+	struct gemm *list;
 	size_t n, room;
-	bool said;            /* that the plain kernel is used */
-	bool first;           /* no trials: the heuristic's word is taken, so that two runs have the same bits */
-	cudaEvent_t from, to; /* of a trial */
+	bool reported; /* that the plain kernel is used */
+	bool first;    /* nothing is timed: the heuristic's first algorithm is taken, so two runs have the same bits */
+	cudaEvent_t from, to; /* of a timed run */
 #define POINTER(f) __typeof__(&f) f;
 	FUNCTIONS(POINTER)
 };
@@ -102,7 +102,7 @@ static bool library_open(struct gemms *g)
 	return true;
 }
 
-static void product_release(struct gemms *g, struct product *p)
+static void gemm_release(struct gemms *g, struct gemm *p)
 {
 	if (p->a) g->cublasLtMatrixLayoutDestroy(p->a);
 	if (p->b) g->cublasLtMatrixLayoutDestroy(p->b);
@@ -110,12 +110,12 @@ static void product_release(struct gemms *g, struct product *p)
 	if (p->desc) g->cublasLtMatmulDescDestroy(p->desc);
 }
 
-/* The library itself stays: it does not like to be unloaded */
+/* The library stays loaded: unloading it is not safe */
 void gemms_close(struct gemms *g)
 {
 	if (!g) return;
-	for (size_t i = 0; i < g->n; i++) product_release(g, &g->products[i]);
-	free(g->products);
+	for (size_t i = 0; i < g->n; i++) gemm_release(g, &g->list[i]);
+	free(g->list);
 	if (g->handle) g->cublasLtDestroy(g->handle);
 	if (g->from) cudaEventDestroy(g->from);
 	if (g->to) cudaEventDestroy(g->to);
@@ -128,7 +128,7 @@ static int cuda_failed(cudaError_t e, const char *call)
 		cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* What it needs of library and driver. 0 or -ex */
+/* Open the library and make the events. 0 or -ex */
 static int gemms_prepare(struct gemms *g)
 {
 	cudaError_t e;
@@ -166,8 +166,8 @@ const char *gemms_name(const struct gemms *g) { return g->name; }
 
 /* ---- choosing ---- */
 
-/* Bytes at which a matrix of that pitch may start, wherever in a larger one: the same for every plan of a run. All that
- * mt-stream hands out starts at 128. */
+/* The alignment in bytes that every part of a matrix of that pitch has: so it is the same for every plan of a run. The
+ * matrices that mt-stream allocates start at multiples of 128. */
 static uint32_t alignment(const void *p, int64_t ld, int size)
 {
 	uintptr_t a = (uintptr_t)p | (uintptr_t)(ld * size) | 128;
@@ -175,7 +175,7 @@ static uint32_t alignment(const void *p, int64_t ld, int size)
 	return (uint32_t)(a & -a);
 }
 
-static cublasStatus_t describe(struct gemms *g, struct product *p)
+static cublasStatus_t describe(struct gemms *g, struct gemm *p)
 {
 	const struct shape *s = &p->shape;
 	cudaDataType_t in = s->elem == 2 ? CUDA_R_16BF : CUDA_R_32F, out = s->fp32 ? CUDA_R_32F : in;
@@ -193,7 +193,7 @@ static cublasStatus_t describe(struct gemms *g, struct product *p)
 		((e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias)) ||
 			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
 				 sizeof bias_type)) ||
-			/* which the heuristic looks at: how far it is aligned */
+			/* the heuristic looks at its alignment */
 			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
 				 sizeof p->bias))))
 		return e;
@@ -225,7 +225,7 @@ static cublasStatus_t prefer(struct gemms *g, const struct shape *s, cublasLtMat
 	return e;
 }
 
-/* The shape in words, as the run record's table names it */
+/* The shape as text: its key in the record's table */
 static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 {
 	snprintf(words, MT_CHOICE_KEY, "gemm %s%s %c%c %lld %lld %lld ld %lld %lld %lld at %u %u %u%s",
@@ -247,8 +247,8 @@ static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, stru
 
 /* ---- running one ---- */
 
-/* The product by that algorithm goes onto the stream */
-static cublasStatus_t product_launch(struct gemms *g, struct product *p, const struct chosen *by,
+/* Launch the GEMM by that algorithm */
+static cublasStatus_t gemm_launch(struct gemms *g, struct gemm *p, const struct selection *by,
 	const struct cuda_queue *q, const struct gemm_args *c)
 {
 	const float one = 1, beta = c->add ? 1 : c->beta;
@@ -264,9 +264,9 @@ static cublasStatus_t product_launch(struct gemms *g, struct product *p, const s
 
 enum { REFUSED = 1 };
 
-/* What a status of the library means: REFUSED, not for this shape here; else something is wrong that would not be so at
- * another time, and nothing may be settled by it: -ex */
-static int library_failed(struct gemms *g, cublasStatus_t s, const struct product *p, const char *call)
+/* What a status of the library means. REFUSED: this algorithm cannot compute this shape here. -ex: an error that may
+ * not recur, so no algorithm may be ruled out by it */
+static int library_failed(struct gemms *g, cublasStatus_t s, const struct gemm *p, const char *call)
 {
 	char words[MT_CHOICE_KEY];
 
@@ -277,25 +277,25 @@ static int library_failed(struct gemms *g, cublasStatus_t s, const struct produc
 		g->cublasLtGetStatusName(s));
 }
 
-/* How long one run of it takes the device. REFUSED: the library does not run it; -ex: something failed */
-static int time_once(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
+/* Run it once; *ms: device time. REFUSED: the library does not run it; -ex: an error */
+static int time_once(struct gemms *g, struct gemm *p, const struct selection *by, const struct cuda_queue *q,
 	const struct gemm_args *c, float *ms)
 {
 	cublasStatus_t s;
 	cudaError_t e;
 
 	if ((e = cudaEventRecord(g->from, q->stream))) return cuda_failed(e, "cudaEventRecord");
-	if ((s = product_launch(g, p, by, q, c))) return library_failed(g, s, p, "cublasLtMatmul");
+	if ((s = gemm_launch(g, p, by, q, c))) return library_failed(g, s, p, "cublasLtMatmul");
 	if ((e = cudaEventRecord(g->to, q->stream)) || (e = cudaEventSynchronize(g->to)) ||
 		(e = cudaEventElapsedTime(ms, g->from, g->to)))
-		return cuda_failed(e, "a product's trial");
+		return cuda_failed(e, "timing a GEMM");
 	return 0;
 }
 
 /* ---- choosing ---- */
 
-/* Does it say that it splits its sums? The preference forbids it; some algorithms say nothing of it, and succeed. */
-static bool in_parts(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
+/* Does the algorithm report that it splits its sums? The preference forbids that, but not every algorithm obeys. */
+static bool splits_sums(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 {
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 	size_t n = 0;
@@ -305,8 +305,8 @@ static bool in_parts(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 		n == sizeof scheme && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* What the heuristic names and we can take, the one it thinks fastest first; returns how many, or -ex */
-static int candidates(struct gemms *g, struct product *p, struct chosen all[CANDIDATES])
+/* The heuristic's algorithms that we can use, in its order; returns how many, or -ex */
+static int candidates(struct gemms *g, struct gemm *p, struct selection all[CANDIDATES])
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	cublasLtMatmulPreference_t f = NULL;
@@ -318,14 +318,14 @@ static int candidates(struct gemms *g, struct product *p, struct chosen all[CAND
 	if (f) g->cublasLtMatmulPreferenceDestroy(f);
 	if (s) return (rc = library_failed(g, s, p, "cublasLtMatmulAlgoGetHeuristic")) == REFUSED ? 0 : rc;
 	for (int i = 0; i < n; i++)
-		if (!found[i].state && found[i].workspaceSize <= g->bytes && !in_parts(g, &found[i].algo))
-			all[taken++] = (struct chosen){.algo = found[i].algo, .workspace = found[i].workspaceSize};
+		if (!found[i].state && found[i].workspaceSize <= g->bytes && !splits_sums(g, &found[i].algo))
+			all[taken++] = (struct selection){.algo = found[i].algo, .workspace = found[i].workspaceSize};
 	return taken;
 }
 
-/* The least of REPEATS runs after one that loads its kernel; a candidate that is clearly behind runs less. *spent
- * grows. */
-static int trial(struct gemms *g, struct product *p, const struct chosen *by, const struct cuda_queue *q,
+/* *least: the shortest of REPEATS runs, after one that loads the kernel; a candidate that is clearly slower than `best`
+ * runs fewer times. *spent grows by the time that all of them took. */
+static int candidate_time(struct gemms *g, struct gemm *p, const struct selection *by, const struct cuda_queue *q,
 	const struct gemm_args *c, float best, float *least, float *spent)
 {
 	float ms;
@@ -340,18 +340,18 @@ static int trial(struct gemms *g, struct product *p, const struct chosen *by, co
 	return rc;
 }
 
-/* Settle p->by: the fastest by trial on the operands of c, which need not hold anything yet. c NULL: a step is under
- * way, and the heuristic's word must do. None: our own kernel */
-static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c)
+/* Select p->by: the fastest when timed on the operands of c, whose contents do not matter. c NULL: a step is running,
+ * so nothing is timed and the heuristic's first algorithm is used. No candidate: our own kernel */
+static int fastest(struct gemms *g, struct gemm *p, const struct cuda_queue *q, const struct gemm_args *c)
 {
-	struct chosen all[CANDIDATES];
+	struct selection all[CANDIDATES];
 	int n = candidates(g, p, all), rc;
 	float best = INFINITY, ms, spent = 0;
 
 	if (n < 0) return n;
-	p->by = n && !c ? all[0] : (struct chosen){.plain = 1};
-	for (int i = 0; c && i < n && spent < TRIAL_MS && (p->by.plain || !g->first); i++) {
-		if ((rc = trial(g, p, &all[i], q, c, best, &ms, &spent)) < 0) return rc;
+	p->by = n && !c ? all[0] : (struct selection){.plain = 1};
+	for (int i = 0; c && i < n && spent < TIMING_MS && (p->by.plain || !g->first); i++) {
+		if ((rc = candidate_time(g, p, &all[i], q, c, best, &ms, &spent)) < 0) return rc;
 		if (rc == 0 && ms < best) {
 			best = ms;
 			p->by = all[i];
@@ -360,10 +360,10 @@ static int choose(struct gemms *g, struct product *p, const struct cuda_queue *q
 	return 0;
 }
 
-/* ---- settling ---- */
+/* ---- selecting ---- */
 
-/* What the run's table says is what computes it, or nothing */
-static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c,
+/* Prepare the algorithm p->by that the table names; an error if it cannot run here */
+static int selection_use(struct gemms *g, struct gemm *p, const struct cuda_queue *q, const struct gemm_args *c,
 	const char *words)
 {
 	cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
@@ -372,8 +372,8 @@ static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q
 
 	if (p->by.plain) return 0;
 	bool checks = !g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo, &r);
-	/* Before a step it runs once, so that its kernel is loaded; and what runs is not refused, whatever the check
-	 * says. */
+	/* In the autotune pass it runs once, which loads its kernel. An algorithm that runs is accepted even if the check
+	 * refuses it. */
 	if (p->by.workspace <= g->bytes && r.workspaceSize <= p->by.workspace)
 		rc = c ? time_once(g, p, &p->by, q, c, &ms) : checks ? 0 : REFUSED;
 	if (rc == REFUSED)
@@ -384,81 +384,81 @@ static int recall(struct gemms *g, struct product *p, const struct cuda_queue *q
 	return rc;
 }
 
-/* The algorithm that the run's table names, or a new choice, which the table takes unless another stream was faster */
-static int settle(struct gemms *g, struct product *p, const struct cuda_queue *q, const struct gemm_args *c)
+/* The algorithm that the run's table names; else a new selection, which is entered unless another stream was faster */
+static int select_algorithm(struct gemms *g, struct gemm *p, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	char words[MT_CHOICE_KEY];
-	struct chosen mine;
+	struct selection mine;
 	int rc = 0;
 
 	shape_words(&p->shape, words);
 	if (describe(g, p)) return mt_fail(MT_EX_IO, "cuda: cuBLASLt does not know '%s'", words);
-	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by)) return recall(g, p, q, c, words);
-	if ((rc = choose(g, p, q, c)) || !g->run) return rc;
+	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by)) return selection_use(g, p, q, c, words);
+	if ((rc = fastest(g, p, q, c)) || !g->run) return rc;
 	mine = p->by;
 	if ((rc = mt_choice_enter(g->run, words, &p->by, sizeof p->by))) return mt_fail_in(rc, "cuda");
-	return memcmp(&mine, &p->by, sizeof mine) ? recall(g, p, q, c, words) : 0;
+	return memcmp(&mine, &p->by, sizeof mine) ? selection_use(g, p, q, c, words) : 0;
 }
 
-/* ---- products ---- */
+/* ---- the GEMMs of this process ---- */
 
-static struct product *product_room(struct gemms *g)
+static struct gemm *gemm_slot(struct gemms *g)
 {
 	if (g->n == g->room) {
 		size_t room = g->room ? 2 * g->room : 64;
-		struct product *more = realloc(g->products, room * sizeof *more);
+		struct gemm *more = realloc(g->list, room * sizeof *more);
 
 		if (!more) return NULL;
-		g->products = more;
+		g->list = more;
 		g->room = room;
 	}
-	return &g->products[g->n];
+	return &g->list[g->n];
 }
 
-/* c's, settled; `trials`: its operands may be used. NULL: *rc is -ex */
-static struct product *product_of(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c, bool trials,
+/* The GEMM of c's shape with its algorithm; `timing`: candidates may be timed on c's operands. NULL: *rc is -ex */
+static struct gemm *gemm_of(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c, bool timing,
 	int *rc)
 {
 	struct shape s;
-	struct product *p;
+	struct gemm *p;
 
 	shape_of(q, c, &s);
 	for (size_t i = 0; i < g->n; i++)
-		if (!memcmp(&g->products[i].shape, &s, sizeof s)) return &g->products[i];
-	if (!(p = product_room(g))) {
-		*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a product's algorithm");
+		if (!memcmp(&g->list[i].shape, &s, sizeof s)) return &g->list[i];
+	if (!(p = gemm_slot(g))) {
+		*rc = mt_fail(MT_EX_NOMEM, "cuda: no memory for a GEMM's algorithm");
 		return NULL;
 	}
 	memset(p, 0, sizeof *p);
 	p->shape = s;
 	p->bias = c->bias;
-	if ((*rc = settle(g, p, q, trials ? c : NULL))) {
-		product_release(g, p);
+	if ((*rc = select_algorithm(g, p, q, timing ? c : NULL))) {
+		gemm_release(g, p);
 		return NULL;
 	}
 	g->n++;
-	if (p->by.plain && !g->said) {
-		g->said = true;
-		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such products are slow",
-			(long long)s.m, (long long)s.n, (long long)s.k);
+	if (p->by.plain && !g->reported) {
+		g->reported = true;
+		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such GEMMs are slow", (long long)s.m,
+			(long long)s.n, (long long)s.k);
 	}
 	return p;
 }
 
 void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
 
-int gemms_settle(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
+int gemms_select(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	int rc = 0;
 
-	product_of(g, q, c, true, &rc);
+	gemm_of(g, q, c, true, &rc);
 	return rc;
 }
 
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	int rc = 0;
-	struct product *p = product_of(g, q, c, false, &rc);
+	struct gemm *p = gemm_of(g, q, c, false, &rc);
 	cublasStatus_t e;
 
 	if (!p) return rc;
@@ -466,7 +466,7 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_arg
 		cuda_gemm_plain(q, c);
 		return 0;
 	}
-	if (!(e = product_launch(g, p, &p->by, q, c))) return 0;
+	if (!(e = gemm_launch(g, p, &p->by, q, c))) return 0;
 	return mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
 		(long long)c->k, g->cublasLtGetStatusName(e));
 }

@@ -1,4 +1,4 @@
-/* gemm.h: matrix products through cuBLASLt, which is looked for when a device is opened */
+/* gemm.h: GEMMs through cuBLASLt, which is opened at run time */
 #ifndef MT_STREAM_CUDA_GEMM_H
 #define MT_STREAM_CUDA_GEMM_H
 
@@ -7,15 +7,15 @@
 struct gemms;
 struct mt_run;
 
-/* workspace: device memory for the library, fixed for good. NULL: mt_errmsg() says why (78 in *ex). */
+/* workspace: device memory for the library, always the same. NULL: mt_errmsg() says why (78 in *ex). */
 struct gemms *gemms_open(void *workspace, size_t bytes, int *ex);
 void gemms_close(struct gemms *);
-const char *gemms_name(const struct gemms *); /* for the run record */
-/* The run whose table of choices keeps the algorithms; none: they are chosen and kept by this process alone */
+const char *gemms_name(const struct gemms *); /* for the reproducibility record */
+/* The run whose table keeps the selected algorithms; without one they are known to this process only */
 void gemms_attach(struct gemms *, struct mt_run *);
-/* Settle a product's algorithm: what the run's table says, or a new choice, which is entered there. 0 or -ex */
-int gemms_settle(struct gemms *, const struct cuda_queue *, const struct gemm_args *);
-/* 0, or -ex. What was not settled before is now. */
+/* Select a GEMM's algorithm: the one in the run's table, else the fastest, which is entered there. 0 or -ex */
+int gemms_select(struct gemms *, const struct cuda_queue *, const struct gemm_args *);
+/* Run a GEMM; selects its algorithm if that was not done before. 0 or -ex */
 int gemms_run(struct gemms *, const struct cuda_queue *, const struct gemm_args *);
 
 #endif

@@ -5,9 +5,8 @@
  * in aside host → k ┐ host → k + 1 ┐ out stream device → k ┐ device → k + 1 ...
  *             stream            └ k → device             └ k + 1 → ...           aside              └ k → host
  *
- * `host →` is a function that the driver calls when the stream has come to it. A buffer is filled again when it is
- * empty:
- * an event. What is launched on the stream behind a copy out runs when all of it has arrived.
+ * `host →` is a function that the driver calls when the stream has reached it. An event tells when a buffer is empty
+ * and may be filled again. What is launched on the stream after a copy out runs when the whole copy has arrived.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -39,7 +38,7 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 	uintptr_t end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
 	unsigned n = atomic_load_explicit(&r->n, memory_order_relaxed);
 
-	/* small arrays may share a page, which is registered once */
+	/* small arrays may share a page; a page can be registered only once */
 	for (unsigned i = 0; i < n; i++) {
 		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
 		if (from >= base && from < over) from = over;
@@ -49,7 +48,7 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 	if (n == r->room) return cudaErrorMemoryAllocation;
 	cudaError_t e = cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
 	if (e != cudaSuccess) {
-		cudaGetLastError(); /* it is noted there, and this is no failure */
+		cudaGetLastError(); /* clear the runtime's error: the caller can go on without the registration */
 		return e;
 	}
 	r->v[n] = (struct range){(char *)from, end - from};
@@ -84,25 +83,25 @@ void ranges_close(struct ranges *r)
 
 static void staged_task(void *arg, int64_t task, int thread)
 {
-	const struct staged_copy *h = arg;
+	const struct staged_copy *c = arg;
 	size_t at = (size_t)task * TASK_BYTES;
 
 	(void)thread;
-	memcpy((char *)h->to + at, (const char *)h->from + at, h->bytes - at < TASK_BYTES ? h->bytes - at : TASK_BYTES);
+	memcpy((char *)c->to + at, (const char *)c->from + at, c->bytes - at < TASK_BYTES ? c->bytes - at : TASK_BYTES);
 }
 
 /* The driver may call for several streams at once, but the pool takes one at a time */
 static void CUDART_CB staged_run(void *arg)
 {
 	static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER;
-	struct staged_copy *h = arg;
+	struct staged_copy *c = arg;
 
-	if (!h->pool || h->bytes <= TASK_BYTES) {
-		memcpy(h->to, h->from, h->bytes);
+	if (!c->pool || c->bytes <= TASK_BYTES) {
+		memcpy(c->to, c->from, c->bytes);
 		return;
 	}
 	pthread_mutex_lock(&taken);
-	pool_run(h->pool, (int64_t)((h->bytes + TASK_BYTES - 1) / TASK_BYTES), staged_task, h);
+	pool_run(c->pool, (int64_t)((c->bytes + TASK_BYTES - 1) / TASK_BYTES), staged_task, c);
 	pthread_mutex_unlock(&taken);
 }
 
@@ -126,29 +125,29 @@ cudaError_t bounce_open(struct bounce *b, cudaStream_t stream, struct pool *pool
 	return cudaSuccess;
 }
 
-/* The next staged copy, once its place is free. The stream that fills its buffer waits until that is empty. */
-static cudaError_t staged_next(struct bounce *b, cudaStream_t filler, struct staged_copy **h, char **mem)
+/* The next staged copy; waits until one is free. The stream that fills its buffer waits until the buffer is empty. */
+static cudaError_t staged_next(struct bounce *b, cudaStream_t filler, struct staged_copy **c, char **mem)
 {
 	uint64_t k = b->n++;
 	cudaError_t e = cudaSuccess;
 
-	*h = &b->staged[k % STAGED];
+	*c = &b->staged[k % STAGED];
 	*mem = b->mem[k % BOUNCES];
-	if (k >= STAGED) e = cudaEventSynchronize((*h)->empty);
+	if (k >= STAGED) e = cudaEventSynchronize((*c)->empty);
 	if (!e && k >= BOUNCES) e = cudaStreamWaitEvent(filler, b->staged[(k - BOUNCES) % STAGED].empty, 0);
 	return e;
 }
 
-/* The host's part: to = from, in the order of `aside` */
-static cudaError_t staged_launch(struct bounce *b, struct staged_copy *h, void *to, const void *from, size_t bytes)
+/* The host's half of a staged copy: to = from, on stream `aside` */
+static cudaError_t staged_launch(struct bounce *b, struct staged_copy *c, void *to, const void *from, size_t bytes)
 {
-	h->to = to;
-	h->from = from;
-	h->bytes = bytes;
-	return cudaLaunchHostFunc(b->aside, staged_run, h);
+	c->to = to;
+	c->from = from;
+	c->bytes = bytes;
+	return cudaLaunchHostFunc(b->aside, staged_run, c);
 }
 
-/* `after` goes on when `first` has come to here */
+/* Stream `after` waits for all that is on stream `first` now */
 static cudaError_t join(cudaStream_t first, cudaEvent_t at, cudaStream_t after)
 {
 	cudaError_t e = cudaEventRecord(at, first);
@@ -158,18 +157,18 @@ static cudaError_t join(cudaStream_t first, cudaEvent_t at, cudaStream_t after)
 
 cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t bytes)
 {
-	/* what the stream waited for may be what the host's memory comes from */
+	/* the host's memory may be written by what is on the stream already */
 	cudaError_t e = join(b->stream, b->before, b->aside);
-	struct staged_copy *h;
+	struct staged_copy *c;
 	char *mem;
 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
-		if ((e = staged_next(b, b->aside, &h, &mem)) || (e = staged_launch(b, h, mem, (const char *)host + at, n)) ||
-			(e = join(b->aside, h->full, b->stream)) ||
+		if ((e = staged_next(b, b->aside, &c, &mem)) || (e = staged_launch(b, c, mem, (const char *)host + at, n)) ||
+			(e = join(b->aside, c->full, b->stream)) ||
 			(e = cudaMemcpyAsync((char *)device + at, mem, n, cudaMemcpyHostToDevice, b->stream)))
 			break;
-		e = cudaEventRecord(h->empty, b->stream);
+		e = cudaEventRecord(c->empty, b->stream);
 	}
 	return e;
 }
@@ -177,18 +176,18 @@ cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t b
 cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t bytes)
 {
 	cudaError_t e = cudaSuccess;
-	struct staged_copy *h = NULL;
+	struct staged_copy *c = NULL;
 	char *mem;
 
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
-		if ((e = staged_next(b, b->stream, &h, &mem)) ||
+		if ((e = staged_next(b, b->stream, &c, &mem)) ||
 			(e = cudaMemcpyAsync(mem, (const char *)device + at, n, cudaMemcpyDeviceToHost, b->stream)) ||
-			(e = join(b->stream, h->full, b->aside)) || (e = staged_launch(b, h, (char *)host + at, mem, n)))
+			(e = join(b->stream, c->full, b->aside)) || (e = staged_launch(b, c, (char *)host + at, mem, n)))
 			break;
-		e = cudaEventRecord(h->empty, b->aside);
+		e = cudaEventRecord(c->empty, b->aside);
 	}
-	return e || !h ? e : cudaStreamWaitEvent(b->stream, h->empty, 0);
+	return e || !c ? e : cudaStreamWaitEvent(b->stream, c->empty, 0);
 }
 
 void bounce_close(struct bounce *b)

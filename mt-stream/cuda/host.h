@@ -1,4 +1,4 @@
-/* host.h: host memory as a GPU's copies see it: what is registered with the driver, and bounce buffers for the rest */
+/* host.h: copies between host and GPU: host memory registered with the driver, bounce buffers for other memory */
 #ifndef MT_STREAM_CUDA_HOST_H
 #define MT_STREAM_CUDA_HOST_H
 
@@ -7,46 +7,46 @@
 
 #include "kernels.h"
 
-/* Ranges that are registered, each by a call of its own: a copy may not cross from one into another. One thread adds to
- * them, others may look meanwhile. */
+/* Registered ranges, each by a call of its own: one copy may not span two of them. One thread adds ranges while others
+ * look them up. */
 struct ranges {
 	struct range {
 		char *base;
 		size_t bytes;
 	} * v;
 	unsigned room;
-	atomic_uint n; /* release: so many are there */
+	atomic_uint n; /* ranges in v; stored with release */
 };
 
 /* room: ranges at most. false: no memory */
 bool ranges_open(struct ranges *, unsigned room);
-/* Register the pages that hold [p, p + bytes), but those of the range before it. What a refusal leaves is not
- * registered. */
+/* Register the pages that hold [p, p + bytes), except pages of ranges registered earlier. After an error nothing is
+ * added. */
 cudaError_t ranges_add(struct ranges *, const void *p, size_t bytes);
 void ranges_close(struct ranges *); /* and takes them back from the driver */
-/* How many bytes from p on, `bytes` at most, are alike: all in one range (*inside), or all in none */
+/* How many bytes from p on, `bytes` at most, are all in one range (*inside) or all in none */
 size_t ranges_alike(const struct ranges *, const void *p, size_t bytes, bool *inside);
 
 #define BOUNCES 4 /* buffers, used in turn */
-#define STAGED 64 /* copies of the host that may wait to run */
+#define STAGED 64 /* staged copies that may wait to run */
 
-/* Copies on one stream, from and to host memory that is not registered. The host's part runs in the stream's order on a
- * thread of the driver and those of a pool: who launches waits for none of it, unless STAGED of them are waiting. */
+/* Copies on one stream, from and to host memory that is not registered. The host's half runs in the stream's order, on
+ * a thread of the driver and those of a pool. The caller does not wait for it, unless STAGED copies are waiting. */
 struct bounce {
-	cudaStream_t stream, aside; /* aside: where the host's parts are */
+	cudaStream_t stream, aside; /* aside: runs the host's halves */
 	char *mem[BOUNCES];         /* pinned */
 	struct staged_copy {
 		void *to;
 		const void *from;
 		size_t bytes;
 		struct pool *pool;
-		cudaEvent_t full, empty; /* its buffer is */
+		cudaEvent_t full, empty; /* when its buffer is full, empty */
 	} staged[STAGED];
-	uint64_t n;         /* staged so far: number k in k mod STAGED, through buffer k mod BOUNCES */
-	cudaEvent_t before; /* what was on the stream when a copy began */
+	uint64_t n;         /* copies so far: number k is staged[k mod STAGED], through buffer k mod BOUNCES */
+	cudaEvent_t before; /* all that was on the stream when a copy began */
 };
 
-/* pool: threads to copy with, of which bounce takes one operation at a time; NULL: one */
+/* pool: threads to copy with, used for one staged copy at a time; NULL: one thread */
 cudaError_t bounce_open(struct bounce *, cudaStream_t, struct pool *);
 cudaError_t bounce_in(struct bounce *, void *device, const void *host, size_t bytes);
 cudaError_t bounce_out(struct bounce *, void *host, const void *device, size_t bytes);

@@ -24,11 +24,11 @@ extern "C" {
 struct cuda_queue {
 	cudaStream_t stream;
 	int elem;          /* bytes: 2 bf16, 4 fp32 */
-	float *work;       /* scratch of the operations on this stream, device memory; */
+	float *work;       /* device memory, scratch of the operations on this stream */
 	size_t work_bytes; /* at least cuda_work_bytes() of the largest n */
 };
 
-/* What operations on n tokens need at most, given `heads` query heads */
+/* Bytes of `work` that operations on n tokens with `heads` query heads need */
 size_t cuda_work_bytes(int64_t n, int64_t heads);
 
 void cuda_embed_forward(const struct cuda_queue *, const struct embed_forward_args *);
@@ -43,14 +43,14 @@ void cuda_rope_backward(const struct cuda_queue *, const struct rope_args *);
 void cuda_cross_entropy(const struct cuda_queue *, const struct cross_entropy_args *);
 void cuda_attention_forward(const struct cuda_queue *, const struct attention_args *);
 void cuda_attention_backward(const struct cuda_queue *, const struct attention_args *);
-/* Without tensor cores: for shapes that no library takes, and where there is none */
+/* GEMM without tensor cores, for shapes that cuBLASLt does not take */
 void cuda_gemm_plain(const struct cuda_queue *, const struct gemm_args *);
 /* dst (n) bf16 = src (n), to nearest, ties to even */
 void cuda_narrow(const struct cuda_queue *, void *dst, const float *src, int64_t n);
 /* the same, to the first 2 n bytes of x (n) itself */
 void cuda_narrow_in_place(const struct cuda_queue *, float *x, int64_t n);
 
-/* Once a process: what kernels want of the device. cudaSuccess, or why not */
+/* Once a process, before the first launch: request the shared memory that kernels need. cudaSuccess or the error */
 cudaError_t cuda_kernels_prepare(void);
 
 #ifdef __cplusplus

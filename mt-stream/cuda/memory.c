@@ -1,8 +1,8 @@
 /* memory.c: device memory, pinned and registered host memory, and copies between them.
  *
- * Copies from and to host memory go straight where that memory is registered with the driver: the gradient ring's
- * blocks before the first step, and the store's weights by a thread, unit by unit in forward order, while the first
- * step runs already. All other host memory is copied through bounce buffers (host.h).
+ * Host memory that is registered with the driver is copied directly. The gradient ring's blocks are registered before
+ * the first step; a thread registers the store's weights unit by unit, in forward order, while the first step runs. All
+ * other host memory is copied through bounce buffers (host.h).
  */
 #include <stdlib.h>
 
@@ -10,11 +10,11 @@
 #include "cuda.h"
 
 #ifndef REGISTER_MOST              /* smaller for the emulated GPU */
-#define REGISTER_MOST (1ull << 30) /* bytes a call of cudaHostRegister, which may hold up other threads' calls */
+#define REGISTER_MOST (1ull << 30) /* bytes for each call of cudaHostRegister: a long one delays other threads' calls */
 #endif
-#define SPARE_LEAST (256ull << 20) /* device memory left to the driver: kernels as they are first used, page tables; */
-#define SPARE_PART 32              /* at least this part of what is free */
-#define PAGE_TABLE 512             /* registered host memory takes this part of itself: 8 bytes a page */
+#define SPARE_LEAST (256ull << 20) /* device memory left to the driver (kernels loaded later, page tables), */
+#define SPARE_PART 32              /* at least 1 / SPARE_PART of what is free */
+#define PAGE_TABLE 512             /* registered host memory needs 1 / PAGE_TABLE of its size: 8 bytes a page */
 
 /* ---- copies ---- */
 
@@ -31,63 +31,64 @@ static bool on_device(const struct cuda *c, const void *p)
 	return false;
 }
 
-/* How many bytes from p on go the same way, straight or bounced: a copy may not cross from one registration into
- * another */
-static size_t alike(struct cuda *c, const void *p, size_t bytes, bool *straight)
+/* How many bytes from p on can be copied in one way, directly or through bounce buffers: one copy may not span two
+ * registrations */
+static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *direct)
 {
 	const struct ranges *const known[] = {&c->weights, &c->blocks};
 
-	*straight = false;
+	*direct = false;
 	for (int i = 0; i < ARENAS; i++)
-		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *straight = true, bytes;
-	for (size_t i = 0; !*straight && i < sizeof known / sizeof *known; i++)
-		bytes = ranges_alike(known[i], p, bytes, straight);
+		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *direct = true, bytes;
+	for (size_t i = 0; !*direct && i < sizeof known / sizeof *known; i++)
+		bytes = ranges_alike(known[i], p, bytes, direct);
 	return bytes;
 }
 
-void copy_in(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+void copy_to_device(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
 {
-	bool straight;
+	bool direct;
 
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		const char *from = (const char *)src + at;
 		void *to = (char *)dst + at;
 
-		n = alike(c, from, bytes - at, &straight);
-		good(c,
-			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream)
-					 : bounce_in(&l->bounce, to, from, n),
+		n = direct_bytes(c, from, bytes - at, &direct);
+		cuda_ok(c,
+			direct ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, s->stream)
+				   : bounce_in(&s->bounce, to, from, n),
 			"copy to the device");
 	}
 }
 
-void copy_out(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+void copy_to_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
 {
-	bool straight;
+	bool direct;
 
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		const char *from = (const char *)src + at;
 		void *to = (char *)dst + at;
 
-		n = alike(c, to, bytes - at, &straight);
-		good(c,
-			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream)
-					 : bounce_out(&l->bounce, to, from, n),
+		n = direct_bytes(c, to, bytes - at, &direct);
+		cuda_ok(c,
+			direct ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, s->stream)
+				   : bounce_out(&s->bounce, to, from, n),
 			"copy to the host");
 	}
 }
 
-void copy(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+void copy_any(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
 {
 	if (on_device(c, dst) && on_device(c, src))
-		good(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, l->stream), "cudaMemcpyAsync on the device");
-	else if (on_device(c, dst)) copy_in(c, l, dst, src, bytes);
-	else copy_out(c, l, dst, src, bytes);
+		cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, s->stream),
+			"cudaMemcpyAsync on the device");
+	else if (on_device(c, dst)) copy_to_device(c, s, dst, src, bytes);
+	else copy_to_host(c, s, dst, src, bytes);
 }
 
 /* ---- registering host memory ---- */
 
-/* Calls of cudaHostRegister that the run's weights take at most */
+/* The most calls of cudaHostRegister that the run's weights take */
 unsigned weights_ranges(struct mt_run *r, size_t size)
 {
 	uint64_t n = 0;
@@ -96,14 +97,14 @@ unsigned weights_ranges(struct mt_run *r, size_t size)
 	return (unsigned)n;
 }
 
-/* Said once: what cannot be had for one piece of shared memory cannot for the others */
-static void refused(struct cuda *c, const char *what, cudaError_t e)
+/* Reported once: if one piece of shared memory cannot be registered, the others cannot either */
+static void registration_refused(struct cuda *c, const char *what, cudaError_t e)
 {
 	if (!atomic_flag_test_and_set(&c->refused))
 		mt_say("cuda: cudaHostRegister of %s: %s; copies go through bounce buffers", what, cudaGetErrorName(e));
 }
 
-/* Weights, unit by unit in forward order */
+/* Register the weights, unit by unit in forward order */
 void *registrar_main(void *arg)
 {
 	struct cuda *c = arg;
@@ -121,7 +122,7 @@ void *registrar_main(void *arg)
 			if (atomic_load(&c->stop)) return NULL;
 			cudaError_t e = ranges_add(&c->weights, w + at, piece);
 			if (e != cudaSuccess) {
-				refused(c, "weights", e);
+				registration_refused(c, "weights", e);
 				return NULL;
 			}
 		}
@@ -136,7 +137,7 @@ void cuda_host_register(struct device *d, const void *p, size_t bytes)
 
 	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
 		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
-	if (e != cudaSuccess) refused(c, "the gradient ring", e);
+	if (e != cudaSuccess) registration_refused(c, "the gradient ring", e);
 }
 
 /* ---- memory ---- */
@@ -170,7 +171,7 @@ void cuda_release(struct device *d, void *p, size_t bytes)
 		}
 }
 
-/* Pinned; where that is refused, any, which is copied through bounce buffers: said once */
+/* Pinned memory; if the driver refuses, any memory, which is copied through bounce buffers: reported once */
 void *cuda_host_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
@@ -192,7 +193,7 @@ void *cuda_host_alloc(struct device *d, size_t bytes)
 	return malloc(bytes);
 }
 
-/* After an error copies may still be under way, which nobody has waited for */
+/* After an error, copies may still be running, for which nobody has waited */
 void cuda_host_release(struct device *d, void *p)
 {
 	struct cuda *c = (struct cuda *)d;
@@ -207,15 +208,15 @@ void cuda_host_release(struct device *d, void *p)
 	free(p);
 }
 
-/* What the device holds for itself, and is counted in what mt-stream takes */
+/* Device memory that the device itself needs; it counts in every budget (dev.own) */
 bool cuda_own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
 {
-	if (!good(c, cudaMalloc(p, bytes), call)) return false;
+	if (!cuda_ok(c, cudaMalloc(p, bytes), call)) return false;
 	c->dev.own += bytes;
 	return true;
 }
 
-/* What the driver will want of what is free now, before anything was registered */
+/* How much of the free device memory the driver will need; to be called before host memory is registered */
 uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
 {
 	size_t available = 0, total = 0;

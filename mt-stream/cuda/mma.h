@@ -1,8 +1,7 @@
 /* mma.h: tensor cores, by the warp: fragments of bf16 matrices, and c += a b in fp32 (PTX ISA 9.0, 9.7.14.5.8 "Matrix
  * Fragments for mma.m16n8k16 with floating point type": groupID is g, threadID_in_group is t; 9.7.14.5.15 ldmatrix:
- * lane
- * 8 j + i gives the address of row i of matrix j, and gets of each matrix columns 2t, 2t + 1 of row g, or, with .trans,
- * rows 2t, 2t + 1 of column g). With g = lane / 4 and t = lane % 4, a lane holds of
+ * lane 8 j + i gives the address of row i of matrix j, and gets of each matrix columns 2t, 2t + 1 of row g, or, with
+ * .trans, rows 2t, 2t + 1 of column g). With g = lane / 4 and t = lane % 4, a lane holds these elements of
  *
  *     a (16, 16)   4 words   rows g, g + 8, g, g + 8;  columns 2t, 2t + 1 of the left half twice, then of the right
  *     b (16, 8)    2 words   column g;                 rows 2t, 2t + 1 of the upper half, then of the lower
@@ -55,7 +54,7 @@ static inline void load_matrices(uint32_t r[4], const struct bf16 *row, int tran
 		}
 		r[j] = high << 16 | low;
 	}
-	__syncwarp(); /* nobody writes the rows before all have read them */
+	__syncwarp(); /* all lanes must have read the rows before any lane writes them */
 }
 
 #else

@@ -1,12 +1,12 @@
-/* rows.cu: RMSNorm, rope with q's and k's norms, SwiGLU, bias gradients: what goes along rows */
+/* rows.cu: operations along rows: RMSNorm, rope with the norms of q and k, SwiGLU, bias gradients */
 #include "common.h"
 
-#define MOST_BLOCKS 768 /* partial sums of a weight's gradient at most: two rounds of 3 blocks a multiprocessor */
+#define MOST_BLOCKS 768 /* most partial sums of a weight's gradient: two rounds of 3 blocks a multiprocessor */
 #define PARTIAL_BYTES (32u << 20) /* of work for partial gradients */
 
 /* ---- sums over partials ---- */
 
-/* A block has 32 columns; each of its warps an eighth of the partials, and the eighths are added in their order. */
+/* A block sums 32 columns. Each of its 8 warps sums an eighth of the partials; the eighths are added in order. */
 static __global__ void __launch_bounds__(THREADS)
 	sum_partials_kernel(float *dst, float beta, const float *partial, int64_t count, int64_t stride, int64_t n)
 {
@@ -34,7 +34,7 @@ void cuda_sum_partials(const struct cuda_queue *q, float *dst, float beta, const
 		stride, n);
 }
 
-/* How many blocks share n rows whose partial gradients have `width` elements: by the shape alone */
+/* The number of blocks for n rows whose partial gradients have `width` elements; it depends on the shape alone */
 static int64_t partial_blocks(int64_t n, int64_t width)
 {
 	int64_t room = (int64_t)(PARTIAL_BYTES / sizeof(float)) / width;
@@ -79,14 +79,14 @@ void cuda_rmsnorm_forward(const struct cuda_queue *q, const struct rmsnorm_forwa
 			(const T *)a->x, (const T *)a->w, a->h, a->eps, wide));
 }
 
-/* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y. Block b has rows b, b + blocks, ...; each
- * thread owns columns, whose gradients add up in its registers (VECS: accesses of a thread a row) or, for rows that are
- * longer (VECS 0), in `partial` itself. What is read again for dx is still in the cache. */
+/* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y. Block b computes rows b, b +
+ * blocks, ... Each thread owns some columns and sums their dw in registers (VECS: its accesses of a row), or for longer
+ * rows (VECS 0) in `partial`. The elements that are read again for dx are still in the cache. */
 template <typename T, int VECS>
 static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2) rmsnorm_backward_kernel(T *dx, int add_dx,
 	float *partial, const T *dy, const T *x, const T *w, const float *rstd, int64_t n, int64_t h, int wide)
 {
-	DYNAMIC_SHARED(float, scratch); /* two, used in turn: one barrier a row is enough */
+	DYNAMIC_SHARED(float, scratch); /* two, used in turn, so that one barrier a row is enough */
 	float *mine = partial + blockIdx.x * h, sum[VECS > 0 ? VECS : 1][WIDE] = {{0}}, d[WIDE], v[WIDE], g[WIDE],
 		  out[WIDE];
 
@@ -156,9 +156,9 @@ void cuda_rmsnorm_backward(const struct cuda_queue *q, const struct rmsnorm_back
 
 /* ---- bias gradients: column sums of dy (m, n) ---- */
 
-#define BIAS_ROWS 64 /* rows of a block at least */
+#define BIAS_ROWS 64 /* fewest rows of a block */
 
-/* A warp has 32 x WIDE columns and every eighth row of the block's; the warps are added in their order. */
+/* Each of 8 warps sums 32 x WIDE columns of every eighth row of the block; the warps' sums are added in order. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m,
 	int64_t n, int64_t rows, int64_t column_blocks, int wide)
@@ -200,7 +200,7 @@ void cuda_bias_backward(const struct cuda_queue *q, const struct bias_backward_a
 
 /* ---- SwiGLU, rounding: WIDE elements a thread ---- */
 
-/* 1 / (1 + exp(-x)); T: what the result is rounded to, for which a coarser one may do */
+/* 1 / (1 + exp(-x)). T: the type that the result is rounded to; bf16 allows a faster approximation */
 template <typename T>
 static __device__ __forceinline__ float sigmoid(float x)
 {
@@ -214,7 +214,8 @@ __device__ __forceinline__ float sigmoid<struct bf16>(float x)
 }
 #endif
 
-/* Where a thread's WIDE columns of a row are: `across` blocks a row, whose number fits 32 bits, so dividing is cheap */
+/* The row and the first of the WIDE columns of a thread; `across` blocks a row. Block numbers fit 32 bits: cheap
+ * division */
 static __device__ __forceinline__ void row_and_column(unsigned across, int64_t *row, int64_t *column)
 {
 	*row = blockIdx.x / across;
@@ -248,8 +249,8 @@ void cuda_swiglu_forward(const struct cuda_queue *q, const struct swiglu_forward
 			(unsigned)across, wide));
 }
 
-/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: what forward gave,
- * for the gradient of down's weights. dgu may be gu, and y may be dy. */
+/* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s,  y = gate s up: forward's
+ * output, for the gradient of down's weights. dgu may be gu, and y may be dy. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	swiglu_backward_kernel(T *dgu, T *y, const T *dy, const T *gu, int64_t f, unsigned across, int wide)
@@ -303,11 +304,11 @@ void cuda_narrow(const struct cuda_queue *q, void *dst, const float *src, int64_
 }
 
 #ifndef NARROW_FIRST             /* smaller for the emulated GPU */
-#define NARROW_FIRST (8ll << 20) /* elements: no more than work holds, so few launches follow */
+#define NARROW_FIRST (8ll << 20) /* elements of the first launch, which fit into the work memory */
 #endif
 
-/* Elements n to 2 n - 1 are written over elements n / 2 to n - 1, which have been read: so each launch does as many as
- * all before it, and the first ones go through the work memory. */
+/* In place: bf16 elements n .. 2 n - 1 overwrite fp32 elements n / 2 .. n - 1, which were read by earlier launches. So
+ * each launch converts as many elements as all launches before it. The first ones go through the work memory. */
 void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 {
 	int64_t at = least(n, NARROW_FIRST);
@@ -322,13 +323,14 @@ void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 
 /* ---- rope (arXiv 2104.09864), rotate_half layout, with the per-head RMSNorm that some families have before it ---- */
 
-/* Heads of 16, 32, ... 512: dim / 16 neighbouring lanes a head of a token, each with WIDE elements of either half */
+/* Heads of 16, 32, ... 512: dim / 16 neighbouring lanes compute one head of a token, WIDE elements of each half a
+ * lane */
 #define ROPE_MOST 512
 
 static int rope_by_lanes(int64_t dim) { return dim >= 16 && dim <= ROPE_MOST && (dim & (dim - 1)) == 0; }
 
-/* The head of a token that a lane works on, and where its elements start in each half. There are fewer than 2^32: so
- * many, of the smallest such heads, are more memory than any GPU has. */
+/* The head of a token that a lane works on, and where its elements start in each half. Their number fits 32 bits:
+ * 2^32 of the smallest heads would be more memory than any GPU has. */
 struct rope_lane {
 	int there, is_k;
 	int64_t t, item, x, angle;
@@ -403,8 +405,8 @@ static __global__ void __launch_bounds__(THREADS)
 	put_wide(qkv + l.x + half, b, WIDE, wide);
 }
 
-/* Through the norm: a, b are the gradient of its output, then of its input; the weights' gradients add up in dw, by
- * half */
+/* Backward through the norm: a, b (the two halves) are the gradient of its output, and become that of its input; the
+ * gradients of its weights are added to dw */
 template <typename T>
 static __device__ __forceinline__ void rope_norm_backward(const struct rope_args *r, const struct rope_lane *l,
 	float *a, float *b, float dw[2][WIDE], const T *pre, const float *rstd, int wide)
@@ -433,8 +435,8 @@ static __device__ __forceinline__ void rope_norm_backward(const struct rope_args
 	}
 }
 
-/* With norms a block has items b, b + blocks, ...; a lane's gradients of the norms' weights add up in its registers,
- * then over the block's heads in their order. */
+/* With norms, block b computes items b, b + blocks, ... Each lane sums its gradients of the norms' weights in
+ * registers; then the sums of the block's heads are added in order. */
 template <typename T, int NORMS>
 static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rope_args r, T *dqkv, const T *pre,
 	const float *rstd, float *partial, int64_t blocks, int wide)
@@ -466,7 +468,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 				dw[1][j / WIDE][j % WIDE] += l.is_k ? x : 0;
 			}
 		}
-		/* a lane that has no item of its own has read item 0's, which another may have written by now */
+		/* a lane without an item has read item 0, which another lane may have written since: it must not store */
 		if (l.there) {
 			put_wide(dqkv + l.x, a, WIDE, wide);
 			put_wide(dqkv + l.x + half, b, WIDE, wide);
@@ -486,9 +488,9 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 	}
 }
 
-/* other heads: a warp a head of a token; a lane has pairs lane, lane + 32, ... */
+/* Other heads: a warp computes one head of a token, each lane pairs lane, lane + 32, ... */
 
-#define PAIRS 8 /* of a lane at most: heads of up to 512 */
+#define PAIRS 8 /* most pairs of a lane: heads of up to 512 */
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) rope_forward_kernel(struct rope_args r, T *qkv, T *pre, float *rstd)
@@ -554,8 +556,7 @@ void cuda_rope_forward(const struct cuda_queue *q, const struct rope_args *rope)
 				(T *)r.pre, r.rstd));
 }
 
-/* Gradients of the norms' weights add up in registers over a warp's items, then over the block's warps in their
- * order. */
+/* Gradients of the norms' weights are summed in registers over a warp's items, then over the block's warps in order. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	rope_backward_kernel(struct rope_args r, T *dqkv, const T *pre, const float *rstd, float *partial)

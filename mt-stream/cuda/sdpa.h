@@ -1,5 +1,5 @@
 /* sdpa.h: attention as a library computes it: one call for sequences of one length, or for documents of many lengths.
- * cudnn.cc is cuDNN; the emulated GPU has an engine of its own (tests/gpu/emu/sdpa.cc).
+ * cudnn.cc is cuDNN; the emulated GPU has an attention backend of its own (tests/gpu/emu/sdpa.cc).
  *
  * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N
  * the tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query
@@ -38,18 +38,17 @@ struct sdpa_args {   /* device memory */
 	float *lse; /* of the call's first head; forward writes it and o, backward reads them */
 	const void *d_o;
 	void *dqkv;
-	/* ragged: (batch + 1) elements of each tensor before a sequence, ascending; (batch) its tokens. There may be
-	 * others' tokens between two sequences. */
+	/* ragged: (batch + 1) where each sequence starts in each tensor, in elements, ascending; lengths (batch): its
+	 * tokens. Tokens of other sequences may lie between two of them. */
 	const int64_t *qkv_at, *o_at, *lse_at;
 	const int32_t *lengths;
-	void *work; /* as many bytes as the plan said */
+	void *work; /* of the plan's *bytes */
 };
 
 struct sdpa {
-	char name[48]; /* with its version, for the run record */
+	char name[48]; /* with its version, for the reproducibility record */
 	char why[256]; /* the last failure, one line */
-	/* A plan and the bytes of work memory that it wants, or NULL: the library does not take the shape. May take
-	 * seconds. */
+	/* A plan; *bytes: of work memory that it needs. NULL: the library does not take the shape. May take seconds. */
 	void *(*plan)(struct sdpa *, const struct sdpa_shape *, size_t *bytes);
 	void (*plan_release)(struct sdpa *, void *plan);
 	int (*run)(struct sdpa *, void *plan, cudaStream_t, const struct sdpa_args *); /* 0, or -1 */
@@ -59,8 +58,8 @@ struct sdpa {
 /* cuDNN for the GPU that is current, of compute capability sm (90: 9.0) with `sms` multiprocessors. NULL: not there,
  * *why (256 bytes) says so. */
 struct sdpa *cudnn_open(int ordinal, int sm, int sms, char *why);
-/* cuDNN for a GPU that is only described: it makes plans, and runs none. bytes of shared memory: what a block may ask
- * for */
+/* cuDNN for a GPU that is not there but described: it makes plans and cannot run them. shared: bytes of shared memory
+ * that a block may use */
 struct sdpa *cudnn_describe(int sm, int sms, int shared, char *why);
 
 #ifdef __cplusplus

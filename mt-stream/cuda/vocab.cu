@@ -1,4 +1,4 @@
-/* vocab.cu: what has the vocabulary for a dimension: embedding, cross-entropy; and the plain matrix product */
+/* vocab.cu: operations with a dimension of the vocabulary's size: embedding, cross-entropy; and the plain GEMM */
 #include "common.h"
 
 /* ---- embedding ---- */
@@ -26,7 +26,7 @@ void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_a
 			wide));
 }
 
-/* Which of THREADS tokens from `at` on are `token`: a bit each in found (THREADS / 32 words of shared memory) */
+/* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it is `token` */
 static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32_t *tokens, int64_t at, int64_t end,
 	uint32_t token)
 {
@@ -37,8 +37,8 @@ static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32
 	__syncthreads();
 }
 
-/* A block has a token's first occurrence and some columns; it looks for the others, in ascending order, and adds their
- * rows. Blocks of later occurrences end as soon as they find an earlier one. */
+/* A block computes some columns of a token's gradient: starting at the token's first occurrence, it finds the others in
+ * ascending order and adds their rows. Blocks of later occurrences end when they find an earlier one. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
 	int64_t n, int64_t h, int64_t pad, int64_t column_blocks, int wide)
@@ -88,7 +88,7 @@ void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward
 
 /* ---- cross-entropy: a block a row ---- */
 
-/* softmax's denominator over what has been seen: sum of exp(x - high) */
+/* softmax's denominator over the logits read so far: sum of exp(x - high) */
 struct seen {
 	float high, sum;
 };
@@ -103,7 +103,7 @@ static __device__ __forceinline__ struct seen seen_both(struct seen a, struct se
 	return both;
 }
 
-/* A NaN among the logits is passed over by the maximum, but not by the sum; so the loss is NaN, as it must be. */
+/* The maximum ignores a NaN among the logits, but the sum does not: so the loss is NaN, as it must be. */
 template <typename T>
 static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab, int aligned)
 {
@@ -167,7 +167,7 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 	}
 }
 
-/* *loss += the rows with a target, in an order of their own: one block, a fixed tree */
+/* *loss += the losses of rows with a target, in a fixed order: one block sums them in a tree */
 static __global__ void __launch_bounds__(THREADS)
 	loss_kernel(struct loss *loss, const double *losses, const uint32_t *targets, int64_t n)
 {
@@ -195,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
 {
-	/* a row may start anywhere; only where all start at 16 bytes are 16 accessed at once */
+	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
 	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
 	double *losses = (double *)q->work;
 
@@ -205,10 +205,10 @@ void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_a
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
 }
 
-/* ---- the plain matrix product: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */
+/* ---- the plain GEMM: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */
 
 #define TILE 32
-#define ACROSS (TILE + 1) /* of a tile's row: no two rows begin in one bank */
+#define ACROSS (TILE + 1) /* pitch of a tile's row: no two rows begin in the same bank */
 
 template <typename T, typename C>
 static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct gemm_args g, int64_t column_tiles)
@@ -220,7 +220,8 @@ static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct gemm_args g
 
 	for (int64_t k0 = 0; k0 < g.k; k0 += TILE) {
 		for (int r = y; r < TILE; r += THREADS / TILE) {
-			/* the fast index of what is read is the lane's: a (i, k), or (k, i) transposed; b (k, j), or (j, k) */
+			/* neighbouring lanes read neighbouring elements: of a (i, k), or transposed (k, i); of b (k, j), or (j,
+			 * k) */
 			int64_t i = g.trans_a ? i0 + x : i0 + r, k = g.trans_a ? k0 + r : k0 + x;
 			float v = i < g.m && k < g.k ? get(((const T *)g.a)[g.trans_a ? k * g.lda + i : i * g.lda + k]) : 0;
 			a[g.trans_a ? x * ACROSS + r : r * ACROSS + x] = v; /* (i, k) */

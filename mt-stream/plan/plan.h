@@ -9,8 +9,8 @@
  * rows; where one row is longer than a chunk, the MLP takes that row in pieces of a chunk's tokens. Pass-major, groups
  * of rows go forward and backward through all units, and weights and gradients stay on the device between passes.
  *
- * chunk_tokens, head_tokens and pass_rows decide bits, so they are kept in the run record. Everything else in a plan
- * changes only memory and time.
+ * chunk_tokens, head_tokens and pass_rows decide bits, so they are kept in the reproducibility record. Everything else
+ * in a plan changes only memory and time.
  */
 #ifndef MT_STREAM_PLAN_H
 #define MT_STREAM_PLAN_H

@@ -1,5 +1,5 @@
-/* record.c: the run record: the sizes and the device with which a run is computed. They decide bits, so every stream
- * of a run, now or later, must use the same ones. The run's first stream writes them.
+/* record.c: the reproducibility record: the sizes and the device with which a run is computed. They decide bits, so
+ * every stream of a run, now or later, must use the same ones. The run's first stream writes them.
  */
 #include "cli/cli.h"
 #include "stream.h"
@@ -90,7 +90,8 @@ int record_take(struct stream *s, const struct chunk_sizes *first)
 	s->head_tokens = r->head_tokens;
 	s->pass_rows = r->pass_rows;
 	if (!s->chunk_tokens || !s->head_tokens || s->chunk_tokens > INT32_MAX || s->head_tokens > INT32_MAX)
-		return mt_fail(MT_EX_DATA, "run record: chunks of %u and %u tokens", s->chunk_tokens, s->head_tokens);
+		return mt_fail(MT_EX_DATA, "reproducibility record: chunks of %u and %u tokens", s->chunk_tokens,
+			s->head_tokens);
 	return 0;
 }
 

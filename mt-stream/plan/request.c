@@ -171,7 +171,7 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	return d->attention_select(d, seq, &with);
 }
 
-/* The run's first micro-batch decides the sizes in the run record, as if it were to be trained on */
+/* The run's first micro-batch decides the sizes in the reproducibility record, as if it were to be trained on */
 static int sizes_select(struct stream *s, uint32_t rows, uint32_t seq)
 {
 	struct plan_result result;

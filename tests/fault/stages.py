@@ -121,7 +121,7 @@ def feed(run, fault, count=None):
         fed, want = f.read(), g.read()
     if code == 0 and fed != want:
         return code, err, "exit 0, and not all records"
-    return code, err, None if want.startswith(fed) else "records that are none"
+    return code, err, None if want.startswith(fed) else "wrong records"
 
 
 def step(run, fault, count=None):
@@ -158,7 +158,7 @@ def served(run, stage, fault, count=None):
     return code, err, wrong
 
 
-def trial(run, stage, fault, count=None):
+def run_once(run, stage, fault, count=None):
     return {"feed": feed, "step": step}.get(stage, lambda *a: served(a[0], stage, *a[1:]))(run, fault, count)
 
 
@@ -181,7 +181,7 @@ def inject(stage):
     run = Run(f"faults-{os.getpid()}-{stage}")
     runs.append(run)
     path = os.path.join(tmp, "count")
-    code, err, wrong = trial(run, stage, None, path)
+    code, err, wrong = run_once(run, stage, None, path)
     if code or wrong:
         raise SystemExit(f"stages.py: {stage} without a failure: {code}: {wrong}: {err}")
     with open(path) as f:
@@ -194,7 +194,7 @@ def inject(stage):
     for fault in first + others:
         if tried >= len(first) and until and time.monotonic() > until:
             break
-        code, err, wrong = trial(run, stage, fault)
+        code, err, wrong = run_once(run, stage, fault)
         judge(stage, fault, code, err, wrong)
         tried += 1
         failed += code != 0

@@ -34,7 +34,7 @@ def bf16_bounds(case, steps):
     masters differ by rounding, and a weight whose master lies by the middle between two bf16 numbers is rounded up in
     one run and down in the other: a master off by d flips it with probability d/s and moves it by s, the distance of
     its bf16 neighbours. So the weights that compute sees differ by sqrt(d s) in the mean square, which is far more than
-    d, and this feeds on itself until it settles, however small the first difference was. With u the weights' update,
+    d, and this feeds on itself until it converges, however small the first difference was. With u the weights' update,
     D the masters' difference as a part of u, and A the factor from relative change of weights to relative change of
     gradients:
         d = D |u|,    r^2 = sum(|u| s) / sum(w^2),    relative change of the weights: sqrt(D) r

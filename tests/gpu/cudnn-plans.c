@@ -3,7 +3,7 @@
  *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
  * Qwen2.5-7B's heads (28 and 4 of 128): one row, several rows, with a window, documents in the cuda device's calls
- * (cuda/engine.c), a long row; and one key-value head with its query heads. Needs no GPU, but a libcuda.so.1:
+ * (cuda/backend.c), a long row; and one key-value head with its query heads. Needs no GPU, but a libcuda.so.1:
  * tests/gpu/emu/driver.c.
  */
 #include <stdio.h>

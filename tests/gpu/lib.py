@@ -365,13 +365,13 @@ class Run:
             if p.poll() is not None and p not in self.ended:
                 self.ended.append(p)
 
-    def said(self, p):
+    def stderr_of(self, p):
         """The stderr of one stage"""
         out = next(out for q, out in self.stages if q is p)
         out.seek(0)
         return out.read()
 
-    def settled_step(self, limit=60):
+    def committed_step(self, limit=60):
         """The run's step, after the optimizer has finished it"""
         end = time.monotonic() + limit
         while True:
@@ -431,8 +431,8 @@ def records(path, rows, seq, vocab, seed=1):
 class Step:
     """A step of random rows: sorted hashes and losses, mt-stream's stderr, the first micro-batch's gradients"""
 
-    def __init__(self, lines, said, values, tensors):
-        self.lines, self.said, self.values, self.tensors = lines, said, values, tensors
+    def __init__(self, lines, stderr, values, tensors):
+        self.lines, self.stderr, self.values, self.tensors = lines, stderr, values, tensors
 
     def loss(self):
         return float.fromhex(next(l for l in self.lines if " loss " in l).split()[3])
@@ -450,7 +450,7 @@ def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1,
         extra = [f"dump={path}"] if dump else []
         out = r.do("stream-drive", "step", r.name, rows, seq, micros, streams, 3, f"limit={int(limit)}", *extra,
                    *(["plain"] if plain else []), timeout=limit + 30)
-        said, values, tensors = r.errors(), array.array("f"), []
+        stderr, values, tensors = r.errors(), array.array("f"), []
         if dump:
             with open(path, "rb") as f:
                 values.frombytes(f.read())
@@ -458,7 +458,7 @@ def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1,
                 tensors = [(int(l.split()[0]), int(l.split()[1]), l.split()[2]) for l in f]
         if stride > 1:
             tensors, values = [(at // stride, max(1, n // stride), name) for at, n, name in tensors], values[::stride]
-        return Step(sorted(out.splitlines()), said, values, tensors)
+        return Step(sorted(out.splitlines()), stderr, values, tensors)
 
 
 def distance(a, b):
@@ -476,10 +476,10 @@ def tensor_distances(a, b):
     return sorted(both, key=lambda d: -d[0] if d[0] == d[0] else -math.inf)
 
 
-def plan_said(said):
+def plan_reported(stderr):
     """mt-stream's plan and prediction for a training micro-batch as a dict, from its stderr; {} if there is none"""
-    line = next((l for l in said.splitlines() if ": train: " in l), "")
-    guess = next((l for l in said.splitlines() if ": predicted by the rates of " in l), "")
+    line = next((l for l in stderr.splitlines() if ": train: " in l), "")
+    guess = next((l for l in stderr.splitlines() if ": predicted by the rates of " in l), "")
     found = {"line": line.split(": train: ")[-1]} if line else {}
     if guess:
         found["predicted"] = guess.split(": predicted by ")[-1]

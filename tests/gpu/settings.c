@@ -30,13 +30,13 @@ static int taken(struct gemms *g, int form)
 		.fp32 = form >> 2 & 1,
 		.bias = form & 8 ? bias : NULL};
 	const struct cuda_queue q = {.elem = form & 16 ? 4 : 2};
-	struct product p = {.bias = c.bias};
+	struct gemm p = {.bias = c.bias};
 	cublasLtMatmulPreference_t f;
 
 	shape_of(&q, &c, &p.shape);
 	if (describe(g, &p) || g->cublasLtMatmulPreferenceCreate(&f) || prefer(g, &p.shape, f)) return 0;
 	g->cublasLtMatmulPreferenceDestroy(f);
-	product_release(g, &p);
+	gemm_release(g, &p);
 	return 1;
 }
 

@@ -20,7 +20,7 @@ typedef int fcntl_fn(int, int, ...);
 typedef int open_fn(const char *, int, ...);
 typedef FILE *fopen_fn(const char *, const char *);
 
-static long told(const char *name)
+static long env_number(const char *name)
 {
 	const char *s = getenv(name);
 	return s && *s ? strtol(s, NULL, 10) : -1;
@@ -65,7 +65,8 @@ int fcntl(int fd, int cmd, ...)
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
 	struct flock *l = arg;
-	if ((cmd == F_OFD_SETLK || cmd == F_OFD_GETLK) && l->l_start == told("MT_LIE_LOCK")) return lie(real, fd, cmd, l);
+	if ((cmd == F_OFD_SETLK || cmd == F_OFD_GETLK) && l->l_start == env_number("MT_LIE_LOCK"))
+		return lie(real, fd, cmd, l);
 	return real(fd, cmd, arg);
 }
 int fcntl64(int fd, int cmd, ...) __attribute__((alias("fcntl")));
@@ -74,7 +75,7 @@ int fcntl64(int fd, int cmd, ...) __attribute__((alias("fcntl")));
 
 static int refused(const char *path)
 {
-	int err = (int)told("MT_LIE_PROC"), pid = strncmp(path, "/proc/", 6) ? 0 : atoi(path + 6);
+	int err = (int)env_number("MT_LIE_PROC"), pid = strncmp(path, "/proc/", 6) ? 0 : atoi(path + 6);
 	if (err <= 0 || !pid || pid == getpid()) return 0;
 	errno = err;
 	return 1;

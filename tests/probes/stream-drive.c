@@ -18,7 +18,8 @@
  *     stream-drive poison RUN UNIT        the unit's first weight becomes NaN
  *     stream-drive damage RUN             the unit table is not the geometry's any more
  *     stream-drive ring RUN NAME LIKE     a ring of one's own
- *     stream-drive forget RUN             no run record: the next mt-stream, and none may be there now, settles it anew
+ *     stream-drive forget RUN             clear the reproducibility record: the next mt-stream writes a new one. No
+ *                                         mt-stream may run now
  */
 #include <math.h>
 #include <stdlib.h>

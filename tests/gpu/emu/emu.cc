@@ -368,7 +368,7 @@ static size_t memory_used(void)
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-	const char *lies = getenv("MT_EMU_LIES"); /* so many bytes are said to be free and are not */
+	const char *lies = getenv("MT_EMU_LIES"); /* so many bytes are reported as free and are not */
 
 	*total = memory_total();
 	*available = *total - memory_used() + (lies ? strtoull(lies, nullptr, 10) : 0);

@@ -1,4 +1,4 @@
-/* sdpa.cc: an engine of attention for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH,
+/* sdpa.cc: an attention backend for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH,
  * seq) or (N, NH), work memory that it fills with rubbish, none of a neighbour's tokens. It computes each token by
  * itself.
  *
@@ -235,7 +235,7 @@ extern "C" struct sdpa *cudnn_open(int, int, int, char *why)
 		return NULL;
 	}
 	struct sdpa *s = new struct sdpa();
-	snprintf(s->name, sizeof s->name, "emulated engine %d", is(",2") ? 2 : 1);
+	snprintf(s->name, sizeof s->name, "emulated backend %d", is(",2") ? 2 : 1);
 	s->plan = emu_plan;
 	s->plan_release = emu_plan_release;
 	s->run = emu_run;

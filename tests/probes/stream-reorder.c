@@ -1,8 +1,8 @@
-/* stream-freedoms: does the chaos device use every freedom that queues and events leave? For each, a few launches that
- * are ordered as they must be, and the same ones that are not: by COUNT seeds, the former must always give what is
- * wanted and the latter not always.
+/* stream-reorder: does the chaos device perform every reordering that queues and events allow, and no other? For each
+ * reordering there are a few launches, once synchronized correctly and once without the synchronization. With COUNT
+ * seeds, the former must give the right result for every seed, the latter a wrong one for at least one seed.
  *
- *     stream-freedoms COUNT       a line for each; 1: one was not used, or one too many
+ *     stream-reorder COUNT        a line for each; 1: an allowed reordering never happened, or a forbidden one did
  */
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@
 static struct device *d;
 static float *a, *b; /* device memory, N each */
 static float host[N], out[N];
-static bool well; /* ordered as it must be */
+static bool synchronized; /* with the synchronization that is needed */
 
 static void fill(float *p, float x)
 {
@@ -34,7 +34,7 @@ static void copy(enum queue q, void *dst, const void *src)
 	d->launch(d, q, &(struct op){OP_COPY, .copy = {dst, src, BYTES}});
 }
 
-/* What computes y from x: a row of x that is looked up */
+/* Compute y from x: look up a row of x */
 static void compute(float *y, const float *x)
 {
 	static const uint32_t first;
@@ -45,18 +45,18 @@ static void compute(float *y, const float *x)
 
 static void order(enum queue first, enum queue then)
 {
-	if (well) d->wait(d, then, d->record(d, first));
+	if (synchronized) d->wait(d, then, d->record(d, first));
 }
 
 static void finish(enum queue q) { d->sync(d, d->record(d, q)); }
 
-/* ---- the freedoms ---- */
+/* ---- the reorderings ---- */
 
 static bool source_read_late(void)
 {
 	fill(host, 1);
 	copy(Q_WEIGHTS, a, host);
-	if (well) finish(Q_WEIGHTS);
+	if (synchronized) finish(Q_WEIGHTS);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
 	return holds(a, 1);
@@ -65,7 +65,7 @@ static bool source_read_late(void)
 static bool source_read_early(void)
 {
 	fill(host, 1);
-	if (well) fill(host, 2);
+	if (synchronized) fill(host, 2);
 	copy(Q_WEIGHTS, a, host);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
@@ -77,7 +77,7 @@ static bool weights_read_late(void)
 	fill(host, 1);
 	d->launch(d, Q_WEIGHTS,
 		&(struct op){OP_WEIGHTS_IN, .weights_in = {.dst = a, .src = host, .n = N, .from = MT_FP32}});
-	if (well) finish(Q_WEIGHTS);
+	if (synchronized) finish(Q_WEIGHTS);
 	fill(host, 2);
 	finish(Q_WEIGHTS);
 	return holds(a, 1);
@@ -88,7 +88,7 @@ static bool result_lands_late(void)
 	fill(host, 1);
 	copy(Q_COMPUTE, a, host);
 	copy(Q_COMPUTE, out, a);
-	if (well) finish(Q_COMPUTE);
+	if (synchronized) finish(Q_COMPUTE);
 	bool right = holds(out, 1);
 	finish(Q_COMPUTE);
 	return right;
@@ -101,7 +101,7 @@ static bool gradients_land_late(void)
 	finish(Q_COMPUTE);
 	d->launch(d, Q_GRADS,
 		&(struct op){OP_GRADS_OUT, .grads_out = {.dst = out, .src = a, .n = N, .to = MT_FP32, .elems = N}});
-	if (well) finish(Q_GRADS);
+	if (synchronized) finish(Q_GRADS);
 	bool right = holds(out, 1);
 	finish(Q_GRADS);
 	return right;
@@ -114,7 +114,7 @@ static bool event_is_a_place(void)
 	fill(host, 1);
 	copy(Q_COMPUTE, a, host);
 	copy(Q_COMPUTE, out, a);
-	d->sync(d, well ? d->record(d, Q_COMPUTE) : e);
+	d->sync(d, synchronized ? d->record(d, Q_COMPUTE) : e);
 	bool right = holds(out, 1);
 	finish(Q_COMPUTE);
 	return right;
@@ -144,7 +144,7 @@ static bool queues_lead(void)
 	return holds(b, 1);
 }
 
-/* A slot is refilled with what it holds: only what comes between shows */
+/* The copy writes what is there already: only the NaNs that chaos writes before it can show */
 static bool copies_spoil_first(void)
 {
 	fill(a, 1);
@@ -170,7 +170,7 @@ static bool operations_spoil_first(void)
 	return right;
 }
 
-/* In whatever order two copies run, one of them is there; unless the parts of both are */
+/* Two whole copies in any order leave one of the two values; copies in parts can leave a mixture */
 static bool copies_run_in_parts(void)
 {
 	float other[N];
@@ -189,7 +189,7 @@ static bool memory_comes_poisoned(void)
 {
 	float *p = d->alloc(d, BYTES), *h = d->host_alloc(d, BYTES);
 
-	if (well) {
+	if (synchronized) {
 		d->launch(d, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p, BYTES}});
 		copy(Q_COMPUTE, h, p);
 		finish(Q_COMPUTE);
@@ -203,19 +203,19 @@ static bool memory_comes_poisoned(void)
 static bool dead_memory_is_poisoned(void)
 {
 	fill(a, 1);
-	if (!well) d->launch(d, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {a, BYTES}});
+	if (!synchronized) d->launch(d, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {a, BYTES}});
 	copy(Q_COMPUTE, out, a);
 	finish(Q_COMPUTE);
 	return holds(out, 1);
 }
 
-/* Who asks long enough is told so; who is told once that it is not over had better believe it */
+/* Polling ends with a yes; without polling, one no must be believed */
 static bool events_are_not_over(void)
 {
 	fill(a, 1);
 	copy(Q_GRADS, out, a);
 	struct event e = d->record(d, Q_GRADS);
-	while (!d->query(d, e) && well)
+	while (!d->query(d, e) && synchronized)
 		;
 	bool right = holds(out, 1);
 	finish(Q_GRADS);
@@ -229,13 +229,13 @@ static bool readers_in_place_are_late(void)
 	fill(host, 1);
 	if (!w) return true;
 	compute(b, w);
-	if (well) finish(Q_COMPUTE);
+	if (synchronized) finish(Q_COMPUTE);
 	fill(host, 2);
 	finish(Q_COMPUTE);
 	return holds(b, 1);
 }
 
-/* A third queue need not see what it did not wait for, though it waited for who did */
+/* Q_GRADS waits for Q_COMPUTE only, which must have waited for Q_WEIGHTS */
 static bool chains_hold(void)
 {
 	fill(host, 1);
@@ -250,10 +250,10 @@ static bool chains_hold(void)
 	return right;
 }
 
-static const struct freedom {
+static const struct reordering {
 	const char *name;
 	bool (*fn)(void);
-} freedoms[] = {
+} reorderings[] = {
 	{"the source of a copy is read late", source_read_late},
 	{"the source of a copy is read early", source_read_early},
 	{"weights in the store are read late", weights_read_late},
@@ -263,7 +263,7 @@ static const struct freedom {
 	{"an event covers nothing that was launched after it", event_is_a_place},
 	{"a queue lags behind another", queues_lag},
 	{"a queue leads another", queues_lead},
-	{"waiting for who did not wait is not enough", chains_hold},
+	{"waiting for a queue does not include what that queue did not wait for", chains_hold},
 	{"a copy spoils what it will write", copies_spoil_first},
 	{"an operation spoils what it will write", operations_spoil_first},
 	{"copies run in parts", copies_run_in_parts},
@@ -272,7 +272,7 @@ static const struct freedom {
 	{"an event is not over for long", events_are_not_over},
 };
 
-static bool right(const struct freedom *f, uint64_t seed)
+static bool right(const struct reordering *r, uint64_t seed)
 {
 	d = device_chaos(1, seed);
 	MT_ASSERT(d);
@@ -280,7 +280,7 @@ static bool right(const struct freedom *f, uint64_t seed)
 	b = d->alloc(d, BYTES);
 	fill(host, 0);
 	fill(out, 0);
-	bool yes = f->fn();
+	bool yes = r->fn();
 	d->close(d);
 	return yes;
 }
@@ -290,18 +290,18 @@ int main(int argc, char **argv)
 	uint64_t count = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
 	int status = 0;
 
-	for (size_t i = 0; i < sizeof freedoms / sizeof *freedoms; i++) {
+	for (size_t i = 0; i < sizeof reorderings / sizeof *reorderings; i++) {
 		uint64_t wrong[2] = {0, 0};
 
 		for (int how = 0; how < 2; how++)
 			for (uint64_t seed = 1; seed <= count; seed++) {
-				well = how;
-				wrong[how] += !right(&freedoms[i], seed);
+				synchronized = how;
+				wrong[how] += !right(&reorderings[i], seed);
 			}
-		bool used = wrong[0] > 0 && wrong[1] == 0;
-		printf("%s: %s: %llu of %llu seeds go wrong, %llu ordered as they must be\n", used ? "ok" : "NOT USED",
-			freedoms[i].name, (unsigned long long)wrong[0], (unsigned long long)count, (unsigned long long)wrong[1]);
-		status |= !used;
+		bool ok = wrong[0] > 0 && wrong[1] == 0;
+		printf("%s: %s: %llu of %llu seeds go wrong, %llu when synchronized\n", ok ? "ok" : "FAILED",
+			reorderings[i].name, (unsigned long long)wrong[0], (unsigned long long)count, (unsigned long long)wrong[1]);
+		status |= !ok;
 	}
 	return status;
 }
