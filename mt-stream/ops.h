@@ -146,13 +146,7 @@ struct cross_entropy_args {
 
 /* ---- the cpu device ---- */
 
-/* A pool of threads - 1 workers; the caller of pool_run is the last one. threads >= 1. NULL: no memory or threads. */
-struct pool;
-struct pool *pool_create(int threads);
-void pool_free(struct pool *);
-int pool_threads(const struct pool *);
-/* Run fn(arg, task, thread) for every task in 0..tasks-1, any order, any thread; returns when all have run. */
-void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
+struct pool; /* pool.h */
 
 /* The GEMM library with its version, and the instruction set of all other operations: both decide bits, and go into the
  * reproducibility record */

@@ -16,7 +16,7 @@ static void cut(struct job *w, int64_t longest)
 {
 	const struct attention_args *a = w->a;
 	int64_t begin = 0;
-	w->spans = pool_shared(w->pool, (size_t)a->n * sizeof *w->spans);
+	w->spans = op_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
 		int64_t in_row = t % a->seq;
 		if (!in_row || a->starts[t] == in_row) begin = t;
@@ -27,7 +27,7 @@ static void cut(struct job *w, int64_t longest)
 
 static float *scratch(const struct job *w, int thread)
 {
-	return pool_scratch(w->pool, thread, w->k->attention_scratch(w->a->dim));
+	return op_scratch(w->pool, thread, w->k->attention_scratch(w->a->dim));
 }
 
 /* The last queries of a document see the most keys; they come first. */
@@ -40,7 +40,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_attention_forward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
+	struct job w = {.pool = pool, .k = cpu_kernels(), .a = a};
 	cut(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
@@ -54,7 +54,7 @@ static void backward_task(void *arg, int64_t task, int thread)
 
 void op_attention_backward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
+	struct job w = {.pool = pool, .k = cpu_kernels(), .a = a};
 	cut(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }

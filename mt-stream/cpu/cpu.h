@@ -1,21 +1,20 @@
 /* cpu.h: what the files of the cpu device's operations share, and nobody else includes.
  *
- * pool.c runs tasks; one file a topic (gemm.c, norm.c, ...) cuts an operation into tasks; the arithmetic of
- * a task is a kernel. Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same
- * cpu-kernel-*.h) and chosen once, by what the CPU can do.
+ * A pool (shm/pool.h) runs tasks; one file a topic (gemm.c, norm.c, ...) cuts an operation into tasks; the arithmetic
+ * of a task is a kernel. Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same cpu-kernel-*.h)
+ * and chosen once, by what the CPU can do.
  */
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
 
 #include "ops.h"
+#include "pool.h"
 
-/* Memory of a pool that lives until its next use of the same kind; 64-byte aligned, contents undefined. Growing it may
- * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run,
- * outside. */
-void *pool_scratch(struct pool *, int thread, size_t bytes);
-void *pool_shared(struct pool *, size_t bytes);
+/* pool_scratch of a thread, or of the caller of pool_run. Growing it may end the process with 71. */
+void *op_scratch(struct pool *, int thread, size_t bytes);
+void *op_shared(struct pool *, size_t bytes);
 /* Say in one line what there was no memory for, and end the program with 71: for threads deep in an operation */
-_Noreturn void pool_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void op_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -66,6 +65,5 @@ extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 
 /* The best set that this CPU runs. The environment variable MT_ISA (plain, avx2) asks for a lesser one: tests do. */
 const struct kernels *cpu_kernels(void);
-const struct kernels *pool_kernels(const struct pool *); /* cpu_kernels() as it was when the pool was created */
 
 #endif

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
+#include "pool.h"
 #include "trace.h"
 
 #define DEPTH 256 /* operations launched and not yet done, a queue */
@@ -183,7 +184,7 @@ struct device *device_cpu(int threads)
 		struct cpu_queue *q = &c->q[i];
 
 		pthread_cond_init(&q->some, NULL);
-		q->pool = pool_create(i == Q_COMPUTE ? threads : 1);
+		q->pool = pool_create(i == Q_COMPUTE ? threads : 1, POOL_SPINS, NULL);
 		q->cpu = c;
 		if (!q->pool || pthread_create(&q->thread, NULL, queue_main, q)) {
 			q->cpu = NULL;

@@ -22,7 +22,7 @@ static void row_task(void *arg, int64_t row, int thread)
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 {
-	struct head s = {.k = pool_kernels(pool), .a = a, .losses = pool_shared(pool, (size_t)a->n * sizeof *s.losses)};
+	struct head s = {.k = cpu_kernels(), .a = a, .losses = op_shared(pool, (size_t)a->n * sizeof *s.losses)};
 	double sum = 0;
 	pool_run(pool, a->n, row_task, &s);
 	for (int64_t i = 0; i < a->n; i++)

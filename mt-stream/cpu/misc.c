@@ -23,7 +23,7 @@ static void widen_task(void *arg, int64_t task, int thread)
 
 void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 {
-	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
+	struct sweep s = {.k = cpu_kernels(), .dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), widen_task, &s);
 }
 
@@ -37,7 +37,7 @@ static void narrow_task(void *arg, int64_t task, int thread)
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
-	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
+	struct sweep s = {.k = cpu_kernels(), .dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), narrow_task, &s);
 }
 

@@ -21,7 +21,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_rmsnorm_forward(struct pool *pool, const struct rmsnorm_forward_args *a)
 {
-	struct forward s = {pool_kernels(pool), a, row_blocks(a->n)};
+	struct forward s = {cpu_kernels(), a, row_blocks(a->n)};
 	pool_run(pool, s.blocks.count, forward_task, &s);
 }
 
@@ -47,8 +47,8 @@ static void backward_task(void *arg, int64_t task, int thread)
 
 void op_rmsnorm_backward(struct pool *pool, const struct rmsnorm_backward_args *a)
 {
-	struct backward s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
-	s.dw = pool_shared(pool, (size_t)(s.blocks.count * a->h) * sizeof(float));
+	struct backward s = {cpu_kernels(), a, row_blocks(a->n), NULL};
+	s.dw = op_shared(pool, (size_t)(s.blocks.count * a->h) * sizeof(float));
 	pool_run(pool, s.blocks.count, backward_task, &s);
 	sum_partials(pool, a->dw, a->beta, s.dw, s.blocks.count, a->h);
 }

@@ -56,8 +56,8 @@ static void columns_task(void *arg, int64_t task, int thread)
 
 void op_bias_backward(struct pool *pool, const struct bias_backward_args *a)
 {
-	struct columns c = {pool_kernels(pool), a, row_blocks(a->m), NULL};
-	c.partial = pool_shared(pool, (size_t)(c.blocks.count * a->n) * sizeof(float));
+	struct columns c = {cpu_kernels(), a, row_blocks(a->m), NULL};
+	c.partial = op_shared(pool, (size_t)(c.blocks.count * a->n) * sizeof(float));
 	pool_run(pool, c.blocks.count, columns_task, &c);
 	sum_partials(pool, a->db, a->beta, c.partial, c.blocks.count, a->n);
 }

@@ -19,7 +19,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_rope_forward(struct pool *pool, const struct rope_args *a)
 {
-	struct turn s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
+	struct turn s = {cpu_kernels(), a, row_blocks(a->n), NULL};
 	pool_run(pool, s.blocks.count, forward_task, &s);
 }
 
@@ -36,14 +36,14 @@ static void backward_task(void *arg, int64_t task, int thread)
 
 void op_rope_backward(struct pool *pool, const struct rope_args *a)
 {
-	struct turn s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
+	struct turn s = {cpu_kernels(), a, row_blocks(a->n), NULL};
 	int64_t dim = a->dim;
 	if (!a->qnorm) {
 		pool_run(pool, s.blocks.count, backward_task, &s);
 		return;
 	}
 	/* the partial sums, and after them their sum */
-	s.dw = pool_shared(pool, (size_t)((s.blocks.count + 1) * 2 * dim) * sizeof(float));
+	s.dw = op_shared(pool, (size_t)((s.blocks.count + 1) * 2 * dim) * sizeof(float));
 	pool_run(pool, s.blocks.count, backward_task, &s);
 	float *sum = s.dw + s.blocks.count * 2 * dim;
 	sum_partials(pool, sum, 0, s.dw, s.blocks.count, 2 * dim);

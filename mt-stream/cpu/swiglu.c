@@ -21,7 +21,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 void op_swiglu_forward(struct pool *pool, const struct swiglu_forward_args *a)
 {
-	struct forward s = {pool_kernels(pool), a, task_rows(a->f)};
+	struct forward s = {cpu_kernels(), a, task_rows(a->f)};
 	pool_run(pool, div_up(a->n, s.rows), forward_task, &s);
 }
 
@@ -43,6 +43,6 @@ static void backward_task(void *arg, int64_t task, int thread)
 
 void op_swiglu_backward(struct pool *pool, const struct swiglu_backward_args *a)
 {
-	struct backward s = {pool_kernels(pool), a, task_rows(a->f)};
+	struct backward s = {cpu_kernels(), a, task_rows(a->f)};
 	pool_run(pool, div_up(a->n, s.rows), backward_task, &s);
 }

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "pool.h"
 
 #define GEMM_BYTES (64u << 20) /* cuBLASLt's workspace */
 #define BLOCKS 1024            /* registrations of the gradient ring at most */
@@ -146,7 +147,7 @@ static int cuda_open(struct cuda *c)
 
 	if (!rc) {
 		gpu_describe(c, &p);
-		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS);
+		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!stream_open(c, stream_of(c, q))) rc = -c->ex;

@@ -4,6 +4,7 @@
  * usage: ops [THREADS] [RUNS]
  */
 #include "../../mt-stream/ops.h"
+#include "pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,7 +187,7 @@ static float *floats(int64_t count)
 
 int main(int argc, char **argv)
 {
-	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2);
+	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2, POOL_SPINS, NULL);
 	runs = argc > 2 ? atoi(argv[2]) : 9;
 	if (!pool) return 71;
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
