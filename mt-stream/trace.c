@@ -43,6 +43,7 @@ struct trace {
 static const char *const queue_names[] =
 	{[Q_COMPUTE] = "compute", [Q_WEIGHTS] = "weights in", [Q_GRADS] = "gradients out"};
 
+#define NAME(code, op, args, name) [OP_##code] = name,
 static const char *const op_names[] = {
 	[OP_NONE] = "nothing",
 	[OP_DISCARD] = "discard",
@@ -51,19 +52,7 @@ static const char *const op_names[] = {
 	[OP_WEIGHTS_IN] = "weights in",
 	[OP_GRADS_OUT] = "gradients out",
 	[OP_GEMM] = "GEMM",
-	[OP_BIAS_BACKWARD] = "bias backward",
-	[OP_EMBED_FORWARD] = "embedding forward",
-	[OP_EMBED_BACKWARD] = "embedding backward",
-	[OP_RMSNORM_FORWARD] = "rmsnorm forward",
-	[OP_RMSNORM_BACKWARD] = "rmsnorm backward",
-	[OP_ROPE_FORWARD] = "rope forward",
-	[OP_ROPE_BACKWARD] = "rope backward",
-	[OP_ATTENTION_FORWARD] = "attention forward",
-	[OP_ATTENTION_BACKWARD] = "attention backward",
-	[OP_SWIGLU_FORWARD] = "swiglu forward",
-	[OP_SWIGLU_BACKWARD] = "swiglu backward",
-	[OP_CROSS_ENTROPY] = "cross-entropy",
-	[OP_GRADS_FINAL] = "gradients final",
+	OPS(NAME)[OP_GRADS_FINAL] = "gradients final",
 };
 
 const char *op_name(enum op_code code) { return op_names[code]; }
