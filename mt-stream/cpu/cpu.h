@@ -21,14 +21,14 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
  * the partial sums). The cut depends on the number of rows alone. */
-struct row_blocks {
-	int64_t rows, count, n;
+struct rows {
+	int64_t first, n;
 };
-struct row_blocks row_blocks(int64_t rows);
-static inline int64_t row_block_start(const struct row_blocks *b, int64_t i) { return i * b->rows; }
-static inline int64_t row_block_end(const struct row_blocks *b, int64_t i) { return least((i + 1) * b->rows, b->n); }
-/* dst (n) = beta dst + the sum of partial (count, n), in order of blocks */
-void sum_partials(struct pool *, float *dst, float beta, const float *partial, int64_t count, int64_t n);
+int64_t row_blocks(int64_t rows);
+struct rows row_block(int64_t rows, int64_t i);
+/* dst (n) = beta dst + the sums over blocks of rows, in their order; fn adds a block's to sum (n), which is zeros */
+typedef void rows_fn(const void *args, struct rows, float *sum);
+void sum_rows(struct pool *, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {

@@ -20,7 +20,6 @@ struct cut {
 
 struct tiles {
 	const struct gemm_args *g;
-	const struct kernels *k;
 	struct cut m, n;
 };
 
@@ -204,13 +203,13 @@ static void tile_task(void *arg, int64_t task, int thread)
 	sgemm(&g);
 	if (!g.add) return;
 	const float *add = (const float *)g.add + i * g.ldc + j;
-	for (int64_t r = 0; r < g.m; r++) t->k->add(c + r * g.ldc, add + r * g.ldc, g.n);
+	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
 }
 
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = {.g = g, .k = cpu_kernels(), .m = {1, g->m}, .n = {1, g->n}};
+	struct tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
 		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
