@@ -45,36 +45,31 @@ static size_t alike(struct cuda *c, const void *p, size_t bytes, bool *straight)
 	return bytes;
 }
 
-void copy_in(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+/* From or to host memory */
+static void copy_host(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool straight;
 
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		const char *from = (const char *)src + at;
-		void *to = (char *)dst + at;
+		char *to = (char *)dst + at;
 
-		n = alike(c, from, bytes - at, &straight);
-		good(c,
-			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, l->stream)
-					 : bounce_in(&l->bounce, to, from, n),
-			"copy to the device");
+		n = alike(c, in ? from : to, bytes - at, &straight);
+		cudaError_t e = straight
+			? cudaMemcpyAsync(to, from, n, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, l->stream)
+			: (in ? bounce_in : bounce_out)(&l->bounce, to, from, n);
+		good(c, e, in ? "copy to the device" : "copy to the host");
 	}
+}
+
+void copy_in(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
+{
+	copy_host(c, l, dst, src, bytes, true);
 }
 
 void copy_out(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
 {
-	bool straight;
-
-	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
-		const char *from = (const char *)src + at;
-		void *to = (char *)dst + at;
-
-		n = alike(c, to, bytes - at, &straight);
-		good(c,
-			straight ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, l->stream)
-					 : bounce_out(&l->bounce, to, from, n),
-			"copy to the host");
-	}
+	copy_host(c, l, dst, src, bytes, false);
 }
 
 void copy(struct cuda *c, struct cuda_stream *l, void *dst, const void *src, size_t bytes)
