@@ -31,12 +31,11 @@ static struct sdpa *library_open(const struct cuda *c, char *why)
 /* Another way is there, gives what ours gives, and is what the run was begun with if it was begun: it is taken. */
 static void engine_find(struct cuda *c, const struct mt_geometry *geo)
 {
-	const struct mt_record *r = &mt_control(c->run)->record;
-	bool set = atomic_load_explicit(&r->set, memory_order_acquire);
+	const struct mt_record *set = mt_record(c->run);
 	char why[256] = "";
 
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
-	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention))) return;
+	if (c->dev.elem != 2 || (set && !strncmp(set->attention, OWN_WORDS, sizeof set->attention))) return;
 	struct sdpa *sdpa = library_open(c, why);
 	if (sdpa) c->engine = engine_open(sdpa, geo);
 	if (!c->engine) {
