@@ -11,7 +11,8 @@ SHELL   = /bin/sh
 
 # -ffp-contract=off: a compiler must not fuse a multiply and an add on its own; where we want fma we write it
 WARN   = -Wall -Wextra -Wshadow -Werror
-ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno $(INCLUDE) -MMD -MP -fPIC $(CFLAGS) $(FILE_CFLAGS)
+ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno $(INCLUDE) -MMD -MP -fPIC \
+  $(CFLAGS) $(FILE_CFLAGS)
 
 # a program's files see its folder and libmt; tests see every program's
 INCLUDE = -Ishm $(if $(filter tests/%,$<),-Imt-ckpt -Imt-step -Imt-stream -Imt-optim,-I$(firstword $(subst /, ,$<)))
@@ -74,7 +75,8 @@ deps: cudnn-headers sass-tools
 	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \
 	[ -z "$$missing" ] && exit 0; \
-	command -v apt-get >/dev/null || { echo "make deps: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; exit 1; }; \
+	command -v apt-get >/dev/null || { \
+	  echo "make deps: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; exit 1; }; \
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; export DEBIAN_FRONTEND=noninteractive; \
 	echo "make deps: installing$$missing"; \
 	$$sudo apt-get update -qq && \
@@ -116,7 +118,8 @@ install: all lib
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)
 	ln -sf $(SONAME) $(D)/lib/libmt.so
-	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' 'Description: memory-centric LLM training: rings, store and transactions' \
+	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' \
+	  'Description: memory-centric LLM training: rings, store and transactions' \
 	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmt' 'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' \
 	  >$(D)/lib/pkgconfig/mt.pc
 	chmod 644 $(D)/lib/pkgconfig/mt.pc

@@ -1,5 +1,6 @@
 # Probes, benchmarks, fuzzers, sanitizers, demo.
-PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard tests/probes/*.c)))
+PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%,\
+  $(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard tests/probes/*.c)))
 PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
 BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
 
@@ -10,15 +11,18 @@ $(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
 $(O)/bench/adam: $(ADAMW_OBJ)
 $(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o
 $(O)/bench/accumulate: $(O)/mt-optim/sum.o
-without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
+without_main = $(patsubst %.c,$(O)/%.o,\
+  $(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v null)))
 # (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
 define probed
-$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EXTRA = $(call without_main,$(SRC_mt-$(1)))
+$(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): \
+  EXTRA = $(call without_main,$(SRC_mt-$(1)))
 $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
 # ... and stream-chaos includes schedule.c, wait.c and request.c, and plays what is around them
-$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o,$(call without_main,$(SRC_mt-stream)))
+$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o,\
+  $(call without_main,$(SRC_mt-stream)))
 $(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/wait.c mt-stream/plan/request.c
 $(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
@@ -48,10 +52,11 @@ FROM  ?= 1
 chaos: $(O)/probes/stream-chaos
 	@$(O)/probes/stream-chaos seeds "chaos-$$$$" tests/golden $(FROM) $(SEEDS)
 
-# ---- fuzzing: tests/fuzz/TARGET.c with the files that it looks into, by clang's libFuzzer under AddressSanitizer; where there
-# is none, a driver that varies the corpus. `make fuzz`: every target for SECONDS; TARGET=x: that one.
+# ---- fuzzing: tests/fuzz/TARGET.c with the files that it looks into, by clang's libFuzzer under AddressSanitizer;
+# where there is none, a driver that varies the corpus. `make fuzz`: every target for SECONDS; TARGET=x: that one.
 FUZZ_TARGETS = $(patsubst tests/fuzz/corpus/%,%,$(wildcard tests/fuzz/corpus/*))
-FUZZ_CC := $(shell printf 'int LLVMFuzzerTestOneInput(void){return 0;}' | clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo clang)
+FUZZ_CC := $(shell printf 'int LLVMFuzzerTestOneInput(void){return 0;}' | \
+  clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null && echo clang)
 FUZZ = $(O)/fuzz
 FUZZ_SAN = $(if $(FUZZ_CC),-fsanitize=address -fsanitize=fuzzer-no-link)
 FUZZ_SRC_safetensors = $(filter-out %/main.c,$(SRC_mt-ckpt))
@@ -67,26 +72,32 @@ fuzz: fuzzers
 	@BUILD="$(abspath $(O))" tests/fuzz/run $(SECONDS) $(TARGET)
 $(FUZZ)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
+	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim \
+	  -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
 define fuzzer
-$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) $(CLI_SRC) $(LIB_SRC))
+$(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) \
+  $(CLI_SRC) $(LIB_SRC))
 	$$(QUIET)$(if $(FUZZ_CC),$(FUZZ_CC) -fsanitize=fuzzer$$(comma)address,$(CC)) -o $$@ $$^ $$(LIBMT_LIBS)
 endef
 $(foreach t,$(FUZZ_TARGETS),$(eval $(call fuzzer,$(t))))
 
 # ---- sanitizers: the same suites over programs built for them, in build/asan and build/ubsan; tsan: the protocols
 # and pools that run as threads, and the schedule on the cpu device's
-SAN_ENV = ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=halt_on_error=1:exitcode=98:print_stacktrace=1
+SAN_ENV = ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99 \
+  UBSAN_OPTIONS=halt_on_error=1:exitcode=98:print_stacktrace=1
 .PHONY: asan ubsan tsan
 asan ubsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/$@/bin O=build/$@ \
-	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
+	  CFLAGS="-O1 -g -fno-omit-frame-pointer \
+	    -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
 	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
 	@cp bin/mt-run bin/mt-tokens build/$@/bin/
 	@$(SAN_ENV) $(MAKE) --no-print-directory suites B=build/$@/bin O=build/$@
 tsan: deps
-	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
-	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" tests/run tests/01-protocol.bats
+	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan \
+	  CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
+	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 MT="$(abspath build/tsan/bin)" BUILD="$(abspath build/tsan)" \
+	  tests/run tests/01-protocol.bats
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 build/tsan/probes/stream-chaos seeds "tsan-$$$$" tests/golden 1 64
 
 # ---- demo: a byte-level llama of 4.9 M parameters learns the King James Bible on the CPU

@@ -1,21 +1,28 @@
-# Where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
-# code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never.
-# What the toolkit itself lacks is looked for in Python's wheels (nvidia/cu13).
+# Where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine code for
+# these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`: never. What
+# the toolkit itself lacks is looked for in Python's wheels (nvidia/cu13).
 CUDA_TARGETS ?= 80 86 89 90 100 120
-PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path if os.path.isdir(p) and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
+PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path \
+  if os.path.isdir(p) and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
 WHEELS = $(wildcard $(PYTHON_LIB:%=%/nvidia/cu13))
 first_of = $(firstword $(wildcard $(1)))
-NVCC ?= $(or $(call first_of,$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(call first_of,/usr/local/cuda/bin/nvcc $(WHEELS:%=%/bin/nvcc)))
+NVCC ?= $(or $(call first_of,$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),\
+  $(call first_of,/usr/local/cuda/bin/nvcc $(WHEELS:%=%/bin/nvcc)))
 CUDA   = $(patsubst %/bin/nvcc,%,$(NVCC))
-CUDART := $(if $(CUDA),$(or $(call first_of,$(CUDA)/lib64/libcudart_static.a $(CUDA)/lib/libcudart_static.a $(CUDA)/targets/*/lib/libcudart_static.a),$(call first_of,$(WHEELS:%=%/lib/libcudart_static.a))))
-CUBLAS_H := $(if $(CUDA),$(or $(call first_of,$(CUDA)/include/cublasLt.h),$(call first_of,$(WHEELS:%=%/include/cublasLt.h))))
+CUDART := $(if $(CUDA),$(or $(call first_of,$(foreach d,lib64 lib targets/*/lib,$(CUDA)/$(d)/libcudart_static.a)),\
+  $(call first_of,$(WHEELS:%=%/lib/libcudart_static.a))))
+CUBLAS_H := $(if $(CUDA),$(or $(call first_of,$(CUDA)/include/cublasLt.h),\
+  $(call first_of,$(WHEELS:%=%/include/cublasLt.h))))
 # a wheel's headers after the toolkit's own
 CUDA_INCLUDE = -isystem $(CUDA)/include $(if $(filter $(CUDA)/%,$(CUBLAS_H)),,-isystem $(CUBLAS_H:%/cublasLt.h=%))
 # cuDNN's attention, where the headers of cudnn-frontend and of cuDNN are found: CUDNN_FRONTEND=DIR, what `make deps` or
 # `make gpu-deps` fetched, Python's packages; the library is opened at run time. `make CUDNN_FRONTEND=`: never.
 HEADERS = $(CURDIR)/build/deps/cudnn/include $(CURDIR)/build/gpu-deps/cudnn/include
-CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) $(wildcard $(PYTHON_LIB:%=%/include/cudnn_frontend.h))))
-CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) $(wildcard $(PYTHON_LIB:%=%/nvidia/cudnn/include/cudnn.h))))
+CUDNN_FRONTEND ?= $(patsubst %/cudnn_frontend.h,%,$(firstword $(wildcard $(HEADERS:%=%/cudnn_frontend.h)) \
+  $(wildcard $(PYTHON_LIB:%=%/include/cudnn_frontend.h))))
+CUDNN_H = $(patsubst %/cudnn.h,%,$(firstword \
+  $(wildcard $(CUDA)/include/cudnn.h /usr/include/cudnn.h $(HEADERS:%=%/cudnn.h)) \
+  $(wildcard $(PYTHON_LIB:%=%/nvidia/cudnn/include/cudnn.h))))
 CUDA_C   = $(wildcard mt-stream/cuda/*.c)
 CUDA_SRC = $(wildcard mt-stream/cuda/*.cu)
 ifneq ($(and $(NVCC),$(CUDART),$(CUBLAS_H),$(if $(findstring sanitize,$(LDFLAGS)),,yes)),)
@@ -31,15 +38,18 @@ $(B)/mt-stream: $(CUDNN)
 $(O)/mt-stream/cuda/device.o: $(CUDNN)
 LIBS_mt-stream += -lstdc++
 else
-$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,$(info no headers of cudnn-frontend (make deps): the cuda device is built without cuDNN)))
+$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,\
+  $(info no headers of cudnn-frontend (make deps): the cuda device is built without cuDNN)))
 endif
 $(O)/mt-stream/cuda/cudnn.o: mt-stream/cuda/cudnn.cc
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) $(CUDA_INCLUDE) -c -o $@ $<
+	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) \
+	  $(CUDA_INCLUDE) -c -o $@ $<
 $(O)/%.o: %.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
-	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
+	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP \
+	  -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	  -c -o $@ $<
 else
 SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))

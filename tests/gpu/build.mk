@@ -4,7 +4,8 @@ ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
 ifdef CUDA_OBJ
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt \
+	  $(LIBMT_LIBS)
 $(O)/gpu/rates: $(ADAMW_OBJ)
 $(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
@@ -23,7 +24,8 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos \
+  $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
 EMU = -DMT_EMU -Itests/gpu/emu
@@ -56,45 +58,58 @@ $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
   $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%) $(O)/emu/left-out/cuda/host.o \
-  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/cuda/,host.c $(CUDA_DEVICE:.o=.c)),$(CUDA_C))) \
-  $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
+  $(patsubst mt-stream/%.c,$(O)/emu/%.o,\
+    $(filter-out $(addprefix mt-stream/cuda/,host.c $(CUDA_DEVICE:.o=.c)),$(CUDA_C))) \
+  $(filter-out %/schedule.o %/plan/request.o %/wait.o %/serve.o %/stream.o,\
+    $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) \
+	  -lstdc++ -ldl
 # their cuBLASLt, which finds the emulator's functions in the program that opens it
 EMU_LD = -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/../emu'
 $(O)/emu/libcublasLt.so.13: tests/gpu/emu/cublaslt.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $<
 
-# On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere, unpacks
-# the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
+# On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere,
+# unpacks the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
+GPU_LIB = $(wildcard $(GPU_DEPS)/lib/*-linux-gnu)
 GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
-  LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard $(GPU_DEPS)/lib/*-linux-gnu)")
+  LDFLAGS="-L$(GPU_LIB) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(GPU_LIB)")
 comma = ,
 GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
 # where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
 SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 sass-tools:
-ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes),$(if $(shell command -v cuobjdump),,yes)),)
+ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes),\
+  $(if $(shell command -v cuobjdump),,yes)),)
 	@mkdir -p build/deps/sass; python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: \
-	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
+	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || \
+	  echo 'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
 endif
 .PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-first
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps
 # what the build will use, by name: a line `NAME PATH`, or `NAME -` where it is missing
-header_of = $(firstword $(shell printf '$(hash)include <$(1)>\n' | $(CC) -isystem $(GPU_DEPS)/include -E -xc - 2>/dev/null | sed -n 's,^$(hash) 1 "\(.*/$(1)\)".*,\1,p'))
+header_of = $(firstword $(shell printf '$(hash)include <$(1)>\n' | \
+  $(CC) -isystem $(GPU_DEPS)/include -E -xc - 2>/dev/null | sed -n 's,^$(hash) 1 "\(.*/$(1)\)".*,\1,p'))
 gpu-have:
 	@:$(foreach h,jansson.h numa.h xxhash.h,$(info $(h) $(or $(call header_of,$(h)),-)))
 	@:$(info dnnl.h|cblas.h $(or $(call header_of,dnnl.h),$(call header_of,cblas.h),-))
-	@:$(info cc $(or $(shell command -v $(firstword $(CC))),-))$(info c++ $(or $(shell command -v $(firstword $(CXX))),-))
-	@:$(info nvcc $(or $(wildcard $(NVCC)),-))$(info libcudart_static.a $(or $(CUDART),-))$(info cublasLt.h $(or $(CUBLAS_H),-))
-	@:$(info cudnn.h $(or $(addsuffix /cudnn.h,$(CUDNN_H)),-))$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
+	@:$(info cc $(or $(shell command -v $(firstword $(CC))),-))
+	@:$(info c++ $(or $(shell command -v $(firstword $(CXX))),-))
+	@:$(info nvcc $(or $(wildcard $(NVCC)),-))$(info libcudart_static.a $(or $(CUDART),-))
+	@:$(info cublasLt.h $(or $(CUBLAS_H),-))
+	@:$(info cudnn.h $(or $(addsuffix /cudnn.h,$(CUDNN_H)),-))
+	@:$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
 # machine code for the GPU that is there; where none is, for all. A compiler that nobody has tried may warn.
-GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -un)
+GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+  tr -d . | grep -x '[0-9]*' | sort -un)
 gpu-build:
-	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") WARN="$(filter-out -Werror,$(WARN))" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/bench/adam $(GPU_MAKE)
+	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") \
+	  WARN="$(filter-out -Werror,$(WARN))" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/gpu/cuda-kernels \
+	  $(O)/gpu/rates $(O)/gpu/large $(O)/bench/adam $(GPU_MAKE)
 # the scripts' --budget includes the build
 GPU_BEGAN := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell date +%s))
 gpu-check: gpu-build
