@@ -164,7 +164,8 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		mt_die(MT_EX_USAGE,
-			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | advance SEED STEP | state N | open PHASE]");
+			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | advance SEED STEP |"
+			" state N | open PHASE]");
 	/* without its rings: mt_run_reset would clear them, and a saver may be using them */
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_WEIGHTS));
 	if (argc == 2) print_run(run);
