@@ -40,10 +40,12 @@ int region_name_check(const char *run)
 	return 0;
 }
 
-void region_name(char *buf, size_t n, const char *run, enum region r, const char *ring)
+struct region_name region_name(const char *run, enum region r, const char *ring)
 {
 	static const char *const suffix[] = {"control", "rings", "store", "files", "ring."};
-	snprintf(buf, n, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
+	struct region_name name;
+	snprintf(name.text, sizeof name.text, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
+	return name;
 }
 
 const char *region_dir(void)
