@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
@@ -175,21 +174,6 @@ static int set_choices(struct mt_run *run, json_t *choices)
 	return rc;
 }
 
-static int set_record(struct mt_run *run, const struct run_json *json)
-{
-	struct mt_record *r = &mt_control(run)->record;
-	int rc;
-
-	if (!json->has_record) return 0;
-	if ((rc = set_choices(run, json->choices)) < 0) return rc;
-	/* everything from chunk_tokens to machine */
-	memcpy(&r->chunk_tokens, &json->record.chunk_tokens,
-		offsetof(struct mt_record, taken) - offsetof(struct mt_record, chunk_tokens));
-	/* release: the fields are written before `set` */
-	atomic_store_explicit(&r->set, 1, memory_order_release);
-	return 0;
-}
-
 /* Change the run: its state is `filling` until every byte is in place. */
 static int fill(struct mt_run *run, const struct source *s, const struct kept *kept)
 {
@@ -203,7 +187,7 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
-		rc = set_record(run, &s->json);
+		if (s->json.has_record && (rc = set_choices(run, s->json.choices)) == 0) mt_record_set(run, &s->json.record);
 	}
 	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */
 		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);

@@ -47,8 +47,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 	int rc = 0;
 
 	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position};
-	/* acquire: the record's fields were written before `set` */
-	out->has_record = atomic_load_explicit(&c->record.set, memory_order_acquire);
+	out->has_record = mt_record(run) != NULL;
 	if (out->has_record) {
 		memcpy(&out->record, &c->record, sizeof out->record);
 		out->choices = choices_json(run, &rc);

@@ -72,7 +72,6 @@ struct batch {
 	struct piece v[BATCH];
 	uint32_t n;
 	uint64_t blocks;
-	_Atomic uint64_t next;
 };
 
 /* After the last micro: the block's sum of squares. Of a tied unit's two gradients (embed, head) the later one takes
@@ -101,19 +100,16 @@ static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 	if (p->micro + 1 == o->accumulation.txn.micros) square(o, p, at / MT_BLOCK, n);
 }
 
-static void add_blocks(void *arg)
+static void add_share(void *arg, int64_t share, int thread)
 {
-	struct batch *b = arg;
-	uint32_t piece = 0; /* blocks are taken in ascending order */
-	for (;;) {
-		uint64_t i = atomic_fetch_add_explicit(&b->next, SHARE, memory_order_relaxed),
-				 end = min64(i + SHARE, b->blocks);
-		if (i >= b->blocks) return;
-		leave_if_lost(b->o);
-		for (; i < end; i++) {
-			while (piece + 1 < b->n && b->v[piece + 1].first <= i) piece++;
-			add_block(b->o, &b->v[piece], i - b->v[piece].first);
-		}
+	const struct batch *b = arg;
+	uint64_t i = (uint64_t)share * SHARE, end = min64(i + SHARE, b->blocks);
+	uint32_t piece = 0;
+	(void)thread;
+	leave_if_lost(b->o);
+	for (; i < end; i++) {
+		while (piece + 1 < b->n && b->v[piece + 1].first <= i) piece++;
+		add_block(b->o, &b->v[piece], i - b->v[piece].first);
 	}
 }
 
@@ -122,8 +118,8 @@ static void batch_add(struct batch *b)
 	enum { WORTH_SHARING = 16 }; /* blocks: waking a thread costs what adding some of them does */
 	if (!b->n) return;
 	mt_stage_activity(b->o->run, MT_ACT_ACCUMULATE, b->v[0].unit);
-	if (b->blocks >= WORTH_SHARING) pool_run(optim_pool(b->o), add_blocks, b);
-	else add_blocks(b);
+	pool_run(b->blocks >= WORTH_SHARING ? optim_pool(b->o) : NULL, (int64_t)((b->blocks + SHARE - 1) / SHARE),
+		add_share, b);
 }
 
 static _Noreturn void bad(uint32_t ring, const struct mt_msg *m, const char *why)
@@ -241,7 +237,6 @@ static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 	b.o = o;
 	b.n = 0;
 	b.blocks = 0;
-	atomic_init(&b.next, 0);
 	for (uint32_t i = 0; i < MT_STREAMS && all != NEWER; i++) {
 		enum taken r = collect(o, &b, i, word, &pop[i], moved);
 		if (r != LATER) all = r;

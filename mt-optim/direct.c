@@ -29,7 +29,6 @@ struct piece {
 	struct tile tile; /* the unit's, with g in the ring's block */
 	uint32_t unit;
 	uint64_t step, first, groups; /* of the piece, in the unit */
-	_Atomic uint32_t next_partition;
 	_Atomic bool nonfinite;
 };
 
@@ -38,25 +37,24 @@ static uint64_t part(const struct piece *p, uint32_t partition)
 	return p->first + p->groups * partition / MT_PARTITIONS;
 }
 
-static void check_partitions(void *arg)
+static void check_partition(void *arg, int64_t partition, int thread)
 {
 	struct piece *p = arg;
-	for (uint32_t partition; (partition = atomic_fetch_add(&p->next_partition, 1)) < MT_PARTITIONS;) {
-		uint64_t first = part(p, partition), n = (part(p, partition + 1) - first) * MT_GROUP;
-		const float *g = (const float *)p->tile.g[0] + (first - p->first) * MT_GROUP;
-		if (!isfinite(grad_sumsq(g, NULL, n, false))) atomic_store(&p->nonfinite, true);
-	}
+	uint64_t first = part(p, (uint32_t)partition), n = (part(p, (uint32_t)partition + 1) - first) * MT_GROUP;
+	const float *g = (const float *)p->tile.g[0] + (first - p->first) * MT_GROUP;
+	(void)thread;
+	if (!isfinite(grad_sumsq(g, NULL, n, false))) atomic_store(&p->nonfinite, true);
 }
 
-static void update_partitions(void *arg)
+static void update_partition(void *arg, int64_t task, int thread)
 {
 	struct piece *p = arg;
-	for (uint32_t partition; (partition = atomic_fetch_add(&p->next_partition, 1)) < MT_PARTITIONS;) {
-		leave_if_lost(p->o);
-		uint64_t first = part(p, partition), end = part(p, partition + 1);
-		first = partition_resume(p->o, &p->tile, p->unit, p->step, partition, first, end);
-		unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, partition, first, end);
-	}
+	uint32_t partition = (uint32_t)task;
+	(void)thread;
+	leave_if_lost(p->o);
+	uint64_t first = part(p, partition), end = part(p, partition + 1);
+	first = partition_resume(p->o, &p->tile, p->unit, p->step, partition, first, end);
+	unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, partition, first, end);
 }
 
 /* The state holds half a step that nothing can finish. */
@@ -68,12 +66,10 @@ static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *
 		(unsigned long long)step, why);
 }
 
-static void run_piece(struct piece *p, void (*fn)(void *))
+static void run_piece(struct piece *p, void (*fn)(void *, int64_t, int))
 {
 	enum { WORTH_SHARING = 1024 }; /* groups: waking a thread costs what updating some of them does */
-	atomic_store(&p->next_partition, 0);
-	if (p->groups >= WORTH_SHARING) pool_run(optim_pool(p->o), fn, p);
-	else fn(p);
+	pool_run(p->groups >= WORTH_SHARING ? optim_pool(p->o) : NULL, MT_PARTITIONS, fn, p);
 }
 
 static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step,
@@ -97,11 +93,11 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 		};
 		p.tile.g[0] = block;
 		p.tile.g_group = p.first;
-		run_piece(&p, check_partitions);
+		run_piece(&p, check_partition);
 		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
 		wait_unpinned(o, u);
 		leave_if_lost(o);
-		run_piece(&p, update_partitions);
+		run_piece(&p, update_partition);
 		leave_if_lost(o);
 		applied = name << 32 | (done + blocks);
 		/* release: the piece is whole in the state before it counts */

@@ -2,8 +2,8 @@
  *
  * Partition p of MT_PARTITIONS has groups [p G / 64, (p + 1) G / 64) of each unit's G. However many threads there are,
  * a partition goes through the units in order, so that its one index word says all that it has done: a partition that
- * stands in unit u has finished its part of the units before. A thread that finds nothing left of a unit goes on to the
- * next one; a unit's version is published when all partitions have finished it, in the order of units.
+ * stands in unit u has finished its part of the units before. Partitions are taken unit by unit; a unit's version is
+ * published when all partitions have finished it, in the order of units.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -21,7 +21,7 @@ struct apply {
 		uint64_t group;
 	} start[MT_PARTITIONS];             /* where a predecessor left the partition */
 	_Atomic uint32_t at[MT_PARTITIONS]; /* unit that the partition does next */
-	_Atomic uint32_t *next, *done;      /* (units): partitions given out, partitions finished */
+	_Atomic uint32_t *done;             /* (units): partitions finished */
 	pthread_mutex_t publishing;
 	uint32_t published; /* units 0..published - 1 are at the step */
 };
@@ -76,9 +76,13 @@ static void publish_ready(struct apply *a)
 	pthread_mutex_unlock(&a->publishing);
 }
 
-static void update_partition(struct apply *a, uint32_t u, uint32_t partition)
+/* Task t of an update: partition t mod 64 of unit t / 64 */
+static void update_partition(void *arg, int64_t task, int thread)
 {
+	struct apply *a = arg;
 	struct optim *o = a->o;
+	uint32_t u = (uint32_t)(task / MT_PARTITIONS), partition = (uint32_t)(task % MT_PARTITIONS);
+	(void)thread;
 	if (a->start[partition].unit > u) return; /* a predecessor's work, counted in find_start */
 	/* Acquire: whichever thread had the partition in the unit before, its index and journal come first. */
 	while (atomic_load_explicit(&a->at[partition], memory_order_acquire) != u) sched_yield();
@@ -92,17 +96,6 @@ static void update_partition(struct apply *a, uint32_t u, uint32_t partition)
 	if (atomic_fetch_add(&a->done[u], 1) + 1 == MT_PARTITIONS) publish_ready(a);
 }
 
-static void update_all(void *arg)
-{
-	struct apply *a = arg;
-	for (uint32_t u = 0; u < a->o->n_units; u++)
-		for (;;) {
-			uint32_t partition = atomic_fetch_add_explicit(&a->next[u], 1, memory_order_relaxed);
-			if (partition >= MT_PARTITIONS) break;
-			update_partition(a, u, partition);
-		}
-}
-
 void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 {
 	struct apply a = {
@@ -110,20 +103,17 @@ void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 		.adamw = adamw,
 		.step = op->step,
 		.publishing = PTHREAD_MUTEX_INITIALIZER,
-		.next = calloc(o->n_units, sizeof *a.next),
 		.done = calloc(o->n_units, sizeof *a.done),
 	};
-	if (!a.next || !a.done) mt_die(MT_EX_NOMEM, "no memory for the partitions of %u units", o->n_units);
+	if (!a.done) mt_die(MT_EX_NOMEM, "no memory for the partitions of %u units", o->n_units);
 	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
-	for (uint32_t u = 0; u < a.published; u++) atomic_store(&a.next[u], MT_PARTITIONS);
 	mt_stage_activity(o->run, MT_ACT_APPLY, a.published);
 	leave_if_lost(o); /* a partition that is resumed is restored first */
 	for (uint32_t partition = 0; partition < MT_PARTITIONS; partition++) find_start(&a, partition);
 	publish_ready(&a); /* a predecessor may have died between the last partition and the publication */
 	double from = mt_now();
-	pool_run(optim_pool(o), update_all, &a);
+	pool_run(optim_pool(o), (int64_t)o->n_units * MT_PARTITIONS, update_partition, &a);
 	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
 	MT_ASSERT(a.published == o->n_units);
-	free(a.next);
 	free(a.done);
 }

@@ -1,9 +1,9 @@
 /* init.c: random weights as transformers gives them: linear and embedding weights normal(0, initializer_range), norms
  * 1, biases 0, the embedding row of pad_token_id 0; m and v 0. Threads share blocks of elements; no bit depends on
  * them. */
-#include <pthread.h>
 #include <stdlib.h>
 
+#include "pool.h"
 #include "store.h"
 
 enum { BLOCK = 1 << 18, THREADS = 256 };
@@ -11,8 +11,7 @@ enum { BLOCK = 1 << 18, THREADS = 256 };
 struct fill {
 	struct mt_run *run;
 	uint64_t seed;
-	_Atomic uint64_t next; /* block to take, counted over all units */
-	uint64_t blocks;
+	uint64_t blocks; /* of all units */
 };
 
 /* ------------------------------------------------------------------------------------------------ one block */
@@ -82,28 +81,24 @@ static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to
 
 static uint64_t blocks_of(struct mt_run *run, uint32_t unit) { return (mt_unit(run, unit)->elems + BLOCK - 1) / BLOCK; }
 
-static void *worker(void *arg)
+static void fill_block(void *arg, int64_t block, int thread)
 {
 	struct fill *f = arg;
 	uint32_t unit = 0;
-	uint64_t first = 0, mine; /* first block of `unit`; blocks are taken in ascending order */
-	while (!mt_stopping && mt_stage_mine(f->run) && (mine = atomic_fetch_add(&f->next, 1)) < f->blocks) {
-		while (mine >= first + blocks_of(f->run, unit)) first += blocks_of(f->run, unit++);
-		mt_stage_activity(f->run, MT_ACT_FILL, unit);
-		uint64_t from = (mine - first) * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
-		fill_range(f, unit, from, to < elems ? to : elems);
-	}
-	return NULL;
+	(void)thread;
+	if (mt_stopping || !mt_stage_mine(f->run)) return;
+	for (; (uint64_t)block >= blocks_of(f->run, unit); unit++) block -= (int64_t)blocks_of(f->run, unit);
+	mt_stage_activity(f->run, MT_ACT_FILL, unit);
+	uint64_t from = (uint64_t)block * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
+	fill_range(f, unit, from, to < elems ? to : elems);
 }
 
 static void fill_all(struct fill *f)
 {
-	pthread_t thread[THREADS];
-	int n = mt_cores() < THREADS ? mt_cores() : THREADS, started = 0;
+	struct pool *pool = pool_create(mt_cores() < THREADS ? mt_cores() : THREADS, 0, NULL); /* NULL: no threads */
 	for (uint32_t u = 0; u < mt_control(f->run)->n_units; u++) f->blocks += blocks_of(f->run, u);
-	while (started < n - 1 && pthread_create(&thread[started], NULL, worker, f) == 0) started++;
-	worker(f);
-	for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+	pool_run(pool, (int64_t)f->blocks, fill_block, f);
+	pool_free(pool);
 }
 
 /* ------------------------------------------------------------------------------------------------ the verb */

@@ -144,15 +144,27 @@ struct cross_entropy_args {
 	struct loss *loss; /* (1) */
 };
 
+/* The operations of a layer but for GEMM: the code (OP_...), the function (op_... of the cpu, cuda_... of a GPU), its
+ * arguments (their type, and their name in struct op), and the name in traces and messages */
+/* clang-format off */
+#define OPS(f) \
+	f(BIAS_BACKWARD, bias_backward, bias_backward, "bias backward") \
+	f(EMBED_FORWARD, embed_forward, embed_forward, "embedding forward") \
+	f(EMBED_BACKWARD, embed_backward, embed_backward, "embedding backward") \
+	f(RMSNORM_FORWARD, rmsnorm_forward, rmsnorm_forward, "rmsnorm forward") \
+	f(RMSNORM_BACKWARD, rmsnorm_backward, rmsnorm_backward, "rmsnorm backward") \
+	f(ROPE_FORWARD, rope_forward, rope, "rope forward") \
+	f(ROPE_BACKWARD, rope_backward, rope, "rope backward") \
+	f(ATTENTION_FORWARD, attention_forward, attention, "attention forward") \
+	f(ATTENTION_BACKWARD, attention_backward, attention, "attention backward") \
+	f(SWIGLU_FORWARD, swiglu_forward, swiglu_forward, "swiglu forward") \
+	f(SWIGLU_BACKWARD, swiglu_backward, swiglu_backward, "swiglu backward") \
+	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy")
+/* clang-format on */
+
 /* ---- the cpu device ---- */
 
-/* A pool of threads - 1 workers; the caller of pool_run is the last one. threads >= 1. NULL: no memory or threads. */
-struct pool;
-struct pool *pool_create(int threads);
-void pool_free(struct pool *);
-int pool_threads(const struct pool *);
-/* Run fn(arg, task, thread) for every task in 0..tasks-1, any order, any thread; returns when all have run. */
-void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
+struct pool; /* pool.h */
 
 /* The GEMM library with its version, and the instruction set of all other operations: both decide bits, and go into the
  * reproducibility record */
@@ -166,18 +178,8 @@ const char *kernels_description(void);
 int gemm_ready(void);
 
 void op_gemm(struct pool *, const struct gemm_args *);
-void op_bias_backward(struct pool *, const struct bias_backward_args *);
-void op_embed_forward(struct pool *, const struct embed_forward_args *);
-void op_embed_backward(struct pool *, const struct embed_backward_args *);
-void op_rmsnorm_forward(struct pool *, const struct rmsnorm_forward_args *);
-void op_rmsnorm_backward(struct pool *, const struct rmsnorm_backward_args *);
-void op_rope_forward(struct pool *, const struct rope_args *);
-void op_rope_backward(struct pool *, const struct rope_args *);
-void op_attention_forward(struct pool *, const struct attention_args *);
-void op_attention_backward(struct pool *, const struct attention_args *);
-void op_swiglu_forward(struct pool *, const struct swiglu_forward_args *);
-void op_swiglu_backward(struct pool *, const struct swiglu_backward_args *);
-void op_cross_entropy(struct pool *, const struct cross_entropy_args *);
+#define OP_PROTOTYPE(code, op, args, name) void op_##op(struct pool *, const struct args##_args *);
+OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

@@ -43,6 +43,7 @@ struct trace {
 static const char *const queue_names[] =
 	{[Q_COMPUTE] = "compute", [Q_WEIGHTS] = "weights in", [Q_GRADS] = "gradients out"};
 
+#define NAME(code, op, args, name) [OP_##code] = name,
 static const char *const op_names[] = {
 	[OP_NONE] = "nothing",
 	[OP_DISCARD] = "discard",
@@ -51,19 +52,7 @@ static const char *const op_names[] = {
 	[OP_WEIGHTS_IN] = "weights in",
 	[OP_GRADS_OUT] = "gradients out",
 	[OP_GEMM] = "GEMM",
-	[OP_BIAS_BACKWARD] = "bias backward",
-	[OP_EMBED_FORWARD] = "embedding forward",
-	[OP_EMBED_BACKWARD] = "embedding backward",
-	[OP_RMSNORM_FORWARD] = "rmsnorm forward",
-	[OP_RMSNORM_BACKWARD] = "rmsnorm backward",
-	[OP_ROPE_FORWARD] = "rope forward",
-	[OP_ROPE_BACKWARD] = "rope backward",
-	[OP_ATTENTION_FORWARD] = "attention forward",
-	[OP_ATTENTION_BACKWARD] = "attention backward",
-	[OP_SWIGLU_FORWARD] = "swiglu forward",
-	[OP_SWIGLU_BACKWARD] = "swiglu backward",
-	[OP_CROSS_ENTROPY] = "cross-entropy",
-	[OP_GRADS_FINAL] = "gradients final",
+	OPS(NAME)[OP_GRADS_FINAL] = "gradients final",
 };
 
 const char *op_name(enum op_code code) { return op_names[code]; }
@@ -210,136 +199,73 @@ void trace_close(struct trace *t)
 
 /* ---- the summary of a micro-batch ---- */
 
-struct stretch {
-	double from, to;
+enum { WAITED = QUEUES, WHOLE = QUEUES + 2, KINDS }; /* busy queues; waits for weights, for room; the micro-batch */
+
+struct edge { /* something of that kind begins (by 1) or ends (by -1) */
+	double at;
+	int kind, by;
 };
-struct stretches {
-	struct stretch *v;
-	size_t n;
-};
-
-static int stretch_order(const void *a, const void *b)
-{
-	double x = ((const struct stretch *)a)->from, y = ((const struct stretch *)b)->from;
-
-	return (x > y) - (x < y);
-}
-
-/* Sort, and join those that touch */
-static void unite(struct stretches *s)
-{
-	size_t n = 0;
-
-	qsort(s->v, s->n, sizeof *s->v, stretch_order);
-	for (size_t i = 0; i < s->n; i++)
-		if (n && s->v[i].from <= s->v[n - 1].to)
-			s->v[n - 1].to = s->v[i].to > s->v[n - 1].to ? s->v[i].to : s->v[n - 1].to;
-		else s->v[n++] = s->v[i];
-	s->n = n;
-}
-
-static double length(const struct stretches *s)
-{
-	double sum = 0;
-
-	for (size_t i = 0; i < s->n; i++) sum += s->v[i].to - s->v[i].from;
-	return sum;
-}
-
-/* *rest: what of `a` lies outside `b`. Both are united; rest has room for a->n + b->n. */
-static void outside(const struct stretches *a, const struct stretches *b, struct stretches *rest)
-{
-	size_t k = 0;
-
-	rest->n = 0;
-	for (size_t i = 0; i < a->n; i++) {
-		double from = a->v[i].from, to = a->v[i].to;
-
-		while (k < b->n && b->v[k].to <= from) k++;
-		for (size_t j = k; j < b->n && b->v[j].from < to && from < to; j++) {
-			if (b->v[j].from > from) rest->v[rest->n++] = (struct stretch){from, b->v[j].from};
-			from = b->v[j].to;
-		}
-		if (from < to) rest->v[rest->n++] = (struct stretch){from, to};
-	}
-}
-
-enum { BUSY = 0, WAITED = QUEUES, KINDS = QUEUES + 2 }; /* busy queues; waits for weights, for room */
 
 struct account {
 	double all, busy[QUEUES], copies, beside, idle;
 	double for_optimizer, for_room, for_weights, for_grads, for_host;
 };
 
-static bool stretches_make(struct trace *t, struct stretches kinds[KINDS])
+static int edge_order(const void *a, const void *b)
 {
-	size_t spans = 0;
+	double x = ((const struct edge *)a)->at, y = ((const struct edge *)b)->at;
 
-	for (const struct block *b = t->first; b; b = b->next) spans += (size_t)b->n;
-	for (int i = 0; i < KINDS; i++)
-		if (!(kinds[i].v = malloc((spans + t->waits_n + 1) * sizeof *kinds[i].v))) return false;
-	for (const struct block *b = t->first; b; b = b->next)
-		for (int i = 0; i < b->n; i++) {
-			struct stretches *k = &kinds[BUSY + b->span[i].queue];
-
-			if (b->span[i].to > 0) k->v[k->n++] = (struct stretch){b->span[i].from, b->span[i].to};
-		}
-	for (size_t i = 0; i < t->waits_n; i++) {
-		struct stretches *k = &kinds[WAITED + t->waits[i].room];
-		k->v[k->n++] = (struct stretch){t->waits[i].from, t->waits[i].to};
-	}
-	for (int i = 0; i < KINDS; i++) unite(&kinds[i]);
-	return true;
+	return (x > y) - (x < y);
 }
 
-/* Seconds of *idle that fall into `reason`, which are taken from *idle */
-static double because(struct stretches *idle, const struct stretches *reason, struct stretches *scratch)
+static void edges_add(struct edge *v, size_t *n, int kind, double from, double to)
 {
-	double before = length(idle);
-	struct stretches was = *idle;
-
-	outside(idle, reason, scratch);
-	*idle = *scratch;
-	*scratch = was;
-	return before - length(idle);
+	v[(*n)++] = (struct edge){from, kind, 1};
+	v[(*n)++] = (struct edge){to, kind, -1};
 }
 
-/* Time in which compute was idle is counted under the first reason that holds: the optimizer had not published weights;
- * it had not taken gradients; weights were being copied; gradients were being copied; the host had launched nothing. */
+/* Time s in which on[kind] things of each kind were under way. Time in which compute was idle is counted under the
+ * first reason that holds: the optimizer had not published weights; it had not taken gradients; weights were being
+ * copied; gradients were being copied; the host had launched nothing. */
+static void account_add(struct account *a, const int on[KINDS], double s)
+{
+	bool copies = on[Q_WEIGHTS] || on[Q_GRADS];
+	double *reason = on[WAITED] ? &a->for_optimizer
+		: on[WAITED + 1]        ? &a->for_room
+		: on[Q_WEIGHTS]         ? &a->for_weights
+		: on[Q_GRADS]           ? &a->for_grads
+								: &a->for_host;
+
+	for (int q = 0; q < QUEUES; q++) a->busy[q] += on[q] ? s : 0;
+	a->copies += copies ? s : 0;
+	a->beside += copies && on[Q_COMPUTE] ? s : 0;
+	if (on[Q_COMPUTE] || !on[WHOLE]) return;
+	a->idle += s;
+	*reason += s;
+}
+
 static bool account_make(struct trace *t, double ended, struct account *a)
 {
-	struct stretches kinds[KINDS] = {{0}}, idle = {0}, scratch = {0}, copies = {0};
-	struct stretch all = {t->began, ended};
-	bool ok = stretches_make(t, kinds);
-	size_t most = 1;
+	size_t room = t->waits_n + 1, n = 0;
+	int on[KINDS] = {0};
 
-	for (int i = 0; i < KINDS; i++) most += kinds[i].n;
-	idle.v = malloc(most * sizeof *idle.v);
-	scratch.v = malloc(most * sizeof *scratch.v);
-	copies.v = malloc(most * sizeof *copies.v);
-	ok = ok && idle.v && scratch.v && copies.v;
-	if (ok) {
-		for (int q = 0; q < QUEUES; q++) a->busy[q] = length(&kinds[BUSY + q]);
-		for (int q = Q_WEIGHTS; q <= Q_GRADS; q++)
-			for (size_t i = 0; i < kinds[BUSY + q].n; i++) copies.v[copies.n++] = kinds[BUSY + q].v[i];
-		unite(&copies);
-		a->copies = length(&copies);
-		outside(&copies, &kinds[BUSY + Q_COMPUTE], &scratch);
-		a->beside = a->copies - length(&scratch);
-		outside(&(struct stretches){&all, 1}, &kinds[BUSY + Q_COMPUTE], &idle);
-		a->all = ended - t->began;
-		a->idle = length(&idle);
-		a->for_optimizer = because(&idle, &kinds[WAITED], &scratch);
-		a->for_room = because(&idle, &kinds[WAITED + 1], &scratch);
-		a->for_weights = because(&idle, &kinds[BUSY + Q_WEIGHTS], &scratch);
-		a->for_grads = because(&idle, &kinds[BUSY + Q_GRADS], &scratch);
-		a->for_host = length(&idle);
+	for (const struct block *b = t->first; b; b = b->next) room += (size_t)b->n;
+	struct edge *v = malloc(2 * room * sizeof *v);
+	if (!v) return false;
+	for (const struct block *b = t->first; b; b = b->next)
+		for (int i = 0; i < b->n; i++)
+			if (b->span[i].to > 0) edges_add(v, &n, (int)b->span[i].queue, b->span[i].from, b->span[i].to);
+	for (size_t i = 0; i < t->waits_n; i++)
+		edges_add(v, &n, WAITED + t->waits[i].room, t->waits[i].from, t->waits[i].to);
+	edges_add(v, &n, WHOLE, t->began, ended);
+	qsort(v, n, sizeof *v, edge_order);
+	for (size_t i = 0; i < n; i++) {
+		if (i) account_add(a, on, v[i].at - v[i - 1].at);
+		on[v[i].kind] += v[i].by;
 	}
-	for (int i = 0; i < KINDS; i++) free(kinds[i].v);
-	free(idle.v);
-	free(scratch.v);
-	free(copies.v);
-	return ok;
+	a->all = ended - t->began;
+	free(v);
+	return true;
 }
 
 static void account_report(const struct trace *t, const struct account *a)

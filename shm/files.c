@@ -13,11 +13,11 @@ struct files {
 
 int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *const *data, uint32_t n)
 {
-	char name[128];
+	struct region_name file = region_name(run->name, REGION_FILES, NULL);
+	const char *name = file.text;
 	struct map map = {0};
 	uint64_t at = sizeof(struct files) + n * sizeof(struct mt_file), size = at;
 	for (uint32_t i = 0; i < n; i++) size += round_up(files[i].bytes, 64);
-	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
 	struct stat st;
 	if (region_owner(name, &st) == REGION_NOT_OURS) return region_not_ours(name, &st);
 	int rc = region_unlink(name);
@@ -42,10 +42,10 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 int mt_files_each(const struct mt_run *run, int (*fn)(const char *name, const void *data, size_t bytes, void *arg),
 	void *arg)
 {
-	char name[128];
+	struct region_name file = region_name(run->name, REGION_FILES, NULL);
+	const char *name = file.text;
 	struct map map = {0};
 	struct stat st;
-	region_name(name, sizeof name, run->name, REGION_FILES, NULL);
 	if (region_owner(name, &st) == REGION_NOT_OURS) return (void)region_not_ours(name, &st), 1;
 	int rc = region_open(name, REGION_FILES, true, run->control->h.run_id, &map);
 	if (rc == -MT_EX_NOINPUT) return 0;

@@ -36,7 +36,9 @@ struct mt_run {
 
 int region_name_check(const char *run);
 /* "mt.UID.RUN.control"; ring: the ring's name for REGION_RING */
-void region_name(char *buf, size_t n, const char *run, enum region, const char *ring);
+struct region_name {
+	char text[128];
+} region_name(const char *run, enum region, const char *ring);
 const char *region_dir(void); /* MT_SHM_DIR or /dev/shm */
 /* A new region, allocated in full and zero, header filled but for abi. numa: policy or NULL. maker (or NULL): gets a
  * descriptor that shows, until region_made, that somebody is making it. 73 it exists; 77 somebody else's file has its
@@ -78,8 +80,8 @@ int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is 
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 
 #define PIECE_ELEMS ((uint64_t)256 * 1024) /* of a gradient piece; models of GPUs have larger ones */
-void rings_plan(struct mt_control *, uint64_t *bytes);
-void rings_init(struct mt_rings *, const struct mt_control *);
+/* Bytes of the rings region, whose header it fills (NULL: there is none yet); piece_elems is set */
+uint64_t rings_lay(const struct mt_control *, struct mt_rings *);
 void rings_clear(struct mt_rings *, uint64_t size);
 
 /* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65

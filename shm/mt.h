@@ -570,6 +570,15 @@ uint64_t mt_snap_failures(struct mt_run *);
 
 /* ------------------------------------------------------------------------------------------------ choices */
 
+/* The reproducibility record once it stands; NULL: nothing was computed yet. Acquire. */
+const struct mt_record *mt_record(const struct mt_run *);
+/* May this stage decide what the record says? Of several one may, at a time; the others wait (doorbell) until the record
+ * stands or that one is dead. */
+bool mt_record_claim(struct mt_run *);
+/* What `from` says from chunk_tokens to machine stands from now on. For who has claimed the record, or fills the run. */
+void mt_record_set(struct mt_run *, const struct mt_record *from);
+/* 78: the record is of another device, machine, GEMM library or attention backend than mine: other bits. It stands. */
+int mt_record_agrees(const struct mt_run *, const struct mt_record *mine);
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
 bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);
 /* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what

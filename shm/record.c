@@ -1,6 +1,63 @@
-/* record.c: the table of the reproducibility record: what a device chose for an operation where another choice would
- * give other bits. mt.h says how the list grows. */
+/* record.c: the reproducibility record: who decides it, what must agree with it, and its table: what a device chose for
+ * an operation where another choice would give other bits. mt.h says how the list grows. */
+#include <stddef.h>
+
 #include "lib.h"
+
+/* ------------------------------------------------------------------------------------------------ the record */
+
+const struct mt_record *mt_record(const struct mt_run *run)
+{
+	const struct mt_record *r = &run->control->record;
+	/* acquire: the fields were written before `set` */
+	return atomic_load_explicit(&r->set, memory_order_acquire) ? r : NULL;
+}
+
+static bool owner_lives(const struct mt_run *run, uint64_t owner)
+{
+	for (int i = 0; i < MT_SLOTS; i++)
+		if (mt_stage_word(run, i) == owner) return mt_stage_alive(run, i);
+	return false;
+}
+
+bool mt_record_claim(struct mt_run *run)
+{
+	_Atomic uint64_t *at = &run->control->record.owner;
+	uint64_t owner = atomic_load(at);
+	return owner == run->slot_word ||
+		((!owner || !owner_lives(run, owner)) && atomic_compare_exchange_strong(at, &owner, run->slot_word));
+}
+
+void mt_record_set(struct mt_run *run, const struct mt_record *from)
+{
+	struct mt_record *r = &run->control->record;
+	memcpy(&r->chunk_tokens, &from->chunk_tokens,
+		offsetof(struct mt_record, taken) - offsetof(struct mt_record, chunk_tokens));
+	atomic_store_explicit(&r->set, 1, memory_order_release);
+	mt_wake(run);
+}
+
+static int same(const char *what, const char *is, size_t room, const char *mine)
+{
+	if (!strncmp(is, mine, room)) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"the run was computed %s '%.*s', this is '%s': other bits; a checkpoint of it goes on here "
+		"after mt-ckpt load --new-record",
+		what, (int)room, is, mine);
+}
+
+int mt_record_agrees(const struct mt_run *run, const struct mt_record *mine)
+{
+	const struct mt_record *r = &run->control->record;
+	int rc = same("on device", r->device, sizeof r->device, mine->device);
+	if (rc || !r->machine[0]) return rc; /* of an older mt, which wrote the device alone */
+	if ((rc = same("on", r->machine, sizeof r->machine, mine->machine)) ||
+		(rc = same("with GEMM by", r->gemm, sizeof r->gemm, mine->gemm)))
+		return rc;
+	return same("with attention by", r->attention, sizeof r->attention, mine->attention);
+}
+
+/* ------------------------------------------------------------------------------------------------ its table */
 
 static struct mt_choice *table(const struct mt_run *run)
 {

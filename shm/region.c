@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -20,6 +19,7 @@
 #include "abi.h"
 #include "lib.h"
 #include "os.h"
+#include "pool.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -40,10 +40,12 @@ int region_name_check(const char *run)
 	return 0;
 }
 
-void region_name(char *buf, size_t n, const char *run, enum region r, const char *ring)
+struct region_name region_name(const char *run, enum region r, const char *ring)
 {
 	static const char *const suffix[] = {"control", "rings", "store", "files", "ring."};
-	snprintf(buf, n, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
+	struct region_name name;
+	snprintf(name.text, sizeof name.text, "mt.%u.%s.%s%s", (unsigned)geteuid(), run, suffix[r], ring ? ring : "");
+	return name;
 }
 
 const char *region_dir(void)
@@ -295,25 +297,20 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 /* ------------------------------------------------------------------------------------------------ allocation */
 
 struct populate {
-	pthread_t thread;
 	char *p;
-	uint64_t n;
-	int err;
+	uint64_t size;
+	_Atomic int err;
 };
 
-static void *populate(void *arg)
+enum { STEP = 64 << 20 }; /* small calls, so that a signal is not held off for minutes */
+
+static void populate(void *arg, int64_t step, int thread)
 {
 	struct populate *j = arg;
-	enum { STEP = 64 << 20 }; /* small calls, so that a signal is not held off for minutes */
-	for (uint64_t off = 0; off < j->n;) {
-		uint64_t n = j->n - off < STEP ? j->n - off : STEP;
-		if (!madvise(j->p + off, n, MADV_POPULATE_WRITE)) off += n;
-		else if (errno != EINTR && errno != EAGAIN) {
-			j->err = errno;
-			return NULL;
-		}
-	}
-	return NULL;
+	uint64_t at = (uint64_t)step * STEP, n = j->size - at < STEP ? j->size - at : STEP;
+	(void)thread;
+	while (!j->err && madvise(j->p + at, n, MADV_POPULATE_WRITE))
+		if (errno != EINTR && errno != EAGAIN) j->err = errno;
 }
 
 /* Touch every page from as many threads as pay (the kernel clears some GB/s a core). Huge pages where shmem has them
@@ -321,28 +318,14 @@ static void *populate(void *arg)
 static int allocate(int fd, void *p, uint64_t size)
 {
 	enum { MAX = 64 };
-	const uint64_t least = 256 << 20;
-	struct populate job[MAX];
-	int n = (int)(size / least), err = 0;
-	if (n > mt_cores()) n = mt_cores();
-	if (n > MAX) n = MAX;
-	if (n < 1) n = 1;
+	struct populate j = {.p = p, .size = size};
+	uint64_t n = size / (256 << 20), cores = (uint64_t)mt_cores();
+	if (n > cores) n = cores;
+	struct pool *pool = n > 1 ? pool_create(n < MAX ? (int)n : MAX, 0, NULL) : NULL; /* NULL: this thread alone */
 	(void)madvise(p, size, MADV_HUGEPAGE); /* advice: refused where there are none */
-	uint64_t share = round_up(size / (uint64_t)n, 2 << 20);
-	for (int i = 0; i < n; i++) {
-		uint64_t from = share * (uint64_t)i < size ? share * (uint64_t)i : size;
-		uint64_t len = size - from < share || i == n - 1 ? size - from : share;
-		job[i] = (struct populate){.p = (char *)p + from, .n = len};
-		if (i && pthread_create(&job[i].thread, NULL, populate, &job[i])) job[i].thread = 0;
-	}
-	populate(&job[0]);
-	for (int i = 1; i < n; i++)
-		if (job[i].thread) pthread_join(job[i].thread, NULL);
-		else populate(&job[i]);
-	for (int i = 0; i < n; i++)
-		if (job[i].err) err = job[i].err;
-	if (err == EINVAL || err == ENOSYS) err = posix_fallocate(fd, 0, (off_t)size);
-	return err;
+	pool_run(pool, (int64_t)((size + STEP - 1) / STEP), populate, &j);
+	pool_free(pool);
+	return j.err == EINVAL || j.err == ENOSYS ? posix_fallocate(fd, 0, (off_t)size) : j.err;
 }
 
 uint64_t region_fingerprint(void)

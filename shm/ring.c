@@ -56,27 +56,16 @@ static uint64_t ring_place(struct mt_ringbuf *r, uint64_t at)
 	return at + r->slots * r->block_bytes;
 }
 
-/* Bytes of the rings region; c->piece_elems is set. */
-void rings_plan(struct mt_control *c, uint64_t *bytes)
+uint64_t rings_lay(const struct mt_control *c, struct mt_rings *rings)
 {
 	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
 	for (int i = 0; i < MT_RINGS; i++) {
-		struct mt_ringbuf r = {0};
-		ring_spec(c, i, r.name, &r.slots, &r.block_bytes);
-		at = ring_place(&r, at);
-	}
-	*bytes = at;
-}
-
-void rings_init(struct mt_rings *rings, const struct mt_control *c)
-{
-	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
-	rings->n = MT_RINGS;
-	for (int i = 0; i < MT_RINGS; i++) {
-		struct mt_ringbuf *r = &rings->ring[i];
+		struct mt_ringbuf only = {0}, *r = rings ? &rings->ring[i] : &only;
 		ring_spec(c, i, r->name, &r->slots, &r->block_bytes);
 		at = ring_place(r, at);
 	}
+	if (rings) rings->n = MT_RINGS;
+	return at;
 }
 
 void rings_clear(struct mt_rings *rings, uint64_t size)
@@ -127,9 +116,8 @@ int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 	struct mt_ringbuf *b = run->rings ? find(run->rings, run->rings_map.size, name) : NULL;
 	if (b) rc = adopt(r, b, run->rings_map.p, run->rings_map.size);
 	else {
-		char region[128];
-		region_name(region, sizeof region, run->name, REGION_RING, name);
-		rc = region_open(region, REGION_RING, false, run->control->h.run_id, &r->own);
+		rc = region_open(region_name(run->name, REGION_RING, name).text, REGION_RING, false, run->control->h.run_id,
+			&r->own);
 		if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no ring '%s' in run '%s'", name, run->name);
 		if (!rc) {
 			b = find(r->own.p, r->own.size, name);
@@ -163,11 +151,10 @@ int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 	mt_ring_close(model);
 	snprintf(shape.name, sizeof shape.name, "%s", name);
 	uint64_t size = ring_place(&shape, round_up(sizeof(struct mt_rings) + sizeof shape, 4096));
-	char region[128];
+	struct region_name region = region_name(run->name, REGION_RING, name);
 	struct map map = {0};
-	region_name(region, sizeof region, run->name, REGION_RING, name);
 	rc = region_room(size);
-	if (!rc) rc = region_create(region, REGION_RING, size, run->control->h.run_id, NULL, &map, NULL);
+	if (!rc) rc = region_create(region.text, REGION_RING, size, run->control->h.run_id, NULL, &map, NULL);
 	if (rc) return rc;
 	struct mt_rings *rings = map.p;
 	rings->n = 1;

@@ -46,7 +46,6 @@ static uint64_t piece_elems(const struct mt_layout *l)
 uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)
 {
 	struct mt_control *c = aligned_alloc(64, round_up(sizeof *c, 64));
-	uint64_t control, rings;
 	if (!c) return 0;
 	memset(c, 0, sizeof *c);
 	c->dtype = l->dtype;
@@ -54,8 +53,7 @@ uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t st
 	c->step_tokens = step_tokens;
 	c->config_bytes = config_bytes;
 	c->piece_elems = piece_elems(l);
-	control = control_layout(c, l);
-	rings_plan(c, &rings);
+	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	free(c);
 	return round_up(control, 4096) + round_up(rings, 4096) + round_up(l->store_bytes, 4096);
 }
@@ -65,10 +63,9 @@ static int foreign_file(const char *run);
 /* Its control region is there, or somebody else has put a file under one of its names */
 static int check_exists(const char *run)
 {
-	char name[128];
 	struct stat st;
-	region_name(name, sizeof name, run, REGION_CONTROL, NULL);
-	if (region_owner(name, &st) == REGION_OURS) return mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
+	if (region_owner(region_name(run, REGION_CONTROL, NULL).text, &st) == REGION_OURS)
+		return mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
 	return foreign_file(run);
 }
 
@@ -76,24 +73,16 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	struct map map[3], int *maker)
 {
 	uint8_t id[16];
-	char name[128];
-	uint64_t control = control_layout(c, l), rings;
 	c->piece_elems = piece_elems(l);
-	rings_plan(c, &rings);
+	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	if (getrandom(id, sizeof id, 0) != sizeof id) return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
 	int rc = region_room(control + rings + l->store_bytes);
 	const uint64_t size[] = {control, rings, l->store_bytes};
 	for (int r = 0; r < 3 && !rc; r++) {
-		region_name(name, sizeof name, opt->name, (enum region)r, NULL);
-		rc = region_create(name, (enum region)r, size[r], id, r == REGION_STORE ? opt->numa : NULL, &map[r],
-			r == REGION_CONTROL ? maker : NULL);
-		if (rc) {
-			/* what exists of another maker stays: only what this call made is taken back */
-			for (int made = 0; made < r; made++) {
-				region_name(name, sizeof name, opt->name, (enum region)made, NULL);
-				region_unlink(name);
-			}
-		}
+		rc = region_create(region_name(opt->name, (enum region)r, NULL).text, (enum region)r, size[r], id,
+			r == REGION_STORE ? opt->numa : NULL, &map[r], r == REGION_CONTROL ? maker : NULL);
+		/* what exists of another maker stays: only what this call made is taken back */
+		for (int made = 0; rc && made < r; made++) region_unlink(region_name(opt->name, (enum region)made, NULL).text);
 	}
 	return rc;
 }
@@ -141,7 +130,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	}
 	if (!rc) {
 		fill_control(map[REGION_CONTROL].p, opt, plan, &l);
-		rings_init(map[REGION_RINGS].p, plan);
+		rings_lay(plan, map[REGION_RINGS].p);
 		region_publish(&map[REGION_STORE]);
 		region_publish(&map[REGION_RINGS]);
 		region_publish(&map[REGION_CONTROL]); /* last: who sees a whole control region finds the others */
@@ -195,17 +184,16 @@ static bool of_other_boot(const struct mt_run *run)
 {
 	const struct map *maps[] = {&run->control_map, &run->rings_map, &run->store_map};
 	for (int r = 0; r < 3; r++) {
-		char name[128];
+		struct region_name name = region_name(run->name, (enum region)r, NULL);
 		struct mt_header h;
-		region_name(name, sizeof name, run->name, (enum region)r, NULL);
-		if (maps[r]->p ? region_other_boot(maps[r]->p) : !region_peek(name, &h) && region_other_boot(&h)) return true;
+		if (maps[r]->p ? region_other_boot(maps[r]->p) : !region_peek(name.text, &h) && region_other_boot(&h))
+			return true;
 	}
 	return false;
 }
 
 int mt_run_open(struct mt_run **out, const char *name, int flags)
 {
-	char region[128];
 	int rc = region_name_check(name);
 	if (rc) return rc;
 	struct mt_run *run = calloc(1, sizeof *run);
@@ -214,8 +202,8 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	run->flags = flags;
 	run->slot = -1;
 	bool ro = flags & MT_RUN_READONLY;
-	region_name(region, sizeof region, name, REGION_CONTROL, NULL);
-	rc = region_open_keep(region, REGION_CONTROL, ro, NULL, &run->control_map, &run->fd);
+	rc = region_open_keep(region_name(name, REGION_CONTROL, NULL).text, REGION_CONTROL, ro, NULL, &run->control_map,
+		&run->fd);
 	if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 	if (!rc && run->control_map.size < sizeof(struct mt_control)) rc = mt_fail(MT_EX_DATA, "run '%s' is damaged", name);
 	if (!rc) {
@@ -224,13 +212,11 @@ int mt_run_open(struct mt_run **out, const char *name, int flags)
 	}
 	const uint8_t *id = rc ? NULL : run->control->h.run_id;
 	if (!rc && flags & MT_RUN_RINGS) {
-		region_name(region, sizeof region, name, REGION_RINGS, NULL);
-		rc = region_open(region, REGION_RINGS, ro, id, &run->rings_map);
+		rc = region_open(region_name(name, REGION_RINGS, NULL).text, REGION_RINGS, ro, id, &run->rings_map);
 		run->rings = run->rings_map.p;
 	}
 	if (!rc && flags & MT_RUN_WEIGHTS) {
-		region_name(region, sizeof region, name, REGION_STORE, NULL);
-		rc = region_open(region, REGION_STORE, ro, id, &run->store_map);
+		rc = region_open(region_name(name, REGION_STORE, NULL).text, REGION_STORE, ro, id, &run->store_map);
 		if (!rc && run->store_map.size < run->state_bytes)
 			rc = mt_fail(MT_EX_DATA, "run '%s': its store is smaller than its units", name);
 	}
@@ -277,12 +263,10 @@ static int look_filled(const struct mt_run *run)
 /* One look: an enum look, or an error that waiting does not mend. */
 static int look(struct mt_run **out, const char *name, int flags, bool filled)
 {
-	char control[128];
 	int rc = mt_run_open(out, name, flags);
 	if (rc == -MT_EX_NOINPUT) return ABSENT;
 	if (rc == -MT_EX_ABI) {
-		region_name(control, sizeof control, name, REGION_CONTROL, NULL);
-		enum region_making m = region_making(control);
+		enum region_making m = region_making(region_name(name, REGION_CONTROL, NULL).text);
 		if (m == REGION_MAKING) return BUSY;
 		/* whole by now: it became so after it was opened, or a region beside it is the one that is half made */
 		return m == REGION_ABANDONED ? ABANDONED : rc;
@@ -441,13 +425,11 @@ int mt_run_remove(const char *name, bool force)
 	struct mt_run *run = NULL;
 	int rc = region_name_check(name);
 	if (rc) return rc;
-	char control[128];
 	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
 	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it
 	 * has. */
 	if (rc == -MT_EX_NOTYOURS || (!force && (rc == -MT_EX_IO || rc == -MT_EX_NOMEM))) return rc;
-	region_name(control, sizeof control, name, REGION_CONTROL, NULL);
-	if (rc == -MT_EX_ABI && !force && region_making(control) == REGION_MAKING)
+	if (rc == -MT_EX_ABI && !force && region_making(region_name(name, REGION_CONTROL, NULL).text) == REGION_MAKING)
 		return mt_fail(MT_EX_BUSY, "run '%s' is being created; wait, or --force", name);
 	if (!rc) {
 		for (int s = 0; s < MT_SLOTS && !force && !rc; s++) rc = check_left(run, s);
@@ -583,10 +565,9 @@ void run_renew(struct mt_run *run)
 {
 	each_file(clear_ring, run);
 	if (!run->other_boot) return;
-	char files[128];
+	struct region_name files = region_name(run->name, REGION_FILES, NULL);
 	struct mt_header h;
-	region_name(files, sizeof files, run->name, REGION_FILES, NULL);
-	if (!region_peek(files, &h) && region_other_boot(&h)) region_unlink(files);
+	if (!region_peek(files.text, &h) && region_other_boot(&h)) region_unlink(files.text);
 	/* whoever held a slot ended with its boot */
 	for (int i = 0; i < MT_SLOTS; i++)
 		if (i != run->slot) memset(&run->control->slots[i], 0, sizeof run->control->slots[i]);

@@ -2,7 +2,9 @@
 PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cuda-% tests/probes/so-%,$(wildcard \
   tests/probes/*.c)))
 PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
+# `make bench` runs them; they are built with the probes, so that they do not fall behind the code
 BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
+PROBES += $(BENCHES)
 
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)

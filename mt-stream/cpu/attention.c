@@ -4,7 +4,6 @@
 
 struct job {
 	struct pool *pool;
-	const struct kernels *k;
 	const struct attention_args *a;
 	struct span *spans;
 	int64_t count;
@@ -16,7 +15,7 @@ static void cut(struct job *w, int64_t longest)
 {
 	const struct attention_args *a = w->a;
 	int64_t begin = 0;
-	w->spans = pool_shared(w->pool, (size_t)a->n * sizeof *w->spans);
+	w->spans = op_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
 		int64_t in_row = t % a->seq;
 		if (!in_row || a->starts[t] == in_row) begin = t;
@@ -27,7 +26,7 @@ static void cut(struct job *w, int64_t longest)
 
 static float *scratch(const struct job *w, int thread)
 {
-	return pool_scratch(w->pool, thread, w->k->attention_scratch(w->a->dim));
+	return op_scratch(w->pool, thread, cpu_kernels()->attention_scratch(w->a->dim));
 }
 
 /* The last queries of a document see the most keys, so their tasks run first. */
@@ -35,12 +34,12 @@ static void forward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct span *span = &w->spans[w->count - 1 - task / w->a->heads];
-	w->k->attention_forward(w->a, span, task % w->a->heads, scratch(w, thread));
+	cpu_kernels()->attention_forward(w->a, span, task % w->a->heads, scratch(w, thread));
 }
 
 void op_attention_forward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
+	struct job w = {.pool = pool, .a = a};
 	cut(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
@@ -49,12 +48,12 @@ static void backward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct span *span = &w->spans[task / w->a->kv_heads];
-	w->k->attention_backward(w->a, span, task % w->a->kv_heads, scratch(w, thread));
+	cpu_kernels()->attention_backward(w->a, span, task % w->a->kv_heads, scratch(w, thread));
 }
 
 void op_attention_backward(struct pool *pool, const struct attention_args *a)
 {
-	struct job w = {.pool = pool, .k = pool_kernels(pool), .a = a};
+	struct job w = {.pool = pool, .a = a};
 	cut(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }

@@ -17,6 +17,7 @@
 #include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
+#include "pool.h"
 #include "splitmix.h"
 
 #define POISON 0xff /* bytes: NaN as fp32 and bf16, no token, no document */
@@ -391,7 +392,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 	c->random = seed;
 	c->zero_copy = draw(c, 4) == 0;
 	change_odds(c);
-	c->pool = pool_create(threads);
+	c->pool = pool_create(threads, POOL_SPINS, NULL);
 	bool ok = c->pool != NULL;
 	for (int i = 0; i < QUEUES; i++) {
 		c->q[i].work = calloc(ROOM, sizeof *c->q[i].work);

@@ -1,34 +1,34 @@
 /* cpu.h: what the files of the cpu device's operations share; only they include it.
  *
- * pool.c runs tasks. Files like gemm.c and norm.c cut an operation into tasks. A kernel computes a task. Kernels are
- * compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h); the CPU's features select the set.
+ * A pool (shm/pool.h) runs tasks. Files like gemm.c and norm.c cut an operation into tasks. A kernel computes a task.
+ * Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h); the CPU's features select
+ * the set.
  */
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
 
 #include "ops.h"
+#include "pool.h"
 
-/* Memory of a pool that lives until its next use of the same kind; 64-byte aligned, contents undefined. Growing it may
- * end the process with 71. thread: pool_run's; scratch is that thread's own. shared: the caller's of pool_run,
- * outside. */
-void *pool_scratch(struct pool *, int thread, size_t bytes);
-void *pool_shared(struct pool *, size_t bytes);
+/* pool_scratch of a thread, or of the caller of pool_run. Growing it may end the process with 71. */
+void *op_scratch(struct pool *, int thread, size_t bytes);
+void *op_shared(struct pool *, size_t bytes);
 /* Report in one line what there was no memory for, and end the program with 71: for threads inside an operation */
-_Noreturn void pool_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void op_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
  * the partial sums). The cut depends on the number of rows alone. */
-struct row_blocks {
-	int64_t rows, count, n;
+struct rows {
+	int64_t first, n;
 };
-struct row_blocks row_blocks(int64_t rows);
-static inline int64_t row_block_start(const struct row_blocks *b, int64_t i) { return i * b->rows; }
-static inline int64_t row_block_end(const struct row_blocks *b, int64_t i) { return least((i + 1) * b->rows, b->n); }
-/* dst (n) = beta dst + the sum of partial (count, n), in order of blocks */
-void sum_partials(struct pool *, float *dst, float beta, const float *partial, int64_t count, int64_t n);
+int64_t row_blocks(int64_t rows);
+struct rows row_block(int64_t rows, int64_t i);
+/* dst (n) = beta dst + the sums over blocks of rows, in their order; fn adds a block's to sum (n), which is zeros */
+typedef void rows_fn(const void *args, struct rows, float *sum);
+void sum_rows(struct pool *, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {
@@ -65,6 +65,5 @@ extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 
 /* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA (plain, avx2). */
 const struct kernels *cpu_kernels(void);
-const struct kernels *pool_kernels(const struct pool *); /* cpu_kernels() as it was when the pool was created */
 
 #endif

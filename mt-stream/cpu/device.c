@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "device.h"
 #include "ops.h"
+#include "pool.h"
 #include "trace.h"
 
 #define DEPTH 256 /* operations of a queue that are launched and not yet done */
@@ -183,7 +184,7 @@ struct device *device_cpu(int threads)
 		struct cpu_queue *q = &c->q[i];
 
 		pthread_cond_init(&q->some, NULL);
-		q->pool = pool_create(i == Q_COMPUTE ? threads : 1);
+		q->pool = pool_create(i == Q_COMPUTE ? threads : 1, POOL_SPINS, NULL);
 		q->cpu = c;
 		if (!q->pool || pthread_create(&q->thread, NULL, queue_main, q)) {
 			q->cpu = NULL;
@@ -217,6 +218,9 @@ static void run_grads_out(struct pool *p, const struct op *o)
 	else op_copy(p, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * sizeof(float));
 }
 
+#define RUN(code, op, args, name) \
+	case OP_##code: op_##op(p, &o->args); break;
+
 void cpu_execute(struct pool *p, const struct op *o)
 {
 	switch (o->code) {
@@ -227,18 +231,9 @@ void cpu_execute(struct pool *p, const struct op *o)
 	case OP_ZERO: op_zero(p, o->zero.dst, o->zero.bytes); break;
 	case OP_WEIGHTS_IN: run_weights_in(p, o); break;
 	case OP_GRADS_OUT: run_grads_out(p, o); break;
-	case OP_GEMM: op_gemm(p, &o->gemm); break;
-	case OP_BIAS_BACKWARD: op_bias_backward(p, &o->bias_backward); break;
-	case OP_EMBED_FORWARD: op_embed_forward(p, &o->embed_forward); break;
-	case OP_EMBED_BACKWARD: op_embed_backward(p, &o->embed_backward); break;
-	case OP_RMSNORM_FORWARD: op_rmsnorm_forward(p, &o->rmsnorm_forward); break;
-	case OP_RMSNORM_BACKWARD: op_rmsnorm_backward(p, &o->rmsnorm_backward); break;
-	case OP_ROPE_FORWARD: op_rope_forward(p, &o->rope); break;
-	case OP_ROPE_BACKWARD: op_rope_backward(p, &o->rope); break;
-	case OP_ATTENTION_FORWARD: op_attention_forward(p, &o->attention); break;
-	case OP_ATTENTION_BACKWARD: op_attention_backward(p, &o->attention); break;
-	case OP_SWIGLU_FORWARD: op_swiglu_forward(p, &o->swiglu_forward); break;
-	case OP_SWIGLU_BACKWARD: op_swiglu_backward(p, &o->swiglu_backward); break;
-	case OP_CROSS_ENTROPY: op_cross_entropy(p, &o->cross_entropy); break;
+	case OP_GEMM:
+		op_gemm(p, &o->gemm);
+		break;
+		OPS(RUN)
 	}
 }

@@ -20,7 +20,6 @@ struct cut {
 
 struct tiles {
 	const struct gemm_args *g;
-	const struct kernels *k;
 	struct cut m, n;
 };
 
@@ -63,11 +62,11 @@ static void sgemm(const struct gemm_args *g)
 		g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
 	/* the arguments are valid, so the error is: no memory for buffers or for the code that it generates */
 	if (status != dnnl_success)
-		pool_no_memory("a GEMM of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
+		op_no_memory("a GEMM of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
 			(long long)g->k, (int)status);
 }
 
-static void exception_left(void) { pool_no_memory("oneDNN"); }
+static void exception_left(void) { op_no_memory("oneDNN"); }
 
 /* Can so much more address space be mapped? */
 static int has_room(size_t bytes)
@@ -109,7 +108,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	enum { NULL_PAGE = 4096 };
 
 	(void)context;
-	if (info->si_code > 0 && (uintptr_t)info->si_addr < NULL_PAGE) pool_no_memory("oneDNN's code");
+	if (info->si_code > 0 && (uintptr_t)info->si_addr < NULL_PAGE) op_no_memory("oneDNN's code");
 	sigaction(sig, &fault_before, NULL); /* the same instruction, or raise, brings it to the handler before */
 	if (info->si_code <= 0) raise(sig);
 }
@@ -202,13 +201,13 @@ static void tile_task(void *arg, int64_t task, int thread)
 	sgemm(&g);
 	if (!g.add) return;
 	const float *add = (const float *)g.add + i * g.ldc + j;
-	for (int64_t r = 0; r < g.m; r++) t->k->add(c + r * g.ldc, add + r * g.ldc, g.n);
+	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
 }
 
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = {.g = g, .k = pool_kernels(pool), .m = {1, g->m}, .n = {1, g->n}};
+	struct tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
 		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)

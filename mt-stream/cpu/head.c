@@ -4,7 +4,6 @@
 #include <string.h>
 
 struct head {
-	const struct kernels *k;
 	const struct cross_entropy_args *a;
 	double *losses; /* (n) */
 };
@@ -16,13 +15,13 @@ static void row_task(void *arg, int64_t row, int thread)
 	float *x = (float *)a->logits + row * a->vocab;
 	(void)thread;
 	if (a->targets[row] != UINT32_MAX)
-		s->losses[row] = s->k->cross_entropy(x, a->targets[row], a->vocab, a->scale, a->backward);
+		s->losses[row] = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, a->scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
 }
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 {
-	struct head s = {.k = pool_kernels(pool), .a = a, .losses = pool_shared(pool, (size_t)a->n * sizeof *s.losses)};
+	struct head s = {.a = a, .losses = op_shared(pool, (size_t)a->n * sizeof *s.losses)};
 	double sum = 0;
 	pool_run(pool, a->n, row_task, &s);
 	for (int64_t i = 0; i < a->n; i++)

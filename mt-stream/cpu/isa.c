@@ -1,10 +1,11 @@
 /* isa.c: which set of kernels this CPU runs */
 #include "cpu.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-const struct kernels *cpu_kernels(void)
+static const struct kernels *choose(void)
 {
 #if defined(__x86_64__)
 	const char *ask = getenv("MT_ISA");
@@ -18,6 +19,14 @@ const struct kernels *cpu_kernels(void)
 	if (rank >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &cpu_kernels_avx2;
 #endif
 	return &cpu_kernels_plain;
+}
+
+const struct kernels *cpu_kernels(void)
+{
+	static const struct kernels *_Atomic chosen; /* several threads may choose, all the same */
+	const struct kernels *k = atomic_load_explicit(&chosen, memory_order_relaxed);
+	if (!k) atomic_store_explicit(&chosen, k = choose(), memory_order_relaxed);
+	return k;
 }
 
 const char *kernels_description(void) { return cpu_kernels()->name; }

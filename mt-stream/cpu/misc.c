@@ -7,7 +7,6 @@ enum { PIECE = 65536 }; /* elements of a task */
 enum { PIECE_BYTES = 262144 };
 
 struct sweep {
-	const struct kernels *k;
 	void *dst;
 	const void *src;
 	int64_t n;
@@ -18,12 +17,12 @@ static void widen_task(void *arg, int64_t task, int thread)
 	const struct sweep *s = arg;
 	int64_t at = task * PIECE;
 	(void)thread;
-	s->k->widen((float *)s->dst + at, (const uint16_t *)s->src + at, least(PIECE, s->n - at));
+	cpu_kernels()->widen((float *)s->dst + at, (const uint16_t *)s->src + at, least(PIECE, s->n - at));
 }
 
 void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 {
-	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
+	struct sweep s = {.dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), widen_task, &s);
 }
 
@@ -32,12 +31,12 @@ static void narrow_task(void *arg, int64_t task, int thread)
 	const struct sweep *s = arg;
 	int64_t at = task * PIECE;
 	(void)thread;
-	s->k->narrow((uint16_t *)s->dst + at, (const float *)s->src + at, least(PIECE, s->n - at));
+	cpu_kernels()->narrow((uint16_t *)s->dst + at, (const float *)s->src + at, least(PIECE, s->n - at));
 }
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
-	struct sweep s = {.k = pool_kernels(pool), .dst = dst, .src = src, .n = n};
+	struct sweep s = {.dst = dst, .src = src, .n = n};
 	pool_run(pool, div_up(n, PIECE), narrow_task, &s);
 }
 

@@ -1,53 +1,33 @@
 /* rope.c: rotary positions and q's and k's norms, forward and backward */
 #include "cpu.h"
 
-#include <string.h>
-
-struct turn {
-	const struct kernels *k;
-	const struct rope_args *a;
-	struct row_blocks blocks;
-	float *dw; /* (blocks, 2, dim): q's and k's; NULL: no norms */
-};
+enum { MOST_DIM = 512 };
 
 static void forward_task(void *arg, int64_t task, int thread)
 {
-	const struct turn *s = arg;
+	const struct rope_args *a = arg;
+	struct rows r = row_block(a->n, task);
 	(void)thread;
-	s->k->rope_forward(s->a, row_block_start(&s->blocks, task), row_block_end(&s->blocks, task));
+	cpu_kernels()->rope_forward(a, r.first, r.first + r.n);
 }
 
 void op_rope_forward(struct pool *pool, const struct rope_args *a)
 {
-	struct turn s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
-	pool_run(pool, s.blocks.count, forward_task, &s);
+	pool_run(pool, row_blocks(a->n), forward_task, (void *)a);
 }
 
-static void backward_task(void *arg, int64_t task, int thread)
+static void backward_rows(const void *args, struct rows r, float *dw)
 {
-	const struct turn *s = arg;
-	int64_t dim = s->a->dim;
-	float *dw = s->dw ? s->dw + task * 2 * dim : NULL;
-	(void)thread;
-	if (dw) memset(dw, 0, (size_t)(2 * dim) * sizeof *dw);
-	s->k->rope_backward(s->a, dw, dw ? dw + dim : NULL, row_block_start(&s->blocks, task),
-		row_block_end(&s->blocks, task));
+	const struct rope_args *a = args;
+	cpu_kernels()->rope_backward(a, dw, dw + a->dim, r.first, r.first + r.n);
 }
 
 void op_rope_backward(struct pool *pool, const struct rope_args *a)
 {
-	struct turn s = {pool_kernels(pool), a, row_blocks(a->n), NULL};
+	float sum[2 * MOST_DIM]; /* q's norm's gradient, then k's */
 	int64_t dim = a->dim;
-	if (!a->qnorm) {
-		pool_run(pool, s.blocks.count, backward_task, &s);
-		return;
-	}
-	/* the partial sums, and after them their sum */
-	s.dw = pool_shared(pool, (size_t)((s.blocks.count + 1) * 2 * dim) * sizeof(float));
-	pool_run(pool, s.blocks.count, backward_task, &s);
-	float *sum = s.dw + s.blocks.count * 2 * dim;
-	sum_partials(pool, sum, 0, s.dw, s.blocks.count, 2 * dim);
-	for (int64_t i = 0; i < dim; i++) {
+	sum_rows(pool, a->n, backward_rows, a, sum, 0, 2 * dim);
+	for (int64_t i = 0; a->qnorm && i < dim; i++) {
 		a->dqnorm[i] = a->beta != 0 ? a->beta * a->dqnorm[i] + sum[i] : sum[i];
 		a->dknorm[i] = a->beta != 0 ? a->beta * a->dknorm[i] + sum[dim + i] : sum[dim + i];
 	}

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "pool.h"
 
 #define GEMM_BYTES (64u << 20) /* cuBLASLt's workspace */
 #define BLOCKS 1024            /* registrations of the gradient ring at most */
@@ -30,12 +31,11 @@ static struct sdpa *library_open(const struct cuda *c, char *why)
 /* Use the attention backend if its library is there, passes the check, and the run was not begun without it */
 static void backend_find(struct cuda *c, const struct mt_geometry *geo)
 {
-	const struct mt_record *r = &mt_control(c->run)->record;
-	bool set = atomic_load_explicit(&r->set, memory_order_acquire);
+	const struct mt_record *set = mt_record(c->run);
 	char why[256] = "";
 
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
-	if (c->dev.elem != 2 || (set && !strncmp(r->attention, OWN_WORDS, sizeof r->attention))) return;
+	if (c->dev.elem != 2 || (set && !strncmp(set->attention, OWN_WORDS, sizeof set->attention))) return;
 	struct sdpa *sdpa = library_open(c, why);
 	if (sdpa) c->backend = backend_open(sdpa, geo);
 	if (!c->backend) {
@@ -146,7 +146,7 @@ static int cuda_open(struct cuda *c)
 
 	if (!rc) {
 		gpu_describe(c, &p);
-		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS);
+		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!stream_open(c, stream_of(c, q))) rc = -c->ex;

@@ -74,21 +74,20 @@ int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 	return 0;
 }
 
-static void run_attention(struct cuda *c, const struct op *o)
+/* Run attention by the backend, if it computes such rows. false: it does not, or the operation is another */
+static bool run_by_backend(struct cuda *c, const struct op *o)
 {
 	const struct attention_args *a = &o->attention;
+	int rc = 0;
 
+	if (o->code != OP_ATTENTION_FORWARD && o->code != OP_ATTENTION_BACKWARD) return false;
 	rows_find(c, (uint32_t)a->seq);
-	if (c->backend && c->rows.with) {
-		int rc = 0;
-
-		MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
-		if (c->autotuning) backend_autotune(c->backend, a);
-		else rc = backend_run(c->backend, &c->compute, a);
-		if (rc) error_keep(c, -rc, mt_errmsg());
-	} else if (c->autotuning) return;
-	else if (o->code == OP_ATTENTION_FORWARD) cuda_attention_forward(&c->compute, a);
-	else cuda_attention_backward(&c->compute, a);
+	if (!c->backend || !c->rows.with) return false;
+	MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
+	if (c->autotuning) backend_autotune(c->backend, a);
+	else rc = backend_run(c->backend, &c->compute, a);
+	if (rc) error_keep(c, -rc, mt_errmsg());
+	return true;
 }
 
 /* Gradients to a block of the ring. bf16: cuda_narrow_in_place left them at the start of the array */
@@ -101,12 +100,16 @@ static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op
 		(size_t)o->grads_out.n * size);
 }
 
+#define RUN(code, op, args, name) \
+	case OP_##code: cuda_##op(q, &o->args); break;
+
 /* Copies run on any queue. Everything else runs on the compute queue, as it shares that queue's work memory */
 static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
 	int rc = 0;
 
+	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
 	case OP_DISCARD: break;
@@ -119,19 +122,10 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	case OP_GRADS_FINAL:
 		if (o->grads_final.to == MT_BF16) cuda_narrow_in_place(q, o->grads_final.src, o->grads_final.n);
 		break;
-	case OP_GEMM: rc = gemms_run(c->gemms, q, &o->gemm); break;
-	case OP_BIAS_BACKWARD: cuda_bias_backward(q, &o->bias_backward); break;
-	case OP_EMBED_FORWARD: cuda_embed_forward(q, &o->embed_forward); break;
-	case OP_EMBED_BACKWARD: cuda_embed_backward(q, &o->embed_backward); break;
-	case OP_RMSNORM_FORWARD: cuda_rmsnorm_forward(q, &o->rmsnorm_forward); break;
-	case OP_RMSNORM_BACKWARD: cuda_rmsnorm_backward(q, &o->rmsnorm_backward); break;
-	case OP_ROPE_FORWARD: cuda_rope_forward(q, &o->rope); break;
-	case OP_ROPE_BACKWARD: cuda_rope_backward(q, &o->rope); break;
-	case OP_ATTENTION_FORWARD:
-	case OP_ATTENTION_BACKWARD: run_attention(c, o); break;
-	case OP_SWIGLU_FORWARD: cuda_swiglu_forward(q, &o->swiglu_forward); break;
-	case OP_SWIGLU_BACKWARD: cuda_swiglu_backward(q, &o->swiglu_backward); break;
-	case OP_CROSS_ENTROPY: cuda_cross_entropy(q, &o->cross_entropy); break;
+	case OP_GEMM:
+		rc = gemms_run(c->gemms, q, &o->gemm);
+		break;
+		OPS(RUN)
 	}
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }
@@ -141,11 +135,8 @@ static void op_autotune(struct cuda *c, const struct op *o)
 {
 	int rc = 0;
 
-	if (o->code == OP_GEMM) {
-		rc = gemms_select(c->gemms, &c->compute, &o->gemm);
-	} else if (o->code == OP_ATTENTION_FORWARD || o->code == OP_ATTENTION_BACKWARD) {
-		run_attention(c, o);
-	}
+	if (o->code == OP_GEMM) rc = gemms_select(c->gemms, &c->compute, &o->gemm);
+	else run_by_backend(c, o);
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }
 

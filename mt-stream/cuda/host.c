@@ -16,6 +16,7 @@
 
 #include "host.h"
 #include "ops.h"
+#include "pool.h"
 
 #ifndef BUFFER_BYTES /* smaller for the emulated GPU */
 #define BUFFER_BYTES (8u << 20)

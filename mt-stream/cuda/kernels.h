@@ -31,18 +31,8 @@ struct cuda_queue {
 /* Bytes of `work` that operations on n tokens with `heads` query heads need */
 size_t cuda_work_bytes(int64_t n, int64_t heads);
 
-void cuda_embed_forward(const struct cuda_queue *, const struct embed_forward_args *);
-void cuda_embed_backward(const struct cuda_queue *, const struct embed_backward_args *);
-void cuda_rmsnorm_forward(const struct cuda_queue *, const struct rmsnorm_forward_args *);
-void cuda_rmsnorm_backward(const struct cuda_queue *, const struct rmsnorm_backward_args *);
-void cuda_bias_backward(const struct cuda_queue *, const struct bias_backward_args *);
-void cuda_swiglu_forward(const struct cuda_queue *, const struct swiglu_forward_args *);
-void cuda_swiglu_backward(const struct cuda_queue *, const struct swiglu_backward_args *);
-void cuda_rope_forward(const struct cuda_queue *, const struct rope_args *);
-void cuda_rope_backward(const struct cuda_queue *, const struct rope_args *);
-void cuda_cross_entropy(const struct cuda_queue *, const struct cross_entropy_args *);
-void cuda_attention_forward(const struct cuda_queue *, const struct attention_args *);
-void cuda_attention_backward(const struct cuda_queue *, const struct attention_args *);
+#define CUDA_PROTOTYPE(code, op, args, name) void cuda_##op(const struct cuda_queue *, const struct args##_args *);
+OPS(CUDA_PROTOTYPE)
 /* GEMM without tensor cores, for shapes that cuBLASLt does not take */
 void cuda_gemm_plain(const struct cuda_queue *, const struct gemm_args *);
 /* dst (n) bf16 = src (n), to nearest, ties to even */

@@ -45,36 +45,31 @@ static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *di
 	return bytes;
 }
 
-void copy_to_device(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
+/* From or to host memory */
+static void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool direct;
 
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		const char *from = (const char *)src + at;
-		void *to = (char *)dst + at;
+		char *to = (char *)dst + at;
 
-		n = direct_bytes(c, from, bytes - at, &direct);
-		cuda_ok(c,
-			direct ? cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, s->stream)
-				   : bounce_in(&s->bounce, to, from, n),
-			"copy to the device");
+		n = direct_bytes(c, in ? from : to, bytes - at, &direct);
+		cudaError_t e = direct
+			? cudaMemcpyAsync(to, from, n, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s->stream)
+			: (in ? bounce_in : bounce_out)(&s->bounce, to, from, n);
+		cuda_ok(c, e, in ? "copy to the device" : "copy to the host");
 	}
+}
+
+void copy_to_device(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
+{
+	copy_host(c, s, dst, src, bytes, true);
 }
 
 void copy_to_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
 {
-	bool direct;
-
-	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
-		const char *from = (const char *)src + at;
-		void *to = (char *)dst + at;
-
-		n = direct_bytes(c, to, bytes - at, &direct);
-		cuda_ok(c,
-			direct ? cudaMemcpyAsync(to, from, n, cudaMemcpyDeviceToHost, s->stream)
-				   : bounce_out(&s->bounce, to, from, n),
-			"copy to the host");
-	}
+	copy_host(c, s, dst, src, bytes, false);
 }
 
 void copy_any(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)

@@ -4,6 +4,7 @@
  * usage: ops [THREADS] [RUNS]
  */
 #include "../../mt-stream/ops.h"
+#include "pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static int runs;
 static const struct model *m;
 static int64_t n;
 static float *a, *b, *c, *d; /* long enough for every operation's arguments */
+static float *lse, *rstd, *dw;
 static uint32_t *tokens, *starts;
 
 static double now(clockid_t id)
@@ -49,69 +51,32 @@ static void report(const char *name, void (*run)(const void *), const void *arg,
 	printf("\n");
 }
 
-static void run_gemm(const void *g) { op_gemm(pool, g); }
+static void run_gemm(const void *args) { op_gemm(pool, args); }
+#define RUN(code, op, args, name) \
+	static void run_##op(const void *args_of) { op_##op(pool, args_of); }
+OPS(RUN)
 
 /* forward y = x w', backward dx = dy w, dw = dy' x */
 static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out)
 {
-	char line[80];
 	double flops = 2.0 * (double)rows * (double)in * (double)out;
-	struct gemm y =
-		{.m = rows, .n = out, .k = in, .a = a, .lda = in, .b = b, .ldb = in, .trans_b = 1, .c = c, .ldc = out};
-	struct gemm dx = {.m = rows, .n = in, .k = out, .a = c, .lda = out, .b = b, .ldb = in, .c = d, .ldc = in};
-	struct gemm dw = {.m = out,
-		.n = in,
-		.k = rows,
-		.a = c,
-		.lda = out,
-		.trans_a = 1,
-		.b = a,
-		.ldb = in,
-		.c = d,
-		.ldc = in,
-		.beta = 1};
-	snprintf(line, sizeof line, "%s y  %lld x %lld x %lld", name, (long long)y.m, (long long)y.n, (long long)y.k);
-	report(line, run_gemm, &y, flops);
-	snprintf(line, sizeof line, "%s dx %lld x %lld x %lld", name, (long long)dx.m, (long long)dx.n, (long long)dx.k);
-	report(line, run_gemm, &dx, flops);
-	snprintf(line, sizeof line, "%s dw %lld x %lld x %lld", name, (long long)dw.m, (long long)dw.n, (long long)dw.k);
-	report(line, run_gemm, &dw, flops);
+	struct gemm_args y = {.m = rows, .n = out, .k = in, .a = a, .lda = in, .b = b, .ldb = in, .trans_b = 1};
+	struct gemm_args dx = {.m = rows, .n = in, .k = out, .a = c, .lda = out, .b = b, .ldb = in};
+	struct gemm_args dw = {.m = out, .n = in, .k = rows, .a = c, .lda = out, .trans_a = 1, .b = a, .ldb = in};
+	struct gemm_args *of[] = {&y, &dx, &dw};
+	static const char *const names[] = {"y ", "dx", "dw"};
+
+	y.c = c, y.ldc = out;
+	dx.c = d, dx.ldc = in;
+	dw.c = d, dw.ldc = in, dw.beta = 1;
+	for (int i = 0; i < 3; i++) {
+		char line[80];
+		snprintf(line, sizeof line, "%s %s %lld x %lld x %lld", name, names[i], (long long)of[i]->m,
+			(long long)of[i]->n, (long long)of[i]->k);
+		report(line, run_gemm, of[i], flops);
+	}
 }
 
-static void run_norm(const void *arg)
-{
-	(void)arg;
-	op_rmsnorm_forward(pool, c, d, a, b, n, m->hidden, 1e-5f);
-}
-static void run_norm_back(const void *arg)
-{
-	(void)arg;
-	op_rmsnorm_backward(pool, c, 1, b, 1, a, a, b, d, n, m->hidden);
-}
-static void run_swiglu(const void *arg)
-{
-	(void)arg;
-	op_swiglu_forward(pool, c, a, n, m->inner);
-}
-static void run_swiglu_back(const void *arg)
-{
-	(void)arg;
-	op_swiglu_backward(pool, c, d, d, a, n, m->inner);
-}
-static void run_rope(const void *arg) { op_rope_forward(pool, arg, c, NULL, NULL); }
-static void run_rope_back(const void *arg) { op_rope_backward(pool, arg, c, NULL, NULL, NULL, NULL, 0); }
-static void run_attention(const void *arg) { op_attention_forward(pool, arg, c, d, a); }
-static void run_attention_back(const void *arg) { op_attention_backward(pool, arg, b, a, c, d, a); }
-static void run_embed(const void *arg)
-{
-	(void)arg;
-	op_embed_forward(pool, c, a, tokens, n, m->hidden);
-}
-static void run_embed_back(const void *arg)
-{
-	(void)arg;
-	op_embed_backward(pool, b, 1, a, tokens, n, m->hidden, m->vocab, -1);
-}
 static void run_widen(const void *arg)
 {
 	(void)arg;
@@ -122,7 +87,6 @@ static void run_copy(const void *arg)
 	(void)arg;
 	op_copy(pool, c, a, (size_t)(m->hidden * m->inner * 3) * 4);
 }
-static void run_nothing(const void *arg);
 static void no_task(void *arg, int64_t task, int thread)
 {
 	(void)arg;
@@ -134,43 +98,76 @@ static void run_nothing(const void *arg)
 	(void)arg;
 	for (int i = 0; i < 1000; i++) pool_run(pool, 8, no_task, NULL);
 }
-static void run_head(const void *arg)
+
+static void bench_attention(void)
 {
-	int64_t count;
-	op_cross_entropy(pool, c, tokens, m->chunk, m->vocab, 1e-3f, *(const int *)arg, &count);
+	struct attention_args at = {.n = n,
+		.seq = m->seq,
+		.heads = m->heads,
+		.kv_heads = m->kv_heads,
+		.dim = m->dim,
+		.scale = 0.125f,
+		.starts = starts,
+		.qkv = a,
+		.o = c,
+		.lse = lse};
+	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
+
+	report("attention forward", run_attention_forward, &at, 4 * pairs);
+	at.d_o = d;
+	at.dqkv = b;
+	report("attention backward", run_attention_backward, &at, 10 * pairs);
 }
 
-static void bench(void)
+static void bench_rows(void)
 {
-	int64_t wide = (m->heads + 2 * m->kv_heads) * m->dim;
-	struct attention at = {n, m->seq, m->heads, m->kv_heads, m->dim, 0, 0.125f, starts};
-	struct rope rope = {.n = n,
+	struct rope_args rope = {.n = n,
 		.seq = m->seq,
 		.heads = m->heads,
 		.kv_heads = m->kv_heads,
 		.dim = m->dim,
 		.cos = a,
 		.sin = b,
-		.starts = starts};
-	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
+		.starts = starts,
+		.qkv = c};
+	struct rmsnorm_forward_args norm = {c, rstd, a, b, n, m->hidden, 1e-5f};
+	struct rmsnorm_backward_args norm_back = {c, 1, dw, 1, d, a, b, rstd, n, m->hidden};
+	struct swiglu_forward_args swiglu = {c, a, n, m->inner};
+	struct swiglu_backward_args swiglu_back = {c, d, b, a, n, m->inner};
+
+	report("rope forward", run_rope_forward, &rope, 0);
+	report("rope backward", run_rope_backward, &rope, 0);
+	report("rmsnorm forward", run_rmsnorm_forward, &norm, 0);
+	report("rmsnorm backward", run_rmsnorm_backward, &norm_back, 0);
+	report("swiglu forward", run_swiglu_forward, &swiglu, 0);
+	report("swiglu backward", run_swiglu_backward, &swiglu_back, 0);
+}
+
+static void bench_vocabulary(void)
+{
+	struct loss loss = {0};
+	struct cross_entropy_args ce = {c, tokens, m->chunk, m->vocab, 1e-3f, 0, &loss};
+	struct embed_forward_args embed = {c, a, tokens, n, m->hidden};
+	struct embed_backward_args embed_back = {b, 1, a, tokens, n, m->hidden, m->vocab, -1};
+
+	report("cross-entropy, one chunk", run_cross_entropy, &ce, 0);
+	ce.backward = 1;
+	report("cross-entropy backward, one chunk", run_cross_entropy, &ce, 0);
+	report("embedding forward", run_embed_forward, &embed, 0);
+	report("embedding backward", run_embed_backward, &embed_back, 0);
+}
+
+static void bench(void)
+{
 	printf("%s\n", m->name);
-	bench_linear("qkv ", n, m->hidden, wide);
+	bench_linear("qkv ", n, m->hidden, (m->heads + 2 * m->kv_heads) * m->dim);
 	bench_linear("out ", n, m->heads * m->dim, m->hidden);
 	bench_linear("gu  ", n, m->hidden, 2 * m->inner);
 	bench_linear("down", n, m->inner, m->hidden);
 	bench_linear("head", m->chunk, m->hidden, m->vocab);
-	report("attention", run_attention, &at, 4 * pairs);
-	report("attention backward", run_attention_back, &at, 10 * pairs);
-	report("rope", run_rope, &rope, 0);
-	report("rope backward", run_rope_back, &rope, 0);
-	report("rmsnorm", run_norm, NULL, 0);
-	report("rmsnorm backward", run_norm_back, NULL, 0);
-	report("swiglu", run_swiglu, NULL, 0);
-	report("swiglu backward", run_swiglu_back, NULL, 0);
-	report("cross-entropy, one chunk", run_head, &(int){0}, 0);
-	report("cross-entropy backward, one chunk", run_head, &(int){1}, 0);
-	report("embedding", run_embed, NULL, 0);
-	report("embedding backward", run_embed_back, NULL, 0);
+	bench_attention();
+	bench_rows();
+	bench_vocabulary();
 	report("widen, 3 hidden x inner", run_widen, NULL, 0);
 	report("copy, 3 hidden x inner", run_copy, NULL, 0);
 	report("1000 jobs of 8 empty tasks", run_nothing, NULL, 0);
@@ -186,7 +183,7 @@ static float *floats(int64_t count)
 
 int main(int argc, char **argv)
 {
-	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2);
+	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2, POOL_SPINS, NULL);
 	runs = argc > 2 ? atoi(argv[2]) : 9;
 	if (!pool) return 71;
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -197,6 +194,9 @@ int main(int argc, char **argv)
 		b = floats(size);
 		c = floats(size);
 		d = floats(size);
+		lse = floats(n * m->heads);
+		rstd = floats(n);
+		dw = floats(m->hidden);
 		tokens = malloc((size_t)n * sizeof *tokens);
 		starts = calloc((size_t)n, sizeof *starts);
 		if (!tokens || !starts) return 71;
@@ -206,6 +206,9 @@ int main(int argc, char **argv)
 		free(b);
 		free(c);
 		free(d);
+		free(lse);
+		free(rstd);
+		free(dw);
 		free(tokens);
 		free(starts);
 	}

@@ -15,6 +15,7 @@
 #ifndef MT_EMU
 #include "../../mt-stream/cuda/gemm.h"
 #include "mt.h"
+#include "pool.h"
 
 static struct gemms *library;
 
@@ -156,10 +157,12 @@ static void begin(struct pool *p)
 
 /* ---- the operations of ops.h, through the kernels ---- */
 
-struct pool *pool_create(int threads)
+struct pool *pool_create(int threads, int spins, void (*start)(void))
 {
 	struct pool *p = malloc(sizeof *p);
 
+	(void)spins;
+	(void)start;
 	*p = (struct pool){(uint64_t)threads * 77};
 	return p;
 }
@@ -446,7 +449,7 @@ int main(void)
 	printf("%s\n", gemms_name(library));
 #endif
 	for (int i = 0; i < 3; i++)
-		if (!queue.work || !(pools[i] = pool_create(i + 1))) return 1;
+		if (!queue.work || !(pools[i] = pool_create(i + 1, 0, NULL))) return 1;
 	all();
 	test_swiglu(1, 1);
 	test_conversions();

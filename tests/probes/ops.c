@@ -5,6 +5,7 @@
  * Backward definitions are gradients written out, or finite differences of the forward definition.
  */
 #include "../../mt-stream/ops.h"
+#include "pool.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -789,7 +790,7 @@ static void test_pool(void)
 int main(void)
 {
 	for (int i = 0; i < 3; i++)
-		if (!(pools[i] = pool_create(i + 1))) return 1;
+		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
 	test_pool();
 	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
 		{300, 700, 40}, {513, 33, 257}};

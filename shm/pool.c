@@ -6,19 +6,17 @@
  * these, the ticket holds CLOSED, of which nobody takes anything. A thread that sleeps or was preempted between two
  * jobs holds up nobody: the job ends when its tasks are done, not when every thread has seen it.
  */
-#include "cpu.h"
+#include "pool.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <stdarg.h>
+#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
-	SPINS = 4000, /* pauses before a thread goes to sleep: some 20 to 60 us, longer than most gaps between jobs */
 	CLOSED = 0xffffffff, /* also the limit on tasks */
 	LINE = 64,
 };
@@ -45,10 +43,9 @@ struct pool {
 	_Alignas(LINE) _Atomic(void *) arg;
 	void (*_Atomic fn)(void *, int64_t, int);
 	_Atomic uint32_t tasks;
-	const struct kernels *kernels;
-	int threads;
-	struct scratch shared;
-	struct worker *workers; /* (threads); the last is the caller */
+	int threads, spins;
+	void (*start)(void);
+	struct worker *workers; /* (threads + 1); the last but one is the caller, the last has only its scratch */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -95,9 +92,10 @@ static void *worker_main(void *arg)
 	struct worker *w = arg;
 	struct pool *p = w->pool;
 	uint32_t heard = 0;
+	if (p->start) p->start();
 	while (!atomic_load(&p->stop)) {
 		work(p, w->thread);
-		for (int i = 0; i < SPINS && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++) relax();
+		for (int i = 0; i < p->spins && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++) relax();
 		if (atomic_load(&p->bell) == heard) {
 			/* seq_cst on both sides: either the ringer sees a sleeper, or the futex sees the bell has rung */
 			atomic_fetch_add(&p->sleepers, 1);
@@ -131,7 +129,7 @@ static void publish(struct pool *p, uint32_t tasks, void (*fn)(void *, int64_t, 
 
 static void wait_done(struct pool *p, uint32_t tasks)
 {
-	for (int i = 0; i < SPINS; i++) {
+	for (int i = 0; i < p->spins; i++) {
 		if (atomic_load_explicit(&p->done, memory_order_acquire) == tasks) return;
 		relax();
 	}
@@ -142,37 +140,48 @@ static void wait_done(struct pool *p, uint32_t tasks)
 
 void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg)
 {
-	if (p->threads == 1 || tasks == 1) {
-		for (int64_t i = 0; i < tasks; i++) fn(arg, i, p->threads - 1);
+	if (!p || p->threads == 1 || tasks == 1) {
+		for (int64_t i = 0; i < tasks; i++) fn(arg, i, p ? p->threads - 1 : 0);
 		return;
 	}
 	if (tasks < 1) return;
-	if (tasks >= CLOSED) {
-		fprintf(stderr, "mt-stream: %s:%d: %lld tasks\n", __FILE__, __LINE__, (long long)tasks);
-		abort();
-	}
+	if (tasks >= CLOSED) abort();
 	publish(p, (uint32_t)tasks, fn, arg);
 	work(p, p->threads - 1);
 	wait_done(p, (uint32_t)tasks);
 }
 
-struct pool *pool_create(int threads)
+/* Requests to stop are left to the caller's threads. A fault is the business of the thread that it happens in. */
+static void block_requests(sigset_t *before)
+{
+	sigset_t requests;
+	sigfillset(&requests);
+	sigdelset(&requests, SIGSEGV);
+	sigdelset(&requests, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &requests, before);
+}
+
+struct pool *pool_create(int threads, int spins, void (*start)(void))
 {
 	struct pool *p = aligned_alloc(LINE, sizeof *p);
 	if (!p) return NULL;
-	*p = (struct pool){.threads = 1, .kernels = cpu_kernels(), .ticket = CLOSED};
-	p->workers = calloc((size_t)threads, sizeof *p->workers);
+	*p = (struct pool){.threads = 1, .spins = spins, .start = start, .ticket = CLOSED};
+	p->workers = calloc((size_t)threads + 1, sizeof *p->workers);
 	if (!p->workers) {
 		free(p);
 		return NULL;
 	}
+	if (start) start();
 	for (int i = 0; i < threads; i++) p->workers[i] = (struct worker){.pool = p, .thread = i};
-	for (int i = 0; i < threads - 1; i++, p->threads++)
-		if (pthread_create(&p->workers[i].id, NULL, worker_main, &p->workers[i])) {
-			pool_free(p);
-			return NULL;
-		}
-	return p;
+	sigset_t before;
+	block_requests(&before);
+	int rc = 0;
+	for (int i = 0; i < threads - 1 && !rc; i++)
+		if (!(rc = pthread_create(&p->workers[i].id, NULL, worker_main, &p->workers[i]))) p->threads++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!rc) return p;
+	pool_free(p);
+	return NULL;
 }
 
 void pool_free(struct pool *p)
@@ -181,41 +190,21 @@ void pool_free(struct pool *p)
 	atomic_store(&p->stop, 1);
 	ring(p);
 	for (int i = 0; i < p->threads - 1; i++) pthread_join(p->workers[i].id, NULL);
-	for (int i = 0; i < p->threads; i++) free(p->workers[i].scratch.p);
-	free(p->shared.p);
+	for (int i = 0; i <= p->threads; i++) free(p->workers[i].scratch.p);
 	free(p->workers);
 	free(p);
 }
 
 int pool_threads(const struct pool *p) { return p->threads; }
 
-const struct kernels *pool_kernels(const struct pool *p) { return p->kernels; }
-
-void pool_no_memory(const char *fmt, ...)
+void *pool_scratch(struct pool *p, int thread, size_t bytes)
 {
-	static atomic_flag once = ATOMIC_FLAG_INIT;
-	char what[200];
-	va_list ap;
-
-	while (atomic_flag_test_and_set(&once)) pause(); /* another thread says it, and ends us */
-	va_start(ap, fmt);
-	vsnprintf(what, sizeof what, fmt, ap);
-	va_end(ap);
-	dprintf(STDERR_FILENO, "mt-stream: out of memory: %s\n", what);
-	_exit(71);
-}
-
-static void *grow(struct scratch *s, size_t bytes)
-{
+	struct scratch *s = &p->workers[thread].scratch;
 	if (bytes > s->size) {
 		free(s->p);
 		s->size = (bytes + 4095) / 4096 * 4096;
 		s->p = aligned_alloc(LINE, s->size);
-		if (!s->p) pool_no_memory("%zu bytes of scratch", s->size);
+		if (!s->p) s->size = 0;
 	}
 	return s->p;
 }
-
-void *pool_scratch(struct pool *p, int thread, size_t bytes) { return grow(&p->workers[thread].scratch, bytes); }
-
-void *pool_shared(struct pool *p, size_t bytes) { return grow(&p->shared, bytes); }
