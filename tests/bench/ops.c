@@ -25,7 +25,7 @@ static int runs;
 static const struct model *m;
 static int64_t n;
 static float *a, *b, *c, *d; /* long enough for every operation's arguments */
-static float *lse, *rstd, *dw;
+static float *lse, *rstd, *norm_dw;
 static uint32_t *tokens, *starts;
 
 static double now(clockid_t id)
@@ -121,6 +121,7 @@ static void bench_attention(void)
 
 static void bench_rows(void)
 {
+	struct bias_backward_args bias = {norm_dw, 1, d, n, m->hidden};
 	struct rope_args rope = {.n = n,
 		.seq = m->seq,
 		.heads = m->heads,
@@ -131,7 +132,7 @@ static void bench_rows(void)
 		.starts = starts,
 		.qkv = c};
 	struct rmsnorm_forward_args norm = {c, rstd, a, b, n, m->hidden, 1e-5f};
-	struct rmsnorm_backward_args norm_back = {c, 1, dw, 1, d, a, b, rstd, n, m->hidden};
+	struct rmsnorm_backward_args norm_back = {c, 1, norm_dw, 1, d, a, b, rstd, n, m->hidden};
 	struct swiglu_forward_args swiglu = {c, a, n, m->inner};
 	struct swiglu_backward_args swiglu_back = {c, d, b, a, n, m->inner};
 
@@ -139,6 +140,7 @@ static void bench_rows(void)
 	report("rope backward", run_rope_backward, &rope, 0);
 	report("rmsnorm forward", run_rmsnorm_forward, &norm, 0);
 	report("rmsnorm backward", run_rmsnorm_backward, &norm_back, 0);
+	report("bias backward", run_bias_backward, &bias, 0);
 	report("swiglu forward", run_swiglu_forward, &swiglu, 0);
 	report("swiglu backward", run_swiglu_backward, &swiglu_back, 0);
 }
@@ -196,7 +198,7 @@ int main(int argc, char **argv)
 		d = floats(size);
 		lse = floats(n * m->heads);
 		rstd = floats(n);
-		dw = floats(m->hidden);
+		norm_dw = floats(m->hidden);
 		tokens = malloc((size_t)n * sizeof *tokens);
 		starts = calloc((size_t)n, sizeof *starts);
 		if (!tokens || !starts) return 71;
@@ -208,7 +210,7 @@ int main(int argc, char **argv)
 		free(d);
 		free(lse);
 		free(rstd);
-		free(dw);
+		free(norm_dw);
 		free(tokens);
 		free(starts);
 	}
