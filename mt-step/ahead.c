@@ -46,7 +46,7 @@ static int pack_step(struct ahead *a, struct rows *r)
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
 	r->documents = a->packer.documents;
-	r->cut_documents = a->packer.cut_documents;
+	r->cut_documents = a->o->pack == PACK_CONCAT ? 0 : a->packer.longer;
 	r->position = a->from;
 	return 0;
 }

@@ -51,17 +51,34 @@ static const struct mt_opt table[] = {
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
 	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO in place of FROM", NULL},
 	{"check", OPT_FLAG, &check, NULL, "check the options and exit", NULL},
+	{"count", OPT_FLAG, &o.count, NULL, "count stdin's documents, rows and steps, print them as JSON and exit", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
 static const struct mt_program program = {
 	.name = "mt-step",
-	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics",
+	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics\n"
+			 "mt-step --count --batch SEQS --seq T [--pack HOW] < records",
 	.about =
 		"Drives the training of RUN: packs the records on stdin into rows, deals them to mt-stream as micro-batches,\n"
 		"and writes one JSON object a step on stdout.",
 	.opts = table,
 };
+
+static void check_rows(void)
+{
+	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
+	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
+}
+
+static void check_pack(void)
+{
+	if (!pack_name) return;
+	if (!strcmp(pack_name, "docs")) o.pack = PACK_DOCS;
+	else if (!strcmp(pack_name, "concat")) o.pack = PACK_CONCAT;
+	else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
+	else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+}
 
 static void check_counts(void)
 {
@@ -70,12 +87,11 @@ static void check_counts(void)
 	if (!until_given) o.until = o.schedule.steps;
 	if (!o.until) mt_die(MT_EX_USAGE, "--until: at least 1");
 	if (o.until > o.schedule.steps) mt_die(MT_EX_USAGE, "--until is above --steps");
-	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
+	check_rows();
 	if (!o.micro) o.micro = o.batch;
 	if (o.micro > o.batch) mt_die(MT_EX_USAGE, "--micro is above --batch");
 	if ((o.batch + o.micro - 1) / o.micro > MT_MICROS)
 		mt_die(MT_EX_USAGE, "--batch makes more than %d micro-batches of --micro", MT_MICROS);
-	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
 	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
 }
 
@@ -106,16 +122,15 @@ void options_parse(struct options *out, int argc, char **argv)
 {
 	const char *run = NULL;
 	mt_cli(&program, argc, argv, &run, 1);
-	o.run = mt_cli_run(run);
-	check_counts();
-	check_schedule();
-	check_adam();
-	if (pack_name) {
-		if (!strcmp(pack_name, "docs")) o.pack = PACK_DOCS;
-		else if (!strcmp(pack_name, "concat")) o.pack = PACK_CONCAT;
-		else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
-		else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	if (o.count) { /* no run, and no training: the other options may be those of the training to come */
+		check_rows();
+	} else {
+		o.run = mt_cli_run(run);
+		check_counts();
+		check_schedule();
+		check_adam();
 	}
+	check_pack();
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
 	if (check) exit(0);

@@ -12,10 +12,10 @@ struct options {
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
 	enum pack_how pack;
 	double wd, beta1, beta2, eps, clip, wait;
-	bool clip_given, input_new;
-	const char *eval, *metrics;      /* files, or NULL */
-	uint64_t eval_every, ckpt_every; /* 0: never */
-	uint64_t max_skipped;            /* skipped steps in a row that end mt-step; 0: no limit */
+	bool clip_given, input_new, count; /* count: only count what the input would train */
+	const char *eval, *metrics;        /* files, or NULL */
+	uint64_t eval_every, ckpt_every;   /* 0: never */
+	uint64_t max_skipped;              /* skipped steps in a row that end mt-step; 0: no limit */
 	struct mt_strings rings;
 };
 

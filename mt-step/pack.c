@@ -38,7 +38,8 @@ static int look(struct packer *p)
 	if (rc > 0) {
 		p->open = true;
 		p->documents++;
-		p->cut_documents += p->how != PACK_CONCAT && p->in->count > p->seq;
+		p->longer += p->in->count > p->seq;
+		if (p->in->count > p->longest) p->longest = p->in->count;
 	}
 	return rc;
 }
@@ -57,6 +58,7 @@ static int place(struct packer *p, uint32_t *out, uint32_t n)
 	}
 	XXH64_update(&p->all, out, (size_t)n * 4);
 	p->carry = out[n - 1];
+	p->tokens += n;
 	if (p->in->left) {
 		XXH64_update(&p->cut, out, (size_t)n * 4);
 		return 0;
@@ -176,6 +178,8 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;
 	}
+	p->rows++;
+	p->padding += p->seq - (uint64_t)n;
 	return 1;
 }
 

@@ -13,14 +13,16 @@ struct packer {
 	struct record_reader *in;
 	enum pack_how how;
 	uint32_t seq, vocab;
-	bool ended;                        /* the end of the input was read */
-	bool open;                         /* the header of in's current record was read, and not all of it is placed */
-	uint64_t records;                  /* records placed whole */
-	uint64_t hash;                     /* of their bytes */
-	uint64_t documents, cut_documents; /* read so far; those that are longer than a row and are cut */
-	uint32_t carry;                    /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
-	XXH64_state_t all, cut;            /* over all bytes placed; over the open record's elements placed */
-	uint32_t *raw;                     /* (seq) elements of the current row, with their bit 31 */
+	bool ended;                     /* the end of the input was read */
+	bool open;                      /* the header of in's current record was read, and not all of it is placed */
+	uint64_t records;               /* records placed whole */
+	uint64_t hash;                  /* of their bytes */
+	uint64_t documents, longer;     /* read so far; those that are longer than a row */
+	uint32_t longest;               /* elements of the longest one */
+	uint64_t tokens, rows, padding; /* elements placed; rows made; elements of them that hold no token */
+	uint32_t carry;                 /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
+	XXH64_state_t all, cut;         /* over all bytes placed; over the open record's elements placed */
+	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31 */
 };
 
 int packer_open(struct packer *, struct record_reader *, enum pack_how, uint32_t seq, uint32_t vocab);

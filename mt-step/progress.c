@@ -10,7 +10,7 @@
 static bool shown;
 static double mean_s;
 
-static void speed_text(char *buf, size_t n, double x)
+static void number_text(char *buf, size_t n, double x)
 {
 	if (x >= 1e6) snprintf(buf, n, "%.2fM", x / 1e6);
 	else if (x >= 1e4) snprintf(buf, n, "%.1fk", x / 1e3);
@@ -30,10 +30,19 @@ void progress_show(uint64_t step, uint64_t until, double loss, double tokens_per
 	if (!isatty(STDERR_FILENO)) return;
 	char speed[32], left[32];
 	mean_s = mean_s ? (1 - SMOOTH) * mean_s + SMOOTH * time_s : time_s;
-	speed_text(speed, sizeof speed, tokens_per_s);
+	number_text(speed, sizeof speed, tokens_per_s);
 	time_text(left, sizeof left, mean_s * (double)(until - step));
 	dprintf(STDERR_FILENO, "\r\033[Kstep %llu/%llu  loss %.4f  %s tokens/s  %s left", (unsigned long long)step,
 		(unsigned long long)until, loss, speed, left);
+	shown = true;
+}
+
+void progress_count(uint64_t documents, uint64_t tokens)
+{
+	if (!isatty(STDERR_FILENO)) return;
+	char n[32];
+	number_text(n, sizeof n, (double)tokens);
+	dprintf(STDERR_FILENO, "\r\033[Kcounted %llu documents  %s tokens", (unsigned long long)documents, n);
 	shown = true;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "count.h"
 #include "metrics.h"
 #include "progress.h"
 #include "saves.h"
@@ -81,6 +82,10 @@ int main(int argc, char **argv)
 	static struct eval eval;
 	mt_before_say = progress_clear;
 	options_parse(&o, argc, argv);
+	if (o.count) {
+		mt_must(count_input(&o, STDIN_FILENO));
+		return 0;
+	}
 	mt_signals(true);
 	signal(SIGPIPE, SIG_IGN);
 	enter(&o);
