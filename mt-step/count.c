@@ -37,7 +37,8 @@ int count_input(const struct options *o, int fd)
 	uint64_t seq = o->seq, targets = 0;
 	double shown = mt_now();
 	uint32_t *row = malloc(3 * seq * sizeof *row);
-	int rc = row ? record_open(&in, fd, "stdin") : mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", (uint32_t)seq);
+	int rc = row ? record_open(&in, fd, "stdin")
+				 : mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", (uint32_t)seq);
 	if (!rc) rc = packer_open(&packer, &in, o->pack, (uint32_t)seq, ANY_TOKEN);
 	while (!rc && (rc = packer_row(&packer, row, row + seq, row + 2 * seq)) > 0) {
 		targets += targets_count(row + seq, seq);

@@ -19,7 +19,8 @@ static struct options o = {
 	.wait = 10,
 	.max_skipped = 20,
 };
-static const char *schedule_name, *pack_name, *input;
+static const char *schedule_name, *pack_name, *input, *warmup;
+static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
 static bool check, lr_given, decay_given, min_lr_given, until_given;
 
 static const struct mt_opt table[] = {
@@ -29,7 +30,8 @@ static const struct mt_opt table[] = {
 	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL},
 	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
 	{"lr", OPT_DOUBLE, &o.schedule.lr, "X", "peak learning rate", &lr_given},
-	{"warmup", OPT_U64, &o.schedule.warmup, "STEPS", "warm-up steps of the learning rate (default: 0)", NULL},
+	{"warmup", OPT_STR, &warmup, "STEPS|P%", "warm-up steps of the learning rate, or percent of --steps (default: 0)",
+		NULL},
 	{"schedule", OPT_STR, &schedule_name, "NAME", "linear (default), cosine, wsd or constant", NULL},
 	{"decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: number of steps at the end in which the rate falls",
 		&decay_given},
@@ -95,9 +97,32 @@ static void check_counts(void)
 	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
 }
 
+/* --warmup: a number of steps, or a percentage. */
+static void check_warmup(void)
+{
+	const struct mt_opt steps = {.type = OPT_U64, .value = &o.schedule.warmup};
+	char *end;
+	if (!warmup || mt_opt_set(&steps, warmup)) return;
+	double x = strtod(warmup, &end);
+	bool number = end != warmup && isfinite(x) && x >= 0;
+	if (number && !strcmp(end, "%")) {
+		if (x > 100) mt_die(MT_EX_USAGE, "--warmup: '%s' is above 100%%", warmup);
+		warmup_millionths = (uint64_t)llround(x * 1e4);
+	} else if (number && !*end && x != floor(x)) {
+		mt_die(MT_EX_USAGE,
+			"--warmup STEPS wants a whole number: '%s' is a fraction; write a percentage of --steps as 10%%",
+			warmup);
+	} else {
+		mt_die(MT_EX_USAGE, "--warmup: '%s' is not valid: expected a number of steps, or a percentage of --steps such as 10%%",
+			warmup);
+	}
+}
+
 static void check_schedule(void)
 {
 	struct schedule *s = &o.schedule;
+	/* rounded up, as get_warmup_steps of transformers' TrainingArguments does */
+	if (warmup_millionths) s->warmup = (s->steps * warmup_millionths + 999999) / 1000000;
 	if (schedule_name) mt_must(schedule_parse(schedule_name, &s->kind));
 	if (!lr_given || s->lr < 0) mt_die(MT_EX_USAGE, "--lr X is needed, and not below 0");
 	bool floors = s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_WSD;
@@ -126,6 +151,7 @@ void options_parse(struct options *out, int argc, char **argv)
 		check_rows();
 	} else {
 		o.run = mt_cli_run(run);
+		check_warmup();
 		check_counts();
 		check_schedule();
 		check_adam();

@@ -357,6 +357,32 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
 }
 
+@test "--warmup P% is that percentage of --steps, rounded up" {
+	ready
+	local step=1 steps percent warmup
+	while read -r steps percent warmup; do
+		step=$((step + 1))
+		mt-step "$RUN" $(with "$STEP" --steps "$steps") --warmup "$percent" --until $step --input new \
+			<"$CASE/data.bin" >"$T/m" 2>>"$T/step.err"
+		tail -n 1 "$T/m" | python3 -c 'import json, sys
+step, steps, warmup = map(int, sys.argv[1:])
+want = 1e-3 * ((step - 1) / warmup if warmup else (steps - step + 1) / steps)
+assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $step "$steps" "$warmup"
+	done <<-'EOF'
+		200 10% 20
+		201 10% 21
+		100 7% 7
+		1000 2.5% 25
+		9 100% 9
+		9 0% 0
+	EOF
+	for percent in 101% -1% % 10%% x; do
+		fails_with 64 mt-step "$RUN" $STEP --warmup "$percent"
+	done
+	fails_with 64 mt-step "$RUN" $STEP --warmup 0.1
+	grep -q "'0.1' is a fraction; write a percentage of --steps as 10%" "$T/fails.err"
+}
+
 @test "invalid options exit 64 with one line before training" {
 	ready
 	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32
