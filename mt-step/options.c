@@ -110,11 +110,10 @@ static void check_warmup(void)
 		warmup_millionths = (uint64_t)llround(x * 1e4);
 	} else if (number && !*end && x != floor(x)) {
 		mt_die(MT_EX_USAGE,
-			"--warmup STEPS wants a whole number: '%s' is a fraction; write a percentage of --steps as 10%%",
-			warmup);
+			"--warmup STEPS wants a whole number: '%s' is a fraction; write a percentage of --steps as 10%%", warmup);
 	} else {
-		mt_die(MT_EX_USAGE, "--warmup: '%s' is not valid: expected a number of steps, or a percentage of --steps such as 10%%",
-			warmup);
+		mt_die(MT_EX_USAGE,
+			"--warmup: '%s' is not valid: expected a number of steps, or a percentage of --steps such as 10%%", warmup);
 	}
 }
 

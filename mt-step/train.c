@@ -31,6 +31,8 @@ struct trainer {
 	bool broken;                       /* its loss or norm was not finite */
 	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq */
 	bool cut_reported, end_reported;
+	bool from_start;      /* all steps on this input are ours: */
+	uint64_t first, rows; /* from this step on, and their rows */
 };
 
 static const struct options *opts(const struct trainer *t) { return t->d->o; }
@@ -325,25 +327,36 @@ static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *blo
 	return 0;
 }
 
-/* The input has ended before --until: report the state of the schedule, and what to do. rows: of the last step. */
+/* How many times the input would have to be read for --steps; 0: unknown, since an earlier mt-step trained on it. */
+static unsigned long long epochs_needed(const struct trainer *t)
+{
+	const struct options *o = opts(t);
+	if (!t->from_start || !t->rows) return 0;
+	uint64_t need = (o->schedule.steps - t->first) * o->batch;
+	return (need + t->rows - 1) / t->rows;
+}
+
+/* The input has ended, and the last step has that many rows. If that is before --until, the learning rate has not
+ * reached its end: the model is not what --steps and --schedule promise. */
 static void report_end(struct trainer *t, uint64_t rows)
 {
 	const struct options *o = opts(t);
 	const struct schedule *s = &o->schedule;
-	unsigned long long step = t->began, steps = s->steps;
-	char cut[96] = "", lr[96] = "";
+	unsigned long long step = t->began, steps = s->steps, epochs = epochs_needed(t);
+	char cut[96] = "", lr[96] = "", again[32] = "N";
 	if (rows < o->batch)
 		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows,
 			(unsigned long long)o->batch);
 	t->end_reported = true;
-	if (step == steps) {
+	if (step >= o->until) {
 		mt_say("input ended at step %llu of %llu%s", step, steps, cut);
 		return;
 	}
-	if (s->kind != SCHEDULE_CONSTANT)
+	if (s->kind != SCHEDULE_CONSTANT || step <= s->warmup)
 		snprintf(lr, sizeof lr, " the schedule is incomplete (lr is %.2g):", schedule_lr(s, step));
-	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or more data (--epochs)", step, steps, cut, lr,
-		step);
+	if (epochs) snprintf(again, sizeof again, "%llu", epochs);
+	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or feed more data (mt-feed --epochs %s)", step,
+		steps, cut, lr, step, again);
 }
 
 /* Many cut documents mean that --seq was mistyped, or is too short for the data. */
@@ -376,6 +389,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->rows_out = true;
 	t->newest_last = last;
 	t->began = step;
+	t->rows += r->n;
 	t->documents = r->documents;
 	t->cut_documents = r->cut_documents;
 	if (t->documents >= CUT_SAMPLE) report_cut(t);
@@ -450,6 +464,8 @@ int train(struct driver *d, struct eval *eval, int input)
 	mt_run_committed(d->run, &c);
 	t.began = c.step;
 	if (o->input_new) c.position = (struct mt_position){.tokens = c.position.tokens, .carry = MT_NO_TARGET};
+	t.first = c.step;
+	t.from_start = !c.position.records && !c.position.offset;
 	bool look = o->ckpt_every || eval;
 	mt_must(ahead_start(&t.ahead, d->run, o, input, mt_geometry(d->run)->vocab, &c.position, o->until - c.step, look));
 	if (eval && c.step == 0 && mt_txn_newest(d->run) == 0) evaluate_alone(d, eval);
