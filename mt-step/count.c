@@ -46,7 +46,7 @@ int count_input(const struct options *o, int fd)
 		rc = 0;
 	}
 	progress_clear();
-	if (!rc && !packer.records) rc = mt_fail(MT_EX_DATA, "stdin: no record at all");
+	if (!rc) rc = packer_check_any(&packer);
 	if (!rc) rc = print(&packer, targets, o->batch);
 	packer_close(&packer);
 	record_close(&in);

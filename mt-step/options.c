@@ -11,7 +11,6 @@
 
 static struct options o = {
 	.schedule = {.kind = SCHEDULE_LINEAR},
-	.pack = PACK_DOCS,
 	.beta1 = 0.9,
 	.beta2 = 0.999,
 	.eps = 1e-8,
@@ -19,7 +18,7 @@ static struct options o = {
 	.wait = 10,
 	.max_skipped = 20,
 };
-static const char *schedule_name, *pack_name, *input, *warmup;
+static const char *schedule_name, *pack_name, *long_name, *input, *warmup;
 static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
 static bool check, lr_given, decay_given, min_lr_given, until_given;
 
@@ -43,6 +42,7 @@ static const struct mt_opt table[] = {
 	{"clip", OPT_DOUBLE, &o.clip, "X", "maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)",
 		&o.clip_given},
 	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
+	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
 	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last", NULL},
@@ -60,7 +60,7 @@ static const struct mt_opt table[] = {
 static const struct mt_program program = {
 	.name = "mt-step",
 	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics\n"
-			 "mt-step --count --batch SEQS --seq T [--pack HOW] < records",
+			 "mt-step --count --batch SEQS --seq T [--pack HOW] [--long HOW] < records",
 	.about =
 		"Drives the training of RUN: packs the records on stdin into rows, deals them to mt-stream as micro-batches,\n"
 		"and writes one JSON object a step on stdout.",
@@ -75,11 +75,10 @@ static void check_rows(void)
 
 static void check_pack(void)
 {
-	if (!pack_name) return;
-	if (!strcmp(pack_name, "docs")) o.pack = PACK_DOCS;
-	else if (!strcmp(pack_name, "concat")) o.pack = PACK_CONCAT;
-	else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
-	else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	if (!pack_how_parse(pack_name ? pack_name : "docs", &o.pack))
+		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	if (!pack_long_parse(long_name ? long_name : "split", &o.pack))
+		mt_die(MT_EX_USAGE, "--long: '%s' is not split, drop or truncate", long_name);
 }
 
 static void check_counts(void)

@@ -10,7 +10,7 @@ struct options {
 	const char *run;
 	struct schedule schedule;
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
-	enum pack_how pack;
+	uint32_t pack;                     /* as in mt_position */
 	double wd, beta1, beta2, eps, clip, wait;
 	bool clip_given, input_new, count; /* count: only count what the input would train */
 	const char *eval, *metrics;        /* files, or NULL */

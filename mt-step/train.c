@@ -363,10 +363,14 @@ static void report_end(struct trainer *t, uint64_t rows)
 static void report_cut(struct trainer *t)
 {
 	if (t->cut_reported || !t->cut_documents) return;
+	uint32_t how = opts(t)->pack & LONG_MASK;
 	t->cut_reported = true;
-	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are cut",
+	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are %s",
 		100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
-		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
+		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq,
+		how == LONG_DROP           ? "dropped"
+			: how == LONG_TRUNCATE ? "truncated"
+								   : "cut");
 }
 
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
@@ -417,10 +421,6 @@ static int input_over(struct trainer *t, const struct rows *r)
 	if (r->rc < 0) {
 		mt_say("%s", r->error);
 		return -r->rc;
-	}
-	if (!r->position.records) {
-		mt_say("stdin: no record at all");
-		return MT_EX_DATA;
 	}
 	if (!t->end_reported) report_end(t, opts(t)->batch);
 	return 0;

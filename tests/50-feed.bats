@@ -152,11 +152,40 @@ for _ in range(60):
     n = random.choice([1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 100])
     tokens = [random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]
     sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *tokens))' >"$T/r"
-	for how in docs concat none; do
+	for how in {docs,concat,none},{split,drop,truncate}; do
 		run step-pack $how 16 "$T/r" resume
-		echo "$output"
+		echo "$how: $output"
 		[ "$status" = 0 ]
-		[ "${output%% *}" -gt 50 ]
+		[ "${output%% *}" -gt 9 ]
+	done
+}
+
+@test "--long drop and truncate give the rows of an input without the long documents, or with their beginnings" {
+	python3 - "$T" <<-'PY'
+	import random, struct, sys
+	random.seed(4)
+	files = {name: open(f"{sys.argv[1]}/{name}", "wb") for name in ("split", "drop", "truncate")}
+	for i in range(80):
+	    tokens = random.choices(range(1000), k=random.choice([1, 2, 15, 16, 17, 33, 3000]))
+	    for name, f in files.items():
+	        kept = tokens[:16] if name == "truncate" else tokens
+	        if name != "drop" or len(tokens) <= 16:
+	            f.write(struct.pack(f"<{len(kept) + 1}I", len(kept), *kept))
+	PY
+	for pack in docs concat none; do
+		for long in drop truncate split; do
+			step-pack $pack,$long 16 "$T/split" >"$T/rows"
+			step-pack $pack 16 "$T/$long" | cmp - "$T/rows"
+			[ "$(wc -l <"$T/rows")" -gt 9 ]
+		done
+	done
+}
+
+@test "a document that --long leaves out must be complete: an input that ends inside it exits 65" {
+	{ record 1 2; record $(seq 40) | head -c 100; } >"$T/r"
+	for long in drop truncate; do
+		fails_with 65 sh -c "mt-step --count --batch 1 --seq 8 --long $long <$T/r"
+		grep -q "record 2: input ends after 24 of its 40 elements" "$T/fails.err"
 	done
 }
 

@@ -100,6 +100,48 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --seq 16)
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 8)
 	fails_with 64 mt-step "$RUN" $STEP --pack none
+	fails_with 64 mt-step "$RUN" $STEP --long drop
+	grep -q -- "--seq 32 --batch 4 --pack docs --long split so far; other values need --input new" "$T/fails.err"
+}
+
+@test "a run with --long drop or truncate, stopped and continued, equals one without long documents" {
+	python3 - "$CASE/data.bin" "$T" <<-'PY'
+	import struct, sys
+	data, at = open(sys.argv[1], "rb").read(), 0
+	with open(sys.argv[2] + "/drop", "wb") as drop, open(sys.argv[2] + "/truncate", "wb") as truncate:
+	    while at < len(data):
+	        n, = struct.unpack_from("<I", data, at)
+	        kept = min(n, 32)
+	        truncate.write(struct.pack("<I", kept) + data[at + 4:at + 4 + 4 * kept])
+	        if n <= 32:
+	            drop.write(data[at:at + 4 + 4 * n])
+	        at += 4 + 4 * n
+	PY
+	local long
+	for long in drop truncate; do
+		RUN=$(mt_run_name $long)
+		ready
+		mt-step "$RUN" $STEP <"$T/$long" 2>"$T/whole.err" | plain >"$T/whole"
+		[ "$(wc -l <"$T/whole")" = 12 ]
+		[ ! -s "$T/whole.err" ]
+		RUN=$(mt_run_name "b$long")
+		ready
+		mt-step "$RUN" $STEP --long $long --until 5 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+		fails_with 64 mt-step "$RUN" $STEP
+		grep -q -- "--long $long so far" "$T/fails.err"
+		mt-step "$RUN" $STEP --long $long <"$CASE/data.bin" >>"$T/m" 2>>"$T/err"
+		plain "$T/m" | cmp - "$T/whole"
+		grep -q "of documents (.*) are longer than --seq 32 and are ${long%e}" "$T/err"
+	done
+}
+
+@test "an input of which --long drop drops every document exits 65" {
+	printf '\011\0\0\0%036d' 0 | tr 0 '\0' >"$T/data"
+	ready
+	fails_with 65 sh -c "mt-step $RUN $(with "$STEP" --seq 8) --long drop <$T/data"
+	grep -q "every document is longer than --seq 8" "$T/fails.err"
+	fails_with 65 sh -c "mt-step --count $(with "$STEP" --seq 8) --long drop <$T/data"
+	fails_with 64 mt-step "$RUN" $STEP --long cut
 }
 
 @test "a run that has reached --steps prints a message and exits 0" {

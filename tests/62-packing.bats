@@ -80,7 +80,7 @@ masked_records() {
 	start_stages
 	masked_records >"$T/masked"
 	for data in "$CASE/data.bin" "$T/masked"; do
-		for pack in docs concat none; do
+		for pack in docs concat none 'docs --long drop' 'concat --long truncate'; do
 			for batch in 1 4 7; do
 				how="--seq 32 --batch $batch --pack $pack"
 				mt-step --count $how <"$data" >"$T/count" 2>"$T/count.err"
@@ -106,6 +106,10 @@ masked_records() {
 		'{"documents": 3, "tokens": 32, "targets": 29, "longest": 14, "longer": 0, "rows": 3, "padding": 16, "steps": 2}' ]
 	[ "$(mt-step demo --count --seq 8 --batch 4 <"$T/all")" = \
 		'{"documents": 3, "tokens": 32, "targets": 29, "longest": 14, "longer": 2, "rows": 5, "padding": 6, "steps": 2}' ]
+	[ "$(mt-step --count --seq 8 --batch 4 --long drop <"$T/all")" = \
+		'{"documents": 3, "tokens": 7, "targets": 6, "longest": 14, "longer": 2, "rows": 1, "padding": 1, "steps": 1}' ]
+	[ "$(mt-step --count --seq 8 --batch 4 --long truncate <"$T/all")" = \
+		'{"documents": 3, "tokens": 23, "targets": 20, "longest": 14, "longer": 2, "rows": 3, "padding": 1, "steps": 1}' ]
 	[ "$(mt-step --count --seq 16 --batch 2 --pack concat <"$T/all")" = \
 		'{"documents": 3, "tokens": 32, "targets": 31, "longest": 14, "longer": 0, "rows": 3, "padding": 14, "steps": 2}' ]
 }
