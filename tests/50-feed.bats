@@ -61,6 +61,95 @@ sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
 	done
 }
 
+# Documents "aN" of the last letter in the name, N from 0: letters NAME NUMBER
+letters() { for i in $(seq 0 $(($2 - 1))); do printf '%s%d\n' "${1: -1}" "$i"; done >"$T/$1"; }
+# Records of lines back to one line of text
+lines() { words | tr ' ' '\n' | awk '!n { n = $1; next } { n--; printf "%s", $1 == 10 ? " " : sprintf("%c", $1) }'; }
+feed_lines() { mt-feed --bytes --eos 10 "$@" | lines; }
+
+@test "a directory stands for its regular files in byte order of their names, without hidden files and folders" {
+	mkdir -p "$T/d/folder"
+	for name in d/b d/a d/B d/.hidden d/folder/c e; do letters "$name" 1; done
+	ln -s ../e "$T/d/link"
+	mkfifo "$T/d/fifo"
+	want="B0 a0 b0 e0 e0 "
+	[ "$(feed_lines "$T/d" "$T/e")" = "$want" ]
+	[ "$(feed_lines "$T/d/" "$T/e")" = "$want" ]
+	[ "$(feed_lines "$T/d" "$T/e" --epochs 2)" = "$want$want" ]
+	mt-feed --bytes --check "$T/d"
+}
+
+@test "a weight makes a file come W times an epoch, and a later epoch goes on where the one before stopped" {
+	letters a 4
+	letters b 3
+	[ "$(feed_lines "$T/a:1")" = "a0 a1 a2 a3 " ]
+	[ "$(feed_lines "$T/a:2")" = "a0 a1 a2 a3 a0 a1 a2 a3 " ]
+	[ "$(feed_lines "$T/a:0.5")" = "a0 a1 " ]
+	[ "$(feed_lines "$T/a:0.5" --epochs 3)" = "a0 a1 a2 a3 a0 a1 " ]
+	[ "$(feed_lines "$T/b:0.5" --epochs 2)" = "b0 b1 b2 " ] # 1.5 documents an epoch, rounded up
+	[ "$(feed_lines "$T/b:0.001")" = "b0 " ]
+	[ "$(feed_lines "$T/a:1.1" --epochs 10 | wc -w)" = 44 ]
+	[ "$(feed_lines "$T/a:0.5" "$T/b")" = "b0 a0 b1 a1 b2 " ]
+	# a directory is one source
+	mkdir "$T/d"
+	letters d/x 2
+	letters d/y 2
+	[ "$(feed_lines "$T/d:0.75")" = "x0 x1 y0 " ]
+}
+
+@test "with a weight or --mix each source has its share of the documents at any time, to within one" {
+	letters a 100
+	letters b 37
+	letters c 5
+	letters d 1
+	check() { # SHARES OPERAND...: the wanted numbers of documents of a, b, c and d
+		feed_lines "${@:2}" | tr ' ' '\n' | python3 -c 'import sys
+want = dict(zip("abcd", map(int, sys.argv[1].split())))
+names = sys.stdin.read().split()
+assert len(names) == sum(want.values()), len(names)
+for p in range(1, len(names) + 1):
+    for source, n in want.items():
+        given = sum(name[0] == source for name in names[:p])
+        assert abs(given - p * n / len(names)) < 1, (p, source, given)' "$1"
+	}
+	local a=$T/a b=$T/b c=$T/c d=$T/d
+	check "100 37 5 1" --mix "$a" "$b" "$c" "$d"
+	check "100 37 5 1" --mix --shuffle 3 "$a" "$b" "$c" "$d"
+	check "50 111 13 4" "$a:0.5" "$b:3" "$c:2.5" "$d:4"
+	check "0 0 5 1" --mix "$c" "$d"
+	[ "$(feed_lines "$a" "$b" | cut -d ' ' -f 1-101 | tr -d 'a0-9 ')" = b ] # without: one after the other
+}
+
+@test "--shuffle with weights permutes each pass of a source by the seed, and nothing is lost" {
+	letters a 20
+	letters b 10
+	one=$(feed_lines --shuffle 1 "$T/a:2" "$T/b:0.5" --epochs 2)
+	[ "$one" = "$(feed_lines --shuffle 1 "$T/a:2" "$T/b:0.5" --epochs 2)" ]
+	[ "$one" != "$(feed_lines --shuffle 2 "$T/a:2" "$T/b:0.5" --epochs 2)" ]
+	of() { tr ' ' '\n' <<<"$one" | grep "^$1"; }
+	[ "$(of a | head -n 20 | sort -u | wc -l)" = 20 ]                         # one pass
+	[ "$(of a | head -n 20)" != "$(of a | head -n 40 | tail -n 20)" ]         # is not the next one
+	[ "$(of a | sort | uniq -c | awk '{ print $1 }' | sort -u)" = 4 ]         # two passes in each of two epochs
+	[ "$(of b | sort -u | wc -l)" = 10 ]                                      # two halves
+}
+
+@test "a weight must be above 0, and an existing file's name may have a colon" {
+	letters a 2
+	letters b:2 1
+	[ "$(feed_lines "$T/b:2")" = "20 " ]
+	[ "$(feed_lines "$T/b:2:3")" = "20 20 20 " ]
+	for weight in 0 -1 x inf nan 1e9 1x ''; do
+		fails_with 64 mt-feed --bytes "$T/a:$weight"
+		grep -q "weight '$weight' is not a number above 0" "$T/fails.err"
+	done
+	fails_with 66 mt-feed --bytes "$T/nowhere:2"
+	fails_with 66 mt-feed --bytes "$T/nowhere:x"
+	fails_with 64 mt-feed -:2
+	fails_with 64 mt-feed --mix - "$T/a"
+	mkfifo "$T/fifo"
+	fails_with 65 mt-feed "$T/fifo:2"
+}
+
 @test "an empty flat file gives no document" {
 	: >"$T/f"
 	[ -z "$(mt-feed --bytes "$T/f" | words)" ]
@@ -116,7 +205,9 @@ sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
 	fails_with 64 mt-feed --shuffle 1 -
 	fails_with 64 mt-feed --epochs 2 -
 	fails_with 66 mt-feed "$T/nowhere"
-	fails_with 65 mt-feed --bytes "$T"
+	mkdir "$T/empty"
+	fails_with 65 mt-feed --bytes "$T/empty"
+	grep -q "empty: has no regular file" "$T/fails.err"
 	fails_with 65 mt-feed --u16 "$T/f"
 }
 
@@ -222,7 +313,9 @@ for _ in range(60):
 	fails_with 65 mt-feed --check "$T/cut"
 	fails_with 65 mt-feed --check "$T/text"
 	fails_with 65 mt-feed --check "$T/none"
-	fails_with 65 mt-feed --check "$T"
+	mkdir "$T/empty"
+	fails_with 65 mt-feed --check "$T/empty"
+	fails_with 65 mt-feed --check "$T/good" "$T" # a file in it is not valid
 	fails_with 65 mt-feed --check --bytes "$T/text.gz"
 	grep -q "text.gz: is compressed: zcat $T/text.gz" "$T/fails.err"
 	fails_with 65 mt-feed --check --shuffle 1 "$T/fifo"
