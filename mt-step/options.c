@@ -20,7 +20,7 @@ static struct options o = {
 };
 static const char *schedule_name, *pack_name, *long_name, *input, *warmup;
 static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
-static bool check, lr_given, decay_given, min_lr_given, until_given;
+static bool check, lr_given, decay_given, min_lr_given, until_given, stop_given;
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
@@ -45,6 +45,8 @@ static const struct mt_opt table[] = {
 	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
+	{"stop-after", OPT_U64, &o.stop_after, "N", "stop after N evaluations in a row without a lower eval loss",
+		&stop_given},
 	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last", NULL},
 	{"max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL},
 	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},
@@ -94,6 +96,8 @@ static void check_counts(void)
 	if ((o.batch + o.micro - 1) / o.micro > MT_MICROS)
 		mt_die(MT_EX_USAGE, "--batch makes more than %d micro-batches of --micro", MT_MICROS);
 	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
+	if (stop_given && !o.eval) mt_die(MT_EX_USAGE, "--stop-after needs --eval");
+	if (stop_given && !o.stop_after) mt_die(MT_EX_USAGE, "--stop-after: at least 1");
 }
 
 /* --warmup: a number of steps, or a percentage. */

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "best.h"
 #include "metrics.h"
 #include "progress.h"
 #include "saves.h"
@@ -379,7 +380,9 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	const struct options *o = opts(t);
 	uint64_t step = t->began + 1;
 	bool last = step == o->until || r->last;
-	bool save = save_anyway || (o->ckpt_every && (last || step % o->ckpt_every == 0));
+	/* a step that evaluates may turn out to be the last by --stop-after, which is known after its commit only */
+	bool may_stop = o->stop_after && eval_due(t->d, t->eval, step, last);
+	bool save = save_anyway || (o->ckpt_every && (last || may_stop || step % o->ckpt_every == 0));
 	if (t->newest && !t->newest_logged) {
 		if (newest_evaluates(t)) finish_all(t);
 		else t->older = t->newest;
@@ -456,6 +459,21 @@ static int skipped_too_many(struct trainer *t, bool end)
 	return MT_EX_DATA;
 }
 
+/* --stop-after: has the eval loss not become lower for that long? */
+static bool stale(struct trainer *t)
+{
+	const struct best *b = best_known();
+	const struct options *o = opts(t);
+	if (!o->stop_after) return false;
+	if (t->newest && !t->newest_logged && newest_evaluates(t)) finish_all(t);
+	if (mt_stopping || b->since < o->stop_after) return false;
+	mt_say("stopped at step %llu of %llu: %llu evaluations in a row without a lower loss than %.4g at step %llu "
+		   "(--stop-after)",
+		(unsigned long long)t->began, (unsigned long long)o->schedule.steps, (unsigned long long)b->since, b->best_loss,
+		(unsigned long long)b->best_step);
+	return true;
+}
+
 int train(struct driver *d, struct eval *eval, int input)
 {
 	struct trainer t = {.d = d, .eval = eval};
@@ -472,7 +490,7 @@ int train(struct driver *d, struct eval *eval, int input)
 	d->mark = mt_now();
 
 	int code = 0;
-	while (t.began < o->until && !code && !mt_stopping) {
+	while (t.began < o->until && !code && !mt_stopping && !stale(&t)) {
 		struct rows *r = next_rows(&t);
 		if (!r) break;
 		t.spare = r;

@@ -209,6 +209,49 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(head -1 "$T/m" | grep -c '"step": 0, "eval_loss": [0-9.]*}')" = 1 ]
 }
 
+@test "--stop-after N ends training after N evaluations in a row without a lower loss, as its metrics show" {
+	local how="$(with "$STEP" --lr 0.08) --eval $CASE/eval.bin --eval-every 1" n
+	ready
+	mt-step "$RUN" $how <"$CASE/data.bin" >"$T/whole"
+	for n in 1 2 4; do
+		RUN=$(mt_run_name $n)
+		ready
+		mt-step "$RUN" $how --stop-after $n <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+		python3 - "$T/whole" "$T/m" $n "$(cat "$T/err")" <<-'PY'
+			import json, sys
+			whole, got = ([json.loads(line) for line in open(f)] for f in sys.argv[1:3])
+			n, best, since, last = int(sys.argv[3]), float("inf"), 0, whole[-1]["step"]
+			for m in whole:
+			    since = 0 if m["eval_loss"] < best else since + 1
+			    best = min(best, m["eval_loss"])
+			    if since == n:
+			        last = m["step"]
+			        break
+			assert [m["step"] for m in got] == list(range(last + 1)), (n, last, got)
+			assert [m["eval_loss"] for m in got] == [m["eval_loss"] for m in whole[:last + 1]]
+			said = f"stopped at step {last} of 12: {n} evaluations in a row without a lower loss"
+			assert (said in sys.argv[4]) == (since == n), sys.argv[4]
+			assert n > 1 or last < 12, "with these data every test stops at the end"
+		PY
+	done
+}
+
+@test "--stop-after saves the step at which it stops, and stops at once when --metrics shows the evaluations" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	local how="$(with "$STEP" --lr 0) --eval $CASE/eval.bin --eval-every 2 --ckpt-every 100 --stop-after 3"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	[ "$(steps <"$T/m")" = "0 1 2 3 4 5 6" ]
+	[ "$(grep -c "stopped at step 6 of 12" "$T/err")" = 1 ]
+	mt-ckpt verify "$T/out/step-00000006"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	[ ! -s "$T/m" ]
+	grep -q "stopped at step 6 of 12: 3 evaluations in a row without a lower loss than .* at step 0" "$T/err"
+	mt-step "$RUN" $how <"$CASE/data.bin" >"$T/m" 2>"$T/err" # counts from its start
+	[ "$(steps <"$T/m")" = "7 8 9 10 11 12" ]
+	no grep -q "stopped at" "$T/err"
+}
+
 @test "two streams give the bits of one" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain >"$T/one"
@@ -436,6 +479,8 @@ assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $
 	fails_with 64 mt-step "$RUN" $STEP --schedule wsd
 	fails_with 64 mt-step "$RUN" $STEP --min-lr 1e-4
 	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin"
+	fails_with 64 mt-step "$RUN" $STEP --stop-after 2
+	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin" --eval-every 1 --stop-after 0
 	fails_with 64 mt-step "$RUN" $STEP --beta1 1
 	fails_with 64 mt-step "$RUN" $STEP --input old
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 40000 --micro 40000)

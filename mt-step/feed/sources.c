@@ -25,7 +25,8 @@ static int split_weight(struct feed_source *s)
 		return 0;
 	}
 	if (!number || !(w * FEED_WEIGHT_1 >= 1 && w <= WEIGHT_MAX))
-		return mt_fail(MT_EX_USAGE, "%s: weight '%s' is not a number above 0, at most %d", s->name, colon + 1, WEIGHT_MAX);
+		return mt_fail(MT_EX_USAGE, "%s: weight '%s' is not a number above 0, at most %d", s->name, colon + 1,
+			WEIGHT_MAX);
 	s->name = name;
 	s->weight = (uint64_t)llround(w * FEED_WEIGHT_1);
 	s->weighted = true;
@@ -58,7 +59,8 @@ static int add_directory(struct feed_sources *x, const char *dir)
 		struct stat st;
 		char *name = NULL;
 		const char *slash = dir[strlen(dir) - 1] == '/' ? "" : "/";
-		if (!rc && asprintf(&name, "%s%s%s", dir, slash, entries[i]->d_name) < 0) rc = mt_fail(MT_EX_NOMEM, "no memory");
+		if (!rc && asprintf(&name, "%s%s%s", dir, slash, entries[i]->d_name) < 0)
+			rc = mt_fail(MT_EX_NOMEM, "no memory");
 		bool regular = !rc && stat(name, &st) == 0 && S_ISREG(st.st_mode);
 		if (regular) rc = add_file(x, name);
 		else free(name);
