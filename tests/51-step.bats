@@ -252,6 +252,27 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	no grep -q "stopped at" "$T/err"
 }
 
+@test "mt-ckpt serve --keep-best keeps the checkpoint of the lowest eval loss beside the newest" {
+	local how="$(with "$STEP" --lr 0.2 --schedule constant) --eval $CASE/eval.bin --eval-every 2 --ckpt-every 2"
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$T/f"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	best=$(python3 -c 'import json, sys
+lines = [json.loads(line) for line in sys.stdin]
+print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0 < m["step"] < 12)[1])' <"$T/f")
+	[ "$best" != 10 ] # that one would be the second newest
+	want=$(printf 'step-%08d ' "$best" 12)
+	eventually sh -c "[ \"\$(ls -A $T/out | tr '\n' ' ')\" = '$want' ]"
+}
+
+@test "mt-ckpt serve deletes nothing, and says why, while it cannot read --keep-best's file" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$T/nowhere"
+	mt-step "$RUN" $(with "$STEP" --steps 3) --ckpt-every 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	eventually sh -c "[ \$(grep -c 'no old checkpoint is deleted: --keep-best $T/nowhere: No such' $T/ckpt.err) = 2 ]"
+	[ "$(ls "$T/out" | wc -l)" = 3 ]
+}
+
 @test "two streams give the bits of one" {
 	ready
 	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain >"$T/one"
