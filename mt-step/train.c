@@ -67,7 +67,14 @@ static void write_figures(struct driver *d, const struct metrics *m)
 {
 	driver_check(d);
 	metrics_write(m);
-	progress_show(m->step, d->o->until, m->loss, m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+	const struct best *b = best_known();
+	progress_show(&(struct progress){.step = m->step,
+		.until = d->o->until,
+		.loss = m->loss,
+		.tokens_per_s = m->time_s > 0 ? (double)m->tokens / m->time_s : 0,
+		.time_s = m->time_s,
+		.evaluated = b->evaluations != 0,
+		.eval_loss = b->loss});
 }
 
 /* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
@@ -420,7 +427,6 @@ static void save_at_stop(struct trainer *t)
 /* No rows: end of input or an error. Returns the exit code. */
 static int input_over(struct trainer *t, const struct rows *r)
 {
-	progress_clear();
 	if (r->rc < 0) {
 		mt_say("%s", r->error);
 		return -r->rc;
