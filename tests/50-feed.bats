@@ -150,6 +150,28 @@ for p in range(1, len(names) + 1):
 	fails_with 65 mt-feed "$T/fifo:2"
 }
 
+@test "--decode writes the bytes of records, with --sep after each document" {
+	printf 'ab\ncd\n\000\377' >"$T/f"
+	mt-feed --bytes "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+	mt-feed --bytes --eos 10 "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+	{ record 97 98; record 2147483747; } >"$T/r" # the second has a context only token: 99
+	[ "$(mt-feed --decode <"$T/r")" = $'ab\nc' ]
+	[ "$(mt-feed --decode --sep ' | ' "$T/r" "$T/r")" = 'ab | c | ab | c | ' ]
+	# larger than the buffers
+	seq 600000 >"$T/f"
+	mt-feed --bytes --eos 10 "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+}
+
+@test "--decode exits 65 and names the first token that is not a byte; --sep alone exits 64" {
+	{ record 97 98; record 99 256; } >"$T/r"
+	code=0
+	mt-feed --decode <"$T/r" >"$T/out" 2>"$T/err" || code=$?
+	[ "$code" = 65 ]
+	[ "$(cat "$T/err")" = "mt-feed: --decode: record 2, element 1: token 256 is not a byte" ]
+	[ "$(cat "$T/out")" = $'ab\nc' ]
+	fails_with 64 mt-feed --sep x "$T/r"
+}
+
 @test "an empty flat file gives no document" {
 	: >"$T/f"
 	[ -z "$(mt-feed --bytes "$T/f" | words)" ]

@@ -8,8 +8,8 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32, check;
-static const char *config;
+static bool bytes, u16, u32, check, decode;
+static const char *config, *sep;
 
 static const struct mt_opt options[] = {
 	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are flat: each byte is an element", NULL},
@@ -21,6 +21,9 @@ static const struct mt_opt options[] = {
 	{"shuffle", OPT_U64, &how.seed, "SEED", "random order of documents, given by SEED and the epoch's number",
 		&how.shuffle},
 	{"mix", OPT_FLAG, &how.mix, NULL, "interleave the documents of the FILEs; also if one has a weight", NULL},
+	{"decode", OPT_FLAG, &decode, NULL,
+		"write the bytes of documents instead of records; FILE is stdin if none is given", NULL},
+	{"sep", OPT_STR, &sep, "STRING", "with --decode: written after each document (default: a newline)", NULL},
 	{"check", OPT_FLAG, &check, NULL, "check options and the first document of each FILE, write nothing", NULL},
 	{"config", OPT_STR, &config, "FILE", "with --check --bytes: config.json of the model, for its vocabulary", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
@@ -29,7 +32,8 @@ static const struct mt_opt options[] = {
 static const struct mt_program program = {
 	.name = "mt-feed",
 	.usage = "mt-feed [--bytes|--u16|--u32] [--eos ID|--block N] [--epochs N] [--shuffle SEED] [--mix]\n"
-			 "        FILE[:WEIGHT]...",
+			 "        FILE[:WEIGHT]...\n"
+			 "mt-feed --decode [--sep STRING] <records >bytes",
 	.about =
 		"Writes records on stdout. FILEs of records are copied; flat FILEs are converted, by default one document a\n"
 		"file. A FILE - is stdin; a directory stands for its files. A FILE of weight 2 comes twice an epoch, one of 0.5\n"
@@ -41,6 +45,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 {
 	static const char *operands[MAX_FILES];
 	int n = mt_cli(&program, argc, argv, operands, MAX_FILES);
+	if (!n && decode) operands[n++] = "-";
 	if (!n) mt_die(MT_EX_USAGE, "no FILE given; see --help");
 	if (bytes + u16 + u32 > 1) mt_die(MT_EX_USAGE, "only one of --bytes, --u16 and --u32");
 	how.format = bytes ? FEED_BYTES : u16 ? FEED_U16 : u32 ? FEED_U32 : FEED_RECORDS;
@@ -54,6 +59,8 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
 	if (config && !check) mt_die(MT_EX_USAGE, "--config goes with --check");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
+	if (sep && !decode) mt_die(MT_EX_USAGE, "--sep goes with --decode");
+	if (decode) out_decode(sep ? sep : "\n");
 	mt_must(sources_open(sources, operands, n));
 	how.mix |= sources->weighted;
 	for (int i = 0; i < n; i++)

@@ -42,6 +42,9 @@ int sources_open(struct feed_sources *, const char **operands, int n);
 /* ---- out.c: writes to stdout. If its reader has closed, the program ends with 0. */
 void out_words(const uint32_t *, size_t n);
 void out_flush(void);
+/* From now on write the elements of records as bytes, and sep after each record. Ends the program with 65 at an element
+ * that is not a byte. */
+void out_decode(const char *sep);
 /* Wait until fd can be read. Ends the program with 0 if the reader of stdout closes before. */
 void out_watch(int fd);
 
