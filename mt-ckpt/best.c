@@ -1,5 +1,5 @@
-/* best.c: --keep-best: which checkpoint had the lowest eval loss? mt-step's metrics say so: an evaluation ends after the
- * save of its step may have begun, so the checkpoint itself cannot. */
+/* best.c: --keep-best: which checkpoint had the lowest eval loss? mt-step's metrics say so: an evaluation ends after
+ * the save of its step may have begun, so the checkpoint itself cannot. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>

@@ -296,8 +296,8 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full);
 
 /* ------------------------------------------------------------------------------------------------ best.c */
 
-/* Of these n steps the one with the lowest eval loss in mt-step's metrics. 1; 0: none was evaluated; -74: the file cannot
- * be read */
+/* Of these n steps the one with the lowest eval loss in mt-step's metrics. 1; 0: none was evaluated; -74: the file
+ * cannot be read */
 int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64_t *best);
 
 /* ------------------------------------------------------------------------------------------------ commands */

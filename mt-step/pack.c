@@ -68,8 +68,8 @@ void packer_close(struct packer *p)
 	p->raw = NULL;
 }
 
-/* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed, so
- * whoever resumes leaves out the same. */
+/* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed,
+ * so whoever resumes leaves out the same. */
 static void cut_long(struct packer *p)
 {
 	if ((p->pack & LONG_MASK) == LONG_DROP) record_cut(p->in, 0);

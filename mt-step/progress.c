@@ -1,7 +1,7 @@
 /* progress.c: step, losses, speed and the time that is left, in one row of the terminal.
  *
- * A text that is as long as the row would make the terminal wrap it, and the next one would erase only its last part. So
- * fields are left out, the least important first, until the row holds them. */
+ * A text that is as long as the row would make the terminal wrap it, and the next one would erase only its last part.
+ * So fields are left out, the least important first, until the row holds them. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/ioctl.h>

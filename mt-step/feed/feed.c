@@ -36,8 +36,8 @@ static const struct mt_program program = {
 			 "mt-feed --decode [--sep STRING] <records >bytes",
 	.about =
 		"Writes records on stdout. FILEs of records are copied; flat FILEs are converted, by default one document a\n"
-		"file. A FILE - is stdin; a directory stands for its files. A FILE of weight 2 comes twice an epoch, one of 0.5\n"
-		"with half of its documents.",
+		"file. A FILE - is stdin; a directory stands for its files. A FILE of weight 2 comes twice an epoch, one of\n"
+		"0.5 with half of its documents.",
 	.opts = options,
 };
 

@@ -34,8 +34,8 @@ static uint64_t given_after(const struct mixed *s, uint64_t epochs)
 	return (uint64_t)((millionths + FEED_WEIGHT_1 - 1) / FEED_WEIGHT_1);
 }
 
-/* Whose turn is document p of the epoch's `all`, p from 1? Of the sources that may give one without being ahead of their
- * share by too much, the one that must give it soonest. */
+/* Whose turn is document p of the epoch's `all`, p from 1? Of the sources that may give one without being ahead of
+ * their share by too much, the one that must give it soonest. */
 static struct mixed *turn(const struct mix *x, uint64_t p, uint64_t all)
 {
 	struct mixed *best = NULL;
