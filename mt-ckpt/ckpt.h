@@ -294,12 +294,19 @@ void writer_drop(struct writer *);
  * bytes, whose checksums were computed while they were written, are not read. */
 int verify_written(int dirfd, const struct mt_geometry *run, bool full);
 
+/* ------------------------------------------------------------------------------------------------ best.c */
+
+/* Of these n steps the one with the lowest eval loss in mt-step's metrics. 1; 0: none was evaluated; -74: the file
+ * cannot be read */
+int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64_t *best);
+
 /* ------------------------------------------------------------------------------------------------ commands */
 
 int ckpt_load(const char *run, const char *dir, bool weights, bool new_record);                 /* load.c */
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                                /* save.c */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
-int ckpt_serve(const char *run, const char *dir, uint64_t keep, uint64_t shard);                /* serve.c */
-int ckpt_verify(const char *dir);                                                               /* verify.c */
+/* best: keep the best checkpoint of this file of metrics, too; may be NULL */
+int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard); /* serve.c */
+int ckpt_verify(const char *dir);                                                                  /* verify.c */
 
 #endif

@@ -3,9 +3,9 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-enum { WEIGHTS, NEW_RECORD, DTYPE, REPLACE, DIRECTORY, KEEP, SHARD, OPTIONS }; /* in the table's order */
+enum { WEIGHTS, NEW_RECORD, DTYPE, REPLACE, DIRECTORY, KEEP, KEEP_BEST, SHARD, OPTIONS }; /* in the table's order */
 static bool seen[OPTIONS], weights, new_record, replace;
-static const char *dtype, *dir;
+static const char *dtype, *dir, *best;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
 static const struct mt_opt options[] = {
@@ -16,6 +16,8 @@ static const struct mt_opt options[] = {
 	{"replace", OPT_FLAG, &replace, NULL, "export: replace a DIR that export or save wrote before", &seen[REPLACE]},
 	{"dir", OPT_STR, &dir, "DIR", "serve: directory of the checkpoints step-XXXXXXXX", &seen[DIRECTORY]},
 	{"keep", OPT_U64, &keep, "K", "serve: number of checkpoints to keep (default: 2)", &seen[KEEP]},
+	{"keep-best", OPT_STR, &best, "METRICS", "serve: keep also the lowest eval_loss of this file of mt-step's",
+		&seen[KEEP_BEST]},
 	{"shard", OPT_SIZE, &shard, "BYTES", "save, export, serve: maximum tensor bytes in a file (default: 5 GB)",
 		&seen[SHARD]},
 	{0},
@@ -27,7 +29,7 @@ static const struct mt_program program = {
 			 "mt-ckpt save [RUN] DIR\n"
 			 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
 			 "mt-ckpt verify DIR\n"
-			 "mt-ckpt serve [RUN] --dir DIR [--keep K]",
+			 "mt-ckpt serve [RUN] --dir DIR [--keep K] [--keep-best METRICS]",
 	.about =
 		"Loads a Hugging Face directory or a checkpoint into a run, writes a run as either, or verifies a directory.\n"
 		"serve writes the checkpoints that mt-step requests during training. RUN defaults to $MT_RUN.",
@@ -42,7 +44,7 @@ static const struct command {
 	{"save", 2, 1 << SHARD},
 	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE},
 	{"verify", 1, 0},
-	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << SHARD},
+	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD},
 };
 
 static void check_options(const struct command *c)
@@ -64,7 +66,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 	if (!strcmp(c->name, "save")) return ckpt_save(run, path, shard);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(c->name, "verify")) return ckpt_verify(path);
-	return ckpt_serve(run, dir, keep, shard);
+	return ckpt_serve(run, dir, keep, best, shard);
 }
 
 int main(int argc, char **argv)

@@ -23,6 +23,7 @@ struct server {
 	int dirfd;
 	bool made;
 	uint64_t keep, shard;
+	const char *best; /* --keep-best */
 };
 
 /* ------------------------------------------------------------------------------------------------ directories */
@@ -56,8 +57,8 @@ static bool is_checkpoint(const struct server *s, uint64_t step)
 	return file_exists(s->dirfd, name);
 }
 
-/* Delete all but the newest `keep` of the checkpoints up to `step`. Later ones, from before the run was loaded with an
- * older checkpoint, stay. */
+/* Delete all but the newest `keep` of the checkpoints up to `step`, and the best of the others. Later ones, from before
+ * the run was loaded with an older checkpoint, stay. */
 static void delete_older(const struct server *s, uint64_t step)
 {
 	DIR *d = dir_list(s->dirfd);
@@ -75,7 +76,14 @@ static void delete_older(const struct server *s, uint64_t step)
 		}
 	closedir(d);
 	if (n) qsort(steps, n, sizeof *steps, newest_first);
+	uint64_t best = UINT64_MAX;
+	/* The older ones were evaluated before this step began. If the results cannot be read, nothing is lost. */
+	if (s->best && n > s->keep && best_checkpoint(s->best, steps + s->keep, n - s->keep, &best) < 0) {
+		mt_say("no old checkpoint is deleted: %s", mt_errmsg());
+		n = 0;
+	}
 	for (size_t i = s->keep; i < n && mt_stage_mine(s->run); i++) {
+		if (steps[i] == best) continue;
 		step_name(name, steps[i]);
 		if (dir_remove(s->dirfd, name) < 0) mt_say("old checkpoint is not deleted: %s", mt_errmsg());
 	}
@@ -287,9 +295,9 @@ static int open_dir(struct server *s)
 	return rc;
 }
 
-int ckpt_serve(const char *name, const char *path, uint64_t keep, uint64_t shard)
+int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *best, uint64_t shard)
 {
-	struct server s = {.path = path, .dirfd = -1, .keep = keep, .shard = shard};
+	struct server s = {.path = path, .dirfd = -1, .keep = keep, .best = best, .shard = shard};
 	int rc = open_dir(&s);
 
 	if (rc < 0) return rc;

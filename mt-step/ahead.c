@@ -46,9 +46,9 @@ static int pack_step(struct ahead *a, struct rows *r)
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
 	r->documents = a->packer.documents;
-	r->cut_documents = a->packer.cut_documents;
+	r->cut_documents = a->o->pack == PACK_CONCAT ? 0 : a->packer.longer;
 	r->position = a->from;
-	return 0;
+	return r->n ? 0 : packer_check_any(&a->packer);
 }
 
 static void *work(void *arg)

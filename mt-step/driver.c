@@ -179,6 +179,7 @@ void driver_turn(struct driver *d)
 {
 	driver_check(d);
 	peers_watch(d);
+	progress_look();
 	if (d->source) deal(d);
 	saves_watch(d);
 }

@@ -4,9 +4,11 @@
  * killed mt-step writes the last lines again: those that the file has are left out. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "best.h"
 #include "cli/cli.h"
 #include "metrics.h"
 #include "progress.h"
@@ -18,6 +20,17 @@ static uint64_t last;
 
 bool metrics_file_failed(void) { return failed; }
 
+/* Its result is a number, or null if the loss was not finite. */
+static void note_evaluation(const char *line, uint64_t step)
+{
+	static const char key[] = "\"eval_loss\": ";
+	const char *at = strstr(line, key);
+	if (!at) return;
+	char *end;
+	double loss = strtod(at + strlen(key), &end);
+	best_note(step, end == at + strlen(key) ? NAN : loss);
+}
+
 /* The length to keep: whole lines of steps up to `step` */
 static off_t keep_lines(FILE *f, uint64_t step)
 {
@@ -28,6 +41,7 @@ static off_t keep_lines(FILE *f, uint64_t step)
 		unsigned long long s;
 		if (sscanf(line, "{\"step\": %llu", &s) != 1) continue;
 		if (s > step) break;
+		note_evaluation(line, s);
 		if (strstr(line, "\"loss\":") == NULL) continue;
 		last = s;
 		any = true;
@@ -52,7 +66,10 @@ int metrics_file_open(const char *name, uint64_t step, bool fresh)
 	if (!f && errno == ENOENT && can_be_made()) return 0; /* made with the first line, if there is one */
 	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));
 	off_t keep = keep_lines(f, step), size = fseeko(f, 0, SEEK_END) ? 0 : ftello(f);
-	if (fresh && step == 0) keep = 0;
+	if (fresh && step == 0) {
+		keep = 0;
+		best_forget();
+	}
 	int rc = keep < size && ftruncate(fileno(f), keep) ? mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno))
 													   : 0;
 	fclose(f);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "best.h"
 #include "cli/cli.h"
 #include "metrics.h"
 #include "progress.h"
@@ -63,6 +64,7 @@ void metrics_write(const struct metrics *m)
 		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
 	}
+	if (m->evaluated) best_note(m->step, m->eval_loss);
 	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
 	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");
 	MT_ASSERT(n < sizeof line);

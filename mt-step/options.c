@@ -11,7 +11,6 @@
 
 static struct options o = {
 	.schedule = {.kind = SCHEDULE_LINEAR},
-	.pack = PACK_DOCS,
 	.beta1 = 0.9,
 	.beta2 = 0.999,
 	.eps = 1e-8,
@@ -19,8 +18,9 @@ static struct options o = {
 	.wait = 10,
 	.max_skipped = 20,
 };
-static const char *schedule_name, *pack_name, *input;
-static bool check, lr_given, decay_given, min_lr_given, until_given;
+static const char *schedule_name, *pack_name, *long_name, *input, *warmup;
+static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
+static bool check, lr_given, decay_given, min_lr_given, until_given, stop_given;
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
@@ -29,7 +29,8 @@ static const struct mt_opt table[] = {
 	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)", NULL},
 	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
 	{"lr", OPT_DOUBLE, &o.schedule.lr, "X", "peak learning rate", &lr_given},
-	{"warmup", OPT_U64, &o.schedule.warmup, "STEPS", "warm-up steps of the learning rate (default: 0)", NULL},
+	{"warmup", OPT_STR, &warmup, "STEPS|P%", "warm-up steps of the learning rate, or percent of --steps (default: 0)",
+		NULL},
 	{"schedule", OPT_STR, &schedule_name, "NAME", "linear (default), cosine, wsd or constant", NULL},
 	{"decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: number of steps at the end in which the rate falls",
 		&decay_given},
@@ -41,8 +42,11 @@ static const struct mt_opt table[] = {
 	{"clip", OPT_DOUBLE, &o.clip, "X", "maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)",
 		&o.clip_given},
 	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
+	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
+	{"stop-after", OPT_U64, &o.stop_after, "N", "stop after N evaluations in a row without a lower eval loss",
+		&stop_given},
 	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last", NULL},
 	{"max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL},
 	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},
@@ -51,17 +55,33 @@ static const struct mt_opt table[] = {
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
 	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO in place of FROM", NULL},
 	{"check", OPT_FLAG, &check, NULL, "check the options and exit", NULL},
+	{"count", OPT_FLAG, &o.count, NULL, "count stdin's documents, rows and steps, print them as JSON and exit", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
 static const struct mt_program program = {
 	.name = "mt-step",
-	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics",
+	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics\n"
+			 "mt-step --count --batch SEQS --seq T [--pack HOW] [--long HOW] < records",
 	.about =
 		"Drives the training of RUN: packs the records on stdin into rows, deals them to mt-stream as micro-batches,\n"
 		"and writes one JSON object a step on stdout.",
 	.opts = table,
 };
+
+static void check_rows(void)
+{
+	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
+	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
+}
+
+static void check_pack(void)
+{
+	if (!pack_how_parse(pack_name ? pack_name : "docs", &o.pack))
+		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	if (!pack_long_parse(long_name ? long_name : "split", &o.pack))
+		mt_die(MT_EX_USAGE, "--long: '%s' is not split, drop or truncate", long_name);
+}
 
 static void check_counts(void)
 {
@@ -70,18 +90,41 @@ static void check_counts(void)
 	if (!until_given) o.until = o.schedule.steps;
 	if (!o.until) mt_die(MT_EX_USAGE, "--until: at least 1");
 	if (o.until > o.schedule.steps) mt_die(MT_EX_USAGE, "--until is above --steps");
-	if (!o.batch || o.batch > BATCH_MAX) mt_die(MT_EX_USAGE, "--batch SEQS is needed, 1 to %u", BATCH_MAX);
+	check_rows();
 	if (!o.micro) o.micro = o.batch;
 	if (o.micro > o.batch) mt_die(MT_EX_USAGE, "--micro is above --batch");
 	if ((o.batch + o.micro - 1) / o.micro > MT_MICROS)
 		mt_die(MT_EX_USAGE, "--batch makes more than %d micro-batches of --micro", MT_MICROS);
-	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
 	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
+	if (stop_given && !o.eval) mt_die(MT_EX_USAGE, "--stop-after needs --eval");
+	if (stop_given && !o.stop_after) mt_die(MT_EX_USAGE, "--stop-after: at least 1");
+}
+
+/* --warmup: a number of steps, or a percentage. */
+static void check_warmup(void)
+{
+	const struct mt_opt steps = {.type = OPT_U64, .value = &o.schedule.warmup};
+	char *end;
+	if (!warmup || mt_opt_set(&steps, warmup)) return;
+	double x = strtod(warmup, &end);
+	bool number = end != warmup && isfinite(x) && x >= 0;
+	if (number && !strcmp(end, "%")) {
+		if (x > 100) mt_die(MT_EX_USAGE, "--warmup: '%s' is above 100%%", warmup);
+		warmup_millionths = (uint64_t)llround(x * 1e4);
+	} else if (number && !*end && x != floor(x)) {
+		mt_die(MT_EX_USAGE,
+			"--warmup STEPS wants a whole number: '%s' is a fraction; write a percentage of --steps as 10%%", warmup);
+	} else {
+		mt_die(MT_EX_USAGE,
+			"--warmup: '%s' is not valid: expected a number of steps, or a percentage of --steps such as 10%%", warmup);
+	}
 }
 
 static void check_schedule(void)
 {
 	struct schedule *s = &o.schedule;
+	/* rounded up, as get_warmup_steps of transformers' TrainingArguments does */
+	if (warmup_millionths) s->warmup = (s->steps * warmup_millionths + 999999) / 1000000;
 	if (schedule_name) mt_must(schedule_parse(schedule_name, &s->kind));
 	if (!lr_given || s->lr < 0) mt_die(MT_EX_USAGE, "--lr X is needed, and not below 0");
 	bool floors = s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_WSD;
@@ -106,16 +149,16 @@ void options_parse(struct options *out, int argc, char **argv)
 {
 	const char *run = NULL;
 	mt_cli(&program, argc, argv, &run, 1);
-	o.run = mt_cli_run(run);
-	check_counts();
-	check_schedule();
-	check_adam();
-	if (pack_name) {
-		if (!strcmp(pack_name, "docs")) o.pack = PACK_DOCS;
-		else if (!strcmp(pack_name, "concat")) o.pack = PACK_CONCAT;
-		else if (!strcmp(pack_name, "none")) o.pack = PACK_NONE;
-		else mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack_name);
+	if (o.count) { /* no run, and no training: the other options may be those of the training to come */
+		check_rows();
+	} else {
+		o.run = mt_cli_run(run);
+		check_warmup();
+		check_counts();
+		check_schedule();
+		check_adam();
 	}
+	check_pack();
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
 	if (check) exit(0);

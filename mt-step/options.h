@@ -10,12 +10,13 @@ struct options {
 	const char *run;
 	struct schedule schedule;
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
-	enum pack_how pack;
+	uint32_t pack;                     /* as in mt_position */
 	double wd, beta1, beta2, eps, clip, wait;
-	bool clip_given, input_new;
-	const char *eval, *metrics;      /* files, or NULL */
-	uint64_t eval_every, ckpt_every; /* 0: never */
-	uint64_t max_skipped;            /* skipped steps in a row that end mt-step; 0: no limit */
+	bool clip_given, input_new, count; /* count: only count what the input would train */
+	const char *eval, *metrics;        /* files, or NULL */
+	uint64_t eval_every, ckpt_every;   /* 0: never */
+	uint64_t stop_after;               /* evaluations without improvement that end the training; 0: no limit */
+	uint64_t max_skipped;              /* skipped steps in a row that end mt-step; 0: no limit */
 	struct mt_strings rings;
 };
 

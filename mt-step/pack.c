@@ -7,10 +7,50 @@
 
 #include "pack.h"
 
-int packer_open(struct packer *p, struct record_reader *in, enum pack_how how, uint32_t seq, uint32_t vocab)
+static const struct {
+	const char *name;
+	uint32_t pack;
+} hows[] = {{"docs", PACK_DOCS}, {"concat", PACK_CONCAT}, {"none", PACK_NONE}},
+  longs[] = {{"split", LONG_SPLIT}, {"drop", LONG_DROP}, {"truncate", LONG_TRUNCATE}};
+
+bool pack_how_parse(const char *name, uint32_t *pack)
+{
+	for (int i = 0; i < 3; i++)
+		if (!strcmp(name, hows[i].name)) {
+			*pack |= hows[i].pack;
+			return true;
+		}
+	return false;
+}
+
+bool pack_long_parse(const char *name, uint32_t *pack)
+{
+	for (int i = 0; i < 3; i++)
+		if (!strcmp(name, longs[i].name)) {
+			*pack |= longs[i].pack;
+			return true;
+		}
+	return false;
+}
+
+const char *pack_how_name(uint32_t pack)
+{
+	for (int i = 0; i < 3; i++)
+		if ((pack & PACK_HOW) == hows[i].pack) return hows[i].name;
+	return "?";
+}
+
+const char *pack_long_name(uint32_t pack)
+{
+	for (int i = 0; i < 3; i++)
+		if ((pack & LONG_MASK) == longs[i].pack) return longs[i].name;
+	return "?";
+}
+
+int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint32_t seq, uint32_t vocab)
 {
 	*p = (struct packer){.in = in,
-		.how = how,
+		.pack = pack,
 		.seq = seq,
 		.vocab = vocab,
 		.carry = MT_NO_TARGET,
@@ -28,19 +68,30 @@ void packer_close(struct packer *p)
 	p->raw = NULL;
 }
 
-/* Read the next record's header unless one is open. 1: a record is open; 0: end of input. */
+/* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed,
+ * so whoever resumes leaves out the same. */
+static void cut_long(struct packer *p)
+{
+	if ((p->pack & LONG_MASK) == LONG_DROP) record_cut(p->in, 0);
+	if ((p->pack & LONG_MASK) == LONG_TRUNCATE) record_cut(p->in, p->seq);
+}
+
+/* Read the header of the next record that is not dropped, unless one is open. 1: a record is open; 0: end of input. */
 static int look(struct packer *p)
 {
-	if (p->open) return 1;
-	if (p->ended) return 0;
-	int rc = record_next(p->in);
-	if (rc == 0) p->ended = true;
-	if (rc > 0) {
-		p->open = true;
+	while (!p->open && !p->ended) {
+		int rc = record_next(p->in);
+		if (rc < 0) return rc;
+		p->ended = rc == 0;
+		if (p->ended) break;
+		uint32_t n = p->in->count;
 		p->documents++;
-		p->cut_documents += p->how != PACK_CONCAT && p->in->count > p->seq;
+		if (n > p->longest) p->longest = n;
+		p->longer += n > p->seq;
+		if (n > p->seq) cut_long(p);
+		p->open = p->in->count != 0;
 	}
-	return rc;
+	return p->open;
 }
 
 static uint32_t placed(const struct packer *p) { return p->open ? p->in->count - p->in->left : 0; }
@@ -57,6 +108,7 @@ static int place(struct packer *p, uint32_t *out, uint32_t n)
 	}
 	XXH64_update(&p->all, out, (size_t)n * 4);
 	p->carry = out[n - 1];
+	p->tokens += n;
 	if (p->in->left) {
 		XXH64_update(&p->cut, out, (size_t)n * 4);
 		return 0;
@@ -93,7 +145,7 @@ int packer_skip(struct packer *p, const struct mt_position *to)
 	if (short_of || p->hash != to->hash || cut != to->hash_cut)
 		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other,
 			(unsigned long long)to->records + (to->offset != 0));
-	if (p->how == PACK_CONCAT) p->carry = to->carry;
+	if ((p->pack & PACK_HOW) == PACK_CONCAT) p->carry = to->carry;
 	return 0;
 }
 
@@ -141,7 +193,7 @@ static int64_t docs_row(struct packer *p, uint32_t *starts)
 		if ((rc = place_piece(p, at, n)) < 0) return rc;
 		at += n;
 		begin_piece(starts, from, at - from);
-		if (p->how == PACK_NONE) break;
+		if ((p->pack & PACK_HOW) == PACK_NONE) break;
 	}
 	return at;
 }
@@ -164,7 +216,7 @@ static int64_t concat_row(struct packer *p, uint32_t *starts)
 
 int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
 {
-	int64_t n = p->how == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
+	int64_t n = (p->pack & PACK_HOW) == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
 	if (n <= 0) return (int)n;
 	for (uint32_t i = 0; i < n; i++) {
 		bool last = i + 1 == n || starts[i + 1] != starts[i];
@@ -176,10 +228,20 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;
 	}
+	p->rows++;
+	p->padding += p->seq - (uint64_t)n;
 	return 1;
 }
 
 int packer_more(struct packer *p) { return look(p); }
+
+int packer_check_any(const struct packer *p)
+{
+	if (p->records || placed(p)) return 0;
+	if (!p->documents) return mt_fail(MT_EX_DATA, "%s: no record at all", p->in->name);
+	return mt_fail(MT_EX_DATA, "%s: every document is longer than --seq %u, and --long drop drops them", p->in->name,
+		p->seq);
+}
 
 void packer_position(const struct packer *p, struct mt_position *pos)
 {
@@ -187,9 +249,9 @@ void packer_position(const struct packer *p, struct mt_position *pos)
 	pos->offset = placed(p);
 	pos->hash = p->hash;
 	pos->hash_cut = pos->offset ? XXH64_digest(&p->cut) : 0;
-	pos->carry = p->how == PACK_CONCAT ? p->carry : MT_NO_TARGET;
+	pos->carry = (p->pack & PACK_HOW) == PACK_CONCAT ? p->carry : MT_NO_TARGET;
 	pos->seq = p->seq;
-	pos->pack = p->how;
+	pos->pack = p->pack;
 }
 
 uint64_t targets_count(const uint32_t *targets, uint64_t n)

@@ -7,23 +7,33 @@
 
 #include "record.h"
 
-enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3 }; /* mt_position.pack */
+/* mt_position.pack: how documents share rows, plus what happens to those longer than a row. */
+enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3, PACK_HOW = 0xff /* mask */ };
+enum pack_long { LONG_SPLIT = 0, LONG_DROP = 1 << 8, LONG_TRUNCATE = 2 << 8, LONG_MASK = 0xff << 8 };
 
 struct packer {
 	struct record_reader *in;
-	enum pack_how how;
+	uint32_t pack; /* as in mt_position */
 	uint32_t seq, vocab;
-	bool ended;                        /* the end of the input was read */
-	bool open;                         /* the header of in's current record was read, and not all of it is placed */
-	uint64_t records;                  /* records placed whole */
-	uint64_t hash;                     /* of their bytes */
-	uint64_t documents, cut_documents; /* read so far; those that are longer than a row and are cut */
-	uint32_t carry;                    /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
-	XXH64_state_t all, cut;            /* over all bytes placed; over the open record's elements placed */
-	uint32_t *raw;                     /* (seq) elements of the current row, with their bit 31 */
+	bool ended;                     /* the end of the input was read */
+	bool open;                      /* the header of in's current record was read, and not all of it is placed */
+	uint64_t records;               /* records placed whole: of a truncated one the part that is kept */
+	uint64_t hash;                  /* of their bytes */
+	uint64_t documents, longer;     /* read so far, dropped ones too; those that are longer than a row */
+	uint32_t longest;               /* elements of the longest one */
+	uint64_t tokens, rows, padding; /* elements placed; rows made; elements of them that hold no token */
+	uint32_t carry;                 /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
+	XXH64_state_t all, cut;         /* over all bytes placed; over the open record's elements placed */
+	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31 */
 };
 
-int packer_open(struct packer *, struct record_reader *, enum pack_how, uint32_t seq, uint32_t vocab);
+/* Add what the name of a --pack or --long stands for to *pack. false: it is no such name. */
+bool pack_how_parse(const char *name, uint32_t *pack);
+bool pack_long_parse(const char *name, uint32_t *pack);
+const char *pack_how_name(uint32_t pack);
+const char *pack_long_name(uint32_t pack);
+
+int packer_open(struct packer *, struct record_reader *, uint32_t pack, uint32_t seq, uint32_t vocab);
 void packer_close(struct packer *);
 /* Skip what the position says was consumed. -65: the input is shorter than that, or its hash differs. */
 int packer_skip(struct packer *, const struct mt_position *);
@@ -32,6 +42,8 @@ int packer_skip(struct packer *, const struct mt_position *);
 int packer_row(struct packer *, uint32_t *tokens, uint32_t *targets, uint32_t *starts);
 /* Is there another row? Waits for input. 1, 0 or an error. */
 int packer_more(struct packer *);
+/* At the end of the input: -65 if no document was placed, otherwise 0. */
+int packer_check_any(const struct packer *);
 /* Where the rows made so far end; seq and pack are set, batch and tokens left alone. */
 void packer_position(const struct packer *, struct mt_position *);
 /* Targets of a row that predict something. */

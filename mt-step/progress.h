@@ -2,10 +2,22 @@
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-void progress_show(uint64_t step, uint64_t until, double loss, double tokens_per_s, double time_s);
-/* Erase the line: call before anything else is written to stderr. */
+struct progress {
+	uint64_t step, until;
+	double loss, tokens_per_s, time_s; /* of this step */
+	bool evaluated;                    /* there was an evaluation: the newest one's loss */
+	double eval_loss;
+};
+
+void progress_show(const struct progress *);
+/* While --count reads: what it has read so far. */
+void progress_count(uint64_t documents, uint64_t tokens);
+/* Call often: draws the line again when the terminal has another width. */
+void progress_look(void);
+/* Erase the line: call before anything else is written to the terminal. */
 void progress_clear(void);
 /* Keep the line, and end it. */
 void progress_end(void);

@@ -72,11 +72,39 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 	return 0;
 }
 
+void record_cut(struct record_reader *r, uint32_t n)
+{
+	r->rest = r->count - n;
+	r->count = r->left = n;
+}
+
+static int ends_inside(const struct record_reader *r, uint64_t got, uint32_t count)
+{
+	return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", r->name,
+		(unsigned long long)r->records, (unsigned long long)got, count);
+}
+
+static int skip_rest(struct record_reader *r)
+{
+	enum { CHUNK = 1 << 10 };
+	uint32_t words[CHUNK], whole = r->count + r->rest;
+	while (r->rest) {
+		uint32_t n = r->rest < CHUNK ? r->rest : CHUNK;
+		size_t got;
+		int rc = take_bytes(r, words, (size_t)n * 4, &got);
+		if (rc) return rc;
+		if (got < (size_t)n * 4) return ends_inside(r, whole - r->rest + got / 4, whole);
+		r->rest -= n;
+	}
+	return 0;
+}
+
 int record_next(struct record_reader *r)
 {
 	uint32_t count;
 	size_t got;
-	int rc = take_bytes(r, &count, sizeof count, &got);
+	int rc = skip_rest(r);
+	if (!rc) rc = take_bytes(r, &count, sizeof count, &got);
 	if (rc) return rc;
 	if (got == 0) return 0;
 	r->records++;
@@ -100,9 +128,7 @@ int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
 	size_t got;
 	int rc = take_bytes(r, out, (size_t)n * 4, &got);
 	if (rc) return rc;
-	if (got < (size_t)n * 4)
-		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", r->name,
-			(unsigned long long)r->records, (unsigned long long)(r->count - r->left) + got / 4, r->count);
+	if (got < (size_t)n * 4) return ends_inside(r, r->count - r->left + got / 4, r->count + r->rest);
 	r->left -= n;
 	return 0;
 }

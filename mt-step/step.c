@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "count.h"
 #include "metrics.h"
 #include "progress.h"
 #include "saves.h"
@@ -52,13 +53,10 @@ static void check_run(struct options *o)
 	mt_run_committed(driver.run, &was);
 	const struct mt_position *p = &was.position;
 	bool consumed = p->records || p->offset;
-	if (consumed && !o->input_new && (p->seq != o->seq || p->batch != o->batch || p->pack != (uint32_t)o->pack))
+	if (consumed && !o->input_new && (p->seq != o->seq || p->batch != o->batch || p->pack != o->pack))
 		mt_die(MT_EX_USAGE,
-			"run '%s' was trained with --seq %u --batch %u --pack %s so far; other values need --input new", o->run,
-			p->seq, p->batch,
-			p->pack == PACK_CONCAT     ? "concat"
-				: p->pack == PACK_NONE ? "none"
-									   : "docs");
+			"run '%s' was trained with --seq %u --batch %u --pack %s --long %s so far; other values need --input new",
+			o->run, p->seq, p->batch, pack_how_name(p->pack), pack_long_name(p->pack));
 }
 
 static int finish(int code)
@@ -81,6 +79,10 @@ int main(int argc, char **argv)
 	static struct eval eval;
 	mt_before_say = progress_clear;
 	options_parse(&o, argc, argv);
+	if (o.count) {
+		mt_must(count_input(&o, STDIN_FILENO));
+		return 0;
+	}
 	mt_signals(true);
 	signal(SIGPIPE, SIG_IGN);
 	enter(&o);

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "best.h"
 #include "metrics.h"
 #include "progress.h"
 #include "saves.h"
@@ -31,6 +32,8 @@ struct trainer {
 	bool broken;                       /* its loss or norm was not finite */
 	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq */
 	bool cut_reported, end_reported;
+	bool from_start;      /* all steps on this input are ours: */
+	uint64_t first, rows; /* from this step on, and their rows */
 };
 
 static const struct options *opts(const struct trainer *t) { return t->d->o; }
@@ -64,7 +67,14 @@ static void write_figures(struct driver *d, const struct metrics *m)
 {
 	driver_check(d);
 	metrics_write(m);
-	progress_show(m->step, d->o->until, m->loss, m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+	const struct best *b = best_known();
+	progress_show(&(struct progress){.step = m->step,
+		.until = d->o->until,
+		.loss = m->loss,
+		.tokens_per_s = m->time_s > 0 ? (double)m->tokens / m->time_s : 0,
+		.time_s = m->time_s,
+		.evaluated = b->evaluations != 0,
+		.eval_loss = b->loss});
 }
 
 /* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
@@ -325,35 +335,50 @@ static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *blo
 	return 0;
 }
 
-/* The input has ended before --until: report the state of the schedule, and what to do. rows: of the last step. */
+/* How many times the input would have to be read for --steps; 0: unknown, since an earlier mt-step trained on it. */
+static unsigned long long epochs_needed(const struct trainer *t)
+{
+	const struct options *o = opts(t);
+	if (!t->from_start || !t->rows) return 0;
+	uint64_t need = (o->schedule.steps - t->first) * o->batch;
+	return (need + t->rows - 1) / t->rows;
+}
+
+/* The input has ended, and the last step has that many rows. If that is before --until, the learning rate has not
+ * reached its end: the model is not what --steps and --schedule promise. */
 static void report_end(struct trainer *t, uint64_t rows)
 {
 	const struct options *o = opts(t);
 	const struct schedule *s = &o->schedule;
-	unsigned long long step = t->began, steps = s->steps;
-	char cut[96] = "", lr[96] = "";
+	unsigned long long step = t->began, steps = s->steps, epochs = epochs_needed(t);
+	char cut[96] = "", lr[96] = "", again[32] = "N";
 	if (rows < o->batch)
 		snprintf(cut, sizeof cut, ", which has %llu of %llu rows", (unsigned long long)rows,
 			(unsigned long long)o->batch);
 	t->end_reported = true;
-	if (step == steps) {
+	if (step >= o->until) {
 		mt_say("input ended at step %llu of %llu%s", step, steps, cut);
 		return;
 	}
-	if (s->kind != SCHEDULE_CONSTANT)
+	if (s->kind != SCHEDULE_CONSTANT || step <= s->warmup)
 		snprintf(lr, sizeof lr, " the schedule is incomplete (lr is %.2g):", schedule_lr(s, step));
-	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or more data (--epochs)", step, steps, cut, lr,
-		step);
+	if (epochs) snprintf(again, sizeof again, "%llu", epochs);
+	mt_say("input ended at step %llu of %llu%s:%s use --steps %llu, or feed more data (mt-feed --epochs %s)", step,
+		steps, cut, lr, step, again);
 }
 
 /* Many cut documents mean that --seq was mistyped, or is too short for the data. */
 static void report_cut(struct trainer *t)
 {
 	if (t->cut_reported || !t->cut_documents) return;
+	uint32_t how = opts(t)->pack & LONG_MASK;
 	t->cut_reported = true;
-	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are cut",
+	mt_say("%.0f %% of documents (%llu of %llu) are longer than --seq %llu and are %s",
 		100 * (double)t->cut_documents / (double)t->documents, (unsigned long long)t->cut_documents,
-		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq);
+		(unsigned long long)t->documents, (unsigned long long)opts(t)->seq,
+		how == LONG_DROP           ? "dropped"
+			: how == LONG_TRUNCATE ? "truncated"
+								   : "cut");
 }
 
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
@@ -362,7 +387,9 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	const struct options *o = opts(t);
 	uint64_t step = t->began + 1;
 	bool last = step == o->until || r->last;
-	bool save = save_anyway || (o->ckpt_every && (last || step % o->ckpt_every == 0));
+	/* a step that evaluates may turn out to be the last by --stop-after, which is known after its commit only */
+	bool may_stop = o->stop_after && eval_due(t->d, t->eval, step, last);
+	bool save = save_anyway || (o->ckpt_every && (last || may_stop || step % o->ckpt_every == 0));
 	if (t->newest && !t->newest_logged) {
 		if (newest_evaluates(t)) finish_all(t);
 		else t->older = t->newest;
@@ -376,6 +403,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->rows_out = true;
 	t->newest_last = last;
 	t->began = step;
+	t->rows += r->n;
 	t->documents = r->documents;
 	t->cut_documents = r->cut_documents;
 	if (t->documents >= CUT_SAMPLE) report_cut(t);
@@ -399,14 +427,9 @@ static void save_at_stop(struct trainer *t)
 /* No rows: end of input or an error. Returns the exit code. */
 static int input_over(struct trainer *t, const struct rows *r)
 {
-	progress_clear();
 	if (r->rc < 0) {
 		mt_say("%s", r->error);
 		return -r->rc;
-	}
-	if (!r->position.records) {
-		mt_say("stdin: no record at all");
-		return MT_EX_DATA;
 	}
 	if (!t->end_reported) report_end(t, opts(t)->batch);
 	return 0;
@@ -442,6 +465,21 @@ static int skipped_too_many(struct trainer *t, bool end)
 	return MT_EX_DATA;
 }
 
+/* --stop-after: has the eval loss not become lower for that long? */
+static bool stale(struct trainer *t)
+{
+	const struct best *b = best_known();
+	const struct options *o = opts(t);
+	if (!o->stop_after) return false;
+	if (t->newest && !t->newest_logged && newest_evaluates(t)) finish_all(t);
+	if (mt_stopping || b->since < o->stop_after) return false;
+	mt_say("stopped at step %llu of %llu: %llu evaluations in a row without a lower loss than %.4g at step %llu "
+		   "(--stop-after)",
+		(unsigned long long)t->began, (unsigned long long)o->schedule.steps, (unsigned long long)b->since, b->best_loss,
+		(unsigned long long)b->best_step);
+	return true;
+}
+
 int train(struct driver *d, struct eval *eval, int input)
 {
 	struct trainer t = {.d = d, .eval = eval};
@@ -450,13 +488,15 @@ int train(struct driver *d, struct eval *eval, int input)
 	mt_run_committed(d->run, &c);
 	t.began = c.step;
 	if (o->input_new) c.position = (struct mt_position){.tokens = c.position.tokens, .carry = MT_NO_TARGET};
+	t.first = c.step;
+	t.from_start = !c.position.records && !c.position.offset;
 	bool look = o->ckpt_every || eval;
 	mt_must(ahead_start(&t.ahead, d->run, o, input, mt_geometry(d->run)->vocab, &c.position, o->until - c.step, look));
 	if (eval && c.step == 0 && mt_txn_newest(d->run) == 0) evaluate_alone(d, eval);
 	d->mark = mt_now();
 
 	int code = 0;
-	while (t.began < o->until && !code && !mt_stopping) {
+	while (t.began < o->until && !code && !mt_stopping && !stale(&t)) {
 		struct rows *r = next_rows(&t);
 		if (!r) break;
 		t.spare = r;

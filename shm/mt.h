@@ -185,12 +185,12 @@ struct mt_slot {                /* 256 bytes */
 };
 
 struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */
-	uint64_t records;           /* records placed whole */
+	uint64_t records;           /* records placed whole; without those that mt-step --long drops */
 	uint64_t offset;            /* elements of the next record already placed (a cut document, or concat) */
 	uint64_t hash;              /* XXH64 (seed 0) of the bytes of those whole records, counts included */
 	uint64_t hash_cut;          /* XXH64 of the `offset` elements of the next record, 0 if none */
 	uint32_t carry;             /* concat: the last element placed, which begins the next row; MT_NO_TARGET: none */
-	uint32_t seq, batch, pack;  /* what the rows were made with: a change needs --input new */
+	uint32_t seq, batch, pack;  /* what the rows were made with: a change needs --input new; pack: mt-step/pack.h */
 	uint64_t tokens;            /* targets trained so far, over the run's life */
 	uint64_t reserved[2];
 };

@@ -61,6 +61,117 @@ sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
 	done
 }
 
+# Documents "aN" of the last letter in the name, N from 0: letters NAME NUMBER
+letters() { for i in $(seq 0 $(($2 - 1))); do printf '%s%d\n' "${1: -1}" "$i"; done >"$T/$1"; }
+# Records of lines back to one line of text
+lines() { words | tr ' ' '\n' | awk '!n { n = $1; next } { n--; printf "%s", $1 == 10 ? " " : sprintf("%c", $1) }'; }
+feed_lines() { mt-feed --bytes --eos 10 "$@" | lines; }
+
+@test "a directory stands for its regular files in byte order of their names, without hidden files and folders" {
+	mkdir -p "$T/d/folder"
+	for name in d/b d/a d/B d/.hidden d/folder/c e; do letters "$name" 1; done
+	ln -s ../e "$T/d/link"
+	mkfifo "$T/d/fifo"
+	want="B0 a0 b0 e0 e0 "
+	[ "$(feed_lines "$T/d" "$T/e")" = "$want" ]
+	[ "$(feed_lines "$T/d/" "$T/e")" = "$want" ]
+	[ "$(feed_lines "$T/d" "$T/e" --epochs 2)" = "$want$want" ]
+	mt-feed --bytes --check "$T/d"
+}
+
+@test "a weight makes a file come W times an epoch, and a later epoch goes on where the one before stopped" {
+	letters a 4
+	letters b 3
+	[ "$(feed_lines "$T/a:1")" = "a0 a1 a2 a3 " ]
+	[ "$(feed_lines "$T/a:2")" = "a0 a1 a2 a3 a0 a1 a2 a3 " ]
+	[ "$(feed_lines "$T/a:0.5")" = "a0 a1 " ]
+	[ "$(feed_lines "$T/a:0.5" --epochs 3)" = "a0 a1 a2 a3 a0 a1 " ]
+	[ "$(feed_lines "$T/b:0.5" --epochs 2)" = "b0 b1 b2 " ] # 1.5 documents an epoch, rounded up
+	[ "$(feed_lines "$T/b:0.001")" = "b0 " ]
+	[ "$(feed_lines "$T/a:1.1" --epochs 10 | wc -w)" = 44 ]
+	[ "$(feed_lines "$T/a:0.5" "$T/b")" = "b0 a0 b1 a1 b2 " ]
+	# a directory is one source
+	mkdir "$T/d"
+	letters d/x 2
+	letters d/y 2
+	[ "$(feed_lines "$T/d:0.75")" = "x0 x1 y0 " ]
+}
+
+@test "with a weight or --mix each source has its share of the documents at any time, to within one" {
+	letters a 100
+	letters b 37
+	letters c 5
+	letters d 1
+	check() { # SHARES OPERAND...: the wanted numbers of documents of a, b, c and d
+		feed_lines "${@:2}" | tr ' ' '\n' | python3 -c 'import sys
+want = dict(zip("abcd", map(int, sys.argv[1].split())))
+names = sys.stdin.read().split()
+assert len(names) == sum(want.values()), len(names)
+for p in range(1, len(names) + 1):
+    for source, n in want.items():
+        given = sum(name[0] == source for name in names[:p])
+        assert abs(given - p * n / len(names)) < 1, (p, source, given)' "$1"
+	}
+	local a=$T/a b=$T/b c=$T/c d=$T/d
+	check "100 37 5 1" --mix "$a" "$b" "$c" "$d"
+	check "100 37 5 1" --mix --shuffle 3 "$a" "$b" "$c" "$d"
+	check "50 111 13 4" "$a:0.5" "$b:3" "$c:2.5" "$d:4"
+	check "0 0 5 1" --mix "$c" "$d"
+	[ "$(feed_lines "$a" "$b" | cut -d ' ' -f 1-101 | tr -d 'a0-9 ')" = b ] # without: one after the other
+}
+
+@test "--shuffle with weights permutes each pass of a source by the seed, and nothing is lost" {
+	letters a 20
+	letters b 10
+	one=$(feed_lines --shuffle 1 "$T/a:2" "$T/b:0.5" --epochs 2)
+	[ "$one" = "$(feed_lines --shuffle 1 "$T/a:2" "$T/b:0.5" --epochs 2)" ]
+	[ "$one" != "$(feed_lines --shuffle 2 "$T/a:2" "$T/b:0.5" --epochs 2)" ]
+	of() { tr ' ' '\n' <<<"$one" | grep "^$1"; }
+	[ "$(of a | head -n 20 | sort -u | wc -l)" = 20 ]                         # one pass
+	[ "$(of a | head -n 20)" != "$(of a | head -n 40 | tail -n 20)" ]         # is not the next one
+	[ "$(of a | sort | uniq -c | awk '{ print $1 }' | sort -u)" = 4 ]         # two passes in each of two epochs
+	[ "$(of b | sort -u | wc -l)" = 10 ]                                      # two halves
+}
+
+@test "a weight must be above 0, and an existing file's name may have a colon" {
+	letters a 2
+	letters b:2 1
+	[ "$(feed_lines "$T/b:2")" = "20 " ]
+	[ "$(feed_lines "$T/b:2:3")" = "20 20 20 " ]
+	for weight in 0 -1 x inf nan 1e9 1x ''; do
+		fails_with 64 mt-feed --bytes "$T/a:$weight"
+		grep -q "weight '$weight' is not a number above 0" "$T/fails.err"
+	done
+	fails_with 66 mt-feed --bytes "$T/nowhere:2"
+	fails_with 66 mt-feed --bytes "$T/nowhere:x"
+	fails_with 64 mt-feed -:2
+	fails_with 64 mt-feed --mix - "$T/a"
+	mkfifo "$T/fifo"
+	fails_with 65 mt-feed "$T/fifo:2"
+}
+
+@test "--decode writes the bytes of records, with --sep after each document" {
+	printf 'ab\ncd\n\000\377' >"$T/f"
+	mt-feed --bytes "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+	mt-feed --bytes --eos 10 "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+	{ record 97 98; record 2147483747; } >"$T/r" # the second has a context only token: 99
+	[ "$(mt-feed --decode <"$T/r")" = $'ab\nc' ]
+	[ "$(mt-feed --decode --sep ' | ' "$T/r" "$T/r")" = 'ab | c | ab | c | ' ]
+	# larger than the buffers
+	seq 600000 >"$T/f"
+	mt-feed --bytes --eos 10 "$T/f" | mt-feed --decode --sep '' | cmp - "$T/f"
+}
+
+@test "--decode exits 65 and names the first token that is not a byte; --sep alone exits 64" {
+	{ record 97 98; record 99 256; } >"$T/r"
+	code=0
+	mt-feed --decode <"$T/r" >"$T/out" 2>"$T/err" || code=$?
+	[ "$code" = 65 ]
+	[ "$(cat "$T/err")" = "mt-feed: --decode: record 2, element 1: token 256 is not a byte" ]
+	[ "$(cat "$T/out")" = $'ab\nc' ]
+	fails_with 64 mt-feed --sep x "$T/r"
+}
+
 @test "an empty flat file gives no document" {
 	: >"$T/f"
 	[ -z "$(mt-feed --bytes "$T/f" | words)" ]
@@ -116,7 +227,9 @@ sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
 	fails_with 64 mt-feed --shuffle 1 -
 	fails_with 64 mt-feed --epochs 2 -
 	fails_with 66 mt-feed "$T/nowhere"
-	fails_with 65 mt-feed --bytes "$T"
+	mkdir "$T/empty"
+	fails_with 65 mt-feed --bytes "$T/empty"
+	grep -q "empty: has no regular file" "$T/fails.err"
 	fails_with 65 mt-feed --u16 "$T/f"
 }
 
@@ -152,11 +265,40 @@ for _ in range(60):
     n = random.choice([1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 100])
     tokens = [random.randrange(1000) | random.choice([0, 1 << 31]) for _ in range(n)]
     sys.stdout.buffer.write(struct.pack("<%dI" % (n + 1), n, *tokens))' >"$T/r"
-	for how in docs concat none; do
+	for how in {docs,concat,none},{split,drop,truncate}; do
 		run step-pack $how 16 "$T/r" resume
-		echo "$output"
+		echo "$how: $output"
 		[ "$status" = 0 ]
-		[ "${output%% *}" -gt 50 ]
+		[ "${output%% *}" -gt 9 ]
+	done
+}
+
+@test "--long drop and truncate give the rows of an input without the long documents, or with their beginnings" {
+	python3 - "$T" <<-'PY'
+	import random, struct, sys
+	random.seed(4)
+	files = {name: open(f"{sys.argv[1]}/{name}", "wb") for name in ("split", "drop", "truncate")}
+	for i in range(80):
+	    tokens = random.choices(range(1000), k=random.choice([1, 2, 15, 16, 17, 33, 3000]))
+	    for name, f in files.items():
+	        kept = tokens[:16] if name == "truncate" else tokens
+	        if name != "drop" or len(tokens) <= 16:
+	            f.write(struct.pack(f"<{len(kept) + 1}I", len(kept), *kept))
+	PY
+	for pack in docs concat none; do
+		for long in drop truncate split; do
+			step-pack $pack,$long 16 "$T/split" >"$T/rows"
+			step-pack $pack 16 "$T/$long" | cmp - "$T/rows"
+			[ "$(wc -l <"$T/rows")" -gt 9 ]
+		done
+	done
+}
+
+@test "a document that --long leaves out must be complete: an input that ends inside it exits 65" {
+	{ record 1 2; record $(seq 40) | head -c 100; } >"$T/r"
+	for long in drop truncate; do
+		fails_with 65 sh -c "mt-step --count --batch 1 --seq 8 --long $long <$T/r"
+		grep -q "record 2: input ends after 24 of its 40 elements" "$T/fails.err"
 	done
 }
 
@@ -193,7 +335,9 @@ for _ in range(60):
 	fails_with 65 mt-feed --check "$T/cut"
 	fails_with 65 mt-feed --check "$T/text"
 	fails_with 65 mt-feed --check "$T/none"
-	fails_with 65 mt-feed --check "$T"
+	mkdir "$T/empty"
+	fails_with 65 mt-feed --check "$T/empty"
+	fails_with 65 mt-feed --check "$T/good" "$T" # a file in it is not valid
 	fails_with 65 mt-feed --check --bytes "$T/text.gz"
 	grep -q "text.gz: is compressed: zcat $T/text.gz" "$T/fails.err"
 	fails_with 65 mt-feed --check --shuffle 1 "$T/fifo"

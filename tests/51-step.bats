@@ -100,6 +100,48 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --seq 16)
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 8)
 	fails_with 64 mt-step "$RUN" $STEP --pack none
+	fails_with 64 mt-step "$RUN" $STEP --long drop
+	grep -q -- "--seq 32 --batch 4 --pack docs --long split so far; other values need --input new" "$T/fails.err"
+}
+
+@test "a run with --long drop or truncate, stopped and continued, equals one without long documents" {
+	python3 - "$CASE/data.bin" "$T" <<-'PY'
+	import struct, sys
+	data, at = open(sys.argv[1], "rb").read(), 0
+	with open(sys.argv[2] + "/drop", "wb") as drop, open(sys.argv[2] + "/truncate", "wb") as truncate:
+	    while at < len(data):
+	        n, = struct.unpack_from("<I", data, at)
+	        kept = min(n, 32)
+	        truncate.write(struct.pack("<I", kept) + data[at + 4:at + 4 + 4 * kept])
+	        if n <= 32:
+	            drop.write(data[at:at + 4 + 4 * n])
+	        at += 4 + 4 * n
+	PY
+	local long
+	for long in drop truncate; do
+		RUN=$(mt_run_name $long)
+		ready
+		mt-step "$RUN" $STEP <"$T/$long" 2>"$T/whole.err" | plain >"$T/whole"
+		[ "$(wc -l <"$T/whole")" = 12 ]
+		[ ! -s "$T/whole.err" ]
+		RUN=$(mt_run_name "b$long")
+		ready
+		mt-step "$RUN" $STEP --long $long --until 5 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+		fails_with 64 mt-step "$RUN" $STEP
+		grep -q -- "--long $long so far" "$T/fails.err"
+		mt-step "$RUN" $STEP --long $long <"$CASE/data.bin" >>"$T/m" 2>>"$T/err"
+		plain "$T/m" | cmp - "$T/whole"
+		grep -q "of documents (.*) are longer than --seq 32 and are ${long%e}" "$T/err"
+	done
+}
+
+@test "an input of which --long drop drops every document exits 65" {
+	printf '\011\0\0\0%036d' 0 | tr 0 '\0' >"$T/data"
+	ready
+	fails_with 65 sh -c "mt-step $RUN $(with "$STEP" --seq 8) --long drop <$T/data"
+	grep -q "every document is longer than --seq 8" "$T/fails.err"
+	fails_with 65 sh -c "mt-step --count $(with "$STEP" --seq 8) --long drop <$T/data"
+	fails_with 64 mt-step "$RUN" $STEP --long cut
 }
 
 @test "a run that has reached --steps prints a message and exits 0" {
@@ -165,6 +207,70 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mt-step "$RUN" $STEP --eval "$CASE/eval.bin" --eval-every 5 <"$CASE/data.bin" >"$T/m"
 	[ "$(grep eval_loss "$T/m" | steps)" = "0 5 10 12" ]
 	[ "$(head -1 "$T/m" | grep -c '"step": 0, "eval_loss": [0-9.]*}')" = 1 ]
+}
+
+@test "--stop-after N ends training after N evaluations in a row without a lower loss, as its metrics show" {
+	local how="$(with "$STEP" --lr 0.08) --eval $CASE/eval.bin --eval-every 1" n
+	ready
+	mt-step "$RUN" $how <"$CASE/data.bin" >"$T/whole"
+	for n in 1 2 4; do
+		RUN=$(mt_run_name $n)
+		ready
+		mt-step "$RUN" $how --stop-after $n <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+		python3 - "$T/whole" "$T/m" $n "$(cat "$T/err")" <<-'PY'
+			import json, sys
+			whole, got = ([json.loads(line) for line in open(f)] for f in sys.argv[1:3])
+			n, best, since, last = int(sys.argv[3]), float("inf"), 0, whole[-1]["step"]
+			for m in whole:
+			    since = 0 if m["eval_loss"] < best else since + 1
+			    best = min(best, m["eval_loss"])
+			    if since == n:
+			        last = m["step"]
+			        break
+			assert [m["step"] for m in got] == list(range(last + 1)), (n, last, got)
+			assert [m["eval_loss"] for m in got] == [m["eval_loss"] for m in whole[:last + 1]]
+			said = f"stopped at step {last} of 12: {n} evaluations in a row without a lower loss"
+			assert (said in sys.argv[4]) == (since == n), sys.argv[4]
+			assert n > 1 or last < 12, "with these data every test stops at the end"
+		PY
+	done
+}
+
+@test "--stop-after saves the step at which it stops, and stops at once when --metrics shows the evaluations" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	local how="$(with "$STEP" --lr 0) --eval $CASE/eval.bin --eval-every 2 --ckpt-every 100 --stop-after 3"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	[ "$(steps <"$T/m")" = "0 1 2 3 4 5 6" ]
+	[ "$(grep -c "stopped at step 6 of 12" "$T/err")" = 1 ]
+	mt-ckpt verify "$T/out/step-00000006"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	[ ! -s "$T/m" ]
+	grep -q "stopped at step 6 of 12: 3 evaluations in a row without a lower loss than .* at step 0" "$T/err"
+	mt-step "$RUN" $how <"$CASE/data.bin" >"$T/m" 2>"$T/err" # counts from its start
+	[ "$(steps <"$T/m")" = "7 8 9 10 11 12" ]
+	no grep -q "stopped at" "$T/err"
+}
+
+@test "mt-ckpt serve --keep-best keeps the checkpoint of the lowest eval loss beside the newest" {
+	local how="$(with "$STEP" --lr 0.2 --schedule constant) --eval $CASE/eval.bin --eval-every 2 --ckpt-every 2"
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$T/f"
+	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	best=$(python3 -c 'import json, sys
+lines = [json.loads(line) for line in sys.stdin]
+print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0 < m["step"] < 12)[1])' <"$T/f")
+	[ "$best" != 10 ] # that one would be the second newest
+	want=$(printf 'step-%08d ' "$best" 12)
+	eventually sh -c "[ \"\$(ls -A $T/out | tr '\n' ' ')\" = '$want' ]"
+}
+
+@test "mt-ckpt serve deletes nothing, and says why, while it cannot read --keep-best's file" {
+	ready
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$T/nowhere"
+	mt-step "$RUN" $(with "$STEP" --steps 3) --ckpt-every 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	eventually sh -c "[ \$(grep -c 'no old checkpoint is deleted: --keep-best $T/nowhere: No such' $T/ckpt.err) = 2 ]"
+	[ "$(ls "$T/out" | wc -l)" = 3 ]
 }
 
 @test "two streams give the bits of one" {
@@ -357,6 +463,32 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
 }
 
+@test "--warmup P% is that percentage of --steps, rounded up" {
+	ready
+	local step=1 steps percent warmup
+	while read -r steps percent warmup; do
+		step=$((step + 1))
+		mt-step "$RUN" $(with "$STEP" --steps "$steps") --warmup "$percent" --until $step --input new \
+			<"$CASE/data.bin" >"$T/m" 2>>"$T/step.err"
+		tail -n 1 "$T/m" | python3 -c 'import json, sys
+step, steps, warmup = map(int, sys.argv[1:])
+want = 1e-3 * ((step - 1) / warmup if warmup else (steps - step + 1) / steps)
+assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $step "$steps" "$warmup"
+	done <<-'EOF'
+		200 10% 20
+		201 10% 21
+		100 7% 7
+		1000 2.5% 25
+		9 100% 9
+		9 0% 0
+	EOF
+	for percent in 101% -1% % 10%% x; do
+		fails_with 64 mt-step "$RUN" $STEP --warmup "$percent"
+	done
+	fails_with 64 mt-step "$RUN" $STEP --warmup 0.1
+	grep -q "'0.1' is a fraction; write a percentage of --steps as 10%" "$T/fails.err"
+}
+
 @test "invalid options exit 64 with one line before training" {
 	ready
 	fails_with 64 mt-step "$RUN" --steps 5 --batch 4 --seq 32
@@ -368,6 +500,8 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	fails_with 64 mt-step "$RUN" $STEP --schedule wsd
 	fails_with 64 mt-step "$RUN" $STEP --min-lr 1e-4
 	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin"
+	fails_with 64 mt-step "$RUN" $STEP --stop-after 2
+	fails_with 64 mt-step "$RUN" $STEP --eval "$CASE/eval.bin" --eval-every 1 --stop-after 0
 	fails_with 64 mt-step "$RUN" $STEP --beta1 1
 	fails_with 64 mt-step "$RUN" $STEP --input old
 	fails_with 64 mt-step "$RUN" $(with "$STEP" --batch 40000 --micro 40000)

@@ -32,7 +32,7 @@ ends() {
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 --warmup 10 <"$T/data"
 	[ "$(steps <"$T/m")" = "1 2 3 4 5" ]
 	[ "$(wc -l <"$T/err")" = 1 ]
-	remedy="use --steps 5, or more data (--epochs)"
+	remedy="use --steps 5, or feed more data (mt-feed --epochs 100)"
 	grep -q "input ended at step 5 of 500: the schedule is incomplete (lr is 0.0004): $remedy" "$T/err"
 	# a shorter last step, also when a checkpoint makes mt-step read ahead
 	documents 42 32 >"$T/data"
@@ -40,6 +40,30 @@ ends() {
 	ends 0 mt-step "$RUN" --steps 500 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
 	[ "$(wc -l <"$T/err")" = 1 ]
 	grep -q "input ended at step 6 of 500, which has 2 of 8 rows: .*use --steps 6" "$T/err"
+}
+
+@test "the epochs that an early end suggests are those of the rows, and unknown after a restart" {
+	ready
+	documents 42 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 53 --batch 8 --seq 32 --lr 1e-3 --until 2 <"$T/data"
+	[ ! -s "$T/err" ]
+	ends 0 mt-step "$RUN" --steps 53 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
+	grep -q "input ended at step 6 of 53.* feed more data (mt-feed --epochs N)" "$T/err"
+	# of the 47 steps that are left, the new input is enough for 5 and a quarter: 8.95 times
+	ends 0 mt-step "$RUN" --steps 53 --batch 8 --seq 32 --lr 1e-3 --input new <"$T/data"
+	grep -q "input ended at step 12 of 53.* feed more data (mt-feed --epochs 9)" "$T/err"
+}
+
+@test "an early end does not call a schedule incomplete that is constant or that --until stops" {
+	ready
+	documents 42 32 >"$T/data"
+	ends 0 mt-step "$RUN" --steps 500 --until 6 --batch 8 --seq 32 --lr 1e-3 <"$T/data"
+	[ "$(cat "$T/err")" = "mt-step: input ended at step 6 of 500, which has 2 of 8 rows" ]
+	local how="--steps 500 --batch 8 --seq 32 --lr 1e-3 --schedule constant --input new"
+	ends 0 mt-step "$RUN" $how <"$T/data"
+	grep -q "input ended at step 12 of 500, which has 2 of 8 rows: use --steps 12, or feed more data" "$T/err"
+	ends 0 mt-step "$RUN" $how --warmup 20 <"$T/data"
+	grep -q "rows: the schedule is incomplete (lr is 0.00085): use --steps 18" "$T/err"
 }
 
 @test "input that ends early is reported even if saving makes mt-step read ahead" {

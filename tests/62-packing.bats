@@ -61,3 +61,70 @@ measure() { # RECORDS STEPS PACK
 		assert concat["tokens"] == 31 and abs(concat["loss"] - docs["loss"]) > 1e-3, (docs, concat)
 	EOF2
 }
+
+# Forty documents of 1 to 60 tokens; a third of the tokens is context only, one document is so as a whole
+masked_records() {
+	python3 - <<-'EOF2'
+		import random, struct, sys
+		random.seed(5)
+		for number in range(40):
+		    length = random.choice((1, 2, 5, 16, 31, 32, 33, 60))
+		    ids = [random.randrange(90) | (number == 3 or random.random() < 1 / 3) << 31 for _ in range(length)]
+		    sys.stdout.buffer.write(struct.pack(f"<{length + 1}I", length, *ids))
+	EOF2
+}
+
+# bats test_tags=slow
+@test "--count gives the steps and targets of the training on the same input, for every packing and batch" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	masked_records >"$T/masked"
+	for data in "$CASE/data.bin" "$T/masked"; do
+		for pack in docs concat none 'docs --long drop' 'concat --long truncate'; do
+			for batch in 1 4 7; do
+				how="--seq 32 --batch $batch --pack $pack"
+				mt-step --count $how <"$data" >"$T/count" 2>"$T/count.err"
+				[ ! -s "$T/count.err" ]
+				mt-step "$RUN" $how --steps 9999 --lr 0 --input new --max-skipped 0 <"$data" >"$T/m" 2>>"$T/step.err"
+				python3 - "$T/count" "$T/m" "$how" <<-'EOF2'
+					import json, sys
+					(count,), lines = ([json.loads(l) for l in open(f)] for f in sys.argv[1:3])
+					assert count["steps"] == len(lines) > 2, (sys.argv, count, len(lines))
+					assert count["targets"] == sum(m["tokens"] for m in lines), (sys.argv, count)
+				EOF2
+			done
+		done
+	done
+}
+
+@test "--count needs no run and reports documents, tokens, rows and padding" {
+	records 0 1 2 >"$T/all" # of 11, 7 and 14 tokens
+	unset MT_RUN
+	[ "$(mt-step --count --seq 16 --batch 2 --steps 7 --lr x 2>&1 <"$T/all")" = \
+		"mt-step: --lr: 'x' is not a valid X" ]
+	counts() { # OPTION...: the values; their names and order must be these
+		mt-step --count "$@" <"$T/all" | python3 -c 'import json, sys
+count = json.loads(sys.stdin.read())
+assert " ".join(count) == "documents tokens targets longest longer rows padding steps", count
+print(*count.values())'
+	}
+	[ "$(counts --seq 16 --batch 2 --steps 7)" = "3 32 29 14 0 3 16 2" ]
+	[ "$(counts demo --seq 8 --batch 4)" = "3 32 29 14 2 5 6 2" ]
+	[ "$(counts --seq 8 --batch 4 --long drop)" = "3 7 6 14 2 1 1 1" ]
+	[ "$(counts --seq 8 --batch 4 --long truncate)" = "3 23 20 14 2 3 1 1" ]
+	[ "$(counts --seq 16 --batch 2 --pack concat)" = "3 32 31 14 0 3 14 2" ]
+}
+
+@test "--count exits 65 without a record, after an invalid one, and 74 if stdout is full; 64 without --seq or --batch" {
+	records 0 1 2 >"$T/all"
+	fails_with 65 mt-step --count --seq 16 --batch 2
+	grep -q "no record at all" "$T/fails.err"
+	printf '\011\0\0\0\001\0\0\0' >>"$T/all"
+	fails_with 65 sh -c "mt-step --count --seq 16 --batch 2 <$T/all"
+	grep -q "record 4: input ends after 1 of its 9 elements" "$T/fails.err"
+	records 0 1 2 >"$T/all"
+	fails_with 74 sh -c "mt-step --count --seq 16 --batch 2 <$T/all >/dev/full"
+	fails_with 64 mt-step --count --seq 16
+	fails_with 64 mt-step --count --batch 2
+	fails_with 64 mt-step --count --batch 2 --seq 16 --pack all
+}

@@ -55,7 +55,7 @@ int check_file(const char *name, const struct feed_how *how)
 	if (!strcmp(name, "-")) return 0;
 	if (stat(name, &st) || access(name, R_OK)) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
 	bool pipe = !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
-	if (pipe && !how->shuffle && how->epochs == 1) return 0;
+	if (pipe && !how->shuffle && !how->mix && how->epochs == 1) return 0;
 	int rc = file_open(&f, name, NULL);
 	if (rc) return rc;
 	if (pread(f.fd, start, 4, 0) < 0) start[0] = 0; /* file_documents reports it */

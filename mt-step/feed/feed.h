@@ -19,11 +19,32 @@ struct feed_how {
 	uint64_t block; /* 0, or elements of a block; blocks overlap by one */
 	bool shuffle;
 	uint64_t seed, epochs;
+	bool mix; /* interleave the sources; also if one has a weight */
 };
+
+/* ---- sources.c: the operands */
+enum { FEED_WEIGHT_1 = 1000000 }; /* weight 1 */
+struct feed_source {
+	const char *name;           /* of a file or a directory; - is stdin */
+	uint64_t weight;            /* millionths */
+	bool weighted;              /* a weight was given */
+	size_t first_file, n_files; /* those of a directory: in byte order of their names */
+};
+struct feed_sources {
+	struct feed_source *at;
+	const char **files; /* of all sources, in order */
+	size_t n, n_files, room;
+	bool weighted; /* a weight was given to any */
+};
+/* -64: a weight is not valid. -65, -66: a directory is empty, or cannot be read. */
+int sources_open(struct feed_sources *, const char **operands, int n);
 
 /* ---- out.c: writes to stdout. If its reader has closed, the program ends with 0. */
 void out_words(const uint32_t *, size_t n);
 void out_flush(void);
+/* From now on write the elements of records as bytes, and sep after each record. Ends the program with 65 at an element
+ * that is not a byte. */
+void out_decode(const char *sep);
 /* Wait until fd can be read. Ends the program with 0 if the reader of stdout closes before. */
 void out_watch(int fd);
 
@@ -44,6 +65,34 @@ void file_close(struct feed_file *);
 int file_documents(struct feed_file *, const struct feed_how *, int (*fn)(void *, uint64_t off, uint32_t n), void *arg);
 /* Write that document as a record. */
 int file_emit(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n);
+
+/* ---- index.c: the documents of regular files, in any order */
+enum { FEED_OPEN = 16 }; /* files kept open */
+struct feed_place {
+	uint64_t off;
+	uint32_t file, n; /* number of the file; elements */
+};
+struct feed_index {
+	struct feed_place *at;
+	size_t n, room;
+	uint32_t file;
+	const char **files;
+	struct feed_opened {
+		struct feed_file file;
+		uint32_t number;
+		bool used;
+	} opened[FEED_OPEN]; /* file i: at i % FEED_OPEN */
+};
+/* Add the documents of files[i], which must stay the same array. Errors as of file_documents. */
+int index_file(struct feed_index *, const char **files, size_t i, const struct feed_how *);
+/* Write document i as a record. */
+int index_emit(struct feed_index *, size_t i, const struct feed_how *);
+void index_close(struct feed_index *);
+/* A permutation of 0..n-1 that depends on the seed and the pass alone, not on other passes. */
+void index_permute(size_t *order, size_t n, uint64_t seed, uint64_t pass);
+
+/* ---- mix.c */
+int feed_mixed(const struct feed_sources *, const struct feed_how *);
 
 /* ---- pipe.c: inputs that can be read only once */
 int pipe_feed(int fd, const char *name, const struct feed_how *);

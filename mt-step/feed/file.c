@@ -20,7 +20,7 @@ int file_open(struct feed_file *f, const char *name, bool *regular)
 	else if (S_ISDIR(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: is a directory", name);
 	else if (regular) *regular = S_ISREG(st.st_mode);
 	else if (!S_ISREG(st.st_mode))
-		rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs or --shuffle", name);
+		rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs, --shuffle, --mix or a weight", name);
 	if (!rc) {
 		f->size = (uint64_t)st.st_size;
 		f->window = malloc(WINDOW);

@@ -9,13 +9,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	enum { SEQ = 8 };
 	struct bytes in = {data, size};
-	uint32_t row[3 * SEQ], how = 1 + take_u32(&in) % 3;
+	uint32_t row[3 * SEQ], x = take_u32(&in), how = (1 + x % 3) | x / 3 % 3 << 8;
 	struct record_reader r;
 	struct packer p;
 	int fd = memfd_create("records", 0);
 	if (fd < 0 || (in.n && write(fd, in.p, in.n) != (ssize_t)in.n) || lseek(fd, 0, SEEK_SET)) abort();
 	if (record_open(&r, fd, "x")) abort();
-	if (packer_open(&p, &r, (enum pack_how)how, SEQ, 1000) == 0) {
+	if (packer_open(&p, &r, how, SEQ, 1000) == 0) {
 		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0)
 			for (uint32_t t = 0; t < SEQ; t++)
 				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t)

@@ -1,5 +1,6 @@
 /* step-pack: prints the packer's rows for a file of records, as JSON lines. With "resume" it checks that packing can
- * continue at the end of every row with the same result. usage: step-pack docs|concat|none SEQ FILE [resume] */
+ * continue at the end of every row with the same result.
+ * usage: step-pack docs|concat|none[,split|drop|truncate] SEQ FILE [resume] */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@ struct opened {
 	struct packer packer;
 };
 
-static void open_packer(struct opened *o, const char *file, enum pack_how how, uint32_t seq)
+static void open_packer(struct opened *o, const char *file, uint32_t how, uint32_t seq)
 {
 	int fd = open(file, O_RDONLY);
 	mt_must(fd < 0 ? mt_fail(MT_EX_NOINPUT, "%s", file) : 0);
@@ -37,7 +38,7 @@ static void print(const char *key, const uint32_t *a, uint32_t n)
 }
 
 /* Compare the rows after each position, packed from the file's start, with the rows of one pass. */
-static void resume(const char *file, enum pack_how how, uint32_t seq)
+static void resume(const char *file, uint32_t how, uint32_t seq)
 {
 	struct opened whole, part;
 	uint32_t a[3 * seq], b[3 * seq];
@@ -68,7 +69,9 @@ static void resume(const char *file, enum pack_how how, uint32_t seq)
 int main(int argc, char **argv)
 {
 	if (argc < 4) return 64;
-	enum pack_how how = argv[1][0] == 'd' ? PACK_DOCS : argv[1][0] == 'c' ? PACK_CONCAT : PACK_NONE;
+	char *names[2] = {strtok(argv[1], ","), strtok(NULL, ",")};
+	uint32_t how = 0;
+	if (!pack_how_parse(names[0], &how) || (names[1] && !pack_long_parse(names[1], &how))) return 64;
 	uint32_t seq = (uint32_t)atoi(argv[2]), row[3 * seq];
 	if (argc > 4) {
 		resume(argv[3], how, seq);

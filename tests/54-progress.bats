@@ -1,0 +1,112 @@
+# The progress line of mt-step in terminals of several widths, which tmux emulates.
+load helpers
+
+CASE=$GOLDEN/llama3
+
+# Start a command of sh in a terminal of that width; its stdin is the FIFO $T/in, which stays open through fd 9
+terminal() { # COLUMNS COMMAND
+	need_cmd tmux
+	mkfifo "$T/in"
+	exec 9<>"$T/in"
+	env -u TMUX LC_ALL=C.UTF-8 tmux -S "$T/tmux" -f /dev/null new-session -d -x "$1" -y 30 \
+		"$2 <$T/in 9>&-; echo ended; exec sleep 1000" 3>&- 9>&-
+	tmux -S "$T/tmux" display-message -p '#{pid}' >>"$T/pids"
+}
+resize() { tmux -S "$T/tmux" resize-window -x "$1"; }
+# What the terminal shows, without empty rows; -J joins rows that it wrapped, -S - shows what has scrolled away as well
+screen() { tmux -S "$T/tmux" capture-pane -p "$@" | sed 's/ *$//' | grep . || true; }
+# The command has ended, and all that it wrote is shown
+ended() { screen | tail -n 1 | grep -qx ended; }
+# Wait until the terminal shows one row, which matches
+one_row() {
+	for _ in $(seq 600); do
+		[ "$(screen | wc -l)" = 1 ] && screen | grep -Eqx "$1" && return 0
+		sleep 0.05
+	done
+	echo "never the only row: $1"
+	screen
+	return 1
+}
+documents() { # NUMBER: of 32 tokens, to fd 9
+	python3 -c 'import struct, sys
+for i in range(int(sys.argv[1])):
+    sys.stdout.buffer.write(struct.pack("<33I", 32, *((i + j) % 90 + 1 for j in range(32))))' "$1" >&9
+}
+HOW="--batch 2 --seq 32 --lr 1e-3 --eval $CASE/eval.bin --eval-every 1"
+NUMBER='[0-9.]+[kM]?' TIME='[0-9:]+'
+FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
+
+@test "the progress line fills one row at 40, 80 and 200 columns, also when the terminal is resized" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	terminal 200 "mt-step $RUN --steps 500 $HOW >$T/m"
+	documents 8
+	one_row "step 2/500  $FULL"
+	resize 40
+	one_row "step 2/500  loss $NUMBER  $TIME left"
+	resize 25
+	one_row "step 2/500  loss $NUMBER"
+	resize 80
+	one_row "step 2/500  $FULL"
+	resize 40
+	documents 2
+	one_row "step 3/500  loss $NUMBER  $TIME left"
+	resize 60
+	one_row "step 3/500  loss $NUMBER  eval loss $NUMBER  $TIME left"
+	resize 160
+	one_row "step 3/500  $FULL"
+	exec 9>&-
+	eventually ended
+	screen
+	[ "$(screen | wc -l)" = 3 ]
+	screen | head -n 1 | grep -Eqx 'mt-step: input ended at step 5 of 500: .*'
+	screen | sed -n 2p | grep -Eqx "step 5/500  $FULL"
+}
+
+@test "with metrics on the same terminal each has a line of its own, and the progress line is below them" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	local width
+	for width in 40 80 200; do
+		rm -f "$T/in"
+		terminal $width "mt-step $RUN --steps 500 --input new $HOW"
+		documents 8
+		exec 9>&-
+		eventually ended
+		screen -J -S - | grep -vx ended >"$T/screen"
+		python3 - "$T/screen" $width <<-'PY'
+			import json, re, sys
+			lines = open(sys.argv[1]).read().splitlines()
+			said = [line for line in lines if line[0] != "{"]
+			steps = [json.loads(line)["step"] for line in lines if line[0] == "{"]
+			assert len(steps) >= 4 and steps == list(range(steps[0], steps[0] + len(steps))), lines
+			assert len(said) == 2 and said[0].startswith("mt-step: input ended at step"), lines
+			assert re.fullmatch(rf"step {steps[-1]}/500  loss .*left", said[1]), said
+			assert len(said[1]) < int(sys.argv[2]), said
+		PY
+		tmux -S "$T/tmux" kill-server
+	done
+}
+
+@test "--count shows what it has read, and leaves only its result on the terminal" {
+	terminal 80 "mt-step --count --batch 2 --seq 32"
+	for _ in $(seq 600); do
+		documents 1
+		! screen | grep -Eqx "counted [0-9]+ documents  $NUMBER tokens" || break
+		sleep 0.05
+	done
+	one_row "counted [0-9]+ documents  $NUMBER tokens"
+	exec 9>&-
+	eventually ended
+	screen
+	[ "$(screen -J | wc -l)" = 2 ]
+	screen -J | head -n 1 | grep -q '^{"documents": .*}$'
+}
+
+@test "without a terminal there is no progress line" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mt-step "$RUN" --steps 3 $HOW <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	mt-step --count $HOW <"$CASE/data.bin" >"$T/m" 2>>"$T/err"
+	no grep -q "left\|counted" "$T/err"
+}
