@@ -319,7 +319,7 @@ same_as_undisturbed() {
 	[[ $(try --batch 2 --steps 5 --data - --data -) == "mt-run: --data: stdin can be read only once" ]]
 	[[ $(try --batch-size 2 --steps 5) == "mt-run: unknown option --batch-size; there is --batch; see --help" ]]
 	[[ $(try --batch 2 --steps 5 --resme) == *"unknown option --resme; there is"*" --resume"* ]]
-	[[ $(try --batch 2 --steps 5 --warmup 0.1) == *"--warmup: '0.1': expected a number of warm-up steps, not a ratio" ]]
+	[[ $(try --batch 2 --steps 5 --warmup 0.1) == "mt-step: --warmup "*"'0.1' is a fraction"* ]]
 	[ ! -e "$T/out" ]
 }
 
