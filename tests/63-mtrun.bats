@@ -296,10 +296,10 @@ same_as_undisturbed() {
 
 @test "several --data are read in their order, as one file" {
 	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
-	undisturbed --steps 24
+	undisturbed --steps 24 --no-shuffle
 	cp "$GOLDEN/llama2/data.bin" "$T/the second"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --data "$T/the second" --out "$T/out" $ARGS \
-		--steps 24 \
+		--steps 24 --no-shuffle \
 		>"$T/m" 2>"$T/run.err" 3>&-
 	same_as_undisturbed
 	rm -r "$T/out"

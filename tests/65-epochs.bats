@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# mt-run --epochs: steps that are counted.
+# mt-run --epochs, whose steps are counted, and the order of documents.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -10,7 +10,7 @@ run_it() {
 		>>"$T/m" 2>"$T/run.err" 3>&-
 }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
-count() { mt-feed $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'; }
+count() { mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'; }
 
 @test "--epochs without --steps trains exactly the steps of all epochs, with the schedule's end at the last one" {
 	for pack in docs concat; do
@@ -72,4 +72,42 @@ count() { mt-feed $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | 
 		--until 5000
 	[ ! -e "$T/out" ]
 	gone "$RUN"
+}
+
+@test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
+	run_it --epochs 1
+	plain "$T/m" >"$T/shuffled"
+	grep -q "^mt-run: steps .*, shuffled (seed 1)$" "$T/run.err"
+	rm -r "$T/out" "$T/m"
+	run_it --epochs 1 --shuffle 1 --seed 7
+	plain "$T/m" | cmp - "$T/shuffled"
+	rm -r "$T/out" "$T/m"
+	run_it --epochs 1 --no-shuffle
+	plain "$T/m" >"$T/in-order"
+	no cmp -s "$T/in-order" "$T/shuffled"
+	rm -r "$T/out" "$T/m"
+	mkfifo "$T/fifo"
+	cat "$CASE/data.bin" >"$T/fifo" 3>&- &
+	DATA=$T/fifo run_it --steps "$(wc -l <"$T/in-order")"
+	plain "$T/m" | cmp - "$T/in-order"
+	no grep -q shuffled "$T/run.err"
+}
+
+@test "a resumed training keeps the order that it began with; one without OUT/order is not shuffled" {
+	local how
+	for how in "" --no-shuffle "--shuffle 9"; do
+		run_it --epochs 1 $how
+		plain "$T/m" >"$T/whole"
+		rm -r "$T/out" "$T/m"
+		run_it --epochs 1 --until 5 $how
+		run_it --steps "$(wc -l <"$T/whole")" --resume --seed 5
+		plain "$T/m" | cmp - "$T/whole"
+		rm -r "$T/out" "$T/m"
+	done
+	run_it --epochs 1 --until 5 --no-shuffle
+	rm "$T/out/order"
+	run_it --steps 10 --resume
+	[ "$(wc -l <"$T/m")" = 10 ]
+	[ "$(cat "$T/out/order")" = none ]
+	fails_with 64 mt-run --shuffle 1 --no-shuffle
 }
