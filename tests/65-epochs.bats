@@ -10,7 +10,9 @@ run_it() {
 		>>"$T/m" 2>"$T/run.err" 3>&-
 }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
-count() { mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'; }
+count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
+	mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'
+}
 
 @test "--epochs without --steps trains exactly the steps of all epochs, with the schedule's end at the last one" {
 	for pack in docs concat; do
