@@ -113,3 +113,22 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	[ "$(cat "$T/out/order")" = none ]
 	fails_with 64 mt-run --shuffle 1 --no-shuffle
 }
+
+@test "--epochs counts directories and weighted files, and --keep-best keeps the best evaluated checkpoint" {
+	mkdir "$T/data"
+	cp "$CASE/data.bin" "$T/data/a"
+	cp "$CASE/eval.bin" "$T/data/b"
+	feed() { mt-feed --shuffle 1 --epochs 2 "$T/data" "$CASE/data.bin:0.5"; }
+	n=$(feed | mt-step --count --batch 4 --seq 32 | sed 's/.*"steps": \([0-9]*\)}/\1/')
+	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
+	DATA=$T/data run_it --data "$CASE/data.bin:0.5" --epochs 2 --eval "$CASE/eval.bin" --eval-every 2 --ckpt-every 2 \
+		--keep 1 --keep-best --warmup 100%
+	[ "$(grep -c '"loss"' "$T/m")" = "$n" ]
+	best=$(sed -n 's/.*best eval loss .* at step \([0-9]*\)$/\1/p' "$T/run.err")
+	[ "$best" -lt "$n" ]
+	[ "$best" -gt 0 ]
+	[ -e "$T/out/$(printf step-%08d "$best")/run.json" ]
+	[ "$(ls -d "$T"/out/step-* | wc -l)" = 2 ]
+	fails_with 64 mt-run --model "$CASE/model" --data "$T/data" --out "$T/other" $ARGS --epochs 1 --keep-best
+	grep -q "needs --eval" "$T/fails.err"
+}

@@ -35,7 +35,8 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 --until 4 \
 		>"$T/m" 2>"$T/run.err" 3>&-
 	bytes=$(du -sb "$T/out/step-00000004" | cut -f 1) said=$(value checkpoint_bytes <"$T/json")
-	[ "$bytes" -gt "$said" ] && [ "$bytes" -lt $((said + 60000)) ]            # beside it, names and configs
+	[ "$bytes" -gt "$said" ]
+	[ "$bytes" -lt $((said + 60000)) ]  # beside it, names and configs
 	mt-store create "$RUN" --config "$CASE/model" --step-tokens 64 2>"$T/create.err"
 	mt-store stat "$RUN" --json >"$T/stat"
 	python3 - "$T/json" "$T/stat" <<-'PY'
