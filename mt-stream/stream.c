@@ -11,12 +11,13 @@ static uint64_t device_memory, host_memory, threads, trace_step;
 static struct chunk_sizes requested;
 static struct mt_strings rings;
 
-static bool plan_only, verbose;
+static bool plan_only, verbose, device_given;
 static const char *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32";
 static struct plan_options plan;
 
 static const struct mt_opt options[] = {
-	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
+	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in",
+		&device_given},
 	{"device-memory", OPT_SIZE, &device_memory, "BYTES",
 		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL},
 	{"host-memory", OPT_SIZE, &host_memory, "BYTES", "host memory that the run may use (default: what is available)",
@@ -42,8 +43,8 @@ static const struct mt_opt options[] = {
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
-		"rates to plan with: H200 (--plan's default), H100, ..., or the GPU found (cuda's default); h2d=, d2h=, hbm=, "
-		"ram= GB/s, flops= TFLOP/s, adam= G params/s",
+		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, "
+		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s",
 		NULL},
 	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, if its work memory fits) or own", NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: print JSON", NULL},
@@ -131,8 +132,29 @@ static enum mt_dtype type_parse(const char *option, const char *spec)
 	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, spec);
 }
 
+static void profiles_print(void)
+{
+	for (int i = 0; profile_name(i); i++) puts(profile_name(i));
+	exit(0);
+}
+
+/* The GPU of this machine that the plan is for; NULL: its cores, or what --profile names */
+static struct device *plan_here(void)
+{
+	if (profile_named(plan.profile) || (device_given && strncmp(device_spec, "cuda", 4))) return NULL;
+	if (device_given) return device_open(device_spec);
+#ifdef HAVE_CUDA
+	int ex;
+	return device_cuda(0, &ex);
+#else
+	return NULL;
+#endif
+}
+
 static int plan_print(void)
 {
+	plan.profile = plan.profile ? plan.profile : "";
+	if (!strcmp(plan.profile, "help")) profiles_print();
 	if (!plan.config) mt_die(MT_EX_USAGE, "--plan: needs --config FILE");
 	if (!plan.seq || !plan.micro || plan.seq > INT32_MAX || plan.micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--plan: needs --seq and --micro, 1 to %d", INT32_MAX);
@@ -146,11 +168,16 @@ static int plan_print(void)
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention_spec);
 	plan.memory = device_memory;
 	plan.host = host_memory;
-	plan.profile = plan.profile ? plan.profile : "H200";
 	plan.chunk_tokens = requested.chunk_tokens;
 	plan.head_tokens = requested.head_tokens;
 	plan.pass_rows = requested.pass_rows;
-	mt_must(plan_show(&plan));
+	struct device *here = plan_here();
+	plan.here = here ? here->gpu : NULL;
+	plan.threads = threads ? (int)threads : mt_cores();
+	if (here && !plan.memory && here->room) plan.memory = here->room(here) + here->own;
+	int rc = plan_show(&plan);
+	if (here) here->close(here);
+	mt_must(rc);
 	return 0;
 }
 

@@ -3,7 +3,11 @@
 
 load helpers
 
-plan() { mt-stream --plan --config "$CONFIGS/$1.json" "${@:2}"; }
+# For an H200, unless --profile names another GPU
+plan() {
+	case $* in *--profile*) mt-stream --plan --config "$CONFIGS/$1.json" "${@:2}" ;;
+	*) mt-stream --plan --profile H200 --config "$CONFIGS/$1.json" "${@:2}" ;; esac
+}
 
 # value KEY < JSON
 value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
@@ -14,8 +18,9 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		import json, subprocess, sys
 		stream, configs = sys.argv[1:]
 		def plan(model, memory, *options):
+		    profile = [] if "--profile" in options else ["--profile", "H200"]
 		    p = subprocess.run([stream, "--plan", "--json", "--config", f"{configs}/{model}.json", "--device-memory",
-		        str(memory), *options], capture_output=True, text=True)
+		        str(memory), *options, *profile], capture_output=True, text=True)
 		    assert p.returncode in (0, 71), p.stderr
 		    return json.loads(p.stdout) if p.returncode == 0 else None
 		cases = [("qwen2.5-7b", "--seq 4096 --micro 16", 6, 300),
@@ -241,6 +246,35 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	fails_with 64 plan demo --seq 256 --micro 8 --profile H200,warp=9
 	fails_with 64 plan demo --seq 256 --micro 8 --profile H200,adam=
 	fails_with 64 plan demo --seq 256 --micro 8 --profile adam=-1
+}
+
+@test "--plan without --profile plans for the machine's own device, says so, and never for an H200" {
+	shape="--config $CONFIGS/demo.json --seq 256 --micro 2"
+	mt-stream --plan $shape --device cpu >"$T/plan" 2>"$T/plan.err"
+	grep -qx "mt-stream: plans for this machine's cpu, measured; --profile NAME .* help lists them" "$T/plan.err"
+	grep -q "^rates     of cpu, measured: GEMM [0-9.e-]* TFLOP/s" "$T/plan"
+	grep -q "^speed  .* by the rates of cpu, measured$" "$T/plan"
+	mt-stream --plan $shape --device cpu --profile flops=4,ram=3 --json >"$T/plan" 2>"$T/plan.err"
+	[ "$(value profile <"$T/plan")" = "cpu, measured, changed" ]
+	mt-stream --plan $shape --json >"$T/plan" 2>"$T/plan.err"
+	[ "$(wc -l <"$T/plan.err")" = 1 ]
+	mt-stream --plan $shape --profile cpu --json >"$T/plan" 2>"$T/plan.err"
+	[ ! -s "$T/plan.err" ]
+	python3 - "$T/plan" <<-'PY'
+		import json, sys
+		p = json.load(open(sys.argv[1]))
+		assert p["profile"] == "cpu, measured" and p["tokens_per_s"] > 0 and p["attention"] == "own", p
+		assert p["peak_bytes"] <= p["memory"], p
+	PY
+}
+
+@test "--profile help lists the profiles, each of which can be planned for" {
+	mt-stream --plan --profile help >"$T/names"
+	grep -qx H100 "$T/names"
+	[ "$(tail -1 "$T/names")" = cpu ]
+	while read -r name; do
+		plan demo --seq 256 --micro 2 --device-memory 2G --profile "$name" >/dev/null
+	done <"$T/names"
 }
 
 # The rates that a run assumes for a GPU: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS

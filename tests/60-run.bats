@@ -102,7 +102,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	DATA=$T/data
 	code=0
-	run_it --steps 500 || code=$?
+	run_it --steps 500 --no-shuffle || code=$?
 	[ "$code" = 65 ]
 	[ ! -e "$T/out/model" ]
 	ls "$T/out" | grep -q '^step-0'

@@ -35,6 +35,7 @@ struct profile { /* what a machine does in a second */
 	double adam;          /* parameters that the cores update, */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
+	bool cores;           /* the host's cores compute, not a GPU */
 };
 
 struct plan_request {
@@ -97,8 +98,17 @@ struct plan_result {
 /* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each optional. Without NAME: the GPU `here`, by
  * its model's name or else by its architecture and clocks; `here` NULL: an H200. The cores are this machine's. -64 */
 int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
+/* Replace rates: h2d=GB/s,... as above; "" replaces none. -64 */
+int profile_change(const char *rates, struct profile *);
+/* Does it begin with a NAME? */
+bool profile_named(const char *spec);
 /* The i-th NAME that profile_parse knows; NULL behind the last */
 const char *profile_name(int i);
+
+/* ---- measure.c ---- */
+
+/* The rates of so many of this machine's cores, measured. 0 or -71 */
+int profile_measure(int threads, struct profile *);
 
 /* ---- search.c ---- */
 

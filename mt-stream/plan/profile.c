@@ -156,21 +156,34 @@ static int number_parse(const char **at, struct profile *p)
 int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here, struct profile *p)
 {
 	size_t n = strcspn(spec, ",");
-	bool named = n && !memchr(spec, '=', n);
+	bool named = profile_named(spec);
 	const struct known *k = named ? known_find(spec, n) : NULL;
 	const char *at = !named ? spec : spec[n] ? spec + n + 1 : spec + n;
 
-	if (named && !k) return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here", (int)n, spec);
+	if (named && !k)
+		return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here; --plan --profile help lists them",
+			(int)n, spec);
 	if (here) profile_here(here, k, dtype, p);
 	else profile_of(k ? k : known, dtype, p);
-	snprintf(p->name, sizeof p->name, "%.48s%s",
-		k          ? k->name
-			: here ? here->model
-				   : known->name,
-		*at ? ", changed" : "");
-	while (*at)
-		if (number_parse(&at, p))
+	snprintf(p->name, sizeof p->name, "%.48s", k ? k->name : here ? here->model : known->name);
+	return profile_change(at, p);
+}
+
+int profile_change(const char *rates, struct profile *p)
+{
+	size_t n = strlen(p->name);
+
+	if (*rates) snprintf(p->name + n, sizeof p->name - n, ", changed");
+	while (*rates)
+		if (number_parse(&rates, p))
 			return mt_fail(MT_EX_USAGE,
-				"--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", at);
+				"--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", rates);
 	return 0;
+}
+
+bool profile_named(const char *spec)
+{
+	size_t n = strcspn(spec, ",");
+
+	return n && !memchr(spec, '=', n);
 }

@@ -60,6 +60,14 @@ static void show_host(const struct plan_request *req, const struct plan_result *
 	putchar('\n');
 }
 
+static void show_rates(const struct profile *p)
+{
+	printf(
+		"rates     of %s: GEMM %.3g TFLOP/s, device memory %.4g GB/s, copies %.3g GB/s in, %.3g out, host memory %.3g "
+		"GB/s\n",
+		p->name, p->flops / 1e12, p->hbm / 1e9, p->h2d / 1e9, p->d2h / 1e9, p->ram / 1e9);
+}
+
 static void show_text(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
 {
 	const struct plan *plan = &p->plan;
@@ -97,6 +105,7 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
 	show_host(req, p, l);
 	show_times(req, p);
+	show_rates(&req->profile);
 	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n", tokens / p->predicted.step,
 		p->predicted.tflops, req->profile.name);
 }
@@ -193,12 +202,41 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 	int rc;
 
 	request_sizes(req, l->units, l->n_units);
-	req->work = work_of(req);
-	if (!o->own_attention) req->attention = cudnn_need(req);
+	if (!req->profile.cores) {
+		req->work = work_of(req);
+		if (!o->own_attention) req->attention = cudnn_need(req);
+	}
 	if ((rc = host_of(o, l, config_bytes, req)) || (rc = plan_search(req, &p))) return rc;
+	if (!profile_named(o->profile))
+		mt_say("plans for this machine's %s; --profile NAME plans for another, --profile help lists them",
+			req->profile.name);
 	if (o->json) show_json(req, &p, l);
 	else show_text(req, &p, l);
 	return 0;
+}
+
+/* Plan for this machine's cores. As in a run, they compute in fp32, and read fp32 weights in place. */
+static int cores_of(const struct plan_options *o, const char *rates, struct plan_request *req)
+{
+	int rc = profile_measure(o->threads, &req->profile);
+
+	req->profile.cores = true;
+	req->elem = sizeof(float);
+	req->zero_copy = o->dtype == MT_FP32;
+	req->memory = o->memory ? o->memory : mt_mem_available() / 2;
+	return rc ? rc : profile_change(rates, &req->profile);
+}
+
+static int rates_of(const struct plan_options *o, struct plan_request *req)
+{
+	const char *spec = o->profile;
+	bool cpu = !strncasecmp(spec, "cpu", 3) && (!spec[3] || spec[3] == ',');
+
+	if (cpu) return cores_of(o, spec[3] ? spec + 4 : "", req);
+	if (!profile_named(spec) && !o->here) return cores_of(o, spec, req);
+	int rc = profile_parse(spec, o->dtype, o->here, &req->profile);
+	req->memory = o->memory ? o->memory : (uint64_t)req->profile.memory;
+	return rc;
 }
 
 int plan_show(const struct plan_options *o)
@@ -220,12 +258,10 @@ int plan_show(const struct plan_options *o)
 		.fixed = o->pass_rows || o->chunk_tokens};
 	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = profile_parse(o->profile, o->dtype, NULL, &req.profile)) ||
-		(rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
+	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
 		free(text);
 		return rc;
 	}
-	req.memory = o->memory ? o->memory : (uint64_t)req.profile.memory;
 	rc = show(o, &l, strlen(text), &req);
 	mt_layout_release(&l);
 	free(text);

@@ -1,0 +1,83 @@
+/* measure.c: the rates of this machine's cores, measured in about a second: what --plan predicts with where no GPU
+ * computes. The best of several tries counts, since other programs run meanwhile. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "plan.h"
+
+enum {
+	TRIES = 5,
+	GEMM = 1024,         /* m, n and k: as large as the tiles of a small model's blocks */
+	COPY = 32u << 20,    /* bytes that a thread copies: more than its caches hold */
+	ADAM_BYTES = 8,      /* GB/s of host memory that a core's update reads and writes, as for a GPU's host */
+	ADAM_PARAMETER = 26, /* bytes that the update of a parameter reads and writes */
+};
+
+static double gemm_flops(struct pool *pool, float *mem)
+{
+	size_t n = (size_t)GEMM * GEMM;
+	struct gemm_args g = {.m = GEMM,
+		.n = GEMM,
+		.k = GEMM,
+		.a = mem,
+		.b = mem + n,
+		.c = mem + 2 * n,
+		.lda = GEMM,
+		.ldb = GEMM,
+		.ldc = GEMM};
+	double best = INFINITY;
+
+	for (int i = 0; i < TRIES; i++) {
+		double began = mt_now();
+		op_gemm(pool, &g);
+		best = fmin(best, mt_now() - began);
+	}
+	return 2.0 * GEMM * GEMM * GEMM / best;
+}
+
+static void copy_part(void *arg, int64_t task, int thread)
+{
+	char *at = (char *)arg + 2 * COPY * (size_t)task;
+
+	(void)thread;
+	memcpy(at, at + COPY, COPY);
+}
+
+/* Bytes read and written */
+static double copy_rate(struct pool *pool, int threads, void *mem)
+{
+	double best = INFINITY;
+
+	for (int i = 0; i < TRIES; i++) {
+		double began = mt_now();
+		pool_run(pool, threads, copy_part, mem);
+		best = fmin(best, mt_now() - began);
+	}
+	return 2.0 * COPY * threads / best;
+}
+
+int profile_measure(int threads, struct profile *p)
+{
+	size_t bytes = 2ull * COPY * (size_t)threads, gemm = 3 * sizeof(float) * GEMM * GEMM;
+	struct pool *pool = gemm_ready() ? pool_create(threads) : NULL;
+	char *mem = pool ? malloc(bytes > gemm ? bytes : gemm) : NULL;
+	int rc = 0;
+
+	if (mem) {
+		memset(mem, 0, bytes > gemm ? bytes : gemm);
+		double flops = gemm_flops(pool, (float *)(void *)mem), all = copy_rate(pool, threads, mem);
+		*p = (struct profile){
+			.name = "cpu, measured",
+			.h2d = copy_rate(pool, 1, mem), /* a queue copies on one thread */
+			.d2h = copy_rate(pool, 1, mem),
+			.hbm = all,
+			.flops = flops,
+			.ram = all,
+			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
+		};
+	} else rc = mt_fail(MT_EX_NOMEM, "no memory or no threads to measure this machine");
+	free(mem);
+	if (pool) pool_free(pool);
+	return rc;
+}

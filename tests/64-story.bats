@@ -1,0 +1,139 @@
+#!/usr/bin/env bats
+# What mt-run tells people on stderr, and OUT/command.
+load helpers
+
+CASE=$GOLDEN/llama3
+ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --dtype fp32"
+
+run_it() {
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS "$@" \
+		>"$T/m" 2>"$T/run.err" 3>&-
+}
+long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
+story() { sed -n 's/^mt-run: //p' "$T/run.err"; }
+
+# Run a command on a terminal of its own, in the background; its screen goes to $T/screen
+on_terminal() {
+	local words
+	printf -v words ' %q' "$@"
+	# shellcheck disable=SC2016
+	script -qec "sh -c 'echo \$\$ >$T/pid; exec \"\$@\"' sh$words" /dev/null >"$T/screen" 2>&1 </dev/null 3>&- &
+	screen=$!
+	echo "$screen" >>"$T/pids"
+	eventually [ -s "$T/pid" ]
+	cat "$T/pid" >>"$T/pids"
+}
+
+@test "mt-run tells what it trains, and at the end steps, tokens, losses, the best evaluation, model and checkpoint" {
+	run_it --steps 10 --eval "$CASE/eval.bin" --eval-every 3
+	story >"$T/story"
+	[ "$(wc -l <"$T/story")" = 5 ]
+	sed -n 1p "$T/story" | grep -qxF \
+		"trains llama, 25.8K parameters in fp32, from $CASE/model, on cpu; results go to $T/out"
+	sed -n 2p "$T/story" |
+		grep -qxF "steps 1 to 10, each of 4 rows of 32 tokens, of $CASE/data.bin, shuffled (seed 1)"
+	sed -n 4p "$T/story" | grep -qF "the model is in $T/out/model; in Python: transformers.AutoModelForCausalLM.from_"
+	sed -n 5p "$T/story" | grep -qxF "saved $T/out/step-00000010"
+	python3 - "$T/m" "$(sed -n 3p "$T/story")" <<-'PY'
+		import json, re, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		steps = [line for line in lines if "loss" in line]
+		best = min((line["eval_loss"], line["step"]) for line in lines if "eval_loss" in line)
+		m = re.fullmatch(r"10 steps, (\d+) tokens in [\d.]+ s, [\d.]+K? tokens/s; loss ([\d.]+) to ([\d.]+); "
+		    r"best eval loss ([\d.]+) at step (\d+)", sys.argv[2])
+		assert m, sys.argv[2]
+		assert int(m[1]) == sum(line["tokens"] for line in steps)
+		assert (m[2], m[3]) == ("%.4f" % steps[0]["loss"], "%.4f" % steps[-1]["loss"])
+		assert (m[4], int(m[5])) == ("%.4f" % best[0], best[1])
+	PY
+}
+
+@test "a resumed run tells its checkpoint and its own steps, also with --metrics FILE" {
+	run_it --steps 6 --until 4 --metrics "$T/figures"
+	story | grep -qxF "saved $T/out/step-00000004; continue with the same command and --resume, without --until"
+	[ ! -e "$T/out/metrics.jsonl" ]
+	run_it --steps 6 --resume --metrics "$T/figures"
+	story | grep -q "^trains .*, from $T/out/step-00000004, on cpu"
+	story | grep -q "^steps 5 to 6, each"
+	story | grep -q "^2 steps, .* tokens/s; loss"
+	story | grep -qxF "saved $T/out/step-00000006"
+	[ "$(wc -l <"$T/figures")" = 6 ]
+}
+
+@test "SIGINT: mt-run tells how far it came, what it saved and how to continue" {
+	long_data
+	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
+		--steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	echo "$pid" >>"$T/pids"
+	eventually grep -q '"step": 5' "$T/m"
+	kill -INT -- -$pid
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 130 ]
+	n=$(wc -l <"$T/m")
+	story | grep -q "^stopped by SIGINT: $n steps, "
+	[ "$(story | tail -1)" = "saved $T/out/step-$(printf %08d "$n"); continue with the same command and --resume" ]
+	mt-ckpt verify "$T/out/step-$(printf %08d "$n")"
+}
+
+@test "a run that fails tells what was trained and saved; one that fails before its first step, only the error" {
+	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
+	code=0
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 500 --no-shuffle \
+		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
+	[ "$code" = 65 ]
+	n=$(wc -l <"$T/m")
+	story | grep -q "^ended by an error: $n steps, "
+	[ "$(story | tail -1)" = "saved $T/out/step-$(printf %08d "$n"); continue with the same command and --resume" ]
+	fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/eval.bin" --out "$T/out" $ARGS --steps 500 \
+		--resume
+}
+
+@test "--quiet tells nothing of a run that succeeds" {
+	run_it --steps 3 --quiet
+	[ -z "$(story)" ]
+	[ "$(wc -l <"$T/m")" = 3 ]
+}
+
+@test "OUT/command has the command of each start as a line for a shell; a new training begins a new file" {
+	local odd="$T/it's "'a $(dir)'
+	on_odd() {
+		mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$odd" $ARGS "$@" >"$T/m" \
+			2>"$T/run.err" 3>&-
+	}
+	on_odd --steps 4 --until 2
+	on_odd --steps 4 --until 3 --resume
+	[ "$(wc -l <"$odd/command")" = 2 ]
+	grep -qx "mt-run .* # 20..-..-.. ..:..:.. in $PWD" "$odd/command"
+	mt-run() { printf '%s\n' "$@" >"$T/words"; }
+	eval "$(tail -1 "$odd/command")"
+	unset -f mt-run
+	# shellcheck disable=SC2086
+	printf '%s\n' --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$odd" $ARGS --steps 4 --until 3 \
+		--resume | cmp - "$T/words"
+	eval "$(tail -1 "$odd/command" | sed 's/ --until 3//')" >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(sed 's/.*"step": \([0-9]*\).*/\1/' "$T/m")" = 4 ]
+	rm -r "$odd"/step-*
+	rm -r "$odd/model"
+	on_odd --steps 1
+	[ "$(wc -l <"$odd/command")" = 1 ]
+}
+
+@test "on a terminal, evaluations and saves are told as they come, and metrics only with --metrics -" {
+	need_cmd script
+	long_data
+	for show in '' --metrics=-; do
+		on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
+			--eval "$CASE/eval.bin" --eval-every 5 --ckpt-every 5 $show
+		eventually grep -q "mt-run: step [0-9]*: eval loss [0-9.]*" "$T/screen"
+		eventually grep -q "mt-run: saved $T/out/step-[0-9]*.$" "$T/screen"
+		kill -TERM "$(cat "$T/pid")"
+		wait $screen || true
+		grep -q "mt-run: stopped by SIGTERM" "$T/screen"
+		gone "$RUN"
+		grep -q '"loss"' "$T/out/metrics.jsonl"
+		if [ -n "$show" ]; then grep -q '"loss"' "$T/screen"; else no grep '"loss"' "$T/screen"; fi
+		rm -r "$T/out" "$T/pid"
+	done
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env bats
+# mt-run --epochs, whose steps are counted, and the order of documents.
+load helpers
+
+CASE=$GOLDEN/llama3
+ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --dtype fp32"
+
+run_it() {
+	"${BIN:-$MT}/mt-run" --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" \
+		>>"$T/m" 2>"$T/run.err" 3>&-
+}
+plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
+	mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'
+}
+
+@test "--epochs without --steps trains exactly the steps of all epochs, with the schedule's end at the last one" {
+	for pack in docs concat; do
+		n=$(count "--epochs 2" "--pack $pack")
+		run_it --epochs 2 --pack $pack --warmup 10%
+		[ "$(wc -l <"$T/m")" = "$n" ]
+		grep -q "^mt-run: steps 1 to $n (2 epochs), each" "$T/run.err"
+		plain "$T/m" >"$T/counted"
+		rm -r "$T/out" "$T/m"
+		run_it --epochs 2 --pack $pack --warmup 10% --steps "$n"
+		plain "$T/m" | cmp - "$T/counted"
+		rm -r "$T/out" "$T/m"
+	done
+}
+
+@test "--resume with the same --epochs continues to the same bits and takes the count from OUT" {
+	mkdir "$T/bin"
+	ln -s "$MT"/mt-* "$T/bin"
+	rm "$T/bin/mt-step"
+	printf '%s\n' '#!/bin/sh' "case \"\$*\" in *--count*) echo >>'$T/counts' ;; esac" "exec '$MT/mt-step' \"\$@\"" \
+		>"$T/bin/mt-step"
+	chmod +x "$T/bin/mt-step"
+	BIN=$T/bin
+	run_it --epochs 2
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m" "$T/counts"
+	run_it --epochs 2 --until 9
+	run_it --epochs 2 --resume
+	plain "$T/m" | cmp - "$T/whole"
+	[ "$(wc -l <"$T/counts")" = 1 ]
+	run_it --epochs 3 --resume
+	[ "$(wc -l <"$T/counts")" = 2 ]
+	[ "$(wc -l <"$T/m")" = "$(count "--epochs 3")" ]
+}
+
+@test "--epochs with --steps: --steps is the horizon" {
+	run_it --epochs 9 --steps 25
+	[ "$(wc -l <"$T/m")" = 25 ]
+	[ ! -e "$T/out/count" ]
+}
+
+@test "--epochs without --steps on stdin or a FIFO, or with --input new, exits 64 and says to give --steps" {
+	try() { mt-run --run "$RUN" --model "$CASE/model" --out "$T/out" $ARGS --epochs 2 "$@"; }
+	fails_with 64 try --data -
+	grep -q "reads the data twice, which /dev/stdin does not allow: give --steps N" "$T/fails.err"
+	mkfifo "$T/fifo"
+	fails_with 64 try --data "$T/fifo"
+	fails_with 64 try --data "$CASE/data.bin" --input new
+	grep -q "give --steps" "$T/fails.err"
+	fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --out "$T/out" $ARGS --data "$CASE/data.bin"
+	grep -qx "mt-run: --steps N or --epochs N is needed" "$T/fails.err"
+	[ ! -e "$T/out" ]
+}
+
+@test "damaged data under --epochs is found by the count: one line, no OUT" {
+	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
+	fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --epochs 2
+	fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --epochs 2 \
+		--until 5000
+	[ ! -e "$T/out" ]
+	gone "$RUN"
+}
+
+@test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
+	run_it --epochs 1
+	plain "$T/m" >"$T/shuffled"
+	grep -q "^mt-run: steps .*, shuffled (seed 1)$" "$T/run.err"
+	rm -r "$T/out" "$T/m"
+	run_it --epochs 1 --shuffle 1 --seed 7
+	plain "$T/m" | cmp - "$T/shuffled"
+	rm -r "$T/out" "$T/m"
+	run_it --epochs 1 --no-shuffle
+	plain "$T/m" >"$T/in-order"
+	no cmp -s "$T/in-order" "$T/shuffled"
+	rm -r "$T/out" "$T/m"
+	mkfifo "$T/fifo"
+	cat "$CASE/data.bin" >"$T/fifo" 3>&- &
+	DATA=$T/fifo run_it --steps "$(wc -l <"$T/in-order")"
+	plain "$T/m" | cmp - "$T/in-order"
+	no grep -q shuffled "$T/run.err"
+}
+
+@test "a resumed training keeps the order that it began with; one without OUT/order is not shuffled" {
+	local how
+	for how in "" --no-shuffle "--shuffle 9"; do
+		run_it --epochs 1 $how
+		plain "$T/m" >"$T/whole"
+		rm -r "$T/out" "$T/m"
+		run_it --epochs 1 --until 5 $how
+		run_it --steps "$(wc -l <"$T/whole")" --resume --seed 5
+		plain "$T/m" | cmp - "$T/whole"
+		rm -r "$T/out" "$T/m"
+	done
+	run_it --epochs 1 --until 5 --no-shuffle
+	rm "$T/out/order"
+	run_it --steps 10 --resume
+	[ "$(wc -l <"$T/m")" = 10 ]
+	[ "$(cat "$T/out/order")" = none ]
+	fails_with 64 mt-run --shuffle 1 --no-shuffle
+}
+
+@test "--epochs counts directories and weighted files, and --keep-best keeps the best evaluated checkpoint" {
+	mkdir "$T/data"
+	cp "$CASE/data.bin" "$T/data/a"
+	cp "$CASE/eval.bin" "$T/data/b"
+	feed() { mt-feed --shuffle 1 --epochs 2 "$T/data" "$CASE/data.bin:0.5"; }
+	n=$(feed | mt-step --count --batch 4 --seq 32 | sed 's/.*"steps": \([0-9]*\)}/\1/')
+	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
+	DATA=$T/data run_it --data "$CASE/data.bin:0.5" --epochs 2 --eval "$CASE/eval.bin" --eval-every 2 --ckpt-every 2 \
+		--keep 1 --keep-best --warmup 100%
+	[ "$(grep -c '"loss"' "$T/m")" = "$n" ]
+	best=$(sed -n 's/.*best eval loss .* at step \([0-9]*\)$/\1/p' "$T/run.err")
+	[ "$best" -lt "$n" ]
+	[ "$best" -gt 0 ]
+	[ -e "$T/out/$(printf step-%08d "$best")/run.json" ]
+	[ "$(ls -d "$T"/out/step-* | wc -l)" = 2 ]
+	fails_with 64 mt-run --model "$CASE/model" --data "$T/data" --out "$T/other" $ARGS --epochs 1 --keep-best
+	grep -q "needs --eval" "$T/fails.err"
+}
