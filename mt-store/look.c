@@ -66,7 +66,7 @@ static bool figures_kept(const struct mt_figures *f, uint64_t step, struct mt_fi
 	return __atomic_load_n(&f->step, __ATOMIC_RELAXED) == step;
 }
 
-static void look_at_step(struct look *l, const struct mt_run *run)
+void look_step(struct look *l, const struct mt_run *run)
 {
 	const struct mt_control *c = mt_control(run);
 	struct mt_committed at, again;
@@ -216,7 +216,7 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	l->state_bytes = ((const struct mt_header *)mt_at(run, 0))->size;
 	look_at_stages(l,
 		run); /* before the step: a stage that died after its last step is not shown beside an older one */
-	look_at_step(l, run);
+	look_step(l, run);
 	look_at_txn(l, run);
 	look_at_units(l, run);
 	look_at_rings(l, run);

@@ -72,6 +72,8 @@ struct look {
 
 /* The run is open with MT_RUN_RINGS and MT_RUN_WEIGHTS; name is kept. */
 void look_take(struct look *, struct mt_run *, const char *name);
+/* The last committed step alone: the fields from `step` to `targets` */
+void look_step(struct look *, const struct mt_run *);
 /* Seconds until step `until`, given the seconds that a step takes; NAN: unknown */
 double look_eta(const struct look *, double step_s);
 /* Has the run been removed, or made again under its name? */
@@ -94,6 +96,7 @@ struct text {
 };
 struct text text_bytes(uint64_t);                                 /* 16.2 GiB */
 struct text text_count(double);                                   /* 12.3 k, 4.88 M, 7.62 B */
+struct text text_duration(double seconds);                        /* 7.13 ms, 12.3 s; - for NAN */
 struct text text_time(double seconds);                            /* 1:02:03; - for NAN */
 struct text text_number(double, const char *format);              /* - for NAN */
 struct text text_counter(const char *name, uint64_t value);       /* by its name: bytes, nanoseconds, or a count */

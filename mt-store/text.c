@@ -40,6 +40,14 @@ struct text text_count(double x)
 	return t;
 }
 
+struct text text_duration(double seconds)
+{
+	struct text t;
+	if (!(seconds >= 0)) return text_number(NAN, "%f");
+	three_digits(&t, seconds < 1 ? 1e3 * seconds : seconds, seconds < 1 ? " ms" : " s");
+	return t;
+}
+
 struct text text_time(double seconds)
 {
 	struct text t;

@@ -1,4 +1,4 @@
-# Watching a run: mt-store stat for people, as JSON, for Prometheus and for programs in other languages.
+# Watching a run: mt-store stat for people, as JSON, for Prometheus and for programs in other languages; mt-top.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -212,4 +212,270 @@ assert json.load(sys.stdin)["numa"] == "a\"b\\c?d?[2J?"'
 	unset MT_RUN
 	fails_with 64 mt-store stat --prometheus
 	MT_RUN=$RUN mt-store stat --abi >"$T/abi"
+}
+
+# ---- mt-top
+
+printable() { [ -s "$1" ] && [ "$(LC_ALL=C tr -d ' -~\n' <"$1" | wc -c)" = 0 ]; } # printable ASCII and newlines alone
+need_top() { need_cmd mt-top; }
+once() { LC_ALL=${LOCALE:-C.UTF-8} COLUMNS=${1:-80} mt-top "$RUN" --once; }
+
+# mt-top in a terminal of COLUMNS x ROWS: in_terminal COLUMNS ROWS [OPTIONS]. When it has ended, the terminal shows how,
+# and whether it echoes again.
+in_terminal() {
+	local cols=$1 rows=$2
+	shift 2
+	need_top
+	need_cmd tmux
+	unset TMUX
+	export TMUX_TMPDIR=$T
+	cat >"$T/pane" <<-'END'
+		#!/bin/sh
+		mt-top "$@" 2>"$T/top.err"
+		echo "ended with $?"
+		stty -a | grep -oE -- '-?\b(echo|icanon)\b' | tr '\n' ' '
+		exec cat
+	END
+	T=$T LC_ALL=C.UTF-8 tmux -u -f /dev/null new-session -d -s top -x "$cols" -y "$rows" \
+		"sh '$T/pane' '$RUN' --interval 0.2 $*" 3>&- 7>&-
+	tmux display-message -p '#{pid}' >>"$T/pids"
+}
+captured() { tmux capture-pane -p -t top; }
+shows() { captured | grep -Eq -- "$1"; }
+shows_not() { ! captured | grep -Eq -- "$1"; }
+shown_step() { captured | sed -n 's/^step \([0-9]*\).*/\1/p'; }
+advanced() { local now; now=$(shown_step); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
+# The terminal is as it was: main screen, echo, lines
+restored() { [ "$(tmux display-message -p -t top '#{alternate_on}')" = 0 ] && shows '^icanon echo'; }
+
+# A run that trains for as long as a test may take
+training() {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mkfifo "$T/fifo"
+	python3 -c 'import struct, sys
+one = struct.pack("<33I", 32, *range(1, 33))
+try:
+    while True:
+        sys.stdout.buffer.write(one * 64)
+except BrokenPipeError:
+    pass' >"$T/fifo" 2>/dev/null 3>&- &
+	echo "$!" >>"$T/pids"
+	mt-step "$RUN" --steps 9000000 --batch 2 --seq 32 --lr 1e-3 <"$T/fifo" >/dev/null 2>"$T/step.err" 3>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+}
+
+@test "mt-top --once prints what stat --json says, as UTF-8 or ASCII by the locale" {
+	need_top
+	waiting 4 --until 40
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	once 80 >"$T/utf8"
+	LOCALE=C once 80 >"$T/ascii"
+	printable "$T/ascii"
+	grep -q '█ 4 at step 4' "$T/utf8"
+	grep -q '= 4 at step 4  - 0 at 3  p 0 pinned' "$T/ascii"
+	grep -qx '====' "$T/ascii"
+	python3 - "$T/stat.json" "$T/ascii" <<-'END'
+		import json, re, sys
+		stat, text = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+		def has(regex):
+		    assert re.search("^" + regex + " *$", text, re.M), (regex, text)
+		has(r" mt-top  %s  filled +every 1 s" % stat["run"])
+		has(r"step 4 of 40  ETA [0-9:]+  \[#+ +\]  10.0 %")
+		has(r"loss %.4f  norm %.3g  lr %.3g" % (stat["loss"], stat["grad_norm"], stat["lr"]))
+		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  248 tokens trained")
+		has(r"model llama, 25.8 k parameters, fp32, gradients fp32")
+		for s in stat["stages"]:
+		    has(r"%s +%d +[0-9]+ %s" % (s["stage"], s["pid"], s["activity"]))
+		has(r"batch.0 \[ {8}\] 0/2 +grad.0  \[ {8}\] 0/8")
+		has(r"transaction 4: logged, train step 4, 1 micro-batches, attempt [0-9]+")
+		has(r"snapshot none, step 0; 0 saved, 0 failed")
+		has(r"memory [0-9.]+ MiB: w 102 KiB m 102 KiB v 102 KiB g 102 KiB rings [0-9.]+ MiB")
+		has(r"loss       \S")
+	END
+}
+
+@test "mt-top --once is as wide as COLUMNS says, and no line is longer" {
+	need_top
+	waiting 4
+	for cols in 40 80 200; do
+		once $cols >"$T/once"
+		[ "$(LC_ALL=C.UTF-8 wc -L <"$T/once")" -le $cols ]
+		[ "$(head -1 "$T/once" | tr -d '\n' | wc -c)" = $((cols - 1)) ]
+	done
+}
+
+@test "mt-top changes no byte of a run and takes no slot" {
+	need_top
+	make_run "$CASE/model"
+	sha256sum "$(shm control)" "$(shm rings)" "$(shm store)" >"$T/before"
+	once >"$T/once"
+	grep -q '^no stages' "$T/once"
+	in_terminal 80 24
+	eventually shows '^no stages'
+	mt-store stat "$RUN" | grep -qx "no stages"
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+	sha256sum -c --quiet "$T/before"
+}
+
+@test "mt-top shows every part at 80x24, its step advances while training goes on, and q restores the terminal" {
+	training
+	in_terminal 80 24
+	eventually shows '^step [0-9]+ of 9000000  ETA [0-9].*%'
+	eventually advanced "$(shown_step)"
+	for part in '^loss [0-9.]+  norm' 'tokens/s  [0-9.]+ m?s a step' '^mt-stream 0 +[0-9]+ +[0-9]+ ' '^batch.0 \[' \
+		'^UNITS █' '^memory ' '^loss +[▁▂▃▄▅▆▇█]' '^tokens/s +[▁▂▃▄▅▆▇█]' '^q quit'; do
+		eventually shows "$part"
+	done
+	[ "$(tmux display-message -p -t top '#{alternate_on}')" = 1 ]
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+	eventually restored
+	[ ! -s "$T/top.err" ]
+}
+
+# bats test_tags=slow
+@test "mt-top works at 40x10 and 200x50, and follows a resize" {
+	training
+	in_terminal 40 10
+	eventually shows '^step [0-9]+ of 9000000  ETA'
+	eventually advanced "$(shown_step)"
+	# one row each, in their order: nothing is wrapped
+	rows() { captured | cut -d' ' -f1 | head -5 | tr '\n' ' '; }
+	first_rows() { rows | grep -Eqx ' *step loss [0-9.]+ model '; }
+	eventually first_rows
+	eventually shows '^mt-stream 0 +[0-9]+ '
+	[ "$(captured | LC_ALL=C.UTF-8 wc -L)" -le 40 ]
+	tmux resize-window -t top -x 200 -y 50
+	title_has() { [ "$(captured | head -1 | tr -d '\n' | wc -c)" = "$1" ]; }
+	eventually title_has 199
+	eventually shows '^max '
+	eventually shows '^q quit'
+	eventually advanced "$(shown_step)"
+	tmux resize-window -t top -x 60 -y 20
+	eventually title_has 59
+	eventually advanced "$(shown_step)"
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+}
+
+@test "mt-top's keys pause, change the interval, and show help" {
+	training
+	in_terminal 80 24
+	eventually shows 'every 0.2 s'
+	tmux send-keys -t top +
+	eventually shows ' every 0.5 s'
+	tmux send-keys -t top - - -
+	eventually shows ' every 0.1 s'
+	tmux send-keys -t top h
+	eventually shows '^ q +quit'
+	tmux send-keys -t top x
+	eventually shows_not '^ q +quit'
+	tmux send-keys -t top p
+	eventually shows 'paused, every 0.1 s'
+	was=$(shown_step)
+	at_least() { [ "$(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/')" -ge "$1" ]; }
+	eventually at_least $((was + 50))
+	[ "$(shown_step)" = "$was" ]
+	tmux send-keys -t top p
+	eventually advanced $((was + 49))
+}
+
+@test "mt-top ends with 0 when its run is removed, or its files are deleted, and says so" {
+	make_run "$CASE/model"
+	in_terminal 80 24
+	eventually shows '^step 0'
+	mt-store rm "$RUN"
+	eventually shows 'ended with 0'
+	eventually restored
+	grep -qx "mt-top: run '$RUN' was removed" "$T/top.err"
+	tmux kill-server
+	make_run "$CASE/model"
+	in_terminal 80 24
+	eventually shows '^step 0'
+	rm "$(shm control)" "$(shm rings)" "$(shm store)"
+	eventually shows 'ended with 0'
+	grep -qx "mt-top: run '$RUN' was removed" "$T/top.err"
+}
+
+# bats test_tags=slow
+@test "mt-top restores the terminal when a signal ends it, and when the run's memory is truncated" {
+	make_run "$CASE/model"
+	in_pane() { pgrep -P "$(tmux display-message -p -t top '#{pane_pid}')" -x mt-top; }
+	for signal in INT TERM HUP QUIT SEGV; do
+		in_terminal 80 24
+		eventually shows '^step 0'
+		kill -s "$signal" "$(in_pane)"
+		eventually shows "ended with $((128 + $(kill -l "$signal")))"
+		eventually restored
+		tmux kill-server
+	done
+	in_terminal 80 24
+	eventually shows '^step 0'
+	truncate -s 0 "$(shm control)"
+	eventually shows 'ended with 65'
+	eventually restored
+	grep -q "shared memory is gone" "$T/top.err"
+}
+
+@test "words in a run's memory cannot command the terminal" {
+	need_top
+	make_run "$CASE/model"
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, sys
+		field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
+		with open(sys.argv[2], "r+b") as f:
+		    f.seek(field["offset"])
+		    f.write(b"\x1b[2J\x9b31m\xc2\x9bx" + b"A" * 52)
+	END
+	once >"$T/once"
+	mt-store stat "$RUN" >"$T/stat"
+	grep -q 'numa ?\[2J?31m??xAAA' "$T/stat"
+	printable "$T/stat"
+	LOCALE=C once >"$T/ascii"
+	printable "$T/ascii"
+}
+
+@test "mt-top without a terminal, with invalid options, or without a run exits with one line" {
+	need_top
+	make_run "$CASE/model"
+	fails_with 64 mt-top "$RUN"
+	fails_with 64 mt-top "$RUN" --interval 0
+	fails_with 64 mt-top "$RUN" --interval nan --once
+	fails_with 64 mt-top "$RUN" --once more
+	fails_with 64 mt-top a.b --once
+	fails_with 66 mt-top "${RUN}b" --once
+	code=0
+	mt-top "$RUN" --once >/dev/full 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+}
+
+@test "mt-top without RUN shows the only run, and else exits 64 with the runs' names" {
+	need_top
+	unset MT_RUN
+	mkdir "$T/shm"
+	export MT_SHM_DIR=$T/shm
+	fails_with 64 mt-top --once
+	make_run "$CASE/model"
+	mt-top --once | head -1 | grep -q " $RUN "
+	mt-store create second --config "$CASE/model" 2>"$T/create.err"
+	fails_with 64 mt-top --once
+	grep -q "existing runs: second, $RUN\$" "$T/fails.err"
+	MT_RUN=second mt-top --once | head -1 | grep -q " second  empty "
+}
+
+# bats test_tags=slow
+@test "without ncurses the build says once that mt-top is not built; make install includes it where it is" {
+	need_cmd make
+	cd "$TOP"
+	make -n NVCC= HAVE_CURSES= B=build/none all >"$T/without" 2>&1
+	[ "$(grep -c 'mt-top' "$T/without")" = 1 ]
+	grep -qx "no ncursesw found (libncurses-dev): mt-top is not built" "$T/without"
+	make -n NVCC= HAVE_CURSES=yes PREFIX="$T/prefix" install >"$T/with" 2>&1
+	grep -q 'install .*bin/mt-top .*bin$' "$T/with"
+	grep -q 'mt-store/top/mt-top.1' "$T/with"
 }

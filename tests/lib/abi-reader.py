@@ -1,5 +1,5 @@
-"""abi-reader.py ABI.json CONTROL RINGS: read a run's words by the offsets of mt-store stat --abi --json alone; print them
-as JSON."""
+"""abi-reader.py ABI.json CONTROL RINGS: read a run's words by the offsets of mt-store stat --abi --json alone; print
+them as JSON."""
 import json
 import mmap
 import os

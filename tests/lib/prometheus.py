@@ -1,5 +1,5 @@
-"""prometheus.py FILE: check a file in Prometheus's text exposition format 0.0.4 by its grammar, and print its samples as
-a JSON list of [name, labels, value]."""
+"""prometheus.py FILE: check a file in Prometheus's text exposition format 0.0.4 by its grammar, and print its samples
+as a JSON list of [name, labels, value]."""
 import json
 import re
 import sys
