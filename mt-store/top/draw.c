@@ -79,8 +79,8 @@ static void draw_stage(struct screen *s, const struct watch *w, int slot)
 	const struct look_stage *g = &w->look.stage[slot];
 	const char *condition = g->dead ? "dead, was: " : g->stopped ? "stopped (state T), was: " : "";
 	enum style style = *condition ? STYLE_BAD : strncmp(g->activity, "waits", 5) == 0 ? STYLE_WAIT : STYLE_GOOD;
-	screen_text(s, STYLE_PLAIN, "%-11.11s ", mt_stage_name(slot));
-	if (s->cols >= WIDE) screen_text(s, STYLE_PLAIN, "%7d ", g->pid);
+	if (s->cols >= WIDE) screen_text(s, STYLE_PLAIN, "%-14s %7d ", mt_stage_name(slot), g->pid);
+	else screen_text(s, STYLE_PLAIN, "%-11.11s ", mt_stage_name(slot));
 	screen_text(s, STYLE_PLAIN, "%4s ", text_number(100 * w->cpu[slot], "%.0f").s);
 	screen_text(s, style, "%s%s", condition, g->activity);
 	screen_next(s);
@@ -90,8 +90,9 @@ static void draw_stages(struct screen *s, const struct watch *w)
 {
 	int n = 0;
 	for (int slot = 0; slot < MT_SLOTS; slot++) n += w->look.stage[slot].pid != 0;
-	if (n) screen_text(s, STYLE_LABEL, "%-11s %s%4s ACTIVITY", "STAGE", s->cols >= WIDE ? "    PID " : "", "CPU%");
-	else screen_text(s, STYLE_LABEL, "no stages");
+	if (!n) screen_text(s, STYLE_LABEL, "no stages");
+	else if (s->cols >= WIDE) screen_text(s, STYLE_LABEL, "%-14s %7s %4s ACTIVITY", "STAGE", "PID", "CPU%");
+	else screen_text(s, STYLE_LABEL, "%-11s %4s ACTIVITY", "STAGE", "CPU%");
 	screen_next(s);
 	for (int slot = 0; slot < MT_SLOTS; slot++)
 		if (w->look.stage[slot].pid) draw_stage(s, w, slot);

@@ -71,8 +71,10 @@ int terminal_begin(void)
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &before))
 		return mt_fail(MT_EX_USAGE, "stdin and stdout must be a terminal: mt-top --once prints the screen without one");
 	const char *type = getenv("TERM");
-	if (!type || !newterm(NULL, stdout, stdin))
-		return mt_fail(MT_EX_USAGE, "TERM: terminal type '%s' is not known: mt-top --once prints the screen without it",
+	int found;
+	if (!type || setupterm(NULL, STDOUT_FILENO, &found) != OK || !cursor_address || !newterm(NULL, stdout, stdin))
+		return mt_fail(MT_EX_USAGE,
+			"TERM: terminal type '%s' is unknown or has no cursor: mt-top --once prints the screen without it",
 			type ? type : "");
 	on = true;
 	add_string(exit_attribute_mode);

@@ -33,8 +33,8 @@ static const struct mt_program program = {
 			 "mt-top [RUN] --once",
 	.about =
 		"Shows a run while it trains: step, loss, speed, what each stage does or waits for, rings, versions of the\n"
-		"units, memory. An omitted RUN is $MT_RUN, or the only run that there is. Keys: q quit, p pause, + - interval,\n"
-		"h help.",
+		"units, memory. An omitted RUN is $MT_RUN, or the only run that there is. Keys: q quit, p pause,\n"
+		"+ - interval, h help.",
 	.opts = options,
 };
 
