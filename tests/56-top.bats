@@ -103,6 +103,30 @@ check() {
 	END
 }
 
+# bats test_tags=slow
+@test "stat beside training with evaluations never mixes steps: loss, norm and lr are those of its step's metrics" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	documents 8 >"$T/eval"
+	documents 600 | mt-step "$RUN" --steps 300 --batch 2 --micro 1 --seq 32 --lr 1e-3 --eval "$T/eval" --eval-every 2 \
+		>"$T/step.out" 2>"$T/step.err" 3>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+	while kill -0 "$PID" 2>/dev/null; do mt-store stat "$RUN" --json >>"$T/looks"; done
+	wait "$PID"
+	mt-store stat "$RUN" --json >>"$T/looks"
+	python3 - "$T/looks" "$T/step.out" <<-'END'
+		import json, sys
+		looks = [json.loads(line) for line in open(sys.argv[1])]
+		lines = {m["step"]: m for m in map(json.loads, open(sys.argv[2])) if "loss" in m}
+		for look in looks:
+		    for key in "loss", "grad_norm", "lr":
+		        known = look[key] is not None
+		        assert not known or look[key] == lines[look["step"]][key], (key, look, lines[look["step"]])
+		assert looks[-1]["step"] == 300 and looks[-1]["loss"] is not None, looks[-1]
+	END
+}
+
 @test "stat prints step, loss, speed, ETA and memory in units that people read" {
 	waiting 4 --until 40
 	mt-store stat "$RUN" >"$T/stat"

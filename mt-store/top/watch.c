@@ -33,8 +33,10 @@ void watch_step(struct watch *w, double gap_s)
 	if (l.step < last->step) { /* filled again: what was seen is another training's */
 		w->n = 0;
 		w->began_inside = true;
+		w->seen.known = false;
 		add_point(w, &l, now);
 	} else if (l.step > last->step && now - last->when >= gap_s) add_point(w, &l, now);
+	if (l.known) w->seen = l;
 }
 
 static void look_at_cpu(struct watch *w)
@@ -57,9 +59,24 @@ static void look_at_cpu(struct watch *w)
 	}
 }
 
+/* An evaluation takes the record of the step before it: from then on the step's figures are known from here alone. */
+static void keep_figures(struct watch *w)
+{
+	struct look *l = &w->look;
+	const struct look *seen = &w->seen;
+	if (l->known || !seen->known || seen->step != l->step) return;
+	l->known = true;
+	l->skipped = seen->skipped;
+	l->loss = seen->loss;
+	l->norm = seen->norm;
+	l->lr = seen->lr;
+	l->targets = seen->targets;
+}
+
 void watch_look(struct watch *w)
 {
 	look_take(&w->look, w->run, w->name);
+	keep_figures(w);
 	look_at_cpu(w);
 	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
 	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);
