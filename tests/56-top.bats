@@ -334,6 +334,41 @@ except BrokenPipeError:
 	done
 }
 
+@test "mt-top and stat show units behind, pinned and at other versions, messages that wait, and dead stages" {
+	need_top
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 >"$T/step.out"
+	kill "$OPTIM"
+	wait "$OPTIM"
+	kill -9 "$STREAM"
+	wait "$STREAM" || true
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, struct, sys
+		s = json.load(open(sys.argv[1]))["structures"]
+		def at(name, field):
+		    return s[name]["fields"][field]["offset"]
+		with open(sys.argv[2], "r+b") as f:
+		    f.seek(at("mt_control", "off_units"))
+		    units = struct.unpack("<Q", f.read(8))[0]
+		    for unit, field, value in (0, "version", 3), (1, "pin", 4), (2, "version", 9):
+		        f.seek(units + unit * s["mt_unit"]["size"] + at("mt_unit", field))
+		        f.write(struct.pack("<Q", value))
+	END
+	python3 "$TOP/tests/lib/region.py" "$(shm rings)" push batch.0 1 1
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	check "$T/stat.json" <<-'END'
+		assert a["units"] == {"count": 4, "at_step": 2, "before": 1, "other": 1, "pinned": 1}, a["units"]
+	END
+	LOCALE=C once >"$T/once"
+	grep -qx 'UNITS = 2 at step 4  - 1 at 3  p 1 pinned  ? 1 at another version' "$T/once"
+	grep -Fqx -e '-p?=' "$T/once"
+	grep -Eq '^batch.0 \[####    \] 1/2 +grad.0  \[        \] 0/8$' "$T/once"
+	grep -Eq "^mt-stream 0 +$STREAM +- dead, was: " "$T/once"
+	no grep -q '^mt-optim' "$T/once"
+}
+
 @test "mt-top changes no byte of a run and takes no slot" {
 	need_top
 	make_run "$CASE/model"
