@@ -28,14 +28,21 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
+PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed $(if $(HAVE_CURSES),mt-top)
+# mt-top wants ncurses with wide characters
+HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
+  $(CC) -D_GNU_SOURCE -xc - -lncursesw -o /dev/null 2>/dev/null && echo yes)
+$(if $(HAVE_CURSES),,$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,\
+  $(info no ncursesw found (libncurses-dev): mt-top is not built))))
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
 SRC_mt-stream = $(wildcard mt-stream/*.c mt-stream/*/*.c)
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
-MAN = $(wildcard */*.1 */*/*.1)
+SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
+LIBS_mt-top   = -lncursesw
+MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1),$(wildcard */*.1 */*/*.1))
 
 include mt-stream/build.mk mt-stream/cuda/build.mk
 
@@ -67,8 +74,8 @@ $(O)/%.o: %.c
 include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
-DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
-DEB_LIKE  = shellcheck tmux bible-kjv man-db procps gawk python3-venv
+DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev libncurses-dev python3
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk tmux python3-venv
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \

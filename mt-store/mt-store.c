@@ -5,7 +5,8 @@
  *     init.c       random weights (random.c: the generator)
  *     serve.c      claim, watch the stages, ring when one dies
  *     owner.c      serve --until-eof: save and remove a run whose owner has died
- *     stat.c ls.c  what is there, for people and as JSON
+ *     stat.c ls.c  what is there, for people and as JSON (look.c: one look at a run; prometheus.c: for Prometheus)
+ *     abi.c        the layout of shared memory
  */
 #include "store.h"
 
@@ -33,6 +34,8 @@ enum option {
 	O_LIKE,
 	O_UNTIL_EOF,
 	O_DIR,
+	O_PROMETHEUS,
+	O_ABI,
 	O_COUNT
 };
 
@@ -64,6 +67,10 @@ static const struct mt_opt options[] = {
 		"serve: at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF]},
 	[O_DIR] = {"dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: directory of the checkpoints step-XXXXXXXX",
 		&seen[O_DIR]},
+	[O_PROMETHEUS] = {"prometheus", OPT_FLAG, &given.prometheus, NULL, "stat: metrics in Prometheus's text format",
+		&seen[O_PROMETHEUS]},
+	[O_ABI] = {"abi", OPT_FLAG, &given.abi, NULL, "stat: offset, size and type of every shared field (no RUN)",
+		&seen[O_ABI]},
 	[O_COUNT] = {.name = NULL},
 };
 
@@ -71,14 +78,14 @@ static const struct verb {
 	const char *name;
 	int (*go)(const char *run, const struct store_options *);
 	unsigned takes, needs; /* bits of enum option */
-	bool all_runs;         /* RUN may be left out, and then means every run */
+	bool optional;         /* RUN may be left out: the verb knows what that means */
 	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
 	{"create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
-	{"stat", store_stat, 1 << O_JSON, 0, false, false},
+	{"stat", store_stat, 1 << O_JSON | 1 << O_PROMETHEUS | 1 << O_ABI, 0, true, false},
 	{"ls", store_ls, 1 << O_JSON, 0, true, false},
 	{"rm", store_rm, 1 << O_FORCE, 0, false, false},
 	{"ring", store_ring, 1 << O_LIKE, 1 << O_LIKE, false, true},
@@ -90,7 +97,8 @@ static const struct mt_program program = {
 			 "[--numa POLICY]\n"
 			 "mt-store init RUN --seed N\n"
 			 "mt-store serve RUN [--until-eof --dir DIR]\n"
-			 "mt-store stat RUN [--json]\n"
+			 "mt-store stat RUN [--json|--prometheus]\n"
+			 "mt-store stat --abi [--json]\n"
 			 "mt-store ls [RUN] [--json]\n"
 			 "mt-store rm RUN [--force]\n"
 			 "mt-store ring RUN NAME --like RING",
@@ -128,7 +136,7 @@ int main(int argc, char **argv)
 		given.ring = operands[--n];
 		operands[n] = NULL;
 	} else if (n > 2) mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operands[2]);
-	const char *run = verb->all_runs ? operands[1] : mt_cli_run(operands[1]);
+	const char *run = verb->optional ? operands[1] : mt_cli_run(operands[1]);
 	mt_must(verb->go(run, &given));
 	if (fflush(stdout) || ferror(stdout)) mt_die(MT_EX_IO, "stdout: cannot be written");
 	return 0;

@@ -1,182 +1,219 @@
-/* stat.c: what a run holds, where its step stands, and what each stage does or waits for. */
+/* stat.c: what a run holds, where its step stands, and what each stage does or waits for: for people, and as JSON. */
 #include <jansson.h>
+#include <math.h>
 
+#include "look.h"
 #include "store.h"
 
-static const char *phase_word(enum mt_phase phase)
-{
-	static const char *const words[] = {"closed", "accumulate", "apply", "skip", "done", "logged"};
-	return phase <= MT_LOGGED ? words[phase] : "?";
-}
-
-static const char *snap_word(enum mt_snap snap)
-{
-	static const char *const words[] = {"none", "pinned", "sealed", "saved", "failed"};
-	return snap <= MT_FAILED ? words[snap] : "?";
-}
-
-/* Names of a stage's own counters, in the order of mt.h; NULL ends them */
-static const char *const *counter_names(int slot)
-{
-	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
-		"predicted_ns", NULL};
-	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL};
-	static const char *const step[] = {"steps", "tokens", NULL};
-	static const char *const ckpt[] = {"saves", "bytes", NULL};
-	static const char *const none[] = {NULL};
-	return slot >= MT_STREAM ? stream
-		: slot == MT_OPTIM   ? optim
-		: slot == MT_STEP    ? step
-		: slot == MT_CKPT    ? ckpt
-							 : none;
-}
-
 static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64_MAX : x); }
+static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+static json_t *count_or_null(uint64_t x) { return x ? json_integer(number(x)) : json_null(); }
 
-/* ------------------------------------------------------------------------------------------------ collecting */
+/* ------------------------------------------------------------------------------------------------ JSON */
 
-static json_t *stage_object(struct mt_run *run, int slot)
+static json_t *stage_object(const struct look_stage *s, int slot)
 {
-	char activity[128];
-	bool dead = mt_stage_dead(run, slot), stopped = !dead && mt_stage_stopped(run, slot);
-	mt_stage_describe(run, slot, activity, sizeof activity);
 	json_t *counters = json_object();
-	const char *const *names = counter_names(slot);
-	for (int i = 0; names[i]; i++)
-		json_object_set_new(counters, names[i],
-			json_integer(
-				number(atomic_load_explicit(&mt_control(run)->slots[slot].counters[i], memory_order_relaxed))));
-	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:s, s:o}", "stage", mt_stage_name(slot), "pid",
-		mt_stage_pid(run, slot), "alive", !dead, "stopped", stopped, "activity", activity, "doing",
-		activity /* its older name */, "counters", counters);
+	const char *const *names = counter_words(slot);
+	for (int i = 0; names[i]; i++) json_object_set_new(counters, names[i], json_integer(number(s->counters[i])));
+	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:s, s:o, s:o, s:o}", "stage", mt_stage_name(slot), "pid", s->pid,
+		"alive", !s->dead, "stopped", s->stopped, "activity", s->activity, "doing", s->activity /* its older name */,
+		"counters", counters, "cpu_s", real_or_null(s->process.cpu_s < 0 ? NAN : s->process.cpu_s), "age_s",
+		real_or_null(s->process.age_s < 0 ? NAN : s->process.age_s));
 }
 
-static json_t *stages_array(struct mt_run *run)
+static json_t *stages_array(const struct look *l)
 {
 	json_t *stages = json_array();
 	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (mt_stage_pid(run, slot)) json_array_append_new(stages, stage_object(run, slot));
+		if (l->stage[slot].pid) json_array_append_new(stages, stage_object(&l->stage[slot], slot));
 	return stages;
 }
 
-static void add_ring(struct mt_run *run, json_t *rings, const char *name)
+/* Messages that wait in each ring, or how many it holds: those of streams that are there, and any that is not empty */
+static json_t *rings_object(const struct look *l, bool slots)
 {
-	struct mt_ring *ring;
-	if (mt_ring_open(run, name, &ring)) return;
-	json_object_set_new(rings, name, json_integer(number(mt_ring_used(ring))));
-	mt_ring_close(ring);
-}
-
-/* Messages that wait in each ring: those of streams that are there, and any that is not empty */
-static json_t *rings_object(struct mt_run *run)
-{
-	static const char *const kinds[] = {"batch", "grad"};
 	json_t *rings = json_object();
-	for (int i = 0; i < 2 * MT_STREAMS; i++) {
-		char name[24];
-		snprintf(name, sizeof name, "%s.%d", kinds[i % 2], i / 2);
-		add_ring(run, rings, name);
-		if (!mt_stage_pid(run, MT_STREAM + i / 2) && json_integer_value(json_object_get(rings, name)) == 0)
-			json_object_del(rings, name);
+	for (int i = 0; i < MT_RINGS; i++) {
+		const struct look_ring *r = &l->ring[i];
+		if (r->shown) json_object_set_new(rings, r->name, json_integer(number(slots ? r->slots : r->used)));
 	}
-	add_ring(run, rings, "save");
 	return rings;
 }
 
-static json_t *txn_object(struct mt_run *run)
+static json_t *txn_object(const struct look *l)
 {
-	uint32_t k = mt_txn_newest(run);
-	uint64_t word = mt_txn_word(run, k);
-	const struct mt_txn *t = mt_txn(run, k);
-	return json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)k, "attempt",
-		(json_int_t)mt_word_attempt(word), "try", (json_int_t)mt_word_attempt(word), /* its older name */
-		"phase", phase_word(mt_word_phase(word)), "kind", t->kind == MT_EVAL ? "eval" : "train", "step",
-		number(t->step), "micros", (json_int_t)t->micros);
+	return json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)l->k, "attempt", (json_int_t)l->attempt,
+		"try", (json_int_t)l->attempt, /* its older name */
+		"phase", phase_word(l->phase), "kind", l->eval ? "eval" : "train", "step", number(l->txn_step), "micros",
+		(json_int_t)l->micros);
 }
 
-static json_t *snapshot_object(struct mt_run *run)
+static json_t *snapshot_object(const struct look *l)
 {
-	uint64_t word = mt_snap(run);
-	return json_pack("{s:s, s:I, s:I, s:I}", "state", snap_word(mt_snap_state(word)), "step",
-		number(mt_snap_step(word)), "saved", number(atomic_load(&mt_control(run)->snap.saved)), "failed",
-		number(mt_snap_failures(run)));
+	return json_pack("{s:s, s:I, s:I, s:I}", "state", snap_word(l->snap), "step", number(l->snap_step), "saved",
+		number(l->saved), "failed", number(l->failed));
 }
 
-static json_t *run_object(struct mt_run *run, const char *name)
+static json_t *units_object(const struct look *l)
 {
-	const struct mt_control *c = mt_control(run);
-	uint64_t state = store_bytes(run);
-	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", name, "state",
-		state_word(mt_run_state(run)), "family", c->geo.family, "dtype", dtype_word(c->dtype), "grad",
-		dtype_word(c->grad), "params", number(c->params), "bytes", number(mt_run_bytes(run)), "state_bytes",
-		number(state), "bytes_per_param", (double)state / (double)c->params, "step", number(mt_run_step(run)),
-		"step_tokens", number(c->step_tokens), "numa", c->numa);
-	double huge = store_on_huge_pages(run);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I}", "count", (json_int_t)l->n_units, "at_step", (json_int_t)l->at_step,
+		"before", (json_int_t)l->before, "other", (json_int_t)l->other, "pinned", (json_int_t)l->pinned);
+}
+
+static json_t *memory_object(const struct look *l)
+{
+	json_t *memory = json_object();
+	for (enum look_array a = 0; a < ARRAY_COUNT; a++)
+		json_object_set_new(memory, array_word(a), json_integer(number(l->array[a])));
+	return memory;
+}
+
+/* The last committed step, and how fast steps come */
+static void add_training(json_t *o, const struct look *l)
+{
+	json_object_set_new(o, "steps", count_or_null(l->steps));
+	json_object_set_new(o, "until", count_or_null(l->until));
+	json_object_set_new(o, "loss", real_or_null(l->loss));
+	json_object_set_new(o, "grad_norm", real_or_null(l->norm));
+	json_object_set_new(o, "lr", real_or_null(l->lr));
+	json_object_set_new(o, "tokens", count_or_null(l->targets));
+	json_object_set_new(o, "skipped", l->known ? json_boolean(l->skipped) : json_null());
+	json_object_set_new(o, "trained_tokens", json_integer(number(l->trained_tokens)));
+	json_object_set_new(o, "tokens_per_s", real_or_null(l->tokens_per_s));
+	json_object_set_new(o, "step_s", real_or_null(l->step_s));
+	json_object_set_new(o, "eta_s", real_or_null(look_eta(l, l->step_s)));
+}
+
+static json_t *run_object(const struct look *l, double huge)
+{
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", l->name, "state",
+		state_word(l->state), "family", l->family, "dtype", dtype_word(l->dtype), "grad", dtype_word(l->grad), "params",
+		number(l->params), "bytes", number(l->bytes), "state_bytes", number(l->state_bytes), "bytes_per_param",
+		(double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens", number(l->step_tokens),
+		"numa", l->numa);
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
-	json_object_set_new(o, "txn", txn_object(run));
-	json_object_set_new(o, "snapshot", snapshot_object(run));
-	json_object_set_new(o, "rings", rings_object(run));
-	json_object_set_new(o, "stages", stages_array(run));
+	json_object_set_new(o, "txn", txn_object(l));
+	json_object_set_new(o, "snapshot", snapshot_object(l));
+	json_object_set_new(o, "rings", rings_object(l, false));
+	json_object_set_new(o, "stages", stages_array(l));
+	add_training(o, l);
+	json_object_set_new(o, "ring_slots", rings_object(l, true));
+	json_object_set_new(o, "units", units_object(l));
+	json_object_set_new(o, "memory", memory_object(l));
 	return o;
+}
+
+static int print_json(const struct look *l, double huge)
+{
+	int rc = 0;
+	json_t *o = run_object(l, huge);
+	if (!o) rc = mt_fail(MT_EX_NOMEM, "no memory for a report");
+	else if (json_dumpf(o, stdout, JSON_COMPACT)) rc = mt_fail(MT_EX_IO, "stdout: cannot be written");
+	else putchar('\n');
+	json_decref(o);
+	return rc;
 }
 
 /* ------------------------------------------------------------------------------------------------ for people */
 
-static const char *str(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
-static long long num(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
-
-static void print_stage(json_t *s)
+static void print_step(const struct look *l)
 {
-	const char *key,
-		*condition = !json_is_true(json_object_get(s, "alive")) ? "dead, was: "
-		: json_is_true(json_object_get(s, "stopped"))           ? "stopped (state T), was: "
-																: "";
-	json_t *value;
-	printf("%-12s pid %-7lld %s%s", str(s, "stage"), num(s, "pid"), condition, str(s, "activity"));
-	const char *separator = "; ";
-	json_object_foreach(json_object_get(s, "counters"), key, value)
-	{
-		printf("%s%s %lld", separator, key, (long long)json_integer_value(value));
+	printf("run %s: %s, step %llu", l->name, state_word(l->state), (unsigned long long)l->step);
+	if (l->until) printf(" of %llu", (unsigned long long)l->until);
+	if (l->steps != l->until) printf(" (the schedule has %llu)", (unsigned long long)l->steps);
+	putchar('\n');
+}
+
+static void print_training(const struct look *l)
+{
+	if (!l->known && isnan(l->tokens_per_s)) return;
+	printf("training: loss %s, grad norm %s, lr %s, %s tokens/s, ETA %s%s\n", text_number(l->loss, "%.4f").s,
+		text_number(l->norm, "%.4g").s, text_number(l->lr, "%.4g").s, text_count(l->tokens_per_s).s,
+		text_time(look_eta(l, l->step_s)).s, l->skipped ? "; the step was skipped" : "");
+}
+
+static void print_memory(const struct look *l, double huge)
+{
+	printf("memory: %s of state, %.2f bytes a parameter; %s in all; numa %s\n", text_bytes(l->state_bytes).s,
+		(double)l->state_bytes / (double)l->params, text_bytes(l->bytes).s, l->numa);
+	printf("arrays:");
+	const char *separator = " ";
+	for (enum look_array a = 0; a < ARRAY_COUNT; a++)
+		if (l->array[a]) {
+			printf("%s%s %s", separator, array_word(a), text_bytes(l->array[a]).s);
+			separator = ", ";
+		}
+	putchar('\n');
+	if (huge >= 0) printf("pages: %.0f %% of the store on huge ones\n", 100 * huge);
+}
+
+static void print_stage(const struct look_stage *s, int slot)
+{
+	const char *condition = s->dead ? "dead, was: " : s->stopped ? "stopped (state T), was: " : "";
+	const char *const *names = counter_words(slot), *separator = "; ";
+	printf("%-12s pid %-7d %s%s", mt_stage_name(slot), s->pid, condition, s->activity);
+	for (int i = 0; names[i]; i++) {
+		printf("%s%.*s %s", separator, text_counter_name(names[i]), names[i], text_counter(names[i], s->counters[i]).s);
 		separator = ", ";
 	}
 	putchar('\n');
 }
 
-static void print_run(json_t *o)
+static void print_stages(const struct look *l)
 {
-	json_t *txn = json_object_get(o, "txn"), *snap = json_object_get(o, "snapshot"), *value;
-	printf("run %s: %s, step %lld\n", str(o, "run"), str(o, "state"), num(o, "step"));
-	printf("model: %s, %lld parameters, %s, gradients %s\n", str(o, "family"), num(o, "params"), str(o, "dtype"),
-		str(o, "grad"));
-	printf("memory: %lld bytes of state, %.2f a parameter; %lld bytes in all; numa %s\n", num(o, "state_bytes"),
-		json_real_value(json_object_get(o, "bytes_per_param")), num(o, "bytes"), str(o, "numa"));
-	const json_t *huge = json_object_get(o, "huge_pages");
-	if (json_is_real(huge)) printf("pages: %.0f %% of the store on huge ones\n", 100 * json_real_value(huge));
-	printf("transaction %lld, attempt %lld: %s, %s step %lld, micro-batches %lld\n", num(txn, "k"), num(txn, "attempt"),
-		str(txn, "phase"), str(txn, "kind"), num(txn, "step"), num(txn, "micros"));
-	printf("snapshot: %s, step %lld; saved %lld, failed %lld\n", str(snap, "state"), num(snap, "step"),
-		num(snap, "saved"), num(snap, "failed"));
-	printf("rings:");
-	const char *key;
-	json_object_foreach(json_object_get(o, "rings"), key, value)
-		printf(" %s %lld", key, (long long)json_integer_value(value));
-	putchar('\n');
-	json_t *stages = json_object_get(o, "stages");
-	if (json_array_size(stages) == 0) puts("no stages");
-	for (size_t i = 0; i < json_array_size(stages); i++) print_stage(json_array_get(stages, i));
+	int n = 0;
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (l->stage[slot].pid) {
+			print_stage(&l->stage[slot], slot);
+			n++;
+		}
+	if (!n) puts("no stages");
 }
 
-int store_stat(const char *name, const struct store_options *options)
+static void print_run(const struct look *l, double huge)
 {
+	print_step(l);
+	printf("model: %s, %s parameters, %s, gradients %s\n", l->family, text_count((double)l->params).s,
+		dtype_word(l->dtype), dtype_word(l->grad));
+	print_training(l);
+	print_memory(l, huge);
+	printf("transaction %u, attempt %u: %s, %s step %llu, micro-batches %u\n", l->k, l->attempt, phase_word(l->phase),
+		l->eval ? "eval" : "train", (unsigned long long)l->txn_step, l->micros);
+	printf("snapshot: %s, step %llu; saved %llu, failed %llu\n", snap_word(l->snap), (unsigned long long)l->snap_step,
+		(unsigned long long)l->saved, (unsigned long long)l->failed);
+	printf("rings:");
+	for (int i = 0; i < MT_RINGS; i++)
+		if (l->ring[i].shown) printf(" %s %llu", l->ring[i].name, (unsigned long long)l->ring[i].used);
+	putchar('\n');
+	print_stages(l);
+}
+
+/* ------------------------------------------------------------------------------------------------ the verb */
+
+static int stat_check(const char *name, const struct store_options *o)
+{
+	if (o->prometheus && o->json) return mt_fail(MT_EX_USAGE, "--prometheus and --json: take one of them");
+	if (o->prometheus && o->abi) return mt_fail(MT_EX_USAGE, "--prometheus and --abi: take one of them");
+	if (o->abi && name) return mt_fail(MT_EX_USAGE, "stat --abi takes no RUN: it is the same for all");
+	return 0;
+}
+
+int store_stat(const char *name, const struct store_options *o)
+{
+	static struct look l;
 	struct mt_run *run;
-	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS | MT_RUN_READONLY);
+	int rc = stat_check(name, o);
 	if (rc) return rc;
-	json_t *o = run_object(run, name);
-	if (!o) rc = mt_fail(MT_EX_NOMEM, "no memory for a report");
-	else if (!options->json) print_run(o);
-	else if (json_dumpf(o, stdout, JSON_COMPACT)) rc = mt_fail(MT_EX_IO, "stdout: cannot be written");
-	else putchar('\n');
-	json_decref(o);
+	if (o->abi) return o->json ? abi_json() : abi_text();
+	name = mt_cli_run(name);
+	rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS | MT_RUN_READONLY);
+	if (rc) return rc;
+	look_take(&l, run, name);
+	double huge = store_on_huge_pages(run);
+	if (o->prometheus) print_prometheus(&l);
+	else if (o->json) rc = print_json(&l, huge);
+	else print_run(&l, huge);
 	mt_run_close(run);
 	return rc;
 }

@@ -9,14 +9,14 @@ struct store_options { /* of all verbs together; mt-store.c checks which verb ta
 	const char *config, *dtype, *grad, *numa;
 	const char *ring, *like, *dir;
 	uint64_t step_tokens, seed;
-	bool json, force, until_eof;
+	bool json, force, until_eof, prometheus, abi;
 };
 
 int store_create(const char *run, const struct store_options *);
 int store_init(const char *run, const struct store_options *);
 int store_serve(const char *run, const struct store_options *);
-int store_stat(const char *run, const struct store_options *);
-int store_ls(const char *run, const struct store_options *); /* run may be NULL: all */
+int store_stat(const char *run, const struct store_options *); /* run may be NULL: $MT_RUN */
+int store_ls(const char *run, const struct store_options *);   /* run may be NULL: all */
 int store_rm(const char *run, const struct store_options *);
 int store_ring(const char *run, const struct store_options *);
 
@@ -33,6 +33,13 @@ void owner_signals(void);
 bool owner_end_turn(struct mt_run *, struct owner_end *); /* one look; true: nobody changes the run any more */
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
 int owner_end_run(struct mt_run *, const char *name, const char *dir, const struct owner_end *);
+
+/* abi.c: stat --abi: the shared structures, as shm/README.md lists them, and as JSON. 0 or minus an exit code */
+int abi_text(void);
+int abi_json(void);
+/* prometheus.c: stat --prometheus, in the text exposition format 0.0.4 */
+struct look;
+void print_prometheus(const struct look *);
 
 /* words.c: what several verbs say alike */
 const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none" */

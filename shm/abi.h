@@ -1,4 +1,4 @@
-/* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, tests/probes/shm-abi.c prints them,
+/* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, mt-store stat --abi prints them,
  * and a test compares that with shm/README.md. Not for programs. F(struct, field, offset, size) */
 /* clang-format off */
 #define MT_ABI_FIELDS(F) \

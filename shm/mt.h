@@ -477,6 +477,7 @@ int mt_ring_make(struct mt_run *, const char *name, const char *like);
 int mt_ring_map(struct mt_run *, const char *spec);
 
 size_t mt_ring_block(const struct mt_ring *);       /* bytes of a payload block */
+uint64_t mt_ring_slots(const struct mt_ring *);      /* messages that it holds at most */
 uint64_t mt_ring_used(const struct mt_ring *);      /* messages published and not popped */
 void *mt_ring_blocks(const struct mt_ring *, size_t *bytes);  /* all blocks, one behind another; NULL: it has none */
 /* Producer. The block of the next message, or NULL while the ring is full (rings without blocks: any non-NULL). */

@@ -179,6 +179,8 @@ int mt_ring_map(struct mt_run *run, const char *spec)
 
 size_t mt_ring_block(const struct mt_ring *r) { return r->block_bytes; }
 
+uint64_t mt_ring_slots(const struct mt_ring *r) { return r->slots; }
+
 uint64_t mt_ring_used(const struct mt_ring *r)
 {
 	uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_acquire);

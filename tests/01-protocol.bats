@@ -43,7 +43,7 @@ load helpers
 }
 
 @test "shm/README.md lists every shared field at its real offset" {
-	shm-abi >"$T/abi"
+	mt-store stat --abi >"$T/abi"
 	awk '/^## Offsets/ { on = 1 } on && /^```/ { n++; next } on && n == 1' "$TOP/shm/README.md" >"$T/readme"
 	diff "$T/abi" "$T/readme"
 }

@@ -102,7 +102,7 @@ class Watch:
 
     def __init__(self, run):
         self.at = {}
-        for line in tool(os.path.join(PROBES, "shm-abi")).splitlines():
+        for line in tool(program("mt-store"), "stat", "--abi").splitlines():
             words = line.split()
             if len(words) == 1:
                 struct_name = words[0]

@@ -1,0 +1,225 @@
+/* look.c: one look at a run. Words are read while others change them: what belongs together is read again, until two
+ * readings agree. */
+#include <math.h>
+
+#include "look.h"
+#include "os.h"
+
+const char *array_word(enum look_array a)
+{
+	static const char *const words[] = {"w", "lo", "m", "v", "g", "rings", "control"};
+	return a < ARRAY_COUNT ? words[a] : "?";
+}
+
+const char *phase_word(enum mt_phase phase)
+{
+	static const char *const words[] = {"closed", "accumulate", "apply", "skip", "done", "logged"};
+	return phase <= MT_LOGGED ? words[phase] : "?";
+}
+
+const char *snap_word(enum mt_snap snap)
+{
+	static const char *const words[] = {"none", "pinned", "sealed", "saved", "failed"};
+	return snap <= MT_FAILED ? words[snap] : "?";
+}
+
+const char *const *counter_words(int slot)
+{
+	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
+		"predicted_ns", NULL};
+	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL};
+	static const char *const step[] = {"steps", "tokens", NULL};
+	static const char *const ckpt[] = {"saves", "bytes", NULL};
+	static const char *const none[] = {NULL};
+	return slot >= MT_STREAM ? stream
+		: slot == MT_OPTIM   ? optim
+		: slot == MT_STEP    ? step
+		: slot == MT_CKPT    ? ckpt
+							 : none;
+}
+
+/* ------------------------------------------------------------------------------------------------ the last step */
+
+static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
+
+/* The figures of the step from the record that transaction k uses. The next transaction of this parity is written
+ * before the word changes, from its step on and up to its losses; so these are looked at again. */
+static bool figures_in(const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
+{
+	uint64_t word = mt_txn_word(run, k);
+	const struct mt_txn *t = mt_txn(run, k);
+	if (!committed(mt_word_phase(word)) || t->kind != MT_TRAIN || t->step != step || !step) return false;
+	mt_txn_figures(t, out);
+	bool whole = t->micros > 0 && t->micros <= MT_MICROS;
+	for (uint32_t i = 0; whole && i < t->micros; i++) whole = t->losses[i].entered == 1;
+	atomic_thread_fence(memory_order_acquire); /* the fields were read before they are looked at again */
+	return whole && out->step == step && t->step == step && t->kind == MT_TRAIN &&
+		mt_word_k(mt_txn_word(run, k)) == mt_word_k(word);
+}
+
+/* ... or from where mt-step keeps those of a step under long evaluation, or a load those of the checkpoint's step */
+static bool figures_kept(const struct mt_figures *f, uint64_t step, struct mt_figures *out)
+{
+	if (!step || __atomic_load_n(&f->step, __ATOMIC_ACQUIRE) != step) return false;
+	*out = *f;
+	atomic_thread_fence(memory_order_acquire);
+	return __atomic_load_n(&f->step, __ATOMIC_RELAXED) == step;
+}
+
+void look_step(struct look *l, const struct mt_run *run)
+{
+	const struct mt_control *c = mt_control(run);
+	struct mt_committed at, again;
+	struct mt_figures f;
+	do {
+		mt_run_committed(run, &at);
+		uint32_t k = mt_txn_newest(run);
+		l->known = figures_in(run, k, at.step, &f) || (k && figures_in(run, k - 1, at.step, &f)) ||
+			figures_kept(&c->unlogged[0], at.step, &f) || figures_kept(&c->unlogged[1], at.step, &f);
+		mt_run_committed(run, &again);
+	} while (again.step != at.step);
+	l->step = at.step;
+	l->trained_tokens = at.position.tokens;
+	/* of a step whose record an evaluation has taken, its hyperparameters stand for checkpoints */
+	const struct mt_hyper *h = &c->hyper[at.step & 1];
+	bool hyper = !l->known && at.step && h->step == at.step;
+	l->skipped = l->known && f.skipped;
+	l->loss = l->known && isfinite(f.loss) ? f.loss : NAN;
+	l->norm = l->known && isfinite(f.norm) ? f.norm : NAN;
+	l->lr = l->known ? f.lr : hyper ? h->lr : NAN;
+	l->targets = l->known ? f.tokens : hyper ? h->targets : 0;
+}
+
+static void look_at_txn(struct look *l, struct mt_run *run)
+{
+	uint64_t word, snap;
+	do {
+		l->k = mt_txn_newest(run);
+		word = mt_txn_word(run, l->k);
+		const struct mt_txn *t = mt_txn(run, l->k);
+		l->attempt = mt_word_attempt(word);
+		l->phase = mt_word_phase(word);
+		l->eval = t->kind == MT_EVAL;
+		l->txn_step = t->step;
+		l->micros = t->micros;
+		atomic_thread_fence(memory_order_acquire); /* the fields were read before the word is looked at again */
+	} while (mt_txn_newest(run) != l->k || mt_txn_word(run, l->k) != word);
+	snap = mt_snap(run);
+	l->snap = mt_snap_state(snap);
+	l->snap_step = mt_snap_step(snap);
+	l->saved = atomic_load(&mt_control(run)->snap.saved);
+	l->failed = mt_snap_failures(run);
+}
+
+/* ------------------------------------------------------------------------------------------------ the parts */
+
+static void look_at_units(struct look *l, const struct mt_run *run)
+{
+	uint64_t weight = l->dtype == MT_FP32 ? 4 : 2, gradient = l->grad == MT_BF16 ? 2 : 4;
+	l->n_units = mt_control(run)->n_units < LOOK_UNITS ? mt_control(run)->n_units : LOOK_UNITS;
+	for (uint32_t i = 0; i < l->n_units; i++) {
+		const struct mt_unit *u = mt_unit(run, i);
+		uint64_t version = mt_version(run, i);
+		bool pinned = atomic_load_explicit(&u->pin, memory_order_relaxed) != 0;
+		enum unit_version at = version == l->step ? UNIT_AT_STEP : version + 1 == l->step ? UNIT_BEFORE : UNIT_OTHER;
+		l->unit[i] = (struct look_unit){at, pinned};
+		l->at_step += at == UNIT_AT_STEP;
+		l->before += at == UNIT_BEFORE;
+		l->other += at == UNIT_OTHER;
+		l->pinned += pinned;
+		l->array[ARRAY_W] += u->elems * weight;
+		l->array[ARRAY_LO] += u->lo ? u->elems * 2 : 0;
+		l->array[ARRAY_M] += u->elems * 4;
+		l->array[ARRAY_V] += u->elems * 4;
+		l->array[ARRAY_G] += u->elems * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
+	}
+}
+
+static void look_at_rings(struct look *l, struct mt_run *run)
+{
+	static const char *const kinds[] = {"batch", "grad"};
+	for (int i = 0; i < MT_RINGS; i++) {
+		struct look_ring *r = &l->ring[i];
+		struct mt_ring *ring;
+		bool save = i == 2 * MT_STREAMS;
+		if (save) snprintf(r->name, sizeof r->name, "save");
+		else snprintf(r->name, sizeof r->name, "%s.%d", kinds[i % 2], i / 2);
+		if (mt_ring_open(run, r->name, &ring)) continue;
+		r->used = mt_ring_used(ring);
+		r->slots = mt_ring_slots(ring);
+		r->shown = save || r->used || mt_stage_pid(run, MT_STREAM + i / 2);
+		l->array[ARRAY_RINGS] += r->slots * (sizeof(struct mt_msg) + mt_ring_block(ring));
+		mt_ring_close(ring);
+	}
+}
+
+static void look_at_stages(struct look *l, struct mt_run *run)
+{
+	for (int slot = 0; slot < MT_SLOTS; slot++) {
+		struct look_stage *s = &l->stage[slot];
+		const struct mt_slot *shared = &mt_control(run)->slots[slot];
+		uint64_t word = mt_stage_word(run, slot);
+		s->process = (struct process){-1, -1};
+		if (!(s->pid = mt_slot_pid(word))) continue;
+		s->dead = mt_stage_dead(run, slot);
+		s->stopped = !s->dead && mt_stage_stopped(run, slot);
+		mt_stage_describe(run, slot, s->activity, sizeof s->activity);
+		for (int i = 0; i < LOOK_COUNTERS; i++)
+			s->counters[i] = atomic_load_explicit(&shared->counters[i], memory_order_relaxed);
+		if (!s->dead && mt_stage_pid_here(run, slot)) process_look(s->pid, word, &s->process);
+	}
+}
+
+/* The horizon is in mt-step's options alone, and the time in nobody's memory: both are its process's. */
+static void look_at_pace(struct look *l)
+{
+	const struct look_stage *s = &l->stage[MT_STEP];
+	const uint64_t steps = s->counters[0], tokens = s->counters[1];
+	l->tokens_per_s = l->step_s = NAN;
+	if (s->process.age_s < 0) return;
+	if (process_option(s->pid, "mt-step", "steps", &l->steps) && !process_option(s->pid, "mt-step", "until", &l->until))
+		l->until = l->steps;
+	if (!steps || s->process.age_s <= 0) return;
+	l->tokens_per_s = (double)tokens / s->process.age_s;
+	l->step_s = s->process.age_s / (double)steps;
+}
+
+double look_eta(const struct look *l, double step_s)
+{
+	if (!l->until) return NAN;
+	return l->step >= l->until ? 0 : step_s * (double)(l->until - l->step);
+}
+
+bool look_run_gone(struct mt_run *run, const char *name)
+{
+	struct mt_run *now;
+	if (mt_run_state(run) == MT_GONE) return true;
+	int rc = mt_run_open(&now, name, MT_RUN_CONTROL | MT_RUN_READONLY);
+	if (rc) return rc == -MT_EX_NOINPUT; /* any other reason says nothing about the run */
+	bool same = memcmp(mt_control(now)->h.run_id, mt_control(run)->h.run_id, sizeof mt_control(run)->h.run_id) == 0;
+	mt_run_close(now);
+	return !same;
+}
+
+void look_take(struct look *l, struct mt_run *run, const char *name)
+{
+	const struct mt_control *c = mt_control(run);
+	*l = (struct look){.when = mt_now(), .name = name};
+	text_clean(l->family, sizeof l->family, c->geo.family, sizeof c->geo.family);
+	text_clean(l->numa, sizeof l->numa, c->numa, sizeof c->numa);
+	l->state = mt_run_state(run);
+	l->dtype = c->dtype;
+	l->grad = c->grad;
+	l->params = c->params;
+	l->step_tokens = c->step_tokens;
+	l->bytes = mt_run_bytes(run);
+	l->state_bytes = ((const struct mt_header *)mt_at(run, 0))->size;
+	look_at_stages(l,
+		run); /* before the step: a stage that died after its last step is not shown beside an older one */
+	look_step(l, run);
+	look_at_txn(l, run);
+	look_at_units(l, run);
+	look_at_rings(l, run);
+	look_at_pace(l);
+	l->array[ARRAY_CONTROL] = c->h.size;
+}

@@ -1,0 +1,106 @@
+/* look.h: what can be known of a run at one moment, for mt-store stat and mt-top. Looking changes nothing: the run is
+ * open read-only, and no slot is taken. */
+#ifndef MT_LOOK_H
+#define MT_LOOK_H
+
+#include "mt.h"
+
+enum {
+	LOOK_UNITS = sizeof((struct mt_geometry *)0)->window_layer + 2, /* at most */
+	LOOK_COUNTERS = sizeof((struct mt_slot *)0)->counters / sizeof(uint64_t),
+};
+
+/* A process, as /proc shows it. Below 0: unknown (another PID namespace, an unreadable /proc, or it has ended) */
+struct process {
+	double age_s, cpu_s; /* since it started; user and system time */
+};
+
+struct look_stage {
+	int pid; /* 0: nobody */
+	bool dead, stopped;
+	char activity[96];
+	uint64_t counters[LOOK_COUNTERS];
+	struct process process;
+};
+
+struct look_ring {
+	char name[24];
+	uint64_t used, slots; /* messages in it, messages that it holds at most */
+	bool shown;           /* its stream is there, or it is not empty */
+};
+
+/* The unit's version: the committed step; one less, so the step's update has not reached it; or something else */
+enum unit_version { UNIT_AT_STEP, UNIT_BEFORE, UNIT_OTHER };
+struct look_unit {
+	enum unit_version version;
+	bool pinned;
+};
+
+enum look_array { ARRAY_W, ARRAY_LO, ARRAY_M, ARRAY_V, ARRAY_G, ARRAY_RINGS, ARRAY_CONTROL, ARRAY_COUNT };
+
+struct look {
+	double when; /* mt_now() */
+	const char *name;
+	char family[16], numa[64]; /* printable characters only */
+	enum mt_state state;
+	uint32_t dtype, grad;
+	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
+
+	/* Of the last committed step. NAN: unknown, or not finite; `known` says which. */
+	uint64_t step, trained_tokens;
+	bool known, skipped;
+	double loss, norm, lr;
+	uint64_t targets; /* 0: unknown */
+
+	/* From the command line of a live mt-step; 0: unknown. The memory of a run does not say how long it will train. */
+	uint64_t steps, until;
+	/* Means since mt-step started; NAN: unknown */
+	double tokens_per_s, step_s;
+
+	uint32_t k, attempt, micros;
+	enum mt_phase phase;
+	bool eval;
+	uint64_t txn_step;
+	uint64_t snap_step, saved, failed;
+	enum mt_snap snap;
+
+	uint32_t n_units, at_step, before, other, pinned;
+	struct look_unit unit[LOOK_UNITS];
+	struct look_ring ring[MT_RINGS];
+	struct look_stage stage[MT_SLOTS];
+};
+
+/* The run is open with MT_RUN_RINGS and MT_RUN_WEIGHTS; name is kept. */
+void look_take(struct look *, struct mt_run *, const char *name);
+/* The last committed step alone: the fields from `step` to `targets` */
+void look_step(struct look *, const struct mt_run *);
+/* Seconds until step `until`, given the seconds that a step takes; NAN: unknown */
+double look_eta(const struct look *, double step_s);
+/* Has the run been removed, or made again under its name? */
+bool look_run_gone(struct mt_run *, const char *name);
+
+const char *array_word(enum look_array); /* "w", ..., "rings", "control" */
+const char *phase_word(enum mt_phase);
+const char *snap_word(enum mt_snap);
+/* Names of a stage's counters in their order; NULL ends them */
+const char *const *counter_words(int slot);
+
+/* process.c: pid is that of the slot's word, in this process's PID namespace. false: it cannot be told. */
+bool process_look(int pid, uint64_t slot_word, struct process *);
+/* The number that a running `program` was given as option --name; false: it was not, or it cannot be read */
+bool process_option(int pid, const char *program, const char *name, uint64_t *value);
+
+/* text.c: numbers as people read them. Each returns buf. */
+struct text {
+	char s[32];
+};
+struct text text_bytes(uint64_t);                                 /* 16.2 GiB */
+struct text text_count(double);                                   /* 12.3 k, 4.88 M, 7.62 B */
+struct text text_duration(double seconds);                        /* 7.13 ms, 12.3 s; - for NAN */
+struct text text_time(double seconds);                            /* 1:02:03; - for NAN */
+struct text text_number(double, const char *format);              /* - for NAN */
+struct text text_counter(const char *name, uint64_t value);       /* by its name: bytes, nanoseconds, or a count */
+int text_counter_name(const char *name);                          /* characters of the name without its unit */
+void text_clean(char *out, size_t n, const char *in, size_t max); /* anything but printable ASCII becomes '?' */
+
+#endif

@@ -1,0 +1,192 @@
+/* prometheus.c: a look at a run in Prometheus's text exposition format 0.0.4
+ * (https://prometheus.io/docs/instrumenting/exposition_formats/): base units, a HELP and a TYPE line before each
+ * metric's samples, no sample for what is unknown. */
+#include <math.h>
+#include <stdio.h>
+
+#include "look.h"
+#include "store.h"
+
+struct label {
+	const char *name, *value;
+};
+
+static void head(const char *metric, const char *type, const char *help)
+{
+	printf("# HELP mt_%s %s\n# TYPE mt_%s %s\n", metric, help, metric, type);
+}
+
+/* A label's value may be any text: backslash, quote and newline are escaped. */
+static void print_label(struct label l)
+{
+	printf("%s=\"", l.name);
+	for (const char *c = l.value; *c; c++) {
+		if (*c == '\n') fputs("\\n", stdout);
+		else if (*c == '\\' || *c == '"') printf("\\%c", *c);
+		else putchar(*c);
+	}
+	putchar('"');
+}
+
+/* One more label, if it has a name */
+static void sample(const struct look *l, const char *metric, struct label more, double x)
+{
+	printf("mt_%s{", metric);
+	print_label((struct label){"run", l->name});
+	if (more.name) {
+		putchar(',');
+		print_label(more);
+	}
+	if (isnan(x)) printf("} NaN\n");
+	else printf("} %.15g\n", x);
+}
+
+static const struct label none = {NULL, NULL};
+
+/* A metric with one sample. NAN: the value is unknown, and the metric is left out. */
+static void single(const struct look *l, const char *metric, const char *type, const char *help, double x)
+{
+	if (isnan(x)) return;
+	head(metric, type, help);
+	sample(l, metric, none, x);
+}
+
+static double or_unknown(uint64_t x) { return x ? (double)x : NAN; }
+
+/* ------------------------------------------------------------------------------------------------ the run */
+
+static void print_model(const struct look *l)
+{
+	head("run_info", "gauge", "The run's model family and types; always 1.");
+	printf("mt_run_info{");
+	const struct label labels[] = {{"run", l->name}, {"family", l->family}, {"dtype", dtype_word(l->dtype)},
+		{"grad", dtype_word(l->grad)}, {"numa", l->numa}};
+	for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+		if (i) putchar(',');
+		print_label(labels[i]);
+	}
+	printf("} 1\n");
+	head("state", "gauge", "State of the run's weights: 1 for the state that holds, 0 for the others.");
+	for (enum mt_state s = MT_EMPTY; s <= MT_GONE; s++)
+		sample(l, "state", (struct label){"state", state_word(s)}, s == l->state);
+	single(l, "parameters", "gauge", "Parameters of the model.", (double)l->params);
+	single(l, "run_bytes", "gauge", "Bytes of shared memory that the run takes.", (double)l->bytes);
+	head("memory_bytes", "gauge",
+		"Bytes by array: weights w and lo, Adam's m and v, gradients g, rings, control region.");
+	for (enum look_array a = 0; a < ARRAY_COUNT; a++)
+		sample(l, "memory_bytes", (struct label){"array", array_word(a)}, (double)l->array[a]);
+}
+
+static void print_training(const struct look *l)
+{
+	single(l, "step", "gauge", "The last committed step.", (double)l->step);
+	single(l, "steps", "gauge", "Length of the learning rate's schedule (--steps of the live mt-step).",
+		or_unknown(l->steps));
+	single(l, "until_step", "gauge", "Step at which the live mt-step ends.", or_unknown(l->until));
+	if (l->known) {
+		/* known but not finite: that is a value */
+		head("loss", "gauge", "Mean loss of the last committed step's targets; NaN if it was not finite.");
+		sample(l, "loss", none, l->loss);
+		head("grad_norm", "gauge", "Gradient norm of the last committed step before clipping; NaN if not computed.");
+		sample(l, "grad_norm", none, l->norm);
+		single(l, "step_skipped", "gauge", "1 if the last committed step changed no weight.", l->skipped);
+	}
+	single(l, "learning_rate", "gauge", "Learning rate of the last committed step.", l->lr);
+	single(l, "last_step_tokens", "gauge", "Targets of the last committed step.", or_unknown(l->targets));
+	single(l, "trained_tokens_total", "counter", "Targets trained so far over the run's life.",
+		(double)l->trained_tokens);
+	single(l, "tokens_per_second", "gauge", "Targets a second since mt-step started.", l->tokens_per_s);
+	single(l, "step_seconds", "gauge", "Mean seconds a step since mt-step started.", l->step_s);
+	single(l, "eta_seconds", "gauge", "Seconds until mt-step's last step at that speed.", look_eta(l, l->step_s));
+}
+
+static void print_transaction(const struct look *l)
+{
+	single(l, "transaction", "gauge", "Number of the newest transaction.", l->k);
+	head("transaction_phase", "gauge",
+		"Phase of the newest transaction: 1 for the phase that holds, 0 for the others.");
+	for (enum mt_phase p = MT_CLOSED; p <= MT_LOGGED; p++)
+		sample(l, "transaction_phase", (struct label){"phase", phase_word(p)}, p == l->phase);
+	head("units", "gauge", "Units by version: the last committed step, the step before it, or another.");
+	sample(l, "units", (struct label){"version", "step"}, l->at_step);
+	sample(l, "units", (struct label){"version", "before"}, l->before);
+	sample(l, "units", (struct label){"version", "other"}, l->other);
+	single(l, "units_pinned", "gauge", "Units that a snapshot keeps unchanged.", l->pinned);
+	single(l, "snapshot_step", "gauge", "Step of the newest snapshot; 0 if there was none.", (double)l->snap_step);
+	single(l, "saves_total", "counter", "Checkpoints saved by mt-ckpt serve over the run's life.", (double)l->saved);
+	single(l, "failed_saves_total", "counter", "Checkpoints that failed over the run's life.", (double)l->failed);
+}
+
+static void print_rings(const struct look *l)
+{
+	head("ring_messages", "gauge", "Messages that wait in the ring.");
+	for (int i = 0; i < MT_RINGS; i++)
+		if (l->ring[i].shown)
+			sample(l, "ring_messages", (struct label){"ring", l->ring[i].name}, (double)l->ring[i].used);
+	head("ring_slots", "gauge", "Messages that the ring holds at most.");
+	for (int i = 0; i < MT_RINGS; i++)
+		if (l->ring[i].shown)
+			sample(l, "ring_slots", (struct label){"ring", l->ring[i].name}, (double)l->ring[i].slots);
+}
+
+/* ------------------------------------------------------------------------------------------------ stages */
+
+/* Stages with the same counters, and the name that their metrics begin with */
+static const struct {
+	int from, to;
+	const char *prefix;
+} programs[] = {
+	{MT_STEP, MT_STEP, "step"},
+	{MT_OPTIM, MT_OPTIM, "optim"},
+	{MT_CKPT, MT_CKPT, "ckpt"},
+	{MT_STREAM, MT_SLOTS - 1, "stream"},
+};
+
+static bool any_stage(const struct look *l, int from, int to)
+{
+	for (int slot = from; slot <= to; slot++)
+		if (l->stage[slot].pid) return true;
+	return false;
+}
+
+/* Counter i of the stages of one program, as mt_stream_wait_seconds_total; nanoseconds become seconds. */
+static void print_counter(const struct look *l, size_t program, int i)
+{
+	const char *name = counter_words(programs[program].from)[i];
+	int n = text_counter_name(name);
+	bool time = name[n] != 0;
+	char metric[64], help[128];
+	snprintf(metric, sizeof metric, "%s_%.*s%s_total", programs[program].prefix, n, name, time ? "_seconds" : "");
+	snprintf(help, sizeof help, "Counter %s of mt-%s since it started.", name, programs[program].prefix);
+	head(metric, "counter", help);
+	for (int slot = programs[program].from; slot <= programs[program].to; slot++)
+		if (l->stage[slot].pid)
+			sample(l, metric, (struct label){"stage", mt_stage_name(slot)},
+				(double)l->stage[slot].counters[i] * (time ? 1e-9 : 1));
+}
+
+static void print_stages(const struct look *l)
+{
+	if (!any_stage(l, 0, MT_SLOTS - 1)) return;
+	head("stage_up", "gauge", "1 if the stage's process is alive, 0 if it has died and nobody took its place.");
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (l->stage[slot].pid)
+			sample(l, "stage_up", (struct label){"stage", mt_stage_name(slot)}, !l->stage[slot].dead);
+	head("stage_cpu_seconds_total", "counter", "User and system CPU time of the stage's process.");
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (l->stage[slot].process.cpu_s >= 0)
+			sample(l, "stage_cpu_seconds_total", (struct label){"stage", mt_stage_name(slot)},
+				l->stage[slot].process.cpu_s);
+	for (size_t p = 0; p < sizeof programs / sizeof *programs; p++)
+		for (int i = 0; any_stage(l, programs[p].from, programs[p].to) && counter_words(programs[p].from)[i]; i++)
+			print_counter(l, p, i);
+}
+
+void print_prometheus(const struct look *l)
+{
+	print_model(l);
+	print_training(l);
+	print_transaction(l);
+	print_rings(l);
+	print_stages(l);
+}

@@ -1,0 +1,125 @@
+/* watch.c: speed, CPU use and the history of loss and speed, from looks at different times. */
+#include <math.h>
+
+#include "os.h"
+#include "watch.h"
+
+#define NODES_EVERY_S 60.0 /* pages hardly move */
+enum { MEAN_OF = 10 };     /* steps' points that make up the shown speed */
+
+static void add_point(struct watch *w, const struct look *l, double now)
+{
+	if (w->n == WATCH_POINTS) {
+		memmove(w->point, w->point + 1, (WATCH_POINTS - 1) * sizeof *w->point);
+		w->n--;
+		w->began_inside = false;
+	}
+	w->point[w->n++] = (struct point){now, l->step, l->trained_tokens, l->loss};
+}
+
+void watch_begin(struct watch *w, struct mt_run *run, const char *name)
+{
+	*w = (struct watch){.run = run, .name = name, .began_inside = true, .nodes_when = -NODES_EVERY_S};
+	watch_look(w);
+	add_point(w, &w->look, w->look.when);
+}
+
+void watch_step(struct watch *w, double gap_s)
+{
+	const struct point *last = &w->point[w->n - 1];
+	double now = mt_now();
+	static struct look l; /* its step alone */
+	look_step(&l, w->run);
+	if (l.step < last->step) { /* filled again: what was seen is another training's */
+		w->n = 0;
+		w->began_inside = true;
+		w->seen.known = false;
+		add_point(w, &l, now);
+	} else if (l.step > last->step && now - last->when >= gap_s) add_point(w, &l, now);
+	if (l.known) w->seen = l;
+}
+
+static void look_at_cpu(struct watch *w)
+{
+	for (int slot = 0; slot < MT_SLOTS; slot++) {
+		const struct look_stage *s = &w->look.stage[slot];
+		const struct process *p = &s->process;
+		double since = w->look.when - w->before[slot].when;
+		w->cpu[slot] = NAN;
+		if (!s->pid || p->cpu_s < 0) {
+			w->before[slot].pid = 0;
+			continue;
+		}
+		bool same = w->before[slot].pid == s->pid && since > 0;
+		if (same) w->cpu[slot] = (p->cpu_s - w->before[slot].cpu_s) / since;
+		else if (p->age_s > 0) w->cpu[slot] = p->cpu_s / p->age_s;
+		w->before[slot].pid = s->pid;
+		w->before[slot].cpu_s = p->cpu_s;
+		w->before[slot].when = w->look.when;
+	}
+}
+
+/* An evaluation takes the record of the step before it: from then on the step's figures are known from here alone. */
+static void keep_figures(struct watch *w)
+{
+	struct look *l = &w->look;
+	const struct look *seen = &w->seen;
+	if (l->known || !seen->known || seen->step != l->step) return;
+	l->known = true;
+	l->skipped = seen->skipped;
+	l->loss = seen->loss;
+	l->norm = seen->norm;
+	l->lr = seen->lr;
+	l->targets = seen->targets;
+}
+
+void watch_look(struct watch *w)
+{
+	look_take(&w->look, w->run, w->name);
+	keep_figures(w);
+	look_at_cpu(w);
+	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
+	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);
+	w->nodes_when = w->look.when;
+}
+
+/* ------------------------------------------------------------------------------------------------ means */
+
+/* The points that the shown speed is made of; false: too few */
+static bool span(const struct watch *w, const struct point **from, const struct point **to)
+{
+	int first = w->began_inside;
+	if (w->n - first < 2) return false;
+	if (w->n - first > MEAN_OF + 1) first = w->n - MEAN_OF - 1;
+	*from = &w->point[first];
+	*to = &w->point[w->n - 1];
+	return (*to)->when > (*from)->when;
+}
+
+double watch_tokens_per_s(const struct watch *w)
+{
+	const struct point *from, *to;
+	if (!span(w, &from, &to)) return w->look.tokens_per_s;
+	return (double)(to->tokens - from->tokens) / (to->when - from->when);
+}
+
+double watch_step_s(const struct watch *w)
+{
+	const struct point *from, *to;
+	if (!span(w, &from, &to)) return w->look.step_s;
+	return (to->when - from->when) / (double)(to->step - from->step);
+}
+
+int watch_losses(const struct watch *w, double out[WATCH_POINTS])
+{
+	for (int i = 0; i < w->n; i++) out[i] = w->point[i].loss;
+	return w->n;
+}
+
+int watch_speeds(const struct watch *w, double out[WATCH_POINTS])
+{
+	int n = 0;
+	for (int i = 1 + w->began_inside; i < w->n; i++)
+		out[n++] = (double)(w->point[i].tokens - w->point[i - 1].tokens) / (w->point[i].when - w->point[i - 1].when);
+	return n;
+}

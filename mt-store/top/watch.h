@@ -1,0 +1,53 @@
+/* watch.h: looks at a run, one after another: what changed between them. */
+#ifndef TOP_WATCH_H
+#define TOP_WATCH_H
+
+#include "look.h"
+
+enum { WATCH_POINTS = 500, WATCH_NODES = 16 };
+
+/* One look at a step that was not the step of the look before */
+struct point {
+	double when; /* mt_now() */
+	uint64_t step, tokens;
+	double loss;
+};
+
+struct watch {
+	struct mt_run *run;
+	const char *name;
+	struct look look; /* the newest one */
+	struct look seen; /* the last step whose figures were known: its step alone */
+
+	/* Oldest first. The first point of all is when watching began, in the middle of a step. */
+	struct point point[WATCH_POINTS];
+	int n;
+	bool began_inside;
+
+	double cpu[MT_SLOTS]; /* CPUs in use, between the last two looks; NAN: unknown */
+	struct {
+		int pid;
+		double cpu_s, when;
+	} before[MT_SLOTS];
+
+	double node[WATCH_NODES]; /* share of the store on each NUMA node, by samples */
+	bool nodes_known;
+	double nodes_when;
+};
+
+void watch_begin(struct watch *, struct mt_run *, const char *name);
+/* Notes a new step. Cheap: to be called several times a second. Not sooner than gap_s after the last point. */
+void watch_step(struct watch *, double gap_s);
+void watch_look(struct watch *); /* takes a whole look */
+
+/* Means over the last points; over mt-step's life where there are too few. NAN: unknown */
+double watch_tokens_per_s(const struct watch *);
+double watch_step_s(const struct watch *);
+/* Losses, and tokens a second, point by point; returns how many */
+int watch_losses(const struct watch *, double out[WATCH_POINTS]);
+int watch_speeds(const struct watch *, double out[WATCH_POINTS]);
+
+/* nodes.c: share[i]: of the store on NUMA node i. false: it cannot be found out */
+bool nodes_sample(struct mt_run *, uint64_t state_bytes, double share[WATCH_NODES]);
+
+#endif

@@ -1,0 +1,557 @@
+# Watching a run: mt-store stat for people, as JSON, for Prometheus and for programs in other languages; mt-top.
+load helpers
+
+CASE=$GOLDEN/llama3
+
+# N documents of 32 tokens
+documents() {
+	python3 -c 'import struct, sys
+for i in range(int(sys.argv[1])):
+    sys.stdout.buffer.write(struct.pack("<33I", 32, *((i + j) % 90 + 1 for j in range(32))))' "$1"
+}
+at_step() { [ "$(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/')" = "$1" ]; }
+shm() { echo "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.$1"; }
+metrics_has() { [ "$(wc -l <"$T/step.out")" = "$1" ]; }
+mt_step_waits() { mt-store stat "$RUN" | grep -q '^mt-step .*waits for input'; }
+
+# A run whose mt-step has trained N steps of 50 and waits for more input, which comes through fd 7: waiting N [OPTIONS]
+waiting() {
+	local n=$1
+	shift
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mkfifo "$T/fifo"
+	exec 7<>"$T/fifo"
+	# not by spawn: bash gives a command in the background /dev/null as its stdin, unless it is redirected there
+	mt-step "$RUN" --steps 50 --batch 2 --seq 32 --lr 1e-3 "$@" <"$T/fifo" >"$T/step.out" 2>"$T/step.err" 3>&- 7>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+	documents $((2 * n + 1)) >&7
+	eventually at_step "$n"
+	eventually mt_step_waits
+	eventually metrics_has "$n"
+}
+
+# check FILE.json... <<PYTHON: `a`, `b`, ... are the files' objects
+check() {
+	{
+		printf 'import json, math, re, sys\nobjects = [json.load(open(f)) for f in sys.argv[1:]]\n'
+		printf 'a, b, c = (objects + [None] * 3)[:3]\n'
+		cat
+	} >"$T/check.py"
+	python3 "$T/check.py" "$@"
+}
+
+# ---- mt-store stat
+
+@test "stat --json gives the last step's metrics as mt-step printed them, with its horizon, speed and ETA" {
+	waiting 4 --until 40
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	tail -1 "$T/step.out" >"$T/metrics.json"
+	check "$T/stat.json" "$T/metrics.json" <<-'END'
+		for key in "step", "loss", "grad_norm", "lr", "tokens", "skipped":
+		    assert a[key] == b[key], (key, a[key], b[key])
+		assert (a["step"], a["steps"], a["until"], a["trained_tokens"]) == (4, 50, 40, 4 * 62), a
+		assert a["tokens_per_s"] > 0 and a["step_s"] > 0, a
+		assert math.isclose(a["tokens_per_s"] * a["step_s"], 62), a
+		assert math.isclose(a["eta_s"], 36 * a["step_s"]), a
+		assert a["units"] == {"count": 4, "at_step": 4, "before": 0, "other": 0, "pinned": 0}, a
+		assert a["ring_slots"]["batch.0"] == 2 and a["rings"]["batch.0"] == 0, a
+		w, rest = a["memory"]["w"], a["memory"]
+		assert w >= 4 * a["params"] and rest["m"] == rest["v"] == rest["g"] == w and rest["lo"] == 0, a
+		assert sum(v for k, v in rest.items() if k not in ("rings", "control")) <= a["state_bytes"], a
+		stages = {s["stage"]: s for s in a["stages"]}
+		assert set(stages) == {"mt-step", "mt-optim", "mt-stream 0"}, a
+		assert all(s["cpu_s"] >= 0 and s["age_s"] > 0 for s in stages.values()), a
+	END
+}
+
+@test "stat without mt-step keeps the last step's metrics and does not know horizon, speed and ETA" {
+	waiting 3
+	kill "$PID"
+	exec 7>&-
+	wait "$PID" || true
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	tail -1 "$T/step.out" >"$T/metrics.json"
+	check "$T/stat.json" "$T/metrics.json" <<-'END'
+		assert a["step"] == 3 and a["loss"] == b["loss"] and a["lr"] == b["lr"], a
+		assert all(a[key] is None for key in ("steps", "until", "tokens_per_s", "step_s", "eta_s")), a
+	END
+}
+
+@test "stat before the first step gives null for loss, norm and learning rate" {
+	make_run "$CASE/model"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	check "$T/stat.json" <<-'END'
+		assert a["step"] == 0 and a["trained_tokens"] == 0, a
+		assert all(a[key] is None for key in ("loss", "grad_norm", "lr", "tokens", "skipped", "tokens_per_s")), a
+		assert a["memory"]["w"] == a["memory"]["lo"] > 0, a
+	END
+	no grep -q '^training:' <(mt-store stat "$RUN")
+}
+
+@test "stat keeps the loss of a step that was evaluated, whose record stands beside the evaluation's" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	documents 8 >"$T/eval"
+	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 --eval "$T/eval" --eval-every 2 >"$T/m"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	tail -1 "$T/m" >"$T/metrics.json"
+	check "$T/stat.json" "$T/metrics.json" <<-'END'
+		assert "eval_loss" in b and a["txn"]["kind"] == "eval", (a, b)
+		assert a["step"] == b["step"] == 4 and a["loss"] == b["loss"] and a["grad_norm"] == b["grad_norm"], (a, b)
+	END
+}
+
+# bats test_tags=slow
+@test "stat beside training with evaluations never mixes steps: loss, norm and lr are those of its step's metrics" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	documents 8 >"$T/eval"
+	documents 600 | mt-step "$RUN" --steps 300 --batch 2 --micro 1 --seq 32 --lr 1e-3 --eval "$T/eval" --eval-every 2 \
+		>"$T/step.out" 2>"$T/step.err" 3>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+	while kill -0 "$PID" 2>/dev/null; do mt-store stat "$RUN" --json >>"$T/looks"; done
+	wait "$PID"
+	mt-store stat "$RUN" --json >>"$T/looks"
+	python3 - "$T/looks" "$T/step.out" <<-'END'
+		import json, sys
+		looks = [json.loads(line) for line in open(sys.argv[1])]
+		lines = {m["step"]: m for m in map(json.loads, open(sys.argv[2])) if "loss" in m}
+		for look in looks:
+		    for key in "loss", "grad_norm", "lr":
+		        known = look[key] is not None
+		        assert not known or look[key] == lines[look["step"]][key], (key, look, lines[look["step"]])
+		assert looks[-1]["step"] == 300 and looks[-1]["loss"] is not None, looks[-1]
+	END
+}
+
+@test "stat prints step, loss, speed, ETA and memory in units that people read" {
+	waiting 4 --until 40
+	mt-store stat "$RUN" >"$T/stat"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	grep -qx "run $RUN: filled, step 4 of 40 (the schedule has 50)" "$T/stat"
+	grep -qx "model: llama, 25.8 k parameters, fp32, gradients fp32" "$T/stat"
+	loss=$(python3 -c 'import json, sys; print("%.4f" % json.load(open(sys.argv[1]))["loss"])' "$T/stat.json")
+	grep -Eqx "training: loss $loss, grad norm [0-9.]+, lr [0-9.e-]+, [0-9.]+( k)? tokens/s, ETA ([0-9]+:)+[0-9]+" \
+		"$T/stat"
+	grep -Eq "^memory: 452 KiB of state, 17.92 bytes a parameter; [0-9.]+ MiB in all; numa default$" "$T/stat"
+	grep -Eq "^arrays: w 102 KiB, m 102 KiB, v 102 KiB, g 102 KiB, rings [0-9.]+ MiB, control [0-9.]+ KiB$" "$T/stat"
+	counters="micros 4, tokens 256, bytes_in [0-9.]+ [KM]iB, .* wait [0-9.]+ s, busy [0-9.]+ s"
+	grep -Eq "^mt-stream 0 .*; $counters" "$T/stat"
+}
+
+@test "stat --prometheus follows the format's grammar and has the values of stat --json" {
+	waiting 4
+	mt-store stat "$RUN" --prometheus >"$T/prom"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
+	check "$T/prom.json" "$T/stat.json" <<-'END'
+		assert all(labels["run"] == b["run"] and name.startswith("mt_") for name, labels, x in a), a
+		def value(name, **more):
+		    found = [x for n, labels, x in a if n == name and labels == dict(more, run=b["run"])]
+		    assert len(found) == 1, (name, more, found)
+		    return found[0]
+		for name, key in ("mt_step", "step"), ("mt_steps", "steps"), ("mt_parameters", "params"), \
+		        ("mt_loss", "loss"), ("mt_grad_norm", "grad_norm"), ("mt_learning_rate", "lr"), \
+		        ("mt_trained_tokens_total", "trained_tokens"), ("mt_last_step_tokens", "tokens"), \
+		        ("mt_run_bytes", "bytes"):
+		    assert math.isclose(value(name), b[key], rel_tol=1e-14), name
+		assert value("mt_tokens_per_second") > 0 and value("mt_eta_seconds") > 0
+		assert value("mt_state", state="filled") == 1 and value("mt_state", state="dirty") == 0
+		assert value("mt_memory_bytes", array="w") == b["memory"]["w"]
+		assert value("mt_ring_slots", ring="batch.0") == 2 and value("mt_ring_messages", ring="save") == 0
+		assert value("mt_units", version="step") == 4 and value("mt_units_pinned") == 0
+		assert value("mt_stage_up", stage="mt-stream 0") == 1
+		assert value("mt_stream_micros_total", stage="mt-stream 0") == 4
+	END
+}
+
+@test "stat --prometheus escapes label values, and leaves out what is unknown" {
+	make_run "$CASE/model"
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, sys
+		field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
+		with open(sys.argv[2], "r+b") as f:
+		    f.seek(field["offset"])
+		    f.write(b'a"b\\c\nd\x1b[2J\xff\0')
+	END
+	mt-store stat "$RUN" --prometheus >"$T/prom"
+	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
+	check "$T/prom.json" <<-'END'
+		info = [labels for name, labels, x in a if name == "mt_run_info"]
+		assert info[0]["numa"] == 'a"b\\c?d?[2J?', info
+		assert not {"mt_loss", "mt_learning_rate", "mt_steps", "mt_eta_seconds"} & {name for name, labels, x in a}, a
+	END
+	mt-store stat "$RUN" --json | python3 -c 'import json, sys
+assert json.load(sys.stdin)["numa"] == "a\"b\\c?d?[2J?"'
+}
+
+@test "stat --abi --json is enough to read a live run's step, versions and stages from shared memory" {
+	waiting 5
+	mt-store stat --abi --json >"$T/abi.json"
+	[ "$(wc -l <"$T/abi.json")" = 1 ]
+	python3 "$TOP/tests/lib/abi-reader.py" "$T/abi.json" "$(shm control)" "$(shm rings)" >"$T/read.json"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	check "$T/read.json" "$T/stat.json" <<-'END'
+		assert a["magic"] and a["abi"] and a["size"] and a["rings"], a
+		for key in "run", "family", "state", "params", "step", "lr":
+		    assert a[key] == b[key], (key, a[key], b[key])
+		assert a["step"] == 5 and a["versions"] == [5] * 4 and a["first_ring"] == "batch.0", a
+		assert sorted(s["pid"] for s in a["stages"].values()) == sorted(s["pid"] for s in b["stages"]), (a, b)
+		stream = [s for s in b["stages"] if s["stage"] == "mt-stream 0"][0]
+		assert a["stages"]["8"]["counters"][0] == stream["counters"]["micros"] == 5, (a, b)
+	END
+}
+
+@test "stat --abi --json has the fields of stat --abi, each with a type that makes up its size" {
+	mt-store stat --abi --json >"$T/abi.json"
+	mt-store stat --abi >"$T/abi"
+	check "$T/abi.json" <<-END
+		text = open("$T/abi").read().split("\n\n")
+		sizes = {"char": 1, "u8": 1, "u16": 2, "u32": 4, "i32": 4, "f32": 4, "u64": 8, "f64": 8}
+		sizes.update((name, s["size"]) for name, s in a["structures"].items())
+		listed = 0
+		for paragraph in text[:-1]:
+		    name, *fields = paragraph.split("\n")
+		    for line in fields:
+		        offset, size, field = line.split()
+		        f = a["structures"][name]["fields"][field]
+		        assert (f["offset"], f["size"]) == (int(offset), int(size)), (name, field)
+		        assert f["count"] * sizes[f["type"]] == f["size"], (name, field, f)
+		        listed += 1
+		assert listed == sum(len(s["fields"]) for s in a["structures"].values()) > 150
+		assert dict(reversed(line.split()) for line in text[-1].strip().split("\n")[1:]) == \
+		    {name: str(s["size"]) for name, s in a["structures"].items()}
+		assert a["structures"]["mt_txn"]["fields"]["word"]["atomic"]
+		assert not a["structures"]["mt_txn"]["fields"]["step"]["atomic"]
+	END
+}
+
+@test "stat's options that exclude each other exit 64" {
+	fails_with 64 mt-store stat "$RUN" --json --prometheus
+	fails_with 64 mt-store stat "$RUN" --abi
+	fails_with 64 mt-store stat --abi --prometheus
+	fails_with 64 mt-store ls --prometheus
+	unset MT_RUN
+	fails_with 64 mt-store stat --prometheus
+	MT_RUN=$RUN mt-store stat --abi >"$T/abi"
+}
+
+# ---- mt-top
+
+printable() { [ -s "$1" ] && [ "$(LC_ALL=C tr -d ' -~\n' <"$1" | wc -c)" = 0 ]; } # printable ASCII and newlines alone
+need_top() { need_cmd mt-top; }
+once() { LC_ALL=${LOCALE:-C.UTF-8} COLUMNS=${1:-80} mt-top "$RUN" --once; }
+
+# mt-top in a terminal of COLUMNS x ROWS: in_terminal COLUMNS ROWS [OPTIONS]. When it has ended, the terminal shows how,
+# and whether it echoes again.
+in_terminal() {
+	local cols=$1 rows=$2
+	shift 2
+	need_top
+	need_cmd tmux
+	unset TMUX
+	export TMUX_TMPDIR=$T
+	cat >"$T/pane" <<-'END'
+		#!/bin/sh
+		mt-top "$@" 2>"$T/top.err"
+		echo "ended with $?"
+		stty -a | grep -oE -- '-?\b(echo|icanon)\b' | tr '\n' ' '
+		exec cat
+	END
+	T=$T LC_ALL=C.UTF-8 tmux -u -f /dev/null new-session -d -s top -x "$cols" -y "$rows" \
+		"sh '$T/pane' '$RUN' --interval 0.2 $*" 3>&- 7>&-
+	tmux display-message -p '#{pid}' >>"$T/pids"
+}
+captured() { tmux capture-pane -p -t top; }
+shows() { captured | grep -Eq -- "$1"; }
+shows_not() { ! captured | grep -Eq -- "$1"; }
+shown_step() { captured | sed -n 's/^step \([0-9]*\).*/\1/p'; }
+advanced() { local now; now=$(shown_step); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
+note_step() { shown_step >"$T/was" && [ -s "$T/was" ]; }
+step_advances() { eventually note_step && eventually advanced "$(cat "$T/was")"; }
+# The terminal is as it was: main screen, echo, lines
+restored() { [ "$(tmux display-message -p -t top '#{alternate_on}')" = 0 ] && shows '^icanon echo'; }
+
+# A run that trains for as long as a test may take
+training() {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	mkfifo "$T/fifo"
+	python3 -c 'import struct, sys
+one = struct.pack("<33I", 32, *range(1, 33))
+try:
+    while True:
+        sys.stdout.buffer.write(one * 64)
+except BrokenPipeError:
+    pass' >"$T/fifo" 2>/dev/null 3>&- &
+	echo "$!" >>"$T/pids"
+	mt-step "$RUN" --steps 9000000 --batch 2 --seq 32 --lr 1e-3 <"$T/fifo" >/dev/null 2>"$T/step.err" 3>&- &
+	PID=$!
+	echo "$PID" >>"$T/pids"
+}
+
+@test "mt-top --once prints what stat --json says, as UTF-8 or ASCII by the locale" {
+	need_top
+	waiting 4 --until 40
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	once 80 >"$T/utf8"
+	LOCALE=C once 80 >"$T/ascii"
+	printable "$T/ascii"
+	grep -q '█ 4 at step 4' "$T/utf8"
+	grep -q '= 4 at step 4  - 0 at 3  p 0 pinned' "$T/ascii"
+	grep -qx '====' "$T/ascii"
+	python3 - "$T/stat.json" "$T/ascii" <<-'END'
+		import json, re, sys
+		stat, text = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+		def has(regex):
+		    assert re.search("^" + regex + " *$", text, re.M), (regex, text)
+		has(r" mt-top  %s  filled +every 1 s" % stat["run"])
+		has(r"step 4 of 40  ETA [0-9:]+  \[#+ +\]  10.0 %")
+		has(r"loss %.4f  norm %.3g  lr %.3g" % (stat["loss"], stat["grad_norm"], stat["lr"]))
+		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  248 tokens trained")
+		has(r"model llama, 25.8 k parameters, fp32, gradients fp32")
+		for s in stat["stages"]:
+		    has(r"%s +%d +[0-9]+ %s" % (s["stage"], s["pid"], s["activity"]))
+		has(r"batch.0 \[ {8}\] 0/2 +grad.0  \[ {8}\] 0/8")
+		has(r"transaction 4: logged, train step 4, 1 micro-batches, attempt [0-9]+")
+		has(r"snapshot none, step 0; 0 saved, 0 failed")
+		has(r"memory [0-9.]+ MiB: w 102 KiB m 102 KiB v 102 KiB g 102 KiB rings [0-9.]+ MiB")
+		has(r"loss       \S")
+	END
+}
+
+@test "mt-top --once is as wide as COLUMNS says, and no line is longer" {
+	need_top
+	waiting 4
+	for cols in 40 80 200; do
+		once $cols >"$T/once"
+		[ "$(LC_ALL=C.UTF-8 wc -L <"$T/once")" -le $cols ]
+		[ "$(head -1 "$T/once" | tr -d '\n' | wc -c)" = $((cols - 1)) ]
+	done
+}
+
+@test "mt-top and stat show units behind, pinned and at other versions, messages that wait, and dead stages" {
+	need_top
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 >"$T/step.out"
+	kill "$OPTIM"
+	wait "$OPTIM"
+	kill -9 "$STREAM"
+	wait "$STREAM" || true
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, struct, sys
+		s = json.load(open(sys.argv[1]))["structures"]
+		def at(name, field):
+		    return s[name]["fields"][field]["offset"]
+		with open(sys.argv[2], "r+b") as f:
+		    f.seek(at("mt_control", "off_units"))
+		    units = struct.unpack("<Q", f.read(8))[0]
+		    for unit, field, value in (0, "version", 3), (1, "pin", 4), (2, "version", 9):
+		        f.seek(units + unit * s["mt_unit"]["size"] + at("mt_unit", field))
+		        f.write(struct.pack("<Q", value))
+	END
+	python3 "$TOP/tests/lib/region.py" "$(shm rings)" push batch.0 1 1
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	check "$T/stat.json" <<-'END'
+		assert a["units"] == {"count": 4, "at_step": 2, "before": 1, "other": 1, "pinned": 1}, a["units"]
+	END
+	LOCALE=C once >"$T/once"
+	grep -qx 'UNITS = 2 at step 4  - 1 at 3  p 1 pinned  ? 1 at another version' "$T/once"
+	grep -Fqx -e '-p?=' "$T/once"
+	grep -Eq '^batch.0 \[####    \] 1/2 +grad.0  \[        \] 0/8$' "$T/once"
+	grep -Eq "^mt-stream 0 +$STREAM +- dead, was: " "$T/once"
+	no grep -q '^mt-optim' "$T/once"
+}
+
+@test "mt-top changes no byte of a run and takes no slot" {
+	need_top
+	make_run "$CASE/model"
+	sha256sum "$(shm control)" "$(shm rings)" "$(shm store)" >"$T/before"
+	once >"$T/once"
+	grep -q '^no stages' "$T/once"
+	in_terminal 80 24
+	eventually shows '^no stages'
+	mt-store stat "$RUN" | grep -qx "no stages"
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+	sha256sum -c --quiet "$T/before"
+}
+
+@test "mt-top shows every part at 80x24, its step advances while training goes on, and q restores the terminal" {
+	training
+	in_terminal 80 24
+	eventually shows '^step [0-9]+ of 9000000  ETA [0-9].*%'
+	step_advances
+	for part in '^loss [0-9.]+  norm' 'tokens/s  [0-9.]+ m?s a step' '^mt-stream 0 +[0-9]+ +[0-9]+ ' '^batch.0 \[' \
+		'^UNITS █' '^memory ' '^loss +[▁▂▃▄▅▆▇█]' '^tokens/s +[▁▂▃▄▅▆▇█]' '^q quit'; do
+		eventually shows "$part"
+	done
+	[ "$(tmux display-message -p -t top '#{alternate_on}')" = 1 ]
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+	eventually restored
+	[ ! -s "$T/top.err" ]
+}
+
+# bats test_tags=slow
+@test "mt-top works at 40x10 and 200x50, and follows a resize" {
+	training
+	in_terminal 40 10
+	eventually shows '^step [0-9]+ of 9000000  ETA'
+	step_advances
+	# one row each, in their order: nothing is wrapped
+	rows() { captured | cut -d' ' -f1 | head -5 | tr '\n' ' '; }
+	first_rows() { rows | grep -Eqx ' *step loss [0-9.]+ model '; }
+	eventually first_rows
+	eventually shows '^mt-stream 0 +[0-9]+ '
+	[ "$(captured | LC_ALL=C.UTF-8 wc -L)" -le 40 ]
+	tmux resize-window -t top -x 200 -y 50
+	title_has() { [ "$(captured | head -1 | tr -d '\n' | wc -c)" = "$1" ]; }
+	eventually title_has 199
+	eventually shows '^max '
+	eventually shows '^q quit'
+	step_advances
+	tmux resize-window -t top -x 60 -y 20
+	eventually title_has 59
+	step_advances
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+}
+
+@test "mt-top's keys pause, change the interval, and show help" {
+	training
+	in_terminal 80 24
+	eventually shows 'every 0.2 s'
+	tmux send-keys -t top +
+	eventually shows ' every 0.5 s'
+	tmux send-keys -t top - - -
+	eventually shows ' every 0.1 s'
+	tmux send-keys -t top h
+	eventually shows '^ q +quit'
+	tmux send-keys -t top x
+	eventually shows_not '^ q +quit'
+	tmux send-keys -t top p
+	eventually shows 'paused, every 0.1 s'
+	was=$(shown_step)
+	at_least() { [ "$(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/')" -ge "$1" ]; }
+	eventually at_least $((was + 50))
+	[ "$(shown_step)" = "$was" ]
+	tmux send-keys -t top p
+	eventually advanced $((was + 49))
+}
+
+@test "mt-top ends with 0 when its run is removed, or its files are deleted, and says so" {
+	make_run "$CASE/model"
+	in_terminal 80 24
+	eventually shows '^step 0'
+	mt-store rm "$RUN"
+	eventually shows 'ended with 0'
+	eventually restored
+	grep -qx "mt-top: run '$RUN' was removed" "$T/top.err"
+	tmux kill-server
+	make_run "$CASE/model"
+	in_terminal 80 24
+	eventually shows '^step 0'
+	rm "$(shm control)" "$(shm rings)" "$(shm store)"
+	eventually shows 'ended with 0'
+	grep -qx "mt-top: run '$RUN' was removed" "$T/top.err"
+}
+
+# bats test_tags=slow
+@test "mt-top restores the terminal when a signal ends it, and when the run's memory is truncated" {
+	make_run "$CASE/model"
+	in_pane() { pgrep -P "$(tmux display-message -p -t top '#{pane_pid}')" -x mt-top; }
+	for signal in INT TERM HUP QUIT ABRT; do
+		in_terminal 80 24
+		eventually shows '^step 0'
+		kill -s "$signal" "$(in_pane)"
+		eventually shows "ended with $((128 + $(kill -l "$signal")))"
+		eventually restored
+		tmux kill-server
+	done
+	in_terminal 80 24
+	eventually shows '^step 0'
+	truncate -s 0 "$(shm control)"
+	eventually shows 'ended with 65'
+	eventually restored
+	grep -q "shared memory is gone" "$T/top.err"
+}
+
+@test "words in a run's memory cannot command the terminal" {
+	need_top
+	make_run "$CASE/model"
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, sys
+		field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
+		with open(sys.argv[2], "r+b") as f:
+		    f.seek(field["offset"])
+		    f.write(b"\x1b[2J\x9b31m\xc2\x9bx" + b"A" * 52)
+	END
+	once >"$T/once"
+	mt-store stat "$RUN" >"$T/stat"
+	grep -q 'numa ?\[2J?31m??xAAA' "$T/stat"
+	printable "$T/stat"
+	LOCALE=C once >"$T/ascii"
+	printable "$T/ascii"
+}
+
+@test "mt-top refuses a terminal that it cannot position on, and leaves it as it is" {
+	make_run "$CASE/model"
+	in_terminal 80 24
+	eventually shows '^step 0'
+	tmux send-keys -t top q
+	eventually shows 'ended with 0'
+	tmux respawn-pane -k -t top "TERM=dumb sh '$T/pane' '$RUN'"
+	eventually shows 'ended with 64'
+	eventually restored
+	[ "$(wc -l <"$T/top.err")" = 1 ]
+	grep -q "TERM: terminal type 'dumb' is unknown or has no cursor: mt-top --once" "$T/top.err"
+}
+
+@test "mt-top without a terminal, with invalid options, or without a run exits with one line" {
+	need_top
+	make_run "$CASE/model"
+	fails_with 64 mt-top "$RUN"
+	fails_with 64 mt-top "$RUN" --interval 0
+	fails_with 64 mt-top "$RUN" --interval nan --once
+	fails_with 64 mt-top "$RUN" --once more
+	fails_with 64 mt-top a.b --once
+	fails_with 66 mt-top "${RUN}b" --once
+	code=0
+	mt-top "$RUN" --once >/dev/full 2>"$T/err" || code=$?
+	[ "$code" = 74 ]
+	[ "$(wc -l <"$T/err")" = 1 ]
+}
+
+@test "mt-top without RUN shows the only run, and else exits 64 with the runs' names" {
+	need_top
+	unset MT_RUN
+	mkdir "$T/shm"
+	export MT_SHM_DIR=$T/shm
+	fails_with 64 mt-top --once
+	make_run "$CASE/model"
+	mt-top --once | head -1 | grep -q " $RUN "
+	mt-store create second --config "$CASE/model" 2>"$T/create.err"
+	fails_with 64 mt-top --once
+	grep -q "existing runs: second, $RUN\$" "$T/fails.err"
+	MT_RUN=second mt-top --once | head -1 | grep -q " second  empty "
+}
+
+# bats test_tags=slow
+@test "without ncurses the build says once that mt-top is not built; make install includes it where it is" {
+	need_cmd make
+	cd "$TOP"
+	make -n NVCC= HAVE_CURSES= B=build/none all >"$T/without" 2>&1
+	[ "$(grep -c 'mt-top' "$T/without")" = 1 ]
+	grep -qx "no ncursesw found (libncurses-dev): mt-top is not built" "$T/without"
+	make -n NVCC= HAVE_CURSES=yes PREFIX="$T/prefix" install >"$T/with" 2>&1
+	grep -q 'install .*bin/mt-top .*bin$' "$T/with"
+	grep -q 'mt-store/top/mt-top.1' "$T/with"
+}
