@@ -2,6 +2,8 @@
  * key-value head, which owns what its gradients are added to */
 #include "cpu.h"
 
+#include <stdbool.h>
+
 struct job {
 	struct pool *pool;
 	const struct kernels *k;
@@ -11,7 +13,7 @@ struct job {
 };
 
 /* Spans of at most `longest` queries, none across documents. A document starts where a token says so, and with a
- * row. */
+ * row; the first one, `past` tokens before that. */
 static void cut(struct job *w, int64_t longest)
 {
 	const struct attention_args *a = w->a;
@@ -19,8 +21,9 @@ static void cut(struct job *w, int64_t longest)
 	w->spans = pool_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
 		int64_t in_row = t % a->seq;
-		if (!in_row || a->starts[t] == in_row) begin = t;
-		if ((t - begin) % longest == 0) w->spans[w->count++] = (struct span){begin, t, t};
+		bool first = !in_row || a->starts[t] == in_row;
+		if (first) begin = t ? t : -a->past;
+		if (first || (t - begin) % longest == 0) w->spans[w->count++] = (struct span){begin, t, t};
 		w->spans[w->count - 1].end = t + 1;
 	}
 }
