@@ -28,7 +28,7 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed $(if $(HAVE_CURSES),mt-top)
+PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample $(if $(HAVE_CURSES),mt-top)
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
   $(CC) -D_GNU_SOURCE -xc - -lncursesw -o /dev/null 2>/dev/null && echo yes)
@@ -36,7 +36,7 @@ $(if $(HAVE_CURSES),,$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo 
   $(info no ncursesw found (libncurses-dev): mt-top is not built))))
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
-SRC_mt-stream = $(wildcard mt-stream/*.c mt-stream/*/*.c)
+SRC_mt-stream = $(filter-out mt-stream/sample/%,$(wildcard mt-stream/*.c mt-stream/*/*.c))
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c

@@ -6,7 +6,13 @@ else
 GEMM_LIBS   = -lopenblas
 endif
 LIBS_mt-stream = $(GEMM_LIBS)
+LIBS_mt-sample = $(GEMM_LIBS)
 
 CPU_OPS = $(filter-out %/device.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
 $(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -fno-trapping-math
 $(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
+
+# mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
+SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/trace.c $(CPU_OPS) \
+  mt-stream/cpu/device.c mt-step/record.c mt-step/feed/out.c
+$(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step

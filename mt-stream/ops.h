@@ -99,6 +99,9 @@ struct rope_args {
 struct attention_args {
 	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 256 on cuda */
 	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
+	/* cpu, forward: the first document has so many tokens before the first one; their rows stand before qkv, and no
+	 * output is computed for them. A multiple of 64, or n is 1: tiles are counted from the document's start */
+	int64_t past;
 	float scale;
 	const uint32_t *starts; /* (N): where in its row the token's document starts */
 	const void *qkv;        /* (N, (NH + 2 NKV) D) */

@@ -72,6 +72,19 @@ void embed_backward(const struct chunk *c, const struct grads *g, float beta, co
 
 /* ---- decoder block ---- */
 
+void rope_table(const struct mt_geometry *geo, uint32_t from, uint32_t to, float *cosines, float *sines)
+{
+	uint32_t half = geo->head_dim / 2;
+
+	for (uint32_t p = from; p < to; p++)
+		for (uint32_t i = 0; i < half; i++) {
+			float angle = (float)p * geo->rope_inv_freq[i];
+
+			cosines[(size_t)p * half + i] = cosf(angle) * geo->rope_scaling;
+			sines[(size_t)p * half + i] = sinf(angle) * geo->rope_scaling;
+		}
+}
+
 static struct op rope_op(const struct chunk *c, enum op_code code, const struct weights *w, const struct saved *s)
 {
 	return (struct op){code,
@@ -100,6 +113,7 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 			.kv_heads = c->geo->kv_heads,
 			.dim = c->geo->head_dim,
 			.window = c->geo->window_layer[layer] ? c->geo->window : 0,
+			.past = c->past,
 			.scale = 1.0f / sqrtf((float)c->geo->head_dim),
 			.starts = c->starts,
 			.qkv = s->qkv,
@@ -214,11 +228,21 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 
 /* ---- final norm, LM head, cross-entropy ---- */
 
+void head_norm(const struct chunk *c, const struct weights *w, const void *x)
+{
+	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
+}
+
+void head_logits(const struct chunk *c, const struct weights *w, int64_t rows)
+{
+	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, NULL, c->geo->hidden, rows);
+}
+
 static void head_forward(const struct chunk *c, const struct weights *w, float scale, int backward, struct loss *loss,
 	const void *x)
 {
-	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
-	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, NULL, c->geo->hidden, c->geo->vocab);
+	head_norm(c, w, x);
+	head_logits(c, w, c->geo->vocab);
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
 		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss);
 }

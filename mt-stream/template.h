@@ -47,6 +47,7 @@ struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
 	int64_t n, seq, piece;
+	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts; /* (N) each */
 	const uint32_t *host_starts;               /* host: as starts */
 	const float *cos, *sin;                    /* (positions, D / 2) */
@@ -71,6 +72,15 @@ void block_backward(const struct chunk *, uint32_t layer, const struct weights *
 void head_loss(const struct chunk *, const struct weights *, struct loss *loss, const void *x);
 void head_loss_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, float scale,
 	struct loss *loss, const void *x, void *dx);
+
+/* The two parts of the head before the loss. s.h (N, H) = the final norm of x (N, H); s.logits (N, rows) = s.h times
+ * the first `rows` rows of the head's weight */
+void head_norm(const struct chunk *, const struct weights *, const void *x);
+void head_logits(const struct chunk *, const struct weights *, int64_t rows);
+
+/* Rope's tables (positions, D / 2), rows `from` to `to` - 1: cos and sin of position * inv_freq as transformers' rotary
+ * embedding has them, all in fp32 */
+void rope_table(const struct mt_geometry *, uint32_t from, uint32_t to, float *cos, float *sin);
 
 /* `elements` after p, in elements of the device */
 static inline void *elements_after(const struct device *d, const void *p, int64_t elements)

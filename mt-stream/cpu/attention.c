@@ -2,6 +2,8 @@
  * document of one key-value head, and only it adds to that head's dk and dv */
 #include "cpu.h"
 
+#include <stdbool.h>
+
 struct job {
 	struct pool *pool;
 	const struct attention_args *a;
@@ -9,8 +11,8 @@ struct job {
 	int64_t count;
 };
 
-/* Spans of at most `longest` queries, each inside one document. A document starts where `starts` says, or with a
- * row. */
+/* Spans of at most `longest` queries, each inside one document. A document starts where `starts` says, or with a row;
+ * the first one starts `past` tokens before its first query. */
 static void cut(struct job *w, int64_t longest)
 {
 	const struct attention_args *a = w->a;
@@ -18,8 +20,9 @@ static void cut(struct job *w, int64_t longest)
 	w->spans = op_shared(w->pool, (size_t)a->n * sizeof *w->spans);
 	for (int64_t t = 0; t < a->n; t++) {
 		int64_t in_row = t % a->seq;
-		if (!in_row || a->starts[t] == in_row) begin = t;
-		if ((t - begin) % longest == 0) w->spans[w->count++] = (struct span){begin, t, t};
+		bool first = !in_row || a->starts[t] == in_row;
+		if (first) begin = t ? t : -a->past;
+		if (first || (t - begin) % longest == 0) w->spans[w->count++] = (struct span){begin, t, t};
 		w->spans[w->count - 1].end = t + 1;
 	}
 }

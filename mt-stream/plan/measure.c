@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "plan.h"
+#include "pool.h"
 
 enum {
 	TRIES = 5,
@@ -60,7 +61,7 @@ static double copy_rate(struct pool *pool, int threads, void *mem)
 int profile_measure(int threads, struct profile *p)
 {
 	size_t bytes = 2ull * COPY * (size_t)threads, gemm = 3 * sizeof(float) * GEMM * GEMM;
-	struct pool *pool = gemm_ready() ? pool_create(threads) : NULL;
+	struct pool *pool = gemm_ready() ? pool_create(threads, POOL_SPINS, NULL) : NULL;
 	char *mem = pool ? malloc(bytes > gemm ? bytes : gemm) : NULL;
 	int rc = 0;
 

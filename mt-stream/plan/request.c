@@ -1,7 +1,6 @@
 /* request.c: plans a micro-batch: says what is wanted and how much memory there is (struct plan_request), lets search.c
  * find the plan, takes the memory, and lays out its arrays. The result is s->planned.
  */
-#include <math.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -130,7 +129,6 @@ void plan_release(struct stream *s)
 	free(s->sin);
 }
 
-/* cos and sin of position * inv_freq as transformers' rotary embedding has them: all in fp32 */
 static int rope_grow(struct stream *s, uint32_t positions)
 {
 	uint32_t half = s->geo->head_dim / 2;
@@ -141,13 +139,7 @@ static int rope_grow(struct stream *s, uint32_t positions)
 	float *sines = realloc(s->sin, (size_t)positions * half * sizeof(float));
 	if (sines) s->sin = sines;
 	if (!cosines || !sines) return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
-	for (uint32_t p = s->positions; p < positions; p++)
-		for (uint32_t i = 0; i < half; i++) {
-			float angle = (float)p * s->geo->rope_inv_freq[i];
-
-			s->cos[(size_t)p * half + i] = cosf(angle) * s->geo->rope_scaling;
-			s->sin[(size_t)p * half + i] = sinf(angle) * s->geo->rope_scaling;
-		}
+	rope_table(s->geo, s->positions, positions, s->cos, s->sin);
 	s->positions = positions;
 	return 0;
 }

@@ -1,0 +1,305 @@
+/* forward.c: logits of the next token: one pass forward through all units, by the templates, on the cpu device.
+ *
+ * q, k and v of all tokens so far stay in a cache, so that a pass computes only the tokens that are new, as long as the
+ * run is at the same step. When a step is committed, the cache is of no use any more: the next pass computes all
+ * tokens.
+ *
+ * A step that is committed during a pass makes the pass begin again. In a run whose steps are shorter than a pass it
+ * would never end. So after ATTEMPTS it is computed with each unit at the step that is the newest when its turn comes:
+ * then only a unit is computed again if a step is committed while it is read.
+ */
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "sample.h"
+
+enum {
+	ATTEMPTS = 8,
+	CHUNK = 512,         /* tokens that go through a block together; a multiple of 64 (attention_args.past) */
+	HEAD_ELEMS = 4 << 20 /* elements of the LM head that are multiplied at once, about: 16 MB as fp32 */
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t qkv_row(const struct mt_geometry *g) { return (int64_t)(g->heads + 2 * g->kv_heads) * g->head_dim; }
+static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; }
+
+static int64_t head_rows(const struct mt_geometry *g)
+{
+	int64_t rows = HEAD_ELEMS / g->hidden;
+
+	return least(rows ? rows : 1, g->vocab);
+}
+
+/* ---- memory ---- */
+
+struct walk {
+	char *base; /* NULL: only the size is wanted */
+	uint64_t used;
+	bool over;
+};
+
+/* a * b floats, on cache lines of their own */
+static float *take(struct walk *w, uint64_t a, uint64_t b)
+{
+	uint64_t bytes, end;
+	char *p = w->base ? w->base + w->used : NULL;
+
+	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, sizeof(float), &bytes) ||
+		__builtin_add_overflow(bytes, 63, &bytes) || __builtin_add_overflow(w->used, bytes & ~63ull, &end)) {
+		w->over = true;
+		return NULL;
+	}
+	w->used = end;
+	return (float *)p;
+}
+
+/* Elements of the largest part of the weights that is used at once */
+static uint64_t slot_elems(const struct forward *f)
+{
+	uint64_t most = (uint64_t)head_rows(f->geo) * f->geo->hidden;
+
+	for (uint32_t u = 1; u <= f->geo->layers; u++) {
+		uint64_t elems = mt_unit(f->weights.run, u)->elems;
+		most = elems > most ? elems : most;
+	}
+	return most;
+}
+
+static void lay_out(struct forward *f, struct walk *w, uint32_t room)
+{
+	const struct mt_geometry *g = f->geo;
+	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)g->heads * g->head_dim;
+	bool norms = g->flags & MT_QK_NORM;
+
+	f->x = take(w, room, g->hidden);
+	f->y = take(w, room, g->hidden);
+	f->cos = take(w, room, g->head_dim / 2);
+	f->sin = take(w, room, g->head_dim / 2);
+	f->qkv = take(w, (uint64_t)room * g->layers, (uint64_t)qkv_row(g));
+	f->slot = take(w, slot_elems(f), 1);
+	f->norm = take(w, g->hidden, 1);
+	f->starts = (uint32_t *)take(w, n, 1);
+	f->saved.pre = norms ? take(w, n, a + (uint64_t)g->kv_heads * g->head_dim) : NULL;
+	f->saved.qk_rstd = norms ? take(w, n, g->heads + g->kv_heads) : NULL;
+	f->saved.o = take(w, n, a);
+	f->saved.lse = take(w, n, g->heads);
+	f->saved.x2 = take(w, n, g->hidden);
+	f->scratch.h = take(w, n, g->hidden);
+	f->scratch.rstd = take(w, n, 1);
+	f->scratch.act = take(w, n, g->ffn);
+	f->scratch.gu = take(w, n, 2ull * g->ffn);
+	f->scratch.logits = take(w, g->vocab, 1);
+}
+
+int forward_room(struct forward *f, uint64_t tokens)
+{
+	struct walk size = {0}, w = {0};
+
+	f->cached = 0;
+	if (tokens <= f->room) return 0;
+	f->dev->release(f->dev, f->arena, f->arena_bytes);
+	f->arena = NULL;
+	f->room = f->positions = 0;
+	if (tokens <= UINT32_MAX / 2) lay_out(f, &size, (uint32_t)tokens);
+	if (!size.used || size.over || !(f->arena = f->dev->alloc(f->dev, size.used)))
+		return mt_fail(MT_EX_NOMEM, "no memory for a document of %llu tokens", (unsigned long long)tokens);
+	f->arena_bytes = size.used;
+	f->room = (uint32_t)tokens;
+	w.base = f->arena;
+	lay_out(f, &w, f->room);
+	return 0;
+}
+
+int forward_open(struct forward *f, struct mt_run *run, int threads, double wait_s)
+{
+	*f = (struct forward){.geo = mt_geometry(run), .dev = device_cpu(threads)};
+	if (!f->dev) return mt_fail(MT_EX_NOMEM, "no memory or no threads");
+	f->weights = (struct weights_reader){.run = run, .dev = f->dev, .wait_s = wait_s};
+	return 0;
+}
+
+void forward_close(struct forward *f)
+{
+	f->dev->release(f->dev, f->arena, f->arena_bytes);
+	f->dev->close(f->dev);
+}
+
+/* ---- units ---- */
+
+/* Each of these computes tokens from .. n - 1 with weights of the reader's step. Weights that are read in place are
+ * checked when they have been used, others when they have been copied. */
+
+static int copied(struct forward *f)
+{
+	int rc;
+
+	if (f->weights.in_place) return 0;
+	rc = device_sync(f->dev);
+	return rc ? rc : weights_check(&f->weights);
+}
+
+static int used(struct forward *f)
+{
+	int rc = device_sync(f->dev);
+
+	return rc || !f->weights.in_place ? rc : weights_check(&f->weights);
+}
+
+/* x = the tokens' rows of the embedding, of which all others are left alone */
+static int embed(struct forward *f, uint32_t u)
+{
+	struct weights_reader r = f->weights;
+	uint64_t h = f->geo->hidden;
+	int rc = weights_wait(&r, u);
+
+	if (rc) return rc;
+	r.in_place = false;
+	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
+	rc = device_sync(f->dev);
+	return rc ? rc : weights_check(&r);
+}
+
+static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
+{
+	int64_t half = f->geo->head_dim / 2;
+
+	return (struct chunk){
+		.dev = f->dev,
+		.geo = f->geo,
+		.n = n,
+		.seq = n,
+		.piece = n,
+		.past = from,
+		.starts = f->starts,
+		.host_starts = f->starts,
+		.cos = f->cos + from * half,
+		.sin = f->sin + from * half,
+		.s = f->scratch,
+	};
+}
+
+static int block(struct forward *f, uint32_t u)
+{
+	const struct mt_unit *unit = mt_unit(f->weights.run, u);
+	int64_t h = f->geo->hidden, row = qkv_row(f->geo);
+	float *qkv = f->qkv + (int64_t)(u - 1) * f->room * row;
+	struct weights w = {0};
+	int rc = weights_wait(&f->weights, u);
+
+	if (rc) return rc;
+	const float *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
+	for (uint32_t i = 0; i < unit->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(f->weights.run, unit->first_tensor + i);
+		w.t[t->role] = base + t->off;
+	}
+	if ((rc = copied(f))) return rc;
+	for (int64_t from = f->from, n; from < f->n; from += n) {
+		n = least(CHUNK, f->n - from);
+		struct chunk c = chunk_of(f, from, n);
+		struct saved s = f->saved;
+
+		s.qkv = qkv + from * row;
+		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
+	}
+	return used(f);
+}
+
+/* The tensor of that role, and in *unit where it is */
+static const struct mt_tensor *tensor_of(const struct forward *f, enum mt_role_tensor role, uint32_t *unit)
+{
+	const struct mt_unit *u = mt_unit(f->weights.run, *unit = role == MT_T_EMBED ? 0 : head_unit(f));
+
+	for (uint32_t i = 0; i < u->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(f->weights.run, u->first_tensor + i);
+		if (t->role == role) return t;
+	}
+	mt_bug(__FILE__, __LINE__, "the unit has the tensor");
+}
+
+/* The last token's logits, some rows of the head's weight at a time */
+static int head(struct forward *f, uint32_t u)
+{
+	const struct mt_geometry *g = f->geo;
+	struct chunk c = chunk_of(f, f->n - 1, 1);
+	struct weights w = {0};
+	uint32_t norm_unit, unit;
+	const struct mt_tensor *norm = tensor_of(f, MT_T_FNORM, &norm_unit);
+	const struct mt_tensor *t = tensor_of(f, g->flags & MT_TIED ? MT_T_EMBED : MT_T_HEAD, &unit);
+	int64_t h = g->hidden, rows;
+	int rc;
+
+	if ((rc = weights_wait(&f->weights, u)) || (rc = weights_wait(&f->weights, unit))) return rc;
+	w.t[MT_T_FNORM] = weights_launch(&f->weights, norm_unit, norm->off, g->hidden, f->norm);
+	if ((rc = copied(f))) return rc;
+	head_norm(&c, &w, f->x + (f->n - 1) * h);
+	for (int64_t first = 0; first < g->vocab; first += rows) {
+		rows = least(head_rows(g), g->vocab - first);
+		w.t[MT_T_HEAD] = weights_launch(&f->weights, unit, t->off + (uint64_t)(first * h), (uint64_t)(rows * h),
+			f->slot);
+		if ((rc = copied(f))) return rc;
+		c.s.logits = (float *)f->scratch.logits + first;
+		head_logits(&c, &w, rows);
+	}
+	return used(f);
+}
+
+/* ---- a pass ---- */
+
+static int unit_forward(struct forward *f, uint32_t u)
+{
+	int rc;
+
+	do {
+		if (f->mixed && (rc = weights_begin(&f->weights))) return rc;
+		rc = u == 0 ? embed(f, u) : u == head_unit(f) ? head(f, u) : block(f, u);
+	} while (f->mixed && rc == CHANGED);
+	if (!rc && u > 0 && u < head_unit(f)) {
+		float *x = f->x;
+		f->x = f->y;
+		f->y = x;
+	}
+	return rc;
+}
+
+/* mixed: each unit at the newest step when its turn comes. 0, CHANGED or -ex */
+static int pass(struct forward *f, bool mixed)
+{
+	int rc = weights_begin(&f->weights);
+
+	if (rc) return rc;
+	if (mixed || f->weights.fills != f->fills || f->weights.step != f->step) f->cached = 0;
+	f->mixed = mixed;
+	/* copied in any case: a unit is then read in the time of a copy */
+	f->weights.in_place = !mixed &&
+		f->dev->zero_copy(f->dev, f->arena, (enum mt_dtype)mt_control(f->weights.run)->dtype);
+	f->from = f->cached;
+	f->cached = 0;
+	for (uint32_t u = 0; !rc && u <= head_unit(f); u++) rc = unit_forward(f, u);
+	if (rc || mixed) return rc;
+	f->cached = f->n;
+	f->fills = f->weights.fills;
+	f->step = f->weights.step;
+	return 0;
+}
+
+int forward_logits(struct forward *f, const uint32_t *tokens, uint32_t n, const float **logits)
+{
+	int rc = CHANGED;
+
+	MT_ASSERT(n > f->cached && n <= f->room);
+	if (n > f->positions) {
+		rope_table(f->geo, f->positions, n, f->cos, f->sin);
+		f->positions = n;
+	}
+	f->tokens = tokens;
+	f->n = n;
+	for (int i = 0; rc == CHANGED && i < ATTEMPTS; i++) rc = pass(f, false);
+	if (rc == CHANGED) {
+		if (!f->mixed_said)
+			mt_say("warning: steps are shorter than a forward pass: some tokens come from units of several steps");
+		f->mixed_said = true;
+		rc = pass(f, true);
+	}
+	*logits = f->scratch.logits;
+	return rc;
+}

@@ -1,0 +1,92 @@
+/* sample.h: what mt-sample's parts share: weights of one committed step, a forward pass over them, the next token. */
+#ifndef MT_SAMPLE_H
+#define MT_SAMPLE_H
+
+#include "template.h"
+
+/* ---- weights.c: weights out of a run that may be training. Nothing is written into the run. ---- */
+
+enum { CHANGED = 1 }; /* a step was committed, or the run filled, since weights_begin: what was read is of no use */
+
+struct weights_reader {
+	struct mt_run *run;
+	struct device *dev;
+	double wait_s;  /* so long a stage that has died is waited for */
+	bool in_place;  /* the device reads the store itself */
+	uint64_t fills; /* whose weights are read: what weights_begin found */
+	uint64_t step;
+};
+
+/* From here on, weights are those of the newest committed step. 66 the run was removed; 65 its store is dirty; 69 it is
+ * half filled, and nobody fills it */
+int weights_begin(struct weights_reader *);
+/* Wait until mt-optim has written that step's weights of the unit. 0, CHANGED, or 69: it has died */
+int weights_wait(const struct weights_reader *, uint32_t unit);
+/* Elements off .. off + n - 1 of the unit, in fp32: dst (n), filled, or the place in the store. Launched, not done. */
+const float *weights_launch(const struct weights_reader *, uint32_t unit, uint64_t off, uint64_t n, float *dst);
+/* Has all that was read since weights_begin, with the device at rest, been of that step? 0 or CHANGED */
+int weights_check(const struct weights_reader *);
+
+/* ---- forward.c: logits of the next token ---- */
+
+struct forward {
+	struct weights_reader weights;
+	struct device *dev;
+	const struct mt_geometry *geo;
+	bool mixed; /* each unit may be of another step */
+	bool mixed_said;
+	uint64_t fills, step; /* what the cache was computed with */
+	uint32_t cached;      /* tokens whose q | k | v the cache has; 0: none */
+	uint32_t from, n;     /* this pass computes tokens from .. n - 1 */
+	const uint32_t *tokens;
+
+	/* device memory, one allocation, for `room` tokens */
+	char *arena;
+	size_t arena_bytes;
+	uint32_t room, positions; /* rows of cos and sin that are filled */
+	float *x, *y;             /* (room, H): a unit's input and output */
+	float *cos, *sin;         /* (room, D / 2) */
+	float *qkv;               /* (layers, room, A + 2K): the cache */
+	float *slot;              /* weights that are not read in place: of a block, or of a part of the head */
+	float *norm;              /* (H): the final norm's weight, likewise */
+	uint32_t *starts;         /* (CHUNK): zeros, one document */
+	struct saved saved;       /* of a chunk; all but qkv */
+	struct scratch scratch;   /* logits (V) */
+};
+
+int forward_open(struct forward *, struct mt_run *, int threads, double wait_s);
+void forward_close(struct forward *);
+/* Room for a document of so many tokens; forgets the cache. 0 or 71 */
+int forward_room(struct forward *, uint64_t tokens);
+/* *logits (V): those of the token after the n tokens; they stand until the next call. Earlier calls since forward_room
+ * have had the first tokens of these. 0 or -ex */
+int forward_logits(struct forward *, const uint32_t *tokens, uint32_t n, const float **logits);
+
+/* ---- draw.c ---- */
+
+struct draw {
+	double temperature; /* 0: the most likely token */
+	uint64_t top_k;     /* 0: all */
+	double top_p;       /* 1: all */
+	uint64_t seed;
+	uint32_t vocab;
+	struct candidate *candidates; /* (vocab) */
+};
+
+int draw_open(struct draw *); /* 0 or 71 */
+/* The token at a place of a record's continuation. -65: a logit is not finite */
+int draw_token(const struct draw *, const float *logits, uint64_t record, uint64_t place, uint32_t *token);
+
+/* ---- stop.c ---- */
+
+enum { STOPS = 32 };
+struct stops {
+	uint32_t id[STOPS];
+	int n;
+};
+
+/* The model's own: eos_token_id of generation_config.json if the run keeps one that has it, else of config.json */
+void stops_of_run(const struct mt_run *, struct stops *);
+bool stops_have(const struct stops *, uint32_t token);
+
+#endif

@@ -1,0 +1,432 @@
+# mt-sample: continuations of prompts, from a quiet run and from one that trains.
+load helpers
+
+CASE=$GOLDEN/llama3
+VOCAB=101
+FAMILIES="llama2 llama3 llama3-v4 llama-bias llama-linear qwen2 qwen2-window qwen3 qwen3-v4 mistral mistral-v4"
+
+tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
+vocab_of() { sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' "$GOLDEN/$1/model/config.json"; }
+# Continuations as text: sampled PROMPTS OPTIONS...
+sampled() {
+	local from=$1
+	shift
+	mt-sample "$RUN" "$@" <"$from" >"$T/sampled.rec" 2>"$T/sampled.err"
+	tokens show "$T/sampled.rec"
+}
+record() { python3 -c 'import struct, sys; v = list(map(int, sys.argv[1:])); sys.stdout.buffer.write(
+	struct.pack("<%dI" % (len(v) + 1), len(v), *v))' "$@"; }
+# The command must fail with CODE and one line, with FILE as stdin: refuses CODE FILE mt-sample ARGS...
+refuses() {
+	local code=$1 file=$2
+	shift 2
+	fails_with "$code" sh -c 'f=$1; shift; exec "$@" <"$f"' sh "$file" "$@"
+}
+
+size() { stat -c %s "$1" 2>/dev/null || echo 0; }
+grown() { [ "$(size "$1")" -ge "$2" ]; }
+# The u64 at byte OFF of a region of the run, or set it: region REGION OFF [VALUE]
+region() { python3 "$TOP/tests/lib/region.py" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.$1" "${@:2}"; }
+unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit in the control region
+
+# ---- the tokens
+
+# bats test_tags=slow
+@test "greedy tokens are the argmax of their logits, and their logits those of each prefix as a prompt" {
+	need_cmd python3
+	local dtype=fp32
+	for case in $FAMILIES; do
+		if [ $dtype = fp32 ]; then dtype=bf16; else dtype=fp32; fi
+		make_run "$GOLDEN/$case/model" --dtype $dtype
+		vocab=$(vocab_of "$case")
+		tokens prompts "$T/p" 1 "$vocab" 1 5 20
+		mt-sample "$RUN" --temperature 0 --max-tokens 12 --stop none --logits "$T/l" <"$T/p" >"$T/o"
+		[ "$(stat -c %s "$T/o")" = $((3 * 13 * 4)) ]
+		tokens show "$T/o" | tr ' ' '\n' >"$T/tokens"
+		tokens argmax "$T/l" "$vocab" | diff - "$T/tokens"
+		tokens prefixes "$T/prefixes" "$T/p" "$T/o"
+		mt-sample "$RUN" --temperature 0 --max-tokens 1 --logits "$T/l2" <"$T/prefixes" >"$T/o2"
+		tokens show "$T/o2" | diff - "$T/tokens"
+		tokens close "$T/l" "$T/l2" "$vocab"
+		mt-store rm "$RUN"
+	done
+}
+
+@test "prompts longer than a chunk: the logits of each prefix as a prompt" {
+	need_cmd python3
+	make_run "$GOLDEN/mistral/model" --dtype fp32
+	tokens prompts "$T/p" 2 107 505 1030
+	mt-sample "$RUN" --temperature 0 --max-tokens 12 --stop none --logits "$T/l" <"$T/p" >"$T/o" 2>"$T/err"
+	grep -q "record 1: 505 tokens and --max-tokens 12 are above the model's max_position_embeddings 128" "$T/err"
+	[ "$(wc -l <"$T/err")" = 1 ]
+	tokens prefixes "$T/prefixes" "$T/p" "$T/o"
+	mt-sample "$RUN" --temperature 0 --max-tokens 1 --logits "$T/l2" <"$T/prefixes" >"$T/o2" 2>"$T/err"
+	tokens close "$T/l" "$T/l2" 107
+}
+
+# bats test_tags=slow
+@test "greedy continuations and their logits are those of transformers, for all families, in fp32 and bf16" {
+	need_torch
+	for case in $FAMILIES; do
+		for dtype in fp32 bf16; do
+			dir=$T/$case-$dtype
+			mkdir "$dir"
+			make_run "$GOLDEN/$case/model" --dtype $dtype
+			tokens prompts "$dir/prompts" 3 "$(vocab_of "$case")" 1 5 20 40
+			mt-sample "$RUN" --temperature 0 --max-tokens 20 --logits "$dir/logits" <"$dir/prompts" \
+				>"$dir/continuations"
+			mt-ckpt export "$RUN" "$dir/model" --dtype $dtype
+			mt-store rm "$RUN"
+		done
+	done
+	with_torch "$GOLDEN/generate.py" --max-tokens 20 "$T"/*-fp32 "$T"/*-bf16
+}
+
+@test "the same seed gives the same tokens with one, two and three threads; another seed gives others" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/p" 4 $VOCAB 3 30 100
+	sampled "$T/p" --seed 7 --threads 1 --stop none >"$T/1"
+	sampled "$T/p" --seed 7 --threads 2 --stop none >"$T/2"
+	sampled "$T/p" --seed 7 --threads 3 --stop none >"$T/3"
+	sampled "$T/p" --seed 8 --threads 1 --stop none >"$T/other"
+	[ "$(wc -w <"$T/1")" = 384 ]
+	cmp "$T/1" "$T/2"
+	cmp "$T/1" "$T/3"
+	no cmp -s "$T/1" "$T/other"
+}
+
+@test "equal prompts get different random numbers, and the first record the same whatever follows" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/one" 4 $VOCAB 10
+	cat "$T/one" "$T/one" >"$T/two"
+	sampled "$T/one" --stop none >"$T/1"
+	sampled "$T/two" --stop none >"$T/2"
+	head -1 "$T/2" | cmp - "$T/1"
+	no cmp -s "$T/1" <(tail -1 "$T/2")
+}
+
+@test "--top-k 1, a small --top-p and a temperature near 0 are greedy" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/p" 5 $VOCAB 3 30
+	sampled "$T/p" --temperature 0 --stop none >"$T/greedy"
+	[ "$(wc -w <"$T/greedy")" = 256 ]
+	for how in "--top-k 1" "--top-p 1e-9" "--temperature 1e-9" "--top-k 5 --top-p 1e-9 --temperature 3"; do
+		# shellcheck disable=SC2086
+		sampled "$T/p" $how --stop none | cmp - "$T/greedy"
+	done
+	sampled "$T/p" --stop none >"$T/drawn"
+	no cmp -s "$T/drawn" "$T/greedy"
+}
+
+@test "--top-k 3 draws only the three likeliest tokens, and not always the first" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/p" 6 $VOCAB 3 30
+	sampled "$T/p" --top-k 3 --stop none --logits "$T/l" >"$T/drawn"
+	tokens among "$T/l" $VOCAB 3 "$T/drawn"
+}
+
+@test "tokens are drawn as often as their probabilities say" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/one" 7 $VOCAB 2
+	for i in $(seq 100); do cat "$T/one"; done >"$T/many"
+	for i in $(seq 40); do cat "$T/many"; done >"$T/p"
+	sampled "$T/p" --max-tokens 1 --logits "$T/l" >"$T/drawn"
+	[ "$(wc -l <"$T/drawn")" = 4000 ]
+	tokens shares "$T/l" $VOCAB "$T/drawn"
+}
+
+@test "--stop ends a continuation after its token, and replaces the model's own" {
+	cp -r "$CASE/model" "$T/model"
+	make_run "$T/model" --dtype fp32
+	tokens prompts "$T/p" 8 $VOCAB 5
+	sampled "$T/p" --stop none >"$T/all"
+	read -r -a all <"$T/all"
+	[ ${#all[@]} = 128 ]
+	third=${all[2]}
+	until_third=$(for t in "${all[@]}"; do echo "$t"; [ "$t" != "$third" ] || break; done | paste -sd ' ')
+	[ "$(sampled "$T/p" --stop "$third")" = "$until_third" ]
+	[ "$(sampled "$T/p" --stop 100000 --stop "$third")" = "$until_third" ]
+	[ "$(sampled "$T/p" --stop 100000)" = "${all[*]}" ]
+	# generation_config.json goes before config.json; both take a number, a list or null
+	for eos in "$third" "[100000, $third]"; do
+		for file in config generation_config; do
+			mt-store rm "$RUN"
+			python3 - "$CASE/model" "$T/model" $file "$eos" <<-'PY'
+				import json, sys
+				for name in "config", "generation_config":
+				    path = "/%s.json" % name
+				    with open(sys.argv[1] + path) as f:
+				        c = json.load(f)
+				    c["eos_token_id"] = json.loads(sys.argv[4]) if name == sys.argv[3] else 100000
+				    if name == "generation_config" and sys.argv[3] == "config":
+				        del c["eos_token_id"]
+				    with open(sys.argv[2] + path, "w") as f:
+				        json.dump(c, f)
+			PY
+			make_run "$T/model" --dtype fp32
+			[ "$(sampled "$T/p")" = "$until_third" ]
+			[ "$(sampled "$T/p" --stop none)" = "${all[*]}" ]
+		done
+	done
+}
+
+@test "--echo writes the prompt first, and the context-only mark of a prompt changes nothing" {
+	make_run "$CASE/model" --dtype fp32
+	record 5 6 7 >"$T/p"
+	record 5 2147483654 7 >"$T/marked"
+	new=$(sampled "$T/p" --max-tokens 4 --stop none)
+	[ "$(sampled "$T/p" --max-tokens 4 --stop none --echo)" = "5 6 7 $new" ]
+	[ "$(sampled "$T/marked" --max-tokens 4 --stop none --echo)" = "5 6 7 $new" ]
+}
+
+@test "a prompt is answered before the next one comes" {
+	make_run "$CASE/model" --dtype fp32
+	mkfifo "$T/in"
+	spawn sample sh -c "exec mt-sample $RUN --max-tokens 2 --stop none <$T/in"
+	exec 8>"$T/in"
+	record 5 6 >&8
+	eventually [ -s "$T/sample.out" ]
+	[ "$(stat -c %s "$T/sample.out")" = 12 ]
+	record 7 >&8
+	exec 8>&-
+	wait "$PID"
+	[ "$(stat -c %s "$T/sample.out")" = 24 ]
+}
+
+# ---- a run that trains
+
+TRAIN="--steps 8 --batch 4 --seq 32 --lr 1e-3 --pack none --clip 0"
+
+# $T/reference: the logits that mt-sample gives for the prompt $T/one after each step, while nothing is trained.
+# $T/undisturbed: the state of the run in the end. between_steps CREATE'S OPTIONS -- OPTIONS
+between_steps() {
+	local i create=()
+	while [ "$1" != -- ]; do create+=("$1"); shift; done
+	shift
+	# shellcheck disable=SC2046
+	tokens prompts "$T/data" 10 $VOCAB $(yes 32 | head -32)
+	make_run "$CASE/model" "${create[@]}"
+	start_stages
+	for i in $(seq 0 8); do
+		# shellcheck disable=SC2086
+		[ "$i" = 0 ] || mt-step "$RUN" $TRAIN --until "$i" <"$T/data" >>"$T/m" 2>"$T/step.err"
+		mt-sample "$RUN" --logits "$T/quiet" "$@" <"$T/one" >"$T/o" 2>"$T/err"
+		cat "$T/quiet" >>"$T/reference"
+	done
+	state_of "$RUN" >"$T/undisturbed"
+}
+
+# The same training in one go, with mt-sample beside it, whose input is $T/prompts: beside CREATE'S OPTIONS -- OPTIONS
+beside() {
+	local create=()
+	while [ "$1" != -- ]; do create+=("$1"); shift; done
+	shift
+	RUN=$(mt_run_name b)
+	make_run "$CASE/model" "${create[@]}"
+	start_stages
+	mkfifo "$T/rows"
+	spawn step sh -c "exec mt-step $RUN $TRAIN <$T/rows"
+	STEP=$PID
+	exec 8>"$T/rows"
+	spawn sample sh -c 'in=$1; shift; exec mt-sample "$@" <"$in"' sh "$T/prompts" "$RUN" --threads 1 "$@"
+}
+# Its rows of step I: feed I
+feed() { dd if="$T/data" bs=$((4 * 33 * 4)) skip=$(($1 - 1)) count=1 status=none >&8; }
+committed() { [ "$(wc -l <"$T/step.out")" -ge "$1" ]; }
+
+# Each row of mt-sample's logits must be, bit for bit, one of those that the same training shows between its steps:
+# while_training CREATE'S OPTIONS
+while_training() {
+	local i
+	tokens prompts "$T/one" 9 $VOCAB 250
+	for i in $(seq 100); do cat "$T/one"; done >"$T/many"
+	for i in $(seq 200); do cat "$T/many"; done >"$T/prompts"
+	between_steps "$@" -- --max-tokens 1
+	beside "$@" -- --max-tokens 1 --logits "$T/l"
+	for i in $(seq 8); do
+		eventually grown "$T/sample.out" $(($(size "$T/sample.out") + 5 * 8))
+		feed "$i"
+	done
+	exec 8>&-
+	wait "$STEP"
+	eventually grown "$T/sample.out" $(($(size "$T/sample.out") + 40 * 8)) # more than the buffer of the logits holds
+	kill "$PID"
+	wait "$PID" || true
+	[ ! -s "$T/sample.err" ]
+	state_of "$RUN" | cmp - "$T/undisturbed"
+	tokens steps "$T/l" "$T/reference" $VOCAB 4
+}
+
+# bats test_tags=slow
+@test "beside training in fp32, each token is of one committed step, and the run has the bits of an undisturbed one" {
+	while_training --dtype fp32
+}
+
+# bats test_tags=slow
+@test "beside training in bf16, each token is of one committed step, and the run has the bits of an undisturbed one" {
+	while_training --dtype bf16
+}
+
+# bats test_tags=slow
+@test "beside training with --grad none, each token is of one committed step" {
+	while_training --dtype bf16 --grad none
+}
+
+# A temperature of 1e9 makes all tokens equally likely: the continuation depends on the seed alone, not on the weights.
+# Its logits go through a FIFO; while that is full, mt-sample waits between two tokens, and a step is trained.
+full() {
+	python3 -c 'import fcntl, struct, sys, termios
+held = struct.unpack("i", fcntl.ioctl(9, termios.FIONREAD, bytes(4)))[0]
+sys.exit(held < fcntl.fcntl(9, 1032))       # F_GETPIPE_SZ'
+}
+drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T/l"; }
+
+# bats test_tags=slow
+@test "a continuation beside training goes on with each new step's weights, for its whole prefix" {
+	tokens prompts "$T/one" 9 $VOCAB 60
+	cp "$T/one" "$T/prompts"
+	how="--temperature 1e9 --stop none --max-tokens 1000"
+	mkfifo "$T/fifo"
+	# shellcheck disable=SC2086
+	between_steps --dtype fp32 -- $how
+	# shellcheck disable=SC2086
+	beside --dtype fp32 -- $how --logits "$T/fifo"
+	exec 9<>"$T/fifo"
+	for i in $(seq 8); do
+		eventually full
+		feed "$i"
+		eventually committed "$i"
+		drain 10
+	done
+	rest=$((1000 * 4 * VOCAB - 80 * 4096))
+	drain $((rest / 4096))
+	timeout 60 head -c $((rest % 4096)) <&9 >>"$T/l"
+	exec 8>&- 9>&-
+	wait "$PID"
+	cmp "$T/sample.out" "$T/o"
+	tokens follow "$T/l" "$T/reference" $VOCAB 8
+}
+
+# bats test_tags=slow
+@test "beside steps that are shorter than a pass, tokens come all the same, and one line reports it" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2046
+	tokens prompts "$T/data" 11 $VOCAB $(yes 8 | head -2000)
+	mkfifo "$T/rows"
+	{ while cat "$T/data"; do :; done >"$T/rows"; } 2>/dev/null 3>&- &
+	echo $! >>"$T/pids"
+	spawn step sh -c "exec mt-step $RUN --steps 1000000 --batch 1 --seq 8 --lr 1e-6 <$T/rows"
+	tokens prompts "$T/one" 12 $VOCAB 6000
+	for i in $(seq 100); do cat "$T/one"; done >"$T/prompts"
+	spawn sample sh -c "exec mt-sample $RUN --max-tokens 1 --threads 1 <$T/prompts"
+	eventually grep -q "steps are shorter than a forward pass" "$T/sample.err"
+	eventually grown "$T/sample.out" $(($(size "$T/sample.out") + 16))
+	kill "$PID"
+	[ "$(grep -c "shorter than a forward pass" "$T/sample.err")" = 1 ]
+}
+
+# ---- errors
+
+@test "empty, cut and text input and tokens outside the vocabulary exit 65 and name record and position" {
+	make_run "$CASE/model"
+	: >"$T/none"
+	record >"$T/empty"
+	record 1 2 3 | head -c 12 >"$T/cut"
+	record 1 2 $VOCAB >"$T/outside"
+	printf 'In the beginning' >"$T/text"
+	{ record 1; record 2147483748 2147483749; } >"$T/second"
+	for f in none empty cut outside text; do refuses 65 "$T/$f" mt-sample "$RUN"; done
+	refuses 65 "$T/outside" mt-sample "$RUN"
+	grep -q "stdin: record 1: token $VOCAB at position 2 is outside the vocabulary of $VOCAB" "$T/fails.err"
+	code=0
+	mt-sample "$RUN" --max-tokens 2 --stop none <"$T/second" >"$T/o" 2>"$T/err" || code=$?
+	[ "$code" = 65 ]
+	[ "$(stat -c %s "$T/o")" = 12 ]
+	grep -q "record 2: token 101 at position 1" "$T/err"
+}
+
+@test "invalid options exit 64 before the run is looked for" {
+	for how in "--temperature -1" "--top-p 0" "--top-p 1.5" "--max-tokens 0" "--stop x" "--stop none --stop 3" \
+		"--threads 5000" "--wait -1" "--top-k 1.5"; do
+		# shellcheck disable=SC2086
+		fails_with 64 mt-sample nowhere $how
+	done
+	MT_RUN='' fails_with 64 mt-sample
+}
+
+@test "a stdout that is a terminal exits 64 with one line" {
+	need_cmd python3
+	record 1 >"$T/p"
+	python3 - "$T/p" >"$T/tty" <<-'PY'
+		import os, pty, subprocess, sys
+		master, slave = pty.openpty()
+		with open(sys.argv[1]) as prompt:
+		    done = subprocess.run(["mt-sample", "nowhere"], stdin=prompt, stdout=slave, stderr=subprocess.PIPE)
+		print(done.returncode, done.stderr.decode(), end="")
+	PY
+	[ "$(wc -l <"$T/tty")" = 1 ]
+	grep -q "^64 mt-sample: stdout is a terminal" "$T/tty"
+}
+
+@test "no run exits 66, a run without weights 69, a removed run 66" {
+	record 1 2 >"$T/p"
+	refuses 66 "$T/p" mt-sample "$RUN" --wait 0.1
+	mt-store create "$RUN" --config "$CASE/model" 2>"$T/create.err"
+	refuses 69 "$T/p" mt-sample "$RUN" --wait 0.1
+	mt-ckpt load "$RUN" "$CASE/model" 2>"$T/load.err"
+	mkfifo "$T/in"
+	spawn sample sh -c "exec mt-sample $RUN --max-tokens 1 <$T/in"
+	exec 8>"$T/in"
+	cat "$T/p" >&8
+	eventually [ -s "$T/sample.out" ]
+	mt-store rm "$RUN"
+	cat "$T/p" >&8
+	exec 8>&-
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 66 ]
+	[ "$(cat "$T/sample.err")" = "mt-sample: run '$RUN' was removed" ]
+}
+
+@test "a step that is half applied, without mt-optim, exits 69 after --wait" {
+	record 1 2 >"$T/p"
+	make_run "$CASE/model" --dtype fp32
+	region control $(($(unit_at 1) + 128)) 1        # its version
+	refuses 69 "$T/p" mt-sample "$RUN" --wait 0.2
+	grep -q "half applied, and mt-optim is gone" "$T/fails.err"
+}
+
+@test "weights that are not finite exit 65" {
+	record 1 2 >"$T/p"
+	make_run "$CASE/model" --dtype fp32
+	region store "$(region control $(($(unit_at 3) + 16)))" $((0x7fc000007fc00000))       # the final norm's first two
+	refuses 65 "$T/p" mt-sample "$RUN"
+	grep -q "record 1: the logit of token 0 is not finite" "$T/fails.err"
+}
+
+@test "a reader that closes early ends mt-sample with 0" {
+	make_run "$CASE/model" --dtype fp32
+	tokens prompts "$T/one" 13 $VOCAB 4
+	for i in $(seq 50); do cat "$T/one"; done >"$T/many"
+	for i in $(seq 60); do cat "$T/many"; done >"$T/p"
+	mkfifo "$T/out"
+	sh -c "exec mt-sample $RUN --max-tokens 1 <$T/p >$T/out" 2>"$T/sample.err" 3>&- &
+	echo $! >>"$T/pids"
+	head -c 80 "$T/out" >"$T/o"
+	code=0
+	wait $! || code=$?
+	[ "$code" = 0 ]
+	[ ! -s "$T/sample.err" ]
+}
+
+@test "a dynamic rope beyond max_position_embeddings exits 78" {
+	record 1 2 >"$T/p"
+	mkdir "$T/model"
+	sed 's/"rope_type": "llama3"/"rope_type": "dynamic"/' "$CASE/model/config.json" >"$T/model/config.json"
+	mt-store create "$RUN" --config "$T/model" 2>"$T/create.err"
+	mt-store init "$RUN" --seed 1 2>"$T/init.err"
+	refuses 78 "$T/p" mt-sample "$RUN" --max-tokens 300
+	mt-sample "$RUN" --max-tokens 200 --stop none <"$T/p" >"$T/o"
+	[ "$(stat -c %s "$T/o")" = 804 ]
+}
