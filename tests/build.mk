@@ -37,8 +37,14 @@ $(O)/fault/preload.so: tests/fault/preload.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl
 endif
+# ... and the examples: what a user compiles, by mt.h and libmt alone
+EXAMPLES = $(patsubst tests/examples/%.c,$(O)/examples/%,$(wildcard tests/examples/*.c))
+$(O)/examples/%: INCLUDE = -Ishm
+$(O)/examples/%: tests/examples/%.c $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(O)/libmt.a $(LIBMT_LIBS)
 .PHONY: probes
-probes: $(PROBES)
+probes: $(PROBES) $(EXAMPLES)
 
 
 # the schedule on the chaos device, by as many seeds as are wanted, on one core
