@@ -110,4 +110,4 @@ include bin/build.mk
 clean:
 	rm -rf build $(PROGRAMS:%=bin/%)
 
--include $(shell [ -d $(O) ] && find $(O) -name '*.d')
+-include $(shell [ -d $(O) ] && find $(O) -path $(O)/deb -prune -o -name '*.d' -print)

@@ -48,3 +48,10 @@ install: absolute all lib completions
 uninstall: absolute
 	rm -f $(INSTALLED:%=$(D)/%)
 	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt
+
+# ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)
+.PHONY: deb deb-test
+deb:
+	@.github/debian/build build/deb
+deb-test:
+	@.github/debian/test build/deb
