@@ -118,3 +118,10 @@ offers() {
 		[ -n "$(pages | grep "/$program\.1$")" ]
 	done
 }
+
+@test "the scripts of make deb and make numa-test pass shellcheck" {
+	need_cmd shellcheck
+	cd "$TOP"
+	shellcheck .github/debian/build .github/debian/test tests/numa/run
+	shellcheck -s sh tests/numa/init
+}

@@ -107,3 +107,12 @@ bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES)
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
+# ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
+NODES ?= 2 4
+.PHONY: numa-test
+$(O)/numa/placement: INCLUDE = -Ishm
+$(O)/numa/placement: tests/numa/placement.c $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(O)/libmt.a $(LIBMT_LIBS)
+numa-test: all $(O)/numa/placement
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/numa/run $(NODES)
