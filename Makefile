@@ -1,5 +1,5 @@
 # mt: build, set-up, tests. `make demo` and `make test` need nothing but make and a package manager.
-# Rules of a folder of its own are in its build.mk: mt-stream, mt-stream/cuda, tests, tests/gpu.
+# Rules of a folder of its own are in its build.mk: bin, mt-stream, mt-stream/cuda, tests, tests/gpu.
 
 CC     ?= cc
 CFLAGS ?= -O2 -g
@@ -42,7 +42,6 @@ SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
 LIBS_mt-top   = -lncursesw
-MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1),$(wildcard */*.1 */*/*.1))
 
 include mt-stream/build.mk mt-stream/cuda/build.mk
 
@@ -75,7 +74,7 @@ include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev libncurses-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk tmux python3-venv
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk tmux mandoc python3-venv
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -115,24 +114,7 @@ FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cc')
 format:
 	@clang-format -i $(FORMATTED)
 
-# PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
-.PHONY: install
-VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
-D = $(DESTDIR)$(PREFIX)
-install: all lib
-	install -d $(D)/bin $(D)/lib/pkgconfig $(D)/include $(D)/share/man/man1 $(D)/share/doc/mt
-	install $(PROGRAMS:%=$(B)/%) bin/mt-run bin/mt-tokens $(D)/bin
-	install -m 644 $(O)/libmt.a $(D)/lib
-	install $(O)/libmt.so $(D)/lib/$(SONAME)
-	ln -sf $(SONAME) $(D)/lib/libmt.so
-	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' \
-	  'Description: memory-centric LLM training: rings, store and transactions' \
-	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmt' 'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' \
-	  >$(D)/lib/pkgconfig/mt.pc
-	chmod 644 $(D)/lib/pkgconfig/mt.pc
-	install -m 644 shm/mt.h $(D)/include
-	install -m 644 $(MAN) $(D)/share/man/man1
-	install -m 644 shm/README.md $(D)/share/doc/mt/abi.md
+include bin/build.mk
 
 clean:
 	rm -rf build $(PROGRAMS:%=bin/%)
@@ -142,4 +124,4 @@ clean:
 %.cc: ;
 %.cu: ;
 %.d: ;
--include $(shell [ -d $(O) ] && find $(O) -name '*.d')
+-include $(shell [ -d $(O) ] && find $(O) -path $(O)/deb -prune -o -name '*.d' -print)

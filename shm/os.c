@@ -30,9 +30,9 @@ int mt_cores(void)
 	return n < 1 ? 1 : n;
 }
 
-static uint64_t meminfo(const char *form)
+static uint64_t meminfo(const char *path, const char *form)
 {
-	FILE *f = fopen("/proc/meminfo", "re");
+	FILE *f = fopen(path, "re");
 	char line[128];
 	unsigned long long kb;
 	uint64_t have = UINT64_MAX;
@@ -42,5 +42,20 @@ static uint64_t meminfo(const char *form)
 	return have;
 }
 
-uint64_t mt_mem_available(void) { return meminfo("MemAvailable: %llu kB"); }
-uint64_t mt_mem_total(void) { return meminfo("MemTotal: %llu kB"); }
+uint64_t mt_mem_available(void) { return meminfo("/proc/meminfo", "MemAvailable: %llu kB"); }
+uint64_t mt_mem_total(void) { return meminfo("/proc/meminfo", "MemTotal: %llu kB"); }
+
+uint64_t mt_node_available(int node)
+{
+	static const char *const parts[] = {"MemFree", "Active(file)", "Inactive(file)", "SReclaimable"};
+	char path[64], form[64];
+	uint64_t sum = 0;
+	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/meminfo", node);
+	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+		snprintf(form, sizeof form, "Node %%*d %s: %%llu kB", parts[i]);
+		uint64_t part = meminfo(path, form);
+		if (part == UINT64_MAX) return UINT64_MAX;
+		sum += part;
+	}
+	return sum;
+}

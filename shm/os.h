@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-double mt_now(void);             /* seconds, monotonic */
-int mt_cores(void);              /* usable cores: affinity and cgroup quota */
-uint64_t mt_mem_available(void); /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
-uint64_t mt_mem_total(void);     /* MemTotal, likewise */
+double mt_now(void);                  /* seconds, monotonic */
+int mt_cores(void);                   /* usable cores: affinity and cgroup quota */
+uint64_t mt_mem_available(void);      /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
+uint64_t mt_mem_total(void);          /* MemTotal, likewise */
+uint64_t mt_node_available(int node); /* what a NUMA node can give: free, or reclaimed from files; likewise */
 
 #endif

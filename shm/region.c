@@ -264,6 +264,21 @@ int region_room(uint64_t bytes)
 /* libnuma calls this to warn; what is wrong with a policy is said once, by us. */
 void numa_warn(int number, char *where, ...) { (void)number, (void)where; }
 
+/* Is there room on the nodes of bind:NODES? Other nodes do not help out: the kernel kills who allocates more. */
+static int numa_room(const struct bitmask *mask, const char *nodes, uint64_t size)
+{
+	uint64_t have = 0;
+	for (unsigned node = 0; node < mask->size; node++) {
+		uint64_t more = numa_bitmask_isbitset(mask, node) ? mt_node_available((int)node) : 0;
+		have = more > UINT64_MAX - have ? UINT64_MAX : have + more;
+	}
+	if (size <= have) return 0;
+	return mt_fail(MT_EX_NOMEM,
+		"not enough memory on NUMA node %s: need %.2f GiB, have %.2f GiB available: "
+		"bind to more nodes, or --numa interleave",
+		nodes, (double)size / 0x1p30, (double)have / 0x1p30);
+}
+
 /* "default", "interleave[:NODES]", "bind:NODES", "preferred:NODE" onto a fresh mapping */
 static int numa_apply(void *p, uint64_t size, const char *policy)
 {
@@ -287,9 +302,11 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 	if (numa_available() < 0) return mt_fail(MT_EX_USAGE, "--numa '%s': this kernel has no NUMA support", policy);
 	struct bitmask *mask = numa_parse_nodestring(nodes);
 	if (!mask) return mt_fail(MT_EX_USAGE, "--numa '%s': no such nodes '%s'", policy, nodes);
-	long rc = mbind(p, size, mode, mask->maskp, mask->size + 1, MPOL_MF_STRICT | MPOL_MF_MOVE);
+	int room = mode == MPOL_BIND ? numa_room(mask, nodes, size) : 0;
+	long rc = room ? 0 : mbind(p, size, mode, mask->maskp, mask->size + 1, MPOL_MF_STRICT | MPOL_MF_MOVE);
 	int err = errno;
 	numa_bitmask_free(mask);
+	if (room) return room;
 	if (rc) return mt_fail(MT_EX_NOMEM, "--numa '%s': mbind: %s", policy, strerror(err));
 	return 0;
 }

@@ -304,27 +304,3 @@ ends() {
 }
 
 # ---- installation
-
-@test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
-	need_cmd pkg-config
-	case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac
-	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX=/opt/x DESTDIR="$T/root" B="$MT" O="$BUILD" \
-		>"$T/make.out" 2>&1 3>&- ||
-		{ cat "$T/make.out"; return 1; }
-	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" install PREFIX="$T/here" B="$MT" O="$BUILD" >"$T/make.out" 2>&1 3>&-
-	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
-	grep -qx "prefix=$T/here" "$T/here/lib/pkgconfig/mt.pc"
-	cmp "$TOP/shm/README.md" "$T/here/share/doc/mt/abi.md"
-	printf '%s\n' '#include <mt.h>' '#include <stdio.h>' \
-		'int main(void) { struct mt_run *r; printf("%d %d\n", MT_ABI, mt_run_open(&r, "no run", 0)); }' >"$T/own.c"
-	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig
-	# shellcheck disable=SC2046
-	cc -o "$T/own" "$T/own.c" $(pkg-config --cflags --libs mt)
-	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt.h")
-	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
-	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
-	# shellcheck disable=SC2046
-	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" \
-		$(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
-	[ "$("$T/static")" = "$abi -64" ]
-}

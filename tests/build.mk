@@ -43,8 +43,14 @@ $(O)/fault/preload.so: tests/fault/preload.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $< -ldl
 endif
+# ... and the examples: what a user compiles, by mt.h and libmt alone
+EXAMPLES = $(patsubst tests/examples/%.c,$(O)/examples/%,$(wildcard tests/examples/*.c))
+$(O)/examples/%: INCLUDE = -Ishm
+$(O)/examples/%: tests/examples/%.c $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(O)/libmt.a $(LIBMT_LIBS)
 .PHONY: probes
-probes: $(PROBES)
+probes: $(PROBES) $(EXAMPLES)
 
 
 # the schedule on the chaos device, by as many seeds as are wanted, on one core
@@ -114,3 +120,12 @@ bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES)
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
+# ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
+NODES ?= 2 4
+.PHONY: numa-test
+$(O)/numa/placement: INCLUDE = -Ishm
+$(O)/numa/placement: tests/numa/placement.c $(O)/libmt.a
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(O)/libmt.a $(LIBMT_LIBS)
+numa-test: all $(O)/numa/placement
+	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/numa/run $(NODES)

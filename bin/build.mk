@@ -1,0 +1,57 @@
+# make install, make uninstall, and the completions for bash that are made from what programs print with --help.
+# PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
+SCRIPTS   = mt-run mt-tokens
+COMPLETED = $(PROGRAMS) $(SCRIPTS)
+VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
+D = $(DESTDIR)$(PREFIX)
+MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1),$(wildcard */*.1 */*/*.1 */*.7))
+man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
+
+.PHONY: completions install uninstall absolute
+completions: $(COMPLETED:%=$(O)/completions/%)
+$(filter-out %/mt-run,$(SCRIPTS:%=$(O)/completions/%)): $(O)/completions/%: bin/%
+	$(call complete,COLUMNS=100 bin/$* --help)
+$(O)/completions/mt-run: bin/mt-run $(B)/mt-step $(B)/mt-feed
+	$(call complete,{ bin/mt-run --help; $(B)/mt-step --help | grep '^  --[a-z0-9-]* [^ ]'; \
+	  $(B)/mt-feed --help | grep -E '^  --(bytes|u16|u32|eos|block) '; })
+$(PROGRAMS:%=$(O)/completions/%): $(O)/completions/%: $(B)/%
+	$(call complete,$(B)/$* --help)
+$(COMPLETED:%=$(O)/completions/%): bin/completion.awk
+define complete
+@mkdir -p $(@D)
+$(QUIET)help=$$($(1)) && printf '%s\n' "$$help" | awk -v program=$(@F) -f bin/completion.awk >$@.$$$$ && mv $@.$$$$ $@
+endef
+
+# what install puts below PREFIX
+INSTALLED = $(COMPLETED:%=bin/%) lib/libmt.a lib/$(SONAME) lib/libmt.so lib/pkgconfig/mt.pc include/mt.h \
+  $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md $(COMPLETED:%=share/bash-completion/completions/%)
+
+absolute:
+	@case '$(PREFIX)' in /*) ;; *) echo "PREFIX=$(PREFIX): expected an absolute path" >&2; exit 64;; esac
+install: absolute all lib completions
+	install -d $(sort $(dir $(INSTALLED:%=$(D)/%)))
+	install $(PROGRAMS:%=$(B)/%) $(SCRIPTS:%=bin/%) $(D)/bin
+	install -m 644 $(O)/libmt.a $(D)/lib
+	install $(O)/libmt.so $(D)/lib/$(SONAME)
+	ln -sf $(SONAME) $(D)/lib/libmt.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' \
+	  'Description: memory-centric LLM training: rings, store and transactions' \
+	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmt' 'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' \
+	  >$(D)/lib/pkgconfig/mt.pc
+	chmod 644 $(D)/lib/pkgconfig/mt.pc
+	install -m 644 shm/mt.h $(D)/include
+	$(foreach m,$(MAN),install -m 644 $(m) $(D)/$(call man_of,$(m)) && ) :
+	install -m 644 shm/README.md $(D)/share/doc/mt/abi.md
+	install -m 644 $(COMPLETED:%=$(O)/completions/%) $(D)/share/bash-completion/completions
+
+# Directories that other packages use too stay, even if they are empty.
+uninstall: absolute
+	rm -f $(INSTALLED:%=$(D)/%)
+	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt
+
+# ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)
+.PHONY: deb deb-test
+deb:
+	@.github/debian/build build/deb
+deb-test:
+	@.github/debian/test build/deb

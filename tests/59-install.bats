@@ -1,0 +1,127 @@
+# make install and uninstall, the completions for bash, man pages.
+load helpers
+
+mt_make() { # ARGS...: as a user's make, without what the make around us passes on
+	env -u MAKEFLAGS -u MAKELEVEL make -C "$TOP" B="$MT" O="$BUILD" "$@" >"$T/make.out" 2>"$T/make.err" 3>&- ||
+		{ cat "$T/make.out" "$T/make.err"; return 1; }
+}
+no_sanitizers() { case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac; }
+pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
+
+@test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
+	need_cmd pkg-config
+	no_sanitizers
+	mt_make install PREFIX=/opt/x DESTDIR="$T/root"
+	mt_make install PREFIX="$T/here"
+	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
+	grep -qx "prefix=$T/here" "$T/here/lib/pkgconfig/mt.pc"
+	cmp "$TOP/shm/README.md" "$T/here/share/doc/mt/abi.md"
+	printf '%s\n' '#include <mt.h>' '#include <stdio.h>' \
+		'int main(void) { struct mt_run *r; printf("%d %d\n", MT_ABI, mt_run_open(&r, "no run", 0)); }' >"$T/own.c"
+	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig
+	# shellcheck disable=SC2046
+	cc -o "$T/own" "$T/own.c" $(pkg-config --cflags --libs mt)
+	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt.h")
+	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
+	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
+	# shellcheck disable=SC2046
+	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" \
+		$(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
+	[ "$("$T/static")" = "$abi -64" ]
+}
+
+@test "make uninstall removes the files that make install made, and no others" {
+	no_sanitizers
+	for dir in bin lib/pkgconfig include share/man/man1 share/doc share/bash-completion/completions; do
+		mkdir -p "$T/root/opt/x/$dir"
+		: >"$T/root/opt/x/$dir/mt-other"
+	done
+	: >"$T/root/opt/x/lib/libmt.so.0"
+	(cd "$T/root" && find . ! -type d | sort) >"$T/before"
+	mt_make install PREFIX=/opt/x DESTDIR="$T/root"
+	[ "$(cd "$T/root" && find . ! -type d | wc -l)" -ge $(($(wc -l <"$T/before") + 30)) ]
+	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
+	(cd "$T/root" && find . ! -type d | sort) | diff "$T/before" -
+	[ ! -e "$T/root/opt/x/share/doc/mt" ]
+	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
+}
+
+@test "make install refuses a relative PREFIX, and installs nothing" {
+	no mt_make install PREFIX=opt DESTDIR="$T/root/" >/dev/null
+	grep -q "PREFIX=opt: expected an absolute path" "$T/make.err"
+	[ ! -e "$T/root" ]
+}
+
+# ---- completions: the installed file, in a bash without bash-completion
+
+# What TAB after these words offers: offers PROGRAM WORD... (an empty last word: after a space)
+offers() {
+	bash --norc -c '. "$1/$2"
+		shift
+		COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+		"_${1//-/_}"
+		printf "%s\n" "${COMPREPLY[@]}"' bash "$BUILD/completions" "$@"
+}
+
+@test "completion offers every option that --help prints, of every program" {
+	mt_make completions
+	for program in mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-run mt-tokens; do
+		case $program in
+		mt-store) verbs="create init serve stat ls rm ring" ;;
+		mt-ckpt) verbs="load save export verify serve" ;;
+		*) verbs=operand ;;
+		esac
+		for verb in $verbs; do offers $program "$verb" --; done | sort -u >"$T/offered"
+		"$program" --help | sed -n 's/^  \(-h, \)*\(--[a-z0-9-]*\).*/\2/p' | sort -u >"$T/options"
+		[ "$(wc -l <"$T/options")" -ge 4 ]
+		comm -13 "$T/offered" "$T/options" >"$T/missing"
+		[ ! -s "$T/missing" ] || { echo "$program: not offered:"; cat "$T/missing"; return 1; }
+	done
+}
+
+@test "completion offers a verb's own options, an option's values, and the names of runs" {
+	mt_make completions
+	[ "$(offers mt-store s | xargs)" = "serve stat" ]
+	[ "$(offers mt-store create --d)" = --dtype ]
+	[ "$(offers mt-store rm -- | xargs)" = "--help --version --force" ]
+	[ "$(offers mt-store create x --grad '' | xargs)" = "fp32 bf16 none" ]
+	[ "$(offers mt-store create x --grad = | xargs)" = "fp32 bf16 none" ]
+	[ "$(offers mt-store create x --grad = b)" = bf16 ]
+	[ "$(offers mt-step x --schedule '' | xargs)" = "linear cosine wsd constant" ]
+	[ "$(offers mt-stream --device c | xargs)" = "cpu chaos: cuda" ]
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K 2>/dev/null
+	[ "$(offers mt-store stat "${RUN%?}" | grep -x "$RUN")" = "$RUN" ]
+	[ "$(offers mt-optim "${RUN%?}" | grep -x "$RUN")" = "$RUN" ]
+	# mt-run passes mt-step's options on, and those of mt-feed that it names
+	[ "$(offers mt-run --sche)" = --schedule ]
+	[ "$(offers mt-run --b | sort | xargs)" = "--batch --beta1 --beta2 --block --bytes" ]
+	[ "$(offers mt-run --schedule c | xargs)" = "cosine constant" ]
+	# of files and numbers nothing: readline completes the former
+	[ -z "$(offers mt-run --model '')$(offers mt-run --steps '')" ]
+}
+
+# ---- man pages
+
+@test "man pages are written in mdoc, and mandoc finds no fault in them" {
+	need_cmd mandoc
+	[ "$(pages | wc -l)" -ge 9 ]
+	for page in $(pages); do
+		sed -n 1p "$page" | grep -q '^\.Dd ' || { echo "$page: does not begin with .Dd: mdoc is expected"; return 1; }
+	done
+	# shellcheck disable=SC2046
+	mandoc -T lint -W warning $(pages)
+}
+
+@test "mt(7) refers to the page of every program, and every program that is installed has a page" {
+	for program in $(cd "$TOP" && ls -d mt-*) mt-feed mt-run mt-tokens; do
+		grep -q "^\.Xr $program 1" "$TOP/shm/mt.7"
+		[ -n "$(pages | grep "/$program\.1$")" ]
+	done
+}
+
+@test "the scripts of make deb and make numa-test pass shellcheck" {
+	need_cmd shellcheck
+	cd "$TOP"
+	shellcheck .github/debian/build .github/debian/test tests/numa/run
+	shellcheck -s sh tests/numa/init
+}

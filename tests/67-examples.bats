@@ -1,0 +1,274 @@
+# tests/examples: each program and script there does what its first lines say. Arithmetic is repeated in plain Python,
+# number by number.
+load helpers
+
+EXAMPLES=$TOP/tests/examples
+CASE=$GOLDEN/llama3
+STEP="--steps 4 --batch 4 --micro 2 --seq 32 --lr 1e-3 --warmup 1 --wd 0.1 --beta2 0.99 --clip 0 --wait 60"
+export PATH="$BUILD/examples:$EXAMPLES:$PATH"
+
+train() { # MORE OPTIONS...: on $RUN, with the stages that are there
+	# shellcheck disable=SC2046,SC2086
+	mt-step "$RUN" $(with "$STEP" "$@") <"$CASE/data.bin" >>"$T/metrics" 2>"$T/step.err"
+}
+# The state of a run without what a saver leaves behind
+bits() { ckpt-dump "$1" | sed 's/ pin .*//'; }
+committed() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
+at_step() { [ "$(committed)" = "$1" ]; }
+shows() { mt-store stat "$RUN" | grep -q "$1"; }           # a line of stat
+
+# Train to the next step, keep its gradients as g$1 and its weights as w$1: a_step N OPTIONS...
+a_step() {
+	local n=$1
+	shift
+	train "$@" --until "$n"
+	ckpt-dump "$RUN" grads "$T/g$n.safetensors"
+	mt-ckpt export "$RUN" "$T/w$n" --dtype fp32 2>>"$T/export.err"
+}
+
+# RULE: Python that makes w1 and m1 of w, m, g, lr and decay. Compare every number of two steps, to the last bit.
+same_as() { # RULE
+	sed -n 's/.*"lr": \([^,]*\),.*/\1/p' "$T/metrics" >"$T/lr"
+	PYTHONPATH=$GOLDEN python3 - "$CASE/model" "$T" "$1" <<-'PY'
+		import struct, sys
+		from records import read_safetensors
+		model, dir, rule = sys.argv[1:]
+		rule = compile(rule, "rule", "exec")
+		rate = [float(line) for line in open(dir + "/lr")]
+		rounded = lambda x: struct.unpack("<f", struct.pack("<f", x))[0]
+		sign = lambda x: (x > 0) - (x < 0)
+		before, moved, m = read_safetensors(model + "/model.safetensors"), 0, {}
+		for step in (1, 2):
+		    gradients = read_safetensors(f"{dir}/g{step}.safetensors")
+		    after = read_safetensors(f"{dir}/w{step}/model.safetensors")
+		    assert set(before) == set(gradients) == set(after) and len(after) > 15
+		    for name, (_, shape, values) in after.items():
+		        momentum = m.setdefault(name, [0.0] * len(values))
+		        for i, (w, g, got) in enumerate(zip(before[name][2], gradients[name][2], values)):
+		            names = {"w": w, "g": g, "m": momentum[i], "lr": rate[step - 1], "sign": sign,
+		                     "decay": 0.1 if len(shape) > 1 else 0}
+		            exec(rule, names)
+		            assert rounded(names["w1"]) == got, (step, name, i, names["w1"], got, w, g)
+		            momentum[i], moved = rounded(names["m1"]), moved + (got != w)
+		    before = after
+		assert moved > 10000, moved
+	PY
+}
+
+# ---- optimizers
+
+@test "lion: two steps are the paper's algorithm, number by number, and its gradients are PyTorch's" {
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn lion lion "$RUN"
+	a_step 1
+	a_step 2
+	same_as '
+c = 0.9 * m + (1 - 0.9) * g
+w1 = w - lr * (sign(c) + decay * w)
+m1 = 0.99 * m + (1 - 0.99) * g'
+	python3 "$GOLDEN/compare.py" "$CASE" --grad1 "$T/g1.safetensors"
+}
+
+@test "lion: killed while a step is open, and continued from a checkpoint, it ends with the same bits" {
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	spawn lion lion "$RUN"
+	eventually sh -c "mt-store ls $RUN | grep -q mt-ckpt"
+	train --ckpt-every 2 --eval "$CASE/data.bin" --eval-every 2
+	bits "$RUN" >"$T/want"
+
+	RUN=$(mt_run_name b)
+	make_run "$T/out/step-00000002" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	stream=$PID
+	eventually shows "mt-stream 0 .*pid $stream"
+	kill -STOP "$stream"
+	spawn lion lion "$RUN"
+	lion=$PID
+	# shellcheck disable=SC2046
+	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP")
+	step=$PID
+	eventually shows "mt-optim.*pid $lion"
+	eventually shows 'accumulate, train step 3,'
+	kill -9 "$lion"
+	spawn lion lion "$RUN"
+	kill -CONT "$stream"
+	wait "$step"
+	eventually at_step 4
+	bits "$RUN" | diff "$T/want" -
+}
+
+@test "sgd.py: two steps are w - lr g, number by number" {
+	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn sgd sgd.py "$RUN"
+	a_step 1 --micro 4 --lr 0.5
+	a_step 2 --micro 4 --lr 0.5
+	same_as 'w1, m1 = w - lr * g, 0'
+	# its slot is locked as C stages lock theirs
+	fails_with 75 mt-optim "$RUN"
+}
+
+# ---- filters
+
+filtered() { # FACTOR
+	make_run "$CASE/model" --dtype fp32
+	mt-store ring "$RUN" raw.0 --like grad.0
+	spawn scale scale "$RUN" raw.0 grad.0 "$1"
+	spawn stream mt-stream "$RUN" --threads 1 --ring grad.0=raw.0
+	spawn optim mt-optim "$RUN" --threads 1
+}
+
+@test "scale: a factor of 1 gives the bits of a run without it, and 0.5 halves the gradient's norm" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	train
+	bits "$RUN" >"$T/want"
+	RUN=$(mt_run_name b)
+	filtered 1
+	train
+	bits "$RUN" | diff "$T/want" -
+	RUN=$(mt_run_name c)
+	filtered 0.5
+	train --until 1
+	python3 - "$T/metrics" <<-'PY'
+		import json, sys
+		norms = [json.loads(line)["grad_norm"] for line in open(sys.argv[1])]
+		assert len(norms) == 9 and norms[0] == norms[4] and abs(norms[8] - norms[0] / 2) < 1e-6 * norms[0], norms
+	PY
+}
+
+@test "scale: a factor of 0 leaves the weights as they are" {
+	filtered 0
+	mt-ckpt export "$RUN" "$T/before" 2>/dev/null
+	train --wd 0
+	[ "$(committed)" = 4 ]
+	mt-ckpt export "$RUN" "$T/after" 2>/dev/null
+	cmp "$T/before/model.safetensors" "$T/after/model.safetensors"
+}
+
+@test "min-length.py drops short documents and copies the others as they are; a cut record exits 65" {
+	printf '\002\0\0\0abcdefgh\003\0\0\0ABCDEFGHIJKL\001\0\0\0wxyz' >"$T/in"
+	min-length.py 2 <"$T/in" | cmp - <(printf '\002\0\0\0abcdefgh\003\0\0\0ABCDEFGHIJKL')
+	min-length.py 3 <"$T/in" | cmp - <(printf '\003\0\0\0ABCDEFGHIJKL')
+	min-length.py 0 <"$CASE/data.bin" | cmp - "$CASE/data.bin"
+	code=0
+	head -c 7 "$T/in" | min-length.py 1 2>"$T/err" >"$T/out" || code=$?
+	[ "$code" = 65 ]
+	[ "$(cat "$T/err")" = "min-length: stdin ends inside a record" ]
+	# in a pipeline
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	min-length.py 8 <"$CASE/data.bin" | mt-step "$RUN" --steps 2 --batch 2 --seq 32 --lr 1e-3 >"$T/m" 2>"$T/step.err"
+	[ "$(wc -l <"$T/m")" = 2 ]
+}
+
+# ---- scripts
+
+@test "the scripts of the examples pass shellcheck" {
+	need_cmd shellcheck
+	shellcheck "$EXAMPLES/sweep" "$EXAMPLES/systemd/mt-fill"
+}
+
+# bats test_tags=slow
+@test "sweep prints the mean loss of each learning rate, which is lowest, and which one failed" {
+	need_cmd flock
+	run sweep "$T/sweep" "1e-5 1e-2 1e30" --model "$CASE/model" --data "$CASE/data.bin" --steps 6 --batch 4 --seq 32 \
+		--dtype fp32 --threads 1 --max-skipped 2
+	[ "$status" = 0 ]
+	grep -qE '^1e-5 +[0-9]\.[0-9]{4}$' <<<"$output"
+	grep -qE '^1e30 +failed with 65$' <<<"$output"
+	grep -qx 'lowest: 1e-2' <<<"$output"
+	want=$(python3 -c 'import json, sys
+losses = [json.loads(line)["loss"] for line in open(sys.argv[1])]
+assert len(losses) == 6
+print("%.4f" % (sum(losses) / 6))' "$T/sweep/lr-1e-2/metrics.jsonl")
+	grep -qE "^1e-2 +$want\$" <<<"$output"
+	# again, with another rate: only that one is trained
+	touch -d 2001-01-01 "$T/sweep/lr-1e-5/loss"
+	run sweep "$T/sweep" "1e-5 3e-3" --model "$CASE/model" --data "$CASE/data.bin" --steps 6 --batch 4 --seq 32 \
+		--dtype fp32 --threads 1
+	[ "$status" = 0 ]
+	grep -qx 'lowest: 3e-3' <<<"$output"
+	[ "$(date -r "$T/sweep/lr-1e-5/loss" +%Y)" = 2001 ]
+}
+
+# The units with this machine's paths, for the user who runs the test: units DIR
+units() {
+	mkdir -p "$T/units" "$T/etc" "$T/lib/$RUN"
+	for unit in "$EXAMPLES"/systemd/*@.*; do
+		sed -e "s,/usr/local/bin,$MT,; s,/usr/local/libexec,$EXAMPLES/systemd,; s,^User=mt$,," \
+			-e "s,/var/lib/mt,$T/lib,g; s,/etc/mt,$T/etc,g" "$unit" >"$T/units/${unit##*/}"
+	done
+	printf '%s\n' "MODEL=$CASE/model" 'CREATE=--dtype fp32' 'STREAM=--threads 1' 'OPTIM=--threads 1' \
+		"STEP=$(with "$STEP" --steps 40 --ckpt-every 10)" >"$T/etc/$RUN.env"
+	for i in 1 2 3 4; do cat "$CASE/data.bin"; done >"$T/lib/$RUN/data.rec"
+}
+
+@test "systemd accepts the units" {
+	need_cmd systemd-analyze
+	units
+	for unit in "$T"/units/*@.*; do
+		name=$(basename "$unit")
+		ln -sf "$unit" "$T/units/${name/@/@demo}"
+	done
+	SYSTEMD_UNIT_PATH=$T/units: systemd-analyze verify --man=no "$T/units/mt@demo.target" \
+		"$T/units/mt-export@demo.service" >"$T/verify" 2>&1
+	no grep -F "$T/units" "$T/verify"
+}
+
+# What systemd does with a service: its command, again when a signal has killed it. service NAME
+service() {
+	local file="$T/units/mt-$1@.service" command input
+	command=$(sed -n 's/^ExecStart=//p' "$file" | sed "s,%i,$RUN,g")
+	input=$(sed -n 's/^StandardInput=file://p' "$file" | sed "s,%i,$RUN,g")
+	grep -qE '^(Restart=on-abnormal|Type=oneshot)$' "$file"
+	spawn "$1" env "$(grep '^STREAM=' "$T/etc/$RUN.env")" "$(grep '^OPTIM=' "$T/etc/$RUN.env")" \
+		"$(grep '^STEP=' "$T/etc/$RUN.env")" "$(grep '^MODEL=' "$T/etc/$RUN.env")" \
+		"$(grep '^CREATE=' "$T/etc/$RUN.env")" sh -c '
+		trap "kill \$!" TERM
+		while :; do
+			('"exec $command"') <"$1" & echo $! >"$2"
+			echo $! >>"$3"
+			wait $!; rc=$?
+			[ $rc -gt 128 ] && [ $rc != 143 ] || exit $rc
+		done' sh "${input:-/dev/null}" "$T/$1.pid" "$T/pids"
+}
+
+# bats test_tags=slow
+@test "the units' commands, each killed and started again as the units say, end with an undisturbed run's bits" {
+	units
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/lib/$RUN/data.rec" --out "$T/want" --threads 1 --dtype fp32 \
+		$(with "$STEP" --steps 40) >"$T/want.metrics" 2>"$T/want.err"
+	service fill
+	wait "$PID"
+	for name in store stream optim ckpt; do
+		service $name
+		eventually sh -c "mt-store ls $RUN | grep -q mt-$name"
+	done
+	# while a step is open, since mt-stream is stopped
+	kill -STOP "$(cat "$T/stream.pid")"
+	service step
+	step=$PID
+	eventually shows 'accumulate, train step 1,'
+	for name in store optim ckpt step stream; do
+		old=$(cat "$T/$name.pid")
+		kill -9 "$old"
+		eventually sh -c "[ \$(cat $T/$name.pid) != $old ]"
+		[ $name = stream ] || eventually shows "mt-$name .*pid $(cat "$T/$name.pid") "
+	done
+	wait "$step"
+	[ "$(wc -l <"$T/lib/$RUN/metrics.jsonl")" = 40 ]
+	service export
+	wait "$PID"
+	cmp "$T/want/model/model.safetensors" "$T/lib/$RUN/model/model.safetensors"
+	# after a power cut: nothing is in memory, and mt-fill loads the newest checkpoint
+	for name in store stream optim ckpt; do kill "$(cat "$T/$name.pid")"; done
+	mt-store rm "$RUN" --force
+	service fill
+	wait "$PID"
+	[ "$(committed)" = 40 ]
+}
