@@ -28,6 +28,7 @@ LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
 PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed
+SCRIPTS  = $(addprefix bin/,mt-run mt-tokens mt-plot)
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
 SRC_mt-stream = $(wildcard mt-stream/*.c mt-stream/*/*.c)
@@ -67,7 +68,7 @@ include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk python3-venv
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk python3-venv gnuplot-nox
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -112,7 +113,7 @@ VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
 D = $(DESTDIR)$(PREFIX)
 install: all lib
 	install -d $(D)/bin $(D)/lib/pkgconfig $(D)/include $(D)/share/man/man1 $(D)/share/doc/mt
-	install $(PROGRAMS:%=$(B)/%) bin/mt-run bin/mt-tokens $(D)/bin
+	install $(PROGRAMS:%=$(B)/%) $(SCRIPTS) $(D)/bin
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)
 	ln -sf $(SONAME) $(D)/lib/libmt.so

@@ -82,7 +82,7 @@ asan ubsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/$@/bin O=build/$@ \
 	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(if $(filter asan,$@),address,undefined -fno-sanitize-recover=all)" \
 	  LDFLAGS="-fsanitize=$(if $(filter asan,$@),address,undefined)"
-	@cp bin/mt-run bin/mt-tokens build/$@/bin/
+	@cp $(SCRIPTS) build/$@/bin/
 	@$(SAN_ENV) $(MAKE) --no-print-directory suites B=build/$@/bin O=build/$@
 tsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" LDFLAGS="-fsanitize=thread"
