@@ -26,7 +26,9 @@ for t in m.parse(sys.argv[1]).getElementsByTagName("text"):
 without_gnuplot() {
 	local program
 	mkdir -p "$T/path"
-	for program in sh awk sort cat rm mktemp sed tr; do ln -sf "$(command -v $program)" "$T/path/$program"; done
+	for program in sh awk sort cat rm mktemp sed tr; do
+		ln -sf "$(command -v $program)" "$T/path/$program"
+	done
 	PATH=$T/path "$@"
 }
 
@@ -56,7 +58,8 @@ without_gnuplot() {
 @test "lines that are not metrics are left out and counted; a number that was cut off is not used" {
 	metrics "$T/m.jsonl"
 	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/want"
-	{ echo 'no JSON'; echo '{"loss": 3}'; echo '{"step": "x", "loss": 3}'; printf '{"step": 4, "loss": 2.1'; } >>"$T/m.jsonl"
+	printf '%s\n' 'no JSON' '{"loss": 3}' '{"step": "x", "loss": 3}' >>"$T/m.jsonl"
+	printf '{"step": 4, "loss": 2.1' >>"$T/m.jsonl"
 	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/got" 2>"$T/err"
 	cmp "$T/want" "$T/got"
 	[ "$(cat "$T/err")" = "mt-plot: $T/m.jsonl: 4 lines are not metrics, and are left out" ]
