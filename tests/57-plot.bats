@@ -20,7 +20,8 @@ is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ];
 # The texts of an SVG, a line each; fails if it is not well-formed XML
 texts() { "$PYTHON" -c 'import sys, xml.dom.minidom as m
 for t in m.parse(sys.argv[1]).getElementsByTagName("text"):
-    print("".join(c.data for s in [t, *t.getElementsByTagName("tspan")] for c in s.childNodes if c.nodeType == 3).strip())
+    parts = [t, *t.getElementsByTagName("tspan")]
+    print("".join(c.data for p in parts for c in p.childNodes if c.nodeType == 3).strip())
 ' "$1"; }
 # mt-plot without gnuplot: all other programs are there
 without_gnuplot() {
