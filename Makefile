@@ -74,7 +74,7 @@ include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev libncurses-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk tmux mandoc python3-venv
+DEB_LIKE  = shellcheck bible-kjv man-db procps gawk gnuplot-nox tmux mandoc python3-venv zstd
 .PHONY: deps cudnn-headers sass-tools
 deps: cudnn-headers sass-tools
 	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \

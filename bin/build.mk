@@ -1,6 +1,6 @@
 # make install, make uninstall, and the completions for bash that are made from what programs print with --help.
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
-SCRIPTS   = mt-run mt-tokens
+SCRIPTS   = mt-run mt-tokens mt-plot mt-log
 COMPLETED = $(PROGRAMS) $(SCRIPTS)
 VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
 D = $(DESTDIR)$(PREFIX)

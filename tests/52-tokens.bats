@@ -112,7 +112,8 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	run show "$MODELS/last" <"$T/rec"
 	[[ ${lines[0]} != *+Paris* ]]
 	[[ ${lines[0]} == *' | +<think></think>I am a naïve model — 東京.<|im_end|>\n' ]]
-	[ "$(wc -l <"$T/tokens.err")" = 1 ]
+	[ "$(grep -c "the assistant's earlier turns" "$T/tokens.err")" = 1 ]
+	[ "$(wc -l <"$T/tokens.err")" = 2 ]
 }
 
 @test "a text is trained on as a whole, with the tokenizer's BOS before it and EOS after it" {
@@ -264,12 +265,20 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	echo "$silent" >"$T/in"
 	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
 	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
-	[ "$(cat "$T/tokens.err")" = \
-		"mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no assistant turn?)" ]
+	[ "$(head -n 1 "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no \
+assistant turn?); the first is $T/some: line 1" ]
+	tail -n 1 "$T/tokens.err" | grep -q '^mt-tokens: 2 documents, .*; 1 lines skipped$'
+	tokens --plain --keep-empty "$MODELS/chatml" "$T/some" >"$T/all"
+	grep -q "1 of 3 lines are context only: .* the first is $T/some: line 1" "$T/tokens.err"
+	run show "$MODELS/chatml" <"$T/all"
+	[ "${#lines[@]}" = 3 ]
+	[[ ${lines[0]} == '-<|im_start|>user\nWho?'* ]]
 	code=0
 	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
 	[ "$code" = 65 ]
 	[ ! -s "$T/rec" ]
+	tokens --plain --keep-empty "$MODELS/chatml" "$T/in" >"$T/rec"
+	[ -s "$T/rec" ]
 }
 
 @test "mt-tokens with closed fds writes no message into records; control characters do not reach the terminal" {
@@ -282,4 +291,169 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 	grep -q "stdin: is closed" "$T/fails.err"
 	fails_with 66 "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$(printf '%s/a\033[1m\302\2331m\233b' "$T")"
 	grep -qF "/a?[1m?1m?b" "$T/fails.err"
+}
+
+# ---- other forms of input
+
+@test "conversations of ShareGPT and instructions of Alpaca give the records of the same messages" {
+	need_transformers
+	printf '%s\n' >"$T/messages" \
+		'{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"},
+			{"role": "assistant", "content": "I"}]}' \
+		'{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}' \
+		'{"messages": [{"role": "user", "content": "Who?\nYou"}, {"role": "assistant", "content": "I"}]}'
+	tr -d '\n\t' <"$T/messages" | sed 's/}{"messages"/}\n{"messages"/g' >"$T/lines"
+	tokens "$MODELS/chatml" "$T/lines" >"$T/want"
+	printf '{"conversations": [{"from": "system", "value": "small"}, {"from": "human", "value": "Who?"}, %s\n' \
+		'{"from": "gpt", "value": "I"}], "id": 7}' >"$T/in"
+	printf '%s\n' '{"instruction": "Who?", "input": "", "output": "I"}' \
+		'{"instruction": "Who?", "input": "You", "output": "I"}' >>"$T/in"
+	tokens "$MODELS/chatml" "$T/in" >"$T/got"
+	cmp "$T/want" "$T/got"
+	sed -e '1s/{"from": "system", "value": "small"}, //; 1s/"id": 7/"system": "small"/' \
+		-e '2s/"input": "", //' "$T/in" | tokens --plain "$MODELS/chatml" >"$T/got"
+	cmp "$T/want" "$T/got"
+	printf '%s\n' '{"conversations": [{"from": "robot", "value": "x"}]}' >"$T/bad"
+	code=0
+	tokens "$MODELS/chatml" "$T/bad" >"$T/got" || code=$?
+	[ "$code" = 65 ]
+	grep -q "bad: line 1: a turn is from 'robot'" "$T/tokens.err"
+}
+
+@test "without a chat template, instructions are put into Alpaca's prompt, and loss is computed on the output" {
+	echo '{"instruction": "Sum", "input": "1 2", "output": "3"}' | "$MT/mt-tokens" --bytes >"$T/rec" 2>"$T/err"
+	"$MT/mt-tokens" --decode --bytes "$T/rec" >"$T/text"
+	printf 'Below is an instruction that describes a task, paired with an input that provides further context. %s' \
+		"Write a response that appropriately completes the request." >"$T/want"
+	printf '\n\n### Instruction:\nSum\n\n### Input:\n1 2\n\n### Response:\n3\n' >>"$T/want"
+	cmp "$T/want" "$T/text"
+	grep -q ' 1 of them trained on; ' "$T/err"
+}
+
+documents() { for i in $(seq "$1"); do printf '{"text": "document %s, naïve"}\n' "$i"; done; }
+
+@test "gzip and zstd files and pipes give the records of the plain lines; damaged ones exit 65" {
+	need_cmd zstd
+	documents 600 >"$T/in"
+	gzip -k "$T/in"
+	{ head -n 300 "$T/in" | zstd -q; tail -n 300 "$T/in" | zstd -q; } >"$T/in.zst"
+	"$MT/mt-tokens" --bytes "$T/in" >"$T/want" 2>"$T/err"
+	# by the program zstd, and by the module where it is
+	mkdir "$T/without"
+	echo 'raise ImportError' >"$T/without/zstandard.py"
+	for path in "$T/without" ""; do
+		for file in "$T/in.gz" "$T/in.zst"; do
+			PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$MT/mt-tokens" --bytes "$file" >"$T/got" 2>"$T/err"
+			cmp "$T/want" "$T/got"
+			head -c 500 "$file" >"$T/cut"
+			code=0
+			PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$MT/mt-tokens" --bytes "$T/cut" \
+				>"$T/got" 2>"$T/err" || code=$?
+			[ "$code" = 65 ]
+			grep -q "cut: damaged" "$T/err"
+		done
+	done
+	"$MT/mt-tokens" --bytes <"$T/in.gz" 2>"$T/err" | cmp "$T/want" -
+}
+
+@test "a parquet file gives the records of the JSON lines with its rows, and a bad row is named" {
+	has pyarrow || skip "needs pyarrow (make venv)"
+	documents 600 >"$T/in"
+	"$PYTHON" - "$T/in" "$T/in.parquet" <<-'PY'
+	import json, sys, pyarrow, pyarrow.parquet
+	rows = [json.loads(line) for line in open(sys.argv[1])]
+	pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2])
+	rows[298]["text"] = None
+	pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2] + ".bad")
+	PY
+	"$MT/mt-tokens" --bytes "$T/in" >"$T/want" 2>"$T/err"
+	tokens --bytes "$T/in.parquet" >"$T/got"
+	cmp "$T/want" "$T/got"
+	fails_with_output 65 --bytes "$T/in.parquet.bad"
+	grep -q "in.parquet.bad: row 299: has neither" "$T/tokens.err"
+	head -c 1000 "$T/in.parquet" >"$T/cut"
+	fails_with_output 65 --bytes "$T/cut"
+	grep -q "cut: damaged parquet file" "$T/tokens.err"
+}
+
+fails_with_output() { # CODE ARGS...: what came before the failure may have been written
+	local want=$1 code=0
+	shift
+	tokens "$@" >"$T/failed" || code=$?
+	[ "$code" = "$want" ]
+}
+
+# ---- several processes, statistics, terminals
+
+@test "any number of --jobs gives the same bytes and messages, also before an invalid line" {
+	documents 3000 >"$T/in"
+	sed '2900s/.*/{"text": 3}/' "$T/in" >"$T/bad"
+	for file in in bad; do
+		for jobs in 1 2 7; do
+			code=0
+			"$MT/mt-tokens" --bytes --jobs $jobs "$T/$file" >"$T/$file.$jobs" 2>"$T/$file.$jobs.err" || code=$?
+			echo "$code" >>"$T/$file.$jobs.err"
+			cmp "$T/$file.1" "$T/$file.$jobs"
+			cmp "$T/$file.1.err" "$T/$file.$jobs.err"
+		done
+	done
+	grep -q "bad: line 2900: 'text' is not a string" "$T/bad.7.err"
+	[ "$("$MT/mt-tokens" --decode --bytes "$T/bad.7" | wc -l)" = 2899 ]
+	grep -q '^mt-tokens: 3000 documents, .* of them trained on; the longest has 21; 0 lines skipped$' "$T/in.1.err"
+}
+
+@test "with transformers and with tokenizers, 3 jobs give the bytes of one" {
+	need_transformers
+	for i in $(seq 200); do cat "$MODELS/chats.jsonl"; echo '{"text": "Who are you?"}'; done >"$T/in"
+	for how in "" --plain; do
+		tokens $how --jobs 1 "$MODELS/last" "$T/in" >"$T/one"
+		cp "$T/tokens.err" "$T/one.err"
+		tokens $how --jobs 3 "$MODELS/last" "$T/in" >"$T/three"
+		cmp "$T/one" "$T/three"
+		cmp "$T/one.err" "$T/tokens.err"
+	done
+}
+
+@test "statistics count documents, tokens, tokens trained on and the longest document" {
+	printf '%s\n' '{"text": "abc"}' '{"prompt": "ab", "completion": "cde"}' '{"text": "x"}' >"$T/in"
+	"$MT/mt-tokens" --bytes "$T/in" >"$T/rec" 2>"$T/err"
+	[ "$(tail -n 1 "$T/err")" = \
+		"mt-tokens: 2 documents, 8 tokens, 5 of them trained on; the longest has 5; 1 lines skipped" ]
+}
+
+@test "records are not written to a terminal: exit 64" {
+	need_cmd script
+	echo '{"text": "abc"}' >"$T/in"
+	code=0
+	script -qec "'$MT/mt-tokens' --bytes '$T/in'" /dev/null >"$T/shown" </dev/null || code=$?
+	[ "$code" = 64 ]
+	grep -q "records are binary: redirect stdout" "$T/shown"
+}
+
+# ---- records to text
+
+@test "--decode writes the text of records, a document a line or ended by --sep" {
+	need_transformers
+	{ echo '{"text": "Who are you? naïve — 東京"}'; head -n 1 "$MODELS/chats.jsonl"; } >"$T/in"
+	tokens "$MODELS/chatml" "$T/in" >"$T/rec"
+	for how in "" --plain; do
+		tokens $how --decode --sep '\0' "$MODELS/chatml" "$T/rec" | tr '\n\0' '_\n' >"$T/text"
+		[ "$(head -n 1 "$T/text")" = '<s>Who are you? naïve — 東京</s>' ]
+		[[ $(tail -n 1 "$T/text") == '<|im_start|>user_What is the capital of France?<|im_end|>_<|im_start|>'* ]]
+	done
+}
+
+@test "--decode --bytes needs no package, gives back the bytes, and leaves out marks above 255" {
+	printf 'one\377\0two' >"$T/a"
+	printf 'naïve' >"$T/b"
+	mt-feed --bytes "$T/a" "$T/b" >"$T/rec"
+	printf '\002\0\0\0\141\0\0\200\0\001\0\0' >>"$T/rec"
+	{ cat "$T/a"; printf '<>'; cat "$T/b"; printf '<>a<>'; } >"$T/want"
+	python3 -IS "$MT/mt-tokens" --decode --bytes --sep '<>' "$T/rec" | cmp "$T/want" -
+	head -c 10 "$T/rec" >"$T/cut"
+	fails_with 65 mt-tokens --decode --bytes "$T/cut"
+	grep -q "record 1: the input ends inside it" "$T/fails.err"
+	fails_with 64 mt-tokens --bytes --sep x "$T/rec"
+	fails_with 64 mt-tokens
+	fails_with 64 mt-tokens --bytes --jobs 0 "$T/rec"
 }

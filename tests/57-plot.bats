@@ -1,0 +1,213 @@
+# mt-plot draws the metrics of runs.
+load helpers
+
+line() { # STEP LOSS NORM LR SPEED [EVAL]
+	printf '{"step": %s, "loss": %s, "grad_norm": %s, "lr": %s, "tokens": 64, "tokens_per_s": %s, "time_s": 1.0, ' \
+		"$1" "$2" "$3" "$4" "$5"
+	printf '"skipped": false%s}\n' "${6:+, \"eval_loss\": $6}"
+}
+metrics() { # FILE
+	{
+		echo '{"step": 0, "eval_loss": 5.5}'
+		line 1 5.25 2 1e-05 64.5
+		line 2 4 1.5 5e-06 70 4.5
+		line 3 null null 0 null
+	} >"$1"
+}
+values() { "$MT/mt-plot" --data "$@" | grep -v '^#'; }
+row() { printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@"; }
+is_png() { [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ]; }
+# The texts of an SVG, a line each; fails if it is not well-formed XML
+texts() { "$PYTHON" -c 'import sys, xml.dom.minidom as m
+for t in m.parse(sys.argv[1]).getElementsByTagName("text"):
+    parts = [t, *t.getElementsByTagName("tspan")]
+    print("".join(c.data for p in parts for c in p.childNodes if c.nodeType == 3).strip())
+' "$1"; }
+# mt-plot without gnuplot: all other programs are there
+without_gnuplot() {
+	local program
+	mkdir -p "$T/path"
+	for program in sh awk sort cat rm mktemp sed tr; do
+		ln -sf "$(command -v $program)" "$T/path/$program"
+	done
+	PATH=$T/path "$@"
+}
+
+@test "--data prints a line a step: numbers as they are, NaN for null, - for what a line does not have" {
+	mkdir "$T/out"
+	metrics "$T/out/metrics.jsonl"
+	{
+		row 0 - 5.5 - - -
+		row 1 5.25 - 2 1e-05 64.5
+		row 2 4 4.5 1.5 5e-06 70
+		row 3 NaN - NaN 0 NaN
+	} >"$T/want"
+	for how in "$T/out" "$T/out/" "$T/out/metrics.jsonl"; do
+		values "$how" >"$T/got"
+		diff "$T/want" "$T/got"
+		[ "$("$MT/mt-plot" --data "$how" | head -n 1)" = "# out" ]
+	done
+	values - <"$T/out/metrics.jsonl" | diff "$T/want" -
+}
+
+@test "the last of several lines of a step counts, and steps are sorted" {
+	{ line 10 4 1 1 1; line 9 3 1 1 1; line 10 5 1 1 1; line 2 6 1 1 1; line 9 2 1 1 1 7; } >"$T/m.jsonl"
+	{ row 2 6 - 1 1 1; row 9 2 7 1 1 1; row 10 5 - 1 1 1; } >"$T/want"
+	values "$T/m.jsonl" | diff "$T/want" -
+}
+
+@test "lines that are not metrics are left out and counted; a number that was cut off is not used" {
+	metrics "$T/m.jsonl"
+	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/want"
+	printf '%s\n' 'no JSON' '{"loss": 3}' '{"step": "x", "loss": 3}' >>"$T/m.jsonl"
+	printf '{"step": 4, "loss": 2.1' >>"$T/m.jsonl"
+	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/got" 2>"$T/err"
+	cmp "$T/want" "$T/got"
+	[ "$(cat "$T/err")" = "mt-plot: $T/m.jsonl: 4 lines are not metrics, and are left out" ]
+}
+
+@test "--smooth N adds exponential moving averages of span N, corrected for the first steps" {
+	for loss in 4 2 1e30 3 3 3; do echo "{\"step\": $((n += 1)), \"loss\": $loss}"; done >"$T/m.jsonl"
+	values --smooth 3 "$T/m.jsonl" | cut -f 7 >"$T/got"
+	python3 -c '
+total = weight = 0
+for x in (4, 2, 1e30, 3, 3, 3):
+    total, weight = total / 2 + x / 2, weight / 2 + .5
+    print("%.9g" % (total / weight))' | diff - "$T/got"
+	values --smooth 1 "$T/m.jsonl" >"$T/one"
+	values "$T/m.jsonl" | cmp - "$T/one"
+}
+
+@test "several runs are separated by two empty lines and named by their directories" {
+	mkdir -p "$T/a" "$T/b"
+	metrics "$T/a/metrics.jsonl"
+	metrics "$T/b/metrics.jsonl"
+	metrics "$T/c.jsonl"
+	"$MT/mt-plot" --data "$T/a" "$T/b/metrics.jsonl" "$T/c.jsonl" >"$T/got"
+	[ "$(grep '^# [a-c]$' "$T/got" | tr -d '\n')" = "# a# b# c" ]
+	[ "$(grep -c '^$' "$T/got")" = 4 ]
+}
+
+@test "a PNG is drawn beside the metrics, 1600 x 1000 pixels; -o chooses the name and the format" {
+	need_cmd gnuplot
+	mkdir "$T/out"
+	metrics "$T/out/metrics.jsonl"
+	metrics "$T/other.jsonl"
+	cd "$T"
+	"$MT/mt-plot" out 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-plot: out/metrics.png is written" ]
+	is_png out/metrics.png
+	[ "$(od -An -tx1 -j 16 -N 8 out/metrics.png | tr -d ' ')" = 00000640000003e8 ]
+	"$MT/mt-plot" other.jsonl
+	is_png other.png
+	"$MT/mt-plot" out other.jsonl --smooth 2 --log
+	is_png mt-plot.png
+	"$MT/mt-plot" --output=-x.svg out
+	texts ./-x.svg >"$T/texts"
+	for text in out 'eval loss' loss 'gradient norm' 'learning rate' tokens/s step; do
+		grep -qxF -- "$text" "$T/texts" || { echo "no '$text'"; cat "$T/texts"; return 1; }
+	done
+	"$MT/mt-plot" -o - out | cat >"$T/stdout.png"
+	is_png "$T/stdout.png"
+	[ "$(ls -A)" = "$(printf '%s\n' -x.svg err metrics.png mt-plot.png other.jsonl other.png out pids stdout.png texts |
+		grep -v '^metrics')" ]
+}
+
+@test "a name with quotes, backticks, dollars, markup and a line break is shown as it is, and nothing of it is run" {
+	need_cmd gnuplot
+	name="a'b\"c\`touch ran\`\$(touch ran)@d#e%f^{g}_<h>&amp;\\n
+'; system('touch ran'); plot '"
+	mkdir "$T/work"
+	cd "$T/work"
+	mkdir -p "x/$name"
+	metrics "x/$name/metrics.jsonl"
+	"$MT/mt-plot" "x/$name" "x/$name" --smooth 3 -o "$name.svg" 2>"$T/err"
+	[ "$(wc -l <"$T/err")" = 1 ]
+	[ ! -e ran ] && [ ! -e x/ran ]
+	texts "$name.svg" >"$T/texts"
+	[ "$(grep -cxF "$(printf %s "$name" | tr '\n' '?')" "$T/texts")" = 2 ]
+	"$MT/mt-plot" --terminal "x/$name" >"$T/drawn"
+	grep -qF '$(touch ran)@d#e%f^{g}_<h>' "$T/drawn"
+	[ ! -e ran ]
+}
+
+@test "metrics of one step, with only null values, or all zero are drawn; a panel without values says so" {
+	need_cmd gnuplot
+	line 7 null null 0 null >"$T/null.jsonl"
+	line 7 0 0 0 0 >"$T/zero.jsonl"
+	echo '{"step": 0, "eval_loss": 5.5}' >"$T/eval.jsonl"
+	for file in null zero eval; do
+		for how in "" --log "--smooth 4 --log"; do
+			"$MT/mt-plot" $how -o "$T/p.svg" "$T/$file.jsonl" 2>"$T/err"
+			[ "$(wc -l <"$T/err")" = 1 ]
+			texts "$T/p.svg" >"$T/texts"
+			case $file$how in
+			null*) [ "$(grep -c 'no values' "$T/texts")" = 3 ] ;;
+			zero) no grep 'no values' "$T/texts" ;;
+			zero*) [ "$(grep -c 'no values' "$T/texts")" = 2 ] ;;
+			eval*) [ "$(grep -c 'no values' "$T/texts")" = 3 ] ;;
+			esac
+		done
+	done
+}
+
+@test "--terminal draws all four panels as wide as COLUMNS says, --sixel writes a sixel picture" {
+	need_cmd gnuplot
+	metrics "$T/m.jsonl"
+	COLUMNS=70 setsid "$MT/mt-plot" --terminal "$T/m.jsonl" >"$T/drawn"
+	[ "$(wc -L <"$T/drawn")" = 70 ]
+	[ "$(grep -c 'step *$' "$T/drawn")" = 4 ]
+	grep -q 'eval loss' "$T/drawn"
+	"$MT/mt-plot" --sixel "$T/m.jsonl" >"$T/sixel"
+	[ "$(head -c 2 "$T/sixel" | od -An -tx1 | tr -d ' ')" = 1b50 ]
+}
+
+@test "invalid options exit 64; missing, empty and foreign input exits 66 or 65; no file is written" {
+	metrics "$T/m.jsonl"
+	mkdir "$T/none"
+	: >"$T/empty"
+	echo hello >"$T/text"
+	fails_with 64 mt-plot
+	fails_with 64 mt-plot --what "$T/m.jsonl"
+	fails_with 64 mt-plot "$T/m.jsonl" -o "$T/p.gif"
+	fails_with 64 mt-plot "$T/m.jsonl" -o
+	fails_with 64 mt-plot "$T/m.jsonl" --smooth 0
+	fails_with 64 mt-plot "$T/m.jsonl" --smooth 2 --smooth 3
+	fails_with 64 mt-plot "$T/m.jsonl" --data -o "$T/p.png"
+	fails_with 64 mt-plot "$T/m.jsonl" --data --terminal
+	fails_with 66 mt-plot --data "$T/nowhere"
+	fails_with 66 mt-plot --data "$T/none"
+	grep -q "has no metrics.jsonl: is it the OUT of an mt-run?" "$T/fails.err"
+	fails_with 65 mt-plot --data "$T/m.jsonl" "$T/empty"
+	fails_with 65 mt-plot --data "$T/text"
+	fails_with 65 mt-plot --data -
+	fails_with 66 mt-plot --data "$(printf '%s/a\033[1m\302\2331m' "$T")"
+	grep -qF '/a?[1m?1m: no such' "$T/fails.err"
+	[ "$(find "$T" -name '*.png*')" = "" ]
+}
+
+@test "an output that cannot be written exits 74 and leaves nothing; one that is no file exits 73" {
+	need_cmd gnuplot
+	metrics "$T/m.jsonl"
+	mkdir "$T/dir.png"
+	fails_with 73 mt-plot -o "$T/dir.png" "$T/m.jsonl"
+	fails_with 74 mt-plot -o "$T/nowhere/p.png" "$T/m.jsonl"
+	[ -z "$(find "$T" -name '*.part.*')" ]
+}
+
+@test "without gnuplot mt-plot says what to install and exits 78; --data works" {
+	metrics "$T/m.jsonl"
+	fails_with 78 without_gnuplot "$MT/mt-plot" "$T/m.jsonl"
+	grep -q "apt-get install gnuplot-nox" "$T/fails.err"
+	without_gnuplot "$MT/mt-plot" --data "$T/m.jsonl" | cmp - <("$MT/mt-plot" --data "$T/m.jsonl")
+}
+
+@test "mt-plot leaves no temporary file, and passes shellcheck" {
+	metrics "$T/m.jsonl"
+	mkdir "$T/tmp"
+	TMPDIR=$T/tmp "$MT/mt-plot" --data "$T/m.jsonl" >/dev/null
+	TMPDIR=$T/tmp fails_with 65 mt-plot --data /dev/null
+	[ -z "$(ls -A "$T/tmp")" ]
+	need_cmd shellcheck
+	shellcheck "$TOP/bin/mt-plot"
+}
