@@ -37,7 +37,7 @@ function usage_line(line,    token, option) {
 	if (match(line, "^ *" program " [a-z]+ ")) {
 		token = substr(line, RSTART, RLENGTH - 1)
 		sub(/.* /, "", token)
-		verbs = verbs " " token
+		if (!(token in is_verb)) verbs = verbs " " token
 		is_verb[token] = 1
 	}
 	while (match(line, /--[a-z0-9-]+ [A-Za-z0-9][^ ]*/)) {

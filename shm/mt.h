@@ -573,12 +573,14 @@ uint64_t mt_snap_failures(struct mt_run *);
 
 /* The reproducibility record once it stands; NULL: nothing was computed yet. Acquire. */
 const struct mt_record *mt_record(const struct mt_run *);
-/* May this stage decide what the record says? Of several one may, at a time; the others wait (doorbell) until the record
- * stands or that one is dead. */
+/* May this stage decide what the record says? One stage at a time may; the others wait (doorbell) until the record is
+ * there or that stage has died. */
 bool mt_record_claim(struct mt_run *);
-/* What `from` says from chunk_tokens to machine stands from now on. For who has claimed the record, or fills the run. */
+/* Set the record: its fields from chunk_tokens to machine are those of `from` from now on. Only for the stage that
+ * claimed the record, and for a program that fills the run. */
 void mt_record_set(struct mt_run *, const struct mt_record *from);
-/* 78: the record is of another device, machine, GEMM library or attention backend than mine: other bits. It stands. */
+/* 0, or 78: the record names another device, machine, GEMM library or attention backend than mine, which would give
+ * other bits. The record does not change. */
 int mt_record_agrees(const struct mt_run *, const struct mt_record *mine);
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
 bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);

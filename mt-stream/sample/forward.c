@@ -6,7 +6,7 @@
  *
  * A step that is committed during a pass makes the pass begin again. In a run whose steps are shorter than a pass it
  * would never end. So after ATTEMPTS it is computed with each unit at the step that is the newest when its turn comes:
- * then only a unit is computed again if a step is committed while it is read.
+ * then a commit while a unit is read repeats that unit only.
  */
 #include <stdlib.h>
 
@@ -295,9 +295,9 @@ int forward_logits(struct forward *f, const uint32_t *tokens, uint32_t n, const 
 	f->n = n;
 	for (int i = 0; rc == CHANGED && i < ATTEMPTS; i++) rc = pass(f, false);
 	if (rc == CHANGED) {
-		if (!f->mixed_said)
+		if (!f->mixed_reported)
 			mt_say("warning: steps are shorter than a forward pass: some tokens come from units of several steps");
-		f->mixed_said = true;
+		f->mixed_reported = true;
 		rc = pass(f, true);
 	}
 	*logits = f->scratch.logits;

@@ -34,7 +34,7 @@ struct forward {
 	struct device *dev;
 	const struct mt_geometry *geo;
 	bool mixed; /* each unit may be of another step */
-	bool mixed_said;
+	bool mixed_reported;
 	uint64_t fills, step; /* what the cache was computed with */
 	uint32_t cached;      /* tokens whose q | k | v the cache has; 0: none */
 	uint32_t from, n;     /* this pass computes tokens from .. n - 1 */
