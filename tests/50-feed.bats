@@ -319,7 +319,7 @@ for _ in range(60):
 
 @test "the scripts pass shellcheck" {
 	need_cmd shellcheck
-	shellcheck "$TOP/bin/mt-run" "$TOP/tests/run" "$TOP/tests/venv"
+	shellcheck "$TOP/bin/mt-run" "$TOP"/bin/run/*.sh "$TOP/tests/run" "$TOP/tests/venv"
 }
 
 @test "--check reports invalid options and files by exit code and one line, and writes nothing" {

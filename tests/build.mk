@@ -99,7 +99,7 @@ SAN_OF_ubsan = undefined -fno-sanitize-recover=all
 asan ubsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/$@/bin O=build/$@ \
 	  CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN_OF_$@)" LDFLAGS="-fsanitize=$(firstword $(SAN_OF_$@))"
-	@cp $(SCRIPTS:%=bin/%) build/$@/bin/
+	@cp -r $(SCRIPTS:%=bin/%) bin/run build/$@/bin/
 	@$(SAN_ENV) $(MAKE) --no-print-directory suites B=build/$@/bin O=build/$@
 tsan: deps
 	@$(MAKE) --no-print-directory all probes B=build/tsan/bin O=build/tsan CFLAGS="-O1 -g -fsanitize=thread" \

@@ -1,0 +1,81 @@
+# checks.sh: all that can be wrong is found here, before OUT is made and the model is loaded
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+number() { # NAME VALUE MOST
+	case $2 in '' | *[!0-9]* | 0* | ??????????*) ;; *) [ "$2" -gt "$3" ] || return 0 ;; esac
+	die 64 "--$1 wants a number, 1 to $3"
+}
+
+check_countable() {
+	for file in $data; do
+		can_reread "$file" || [ ! -e "$file" ] ||
+			die 64 "--epochs without --steps reads the data twice, which $file does not allow: give --steps N"
+	done
+}
+
+# FILE of FILE:WEIGHT, see mt-feed
+path_of() { if [ ! -e "$1" ] && [ -e "${1%:*}" ]; then echo "${1%:*}"; else echo "$1"; fi; }
+
+can_reread() { # FILE[:WEIGHT] or DIR[:WEIGHT]
+	path=$(path_of "$1")
+	[ "$1" != /dev/stdin ] && { [ -f "$path" ] || [ -d "$path" ]; }
+}
+
+is_device() { case $1 in *:*[!0-9]* | *:) return 1 ;; cpu | cuda | chaos:* | cuda:*) ;; *) return 1 ;; esac; }
+
+check_options() {
+	[ -n "$model" ] || die 64 "--model DIR or config.json is needed"
+	[ -n "$data" ] || die 64 "--data FILE is needed"
+	[ -n "$out" ] || die 64 "--out DIR is needed"
+	number batch "$batch" 999999999; number micro "${micro:=$batch}" 999999999; number seq "$seq" 999999999
+	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
+	number streams "$streams" 8; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
+	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
+	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
+	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
+	if [ "$grad" = none ] && [ "$micro" != "$batch" ]; then
+		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
+	fi
+	cores=$(nproc 2>/dev/null || echo 1)
+	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
+}
+
+# Training continues in the order that it began with; OUT of older versions does not name it: that of the files
+choose_order() {
+	if [ -n "$resume" ] && [ -z "$new_input" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; then
+		order=$(cat "$out/order" 2>/dev/null)
+		: "${order:=none}"
+		return
+	fi
+	order=$seed
+	for file in $data; do
+		can_reread "$file" || order=none
+	done
+}
+
+check_files() {
+	config=$model
+	[ -d "$model" ] && config=$model/config.json
+	if [ ! -f "$config" ]; then
+		case $model in
+		/* | .* | */*/* | */ | *.json) ;;
+		*/*) die 66 "$model: no such directory; mt does not download: 'hf download $model --local-dir DIR' does" ;;
+		esac
+		die 66 "$config: no such file"
+	fi
+	[ -r "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
+	[ -n "$order" ] || choose_order
+	[ "$order" = none ] || feed_options=$feed_options--shuffle=$order$nl
+	mt-feed --check --config="$config" $feed_options $data <&9 || exit
+	if [ -n "$json" ] && [ -z "$dry" ]; then die 64 "--json goes with --dry-run"; fi
+	[ -n "$steps$epochs" ] || die 64 "--steps N or --epochs N is needed"
+	if [ -z "$steps" ]; then
+		mt-step "$run" $step_options --check --steps=$MOST_STEPS </dev/null || exit
+		count_steps
+	fi
+	mt-step "$run" $step_options --check </dev/null || exit
+	if [ -z "$metrics" ]; then
+		metrics=$out/metrics.jsonl
+		step_options=$step_options--metrics=$metrics$nl
+	fi
+}

@@ -1,0 +1,166 @@
+# dry-run.sh: what a start would find and do
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+# The plan of a micro-batch on the device that is there, as JSON, in $plan. 0, or mt-stream's exit code and its message
+make_plan() { # GRAD ROWS [HOST-BYTES]
+	kind=$device
+	case $kind in chaos:*) kind=cpu ;; esac
+	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
+		--device "$kind" --threads $((threads * streams)) ${3:+--host-memory="$3"} 2>&1)
+	code=$?
+	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
+	return $code
+}
+
+host_available() {
+	have=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+	[ -n "$have" ] || have=0
+	have=$((have * 1024))
+	IFS= read -r limit 2>/dev/null </sys/fs/cgroup/memory.max || limit=max
+	IFS= read -r used 2>/dev/null </sys/fs/cgroup/memory.current || used=0
+	case $limit in *[!0-9]*) ;; *) [ $((limit - used)) -ge "$have" ] || have=$((limit - used)) ;; esac
+	echo "$have"
+}
+
+free_in() { # DIR, which need not exist
+	dir=$1
+	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
+	df -B1 --output=avail -- "$dir" | tail -1
+}
+
+# What fits this machine instead; in $remedy
+find_remedy() {
+	for other in "bf16 $micro" "none $batch" "$grad 1" "bf16 1"; do
+		if [ "${other% *}" = none ] && [ "$micro" != "$batch" ]; then continue; fi
+		make_plan "${other% *}" "${other#* }" "$available" || continue
+		if [ "$(host_need)" -le "$available" ]; then
+			remedy="--grad ${other% *}"
+			[ "${other#* }" = "$micro" ] || remedy="$remedy --micro ${other#* }"
+			remedy="$remedy fits"
+			return
+		fi
+	done
+	remedy="too large for this machine: a smaller model or --seq, or more memory"
+}
+
+# Of the plan; on the cores, the device's memory is the host's
+host_need() {
+	need=$(plan_figure host_bytes)
+	case $device in cuda*) ;; *) need=$((need + $(plan_figure peak_bytes))) ;; esac
+	echo "$need"
+}
+plan_figure() { printf '%s\n' "$plan" | sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p"; }
+
+dry_run() {
+	newest=''
+	[ ! -d "$out" ] || find_checkpoint
+	began=$(newest_step)
+	[ ! -e "$out" ] || [ -d "$out" ] || die 73 "$out is not a directory"
+	countable=1
+	for file in $data; do can_reread "$file" || countable=''; done
+	if [ -n "$countable" ] && [ -z "$count" ]; then count_data; fi
+	available=$(host_available) short='' remedy=''
+	make_plan "$grad" "$micro" || [ $code = 71 ] || die $code "$plan"
+	if [ $code = 0 ] && [ "$(host_need)" -gt "$available" ]; then
+		whole=$plan                             # the fastest; a slower one may do with less
+		make_plan "$grad" "$micro" "$available" && [ "$(host_need)" -le "$available" ] || plan=$whole
+		code=0
+	fi
+	if [ $code = 71 ]; then short=${plan%%: a smaller*} whole=''; else whole=$plan; fi
+	if [ -n "$short" ] || [ "$(host_need)" -gt "$available" ]; then find_remedy; fi
+	plan=$whole
+	report
+	exit
+}
+
+report() {
+	shm=${MT_SHM_DIR:-/dev/shm}
+	LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
+		-v model="$config" -v dtype="$dtype" -v grad="$grad" -v device="$device" -v out="$out" -v shm="$shm" \
+		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
+		-v seq="$seq" -v keep=$((keep + ${best:-0})) -v available="$available" -v shm_free="$(free_in "$shm")" \
+		-v disk_free="$(free_in "$out")" "$words"'
+		function of(text, name) {
+			return match(text, "\"" name "\": [0-9.e+-]+") ? \
+				substr(text, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : ""
+		}
+		function line(name, text) { if (json == "") printf "%-9s %s\n", name, text }
+		function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
+		function share(part, all) { return sprintf("%.0f %%", all ? 100 * part / all : 0) }
+		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
+		function fits(need, have) { return need <= have ? "fits" : "does not fit" }
+		BEGIN {
+			n = of(plan, "params")
+			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad ", " model)
+			if (count != "") data()
+			else line("data", "is read only once, so it is not counted; " steps " steps")
+			key("steps", steps)
+			if (plan != "") memory()
+			else {
+				line("memory", short ": " remedy)
+				key("fits", "false")
+				bad = 71
+			}
+			if (json != "") print "}"
+			exit bad
+		}
+		function data(    d, rows, longer) {
+			d = of(count, "documents") / epochs
+			rows = of(count, "rows")
+			longer = of(count, "longer")
+			line("data", sprintf("%d documents, %s tokens, %s targets an epoch; the longest has %d tokens; %s are " \
+				"longer than --seq %d", d, human(of(count, "tokens") / epochs), human(of(count, "targets") / epochs),
+				of(count, "longest"), share(longer, d * epochs), seq))
+			line("rows", sprintf("%d of %d tokens an epoch, %s padding", rows / epochs + 0.5, seq,
+				share(of(count, "padding"), rows * seq)))
+			line("steps", sprintf("%.1f an epoch, %d in all%s", rows / epochs / batch, steps,
+				began > 0 ? ", " began " of them trained" : ""))
+			if (rows < batch * (steps - 1)) line("", "the data ends at step " of(count, "steps"))
+			key("documents", d)
+			key("tokens", of(count, "tokens") / epochs)
+			key("targets", of(count, "targets") / epochs)
+			key("longest", of(count, "longest"))
+			key("longer", longer / epochs)
+			key("rows", rows / epochs)
+			key("padding", of(count, "padding") / epochs)
+			key("steps_in_data", of(count, "steps"))
+		}
+		function memory(    host, own, cores, shared, disk, micros, step, rate) {
+			cores = device !~ /^cuda/
+			own = of(plan, "peak_bytes")
+			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
+			host = of(plan, "host_bytes") + (cores ? own : 0)
+			line("host", gb(host) " of " gb(available) " memory available: " fits(host, available) \
+				(remedy == "" ? "" : "; " remedy))
+			if (host > available) bad = 71
+			else if (shared > shm_free) {
+				line("", shm " has " gb(shm_free) " free, needs " gb(shared) ": mount -o remount,size=" \
+					int(shared / 1048576 * 1.1 + 1) "M " shm)
+				bad = 71
+			}
+			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
+			disk = (keep + 1) * 12 * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
+			line("disk", gb(disk) " of " gb(disk_free) " free: " keep + 1 " checkpoints of " \
+				gb(12 * of(plan, "params")) " and the model: " fits(disk, disk_free) \
+				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
+			if (!bad && disk > disk_free) bad = 74
+			micros = int((batch + micro - 1) / micro)
+			step = micros * (of(plan, "forward_s") + of(plan, "backward_s")) + of(plan, "stall_s") + of(plan, "tail_s")
+			rate = batch * seq / step
+			match(plan, /"profile": "[^"]*"/)
+			if (host <= available) line("speed", (rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " \
+				steps - began " steps in " clock((steps - began) * step) ", predicted by the rates of " \
+				substr(plan, RSTART + 12, RLENGTH - 13))
+			key("host_bytes", host)
+			key("host_available", available)
+			key("shared_bytes", shared)
+			key("shared_free", shm_free)
+			key("device_bytes", own)
+			key("checkpoint_bytes", 12 * of(plan, "params"))
+			key("disk_bytes", disk)
+			key("disk_free", disk_free)
+			key("tokens_per_s", rate)
+			key("time_s", (steps - began) * step)
+			key("fits", bad ? "false" : "true")
+		}'
+}

@@ -1,0 +1,116 @@
+# options.sh: mt-run's own options, and those that it collects for mt-step and mt-feed, which check them
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+usage() {
+	cat <<-'EOF'
+	usage: mt-run --model DIR|config.json --data FILE --out DIR [options] [mt-step's options] > metrics
+
+	Trains MODEL on FILE: checkpoints in OUT/step-*, the result in OUT/model, the metrics also in OUT/metrics.jsonl.
+	MODEL is a Hugging Face directory, or a config.json: then weights are random.
+
+	options, besides those of mt-step (--steps, --batch, --seq, --lr, ...; see mt-step --help):
+	  --data FILE[:WEIGHT]       records; with --bytes, --u16 or --u32 (and --eos, --block) a flat file, see mt-feed;
+	                             - is stdin; a directory stands for its files; may be repeated: the files follow one
+	                             another, or are mixed (--mix, or a weight is given)
+	  --epochs N                 passes over the data; without --steps, they are counted first and give --steps
+	  --shuffle SEED             random order of documents in each epoch (default, with --seed, if all data are files)
+	  --no-shuffle               the files' order; a resumed training keeps the order that it began with
+	  --dtype bf16|fp32          data type of the weights (default: bf16)
+	  --grad fp32|bf16|none      data type of the gradients (default: fp32)
+	  --seed N                   of random weights and of --shuffle (default: 1)
+	  --device DEV               of mt-stream (default: cpu)
+	  --streams N                number of mt-streams (default: 1)
+	  --threads N                threads of each mt-stream (default: the cores, shared)
+	  --keep K                   number of checkpoints to keep (default: 2)
+	  --keep-best                keep also the one with the lowest eval loss
+	  --resume                   continue from the newest checkpoint in OUT
+	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
+	  --restart                  start a stage again when it is killed
+	  --run NAME                 name of the run in shared memory (default: run-PID)
+	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
+	  --quiet                    errors and warnings only
+	  --dry-run [--json]         check everything, print steps, memory, disk and predicted time, and start nothing
+	  --help, --version
+	EOF
+}
+
+model='' data='' out='' dtype=bf16 grad=fp32 seed=1 device=cpu streams=1 threads='' keep=2 run=run-$$
+batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
+restart='' new_input='' best=''
+metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
+feed_options='' step_options='' given=' ' count=''
+
+known() { # OPTION: ends mt-run if it does not exist, with those that begin with the same letters
+	like='' begin=${1%"${1#????}"}
+	for option in --model --data --out --dtype --grad --seed --device --streams --threads --keep --run \
+		--eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume --new-record --restart \
+		--mix --keep-best --quiet --dry-run --json; do
+		[ "$option" != "$1" ] || return 0
+		case $option in "$begin"*) like="$like $option" ;; esac
+	done
+	die 64 "unknown option $1;${like:+ there is${like};} see --help"
+}
+
+set_option() { # OPTION VALUE
+	known "$1"
+	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
+	given="$given$1 "
+	case $1 in
+	--model | --out | --dtype | --grad | --seed | --device | --streams | --threads | --keep | --run)
+		eval "${1#--}=\$2"
+		return ;;
+	--metrics)
+		if [ "$2" = - ]; then show=1; return; fi
+		metrics=$2 ;;
+	--batch | --micro | --seq | --eval | --steps | --until) eval "${1#--}=\$2" ;;
+	--input) new_input=1 ;;
+	esac
+	case $2 in *"$nl"*) die 64 "$1: a line break in '$2'" ;; esac
+	case $1 in
+	--data) add_data "$2" ;;
+	--epochs) epochs=$2 feed_options=$feed_options$1=$2$nl ;;
+	--shuffle) set_order "$2" ;;
+	--eos | --block) feed_options=$feed_options$1=$2$nl ;;
+	*) step_options=$step_options$1=$2$nl ;;
+	esac
+}
+
+set_order() { # SEED, or none
+	[ -z "$order" ] || die 64 "only one of --shuffle and --no-shuffle"
+	order=$1
+}
+
+add_data() { # FILE
+	case $1 in '') die 64 "--data: an empty name" ;; -) set -- /dev/stdin ;; esac
+	case $1$nl$data in /dev/stdin*"$nl/dev/stdin$nl"* | "/dev/stdin$nl/dev/stdin$nl"*)
+		die 64 "--data: stdin can be read only once" ;;
+	esac
+	data=$data$1$nl
+}
+
+parse() { # ARGS...
+	step_takes=$(mt-step --help | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')   # its options that take a value
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--help | -h) usage; exit 0 ;;
+		--version) mt-step --version | sed 's/mt-step/mt-run/'; exit ;;
+		--resume) resume=1 ;;
+		--new-record) record=$1 ;;
+		--restart) restart=1 ;;
+		--quiet) quiet=1 ;;
+		--dry-run) dry=1 ;;
+		--json) json=1 ;;
+		--no-shuffle) set_order none ;;
+		--keep-best) best=1 ;;
+		--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
+		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
+		--*)
+			known "$1"
+			[ $# -gt 1 ] || die 64 "$1 needs a value"
+			set_option "$1" "$2"
+			shift ;;
+		*) die 64 "unexpected operand '$1'; see --help" ;;
+		esac
+		shift
+	done
+}

@@ -1,0 +1,166 @@
+# story.sh: what people read: what starts and what it became; on a terminal also evaluations and saves. A run that fails
+# before its first step has no story, but the error's line.
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+began='' follower='' exported=''                # began: the step after which training began; empty: it has not
+
+# awk: 4877568 -> 4.88M, 3600 -> 1:00:00
+words='
+function human(n,    i) {
+	for (i = 1; n >= 999.5 && i < 5; i++) n /= 1000
+	return sprintf(i == 1 ? "%d" : n < 9.995 ? "%.2f%s" : n < 99.95 ? "%.1f%s" : "%.0f%s", n, substr(" KMGT", i, 1))
+}
+function clock(s) {
+	if (s < 60) return sprintf("%.1f s", s)
+	s = int(s + 0.5)
+	return sprintf("%d:%02d:%02d", s / 3600, s % 3600 / 60, s % 60)
+}'
+
+begin_story() {
+	began=$(newest_step)
+	[ -z "$quiet" ] || return 0
+	[ ! -t 2 ] || tell_start
+	follow
+}
+
+tell_start() {
+	(: >"$tmp/start-told") 2>/dev/null
+	what=$(trap '' INT; mt-store stat "$run" --json |
+		sed -n 's/.*"family":"\([^"]*\)".*"params":\([0-9]*\).*/\1 \2/p')
+	what="${what% *}, $(LC_ALL=C awk -v n="${what#* }" "$words BEGIN { print human(n) }") parameters in $dtype"
+	if [ -n "$newest" ]; then from="from $newest"
+	elif [ -d "$model" ]; then from="from $model"
+	else from="from random weights (seed $seed)"; fi
+	tell "trains $what, $from, on $device; results go to $out"
+	[ "$began" -lt "${until:-$steps}" ] || return 0         # mt-step says so
+	last=${until:-$steps}
+	[ -z "$count" ] || last="$last ($epochs epoch$([ "$epochs" = 1 ] || echo s))"
+	set -- $data
+	more=''
+	[ $# = 1 ] || more=" and $(($# - 1)) more"
+	[ "$order" = none ] || more="$more, shuffled (seed $order)"
+	tell "steps $((began + 1)) to $last, each of $batch rows of $seq tokens, of $1$more"
+}
+
+# Keep in OUT what belongs to what it has: the commands of all starts, the order and the count of the data
+keep_command() {
+	[ -n "$newest" ] || rm -f "$out/command"
+	write "$out/command" "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)"
+	rm -f "$out/order"
+	write "$out/order" "$order"
+	[ -z "$count" ] || { rm -f "$out/count"; write "$out/count" "$inputs $count"; }
+}
+
+write() { # FILE LINE: appends
+	(printf '%s\n' "$2" >>"$1") 2>/dev/null && return
+	say "$1: cannot be written"
+	finish 74
+}
+
+quoted() { # WORDS: as a shell reads them
+	for word; do
+		case $word in
+		'' | *[!A-Za-z0-9_./:=,@%+-]*) printf " '%s'" "$(printf %s "$word" | sed "s/'/'\\\\''/g")" ;;
+		*) printf ' %s' "$word" ;;
+		esac
+	done
+}
+
+# A process that tells what happens. The metrics have a line a step; tail waits for the next one.
+follow() {
+	(trap '' HUP INT TERM; exec tail -n 0 -F --pid=$$ "$metrics") \
+		>"$tmp/new-metrics" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
+	echo $! >"$tmp/tail.pid"
+	follow_lines <"$tmp/new-metrics" 5<&- 6<&- 7>&- 8>&- &
+	follower=$!
+}
+
+follow_lines() {
+	trap '' HUP INT TERM
+	set +f
+	told=" $(echo "$out"/step-*) "
+	while read -r line; do
+		if [ ! -t 2 ]; then tell_start; return; fi
+		at=${line#*: } loss=${line##*'"eval_loss": '}
+		at=${at%%[,\}]*}
+		if [ "$loss" != "$line" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
+			loss=${loss%\}*}
+			tell "step $at: eval loss ${loss%"${loss#??????}"}"
+		fi
+		for dir in "$out"/step-*; do
+			case $told in *" $dir "*) continue ;; esac
+			[ -e "$dir/run.json" ] || continue
+			told="$told$dir "
+			tell "saved $dir"
+		done
+	done
+}
+
+end_following() {
+	[ -n "$follower" ] || return 0
+	kill -9 "$(cat "$tmp/tail.pid")" 2>/dev/null
+	await "$follower"
+	follower=''
+}
+
+# The figures of the steps since `began`, by the metrics, which have each step once
+figures() { # WHICH: last (the last step) or words
+	file=$metrics
+	[ -r "$file" ] || file=/dev/null
+	LC_ALL=C awk -v began="$began" -v which="$1" -F '[{}:, "]+' "$words"'
+		{
+			split("", v)
+			for (i = 2; i < NF; i += 2) v[$i] = $(i + 1)
+			if (("eval_loss" in v) && v["eval_loss"] != "null" && (best == "" || v["eval_loss"] + 0 < best + 0)) {
+				best = v["eval_loss"]
+				at = v["step"]
+			}
+			if (!("loss" in v) || v["step"] + 0 <= began + 0) next
+			if (!steps++) first = v["loss"]
+			last = v["loss"]
+			step = v["step"]
+			tokens += v["tokens"]
+			if (v["time_s"] != "null") {
+				timed += v["tokens"]
+				time += v["time_s"]
+			}
+			if (v["skipped"] == "true") skipped++
+		}
+		END {
+			if (which == "last") print step
+			else if (!steps) print "no step was trained"
+			else {
+				printf "%d step%s, %s tokens in %s", steps, steps == 1 ? "" : "s", human(tokens), clock(time)
+				if (time > 0) printf ", %s tokens/s", human(timed / time)
+				if (first != "null" && last != "null") printf "; loss %.4f to %.4f", first, last
+				if (skipped) printf "; %d skipped", skipped
+				if (best != "") printf "; best eval loss %.4f at step %d", best, at
+				print ""
+			}
+		}' <"$file"
+}
+
+tell_training() { # CODE
+	end_following
+	trained=$(figures last)
+	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
+	[ -e "$tmp/start-told" ] || tell_start
+	how=''
+	[ "$1" = 0 ] || how="ended by an error: "
+	[ -z "$signal" ] || how="stopped by SIG$signal: "
+	tell "$how$(figures words)"
+}
+
+tell_result() { # CODE
+	if [ -n "$exported" ]; then
+		tell "the model is in $out/model; in Python: transformers.AutoModelForCausalLM.from_pretrained(\"$out/model\")"
+	fi
+	saved=$out/step-$(printf %08d "${trained:-$began}")
+	[ -e "$saved/run.json" ] || return 0
+	if [ -n "$signal" ] || [ "$1" != 0 ] || [ "${until:-$steps}" != "$steps" ]; then
+		saved="$saved; continue with the same command"
+		[ -n "$resume" ] || saved="$saved and --resume"
+		[ "$1$signal" != 0 ] || saved="$saved, without --until"
+	fi
+	tell "saved $saved"
+}
