@@ -443,6 +443,23 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	done
 }
 
+@test "--prompts makes records of plain lines, with BOS and without EOS; --decode --json writes them as JSON lines" {
+	printf 'Who "are"\n\nI am naïve' >"$T/lines"
+	printf '%s\n' '{"text": "Who \"are\""}' '{"text": "I am naïve"}' >"$T/want"
+	mt-tokens --bytes --prompts "$T/lines" | mt-tokens --bytes --decode --json >"$T/json"
+	cmp "$T/want" "$T/json"
+	printf '\1\0\0\0\377\0\0\0' | mt-tokens --bytes --decode --json | grep -qxF '{"text": "�"}'
+	fails_with 65 mt-tokens --bytes --prompts /dev/null
+	printf '\377\n' >"$T/latin"
+	fails_with 65 mt-tokens --bytes --prompts "$T/latin"
+	fails_with 64 mt-tokens --bytes --json "$T/lines"
+	need_transformers
+	tokens --prompts "$MODELS/eos" "$T/lines" >"$T/rec"
+	tokens --plain --prompts "$MODELS/chatml" "$T/lines" >>"$T/rec"
+	run show "$MODELS/eos" <"$T/rec"
+	[ "${lines[*]}" = '+<s>Who "are" +<s>I am naïve +<s>Who "are" +<s>I am naïve' ]
+}
+
 @test "--decode --bytes needs no package, gives back the bytes, and leaves out marks above 255" {
 	printf 'one\377\0two' >"$T/a"
 	printf 'naïve' >"$T/b"

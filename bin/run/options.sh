@@ -27,6 +27,11 @@ usage() {
 	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
 	  --restart                  start a stage again when it is killed
 	  --run NAME                 name of the run in shared memory (default: run-PID)
+	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
+	                             with --bytes, or for a model with a tokenizer, a prompt a line; else records
+	  --sample-every N           do it also every N steps, beside the training
+	  --sample-tokens N          new tokens of each at most (default: 128)
+	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
 	  --dry-run [--json]         check everything, print steps, memory, disk and predicted time, and start nothing
@@ -37,6 +42,7 @@ usage() {
 model='' data='' out='' dtype=bf16 grad=fp32 seed=1 device=cpu streams=1 threads='' keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 restart='' new_input='' best=''
+sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' step_options='' given=' ' count=''
 
@@ -44,7 +50,7 @@ known() { # OPTION: ends mt-run if it does not exist, with those that begin with
 	like='' begin=${1%"${1#????}"}
 	for option in --model --data --out --dtype --grad --seed --device --streams --threads --keep --run \
 		--eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume --new-record --restart \
-		--mix --keep-best --quiet --dry-run --json; do
+		--mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens --sample-temperature; do
 		[ "$option" != "$1" ] || return 0
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
@@ -59,6 +65,7 @@ set_option() { # OPTION VALUE
 	--model | --out | --dtype | --grad | --seed | --device | --streams | --threads | --keep | --run)
 		eval "${1#--}=\$2"
 		return ;;
+	--sample) sample=$2; return ;;
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
@@ -68,6 +75,9 @@ set_option() { # OPTION VALUE
 	case $2 in *"$nl"*) die 64 "$1: a line break in '$2'" ;; esac
 	case $1 in
 	--data) add_data "$2" ;;
+	--sample-every) sample_every=$2 ;;
+	--sample-tokens) sample_options=$sample_options--max-tokens=$2$nl ;;
+	--sample-temperature) sample_options=$sample_options--temperature=$2$nl ;;
 	--epochs) epochs=$2 feed_options=$feed_options$1=$2$nl ;;
 	--shuffle) set_order "$2" ;;
 	--eos | --block) feed_options=$feed_options$1=$2$nl ;;

@@ -61,9 +61,10 @@ find_checkpoint() {
 	[ -z "$found" ] || die 65 "no checkpoint in $out is whole"
 	[ -z "$resume" ] || say "no checkpoint in $out yet: starts from $model"
 	[ -z "$dry" ] || return 0
-	if [ -s "$out/metrics.jsonl" ]; then        # the old file belongs to another run
-		mv -f "$out/metrics.jsonl" "$out/metrics.jsonl.old" || die 74 "$out/metrics.jsonl: cannot be renamed"
-	fi
+	for file in metrics.jsonl samples.jsonl; do # an old file belongs to another run
+		[ -s "$out/$file" ] || continue
+		mv -f "$out/$file" "$out/$file.old" || die 74 "$out/$file: cannot be renamed"
+	done
 }
 
 # Files of the processes of this mt-run. A directory that nobody holds a lock on is that of a killed one.
@@ -76,7 +77,7 @@ make_tmp() {
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
-	mkfifo "$tmp/records" "$tmp/new-metrics" "$tmp/mt-run-lives" || leave 74
+	mkfifo "$tmp/records" "$tmp/new-metrics" "$tmp/sample-metrics" "$tmp/mt-run-lives" || leave 74
 	# shellcheck disable=SC2094
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }

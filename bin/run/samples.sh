@@ -1,0 +1,196 @@
+# samples.sh: --sample: mt-sample continues prompts beside the training, and they go to OUT/samples.jsonl. A process
+# waits for the metrics of each N-th step. It delays nothing, and what fails in it is told once.
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+sampler=''
+
+# Records have zero bytes, and text has none
+is_text() { [ "$(LC_ALL=C tr -dc '\000' <"$1" | head -c 1 | wc -c)" = 0 ]; }
+
+# Who makes text of tokens: bytes, tokenizer or nobody
+text_maker() {
+	case $nl$feed_options in *"$nl--bytes$nl"*) echo bytes; return ;; esac
+	if [ -d "$model" ] && [ -n "$(find "$model/" -maxdepth 1 -name 'tokenizer*')" ]; then echo tokenizer; fi
+}
+
+make_prompts() { # the prompts as records
+	if [ "$maker" = bytes ]; then
+		while IFS= read -r line || [ -n "$line" ]; do printf %s "$line" | mt-feed --bytes - || return; done <"$sample"
+	elif [ "$maker" = tokenizer ] && is_text "$sample"; then
+		mt-tokens --prompts "$model" "$sample"
+	else
+		mt-feed "$sample"
+	fi
+}
+
+check_samples() {
+	if [ -z "$sample" ]; then
+		[ -z "$sample_every$sample_options" ] ||
+			die 64 "--sample-every, --sample-tokens and --sample-temperature need --sample FILE"
+		return
+	fi
+	[ -z "$sample_every" ] || number sample-every "$sample_every" 999999999
+	# mt-sample checks its options before it looks for the run, which is not there yet
+	why=$(mt-sample "$run" $sample_options --wait=0 2>&1 </dev/null | sed 's/^mt-sample: //; s/--max-/--sample-/
+		s/--temp/--sample-temp/')
+	case $why in *--sample-*) die 64 "$why" ;; esac
+	if [ ! -f "$sample" ] || [ ! -r "$sample" ]; then die 66 "$sample: no such file"; fi
+	LC_ALL=C grep -qa . "$sample" || die 65 "$sample has no prompt"
+	maker=$(text_maker)
+	why=$(make_prompts 2>&1 >/dev/null) || die $? "--sample $(printf '%s\n' "$why" |
+		sed 's/^mt-[a-z]*: //; q')$([ "$maker" != tokenizer ] || echo '; or give the prompts as records')"
+}
+
+# The samples of steps after the one that training continues from are made again. A cut line is that of a crash.
+cut_samples() {
+	[ -s "$out/samples.jsonl" ] || return 0
+	LC_ALL=C awk -F '[:,]' -v began="$began" '/}$/ && $2 + 0 <= began + 0' "$out/samples.jsonl" >"$tmp/samples"
+	cat "$tmp/samples" 2>/dev/null >"$out/samples.jsonl" || say "$out/samples.jsonl: cannot be written"
+}
+
+begin_sampling() {
+	cut_samples
+	[ -n "$sample" ] || return 0
+	make_prompts >"$tmp/prompts" 2>/dev/null
+	[ -n "$sample_every" ] || return 0
+	(trap '' HUP INT TERM; exec tail -n +1 -F --pid=$$ "$metrics") \
+		>"$tmp/sample-metrics" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
+	echo $! >"$tmp/sample-tail.pid"
+	sample_steps <"$tmp/sample-metrics" 5<&- 6<&- 7>&- 8>&- &
+	sampler=$!
+}
+
+end_sampling() {
+	[ -n "$sampler" ] || return 0
+	: >"$tmp/sampling-over"
+	kill -9 "$(cat "$tmp/sample-tail.pid")" "$(cat "$tmp/sample.pid" 2>/dev/null)" 2>/dev/null
+	await "$sampler"
+	rm "$tmp/sampling-over"
+	sampler=''
+}
+
+sample_steps() {
+	trap '' HUP INT TERM
+	to=$began                                   # what was due until here is done or skipped
+	while read -r line; do
+		at=${line#*: }
+		at=${at%%[,\}]*}
+		case $line in *'"loss"'*) ;; *) continue ;; esac
+		if [ "$at" -le "$to" ] || [ $((at % sample_every)) != 0 ]; then continue; fi
+		from=$(committed)
+		# the metrics of a training that was cut off may have steps that are trained again
+		if [ "${from:-0}" -ge "$at" ]; then take_sample; fi
+	done
+}
+
+last_sample() {
+	[ -n "$sample" ] || return 0
+	end_sampling
+	from=$(committed)
+	grep -qs "^{\"step\": $from, " "$out/samples.jsonl" || take_sample --threads="$cores"
+}
+
+committed() {
+	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
+}
+
+# Run a program that ends with the sampling; a signal to mt-run ends it too, by USR1
+beside() { # STDIN COMMAND...
+	from_file=$1
+	shift
+	nice "$@" <"$from_file" 5<&- 6<&- 7>&- 8>&- &
+	step=$!
+	echo "$step" >"$tmp/sample.pid"
+	if [ -n "$signal" ] || [ -e "$tmp/sampling-over" ]; then kill -9 "$step" 2>/dev/null; fi
+	await "$step"; rc=$?
+	step=''
+	rm -f "$tmp/sample.pid"
+	return $rc
+}
+
+wanted() { [ -z "$signal" ] && [ ! -e "$tmp/sampling-over" ] && lives $$; }
+
+take_sample() { # MT-SAMPLE'S-OPTIONS...; sets to: the step at its end
+	beside "$tmp/prompts" mt-sample "$run" --echo $sample_options "$@" 2>"$tmp/sample.err" >"$tmp/sample"; rc=$?
+	to=$(committed)
+	to=${to:-$from}
+	if [ $rc != 0 ]; then
+		why=$(sed 's/^mt-sample: //; q' "$tmp/sample.err" 2>/dev/null)
+		sample_failed "step $from: no sample: ${why:-mt-sample was killed}"
+		return
+	fi
+	write_down >"$tmp/samples" 2>/dev/null
+	wanted || return
+	if ! cat "$tmp/samples" 2>/dev/null >>"$out/samples.jsonl"; then
+		sample_failed "$out/samples.jsonl: cannot be written"
+	elif [ -t 2 ]; then tell_samples; fi
+}
+
+sample_failed() { # MESSAGE
+	wanted && [ ! -e "$tmp/sample-failed" ] || return 0
+	say "$1"
+	: >"$tmp/sample-failed"
+}
+
+# $tmp/sample as JSON lines, with the step from which it was made, and that at its end if training went on
+write_down() {
+	head="{\"step\": $from, "
+	[ "$to" = "$from" ] || head="$head\"last_step\": $to, "
+	if [ "$maker" = tokenizer ] && [ ! -e "$tmp/no-text" ]; then
+		if beside /dev/null mt-tokens --decode --json "$model" "$tmp/sample" >"$tmp/texts"; then
+			awk -v head="$head" '{ print head "\"prompt\": " NR ", " substr($0, 2) }' "$tmp/texts"
+			return
+		fi
+		wanted || return
+		: >"$tmp/no-text"                       # this Python cannot; tokens are written
+	fi
+	od -A n -v -t u4 -w4 "$tmp/sample" | LC_ALL=C awk -v head="$head" -v bytes="${maker#tokenizer}" "$json_of"'
+		!left { left = $1; number++; n = 0; next }
+		{ id[++n] = $1 + 0 }
+		!--left { print head "\"prompt\": " number ", " (bytes ? "\"text\": \"" text(n) "\"}" : tokens(n)) }'
+}
+
+# awk: the n ids as text or as a list. Ids above 255 are left out of text, as mt-tokens --bytes does.
+# Bytes that are not UTF-8 become U+FFFD, one for each maximal part of a character, as Unicode and Python do it.
+json_of='
+function tokens(n,    i, list) {
+	for (i = 1; i <= n; i++) list = list (i > 1 ? ", " : "") id[i]
+	return "\"tokens\": [" list "]}"
+}
+function text(n,    i, c, s, part, need, low, high, bad) {
+	bad = "\357\277\275"
+	for (i = 1; i <= n; i++) {
+		c = id[i]
+		if (c > 255) continue
+		if (need && (c < low || c > high)) {
+			s = s bad
+			need = 0
+		}
+		if (need) {
+			part = part sprintf("%c", c)
+			low = 128
+			high = 191
+			if (!--need) s = s part
+		} else if (c < 128) s = s escaped(c)
+		else if (c < 194 || c > 244) s = s bad
+		else {
+			part = sprintf("%c", c)
+			need = c < 224 ? 1 : c < 240 ? 2 : 3
+			low = c == 224 ? 160 : c == 240 ? 144 : 128
+			high = c == 237 ? 159 : c == 244 ? 143 : 191
+		}
+	}
+	return s (need ? bad : "")
+}
+function escaped(c) {
+	if (c == 10) return "\\n"
+	if (c == 34 || c == 92) return sprintf("\\%c", c)
+	return sprintf(c < 32 || c == 127 ? "\\u%04x" : "%c", c)
+}'
+
+tell_samples() { # the first line of each
+	sed 's/\\\\/\x01/g; s/^{"step": \([0-9]*\).*"text": "\(\\n\)*/step \1: /; s/\\n.*//; s/"}$//; s/\\"/"/g
+		s/\\t/ /g; s/\\u..../?/g; s/\\./?/g; s/\x01/\\/g
+		s/^{"step": \([0-9]*\).*"tokens": \[\(.*\)\]}$/step \1: tokens \2/' "$tmp/samples" >"$tmp/first-lines"
+	while read -r first; do tell "$first"; done <"$tmp/first-lines"
+}
