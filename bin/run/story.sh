@@ -46,9 +46,14 @@ tell_start() {
 keep_command() {
 	[ -n "$newest" ] || rm -f "$out/command"
 	write "$out/command" "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)"
-	rm -f "$out/order"
-	write "$out/order" "$order"
-	[ -z "$count" ] || { rm -f "$out/count"; write "$out/count" "$inputs $count"; }
+	keep order "$order"
+	[ -z "$count" ] || keep count "$inputs $count"
+}
+
+keep() { # NAME LINE. What is right stays: without OUT/order, training could not go on with the same input.
+	[ "$(cat "$out/$1" 2>/dev/null)" != "$2" ] || return 0
+	rm -f "$out/$1"
+	write "$out/$1" "$2"
 }
 
 write() { # FILE LINE: appends
