@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "best.h"
@@ -62,6 +63,9 @@ static bool can_be_made(void)
 int metrics_file_open(const char *name, uint64_t step, bool fresh)
 {
 	path = name;
+	struct stat st;
+	/* reading a FIFO or a terminal would wait for lines, or take those that are for others */
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return 0;
 	FILE *f = fopen(path, "r+e");
 	if (!f && errno == ENOENT && can_be_made()) return 0; /* made with the first line, if there is one */
 	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));

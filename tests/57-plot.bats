@@ -66,6 +66,16 @@ without_gnuplot() {
 	[ "$(cat "$T/err")" = "mt-plot: $T/m.jsonl: 4 lines are not metrics, and are left out" ]
 }
 
+@test "a step of more digits than a number holds is not metrics" {
+	printf '{"step": %s, "loss": 2}\n' 1 999999999999999 1000000000000000 99999999999999999999999999999999 >"$T/huge"
+	mt-plot --data "$T/huge" >"$T/o" 2>"$T/err"
+	[ "$(grep -v '^#' "$T/o" | cut -f 1 | tr '\n' ' ')" = "1 999999999999999 " ]
+	grep -q "2 lines are not metrics" "$T/err"
+	sed -i 's/"step": 999999999999999,/"step": 2,/' "$T/huge"
+	mt-plot --terminal "$T/huge" >"$T/o" 2>"$T/err"
+	[ "$(wc -l <"$T/err")" = 1 ]
+}
+
 @test "--smooth N adds exponential moving averages of span N, corrected for the first steps" {
 	for loss in 4 2 1e30 3 3 3; do echo "{\"step\": $((n += 1)), \"loss\": $loss}"; done >"$T/m.jsonl"
 	values --smooth 3 "$T/m.jsonl" | cut -f 7 >"$T/got"

@@ -60,6 +60,21 @@ on_terminal() {
 	[ "$(wc -l <"$T/figures")" = 6 ]
 }
 
+@test "--metrics may be a FIFO, a descriptor or /dev/null: they are only written, and the steps are told by the run" {
+	mkfifo "$T/fifo"
+	spawn reader cat "$T/fifo"
+	reader=$PID
+	for to in "$T/fifo" /dev/stdout /dev/fd/2 /dev/null; do
+		timeout 60 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 3 \
+			--metrics "$to" >"$T/m" 2>"$T/run.err" 3>&-
+		story | grep -qx "3 steps"
+		[ "$(story | tail -1)" = "saved $T/out/step-00000003" ]
+		rm -r "$T/out"
+	done
+	eventually no kill -0 $reader
+	[ "$(grep -c '"loss"' "$T/reader.out")" = 3 ]
+}
+
 @test "SIGINT: mt-run tells how far it came, what it saved and how to continue" {
 	long_data
 	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \

@@ -48,6 +48,15 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	[ "$(wc -l <"$T/m")" = "$(count "--epochs 3")" ]
 }
 
+@test "--resume never removes OUT/order and OUT/count, of which it needs the order" {
+	run_it --epochs 1 --until 2
+	ls -i "$T/out/order" "$T/out/count" >"$T/before"
+	ln "$T/out/order" "$T/order"        # so that a new file has another inode
+	ln "$T/out/count" "$T/count"
+	run_it --epochs 1 --until 3 --resume
+	ls -i "$T/out/order" "$T/out/count" | cmp - "$T/before"
+}
+
 @test "--epochs with --steps: --steps is the horizon" {
 	run_it --epochs 9 --steps 25
 	[ "$(wc -l <"$T/m")" = 25 ]

@@ -28,6 +28,14 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+@test "--dry-run shows backslashes of names as they are, and their control characters as ?" {
+	local odd
+	odd=$T/$(printf 'a\\n\\033[31m\033[31m')
+	cp -r "$CASE/model" "$odd"
+	MODEL=$odd dry --steps 3 >"$T/report"
+	grep -qF "gradients fp32, $T/a\\n\\033[31m?[31m/config.json" "$T/report"
+}
+
 @test "--dry-run --json predicts the memory and checkpoints that the run then has" {
 	dry --steps 6 --json >"$T/json"
 	[ "$(value steps <"$T/json")" = 6 ]

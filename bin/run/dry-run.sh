@@ -75,8 +75,10 @@ dry_run() {
 
 report() {
 	shm=${MT_SHM_DIR:-/dev/shm}
-	LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
-		-v model="$config" -v dtype="$dtype" -v grad="$grad" -v device="$device" -v out="$out" -v shm="$shm" \
+	# names by the environment, since awk's -v would turn their backslashes into other characters
+	model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
+		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
+		-v dtype="$dtype" -v grad="$grad" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v keep=$((keep + ${best:-0})) -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
@@ -90,6 +92,8 @@ report() {
 		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
 		function fits(need, have) { return need <= have ? "fits" : "does not fit" }
 		BEGIN {
+			model = ENVIRON["model"]
+			shm = ENVIRON["shm"]
 			n = of(plan, "params")
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad ", " model)
 			if (count != "") data()

@@ -46,9 +46,14 @@ tell_start() {
 keep_command() {
 	[ -n "$newest" ] || rm -f "$out/command"
 	write "$out/command" "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)"
-	rm -f "$out/order"
-	write "$out/order" "$order"
-	[ -z "$count" ] || { rm -f "$out/count"; write "$out/count" "$inputs $count"; }
+	keep order "$order"
+	[ -z "$count" ] || keep count "$inputs $count"
+}
+
+keep() { # NAME LINE. What is right stays: without OUT/order, training could not go on with the same input.
+	[ "$(cat "$out/$1" 2>/dev/null)" != "$2" ] || return 0
+	rm -f "$out/$1"
+	write "$out/$1" "$2"
 }
 
 write() { # FILE LINE: appends
@@ -66,8 +71,15 @@ quoted() { # WORDS: as a shell reads them
 	done
 }
 
+# Not on a terminal, in a FIFO or on a descriptor: reading would wait, or take lines from who is to get them.
+can_reread_metrics() {
+	case $metrics in /dev/std* | /dev/fd/* | /proc/*) return 1 ;; esac
+	[ -f "$metrics" ] || [ ! -e "$metrics" ]
+}
+
 # A process that tells what happens. The metrics have a line a step; tail waits for the next one.
 follow() {
+	can_reread_metrics || return 0
 	(trap '' HUP INT TERM; exec tail -n 0 -F --pid=$$ "$metrics") \
 		>"$tmp/new-metrics" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
 	echo $! >"$tmp/tail.pid"
@@ -140,15 +152,25 @@ figures() { # WHICH: last (the last step) or words
 		}' <"$file"
 }
 
+steps_trained() { # without metrics: by the run
+	trained=$(trap '' INT; mt-store stat "$run" --json 2>/dev/null | sed -n 's/^{[^{]*"step":\([0-9]*\).*/\1/p')
+	n=$((${trained:-$began} - began))
+	case $n in
+	0) trained='' trains="no step was trained" ;;
+	1) trains="1 step" ;;
+	*) trains="$n steps" ;;
+	esac
+}
+
 tell_training() { # CODE
 	end_following
-	trained=$(figures last)
+	if can_reread_metrics; then trained=$(figures last) trains=$(figures words); else steps_trained; fi
 	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
 	[ -e "$tmp/start-told" ] || tell_start
 	how=''
 	[ "$1" = 0 ] || how="ended by an error: "
 	[ -z "$signal" ] || how="stopped by SIG$signal: "
-	tell "$how$(figures words)"
+	tell "$how$trains"
 }
 
 tell_result() { # CODE
