@@ -328,6 +328,7 @@ assistant turn?); the first is $T/some: line 1" ]
 	printf '\n\n### Instruction:\nSum\n\n### Input:\n1 2\n\n### Response:\n3\n' >>"$T/want"
 	cmp "$T/want" "$T/text"
 	grep -q ' 1 of them trained on; ' "$T/err"
+	no grep -q EOS "$T/err"                             # there is no tokenizer
 }
 
 documents() { for i in $(seq "$1"); do printf '{"text": "document %s, naïve"}\n' "$i"; done; }

@@ -18,7 +18,7 @@ data_key() {
 	{
 		for file in $data; do
 			echo "$file"
-			find -L "$(path_of "$file")" -type f -printf '%p %s %T@\n' | LC_ALL=C sort
+			find -L "$(path_of "$file")" -type f -printf '%p %s %T@ %C@\n' | LC_ALL=C sort
 		done
 		for option in $feed_options $step_options; do
 			case $option in --lr=* | --until=* | --eval*=* | --ckpt-every=*) ;; *) printf '%s\n' "$option" ;; esac
