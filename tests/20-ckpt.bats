@@ -659,7 +659,9 @@ holds() { # STEP BEFORE
 @test "a snapshot that is abandoned during its save leaves no file, and the saver continues" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
-	serve
+	strace -o /dev/null true 2>/dev/null || skip "needs strace"
+	# slow enough that the probe gives up before the saver seals
+	spawn serve strace -D -o /dev/null -e inject=fsync:delay_enter=300000 mt-ckpt serve "$RUN" --dir "$T/ck"
 	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]
 	eventually grep -q 'step 3 is not saved: the snapshot was given up' "$T/serve.err"
 	eventually sh -c "[ -z \"\$(ls -A $T/ck)\" ]"

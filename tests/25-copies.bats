@@ -111,7 +111,9 @@ two_runs() {
 @test "a failed save is counted once, even if its saver dies before it counts it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
-	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	strace_works
+	# slow enough that the probe gives up before the saver seals
+	spawn serve strace -D -o /dev/null -e inject=fsync:delay_enter=300000 mt-ckpt serve "$RUN" --dir "$T/ck"
 	[ "$(ckpt-snap "$RUN" 3 give-up 0)" = failed ]          # by a probe, which does not count it
 	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
