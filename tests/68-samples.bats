@@ -182,6 +182,9 @@ valid() {
 		fails_with "$1" mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 3 "${@:2}"
 	}
 	refuses 64 --sample-every 3
+	mkfifo "$T/fifo"                                # reading it here would take lines from its reader
+	refuses 64 --sample "$T/p" --sample-every 3 --metrics "$T/fifo"
+	grep -q "needs --metrics to be a file" "$T/fails.err"
 	refuses 64 --sample "$T/p" --sample-every 0
 	refuses 64 --sample "$T/p" --sample-tokens 0
 	refuses 64 --sample "$T/p" --sample-temperature -1

@@ -77,7 +77,7 @@ make_tmp() {
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
-	mkfifo "$tmp/records" "$tmp/new-metrics" "$tmp/sample-metrics" "$tmp/mt-run-lives" || leave 74
+	mkfifo "$tmp/records" "$tmp/follow_lines" "$tmp/sample_steps" "$tmp/mt-run-lives" || leave 74
 	# shellcheck disable=SC2094
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }

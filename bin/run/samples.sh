@@ -29,7 +29,10 @@ check_samples() {
 			die 64 "--sample-every, --sample-tokens and --sample-temperature need --sample FILE"
 		return
 	fi
-	[ -z "$sample_every" ] || number sample-every "$sample_every" 999999999
+	if [ -n "$sample_every" ]; then
+		number sample-every "$sample_every" 999999999
+		[ -z "$metrics" ] || can_reread_metrics || die 64 "--sample-every needs --metrics to be a file"
+	fi
 	# mt-sample checks its options before it looks for the run, which is not there yet
 	why=$(mt-sample "$run" $sample_options --wait=0 2>&1 </dev/null | sed 's/^mt-sample: //; s/--max-/--sample-/
 		s/--temp/--sample-temp/')
@@ -53,18 +56,15 @@ begin_sampling() {
 	[ -n "$sample" ] || return 0
 	make_prompts >"$tmp/prompts" 2>/dev/null
 	[ -n "$sample_every" ] || return 0
-	(trap '' HUP INT TERM; exec tail -n +1 -F --pid=$$ "$metrics") \
-		>"$tmp/sample-metrics" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
-	echo $! >"$tmp/sample-tail.pid"
-	sample_steps <"$tmp/sample-metrics" 5<&- 6<&- 7>&- 8>&- &
-	sampler=$!
+	watch_metrics sample_steps +1
+	sampler=$watcher
 }
 
 end_sampling() {
 	[ -n "$sampler" ] || return 0
 	: >"$tmp/sampling-over"
-	kill -9 "$(cat "$tmp/sample-tail.pid")" "$(cat "$tmp/sample.pid" 2>/dev/null)" 2>/dev/null
-	await "$sampler"
+	kill -9 "$(cat "$tmp/sample.pid" 2>/dev/null)" 2>/dev/null
+	end_watching sample_steps "$sampler"
 	rm "$tmp/sampling-over"
 	sampler=''
 }
@@ -73,8 +73,7 @@ sample_steps() {
 	trap '' HUP INT TERM
 	to=$began                                   # what was due until here is done or skipped
 	while read -r line; do
-		at=${line#*: }
-		at=${at%%[,\}]*}
+		step_in "$line"
 		case $line in *'"loss"'*) ;; *) continue ;; esac
 		if [ "$at" -le "$to" ] || [ $((at % sample_every)) != 0 ]; then continue; fi
 		from=$(committed)

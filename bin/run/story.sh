@@ -77,14 +77,28 @@ can_reread_metrics() {
 	[ -f "$metrics" ] || [ ! -e "$metrics" ]
 }
 
-# A process that tells what happens. The metrics have a line a step; tail waits for the next one.
+# Let the function READER read the lines of the metrics, one a step, as they come; +1: all of the file's, 0: only new
+# ones. Sets watcher, for end_watching.
+watch_metrics() { # READER +1|0
+	(trap '' HUP INT TERM; exec tail -n "$2" -F --pid=$$ "$metrics") \
+		>"$tmp/$1" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
+	echo $! >"$tmp/$1.tail.pid"
+	"$1" <"$tmp/$1" 5<&- 6<&- 7>&- 8>&- &
+	watcher=$!
+}
+
+end_watching() { # READER WATCHER
+	kill -9 "$(cat "$tmp/$1.tail.pid")" 2>/dev/null
+	await "$2"
+}
+
+step_in() { at=${1#*: } at=${at%%[,\}]*}; }       # LINE of the metrics: sets at
+
+# A process that tells what happens
 follow() {
 	can_reread_metrics || return 0
-	(trap '' HUP INT TERM; exec tail -n 0 -F --pid=$$ "$metrics") \
-		>"$tmp/new-metrics" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
-	echo $! >"$tmp/tail.pid"
-	follow_lines <"$tmp/new-metrics" 5<&- 6<&- 7>&- 8>&- &
-	follower=$!
+	watch_metrics follow_lines 0
+	follower=$watcher
 }
 
 follow_lines() {
@@ -93,8 +107,8 @@ follow_lines() {
 	told=" $(echo "$out"/step-*) "
 	while read -r line; do
 		if [ ! -t 2 ]; then tell_start; return; fi
-		at=${line#*: } loss=${line##*'"eval_loss": '}
-		at=${at%%[,\}]*}
+		step_in "$line"
+		loss=${line##*'"eval_loss": '}
 		if [ "$loss" != "$line" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
 			loss=${loss%\}*}
 			tell "step $at: eval loss ${loss%"${loss#??????}"}"
@@ -110,8 +124,7 @@ follow_lines() {
 
 end_following() {
 	[ -n "$follower" ] || return 0
-	kill -9 "$(cat "$tmp/tail.pid")" 2>/dev/null
-	await "$follower"
+	end_watching follow_lines "$follower"
 	follower=''
 }
 
