@@ -168,15 +168,21 @@ check() {
 	END
 }
 
+# Write bytes over the run's NUMA policy, which is text: write_numa <<PYTHON'S-BYTES
+write_numa() {
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 -c '
+import json, sys
+field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
+with open(sys.argv[2], "r+b") as f:
+    f.seek(field["offset"])
+    f.write(eval(sys.stdin.read()))' "$T/abi.json" "$(shm control)"
+}
+
 @test "stat --prometheus escapes label values, and leaves out what is unknown" {
 	make_run "$CASE/model"
-	mt-store stat --abi --json >"$T/abi.json"
-	python3 - "$T/abi.json" "$(shm control)" <<-'END'
-		import json, sys
-		field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
-		with open(sys.argv[2], "r+b") as f:
-		    f.seek(field["offset"])
-		    f.write(b'a"b\\c\nd\x1b[2J\xff\0')
+	write_numa <<-'END'
+		b'a"b\\c\nd\x1b[2J\xff\0'
 	END
 	mt-store stat "$RUN" --prometheus >"$T/prom"
 	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
@@ -486,13 +492,8 @@ except BrokenPipeError:
 @test "words in a run's memory cannot command the terminal" {
 	need_top
 	make_run "$CASE/model"
-	mt-store stat --abi --json >"$T/abi.json"
-	python3 - "$T/abi.json" "$(shm control)" <<-'END'
-		import json, sys
-		field = json.load(open(sys.argv[1]))["structures"]["mt_control"]["fields"]["numa"]
-		with open(sys.argv[2], "r+b") as f:
-		    f.seek(field["offset"])
-		    f.write(b"\x1b[2J\x9b31m\xc2\x9bx" + b"A" * 52)
+	write_numa <<-'END'
+		b"\x1b[2J\x9b31m\xc2\x9bx" + b"A" * 52
 	END
 	once >"$T/once"
 	mt-store stat "$RUN" >"$T/stat"

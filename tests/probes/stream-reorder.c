@@ -132,10 +132,11 @@ static bool queues_lag(void)
 	return right;
 }
 
-static bool queues_lead(void)
+/* The kernel reads what a copy of another queue overwrites later, with `later` */
+static bool read_before(int later)
 {
 	fill(a, 1);
-	fill(host, 2);
+	fill(host, later);
 	compute(b, a);
 	order(Q_COMPUTE, Q_WEIGHTS);
 	copy(Q_WEIGHTS, a, host);
@@ -144,18 +145,10 @@ static bool queues_lead(void)
 	return holds(b, 1);
 }
 
+static bool queues_lead(void) { return read_before(2); }
+
 /* The copy writes what is there already: only the NaNs that chaos writes before it can show */
-static bool copies_spoil_first(void)
-{
-	fill(a, 1);
-	fill(host, 1);
-	compute(b, a);
-	order(Q_COMPUTE, Q_WEIGHTS);
-	copy(Q_WEIGHTS, a, host);
-	finish(Q_WEIGHTS);
-	finish(Q_COMPUTE);
-	return holds(b, 1);
-}
+static bool copies_spoil_first(void) { return read_before(1); }
 
 static bool operations_spoil_first(void)
 {
