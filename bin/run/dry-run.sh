@@ -45,11 +45,10 @@ find_remedy() {
 
 # Of the plan; on the cores, the device's memory is the host's
 host_need() {
-	need=$(plan_figure host_bytes)
-	case $device in cuda*) ;; *) need=$((need + $(plan_figure peak_bytes))) ;; esac
+	need=$(figure "$plan" host_bytes)
+	case $device in cuda*) ;; *) need=$((need + $(figure "$plan" peak_bytes))) ;; esac
 	echo "$need"
 }
-plan_figure() { printf '%s\n' "$plan" | sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p"; }
 
 dry_run() {
 	newest=''

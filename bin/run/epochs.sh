@@ -8,7 +8,7 @@ count_steps() { # --steps from --epochs
 	inputs=$(data_key)
 	count=$(sed -n "s/^$inputs //p" "$out/count" 2>/dev/null)
 	[ -n "$count" ] || count_data
-	steps=$(figure steps)
+	steps=$(figure "$count" steps)
 	[ "$steps" -le $MOST_STEPS ] || die 64 "--epochs $epochs makes $steps steps, and mt-step takes $MOST_STEPS at most"
 	step_options=$step_options--steps=$steps$nl
 }
@@ -41,4 +41,4 @@ count_data() {
 	count=$(printf '%s\n' "$count" | sed -n '/^{/p')
 }
 
-figure() { printf '%s\n' "$count" | sed "s/.*\"$1\": \([0-9]*\).*/\1/"; }         # NAME: of the count
+figure() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it

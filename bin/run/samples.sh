@@ -89,10 +89,6 @@ last_sample() {
 	grep -qs "^{\"step\": $from, " "$out/samples.jsonl" || take_sample --threads="$cores"
 }
 
-committed() {
-	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
-}
-
 # Run a program that ends with the sampling; a signal to mt-run ends it too, by USR1
 beside() { # STDIN COMMAND...
 	from_file=$1

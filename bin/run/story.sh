@@ -165,8 +165,14 @@ figures() { # WHICH: last (the last step) or words
 		}' <"$file"
 }
 
+# The run's last committed step, read in a subshell: Ctrl-C must not end mt-store
+committed() (
+	trap '' INT
+	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
+)
+
 steps_trained() { # without metrics: by the run
-	trained=$(trap '' INT; mt-store stat "$run" --json 2>/dev/null | sed -n 's/^{[^{]*"step":\([0-9]*\).*/\1/p')
+	trained=$(committed)
 	n=$((${trained:-$began} - began))
 	case $n in
 	0) trained='' trains="no step was trained" ;;
