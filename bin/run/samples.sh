@@ -149,7 +149,8 @@ write_down() {
 		!--left { print head "\"prompt\": " number ", " (bytes ? "\"text\": \"" text(n) "\"}" : tokens(n)) }'
 }
 
-# awk: the n ids as text or as a list. Ids above 255 are left out of text, as mt-tokens --bytes does.
+# awk: the n ids as text or as a list. Ids above 255 are left out of text: a vocabulary can be larger than 256, and
+# a model that was trained for a few steps makes such ids.
 # Bytes that are not UTF-8 become U+FFFD, one for each maximal part of a character, as Unicode and Python do it.
 json_of='
 function tokens(n,    i, list) {
