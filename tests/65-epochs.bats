@@ -85,6 +85,30 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	gone "$RUN"
 }
 
+@test "TERM or HUP to mt-run alone while it counts ends the count too, and leaves nothing" {
+	mkdir "$T/tmp"
+	export TMPDIR=$T/tmp
+	counts() { pgrep -f "^mt-step --count .*=$T/m" && pgrep -f "^mt-feed --epochs=.* $T/data"; }
+	ends() { # SIGNAL CODE ARGS...
+		spawn run mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
+			--metrics "$T/m" --epochs 1000000000 "${@:3}"
+		eventually counts
+		counts >>"$T/pids"
+		kill -s "$1" "$PID"
+		code=0
+		wait "$PID" || code=$?
+		[ "$code" = "$2" ]
+		no pgrep -f "^mt-(step|feed) .*$T/"
+		[ ! -s "$T/run.err" ]
+		[ ! -e "$T/out" ]
+		[ -z "$(ls "$T/tmp")" ]
+	}
+	cp "$CASE/data.bin" "$T/data"
+	ends TERM 143
+	ends HUP 129
+	ends TERM 143 --dry-run --steps 5
+}
+
 @test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
 	run_it --epochs 1
 	plain "$T/m" >"$T/shuffled"
