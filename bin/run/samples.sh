@@ -40,8 +40,17 @@ check_samples() {
 	if [ ! -f "$sample" ] || [ ! -r "$sample" ]; then die 66 "$sample: no such file"; fi
 	LC_ALL=C grep -qa . "$sample" || die 65 "$sample has no prompt"
 	maker=$(text_maker)
-	why=$(make_prompts 2>&1 >/dev/null) || die $? "--sample $(printf '%s\n' "$why" |
+	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	exec 4>"$file"                              # until there is $tmp
+	rm "$file"
+	why=$(make_prompts 2>&1 >&4) || die $? "--sample $(printf '%s\n' "$why" |
 		sed 's/^mt-[a-z]*: //; q')$([ "$maker" != tokenizer ] || echo '; or give the prompts as records')"
+}
+
+keep_prompts() {
+	[ -n "$sample" ] || return 0
+	cat /dev/fd/4 >"$tmp/prompts" || leave 74
+	exec 4>&-
 }
 
 # The samples of steps after the one that training continues from are made again. A cut line is that of a crash.
@@ -53,8 +62,6 @@ cut_samples() {
 
 begin_sampling() {
 	cut_samples
-	[ -n "$sample" ] || return 0
-	make_prompts >"$tmp/prompts" 2>/dev/null
 	[ -n "$sample_every" ] || return 0
 	watch_metrics sample_steps +1
 	sampler=$watcher
