@@ -37,6 +37,8 @@ check_options() {
 		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
 	fi
 	cores=$(nproc 2>/dev/null || echo 1)
+	given_threads=$threads
+	choose_nodes
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
 }
 
