@@ -341,6 +341,15 @@ for _ in range(60):
 	fails_with 65 mt-feed --check --bytes "$T/text.gz"
 	grep -q "text.gz: is compressed: zcat $T/text.gz" "$T/fails.err"
 	fails_with 65 mt-feed --check --shuffle 1 "$T/fifo"
+	cat "$T/good" "$T/cut" >"$T/cut-at-its-end"
+	mt-feed --check "$T/cut-at-its-end"
+	for how in --shuffle=1 --mix; do
+		mt-feed --check $how "$T/good"
+		fails_with 65 mt-feed --check $how "$T/good" "$T/cut-at-its-end"
+		grep -q "cut-at-its-end: record 2: input ends after 1 of its 9 elements" "$T/fails.err"
+		fails_with 65 mt-feed --check $how "$T/none"
+	done
+	fails_with 65 mt-feed --check "$T/good" "$T/cut-at-its-end:2"
 	fails_with 64 mt-feed --check --eos 1 "$T/good"
 	fails_with 64 mt-feed --config "$CONFIGS/demo.json" "$T/good"
 	echo '{"vocab_size": 513}' >"$T/config.json"

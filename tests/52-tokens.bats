@@ -461,13 +461,20 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	[ "${lines[*]}" = '+<s>Who "are" +<s>I am naïve +<s>Who "are" +<s>I am naïve' ]
 }
 
-@test "--decode --bytes needs no package, gives back the bytes, and leaves out marks above 255" {
+@test "--decode --bytes needs no package, gives back the bytes, and exits 65 at an id above 255" {
 	printf 'one\377\0two' >"$T/a"
 	printf 'naïve' >"$T/b"
 	mt-feed --bytes "$T/a" "$T/b" >"$T/rec"
-	printf '\002\0\0\0\141\0\0\200\0\001\0\0' >>"$T/rec"
+	printf '\001\0\0\0\141\0\0\200' >>"$T/rec"         # context only
 	{ cat "$T/a"; printf '<>'; cat "$T/b"; printf '<>a<>'; } >"$T/want"
 	python3 -IS "$MT/mt-tokens" --decode --bytes --sep '<>' "$T/rec" | cmp "$T/want" -
+	printf '\002\0\0\0\141\0\0\0\0\001\0\200' >>"$T/rec"
+	code=0
+	mt-tokens --decode --bytes --sep '<>' "$T/rec" >"$T/text" 2>"$T/err" || code=$?
+	[ "$code" = 65 ]
+	cmp "$T/want" "$T/text"             # the records before it
+	[[ $(cat "$T/err") == "mt-tokens: $T/rec: record 4: id 256 is not a byte: "* ]]
+	[ "$(wc -l <"$T/err")" = 1 ]
 	head -c 10 "$T/rec" >"$T/cut"
 	fails_with 65 mt-tokens --decode --bytes "$T/cut"
 	grep -q "record 1: the input ends inside it" "$T/fails.err"

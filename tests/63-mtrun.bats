@@ -341,6 +341,18 @@ same_as_undisturbed() {
 	[ "$(wc -l <"$T/m")" = 1 ]          # with --bytes, JSON is a text like any other
 }
 
+@test "shuffled or mixed data that is cut at its end: one line before anything is loaded, and no OUT" {
+	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
+	try() { fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS "$@"; }
+	local how
+	for how in "" "--seed 7" "--epochs 9" "--no-shuffle --mix --data $CASE/data.bin" --dry-run; do
+		try --steps 5 $how
+		grep -q "^mt-feed: $T/data: record 128: input ends after 1 of its 9 elements$" "$T/fails.err"
+		[ ! -e "$T/out" ]
+	done
+	gone "$RUN"
+}
+
 @test "a name on the command line sends no control character to the terminal" {
 	fails_with 66 mt-run --model "$T/a\\033[31m" --data x --out "$T/out" $ARGS --steps 5
 	grep -qF 'a\033[31m' "$T/fails.err"

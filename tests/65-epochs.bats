@@ -85,6 +85,30 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	gone "$RUN"
 }
 
+@test "TERM or HUP to mt-run alone while it counts ends the count too, and leaves nothing" {
+	mkdir "$T/tmp"
+	export TMPDIR=$T/tmp
+	counts() { pgrep -f "^mt-step --count .*=$T/m" && pgrep -f "^mt-feed --epochs=.* $T/data"; }
+	ends() { # SIGNAL CODE ARGS...
+		spawn run mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
+			--metrics "$T/m" --epochs 1000000000 "${@:3}"
+		eventually counts
+		counts >>"$T/pids"
+		kill -s "$1" "$PID"
+		code=0
+		wait "$PID" || code=$?
+		[ "$code" = "$2" ]
+		no pgrep -f "^mt-(step|feed) .*$T/"
+		[ ! -s "$T/run.err" ]
+		[ ! -e "$T/out" ]
+		[ -z "$(ls "$T/tmp")" ]
+	}
+	cp "$CASE/data.bin" "$T/data"
+	ends TERM 143
+	ends HUP 129
+	ends TERM 143 --dry-run --steps 5
+}
+
 @test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
 	run_it --epochs 1
 	plain "$T/m" >"$T/shuffled"
@@ -121,6 +145,24 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	[ "$(wc -l <"$T/m")" = 10 ]
 	[ "$(cat "$T/out/order")" = none ]
 	fails_with 64 mt-run --shuffle 1 --no-shuffle
+}
+
+@test "an OUT/order that is damaged exits 65 and is named; --shuffle with the seed it had continues the training" {
+	run_it --epochs 1
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	run_it --epochs 1 --until 5
+	local bad
+	for bad in '' 'no\n' 'none1\n' '1\n2\n' '99999999999999999999\n' '\000\033[31m\n' '-1\n'; do
+		printf -- "$bad" >"$T/out/order"
+		fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS \
+			--epochs 1 --resume
+		grep -q "^mt-run: $T/out/order: '.*' is neither a seed nor none: give the --shuffle or " "$T/fails.err"
+		no grep -q "$(printf '[\001-\011\013-\037]')" "$T/fails.err"
+	done
+	run_it --epochs 1 --resume --shuffle 1
+	plain "$T/m" | cmp - "$T/whole"
+	[ "$(cat "$T/out/order")" = 1 ]
 }
 
 @test "--epochs counts directories and weighted files, and --keep-best keeps the best evaluated checkpoint" {

@@ -208,6 +208,26 @@ tokenizer_of_words() {
 	PY
 }
 
+@test "the prompts of a tokenizer are converted once, before training" {
+	cp -r "$CASE/model" "$T/model"
+	echo '{}' >"$T/model/tokenizer.json"
+	echo 'two words' >"$T/words"
+	replace_sample </dev/null
+	rm "$T/bin/mt-tokens"
+	cat >"$T/bin/mt-tokens" <<-END
+		#!/bin/sh
+		echo "\$1" >>'$T/calls'
+		[ "\$1" = --prompts ] || exit 78
+		printf '\2\0\0\0\5\0\0\0\7\0\0\0'
+	END
+	chmod +x "$T/bin/mt-tokens"
+	mkdir "$T/tmp"
+	TMPDIR=$T/tmp run_it --model "$T/model" --data "$CASE/data.bin" --sample "$T/words" --steps 2 --sample-tokens 3
+	grep -q '^{"step": 2, "prompt": 1, "tokens": \[5, 7, ' "$T/out/samples.jsonl"
+	[ "$(cat "$T/calls")" = $'--prompts\n--decode' ]
+	[ -z "$(ls "$T/tmp")" ]
+}
+
 # bats test_tags=slow
 @test "for a model with a tokenizer, prompts are text and samples have text; without its Python, tokens" {
 	need_transformers

@@ -37,20 +37,30 @@ check_options() {
 		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
 	fi
 	cores=$(nproc 2>/dev/null || echo 1)
+	given_threads=$threads
+	choose_nodes
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
 }
 
 # Training continues in the order that it began with; OUT of older versions does not name it: that of the files
 choose_order() {
 	if [ -n "$resume" ] && [ -z "$new_input" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; then
-		order=$(cat "$out/order" 2>/dev/null)
-		: "${order:=none}"
+		order=none
+		[ ! -e "$out/order" ] || read_order
 		return
 	fi
 	order=$seed
 	for file in $data; do
 		can_reread "$file" || order=none
 	done
+}
+
+read_order() {
+	order=$(head -c 100 "$out/order" 2>/dev/null | tr '\000' '?')
+	[ "$order" != none ] || return 0
+	# mt-feed reads its options from left to right
+	mt-feed --shuffle="$order" --version >/dev/null 2>&1 ||
+		die 65 "$out/order: '$order' is neither a seed nor none: give the --shuffle or --no-shuffle of before"
 }
 
 check_files() {

@@ -68,6 +68,7 @@ dry_run() {
 	if [ $code = 71 ]; then short=${plan%%: a smaller*} whole=''; else whole=$plan; fi
 	if [ -n "$short" ] || [ "$(host_need)" -gt "$available" ]; then find_remedy; fi
 	plan=$whole
+	tell_nodes
 	report
 	exit
 }

@@ -31,14 +31,25 @@ count_data() {
 	[ ! -t 2 ] || tell "counts the steps of $epochs epochs"
 	to=1
 	[ ! -t 2 ] || to=2                          # mt-step's progress line
-	count=$({ { mt-feed $feed_options $data <&9; echo "fed $?" >&3; } |
-		mt-step --count $step_options 2>&$to; echo "counted $?"; } 3>&1)
-	code=$(printf '%s\n' "$count" | sed -n 's/^fed //p')
-	exit_code "$code" mt-feed || exit           # mt-step complains only about the cut input
-	printf '%s\n' "$count" | sed '/^{/d; /^fed /d; /^counted /d' >&2
-	code=$(printf '%s\n' "$count" | sed -n 's/^counted //p')
-	exit_code "$code" mt-step || exit
-	count=$(printf '%s\n' "$count" | sed -n '/^{/p')
+	make_tmp
+	catch_signals
+	mt-feed $feed_options $data <&9 >"$tmp/records" 5<&- 6<&- 8>&- &
+	producer=$!
+	mt-step --count $step_options <"$tmp/records" >"$tmp/count" 2>&$to 5<&- 6<&- 8>&- &
+	step=$!
+	[ -z "$signal" ] || kill -s USR1 "$step"
+	await "$step"; rc=$?
+	step=''
+	[ $rc = 0 ] || kill -s ALRM "$producer" 2>/dev/null         # nobody reads what it writes
+	await "$producer"; fed=$?
+	[ $fed != 142 ] || fed=0                    # that was us
+	trap - HUP INT TERM
+	[ -z "$signal" ] || leave 0
+	exit_code $fed mt-feed || leave $?          # mt-step complains only about the cut input
+	sed '/^{/d' "$tmp/count" >&2
+	exit_code $rc mt-step || leave $?
+	count=$(sed -n '/^{/p' "$tmp/count")
+	drop_tmp
 }
 
 figure() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it

@@ -21,6 +21,8 @@ usage() {
 	  --device DEV               of mt-stream (default: cpu)
 	  --streams N                number of mt-streams (default: 1)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
+	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores
+	                             of each node, or of the GPU's (default: none)
 	  --keep K                   number of checkpoints to keep (default: 2)
 	  --keep-best                keep also the one with the lowest eval loss
 	  --resume                   continue from the newest checkpoint in OUT
@@ -39,7 +41,7 @@ usage() {
 	EOF
 }
 
-model='' data='' out='' dtype=bf16 grad=fp32 seed=1 device=cpu streams=1 threads='' keep=2 run=run-$$
+model='' data='' out='' dtype=bf16 grad=fp32 seed=1 device=cpu streams=1 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 restart='' new_input='' best=''
 sample='' sample_every='' sample_options=''
@@ -48,7 +50,7 @@ feed_options='' step_options='' given=' ' count=''
 
 known() { # OPTION: ends mt-run if it does not exist, with those that begin with the same letters
 	like='' begin=${1%"${1#????}"}
-	for option in --model --data --out --dtype --grad --seed --device --streams --threads --keep --run \
+	for option in --model --data --out --dtype --grad --seed --device --streams --threads --numa --keep --run \
 		--eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume --new-record --restart \
 		--mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens --sample-temperature; do
 		[ "$option" != "$1" ] || return 0
@@ -62,7 +64,7 @@ set_option() { # OPTION VALUE
 	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
 	given="$given$1 "
 	case $1 in
-	--model | --out | --dtype | --grad | --seed | --device | --streams | --threads | --keep | --run)
+	--model | --out | --dtype | --grad | --seed | --device | --streams | --threads | --numa | --keep | --run)
 		eval "${1#--}=\$2"
 		return ;;
 	--sample) sample=$2; return ;;

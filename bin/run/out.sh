@@ -2,6 +2,8 @@
 # open ends: mt-run or a stage.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
+tmp='' made=''                                  # made: OUT is new
+
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
 
 lock_out() {
@@ -23,7 +25,6 @@ lock_out() {
 }
 
 take_out() {
-	made=''                                     # OUT is new
 	if [ ! -d "$out" ]; then
 		[ ! -e "$out" ] || die 73 "$out is not a directory"
 		mkdir -p "$out" 2>/dev/null || die 74 "$out: cannot be made"
@@ -82,9 +83,15 @@ make_tmp() {
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }
 
+drop_tmp() {
+	rm -rf "$tmp"
+	exec 5<&- 6<&- 8>&-
+	tmp=''
+}
+
 leave() { # CODE
 	rm -rf "$tmp"
-	if [ -n "$made" ]; then                     # OUT is new: is it unused?
+	if [ -n "$made" ]; then                     # is it unused?
 		[ -n "$(find "$out" -mindepth 1 ! -name .lock ! -name command ! -name order ! -name count)" ] || rm -r "$out"
 	fi
 	if [ -n "$signal" ]; then trap - "$signal"; kill -s "$signal" $$; fi

@@ -40,8 +40,17 @@ check_samples() {
 	if [ ! -f "$sample" ] || [ ! -r "$sample" ]; then die 66 "$sample: no such file"; fi
 	LC_ALL=C grep -qa . "$sample" || die 65 "$sample has no prompt"
 	maker=$(text_maker)
-	why=$(make_prompts 2>&1 >/dev/null) || die $? "--sample $(printf '%s\n' "$why" |
+	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	exec 4>"$file"                              # until there is $tmp
+	rm "$file"
+	why=$(make_prompts 2>&1 >&4) || die $? "--sample $(printf '%s\n' "$why" |
 		sed 's/^mt-[a-z]*: //; q')$([ "$maker" != tokenizer ] || echo '; or give the prompts as records')"
+}
+
+keep_prompts() {
+	[ -n "$sample" ] || return 0
+	cat /dev/fd/4 >"$tmp/prompts" || leave 74
+	exec 4>&-
 }
 
 # The samples of steps after the one that training continues from are made again. A cut line is that of a crash.
@@ -53,8 +62,6 @@ cut_samples() {
 
 begin_sampling() {
 	cut_samples
-	[ -n "$sample" ] || return 0
-	make_prompts >"$tmp/prompts" 2>/dev/null
 	[ -n "$sample_every" ] || return 0
 	watch_metrics sample_steps +1
 	sampler=$watcher
@@ -145,7 +152,8 @@ write_down() {
 		!--left { print head "\"prompt\": " number ", " (bytes ? "\"text\": \"" text(n) "\"}" : tokens(n)) }'
 }
 
-# awk: the n ids as text or as a list. Ids above 255 are left out of text, as mt-tokens --bytes does.
+# awk: the n ids as text or as a list. Ids above 255 are left out of text: a vocabulary can be larger than 256, and
+# a model that was trained for a few steps makes such ids.
 # Bytes that are not UTF-8 become U+FFFD, one for each maximal part of a character, as Unicode and Python do it.
 json_of='
 function tokens(n,    i, list) {

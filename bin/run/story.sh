@@ -40,6 +40,7 @@ tell_start() {
 	[ $# = 1 ] || more=" and $(($# - 1)) more"
 	[ "$order" = none ] || more="$more, shuffled (seed $order)"
 	tell "steps $((began + 1)) to $last, each of $batch rows of $seq tokens, of $1$more"
+	tell_nodes
 }
 
 # Keep in OUT what belongs to what it has: the commands of all starts, the order and the count of the data

@@ -24,7 +24,8 @@ static const struct mt_opt options[] = {
 	{"decode", OPT_FLAG, &decode, NULL,
 		"write the bytes of documents instead of records; FILE is stdin if none is given", NULL},
 	{"sep", OPT_STR, &sep, "STRING", "with --decode: written after each document (default: a newline)", NULL},
-	{"check", OPT_FLAG, &check, NULL, "check options and the first document of each FILE, write nothing", NULL},
+	{"check", OPT_FLAG, &check, NULL,
+		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
 	{"config", OPT_STR, &config, "FILE", "with --check --bytes: config.json of the model, for its vocabulary", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };

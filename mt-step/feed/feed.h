@@ -98,7 +98,8 @@ int feed_mixed(const struct feed_sources *, const struct feed_how *);
 int pipe_feed(int fd, const char *name, const struct feed_how *);
 
 /* ---- check.c */
-/* 0: the first document of that FILE is valid, or it is a pipe, which is not opened. -66: no file. -65: invalid */
+/* 0: the first document of that FILE is valid, with shuffle or mix all documents are, or it is a pipe, which is not
+ * opened. -66: no file. -65: invalid */
 int check_file(const char *name, const struct feed_how *);
 /* 64: the model of this config.json has too many tokens to be trained on bytes */
 int check_vocabulary(const char *config);
