@@ -6,9 +6,6 @@
 #include "optim.h"
 #include "sum.h"
 
-/* Adam's step count before txn k: the record of k - 1 has it, whatever k - 1 was. */
-static uint64_t t_before(struct optim *o, uint32_t k) { return mt_txn(o->run, k - 1)->t; }
-
 /* Blocks by a fixed tree within a unit, then unit after unit. */
 static double gradient_norm(struct optim *o)
 {
@@ -32,32 +29,12 @@ bool commit_skips(struct optim *o, const struct accumulation *g)
 	return nonfinite || g->txn.targets == 0;
 }
 
-/* For checkpoints of this step, which may be written when the next but one has its record. */
-static void keep_hyper(struct optim *o, const struct mt_txn *t)
-{
-	o->control->hyper[t->step & 1] = (struct mt_hyper){.step = t->step,
-		.lr = t->lr,
-		.beta1 = t->beta1,
-		.beta2 = t->beta2,
-		.eps = t->eps,
-		.decay = t->decay,
-		.clip = t->clip,
-		.targets = t->targets,
-		.micros = t->micros};
-}
-
 static bool decide(struct optim *o, struct accumulation *g, uint64_t word, enum mt_phase phase, double norm,
 	double factor)
 {
-	struct mt_txn *t = mt_txn(o->run, g->k);
 	leave_if_lost(o);
-	t->t = t_before(o, g->k) + (phase == MT_APPLY);
-	t->norm = norm;
-	t->clip_factor = factor;
-	t->skipped = phase == MT_SKIP;
-	if (phase != MT_DONE) keep_hyper(o, t);
 	g->open = false;
-	return mt_txn_cas(o->run, g->k, word, mt_word(g->k, g->attempt, phase));
+	return mt_txn_commit(o->run, word, phase, norm, factor) != 0;
 }
 
 bool commit(struct optim *o, struct accumulation *g, uint64_t word)

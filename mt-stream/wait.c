@@ -7,9 +7,8 @@
 
 int run_state(const struct stream *s)
 {
-	if (mt_run_state(s->run) == MT_GONE) return GONE;
-	int rc = mt_run_dirty(s->run);
-	return rc ? rc : mt_stage_check(s->run);
+	int rc = mt_stage_over(s->run);
+	return rc > 0 ? GONE : rc;
 }
 
 /* With --grad none the commit comes with the first piece, and the other pieces are needed after it. */

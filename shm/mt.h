@@ -405,6 +405,9 @@ bool mt_stage_dead(const struct mt_run *, int slot); /* dead by proof */
  * look. */
 bool mt_stage_mine(const struct mt_run *);
 int mt_stage_check(const struct mt_run *); /* 0, or -75 and who has the slot now */
+/* Must this stage end? To be looked at in every loop and wait. 0: no; 1: the run was removed, so end with 0; -65: the
+ * store is dirty, or of an earlier boot; -75: another process has this one's slot. */
+int mt_stage_over(const struct mt_run *);
 uint64_t mt_stage_word(const struct mt_run *, int slot); /* the slot's word. Acquire */
 static inline int mt_slot_pid(uint64_t word) { return (int)(word >> 42); }
 static inline bool mt_slot_locked(uint64_t word) { return word >> 41 & 1; }
@@ -493,6 +496,12 @@ int mt_ring_check(const struct mt_ring *);
 /* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
 void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */
+/* For an optimizer of your own with one mt-stream: peek at the head of its grad ring, if it belongs to the attempt in
+ * `word`, the open transaction's. Messages of older attempts are popped. 1: *m has been checked, to be popped when it
+ * is done with: a loss of one of the transaction's micros, or a piece: block is the n gradients (elements of the run's
+ * --grad) of m->grad. 0: nothing has come yet, or something of a newer attempt: read the word again. -65: the ring is
+ * damaged; -70: a message that cannot be. */
+int mt_grad_peek(struct mt_ring *, uint64_t word, struct mt_msg *, const void **block);
 
 /* ------------------------------------------------------------------------------------------------ transactions */
 
@@ -514,6 +523,12 @@ uint32_t mt_attempt_next(struct mt_run *);
 /* Compare-and-swap of txn k's word, release on success, doorbell rung. false: somebody else changed it, or this process
  * has lost its slot: a loop that tries again looks at mt_stage_mine. */
 bool mt_txn_cas(struct mt_run *, uint32_t k, uint64_t expect, uint64_t want);
+/* For mt-optim, and an optimizer of your own. All of the attempt in `word` has come, and the txn's losses are written:
+ * write the rest of the outcome (t, norm, clip_factor, skipped; in training also the step's hyper), and then change the
+ * word to `phase`: MT_DONE for an evaluation, MT_APPLY or MT_SKIP in training. norm: of the gradient before clipping,
+ * NaN: not taken; clip_factor: 1 without clipping. Returns the new word; 0: the attempt is over, or this process has
+ * lost its slot. */
+uint64_t mt_txn_commit(struct mt_run *, uint64_t word, enum mt_phase phase, double norm, double clip_factor);
 struct mt_committed { uint64_t step, t; struct mt_position position; };
 /* What is decided: the newest committed step, Adam's t and the input's position after it. The store holds it once no
  * txn is in apply or skip. */
@@ -557,6 +572,10 @@ uint64_t mt_snap(const struct mt_run *);
  * that speaks of the step already stays. false: this process has lost its slot. */
 bool mt_snap_pin(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
 bool mt_snap_pinned(const struct mt_run *, uint32_t unit); /* the saver has not copied it: do not write to it */
+/* For an optimizer of your own, before it writes to the unit: wait until no snapshot has it pinned (n_units: until no
+ * save is busy, so that mt_snap_pin may follow). A snapshot that is pinned and whose saver is dead fails. Looks at
+ * mt_stage_over in any case, and returns what that does. */
+int mt_snap_wait(struct mt_run *, uint32_t unit);
 /* For the saver. No unit has been unpinned since the step was pinned */
 bool mt_snap_intact(const struct mt_run *, uint64_t step);
 /* The unit has been copied. 75: this process has lost its slot; 69: the snapshot was failed meanwhile; 70 */

@@ -263,3 +263,34 @@ void mt_ring_pop(struct mt_ring *r)
 	atomic_compare_exchange_strong_explicit(&r->shared->head, &k, k + 1, memory_order_release, memory_order_relaxed);
 	mt_wake(r->run);
 }
+
+/* ------------------------------------------------------------------------------------------------ gradients */
+
+/* An mt-stream's answer to a micro of t: its loss, or a piece that lies in its unit and in a block */
+static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struct mt_msg *m)
+{
+	const struct mt_control *c = r->run->control;
+	if (m->micro >= t->micros || m->txn_kind != t->kind) return false;
+	if (m->kind == MT_MSG_LOSS) return true;
+	if (m->kind != MT_MSG_GRAD || m->txn_kind != MT_TRAIN || m->grad.unit >= c->n_units) return false;
+	const struct mt_unit *unit = mt_unit(r->run, m->grad.unit);
+	return m->grad.end <= (unit->g[1] != 0) && m->grad.off % MT_BLOCK == 0 && m->grad.off < unit->elems && m->grad.n &&
+		m->grad.n <= unit->elems - m->grad.off && m->grad.n <= r->block_bytes / (c->grad == MT_BF16 ? 2 : 4);
+}
+
+int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void **block)
+{
+	while (mt_ring_peek(r, 0, m, block)) {
+		uint32_t ahead = (m->attempt - mt_word_attempt(word)) & 0xffffff; /* attempts wrap */
+		if (ahead && ahead < 0x800000) return 0;
+		if (!ahead && m->k == mt_word_k(word) && answers(r, mt_txn(r->run, m->k), m)) return 1;
+		/* acquire: mt-step may have opened another txn in this record, against which m was held */
+		atomic_thread_fence(memory_order_acquire);
+		if (mt_txn_word(r->run, mt_word_k(word)) != word) return 0;
+		if (!ahead)
+			return mt_fail(MT_EX_BUG, "ring '%.31s': message of txn %u, micro-batch %u, kind %u: not what is due",
+				r->shared->name, m->k, m->micro, m->kind);
+		mt_ring_pop(r);
+	}
+	return mt_ring_check(r);
+}

@@ -54,6 +54,19 @@ bool mt_snap_pinned(const struct mt_run *run, uint32_t unit)
 	return pin && mt_snap(run) == mt_snap_word(pin, MT_PINNED);
 }
 
+int mt_snap_wait(struct mt_run *run, uint32_t unit)
+{
+	for (;;) {
+		uint32_t seen = mt_event(run);
+		uint64_t word = mt_snap(run);
+		int rc = mt_stage_over(run);
+		if (rc || !(unit < run->control->n_units ? mt_snap_pinned(run, unit) : mt_snap_busy(word))) return rc;
+		/* what is sealed is whole: its saver's successor judges it */
+		if (mt_snap_state(word) == MT_PINNED && !mt_stage_alive(run, MT_CKPT) && mt_snap_fail(run, word)) continue;
+		mt_wait(run, seen, 100);
+	}
+}
+
 bool mt_snap_intact(const struct mt_run *run, uint64_t step)
 {
 	for (uint32_t u = 0; u < run->control->n_units; u++)

@@ -195,6 +195,13 @@ int mt_stage_check(const struct mt_run *run)
 		mt_stage_name(run->slot), now);
 }
 
+int mt_stage_over(const struct mt_run *run)
+{
+	if (mt_run_state(run) == MT_GONE) return 1;
+	int rc = mt_run_dirty(run);
+	return rc ? rc : mt_stage_check(run);
+}
+
 /* ------------------------------------------------------------------------------------------------ aborting */
 
 static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || slot >= MT_STREAM; }

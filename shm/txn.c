@@ -73,6 +73,35 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 	return ok;
 }
 
+/* For checkpoints of the step, which may be written when the next but one has its record. */
+static void keep_hyper(struct mt_run *run, const struct mt_txn *t)
+{
+	run->control->hyper[t->step & 1] = (struct mt_hyper){.step = t->step,
+		.lr = t->lr,
+		.beta1 = t->beta1,
+		.beta2 = t->beta2,
+		.eps = t->eps,
+		.decay = t->decay,
+		.clip = t->clip,
+		.targets = t->targets,
+		.micros = t->micros};
+}
+
+uint64_t mt_txn_commit(struct mt_run *run, uint64_t word, enum mt_phase phase, double norm, double clip_factor)
+{
+	uint32_t k = mt_word_k(word);
+	struct mt_txn *t = mt_txn(run, k);
+	if (!mt_stage_mine(run)) return 0;
+	t->t = mt_txn(run, k - 1)->t + (phase == MT_APPLY); /* whatever k - 1 was, its record has Adam's step count */
+	t->norm = norm;
+	t->clip_factor = clip_factor;
+	t->skipped = phase == MT_SKIP;
+	if (phase != MT_DONE) keep_hyper(run, t);
+	/* an abort that came first wins; what was written for nothing is written again by the next attempt */
+	uint64_t committed = mt_word(k, mt_word_attempt(word), phase);
+	return mt_txn_cas(run, k, word, committed) ? committed : 0;
+}
+
 void mt_run_committed(const struct mt_run *run, struct mt_committed *out)
 {
 	for (;;) {

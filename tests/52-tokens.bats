@@ -5,10 +5,18 @@ load helpers
 setup_file() {
 	export MODELS=$BATS_FILE_TMPDIR
 	has transformers jinja2 || return 0
+	# one JSON object a line; a backslash at a line's end continues it
+	cat >"$MODELS/chats.jsonl" <<-EOF
+	{"messages": [{"role": "user", "content": "What is the capital of France?"}, \
+	{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, \
+	{"role": "assistant", "content": "I am a naïve model — 東京."}]}
+	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, \
+	{"role": "assistant", "content": "I"}]}
+	EOF
 	"$PYTHON" - "$MODELS" <<-'PY'
-	import sys
+	import json, sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-	from transformers import PreTrainedTokenizerFast
+	from transformers import AutoTokenizer, PreTrainedTokenizerFast
 	CHATML = ("{% for m in messages %}"
 	          "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
 	          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
@@ -34,21 +42,21 @@ setup_file() {
 	    fast = PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>")
 	    fast.chat_template = template
 	    fast.save_pretrained(sys.argv[1] + "/" + name)
+	# what apply_chat_template makes of the conversations
+	for name in "chatml", "marked":
+	    t = AutoTokenizer.from_pretrained(sys.argv[1] + "/" + name)
+	    with open(sys.argv[1] + "/chats.jsonl") as f:
+	        chats = [dict(t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
+	                                            return_assistant_tokens_mask=name == "marked")) for line in f]
+	    with open(sys.argv[1] + "/" + name + "/template.json", "w") as f:
+	        json.dump(chats, f)
 	PY
-	# one JSON object a line; a backslash at a line's end continues it
-	cat >"$MODELS/chats.jsonl" <<-EOF
-	{"messages": [{"role": "user", "content": "What is the capital of France?"}, \
-	{"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Who are you?"}, \
-	{"role": "assistant", "content": "I am a naïve model — 東京."}]}
-	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, \
-	{"role": "assistant", "content": "I"}]}
-	EOF
 	# Print a record's text, parts with loss marked +, context marked -: show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
 	import struct, sys
 	from itertools import groupby
-	from transformers import AutoTokenizer
-	t = AutoTokenizer.from_pretrained(sys.argv[1])
+	from tokenizers import Tokenizer    # importing transformers takes seconds, and its decode is this one
+	t = Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
 	data = sys.stdin.buffer.read()
 	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
 	while at < len(words):
@@ -56,51 +64,63 @@ setup_file() {
 	    at += 1 + words[at]
 	    parts = []
 	    for context, run in groupby(ids, lambda i: i >> 31):
-	        text = t.decode([i & 0x7fffffff for i in run], clean_up_tokenization_spaces=False)
+	        text = t.decode([i & 0x7fffffff for i in run], skip_special_tokens=False)
 	        parts.append(("-" if context else "+") + text)
 	    print(" | ".join(parts).replace("\n", "\\n"))
 	PY
+	# What mt-tokens makes with transformers, whose start takes seconds: once for all tests
+	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } \
+		>"$MODELS/mixed.jsonl"
+	cat >"$MODELS/forms.jsonl" <<-'EOF'
+	{"text": "I am a small model."}
+	{"prompt": "Who are you?", "completion": " I am Paris"}
+	{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}
+	{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}
+	EOF
+	for model in chatml marked last; do
+		"$PYTHON" "$MT/mt-tokens" "$MODELS/$model" "$MODELS/mixed.jsonl" >"$MODELS/$model.rec" 2>"$MODELS/$model.err"
+	done
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/chatml" "$MODELS/forms.jsonl" >"$MODELS/forms.rec" 2>"$MODELS/forms.err"
 }
 
 tokens() { "$PYTHON" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
-show() { TRANSFORMERS_VERBOSITY=error "$PYTHON" "$MODELS/show.py" "$1"; }
+show() { "$PYTHON" "$MODELS/show.py" "$1"; }
 
-same_as_template() { # MODEL: ids, and masks where the template gives them
-	"$PYTHON" - "$MODELS/$1" "$MODELS/chats.jsonl" "$2" <<-'PY'
+# The records in FILE are those of apply_chat_template, and then OTHERS more: same_as_template MODEL OTHERS FILE
+same_as_template() {
+	python3 - "$MODELS/$1/template.json" "$2" "$3" <<-'PY'
 	import json, struct, sys
-	from transformers import AutoTokenizer
-	t = AutoTokenizer.from_pretrained(sys.argv[1])
 	data = open(sys.argv[3], "rb").read()
 	words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
-	for line in open(sys.argv[2]):
-	    made = t.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=True,
-	                                 return_assistant_tokens_mask="marked" in sys.argv[1])
+	with open(sys.argv[1]) as f:
+	    chats = json.load(f)
+	assert len(chats) == 2
+	for made in chats:
 	    got = words[at + 1:at + 1 + words[at]]
 	    at += 1 + words[at]
-	    assert [i & 0x7fffffff for i in got] == list(made["input_ids"]), (got, made)
-	    if "assistant_masks" in made:
+	    assert [i & 0x7fffffff for i in got] == made["input_ids"], (got, made)
+	    if "marked" in sys.argv[1]:
 	        assert any(made["assistant_masks"])
-	        assert [1 - (i >> 31) for i in got] == [int(m) for m in made["assistant_masks"]], (got, made)
+	        assert [1 - (i >> 31) for i in got] == made["assistant_masks"], (got, made)
+	for _ in range(int(sys.argv[2])):
+	    at += 1 + words[at]
 	assert at == len(words)
 	PY
 }
 
 @test "token ids of messages equal those of apply_chat_template" {
 	need_transformers
-	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
-	same_as_template chatml "$T/rec"
+	same_as_template chatml 2 "$MODELS/chatml.rec"
 }
 
 @test "loss masks equal return_assistant_tokens_mask if the template has {% generation %}" {
 	need_transformers
-	tokens "$MODELS/marked" "$MODELS/chats.jsonl" >"$T/rec"
-	same_as_template marked "$T/rec"
+	same_as_template marked 2 "$MODELS/marked.rec"
 }
 
 @test "without {% generation %} loss is computed on each assistant turn, and not on its header" {
 	need_transformers
-	tokens "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
-	run show "$MODELS/chatml" <"$T/rec"
+	run show "$MODELS/chatml" <"$MODELS/chatml.rec"
 	local turns='<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n'
 	[ "${lines[1]}" = '-<|im_start|>system\nsmall<|im_end|>\n'"$turns" ]
 	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
@@ -108,45 +128,36 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "turns that the template later renders differently become context, with one line on stderr" {
 	need_transformers
-	tokens "$MODELS/last" "$MODELS/chats.jsonl" >"$T/rec"
-	run show "$MODELS/last" <"$T/rec"
+	run show "$MODELS/last" <"$MODELS/last.rec"
 	[[ ${lines[0]} != *+Paris* ]]
 	[[ ${lines[0]} == *' | +<think></think>I am a naïve model — 東京.<|im_end|>\n' ]]
-	[ "$(grep -c "the assistant's earlier turns" "$T/tokens.err")" = 1 ]
-	[ "$(wc -l <"$T/tokens.err")" = 2 ]
+	[ "$(grep -c "the assistant's earlier turns" "$MODELS/last.err")" = 1 ]
+	[ "$(wc -l <"$MODELS/last.err")" = 2 ]
 }
+
+# Record N of the forms in setup_file, by transformers: form N
+form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 
 @test "a text is trained on as a whole, with the tokenizer's BOS before it and EOS after it" {
 	need_transformers
-	echo '{"text": "I am a small model."}' | tokens "$MODELS/chatml" >"$T/rec"
-	run show "$MODELS/chatml" <"$T/rec"
-	[ "$output" = "+<s>I am a small model.</s>" ]
+	[ "$(form 1)" = "+<s>I am a small model.</s>" ]
 }
 
 @test "of a prompt and completion, loss is computed on the completion and EOS" {
 	need_transformers
-	echo '{"prompt": "Who are you?", "completion": " I am Paris"}' | tokens "$MODELS/chatml" >"$T/rec"
-	run show "$MODELS/chatml" <"$T/rec"
-	[ "$output" = "-<s>Who are you? | + I am Paris</s>" ]
+	[ "$(form 2)" = "-<s>Who are you? | + I am Paris</s>" ]
 }
 
 @test "prompt and completion can be messages" {
 	need_transformers
-	echo '{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}' |
-		tokens "$MODELS/chatml" >"$T/rec"
-	run show "$MODELS/chatml" <"$T/rec"
-	[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
+	[ "$(form 3)" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n | +I<|im_end|>\n' ]
 }
 
 @test "if an answer's first token includes the template's end, loss is computed on that token too" {
 	need_transformers
-	printf '%s\n' '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}' \
-		>"$T/in"
-	for how in "" --plain; do
-		tokens $how "$MODELS/chatml" "$T/in" >"$T/rec"
-		run show "$MODELS/chatml" <"$T/rec"
-		[ "$output" = '-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant | +\n\n\nI<|im_end|>\n' ]
-	done
+	want='-<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant | +\n\n\nI<|im_end|>\n'
+	[ "$(form 4)" = "$want" ]
+	tokens --plain "$MODELS/chatml" "$MODELS/forms.jsonl" | cmp - "$MODELS/forms.rec"
 }
 
 @test "a tokenizer that appends EOS itself gets no second one" {
@@ -180,10 +191,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 @test "tokenizers with jinja2 give the output of transformers" {
 	need_transformers
 	for model in chatml marked last; do
-		{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } >"$T/in"
-		tokens "$MODELS/$model" "$T/in" >"$T/one"
-		tokens --plain "$MODELS/$model" "$T/in" >"$T/two"
-		cmp "$T/one" "$T/two"
+		tokens --plain "$MODELS/$model" "$MODELS/mixed.jsonl" | cmp - "$MODELS/$model.rec"
 	done
 }
 
@@ -202,9 +210,7 @@ same_as_template() { # MODEL: ids, and masks where the template gives them
 
 @test "mt-tokens exits 0 when its reader has closed" {
 	need_transformers
-	for i in $(seq 20000); do
-		echo '{"text": "What is the capital of France? The capital of France is Paris."}'
-	done >"$T/in"
+	yes '{"text": "What is the capital of France? The capital of France is Paris."}' | head -n 20000 >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
 	[ "${PIPESTATUS[0]}" = 0 ]
 }
@@ -315,7 +321,7 @@ assistant turn?); the first is $T/some: line 1" ]
 	cmp "$T/want" "$T/got"
 	printf '%s\n' '{"conversations": [{"from": "robot", "value": "x"}]}' >"$T/bad"
 	code=0
-	tokens "$MODELS/chatml" "$T/bad" >"$T/got" || code=$?
+	tokens --plain "$MODELS/chatml" "$T/bad" >"$T/got" || code=$?
 	[ "$code" = 65 ]
 	grep -q "bad: line 1: a turn is from 'robot'" "$T/tokens.err"
 }
@@ -331,7 +337,7 @@ assistant turn?); the first is $T/some: line 1" ]
 	no grep -q EOS "$T/err"                             # there is no tokenizer
 }
 
-documents() { for i in $(seq "$1"); do printf '{"text": "document %s, naïve"}\n' "$i"; done; }
+documents() { seq -f '{"text": "document %.0f, naïve"}' "$1"; }
 
 @test "gzip and zstd files and pipes give the records of the plain lines; damaged ones exit 65" {
 	need_cmd zstd
@@ -405,7 +411,8 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 
 @test "with transformers and with tokenizers, 3 jobs give the bytes of one" {
 	need_transformers
-	for i in $(seq 200); do cat "$MODELS/chats.jsonl"; echo '{"text": "Who are you?"}'; done >"$T/in"
+	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who are you?"}'; } >"$T/some"
+	for i in $(seq 200); do cat "$T/some"; done >"$T/in"
 	for how in "" --plain; do
 		tokens $how --jobs 1 "$MODELS/last" "$T/in" >"$T/one"
 		cp "$T/tokens.err" "$T/one.err"

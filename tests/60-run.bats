@@ -42,6 +42,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-00000012"
 }
 
+# bats test_tags=slow
 @test "--resume skips a damaged newest checkpoint" {
 	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
 	plain "$T/m" >"$T/whole"
@@ -52,6 +53,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/m" | cmp - <(tail -3 "$T/whole")
 }
 
+# bats test_tags=slow
 @test "training that ends at the step of a damaged checkpoint saves its own, and keeps the damaged one aside" {
 	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
 	truncate -s -1 "$T/out/step-00000009/model.safetensors"
@@ -70,6 +72,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "--resume on another kind of machine exits 78, and continues with --new-record" {
 	MT_ISA=plain run_it --steps 4 --until 2 --dtype fp32
 	rm -r "$T/out/model"
@@ -90,6 +93,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "two streams give the same metrics" {
 	run_it --steps 10 --dtype fp32
 	plain "$T/m" >"$T/whole"
@@ -131,6 +135,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "a killed mt-step is reported and ends the run with 69" {
 	long_data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
@@ -231,6 +236,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
+# bats test_tags=slow
 @test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
 	long_data
 	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
@@ -252,6 +258,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
+# bats test_tags=slow
 @test "a second, later signal abandons a hanging step; the trained steps are saved" {
 	long_data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) \
@@ -274,6 +281,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	ls "$T/out" | grep -q '^step-0'
 }
 
+# bats test_tags=slow
 @test "SIGTERM to all processes does not stop mt-run from writing the last checkpoint" {
 	long_data
 	mkdir "$T/bin"
@@ -303,6 +311,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
+# bats test_tags=slow
 @test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
 	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
 	long_data
@@ -337,6 +346,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	ls "$T/out" | grep -q '^step-0'
 }
 
+# bats test_tags=slow
 @test "--restart restarts killed stages, and the metrics are those of an undisturbed run" {
 	long_data
 	run_it --steps 300 --dtype fp32
@@ -356,6 +366,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	[ -f "$T/out/model/model.safetensors" ]
 }
 
+# bats test_tags=slow
 @test "if saving fails the run is kept, and the last line tells how to save and remove it" {
 	long_data
 	mkdir -p "$T/out"

@@ -66,6 +66,7 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+# bats test_tags=slow
 @test "mt-run killed with all its subshells while its input stays open: the step is saved, nothing is left" {
 	long_data
 	mkdir "$T/tmp"
@@ -85,6 +86,7 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]             # the next mt-run deletes what the killed one left
 }
 
+# bats test_tags=slow
 @test "mt-store is killed: it is started again, and training goes on" {
 	long_data
 	start --steps 100
@@ -109,6 +111,7 @@ same_as_undisturbed() {
 	no ls "$T"/out/step-*
 }
 
+# bats test_tags=slow
 @test "mt-run killed during the last checkpoint or export: both are completed, and nothing is left" {
 	replace <<-'EOF2'
 		case $1 in
@@ -136,6 +139,7 @@ same_as_undisturbed() {
 	[ -f "$T/out/model/config.json" ]
 }
 
+# bats test_tags=slow
 @test "mt-run killed and saving fails: the run is kept, its stages end, the last line tells how to save and remove it" {
 	replace <<-'EOF2'
 		case $1 in
@@ -158,6 +162,7 @@ same_as_undisturbed() {
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "mt-run killed during a hanging step: SIGTERM to mt-store abandons it, saves and removes the run" {
 	long_data
 	start --steps 5000 --ckpt-every 5
@@ -191,6 +196,7 @@ same_as_undisturbed() {
 	[ -f "$T/out/model/config.json" ]
 }
 
+# bats test_tags=slow
 @test "an mt-run started while stages of a killed one still save waits for them and continues from their checkpoint" {
 	long_data
 	undisturbed --steps 100
@@ -209,6 +215,7 @@ same_as_undisturbed() {
 	grep -q "it goes on from $T/out/step-" "$T/run.err"
 }
 
+# bats test_tags=slow
 @test "SIGTERM at mt-run's very end, while a killed stage restarts: mt-run exits after all stages have exited" {
 	replace <<-'EOF2'
 		case $1 in
@@ -235,6 +242,7 @@ same_as_undisturbed() {
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
 }
 
+# bats test_tags=slow
 @test "a stage restarted while the run is removed does not look for the run" {
 	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; sleep 0.5; }'
 	replace mt-stream <<<'[ ! -e "$T/exporting" ] || sleep 1.5'
@@ -250,6 +258,7 @@ same_as_undisturbed() {
 	no grep -e "waits for run" -e "no such run" "$T/run.err"
 }
 
+# bats test_tags=slow
 @test "a signal while mt-run waits for its last stages does not end the wait" {
 	replace mt-stream <<-'EOF2'
 		trap '' USR1
@@ -267,6 +276,7 @@ same_as_undisturbed() {
 	[ "$code" = 143 ]
 }
 
+# bats test_tags=slow
 @test "a killed export, load or create is named and ends mt-run with 69" {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'
@@ -361,6 +371,7 @@ same_as_undisturbed() {
 	grep -qF 'a?[31m?b?c?dé' "$T/fails.err"
 }
 
+# bats test_tags=slow
 @test "OUT/metrics.jsonl has the metrics of the training that continues, even if stdout is overwritten or closed" {
 	DATA=$CASE/data.bin
 	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4

@@ -28,6 +28,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	done
 }
 
+# bats test_tags=slow
 @test "--resume with the same --epochs continues to the same bits and takes the count from OUT" {
 	mkdir "$T/bin"
 	ln -s "$MT"/mt-* "$T/bin"
@@ -48,6 +49,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	[ "$(wc -l <"$T/m")" = "$(count "--epochs 3")" ]
 }
 
+# bats test_tags=slow
 @test "--resume never removes OUT/order and OUT/count, of which it needs the order" {
 	run_it --epochs 1 --until 2
 	ls -i "$T/out/order" "$T/out/count" >"$T/before"
@@ -128,6 +130,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	no grep -q shuffled "$T/run.err"
 }
 
+# bats test_tags=slow
 @test "a resumed training keeps the order that it began with; one without OUT/order is not shuffled" {
 	local how
 	for how in "" --no-shuffle "--shuffle 9"; do
@@ -165,6 +168,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	[ "$(cat "$T/out/order")" = 1 ]
 }
 
+# bats test_tags=slow
 @test "--epochs counts directories and weighted files, and --keep-best keeps the best evaluated checkpoint" {
 	mkdir "$T/data"
 	cp "$CASE/data.bin" "$T/data/a"

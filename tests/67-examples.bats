@@ -100,6 +100,45 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	bits "$RUN" | diff "$T/want" -
 }
 
+@test "lion: killed while it applies a step, its successor marks the run dirty and exits 65" {
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	ckpt=$PID
+	spawn lion lion "$RUN"
+	lion=$PID
+	eventually shows "mt-ckpt.*pid $ckpt"
+	# step 1 is pinned, and nobody copies it, so step 2 is committed and not applied. Step 3 opens meanwhile.
+	kill -STOP "$ckpt"
+	# shellcheck disable=SC2046
+	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP" --ckpt-every 1)
+	eventually shows 'accumulate, train step 3,'
+	kill -9 "$lion"
+	fails_with 65 lion "$RUN"
+	grep -q "store is dirty" "$T/fails.err"
+}
+
+@test "lion: a piece outside its unit exits 70 with one line" {
+	region() { python3 "$TOP/tests/lib/region.py" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.rings" "$@"; }
+	grad=$((256 + 8 * 256)) # ring grad.0: struct mt_ringbuf
+	sent() { [ "$(region grad.0.tail)" -ge 2 ]; }
+	make_run "$CASE/model" --dtype fp32
+	spawn lion lion "$RUN"
+	lion=$PID
+	eventually shows "mt-optim.*pid $lion"
+	kill -STOP "$lion"
+	spawn stream mt-stream "$RUN" --threads 1
+	# shellcheck disable=SC2046
+	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP")
+	eventually sent
+	region $(($(region $((grad + 40))) + 64 + 24)) 1000 # the second message's unit
+	kill -CONT "$lion"
+	code=0
+	wait "$lion" || code=$?
+	[ "$code" = 70 ]
+	[ "$(cat "$T/lion.err")" = "lion: ring 'grad.0': message of txn 1, micro-batch 0, kind 3: not what is due" ]
+}
+
 @test "sgd.py: two steps are w - lr g, number by number" {
 	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
 	make_run "$CASE/model" --dtype fp32
@@ -110,6 +149,33 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	same_as 'w1, m1 = w - lr * g, 0'
 	# its slot is locked as C stages lock theirs
 	fails_with 75 mt-optim "$RUN"
+}
+
+# Start sgd.py with an mt-store whose table of offsets is changed: by_table SED-SCRIPT
+by_table() {
+	mkdir -p "$T/bin"
+	mt-store stat --abi --json | sed "$1" >"$T/abi.json"
+	no cmp -s "$T/abi.json" <(mt-store stat --abi --json)
+	printf '#!/bin/sh\n[ "$*" = "stat --abi --json" ] && exec cat "%s"\n' "$T/abi.json" >"$T/bin/mt-store"
+	chmod +x "$T/bin/mt-store"
+	spawn sgd env PATH="$T/bin:$PATH" sgd.py "$RUN"
+}
+
+@test "sgd.py takes ABI and offsets from mt-store: another ABI is refused, exchanged offsets exchange what it reads" {
+	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
+	make_run "$CASE/model" --dtype fp32
+	mt-ckpt export "$RUN" "$T/before" 2>/dev/null
+	by_table 's/"abi":3,/"abi":4,/'
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 1 ]
+	grep -q 'control: another ABI' "$T/sgd.err"
+	# lr and decay, which is 0, are exchanged in mt_txn
+	by_table 's/\("mt_txn":.*"lr":{"offset":\)88\(.*"decay":{"offset":\)120/\1120\288/'
+	spawn stream mt-stream "$RUN" --threads 1
+	train --micro 4 --lr 0.5 --wd 0 --until 1
+	mt-ckpt export "$RUN" "$T/after" 2>/dev/null
+	cmp "$T/before/model.safetensors" "$T/after/model.safetensors"
 }
 
 # ---- filters

@@ -108,6 +108,7 @@ valid() {
 	valid 1 $((n + 2))
 }
 
+# bats test_tags=slow
 @test "a model without a tokenizer gives tokens; a mt-sample that hangs delays nothing and is ended" {
 	record
 	on_records --steps 3 --sample-tokens 3
@@ -130,6 +131,7 @@ valid() {
 	[ ! -e "$T/out/samples.jsonl" ]
 }
 
+# bats test_tags=slow
 @test "a signal during the last sample ends it: the model is exported and saved, and nothing is left" {
 	record
 	replace_sample <<-'EOF2'
@@ -145,6 +147,7 @@ valid() {
 	no grep "no sample" "$T/run.err"
 }
 
+# bats test_tags=slow
 @test "a mt-sample that fails is reported once, and training goes on and succeeds" {
 	record
 	replace_sample <<-'EOF2'
@@ -163,6 +166,7 @@ valid() {
 	[ ! -e "$T/out/samples.jsonl" ]
 }
 
+# bats test_tags=slow
 @test "on a terminal the first line of each sample is told" {
 	need_cmd script
 	bytes

@@ -24,36 +24,51 @@ golden() { # CASE [--bf16]
 }
 
 @test "llama2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama2; }
+# bats test_tags=slow
 @test "llama2 in bf16: results differ from PyTorch's only by rounding" { golden llama2 --bf16; }
 
 @test "llama3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3; }
 @test "llama3 in bf16: results differ from PyTorch's only by rounding" { golden llama3 --bf16; }
 
+# bats test_tags=slow
 @test "llama3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3-v4; }
+# bats test_tags=slow
 @test "llama3-v4 in bf16: results differ from PyTorch's only by rounding" { golden llama3-v4 --bf16; }
 
 @test "llama-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-bias; }
+# bats test_tags=slow
 @test "llama-bias in bf16: results differ from PyTorch's only by rounding" { golden llama-bias --bf16; }
 
+# bats test_tags=slow
 @test "llama-linear in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-linear; }
+# bats test_tags=slow
 @test "llama-linear in bf16: results differ from PyTorch's only by rounding" { golden llama-linear --bf16; }
 
+# bats test_tags=slow
 @test "qwen2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2; }
+# bats test_tags=slow
 @test "qwen2 in bf16: results differ from PyTorch's only by rounding" { golden qwen2 --bf16; }
 
 @test "qwen2-window in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2-window; }
+# bats test_tags=slow
 @test "qwen2-window in bf16: results differ from PyTorch's only by rounding" { golden qwen2-window --bf16; }
 
 @test "qwen3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3; }
+# bats test_tags=slow
 @test "qwen3 in bf16: results differ from PyTorch's only by rounding" { golden qwen3 --bf16; }
 
+# bats test_tags=slow
 @test "qwen3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-v4; }
+# bats test_tags=slow
 @test "qwen3-v4 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-v4 --bf16; }
 
 @test "mistral in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral; }
+# bats test_tags=slow
 @test "mistral in bf16: results differ from PyTorch's only by rounding" { golden mistral --bf16; }
 
+# bats test_tags=slow
 @test "mistral-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral-v4; }
+# bats test_tags=slow
 @test "mistral-v4 in bf16: results differ from PyTorch's only by rounding" { golden mistral-v4 --bf16; }
 
 # bats test_tags=slow

@@ -45,6 +45,7 @@ same() { # NAME NAME
 	diff <(metrics "$T/$1.metrics") <(metrics "$T/$2.metrics")
 }
 
+# bats test_tags=slow
 @test "full recompute and no recompute give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAM_OPTS="--threads 1 --recompute full" train "full$dtype" llama3 --dtype "$dtype" --
@@ -53,6 +54,7 @@ same() { # NAME NAME
 	done
 }
 
+# bats test_tags=slow
 @test "mt-optim with one thread, two and five, and its scalar reference, give the same bits" {
 	for grad in fp32 bf16; do
 		OPTIM_OPTS="--threads 1" train "one$grad" llama3 --dtype bf16 --grad "$grad" --
@@ -83,6 +85,7 @@ same() { # NAME NAME
 	done
 }
 
+# bats test_tags=slow
 @test "tied embeddings: one stream and two give the same bits" {
 	for grad in fp32 bf16; do
 		STREAMS=1 train "one$grad" "$TIED" --dtype bf16 --grad "$grad" --
@@ -91,6 +94,7 @@ same() { # NAME NAME
 	done
 }
 
+# bats test_tags=slow
 @test "the cpu device and chaos, which reorders all that events allow, give the same bits" {
 	train cpu llama3 --dtype bf16 --
 	STREAM_OPTS="--threads 1 --device chaos:7" train chaos llama3 --dtype bf16 --
@@ -121,18 +125,23 @@ halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	rm -r "$T/$name.saved"
 }
 
+# bats test_tags=slow
 @test "a run stopped, saved, removed, loaded and continued gives the same bits: fp32" {
 	halves fp32 llama3 --dtype fp32 --
 }
+# bats test_tags=slow
 @test "a run stopped, saved, removed, loaded and continued gives the same bits: bf16" {
 	halves bf16 llama3 --dtype bf16 --
 }
+# bats test_tags=slow
 @test "a run stopped, saved, removed, loaded and continued gives the same bits: tied, --grad bf16, two streams" {
 	STREAMS=2 halves tied "$TIED" --dtype bf16 --grad bf16 -- --pack concat
 }
+# bats test_tags=slow
 @test "a run stopped, saved, removed, loaded and continued gives the same bits: --grad none" {
 	halves direct llama3 --dtype bf16 --grad none -- --clip 0 --micro 4
 }
+# bats test_tags=slow
 @test "a run saved, removed, loaded and continued by other threads, streams and instructions gives the same bits" {
 	local whole=$T/whole.saved
 	train whole llama3 --dtype bf16 --

@@ -29,6 +29,7 @@ train() { # mt-step's own options; its records: $T/data
 # The program exits with CODE and one line, and the first mt-optim keeps its slot: refused CODE PROGRAM ARGS...
 refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 
+# bats test_tags=slow
 @test "with few file descriptors a second mt-optim is refused, and the live one keeps its slot" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -40,6 +41,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	done
 }
 
+# bats test_tags=slow
 @test "with /proc failing by EMFILE, ENOMEM or EACCES a second mt-optim, rm, load and init are refused" {
 	no_asan
 	make_run "$GOLDEN/llama3/model"
@@ -62,6 +64,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	[ "$(wc -l <"$T/step.out")" = $STEPS ]
 }
 
+# bats test_tags=slow
 @test "in another PID namespace a second mt-optim, rm, init and load are refused; after kill -9 mt-optim takes over" {
 	need_ns
 	make_run "$GOLDEN/llama3/model"
@@ -225,6 +228,7 @@ fenced() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "mt-optim stopped in accumulate, update, a unit, publish or commit: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
@@ -246,6 +250,7 @@ fenced() {
 	fenced optim snapshot 3
 }
 
+# bats test_tags=slow
 @test "mt-stream stopped in forward, in backward, before a piece: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
@@ -256,6 +261,7 @@ fenced() {
 	done
 }
 
+# bats test_tags=slow
 @test "mt-step stopped before it opens a step, sends rows, logs a step: its replacement's bits stay" {
 	no_asan
 	MORE=() CREATE=()
@@ -266,6 +272,7 @@ fenced() {
 	done
 }
 
+# bats test_tags=slow
 @test "mt-ckpt stopped while it copies, before it seals: its replacement's checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()
@@ -279,6 +286,7 @@ fenced() {
 
 # ------------------------------------------------------------------------------------------------ counters, damage
 
+# bats test_tags=slow
 @test "the attempt counter wraps without using 0, and training continues" {
 	MORE=() CREATE=()
 	reference
@@ -295,6 +303,7 @@ fenced() {
 	done
 }
 
+# bats test_tags=slow
 @test "the last transaction number of a fill exits 78 with the remedy; the state is whole, and a load starts again" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
@@ -354,6 +363,7 @@ fenced() {
 	mt-ckpt save "$RUN" "$T/save"
 }
 
+# bats test_tags=slow
 @test "transaction words damaged under running stages end them with 65" {
 	make_run "$GOLDEN/llama3/model"
 	start_stages

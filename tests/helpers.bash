@@ -15,13 +15,20 @@ mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
 need_cmd() { command -v "$1" >/dev/null 2>&1 || skip "needs $1"; }
 
 # A Python that has transformers: MT_TEST_PYTHON, or what `make venv` made. torch is apart: importing it takes long.
+# Without bytecode (pip made none, so that `make venv` is fast) each import would compile both of them again.
+unset PYTHONDONTWRITEBYTECODE
 VENV=$TOP/build/venv
 PYTHON=${MT_TEST_PYTHON:-python3}
 [ -n "${MT_TEST_PYTHON:-}" ] || [ ! -e "$VENV/requirements.txt" ] || PYTHON=$VENV/bin/python
 with_torch() { OMP_NUM_THREADS=1 PYTHONPATH=$VENV/torch${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
 need_transformers() { has transformers jinja2 || skip "needs transformers (make venv)"; }
 need_torch() { has torch transformers || skip "needs torch and transformers (make venv)"; }
-has() { with_torch -c 'import sys, importlib.util as u; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' "$@"; }
+has() { # PACKAGES...: looked for once a suite
+	local known="$BATS_FILE_TMPDIR/has $*"
+	[ -e "$known" ] ||
+		with_torch -c 'import sys, importlib.util as u; print(all(map(u.find_spec, sys.argv[1:])))' "$@" >"$known"
+	grep -qx True "$known"
+}
 
 # Start a program in the background, its output in $T/NAME.out and .err; its pid in $PID
 spawn() { # NAME PROGRAM ARGS...

@@ -13,59 +13,43 @@ static struct mt_run *run;
 static volatile int stop;
 static void on_signal(int sig) { stop = sig; }
 
-static void must(int rc)
+static int must(int rc)
 {
-	if (rc >= 0) return;
+	if (rc >= 0) return rc;
 	fprintf(stderr, "lion: %s\n", mt_errmsg());
 	exit(-rc);
 }
 
-/* What k's record wants to have before it is decided: a loss of each micro, and in training each unit's elements */
-static uint64_t expected(const struct mt_txn *t)
+/* An attempt at txn t begins: nothing of it is here yet. Returns what is to come: a loss of each micro, and in training
+ * each unit's elements. Of tied embeddings two gradients come; their sum is what counts, so both go into g[0]. */
+static uint64_t begin(struct mt_txn *t)
 {
 	uint64_t elems = 0;
-	for (uint32_t u = 0; t->kind == MT_TRAIN && u < mt_control(run)->n_units; u++)
-		elems += mt_unit(run, u)->elems * (mt_unit(run, u)->g[1] ? 2 : 1); /* tied embeddings have two */
+	memset(t->losses, 0, t->micros * sizeof t->losses[0]);
+	for (uint32_t u = 0; t->kind == MT_TRAIN && u < mt_control(run)->n_units; u++) {
+		const struct mt_unit *unit = mt_unit(run, u);
+		memset(mt_at(run, unit->g[0]), 0, unit->elems * sizeof(float));
+		elems += unit->elems * (unit->g[1] ? 2 : 1);
+	}
 	return t->micros * (1 + elems);
 }
 
-/* A new transaction or attempt: nothing of it is here yet */
-static void begin(struct mt_txn *t)
-{
-	memset(t->losses, 0, t->micros * sizeof t->losses[0]);
-	for (uint32_t u = 0; u < mt_control(run)->n_units; u++)
-		for (int end = 0; end < 2; end++)
-			if (mt_unit(run, u)->g[end]) memset(mt_at(run, mt_unit(run, u)->g[end]), 0, mt_unit(run, u)->elems * 4);
-}
-
-/* Adds a message to the transaction's outcome; returns how much of what is expected it was */
-static uint64_t add(struct mt_txn *t, const struct mt_msg *m, const float *piece)
-{
-	if (m->kind == MT_MSG_LOSS && m->micro < t->micros) {
-		t->losses[m->micro] = (struct mt_loss){m->loss.sum, m->loss.targets, m->loss.nonfinite, 1};
-		return 1;
-	}
-	const struct mt_unit *unit = m->grad.unit < mt_control(run)->n_units ? mt_unit(run, m->grad.unit) : NULL;
-	if (m->kind != MT_MSG_GRAD || !unit || m->grad.end > 1 || !unit->g[m->grad.end] || m->grad.n > unit->elems ||
-		m->grad.off > unit->elems - m->grad.n || m->grad.n > mt_control(run)->piece_elems)
-		must(mt_fail(MT_EX_BUG, "a message that is not valid, in transaction %u", m->k));
-	float *g = (float *)mt_at(run, unit->g[m->grad.end]) + m->grad.off;
-	for (uint64_t i = 0; i < m->grad.n; i++) g[i] += piece[i];
-	return m->grad.n;
-}
-
-/* Takes what has come for the attempt in `word`. True when all is there */
+/* Takes what has come of the attempt in `word`. True when nothing is left to come */
 static bool accumulate(struct mt_ring *ring, uint64_t word, uint64_t *left)
 {
 	struct mt_msg m;
 	const void *block;
-	while (*left && mt_ring_peek(ring, 0, &m, &block)) {
-		uint32_t newer = (m.attempt - mt_word_attempt(word)) & 0xffffff;
-		if (newer && newer < 0x800000) return false; /* the word has changed: read it again */
-		if (!newer && m.k == mt_word_k(word)) *left -= add(mt_txn(run, m.k), &m, block);
+	while (*left && must(mt_grad_peek(ring, word, &m, &block))) {
+		if (m.kind == MT_MSG_LOSS) {
+			mt_txn(run, m.k)->losses[m.micro] = (struct mt_loss){m.loss.sum, m.loss.targets, m.loss.nonfinite, 1};
+			*left -= 1;
+		} else {
+			float *g = (float *)mt_at(run, mt_unit(run, m.grad.unit)->g[0]) + m.grad.off;
+			for (uint64_t i = 0; i < m.grad.n; i++) g[i] += ((const float *)block)[i];
+			*left -= m.grad.n;
+		}
 		mt_ring_pop(ring);
 	}
-	must(mt_ring_check(ring));
 	return !*left;
 }
 
@@ -73,31 +57,14 @@ static double gradient_norm(void)
 {
 	double sum = 0;
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {
-		const struct mt_unit *unit = mt_unit(run, u);
-		float *g = mt_at(run, unit->g[0]), *head = unit->g[1] ? mt_at(run, unit->g[1]) : NULL;
-		for (uint64_t i = 0; head && i < unit->elems; i++) g[i] += head[i];
-		for (uint64_t i = 0; i < unit->elems; i++) sum += (double)g[i] * g[i];
+		const float *g = mt_at(run, mt_unit(run, u)->g[0]);
+		for (uint64_t i = 0; i < mt_unit(run, u)->elems; i++) sum += (double)g[i] * g[i];
 	}
 	return sqrt(sum);
 }
 
-/* Waits while the saver has not copied unit u (u: one past the last: any unit), unless the saver is dead */
-static void wait_saver(uint32_t u)
+static void lion(const struct mt_txn *t, const struct mt_unit *unit, const struct mt_tensor *tensor)
 {
-	for (;;) {
-		uint32_t seen = mt_event(run);
-		uint64_t word = mt_snap(run);
-		if (u < mt_control(run)->n_units ? !mt_snap_pinned(run, u) : !mt_snap_busy(word)) return;
-		must(mt_stage_check(run));
-		if (mt_snap_state(word) == MT_PINNED && !mt_stage_alive(run, MT_CKPT)) mt_snap_fail(run, word);
-		if (mt_run_state(run) == MT_GONE) exit(0);
-		mt_wait(run, seen, 100);
-	}
-}
-
-static void lion(const struct mt_txn *t, const struct mt_tensor *tensor)
-{
-	const struct mt_unit *unit = mt_unit(run, tensor->unit);
 	float *w = (float *)mt_at(run, unit->w) + tensor->off, *m = (float *)mt_at(run, unit->m) + tensor->off;
 	const float *g = (const float *)mt_at(run, unit->g[0]) + tensor->off;
 	double decay = tensor->decay ? t->decay : 0;
@@ -108,50 +75,40 @@ static void lion(const struct mt_txn *t, const struct mt_tensor *tensor)
 	}
 }
 
+/* Brings every unit to t's step; one that a snapshot has pinned only after mt-ckpt has copied it. Whoever has lost its
+ * slot changes nothing by mt_publish and what follows, and its next look at mt_stage_over ends it. */
 static void apply(const struct mt_txn *t)
 {
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {
-		wait_saver(u);
-		must(mt_stage_check(run));
 		const struct mt_unit *unit = mt_unit(run, u);
-		for (uint32_t i = 0; !t->skipped && i < unit->tensors; i++) lion(t, mt_tensor(run, unit->first_tensor + i));
-		if (!mt_publish(run, u, t->step)) must(mt_stage_check(run));
+		if (must(mt_snap_wait(run, u))) exit(0); /* the run was removed */
+		for (uint32_t i = 0; !t->skipped && i < unit->tensors; i++)
+			lion(t, unit, mt_tensor(run, unit->first_tensor + i));
+		mt_publish(run, u, t->step);
 	}
 	if (!t->save) return;
-	wait_saver(mt_control(run)->n_units);
-	if (!mt_snap_pin(run, t->step, t->t, &t->position)) must(mt_stage_check(run));
+	if (must(mt_snap_wait(run, mt_control(run)->n_units))) exit(0);
+	mt_snap_pin(run, t->step, t->t, &t->position);
 }
 
-/* All of the attempt is here: writes the outcome, changes the word, applies the step. If an abort came first, the word
- * has another attempt, and all begins again. */
-static void commit(uint32_t k, uint64_t word)
+/* All of the attempt in `word` is here. If an abort comes before the commit, all begins again. */
+static void finish(uint64_t word)
 {
-	struct mt_txn *t = mt_txn(run, k);
-	bool train = t->kind == MT_TRAIN;
-	t->norm = train ? gradient_norm() : NAN;
-	t->skipped = train && (!t->targets || !isfinite(t->norm));
-	for (uint32_t i = 0; train && i < t->micros; i++) t->skipped |= t->losses[i].nonfinite != 0;
-	t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the counter */
-	t->clip_factor = 1;
-	if (train)
-		mt_control(run)->hyper[t->step & 1] = (struct mt_hyper){.step = t->step,
-			.lr = t->lr,
-			.beta1 = t->beta1,
-			.beta2 = t->beta2,
-			.eps = t->eps,
-			.decay = t->decay,
-			.targets = t->targets,
-			.micros = t->micros};
-	uint64_t decided = mt_word(k, mt_word_attempt(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);
-	if (!mt_txn_cas(run, k, word, decided) || !train) return;
+	const struct mt_txn *t = mt_txn(run, mt_word_k(word));
+	struct mt_figures figures;
+	mt_txn_figures(t, &figures); /* its loss is NaN without targets, too: such a step changes nothing */
+	double norm = t->kind == MT_TRAIN ? gradient_norm() : NAN;
+	enum mt_phase phase = t->kind == MT_EVAL ? MT_DONE : isfinite(figures.loss) && isfinite(norm) ? MT_APPLY : MT_SKIP;
+	uint64_t committed = mt_txn_commit(run, word, phase, norm, 1);
+	if (!committed || phase == MT_DONE) return;
 	apply(t);
-	mt_txn_cas(run, k, decided, mt_word(k, mt_word_attempt(word), MT_DONE));
+	mt_txn_cas(run, mt_word_k(word), committed, mt_word(mt_word_k(word), mt_word_attempt(word), MT_DONE));
 }
 
 int main(int argc, char **argv)
 {
 	struct mt_ring *ring;
-	uint64_t seen_word = 0, left = 0;
+	uint64_t begun = 0, left = 0;
 	signal(SIGTERM, on_signal);
 	if (argc != 2) must(mt_fail(MT_EX_USAGE, "usage: lion RUN"));
 	must(mt_run_attach(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS, 10, &stop));
@@ -159,22 +116,18 @@ int main(int argc, char **argv)
 		must(mt_fail(MT_EX_CONFIG, "run '%s' is not fp32 with fp32 gradients", argv[1]));
 	must(mt_stage_claim(run, MT_OPTIM, NULL));
 	must(mt_ring_open(run, "grad.0", &ring));
-	while (!stop && mt_run_state(run) != MT_GONE) {
-		must(mt_stage_check(run));
-		must(mt_run_dirty(run));
-		uint32_t seen = mt_event(run), k = mt_txn_newest(run);
-		uint64_t word = mt_txn_word(run, k);
-		if (k && (mt_word_phase(word) == MT_APPLY || mt_word_phase(word) == MT_SKIP)) {
-			mt_run_set_state(run, MT_DIRTY); /* a lion before us died while it applied this step */
-			continue;
+	for (uint32_t k = 0; k < 2; k++) { /* an optimizer before us died while it applied a step */
+		enum mt_phase phase = mt_word_phase(mt_txn_word(run, k));
+		if (phase == MT_APPLY || phase == MT_SKIP) mt_run_set_state(run, MT_DIRTY);
+	}
+	while (!stop && !must(mt_stage_over(run))) {
+		uint32_t seen = mt_event(run);
+		uint64_t word = mt_txn_word(run, mt_txn_newest(run));
+		if (mt_word_phase(word) == MT_ACCUMULATE && word != begun) {
+			left = begin(mt_txn(run, mt_word_k(word)));
+			begun = word;
 		}
-		bool open = k && mt_word_phase(word) == MT_ACCUMULATE;
-		if (open && word != seen_word) {
-			begin(mt_txn(run, k));
-			left = expected(mt_txn(run, k));
-			seen_word = word;
-		}
-		if (open && accumulate(ring, word, &left)) commit(k, word);
+		if (mt_word_phase(word) == MT_ACCUMULATE && accumulate(ring, word, &left)) finish(word);
 		else mt_wait(run, seen, 100);
 	}
 	mt_run_close(run);

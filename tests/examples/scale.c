@@ -14,9 +14,9 @@
 static volatile int stop;
 static void on_signal(int sig) { stop = sig; }
 
-static void must(int rc)
+static int must(int rc)
 {
-	if (rc >= 0) return;
+	if (rc >= 0) return rc;
 	fprintf(stderr, "scale: %s\n", mt_errmsg());
 	exit(-rc);
 }
@@ -41,9 +41,8 @@ int main(int argc, char **argv)
 	must(mt_stage_claim(run, 5, NULL)); /* 5 to 7 are free for stages like this one; so only one scale runs */
 	must(mt_ring_open(run, argv[2], &from));
 	must(mt_ring_open(run, argv[3], &to));
-	while (!stop && mt_run_state(run) != MT_GONE) {
+	while (!stop && !must(mt_stage_over(run))) {
 		uint32_t seen = mt_event(run);
-		must(mt_stage_check(run));
 		if (!mt_ring_peek(from, 0, &m, &in) || !(out = mt_ring_reserve(to))) {
 			must(mt_ring_check(from));
 			must(mt_ring_check(to));

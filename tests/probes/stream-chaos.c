@@ -65,9 +65,7 @@ static void boundary(struct stream *, enum mt_activity);
 #undef event_record
 
 /* The run and its other stages, as wait.c sees them, are played by stream-world.h */
-#define mt_run_state(run) ((void)(run), MT_FILLED)
-#define mt_run_dirty(run) 0
-#define mt_stage_check(run) 0
+#define mt_stage_over(run) ((void)(run), 0)
 #define mt_abort_dead(run) ((void)0)
 #define mt_txn_word(run, k) world_txn_word(s)
 #define mt_wait(run, seen, ms) ((void)(seen), world_wait())

@@ -4,7 +4,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +37,12 @@ static void die(const char *what)
 
 /* ---- threads ---- */
 
-enum state { READY, AT_BARRIER, AT_WARP, FINISHED };
+/* gcc's own setjmp saves three words where libc's saves all registers: threads are switched at every warp operation */
+typedef void *jump[5];
 
 struct coroutine {
-	ucontext_t start;
-	jmp_buf at;
+	jump at;
 	bool begun;
-	enum state state;
 };
 
 struct warp {
@@ -55,24 +53,28 @@ struct warp {
 struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 char *emu_shared;
 static struct coroutine *coroutines;
+static ucontext_t *starts; /* of the coroutines */
 static struct warp warps[MOST_THREADS / 32];
-static unsigned ready[MOST_THREADS], ready_n, at_barrier, finished, current;
+static unsigned ready[2][MOST_THREADS], ready_n[2]; /* threads; [1]: of lazy warps */
+static unsigned at_barrier, finished, current;
 static uint64_t lazy; /* warps, a bit each */
-static jmp_buf scheduler;
+static jump scheduler;
 static const std::function<void()> *thread_main;
 
 static void make_ready(unsigned t)
 {
-	coroutines[t].state = READY;
-	ready[ready_n++] = t;
+	unsigned is_lazy = lazy >> t / 32 & 1;
+
+	ready[is_lazy][ready_n[is_lazy]++] = t;
 }
 
-static void leave(enum state state)
-{
-	struct coroutine *c = &coroutines[current];
+/* Not inlined: in the function that calls __builtin_setjmp, gcc must see a call that may come back to it */
+static __attribute__((noinline, noreturn)) void jump_to(jump to) { __builtin_longjmp(to, 1); }
 
-	c->state = state;
-	if (!_setjmp(c->at)) _longjmp(scheduler, 1);
+static __attribute__((noinline)) void leave(void)
+{
+	if (!__builtin_setjmp(coroutines[current].at)) jump_to(scheduler);
+	__asm__ volatile("" ::: "memory"); /* others ran meanwhile, which the compiler cannot see */
 }
 
 static void coroutine_main(void)
@@ -80,20 +82,20 @@ static void coroutine_main(void)
 	for (;;) {
 		(*thread_main)();
 		finished++;
-		leave(FINISHED);
+		leave();
 	}
 }
 
-static void enter(unsigned t)
+static __attribute__((noinline)) void enter(unsigned t)
 {
 	struct coroutine *c = &coroutines[t];
 
 	current = t;
 	threadIdx.x = t;
-	if (_setjmp(scheduler)) return;
-	if (c->begun) _longjmp(c->at, 1);
+	if (__builtin_setjmp(scheduler)) return;
+	if (c->begun) jump_to(c->at);
 	c->begun = true;
-	setcontext(&c->start);
+	setcontext(&starts[t]);
 }
 
 static void threads_make(void)
@@ -102,9 +104,10 @@ static void threads_make(void)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	coroutines = (struct coroutine *)calloc(MOST_THREADS, sizeof *coroutines);
-	if (stacks == MAP_FAILED || !coroutines) die("no memory for threads");
+	starts = (ucontext_t *)calloc(MOST_THREADS, sizeof *starts);
+	if (stacks == MAP_FAILED || !coroutines || !starts) die("no memory for threads");
 	for (unsigned t = 0; t < MOST_THREADS; t++) {
-		ucontext_t *u = &coroutines[t].start;
+		ucontext_t *u = &starts[t];
 
 		getcontext(u);
 		u->uc_stack.ss_sp = stacks + (size_t)t * STACK;
@@ -115,33 +118,36 @@ static void threads_make(void)
 }
 
 /* A ready thread. Some warps, others after each barrier, hang behind: a warp keeps its lanes together, so it is whole
- * warps that overtake each other when a barrier is missing. */
+ * warps that overtake each other when a barrier is missing. They are drawn when no other is ready, and now and then. */
 static unsigned thread_draw(void)
 {
-	unsigned i = 0;
+	static uint64_t bits;
 
-	for (int tries = 0; tries < 16; tries++) {
-		i = (unsigned)draw(ready_n);
-		if (!(lazy >> ready[i] / 32 & 1)) break;
-	}
-	unsigned t = ready[i];
-	ready[i] = ready[--ready_n];
+	/* PCG's multiplier (O'Neill 2014); its high bits are good enough here, and there is one draw for every switch */
+	bits = bits * 6364136223846793005u + randomness;
+	unsigned is_lazy = !ready_n[0] || (ready_n[1] && bits >> 60 == 0), n = ready_n[is_lazy];
+	unsigned i = (unsigned)((bits >> 28 & UINT32_MAX) * n >> 32), t = ready[is_lazy][i];
+	ready[is_lazy][i] = ready[is_lazy][--ready_n[is_lazy]];
 	return t;
+}
+
+static void all_ready(unsigned threads)
+{
+	lazy = draw(UINT32_MAX);
+	for (unsigned t = 0; t < threads; t++) make_ready(t);
 }
 
 static void block_run(unsigned threads)
 {
-	ready_n = at_barrier = finished = 0;
-	lazy = draw(UINT32_MAX);
-	for (unsigned t = 0; t < threads; t++) make_ready(t);
+	ready_n[0] = ready_n[1] = at_barrier = finished = 0;
+	all_ready(threads);
 	for (unsigned w = 0; w < threads / 32; w++) warps[w].arrived = warps[w].turn = 0;
 	while (finished < threads) {
-		if (!ready_n) {
+		if (!ready_n[0] && !ready_n[1]) {
 			if (!at_barrier || at_barrier + finished < threads) die("a warp operation that not all lanes reach");
 			if (finished) die("a barrier that not all threads reach");
 			at_barrier = 0;
-			lazy = draw(UINT32_MAX);
-			for (unsigned t = 0; t < threads; t++) make_ready(t);
+			all_ready(threads);
 		}
 		enter(thread_draw());
 	}
@@ -167,7 +173,7 @@ static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std:
 void __syncthreads(void)
 {
 	at_barrier++;
-	leave(AT_BARRIER);
+	leave();
 }
 
 void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
@@ -179,7 +185,7 @@ void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
 	w->words[turn][threadIdx.x & 31] = *mine;
 	*all = w->words[turn];
 	if (++w->arrived < 32) {
-		leave(AT_WARP);
+		leave();
 		return;
 	}
 	w->arrived = 0;
