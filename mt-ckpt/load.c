@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
@@ -96,6 +97,20 @@ static const void *store_weights(struct mt_run *run, const struct mt_unit *unit,
 	return w;
 }
 
+/* xIELU is computed with these values (activations.py, XIELUActivation); files may have them rounded to bf16. */
+static int check_constant(struct mt_run *run, const struct mt_tensor *t)
+{
+	double want = t->role == MT_T_XIELU_BETA ? 0.5 : t->role == MT_T_XIELU_EPS ? -1e-6 : 0;
+	const void *w = (const uint8_t *)mt_at(run, mt_unit(run, t->unit)->w);
+	bool bf16 = mt_control(run)->dtype == MT_BF16;
+	float has;
+
+	if (want == 0) return 0;
+	has = bf16 ? mt_float((uint32_t)((const uint16_t *)w)[t->off] << 16) : ((const float *)w)[t->off];
+	if (fabs(has - want) <= 0.01 * fabs(want)) return 0;
+	return mt_fail(MT_EX_CONFIG, "tensor '%s': %g is not supported, only %g", t->name, (double)has, want);
+}
+
 static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
 	const struct buffers *b, struct nonfinite *seen)
 {
@@ -104,12 +119,13 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
 	int rc;
 
-	for (uint64_t at = 0; at < t->n; at += PART) {
-		uint64_t n = t->n - at < PART ? t->n - at : PART, bad;
+	for (uint64_t from = 0, at, n, bad; from < t->n; from += n) {
+		mt_tensor_piece(&s->geo, t, from, &at, &n);
+		if (n > PART) n = PART;
 		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		if ((rc = model_read(w, at, n, b->raw, b->bits)) < 0) return rc;
+		if ((rc = model_read(w, from, n, b->raw, b->bits)) < 0) return rc;
 		if (lo) {
-			rc = file_read(lo->file->fd, lo->file->name, b->lo, n * 2, lo->tensor->begin + at * 2);
+			rc = file_read(lo->file->fd, lo->file->name, b->lo, n * 2, lo->tensor->begin + from * 2);
 			if (rc < 0) return rc;
 			for (uint64_t j = 0; j < n; j++) b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
 		}
@@ -117,14 +133,22 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 		/* Only a checkpoint may have such weights: it stores the run as it was. */
 		if (bad < n && !s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
-				(unsigned long long)(at + bad), dtype == MT_BF16 ? "bf16" : "fp32");
+				(unsigned long long)(from + bad), dtype == MT_BF16 ? "bf16" : "fp32");
 	}
-	return 0;
+	return check_constant(run, t);
 }
 
+/* off: of the unit's array of the run */
 static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t off, const struct mt_tensor *t)
 {
-	return file_read(e->file->fd, e->file->name, (uint8_t *)mt_at(run, off) + t->off * 4, t->n * 4, e->tensor->begin);
+	uint8_t *to = (uint8_t *)mt_at(run, off) + t->off * 4; /* (n) fp32 */
+	int rc = 0;
+
+	for (uint64_t from = 0, at, n; from < t->n && rc == 0; from += n) {
+		mt_tensor_piece(mt_geometry(run), t, from, &at, &n);
+		rc = file_read(e->file->fd, e->file->name, to + at * 4, n * 4, e->tensor->begin + from * 4);
+	}
+	return rc;
 }
 
 static int load_arrays(struct mt_run *run, const struct source *s)

@@ -79,7 +79,7 @@ int source_models(struct source *s)
 	bool bf16 = s->json.dtype == MT_BF16;
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
-	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W]);
+	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name);
 	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++)
 		rc = open_array(s, a, st_sets[a].dtype);
 	return rc;

@@ -30,10 +30,10 @@ static int write_weights(struct writer *w, const char *tensor, const void *data,
 	return shards_write(&w->set[ARRAY_W], data, n * w->set[ARRAY_W].elem);
 }
 
-/* Write a tensor in a dtype that is not the run's */
-static int write_converted(struct writer *w, const struct mt_unit *unit, const struct mt_tensor *t)
+/* Write n elements from `at` of the unit's weights, in a dtype that is not the run's */
+static int write_converted(struct writer *w, const struct mt_unit *unit, const struct mt_tensor *t, uint64_t at,
+	uint64_t n)
 {
-	uint64_t at = t->off, n = t->n;
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
 	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
@@ -53,23 +53,36 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 	return rc;
 }
 
+/* One array of a tensor, in the file's order. off: of the unit's array in the run */
+static int write_array(struct writer *w, enum array a, const struct mt_unit *unit, const struct mt_tensor *t,
+	uint64_t off)
+{
+	bool convert = a == ARRAY_W && mt_control(w->run)->dtype != w->dtype;
+	uint32_t elem = w->set[a].elem;
+	const uint8_t *data = mt_at(w->run, off);
+	int rc = 0;
+
+	for (uint64_t from = 0, at, n; from < t->n && rc == 0; from += n) {
+		mt_tensor_piece(mt_geometry(w->run), t, from, &at, &n);
+		at += t->off;
+		if (convert) rc = write_converted(w, unit, t, at, n);
+		else if (a == ARRAY_W) rc = write_weights(w, t->name, data + at * elem, n);
+		else rc = shards_write(&w->set[a], data + at * elem, n * elem);
+	}
+	return rc;
+}
+
 int writer_unit(struct writer *w, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(w->run, u);
 	const uint64_t off[ARRAYS] = {unit->w, unit->lo, unit->m, unit->v};
-	bool convert = mt_control(w->run)->dtype != w->dtype;
 	int rc = 0;
 
 	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(w->run, i);
 		if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		for (int a = 0; a < ARRAYS && rc == 0; a++) {
-			if (!w->has[a]) continue;
-			uint32_t elem = w->set[a].elem;
-			const uint8_t *data = (uint8_t *)mt_at(w->run, off[a]) + t->off * elem;
-			if (a == ARRAY_W) rc = convert ? write_converted(w, unit, t) : write_weights(w, t->name, data, t->n);
-			else rc = shards_write(&w->set[a], data, t->n * elem);
-		}
+		for (enum array a = 0; a < ARRAYS && rc == 0; a++)
+			if (w->has[a]) rc = write_array(w, a, unit, t, off[a]);
 		if (rc < 0) return rc;
 	}
 	return 0;

@@ -43,7 +43,8 @@ static void check_run(struct options *o)
 		o->clip = 0;
 	}
 	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
-		mt_die(MT_EX_CONFIG, "--seq %llu is above max_position_embeddings %u: there a dynamic rope is not supported",
+		mt_die(MT_EX_CONFIG,
+			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
 			(unsigned long long)o->seq, g->max_position);
 	if (o->seq > g->max_position)
 		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq,

@@ -12,7 +12,8 @@
 	_Generic((f), char *: "char", uint8_t *: "u8", uint16_t: "u16", uint32_t: "u32", int32_t: "i32", uint64_t: "u64", \
 		float: "f32", double: "f64", float *: "f32", uint32_t *: "u32", uint64_t *: "u64", \
 		_Atomic uint64_t *: "u64", uint8_t (*)[MT_GROUP * 16]: "u8", struct mt_header: "mt_header", \
-		struct mt_geometry: "mt_geometry", struct mt_record: "mt_record", struct mt_snapshot: "mt_snapshot", \
+		struct mt_geometry: "mt_geometry", struct mt_layer *: "mt_layer", struct mt_record: "mt_record", \
+		struct mt_snapshot: "mt_snapshot", \
 		struct mt_position: "mt_position", struct mt_slot *: "mt_slot", struct mt_txn *: "mt_txn", \
 		struct mt_figures *: "mt_figures", struct mt_hyper *: "mt_hyper", struct mt_loss *: "mt_loss")
 /* Words that several stages change, with the memory orders of the protocol */
@@ -79,7 +80,11 @@ static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
 	{"save", MT_MSG_SAVE}};
 static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
-	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC}};
+	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},
+	{"qk_norm_row", MT_QK_NORM_ROW}, {"qk_norm_after", MT_QK_NORM_AFTER}, {"v_norm", MT_V_NORM},
+	{"layernorm", MT_LAYERNORM}, {"norm_bias", MT_NORM_BIAS}, {"norm_one", MT_NORM_ONE},
+	{"no_pre_norm", MT_NO_PRE_NORM}, {"post_norm", MT_POST_NORM}, {"parallel", MT_PARALLEL}, {"one_norm", MT_ONE_NORM},
+	{"sinks", MT_SINKS}, {"head_bias", MT_HEAD_BIAS}, {"layer_scalar", MT_LAYER_SCALAR}, {"dropout", MT_DROPOUT}};
 
 /* How a word is made: its parts as (lowest bit, bits) */
 static const struct part {

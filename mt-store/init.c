@@ -1,6 +1,7 @@
 /* init.c: random weights as transformers gives them: linear and embedding weights normal(0, initializer_range), norms
  * 1, biases 0, the embedding row of pad_token_id 0; m and v 0. Threads share blocks of elements; no bit depends on
  * them. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "pool.h"
@@ -39,9 +40,32 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	}
 }
 
-static bool is_norm(uint32_t role)
+/* What a vector begins with, as transformers' modules do. NAN: random */
+static float first_value(const struct mt_geometry *geo, uint32_t role)
 {
-	return role == MT_T_NORM1 || role == MT_T_NORM2 || role == MT_T_FNORM || role == MT_T_QNORM || role == MT_T_KNORM;
+	switch (role) {
+	case MT_T_NORM1:
+	case MT_T_NORM2:
+	case MT_T_POST1:
+	case MT_T_POST2:
+	case MT_T_FNORM:
+	case MT_T_QNORM:
+	case MT_T_KNORM: /* a factor of 1 where it is RMSNorm; Nemotron's LayerNorms begin with a factor of 2 */
+		return geo->flags & MT_NORM_ONE && !(geo->flags & MT_LAYERNORM) ? 0 : 1;
+	case MT_T_SCALAR: return 1;
+	case MT_T_SINKS: return NAN;
+	case MT_T_SLOPE_P: return (float)log(expm1(0.8)); /* XIELUActivation: softplus of it is 0.8 */
+	case MT_T_SLOPE_N: return (float)log(expm1(0.8 - 0.5));
+	case MT_T_XIELU_BETA: return 0.5f;
+	case MT_T_XIELU_EPS: return -1e-6f;
+	default: return 0; /* biases */
+	}
+}
+
+/* Vectors that files have as matrices: one row, or one of each expert */
+static bool is_vector(uint32_t role)
+{
+	return role == MT_T_CORRECTION || role == MT_T_XGATEB || role == MT_T_XUPB || role == MT_T_XDOWNB;
 }
 
 static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
@@ -49,9 +73,10 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
 	const struct mt_unit *u = mt_unit(f->run, t->unit);
-	if (t->ndim >= 2) fill_random(f, index, from, to);
-	else if (is_norm(t->role))
-		for (uint64_t i = from; i < to; i++) store_weight(f->run, u, t->off + i, 1);
+	float first = t->ndim >= 2 && !is_vector(t->role) ? NAN : first_value(geo, t->role);
+	if (isnan(first)) fill_random(f, index, from, to);
+	else if (first != 0)
+		for (uint64_t i = from; i < to; i++) store_weight(f->run, u, t->off + i, first);
 	if (t->role != MT_T_EMBED || geo->pad_token < 0) return;
 	uint64_t row = (uint64_t)geo->pad_token * geo->hidden, end = row + geo->hidden;
 	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, u, t->off + i, 0);

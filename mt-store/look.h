@@ -6,7 +6,7 @@
 #include "mt.h"
 
 enum {
-	LOOK_UNITS = sizeof((struct mt_geometry *)0)->window_layer + 2, /* at most */
+	LOOK_UNITS = sizeof((struct mt_geometry *)0)->kind_of + 2, /* at most */
 	LOOK_COUNTERS = sizeof((struct mt_slot *)0)->counters / sizeof(uint64_t),
 };
 

@@ -13,6 +13,6 @@ $(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -fno-trapping-math
 $(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
-SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/trace.c $(CPU_OPS) \
+SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/experts.c mt-stream/trace.c $(CPU_OPS) \
   mt-stream/cpu/device.c mt-step/record.c mt-step/feed/out.c
 $(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step

@@ -39,15 +39,25 @@ enum op_code {
 	OP_BIAS_BACKWARD,
 	OP_EMBED_FORWARD,
 	OP_EMBED_BACKWARD,
-	OP_RMSNORM_FORWARD,
-	OP_RMSNORM_BACKWARD,
+	OP_NORM_FORWARD,
+	OP_NORM_BACKWARD,
 	OP_ROPE_FORWARD,
 	OP_ROPE_BACKWARD,
 	OP_ATTENTION_FORWARD,
 	OP_ATTENTION_BACKWARD,
-	OP_SWIGLU_FORWARD,
-	OP_SWIGLU_BACKWARD,
+	OP_ACTIVATION_FORWARD,
+	OP_ACTIVATION_BACKWARD,
+	OP_SINKS_BACKWARD,
+	OP_SCALED_ADD,
+	OP_CAP_LOGITS,
 	OP_CROSS_ENTROPY,
+	OP_ROUTE_FORWARD,
+	OP_ROUTE_BACKWARD,
+	OP_DISPATCH,
+	OP_GROUPED_GEMM,
+	OP_GROUPED_BIAS_BACKWARD,
+	OP_COMBINE,
+	OP_COMBINE_BACKWARD,
 	OP_GRADS_FINAL,
 };
 
@@ -92,13 +102,22 @@ struct op {
 		struct bias_backward_args bias_backward;
 		struct embed_forward_args embed_forward;
 		struct embed_backward_args embed_backward;
-		struct rmsnorm_forward_args rmsnorm_forward;
-		struct rmsnorm_backward_args rmsnorm_backward;
+		struct norm_forward_args norm_forward;
+		struct norm_backward_args norm_backward;
 		struct rope_args rope;
 		struct attention_args attention;
-		struct swiglu_forward_args swiglu_forward;
-		struct swiglu_backward_args swiglu_backward;
+		struct activation_forward_args activation_forward;
+		struct activation_backward_args activation_backward;
+		struct sinks_backward_args sinks_backward;
+		struct scaled_add_args scaled_add;
+		struct cap_logits_args cap_logits;
 		struct cross_entropy_args cross_entropy;
+		struct route_args route;
+		struct dispatch_args dispatch;
+		struct grouped_gemm_args grouped_gemm;
+		struct grouped_bias_backward_args grouped_bias_backward;
+		struct combine_args combine;
+		struct combine_backward_args combine_backward;
 	};
 };
 

@@ -45,9 +45,10 @@ struct embed_forward_args {
 	const void *w;          /* (V, H) */
 	const uint32_t *tokens; /* (N) */
 	int64_t n, h;
+	float scale; /* multiplies the rows of w */
 };
 
-/* dw[t] += sum of dx over the positions of token t, added in ascending order of position */
+/* dw[t] += scale times the sum of dx over the positions of token t, added in ascending order of position */
 struct embed_backward_args {
 	float *dw;              /* (V, H) */
 	float beta;             /* 0: dw is cleared first */
@@ -55,47 +56,70 @@ struct embed_backward_args {
 	const uint32_t *tokens; /* (N) */
 	int64_t n, h, vocab;
 	int64_t pad; /* this row gets no gradient (nn.Embedding's padding_idx); -1: none */
+	float scale;
 };
 
-/* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps), row by row */
-struct rmsnorm_forward_args {
+/* Row by row. RMSNorm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps).
+ * LayerNorm: y = (x - m) rstd w + b, m = mean(x), rstd = 1 / sqrt(mean((x - m)^2) + eps). */
+struct norm_forward_args {
 	void *y;       /* (N, H) */
 	float *rstd;   /* (N) */
 	const void *x; /* (N, H) */
-	const void *w; /* (H) */
+	const void *w; /* (H); NULL: ones */
 	int64_t n, h;
 	float eps;
+	float *mean;   /* (N), written by LayerNorm; NULL: RMSNorm */
+	const void *b; /* (H), LayerNorm only; NULL: zeros */
+	int one;       /* multiply by 1 + w, not w */
 };
 
-/* dx = gradient, or dx += gradient where add_dx; dw = beta dw + gradient */
-struct rmsnorm_backward_args {
+/* dx = gradient, or dx += gradient where add_dx; dw = beta dw + gradient; db likewise */
+struct norm_backward_args {
 	void *dx; /* (N, H) */
 	int add_dx;
-	float *dw; /* (H) */
+	float *dw; /* (H); NULL: without w */
 	float beta;
 	const void *dy;    /* (N, H) */
 	const void *x;     /* (N, H) */
 	const void *w;     /* (H) */
 	const float *rstd; /* (N) */
 	int64_t n, h;
+	const float *mean; /* (N), as forward wrote it; NULL: RMSNorm */
+	float *db;         /* (H); NULL: without b */
+	int one;
 };
 
-/* Optional per-head RMSNorm of q and k (qwen3), then rotary positions, in place. Hugging Face's rotate_half layout:
- * element i pairs with i + D / 2. The position of token t is its place in its row - starts[t]. */
+/* Rotary positions (arXiv 2104.09864) of q and k, in place, and the RMSNorms that some families have before or after
+ * them. The position of token t is its place in its row - starts[t]. In this order: k_is_v, norms, rotation,
+ * temperature; with norm_after the norms of q and k follow the rotation. */
 struct rope_args {
 	int64_t n, seq, heads, kv_heads, dim; /* seq: tokens of a row; dim: at most 512 */
-	const float *cos, *sin;               /* (positions, D / 2), multiplied by the attention scaling already */
-	const uint32_t *starts;               /* (N): where in its row the token's document starts */
-	const void *qnorm, *knorm;            /* (D), or NULL: no norm */
+	int64_t rope_dim;          /* the first elements of a head, which turn: even, at most dim; 0: none, no positions */
+	int neighbours;            /* element 2 i pairs with 2 i + 1; else i with i + rope_dim / 2 (rotate_half) */
+	const float *cos, *sin;    /* (positions, rope_dim / 2), multiplied by the attention scaling already */
+	const uint32_t *starts;    /* (N): where in its row the token's document starts */
+	const void *qnorm, *knorm; /* (D), or with row_norm (NH D), (NKV D); NULL: no norm */
 	float eps;
-	void *qkv;   /* (N, (NH + 2 NKV) D); backward: the gradient of rotated q, k, becomes that of the input; v stays */
-	void *pre;   /* (N, (NH + NKV) D): q, k before the norm; forward writes it, backward reads it. Norms only */
-	float *rstd; /* (N, NH + NKV), likewise */
-	float *dqnorm, *dknorm; /* (D), backward with norms: d = beta d + gradient */
+	int row_norm;   /* one norm of all q heads together, one of all k heads; else each head has its own */
+	int norm_after; /* the norms of q and k follow the rotation; not with row_norm */
+	int norm_one;   /* norms multiply by 1 + w */
+	int v_norm;     /* each head of v has a norm without weight; only where q and k have norms of heads */
+	int k_is_v;     /* forward: v = k as it comes in. backward: v's gradient is added to that of k as it came in */
+	/* q *= 1 + temperature * log(1 + floor(position / temperature_positions)), where temperature is not 0 */
+	float temperature;
+	int64_t temperature_positions;
+	int64_t past; /* cpu: the first token's place in its row, where that is cut; cos and sin start there already */
+	void *qkv;    /* (N, (NH + 2 NKV) D); backward: the gradient of the results becomes that of the input */
+	/* what the norms got, and their rstd; norms only. Forward writes both, backward reads them. Heads: q's, k's,
+	 * with v_norm also v's; rstd with row_norm: q's, k's */
+	void *pre;              /* (N, heads D) */
+	float *rstd;            /* (N, heads), or with row_norm (N, 2) */
+	float *dqnorm, *dknorm; /* as qnorm, knorm; backward with norms: d = beta d + gradient */
 	float beta;
 };
 
-/* Causal attention inside documents: o = softmax(q k' scale) v. Nothing of size seq x seq is kept. */
+/* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
+ * Nothing of size seq x seq is kept. */
 struct attention_args {
 	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 256 on cuda */
 	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
@@ -109,27 +133,174 @@ struct attention_args {
 	float *lse;             /* (N, NH): log-sum-exp of the scaled scores, likewise */
 	const void *d_o;        /* (N, NH D), backward */
 	void *dqkv;             /* (N, (NH + 2 NKV) D), backward; NULL: forward */
+	float cap;              /* 0: none */
+	const void
+		*sinks; /* (NH): each is one more score of every query of its head, of a token whose v is 0; NULL: none */
 	/* For an attention backend of the device (device.h): */
 	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
 	void *work;                  /* (work_bytes), as attention_need reported; NULL: no backend was selected */
 	size_t work_bytes;
 };
 
-/* y = silu(gate) up */
-struct swiglu_forward_args {
-	void *y;        /* (N, F) */
-	const void *gu; /* (N, 2F): gate | up */
-	int64_t n, f;
+/* dsinks = beta dsinks + gradient: of head j, minus the sum over tokens of exp(sinks[j] - lse) (d_o . o) */
+struct sinks_backward_args {
+	float *dsinks; /* (NH) */
+	float beta;
+	const void *sinks;   /* (NH) */
+	const void *o, *d_o; /* (N, NH D) */
+	const float *lse;    /* (N, NH), as attention's forward wrote it, with sinks */
+	int64_t n, heads, dim;
 };
 
-/* Reads gate, up and dy once; writes their gradients, and y again with the bits of forward, for the gradient of down's
- * weights */
-struct swiglu_backward_args {
-	void *dgu;      /* (N, 2F); may be gu */
+/* The MLP's inner function. Gated: gu (N, 2F) is gate | up; ungated: gu (N, F). gelu: x Phi(x); with tanh: its
+ * approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). The values are those of enum mt_ffn (mt.h, which
+ * C++ cannot read). */
+enum activation {
+	SWIGLU, /* silu(gate) up */
+	GEGLU,  /* gelu(gate) up */
+	GEGLU_TANH,
+	SWIGLU_CLAMPED, /* g sigmoid(1.702 g) (u + 1), g = min(gate, 7), u = up clamped to -7 .. 7 */
+	RELU2,          /* ungated from here on: max(x, 0)^2 */
+	GELU,
+	GELU_TANH,
+	XIELU, /* arXiv 2411.13010, with trainable slopes and beta 0.5, eps -1e-6 */
+};
+static inline int activation_gated(int form) { return form < RELU2; }
+
+struct activation_forward_args {
+	void *y; /* (N, F) */
+	const void *gu;
+	int64_t n, f;
+	enum activation form;
+	int interleaved;      /* gated: gate is gu's elements 0, 2, 4, ..., up the others */
+	const void *slope[2]; /* XIELU: its two parameters, positive side first, (1) each, as in the file */
+};
+
+/* Reads gu and dy once; writes gu's gradient, and y again with the bits of forward, for down's weights' gradient */
+struct activation_backward_args {
+	void *dgu;      /* as gu; may be gu */
 	void *y;        /* (N, F); may be dy */
 	const void *dy; /* (N, F) */
-	const void *gu; /* (N, 2F) */
+	const void *gu;
 	int64_t n, f;
+	enum activation form;
+	int interleaved;
+	const void *slope[2];
+	float *dslope[2]; /* XIELU: (1) each, d = beta d + gradient */
+	float beta;
+};
+
+/* ---- mixture of experts ----
+ *
+ * Letters: E experts, K experts of each token, R = N K rows of experts: one for each token and expert of its. A token's
+ * choices are numbered 0 .. K - 1, best first; choice k of token t is slot t K + k. The experts' rows stand expert by
+ * expert, each expert's by token: rows first[e] .. first[e + 1] - 1 are expert e's. */
+
+enum score { SOFTMAX, SIGMOID, TOP_SOFTMAX }; /* as enum mt_score in mt.h, which C++ cannot read */
+
+/* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
+ * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
+ * groups (by the sum of their two best); equal ones by their number. Their weights are the scores; divided by their
+ * sum, which counts as `floor` at least, if renormalise; times scale. TOP_SOFTMAX: the best K by logit, weights are
+ * the softmax of theirs. Backward: from the gradient of the weights to that of the logits. */
+struct route_args {
+	int64_t n, experts, per_token;
+	enum score score;
+	int renormalise;
+	float floor, scale;
+	int64_t groups, groups_used; /* groups 1 or less: no groups */
+	const void *correction;      /* (E), or NULL: zeros */
+	float *scores;               /* (N, E): forward reads logits and writes scores (TOP_SOFTMAX: leaves the logits) */
+	float *weight;               /* (N, K), in the order of slots */
+	uint32_t *expert;            /* (N, K) */
+	uint32_t *slot;              /* (R): of each row; NULL: rows are not wanted */
+	uint32_t *row;               /* (N, K): of each slot */
+	uint32_t *first;             /* (E + 1) */
+	const float *dweight;        /* (N, K), backward */
+	void *dlogits;               /* (N, E), backward */
+};
+
+/* y's row r = x's row of the token whose slot it is: slot[r] / K */
+struct dispatch_args {
+	void *y;              /* (R, H) */
+	const void *x;        /* (N, H) */
+	const uint32_t *slot; /* (R) */
+	int64_t rows, per_token, h;
+};
+
+/* For each expert e, with m rows. Forward (sum 0), on its rows of a and c: c = a b_e + bias_e, b_e (k, n), or (n, k) if
+ * trans_b. Gradients of weights (sum 1): c_e (k, n) = beta c_e + a' b over its rows of a (R, k) and b (R, n). b_e, c_e
+ * and bias_e are `stride` elements apart. */
+struct grouped_gemm_args {
+	int64_t experts, rows, n, k;
+	const uint32_t *first; /* (E + 1) */
+	const void *a;
+	int64_t lda;
+	const void *b;
+	int64_t ldb;
+	int trans_b;
+	void *c; /* fp32 if sum */
+	int64_t ldc;
+	int64_t stride;
+	const void *bias; /* NULL: none; sum 0 only */
+	int64_t bias_stride;
+	int sum;
+	float beta; /* sum 1 only */
+};
+
+/* For each expert: db_e (n) = beta db_e + column sums of its rows of dy (R, n). db_e are `stride` elements apart. */
+struct grouped_bias_backward_args {
+	float *db;
+	int64_t stride;
+	float beta;
+	const void *dy;
+	const uint32_t *first;
+	int64_t experts, n;
+};
+
+/* y's row t = add's row t + the sum over k of weight[t, k] x[row[t, k]], in the order of k */
+struct combine_args {
+	void *y;             /* (N, H); may be add */
+	const void *add;     /* (N, H), or NULL: zeros */
+	const void *x;       /* (R, H) */
+	const float *weight; /* (N, K), or NULL: ones */
+	const uint32_t *row; /* (N, K), or NULL: rows are slots */
+	int64_t n, per_token, h;
+};
+
+/* Backward of combine and of the experts' activation, for experts' outputs o = y w' + bias. On entry dy and dgu are
+ * the gradients of y and gate | up for weights of 1, and do's rows the gradients of the tokens' outputs. dweight of
+ * a slot = do . o = y . dy + do . bias. Then dgu and y, or with a bias dgu and do, of its row are multiplied by its
+ * weight: so that the gradients of weights are those of products, do' y and dgu' x. */
+struct combine_backward_args {
+	float *dweight;       /* (N, K), in the order of slots */
+	const float *weight;  /* (N, K) */
+	const uint32_t *slot; /* (R), or NULL: rows are slots */
+	void *y;              /* (R, F) */
+	const void *dy;       /* (R, F) */
+	void *dgu;            /* (R, G) */
+	int64_t rows, f, g;
+	const void *bias; /* of expert e: bias_stride e elements on; NULL: none, and d_o is not used */
+	int64_t bias_stride, h;
+	void *d_o;              /* (R, H) */
+	const uint32_t *expert; /* (N, K), with bias */
+};
+
+/* y = (add + scale x) factor, element by element; y may be x or add */
+struct scaled_add_args {
+	void *y;            /* (N) */
+	const void *x;      /* (N) */
+	const void *add;    /* (N), or NULL: zeros */
+	const void *factor; /* (1), or NULL: 1 */
+	int64_t n;
+	float scale;
+};
+
+/* logits = cap tanh(scale logits / cap), or scale logits if cap is 0; in place */
+struct cap_logits_args {
+	void *logits; /* (N) */
+	int64_t n;
+	float scale, cap;
 };
 
 struct loss {
@@ -145,6 +316,9 @@ struct cross_entropy_args {
 	float scale;
 	int backward;
 	struct loss *loss; /* (1) */
+	/* backward, if not 0: logits were scaled and capped by OP_CAP_LOGITS, and the gradient is wanted of what they were
+	 * before: times logit_scale (1 - (logit / cap)^2) */
+	float logit_scale, cap;
 };
 
 /* The operations of a layer but for GEMM: the code (OP_...), the function (op_... of the cpu, cuda_... of a GPU), its
@@ -154,15 +328,27 @@ struct cross_entropy_args {
 	f(BIAS_BACKWARD, bias_backward, bias_backward, "bias backward") \
 	f(EMBED_FORWARD, embed_forward, embed_forward, "embedding forward") \
 	f(EMBED_BACKWARD, embed_backward, embed_backward, "embedding backward") \
-	f(RMSNORM_FORWARD, rmsnorm_forward, rmsnorm_forward, "rmsnorm forward") \
-	f(RMSNORM_BACKWARD, rmsnorm_backward, rmsnorm_backward, "rmsnorm backward") \
+	f(NORM_FORWARD, norm_forward, norm_forward, "norm forward") \
+	f(NORM_BACKWARD, norm_backward, norm_backward, "norm backward") \
 	f(ROPE_FORWARD, rope_forward, rope, "rope forward") \
 	f(ROPE_BACKWARD, rope_backward, rope, "rope backward") \
 	f(ATTENTION_FORWARD, attention_forward, attention, "attention forward") \
 	f(ATTENTION_BACKWARD, attention_backward, attention, "attention backward") \
-	f(SWIGLU_FORWARD, swiglu_forward, swiglu_forward, "swiglu forward") \
-	f(SWIGLU_BACKWARD, swiglu_backward, swiglu_backward, "swiglu backward") \
+	f(ACTIVATION_FORWARD, activation_forward, activation_forward, "activation forward") \
+	f(ACTIVATION_BACKWARD, activation_backward, activation_backward, "activation backward") \
+	f(SINKS_BACKWARD, sinks_backward, sinks_backward, "sinks backward") \
+	f(SCALED_ADD, scaled_add, scaled_add, "scaled add") \
+	f(CAP_LOGITS, cap_logits, cap_logits, "cap logits") \
 	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy")
+/* Those of a mixture of experts, which only the cpu has */
+#define EXPERT_OPS(f) \
+	f(ROUTE_FORWARD, route_forward, route, "route forward") \
+	f(ROUTE_BACKWARD, route_backward, route, "route backward") \
+	f(DISPATCH, dispatch, dispatch, "dispatch") \
+	f(GROUPED_GEMM, grouped_gemm, grouped_gemm, "grouped GEMM") \
+	f(GROUPED_BIAS_BACKWARD, grouped_bias_backward, grouped_bias_backward, "grouped bias backward") \
+	f(COMBINE, combine, combine, "combine") \
+	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward")
 /* clang-format on */
 
 /* ---- the cpu device ---- */
@@ -183,6 +369,7 @@ int gemm_ready(void);
 void op_gemm(struct pool *, const struct gemm_args *);
 #define OP_PROTOTYPE(code, op, args, name) void op_##op(struct pool *, const struct args##_args *);
 OPS(OP_PROTOTYPE)
+EXPERT_OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

@@ -60,23 +60,16 @@ int jobs_make(struct stream *s)
 
 /* ---- where a job's tensors are ---- */
 
-/* What tensor t is to the job: a tied model's embedding is the head's weight */
-static unsigned role_in_job(const struct stream *s, uint32_t job, const struct mt_tensor *t)
-{
-	return job == head_job(s) && t->role == MT_T_EMBED ? MT_T_HEAD : t->role;
-}
-
 static void weights_at(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
 {
 	*w = (struct weights){0};
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
 
-		for (uint32_t i = 0; i < u->tensors; i++) {
-			const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + i);
-			w->t[role_in_job(s, job, t)] = elements_after(s->dev, base[p], (int64_t)t->off);
-		}
+		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), u->tensors, base[p]);
 	}
+	/* a tied model's embedding is the head's weight */
+	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
 }
 
 /* Where a part's gradient is summed: in its part of the slot. With --grad none a tied model sums the embed gradient and
@@ -94,11 +87,9 @@ static void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
 
-		for (uint32_t i = 0; i < u->tensors; i++) {
-			const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + i);
-			g->t[role_in_job(s, job, t)] = grads_base(s, job, p, slot) + t->off;
-		}
+		grads_enter(g, mt_tensor(s->run, u->first_tensor), u->tensors, grads_base(s, job, p, slot));
 	}
+	if (job == head_job(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
 }
 
 /* Gaps between tensors are copied out with them, so they must be zero */
@@ -140,19 +131,23 @@ static void batch_in(struct stream *s)
 {
 	const struct micro *m = s->micro;
 	size_t n = (size_t)m->request.rows * m->request.seq;
-	size_t table = (size_t)m->request.seq * (s->geo->head_dim / 2) * sizeof(float);
 	const struct op ops[] = {
 		{OP_DISCARD, .discard = {s->arena, m->bytes}},
 		{OP_COPY, .copy = {m->layout.tokens, s->host, n * 4}},
 		{OP_COPY, .copy = {m->layout.targets, s->host + n, n * 4}},
 		{OP_COPY, .copy = {m->layout.starts, s->host + 2 * n, n * 4}},
-		{OP_COPY, .copy = {m->layout.cos, s->cos, table}},
-		{OP_COPY, .copy = {m->layout.sin, s->sin, table}},
 	};
 
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
+		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
+
+		if (!table) continue;
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->cos[k], table}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->sin[k], table}});
+	}
 }
 
 /* ---- weights in ---- */
@@ -219,7 +214,7 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 	const struct memory_layout *at = &s->micro->layout;
 	int64_t first = s->now.base + from, all = (int64_t)s->micro->request.rows * s->micro->request.seq;
 
-	return (struct chunk){
+	struct chunk c = {
 		.dev = s->dev,
 		.geo = s->geo,
 		.n = n,
@@ -228,11 +223,13 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
-		.cos = at->cos,
-		.sin = at->sin,
 		.s = at->scratch,
 		.host_starts = s->host + 2 * all + first,
 	};
+
+	memcpy(c.cos, at->cos, sizeof c.cos);
+	memcpy(c.sin, at->sin, sizeof c.sin);
+	return c;
 }
 
 /* Unit u's output, from token `from` of the pass on */
@@ -260,8 +257,9 @@ static bool attention_offloaded(const struct stream *s, uint32_t layer)
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
+	const struct mt_layer *l = mt_layer_of(g, layer);
 	const struct memory_layout *at = &s->micro->layout;
-	int64_t a = (int64_t)g->heads * g->head_dim, k = (int64_t)g->kv_heads * g->head_dim;
+	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
 	struct saved own = at->saved[layer], v = at->chunk;
 
 	if (attention_offloaded(s, layer)) {
@@ -270,15 +268,15 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 	}
 	if (own.qkv) {
 		v.qkv = elements_after(s->dev, own.qkv, from * (a + 2 * k));
-		v.pre = elements_after(s->dev, own.pre, from * (a + k));
-		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * (g->heads + g->kv_heads) : NULL;
+		v.pre = elements_after(s->dev, own.pre, from * pre_width(g, l));
+		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * rstd_width(g, l) : NULL;
 		v.x2 = elements_after(s->dev, own.x2, from * g->hidden);
 	}
 	if (own.o) {
 		v.o = elements_after(s->dev, own.o, from * a);
-		v.lse = own.lse + from * g->heads;
+		v.lse = own.lse + from * l->heads;
 	}
-	v.gu = elements_after(s->dev, own.gu, from * 2 * g->ffn);
+	v.gu = elements_after(s->dev, own.gu, from * gate_up_width(l));
 	return v;
 }
 
@@ -305,7 +303,7 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 	const struct micro *m = s->micro;
 	bool residual = f == &s->now.residual;
 	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
-	uint64_t lse = (uint64_t)s->now.n * s->geo->heads * sizeof(float), o = m->attention_bytes - lse;
+	uint64_t lse = (uint64_t)s->now.n * mt_layer_most(s->geo).heads * sizeof(float), o = m->attention_bytes - lse;
 	char *host = (char *)s->offload_buffer + (residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
 
 	trace_unit(s, q, i + !residual, "activations");

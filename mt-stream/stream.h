@@ -90,9 +90,9 @@ struct stream {
 	void *arena;
 	uint64_t arena_bytes; /* device memory; it only grows, between micro-batches */
 	void *offload_buffer;
-	uint64_t offload_bytes; /* host memory for offloaded activations; grows likewise */
-	float *cos, *sin;
-	uint32_t positions; /* rope's tables, for so many positions */
+	uint64_t offload_bytes;               /* host memory for offloaded activations; grows likewise */
+	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers, */
+	uint32_t positions;                   /* for so many positions */
 
 	/* set by schedule.c */
 	struct progress now;

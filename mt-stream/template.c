@@ -2,33 +2,62 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "template.h"
+#include "block.h"
 
-static void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
+/* ops.h, which C++ reads too, has its own names for mt.h's values */
+_Static_assert((int)SWIGLU == MT_SWIGLU && (int)GEGLU == MT_GEGLU && (int)GEGLU_TANH == MT_GEGLU_TANH, "as in mt.h");
+_Static_assert((int)SWIGLU_CLAMPED == MT_SWIGLU_CLAMPED && (int)RELU2 == MT_RELU2 && (int)GELU == MT_GELU,
+	"as in mt.h");
+_Static_assert((int)GELU_TANH == MT_GELU_TANH && (int)XIELU == MT_XIELU, "as in mt.h");
 
-/* LAUNCH(chunk, OP_GEMM, gemm, .m = ..., ...): an operation with its arguments by name (device.h) */
-#define LAUNCH(c, op_code, args, ...) launch(c, &(struct op){op_code, .args = {__VA_ARGS__}})
+/* ---- where tensors are ---- */
+
+int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end)
+{
+	if (t->experts) return (int64_t)(t->n / t->experts);
+	for (const struct mt_tensor *next = t + 1; next < end; next++)
+		if (next->role == t->role) return (int64_t)(next->off - t->off);
+	return 0;
+}
+
+void weights_enter(struct weights *w, const struct device *dev, const struct mt_tensor *first, uint32_t n,
+	const void *base)
+{
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		w->t[t->role] = elements_after(dev, base, (int64_t)t->off);
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) w->stride[t->role] = expert_stride(t, first + n);
+	}
+}
+
+void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, float *base)
+{
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		g->t[t->role] = base + t->off;
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) g->stride[t->role] = expert_stride(t, first + n);
+	}
+}
 
 /* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
 
 /* y (n, out) = x (n, in) w' + b + residual (n, out) */
-static void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b,
-	const void *residual, int64_t in, int64_t out)
+void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
+	int64_t in, int64_t out)
 {
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1, .c = y,
 		.ldc = out, .bias = b, .add = residual);
 }
 
 /* dx (n, in) = dy (n, out) w */
-static void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in,
-	int64_t out)
+void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in, int64_t out)
 {
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in);
 }
 
 /* dw (out, in) += dy' x;  db (out) += column sums of dy */
-static void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy,
-	const void *x, int64_t in, int64_t out)
+void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy, const void *x,
+	int64_t in, int64_t out)
 {
 	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
 		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
@@ -42,18 +71,30 @@ static void linear_backward(const struct chunk *c, void *dx, float *dw, float *d
 	linear_backward_weights(c, dw, db, beta, dy, x, in, out);
 }
 
-static void norm_forward(const struct chunk *c, void *y, const void *x, const void *w)
+static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
+static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
+
+void norm_forward(const struct chunk *c, void *y, const void *x, const struct weights *w, struct norm norm)
 {
-	LAUNCH(c, OP_RMSNORM_FORWARD, rmsnorm_forward, .y = y, .rstd = c->s.rstd, .x = x, .w = w, .n = c->n,
-		.h = c->geo->hidden, .eps = c->geo->norm_eps);
+	LAUNCH(c, OP_NORM_FORWARD, norm_forward, .y = y, .rstd = c->s.rstd, .x = x, .w = w->t[norm.w], .n = c->n,
+		.h = c->geo->hidden, .eps = c->geo->norm_eps, .mean = c->geo->flags & MT_LAYERNORM ? c->s.mean : NULL,
+		.b = w->t[norm.b], .one = !!(c->geo->flags & MT_NORM_ONE));
 }
 
-/* Uses rstd in the scratch, which norm_forward over the same x has just written */
-static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw, float beta, const void *dy,
-	const void *x, const void *w)
+/* Uses the statistics in the scratch, which norm_forward over the same x has just written */
+void norm_backward(const struct chunk *c, void *dx, int add_dx, const struct grads *g, float beta, const void *dy,
+	const void *x, const struct weights *w, struct norm norm)
 {
-	LAUNCH(c, OP_RMSNORM_BACKWARD, rmsnorm_backward, .dx = dx, .add_dx = add_dx, .dw = dw, .beta = beta, .dy = dy,
-		.x = x, .w = w, .rstd = c->s.rstd, .n = c->n, .h = c->geo->hidden);
+	LAUNCH(c, OP_NORM_BACKWARD, norm_backward, .dx = dx, .add_dx = add_dx, .dw = g->t[norm.w], .beta = beta, .dy = dy,
+		.x = x, .w = w->t[norm.w], .rstd = c->s.rstd, .n = c->n, .h = c->geo->hidden,
+		.mean = c->geo->flags & MT_LAYERNORM ? c->s.mean : NULL, .db = g->t[norm.b],
+		.one = !!(c->geo->flags & MT_NORM_ONE));
+}
+
+/* y (N, H) = add + scale x */
+void scaled_add(const struct chunk *c, void *y, const void *x, const void *add, float scale)
+{
+	LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = y, .x = x, .add = add, .n = c->n * c->geo->hidden, .scale = scale);
 }
 
 /* ---- embedding ---- */
@@ -61,115 +102,269 @@ static void norm_backward(const struct chunk *c, void *dx, int add_dx, float *dw
 void embed_forward(const struct chunk *c, const struct weights *w, void *x)
 {
 	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
-		.h = c->geo->hidden);
+		.h = c->geo->hidden, .scale = c->geo->embed_scale);
 }
 
 void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
 {
 	LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens,
-		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token);
+		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token, .scale = c->geo->embed_scale);
 }
 
-/* ---- decoder block ---- */
+/* ---- decoder block ----
+ *
+ *     pre-norm (llama)   x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x2))
+ *     post-norm          x2 = x + post1(attention(x))          y = x2 + post2(mlp(x2))
+ *     both (sandwich)    x2 = x + post1(attention(norm1(x)))   y = x2 + post2(mlp(norm2(x2)))
+ *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
+ *
+ * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own.
+ */
 
-void rope_table(const struct mt_geometry *geo, uint32_t from, uint32_t to, float *cosines, float *sines)
+void rope_table(const struct mt_layer *l, uint32_t from, uint32_t to, float *cosines, float *sines)
 {
-	uint32_t half = geo->head_dim / 2;
+	uint32_t half = l->rope_dim / 2;
 
 	for (uint32_t p = from; p < to; p++)
 		for (uint32_t i = 0; i < half; i++) {
-			float angle = (float)p * geo->rope_inv_freq[i];
+			float angle = (float)p * l->rope_inv_freq[i];
 
-			cosines[(size_t)p * half + i] = cosf(angle) * geo->rope_scaling;
-			sines[(size_t)p * half + i] = sinf(angle) * geo->rope_scaling;
+			cosines[(size_t)p * half + i] = cosf(angle) * l->rope_scaling;
+			sines[(size_t)p * half + i] = sinf(angle) * l->rope_scaling;
 		}
 }
 
-static struct op rope_op(const struct chunk *c, enum op_code code, const struct weights *w, const struct saved *s)
+static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
+	const struct saved *s)
 {
+	const struct mt_geometry *g = c->geo;
+	const struct mt_layer *l = mt_layer_of(g, layer);
+	bool norms = g->flags & MT_QK_NORM;
+
 	return (struct op){code,
 		.rope = {.n = c->n,
 			.seq = c->seq,
-			.heads = c->geo->heads,
-			.kv_heads = c->geo->kv_heads,
-			.dim = c->geo->head_dim,
-			.cos = c->cos,
-			.sin = c->sin,
+			.heads = l->heads,
+			.kv_heads = l->kv_heads,
+			.dim = l->head_dim,
+			.rope_dim = l->rope_dim,
+			.neighbours = (int)l->neighbours,
+			.cos = c->cos[g->kind_of[layer]],
+			.sin = c->sin[g->kind_of[layer]],
 			.starts = c->starts,
 			.qnorm = w->t[MT_T_QNORM],
 			.knorm = w->t[MT_T_KNORM],
-			.eps = c->geo->norm_eps,
+			.eps = g->norm_eps,
+			.row_norm = norms && g->flags & MT_QK_NORM_ROW,
+			.norm_after = norms && g->flags & MT_QK_NORM_AFTER,
+			.norm_one = norms && g->flags & MT_NORM_ONE,
+			.v_norm = norms && g->flags & MT_V_NORM,
+			.k_is_v = (int)l->k_is_v,
+			.temperature = g->temperature,
+			.temperature_positions = g->temperature_positions,
+			.past = c->past,
 			.qkv = s->qkv,
 			.pre = s->pre,
 			.rstd = s->qk_rstd}};
 }
 
-static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct saved *s)
+static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
+	const struct saved *s)
 {
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+
 	return (struct op){code,
 		.attention = {.n = c->n,
 			.seq = c->seq,
-			.heads = c->geo->heads,
-			.kv_heads = c->geo->kv_heads,
-			.dim = c->geo->head_dim,
-			.window = c->geo->window_layer[layer] ? c->geo->window : 0,
+			.heads = l->heads,
+			.kv_heads = l->kv_heads,
+			.dim = l->head_dim,
+			.window = l->window,
 			.past = c->past,
-			.scale = 1.0f / sqrtf((float)c->geo->head_dim),
+			.scale = c->geo->attention_scale,
 			.starts = c->starts,
 			.qkv = s->qkv,
 			.o = s->o,
 			.lse = s->lse,
+			.cap = c->geo->attention_cap,
+			.sinks = w->t[MT_T_SINKS],
 			.host_starts = c->host_starts,
 			.work = c->s.attention,
 			.work_bytes = c->s.attention_bytes}};
 }
 
-/* x2 = x + o_proj(attention(rope(qkv(norm1(x))))) */
+/* (N, out) rows of q | k | v. k_is_v: rows of q | k, and room for v behind each, which rope's operation fills */
+static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w, const void *x,
+	void *qkv)
+{
+	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
+
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = l->k_is_v ? a + k : a + 2 * k, .k = h, .a = x, .lda = h, .b = w->t[MT_T_Q],
+		.ldb = h, .trans_b = 1, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
+}
+
+/* dx (N, H), and the gradients of q | k | v's weights and biases */
+static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
+	const struct grads *g, float beta, const void *x, void *dx)
+{
+	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
+	int64_t out = l->k_is_v ? a + k : a + 2 * k;
+
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = c->s.dqkv, .lda = a + 2 * k, .b = w->t[MT_T_Q], .ldb = h,
+		.c = dx, .ldc = h);
+	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = h, .k = c->n, .a = c->s.dqkv, .lda = a + 2 * k, .trans_a = 1, .b = x,
+		.ldb = h, .c = g->t[MT_T_Q], .ldc = h, .beta = beta, .fp32 = 1);
+	if (g->t[MT_T_QB])
+		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB], .beta = beta, .dy = c->s.dqkv, .m = c->n,
+			.n = out);
+}
+
+/* y = residual + x w' + b, the sum of which a norm or a factor may apply to what is added. The scratch's h is lost
+ * then, and sub holds x w' + b. */
+static void residual_forward(const struct chunk *c, void *y, const void *x, const struct weights *w,
+	enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in)
+{
+	if (!residual_apart(c->geo)) {
+		linear_forward(c, y, x, w->t[weight], w->t[bias], residual, in, c->geo->hidden);
+		return;
+	}
+	linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
+	residual_add(c, y, w, post, residual);
+}
+
+void residual_add(const struct chunk *c, void *y, const struct weights *w, struct norm post, const void *residual)
+{
+	const void *add = c->s.sub;
+
+	if (c->geo->flags & MT_POST_NORM) {
+		norm_forward(c, c->s.h, c->s.sub, w, post);
+		add = c->s.h;
+	}
+	scaled_add(c, y, add, residual, c->geo->residual_scale);
+}
+
+/* The gradient of x w' + b above, from that of y: y's own, or one in the scratch's dh. With a norm x w' + b is
+ * recomputed; the scratch's h is lost then. */
+static const void *residual_backward(const struct chunk *c, const void *dy, const void *x, const struct weights *w,
+	const struct grads *g, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
+	int64_t in)
+{
+	if (c->geo->flags & MT_POST_NORM)
+		linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
+	return residual_sub_backward(c, dy, w, g, beta, post);
+}
+
+const void *residual_sub_backward(const struct chunk *c, const void *dy, const struct weights *w, const struct grads *g,
+	float beta, struct norm post)
+{
+	if (!residual_apart(c->geo)) return dy;
+	if (!(c->geo->flags & MT_POST_NORM)) {
+		scaled_add(c, c->s.dh, dy, NULL, c->geo->residual_scale);
+		return c->s.dh;
+	}
+	norm_forward(c, c->s.h, c->s.sub, w, post);
+	if (c->geo->residual_scale != 1) {
+		scaled_add(c, c->s.h, dy, NULL, c->geo->residual_scale);
+		dy = c->s.h;
+	}
+	norm_backward(c, c->s.dh, 0, g, beta, dy, c->s.sub, w, post);
+	return c->s.dh;
+}
+
+/* The input of attention or MLP: norm(x) in the scratch, or x itself */
+const void *input_of(const struct chunk *c, const void *x, const struct weights *w, struct norm norm)
+{
+	if (c->geo->flags & MT_NO_PRE_NORM) return x;
+	norm_forward(c, c->s.h, x, w, norm);
+	return c->s.h;
+}
+
+/* dx += the gradient of x, from that of input_of in the scratch's dh */
+void input_backward(const struct chunk *c, void *dx, const struct grads *g, float beta, const void *x,
+	const struct weights *w, struct norm norm)
+{
+	if (c->geo->flags & MT_NO_PRE_NORM) scaled_add(c, dx, c->s.dh, dx, 1);
+	else norm_backward(c, dx, 1, g, beta, c->s.dh, x, w, norm);
+}
+
+/* s->x2 = x + what attention adds */
 void block_recompute(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	bool have_attention)
 {
-	const struct mt_geometry *geo = c->geo;
-	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
-	struct op rope = rope_op(c, OP_ROPE_FORWARD, w, s), attention = attention_op(c, OP_ATTENTION_FORWARD, layer, s);
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct op rope = rope_op(c, OP_ROPE_FORWARD, layer, w, s);
+	struct op attention = attention_op(c, OP_ATTENTION_FORWARD, layer, w, s);
 
-	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
-	linear_forward(c, s->qkv, c->s.h, w->t[MT_T_Q], w->t[MT_T_QB], NULL, h, a + 2 * k);
+	qkv_forward(c, l, w, input_of(c, x, w, norm1), s->qkv);
 	launch(c, &rope);
 	if (!have_attention) launch(c, &attention);
-	linear_forward(c, s->x2, s->o, w->t[MT_T_O], w->t[MT_T_OB], x, a, h);
+	residual_forward(c, s->x2, s->o, w, MT_T_O, MT_T_OB, post1, x, (int64_t)l->heads * l->head_dim);
 }
 
-/* The MLP's piece that starts at token `from`, as a chunk of its own. *x2: its second residual; *gu: its gate | up, in
- * the scratch unless the block keeps them */
-static struct chunk piece_of(const struct chunk *c, int64_t from, const struct saved *s, void **x2, void **gu)
-{
-	struct chunk p = *c;
+/* ---- MLP ---- */
 
-	p.n = c->n - from < c->piece ? c->n - from : c->piece;
-	*x2 = elements_after(c->dev, s->x2, from * c->geo->hidden);
-	*gu = s->gu ? elements_after(c->dev, s->gu, from * 2 * c->geo->ffn) : c->s.gu;
+/* The piece that starts at token `from` */
+static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
+	const void *x, const struct saved *s)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	bool parallel = c->geo->flags & MT_PARALLEL;
+	struct piece p = {.c = *c,
+		.l = l,
+		.w = w,
+		.in = elements_after(c->dev, parallel ? x : s->x2, from * c->geo->hidden),
+		.x2 = elements_after(c->dev, s->x2, from * c->geo->hidden),
+		.gu = s->gu ? elements_after(c->dev, s->gu, from * gate_up_width(l)) : c->s.gu,
+		.norm = c->geo->flags & MT_ONE_NORM ? norm1 : norm2,
+		.post = post2};
+
+	p.c.n = c->n - from < c->piece ? c->n - from : c->piece;
 	return p;
 }
 
-/* gate | up of norm2(x2), whose output stays in the scratch */
-static void gate_up(const struct chunk *p, const struct weights *w, const void *x2, void *gu)
+/* Weights of gate | up, which is up alone where the MLP is not gated */
+static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_GATE : MT_T_UP; }
+static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_GATEB : MT_T_UPB; }
+
+static void gate_up(const struct piece *p)
 {
-	norm_forward(p, p->s.h, x2, w->t[MT_T_NORM2]);
-	linear_forward(p, gu, p->s.h, w->t[MT_T_GATE], w->t[MT_T_GATEB], NULL, p->geo->hidden, 2ll * p->geo->ffn);
+	linear_forward(&p->c, p->gu, input_of(&p->c, p->in, p->w, p->norm), p->w->t[gate_up_role(p)],
+		p->w->t[gate_up_bias(p)], NULL, p->c.geo->hidden, gate_up_width(p->l));
 }
 
-/* y = x2 + down(silu(gate) * up) */
-static void mlp_forward(const struct chunk *c, const struct weights *w, const struct saved *s, void *y)
+static void activation_forward(const struct piece *p)
 {
-	int64_t h = c->geo->hidden, f = c->geo->ffn;
+	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.act, .gu = p->gu, .n = p->c.n, .f = p->l->ffn,
+		.form = (enum activation)p->l->form, .slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]});
+}
 
+/* The gradient of gate | up in its place, from that of the inner output in act, which becomes the inner output */
+static void activation_backward(const struct piece *p, const struct grads *g, float beta)
+{
+	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->gu, .y = p->c.s.act, .dy = p->c.s.act,
+		.gu = p->gu, .n = p->c.n, .f = p->l->ffn, .form = (enum activation)p->l->form,
+		.slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]}, .dslope = {g->t[MT_T_SLOPE_P], g->t[MT_T_SLOPE_N]},
+		.beta = beta);
+}
+
+/* y = x2 + what the MLP adds */
+static void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *y)
+{
 	for (int64_t from = 0; from < c->n; from += c->piece) {
-		void *x2, *gu, *out = elements_after(c->dev, y, from * h);
-		struct chunk p = piece_of(c, from, s, &x2, &gu);
+		struct piece p = piece_of(c, layer, from, w, x, s);
+		void *out = elements_after(c->dev, y, from * c->geo->hidden);
 
-		gate_up(&p, w, x2, gu);
-		LAUNCH(&p, OP_SWIGLU_FORWARD, swiglu_forward, .y = c->s.act, .gu = gu, .n = p.n, .f = f);
-		linear_forward(&p, out, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], x2, f, h);
+		if (p.l->experts) {
+			experts_forward(&p, out);
+		} else {
+			gate_up(&p);
+			activation_forward(&p);
+			residual_forward(&p.c, out, c->s.act, w, MT_T_DOWN, MT_T_DOWNB, post2, p.x2, p.l->ffn);
+		}
+		if (w->t[MT_T_SCALAR])
+			LAUNCH(&p.c, OP_SCALED_ADD, scaled_add, .y = out, .x = out, .n = p.c.n * c->geo->hidden, .scale = 1,
+				.factor = w->t[MT_T_SCALAR]);
 	}
 }
 
@@ -177,74 +372,130 @@ void block_forward(const struct chunk *c, uint32_t layer, const struct weights *
 	void *y)
 {
 	block_recompute(c, layer, w, x, s, false);
-	mlp_forward(c, w, s, y);
+	mlp_forward(c, layer, w, x, s, y);
 }
 
-/* dx: the gradient of y becomes the gradient of x2, through the residual connection and through the MLP */
-static void mlp_backward(const struct chunk *c, const struct weights *w, const struct grads *g, float beta,
-	const struct saved *s, void *dx)
+/* dx: the gradient of y becomes that of x2 (of x, where attention and MLP are parallel), through the residual
+ * connection and through the MLP */
+static void mlp_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, const struct saved *s, void *dx)
 {
-	int64_t h = c->geo->hidden, f = c->geo->ffn;
+	int64_t h = c->geo->hidden;
 
 	for (int64_t from = 0; from < c->n; from += c->piece, beta = 1) {
-		void *x2, *gu, *d = elements_after(c->dev, dx, from * h);
-		struct chunk p = piece_of(c, from, s, &x2, &gu);
+		struct piece p = piece_of(c, layer, from, w, x, s);
+		void *d = elements_after(c->dev, dx, from * h);
+		const void *dsub, *in = NULL;
+		int64_t f = p.l->ffn;
 
-		if (s->gu) norm_forward(&p, c->s.h, x2, w->t[MT_T_NORM2]);
-		else gate_up(&p, w, x2, gu);
-		/* act holds the gradient of SwiGLU's output, then SwiGLU's output, for the gradient of down's weights */
-		linear_backward_input(&p, c->s.act, d, w->t[MT_T_DOWN], f, h);
-		LAUNCH(&p, OP_SWIGLU_BACKWARD, swiglu_backward, .dgu = gu, .y = c->s.act, .dy = c->s.act, .gu = gu, .n = p.n,
-			.f = f);
-		linear_backward_weights(&p, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, d, c->s.act, f, h);
-		linear_backward(&p, c->s.dh, g->t[MT_T_GATE], g->t[MT_T_GATEB], beta, gu, c->s.h, w->t[MT_T_GATE], h, 2 * f);
-		norm_backward(&p, d, 1, g->t[MT_T_NORM2], beta, c->s.dh, x2, w->t[MT_T_NORM2]);
+		if (p.l->experts) {
+			experts_backward(&p, g, beta, d);
+			continue;
+		}
+		/* the input is computed here where nothing else overwrites it before the weights' gradients */
+		if (!s->gu) gate_up(&p);
+		else if (!(c->geo->flags & MT_POST_NORM)) in = input_of(&p.c, p.in, w, p.norm);
+		if (c->geo->flags & MT_POST_NORM) activation_forward(&p);
+		dsub = residual_backward(&p.c, d, c->s.act, w, g, beta, MT_T_DOWN, MT_T_DOWNB, post2, f);
+		/* act holds the gradient of the inner output, then the inner output, for the gradient of down's weights */
+		linear_backward_input(&p.c, c->s.act, dsub, w->t[MT_T_DOWN], f, h);
+		activation_backward(&p, g, beta);
+		linear_backward_weights(&p.c, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, dsub, c->s.act, f, h);
+		if (c->geo->flags & MT_POST_NORM) in = input_of(&p.c, p.in, w, p.norm);
+		else if (!in) in = c->geo->flags & MT_NO_PRE_NORM ? p.in : c->s.h;
+		linear_backward(&p.c, c->s.dh, g->t[gate_up_role(&p)], g->t[gate_up_bias(&p)], beta, p.gu, in,
+			w->t[gate_up_role(&p)], h, gate_up_width(p.l));
+		input_backward(&p.c, d, g, beta, p.in, w, p.norm);
 	}
 }
 
-void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
-	const void *x, struct saved *s, void *dx)
+/* dx, the gradient of x2, becomes in the scratch's d_o the gradient of attention's output */
+static void output_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
+	const struct grads *g, float beta, const struct saved *s, const void *dx)
 {
-	const struct mt_geometry *geo = c->geo;
-	int64_t h = geo->hidden, a = (int64_t)geo->heads * geo->head_dim, k = (int64_t)geo->kv_heads * geo->head_dim;
+	int64_t a = (int64_t)l->heads * l->head_dim;
+	const void *dsub = residual_backward(c, dx, s->o, w, g, beta, MT_T_O, MT_T_OB, post1, a);
 
-	mlp_backward(c, w, g, beta, s, dx);
+	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, s->o, w->t[MT_T_O], a, c->geo->hidden);
+}
 
-	/* attention: dx is now the gradient of x2 */
-	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, s), rope = rope_op(c, OP_ROPE_BACKWARD, w, s);
-	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dx, s->o, w->t[MT_T_O], a, h);
+/* From the gradient of attention's output to that of x, which is added to dx */
+static void attention_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, float norm_beta, const void *x, struct saved *s, void *dx)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, w, s);
+	struct op rope = rope_op(c, OP_ROPE_BACKWARD, layer, w, s);
+
 	attention.attention.d_o = c->s.d_o;
 	attention.attention.dqkv = c->s.dqkv;
 	launch(c, &attention);
+	if (w->t[MT_T_SINKS])
+		LAUNCH(c, OP_SINKS_BACKWARD, sinks_backward, .dsinks = g->t[MT_T_SINKS], .beta = beta,
+			.sinks = w->t[MT_T_SINKS], .o = s->o, .d_o = c->s.d_o, .lse = s->lse, .n = c->n, .heads = l->heads,
+			.dim = l->head_dim);
 	rope.rope.qkv = c->s.dqkv;
 	rope.rope.dqnorm = g->t[MT_T_QNORM];
 	rope.rope.dknorm = g->t[MT_T_KNORM];
 	rope.rope.beta = beta;
 	launch(c, &rope);
-	norm_forward(c, c->s.h, x, w->t[MT_T_NORM1]);
-	linear_backward(c, c->s.dh, g->t[MT_T_Q], g->t[MT_T_QB], beta, c->s.dqkv, c->s.h, w->t[MT_T_Q], h, a + 2 * k);
-	norm_backward(c, dx, 1, g->t[MT_T_NORM1], beta, c->s.dh, x, w->t[MT_T_NORM1]);
+	qkv_backward(c, l, w, g, beta, input_of(c, x, w, norm1), c->s.dh);
+	input_backward(c, dx, g, norm_beta, x, w, norm1);
+}
+
+/* Numbers that are not trained */
+static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_role_tensor role)
+{
+	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
+}
+
+void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
+	const void *x, struct saved *s, void *dx)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	bool parallel = c->geo->flags & MT_PARALLEL;
+
+	if (w->t[MT_T_SCALAR]) {
+		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
+			.factor = w->t[MT_T_SCALAR]);
+	}
+	no_gradient(c, g, MT_T_SCALAR);
+	no_gradient(c, g, MT_T_XIELU_BETA);
+	no_gradient(c, g, MT_T_XIELU_EPS);
+	/* parallel: attention's gradients are taken from dx before the MLP adds to it */
+	if (parallel) output_backward(c, l, w, g, beta, s, dx);
+	mlp_backward(c, layer, w, g, beta, x, s, dx);
+	if (!parallel) output_backward(c, l, w, g, beta, s, dx);
+	attention_backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
 }
 
 /* ---- final norm, LM head, cross-entropy ---- */
 
 void head_norm(const struct chunk *c, const struct weights *w, const void *x)
 {
-	norm_forward(c, c->s.h, x, w->t[MT_T_FNORM]);
+	norm_forward(c, c->s.h, x, w, final_norm);
 }
+
+static bool logits_changed(const struct mt_geometry *g) { return g->logit_scale != 1 || g->logit_cap != 0; }
 
 void head_logits(const struct chunk *c, const struct weights *w, int64_t rows)
 {
-	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], NULL, NULL, c->geo->hidden, rows);
+	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], w->t[MT_T_HEADB], NULL, c->geo->hidden, rows);
+	if (logits_changed(c->geo))
+		LAUNCH(c, OP_CAP_LOGITS, cap_logits, .logits = c->s.logits, .n = c->n * rows, .scale = c->geo->logit_scale,
+			.cap = c->geo->logit_cap);
 }
 
 static void head_forward(const struct chunk *c, const struct weights *w, float scale, int backward, struct loss *loss,
 	const void *x)
 {
+	bool changed = logits_changed(c->geo);
+
 	head_norm(c, w, x);
 	head_logits(c, w, c->geo->vocab);
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
-		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss);
+		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss,
+		.logit_scale = changed ? c->geo->logit_scale : 0, .cap = changed ? c->geo->logit_cap : 0);
 }
 
 void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)
@@ -256,7 +507,7 @@ void head_loss_backward(const struct chunk *c, const struct weights *w, const st
 	struct loss *loss, const void *x, void *dx)
 {
 	head_forward(c, w, scale, 1, loss, x);
-	linear_backward(c, c->s.dh, g->t[MT_T_HEAD], NULL, beta, c->s.logits, c->s.h, w->t[MT_T_HEAD], c->geo->hidden,
-		c->geo->vocab);
-	norm_backward(c, dx, 0, g->t[MT_T_FNORM], beta, c->s.dh, x, w->t[MT_T_FNORM]);
+	linear_backward(c, c->s.dh, g->t[MT_T_HEAD], g->t[MT_T_HEADB], beta, c->s.logits, c->s.h, w->t[MT_T_HEAD],
+		c->geo->hidden, c->geo->vocab);
+	norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
 }

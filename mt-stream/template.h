@@ -1,8 +1,9 @@
 /* template.h: the layers, as functions of (geometry, weights, input, saved activations). A template owns no
  * weights and no state; it launches operations on the device's compute queue and returns.
  *
- * Letters: N tokens of the chunk, P of a piece, H hidden, A = heads x D, K = kv_heads x D, F the MLP's inner size,
- * V vocabulary. The MLP computes a chunk in pieces, which are smaller than the chunk if one row is a large chunk.
+ * Letters: N tokens of the chunk, P of a piece, H hidden, V vocabulary; of the layer's kind: A = heads x D,
+ * K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F. The MLP computes a chunk in pieces,
+ * which are smaller than the chunk if one row is a large chunk.
  * dx is the gradient of the residual stream: a template's backward reads the gradient of its output there and writes
  * the gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
  */
@@ -11,36 +12,56 @@
 
 #include "device.h"
 
-#define ROLES (MT_T_HEAD + 1)
+#define ROLES (MT_T_HEADB + 1)
 
 struct weights {
 	const void *t[ROLES];
-}; /* by enum mt_role_tensor; NULL: this model has none */
+	int64_t stride[ROLES]; /* experts': elements from one expert's tensor to the next one's */
+}; /* by enum mt_role_tensor; NULL: this model has none. Of experts' tensors: the first expert's */
 struct grads {
 	float *t[ROLES];
+	int64_t stride[ROLES];
 };
 
-struct scratch {     /* valid only within one call of a template */
-	void *h;         /* (N, H)      a norm's output */
-	void *dh;        /* (N, H)      its gradient */
-	float *rstd;     /* (N)         its statistics */
-	void *act;       /* (P, F)      SwiGLU's output or its gradient */
-	void *d_o;       /* (N, A)      gradient of attention's output */
-	void *dqkv;      /* (N, A + 2K) */
-	void *gu;        /* (P, 2F)     gate | up of blocks that do not keep it */
-	void *logits;    /* (N', V)     N' the tokens of a head chunk */
-	void *attention; /* work memory of the device's attention backend; NULL: none */
+/* What a mixture of experts needs for a piece. E experts, K of a token, R = P K (ops.h); F, G: an expert's, and the
+ * shared expert's where P rows of it are more */
+struct experts_scratch {
+	float *scores;           /* (P, E) */
+	void *dlogits;           /* (P, E) */
+	float *weight, *dweight; /* (P, K) */
+	uint32_t *expert, *row;  /* (P, K) */
+	uint32_t *slot;          /* (R) */
+	uint32_t *first;         /* (E + 1) */
+	float *shared, *dshared; /* (P, 2): the shared expert's score and weight; the gradient of its weight */
+	void *dgate;             /* (P)  the gradient of its logit */
+	void *x, *y;             /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
+	void *gu, *act, *dact;   /* (R, G), (R, F) x 2 */
+};
+
+struct scratch {  /* valid only within one call of a template */
+	void *h;      /* (N, H)      a norm's output */
+	void *dh;     /* (N, H)      its gradient */
+	float *rstd;  /* (N)         its statistics */
+	float *mean;  /* (N)         LayerNorm's */
+	void *sub;    /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
+	void *act;    /* (P, F)      the MLP's inner output or its gradient */
+	void *d_o;    /* (N, A)      gradient of attention's output */
+	void *dqkv;   /* (N, A + 2K) */
+	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
+	void *logits; /* (N', V)     N' the tokens of a head chunk */
+	struct experts_scratch x; /* of a piece; models with experts only */
+	void *attention;          /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
 };
 
 struct saved {      /* what a block's backward needs from its forward, beside the block's input */
 	void *qkv;      /* (N, A + 2K) after rope */
-	void *pre;      /* (N, A + K)  q, k before their norms; qk-norm models only */
-	float *qk_rstd; /* (N, heads + kv_heads) */
+	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only */
+	float *qk_rstd; /* (N, rstd_width()) */
 	void *o;        /* (N, A)      attention's output */
 	float *lse;     /* (N, heads)  its log-sum-exps */
 	void *x2;       /* (N, H)      the second residual */
-	void *gu;       /* (N, 2F)     gate | up; backward writes its gradient here. NULL: recomputed */
+	void *gu;       /* (N, G)      gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
 struct chunk { /* whole rows that go through a layer together */
@@ -48,9 +69,9 @@ struct chunk { /* whole rows that go through a layer together */
 	const struct mt_geometry *geo;
 	int64_t n, seq, piece;
 	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
-	const uint32_t *tokens, *targets, *starts; /* (N) each */
-	const uint32_t *host_starts;               /* host: as starts */
-	const float *cos, *sin;                    /* (positions, D / 2) */
+	const uint32_t *tokens, *targets, *starts;  /* (N) each */
+	const uint32_t *host_starts;                /* host: as starts */
+	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
 	struct scratch s;
 };
 
@@ -78,14 +99,66 @@ void head_loss_backward(const struct chunk *, const struct weights *, const stru
 void head_norm(const struct chunk *, const struct weights *, const void *x);
 void head_logits(const struct chunk *, const struct weights *, int64_t rows);
 
-/* Rope's tables (positions, D / 2), rows `from` to `to` - 1: cos and sin of position * inv_freq as transformers' rotary
- * embedding has them, all in fp32 */
-void rope_table(const struct mt_geometry *, uint32_t from, uint32_t to, float *cos, float *sin);
+/* Rope's tables of a kind of layers (positions, rope_dim / 2), rows `from` to `to` - 1: cos and sin of position *
+ * inv_freq as transformers' rotary embedding has them, all in fp32 */
+void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos, float *sin);
+
+/* ---- sizes ---- */
+
+/* Every array of an experts_scratch for pieces of `piece` tokens from take(where, count, bytes of an element);
+ * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs */
+typedef void *take_fn(void *where, uint64_t count, uint64_t size);
+void experts_take(struct experts_scratch *, const struct mt_layer *most, uint64_t hidden, uint64_t piece, uint64_t elem,
+	bool train, take_fn *take, void *where);
+
+static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
+static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
+/* Elements of a token in saved->pre and in saved->qk_rstd */
+static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return (int64_t)(l->heads + (g->flags & MT_V_NORM ? 2 : 1) * l->kv_heads) * l->head_dim;
+}
+static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return g->flags & MT_QK_NORM_ROW ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
+}
+/* Have all layers the same heads, and scores neither a cap nor sinks? An attention backend computes nothing else. */
+static inline bool attention_plain(const struct mt_geometry *g)
+{
+	const struct mt_layer *l = g->kind;
+
+	for (uint32_t k = 1; k < g->n_kinds; k++)
+		if (l[k].heads != l->heads || l[k].kv_heads != l->kv_heads || l[k].head_dim != l->head_dim) return false;
+	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
+}
+
+/* Is what attention and MLP add to the residual not added by the GEMM that computes it? */
+static inline bool residual_apart(const struct mt_geometry *g)
+{
+	return g->flags & MT_POST_NORM || g->residual_scale != 1;
+}
+
+/* The MLP's inner size: of all its experts together; and of those that a token uses */
+static inline int64_t whole_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts * l->expert_ffn + l->shared_ffn;
+}
+static inline int64_t active_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
+}
 
 /* `elements` after p, in elements of the device */
 static inline void *elements_after(const struct device *d, const void *p, int64_t elements)
 {
 	return p ? (char *)p + (size_t)elements * d->elem : NULL;
 }
+
+/* Elements from one expert's tensor of t's role to the next one's; t is the first expert's, or all experts' */
+int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end);
+/* Enter the tensors first[0] .. first[n - 1] of a unit, whose weights or gradients begin at base */
+void weights_enter(struct weights *, const struct device *, const struct mt_tensor *first, uint32_t n,
+	const void *base);
+void grads_enter(struct grads *, const struct mt_tensor *first, uint32_t n, float *base);
 
 #endif

@@ -10,21 +10,29 @@
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 2156) F(mt_control, attempts, 2560, 8) \
-	F(mt_control, fills, 2568, 8) \
-	F(mt_control, record, 2624, 320) F(mt_control, snap, 2944, 192) F(mt_control, slots, 3136, 4096) \
-	F(mt_control, txn, 7232, 197248) F(mt_control, unlogged, 204480, 128) \
-	F(mt_control, hyper, 204608, 160) \
-	F(mt_geometry, family, 0, 16) F(mt_geometry, layers, 16, 4) F(mt_geometry, hidden, 20, 4) \
-	F(mt_geometry, heads, 24, 4) \
-	F(mt_geometry, kv_heads, 28, 4) F(mt_geometry, head_dim, 32, 4) F(mt_geometry, ffn, 36, 4) \
-	F(mt_geometry, vocab, 40, 4) \
-	F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) F(mt_geometry, pad_token, 52, 4) \
-	F(mt_geometry, window, 56, 4) F(mt_geometry, window_from, 60, 4) F(mt_geometry, norm_eps, 64, 4) \
-	F(mt_geometry, init_range, 68, 4) F(mt_geometry, rope_scaling, 72, 4) F(mt_geometry, rope_inv_freq, 76, 1024) \
-	F(mt_geometry, window_layer, 1100, 1024) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, attempts, 10624, 8) \
+	F(mt_control, fills, 10632, 8) \
+	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 4096) \
+	F(mt_control, txn, 15296, 197248) F(mt_control, unlogged, 212544, 128) \
+	F(mt_control, hyper, 212672, 160) \
+	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
+	F(mt_layer, form, 16, 4) F(mt_layer, window, 20, 4) F(mt_layer, rope_dim, 24, 4) F(mt_layer, neighbours, 28, 4) \
+	F(mt_layer, k_is_v, 32, 4) F(mt_layer, rope_scaling, 36, 4) F(mt_layer, rope_inv_freq, 40, 1024) \
+	F(mt_layer, experts, 1064, 4) F(mt_layer, experts_per_token, 1068, 4) F(mt_layer, expert_ffn, 1072, 4) \
+	F(mt_layer, shared_ffn, 1076, 4) F(mt_layer, score, 1080, 4) F(mt_layer, expert_flags, 1084, 4) \
+	F(mt_layer, groups, 1088, 4) F(mt_layer, groups_per_token, 1092, 4) F(mt_layer, expert_scale, 1096, 4) \
+	F(mt_layer, weight_floor, 1100, 4) \
+	F(mt_geometry, family, 0, 32) F(mt_geometry, layers, 32, 4) F(mt_geometry, hidden, 36, 4) \
+	F(mt_geometry, vocab, 40, 4) F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) \
+	F(mt_geometry, names, 52, 4) F(mt_geometry, pad_token, 56, 4) F(mt_geometry, norm_eps, 60, 4) \
+	F(mt_geometry, init_range, 64, 4) F(mt_geometry, embed_scale, 68, 4) F(mt_geometry, residual_scale, 72, 4) \
+	F(mt_geometry, attention_scale, 76, 4) F(mt_geometry, attention_cap, 80, 4) F(mt_geometry, logit_scale, 84, 4) \
+	F(mt_geometry, logit_cap, 88, 4) F(mt_geometry, temperature, 92, 4) \
+	F(mt_geometry, temperature_positions, 96, 4) F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) \
+	F(mt_geometry, kind, 1128, 8960) \
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
+	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) \
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
 	F(mt_unit, applied, 72, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
@@ -70,7 +78,8 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 204800) S(mt_geometry, 2156) S(mt_tensor, 192) S(mt_unit, 256) S(mt_slot, 256) \
+	S(mt_header, 128) S(mt_control, 212864) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)

@@ -227,6 +227,30 @@ takes() {
 	grep -qx "gaps zero" "$T/peek"
 }
 
+@test "init gives vectors of other families the values of transformers' modules" {
+	for c in nemotron apertus; do
+		mt-store create "$RUN" --config "$GOLDEN/$c/model" --dtype fp32 2>"$T/err"
+		mt-store init "$RUN" --seed 1 2>"$T/err"
+		mt-ckpt export "$RUN" "$T/$c" 2>"$T/err"
+		mt-store rm "$RUN"
+	done
+	python3 - "$GOLDEN" "$T" <<-'END'
+		import math, sys
+		sys.path.insert(0, sys.argv[1])
+		from records import read_safetensors
+		def values(case, name, *want):
+		    got = set(read_safetensors("%s/%s/model.safetensors" % (sys.argv[2], case))[name][2])
+		    assert len(got) == 1 and math.isclose(got.pop(), want[0], rel_tol=1e-6), (name, want)
+		values("nemotron", "model.layers.1.input_layernorm.weight", 1)
+		values("nemotron", "model.norm.bias", 0)
+		values("apertus", "model.layers.1.attention_layernorm.weight", 1)
+		values("apertus", "model.layers.1.mlp.act_fn.alpha_p", math.log(math.expm1(0.8)))
+		values("apertus", "model.layers.1.mlp.act_fn.alpha_n", math.log(math.expm1(0.3)))
+		values("apertus", "model.layers.0.mlp.act_fn.beta", 0.5)
+		values("apertus", "model.layers.0.mlp.act_fn.eps", -1e-6)
+	END
+}
+
 @test "init sets the row of pad_token_id to zero, and no other row" {
 	for pad in 0 1; do
 		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \

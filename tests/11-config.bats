@@ -85,7 +85,7 @@ inv_freq() {
 
 @test "mistral: 8 key-value heads and a window of 4096 if the keys are missing" {
 	config mistral -num_key_value_heads '"num_attention_heads": 16'
-	geometry "family mistral" "kv_heads 8" "window 4096" "window_from 0" "window_layers www" "max_position 131072"
+	geometry "family mistral" "kv_heads 8" "window 4096" "window_layers www" "max_position 131072"
 }
 
 @test "mistral: sliding_window null means no window" {
@@ -97,13 +97,157 @@ inv_freq() {
 	config qwen2 '"sliding_window": 16' '"max_window_layers": 1'
 	geometry "window 0" "window_layers ..."
 	config qwen2 '"sliding_window": 16' '"max_window_layers": 1' '"use_sliding_window": true'
-	geometry "window 16" "window_from 1" "window_layers .ww"
+	geometry "window 16" "window_layers .ww"
 	config qwen3 '"use_sliding_window": true' '"max_window_layers": 2'
-	geometry "window 4096" "window_from 2" "window_layers ..w"
+	geometry "window 4096" "window_layers ..w"
 	config qwen3 '"use_sliding_window": true'
 	geometry "window 0" "window_layers ..."
 	config qwen3 '"use_sliding_window": true' '"sliding_window": null' '"max_window_layers": 0'
 	geometry "window 0"
+}
+
+@test "granite: factors are read, the logits' and the class's own attention factor of 1 too" {
+	config granite
+	geometry "attention_scale 1" "logit_scale 1" "embed_scale 1" "residual_scale 1"
+	config granite '"embedding_multiplier": 12' '"residual_multiplier": 0.22' '"attention_multiplier": 0.015625' \
+		'"logits_scaling": 16.0'
+	geometry "attention_scale 0.015625" "logit_scale 0.0625" "embed_scale 12" "residual_scale 0.219999999"
+	config granite '"residual_multiplier": 0'
+	refused 78 "residual_multiplier 0 is out of range"
+	config llama '"residual_multiplier": 3'
+	geometry "residual_scale 1" "attention_scale 0.353553385"
+}
+
+@test "an MLP's function: with a gate or without by family; other functions exit 78 and are named" {
+	form() { config "${@:2}" '"pad_token_id": null'; geometry "form $1"; }
+	form 0 llama '"hidden_act": "swish"'
+	form 1 granite '"hidden_act": "gelu"'
+	form 2 cohere2 '"hidden_act": "gelu_new"'
+	form 4 nemotron
+	form 4 arcee
+	form 5 starcoder2 '"hidden_act": "gelu"'
+	form 5 falcon
+	form 6 starcoder2
+	form 6 falcon '"activation": "gelu_new"'
+	form 7 apertus
+	config nemotron '"hidden_act": "silu"'
+	refused 78 "hidden_act 'silu' is not supported"
+	config llama '"hidden_act": "relu2"'
+	refused 78 "hidden_act 'relu2' is not supported"
+	config nemotron '"hidden_act": "xielu"'
+	refused 78 "hidden_act 'xielu' is not supported"
+	config falcon '"activation": "relu"'
+	refused 78 "activation 'relu' is not supported"
+}
+
+@test "cohere2: layers without window have no rope; sliding_window_pattern and layer_types must agree" {
+	config cohere2 '"num_hidden_layers": 5'
+	geometry "window_layers www.w" "kind_of 00010" "window 4096" "tied 1" "pad_token 0" "logit_scale 0.0625"
+	[ "$(grep "^rope_dim" "$T/layout" | paste -sd ' ')" = "rope_dim 8 rope_dim 0" ]
+	no grep -q "bias" <(grep "^tensor" "$T/layout")
+	config cohere2 '"sliding_window_pattern": 2' '"sliding_window": 5'
+	geometry "window_layers w.w" "window 5"
+	config cohere2 '"sliding_window_pattern": 2' \
+		'"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
+	refused 78 "layer_types of layer 0 disagrees"
+	config cohere2 '"sliding_window": null'
+	refused 78 "sliding_window null is not supported"
+}
+
+@test "biases by family: use_bias of all layers, by default too; use_qkv_bias; attention_bias without o" {
+	config starcoder2
+	geometry "qkv_bias 1" "o_bias 1" "mlp_bias 1" "tied 1" "window 0" "norm_eps 1e-05" "init_range 0.018042"
+	grep -q "^tensor model.layers.0.mlp.c_proj.bias " "$T/layout"
+	config starcoder2 '"use_bias": false' '"norm_epsilon": 0.001' '"sliding_window": 9'
+	geometry "qkv_bias 0" "o_bias 0" "mlp_bias 0" "window 9" "norm_eps 0.001"
+	grep -q "^tensor model.layers.0.input_layernorm.bias " "$T/layout"
+	config ernie4_5
+	geometry "qkv_bias 0" "neighbours 1" "head_dim 128" "pad_token 0"
+	config stablelm '"use_qkv_bias": true' '"layer_norm_eps": 0.01'
+	geometry "qkv_bias 1" "o_bias 0" "mlp_bias 0" "rope_dim 2" "norm_eps 0.01"
+	config helium '"attention_bias": true' '"head_dim": 8'
+	geometry "qkv_bias 1" "o_bias 0" "norm_eps 1e-08" "neighbours 1" "pad_token 3"
+	config helium
+	refused 78 "head_dim 128 times num_attention_heads 4 is not hidden_size 32"
+	config stablelm '"qk_layernorm": true'
+	refused 78 "qk_layernorm true is not supported"
+	config stablelm '"hidden_dropout": 0.1'
+	refused 78 "hidden_dropout 0.1 is not supported"
+}
+
+@test "a part of each head turns: the class's part if the file says nothing" {
+	config stablelm '"partial_rotary_factor": 0.5' '"head_dim": 2'
+	geometry "rope_dim 4" "head_dim 8"
+	config nemotron '"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}'
+	geometry "rope_dim 2"
+	config nemotron '"head_dim": 12'
+	geometry "rope_dim 6"
+	config nemotron '"head_dim": 12' '"partial_rotary_factor": 0.3'
+	refused 78 "partial_rotary_factor 0.3 is not supported"
+	config granite '"partial_rotary_factor": 0.5'
+	refused 78 "partial_rotary_factor 0.5 is not supported"
+}
+
+@test "hunyuan_v1_dense: alpha stretches rope's base, whatever the sequence's length" {
+	config hunyuan_v1_dense '"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}'
+	geometry "rope_scaling 1" "pad_token 0" "qk_norm 1"
+	inv_freq 0 1 1 0.00999999978 2 0.0001 3 1e-06
+	grep -q "^tensor model.layers.0.self_attn.query_layernorm.weight " "$T/layout"
+}
+
+@test "falcon: the forms of 7B, 40B and 11B, and those that transformers does not compute either" {
+	falcon() { config falcon -intermediate_size -num_key_value_heads "$@"; }
+	names() { grep "^tensor transformer.h.0" "$T/layout" | cut -d ' ' -f 2 | cut -d . -f 4- | paste -sd ' '; }
+	falcon
+	geometry "kv_heads 1" "ffn 128" "tied 1" "pad_token -1"
+	[ "$(names)" = "input_layernorm.weight input_layernorm.bias self_attention.query_key_value.weight \
+self_attention.dense.weight mlp.dense_h_to_4h.weight mlp.dense_4h_to_h.weight" ]
+	falcon '"num_kv_heads": 2' '"ffn_hidden_size": 40' '"bias": true' '"pad_token_id": 5' '"head_dim": 2'
+	geometry "kv_heads 1" "ffn 40" "pad_token -1" "head_dim 8" "qkv_bias 1"
+	falcon '"new_decoder_architecture": true' '"num_kv_heads": 2'
+	geometry "kv_heads 2"
+	[ "$(names)" = "ln_attn.weight ln_attn.bias self_attention.query_key_value.weight \
+self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight mlp.dense_4h_to_h.weight" ]
+	falcon '"new_decoder_architecture": true' '"num_kv_heads": 2' '"num_ln_in_parallel_attn": 1'
+	geometry "kv_heads 2"
+	no grep -q "ln_mlp" "$T/layout"
+	falcon '"parallel_attn": false' '"multi_query": false'
+	geometry "kv_heads 4"
+	grep -q "^tensor transformer.h.2.post_attention_layernorm.bias " "$T/layout"
+	falcon '"alibi": true'
+	refused 78 "alibi true is not supported"
+	falcon '"new_decoder_architecture": true' '"parallel_attn": false'
+	refused 78 "new_decoder_architecture with parallel_attn false is not supported"
+	falcon '"num_ln_in_parallel_attn": 2'
+	refused 78 "num_ln_in_parallel_attn 2 without new_decoder_architecture is not supported"
+	falcon '"multi_query": false' '"num_kv_heads": 2'
+	refused 78 "num_kv_heads 2 is not num_attention_heads 4"
+	falcon '"n_embed": 64'
+	refused 78 "n_embed is not supported"
+}
+
+@test "a file without keys of rope is exported without them, so that its class's rope stays" {
+	for family in ernie4_5 apertus helium llama; do
+		config $family '"head_dim": 8'
+		store-layout "$T/config.json" | grep -v "^rope_theta" >"$T/before"
+		mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+		mt-store init "$RUN" --seed 1 2>"$T/err"
+		rm -rf "$T/out"
+		mt-ckpt export "$RUN" "$T/out" 2>"$T/err"
+		mt-store rm "$RUN"
+		store-layout "$T/out" | diff "$T/before" -
+		no grep -q rope "$T/out/config.json"
+	done
+	config nemotron '"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.25}'
+	mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+	mt-store init "$RUN" --seed 1 2>"$T/err"
+	mt-ckpt export "$RUN" "$T/both" 2>"$T/err"
+	python3 - "$T/both/config.json" <<-'END'
+		import json, sys
+		j = json.load(open(sys.argv[1]))
+		assert (j["rope_theta"], j["rope_scaling"], j["partial_rotary_factor"]) == (50.0, None, 0.25)
+		assert j["rope_parameters"] == {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.25}
+	END
 }
 
 @test "missing sizes get the defaults of the family's transformers class" {
@@ -268,8 +412,8 @@ inv_freq() {
 	geometry
 	cp "$T/layout" "$T/plain"
 	config llama '"rope_scaling": {"type": "dynamic", "factor": 4.0}'
-	geometry
-	cmp "$T/layout" "$T/plain"
+	geometry "flags 00000020" # MT_ROPE_DYNAMIC
+	diff <(grep -v "^flags" "$T/layout") <(grep -v "^flags" "$T/plain")
 }
 
 # ---------------------------------------------------------------------------------------------------- dialects
@@ -286,7 +430,7 @@ inv_freq() {
 @test "layer_types alone decide which layers have the window" {
 	config qwen3 '"use_sliding_window": true' '"sliding_window": 8' \
 		'"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]'
-	geometry "window 8" "window_from 0" "window_layers w.w"
+	geometry "window 8" "window_layers w.w"
 }
 
 @test "config dialects that disagree exit 78 and name the key" {
@@ -328,6 +472,20 @@ inv_freq() {
 	refused 78 "architectures 'MistralForCausalLM'"
 }
 
+@test "seed_oss and starcoder2 files that ask for dropout are trained without it, and mt-store create warns once" {
+	local family
+	for family in seed_oss starcoder2; do
+		config $family '"residual_dropout": 0.1' '"attention_dropout": 0.1' '"pad_token_id": null'
+		mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+		mt-store rm "$RUN"
+		[ "$(grep -c "^mt-store: warning: config.json asks for dropout, which mt does not do: " "$T/err")" = 1 ]
+	done
+	config seed_oss '"residual_dropout": 0' '"attention_dropout": 0' '"pad_token_id": null'
+	mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+	mt-store rm "$RUN"
+	no grep dropout "$T/err"
+}
+
 @test "settings that change the computation and are not implemented exit 78 and are named" {
 	config llama '"quantization_config": {"quant_method": "gptq"}'
 	refused 78 "quantization_config is not supported"
@@ -339,7 +497,7 @@ inv_freq() {
 	refused 78 "partial_rotary_factor 0.5 is not supported"
 	config llama '"attention_dropout": 0.1'
 	refused 78 "attention_dropout 0.1 is not supported"
-	for kind in longrope su mrope proportional; do
+	for kind in su mrope axial; do
 		config llama "\"rope_scaling\": {\"type\": \"$kind\", \"factor\": 2.0}"
 		refused 78 "rope_type '$kind' is not supported"
 	done
@@ -349,7 +507,112 @@ inv_freq() {
 	refused 78 "layer_types 'linear_attention' is not supported"
 }
 
+@test "parts of Gemma 4, Seed-OSS and Phi-3 that are not implemented exit 78 and are named" {
+	config gemma4_text '"pad_token_id": null'
+	refused 78 "hidden_size_per_layer_input 256 is not supported"
+	gemma4='"hidden_size_per_layer_input": 0'
+	config gemma4_text "$gemma4" '"num_kv_shared_layers": 1'
+	refused 78 "num_kv_shared_layers 1 is not supported"
+	config gemma4_text "$gemma4" '"enable_moe_block": true'
+	refused 78 "enable_moe_block true is not supported"
+	config gemma4_text "$gemma4" '"use_bidirectional_attention": "all"'
+	refused 78 "use_bidirectional_attention 'all' is not supported"
+	config gemma4_text "$gemma4" '"per_layer_config": {"2": {"sliding_window": 7}}'
+	refused 78 "per_layer_config: sliding_window is not supported"
+	config gemma3_text '"use_bidirectional_attention": true'
+	refused 78 "use_bidirectional_attention true is not supported"
+	config gemma3_text '"architectures": ["Gemma3ForConditionalGeneration"]'
+	refused 78 "architectures 'Gemma3ForConditionalGeneration' is not supported, only Gemma3ForCausalLM"
+	config gemma3
+	refused 78 "model_type 'gemma3' is not supported"
+	config phi3 '"pad_token_id": null' '"resid_pdrop": 0.1'
+	refused 78 "resid_pdrop 0.1 is not supported"
+	config phi3 '"pad_token_id": null' '"rope_scaling": {"type": "linear", "factor": 2.0}'
+	refused 78 "rope_type 'linear' is not supported"
+	config phi3
+	refused 78 "pad_token_id 32000 is not in a vocabulary of 64"
+}
+
+@test "longrope: the short factors and the attention factor of both lengths; rows beyond the original one exit 78" {
+	longrope='"short_factor": [1.0, 2.0, 3.0, 4.0], "long_factor": [9, 9, 9, 9]'
+	config phi3 '"pad_token_id": null' '"max_position_embeddings": 128' '"original_max_position_embeddings": 32' \
+		'"head_dim": 8' "\"rope_scaling\": {\"type\": \"su\", $longrope}"
+	geometry "max_position 32" "rope_scaling 1.18321598"
+	inv_freq 0 1 1 0.0500000007 2 0.00333333341 3 0.000250000012
+	mt-store create "$RUN" --config "$T/config.json" 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 33 --lr 1e-3
+	grep -q "above 32 tokens" "$T/fails.err"
+	config phi3 '"pad_token_id": null' '"head_dim": 12' "\"rope_scaling\": {\"type\": \"longrope\", $longrope}"
+	fails_with 78 store-layout "$T/config.json"
+	grep -q "short_factor has 4 entries for 6 pairs" "$T/fails.err"
+}
+
+@test "layers by pattern: every second, fourth or sixth is full, as layer_types says or as the pattern's key says" {
+	config gemma2 '"num_hidden_layers": 5'
+	geometry "window_layers w.w.w" "window 4096" "pad_token 0" "tied 1"
+	config gemma3_text '"num_hidden_layers": 7'
+	geometry "window_layers wwwww.w"
+	config gemma3_text '"sliding_window_pattern": 2' '"sliding_window": 5'
+	geometry "window_layers w.w" "window 5"
+	config gemma3_text '"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
+	geometry "window_layers .w."
+	config gemma3_text '"sliding_window_pattern": 2' \
+		'"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
+	refused 78 "layer_types of layer 0 disagrees"
+	config gemma4_text '"hidden_size_per_layer_input": 0'
+	geometry "window_layers ww." "window 512"
+	config olmo3 '"num_hidden_layers": 5' '"pad_token_id": null'
+	geometry "window_layers www.w"
+	config exaone4 '"sliding_window_pattern": "LLG"'
+	refused 78 "sliding_window_pattern without layer_types is not an integer"
+	config exaone4 '"sliding_window_pattern": "LLG"' \
+		'"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]'
+	geometry "window_layers ww."
+}
+
+@test "NoPE: full layers of EXAONE 4 beside windows, and those that SmolLM3's lists name, have no rope" {
+	ropes() { grep -E "^(kind_of|rope_dim)" "$T/layout" | paste -sd ' ' | grep -qxF -- "$1"; }
+	config exaone4 '"sliding_window_pattern": 3'
+	geometry "window_layers ww."
+	ropes "kind_of 001 rope_dim 8 rope_dim 0"
+	config exaone4 '"sliding_window": null'
+	geometry "window_layers ..."
+	ropes "kind_of 000 rope_dim 8"
+	config smollm3 '"pad_token_id": null' '"num_hidden_layers": 5'
+	geometry "window_layers ....."
+	ropes "kind_of 00010 rope_dim 8 rope_dim 0"
+	config smollm3 '"pad_token_id": null' '"no_rope_layer_interval": 2' '"use_sliding_window": true' \
+		'"sliding_window": 6'
+	geometry "window_layers .w."
+	config smollm3 '"pad_token_id": null' '"no_rope_layers": [0, 1, 1]'
+	geometry
+	ropes "kind_of 011 rope_dim 0 rope_dim 8"
+	config smollm3 '"pad_token_id": null' '"no_rope_layers": [0, 1]'
+	refused 78 "no_rope_layers is not a list of 3 numbers"
+}
+
+@test "two ropes: full layers have rope_theta and rope_scaling, layers with a window a rope of their own" {
+	config gemma3_text '"sliding_window_pattern": 3' '"head_dim": 8' '"rope_theta": 10000.0' \
+		'"rope_local_base_freq": 100.0' '"rope_scaling": {"rope_type": "linear", "factor": 8.0}'
+	geometry
+	[ "$(awk '$1 == "inv_freq" && $2 < 2 { printf "%.5f ", $4 }' "$T/layout")" = "1.00000 0.31623 0.12500 0.01250 " ]
+	config olmo3 '"pad_token_id": null' '"rope_theta": 10000.0'
+	refused 78 "rope_theta 10000 without rope_parameters is not supported"
+	config gemma3_text '"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}'
+	refused 78 "rope_parameters have no full_attention and sliding_attention"
+	config gemma4_text '"hidden_size_per_layer_input": 0' '"head_dim": 8' '"global_head_dim": 16' \
+		'"attention_k_eq_v": true' '"num_global_key_value_heads": 1'
+	geometry "k_is_v 1" "head_dim 8" "head_dim 16" "kv_heads 1"
+	inv_freq 1 0.177827939 2 0 7 0
+	! grep -q "layers.2.self_attn.v_proj" "$T/layout" || false
+}
+
 @test "missing or absurd keys of a rope_type exit 78" {
+	config llama '"rope_scaling": {"type": "longrope", "short_factor": [1.0]}'
+	refused 78 "long_factor of rope_type 'longrope' is not a list of numbers"
+	config llama '"rope_scaling": {"type": "longrope", "short_factor": [1.0, 0], "long_factor": [1.0, 2.0]}'
+	refused 78 "short_factor has an entry that is not a number above 0"
 	config llama '"rope_scaling": {"type": "linear"}'
 	refused 78 "factor of rope_type 'linear' is missing"
 	config llama '"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}'
@@ -591,9 +854,17 @@ for attempt in range(60):
     assert int(facts["pad_token"]) == (-1 if meant.pad_token_id is None else meant.pad_token_id)
 
     rotary = type(model.model.rotary_emb)(meant)
-    table = [int(line.split()[2], 16) for line in lines if line.startswith("inv_freq")]
+    # each kind of layers has this table, the first one's is complete before a line "kind 1"
+    first = lines[:lines.index("kind 1")] if "kind 1" in lines else lines
+    table = [int(line.split()[2], 16) for line in first if line.startswith("inv_freq")]
     want = [struct.unpack("I", struct.pack("f", x))[0] for x in rotary.inv_freq.tolist()]
     assert len(table) == len(want) and max(abs(a - b) for a, b in zip(table, want)) <= 2, (config, table, want)
     assert abs(float(facts["rope_scaling"]) - rotary.attention_scaling) <= 1e-7 * rotary.attention_scaling
 END
+}
+
+# bats test_tags=slow
+@test "families with layers of several kinds: tensors, windows and ropes equal those of transformers' own classes" {
+	need_torch
+	with_torch "$BATS_TEST_DIRNAME/lib/families.py" "$T"
 }

@@ -63,7 +63,7 @@ late_waits() {
 	no says late claimed
 	kill -0 "$LATE"
 	local w
-	w=$(word control $((3136 + 2 * 256)))
+	w=$(word control $(($(offset_of slots) + 2 * 256)))
 	[ $((w >> 42)) = 0 ]
 	[ $((w & 65535)) -lt 5 ]
 }
@@ -346,7 +346,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 @test "a message of an older attempt is dropped, whatever transaction it names" {
 	tiny
 	mt-store ring "$RUN" mine --like batch.0
-	word control 2560 100
+	word control "$(offset_of attempts)" 100
 	for k in 1000001 1000002; do word ring.mine push mine "$k" 7; done
 	spawn stream mt-stream "$RUN" --threads 1 --ring batch.0=mine
 	spawn optim mt-optim "$RUN" --threads 1

@@ -366,3 +366,11 @@ narrow_ring() {
 	wait "$PID"
 	[ ! -s "$T/b.err" ]
 }
+
+# bats test_tags=slow
+@test "every operation on the cpu matches its definition in double precision, with each set of instructions" {
+	for isa in plain avx2 avx512; do
+		MT_ISA=$isa ops >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+		[ "$(grep -c ^ok "$T/out")" -gt 200 ]
+	done
+}

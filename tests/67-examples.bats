@@ -165,7 +165,7 @@ by_table() {
 	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
 	make_run "$CASE/model" --dtype fp32
 	mt-ckpt export "$RUN" "$T/before" 2>/dev/null
-	by_table 's/"abi":3,/"abi":4,/'
+	by_table 's/"abi":[0-9]*,/"abi":99,/'
 	code=0
 	wait "$PID" || code=$?
 	[ "$code" = 1 ]

@@ -105,13 +105,13 @@ fd = os.open(path, os.O_RDWR)
 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, os.SEEK_SET, 2, 1, 0))
 m = mmap.mmap(fd, 0)
 start = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
-slot = 3136 + 2 * 256
+slot = int(sys.argv[2]) + 2 * 256
 struct.pack_into("<Q", m, slot, os.getpid() << 42 | 1 << 41 | (start & 0x1ffffff) << 16 | 1)
 struct.pack_into("<Q", m, slot + 88, os.stat("/proc/self/ns/pid").st_ino)
 print("held", flush=True)
 time.sleep(60)
 PY
-	spawn python python3 "$T/stage.py" "$RUN"
+	spawn python python3 "$T/stage.py" "$RUN" "$(offset_of slots)"
 	local python=$PID
 	eventually grep -q held "$T/python.out"
 	fails_with 75 mt-optim "$RUN"

@@ -135,3 +135,8 @@ teardown() {
 	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
 	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
 }
+
+# Where a field of the control region is, in bytes: offset_of FIELD
+offset_of() {
+	mt-store stat --abi | awk -v field="$1" 'NF == 1 { of = $1 } of == "mt_control" && $3 == field { print $1 }'
+}

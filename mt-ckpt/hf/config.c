@@ -1,10 +1,8 @@
 /* config.c: writes config.json, and compares two geometries. */
+#include <math.h>
 #include <stdlib.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
-
-/* Default of every family's class in transformers; libmt reads a file without rope_theta in the same way. */
-#define THETA_DEFAULT 10000.0
 
 static json_t *block(const json_t *root, const char *key)
 {
@@ -20,33 +18,96 @@ static json_t *given(const json_t *obj, const char *key)
 	return json_is_null(v) ? NULL : v;
 }
 
-/* transformers 4 reads rope_theta and rope_scaling. transformers 5 reads rope_parameters, but prefers rope_scaling with
- * rope_theta if rope_scaling is not null. So all of them are written, with the same content. */
-static void write_rope(json_t *root, int *rc)
+/* The kind of all layers that have rotary positions. NULL: there are several, which are left as the file has them */
+static const struct mt_layer *one_rope(const struct mt_geometry *g)
+{
+	const struct mt_layer *one = &g->kind[0];
+
+	for (uint32_t i = 1; i < g->n_kinds; i++) {
+		const struct mt_layer *k = &g->kind[i];
+		if (one->rope_dim == 0) one = k;
+		else if (k->rope_dim != 0 &&
+			(k->rope_dim != one->rope_dim || k->rope_scaling != one->rope_scaling ||
+				memcmp(k->rope_inv_freq, one->rope_inv_freq, sizeof k->rope_inv_freq)))
+			return NULL;
+	}
+	return one;
+}
+
+#define ORIGINAL "original_max_position_embeddings"
+
+static bool is_longrope(const char *type) { return strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0; }
+
+/* rope_scaling as transformers 4 wants it. It warns of unknown keys; Phi3Config refuses them for longrope, and wants
+ * the older name of rope_type. */
+static json_t *scaling_of(const json_t *parameters, const char *type, int *rc)
+{
+	json_t *scaling = strcmp(type, "default") != 0 ? json_deep_copy(parameters) : json_null();
+
+	json_object_del(scaling, "rope_theta");
+	json_object_del(scaling, "partial_rotary_factor");
+	if (!is_longrope(type)) return scaling;
+	json_object_del(scaling, "rope_type");
+	json_object_del(scaling, ORIGINAL);
+	json_put(rc, scaling, "type", json_string(type));
+	return scaling;
+}
+
+/* Has rope_parameters an object for each type of layers? Then a model may still have layers of one type only. */
+static bool by_layer_type(json_t *parameters)
+{
+	const char *key;
+	json_t *v;
+
+	json_object_foreach(parameters, key, v) if (json_is_object(v)) return true;
+	return false;
+}
+
+/* Are the rotary positions those of theta, without any scaling? */
+static bool plain_rope(const struct mt_layer *k, double theta)
+{
+	bool same = k->rope_scaling == 1;
+
+	for (uint32_t i = 0; i < k->rope_dim / 2; i++)
+		same &= fabs((double)k->rope_inv_freq[i] * pow(theta, 2.0 * i / k->rope_dim) - 1) < 1e-4;
+	return same;
+}
+
+/* The value at key in the file's root, or in one of the two blocks; NULL: in none */
+static json_t *given_anywhere(const json_t *root, const json_t *parameters, const json_t *scaling, const char *key)
+{
+	json_t *v = given(root, key);
+
+	if (!v) v = given(parameters, key);
+	return v ? v : given(scaling, key);
+}
+
+/* transformers 4 reads rope_theta, partial_rotary_factor and rope_scaling. transformers 5 reads rope_parameters, but
+ * prefers rope_scaling with the other two if rope_scaling is not null. So all of them are written, with the same
+ * content. What the file does not say, and the family's class does, is not written. */
+static void write_rope(json_t *root, const struct mt_layer *k, int *rc)
 {
 	json_t *scaling = block(root, "rope_scaling"), *parameters = block(root, "rope_parameters");
 	json_t *from = parameters ? parameters : scaling;
-	json_t *theta = given(root, "rope_theta");
-	json_t *new_parameters = from ? json_deep_copy(from) : json_object(), *new_scaling;
+	json_t *theta = given_anywhere(root, parameters, scaling, "rope_theta");
+	json_t *partial = given_anywhere(root, parameters, scaling, "partial_rotary_factor");
+	json_t *type = given(from, "rope_type"), *new_parameters;
 
-	if (!theta) theta = given(parameters, "rope_theta");
-	if (!theta) theta = given(scaling, "rope_theta");
-	theta = theta ? json_incref(theta) : json_real(THETA_DEFAULT);
-	json_t *type = given(from, "rope_type");
+	if (by_layer_type(from) || (!from && !(theta && plain_rope(k, json_number_value(theta))))) return;
 	if (!type) type = given(from, "type");
-	type = type ? json_incref(type) : json_string("default");
+	const char *name = json_is_string(type) ? json_string_value(type) : "default";
 
-	json_put(rc, new_parameters, "rope_type", json_incref(type));
-	json_put(rc, new_parameters, "rope_theta", json_incref(theta));
-	if (json_is_string(type) && !strcmp(json_string_value(type), "default")) new_scaling = json_null();
-	else { /* transformers 4 warns of unknown keys in rope_scaling */ new_scaling = json_deep_copy(new_parameters);
-		json_object_del(new_scaling, "rope_theta");
-		json_object_del(new_scaling, "partial_rotary_factor");
-	}
-	json_put(rc, root, "rope_theta", theta);
+	new_parameters = from ? json_deep_copy(from) : json_object();
+	json_put(rc, new_parameters, "rope_type", json_string(name));
+	if (theta) json_put(rc, new_parameters, "rope_theta", json_incref(theta));
+	if (partial) json_put(rc, new_parameters, "partial_rotary_factor", json_incref(partial));
+	json_t *new_scaling = scaling_of(new_parameters, name, rc);
+	json_t *original = given(new_parameters, ORIGINAL);
+	if (is_longrope(name) && original && !given(root, ORIGINAL)) json_put(rc, root, ORIGINAL, json_incref(original));
+	if (theta) json_put(rc, root, "rope_theta", json_incref(theta));
+	if (partial) json_put(rc, root, "partial_rotary_factor", json_incref(partial));
 	json_put(rc, root, "rope_scaling", new_scaling);
 	json_put(rc, root, "rope_parameters", new_parameters);
-	json_decref(type);
 }
 
 int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
@@ -63,12 +124,14 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
 					  : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
-	write_rope(root, &rc);
+	if (one_rope(mt_geometry(run))) write_rope(root, one_rope(mt_geometry(run)), &rc);
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
 	json_put(&rc, root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
-	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. */
-	if (!given(root, "head_dim")) json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->head_dim));
+	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
+	 * files have other names compute head_dim, and refuse the key. */
+	if (mt_geometry(run)->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
+		json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->kind[0].head_dim));
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
 	if (!*text) return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
@@ -81,6 +144,38 @@ static int differs(const char *key, double run, double dir)
 	return mt_fail(MT_EX_DATA, "config.json: %s is %g, the run's is %g", key, dir, run);
 }
 
+static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, uint32_t layer)
+{
+#define SAME(field, key) \
+	if (run->field != dir->field) return differs(key, run->field, dir->field)
+	SAME(heads, "num_attention_heads");
+	SAME(kv_heads, "num_key_value_heads");
+	SAME(head_dim, "head_dim");
+	SAME(ffn, "intermediate_size");
+	SAME(form, "the MLP's function");
+	SAME(rope_dim, "the number of rotary dimensions");
+	SAME(neighbours, "the pairing of rotary dimensions");
+	SAME(k_is_v, "attention_k_eq_v");
+	SAME(rope_scaling, "the rope's attention factor");
+	SAME(experts, "the number of experts");
+	SAME(experts_per_token, "the number of experts of a token");
+	SAME(expert_ffn, "the experts' inner size");
+	SAME(shared_ffn, "the shared expert's inner size");
+	SAME(score, "the router's function");
+	SAME(expert_flags, "the form of its experts");
+	SAME(groups, "the number of groups of experts");
+	SAME(groups_per_token, "the number of groups of a token");
+	SAME(expert_scale, "the factor of its experts");
+	SAME(weight_floor, "the smallest sum of experts' weights");
+#undef SAME
+	if (run->window != dir->window)
+		return mt_fail(MT_EX_DATA, "config.json: the sliding window of layer %u is not the run's", layer);
+	for (uint32_t i = 0; i < dir->rope_dim / 2 && i < 256; i++)
+		if (run->rope_inv_freq[i] != dir->rope_inv_freq[i])
+			return mt_fail(MT_EX_DATA, "config.json: rope_theta or rope_scaling is not the run's");
+	return 0;
+}
+
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 {
 	static const struct {
@@ -90,32 +185,36 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		{"tie_word_embeddings", MT_TIED},
 		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
 		{"mlp_bias", MT_MLP_BIAS},
-		{"the norms of q and k", MT_QK_NORM},
+		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_V_NORM},
+		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE},
+		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
+		{"attention's sinks", MT_SINKS},
+		{"the bias of lm_head", MT_HEAD_BIAS},
 	};
 
 	if (strncmp(run->family, dir->family, sizeof run->family))
-		return mt_fail(MT_EX_DATA, "config.json: model_type is %.16s, the run's is %.16s", dir->family, run->family);
+		return mt_fail(MT_EX_DATA, "config.json: model_type is %.32s, the run's is %.32s", dir->family, run->family);
 #define SAME(field, key) \
 	if (run->field != dir->field) return differs(key, run->field, dir->field)
 	SAME(layers, "num_hidden_layers");
 	SAME(hidden, "hidden_size");
-	SAME(heads, "num_attention_heads");
-	SAME(kv_heads, "num_key_value_heads");
-	SAME(head_dim, "head_dim");
-	SAME(ffn, "intermediate_size");
 	SAME(vocab, "vocab_size");
-	SAME(norm_eps, "rms_norm_eps");
-	SAME(window, "sliding_window");
-	SAME(rope_scaling, "the rope's attention factor");
-#undef SAME
+	SAME(norm_eps, run->flags & MT_LAYERNORM ? "layer_norm_eps" : "rms_norm_eps");
+	SAME(embed_scale, "the embedding's factor");
+	SAME(residual_scale, "the residual's factor");
+	SAME(attention_scale, "attention's factor");
+	SAME(attention_cap, "the cap of attention's scores");
+	SAME(logit_scale, "the logits' factor");
+	SAME(logit_cap, "the logits' cap");
+	SAME(temperature, "the queries' temperature");
+	SAME(temperature_positions, "positions of the queries' temperature");
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
 		if ((run->flags ^ dir->flags) & flags[i].flag)
 			return mt_fail(MT_EX_DATA, "config.json: %s is not the run's", flags[i].key);
-	for (uint32_t i = 0; i < dir->layers && i < sizeof dir->window_layer; i++)
-		if (run->window_layer[i] != dir->window_layer[i])
-			return mt_fail(MT_EX_DATA, "config.json: the sliding window of layer %u is not the run's", i);
-	for (uint32_t i = 0; i < dir->head_dim / 2 && i < 256; i++)
-		if (run->rope_inv_freq[i] != dir->rope_inv_freq[i])
-			return mt_fail(MT_EX_DATA, "config.json: rope_theta or rope_scaling is not the run's");
+	for (uint32_t i = 0; i < dir->layers; i++) {
+		int rc = layer_same(mt_layer_of(run, i), mt_layer_of(dir, i), i);
+		if (rc) return rc;
+	}
 	return 0;
 }
+#undef SAME

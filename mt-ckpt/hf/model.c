@@ -139,10 +139,12 @@ static int match(const struct st_entry *e, const struct mt_tensor *want, enum st
 	if (dtype == ST_OTHER ? !weight_dtype(t->dtype) : t->dtype != dtype)
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			want->name, t->dtype_name);
-	if (t->ndim != want->ndim || t->shape[0] != want->shape[0] || (want->ndim > 1 && t->shape[1] != want->shape[1])) {
+	uint64_t needed[3];
+	mt_tensor_dims(want, needed);
+	if (t->ndim != want->ndim || memcmp(t->shape, needed, want->ndim * sizeof *needed)) {
 		char has[220], needs[64];
 		shape_text(has, sizeof has, t->shape, t->ndim);
-		shape_text(needs, sizeof needs, want->shape, want->ndim);
+		shape_text(needs, sizeof needs, needed, want->ndim);
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, want->name,
 			has, needs);
 	}
@@ -162,9 +164,9 @@ int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum
 	return 0;
 }
 
-int model_match_tied(struct model *m)
+int model_match_tied(struct model *m, const char *embed_name)
 {
-	struct st_entry *embed = model_find(m, "model.embed_tokens.weight"), *head = model_find(m, "lm_head.weight");
+	struct st_entry *embed = model_find(m, embed_name), *head = model_find(m, "lm_head.weight");
 	static const uint64_t step = IO_BYTES / 4;
 	int rc = 0;
 

@@ -46,9 +46,11 @@ static json_t *entry(const struct shards *s, const struct mt_tensor *t, uint64_t
 	json_t *o = json_object();
 
 	json_put(rc, o, "dtype", json_string(s->dtype));
-	json_put(rc, o, "shape",
-		t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-					 : json_pack("[I]", (json_int_t)t->shape[0]));
+	json_t *shape = json_array();
+	uint64_t dims[3];
+	mt_tensor_dims(t, dims);
+	for (uint32_t d = 0; d < t->ndim; d++) json_add(rc, shape, json_integer((json_int_t)dims[d]));
+	json_put(rc, o, "shape", shape);
 	json_put(rc, o, "data_offsets", json_pack("[I, I]", (json_int_t)begin, (json_int_t)(begin + t->n * s->elem)));
 	return o;
 }

@@ -1,5 +1,5 @@
 /* attention.c: attention cut into tasks. A forward task computes a group of queries of one head; a backward task one
- * document of one key-value head, and only it adds to that head's dk and dv */
+ * document of one key-value head, and only it adds to that head's dk and dv. The sinks' gradient is a sum over rows. */
 #include "cpu.h"
 
 #include <stdbool.h>
@@ -59,4 +59,11 @@ void op_attention_backward(struct pool *pool, const struct attention_args *a)
 	struct job w = {.pool = pool, .a = a};
 	cut(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
+}
+
+static void sinks_rows(const void *args, struct rows r, float *sum) { cpu_kernels()->sinks_backward(args, r, sum); }
+
+void op_sinks_backward(struct pool *pool, const struct sinks_backward_args *a)
+{
+	sum_rows(pool, a->n, sinks_rows, a, a->dsinks, a->beta, a->heads);
 }

@@ -142,56 +142,142 @@ static void put(struct chaos *c, enum queue queue, const struct work *w)
 
 /* ---- outputs that an operation does not read ---- */
 
+enum { MOST_WRITTEN = 5 };
+
 struct written {
 	struct {
 		void *p;
 		size_t bytes;
-	} v[2];
+	} v[MOST_WRITTEN];
 };
 
 /* n elements at p; p NULL: none */
 static void writes(struct written *w, void *p, int64_t n, size_t size)
 {
-	int i = w->v[0].p != NULL;
+	int i = 0;
 
+	for (; w->v[i].p; i++) MT_ASSERT(i + 1 < MOST_WRITTEN);
 	w->v[i].p = p;
 	w->v[i].bytes = (size_t)n * size;
+}
+
+static void written_by_norm(struct written *w, const struct op *o)
+{
+	const struct norm_forward_args *f = &o->norm_forward;
+	const struct norm_backward_args *b = &o->norm_backward;
+
+	if (o->code == OP_NORM_FORWARD) {
+		writes(w, f->y, f->n * f->h, 4);
+		writes(w, f->rstd, f->n, 4);
+		writes(w, f->mean, f->n, 4);
+		return;
+	}
+	if (!b->add_dx) writes(w, b->dx, b->n * b->h, 4);
+	if (b->beta == 0 && b->w) writes(w, b->dw, b->h, 4);
+	if (b->beta == 0 && b->mean) writes(w, b->db, b->h, 4);
+}
+
+static void written_by_rope(struct written *w, const struct op *o)
+{
+	const struct rope_args *r = &o->rope;
+	int64_t heads = r->heads + (r->v_norm ? 2 : 1) * r->kv_heads;
+
+	if (!r->qnorm) return;
+	if (o->code == OP_ROPE_FORWARD) {
+		writes(w, r->pre, r->n * heads * r->dim, 4);
+		writes(w, r->rstd, r->n * (r->row_norm ? 2 : heads), 4);
+	} else if (r->beta == 0) {
+		writes(w, r->dqnorm, (r->row_norm ? r->heads : 1) * r->dim, 4);
+		writes(w, r->dknorm, (r->row_norm ? r->kv_heads : 1) * r->dim, 4);
+	}
+}
+
+static void written_by_activation(struct written *w, const struct op *o)
+{
+	const struct activation_forward_args *f = &o->activation_forward;
+	const struct activation_backward_args *b = &o->activation_backward;
+
+	if (o->code == OP_ACTIVATION_FORWARD) {
+		writes(w, f->y, f->n * f->f, 4);
+		return;
+	}
+	if (b->dgu != b->gu) writes(w, b->dgu, b->n * (activation_gated((int)b->form) ? 2 : 1) * b->f, 4);
+	if (b->y != b->dy) writes(w, b->y, b->n * b->f, 4);
+	for (int i = 0; b->form == XIELU && b->beta == 0 && i < 2; i++) writes(w, b->dslope[i], 1, 4);
+}
+
+static void written_by_route(struct written *w, const struct op *o)
+{
+	const struct route_args *r = &o->route;
+
+	if (o->code == OP_ROUTE_BACKWARD) {
+		writes(w, r->dlogits, r->n * r->experts, 4);
+		return;
+	}
+	writes(w, r->weight, r->n * r->per_token, 4);
+	writes(w, r->expert, r->n * r->per_token, 4);
+	if (!r->slot) return;
+	writes(w, r->row, r->n * r->per_token, 4);
+	writes(w, r->slot, r->n * r->per_token, 4);
+	writes(w, r->first, r->experts + 1, 4);
+}
+
+static void written_by_grouped(struct written *w, const struct op *o)
+{
+	const struct grouped_gemm_args *g = &o->grouped_gemm;
+	const struct grouped_bias_backward_args *b = &o->grouped_bias_backward;
+
+	if (o->code == OP_GROUPED_GEMM && !g->sum) writes(w, g->c, g->rows * g->n, 4);
+	/* only what lies between experts' gradients is not theirs */
+	if (o->code == OP_GROUPED_GEMM && g->sum && g->beta == 0) writes(w, g->c, g->k * g->n, 4);
+	if (o->code == OP_GROUPED_BIAS_BACKWARD && b->beta == 0) writes(w, b->db, b->n, 4);
+}
+
+static void written_by_experts(struct written *w, const struct op *o)
+{
+	const struct dispatch_args *d = &o->dispatch;
+	const struct combine_args *c = &o->combine;
+	const struct combine_backward_args *b = &o->combine_backward;
+
+	switch (o->code) {
+	case OP_ROUTE_FORWARD:
+	case OP_ROUTE_BACKWARD: written_by_route(w, o); break;
+	case OP_GROUPED_GEMM:
+	case OP_GROUPED_BIAS_BACKWARD: written_by_grouped(w, o); break;
+	case OP_DISPATCH: writes(w, d->y, d->rows * d->h, 4); break;
+	case OP_COMBINE:
+		if (c->y != c->add) writes(w, c->y, c->n * c->h, 4);
+		break;
+	case OP_COMBINE_BACKWARD: writes(w, b->dweight, b->rows, 4); break;
+	default: break;
+	}
 }
 
 static struct written written_by_block(const struct op *o)
 {
 	struct written w = {0};
+	const struct attention_args *a = &o->attention;
+	const struct scaled_add_args *s = &o->scaled_add;
 
 	switch (o->code) {
-	case OP_RMSNORM_FORWARD:
-		writes(&w, o->rmsnorm_forward.y, o->rmsnorm_forward.n * o->rmsnorm_forward.h, 4);
-		writes(&w, o->rmsnorm_forward.rstd, o->rmsnorm_forward.n, 4);
-		break;
-	case OP_RMSNORM_BACKWARD:
-		if (!o->rmsnorm_backward.add_dx)
-			writes(&w, o->rmsnorm_backward.dx, o->rmsnorm_backward.n * o->rmsnorm_backward.h, 4);
-		if (o->rmsnorm_backward.beta == 0) writes(&w, o->rmsnorm_backward.dw, o->rmsnorm_backward.h, 4);
-		break;
+	case OP_NORM_FORWARD:
+	case OP_NORM_BACKWARD: written_by_norm(&w, o); break;
 	case OP_ROPE_FORWARD:
-		writes(&w, o->rope.pre, o->rope.n * (o->rope.heads + o->rope.kv_heads) * o->rope.dim, 4);
-		writes(&w, o->rope.rstd, o->rope.n * (o->rope.heads + o->rope.kv_heads), 4);
-		break;
-	case OP_ROPE_BACKWARD:
-		if (o->rope.beta == 0) {
-			writes(&w, o->rope.dqnorm, o->rope.dim, 4);
-			writes(&w, o->rope.dknorm, o->rope.dim, 4);
-		}
-		break;
+	case OP_ROPE_BACKWARD: written_by_rope(&w, o); break;
 	case OP_ATTENTION_FORWARD:
-		writes(&w, o->attention.o, o->attention.n * o->attention.heads * o->attention.dim, 4);
-		writes(&w, o->attention.lse, o->attention.n * o->attention.heads, 4);
+		writes(&w, a->o, a->n * a->heads * a->dim, 4);
+		writes(&w, a->lse, a->n * a->heads, 4);
 		break;
-	case OP_ATTENTION_BACKWARD:
-		writes(&w, o->attention.dqkv,
-			o->attention.n * (o->attention.heads + 2 * o->attention.kv_heads) * o->attention.dim, 4);
+	case OP_ATTENTION_BACKWARD: writes(&w, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, 4); break;
+	case OP_ACTIVATION_FORWARD:
+	case OP_ACTIVATION_BACKWARD: written_by_activation(&w, o); break;
+	case OP_SINKS_BACKWARD:
+		if (o->sinks_backward.beta == 0) writes(&w, o->sinks_backward.dsinks, o->sinks_backward.heads, 4);
 		break;
-	case OP_SWIGLU_FORWARD: writes(&w, o->swiglu_forward.y, o->swiglu_forward.n * o->swiglu_forward.f, 4); break;
-	default: break;
+	case OP_SCALED_ADD:
+		if (s->y != s->x && s->y != s->add) writes(&w, s->y, s->n, 4);
+		break;
+	default: written_by_experts(&w, o); break;
 	}
 	return w;
 }
@@ -275,7 +361,7 @@ static void chaos_launch(struct device *d, enum queue queue, const struct op *op
 	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
 	else if (op->code == OP_WEIGHTS_IN)
 		read_early(c, &w, &w.op.weights_in.src, (size_t)op->weights_in.n * (op->weights_in.from == MT_BF16 ? 2 : 4));
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < MOST_WRITTEN; i++)
 		if (dst.v[i].p) put(c, queue, &(struct work){.op = {OP_DISCARD, .discard = {dst.v[i].p, dst.v[i].bytes}}});
 	if (op->code == OP_COPY || op->code == OP_WEIGHTS_IN || op->code == OP_GRADS_OUT) put_first_part(c, queue, &w);
 	put(c, queue, &w);

@@ -29,6 +29,23 @@ struct rows row_block(int64_t rows, int64_t i);
 /* dst (n) = beta dst + the sums over blocks of rows, in their order; fn adds a block's to sum (n), which is zeros */
 typedef void rows_fn(const void *args, struct rows, float *sum);
 void sum_rows(struct pool *, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n);
+/* The same with several arrays, which stand one after another in fn's sum; of none, sum is NULL */
+struct sums {
+	float *dst;
+	int64_t n;
+};
+void sum_rows_each(struct pool *, int64_t rows, rows_fn *fn, const void *args, const struct sums *, int count,
+	float beta);
+
+/* A GEMM cut into tiles, by its shape alone; a tile runs on one thread. gemm.c */
+struct gemm_tiles {
+	const struct gemm_args *g;
+	struct cut {
+		int64_t count, each;
+	} m, n; /* a length as count pieces of each, the last shorter */
+};
+struct gemm_tiles gemm_cut(const struct gemm_args *);
+void gemm_tile(const struct gemm_tiles *, int64_t tile); /* 0 .. m.count n.count - 1 */
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {
@@ -38,22 +55,30 @@ enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */
 
 struct kernels {
 	const char *name;
-	/* rows of h elements; dw += */
-	void (*rmsnorm_forward)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t h, float eps);
-	void (*rmsnorm_backward)(float *dx, int add_dx, float *dw, const float *dy, const float *x, const float *w,
-		const float *rstd, int64_t rows, int64_t h);
+	/* rows first .. end - 1; dw, db (h) +=; each NULL where there is none */
+	void (*norm_forward)(const struct norm_forward_args *, int64_t first, int64_t end);
+	void (*norm_backward)(const struct norm_backward_args *, float *dw, float *db, int64_t first, int64_t end);
 	void (*column_sums)(float *sum, const float *x, int64_t rows, int64_t n);
-	void (*swiglu_forward)(float *y, const float *gu, int64_t rows, int64_t f);
-	void (*swiglu_backward)(float *dgu, float *y, const float *dy, const float *gu, int64_t rows, int64_t f);
-	/* tokens first .. end - 1; dqnorm, dknorm (dim) += */
+	/* rows first .. end - 1; alpha: XIELU's slopes of both sides; sums: the gradients of both, += */
+	void (
+		*activation_forward)(const struct activation_forward_args *, const float alpha[2], int64_t first, int64_t end);
+	void (*activation_backward)(const struct activation_backward_args *, const float alpha[2], double sums[2],
+		int64_t first, int64_t end);
+	/* tokens first .. end - 1; dqnorm, dknorm +=, NULL without norms */
 	void (*rope_forward)(const struct rope_args *, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope_args *, float *dqnorm, float *dknorm, int64_t first, int64_t end);
 	size_t (*attention_scratch)(int64_t dim); /* bytes, for either direction */
 	void (*attention_forward)(const struct attention_args *, const struct span *, int64_t head, float *scratch);
 	/* the whole document: span->first == span->begin */
 	void (*attention_backward)(const struct attention_args *, const struct span *, int64_t kv_head, float *scratch);
+	void (*sinks_backward)(const struct sinks_backward_args *, struct rows, float *sum); /* sum (NH) += */
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
+	/* the same backward, times 1 - (row / cap)^2 */
+	double (*cross_entropy_capped)(float *row, int64_t target, int64_t vocab, float scale, float cap);
+	void (*cap_logits)(float *x, int64_t n, float scale, float cap);
+	/* y = (add + scale * x) * factor; add NULL: zeros; y may be x or add */
+	void (*scaled_add)(float *y, const float *x, const float *add, float scale, float factor, int64_t n);
 	void (*add)(float *y, const float *x, int64_t n); /* y += x */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);

@@ -235,5 +235,6 @@ void cpu_execute(struct pool *p, const struct op *o)
 		op_gemm(p, &o->gemm);
 		break;
 		OPS(RUN)
+		EXPERT_OPS(RUN)
 	}
 }

@@ -11,8 +11,11 @@ static void gather_task(void *arg, int64_t task, int thread)
 	const float *w = a->w;
 	float *x = a->x;
 	(void)thread;
-	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++)
-		memcpy(x + t * a->h, w + a->tokens[t] * a->h, (size_t)a->h * sizeof *x);
+	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++) {
+		const float *from = w + a->tokens[t] * a->h;
+		if (a->scale == 1) memcpy(x + t * a->h, from, (size_t)a->h * sizeof *x);
+		else cpu_kernels()->scaled_add(x + t * a->h, from, NULL, a->scale, 1, a->h);
+	}
 }
 
 void op_embed_forward(struct pool *pool, const struct embed_forward_args *a)
@@ -31,7 +34,10 @@ static void scatter_task(void *arg, int64_t task, int thread)
 		if (a->tokens[t] == a->pad) continue;
 		float *to = a->dw + a->tokens[t] * a->h + first;
 		const float *from = (const float *)a->dx + t * a->h + first;
-		for (int64_t i = 0; i < columns; i++) to[i] += from[i];
+		if (a->scale == 1)
+			for (int64_t i = 0; i < columns; i++) to[i] += from[i];
+		else
+			for (int64_t i = 0; i < columns; i++) to[i] += a->scale * from[i];
 	}
 }
 

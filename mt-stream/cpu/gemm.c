@@ -14,15 +14,6 @@
  * if there are too few for the threads. A GEMM of fewer than SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
-struct cut {
-	int64_t count, each;
-}; /* a length as count pieces of each, the last shorter */
-
-struct tiles {
-	const struct gemm_args *g;
-	struct cut m, n;
-};
-
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
 #include <dnnl.h>
@@ -180,13 +171,11 @@ static struct cut cut_length(int64_t n, int64_t tile)
 	return (struct cut){.count = div_up(n, each), .each = each};
 }
 
-static void tile_task(void *arg, int64_t task, int thread)
+void gemm_tile(const struct gemm_tiles *t, int64_t tile)
 {
-	const struct tiles *t = arg;
 	struct gemm_args g = *t->g;
 	const float *bias = g.bias;
-	int64_t i = task / t->n.count * t->m.each, j = task % t->n.count * t->n.each;
-	(void)thread;
+	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each;
 	g.m = least(t->m.each, g.m - i);
 	g.n = least(t->n.each, g.n - j);
 	g.a = (const float *)g.a + (g.trans_a ? i : i * g.lda);
@@ -204,14 +193,26 @@ static void tile_task(void *arg, int64_t task, int thread)
 	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
 }
 
-void op_gemm(struct pool *pool, const struct gemm_args *g)
+struct gemm_tiles gemm_cut(const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	struct tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
+	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
 		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
+	return t;
+}
+
+static void tile_task(void *arg, int64_t task, int thread)
+{
+	(void)thread;
+	gemm_tile(arg, task);
+}
+
+void op_gemm(struct pool *pool, const struct gemm_args *g)
+{
+	struct gemm_tiles t = gemm_cut(g);
 	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
 }

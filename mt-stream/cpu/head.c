@@ -1,4 +1,4 @@
-/* head.c: cross-entropy over a chunk of rows of logits */
+/* head.c: cross-entropy over a chunk of rows of logits, and the scale and cap of logits before it */
 #include "cpu.h"
 
 #include <string.h>
@@ -14,8 +14,11 @@ static void row_task(void *arg, int64_t row, int thread)
 	const struct cross_entropy_args *a = s->a;
 	float *x = (float *)a->logits + row * a->vocab;
 	(void)thread;
-	if (a->targets[row] != UINT32_MAX)
-		s->losses[row] = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, a->scale, a->backward);
+	float scale = a->logit_scale != 0 ? a->scale * a->logit_scale : a->scale; /* of the gradient */
+	if (a->targets[row] != UINT32_MAX && a->backward && a->cap != 0)
+		s->losses[row] = cpu_kernels()->cross_entropy_capped(x, a->targets[row], a->vocab, scale, a->cap);
+	else if (a->targets[row] != UINT32_MAX)
+		s->losses[row] = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
 }
 
@@ -30,4 +33,19 @@ void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 			a->loss->targets++;
 		}
 	a->loss->sum += sum;
+}
+
+enum { PIECE = 32768 }; /* logits of a task */
+
+static void cap_task(void *arg, int64_t task, int thread)
+{
+	const struct cap_logits_args *a = arg;
+	int64_t first = task * PIECE;
+	(void)thread;
+	cpu_kernels()->cap_logits((float *)a->logits + first, least(PIECE, a->n - first), a->scale, a->cap);
+}
+
+void op_cap_logits(struct pool *pool, const struct cap_logits_args *a)
+{
+	pool_run(pool, div_up(a->n, PIECE), cap_task, (void *)a);
 }

@@ -9,6 +9,8 @@
  * gradients spread, once a group: in qkv they lie far apart, a few cache lines to a page.
  *
  * Tiles are counted from the start of the document. So a document gives the same bits wherever it lies in a row.
+ *
+ * A head's sink is where its softmax starts: the highest score so far is the sink, and the sum is its exp(0) = 1.
  */
 
 enum { QT = 64, KT = 64, BLOCKS = ATTENTION_GROUP / QT };
@@ -169,10 +171,24 @@ INLINE void queries_by_keys(const struct tile *t, float *c, const float *s, cons
 	}
 }
 
+/* ---- caps ---- */
+
+/* s = cap tanh(s / cap), where a query may see the key */
+static void cap_scores(const struct tile *t, float *s, float cap)
+{
+	for (int64_t c = 0; c < t->nq; c += VW) {
+		int64_t n = keys_seen(t, c);
+		for (int64_t r = 0; r < n; r++) {
+			float *at = s + r * QT + c;
+			v_store(at, v_tanh(v_load(at) * v_set(1 / cap)) * v_set(cap));
+		}
+	}
+}
+
 /* ---- forward ---- */
 
 /* Scores become probabilities relative to the highest so far; sum, high (QT) are updated; rescale (QT) is the factor
- * for earlier sums. Highs start at -FLT_MAX, not -inf, whose difference with itself is NaN. */
+ * for earlier sums. */
 INLINE void softmax_columns(const struct tile *t, float *s, float *high, float *sum, float *rescale)
 {
 	for (int64_t c = 0; c < t->nq; c += VW) {
@@ -213,6 +229,7 @@ static size_t attention_scratch(int64_t dim)
 /* What both passes know of a head: where its keys and values begin, and how far apart tokens are */
 struct head {
 	int64_t dim, ld, stride, keys, values, window;
+	float cap;
 };
 
 INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_t kv_head)
@@ -224,7 +241,20 @@ INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_
 		.stride = stride,
 		.keys = keys,
 		.values = keys + a->kv_heads * a->dim,
-		.window = a->window ? a->window : INT64_MAX};
+		.window = a->window ? a->window : INT64_MAX,
+		.cap = a->cap};
+}
+
+/* Where the softmax of a head's queries starts: the highest score so far, and the sum relative to it. The highest is
+ * not -inf, whose difference with itself is NaN. */
+INLINE void softmax_begin(const struct attention_args *a, int64_t head, float *high, float *sum)
+{
+	const float *sinks = a->sinks;
+	float start = sinks && !(sinks[head] < -FLT_MAX) ? sinks[head] : -FLT_MAX;
+	for (int i = 0; i < BLOCKS * QT; i++) {
+		high[i] = start;
+		sum[i] = sinks ? 1 : 0;
+	}
 }
 
 /* Do the queries of the tile see any of its keys? */
@@ -235,6 +265,7 @@ static void attention_tile(const struct tile *t, const float *qt, const float *k
 	float *s, float *high, float *sum, float *rescale, float *sum_v)
 {
 	keys_by_queries(t, s, k, qt, h->ld, h->dim);
+	if (h->cap != 0) cap_scores(t, s, h->cap);
 	softmax_columns(t, s, high, sum, rescale);
 	for (int64_t r = 0; r < t->nq; r++)
 		for (int64_t i = 0; i < h->ld; i += VW)
@@ -257,8 +288,7 @@ static void attention_forward(const struct attention_args *a, const struct span 
 		turn(qt + b * tile, q, h.ld, nq);
 	}
 	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
-	memset(sum, 0, BLOCKS * QT * sizeof *sum);
-	for (int i = 0; i < BLOCKS * QT; i++) high[i] = -FLT_MAX;
+	softmax_begin(a, head, high, sum);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
 		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
@@ -282,21 +312,33 @@ static void attention_forward(const struct attention_args *a, const struct span 
 
 /* ---- backward ---- */
 
-/* p = exp(s - lse), and in place of dp: ds = p (dp - delta) */
-INLINE void softmax_back(const struct tile *t, float *s, float *dp, const float *lse, const float *delta)
+/* p = exp(s - lse), and in place of dp: ds = p (dp - delta), with a cap (0: none) times its derivative 1 - (s / cap)^2,
+ * as s is capped */
+INLINE void softmax_back(const struct tile *t, float *s, float *dp, const float *lse, const float *delta, float cap)
 {
 	for (int64_t c = 0; c < t->nq; c += VW) {
 		int64_t n = keys_seen(t, c);
 		int mask = !all_seen(t, c);
 		vf l = v_load(lse + c), d = v_load(delta + c);
 		for (int64_t r = 0; r < n; r++) {
-			vf x = v_load(s + r * QT + c);
+			vf x = v_load(s + r * QT + c), share = x;
 			if (mask) x = masked(t, c, r, x);
-			vf p = v_exp(x - l);
+			vf p = v_exp(x - l), ds = p * (v_load(dp + r * QT + c) - d);
+			if (cap != 0) {
+				share *= v_set(1 / cap);
+				ds *= v_fma(-share, share, v_set(1.0f));
+			}
 			v_store(s + r * QT + c, p);
-			v_store(dp + r * QT + c, p * (v_load(dp + r * QT + c) - d));
+			v_store(dp + r * QT + c, ds);
 		}
 	}
+}
+
+static __attribute__((noinline)) void softmax_back_capped(const struct tile *t, float *s, float *dp, const float *lse,
+	const float *delta, float cap)
+{
+	cap_scores(t, s, cap);
+	softmax_back(t, s, dp, lse, delta, cap);
 }
 
 /* dst (nk, ld) += s (nk, nq) x (nq, ld); s is zero where a key comes after its query */
@@ -344,6 +386,13 @@ static struct group group_in(float *scratch, int64_t ld)
 	return p;
 }
 
+INLINE float dot(const float *a, const float *b, int64_t n)
+{
+	vf sum = {0};
+	for (int64_t i = 0; i < n; i += VW) sum = v_fma(v_get(a + i, n - i), v_get(b + i, n - i), sum);
+	return v_sum(sum);
+}
+
 /* q (scaled), do (here g), their transposes, lse, and delta = do . o of every query; dq is cleared */
 static void gather_queries(const struct group *p, const struct attention_args *a, const struct span *span, int64_t head,
 	const struct head *h)
@@ -359,11 +408,7 @@ static void gather_queries(const struct group *p, const struct attention_args *a
 	}
 	memset(p->lse, 0, 2 * BLOCKS * QT * sizeof *p->lse);
 	for (int64_t r = 0; r < n; r++) {
-		const float *row = o + at + r * stride;
-		vf sum = {0};
-		for (int64_t i = 0; i < h->dim; i += VW)
-			sum = v_fma(v_load(p->g + r * h->ld + i), v_get(row + i, h->dim - i), sum);
-		p->delta[r] = v_sum(sum);
+		p->delta[r] = dot(p->g + r * h->ld, o + at + r * stride, h->dim);
 		p->lse[r] = a->lse[(span->first + r) * a->heads + head];
 	}
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
@@ -398,7 +443,8 @@ static void attention_back_group(const struct attention_args *a, const struct sp
 			struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
 			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
 			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
-			softmax_back(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT);
+			if (h.cap != 0) softmax_back_capped(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT, h.cap);
+			else softmax_back(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT, 0);
 			queries_by_keys(&t, p.dq + b * tile, p.dp, p.k, h.ld);
 			keys_gain(&t, p.dv, p.s, p.g + b * tile, h.ld);
 			keys_gain(&t, p.dk, p.dp, p.q + b * tile, h.ld);
@@ -417,4 +463,15 @@ static void attention_backward(const struct attention_args *a, const struct span
 		struct span part = {span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end};
 		for (int64_t j = 0; j < group; j++) attention_back_group(a, &part, kv_head * group + j, j == 0, scratch);
 	}
+}
+
+/* sum (NH) -= exp(sink - lse) (d_o . o) of every token of the rows */
+static void sinks_backward(const struct sinks_backward_args *a, struct rows rows, float *sum)
+{
+	const float *o = a->o, *d_o = a->d_o, *sinks = a->sinks;
+	for (int64_t t = rows.first; t < rows.first + rows.n; t++)
+		for (int64_t j = 0; j < a->heads; j++) {
+			int64_t at = t * a->heads + j;
+			sum[j] -= expf(sinks[j] - a->lse[at]) * dot(d_o + at * a->dim, o + at * a->dim, a->dim);
+		}
 }

@@ -13,30 +13,60 @@ INLINE float row_max(const float *x, int64_t n)
 	return high;
 }
 
-/* row_max ignores a NaN among the logits, but the sum does not: so the result is NaN, as it must be. */
-static double cross_entropy(float *row, int64_t target, int64_t vocab, float scale, int backward)
+/* The sum of e^(x - high) over the row; store: these become the row */
+INLINE double exp_sum(float *row, int64_t vocab, vf high, int store)
 {
-	vf high = v_set(row_max(row, vocab)), sum[2] = {{0}};
-	double x = (double)row[target];
+	vf sum[2] = {{0}};
 	int64_t i = 0;
 	for (; i + 2 * VW <= vocab; i += 2 * VW)
 		for (int j = 0; j < 2; j++) {
 			vf e = v_exp(v_load(row + i + j * VW) - high);
 			sum[j] += e;
-			if (backward) v_store(row + i + j * VW, e);
+			if (store) v_store(row + i + j * VW, e);
 		}
 	for (; i < vocab; i += VW) {
 		float lanes[VW] = {0};
 		vf e = v_exp(v_get(row + i, vocab - i) - high);
 		v_put(lanes, vocab - i, e);
 		sum[0] += v_load(lanes);
-		if (backward) v_put(row + i, vocab - i, e);
+		if (store) v_put(row + i, vocab - i, e);
 	}
-	double total = (double)v_sum(sum[0] + sum[1]);
+	return (double)v_sum(sum[0] + sum[1]);
+}
+
+/* row_max ignores a NaN among the logits, but the sum does not: so the result is NaN, as it must be. */
+static double cross_entropy(float *row, int64_t target, int64_t vocab, float scale, int backward)
+{
+	vf high = v_set(row_max(row, vocab));
+	double x = (double)row[target], total = exp_sum(row, vocab, high, backward);
 	if (backward) {
 		vf factor = v_set((float)((double)scale / total));
-		for (i = 0; i < vocab; i += VW) v_put(row + i, vocab - i, v_get(row + i, vocab - i) * factor);
+		for (int64_t i = 0; i < vocab; i += VW) v_put(row + i, vocab - i, v_get(row + i, vocab - i) * factor);
 		row[target] -= scale;
 	}
 	return log(total) + (double)high[0] - x;
+}
+
+/* The last pass needs the logits themselves, so it computes their exponentials again */
+static double cross_entropy_capped(float *row, int64_t target, int64_t vocab, float scale, float cap)
+{
+	vf high = v_set(row_max(row, vocab)), one = v_set(1), of_cap = v_set(1 / cap);
+	double total = exp_sum(row, vocab, high, 0);
+	float x = row[target], t = x * of_cap[0];
+	vf factor = v_set((float)((double)scale / total));
+	for (int64_t i = 0; i < vocab; i += VW) {
+		vf logit = v_get(row + i, vocab - i), part = logit * of_cap;
+		v_put(row + i, vocab - i, v_exp(logit - high) * factor * v_fma(-part, part, one));
+	}
+	row[target] -= scale * (1 - t * t);
+	return log(total) + (double)high[0] - (double)x;
+}
+
+static void cap_logits(float *x, int64_t n, float scale, float cap)
+{
+	vf inner = v_set(cap != 0 ? scale / cap : scale), outer = v_set(cap);
+	if (cap != 0)
+		for (int64_t i = 0; i < n; i += VW) v_put(x + i, n - i, v_tanh(v_get(x + i, n - i) * inner) * outer);
+	else
+		for (int64_t i = 0; i < n; i += VW) v_put(x + i, n - i, v_get(x + i, n - i) * inner);
 }

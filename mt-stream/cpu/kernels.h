@@ -4,7 +4,7 @@
 
 #include "kernel-norm.h"
 #include "kernel-rope.h"
-#include "kernel-swiglu.h"
+#include "kernel-activation.h"
 #include "kernel-attention.h"
 #include "kernel-head.h"
 #include "kernel-misc.h"
@@ -12,17 +12,21 @@
 #define KERNELS(set) \
 	const struct kernels set = { \
 		.name = KERNELS_NAME, \
-		.rmsnorm_forward = rmsnorm_forward, \
-		.rmsnorm_backward = rmsnorm_backward, \
+		.norm_forward = norm_forward, \
+		.norm_backward = norm_backward, \
 		.column_sums = column_sums, \
-		.swiglu_forward = swiglu_forward, \
-		.swiglu_backward = swiglu_backward, \
+		.activation_forward = activation_forward, \
+		.activation_backward = activation_backward, \
 		.rope_forward = rope_forward, \
 		.rope_backward = rope_backward, \
 		.attention_scratch = attention_scratch, \
 		.attention_forward = attention_forward, \
 		.attention_backward = attention_backward, \
+		.sinks_backward = sinks_backward, \
 		.cross_entropy = cross_entropy, \
+		.cross_entropy_capped = cross_entropy_capped, \
+		.cap_logits = cap_logits, \
+		.scaled_add = scaled_add, \
 		.add = add, \
 		.widen = widen, \
 		.narrow = narrow, \

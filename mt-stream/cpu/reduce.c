@@ -20,39 +20,59 @@ struct rows row_block(int64_t rows, int64_t i)
 	return (struct rows){i * per, least(per, rows - i * per)};
 }
 
-struct sum {
-	int64_t rows, n;
+struct job {
+	int64_t rows, width; /* width: elements of all arrays */
 	rows_fn *fn;
 	const void *args;
-	float *partial; /* (row_blocks(rows), n) */
-	float *dst, beta;
+	float *partial; /* (row_blocks(rows), width) */
+	const struct sums *of;
+	float beta;
 };
 
 static void partial_task(void *arg, int64_t task, int thread)
 {
-	const struct sum *s = arg;
-	float *partial = s->partial + task * s->n;
+	const struct job *s = arg;
+	float *partial = s->width ? s->partial + task * s->width : NULL;
 	(void)thread;
-	memset(partial, 0, (size_t)s->n * sizeof *partial);
+	if (partial) memset(partial, 0, (size_t)s->width * sizeof *partial);
 	s->fn(s->args, row_block(s->rows, task), partial);
 }
 
+/* A task adds up some columns of one array */
 static void add_task(void *arg, int64_t task, int thread)
 {
-	const struct sum *s = arg;
-	int64_t first = task * COLUMNS, n = least(COLUMNS, s->n - first), blocks = row_blocks(s->rows);
-	float sum[COLUMNS] = {0};
+	const struct job *s = arg;
+	const struct sums *of = s->of;
+	const float *partial = s->partial;
 	(void)thread;
+	for (; task >= div_up(of->n, COLUMNS); of++) {
+		task -= div_up(of->n, COLUMNS);
+		partial += of->n;
+	}
+	int64_t first = task * COLUMNS, n = least(COLUMNS, of->n - first), blocks = row_blocks(s->rows);
+	float sum[COLUMNS] = {0}, *dst = of->dst + first;
 	for (int64_t b = 0; b < blocks; b++)
-		for (int64_t i = 0; i < n; i++) sum[i] += s->partial[b * s->n + first + i];
-	for (int64_t i = 0; i < n; i++) s->dst[first + i] = s->beta != 0 ? s->beta * s->dst[first + i] + sum[i] : sum[i];
+		for (int64_t i = 0; i < n; i++) sum[i] += partial[b * s->width + first + i];
+	for (int64_t i = 0; i < n; i++) dst[i] = s->beta != 0 ? s->beta * dst[i] + sum[i] : sum[i];
+}
+
+void sum_rows_each(struct pool *pool, int64_t rows, rows_fn *fn, const void *args, const struct sums *of, int count,
+	float beta)
+{
+	struct job s = {rows, 0, fn, args, NULL, of, beta};
+	int64_t tasks = 0;
+	for (int i = 0; i < count; i++) {
+		s.width += of[i].n;
+		tasks += div_up(of[i].n, COLUMNS);
+	}
+	if (s.width) s.partial = op_shared(pool, (size_t)(row_blocks(rows) * s.width) * sizeof(float));
+	pool_run(pool, row_blocks(rows), partial_task, &s);
+	pool_run(pool, tasks, add_task, &s);
 }
 
 void sum_rows(struct pool *pool, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n)
 {
-	struct sum s = {rows, n, fn, args, op_shared(pool, (size_t)(row_blocks(rows) * n) * sizeof(float)), dst, beta};
-	pool_run(pool, row_blocks(rows), partial_task, &s);
-	pool_run(pool, div_up(n, COLUMNS), add_task, &s);
+	sum_rows_each(pool, rows, fn, args, &(struct sums){dst, n}, 1, beta);
 }
 
 static void bias_rows(const void *args, struct rows r, float *sum)

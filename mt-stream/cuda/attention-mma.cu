@@ -4,7 +4,10 @@
  * Blocks and the tokens that a token sees are as in attention.cu; tiles are 64 queries by 64 keys. A warp computes 16
  * rows of a tile: queries in forward and for dQ, keys for dK and dV. Scores stay in its registers, in the layout that
  * the next multiplication needs. DIM is 64 or 128, as the number of registers must be known at compile time; heads of
- * another size are padded with zeros in shared memory.
+ * another size are padded with zeros in shared memory. CAPPED is 1 for scores with a cap: they cost time.
+ *
+ * Products of queries and keys become scores times a unit: without a cap the scale. With a cap they become
+ * tanh(product scale / cap), and the unit is the cap.
  */
 #include "attention.h"
 #include "mma.h"
@@ -98,6 +101,16 @@ static __device__ __forceinline__ float exp2_fast(float x)
 #endif
 }
 
+/* tanh within 2e-7, not relative to it, as multiplications by bf16 round more: 1 - 2 / (e^2x + 1) */
+static __device__ __forceinline__ float tanh_fast(float x)
+{
+#ifdef MT_EMU
+	return 1 - 2 / (exp2_fast(2 * LOG2E * x) + 1);
+#else
+	return 1 - __fdividef(2, exp2_fast(2 * LOG2E * x) + 1);
+#endif
+}
+
 static __device__ __forceinline__ float quad_max(float x)
 {
 	for (int lanes = 1; lanes < 4; lanes *= 2) {
@@ -113,7 +126,7 @@ static __device__ __forceinline__ float quad_sum(float x)
 	return x + __shfl_xor_sync(FULL, x, 2);
 }
 
-template <int DIM>
+template <int DIM, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK)
 	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
 {
@@ -124,11 +137,13 @@ static __global__ void __launch_bounds__(BLOCK)
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads), last_first = first_key(&a, at.row, t0 + queries - 1);
 	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	float out[DIM / 8][4] = {{0}}, s[TILE / 8][4], high[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-	float to_log2 = a.scale * LOG2E;
+	float out[DIM / 8][4] = {{0}}, s[TILE / 8][4], high[2], sum[2];
+	float unit = CAPPED ? a.cap : a.scale, to_log2 = unit * LOG2E, to_share = CAPPED ? a.scale / a.cap : 1;
 	int64_t token[2], first[2];
 
 	for (int r = 0; r < 2; r++) {
+		high[r] = a.sinks ? get(((const struct bf16 *)a.sinks)[at.head]) / unit : -INFINITY;
+		sum[r] = a.sinks ? 1 : 0;
 		token[r] = t0 + warp * 16 + g + 8 * r;
 		first[r] = token[r] < end ? first_key(&a, at.row, token[r]) : end; /* beyond the row: sees nothing */
 	}
@@ -149,6 +164,7 @@ static __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
 				for (int i = 2 * r; i < 2 * r + 2; i++) {
 					int64_t j = k0 + n * 8 + 2 * t + i % 2;
+					if (CAPPED) s[n][i] = tanh_fast(s[n][i] * to_share);
 					if (!whole && (j > token[r] || j < first[r])) s[n][i] = -INFINITY;
 					top = s[n][i] > top ? s[n][i] : top;
 				}
@@ -174,23 +190,38 @@ static __global__ void __launch_bounds__(BLOCK)
 	rows_store<DIM>(o + ((t0 + warp * 16) * a.heads + at.head) * dim, a.heads * dim, out, factor, queries - warp * 16,
 		dim);
 	for (int r = 0; r < 2; r++)
-		if (t == 0 && token[r] < end) lse[token[r] * a.heads + at.head] = high[r] * a.scale + logf(sum[r]);
+		if (t == 0 && token[r] < end) lse[token[r] * a.heads + at.head] = high[r] * unit + logf(sum[r]);
 }
 
-/* With p = exp(score scale - lse):  ds = p (dp - delta) scale, both 0 where a query does not see a key. `sees` is by
- * element: rows are queries here; columns are where `turned`. */
-static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, float to_log2, float lse, float delta,
-	float scale)
+/* How products of queries and keys become scores */
+struct scoring {
+	float scale, to_log2, to_share;
+};
+
+template <int CAPPED>
+static __device__ __forceinline__ struct scoring scoring_of(const struct attention_args *a)
 {
-	float x = sees ? exp2_fast(*p * to_log2 - lse * LOG2E) : 0;
+	struct scoring s = {a->scale, (CAPPED ? a->cap : a->scale) * LOG2E, CAPPED ? a->scale / a->cap : 1};
+
+	return s;
+}
+
+/* With p = exp(score - lse):  ds = p (dp - delta) scale, with a cap times its derivative 1 - tanh^2; both 0 where a
+ * query does not see a key. p comes in as the product of query and key, ds as dp. */
+template <int CAPPED>
+static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, struct scoring s, float lse, float delta)
+{
+	float share = CAPPED ? tanh_fast(*p * s.to_share) : *p;
+	float x = sees ? exp2_fast(share * s.to_log2 - lse * LOG2E) : 0;
 
 	*p = x;
-	*ds = sees ? x * (*ds - delta) * scale : 0;
+	*ds = sees ? x * (*ds - delta) * s.scale : 0;
+	if (CAPPED && sees) *ds *= 1 - share * share;
 }
 
 #define PART 32 /* queries whose scores are in registers at once */
 
-template <int DIM>
+template <int DIM, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
@@ -204,7 +235,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 	int64_t to_k = (a.heads + at.head) * dim, to_v = to_k + a.kv_heads * dim;
 	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 	float dk[DIM / 8][4] = {{0}}, dv[DIM / 8][4] = {{0}}, p[PART / 8][4], ds[PART / 8][4];
-	float to_log2 = a.scale * LOG2E;
+	struct scoring form = scoring_of<CAPPED>(&a);
 
 	tile_load<DIM>(k, qkv + k0 * wide + to_k, wide, keys, dim);
 	tile_load<DIM>(v, qkv + k0 * wide + to_v, wide, keys, dim);
@@ -237,7 +268,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 					for (int i = 0; i < 4; i++) {
 						int query = part + n * 8 + 2 * t + i % 2, key = warp * 16 + g + i / 2 * 8;
 						int sees = key >= first_at[query] && k0 + key <= t0 + query;
-						gradient(&p[n][i], &ds[n][i], sees, to_log2, lse_at[query], delta_at[query], a.scale);
+						gradient<CAPPED>(&p[n][i], &ds[n][i], sees, form, lse_at[query], delta_at[query]);
 					}
 				accumulate<DIM, PART / 8>(dv, p, d + part * STRIDE);
 				accumulate<DIM, PART / 8>(dk, ds, q + part * STRIDE);
@@ -249,7 +280,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 	rows_store<DIM>(to + to_v, wide, dv, one, keys - warp * 16, dim);
 }
 
-template <int DIM>
+template <int DIM, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
@@ -260,7 +291,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	float dq[DIM / 8][4] = {{0}}, p[TILE / 8][4], ds[TILE / 8][4], my_lse[2], my_delta[2], to_log2 = a.scale * LOG2E;
+	float dq[DIM / 8][4] = {{0}}, p[TILE / 8][4], ds[TILE / 8][4], my_lse[2], my_delta[2];
+	struct scoring form = scoring_of<CAPPED>(&a);
 	int64_t token[2], first[2];
 
 	for (int r = 0; r < 2; r++) {
@@ -287,7 +319,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 			for (int i = 0; i < 4; i++) {
 				int64_t j = k0 + n * 8 + 2 * t + i % 2;
 				int r = i / 2;
-				gradient(&p[n][i], &ds[n][i], j <= token[r] && j >= first[r], to_log2, my_lse[r], my_delta[r], a.scale);
+				gradient<CAPPED>(&p[n][i], &ds[n][i], j <= token[r] && j >= first[r], form, my_lse[r], my_delta[r]);
 			}
 		accumulate<DIM, TILE / 8>(dq, ds, k);
 	}
@@ -309,49 +341,53 @@ static size_t shared_bytes(int tiles, int dim)
 	return (size_t)tiles * TILE * (dim + 8) * 2 + 3 * TILE * sizeof(float);
 }
 
-template <int DIM>
+template <int DIM, int CAPPED>
 static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
 	int64_t tiles = div_up(a.seq, TILE);
 
-	LAUNCH(attention_forward_mma<DIM>, a.n / a.seq * a.heads * tiles, BLOCK, shared_bytes(3, DIM), q->stream, a,
-		(struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
+	LAUNCH((attention_forward_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, shared_bytes(3, DIM), q->stream,
+		a, (struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
 
-template <int DIM>
+template <int DIM, int CAPPED>
 static void backward(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
 
-	LAUNCH(attention_backward_kv_mma<DIM>, rows * a.kv_heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
-		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
-	LAUNCH(attention_backward_q_mma<DIM>, rows * a.heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
+	LAUNCH((attention_backward_kv_mma<DIM, CAPPED>), rows * a.kv_heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream,
+		a, (struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
+	LAUNCH((attention_backward_q_mma<DIM, CAPPED>), rows * a.heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
 		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
+/* call<DIM, CAPPED>(...) for these heads */
+#define BY_HEADS(a, call, ...) \
+	do { \
+		if ((a)->dim <= 64 && (a)->cap == 0) call<64, 0>(__VA_ARGS__); \
+		else if ((a)->dim <= 64) call<64, 1>(__VA_ARGS__); \
+		else if ((a)->cap == 0) call<128, 0>(__VA_ARGS__); \
+		else call<128, 1>(__VA_ARGS__); \
+	} while (0)
+
 void attention_forward_by_mma(const struct cuda_queue *q, const struct attention_args *a)
 {
-	if (a->dim <= 64) forward<64>(q, *a);
-	else forward<128>(q, *a);
+	BY_HEADS(a, forward, q, *a);
 }
 
 void attention_backward_by_mma(const struct cuda_queue *q, const struct attention_args *a, const float *delta)
 {
-	if (a->dim <= 64) backward<64>(q, *a, delta);
-	else backward<128>(q, *a, delta);
+	BY_HEADS(a, backward, q, *a, delta);
 }
+
+#define KERNELS(dim, capped) \
+	(const void *)attention_forward_mma<dim, capped>, (const void *)attention_backward_kv_mma<dim, capped>, \
+		(const void *)attention_backward_q_mma<dim, capped>
 
 cudaError_t attention_mma_prepare(void)
 {
 	cudaError_t e = cudaSuccess;
-	const void *kernels[] = {
-		(const void *)attention_forward_mma<64>,
-		(const void *)attention_forward_mma<128>,
-		(const void *)attention_backward_kv_mma<64>,
-		(const void *)attention_backward_kv_mma<128>,
-		(const void *)attention_backward_q_mma<64>,
-		(const void *)attention_backward_q_mma<128>,
-	};
+	const void *kernels[] = {KERNELS(64, 0), KERNELS(64, 1), KERNELS(128, 0), KERNELS(128, 1)};
 	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
 		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
 	return e;

@@ -7,6 +7,8 @@
  *     backward, dK and dV  one tile of keys of one key-value head; adds its group's heads and queries in their order
  *     backward, dQ         one tile of queries of one head
  *
+ * A sink is where a head's softmax starts: its highest score so far is the sink, and the sum is its exp(0) = 1.
+ *
  * These kernels use plain multiplications, for fp32 and for heads that the tensor cores do not take. attention-mma.cu
  * uses the tensor cores.
  */
@@ -23,14 +25,16 @@ static __device__ __forceinline__ void tile_load(float *to, const T *from, int64
 		to[i] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
 }
 
-/* s (TILE, TILE) = scale a b' over dim */
-static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int dim, float scale)
+/* s (TILE, TILE) = scale a b' over dim, capped unless cap is 0 */
+static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int dim, float scale,
+	float cap)
 {
 	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
 		const float *x = a + e / TILE * dim, *y = b + e % TILE * dim;
 		float sum = 0;
 		for (int i = 0; i < dim; i++) sum += x[i] * y[i];
 		s[e] = sum * scale;
+		if (cap != 0) s[e] = cap * tanhf(s[e] / cap);
 	}
 }
 
@@ -50,8 +54,8 @@ static __global__ void __launch_bounds__(BLOCK)
 	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) out[i] = 0;
 	for (int i = threadIdx.x; i < TILE; i += BLOCK) {
-		high[i] = -INFINITY;
-		sum[i] = 0;
+		high[i] = a.sinks ? get(((const T *)a.sinks)[at.head]) : -INFINITY;
+		sum[i] = a.sinks ? 1 : 0;
 	}
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
@@ -59,7 +63,7 @@ static __global__ void __launch_bounds__(BLOCK)
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(s, q, k, dim, a.scale);
+		tile_product(s, q, k, dim, a.scale, a.cap);
 		__syncthreads();
 		for (int i = threadIdx.x; i < queries; i += BLOCK) {
 			int64_t first = first_key(&a, at.row, t0 + i);
@@ -119,7 +123,8 @@ static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o,
 		wide);
 }
 
-/* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key */
+/* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key. The cap's
+ * derivative is 1 - (capped score / cap)^2. */
 static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const struct attention_args *a, int64_t row,
 	int64_t t0, int64_t queries, int64_t k0, int64_t head, const float *lse, const float *delta)
 {
@@ -129,6 +134,7 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 		float x = sees ? expf(p[e] - lse[t * a->heads + head]) : 0;
 
 		ds[e] = sees ? x * (ds[e] - delta[t * a->heads + head]) * a->scale : 0;
+		if (sees && a->cap != 0) ds[e] *= 1 - p[e] / a->cap * (p[e] / a->cap);
 		p[e] = x;
 	}
 }
@@ -157,8 +163,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			__syncthreads();
-			tile_product(p, q, k, dim, a.scale);
-			tile_product(ds, d, v, dim, 1);
+			tile_product(p, q, k, dim, a.scale, a.cap);
+			tile_product(ds, d, v, dim, 1, 0);
 			/* a thread reads below only what it wrote itself */
 			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
@@ -203,8 +209,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(p, q, k, dim, a.scale);
-		tile_product(ds, d, v, dim, 1);
+		tile_product(p, q, k, dim, a.scale, a.cap);
+		tile_product(ds, d, v, dim, 1, 0);
 		tile_gradient(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
@@ -216,6 +222,30 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 	}
 	for (int e = threadIdx.x; e < queries * dim; e += BLOCK)
 		put(dqkv + (t0 + e / dim) * wide + at.head * dim + e % dim, dq[e]);
+}
+
+#define SINK_ROWS 64 /* tokens of a block */
+
+/* A block sums SINK_ROWS tokens of 32 heads: its partial, minus the sum of exp(sink - lse) delta, replaces the first
+ * token's delta, which only this block reads. A warp sums every fourth token; the warps' sums are added in order. */
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK)
+	sinks_backward_kernel(float *delta, const float *lse, const T *sinks, int64_t n, int64_t heads, int64_t across)
+{
+	DYNAMIC_SHARED(float, sums); /* (warps, 32) */
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	int64_t head = blockIdx.x % across * 32 + lane, first = blockIdx.x / across * SINK_ROWS;
+	int64_t end = first + SINK_ROWS < n ? first + SINK_ROWS : n;
+	float sum = 0;
+
+	if (head < heads)
+		for (int64_t t = first + warp; t < end; t += BLOCK / 32)
+			sum -= expf(get(sinks[head]) - lse[t * heads + head]) * delta[t * heads + head];
+	sums[threadIdx.x] = sum;
+	__syncthreads();
+	if (warp > 0 || head >= heads) return;
+	for (int k = 1; k < BLOCK / 32; k++) sum += sums[k * 32 + lane];
+	delta[first * heads + head] = sum;
 }
 
 /* ---- launchers ---- */
@@ -254,6 +284,18 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct attention_
 	BY_ELEMENT(q,
 		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream, a,
 			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
+}
+
+void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward_args *a)
+{
+	int64_t parts = div_up(a->n, SINK_ROWS), across = div_up(a->heads, 32);
+	float *delta = q->work;
+
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a->d_o, (const T *)a->o, a->n * a->heads, a->dim));
+	BY_ELEMENT(q,
+		LAUNCH(sinks_backward_kernel<T>, parts * across, BLOCK, BLOCK * sizeof(float), q->stream, delta, a->lse,
+			(const T *)a->sinks, a->n, a->heads, across));
+	cuda_sum_partials(q, a->dsinks, a->beta, delta, parts, SINK_ROWS * a->heads, a->heads);
 }
 
 /* More than 48 KiB of shared memory a block must be requested before the launch */

@@ -281,15 +281,15 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 		.rows = rows,
 		.seq = seq,
 		.n = rows * seq,
-		.heads = g->heads,
-		.kv_heads = g->kv_heads,
-		.dim = g->head_dim};
+		.heads = g->kind[0].heads,
+		.kv_heads = g->kind[0].kv_heads,
+		.dim = g->kind[0].head_dim};
 	struct attention_need need = backend_need(b, seq, true, true);
 	int rc = 0;
 
 	if (!need.rows)
-		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->heads, g->kv_heads,
-			g->head_dim);
+		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->kind[0].heads,
+			g->kind[0].kv_heads, g->kind[0].head_dim);
 	c.work = (size_t)(need.fixed + (uint64_t)rows * (need.row + need.table));
 	c.out = c.heads * c.dim;
 	c.wide = c.out + 2 * c.kv_heads * c.dim;
@@ -312,8 +312,8 @@ static int64_t window_of(const struct mt_geometry *g, bool *all)
 	int64_t window = 0;
 
 	*all = true;
-	for (uint32_t l = 0; l < g->layers; l++)
-		if (g->window_layer[l]) window = g->window;
+	for (uint32_t k = 0; k < g->n_kinds; k++)
+		if (g->kind[k].window) window = g->kind[k].window;
 		else *all = false;
 	return window;
 }

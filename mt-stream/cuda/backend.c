@@ -564,10 +564,10 @@ struct backend *backend_open(struct sdpa *sdpa, const struct mt_geometry *g)
 		return NULL;
 	}
 	b->sdpa = sdpa;
-	b->heads = g->heads;
-	b->kv_heads = g->kv_heads;
-	b->dim = g->head_dim;
-	b->scale = 1.0f / sqrtf((float)g->head_dim);
+	b->heads = g->kind[0].heads;
+	b->kv_heads = g->kind[0].kv_heads;
+	b->dim = g->kind[0].head_dim;
+	b->scale = g->attention_scale;
 	return b;
 }
 

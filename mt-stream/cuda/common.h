@@ -202,9 +202,31 @@ static inline int wide_rows(int64_t length, const void *a, const void *b, const 
 	return length % WIDE == 0 && all % 16 == 0;
 }
 
+#ifndef MOST_BLOCKS     /* fewer for the emulated GPU */
+#define MOST_BLOCKS 768 /* most partial sums of a weight's gradient: two rounds of 3 blocks a multiprocessor */
+#endif
+#define PARTIAL_BYTES (32u << 20) /* of work for partial gradients */
+
+/* The number of blocks for n rows whose partial gradients have `width` elements; it depends on the shape alone */
+static inline int64_t partial_blocks(int64_t n, int64_t width)
+{
+	int64_t room = (int64_t)(PARTIAL_BYTES / sizeof(float)) / width;
+
+	return least(least(n, MOST_BLOCKS), room > 1 ? room : 1);
+}
+
 /* dst (n) = beta dst + sum over count partials, in their order; partial i starts at i * stride */
 void cuda_sum_partials(const struct cuda_queue *, float *dst, float beta, const float *partial, int64_t count,
 	int64_t stride, int64_t n);
+
+/* Where rows of a norm start, in elements: of y and x, of what backward gets as x, and of the statistics */
+struct norm_rows {
+	int64_t x, kept, stat;
+};
+
+/* The norms of norm.cu where rows lie so. Forward copies x to `kept`, if that is not NULL; backward's x is that copy */
+void cuda_norm_rows_forward(const struct cuda_queue *, const struct norm_forward_args *, struct norm_rows, void *kept);
+void cuda_norm_rows_backward(const struct cuda_queue *, const struct norm_backward_args *, struct norm_rows);
 
 /* call(T) for the queue's element type T */
 #define BY_ELEMENT(q, launch) \

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cuda.h"
 #include "pool.h"
+#include "template.h"
 
 #define GEMM_BYTES (64u << 20) /* cuBLASLt's workspace */
 #define BLOCKS 1024            /* registrations of the gradient ring at most */
@@ -35,7 +36,8 @@ static void backend_find(struct cuda *c, const struct mt_geometry *geo)
 	char why[256] = "";
 
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
-	if (c->dev.elem != 2 || (set && !strncmp(set->attention, OWN_WORDS, sizeof set->attention))) return;
+	if (c->dev.elem != 2 || !attention_plain(geo)) return;
+	if (set && !strncmp(set->attention, OWN_WORDS, sizeof set->attention)) return;
 	struct sdpa *sdpa = library_open(c, why);
 	if (sdpa) c->backend = backend_open(sdpa, geo);
 	if (!c->backend) {
@@ -52,20 +54,34 @@ static void backend_find(struct cuda *c, const struct mt_geometry *geo)
 	snprintf(c->attention, sizeof c->attention, "%s", backend_name(c->backend));
 }
 
+/* 0, or what of the model the kernels do not compute, in config.json's terms */
+static int refuse(const struct mt_geometry *g)
+{
+	for (uint32_t i = 0; i < g->layers; i++)
+		if (mt_layer_of(g, i)->head_dim > 256)
+			return mt_fail(MT_EX_CONFIG, "device cuda: head_dim %u of layer %u: at most 256, use --device cpu",
+				mt_layer_of(g, i)->head_dim, i);
+	if (mt_layer_most(g).experts)
+		return mt_fail(MT_EX_CONFIG, "device cuda: mixtures of experts are not supported, use --device cpu");
+	return 0;
+}
+
 /* Everything whose size depends on the run; and start registering its weights */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
 	struct cuda *c = (struct cuda *)d;
 	const struct mt_control *control = mt_control(r);
 	const struct mt_geometry *geo = mt_geometry(r);
+	const struct mt_layer most = mt_layer_most(geo);
+	int rc = refuse(geo);
 
-	if (geo->head_dim > 256) return mt_fail(MT_EX_CONFIG, "device cuda: heads of %u: at most 256", geo->head_dim);
+	if (rc) return rc;
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);
 	c->dev.elem = control->dtype == MT_BF16 ? 2 : 4;
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
-	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, geo->heads);
+	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, most.heads);
 	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))
 		return mt_fail(MT_EX_NOMEM, "no memory for %u units", control->n_units);
 	c->spare = spare_of(c, control);

@@ -81,8 +81,10 @@ static bool run_by_backend(struct cuda *c, const struct op *o)
 	int rc = 0;
 
 	if (o->code != OP_ATTENTION_FORWARD && o->code != OP_ATTENTION_BACKWARD) return false;
+	MT_ASSERT(!a->past); /* which the cpu alone computes */
 	rows_find(c, (uint32_t)a->seq);
 	if (!c->backend || !c->rows.with) return false;
+	MT_ASSERT(a->cap == 0 && !a->sinks);
 	MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
 	if (c->autotuning) backend_autotune(c->backend, a);
 	else rc = backend_run(c->backend, &c->compute, a);
@@ -101,7 +103,10 @@ static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op
 }
 
 #define RUN(code, op, args, name) \
-	case OP_##code: cuda_##op(q, &o->args); break;
+	case OP_##code: \
+		cuda_##op(q, &o->args); \
+		break;
+#define ABSENT(code, op, args, name) case OP_##code:
 
 /* Copies run on any queue. Everything else runs on the compute queue, as it shares that queue's work memory */
 static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
@@ -126,6 +131,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 		rc = gemms_run(c->gemms, q, &o->gemm);
 		break;
 		OPS(RUN)
+		EXPERT_OPS(ABSENT) mt_bug(__FILE__, __LINE__, "attach refuses models with experts");
 	}
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }

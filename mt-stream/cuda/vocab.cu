@@ -5,7 +5,7 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	embed_forward_kernel(T *x, const T *w, const uint32_t *tokens, int64_t h, int wide)
+	embed_forward_kernel(T *x, const T *w, const uint32_t *tokens, int64_t h, float scale, int wide)
 {
 	int64_t t = blockIdx.x;
 	const T *from = w + (int64_t)tokens[t] * h;
@@ -13,6 +13,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, from + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) v[j] *= scale;
 		put_wide(x + t * h + i, v, h - i, wide);
 	}
 }
@@ -23,7 +25,7 @@ void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_a
 
 	BY_ELEMENT(q,
 		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
-			wide));
+			a->scale, wide));
 }
 
 /* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it is `token` */
@@ -41,7 +43,7 @@ static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32
  * ascending order and adds their rows. Blocks of later occurrences end when they find an earlier one. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
-	int64_t n, int64_t h, int64_t pad, int64_t column_blocks, int wide)
+	int64_t n, int64_t h, int64_t pad, int64_t column_blocks, float scale, int wide)
 {
 	DYNAMIC_SHARED(uint32_t, found); /* two sets, used in turn */
 	int64_t first = blockIdx.x / column_blocks, column = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * WIDE;
@@ -69,7 +71,7 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 
 				if (column >= h) continue;
 				get_wide(v, dx + t * h + column, h - column, wide);
-				for (int j = 0; j < WIDE; j++) sum[j] += v[j];
+				for (int j = 0; j < WIDE; j++) sum[j] += scale * v[j];
 			}
 	}
 	if (column < h) put_wide(to, sum, h - column, wide);
@@ -83,7 +85,7 @@ void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward
 	if (a->beta == 0) cudaMemsetAsync(a->dw, 0, (size_t)(a->vocab * a->h) * sizeof *a->dw, q->stream);
 	BY_ELEMENT(q,
 		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream,
-			a->dw, (const T *)a->dx, a->tokens, a->n, a->h, a->pad, columns, wide));
+			a->dw, (const T *)a->dx, a->tokens, a->n, a->h, a->pad, columns, a->scale, wide));
 }
 
 /* ---- cross-entropy: a block a row ---- */
@@ -127,9 +129,11 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 	return s;
 }
 
-template <typename T>
+/* CHANGED: logits were scaled and capped before; the gradient is that of what they were, times
+ * slope (1 - (x rate)^2) */
+template <typename T, int CHANGED>
 static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits, const uint32_t *targets,
-	double *losses, int64_t vocab, float scale, int backward, int aligned)
+	double *losses, int64_t vocab, float scale, int backward, int aligned, float slope, float rate)
 {
 	DYNAMIC_SHARED(struct seen, parts);
 	int64_t row = blockIdx.x;
@@ -162,7 +166,11 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 
 		get_wide(v, x + i, vocab - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++) v[j] = expf(v[j] - s.high) * factor - (i + j == target ? scale : 0);
+		for (int j = 0; j < WIDE; j++) {
+			float t = v[j] * rate, change = CHANGED ? slope * (1.0f - t * t) : 1.0f;
+			v[j] = expf(v[j] - s.high) * factor - (i + j == target ? scale : 0);
+			if (CHANGED) v[j] *= change;
+		}
 		put_wide(x + i, v, vocab - i, wide);
 	}
 }
@@ -193,16 +201,49 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
+template <typename T, int CHANGED>
+static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a, double *losses)
 {
 	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
 	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
+
+	LAUNCH((cross_entropy_kernel<T, CHANGED>), a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream,
+		(T *)a->logits, a->targets, losses, a->vocab, a->scale, a->backward, aligned, a->logit_scale,
+		a->cap != 0 ? 1.0f / a->cap : 0);
+}
+
+void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
+{
 	double *losses = (double *)q->work;
 
-	BY_ELEMENT(q,
-		LAUNCH(cross_entropy_kernel<T>, a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream, (T *)a->logits,
-			a->targets, losses, a->vocab, a->scale, a->backward, aligned));
+	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
+	else BY_ELEMENT(q, (cross_entropy<T, 0>(q, a, losses)));
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
+}
+
+/* x = cap tanh(scale x / cap), or scale x where cap is 0 */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	cap_logits_kernel(T *x, int64_t n, float scale, float cap, int aligned)
+{
+	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
+	int wide = aligned && n - i >= WIDE;
+	float v[WIDE], rate = cap != 0 ? scale / cap : scale;
+
+	if (i >= n) return;
+	get_wide(v, x + i, n - i, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) v[j] = cap != 0 ? cap * tanhf(rate * v[j]) : rate * v[j];
+	put_wide(x + i, v, n - i, wide);
+}
+
+void cuda_cap_logits(const struct cuda_queue *q, const struct cap_logits_args *a)
+{
+	int aligned = wide_rows(WIDE, a->logits, NULL, NULL, NULL);
+
+	BY_ELEMENT(q,
+		LAUNCH(cap_logits_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->logits, a->n,
+			a->scale, a->cap, aligned));
 }
 
 /* ---- the plain GEMM: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */

@@ -41,42 +41,49 @@ static double update_rate(const struct plan_request *req)
 	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
 }
 
-/* Query-key pairs that attention computes, of all rows; the mean of all layers */
-static double pairs(const struct plan_request *req, double rows)
+/* Multiplications and additions of attention's two products, forward, of all rows; the mean of all layers */
+static double attention_flops(const struct plan_request *req, double rows)
 {
 	const struct mt_geometry *g = req->geo;
-	double t = req->seq, w = g->window && g->window < req->seq ? g->window : t, windows = 0;
+	double t = req->seq, sum = 0;
 
-	for (uint32_t l = 0; l < g->layers; l++) windows += g->window_layer[l] != 0;
-	windows /= g->layers;
-	return rows * (windows * (w * t - w * w / 2) + (1 - windows) * t * t / 2);
+	for (uint32_t i = 0; i < g->layers; i++) {
+		const struct mt_layer *l = mt_layer_of(g, i);
+		double w = l->window && l->window < req->seq ? l->window : t;
+
+		sum += 4.0 * l->heads * l->head_dim * (w * t - w * w / 2);
+	}
+	return rows * sum / g->layers;
 }
 
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
 	const struct mt_geometry *g = req->geo;
+	const struct mt_layer most = mt_layer_most(g);
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = (double)g->heads * g->head_dim;
-	double k = (double)g->kv_heads * g->head_dim, f = g->ffn, e = (double)req->elem, block = (double)req->block;
+	double n = (double)rows * req->seq, h = g->hidden, a = (double)most.heads * most.head_dim;
+	double k = (double)most.kv_heads * most.head_dim, e = (double)req->elem, block = (double)req->block;
+	/* of mixtures of experts, GEMMs are of those that a token uses, but a piece reads the weights of all */
+	double f = (double)active_ffn(&most), gu = (mlp_gated(&most) ? 2 : 1) * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   piece = fmin(n, (double)tokens_of_piece(req, plan));
 	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, plan->head_tokens);
-	double mlp = 3 * h * f,
-		   attention = 4 * a * pairs(req, rows) / p->flops / (plan->library_attention ? 1 : OWN_ATTENTION);
+	double mlp = h * (gu / f + 1) * (double)whole_ffn(&most),
+		   attention = attention_flops(req, rows) / p->flops / (plan->library_attention ? 1 : OWN_ATTENTION);
 	struct times t;
 
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + pieces * mlp) * e / p->hbm, grads = weights / e * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(req, 2 * n * block, piece) + attention / ATTENTION_FORWARD + weights + other +
+	t.forward = gemm(req, 2 * n * used, piece) + attention / ATTENTION_FORWARD + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
-	t.backward = gemm(req, 4 * n * block, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads +
-		2.5 * other + LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
+	t.backward = gemm(req, 4 * n * used, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads + 2.5 * other +
+		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
 	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
-	double gate_up = gemm(req, 4 * n * h * f, piece), down = gate_up / 2;
-	t.recompute[KEEP_ALL] = 0;
+	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
+	t.recompute[KEEP_ALL] = most.experts ? gate_up + weights / 2 : 0; /* experts' gate and up are never kept */
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
 	t.recompute[KEEP_INPUT] = t.forward - down;
@@ -109,8 +116,9 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size / (update_bytes(req) * update_rate(req));
 	double out = most(size / p->d2h, accumulate),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
-	double a = (double)req->geo->heads * req->geo->head_dim;
-	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->geo->heads * 4.0) : 0;
+	const struct mt_layer most = mt_layer_most(req->geo);
+	double a = (double)most.heads * most.head_dim;
+	double o = plan->attention_offloaded ? n * (a * (double)req->elem + most.heads * 4.0) : 0;
 
 	return (struct pcie){
 		.embed_in = (double)req->embed * in,
@@ -225,14 +233,15 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 {
 	struct times t = unit_times(req, plan, rows);
 	double layers = req->geo->layers, n = (double)rows * req->seq,
-		   model = layers * (double)req->block + (double)req->head;
+		   model = layers * (double)(req->block - req->idle) + (double)req->head;
 	double gemms = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
 	double attention = layers * t.attention, recompute = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
 
 	if (req->train) {
 		all += layers * t.backward + t.embed_backward;
-		recompute = plan->keep_but_gate_up * t.recompute[KEEP_ALL_BUT_GATE_UP] +
+		recompute = plan->keep_all * t.recompute[KEEP_ALL] +
+			plan->keep_but_gate_up * t.recompute[KEEP_ALL_BUT_GATE_UP] +
 			plan->keep_attention * t.recompute[KEEP_ATTENTION] +
 			(layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention) * t.recompute[KEEP_INPUT];
 	}
@@ -260,9 +269,9 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 
 void predict_parts(const struct plan_request *req, const struct plan *plan, struct prediction *p)
 {
-	double model = (double)req->geo->layers * (double)req->block + (double)req->head,
+	double model = (double)req->geo->layers * (double)(req->block - req->idle) + (double)req->head,
 		   tokens = (double)req->rows * req->seq;
-	double attention = 4.0 * req->geo->heads * req->geo->head_dim * pairs(req, req->rows) * req->geo->layers;
+	double attention = attention_flops(req, req->rows) * req->geo->layers;
 	uint32_t pass = rows_of_pass(req, plan);
 
 	traffic(req, plan, p);

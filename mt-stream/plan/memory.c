@@ -24,18 +24,27 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 	return p;
 }
 
+/* experts_take */
+static void *take_any(void *where, uint64_t count, uint64_t size) { return take(where, count, 1, size); }
+
 struct sizes {
-	uint64_t h, a, k, f, elem, pass, chunk, piece, head, either;
+	struct mt_layer most; /* of all kinds of layers: every block has room for the largest */
+	uint64_t h, a, k, f, gu, pre, rstd, elem, pass, chunk, piece, head, either;
 };
 
 static struct sizes sizes_of(const struct plan_request *req, const struct plan *plan)
 {
 	const struct mt_geometry *g = req->geo;
+	struct mt_layer most = mt_layer_most(g);
 	struct sizes z = {
+		.most = most,
 		.h = g->hidden,
-		.a = (uint64_t)g->heads * g->head_dim,
-		.k = (uint64_t)g->kv_heads * g->head_dim,
-		.f = g->ffn,
+		.a = (uint64_t)most.heads * most.head_dim,
+		.k = (uint64_t)most.kv_heads * most.head_dim,
+		.f = most.ffn,
+		.gu = (uint64_t)gate_up_width(&most),
+		.pre = g->flags & MT_QK_NORM ? (uint64_t)pre_width(g, &most) : 0,
+		.rstd = g->flags & MT_QK_NORM ? (uint64_t)rstd_width(g, &most) : 0,
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
@@ -47,32 +56,29 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 	return z;
 }
 
-static void take_attention(struct walk *w, const struct plan_request *req, const struct sizes *z, uint64_t n,
-	struct saved *v)
+static void take_attention(struct walk *w, const struct sizes *z, uint64_t n, struct saved *v)
 {
 	v->o = take(w, n, z->a, z->elem);
-	v->lse = take(w, n, req->geo->heads, sizeof(float));
+	v->lse = take(w, n, z->most.heads, sizeof(float));
 }
 
 /* All but o, lse and gate-up */
-static void take_block(struct walk *w, const struct plan_request *req, const struct sizes *z, uint64_t n,
-	struct saved *v)
+static void take_block(struct walk *w, const struct sizes *z, uint64_t n, struct saved *v)
 {
 	v->qkv = take(w, n, z->a + 2 * z->k, z->elem);
-	if (req->geo->flags & MT_QK_NORM) {
-		v->pre = take(w, n, z->a + z->k, z->elem);
-		v->qk_rstd = take(w, n, req->geo->heads + req->geo->kv_heads, sizeof(float));
+	if (z->pre) {
+		v->pre = take(w, n, z->pre, z->elem);
+		v->qk_rstd = take(w, n, z->rstd, sizeof(float));
 	}
 	v->x2 = take(w, n, z->h, z->elem);
 }
 
-static void take_checkpoint(struct walk *w, const struct plan_request *req, const struct sizes *z,
-	enum checkpoint level, struct saved *v)
+static void take_checkpoint(struct walk *w, const struct sizes *z, enum checkpoint level, struct saved *v)
 {
 	*v = (struct saved){0};
-	if (level >= KEEP_ATTENTION) take_attention(w, req, z, z->pass, v);
-	if (level >= KEEP_ALL_BUT_GATE_UP) take_block(w, req, z, z->pass, v);
-	if (level >= KEEP_ALL) v->gu = take(w, z->pass, 2 * z->f, z->elem);
+	if (level >= KEEP_ATTENTION) take_attention(w, z, z->pass, v);
+	if (level >= KEEP_ALL_BUT_GATE_UP) take_block(w, z, z->pass, v);
+	if (level >= KEEP_ALL) v->gu = take(w, z->pass, z->gu, z->elem);
 }
 
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
@@ -81,21 +87,21 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	uint32_t layers = req->geo->layers;
 
 	p->chunk = (struct saved){0};
-	if (plan->keep_all < layers) p->scratch.gu = take(w, z->piece, 2 * z->f, z->elem);
+	if (plan->keep_all < layers) p->scratch.gu = take(w, z->piece, z->gu, z->elem);
 	if (plan->keep_all + plan->keep_but_gate_up < layers) {
-		take_attention(w, req, z, z->chunk, &p->chunk);
-		take_block(w, req, z, z->chunk, &p->chunk);
+		take_attention(w, z, z->chunk, &p->chunk);
+		take_block(w, z, z->chunk, &p->chunk);
 	}
 	for (uint32_t l = 0; l < layers; l++) {
 		struct saved v;
 		enum checkpoint level = checkpoint_of(plan, layers, l);
 
-		take_checkpoint(w, req, z, level == KEEP_ATTENTION && plan->attention_offloaded ? KEEP_INPUT : level, &v);
+		take_checkpoint(w, z, level == KEEP_ATTENTION && plan->attention_offloaded ? KEEP_INPUT : level, &v);
 		if (p->saved) p->saved[l] = v;
 	}
 	for (int i = 0; i < 2; i++) {
 		p->o[i] = plan->attention_offloaded ? take(w, z->pass, z->a, z->elem) : NULL;
-		p->lse[i] = plan->attention_offloaded ? take(w, z->pass, req->geo->heads, sizeof(float)) : NULL;
+		p->lse[i] = plan->attention_offloaded ? take(w, z->pass, z->most.heads, sizeof(float)) : NULL;
 	}
 }
 
@@ -119,8 +125,11 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->h = take(w, z->either, z->h, z->elem);
 	t->attention = plan->library_attention ? take(w, t->attention_bytes = memory_attention(req, plan), 1, 1) : NULL;
 	t->rstd = take(w, z->either, 1, sizeof(float));
+	t->mean = req->geo->flags & MT_LAYERNORM ? take(w, z->either, 1, sizeof(float)) : NULL;
+	t->sub = residual_apart(req->geo) ? take(w, z->chunk, z->h, z->elem) : NULL;
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, req->geo->vocab, z->elem);
+	if (z->most.experts) experts_take(&t->x, &z->most, z->h, z->piece, z->elem, req->train, take_any, w);
 	if (!req->train) return;
 	t->dh = take(w, z->either, z->h, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
@@ -161,8 +170,10 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->targets = take(&w, all, 1, 4);
 	p->starts = take(&w, all, 1, 4);
 	p->loss = take(&w, 1, 1, sizeof *p->loss);
-	p->cos = take(&w, req->seq, req->geo->head_dim / 2, sizeof(float));
-	p->sin = take(&w, req->seq, req->geo->head_dim / 2, sizeof(float));
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
+		p->cos[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+		p->sin[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+	}
 	take_slots(&w, req, plan, p);
 	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers + 1 : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
@@ -191,19 +202,19 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	struct walk w[6] = {{0}};
 
 	take(&w[0], req->zero_copy ? 0 : req->block, 1, req->elem);
-	take_checkpoint(&w[1], req, &z, KEEP_ALL, &v);
-	take_checkpoint(&w[2], req, &z, KEEP_ALL_BUT_GATE_UP, &v);
-	take_checkpoint(&w[3], req, &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);
-	take(&w[4], z.piece, 2 * z.f, z.elem);
-	take_attention(&w[5], req, &z, z.chunk, &v);
-	take_block(&w[5], req, &z, z.chunk, &v);
+	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
+	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
+	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);
+	take(&w[4], z.piece, z.gu, z.elem);
+	take_attention(&w[5], &z, z.chunk, &v);
+	take_block(&w[5], &z, z.chunk, &v);
 	*inc = (struct increments){w[0].used, w[1].used, w[2].used, w[3].used, w[4].used, w[5].used};
 }
 
 uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
-	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + req->geo->heads * sizeof(float));
+	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + z.most.heads * sizeof(float));
 
 	return (plan->residual_offloaded ? residuals_away(req->geo) * x : 0) +
 		(plan->attention_offloaded ? attention_away(plan->keep_attention) * o : 0);

@@ -41,8 +41,10 @@ struct profile { /* what a machine does in a second */
 struct plan_request {
 	const struct mt_geometry *geo;
 	enum mt_dtype dtype, grad;
-	uint64_t embed, block, head; /* elements of the three kinds of units; head: with a tied embedding's */
+	uint64_t embed, block, head; /* elements of units: block: of the largest; head: with a tied embedding's */
 	uint64_t params;
+	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
+	uint64_t idle, idle_params;
 	uint32_t rows, seq; /* of the micro-batch */
 	bool train;
 	bool packed;                     /* rows may hold several documents */
@@ -176,13 +178,13 @@ static inline uint64_t tokens_of_head(const struct plan_request *req, const stru
 struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
 	struct loss *loss;
-	float *cos, *sin;            /* (seq, D / 2) */
-	void *embed_head_weights[2]; /* of embedding and head: the same memory, layer-major */
-	void **weights;              /* [weight_slots] */
-	float *embed_head_grads[2];  /* as embed_head_weights */
-	float **grads;               /* [grad_slots] */
-	float *tied_grads;           /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
-	void **x;                    /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
+	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (seq, rope_dim / 2), by kind of layers */
+	void *embed_head_weights[2];          /* of embedding and head: the same memory, layer-major */
+	void **weights;                       /* [weight_slots] */
+	float *embed_head_grads[2];           /* as embed_head_weights */
+	float **grads;                        /* [grad_slots] */
+	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
+	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;
 	void *dx; /* (n of a pass, H) */
 	struct scratch scratch;

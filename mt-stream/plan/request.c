@@ -125,21 +125,26 @@ void plan_release(struct stream *s)
 	free(at->saved);
 	if (s->offload_buffer) offload_free(s);
 	s->dev->release(s->dev, s->arena, s->arena_bytes);
-	free(s->cos);
-	free(s->sin);
+	for (int k = 0; k < MT_KINDS; k++) {
+		free(s->cos[k]);
+		free(s->sin[k]);
+	}
 }
 
 static int rope_grow(struct stream *s, uint32_t positions)
 {
-	uint32_t half = s->geo->head_dim / 2;
-
 	if (positions <= s->positions) return 0;
-	float *cosines = realloc(s->cos, (size_t)positions * half * sizeof(float));
-	if (cosines) s->cos = cosines;
-	float *sines = realloc(s->sin, (size_t)positions * half * sizeof(float));
-	if (sines) s->sin = sines;
-	if (!cosines || !sines) return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
-	rope_table(s->geo, s->positions, positions, s->cos, s->sin);
+	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
+		const struct mt_layer *l = &s->geo->kind[k];
+		size_t bytes = (size_t)positions * (l->rope_dim / 2) * sizeof(float);
+
+		if (!bytes) continue;
+		float *cosines = realloc(s->cos[k], bytes), *sines = cosines ? realloc(s->sin[k], bytes) : NULL;
+		if (cosines) s->cos[k] = cosines;
+		if (sines) s->sin[k] = sines;
+		if (!sines) return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
+		rope_table(l, s->positions, positions, cosines, sines);
+	}
 	s->positions = positions;
 	return 0;
 }
@@ -203,6 +208,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct micro *m = &s->planned;
 	struct plan_request *req = &m->request;
+	const struct mt_layer most = mt_layer_most(s->geo);
 	struct plan_result result;
 	int rc;
 
@@ -215,7 +221,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	m->plan = result.plan;
 	m->predicted = result.predicted.forward + result.predicted.backward;
 	m->residual_bytes = tokens * s->geo->hidden * s->dev->elem;
-	m->attention_bytes = tokens * s->geo->heads * (s->geo->head_dim * s->dev->elem + sizeof(float));
+	m->attention_bytes = tokens * most.heads * (most.head_dim * s->dev->elem + sizeof(float));
 	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->arena));
 	return 0;
 }

@@ -13,13 +13,29 @@
 #define PIECE_MIN 1024u /* tokens: MLP pieces are not made smaller than this */
 #define TIE 1e-9        /* steps that differ by less than this share are equally long */
 
+/* Parameters of a block whose experts a token is not sent to */
+static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	uint64_t matrices = mlp_gated(l) ? 3 : 2;
+
+	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
+}
+
 void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n)
 {
 	req->embed = units[0].elems;
-	req->block = units[1].elems;
+	req->block = 0;
+	for (uint32_t u = 1; u + 1 < n; u++) req->block = units[u].elems > req->block ? units[u].elems : req->block;
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);
 	req->params = 0;
 	for (uint32_t u = 0; u < n; u++) req->params += units[u].params;
+	req->idle = req->idle_params = 0;
+	for (uint32_t i = 0; i < req->geo->layers; i++) {
+		uint64_t idle = idle_of(req->geo, mt_layer_of(req->geo, i));
+
+		req->idle = idle > req->idle ? idle : req->idle;
+		req->idle_params += idle;
+	}
 }
 
 struct search {

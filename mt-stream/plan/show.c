@@ -74,8 +74,12 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 	uint32_t layers = req->geo->layers, slots = plan->weight_slots < layers ? plan->weight_slots : layers;
 	double tokens = (double)req->rows * req->seq;
 
-	printf("model     %s, %.2f G parameters, %u blocks; %s, gradients %s\n", req->geo->family,
-		(double)req->params / 1e9, layers, req->dtype == MT_BF16 ? "bf16" : "fp32",
+	char active[64] = "";
+
+	if (req->idle_params)
+		snprintf(active, sizeof active, " (%.2f G active)", (double)(req->params - req->idle_params) / 1e9);
+	printf("model     %s, %.2f G parameters%s, %u blocks; %s, gradients %s\n", req->geo->family,
+		(double)req->params / 1e9, active, layers, req->dtype == MT_BF16 ? "bf16" : "fp32",
 		req->grad == MT_BF16       ? "bf16"
 			: req->grad == MT_FP32 ? "fp32"
 								   : "none");
@@ -88,7 +92,7 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 			(unsigned long long)tokens_of_piece(req, plan));
 	if (plan->library_attention)
 		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory\n",
-			req->attention.kv_heads, req->geo->kv_heads, gb(memory_attention(req, plan)));
+			req->attention.kv_heads, req->geo->kind[0].kv_heads, gb(memory_attention(req, plan)));
 	else puts("attention by our own kernels");
 	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(req, plan));
 	printf("slots     weights: %u blocks, %u of them resident from forward to backward; gradients: %u blocks\n", slots,
@@ -116,15 +120,17 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 	const struct prediction *t = &p->predicted;
 	uint32_t layers = req->geo->layers;
 
-	printf("{\"params\": %llu, \"rows\": %u, \"seq\": %u, \"memory\": %llu, \"profile\": \"%s\", ",
-		(unsigned long long)req->params, req->rows, req->seq, (unsigned long long)req->memory, req->profile.name);
+	printf("{\"params\": %llu, \"active_params\": %llu, \"rows\": %u, \"seq\": %u, \"memory\": %llu, "
+		   "\"profile\": \"%s\", ",
+		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params), req->rows, req->seq,
+		(unsigned long long)req->memory, req->profile.name);
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", plan->chunk_tokens,
 		rows_of_chunk(req, plan), (unsigned long long)tokens_of_piece(req, plan), plan->head_tokens);
 	printf("\"attention\": \"%s\", \"attention_kv_heads\": %u, \"attention_work_bytes\": %llu, ",
 		plan->library_attention ? "cudnn" : "own",
-		plan->library_attention ? req->attention.kv_heads : req->geo->kv_heads,
+		plan->library_attention ? req->attention.kv_heads : req->geo->kind[0].kv_heads,
 		(unsigned long long)memory_attention(req, plan));
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, ", plan->weight_slots, plan->weight_slots,
 		plan->grad_slots);
@@ -155,7 +161,7 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 /* Bytes that a GPU takes for itself */
 static uint64_t work_of(const struct plan_request *req)
 {
-	uint64_t lse = (uint64_t)req->rows * req->seq * req->geo->heads * sizeof(float);
+	uint64_t lse = (uint64_t)req->rows * req->seq * mt_layer_most(req->geo).heads * sizeof(float);
 
 	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
@@ -164,12 +170,13 @@ static uint64_t work_of(const struct plan_request *req)
  * for the gradient of all scores, and dQ, dK and dV in fp32, of the heads of a call. A run asks the library itself. */
 static struct attention_need cudnn_need(const struct plan_request *req)
 {
-	uint64_t t = req->seq, heads = req->geo->heads, kv_heads = req->geo->kv_heads, row;
+	const struct mt_layer most = mt_layer_most(req->geo);
+	uint64_t t = req->seq, heads = most.heads, kv_heads = most.kv_heads, row;
 
-	if (req->dtype != MT_BF16 || req->geo->head_dim > 128 || req->seq < 64 ||
-		__builtin_mul_overflow(t * heads, 2 * t + 12ull * req->geo->head_dim, &row))
+	if (req->dtype != MT_BF16 || !attention_plain(req->geo) || most.head_dim > 128 || req->seq < 64 ||
+		__builtin_mul_overflow(t * heads, 2 * t + 12ull * most.head_dim, &row))
 		return (struct attention_need){0};
-	uint32_t of_call = kv_heads_of_call(row, req->geo->kv_heads);
+	uint32_t of_call = kv_heads_of_call(row, most.kv_heads);
 	row = row / kv_heads * of_call;
 	return (struct attention_need){.fixed = CUDNN_BYTES,
 		.row = row,
@@ -182,9 +189,11 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 static int host_of(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes,
 	struct plan_request *req)
 {
-	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = (uint64_t)req->seq * req->geo->head_dim * sizeof(float);
+	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = 0;
 	uint64_t regions = mt_run_need(l, config_bytes, tokens < 2 ? 2 : tokens);
 
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
+		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
 	req->host_beside = regions + tokens * 3 * sizeof(uint32_t) + tables;
 	req->host = o->host ? o->host : UINT64_MAX;

@@ -20,7 +20,13 @@ enum {
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t qkv_row(const struct mt_geometry *g) { return (int64_t)(g->heads + 2 * g->kv_heads) * g->head_dim; }
+/* Elements of a token in the cache of a layer: as many in each layer as in the largest */
+static int64_t qkv_row(const struct mt_geometry *g)
+{
+	const struct mt_layer most = mt_layer_most(g);
+
+	return (int64_t)(most.heads + 2 * most.kv_heads) * most.head_dim;
+}
 static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; }
 
 static int64_t head_rows(const struct mt_geometry *g)
@@ -65,30 +71,44 @@ static uint64_t slot_elems(const struct forward *f)
 	return most;
 }
 
+/* experts_take */
+static void *take_any(void *where, uint64_t count, uint64_t size)
+{
+	return take(where, count, (size + sizeof(float) - 1) / sizeof(float));
+}
+
 static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 {
 	const struct mt_geometry *g = f->geo;
-	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)g->heads * g->head_dim;
+	const struct mt_layer most = mt_layer_most(g);
+	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)most.heads * most.head_dim;
 	bool norms = g->flags & MT_QK_NORM;
 
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
-	f->cos = take(w, room, g->head_dim / 2);
-	f->sin = take(w, room, g->head_dim / 2);
+	for (uint32_t k = 0; k < g->n_kinds; k++) {
+		f->cos[k] = take(w, room, g->kind[k].rope_dim / 2);
+		f->sin[k] = take(w, room, g->kind[k].rope_dim / 2);
+	}
 	f->qkv = take(w, (uint64_t)room * g->layers, (uint64_t)qkv_row(g));
 	f->slot = take(w, slot_elems(f), 1);
 	f->norm = take(w, g->hidden, 1);
+	f->norm_bias = g->flags & MT_NORM_BIAS ? take(w, g->hidden, 1) : NULL;
+	f->head_bias = g->flags & MT_HEAD_BIAS ? take(w, g->vocab, 1) : NULL;
 	f->starts = (uint32_t *)take(w, n, 1);
-	f->saved.pre = norms ? take(w, n, a + (uint64_t)g->kv_heads * g->head_dim) : NULL;
-	f->saved.qk_rstd = norms ? take(w, n, g->heads + g->kv_heads) : NULL;
+	f->saved.pre = norms ? take(w, n, (uint64_t)pre_width(g, &most)) : NULL;
+	f->saved.qk_rstd = norms ? take(w, n, (uint64_t)rstd_width(g, &most)) : NULL;
 	f->saved.o = take(w, n, a);
-	f->saved.lse = take(w, n, g->heads);
+	f->saved.lse = take(w, n, most.heads);
 	f->saved.x2 = take(w, n, g->hidden);
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
-	f->scratch.act = take(w, n, g->ffn);
-	f->scratch.gu = take(w, n, 2ull * g->ffn);
+	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
+	f->scratch.sub = residual_apart(g) ? take(w, n, g->hidden) : NULL;
+	f->scratch.act = take(w, n, most.ffn);
+	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
+	if (most.experts) experts_take(&f->scratch.x, &most, g->hidden, n, sizeof(float), false, take_any, w);
 }
 
 int forward_room(struct forward *f, uint64_t tokens)
@@ -155,15 +175,22 @@ static int embed(struct forward *f, uint32_t u)
 	if (rc) return rc;
 	r.in_place = false;
 	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
+	if (f->geo->embed_scale != 1) {
+		float *x = f->x + f->from * h;
+		struct scaled_add_args scale = {.y = x,
+			.x = x,
+			.n = (int64_t)((f->n - f->from) * h),
+			.scale = f->geo->embed_scale};
+
+		f->dev->launch(f->dev, Q_COMPUTE, &(struct op){OP_SCALED_ADD, .scaled_add = scale});
+	}
 	rc = device_sync(f->dev);
 	return rc ? rc : weights_check(&r);
 }
 
 static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 {
-	int64_t half = f->geo->head_dim / 2;
-
-	return (struct chunk){
+	struct chunk c = {
 		.dev = f->dev,
 		.geo = f->geo,
 		.n = n,
@@ -172,26 +199,28 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.past = from,
 		.starts = f->starts,
 		.host_starts = f->starts,
-		.cos = f->cos + from * half,
-		.sin = f->sin + from * half,
 		.s = f->scratch,
 	};
+
+	for (uint32_t k = 0; k < f->geo->n_kinds; k++) {
+		c.cos[k] = f->cos[k] + from * (f->geo->kind[k].rope_dim / 2);
+		c.sin[k] = f->sin[k] + from * (f->geo->kind[k].rope_dim / 2);
+	}
+	return c;
 }
 
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
-	int64_t h = f->geo->hidden, row = qkv_row(f->geo);
-	float *qkv = f->qkv + (int64_t)(u - 1) * f->room * row;
+	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
+	int64_t h = f->geo->hidden, row = (int64_t)(l->heads + 2 * l->kv_heads) * l->head_dim;
+	float *qkv = f->qkv + (int64_t)(u - 1) * f->room * qkv_row(f->geo);
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 
 	if (rc) return rc;
 	const float *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
-	for (uint32_t i = 0; i < unit->tensors; i++) {
-		const struct mt_tensor *t = mt_tensor(f->weights.run, unit->first_tensor + i);
-		w.t[t->role] = base + t->off;
-	}
+	weights_enter(&w, f->dev, mt_tensor(f->weights.run, unit->first_tensor), unit->tensors, base);
 	if ((rc = copied(f))) return rc;
 	for (int64_t from = f->from, n; from < f->n; from += n) {
 		n = least(CHUNK, f->n - from);
@@ -225,11 +254,18 @@ static int head(struct forward *f, uint32_t u)
 	uint32_t norm_unit, unit;
 	const struct mt_tensor *norm = tensor_of(f, MT_T_FNORM, &norm_unit);
 	const struct mt_tensor *t = tensor_of(f, g->flags & MT_TIED ? MT_T_EMBED : MT_T_HEAD, &unit);
+	const float *bias = NULL;
 	int64_t h = g->hidden, rows;
 	int rc;
 
 	if ((rc = weights_wait(&f->weights, u)) || (rc = weights_wait(&f->weights, unit))) return rc;
 	w.t[MT_T_FNORM] = weights_launch(&f->weights, norm_unit, norm->off, g->hidden, f->norm);
+	if (g->flags & MT_NORM_BIAS)
+		w.t[MT_T_FNORMB] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORMB, &norm_unit)->off,
+			g->hidden, f->norm_bias);
+	if (g->flags & MT_HEAD_BIAS)
+		bias = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_HEADB, &norm_unit)->off, g->vocab,
+			f->head_bias);
 	if ((rc = copied(f))) return rc;
 	head_norm(&c, &w, f->x + (f->n - 1) * h);
 	for (int64_t first = 0; first < g->vocab; first += rows) {
@@ -237,6 +273,7 @@ static int head(struct forward *f, uint32_t u)
 		w.t[MT_T_HEAD] = weights_launch(&f->weights, unit, t->off + (uint64_t)(first * h), (uint64_t)(rows * h),
 			f->slot);
 		if ((rc = copied(f))) return rc;
+		w.t[MT_T_HEADB] = bias ? bias + first : NULL;
 		c.s.logits = (float *)f->scratch.logits + first;
 		head_logits(&c, &w, rows);
 	}
@@ -288,7 +325,8 @@ int forward_logits(struct forward *f, const uint32_t *tokens, uint32_t n, const 
 
 	MT_ASSERT(n > f->cached && n <= f->room);
 	if (n > f->positions) {
-		rope_table(f->geo, f->positions, n, f->cos, f->sin);
+		for (uint32_t k = 0; k < f->geo->n_kinds; k++)
+			rope_table(&f->geo->kind[k], f->positions, n, f->cos[k], f->sin[k]);
 		f->positions = n;
 	}
 	f->tokens = tokens;

@@ -108,8 +108,8 @@ static int check_length(struct sampler *s, uint64_t record, uint64_t n)
 
 	if (longer && s->geo->flags & MT_ROPE_DYNAMIC)
 		return mt_fail(MT_EX_CONFIG,
-			"record %llu: %llu tokens and --max-tokens %llu are above max_position_embeddings %u: there a dynamic rope "
-			"is not supported",
+			"record %llu: %llu tokens and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "
+			"longrope) is not supported",
 			(unsigned long long)record, (unsigned long long)n, (unsigned long long)max_tokens, s->geo->max_position);
 	if (longer && !s->warned)
 		mt_say(

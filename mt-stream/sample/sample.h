@@ -43,15 +43,16 @@ struct forward {
 	/* device memory, one allocation, for `room` tokens */
 	char *arena;
 	size_t arena_bytes;
-	uint32_t room, positions; /* rows of cos and sin that are filled */
-	float *x, *y;             /* (room, H): a unit's input and output */
-	float *cos, *sin;         /* (room, D / 2) */
-	float *qkv;               /* (layers, room, A + 2K): the cache */
-	float *slot;              /* weights that are not read in place: of a block, or of a part of the head */
-	float *norm;              /* (H): the final norm's weight, likewise */
-	uint32_t *starts;         /* (CHUNK): zeros, one document */
-	struct saved saved;       /* of a chunk; all but qkv */
-	struct scratch scratch;   /* logits (V) */
+	uint32_t room, positions;             /* rows of cos and sin that are filled */
+	float *x, *y;                         /* (room, H): a unit's input and output */
+	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (room, rope_dim / 2), by kind of layers */
+	float *qkv;                           /* (layers, room, A + 2K): the cache */
+	float *slot;                          /* weights that are not read in place: of a block, or of a part of the head */
+	float *norm, *norm_bias;              /* (H) each: the final norm's weight and bias, likewise */
+	float *head_bias;                     /* (V) */
+	uint32_t *starts;                     /* (CHUNK): zeros, one document */
+	struct saved saved;                   /* of a chunk; all but qkv */
+	struct scratch scratch;               /* logits (V) */
 };
 
 int forward_open(struct forward *, struct mt_run *, int threads, double wait_s);

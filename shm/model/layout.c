@@ -12,51 +12,208 @@
 /* ------------------------------------------------------------------------------------------------ tensors */
 
 struct size {
-	uint64_t rows, cols; /* (rows, cols), or (rows) if cols is 0 */
+	uint64_t rows, cols; /* (rows, cols); (rows) if cols is 0; () if both are 0 */
 };
 
-/* Tensors of a block and of the other units, in the order of their roles; names are transformers'. `slab`: starts at a
- * multiple of MT_GROUP; without it, a tensor follows the one before without a gap, so that both are one matrix. */
+/* Tensors of a block and of the other units, in the order of their roles; names are those of most families. `slab`:
+ * starts at a multiple of MT_GROUP; without it, a tensor follows the one above it without a gap, so that both are one
+ * matrix, if the model has that one. */
 static const struct entry {
 	enum mt_role_tensor role;
-	uint32_t needs; /* a geometry flag; 0: always there */
 	bool slab;
-	const char *name; /* inside its block; the whole name for units 0 and L + 1 */
+	const char *name; /* inside its block, * for an expert's number; the whole name for units 0 and L + 1 */
 } block_tensors[] = {
-	{MT_T_NORM1, 0, true, "input_layernorm.weight"},
-	{MT_T_Q, 0, true, "self_attn.q_proj.weight"},
-	{MT_T_K, 0, false, "self_attn.k_proj.weight"},
-	{MT_T_V, 0, false, "self_attn.v_proj.weight"},
-	{MT_T_QB, MT_QKV_BIAS, true, "self_attn.q_proj.bias"},
-	{MT_T_KB, MT_QKV_BIAS, false, "self_attn.k_proj.bias"},
-	{MT_T_VB, MT_QKV_BIAS, false, "self_attn.v_proj.bias"},
-	{MT_T_QNORM, MT_QK_NORM, true, "self_attn.q_norm.weight"},
-	{MT_T_KNORM, MT_QK_NORM, true, "self_attn.k_norm.weight"},
-	{MT_T_O, 0, true, "self_attn.o_proj.weight"},
-	{MT_T_OB, MT_O_BIAS, true, "self_attn.o_proj.bias"},
-	{MT_T_NORM2, 0, true, "post_attention_layernorm.weight"},
-	{MT_T_GATE, 0, true, "mlp.gate_proj.weight"},
-	{MT_T_UP, 0, false, "mlp.up_proj.weight"},
-	{MT_T_GATEB, MT_MLP_BIAS, true, "mlp.gate_proj.bias"},
-	{MT_T_UPB, MT_MLP_BIAS, false, "mlp.up_proj.bias"},
-	{MT_T_DOWN, 0, true, "mlp.down_proj.weight"},
-	{MT_T_DOWNB, MT_MLP_BIAS, true, "mlp.down_proj.bias"},
+	{MT_T_NORM1, true, "input_layernorm.weight"},
+	{MT_T_NORM1B, true, "input_layernorm.bias"},
+	{MT_T_Q, true, "self_attn.q_proj.weight"},
+	{MT_T_K, false, "self_attn.k_proj.weight"},
+	{MT_T_V, false, "self_attn.v_proj.weight"},
+	{MT_T_QB, true, "self_attn.q_proj.bias"},
+	{MT_T_KB, false, "self_attn.k_proj.bias"},
+	{MT_T_VB, false, "self_attn.v_proj.bias"},
+	{MT_T_QNORM, true, "self_attn.q_norm.weight"},
+	{MT_T_KNORM, true, "self_attn.k_norm.weight"},
+	{MT_T_SINKS, true, "self_attn.sinks"},
+	{MT_T_O, true, "self_attn.o_proj.weight"},
+	{MT_T_OB, true, "self_attn.o_proj.bias"},
+	{MT_T_POST1, true, "post_attention_layernorm.weight"},
+	{MT_T_NORM2, true, "post_attention_layernorm.weight"},
+	{MT_T_NORM2B, true, "post_attention_layernorm.bias"},
+	{MT_T_GATE, true, "mlp.gate_proj.weight"},
+	{MT_T_UP, false, "mlp.up_proj.weight"},
+	{MT_T_GATEB, true, "mlp.gate_proj.bias"},
+	{MT_T_UPB, false, "mlp.up_proj.bias"},
+	{MT_T_SLOPE_P, true, "mlp.act_fn.alpha_p"},
+	{MT_T_SLOPE_N, true, "mlp.act_fn.alpha_n"},
+	{MT_T_XIELU_BETA, true, "mlp.act_fn.beta"},
+	{MT_T_XIELU_EPS, true, "mlp.act_fn.eps"},
+	{MT_T_DOWN, true, "mlp.down_proj.weight"},
+	{MT_T_DOWNB, true, "mlp.down_proj.bias"},
+	{MT_T_ROUTER, true, "mlp.gate.weight"},
+	{MT_T_ROUTERB, true, "mlp.gate.bias"},
+	{MT_T_CORRECTION, true, "mlp.gate.e_score_correction_bias"},
+	{MT_T_SHARED_GATE, true, "mlp.shared_expert_gate.weight"},
+	{MT_T_SGATE, true, "mlp.shared_experts.gate_proj.weight"},
+	{MT_T_SUP, false, "mlp.shared_experts.up_proj.weight"},
+	{MT_T_SDOWN, true, "mlp.shared_experts.down_proj.weight"},
+	{MT_T_POST2, true, "post_feedforward_layernorm.weight"},
+	{MT_T_SCALAR, true, "layer_scalar"},
 };
-static const struct entry first_tensors[] = {{MT_T_EMBED, 0, true, "model.embed_tokens.weight"}};
+static const struct entry expert_tensors[] = {
+	{MT_T_XGATE, true, "mlp.experts.*.gate_proj.weight"},
+	{MT_T_XUP, false, "mlp.experts.*.up_proj.weight"},
+	{MT_T_XGATEB, true, "mlp.experts.*.gate_proj.bias"},
+	{MT_T_XUPB, false, "mlp.experts.*.up_proj.bias"},
+	{MT_T_XDOWN, true, "mlp.experts.*.down_proj.weight"},
+	{MT_T_XDOWNB, true, "mlp.experts.*.down_proj.bias"},
+};
+static const struct entry first_tensors[] = {{MT_T_EMBED, true, "model.embed_tokens.weight"}};
 static const struct entry last_tensors[] = {
-	{MT_T_FNORM, 0, true, "model.norm.weight"}, {MT_T_HEAD, 0, true, "lm_head.weight"}, /* left out when tied */
+	{MT_T_FNORM, true, "model.norm.weight"},
+	{MT_T_FNORMB, true, "model.norm.bias"},
+	{MT_T_HEAD, true, "lm_head.weight"},
+	{MT_T_HEADB, true, "lm_head.bias"},
 };
-enum { BLOCK_TENSORS = sizeof block_tensors / sizeof *block_tensors };
+enum {
+	BLOCK_TENSORS = sizeof block_tensors / sizeof *block_tensors,
+	EXPERT_TENSORS = sizeof expert_tensors / sizeof *expert_tensors,
+};
 
-static struct size shape_of(const struct mt_geometry *geo, enum mt_role_tensor role)
+/* Where a family's files differ: another name; or no tensor of that role, because the one before it is both */
+static const struct names {
+	const char *blocks; /* what a block is called, before its number */
+	enum mt_names base; /* roles that are not below have the names of this row */
+	bool by_group;      /* in files q | k | v is cut by kv head: its query heads, its k, its v */
+	struct {
+		enum mt_role_tensor role; /* 0: the end */
+		const char *name;         /* NULL: none */
+	} other[16];
+} names[MT_NAMES] = {
+	[MT_NAMES_LLAMA] = {"model.layers"},
+	[MT_NAMES_GEMMA] = {"model.layers", .other = {{MT_T_NORM2, "pre_feedforward_layernorm.weight"}}},
+	[MT_NAMES_GLM] = {"model.layers",
+		.other = {{MT_T_POST1, "post_self_attn_layernorm.weight"}, {MT_T_POST2, "post_mlp_layernorm.weight"},
+			{MT_T_GATE, "mlp.gate_up_proj.weight"}, {MT_T_UP, NULL}}},
+	[MT_NAMES_PHI] = {"model.layers",
+		.other = {{MT_T_Q, "self_attn.qkv_proj.weight"}, {MT_T_K, NULL}, {MT_T_V, NULL},
+			{MT_T_GATE, "mlp.gate_up_proj.weight"}, {MT_T_UP, NULL}}},
+	[MT_NAMES_STARCODER] = {"model.layers",
+		.other = {{MT_T_UP, "mlp.c_fc.weight"}, {MT_T_UPB, "mlp.c_fc.bias"}, {MT_T_DOWN, "mlp.c_proj.weight"},
+			{MT_T_DOWNB, "mlp.c_proj.bias"}}},
+	[MT_NAMES_HUNYUAN] = {"model.layers",
+		.other = {{MT_T_QNORM, "self_attn.query_layernorm.weight"}, {MT_T_KNORM, "self_attn.key_layernorm.weight"}}},
+	[MT_NAMES_APERTUS] = {"model.layers",
+		.other = {{MT_T_NORM1, "attention_layernorm.weight"}, {MT_T_NORM2, "feedforward_layernorm.weight"}}},
+	[MT_NAMES_FALCON] = {"transformer.h", .by_group = true,
+		.other = {{MT_T_Q, "self_attention.query_key_value.weight"}, {MT_T_K, NULL}, {MT_T_V, NULL},
+			{MT_T_QB, "self_attention.query_key_value.bias"}, {MT_T_KB, NULL}, {MT_T_VB, NULL},
+			{MT_T_O, "self_attention.dense.weight"}, {MT_T_OB, "self_attention.dense.bias"},
+			{MT_T_UP, "mlp.dense_h_to_4h.weight"}, {MT_T_UPB, "mlp.dense_h_to_4h.bias"},
+			{MT_T_DOWN, "mlp.dense_4h_to_h.weight"}, {MT_T_DOWNB, "mlp.dense_4h_to_h.bias"},
+			{MT_T_EMBED, "transformer.word_embeddings.weight"}, {MT_T_FNORM, "transformer.ln_f.weight"},
+			{MT_T_FNORMB, "transformer.ln_f.bias"}}},
+	[MT_NAMES_FALCON_40B] = {"transformer.h", .base = MT_NAMES_FALCON, .by_group = true,
+		.other = {{MT_T_NORM1, "ln_attn.weight"}, {MT_T_NORM1B, "ln_attn.bias"}, {MT_T_NORM2, "ln_mlp.weight"},
+			{MT_T_NORM2B, "ln_mlp.bias"}}},
+	[MT_NAMES_MIXTRAL] = {"model.layers",
+		.other = {{MT_T_ROUTER, "block_sparse_moe.gate.weight"}, {MT_T_XGATE, "block_sparse_moe.experts.*.w1.weight"},
+			{MT_T_XUP, "block_sparse_moe.experts.*.w3.weight"}, {MT_T_XDOWN, "block_sparse_moe.experts.*.w2.weight"}}},
+	[MT_NAMES_QWEN_MOE] = {"model.layers",
+		.other = {{MT_T_SGATE, "mlp.shared_expert.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_expert.up_proj.weight"},
+			{MT_T_SDOWN, "mlp.shared_expert.down_proj.weight"}}},
+	[MT_NAMES_GRANITE_MOE] = {"model.layers",
+		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
+			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
+			{MT_T_XDOWN, "block_sparse_moe.output_linear.weight"}}},
+	[MT_NAMES_ERNIE_MOE] = {"model.layers", .other = {{MT_T_CORRECTION, "mlp.moe_statics.e_score_correction_bias"}}},
+	[MT_NAMES_GPT_OSS] = {"model.layers",
+		.other = {{MT_T_ROUTER, "mlp.router.weight"}, {MT_T_ROUTERB, "mlp.router.bias"},
+			{MT_T_XGATE, "mlp.experts.gate_up_proj"}, {MT_T_XUP, NULL}, {MT_T_XGATEB, "mlp.experts.gate_up_proj_bias"},
+			{MT_T_XUPB, NULL}, {MT_T_XDOWN, "mlp.experts.down_proj"}, {MT_T_XDOWNB, "mlp.experts.down_proj_bias"}}},
+};
+
+static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 {
-	uint64_t q = (uint64_t)geo->heads * geo->head_dim, kv = (uint64_t)geo->kv_heads * geo->head_dim;
+	for (enum mt_names row = geo->names; row != MT_NAMES_LLAMA; row = names[row].base)
+		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
+			if (names[row].other[i].role == e->role) return names[row].other[i].name;
+	return e->name;
+}
+
+/* Has a model with this geometry a tensor of this role? k: the block's kind */
+static bool has(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
+{
+	uint32_t f = geo->flags, x = k ? k->expert_flags : 0;
+	bool gated = k && k->form < MT_RELU2, dense = k && !k->experts, shared = k && k->experts && k->shared_ffn;
+	switch (role) {
+	case MT_T_EMBED:
+	case MT_T_Q:
+	case MT_T_K:
+	case MT_T_O:
+	case MT_T_FNORM: return true;
+	case MT_T_UP:
+	case MT_T_DOWN: return dense;
+	case MT_T_V: return !k->k_is_v;
+	case MT_T_NORM1: return !(f & MT_NO_PRE_NORM);
+	case MT_T_NORM1B: return !(f & MT_NO_PRE_NORM) && f & MT_NORM_BIAS;
+	case MT_T_QB:
+	case MT_T_KB: return f & MT_QKV_BIAS;
+	case MT_T_VB: return f & MT_QKV_BIAS && !k->k_is_v;
+	case MT_T_QNORM:
+	case MT_T_KNORM: return f & MT_QK_NORM;
+	case MT_T_SINKS: return f & MT_SINKS;
+	case MT_T_OB: return f & MT_O_BIAS;
+	case MT_T_POST1:
+	case MT_T_POST2: return f & MT_POST_NORM;
+	case MT_T_NORM2: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM));
+	case MT_T_NORM2B: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM)) && f & MT_NORM_BIAS;
+	case MT_T_GATE: return dense && gated;
+	case MT_T_GATEB: return dense && gated && f & MT_MLP_BIAS;
+	case MT_T_UPB:
+	case MT_T_DOWNB: return dense && f & MT_MLP_BIAS;
+	case MT_T_SLOPE_P:
+	case MT_T_SLOPE_N:
+	case MT_T_XIELU_BETA:
+	case MT_T_XIELU_EPS: return dense && k->form == MT_XIELU;
+	case MT_T_ROUTER:
+	case MT_T_XUP:
+	case MT_T_XDOWN: return !dense;
+	case MT_T_ROUTERB: return !dense && x & MT_ROUTER_BIAS;
+	case MT_T_CORRECTION: return !dense && x & MT_CORRECTION;
+	case MT_T_SHARED_GATE: return shared && x & MT_SHARED_GATE;
+	case MT_T_SGATE: return shared && gated;
+	case MT_T_SUP:
+	case MT_T_SDOWN: return shared;
+	case MT_T_XGATE: return !dense && gated;
+	case MT_T_XGATEB: return !dense && gated && x & MT_EXPERT_BIAS;
+	case MT_T_XUPB:
+	case MT_T_XDOWNB: return !dense && x & MT_EXPERT_BIAS;
+	case MT_T_SCALAR: return f & MT_LAYER_SCALAR;
+	case MT_T_FNORMB: return f & MT_NORM_BIAS;
+	case MT_T_HEAD: return !(f & MT_TIED);
+	case MT_T_HEADB: return f & MT_HEAD_BIAS;
+	}
+	return false;
+}
+
+/* k: the block's kind; NULL for the other units */
+static struct size shape_of(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
+{
+	uint64_t q = k ? (uint64_t)k->heads * k->head_dim : 0, kv = k ? (uint64_t)k->kv_heads * k->head_dim : 0;
+	uint64_t dim = k ? k->head_dim : 0, ffn = k ? k->ffn : 0;
+	bool row = geo->flags & MT_QK_NORM_ROW;
 	switch (role) {
 	case MT_T_EMBED:
 	case MT_T_HEAD: return (struct size){geo->vocab, geo->hidden};
+	case MT_T_HEADB: return (struct size){geo->vocab, 0};
 	case MT_T_NORM1:
+	case MT_T_NORM1B:
 	case MT_T_NORM2:
+	case MT_T_NORM2B:
+	case MT_T_POST1:
+	case MT_T_POST2:
 	case MT_T_FNORM:
+	case MT_T_FNORMB:
 	case MT_T_OB:
 	case MT_T_DOWNB: return (struct size){geo->hidden, 0};
 	case MT_T_Q: return (struct size){q, geo->hidden};
@@ -65,51 +222,167 @@ static struct size shape_of(const struct mt_geometry *geo, enum mt_role_tensor r
 	case MT_T_QB: return (struct size){q, 0};
 	case MT_T_KB:
 	case MT_T_VB: return (struct size){kv, 0};
-	case MT_T_QNORM:
-	case MT_T_KNORM: return (struct size){geo->head_dim, 0};
+	case MT_T_QNORM: return (struct size){row ? q : dim, 0};
+	case MT_T_KNORM: return (struct size){row ? kv : dim, 0};
+	case MT_T_SINKS: return (struct size){k->heads, 0};
 	case MT_T_O: return (struct size){geo->hidden, q};
 	case MT_T_GATE:
-	case MT_T_UP: return (struct size){geo->ffn, geo->hidden};
+	case MT_T_UP: return (struct size){ffn, geo->hidden};
 	case MT_T_GATEB:
-	case MT_T_UPB: return (struct size){geo->ffn, 0};
-	case MT_T_DOWN: return (struct size){geo->hidden, geo->ffn};
+	case MT_T_UPB: return (struct size){ffn, 0};
+	case MT_T_SLOPE_P:
+	case MT_T_SLOPE_N:
+	case MT_T_SCALAR: return (struct size){1, 0};
+	case MT_T_XIELU_BETA:
+	case MT_T_XIELU_EPS: return (struct size){0, 0};
+	case MT_T_DOWN: return (struct size){geo->hidden, ffn};
+	case MT_T_ROUTER: return (struct size){k->experts, geo->hidden};
+	case MT_T_ROUTERB: return (struct size){k->experts, 0};
+	/* the file of an ernie has a row of them */
+	case MT_T_CORRECTION:
+		return geo->names == MT_NAMES_ERNIE_MOE ? (struct size){1, k->experts} : (struct size){k->experts, 0};
+	case MT_T_SHARED_GATE: return (struct size){1, geo->hidden};
+	case MT_T_SGATE:
+	case MT_T_SUP: return (struct size){k->shared_ffn, geo->hidden};
+	case MT_T_SDOWN: return (struct size){geo->hidden, k->shared_ffn};
+	case MT_T_XGATE:
+	case MT_T_XUP:
+		return k->expert_flags & MT_TRANSPOSED ? (struct size){geo->hidden, k->expert_ffn}
+											   : (struct size){k->expert_ffn, geo->hidden};
+	case MT_T_XGATEB:
+	case MT_T_XUPB: return (struct size){k->expert_ffn, 0};
+	case MT_T_XDOWN:
+		return k->expert_flags & MT_TRANSPOSED ? (struct size){k->expert_ffn, geo->hidden}
+											   : (struct size){geo->hidden, k->expert_ffn};
+	case MT_T_XDOWNB: return (struct size){geo->hidden, 0};
 	}
 	return (struct size){0, 0};
 }
 
-/* Append a unit's tensors to the tables. */
-static int add_unit(struct mt_layout *l, uint32_t unit, const struct entry *entry, size_t n, const char *prefix)
+/* name with the expert's number in place of its * */
+static void put_name(struct mt_tensor *t, const char *prefix, const char *name, uint32_t expert)
+{
+	const char *star = strchr(name, '*');
+	if (!star) snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
+	else snprintf(t->name, sizeof t->name, "%s%.*s%u%s", prefix, (int)(star - name), name, expert, star + 1);
+}
+
+/* Add a size to a tensor's shape, which is empty or that of the tensor before. A tensor of all experts has a dimension
+ * more: a matrix of their biases, or a third one, before `shape`. */
+static void extend(struct mt_tensor *t, struct size size, uint32_t experts, bool transposed)
+{
+	t->ndim = (size.cols ? 2 : size.rows ? 1 : 0) + (experts ? 1 : 0);
+	t->experts = experts;
+	if (experts && !size.cols) {
+		t->shape[0] = experts;
+		t->shape[1] += size.rows;
+	} else if (transposed && t->n) {
+		t->shape[1] += size.cols;
+	} else {
+		t->shape[0] += size.rows ? size.rows : 1;
+		t->shape[1] = size.cols ? size.cols : 1;
+	}
+}
+
+static int count(struct mt_tensor *t)
+{
+	if (__builtin_mul_overflow(t->shape[0], t->shape[1], &t->n) ||
+		(t->ndim == 3 && __builtin_mul_overflow(t->n, t->experts, &t->n)) || t->n == 0 || t->n > UNIT_ELEMS)
+		return mt_fail(MT_EX_CONFIG, "tensor '%s' of %llu x %llu is out of range", t->name,
+			(unsigned long long)t->shape[0], (unsigned long long)t->shape[1]);
+	return 0;
+}
+
+/* Where the next tensor stands */
+struct place {
+	uint32_t unit;
+	const struct mt_layer *k; /* the block's kind; NULL for the other units */
+	const char *prefix;
+	uint32_t expert, experts; /* as in struct mt_tensor */
+	uint64_t at;
+};
+
+/* Append a tensor. A tensor without a name of its own is the end of the one before: its rows are added there. */
+static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *e, bool slab)
+{
+	struct mt_unit *u = &l->units[p->unit];
+	const char *name = name_of(&l->geo, e);
+	struct mt_tensor *t = &l->tensors[l->n_tensors - (name ? 0 : 1)];
+	uint64_t before = name ? 0 : t->n;
+	if (name) {
+		if (slab) p->at = round_up(p->at, MT_GROUP);
+		l->n_tensors++;
+		put_name(t, p->prefix, name, p->expert);
+		t->role = e->role;
+		t->unit = p->unit;
+		t->expert = p->expert;
+		t->off = p->at;
+	}
+	extend(t, shape_of(&l->geo, p->k, e->role), p->experts, p->experts && p->k->expert_flags & MT_TRANSPOSED);
+	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
+	int rc = count(t);
+	if (rc) return rc;
+	p->at += t->n - before; /* both at most 2^33 times a few */
+	u->params += t->n - before;
+	return 0;
+}
+
+static int add_tensors(struct mt_layout *l, struct place *p, const struct entry *entry, size_t n)
+{
+	int rc = 0;
+	for (size_t i = 0; i < n && rc == 0; i++)
+		if (has(&l->geo, p->k, entry[i].role))
+			rc = add_tensor(l, p, &entry[i], entry[i].slab || !has(&l->geo, p->k, entry[i - 1].role));
+	return rc;
+}
+
+/* The tensors of all experts, which come last in their unit: each expert's are one range of the store */
+static int add_experts(struct mt_layout *l, struct place *p)
+{
+	uint32_t packed = p->k->expert_flags & MT_PACKED;
+	int rc = 0;
+	p->experts = packed ? p->k->experts : 0;
+	for (p->expert = 0; p->expert < (packed ? 1 : p->k->experts) && rc == 0; p->expert++)
+		rc = add_tensors(l, p, expert_tensors, EXPERT_TENSORS);
+	return rc;
+}
+
+/* Append a unit's tensors to the tables. k: the block's kind; NULL for the other units */
+static int add_unit(struct mt_layout *l, uint32_t unit, const struct mt_layer *k, const struct entry *entry, size_t n,
+	const char *prefix)
 {
 	struct mt_unit *u = &l->units[unit];
+	struct place p = {.unit = unit, .k = k, .prefix = prefix};
 	u->first_tensor = l->n_tensors;
-	uint64_t at = 0;
-	for (size_t i = 0; i < n; i++) {
-		if (entry[i].needs && !(l->geo.flags & entry[i].needs)) continue;
-		if (entry[i].role == MT_T_HEAD && l->geo.flags & MT_TIED) continue;
-		struct size size = shape_of(&l->geo, entry[i].role);
-		struct mt_tensor *t = &l->tensors[l->n_tensors++];
-		if (entry[i].slab) at = round_up(at, MT_GROUP);
-		snprintf(t->name, sizeof t->name, "%s%s", prefix, entry[i].name);
-		t->role = entry[i].role;
-		t->unit = unit;
-		t->ndim = size.cols ? 2 : 1;
-		t->decay = t->ndim >= 2;
-		t->shape[0] = size.rows;
-		t->shape[1] = size.cols ? size.cols : 1;
-		t->off = at;
-		if (__builtin_mul_overflow(t->shape[0], t->shape[1], &t->n) || t->n == 0 || t->n > UNIT_ELEMS)
-			return mt_fail(MT_EX_CONFIG, "tensor '%s' of %llu x %llu is out of range", t->name,
-				(unsigned long long)t->shape[0], (unsigned long long)t->shape[1]);
-		at += t->n; /* both at most 2^33 times a few */
-		u->params += t->n;
-	}
+	int rc = add_tensors(l, &p, entry, n);
+	if (rc == 0 && k && k->experts) rc = add_experts(l, &p);
+	if (rc) return rc;
 	u->tensors = l->n_tensors - u->first_tensor;
-	u->elems = round_up(at, MT_GROUP);
+	u->elems = round_up(p.at, MT_GROUP);
 	if (u->elems > UNIT_ELEMS)
 		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^33", unit,
 			(unsigned long long)u->elems);
 	l->params += u->params; /* at most 1026 units of 2^33 */
 	return 0;
+}
+
+/* With by_group, the file has for each kv head: the rows of its query heads, of its k, of its v. */
+void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n)
+{
+	*at = from;
+	*n = t->n - from;
+	if (!names[geo->names].by_group || (t->role != MT_T_Q && t->role != MT_T_QB)) return;
+	const struct mt_layer *k = mt_layer_of(geo, t->unit - 1);
+	uint64_t head = k->head_dim * t->shape[1], queries = k->heads / k->kv_heads * head; /* elements */
+	uint64_t group = from / (queries + 2 * head), in = from % (queries + 2 * head);
+	if (in < queries) {
+		*at = group * queries + in;
+		*n = queries - in;
+		return;
+	}
+	uint64_t v = in >= queries + head, in_head = in - queries - v * head;
+	*at = (k->heads + v * k->kv_heads + group) * head + in_head;
+	*n = head - in_head;
 }
 
 /* ------------------------------------------------------------------------------------------------ arrays */
@@ -140,13 +413,13 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 static int fill(struct mt_layout *l)
 {
 	uint32_t layers = l->geo.layers;
-	int rc = add_unit(l, 0, first_tensors, 1, "");
+	int rc = add_unit(l, 0, NULL, first_tensors, 1, "");
 	for (uint32_t i = 0; i < layers && rc == 0; i++) {
 		char prefix[40];
-		snprintf(prefix, sizeof prefix, "model.layers.%u.", i);
-		rc = add_unit(l, i + 1, block_tensors, BLOCK_TENSORS, prefix);
+		snprintf(prefix, sizeof prefix, "%s.%u.", names[l->geo.names].blocks, i);
+		rc = add_unit(l, i + 1, mt_layer_of(&l->geo, i), block_tensors, BLOCK_TENSORS, prefix);
 	}
-	if (rc == 0) rc = add_unit(l, layers + 1, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");
+	if (rc == 0) rc = add_unit(l, layers + 1, NULL, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");
 	if (rc) return rc;
 	uint64_t at = round_up(sizeof(struct mt_header), SMALL_ALIGN);
 	for (uint32_t unit = 0; unit < l->n_units; unit++) place_unit(l, unit, &at);
@@ -158,6 +431,15 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 {
 	memset(l, 0, sizeof *l);
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
+	if (geo->names >= MT_NAMES) return mt_fail(MT_EX_CONFIG, "naming %u is out of range", geo->names);
+	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 5; /* at most */
+	for (uint32_t i = 0; i < geo->layers; i++) {
+		if (geo->kind_of[i] >= MT_KINDS) return mt_fail(MT_EX_CONFIG, "layer %u is of no kind", i);
+		const struct mt_layer *k = mt_layer_of(geo, i);
+		if (k->experts > MT_EXPERTS || (k->experts && (!k->experts_per_token || k->experts_per_token > k->experts)))
+			return mt_fail(MT_EX_CONFIG, "%u of %u experts are out of range", k->experts_per_token, k->experts);
+		tensors += (size_t)k->experts * EXPERT_TENSORS;
+	}
 	l->geo = *geo;
 	l->dtype = dtype;
 	l->grad = grad;
@@ -165,7 +447,7 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	/* aligned_alloc: struct mt_unit has cache lines of its own */
 	size_t unit_bytes = sizeof *l->units * l->n_units;
 	l->units = aligned_alloc(_Alignof(struct mt_unit), unit_bytes);
-	l->tensors = calloc((size_t)geo->layers * BLOCK_TENSORS + 3, sizeof *l->tensors);
+	l->tensors = calloc(tensors, sizeof *l->tensors);
 	if (!l->units || !l->tensors) {
 		mt_layout_release(l);
 		return mt_fail(MT_EX_NOMEM, "no memory for the unit and tensor tables");
@@ -181,4 +463,26 @@ void mt_layout_release(struct mt_layout *l)
 	free(l->units);
 	free(l->tensors);
 	memset(l, 0, sizeof *l);
+}
+
+struct mt_layer mt_layer_most(const struct mt_geometry *g)
+{
+	struct mt_layer most = g->kind[0];
+#define MOST(field) \
+	if (g->kind[i].field > most.field) most.field = g->kind[i].field
+	for (uint32_t i = 1; i < g->n_kinds; i++) {
+		MOST(heads);
+		MOST(kv_heads);
+		MOST(head_dim);
+		MOST(ffn);
+		MOST(rope_dim);
+		MOST(experts);
+		MOST(experts_per_token);
+		MOST(expert_ffn);
+		MOST(shared_ffn);
+		most.expert_flags |= g->kind[i].expert_flags;
+		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;
+	}
+#undef MOST
+	return most;
 }

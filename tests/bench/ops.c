@@ -53,7 +53,7 @@ static void report(const char *name, void (*run)(const void *), const void *arg,
 
 static void run_gemm(const void *args) { op_gemm(pool, args); }
 #define RUN(code, op, args, name) \
-	static void run_##op(const void *args_of) { op_##op(pool, args_of); }
+	static __attribute__((unused)) void run_##op(const void *args_of) { op_##op(pool, args_of); }
 OPS(RUN)
 
 /* forward y = x w', backward dx = dy w, dw = dy' x */
@@ -114,9 +114,14 @@ static void bench_attention(void)
 	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
 
 	report("attention forward", run_attention_forward, &at, 4 * pairs);
+	at.cap = 50;
+	report("attention forward, capped", run_attention_forward, &at, 4 * pairs);
+	at.cap = 0;
 	at.d_o = d;
 	at.dqkv = b;
 	report("attention backward", run_attention_backward, &at, 10 * pairs);
+	at.cap = 50;
+	report("attention backward, capped", run_attention_backward, &at, 10 * pairs);
 }
 
 static void bench_rows(void)
@@ -127,30 +132,41 @@ static void bench_rows(void)
 		.heads = m->heads,
 		.kv_heads = m->kv_heads,
 		.dim = m->dim,
+		.rope_dim = m->dim,
 		.cos = a,
 		.sin = b,
 		.starts = starts,
 		.qkv = c};
-	struct rmsnorm_forward_args norm = {c, rstd, a, b, n, m->hidden, 1e-5f};
-	struct rmsnorm_backward_args norm_back = {c, 1, norm_dw, 1, d, a, b, rstd, n, m->hidden};
-	struct swiglu_forward_args swiglu = {c, a, n, m->inner};
-	struct swiglu_backward_args swiglu_back = {c, d, b, a, n, m->inner};
+	struct norm_forward_args norm = {.y = c, .rstd = rstd, .x = a, .w = b, .n = n, .h = m->hidden, .eps = 1e-5f};
+	struct norm_backward_args norm_back =
+		{.dx = c, .add_dx = 1, .dw = norm_dw, .beta = 1, .dy = d, .x = a, .w = b, .rstd = rstd, .n = n, .h = m->hidden};
+	struct activation_forward_args swiglu = {.y = c, .gu = a, .n = n, .f = m->inner};
+	struct activation_backward_args swiglu_back = {.dgu = c, .y = d, .dy = b, .gu = a, .n = n, .f = m->inner};
 
 	report("rope forward", run_rope_forward, &rope, 0);
 	report("rope backward", run_rope_backward, &rope, 0);
-	report("rmsnorm forward", run_rmsnorm_forward, &norm, 0);
-	report("rmsnorm backward", run_rmsnorm_backward, &norm_back, 0);
+	report("norm forward", run_norm_forward, &norm, 0);
+	report("norm backward", run_norm_backward, &norm_back, 0);
 	report("bias backward", run_bias_backward, &bias, 0);
-	report("swiglu forward", run_swiglu_forward, &swiglu, 0);
-	report("swiglu backward", run_swiglu_backward, &swiglu_back, 0);
+	report("activation forward", run_activation_forward, &swiglu, 0);
+	report("activation backward", run_activation_backward, &swiglu_back, 0);
 }
 
 static void bench_vocabulary(void)
 {
 	struct loss loss = {0};
-	struct cross_entropy_args ce = {c, tokens, m->chunk, m->vocab, 1e-3f, 0, &loss};
-	struct embed_forward_args embed = {c, a, tokens, n, m->hidden};
-	struct embed_backward_args embed_back = {b, 1, a, tokens, n, m->hidden, m->vocab, -1};
+	struct cross_entropy_args ce =
+		{.logits = c, .targets = tokens, .n = m->chunk, .vocab = m->vocab, .scale = 1e-3f, .loss = &loss};
+	struct embed_forward_args embed = {.x = c, .w = a, .tokens = tokens, .n = n, .h = m->hidden, .scale = 1};
+	struct embed_backward_args embed_back = {.dw = b,
+		.beta = 1,
+		.dx = a,
+		.tokens = tokens,
+		.n = n,
+		.h = m->hidden,
+		.vocab = m->vocab,
+		.pad = -1,
+		.scale = 1};
 
 	report("cross-entropy, one chunk", run_cross_entropy, &ce, 0);
 	ce.backward = 1;

@@ -28,7 +28,7 @@ PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O
   $(O)/emu/large
 endif
 # sizes that small models go round and across
-EMU = -DMT_EMU -Itests/gpu/emu
+EMU = -DMT_EMU -DMOST_BLOCKS=24 -Itests/gpu/emu
 CUDA_DEVICE = device.o events.o memory.o execute.o
 $(CUDA_DEVICE:%=$(O)/emu/cuda/%) $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
 $(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300

@@ -25,31 +25,163 @@ static void same(const char *name, const void *all, int64_t rows, const void *la
 
 static void *after(void *p, int64_t elements) { return (char *)p + (size_t)elements * 2; }
 
-static void swiglu(void)
+static void *device_bytes(size_t bytes)
 {
-	int64_t f = 18944, n = (1ll << 31) / (2 * f) + 100, some = 70;
-	void *gu = device_random((size_t)(n * 2 * f) * 2, 1), *y, *last, *last_y;
+	void *p;
 
-	must(cudaMalloc(&y, (size_t)(n * f) * 2), "cudaMalloc");
-	must(cudaMalloc(&last_y, (size_t)(some * f) * 2), "cudaMalloc");
-	must(cudaMalloc(&last, (size_t)(some * 2 * f) * 2), "cudaMalloc");
-	struct swiglu_forward_args a = {.y = y, .gu = gu, .n = n, .f = f};
-	cuda_swiglu_forward(&queue, &a);
-	a = (struct swiglu_forward_args){.y = last, .gu = after(gu, (n - some) * 2 * f), .n = some, .f = f};
-	cuda_swiglu_forward(&queue, &a);
-	same("swiglu forward", y, n, last, some, f);
-	struct swiglu_backward_args b = {.dgu = last,
+	must(cudaMalloc(&p, bytes), "cudaMalloc");
+	return p;
+}
+
+static void activation(const char *name, enum activation form, int interleaved)
+{
+	int64_t f = 18944, width = (activation_gated(form) ? 2 : 1) * f, n = (1ll << 31) / width + 100, some = 70;
+	void *gu = device_random((size_t)(n * width) * 2, 1), *y = device_bytes((size_t)(n * f) * 2);
+	void *last = device_bytes((size_t)(some * width) * 2), *last_y = device_bytes((size_t)(some * f) * 2);
+	void *slope = device_random(4, 6);
+	float *dslope = device_bytes(8);
+	char part[100];
+	struct activation_forward_args a =
+		{.y = y, .gu = gu, .n = n, .f = f, .form = form, .interleaved = interleaved, .slope = {slope, after(slope, 1)}};
+
+	cuda_activation_forward(&queue, &a);
+	a.y = last;
+	a.gu = after(gu, (n - some) * width);
+	a.n = some;
+	cuda_activation_forward(&queue, &a);
+	snprintf(part, sizeof part, "%s forward", name);
+	same(part, y, n, last, some, f);
+	struct activation_backward_args b = {.dgu = last,
 		.y = last_y,
 		.dy = after(y, (n - some) * f),
-		.gu = after(gu, (n - some) * 2 * f),
+		.gu = a.gu,
 		.n = some,
-		.f = f};
-	cuda_swiglu_backward(&queue, &b);
-	b = (struct swiglu_backward_args){.dgu = gu, .y = y, .dy = y, .gu = gu, .n = n, .f = f};
-	cuda_swiglu_backward(&queue, &b);
-	same("swiglu backward", gu, n, last, some, 2 * f);
-	same("swiglu backward's output", y, n, last_y, some, f);
-	cudaFree(gu), cudaFree(y), cudaFree(last), cudaFree(last_y);
+		.f = f,
+		.form = form,
+		.interleaved = interleaved,
+		.slope = {slope, after(slope, 1)},
+		.dslope = {dslope, dslope + 1}};
+	cuda_activation_backward(&queue, &b);
+	b.dgu = gu;
+	b.gu = gu;
+	b.y = y;
+	b.dy = y;
+	b.n = n;
+	cuda_activation_backward(&queue, &b);
+	snprintf(part, sizeof part, "%s backward", name);
+	same(part, gu, n, last, some, width);
+	snprintf(part, sizeof part, "%s backward's output", name);
+	same(part, y, n, last_y, some, f);
+	cudaFree(gu), cudaFree(y), cudaFree(last), cudaFree(last_y), cudaFree(slope), cudaFree(dslope);
+}
+
+/* The statistics of the last rows are recomputed, in the same place */
+static void layer_norm(void)
+{
+	int64_t h = 5120, n = (1ll << 31) / h + 100, some = 70, at = (n - some) * h;
+	void *x = device_random((size_t)(n * h) * 2, 7), *w = device_random((size_t)h * 2, 8);
+	void *y = device_bytes((size_t)(n * h) * 2), *last = device_bytes((size_t)(some * h) * 2);
+	float *rstd = device_bytes((size_t)n * 4), *mean = device_bytes((size_t)n * 4), *dw = device_bytes((size_t)h * 8);
+	struct norm_forward_args a =
+		{.y = y, .rstd = rstd, .x = x, .w = w, .n = n, .h = h, .eps = 1e-5f, .mean = mean, .b = w, .one = 1};
+
+	cuda_norm_forward(&queue, &a);
+	a = (struct norm_forward_args){.y = last,
+		.rstd = rstd + n - some,
+		.x = after(x, at),
+		.w = w,
+		.n = some,
+		.h = h,
+		.eps = 1e-5f,
+		.mean = mean + n - some,
+		.b = w,
+		.one = 1};
+	cuda_norm_forward(&queue, &a);
+	same("LayerNorm forward", y, n, last, some, h);
+	struct norm_backward_args b = {.dx = last,
+		.dw = dw,
+		.dy = after(y, at),
+		.x = after(x, at),
+		.w = w,
+		.rstd = rstd + n - some,
+		.n = some,
+		.h = h,
+		.mean = mean + n - some,
+		.db = dw + h,
+		.one = 1};
+	cuda_norm_backward(&queue, &b);
+	b = (struct norm_backward_args){.dx = y,
+		.dw = dw,
+		.dy = y,
+		.x = x,
+		.w = w,
+		.rstd = rstd,
+		.n = n,
+		.h = h,
+		.mean = mean,
+		.db = dw + h,
+		.one = 1};
+	cuda_norm_backward(&queue, &b);
+	same("LayerNorm backward", y, n, last, some, h);
+	cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(last), cudaFree(rstd), cudaFree(mean), cudaFree(dw);
+}
+
+/* Neighbours in half of each head, norms of 1 + w, v from k; then the way back over what came out */
+static void rope(void)
+{
+	int64_t seq = 512, heads = 28, kv = 4, dim = 128, wide = (heads + 2 * kv) * dim, kept = heads + 2 * kv;
+	int64_t n = ((1ll << 31) / wide / seq + 2) * seq, from = n - seq;
+	void *qkv = device_random((size_t)(n * wide) * 2, 9), *pre = device_bytes((size_t)(n * kept * dim) * 2);
+	void *last = device_bytes((size_t)(seq * wide) * 2), *w = device_random((size_t)dim * 2, 10);
+	float *rstd = device_bytes((size_t)(n * kept) * 4), *angles = device_bytes((size_t)(seq * dim / 4) * 4);
+	float *dw = device_bytes((size_t)dim * 8);
+	uint32_t *starts = device_bytes((size_t)n * 4);
+	struct rope_args r = {.n = n,
+		.seq = seq,
+		.heads = heads,
+		.kv_heads = kv,
+		.dim = dim,
+		.rope_dim = dim / 2,
+		.neighbours = 1,
+		.cos = angles,
+		.sin = angles,
+		.starts = starts,
+		.qnorm = w,
+		.knorm = w,
+		.eps = 1e-5f,
+		.norm_one = 1,
+		.v_norm = 1,
+		.k_is_v = 1,
+		.temperature = 0.1f,
+		.temperature_positions = 64,
+		.qkv = qkv,
+		.pre = pre,
+		.rstd = rstd,
+		.dqnorm = dw,
+		.dknorm = dw + dim};
+	struct rope_args some = r;
+
+	must(cudaMemset(starts, 0, (size_t)n * 4), "cudaMemset");
+	must(cudaMemset(angles, 0x3e, (size_t)(seq * dim / 4) * 4), "cudaMemset"); /* 0.186 */
+	some.n = seq;
+	some.qkv = last;
+	some.pre = after(pre, from * kept * dim);
+	some.rstd = rstd + from * kept;
+	for (int backward = 0; backward < 2; backward++) {
+		must(cudaDeviceSynchronize(), "rope");
+		must(cudaMemcpy(last, after(qkv, from * wide), (size_t)(seq * wide) * 2, cudaMemcpyDeviceToDevice), "copy");
+		must(cudaDeviceSynchronize(), "copy");
+		if (backward) {
+			cuda_rope_backward(&queue, &some);
+			cuda_rope_backward(&queue, &r);
+		} else {
+			cuda_rope_forward(&queue, &some);
+			cuda_rope_forward(&queue, &r);
+		}
+		same(backward ? "rope backward" : "rope forward", qkv, n, last, seq, wide);
+	}
+	cudaFree(qkv), cudaFree(pre), cudaFree(last), cudaFree(w), cudaFree(rstd), cudaFree(angles), cudaFree(dw);
+	cudaFree(starts);
 }
 
 static void head(void)
@@ -159,7 +291,11 @@ int main(void)
 	queue.work_bytes = cuda_work_bytes(1 << 22, 64);
 	must(cudaMalloc((void **)&queue.work, queue.work_bytes), "cudaMalloc");
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
-	swiglu();
+	activation("swiglu", SWIGLU, 0);
+	activation("clamped swiglu, interleaved", SWIGLU_CLAMPED, 1);
+	activation("xielu", XIELU, 0);
+	layer_norm();
+	rope();
 	head();
 	attention();
 	product();

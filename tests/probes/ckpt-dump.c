@@ -67,8 +67,10 @@ static void write_grads(struct mt_run *run, const char *path)
 	if (mt_control(run)->grad == MT_NONE) mt_die(MT_EX_USAGE, "a run with --grad none has no gradients");
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
-		json_t *shape = t->ndim == 2 ? json_pack("[I, I]", (json_int_t)t->shape[0], (json_int_t)t->shape[1])
-									 : json_pack("[I]", (json_int_t)t->shape[0]);
+		json_t *shape = json_array();
+		uint64_t dims[3];
+		mt_tensor_dims(t, dims);
+		for (uint32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer((json_int_t)dims[d]));
 		json_object_set_new(root, t->name,
 			json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at,
 				(json_int_t)(at + t->n * 4)));
@@ -80,8 +82,9 @@ static void write_grads(struct mt_run *run, const char *path)
 	if (!f || fwrite(&n, 8, 1, f) != 1 || fputs(text, f) < 0) mt_die(MT_EX_IO, "%s: cannot be written", path);
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
-		for (uint64_t e = t->off; e < t->off + t->n; e++) {
-			float g = grad_at(run, mt_unit(run, t->unit), e);
+		for (uint64_t e = 0, from, follow; e < t->n; e++) {
+			mt_tensor_piece(mt_geometry(run), t, e, &from, &follow);
+			float g = grad_at(run, mt_unit(run, t->unit), t->off + from);
 			fwrite(&g, 4, 1, f);
 		}
 	}

@@ -15,6 +15,7 @@
 
 static int failures;
 static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
+static int brief;    /* large cases in fewer forms, as an emulator is slow */
 static struct pool *pools[3];
 
 static void say(int ok, const char *format, ...)
@@ -263,10 +264,11 @@ static void run_embed(void *ctx, struct pool *pool, float **out)
 		.n = s->n,
 		.h = s->h,
 		.vocab = s->vocab,
-		.pad = -1};
+		.pad = -1,
+		.scale = 1};
 	const float *w = again(s->w, s->vocab * s->h);
 	op_embed_forward(pool,
-		&(struct embed_forward_args){.x = out[0], .w = w, .tokens = s->tokens, .n = s->n, .h = s->h});
+		&(struct embed_forward_args){.x = out[0], .w = w, .tokens = s->tokens, .n = s->n, .h = s->h, .scale = 1});
 	op_embed_backward(pool, &a);
 	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
 	a.dw = out[2];
@@ -326,24 +328,18 @@ static void run_norm(void *ctx, struct pool *pool, float **out)
 {
 	struct norm_case *s = ctx;
 	const float *x = again(s->x, s->n * s->h), *w = again(s->w, s->h), *dy = again(s->dy, s->n * s->h);
-	struct rmsnorm_backward_args a =
+	struct norm_backward_args a =
 		{.dx = out[2], .dw = out[3], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
-	op_rmsnorm_forward(pool,
-		&(struct rmsnorm_forward_args){.y = out[0],
-			.rstd = out[1],
-			.x = x,
-			.w = w,
-			.n = s->n,
-			.h = s->h,
-			.eps = s->eps});
-	op_rmsnorm_backward(pool, &a);
+	op_norm_forward(pool,
+		&(struct norm_forward_args){.y = out[0], .rstd = out[1], .x = x, .w = w, .n = s->n, .h = s->h, .eps = s->eps});
+	op_norm_backward(pool, &a);
 	memcpy(out[4], s->dx, (size_t)(s->n * s->h) * sizeof(float));
 	memcpy(out[5], s->dw, (size_t)s->h * sizeof(float));
 	a.dx = out[4];
 	a.dw = out[5];
 	a.add_dx = 1;
 	a.beta = 1;
-	op_rmsnorm_backward(pool, &a);
+	op_norm_backward(pool, &a);
 }
 
 static void test_norm(int64_t n, int64_t h)
@@ -437,6 +433,7 @@ static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads
 							  .heads = heads,
 							  .kv_heads = kv_heads,
 							  .dim = dim,
+							  .rope_dim = dim,
 							  .cos = random_floats(seq * dim / 2),
 							  .sin = random_floats(seq * dim / 2),
 							  .starts = documents(rows, seq, 5, 1),
@@ -473,7 +470,7 @@ static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads
 
 struct attention_case {
 	struct attention_args a;
-	const float *qkv, *d_o;
+	const float *qkv, *d_o, *dsinks;
 };
 
 static void run_attention(void *ctx, struct pool *pool, float **out)
@@ -488,34 +485,64 @@ static void run_attention(void *ctx, struct pool *pool, float **out)
 	a.d_o = again(s->d_o, a.n * a.heads * dim);
 	a.dqkv = out[2];
 	op_attention_backward(pool, &a);
+	if (!a.sinks) return;
+	struct sinks_backward_args b = {.dsinks = out[3],
+		.sinks = a.sinks,
+		.o = a.o,
+		.d_o = a.d_o,
+		.lse = a.lse,
+		.n = a.n,
+		.heads = a.heads,
+		.dim = dim};
+	op_sinks_backward(pool, &b);
+	memcpy(out[4], s->dsinks, (size_t)a.heads * sizeof(float));
+	b.dsinks = out[4];
+	b.beta = 1;
+	op_sinks_backward(pool, &b);
 }
 
-/* one head of one query: o, lse, and the gradients, added */
+/* The scores of one query, of the keys first .. t; slope: by which the cap multiplies their gradient */
+static void scores_defined(const struct attention_args *a, int64_t t, int64_t first, int64_t at_q, int64_t to_k,
+	const float *qkv, double *score, double *slope)
+{
+	int64_t wide = (a->heads + 2 * a->kv_heads) * a->dim;
+	for (int64_t j = first; j <= t; j++) {
+		score[j] = 0;
+		for (int64_t i = 0; i < a->dim; i++) score[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
+		score[j] *= (double)a->scale;
+		slope[j] = 1;
+		if (a->cap == 0) continue;
+		double share = tanh(score[j] / (double)a->cap);
+		score[j] = (double)a->cap * share;
+		slope[j] = 1 - share * share;
+	}
+}
+
+/* one head of one query: o, lse, and the gradients, added; p: scratch of 2 N */
 static void attention_defined(const struct attention_args *a, int64_t t, int64_t h, double *o, double *lse,
-	double *dqkv, const float *d_o, const float *qkv, double *p)
+	double *dqkv, double *dsinks, const float *d_o, const float *qkv, double *p)
 {
 	int64_t dim = a->dim, wide = (a->heads + 2 * a->kv_heads) * dim, at_q = t * wide + h * dim;
 	int64_t to_k = (a->heads + h / (a->heads / a->kv_heads)) * dim, to_v = to_k + a->kv_heads * dim;
 	int64_t row = t / a->seq * a->seq, first = row + a->starts[t];
 	if (a->window && first < t - a->window + 1) first = t - a->window + 1;
-	double high = -INFINITY, sum = 0, delta = 0;
-	for (int64_t j = first; j <= t; j++) {
-		p[j] = 0;
-		for (int64_t i = 0; i < dim; i++) p[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
-		p[j] *= (double)a->scale;
-		high = p[j] > high ? p[j] : high;
-	}
+	double *slope = p + a->n, sink = a->sinks ? (double)((const float *)a->sinks)[h] : -INFINITY;
+	double high = sink, sum = 0, delta = 0;
+	scores_defined(a, t, first, at_q, to_k, qkv, p, slope);
+	for (int64_t j = first; j <= t; j++) high = p[j] > high ? p[j] : high;
 	for (int64_t j = first; j <= t; j++) sum += p[j] = exp(p[j] - high);
+	sum += exp(sink - high);
 	*lse = high + log(sum);
 	for (int64_t j = first; j <= t; j++) {
 		p[j] /= sum;
 		for (int64_t i = 0; i < dim; i++) o[i] += p[j] * (double)qkv[j * wide + to_v + i];
 	}
 	for (int64_t i = 0; i < dim; i++) delta += o[i] * (double)d_o[i];
+	dsinks[h] -= exp(sink - high) / sum * delta;
 	for (int64_t j = first; j <= t; j++) {
 		double dp = 0;
 		for (int64_t i = 0; i < dim; i++) dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
-		double ds = p[j] * (dp - delta) * (double)a->scale;
+		double ds = p[j] * (dp - delta) * slope[j] * (double)a->scale;
 		for (int64_t i = 0; i < dim; i++) {
 			dqkv[at_q + i] += ds * (double)qkv[j * wide + to_k + i];
 			dqkv[j * wide + to_k + i] += ds * (double)qkv[at_q + i];
@@ -524,37 +551,83 @@ static void attention_defined(const struct attention_args *a, int64_t t, int64_t
 	}
 }
 
+static void test_attention_with(struct attention_args a, int64_t length, int64_t padding)
+{
+	int64_t n = a.n, heads = a.heads, dim = a.dim, wide = (heads + 2 * a.kv_heads) * dim;
+	a.starts = documents(n / a.seq, a.seq, length, padding);
+	struct attention_case s = {a, random_floats(n * wide), random_floats(n * heads * dim), random_floats(heads)};
+	double *o = doubles(n * heads * dim), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(2 * n);
+	double *dsinks = doubles(heads), *added = doubles(heads);
+	for (int64_t t = 0; t < n; t++)
+		for (int64_t h = 0; h < heads; h++)
+			attention_defined(&a, t, h, o + (t * heads + h) * dim, lse + t * heads + h, dqkv, dsinks,
+				s.d_o + (t * heads + h) * dim, s.qkv, p);
+	for (int64_t h = 0; h < heads; h++) added[h] = dsinks[h] + (double)s.dsinks[h];
+	char name[140];
+	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld%s%s",
+		(long long)n / a.seq, (long long)a.seq, (long long)heads, (long long)a.kv_heads, (long long)dim,
+		(long long)a.window, (long long)length, a.cap != 0 ? ", cap" : "", a.sinks ? ", sinks" : "");
+	double loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
+	check(name,
+		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
+			{"dqkv", NULL, dqkv, n * wide, 1e-6}, {"dsinks", NULL, dsinks, heads, loose},
+			{"dsinks added", NULL, added, heads, loose}},
+		a.sinks ? 5 : 3, run_attention, &s);
+}
+
+/* without and with a cap and sinks; a cap that large scores reach and small ones do not feel */
 static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t window,
 	int64_t length, int64_t padding)
 {
-	int64_t n = rows * seq, wide = (heads + 2 * kv_heads) * dim;
-	struct attention_case s = {.a = {.n = n,
-								   .seq = seq,
-								   .heads = heads,
-								   .kv_heads = kv_heads,
-								   .dim = dim,
-								   .window = window,
-								   .scale = 1.0f / sqrtf((float)dim),
-								   .starts = documents(rows, seq, length, padding)},
-		.qkv = random_floats(n * wide),
-		.d_o = random_floats(n * heads * dim)};
-	double *o = doubles(n * heads * dim), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(n);
-	for (int64_t t = 0; t < n; t++)
-		for (int64_t h = 0; h < heads; h++)
-			attention_defined(&s.a, t, h, o + (t * heads + h) * dim, lse + t * heads + h, dqkv,
-				s.d_o + (t * heads + h) * dim, s.qkv, p);
-	char name[120];
-	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld",
-		(long long)rows, (long long)seq, (long long)heads, (long long)kv_heads, (long long)dim, (long long)window,
-		(long long)length);
-	check(name,
-		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
-			{"dqkv", NULL, dqkv, n * wide, 1e-6}},
-		3, run_attention, &s);
+	for (int knobs = 0; knobs < 4; knobs += brief && rows * seq > 130 ? 3 : 1)
+		test_attention_with((struct attention_args){.n = rows * seq,
+								.seq = seq,
+								.heads = heads,
+								.kv_heads = kv_heads,
+								.dim = dim,
+								.window = window,
+								.scale = 1.0f / sqrtf((float)dim),
+								.cap = knobs & 1 ? 1.5f : 0,
+								.sinks = knobs & 2 ? random_floats(heads) : NULL},
+			length, padding);
+}
+
+/* The last n queries of a document give the same bits computed alone, `past` keys before them */
+static void test_past(int64_t past, int64_t n, float cap)
+{
+	int64_t heads = 4, kv_heads = 2, dim = 20, wide = (heads + 2 * kv_heads) * dim, all = past + n;
+	float *o = keep((size_t)(all * heads * dim) * 4), *lse = keep((size_t)(all * heads) * 4);
+	float *o1 = keep((size_t)(n * heads * dim) * 4), *lse1 = keep((size_t)(n * heads) * 4);
+	const float *qkv = random_floats(all * wide);
+	struct attention_args a = {.n = all,
+		.seq = all,
+		.heads = heads,
+		.kv_heads = kv_heads,
+		.dim = dim,
+		.window = 100,
+		.scale = 0.2f,
+		.starts = documents(1, all, 0, 0),
+		.qkv = qkv,
+		.o = o,
+		.lse = lse,
+		.cap = cap,
+		.sinks = cap != 0 ? random_floats(heads) : NULL};
+	op_attention_forward(pools[1], &a);
+	a.n = a.seq = n;
+	a.past = past;
+	a.qkv = qkv + past * wide;
+	a.o = o1;
+	a.lse = lse1;
+	op_attention_forward(pools[2], &a);
+	say(!memcmp(o1, o + past * heads * dim, (size_t)(n * heads * dim) * 4) &&
+			!memcmp(lse1, lse + past * heads, (size_t)(n * heads) * 4),
+		"attention of %lld queries after %lld tokens%s: the bits of the whole document", (long long)n, (long long)past,
+		cap != 0 ? ", cap, sinks" : "");
+	forget();
 }
 
 /* A document gives the same bits in a packed row as alone, and does not see infinities beside it. */
-static void test_isolation(int64_t before, int64_t length, int64_t after)
+static void test_isolation(int64_t before, int64_t length, int64_t after, float cap)
 {
 	int64_t heads = 4, kv_heads = 2, dim = 20, wide = (heads + 2 * kv_heads) * dim, seq = before + length + after;
 	float *qkv = random_floats(seq * wide), *d_o = random_floats(seq * heads * dim);
@@ -578,7 +651,9 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 		.o = o,
 		.lse = lse,
 		.d_o = d_o,
-		.dqkv = dqkv};
+		.dqkv = dqkv,
+		.cap = cap,
+		.sinks = cap != 0 ? random_floats(heads) : NULL};
 	struct attention_args alone = a;
 	alone.n = alone.seq = length;
 	alone.starts = zeros;
@@ -594,8 +669,136 @@ static void test_isolation(int64_t before, int64_t length, int64_t after)
 	say(!memcmp(o1, o + before * heads * dim, (size_t)(length * heads * dim) * 4) &&
 			!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
 			!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
-		"attention of a document of %lld beside others and alone: same bits", (long long)length);
+		"attention of a document of %lld%s beside others and alone: same bits", (long long)length,
+		cap != 0 ? " with a cap and sinks" : "");
 	forget();
+}
+
+/* One row of n tokens and two heads of 8, forward, backward and the sinks' gradient */
+struct small {
+	struct attention_args a;
+	float *qkv, *o, *lse, *dqkv, *sinks, dsinks[2];
+};
+
+enum { SMALL = 5, SMALL_DIM = 8, SMALL_WIDE = 6 * SMALL_DIM, SMALL_OUT = 2 * SMALL_DIM };
+
+static struct small small_attention(void)
+{
+	struct small s = {.qkv = random_floats(SMALL * SMALL_WIDE), .sinks = random_floats(2)};
+	s.o = keep(SMALL * SMALL_OUT * 4);
+	s.lse = keep(SMALL * 2 * 4);
+	s.dqkv = keep(SMALL * SMALL_WIDE * 4);
+	s.a = (struct attention_args){.n = SMALL,
+		.seq = SMALL,
+		.heads = 2,
+		.kv_heads = 2,
+		.dim = SMALL_DIM,
+		.scale = 1,
+		.starts = documents(1, SMALL, 0, 0),
+		.qkv = s.qkv,
+		.o = s.o,
+		.lse = s.lse,
+		.d_o = random_floats(SMALL * SMALL_OUT),
+		.cap = 2,
+		.sinks = s.sinks};
+	return s;
+}
+
+static void small_run(struct small *s)
+{
+	struct attention_args a = s->a;
+	op_attention_forward(pools[0], &a);
+	a.dqkv = s->dqkv;
+	op_attention_backward(pools[0], &a);
+	if (!a.sinks) return;
+	float *dsinks = keep(sizeof s->dsinks);
+	struct sinks_backward_args b = {.dsinks = dsinks,
+		.sinks = a.sinks,
+		.o = a.o,
+		.d_o = a.d_o,
+		.lse = a.lse,
+		.n = a.n,
+		.heads = a.heads,
+		.dim = a.dim};
+	op_sinks_backward(pools[0], &b);
+	memcpy(s->dsinks, dsinks, sizeof s->dsinks);
+}
+
+static int all_finite(const float *x, int64_t n)
+{
+	int good = 1;
+	for (int64_t i = 0; i < n; i++) good &= !!isfinite(x[i]);
+	return good;
+}
+
+/* Infinite scores become the cap, and have no gradient */
+static void test_infinite_scores(void)
+{
+	struct small s = small_attention();
+	s.a.sinks = NULL;
+	for (int i = 0; i < SMALL_DIM; i++) /* the last query of head 0 meets scores of inf, inf, -inf, 0, 0 */
+		for (int t = 0; t < SMALL; t++) {
+			s.qkv[t * SMALL_WIDE + i] = 1e25f;
+			s.qkv[t * SMALL_WIDE + 2 * SMALL_DIM + i] = t < 2 ? 1e25f : t == 2 ? -1e25f : 0;
+		}
+	small_run(&s);
+	double want = log(2 * exp(2) + exp(-2) + 2), got = (double)s.lse[(SMALL - 1) * 2], slopes = 0;
+	for (int i = 0; i < SMALL_DIM; i++) slopes += fabs((double)s.dqkv[2 * SMALL_WIDE + 2 * SMALL_DIM + i]);
+	say(fabs(got - want) < 1e-6 && all_finite(s.o, SMALL * SMALL_OUT) && slopes == 0,
+		"infinite scores become the cap, without gradient: lse %.8g for %.8g", got, want);
+	forget();
+}
+
+static void test_attention_not_a_number(float cap)
+{
+	struct small s = small_attention();
+	s.a.cap = cap;
+	s.qkv[2 * SMALL_WIDE] = NAN; /* query 2 of head 0 */
+	small_run(&s);
+	int good = isnan(s.o[2 * SMALL_OUT]) && isnan(s.lse[2 * 2]) && isnan(s.dqkv[2 * SMALL_WIDE]) && isnan(s.dsinks[0]);
+	good &= all_finite(s.o, 2 * SMALL_OUT) && all_finite(s.o + 3 * SMALL_OUT, 2 * SMALL_OUT);
+	for (int t = 0; t < SMALL; t++) good &= all_finite(s.o + t * SMALL_OUT + SMALL_DIM, SMALL_DIM);
+	say(good && isfinite(s.dsinks[1]), "attention with NaN in a query%s: NaN there alone, and in its sink's gradient",
+		cap != 0 ? ", cap" : "");
+	forget();
+	s = small_attention();
+	s.a.cap = cap;
+	s.sinks[1] = NAN;
+	small_run(&s);
+	good = isnan(s.dsinks[1]) && isfinite(s.dsinks[0]);
+	for (int t = 0; t < SMALL; t++) {
+		good &= all_finite(s.o + t * SMALL_OUT, SMALL_DIM) && isnan(s.o[t * SMALL_OUT + SMALL_DIM]);
+		good &= isfinite(s.lse[t * 2]) && isnan(s.lse[t * 2 + 1]);
+	}
+	say(good, "a sink of NaN%s: NaN in its head alone", cap != 0 ? ", cap" : "");
+	forget();
+}
+
+/* Sinks of -inf and of much less than every score: the bits of attention without sinks, and gradients of 0 */
+static void test_low_sinks(float sink, float cap)
+{
+	struct small s = small_attention();
+	s.a.cap = cap;
+	s.a.window = 2;
+	s.sinks[0] = s.sinks[1] = sink;
+	small_run(&s);
+	float *o = again(s.o, SMALL * SMALL_OUT), *lse = again(s.lse, SMALL * 2), *dqkv = again(s.dqkv, SMALL * SMALL_WIDE);
+	s.a.sinks = NULL;
+	small_run(&s);
+	say(!memcmp(o, s.o, SMALL * SMALL_OUT * 4) && !memcmp(lse, s.lse, SMALL * 2 * 4) &&
+			!memcmp(dqkv, s.dqkv, SMALL * SMALL_WIDE * 4) && s.dsinks[0] == 0 && s.dsinks[1] == 0,
+		"sinks of %g%s: the bits of no sinks, and gradients of 0", (double)sink, cap != 0 ? ", cap" : "");
+	forget();
+}
+
+static void test_attention_extremes(void)
+{
+	test_infinite_scores();
+	for (int capped = 0; capped < 2; capped++) {
+		test_attention_not_a_number(2 * (float)capped);
+		test_low_sinks(-INFINITY, 2 * (float)capped);
+		test_low_sinks(-1e30f, 2 * (float)capped);
+	}
 }
 
 /* ---- SwiGLU ---- */
@@ -610,18 +813,18 @@ static void run_swiglu(void *ctx, struct pool *pool, float **out)
 {
 	struct swiglu_case *s = ctx;
 	int64_t wide = s->n * 2 * s->f, elems = s->n * s->f;
-	struct swiglu_forward_args forward = {.y = out[0], .gu = again(s->gu, wide), .n = s->n, .f = s->f};
-	struct swiglu_backward_args a = {.dgu = out[1], .y = out[2], .dy = out[2], .gu = out[1], .n = s->n, .f = s->f};
-	op_swiglu_forward(pool, &forward);
+	struct activation_forward_args forward = {.y = out[0], .gu = again(s->gu, wide), .n = s->n, .f = s->f};
+	struct activation_backward_args a = {.dgu = out[1], .y = out[2], .dy = out[2], .gu = out[1], .n = s->n, .f = s->f};
+	op_activation_forward(pool, &forward);
 	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
 	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
-	op_swiglu_backward(pool, &a);
+	op_activation_backward(pool, &a);
 	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
 	a.dgu = dgu;
 	a.y = y;
 	a.dy = again(s->dy, elems);
 	a.gu = again(s->gu, wide);
-	op_swiglu_backward(pool, &a);
+	op_activation_backward(pool, &a);
 	s->differs |= memcmp(dgu, out[1], (size_t)(s->n * 2 * s->f) * sizeof(float)) ||
 		memcmp(y, out[2], (size_t)(s->n * s->f) * sizeof(float));
 	s->differs |= memcmp(y, out[0], (size_t)(s->n * s->f) * sizeof(float));
@@ -730,10 +933,10 @@ static void test_not_a_number(void)
 	}
 	float *gu = random_floats(2 * V), *y = random_floats(V), *w = random_floats(V), rstd;
 	gu[5] = NAN;
-	op_swiglu_forward(pools[0], &(struct swiglu_forward_args){.y = y, .gu = gu, .n = 1, .f = V});
+	op_activation_forward(pools[0], &(struct activation_forward_args){.y = y, .gu = gu, .n = 1, .f = V});
 	say(isnan(y[5]) && isfinite(y[4]), "swiglu of NaN is NaN");
-	op_rmsnorm_forward(pools[0],
-		&(struct rmsnorm_forward_args){.y = y, .rstd = &rstd, .x = gu, .w = w, .n = 1, .h = V, .eps = 1e-5f});
+	op_norm_forward(pools[0],
+		&(struct norm_forward_args){.y = y, .rstd = &rstd, .x = gu, .w = w, .n = 1, .h = V, .eps = 1e-5f});
 	say(isnan(y[0]) && isnan(rstd), "rmsnorm with NaN is NaN");
 	forget();
 }
@@ -787,6 +990,8 @@ static void test_pool(void)
 	say(good && pool_threads(pools[2]) == 3, "pool: every task of 60000 jobs ran once");
 }
 
+#include "ops-knobs.h"
+
 int main(void)
 {
 	for (int i = 0; i < 3; i++)
@@ -815,11 +1020,17 @@ int main(void)
 	test_attention(1, 300, 2, 2, 16, 64, 130, 1);
 	test_attention(1, 150, 2, 2, 16, 1, 0, 0);
 	test_attention(1, 257, 2, 2, 256, 100, 0, 0);
+	test_attention(1, 130, 2, 1, 512, 70, 0, 0);
 	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
 	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
-	test_isolation(70, 130, 45);
-	test_isolation(3, 9, 1);
-	test_isolation(1, 64, 100);
+	for (int capped = 0; capped < 2; capped++) {
+		test_isolation(70, 130, 45, 2 * (float)capped);
+		test_isolation(3, 9, 1, 2 * (float)capped);
+		test_isolation(1, 64, 100, 2 * (float)capped);
+		test_past(128, 70, 2 * (float)capped);
+		test_past(199, 1, 2 * (float)capped);
+	}
+	test_attention_extremes();
 	test_swiglu(1, 1);
 	test_swiglu(3, 20);
 	test_swiglu(100, 333);
@@ -830,6 +1041,10 @@ int main(void)
 	test_head(9, 32003, 0);
 	test_not_a_number();
 	test_conversions();
+	test_families();
+	test_edges();
+	test_turned_past();
+	test_accuracy();
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_residual(3, 5, 7);

@@ -711,17 +711,18 @@ static void create(void)
 		.family = "llama",
 		.layers = 2,
 		.hidden = 128,
-		.heads = 4,
-		.kv_heads = 2,
-		.head_dim = 32,
-		.ffn = 500,
 		.vocab = 1100,
 		.max_position = 64,
 		.flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0),
 		.pad_token = -1,
 		.norm_eps = 1e-5f,
 		.init_range = 0.02f,
-		.rope_scaling = 1,
+		.embed_scale = 1,
+		.residual_scale = 1,
+		.attention_scale = 0.176776695f,
+		.logit_scale = 1,
+		.n_kinds = 1,
+		.kind = {{.heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .rope_scaling = 1}},
 	};
 	struct mt_create c =
 		{.name = f.name, .config_text = "{}", .config_bytes = 2, .dtype = f.dtype, .grad = f.grad, .step_tokens = 64};

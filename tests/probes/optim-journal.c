@@ -71,17 +71,18 @@ static void create(int i)
 	struct mt_geometry geo = {.family = "llama",
 		.layers = 1,
 		.hidden = 8,
-		.heads = 1,
-		.kv_heads = 1,
-		.head_dim = 8,
-		.ffn = 8,
 		.vocab = 528,
 		.max_position = 16,
 		.flags = MT_TIED,
 		.pad_token = -1,
 		.norm_eps = 1e-5f,
 		.init_range = 0.02f,
-		.rope_scaling = 1};
+		.embed_scale = 1,
+		.residual_scale = 1,
+		.attention_scale = 0.353553391f,
+		.logit_scale = 1,
+		.n_kinds = 1,
+		.kind = {{.heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .rope_scaling = 1}}};
 	char name[MT_RUN_NAME];
 	snprintf(name, sizeof name, "%s-%d", base, i);
 	struct mt_create c =

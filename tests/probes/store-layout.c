@@ -7,18 +7,39 @@ static enum mt_dtype dtype_of(const char *word)
 	return strcmp(word, "bf16") == 0 ? MT_BF16 : strcmp(word, "fp32") == 0 ? MT_FP32 : MT_NONE;
 }
 
+static void print_layer(const struct mt_layer *l)
+{
+	printf("heads %u\nkv_heads %u\nhead_dim %u\nffn %u\nform %u\nrope_dim %u\nneighbours %u\nk_is_v %u\n", l->heads,
+		l->kv_heads, l->head_dim, l->ffn, l->form, l->rope_dim, l->neighbours, l->k_is_v);
+	printf("rope_scaling %.9g\n", (double)l->rope_scaling);
+	for (uint32_t i = 0; i < l->rope_dim / 2; i++)
+		printf("inv_freq %u %08x %.9g\n", i, mt_bits(l->rope_inv_freq[i]), (double)l->rope_inv_freq[i]);
+}
+
+/* Kinds after the first one follow a line "kind N" */
 static void print_geometry(const struct mt_geometry *g)
 {
-	printf("family %s\nlayers %u\nhidden %u\nheads %u\nkv_heads %u\nhead_dim %u\nffn %u\nvocab %u\nmax_position %u\n",
-		g->family, g->layers, g->hidden, g->heads, g->kv_heads, g->head_dim, g->ffn, g->vocab, g->max_position);
+	printf("family %s\nlayers %u\nhidden %u\nvocab %u\nmax_position %u\nkinds %u\n", g->family, g->layers, g->hidden,
+		g->vocab, g->max_position, g->n_kinds);
 	printf("tied %d\nqkv_bias %d\no_bias %d\nmlp_bias %d\nqk_norm %d\n", !!(g->flags & MT_TIED),
 		!!(g->flags & MT_QKV_BIAS), !!(g->flags & MT_O_BIAS), !!(g->flags & MT_MLP_BIAS), !!(g->flags & MT_QK_NORM));
-	printf("pad_token %d\nnorm_eps %g\ninit_range %g\nwindow %u\nwindow_from %u\nwindow_layers ", g->pad_token,
-		(double)g->norm_eps, (double)g->init_range, g->window, g->window_from);
-	for (uint32_t i = 0; i < g->layers; i++) putchar(g->window_layer[i] ? 'w' : '.');
-	printf("\nrope_scaling %.9g\n", (double)g->rope_scaling);
-	for (uint32_t i = 0; i < g->head_dim / 2; i++)
-		printf("inv_freq %u %08x %.9g\n", i, mt_bits(g->rope_inv_freq[i]), (double)g->rope_inv_freq[i]);
+	printf("pad_token %d\nnorm_eps %g\ninit_range %g\nkind_of ", g->pad_token, (double)g->norm_eps,
+		(double)g->init_range);
+	uint32_t window = 0;
+	for (uint32_t i = 0; i < g->layers; i++) printf("%u", g->kind_of[i]);
+	printf("\nwindow_layers ");
+	for (uint32_t i = 0; i < g->layers; i++) {
+		putchar(mt_layer_of(g, i)->window ? 'w' : '.');
+		if (mt_layer_of(g, i)->window > window) window = mt_layer_of(g, i)->window;
+	}
+	printf("\nwindow %u\nflags %08x\nembed_scale %.9g\nresidual_scale %.9g\nattention_scale %.9g\n", window, g->flags,
+		(double)g->embed_scale, (double)g->residual_scale, (double)g->attention_scale);
+	printf("attention_cap %.9g\nlogit_scale %.9g\nlogit_cap %.9g\ntemperature %.9g %u\n", (double)g->attention_cap,
+		(double)g->logit_scale, (double)g->logit_cap, (double)g->temperature, g->temperature_positions);
+	for (uint32_t k = 0; k < g->n_kinds; k++) {
+		if (k) printf("kind %u\n", k);
+		print_layer(&g->kind[k]);
+	}
 }
 
 static void print_layout(const struct mt_layout *l)

@@ -39,16 +39,21 @@ static struct mt_geometry geometry(void)
 	static const uint32_t dims[] = {16, 64, 128};
 	struct mt_geometry g = {.family = "llama", .layers = draw(4) ? between(1, 12) : between(13, 80), .pad_token = -1};
 
-	g.head_dim = dims[draw(3)];
-	g.kv_heads = between(1, 8);
-	g.heads = g.kv_heads * between(1, 8);
-	g.hidden = g.heads * g.head_dim;
-	g.ffn = g.hidden * between(1, 8) / 2;
+	struct mt_layer *l = g.kind;
+
+	l->rope_dim = l->head_dim = dims[draw(3)];
+	l->kv_heads = between(1, 8);
+	l->heads = l->kv_heads * between(1, 8);
+	g.hidden = l->heads * l->head_dim;
+	l->ffn = g.hidden * between(1, 8) / 2;
 	g.vocab = 256 << draw(10);
 	g.flags = draw(64) & (MT_TIED | MT_QKV_BIAS | MT_MLP_BIAS | MT_QK_NORM);
+	g.embed_scale = g.residual_scale = g.logit_scale = 1;
+	g.n_kinds = 1;
 	if (draw(4) == 0) {
-		g.window = between(1, 4096);
-		for (uint32_t l = draw(g.layers); l < g.layers; l++) g.window_layer[l] = 1;
+		g.kind[g.n_kinds++] = *l;
+		l[1].window = between(1, 4096);
+		for (uint32_t i = draw(g.layers); i < g.layers; i++) g.kind_of[i] = 1;
 	}
 	return g;
 }
@@ -181,7 +186,7 @@ static void least_of_host(struct plan_request *req, uint64_t least)
 static void climb_slowly(struct plan_request *req, uint64_t least)
 {
 	double from = (double)least * (1 + draw(400) / 100.0),
-		   o = (double)req->rows * req->seq * req->geo->heads * req->geo->head_dim * (double)req->elem;
+		   o = (double)req->rows * req->seq * req->geo->kind[0].heads * req->geo->kind[0].head_dim * (double)req->elem;
 
 	climb(req, &req->memory, from, from + 12 * o, 1, fmax(o / (1 + draw(3)), 4096));
 }

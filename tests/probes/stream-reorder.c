@@ -40,7 +40,8 @@ static void compute(float *y, const float *x)
 	static const uint32_t first;
 
 	d->launch(d, Q_COMPUTE,
-		&(struct op){OP_EMBED_FORWARD, .embed_forward = {.x = y, .w = x, .tokens = &first, .n = 1, .h = N}});
+		&(struct op){OP_EMBED_FORWARD,
+			.embed_forward = {.x = y, .w = x, .tokens = &first, .n = 1, .h = N, .scale = 1}});
 }
 
 static void order(enum queue first, enum queue then)

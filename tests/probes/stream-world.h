@@ -77,7 +77,7 @@ static void world_open(const char *name, const char *model, uint32_t layers, enu
 	char *text;
 
 	mt_must(mt_config_read(model, &geo, &text));
-	for (uint32_t l = geo.layers; l < layers; l++) geo.window_layer[l] = geo.window_layer[l % geo.layers];
+	for (uint32_t l = geo.layers; l < layers; l++) geo.kind_of[l] = geo.kind_of[l % geo.layers];
 	geo.layers = layers;
 	mt_must(mt_run_create(&(struct mt_create){.name = name,
 							  .config_text = text,

@@ -1,0 +1,59 @@
+/* block.h: what the templates share: template.c, and experts.c for MLPs that are mixtures of experts */
+#ifndef MT_STREAM_BLOCK_H
+#define MT_STREAM_BLOCK_H
+
+#include "template.h"
+
+static inline void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
+
+/* LAUNCH(chunk, OP_GEMM, gemm, .m = ..., ...): an operation with its arguments by name (device.h) */
+#define LAUNCH(c, op_code, args, ...) launch(c, &(struct op){op_code, .args = {__VA_ARGS__}})
+
+/* A norm's weight and bias, or their gradients, are of these roles */
+struct norm {
+	enum mt_role_tensor w, b;
+};
+
+/* A piece of the MLP, as a chunk of its own */
+struct piece {
+	struct chunk c;
+	const struct mt_layer *l;
+	const struct weights *w;
+	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
+	const void *x2;   /* (P, H) the second residual */
+	void *gu;         /* (P, G) gate | up, in the scratch unless the block keeps it */
+	struct norm norm; /* before the MLP */
+	struct norm post; /* after it */
+};
+
+/* ---- template.c ---- */
+
+void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
+	int64_t in, int64_t out);
+void linear_backward_input(const struct chunk *, void *dx, const void *dy, const void *w, int64_t in, int64_t out);
+void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const void *dy, const void *x,
+	int64_t in, int64_t out);
+/* y (N, H) = add + scale x */
+void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
+void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
+void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
+	const void *x, const struct weights *, struct norm);
+const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
+void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
+	const struct weights *, struct norm);
+/* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
+ * lost */
+void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);
+/* From the gradient of y to that of sub: dy itself, or the scratch's dh. With a norm sub must be there, and the
+ * scratch's h is lost */
+const void *residual_sub_backward(const struct chunk *, const void *dy, const struct weights *, const struct grads *,
+	float beta, struct norm post);
+
+/* ---- experts.c ---- */
+
+/* out (P, H) = x2 + what the experts add */
+void experts_forward(const struct piece *, void *out);
+/* dx (P, H), the gradient of out: the gradient of the input is added */
+void experts_backward(const struct piece *, const struct grads *, float beta, void *dx);
+
+#endif

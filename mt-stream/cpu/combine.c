@@ -1,0 +1,94 @@
+/* combine.c: tokens' rows to experts, and experts' outputs back to tokens. Each row is computed by one thread, and sums
+ * go in the order of a token's choices, so that no bit depends on the threads. */
+#include <string.h>
+
+#include "cpu.h"
+
+enum { ROWS = 16 }; /* of a task */
+
+static void dispatch_task(void *arg, int64_t task, int thread)
+{
+	const struct dispatch_args *a = arg;
+	(void)thread;
+	for (int64_t r = task * ROWS; r < least((task + 1) * ROWS, a->rows); r++)
+		memcpy((float *)a->y + r * a->h, (const float *)a->x + a->slot[r] / a->per_token * a->h,
+			(size_t)a->h * sizeof(float));
+}
+
+void op_dispatch(struct pool *pool, const struct dispatch_args *a)
+{
+	pool_run(pool, div_up(a->rows, ROWS), dispatch_task, (void *)a);
+}
+
+/* sum (n) = or += w x */
+static void add_scaled(float *sum, const float *x, float w, int64_t n, int first)
+{
+	if (first)
+		for (int64_t i = 0; i < n; i++) sum[i] = w * x[i];
+	else
+		for (int64_t i = 0; i < n; i++) sum[i] += w * x[i];
+}
+
+static void combine_row(const struct combine_args *a, int64_t t)
+{
+	enum { COLUMNS = 512 };
+	float sum[COLUMNS], *y = (float *)a->y + t * a->h;
+	const float *add = a->add ? (const float *)a->add + t * a->h : NULL;
+	for (int64_t from = 0; from < a->h; from += COLUMNS) {
+		int64_t n = least(COLUMNS, a->h - from);
+		for (int64_t k = 0, s = t * a->per_token; k < a->per_token; k++, s++)
+			add_scaled(sum, (const float *)a->x + (a->row ? a->row[s] : s) * a->h + from, a->weight ? a->weight[s] : 1,
+				n, k == 0);
+		if (add)
+			for (int64_t i = 0; i < n; i++) sum[i] += add[from + i];
+		memcpy(y + from, sum, (size_t)n * sizeof *y);
+	}
+}
+
+static void combine_task(void *arg, int64_t task, int thread)
+{
+	const struct combine_args *a = arg;
+	(void)thread;
+	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++) combine_row(a, t);
+}
+
+void op_combine(struct pool *pool, const struct combine_args *a)
+{
+	pool_run(pool, div_up(a->n, ROWS), combine_task, (void *)a);
+}
+
+static double dot(const float *x, const float *y, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];
+	return sum;
+}
+
+static void scale(float *x, float w, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) x[i] *= w;
+}
+
+static void combine_backward_row(const struct combine_backward_args *a, int64_t r)
+{
+	int64_t s = a->slot ? a->slot[r] : r;
+	float w = a->weight[s], *y = (float *)a->y + r * a->f, *d_o = a->bias ? (float *)a->d_o + r * a->h : NULL;
+	double d = dot(y, (const float *)a->dy + r * a->f, a->f);
+	if (d_o) d += dot(d_o, (const float *)a->bias + a->expert[s] * a->bias_stride, a->h);
+	a->dweight[s] = (float)d;
+	if (d_o) scale(d_o, w, a->h);
+	else scale(y, w, a->f);
+	scale((float *)a->dgu + r * a->g, w, a->g);
+}
+
+static void combine_backward_task(void *arg, int64_t task, int thread)
+{
+	const struct combine_backward_args *a = arg;
+	(void)thread;
+	for (int64_t r = task * ROWS; r < least((task + 1) * ROWS, a->rows); r++) combine_backward_row(a, r);
+}
+
+void op_combine_backward(struct pool *pool, const struct combine_backward_args *a)
+{
+	pool_run(pool, div_up(a->rows, ROWS), combine_backward_task, (void *)a);
+}

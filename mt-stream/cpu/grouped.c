@@ -1,0 +1,99 @@
+/* grouped.c: the GEMMs of all experts of a layer as one operation, in tiles; so threads share experts of any size */
+#include <string.h>
+
+#include "cpu.h"
+
+/* The GEMM of one expert, and the number of the first of its tiles among all */
+struct group {
+	struct gemm_args gemm;
+	struct gemm_tiles tiles;
+	int64_t begin;
+};
+
+struct groups {
+	const struct group *of; /* (n + 1): the last one's begin is the number of tiles */
+	int64_t n;
+};
+
+static const float *after(const void *p, int64_t elements) { return p ? (const float *)p + elements : NULL; }
+
+static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
+{
+	int64_t first = a->first[e], rows = a->first[e + 1] - first;
+	if (a->sum)
+		return (struct gemm_args){.m = a->k,
+			.n = a->n,
+			.k = rows,
+			.a = after(a->a, first * a->lda),
+			.lda = a->lda,
+			.trans_a = 1,
+			.b = after(a->b, first * a->ldb),
+			.ldb = a->ldb,
+			.c = (float *)a->c + e * a->stride,
+			.ldc = a->ldc,
+			.beta = a->beta};
+	return (struct gemm_args){.m = rows,
+		.n = a->n,
+		.k = a->k,
+		.a = after(a->a, first * a->lda),
+		.lda = a->lda,
+		.b = after(a->b, e * a->stride),
+		.ldb = a->ldb,
+		.trans_b = a->trans_b,
+		.c = (float *)a->c + first * a->ldc,
+		.ldc = a->ldc,
+		.bias = after(a->bias, e * a->bias_stride)};
+}
+
+/* The group of a tile: the last that begins at it or before */
+static const struct group *group_of(const struct groups *g, int64_t tile)
+{
+	int64_t lo = 0, hi = g->n;
+	while (hi - lo > 1) {
+		int64_t mid = (lo + hi) / 2;
+		if (g->of[mid].begin <= tile) lo = mid;
+		else hi = mid;
+	}
+	return &g->of[lo];
+}
+
+static void tile_task(void *arg, int64_t task, int thread)
+{
+	const struct group *g = group_of(arg, task);
+	(void)thread;
+	if (g->gemm.k) gemm_tile(&g->tiles, task - g->begin);
+	else if (g->gemm.beta == 0) /* an expert without tokens */
+		for (int64_t r = 0; r < g->gemm.m; r++)
+			memset((float *)g->gemm.c + r * g->gemm.ldc, 0, (size_t)g->gemm.n * sizeof(float));
+}
+
+void op_grouped_gemm(struct pool *pool, const struct grouped_gemm_args *a)
+{
+	struct group *of = op_shared(pool, (size_t)(a->experts + 1) * sizeof *of);
+	struct groups groups = {of, 0};
+	int64_t tiles = 0;
+	for (int64_t e = 0; e < a->experts; e++) {
+		struct group *g = &of[groups.n];
+		g->gemm = gemm_of(a, e);
+		if (g->gemm.m == 0) continue;
+		g->tiles = g->gemm.k ? gemm_cut(&g->gemm) : (struct gemm_tiles){.m = {1, 0}, .n = {1, 0}};
+		g->begin = tiles;
+		tiles += g->tiles.m.count * g->tiles.n.count;
+		groups.n++;
+	}
+	pool_run(pool, tiles, tile_task, &groups);
+}
+
+static void bias_task(void *arg, int64_t e, int thread)
+{
+	const struct grouped_bias_backward_args *a = arg;
+	float *db = a->db + e * a->stride;
+	(void)thread;
+	if (a->beta == 0) memset(db, 0, (size_t)a->n * sizeof *db);
+	cpu_kernels()->column_sums(db, (const float *)a->dy + a->first[e] * a->n, a->first[e + 1] - a->first[e], a->n);
+}
+
+void op_grouped_bias_backward(struct pool *pool, const struct grouped_bias_backward_args *a)
+{
+	pool_run(pool, a->experts, bias_task, (void *)a);
+}

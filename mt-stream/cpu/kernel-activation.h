@@ -1,0 +1,240 @@
+/* kernel-activation.h: the inner function of the MLP and its gradient. The functions of an element are written once,
+ * and inlined into loops of their own by constant arguments: a form, and where gate and up stand.
+ *
+ * Functions that have a `slope` set it to the derivative; forward's loops do not use it, and the compiler drops it. */
+
+/* gelu(x) = x Phi(x), Phi the normal distribution (arXiv 1606.08415); its derivative is Phi(x) + x Phi'(x) */
+INLINE vf gelu(vf x, vf *slope)
+{
+	const vf half = v_set(0.5f);
+	vf distribution = v_fma(half, v_erf(x * v_set(0.70710678118654752f)), half);
+	vf density = v_set(0.39894228040143268f) * v_exp(-half * x * x);
+	*slope = v_fma(x, density, distribution);
+	return x * distribution;
+}
+
+/* 0.5 x (1 + tanh(z)), z = sqrt(2 / pi) (x + 0.044715 x^3), is x sigmoid(2 z): only one exponential, and no
+ * cancellation below 0 */
+INLINE vf gelu_tanh(vf x, vf *slope)
+{
+	const vf one = v_set(1.0f), a = v_set(1.5957691216057308f), b = v_set(1.5957691216057308f * 0.044715f);
+	vf square = x * x, z2 = x * v_fma(b, square, a);
+	vf denominator = one + v_exp(-z2), s = one / denominator;
+	*slope = s * v_fma(x * v_fma(v_set(3.0f) * b, square, a), one - s, one);
+	return x / denominator;
+}
+
+/* max(x, 0)^2; NaN stays NaN */
+INLINE vf relu2(vf x, vf *slope)
+{
+	vf positive = v_max(v_set(0), x);
+	*slope = positive + positive;
+	return positive * positive;
+}
+
+/* ---- gated: gate and up ---- */
+
+/* silu(gate) up, silu(x) = x sigmoid(x) (SwiGLU, arXiv 2002.05202). Of the gradient d of the result, with s =
+ * sigmoid(gate): d gate = d up s (1 + gate (1 - s)),  d up = d gate s */
+INLINE vf swiglu(vf g, vf u, vf d, vf *dgate, vf *dup)
+{
+	const vf one = v_set(1);
+	vf denominator = one + v_exp(-g), s = one / denominator;
+	*dgate = d * u * s * v_fma(g, one - s, one);
+	*dup = d * (g * s);
+	return g / denominator * u;
+}
+
+/* GPT-OSS's: g sigmoid(1.702 g) (u + 1), g = min(gate, 7), u = up clamped to -7 .. 7; no gradient where clamped */
+INLINE vf swiglu_clamped(vf gate, vf up, vf d, vf *dgate, vf *dup)
+{
+	const vf one = v_set(1), limit = v_set(7), alpha = v_set(1.702f);
+	vf g = v_min(limit, gate), u = v_max(-limit, v_min(limit, up)) + one;
+	vf denominator = one + v_exp(-alpha * g), s = one / denominator;
+	*dgate = v_select(gate > limit, v_set(0), d * u * s * v_fma(alpha * g, one - s, one));
+	*dup = v_select(v_abs(up) > limit, v_set(0), d * (g * s));
+	return g / denominator * u;
+}
+
+INLINE vf gated(enum activation form, vf gate, vf up, vf d, vf *dgate, vf *dup)
+{
+	vf slope, value;
+	if (form == SWIGLU) return swiglu(gate, up, d, dgate, dup);
+	if (form == SWIGLU_CLAMPED) return swiglu_clamped(gate, up, d, dgate, dup);
+	value = form == GEGLU ? gelu(gate, &slope) : gelu_tanh(gate, &slope);
+	*dgate = d * up * slope;
+	*dup = d * value;
+	return value * up;
+}
+
+/* n elements of gate and up, from `i` on, in a row of gu; and back */
+INLINE void get_gated(const float *gu, int64_t f, int64_t i, int interleaved, vf *gate, vf *up)
+{
+	if (interleaved) {
+		v_get_pairs(gu + 2 * i, f - i, gate, up);
+	} else {
+		*gate = v_get(gu + i, f - i);
+		*up = v_get(gu + f + i, f - i);
+	}
+}
+
+INLINE void put_gated(float *gu, int64_t f, int64_t i, int interleaved, vf gate, vf up)
+{
+	if (interleaved) {
+		v_put_pairs(gu + 2 * i, f - i, gate, up);
+	} else {
+		v_put(gu + i, f - i, gate);
+		v_put(gu + f + i, f - i, up);
+	}
+}
+
+INLINE void gated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum activation form,
+	int interleaved)
+{
+	int64_t f = a->f;
+	for (int64_t r = first; r < end; r++) {
+		const float *gu = (const float *)a->gu + r * 2 * f;
+		float *y = (float *)a->y + r * f;
+		for (int64_t i = 0; i < f; i += VW) {
+			vf gate, up, dgate, dup;
+			get_gated(gu, f, i, interleaved, &gate, &up);
+			v_put(y + i, f - i, gated(form, gate, up, v_set(0), &dgate, &dup));
+		}
+	}
+}
+
+INLINE void gated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum activation form,
+	int interleaved)
+{
+	int64_t f = a->f;
+	for (int64_t r = first; r < end; r++) {
+		const float *gu = (const float *)a->gu + r * 2 * f, *dy = (const float *)a->dy + r * f;
+		float *dgu = (float *)a->dgu + r * 2 * f, *y = (float *)a->y + r * f;
+		for (int64_t i = 0; i < f; i += VW) {
+			vf gate, up, dgate, dup;
+			get_gated(gu, f, i, interleaved, &gate, &up);
+			v_put(y + i, f - i, gated(form, gate, up, v_get(dy + i, f - i), &dgate, &dup));
+			put_gated(dgu, f, i, interleaved, dgate, dup);
+		}
+	}
+}
+
+/* ---- ungated ---- */
+
+INLINE vf ungated(enum activation form, vf x, vf *slope)
+{
+	return form == RELU2 ? relu2(x, slope) : form == GELU ? gelu(x, slope) : gelu_tanh(x, slope);
+}
+
+INLINE void ungated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum activation form)
+{
+	const float *x = a->gu;
+	float *y = a->y;
+	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
+		int64_t n = end * a->f - i;
+		vf slope;
+		v_put(y + i, n, ungated(form, v_get(x + i, n), &slope));
+	}
+}
+
+INLINE void ungated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum activation form)
+{
+	const float *x = a->gu, *dy = a->dy;
+	float *dx = a->dgu, *y = a->y;
+	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
+		int64_t n = end * a->f - i;
+		vf slope, d = v_get(dy + i, n);
+		v_put(y + i, n, ungated(form, v_get(x + i, n), &slope));
+		v_put(dx + i, n, d * slope);
+	}
+}
+
+/* xIELU, as transformers' XIELUActivation: alpha_p x^2 + beta x above 0, else alpha_n (e^m - 1 - x) + beta x with
+ * m = min(x, eps). `bend` is what alpha is multiplied by, `positive` which alpha it is. As m is constant above eps, the
+ * derivative there is that of - alpha_n x + beta x. */
+#define XIELU_BETA 0.5f
+#define XIELU_EPS (-1e-6f)
+INLINE vf xielu(vf x, const float alpha[2], vi *positive, vf *bend, vf *slope)
+{
+	const vf beta = v_set(XIELU_BETA), eps = v_set(XIELU_EPS), one = v_set(1.0f);
+	vf grown = v_expm1_negative(v_min(eps, x));
+	vf tilt = v_select(x < eps, grown, -one);
+	*positive = x > v_set(0);
+	*bend = v_select(*positive, x * x, grown - x);
+	vf a = v_select(*positive, v_set(alpha[0]), v_set(alpha[1]));
+	*slope = v_fma(a, v_select(*positive, x + x, tilt), beta);
+	return v_fma(a, *bend, beta * x);
+}
+
+INLINE void xielu_forward(const struct activation_forward_args *a, const float alpha[2], int64_t first, int64_t end)
+{
+	const float *x = a->gu;
+	float *y = a->y;
+	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
+		int64_t n = end * a->f - i;
+		vf bend, slope;
+		vi positive;
+		v_put(y + i, n, xielu(v_get(x + i, n), alpha, &positive, &bend, &slope));
+	}
+}
+
+/* sums += the gradients of both alphas */
+INLINE void xielu_backward(const struct activation_backward_args *a, const float alpha[2], double sums[2],
+	int64_t first, int64_t end)
+{
+	for (int64_t r = first; r < end; r++) {
+		const float *x = (const float *)a->gu + r * a->f, *dy = (const float *)a->dy + r * a->f;
+		float *dx = (float *)a->dgu + r * a->f, *y = (float *)a->y + r * a->f;
+		vf above = {0}, below = {0};
+		for (int64_t i = 0; i < a->f; i += VW) {
+			int64_t n = a->f - i;
+			vf bend, slope, d = v_get(dy + i, n);
+			vi positive;
+			v_put(y + i, n, xielu(v_get(x + i, n), alpha, &positive, &bend, &slope));
+			v_put(dx + i, n, d * slope);
+			above += v_select(positive, d * bend, v_set(0));
+			below += v_select(positive, v_set(0), d * bend);
+		}
+		sums[0] += (double)v_sum(above);
+		sums[1] += (double)v_sum(below);
+	}
+}
+
+/* ---- the choice ---- */
+
+#define EITHER(loop, form) \
+	do { \
+		if (a->interleaved) loop(a, first, end, form, 1); \
+		else loop(a, first, end, form, 0); \
+	} while (0)
+
+static void activation_forward(const struct activation_forward_args *a, const float alpha[2], int64_t first,
+	int64_t end)
+{
+	switch (a->form) {
+	case SWIGLU: EITHER(gated_forward, SWIGLU); break;
+	case GEGLU: EITHER(gated_forward, GEGLU); break;
+	case GEGLU_TANH: EITHER(gated_forward, GEGLU_TANH); break;
+	case SWIGLU_CLAMPED: EITHER(gated_forward, SWIGLU_CLAMPED); break;
+	case RELU2: ungated_forward(a, first, end, RELU2); break;
+	case GELU: ungated_forward(a, first, end, GELU); break;
+	case GELU_TANH: ungated_forward(a, first, end, GELU_TANH); break;
+	case XIELU: xielu_forward(a, alpha, first, end); break;
+	}
+}
+
+static void activation_backward(const struct activation_backward_args *a, const float alpha[2], double sums[2],
+	int64_t first, int64_t end)
+{
+	switch (a->form) {
+	case SWIGLU: EITHER(gated_backward, SWIGLU); break;
+	case GEGLU: EITHER(gated_backward, GEGLU); break;
+	case GEGLU_TANH: EITHER(gated_backward, GEGLU_TANH); break;
+	case SWIGLU_CLAMPED: EITHER(gated_backward, SWIGLU_CLAMPED); break;
+	case RELU2: ungated_backward(a, first, end, RELU2); break;
+	case GELU: ungated_backward(a, first, end, GELU); break;
+	case GELU_TANH: ungated_backward(a, first, end, GELU_TANH); break;
+	case XIELU: xielu_backward(a, alpha, sums, first, end); break;
+	}
+}
+#undef EITHER

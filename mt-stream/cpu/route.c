@@ -1,0 +1,183 @@
+/* route.c: which experts compute a token, with which weights, and in which rows. Scores are computed in fp64 and
+ * rounded once, so a choice between two experts does not depend on the CPU. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+
+enum { TOKENS = 32, MOST = 1024 }; /* tokens of a task; experts at most, as MT_EXPERTS in mt.h */
+
+/* ---- forward ---- */
+
+static void softmax(float *scores, int64_t n)
+{
+	double e[MOST], most = scores[0], sum = 0;
+	for (int64_t i = 1; i < n; i++) most = fmax(most, scores[i]);
+	for (int64_t i = 0; i < n; i++) sum += e[i] = exp(scores[i] - most);
+	for (int64_t i = 0; i < n; i++) scores[i] = (float)(e[i] / sum);
+}
+
+/* The best `wanted` of n, best first, equal ones by their number. Not a number is the worst of all. */
+static void best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
+{
+	char taken[MOST] = {0};
+	for (int64_t k = 0; k < wanted; k++) {
+		int64_t at = -1;
+		for (int64_t i = 0; i < n; i++)
+			if (!taken[i] && (at < 0 || score[i] > score[at] || isnan(score[at]))) at = i;
+		taken[at] = 1;
+		chosen[k] = (uint32_t)at;
+	}
+}
+
+/* Set the scores of all experts that are not of the best groups to -inf. A group's score: the sum of its two best */
+static void keep_groups(const struct route_args *a, float *score)
+{
+	int64_t each = a->experts / a->groups;
+	float sums[MOST];
+	uint32_t two[2], kept[MOST];
+	char keeps[MOST] = {0};
+	for (int64_t g = 0; g < a->groups; g++) {
+		int64_t n = least(2, each);
+		best(score + g * each, each, two, n);
+		sums[g] = score[g * each + two[0]] + (n > 1 ? score[g * each + two[1]] : 0);
+	}
+	best(sums, a->groups, kept, a->groups_used);
+	for (int64_t i = 0; i < a->groups_used; i++) keeps[kept[i]] = 1;
+	for (int64_t i = 0; i < a->experts; i++)
+		if (!keeps[i / each]) score[i] = -INFINITY;
+}
+
+static void weigh(const struct route_args *a, const float *score, const uint32_t *chosen, float *weight)
+{
+	double sum = 0;
+	for (int64_t k = 0; k < a->per_token; k++) sum += score[chosen[k]];
+	if (a->renormalise) sum = fmax(sum, a->floor);
+	else sum = 1;
+	for (int64_t k = 0; k < a->per_token; k++) weight[k] = (float)(score[chosen[k]] / sum * a->scale);
+}
+
+/* Weights of the chosen logits alone */
+static void weigh_top(const struct route_args *a, const float *logit, const uint32_t *chosen, float *weight)
+{
+	for (int64_t k = 0; k < a->per_token; k++) weight[k] = logit[chosen[k]];
+	softmax(weight, a->per_token);
+	for (int64_t k = 0; k < a->per_token; k++) weight[k] *= a->scale;
+}
+
+static void choose(const struct route_args *a, const float *score, uint32_t *chosen)
+{
+	const float *correction = a->correction;
+	float sum[MOST];
+	for (int64_t e = 0; e < a->experts; e++) sum[e] = score[e] + (correction ? correction[e] : 0);
+	if (a->groups > 1) keep_groups(a, sum);
+	best(sum, a->experts, chosen, a->per_token);
+}
+
+static void forward_task(void *arg, int64_t task, int thread)
+{
+	const struct route_args *a = arg;
+	(void)thread;
+	for (int64_t t = task * TOKENS; t < least((task + 1) * TOKENS, a->n); t++) {
+		float *score = a->scores + t * a->experts, *weight = a->weight + t * a->per_token;
+		uint32_t *chosen = a->expert + t * a->per_token;
+		if (a->score == SOFTMAX) softmax(score, a->experts);
+		else if (a->score == SIGMOID)
+			for (int64_t e = 0; e < a->experts; e++) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
+		choose(a, score, chosen);
+		if (a->score == TOP_SOFTMAX) weigh_top(a, score, chosen, weight);
+		else weigh(a, score, chosen, weight);
+	}
+}
+
+/* Counting sort of slots by expert, which keeps the order of an expert's tokens */
+static void sort(const struct route_args *a)
+{
+	uint32_t next[MOST];
+	int64_t slots = a->n * a->per_token;
+	memset(a->first, 0, (size_t)(a->experts + 1) * sizeof *a->first);
+	for (int64_t s = 0; s < slots; s++) a->first[a->expert[s] + 1]++;
+	for (int64_t e = 0; e < a->experts; e++) {
+		a->first[e + 1] += a->first[e];
+		next[e] = a->first[e];
+	}
+	for (int64_t s = 0; s < slots; s++) {
+		a->row[s] = next[a->expert[s]]++;
+		a->slot[a->row[s]] = (uint32_t)s;
+	}
+}
+
+void op_route_forward(struct pool *pool, const struct route_args *a)
+{
+	pool_run(pool, div_up(a->n, TOKENS), forward_task, (void *)a);
+	if (a->slot) sort(a);
+}
+
+/* ---- backward ---- */
+
+/* Of weights w = scale p / sum(p), or scale p: the gradient of each chosen p, in place of that of w */
+static void scores_backward(const struct route_args *a, const float *score, const uint32_t *chosen, double *d)
+{
+	double sum = 0, dot = 0;
+	for (int64_t k = 0; k < a->per_token; k++) sum += score[chosen[k]];
+	for (int64_t k = 0; k < a->per_token; k++) dot += d[k] * score[chosen[k]] / sum;
+	if (a->renormalise && sum <= a->floor) { /* the sum counts as a constant */
+		sum = a->floor;
+		dot = 0;
+	}
+	for (int64_t k = 0; k < a->per_token; k++) d[k] = a->renormalise ? (d[k] - dot) / sum * a->scale : d[k] * a->scale;
+}
+
+/* From the gradient of each chosen score to that of the logits */
+static void softmax_backward(const struct route_args *a, const float *score, const uint32_t *chosen, const double *d,
+	float *dlogits)
+{
+	double dot = 0;
+	for (int64_t k = 0; k < a->per_token; k++) dot += d[k] * score[chosen[k]];
+	for (int64_t e = 0; e < a->experts; e++) dlogits[e] = (float)(score[e] * -dot);
+	for (int64_t k = 0; k < a->per_token; k++) dlogits[chosen[k]] = (float)(score[chosen[k]] * (d[k] - dot));
+}
+
+static void sigmoid_backward(const struct route_args *a, const float *score, const uint32_t *chosen, const double *d,
+	float *dlogits)
+{
+	memset(dlogits, 0, (size_t)a->experts * sizeof *dlogits);
+	for (int64_t k = 0; k < a->per_token; k++) {
+		double p = score[chosen[k]];
+		dlogits[chosen[k]] = (float)(d[k] * p * (1 - p));
+	}
+}
+
+static void top_backward(const struct route_args *a, const float *weight, const uint32_t *chosen, const double *d,
+	float *dlogits)
+{
+	double dot = 0;
+	for (int64_t k = 0; k < a->per_token; k++) dot += d[k] * weight[k] / a->scale;
+	memset(dlogits, 0, (size_t)a->experts * sizeof *dlogits);
+	for (int64_t k = 0; k < a->per_token; k++) dlogits[chosen[k]] = (float)(weight[k] * (d[k] - dot));
+}
+
+static void backward_task(void *arg, int64_t task, int thread)
+{
+	const struct route_args *a = arg;
+	(void)thread;
+	for (int64_t t = task * TOKENS; t < least((task + 1) * TOKENS, a->n); t++) {
+		const float *score = a->scores + t * a->experts, *dweight = a->dweight + t * a->per_token;
+		const uint32_t *chosen = a->expert + t * a->per_token;
+		float *dlogits = (float *)a->dlogits + t * a->experts;
+		double d[MOST];
+		for (int64_t k = 0; k < a->per_token; k++) d[k] = dweight[k];
+		if (a->score == TOP_SOFTMAX) {
+			top_backward(a, a->weight + t * a->per_token, chosen, d, dlogits);
+			continue;
+		}
+		scores_backward(a, score, chosen, d);
+		if (a->score == SOFTMAX) softmax_backward(a, score, chosen, d, dlogits);
+		else sigmoid_backward(a, score, chosen, d, dlogits);
+	}
+}
+
+void op_route_backward(struct pool *pool, const struct route_args *a)
+{
+	pool_run(pool, div_up(a->n, TOKENS), backward_task, (void *)a);
+}

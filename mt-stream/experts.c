@@ -1,0 +1,320 @@
+/* experts.c: an MLP that is a mixture of experts, of one piece of a chunk: forward and backward.
+ *
+ *     scores = router(h)         each token gets the experts with its K best scores: its slots
+ *     x = rows of h              expert by expert: R = P K rows, one for each slot
+ *     y = down(act(gate_up(x)))  each expert on its rows
+ *     out = sum over a token's slots of weight y
+ *
+ * A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is kept for the backward pass: it
+ * is recomputed from the same input, so that every token gets the same experts.
+ */
+#include <stddef.h>
+
+#include "block.h"
+
+_Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)TOP_SOFTMAX == MT_TOP_SOFTMAX,
+	"as in mt.h");
+
+/* ---- memory ---- */
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+void experts_take(struct experts_scratch *x, const struct mt_layer *most, uint64_t hidden, uint64_t piece,
+	uint64_t elem, bool train, take_fn *take, void *where)
+{
+	uint64_t slots = piece * most->experts_per_token, scores = piece * most->experts;
+	uint64_t inner = larger(slots * most->expert_ffn, piece * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
+
+	*x = (struct experts_scratch){
+		.scores = take(where, scores, sizeof(float)),
+		.weight = take(where, slots, sizeof(float)),
+		.expert = take(where, slots, sizeof(uint32_t)),
+		.row = take(where, slots, sizeof(uint32_t)),
+		.slot = take(where, slots, sizeof(uint32_t)),
+		.first = take(where, most->experts + 1, sizeof(uint32_t)),
+		.shared = take(where, 2 * piece, sizeof(float)),
+		.x = take(where, slots * hidden, elem),
+		.y = take(where, slots * hidden, elem),
+		.gu = take(where, gated * inner, elem),
+		.act = take(where, inner, elem),
+	};
+	if (!train) return;
+	x->dlogits = take(where, scores, elem);
+	x->dweight = take(where, slots, sizeof(float));
+	x->dshared = take(where, piece, sizeof(float));
+	x->dgate = take(where, piece, elem);
+	x->dact = take(where, inner, elem);
+}
+
+/* ---- routing ---- */
+
+static int64_t rows_of(const struct piece *p) { return p->c.n * p->l->experts_per_token; }
+
+static struct op route_op(const struct piece *p, enum op_code code)
+{
+	const struct mt_layer *l = p->l;
+	const struct experts_scratch *x = &p->c.s.x;
+
+	return (struct op){code,
+		.route = {.n = p->c.n,
+			.experts = l->experts,
+			.per_token = l->experts_per_token,
+			.score = (enum score)l->score,
+			.renormalise = !!(l->expert_flags & MT_RENORMALISE),
+			.floor = l->weight_floor,
+			.scale = l->expert_scale,
+			.groups = l->groups,
+			.groups_used = l->groups_per_token,
+			.correction = p->w->t[MT_T_CORRECTION],
+			.scores = x->scores,
+			.weight = x->weight,
+			.expert = x->expert,
+			.slot = x->slot,
+			.row = x->row,
+			.first = x->first,
+			.dweight = x->dweight,
+			.dlogits = x->dlogits}};
+}
+
+/* The shared expert's gate: a router of one expert, whose weight is sigmoid(logit) */
+static struct op gate_op(const struct piece *p, enum op_code code)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+
+	return (struct op){code,
+		.route = {.n = p->c.n,
+			.experts = 1,
+			.per_token = 1,
+			.score = SIGMOID,
+			.scale = 1,
+			.scores = x->shared,
+			.weight = x->shared + p->c.n,
+			.expert = x->expert,
+			.dweight = x->dshared,
+			.dlogits = x->dgate}};
+}
+
+/* logits (P, out) in fp32 = h w' + b */
+static void logits_forward(const struct piece *p, float *logits, const void *h, const void *w, const void *b,
+	int64_t out)
+{
+	int64_t in = p->c.geo->hidden;
+
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = h, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+		.c = logits, .ldc = out, .bias = b, .fp32 = 1);
+}
+
+/* dh (P, H) += dlogits (P, out) w; dw (out, H) += dlogits' h; db */
+static void logits_backward(const struct piece *p, float *dw, float *db, float beta, const void *dlogits, const void *h,
+	const void *w, int64_t out)
+{
+	int64_t in = p->c.geo->hidden;
+
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dlogits, .lda = out, .b = w, .ldb = in,
+		.c = p->c.s.dh, .ldc = in, .beta = 1);
+	linear_backward_weights(&p->c, dw, db, beta, dlogits, h, in, out);
+}
+
+static void route(const struct piece *p, const void *h)
+{
+	struct op op = route_op(p, OP_ROUTE_FORWARD);
+
+	logits_forward(p, p->c.s.x.scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], p->l->experts);
+	launch(&p->c, &op);
+}
+
+/* y's rows (R, H) = x's (P, H), token by token of each slot */
+static void dispatch(const struct piece *p, void *y, const void *x)
+{
+	LAUNCH(&p->c, OP_DISPATCH, dispatch, .y = y, .x = x, .slot = p->c.s.x.slot, .rows = rows_of(p),
+		.per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+}
+
+/* ---- the experts ---- */
+
+static int64_t gated(const struct piece *p, int64_t ffn) { return mlp_gated(p->l) ? 2 * ffn : ffn; }
+static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATE : MT_T_XUP; }
+static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATEB : MT_T_XUPB; }
+
+/* y (R, out) = x (R, in) w_e' + b_e */
+static void grouped_forward(const struct piece *p, void *y, const void *x, enum mt_role_tensor weight,
+	enum mt_role_tensor bias, int64_t in, int64_t out)
+{
+	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
+
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p), .n = out, .k = in,
+		.first = p->c.s.x.first, .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
+		.trans_b = !transposed, .c = y, .ldc = out, .stride = p->w->stride[weight], .bias = p->w->t[bias],
+		.bias_stride = p->w->stride[bias]);
+}
+
+/* dx (R, in) = dy (R, out) w_e */
+static void grouped_backward_input(const struct piece *p, void *dx, const void *dy, enum mt_role_tensor weight,
+	int64_t in, int64_t out)
+{
+	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
+
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p), .n = in, .k = out,
+		.first = p->c.s.x.first, .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
+		.trans_b = transposed, .c = dx, .ldc = in, .stride = p->w->stride[weight]);
+}
+
+/* dw_e (out, in) += dy' x; db_e (out) += column sums of dy */
+static void grouped_backward_weights(const struct piece *p, const struct grads *g, float beta, const void *dy,
+	const void *x, enum mt_role_tensor weight, enum mt_role_tensor bias, int64_t in, int64_t out)
+{
+	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
+
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p),
+		.k = transposed ? in : out, .n = transposed ? out : in, .first = p->c.s.x.first, .a = transposed ? x : dy,
+		.lda = transposed ? in : out, .b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight],
+		.ldc = transposed ? out : in, .stride = g->stride[weight], .sum = 1, .beta = beta);
+	if (g->t[bias])
+		LAUNCH(&p->c, OP_GROUPED_BIAS_BACKWARD, grouped_bias_backward, .db = g->t[bias], .stride = g->stride[bias],
+			.beta = beta, .dy = dy, .first = p->c.s.x.first, .experts = p->l->experts, .n = out);
+}
+
+/* act (rows, ffn) from gate | up */
+static void inner_forward(const struct piece *p, int64_t rows, int64_t ffn, int interleaved)
+{
+	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.x.act, .gu = p->c.s.x.gu, .n = rows, .f = ffn,
+		.form = (enum activation)p->l->form, .interleaved = interleaved);
+}
+
+/* act, and the gradient of gate | up in its place, from dact */
+static void inner_backward(const struct piece *p, int64_t rows, int64_t ffn, int interleaved)
+{
+	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->c.s.x.gu, .y = p->c.s.x.act,
+		.dy = p->c.s.x.dact, .gu = p->c.s.x.gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form,
+		.interleaved = interleaved);
+}
+
+static int interleaved(const struct piece *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
+
+/* ---- forward ---- */
+
+static void routed_forward(const struct piece *p, void *out, const void *h, const void *add)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
+
+	route(p, h);
+	dispatch(p, x->x, h);
+	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	inner_forward(p, rows_of(p), f, interleaved(p));
+	grouped_forward(p, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = add, .x = x->y, .weight = x->weight, .row = x->row, .n = p->c.n,
+		.per_token = p->l->experts_per_token, .h = hidden);
+}
+
+static enum mt_role_tensor shared_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
+
+/* gate | up and the weights of the shared expert */
+static void shared_gate_up(const struct piece *p, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	struct op gate = gate_op(p, OP_ROUTE_FORWARD);
+
+	linear_forward(&p->c, x->gu, h, p->w->t[shared_role(p)], NULL, NULL, p->c.geo->hidden, gated(p, p->l->shared_ffn));
+	if (!p->w->t[MT_T_SHARED_GATE]) return;
+	logits_forward(p, x->shared, h, p->w->t[MT_T_SHARED_GATE], NULL, 1);
+	launch(&p->c, &gate);
+}
+
+/* out += what the shared expert adds */
+static void shared_forward(const struct piece *p, void *out, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
+
+	shared_gate_up(p, h);
+	inner_forward(p, p->c.n, f, 0);
+	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, hidden);
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = out, .x = x->y,
+		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1, .h = hidden);
+}
+
+/* out = add + what all experts add */
+static void all_forward(const struct piece *p, void *out, const void *add)
+{
+	const void *h = input_of(&p->c, p->in, p->w, p->norm);
+
+	routed_forward(p, out, h, add);
+	if (p->l->shared_ffn) shared_forward(p, out, h);
+}
+
+void experts_forward(const struct piece *p, void *out)
+{
+	if (!residual_apart(p->c.geo)) {
+		all_forward(p, out, p->x2);
+		return;
+	}
+	all_forward(p, p->c.s.sub, NULL);
+	residual_add(&p->c, out, p->w, p->post, p->x2);
+}
+
+/* ---- backward ---- */
+
+/* From dsub, the gradient of the experts' sum: the gradients of their weights, of the router's logits (dlogits), and of
+ * the experts' inputs (x) */
+static void routed_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, rows = rows_of(p);
+	struct op op = route_op(p, OP_ROUTE_BACKWARD);
+
+	route(p, h);
+	dispatch(p, x->x, h);
+	dispatch(p, x->y, dsub);
+	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	grouped_backward_input(p, x->dact, x->y, MT_T_XDOWN, f, hidden);
+	inner_backward(p, rows, f, interleaved(p));
+	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight, .slot = x->slot,
+		.y = x->act, .dy = x->dact, .dgu = x->gu, .rows = rows, .f = f, .g = gated(p, f), .bias = p->w->t[MT_T_XDOWNB],
+		.bias_stride = p->w->stride[MT_T_XDOWNB], .h = hidden, .d_o = x->y, .expert = x->expert);
+	launch(&p->c, &op);
+	grouped_backward_weights(p, g, beta, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
+	grouped_backward_weights(p, g, beta, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	grouped_backward_input(p, x->x, x->gu, gate_up_role(p), hidden, gated(p, f));
+}
+
+/* The gradients of the shared expert's weights; in the scratch's dh, where dsub may have been, that of its input */
+static void shared_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
+
+	shared_gate_up(p, h);
+	linear_backward_input(&p->c, x->dact, dsub, p->w->t[MT_T_SDOWN], f, hidden);
+	inner_backward(p, p->c.n, f, 0);
+	if (p->w->t[MT_T_SHARED_GATE]) {
+		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
+
+		LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dshared, .weight = x->shared + p->c.n,
+			.y = x->act, .dy = x->dact, .dgu = x->gu, .rows = p->c.n, .f = f, .g = gated(p, f));
+		launch(&p->c, &gate);
+	}
+	linear_backward_weights(&p->c, g->t[MT_T_SDOWN], NULL, beta, dsub, x->act, f, hidden);
+	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, x->gu, h, hidden, gated(p, f));
+	linear_backward_input(&p->c, p->c.s.dh, x->gu, p->w->t[shared_role(p)], hidden, gated(p, f));
+	if (p->w->t[MT_T_SHARED_GATE])
+		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
+}
+
+void experts_backward(const struct piece *p, const struct grads *g, float beta, void *dx)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	const void *dsub, *h;
+
+	if (p->c.geo->flags & MT_POST_NORM) all_forward(p, p->c.s.sub, NULL);
+	dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+	h = input_of(&p->c, p->in, p->w, p->norm);
+	routed_backward(p, g, beta, dsub, h);
+	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = p->c.s.dh, .add = p->l->shared_ffn ? p->c.s.dh : NULL, .x = x->x,
+		.row = x->row, .n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+	logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], p->l->experts);
+	if (g->t[MT_T_CORRECTION] && beta == 0)
+		LAUNCH(&p->c, OP_ZERO, zero, .dst = g->t[MT_T_CORRECTION], .bytes = p->l->experts * sizeof(float));
+	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
+}

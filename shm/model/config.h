@@ -1,0 +1,166 @@
+/* config.h: what the files that read config.json share. Not for others. */
+#ifndef MT_CONFIG_H
+#define MT_CONFIG_H
+
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "lib.h"
+
+/* clang-format off */
+
+/* ------------------------------------------------------------------------------------------------ keys */
+
+/* rc and mt_errmsg() are of the first error. After it every getter returns the default. */
+struct reader {
+	const json_t *root;
+	int rc;
+};
+
+#define REFUSE(r, ex, ...) ((r)->rc ? (void)0 : (void)((r)->rc = mt_fail((ex), __VA_ARGS__)))
+
+static inline bool is_given(const json_t *v) { return v && !json_is_null(v); }
+
+/* Python reads NaN, Infinity and numbers beyond 64 bits; mt refuses them in the keys that it uses. */
+bool key_is_odd(struct reader *, const char *key, const json_t *v);
+uint32_t key_u32(struct reader *, const char *key, uint32_t missing, uint32_t lo, uint32_t hi);
+/* obj's number at key; NaN when it is missing or null */
+double key_number(struct reader *, const json_t *obj, const char *key);
+bool key_bool(struct reader *, const json_t *obj, const char *key, bool missing);
+/* NULL when it is missing or null */
+const char *key_string(struct reader *, const json_t *obj, const char *key);
+/* NULL when it is missing, null or empty */
+const json_t *key_object(struct reader *, const char *key);
+
+/* ------------------------------------------------------------------------------------------------ rope */
+
+/* Keys of rope_scaling and rope_parameters: modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and the _compute_* functions */
+enum rope_key {
+	R_FACTOR, R_LOW, R_HIGH, R_ORIGINAL, R_ATTENTION, R_FAST, R_SLOW, R_MSCALE, R_MSCALE_ALL, R_ALPHA, R_BETA, R_KEYS
+};
+
+enum { MAX_PAIRS = 256 };
+
+struct rope {
+	const struct rope_kind *kind;
+	double v[R_KEYS]; /* NaN: not given */
+	bool truncate;
+	double theta, partial;  /* partial: NaN: not given */
+	uint32_t n_short;       /* longrope: entries of short_factor */
+	float short_factor[MAX_PAIRS];
+};
+
+enum rope_of { ROPE_FULL, ROPE_LOCAL, ROPE_NONE }; /* which of a model's ropes a kind of layers has */
+
+/* ------------------------------------------------------------------------------------------------ families */
+
+/* What is being read: the geometry, and what all kinds of layers have in common */
+struct model {
+	struct mt_geometry geo;
+	struct mt_layer base;
+	/* what layers with full attention have instead, if not 0 */
+	uint32_t full_head_dim, full_kv_heads, full_k_is_v;
+	struct rope rope[ROPE_NONE];
+	uint32_t rope_positions; /* the ropes' frequencies hold for so many positions */
+	enum rope_of rope_of[MT_KINDS];
+	struct mt_layer experts; /* the MLP of layers with experts */
+	bool sparse[1024];       /* does this layer have them? */
+};
+
+#define OF_MODEL(field) offsetof(struct model, geo.field)
+#define OF_KIND(field) offsetof(struct model, base.field)
+
+enum { SIZES = 8 };
+enum { DERIVED = 0 }; /* kv_heads: as heads; head_dim: hidden / heads */
+
+/* Names that a family has instead of size_keys'. "": the family has no such key, its size is derived */
+enum size_name { S_FFN = 2, S_KV_HEADS = 6, S_HEAD_DIM = 7 };
+
+struct flag_key {
+	const char *name;
+	uint32_t flags; /* that true sets */
+	bool missing;   /* the class's default */
+};
+
+/* A number that the model multiplies by or caps with: `at` in struct model becomes it, or what `as` says */
+struct number_key {
+	const char *name;
+	size_t at;
+	enum { AS_IS, RECIPROCAL, RECIPROCAL_ROOT } as;
+	double missing; /* the class's default; NAN: the field stays as it is, as it does for null */
+};
+
+
+/* Defaults of LlamaConfig, MistralConfig, ... (configuration_*.py of transformers 4.57 and 5), and what
+ * LlamaForCausalLM, ... (modeling_*.py) compute. What a row leaves out is 0 or NULL, which means what llama does. */
+struct family {
+	const char *name, *architecture;
+	uint32_t size[SIZES];          /* defaults, in the order of size_keys */
+	const char *size_name[SIZES];  /* NULL: size_keys' */
+	bool heads_divide_hidden;      /* LlamaConfig requires it even if head_dim is given */
+	bool heads_fill_hidden;        /* o_proj is square */
+	bool tied;                     /* tie_word_embeddings, if the key is missing */
+	uint32_t flags;                /* that every model of the family has; */
+	struct flag_key flag_key[4];   /* and those that keys set */
+	struct number_key number[6];
+	const char *act_key, *act;     /* of the MLP's function, and its default; NULL: hidden_act, silu */
+	bool ungated;                  /* the MLP has no gate */
+	bool only_act;                 /* no released model has another function: a file that has one is refused */
+	enum mt_names names;
+	const char *eps_key;           /* NULL: rms_norm_eps */
+	double eps, init_range;        /* 0: NORM_EPS_DEFAULT, INIT_RANGE_DEFAULT */
+	uint32_t pad;                  /* 1 + default of pad_token_id; 0: none */
+	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
+	const char *refused[2];        /* keys that must not be true */
+	void (*read)(struct reader *, struct model *); /* what no table says; NULL: nothing */
+	double dropout;                /* of attention_dropout and residual_dropout, if they are missing */
+	bool dropout_released;         /* released files ask for dropout: MT_DROPOUT, not an error */
+	/* rope */
+	double theta, partial;         /* 0: ROPE_THETA_DEFAULT; the key partial_rotary_factor is not read */
+	double local_theta;            /* not 0: layers with and without window have each their rope */
+	const char *local_theta_key;   /* in the file's root; NULL: none */
+	const char *rope;              /* rope_parameters of a file that has neither these nor rope_scaling; NULL: plain */
+	uint32_t original;             /* default of original_max_position_embeddings in the file's root; 0: no such key */
+	bool neighbours;
+	bool alpha;                    /* rope_type dynamic has a fixed alpha */
+	bool longrope;                 /* older names of rope_type longrope are "su" and "yarn", and no others are used */
+	bool temperature;              /* llama_4_scaling_beta */
+	/* layers */
+	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_PATTERN, WINDOW_NOPE } window;
+	uint32_t tokens;               /* of the window, if the key is missing; 0: WINDOW_DEFAULT */
+	bool window_missing_none;      /* without the key there is no window */
+	bool window_null_none;         /* with null there is no window; WINDOW_PATTERN only, the others always allow it */
+	uint32_t pattern;              /* WINDOW_PATTERN: each such layer is full */
+	bool pattern_key;              /* unless sliding_window_pattern says another */
+	bool last_full;                /* whatever layer_types says of the last layer */
+	bool per_layer;                /* layers that per_layer_config lists have other sizes */
+	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones; the same if
+	                                * the model has a window; those of no_rope_layers, by default each fourth */
+};
+
+#define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)
+
+const struct family *family_find(const char *model_type); /* NULL: none */
+
+/* ------------------------------------------------------------------------------------------------ files */
+
+void read_ropes(struct reader *, const struct family *, struct model *);  /* rope.c */
+/* Give the kind its frequencies, for its head_dim */
+void rope_fill(struct reader *, const struct family *, struct model *, enum rope_of, struct mt_layer *);
+/* layers.c: each layer's kind */
+void read_layers(struct reader *, const struct family *, struct model *);
+void check_heads(struct reader *, const struct mt_layer *);
+void read_falcon(struct reader *, struct model *); /* config.c: what rows of families.c have in `read` */
+void read_gemma(struct reader *, struct model *);
+void read_gemma4(struct reader *, struct model *);
+/* experts.c: m->experts and m->sparse; as `read` */
+void read_experts(struct reader *, struct model *);
+void read_olmoe(struct reader *, struct model *);
+void read_gpt_oss(struct reader *, struct model *);
+/* If layer i has experts, give them to its kind, which has been made of m->base */
+void set_experts(const struct model *, uint32_t i, struct mt_layer *);
+
+/* clang-format on */
+
+#endif

@@ -1,0 +1,187 @@
+/* experts.c: config.json's keys of MLPs that are mixtures of experts */
+#include "config.h"
+
+/* Keys and defaults of families whose MLPs are mixtures of experts: configuration_*.py; and what their routers
+ * compute */
+static const struct experts_family {
+	const char *family;
+	const char *experts_key, *per_token_key;
+	uint32_t experts, per_token; /* defaults */
+	const char *ffn_key;         /* an expert's inner size; NULL: intermediate_size */
+	uint32_t ffn;
+	const char *shared_key; /* NULL: no shared expert */
+	uint32_t shared;
+	bool shared_counts; /* shared_key is a number of experts, not an inner size */
+	enum mt_score score;
+	uint32_t flags;              /* expert_flags; */
+	const char *renormalise_key; /* and MT_RENORMALISE by this key, */
+	bool renormalise;            /* whose default is this */
+	const char *floor_key;
+	float floor;
+	const char *scale_key; /* NULL: 1 */
+	const char *alias;     /* of experts_key (attribute_map); NULL: none */
+	bool groups;           /* n_group, topk_group */
+	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
+	 * beside moe_layer_start_index .. moe_layer_end_index, and by moe_layer_interval */
+	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_RANGE } dense;
+} experts_families[] = {
+	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts"},
+	{"qwen2_moe", "num_experts", "num_experts_per_tok", 60, 4, "moe_intermediate_size", 1408,
+		"shared_expert_intermediate_size", 5632, .flags = MT_SHARED_GATE, .renormalise_key = "norm_topk_prob",
+		.dense = DENSE_LISTED},
+	{"qwen3_moe", "num_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 768,
+		.renormalise_key = "norm_topk_prob", .alias = "num_local_experts", .dense = DENSE_LISTED},
+	{"olmoe", "num_experts", "num_experts_per_tok", 64, 8, .renormalise_key = "norm_topk_prob",
+		.alias = "num_local_experts"},
+	{"granitemoe", "num_local_experts", "num_experts_per_tok", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED},
+	{"glm4_moe", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408, "n_shared_experts",
+		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST},
+	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
+		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f,
+		.dense = DENSE_RANGE},
+	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
+		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED},
+};
+
+/* A positive number, which may be missing or null */
+static float positive(struct reader *r, const char *key, float missing)
+{
+	double v = key ? key_number(r, r->root, key) : NAN;
+	if (isnan(v)) return missing;
+	if (!(v > 0 && v < 1e6)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, v);
+	return (float)v;
+}
+
+static void read_groups(struct reader *r, struct mt_layer *k)
+{
+	k->groups = key_u32(r, "n_group", 1, 1, MT_EXPERTS);
+	k->groups_per_token = key_u32(r, "topk_group", 1, 1, MT_EXPERTS);
+	if (k->experts % k->groups)
+		REFUSE(r, MT_EX_CONFIG, "%u experts are not a multiple of n_group %u", k->experts, k->groups);
+	else if (k->groups_per_token > k->groups)
+		REFUSE(r, MT_EX_CONFIG, "topk_group %u is more than n_group %u", k->groups_per_token, k->groups);
+	else if (k->experts / k->groups * k->groups_per_token < k->experts_per_token)
+		REFUSE(r, MT_EX_CONFIG, "topk_group %u has fewer experts than num_experts_per_tok %u", k->groups_per_token,
+			k->experts_per_token);
+}
+
+/* mlp_only_layers */
+static void read_dense_list(struct reader *r, uint32_t layers, bool *sparse)
+{
+	const json_t *list = json_object_get(r->root, "mlp_only_layers"), *v;
+	size_t i;
+	if (!is_given(list)) return;
+	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "mlp_only_layers is not a list");
+	json_array_foreach((json_t *)list, i, v)
+	{
+		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "mlp_only_layers has an entry that is not an integer");
+		json_int_t layer = json_integer_value(v);
+		if (layer >= 0 && layer < (json_int_t)layers) sparse[layer] = false;
+	}
+}
+
+/* -1: the last layer */
+static uint32_t last_sparse(struct reader *r, uint32_t layers)
+{
+	const json_t *v = json_object_get(r->root, "moe_layer_end_index");
+	if (!v || (json_is_integer(v) && json_integer_value(v) == -1)) return layers - 1;
+	return key_u32(r, "moe_layer_end_index", layers - 1, 0, INT32_MAX);
+}
+
+/* sparse[i]: is layer i's MLP a mixture of experts? */
+static void read_sparse(struct reader *r, const struct experts_family *x, uint32_t layers, bool *sparse)
+{
+	uint32_t first = 0, last = layers, step = 1;
+	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
+	if (x->dense == DENSE_FIRST) first = key_u32(r, "first_k_dense_replace", 1, 0, INT32_MAX);
+	if (x->dense == DENSE_RANGE) {
+		first = key_u32(r, "moe_layer_start_index", 1, 0, INT32_MAX);
+		last = last_sparse(r, layers);
+		step = key_u32(r, "moe_layer_interval", 1, 1, INT32_MAX);
+	}
+	for (uint32_t i = 0; i < layers; i++) sparse[i] = i >= first && i <= last && (i + 1) % step == 0;
+	if (x->dense == DENSE_LISTED) read_dense_list(r, layers, sparse);
+}
+
+static uint32_t read_count(struct reader *r, const struct experts_family *x)
+{
+	uint32_t n = key_u32(r, x->experts_key, x->experts, 1, MT_EXPERTS);
+	if (!x->alias || !json_object_get(r->root, x->alias)) return n;
+	uint32_t other = key_u32(r, x->alias, n, 1, MT_EXPERTS);
+	if (json_object_get(r->root, x->experts_key) && other != n)
+		REFUSE(r, MT_EX_CONFIG, "%s %u and %s %u disagree", x->experts_key, n, x->alias, other);
+	return other;
+}
+
+static void read_expert_sizes(struct reader *r, const struct experts_family *x, struct mt_layer *k)
+{
+	k->experts = read_count(r, x);
+	k->experts_per_token = key_u32(r, x->per_token_key, x->per_token, 1, MT_EXPERTS_PER_TOKEN);
+	if (k->experts_per_token > k->experts)
+		REFUSE(r, MT_EX_CONFIG, "%s %u is more than %s %u", x->per_token_key, k->experts_per_token, x->experts_key,
+			k->experts);
+	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : k->ffn;
+	k->shared_ffn = x->shared_key ? key_u32(r, x->shared_key, x->shared, 0, 1 << 22) : 0;
+	if (!x->shared_counts) return;
+	if (k->shared_ffn > 64) REFUSE(r, MT_EX_CONFIG, "%s %u is more than 64", x->shared_key, k->shared_ffn);
+	else k->shared_ffn *= k->expert_ffn;
+}
+
+void read_experts(struct reader *r, struct model *m)
+{
+	const struct experts_family *x = NULL;
+	for (size_t i = 0; i < sizeof experts_families / sizeof *experts_families; i++)
+		if (strcmp(m->geo.family, experts_families[i].family) == 0) x = &experts_families[i];
+	struct mt_layer *k = &m->experts;
+	if (!x) return REFUSE(r, MT_EX_BUG, "model_type %s has no experts", m->geo.family);
+	*k = m->base;
+	read_expert_sizes(r, x, k);
+	k->ffn = 0;
+	k->score = x->score;
+	k->expert_flags = x->flags;
+	if (x->renormalise_key && key_bool(r, r->root, x->renormalise_key, x->renormalise))
+		k->expert_flags |= MT_RENORMALISE;
+	k->weight_floor = positive(r, x->floor_key, x->floor);
+	k->expert_scale = positive(r, x->scale_key, 1);
+	k->groups = k->groups_per_token = 1;
+	if (x->groups) read_groups(r, k);
+	/* The loss has no such term unless output_router_logits is true (modeling_*.py) */
+	if (key_bool(r, r->root, "output_router_logits", false))
+		REFUSE(r, MT_EX_CONFIG,
+			"output_router_logits true is not supported: the loss would have a term that balances "
+			"experts");
+	read_sparse(r, x, m->geo.layers, m->sparse);
+}
+
+void read_olmoe(struct reader *r, struct model *m)
+{
+	read_experts(r, m);
+	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+/* Its function is not what hidden_act says */
+void read_gpt_oss(struct reader *r, struct model *m)
+{
+	double alpha = key_number(r, r->root, "swiglu_alpha"), limit = key_number(r, r->root, "swiglu_limit");
+	if (!isnan(alpha) && alpha != 1.702) REFUSE(r, MT_EX_CONFIG, "swiglu_alpha %g is not supported, only 1.702", alpha);
+	if (!isnan(limit) && limit != 7) REFUSE(r, MT_EX_CONFIG, "swiglu_limit %g is not supported, only 7", limit);
+	m->base.form = MT_SWIGLU_CLAMPED;
+	read_experts(r, m);
+}
+
+void set_experts(const struct model *m, uint32_t i, struct mt_layer *k)
+{
+	if (!m->sparse[i]) return;
+	k->ffn = 0;
+	k->experts = m->experts.experts;
+	k->experts_per_token = m->experts.experts_per_token;
+	k->expert_ffn = m->experts.expert_ffn;
+	k->shared_ffn = m->experts.shared_ffn;
+	k->score = m->experts.score;
+	k->expert_flags = m->experts.expert_flags;
+	k->groups = m->experts.groups;
+	k->groups_per_token = m->experts.groups_per_token;
+	k->expert_scale = m->experts.expert_scale;
+	k->weight_floor = m->experts.weight_floor;
+}

@@ -1,0 +1,155 @@
+/* families.c: the table of model families. The only file that knows them by name; what a table cannot say is in the
+ * functions of config.c that a row has in `read`. */
+#include "config.h"
+
+/* clang-format off */
+
+#define ALL_BIASES (MT_QKV_BIAS | MT_O_BIAS | MT_MLP_BIAS)
+#define ATTENTION_BIAS {"attention_bias", MT_QKV_BIAS | MT_O_BIAS, false} /* of q, k, v and o */
+#define MLP_BIAS {"mlp_bias", MT_MLP_BIAS, false}
+
+/* Gemma: files with tied embeddings, norms before and after, 1 + w */
+#define GEMMA_NAMES .tied = true, .names = MT_NAMES_GEMMA, .act_key = "hidden_activation", .act = "gelu_pytorch_tanh", \
+	.pad = 1 + 0
+#define GEMMA GEMMA_NAMES, .refused = {"use_bidirectional_attention"}
+#define GEMMA_FLAGS (MT_NORM_ONE | MT_POST_NORM)
+#define Q_SCALE {"query_pre_attn_scalar", OF_MODEL(attention_scale), RECIPROCAL_ROOT, 256}
+#define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
+
+static const struct family families[] = {
+	{"llama", "LlamaForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.heads_divide_hidden = true, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .only_act = true},
+	{"mistral", "MistralForCausalLM", .size = {32, 4096, 14336, 32000, 131072, 32, 8, DERIVED}, .only_act = true,
+		.window = WINDOW_ALL},
+	{"qwen2", "Qwen2ForCausalLM", .size = {32, 4096, 22016, 151936, 32768, 32, 32, DERIVED}, .flags = MT_QKV_BIAS,
+		.only_act = true, .window = WINDOW_QWEN},
+	{"qwen3", "Qwen3ForCausalLM", .size = {32, 4096, 22016, 151936, 32768, 32, 32, 128}, .flags = MT_QK_NORM,
+		.flag_key = {ATTENTION_BIAS}, .only_act = true, .window = WINDOW_QWEN},
+	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
+		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
+			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
+			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1},
+			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}}},
+	{"cohere2", "Cohere2ForCausalLM", .size = {40, 8192, 22528, 256000, 8192, 64, DERIVED, DERIVED}, .tied = true,
+		.flags = MT_LAYERNORM | PARALLEL_ONE_NORM, .flag_key = {ATTENTION_BIAS},
+		.number = {{"logit_scale", OF_MODEL(logit_scale), AS_IS, 0.0625}}, .eps_key = "layer_norm_eps", .eps = 1e-5,
+		.pad = 1 + 0, .neighbours = true, .window = WINDOW_PATTERN, .pattern = 4, .pattern_key = true,
+		.nope = NOPE_FULL},
+	{"starcoder2", "Starcoder2ForCausalLM", .size = {30, 3072, 12288, 49152, 4096, 24, 2, DERIVED}, .tied = true,
+		.flags = MT_LAYERNORM | MT_NORM_BIAS, .flag_key = {{"use_bias", ALL_BIASES, true}},
+		.act = "gelu_pytorch_tanh", .ungated = true, .names = MT_NAMES_STARCODER, .eps_key = "norm_epsilon",
+		.eps = 1e-5, .init_range = 0.018042, .dropout_released = true, .window = WINDOW_ALL,
+		.window_missing_none = true},
+	{"stablelm", "StableLmForCausalLM", .size = {32, 2560, 6912, 50304, 4096, 32, 32, DERIVED},
+		.size_name = {[S_HEAD_DIM] = ""}, .flags = MT_LAYERNORM | MT_NORM_BIAS,
+		.flag_key = {{"use_qkv_bias", MT_QKV_BIAS, false}, {"use_parallel_residual", PARALLEL_ONE_NORM, false}},
+		.eps_key = "layer_norm_eps", .eps = 1e-5, .refused = {"qk_layernorm"}, .partial = 0.25},
+	{"nemotron", "NemotronForCausalLM", .size = {32, 6144, 24576, 256000, 4096, 48, DERIVED, DERIVED},
+		.flags = MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .act = "relu2",
+		.ungated = true, .eps_key = "norm_eps", .eps = 1e-5, .init_range = 0.0134, .partial = 0.5},
+	{"arcee", "ArceeForCausalLM", .size = {32, 2560, 18432, 32000, 4096, 32, DERIVED, DERIVED},
+		.heads_divide_hidden = true, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .act = "relu2", .ungated = true,
+		.eps = 1e-5},
+	{"apertus", "ApertusForCausalLM", .size = {32, 4096, 14336, 131072, 65536, 32, DERIVED, DERIVED},
+		.flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .act = "xielu", .ungated = true,
+		.names = MT_NAMES_APERTUS, .eps = 1e-5, .pad = 1 + 3, .theta = 12e6,
+		.rope = "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, "
+				"\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0}"},
+	{"ernie4_5", "Ernie4_5ForCausalLM", .size = {18, 1024, 3072, 103424, 131072, 16, 2, 128}, .tied = true,
+		.flag_key = {{"use_bias", ALL_BIASES, false}}, .eps = 1e-5, .pad = 1 + 0, .theta = 500000,
+		.neighbours = true},
+	{"helium", "HeliumForCausalLM", .size = {24, 2560, 7040, 48000, 4096, 20, 20, 128}, .heads_fill_hidden = true,
+		.flag_key = {{"attention_bias", MT_QKV_BIAS, false}, MLP_BIAS}, .eps = 1e-8, .pad = 1 + 3, .theta = 100000,
+		.neighbours = true},
+	{"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", .size = {32, 4096, 11008, 290943, 2048, 32, DERIVED, DERIVED},
+		.flags = MT_QK_NORM | MT_QK_NORM_AFTER, .flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_HUNYUAN,
+		.eps = 1e-5, .pad = 1 + 0, .alpha = true},
+	{"falcon", "FalconForCausalLM", .size = {32, 4544, DERIVED, 65024, 2048, 71, DERIVED, DERIVED},
+		.size_name = {[S_FFN] = "ffn_hidden_size", [S_KV_HEADS] = "num_kv_heads", [S_HEAD_DIM] = ""}, .tied = true,
+		.flags = MT_LAYERNORM | MT_NORM_BIAS, .flag_key = {{"bias", ALL_BIASES, false}}, .act_key = "activation",
+		.act = "gelu", .ungated = true, .names = MT_NAMES_FALCON, .eps_key = "layer_norm_epsilon", .eps = 1e-5,
+		.no_pad = true, .refused = {"alibi"}, .read = read_falcon},
+	{"gemma2", "Gemma2ForCausalLM", .size = {26, 2304, 9216, 256000, 8192, 8, 4, 256}, GEMMA, .flags = GEMMA_FLAGS,
+		.flag_key = {ATTENTION_BIAS}, .read = read_gemma,
+		.number = {Q_SCALE, {"attn_logit_softcapping", OF_MODEL(attention_cap), AS_IS, 50},
+			{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, 30}},
+		.window = WINDOW_PATTERN, .pattern = 2},
+	{"gemma3_text", "Gemma3ForCausalLM", .size = {26, 2304, 9216, 262208, 131072, 8, 4, 256}, GEMMA,
+		.flags = GEMMA_FLAGS | MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .read = read_gemma,
+		.number = {Q_SCALE, {"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6,
+		.local_theta = 1e4, .local_theta_key = "rope_local_base_freq", .window = WINDOW_PATTERN, .pattern = 6,
+		.pattern_key = true},
+	{"gemma4_text", "Gemma4ForCausalLM", .size = {30, 2304, 9216, 262144, 131072, 8, 4, 256}, GEMMA_NAMES,
+		.flags = MT_POST_NORM | MT_QK_NORM | MT_V_NORM | MT_LAYER_SCALAR, .flag_key = {ATTENTION_BIAS},
+		.refused = {"enable_moe_block"}, .read = read_gemma4,
+		.number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6, .local_theta = 1e4,
+		.rope = "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, "
+				"\"partial_rotary_factor\": 0.25}, "
+				"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}",
+		.window = WINDOW_PATTERN, .tokens = 512, .pattern = 6, .last_full = true, .per_layer = true},
+	{"glm4", "Glm4ForCausalLM", .size = {40, 4096, 13696, 151552, 131072, 32, 2, 128}, .flags = MT_POST_NORM,
+		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .names = MT_NAMES_GLM, .eps = 1.5625e-7,
+		.pad = 1 + 151329, .partial = 0.5, .neighbours = true},
+	{"olmo2", "Olmo2ForCausalLM", .size = {32, 4096, 11008, 50304, 2048, 32, DERIVED, DERIVED}, .flags = OLMO_FLAGS,
+		.flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .pad = 1 + 1},
+	{"olmo3", "Olmo3ForCausalLM", .size = {32, 4096, 11008, 50304, 2048, 32, DERIVED, DERIVED}, .flags = OLMO_FLAGS,
+		.flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .pad = 1 + 1, .theta = 5e5, .local_theta = 5e5,
+		.window = WINDOW_PATTERN, .pattern = 4},
+	{"exaone4", "Exaone4ForCausalLM", .size = {32, 4096, 16384, 102400, 2048, 32, 32, DERIVED},
+		.flags = MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM, .eps = 1e-5, .window = WINDOW_PATTERN,
+		.window_null_none = true, .pattern = 4, .pattern_key = true, .nope = NOPE_BESIDE_WINDOWS},
+	{"phi3", "Phi3ForCausalLM", .size = {32, 3072, 8192, 32064, 4096, 32, DERIVED, DERIVED}, .names = MT_NAMES_PHI,
+		.eps = 1e-5, .pad = 1 + 32000, .partial = 1, .original = 4096, .longrope = true, .window = WINDOW_ALL,
+		.window_missing_none = true},
+	{"smollm3", "SmolLM3ForCausalLM", .size = {36, 2048, 11008, 128256, 32768, 16, 4, DERIVED}, .tied = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .pad = 1 + 128004, .theta = 2e6, .window = WINDOW_NOPE,
+		.nope = NOPE_LIST},
+	{"seed_oss", "SeedOssForCausalLM", .size = {64, 4096, 27648, 155136, 524288, 80, 8, 128},
+		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}, {"attention_out_bias", MT_O_BIAS, false}, MLP_BIAS},
+		.pad = 1 + 1, .dropout = 0.1, .dropout_released = true},
+	{"ministral3", "Ministral3ForCausalLM", .size = {34, 4096, 14336, 131072, 262144, 32, 8, 128}, .eps = 1e-5,
+		.pad = 1 + 11,
+		.rope = "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
+				"\"original_max_position_embeddings\": 16384, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "
+				"\"mscale_all_dim\": 1.0, \"mscale\": 1.0, \"llama_4_scaling_beta\": 0.1}",
+		.temperature = true, .window = WINDOW_ALL, .window_missing_none = true},
+	{"mixtral", "MixtralForCausalLM", .size = {32, 4096, 14336, 32000, 131072, 32, 8, DERIVED},
+		.names = MT_NAMES_MIXTRAL, .eps = 1e-5, .theta = 1e6, .window = WINDOW_ALL, .window_missing_none = true,
+		.read = read_experts},
+	{"qwen2_moe", "Qwen2MoeForCausalLM", .size = {24, 2048, 5632, 151936, 32768, 16, 16, DERIVED},
+		.flag_key = {{"qkv_bias", MT_QKV_BIAS, true}}, .names = MT_NAMES_QWEN_MOE, .refused = {"use_sliding_window"},
+		.read = read_experts},
+	{"qwen3_moe", "Qwen3MoeForCausalLM", .size = {24, 2048, 6144, 151936, 32768, 32, 4, DERIVED}, .flags = MT_QK_NORM,
+		.flag_key = {ATTENTION_BIAS}, .refused = {"use_sliding_window"}, .read = read_experts},
+	{"olmoe", "OlmoeForCausalLM", .size = {16, 2048, 2048, 50304, 4096, 16, DERIVED, DERIVED},
+		.flags = MT_QK_NORM | MT_QK_NORM_ROW, .flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .pad = 1 + 1,
+		.read = read_olmoe},
+	{"granitemoe", "GraniteMoeForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.flag_key = {ATTENTION_BIAS},
+		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
+			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
+			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1},
+			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}},
+		.names = MT_NAMES_GRANITE_MOE, .read = read_experts},
+	{"glm4_moe", "Glm4MoeForCausalLM", .size = {46, 4096, 10944, 151552, 131072, 96, 8, DERIVED},
+		.flag_key = {{"attention_bias", MT_QKV_BIAS, false}, {"use_qk_norm", MT_QK_NORM, false}}, .eps = 1e-5,
+		.partial = 0.5, .read = read_experts},
+	{"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", .size = {28, 2560, 12288, 103424, 131072, 20, 4, DERIVED}, .tied = true,
+		.names = MT_NAMES_ERNIE_MOE, .eps = 1e-5, .pad = 1 + 0, .refused = {"use_bias"}, .theta = 500000,
+		.neighbours = true, .read = read_experts},
+	{"gpt_oss", "GptOssForCausalLM", .size = {36, 2880, 2880, 201088, 131072, 64, 8, 64}, .flags = MT_SINKS,
+		.flag_key = {{"attention_bias", MT_QKV_BIAS | MT_O_BIAS, true}}, .names = MT_NAMES_GPT_OSS, .eps = 1e-5,
+		.theta = 150000,
+		.rope = "{\"rope_type\": \"yarn\", \"factor\": 32, \"beta_fast\": 32, \"beta_slow\": 1, "
+				"\"truncate\": false, \"original_max_position_embeddings\": 4096}",
+		.window = WINDOW_PATTERN, .tokens = 128, .pattern = 2, .read = read_gpt_oss},
+};
+/* clang-format on */
+
+const struct family *family_find(const char *model_type)
+{
+	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+		if (strcmp(model_type, families[i].name) == 0) return &families[i];
+	return NULL;
+}

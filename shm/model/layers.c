@@ -1,0 +1,187 @@
+/* layers.c: the keys that make layers differ: windows, layers without positions, sizes -> each layer's kind. */
+#include "config.h"
+
+/* sliding_window and max_window_layers: Qwen2Config, Qwen3Config; most others have the former */
+enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28, NOPE_INTERVAL_DEFAULT = 4 };
+
+/* What differs from layer to layer: bits of a layer's word */
+enum { HAS_WINDOW = 1, HAS_ROPE = 2 };
+
+/* ------------------------------------------------------------------------------------------------ windows */
+
+/* Read layer_types, if given, over the windows that the keys of transformers 4 gave. strict: those keys are in the
+ * file, and both must agree. */
+static void read_layer_types(struct reader *r, uint32_t layers, uint8_t *has, bool window_given, bool strict)
+{
+	const json_t *types = json_object_get(r->root, "layer_types");
+	if (r->rc || !is_given(types)) return;
+	if (!json_is_array(types)) return REFUSE(r, MT_EX_DATA, "layer_types is not a list");
+	if (json_array_size(types) != layers)
+		return REFUSE(r, MT_EX_CONFIG, "layer_types has %zu entries for %u layers", json_array_size(types), layers);
+	for (uint32_t i = 0; i < layers; i++) {
+		const char *type = json_string_value(json_array_get(types, i));
+		if (!type) return REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
+		bool sliding = strcmp(type, "sliding_attention") == 0;
+		if (!sliding && strcmp(type, "full_attention") != 0)
+			REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
+		if (sliding && !window_given)
+			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is sliding_attention, but no window is in force", i);
+		if (strict && sliding != !!(has[i] & HAS_WINDOW))
+			REFUSE(r, MT_EX_CONFIG, "layer_types of layer %u disagrees with the keys of transformers 4", i);
+		has[i] = (uint8_t)((has[i] & HAS_ROPE) | (sliding ? HAS_WINDOW : 0));
+	}
+}
+
+/* Of models in which each such layer is full: which. 0: the file says it by layer_types alone */
+static uint32_t read_pattern(struct reader *r, const struct family *family, bool window)
+{
+	const json_t *v = json_object_get(r->root, "sliding_window_pattern");
+	if (!window || !family->pattern_key || !v) return family->pattern;
+	if (json_is_integer(v)) return key_u32(r, "sliding_window_pattern", family->pattern, 1, INT32_MAX);
+	if (!is_given(json_object_get(r->root, "layer_types")))
+		REFUSE(r, MT_EX_CONFIG, "sliding_window_pattern without layer_types is not an integer");
+	return 0;
+}
+
+/* Tokens of the window; 0: none */
+static uint32_t read_tokens(struct reader *r, const struct family *family)
+{
+	const json_t *given = json_object_get(r->root, "sliding_window");
+	bool switched = family->window == WINDOW_QWEN || family->window == WINDOW_NOPE;
+	if (family->window == WINDOW_NEVER || (switched && !key_bool(r, r->root, "use_sliding_window", false))) return 0;
+	if (!given && (family->window_missing_none || family->window == WINDOW_NOPE)) return 0;
+	if (!json_is_null(given))
+		return key_u32(r, "sliding_window", family->tokens ? family->tokens : WINDOW_DEFAULT, 1, INT32_MAX);
+	if (family->window == WINDOW_PATTERN && !family->window_null_none)
+		REFUSE(r, MT_EX_CONFIG, "sliding_window null is not supported");
+	return 0;
+}
+
+/* Does layer i have the window, by the keys of transformers 4? every, from: this family's */
+static bool in_window(const struct family *family, uint32_t i, uint8_t has, uint32_t every, uint32_t from)
+{
+	switch (family->window) {
+	case WINDOW_PATTERN: return every && (i + 1) % every;
+	case WINDOW_NOPE: return !(has & HAS_ROPE);
+	case WINDOW_QWEN: return i >= from;
+	case WINDOW_ALL: return true;
+	case WINDOW_NEVER: return false;
+	}
+	return false;
+}
+
+static uint32_t read_windows(struct reader *r, const struct family *family, uint32_t layers, uint8_t *has)
+{
+	uint32_t tokens = read_tokens(r, family), from = 0, every = 0;
+	if (tokens && family->window == WINDOW_QWEN)
+		from = key_u32(r, "max_window_layers", MAX_WINDOW_LAYERS_DEFAULT, 0, INT32_MAX);
+	if (family->window == WINDOW_PATTERN) every = read_pattern(r, family, tokens != 0);
+	for (uint32_t i = 0; i < layers; i++)
+		if (tokens && in_window(family, i, has[i], every, from)) has[i] |= HAS_WINDOW;
+	bool strict = true;
+	if (family->window == WINDOW_QWEN) strict = json_object_get(r->root, "max_window_layers");
+	if (family->window == WINDOW_PATTERN)
+		strict = family->pattern_key && every && json_object_get(r->root, "sliding_window_pattern");
+	read_layer_types(r, layers, has, tokens != 0, strict && family->window != WINDOW_NOPE);
+	if (family->last_full) has[layers - 1] &= (uint8_t)~HAS_WINDOW;
+	return tokens;
+}
+
+/* ------------------------------------------------------------------------------------------------ NoPE */
+
+/* Layers without rope by their numbers: no_rope_layers has 0 for them, or each no_rope_layer_interval-th is one */
+static void read_nope_list(struct reader *r, uint32_t layers, uint8_t *has)
+{
+	const json_t *list = json_object_get(r->root, "no_rope_layers");
+	uint32_t every = key_u32(r, "no_rope_layer_interval", NOPE_INTERVAL_DEFAULT, 1, INT32_MAX);
+	bool given = is_given(list);
+	if (r->rc) return;
+	if (given && (!json_is_array(list) || json_array_size(list) < layers))
+		return REFUSE(r, MT_EX_CONFIG, "no_rope_layers is not a list of %u numbers", layers);
+	for (uint32_t i = 0; i < layers; i++) {
+		const json_t *v = json_array_get(list, i);
+		if (given && !json_is_integer(v))
+			return REFUSE(r, MT_EX_DATA, "no_rope_layers has an entry that is not an integer");
+		if (given ? json_integer_value(v) == 0 : (i + 1) % every == 0) has[i] &= (uint8_t)~HAS_ROPE;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------ sizes */
+
+void check_heads(struct reader *r, const struct mt_layer *k)
+{
+	if (k->heads % k->kv_heads)
+		REFUSE(r, MT_EX_CONFIG, "num_attention_heads %u is not a multiple of num_key_value_heads %u", k->heads,
+			k->kv_heads);
+	if (k->head_dim % 2 || k->head_dim > 512 || k->head_dim == 0)
+		REFUSE(r, MT_EX_CONFIG, "head_dim %u is not an even number up to 512", k->head_dim);
+}
+
+/* Sizes of one layer, from per_layer_config: {"5": {"head_dim": 512, ...}, ...} */
+static void read_own_sizes(struct reader *r, const json_t *all, uint32_t layer, struct mt_layer *k)
+{
+	char number[16];
+	snprintf(number, sizeof number, "%u", layer);
+	struct reader own = {.root = json_object_get(all, number), .rc = r->rc};
+	const char *key;
+	json_t *v;
+	json_object_foreach((json_t *)own.root, key,
+		v) if (strcmp(key, "head_dim") != 0 && strcmp(key, "num_key_value_heads") != 0) return REFUSE(r, MT_EX_CONFIG,
+		"per_layer_config: %.40s is not supported", key);
+	k->head_dim = key_u32(&own, "head_dim", k->head_dim, 2, 512);
+	k->kv_heads = key_u32(&own, "num_key_value_heads", k->kv_heads, 1, 1 << 14);
+	r->rc = own.rc;
+}
+
+static void set_sizes(struct reader *r, const struct family *family, const struct model *m, uint32_t layer,
+	struct mt_layer *k)
+{
+	const json_t *own = family->per_layer ? json_object_get(r->root, "per_layer_config") : NULL;
+	if (!k->window) {
+		if (m->full_head_dim) k->head_dim = m->full_head_dim;
+		if (m->full_kv_heads) k->kv_heads = m->full_kv_heads;
+		k->k_is_v = m->full_k_is_v;
+	}
+	if (is_given(own) && !json_is_object(own)) return REFUSE(r, MT_EX_DATA, "per_layer_config is not an object");
+	if (is_given(own)) read_own_sizes(r, own, layer, k);
+	check_heads(r, k);
+}
+
+/* ------------------------------------------------------------------------------------------------ kinds of layers */
+
+/* The number of this kind, which is entered if no layer before is of it */
+static uint8_t kind_number(struct reader *r, struct model *m, const struct mt_layer *k, enum rope_of rope)
+{
+	struct mt_geometry *geo = &m->geo;
+	for (uint32_t i = 0; i < geo->n_kinds; i++)
+		if (memcmp(&geo->kind[i], k, sizeof *k) == 0 && m->rope_of[i] == rope) return (uint8_t)i;
+	if (geo->n_kinds == MT_KINDS) return REFUSE(r, MT_EX_CONFIG, "more than %d kinds of layers", MT_KINDS), 0;
+	geo->kind[geo->n_kinds] = *k;
+	m->rope_of[geo->n_kinds] = rope;
+	return (uint8_t)geo->n_kinds++;
+}
+
+void read_layers(struct reader *r, const struct family *family, struct model *m)
+{
+	uint8_t has[sizeof m->geo.kind_of];
+	memset(has, HAS_ROPE, sizeof has);
+	if (family->nope == NOPE_LIST) read_nope_list(r, m->geo.layers, has);
+	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
+	bool nope = family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
+
+	for (uint32_t i = 0; i < m->geo.layers; i++) {
+		struct mt_layer k = m->base;
+		bool window = has[i] & HAS_WINDOW;
+		enum rope_of rope = family->local_theta > 0 && window ? ROPE_LOCAL : ROPE_FULL;
+		k.window = window ? tokens : 0;
+		set_sizes(r, family, m, i, &k);
+		set_experts(m, i, &k);
+		if (!(has[i] & HAS_ROPE) || (nope && !window)) rope = ROPE_NONE;
+		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
+	}
+	for (uint32_t i = 0; i < m->geo.n_kinds && !r->rc; i++) rope_fill(r, family, m, m->rope_of[i], &m->geo.kind[i]);
+	/* Rows that are longer would want other frequencies. mt-step refuses rows above max_position with this flag. */
+	if (!m->rope_positions) return;
+	m->geo.flags |= MT_ROPE_DYNAMIC;
+	if (m->rope_positions < m->geo.max_position) m->geo.max_position = m->rope_positions;
+}

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Compare the geometry that mt reads from random config.json files with transformers' classes: names and shapes of all
+tensors, each layer's window, rope and heads, factors, and the padding token.
+
+    python3 families.py DIR        (DIR: for files; store-layout is in PATH)
+"""
+
+import copy
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import warnings
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+warnings.simplefilter("ignore")
+
+import torch  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 5000.0}
+TYPES = {"layer_types": [None, [SLIDING, FULL, FULL, SLIDING], [FULL] * 4]}
+BIAS, MLP_BIAS = {"attention_bias": [True, False]}, {"mlp_bias": [True, False]}
+
+
+def longrope(pairs):
+    return {"short_factor": [1 + 0.25 * i for i in range(pairs)], "long_factor": [2.0] * pairs}
+
+
+def by_type(full, local):
+    return {FULL: {"rope_theta": 1000000.0, **full}, SLIDING: {"rope_theta": 10000.0, **local}}
+
+
+# Keys and the values that they may have, each left out at times
+FAMILIES = {
+    "gemma2": {**TYPES, **BIAS, "sliding_window": [5], "rope_theta": [500.0], "query_pre_attn_scalar": [7]},
+    "gemma3_text": {**TYPES, **BIAS, "sliding_window_pattern": [2], "sliding_window": [5], "rope_theta": [500.0],
+                    "rope_local_base_freq": [50.0], "rope_scaling": [None, LINEAR]},
+    "gemma4_text": {**TYPES, **BIAS, "attention_k_eq_v": [True, False], "num_global_key_value_heads": [None, 1],
+                    "global_head_dim": [16, 24], "sliding_window": [5],
+                    "rope_parameters": [None, by_type(PROPORTIONAL, {"rope_type": "default"})]},
+    "glm4": {**BIAS, "rope_theta": [500.0], "partial_rotary_factor": [0.5, 0.25, 1.0]},
+    "olmo2": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, YARN]},
+    "olmo3": {**TYPES, **BIAS, "sliding_window": [5], "rope_scaling": [None, YARN],
+              "rope_parameters": [None, by_type(YARN, {"rope_type": "default"})]},
+    "exaone4": {"sliding_window": [None, 5], "sliding_window_pattern": [2, 3], "rope_theta": [500.0],
+                "rope_scaling": [None, LLAMA3]},
+    "phi3": {"sliding_window": [None, 5], "original_max_position_embeddings": [32, 64],
+             "rope_scaling": [None, {"type": "su", **longrope(4)}, {"type": "longrope", **longrope(4)}]},
+    "smollm3": {**BIAS, "mlp_bias": [True, False], "no_rope_layers": [None, [1, 0, 1, 1]],
+                "no_rope_layer_interval": [2], "use_sliding_window": [True, False], "sliding_window": [None, 5]},
+    "seed_oss": {**BIAS, "attention_out_bias": [True, False], "mlp_bias": [True, False], "rope_theta": [500.0]},
+    "ministral3": {"sliding_window": [None, 5],
+                   "rope_parameters": [None, {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2}]},
+    "llama": {"rope_scaling": [{"rope_type": "longrope", **longrope(4), "original_max_position_embeddings": 32},
+                               {"rope_type": "longrope", **longrope(4), "factor": 4.0}]},
+}
+FAMILIES.update({
+    "granite": {**BIAS, **MLP_BIAS, "embedding_multiplier": [12], "residual_multiplier": [0.22], "rope_theta": [500.0],
+                "attention_multiplier": [0.015625], "logits_scaling": [16.0], "rope_scaling": [None, LINEAR]},
+    "cohere2": {**TYPES, **BIAS, "sliding_window_pattern": [2], "sliding_window": [5], "logit_scale": [0.5],
+                "rope_theta": [500.0]},
+    "starcoder2": {"use_bias": [True, False], "sliding_window": [None, 5], "rope_theta": [500.0],
+                   "hidden_act": ["gelu", "gelu_pytorch_tanh"], "norm_epsilon": [0.001]},
+    "stablelm": {"use_qkv_bias": [True, False], "use_parallel_residual": [True, False], "rope_scaling": [None, LINEAR],
+                 "partial_rotary_factor": [0.25, 0.5, 1.0], "layer_norm_eps": [0.001]},
+    "nemotron": {**BIAS, **MLP_BIAS, "partial_rotary_factor": [0.25, 0.5, 1.0], "rope_theta": [500.0]},
+    "arcee": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
+    "apertus": {**BIAS, "rope_scaling": [LLAMA3, LINEAR]},
+    "ernie4_5": {"use_bias": [True, False], "rope_theta": [500.0]},
+    "helium": {**BIAS, **MLP_BIAS, "rope_theta": [500.0]},
+    "hunyuan_v1_dense": {**BIAS, "rope_theta": [500.0],
+                         "rope_scaling": [None, {"type": "dynamic", "factor": 1.0, "alpha": 50.0},
+                                          {"type": "dynamic", "factor": 2.0}]},
+    "falcon": {"bias": [True, False], "ffn_hidden_size": [24], "rope_theta": [500.0], "activation": ["gelu_new"],
+               "rope_scaling": [None, LINEAR]},
+})
+FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
+           {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
+           {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
+ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
+          "seed_oss": {"attention_dropout": 0, "residual_dropout": 0}}
+
+
+def random_config(family):
+    config = {"model_type": family, "vocab_size": 40, "hidden_size": 32, "intermediate_size": 20,
+              "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": random.choice([1, 2, 4]),
+              "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": random.choice([None, 3])}
+    config.update(ALWAYS.get(family, {}))
+    for key, values in {**FAMILIES[family], "tie_word_embeddings": [True, False]}.items():
+        if random.random() < 0.6:
+            config[key] = random.choice(values)
+    if config.get("rope_parameters"):
+        config.pop("rope_scaling", None)
+    if family in ("gemma4_text", "ministral3") and config.get("rope_parameters", 1) is None:
+        del config["rope_parameters"]
+    if family == "phi3" and config.get("rope_scaling") is None:
+        config["partial_rotary_factor"] = random.choice([1.0, 0.5])
+    if family == "exaone4" and config.get("sliding_window", 1) is None:  # transformers 5.23 divides by 0 otherwise
+        config["layer_types"] = [FULL] * 4
+    if family == "falcon":
+        for key in ("head_dim", "num_key_value_heads", "intermediate_size"):
+            del config[key]
+        config.update(random.choice(FALCONS))
+    if family in ("gemma3_text", "cohere2") and config.get("layer_types"):
+        config.pop("sliding_window_pattern", None)
+    return config
+
+
+def layout(path):
+    lines = subprocess.run(["store-layout", path], capture_output=True, text=True, check=True).stdout.splitlines()
+    kinds, facts, tensors = [], {}, {}
+    for line in lines:
+        w = line.split()
+        if w[0] == "heads":
+            kinds.append({"inv_freq": []})
+        if w[0] == "inv_freq":
+            kinds[-1]["inv_freq"].append(int(w[2], 16))
+        elif w[0] == "tensor":
+            tensors[w[1]] = (int(w[7]), int(w[8])) if w[-1] == "1" else (int(w[7]),)
+        elif len(w) == 2 and kinds and w[0] != "kind":
+            kinds[-1][w[0]] = w[1]
+        facts[w[0]] = w[-1]
+    return lines, facts, [kinds[int(k)] for k in facts["kind_of"]], tensors
+
+
+def check_rope(config, meant, rotary, layer, i):
+    """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
+    types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
+    nope = meant.model_type in ("exaone4", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
+    nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i]
+    if nope:
+        assert layer["rope_dim"] == "0", (config, i)
+        return
+    prefix = types[i] + "_" if hasattr(rotary, "%s_inv_freq" % types[i]) else ""
+    want = [struct.unpack("I", struct.pack("f", x))[0] for x in getattr(rotary, prefix + "inv_freq").tolist()]
+    got, scaling = layer["inv_freq"], getattr(rotary, prefix + "attention_scaling")
+    assert len(got) == len(want) and max(abs(a - b) for a, b in zip(got, want)) <= 2, (config, i, got, want)
+    assert abs(float(layer["rope_scaling"]) - scaling) <= 2e-7 * scaling, (config, i)
+
+
+def check_window(config, meant, facts, i):
+    types = getattr(meant, "layer_types", None)
+    window = getattr(meant, "sliding_window", None) or 0
+    if types and types[i] != SLIDING or meant.model_type == "smollm3" and not meant.use_sliding_window:
+        window = 0
+    got = int(facts["window"]) if facts["window_layers"][i] == "w" else 0
+    assert got == window, (config, i, got, window)
+
+
+def check_numbers(config, meant, model, facts):
+    """Factors, and the norms' epsilon"""
+    attention = getattr(model.base_model.layers[0].self_attn, "scaling", None) if meant.model_type != "falcon" else None
+    want = {"attention_scale": attention or 8 ** -0.5, "norm_eps": epsilon(model)}
+    if meant.model_type == "granite":
+        want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
+                    logit_scale=1 / meant.logits_scaling)
+    if meant.model_type == "cohere2":
+        want["logit_scale"] = meant.logit_scale
+    for name, value in want.items():
+        assert abs(float(facts[name]) - value) <= 1e-6 * value, (config, name, facts[name], value)
+
+
+def epsilon(model):
+    norm = model.base_model.ln_f if hasattr(model.base_model, "ln_f") else model.base_model.norm
+    return next(getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key))
+
+
+def check(where, config):
+    path = os.path.join(where, "config.json")
+    with open(path, "w") as f:
+        json.dump(config, f)
+    lines, facts, layers, tensors = layout(path)
+    meant = AutoConfig.from_pretrained(where)
+    saved = os.path.join(where, "saved")
+    meant.save_pretrained(saved)
+    assert layout(saved)[0] == lines, (config, set(layout(saved)[0]) ^ set(lines))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(meant)
+    shapes = {name: tuple(p.shape) or (1,) for name, p in model.named_parameters()}
+    shapes.update({n: tuple(b.shape) or (1,) for n, b in model.named_buffers() if n in model.state_dict()})
+    assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
+    pad = model.get_input_embeddings().padding_idx
+    assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
+    rotary = type(model.base_model.rotary_emb)(meant)
+    check_numbers(config, meant, model, facts)
+    for i, layer in enumerate(layers):
+        check_rope(config, meant, rotary, layer, i)
+        check_window(config, meant, facts, i)
+
+
+def main():
+    random.seed(2)
+    for family in FAMILIES:
+        checked = 0
+        while checked < 5:
+            config = random_config(family)
+            try:
+                AutoConfig.for_model(**copy.deepcopy(config))
+            except KeyError:            # transformers refuses some of phi3's ropes
+                assert family == "phi3", config
+                continue
+            check(sys.argv[1], config)
+            checked += 1
+
+
+if __name__ == "__main__":
+    main()

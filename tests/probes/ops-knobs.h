@@ -1,0 +1,726 @@
+/* ops-knobs.h: the cases of ops.c for what families beside llama ask of norms, rotary positions, activations, factors
+ * and caps. Included by ops.c.
+ *
+ * Where the definition of a gradient is long, it is the central difference of the forward definition, in double
+ * precision: its own error is about 1e-9.
+ */
+
+static const char *yes(int is, const char *words) { return is ? words : ""; }
+
+/* ---- norms ---- */
+
+struct normed {
+	int64_t n, h;
+	int layer, weight, one, bias;
+	const float *x, *w, *b, *dy, *dx, *dw; /* dw (2 H): of w, then of b */
+	float eps;
+};
+
+/* of one row: y, (rstd, mean), dx, and dw, db += */
+static void normed_defined(const struct normed *s, int64_t row, double *y, double *statistics, double *dx, double *dw)
+{
+	const float *x = s->x + row * s->h, *dy = s->dy + row * s->h;
+	double mean = 0, square = 0, dot = 0, sum = 0, h = (double)s->h;
+	for (int64_t i = 0; i < s->h; i++) mean += s->layer ? (double)x[i] / h : 0;
+	for (int64_t i = 0; i < s->h; i++) square += ((double)x[i] - mean) * ((double)x[i] - mean);
+	double r = 1 / sqrt(square / h + (double)s->eps);
+	for (int64_t i = 0; i < s->h; i++) {
+		double w = s->weight ? (double)s->w[i] + s->one : 1, z = ((double)x[i] - mean) * r, g = (double)dy[i] * w;
+		y[i] = z * w + (s->bias ? (double)s->b[i] : 0);
+		dot += g * z / h;
+		sum += s->layer ? g / h : 0;
+		dw[i] += s->weight ? (double)dy[i] * z : 0;
+		dw[s->h + i] += s->bias ? (double)dy[i] : 0;
+	}
+	for (int64_t i = 0; i < s->h; i++) {
+		double w = s->weight ? (double)s->w[i] + s->one : 1, z = ((double)x[i] - mean) * r;
+		dx[i] = r * ((double)dy[i] * w - sum - z * dot);
+	}
+	statistics[0] = r;
+	statistics[1] = mean;
+}
+
+static void run_normed(void *ctx, struct pool *pool, float **out)
+{
+	struct normed *s = ctx;
+	int64_t elems = s->n * s->h;
+	float *mean = s->layer ? out[1] + s->n : NULL;
+	const float *x = again(s->x, elems), *w = s->weight ? again(s->w, s->h) : NULL, *dy = again(s->dy, elems);
+	struct norm_forward_args f = {.y = out[0], .rstd = out[1], .x = x, .w = w, .n = s->n, .h = s->h, .eps = s->eps};
+	struct norm_backward_args a = {.dx = out[2], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
+	f.b = s->bias ? again(s->b, s->h) : NULL;
+	f.mean = mean;
+	a.mean = mean;
+	a.one = f.one = s->one;
+	op_norm_forward(pool, &f);
+	if (!mean) memset(out[1] + s->n, 0, (size_t)s->n * sizeof(float));
+	memcpy(out[4], s->dx, (size_t)elems * sizeof(float));
+	for (a.add_dx = 0; a.add_dx < 2; a.add_dx++) {
+		float *dw = out[a.add_dx ? 5 : 3];
+		if (a.add_dx) memcpy(dw, s->dw, (size_t)(2 * s->h) * sizeof(float));
+		if (!s->weight) memset(dw, 0, (size_t)s->h * sizeof(float));
+		if (!s->bias) memset(dw + s->h, 0, (size_t)s->h * sizeof(float));
+		a.dx = out[a.add_dx ? 4 : 2];
+		a.dw = s->weight ? dw : NULL;
+		a.db = s->bias ? dw + s->h : NULL;
+		a.beta = (float)a.add_dx;
+		op_norm_backward(pool, &a);
+	}
+}
+
+static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, int bias)
+{
+	float *x = random_floats(n * h), *dw = random_floats(2 * h);
+	struct normed s = {n, h, layer, weight, one, bias, x, random_floats(h), random_floats(h), random_floats(n * h),
+		random_floats(n * h), dw, 1e-5f};
+	double *y = doubles(n * h), *statistics = doubles(2 * n), *dx = doubles(n * h), *d = doubles(2 * h);
+	double *dx2 = doubles(n * h), *d2 = doubles(2 * h);
+	for (int64_t i = 0; i < n * h; i++) x[i] += 2; /* a mean that is not 0 */
+	for (int64_t i = 0; i < 2 * h; i++) dw[i] = (i < h ? weight : bias) ? dw[i] : 0;
+	for (int64_t t = 0; t < n; t++) {
+		double of_row[2];
+		normed_defined(&s, t, y + t * h, of_row, dx + t * h, d);
+		statistics[t] = of_row[0];
+		statistics[n + t] = of_row[1];
+	}
+	for (int64_t i = 0; i < n * h; i++) dx2[i] = dx[i] + (double)s.dx[i];
+	for (int64_t i = 0; i < 2 * h; i++) d2[i] = d[i] + (double)dw[i];
+	char name[100];
+	snprintf(name, sizeof name, "%s of %lld rows of %lld%s%s%s", layer ? "LayerNorm" : "RMSNorm", (long long)n,
+		(long long)h, weight ? "" : ", no weight", one ? ", 1 + w" : "", bias ? ", bias" : "");
+	/* a row of one or two elements is all rounding once its mean is gone */
+	double few = layer && h < 8 ? 1e-5 : 0;
+	check(name,
+		(struct part[]){{"y", NULL, y, n * h, fmax(few, 6e-7)},
+			{"rstd, mean", NULL, statistics, 2 * n, fmax(few, 4e-7)}, {"dx", NULL, dx, n * h, fmax(few, 1e-6)},
+			{"dw, db", NULL, d, 2 * h, fmax(few, 1e-6)}, {"dx added", NULL, dx2, n * h, fmax(few, 1e-6)},
+			{"dw, db added", NULL, d2, 2 * h, fmax(few, 1e-6)}},
+		6, run_normed, &s);
+}
+
+static void test_norms_of_families(void)
+{
+	static const int64_t sizes[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {700, 257}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int64_t n = sizes[i][0], h = sizes[i][1];
+		test_normed(n, h, 0, 1, 1, 0);
+		test_normed(n, h, 0, 0, 0, 0);
+		test_normed(n, h, 1, 1, 0, 0);
+		test_normed(n, h, 1, 1, 0, 1);
+		test_normed(n, h, 1, 1, 1, 1);
+		test_normed(n, h, 1, 0, 0, 0);
+	}
+}
+
+/* ---- rotary positions ---- */
+
+enum {
+	HEAD_NORMS = 1,
+	ROW_NORMS = 2,
+	NORMS_AFTER = 4,
+	ONE_ADDED = 8,
+	V_NORMS = 16,
+	K_IS_V = 32,
+	NEIGHBOURS = 64,
+	WARM = 128, /* a temperature */
+	PAST = 256, /* the row is the end of a longer one */
+};
+
+struct turned {
+	struct rope_args r;
+	int knobs;
+	const float *qkv, *grad, *qnorm, *knorm, *dq, *dk;
+	double *of_q, *of_k; /* the norms' weights */
+	int64_t q_weights, k_weights, kept, rstd;
+};
+
+static void run_turned(void *ctx, struct pool *pool, float **out)
+{
+	struct turned *s = ctx;
+	struct rope_args r = s->r;
+	int64_t q = r.heads * r.dim, k = r.kv_heads * r.dim, wide = q + 2 * k;
+	int norms = s->knobs & (HEAD_NORMS | ROW_NORMS);
+	r.qkv = out[0];
+	r.pre = norms ? out[4] : NULL;
+	r.rstd = norms ? out[5] : NULL;
+	memcpy(out[0], s->qkv, (size_t)(r.n * wide) * sizeof(float));
+	/* nothing is read where v is to be */
+	for (int64_t t = 0; r.k_is_v && t < r.n; t++) memset(out[0] + t * wide + q + k, 0xff, (size_t)k * sizeof(float));
+	op_rope_forward(pool, &r);
+	memcpy(out[1], s->grad, (size_t)(r.n * wide) * sizeof(float));
+	memcpy(out[2], s->dq, (size_t)s->q_weights * sizeof(float));
+	memcpy(out[3], s->dk, (size_t)s->k_weights * sizeof(float));
+	r.qkv = out[1];
+	r.dqnorm = norms ? out[2] : NULL;
+	r.dknorm = norms ? out[3] : NULL;
+	r.beta = 1;
+	op_rope_backward(pool, &r);
+	for (int64_t t = 0; r.k_is_v && t < r.n; t++) memset(out[1] + t * wide + q + k, 0, (size_t)k * sizeof(float));
+}
+
+/* x (n) becomes its norm; what it was, and its rstd, are kept */
+static double *norm_kept(const struct turned *s, double *x, const double *w, int64_t n, double *pre, double **rstd)
+{
+	double square = 0;
+	for (int64_t i = 0; i < n; i++) square += x[i] * x[i];
+	double r = 1 / sqrt(square / (double)n + (double)s->r.eps);
+	for (int64_t i = 0; i < n; i++) {
+		pre[i] = x[i];
+		x[i] *= r * (w ? w[i] + !!(s->knobs & ONE_ADDED) : 1);
+	}
+	*(*rstd)++ = r;
+	return pre + n;
+}
+
+static void turn_defined(const struct turned *s, double *x, int64_t position)
+{
+	int64_t half = s->r.rope_dim / 2;
+	for (int64_t i = 0; i < half; i++) {
+		int64_t first = s->knobs & NEIGHBOURS ? 2 * i : i, second = s->knobs & NEIGHBOURS ? 2 * i + 1 : half + i;
+		double c = (double)s->r.cos[position * half + i], sine = (double)s->r.sin[position * half + i];
+		double a = x[first], b = x[second];
+		x[first] = a * c - b * sine;
+		x[second] = b * c + a * sine;
+	}
+}
+
+/* row: q | k | v of token t, becomes what rope makes of it; pre and rstd as ops.h has them */
+static void turned_defined(const struct turned *s, int64_t t, double *row, double *pre, double *rstd)
+{
+	int64_t dim = s->r.dim, heads = s->r.heads, both = heads + s->r.kv_heads, all = both + s->r.kv_heads;
+	int64_t position = t % s->r.seq - s->r.starts[t];
+	int of_heads = s->knobs & HEAD_NORMS, after = s->knobs & NORMS_AFTER;
+	if (s->knobs & K_IS_V) memcpy(row + both * dim, row + heads * dim, (size_t)(s->r.kv_heads * dim) * sizeof *row);
+	if (s->knobs & ROW_NORMS) {
+		pre = norm_kept(s, row, s->of_q, heads * dim, pre, &rstd);
+		pre = norm_kept(s, row + heads * dim, s->of_k, s->r.kv_heads * dim, pre, &rstd);
+	}
+	for (int64_t j = 0; j < both; j++) {
+		const double *w = j < heads ? s->of_q : s->of_k;
+		if (of_heads && !after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
+		turn_defined(s, row + j * dim, position);
+		if (of_heads && after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
+	}
+	for (int64_t j = both; s->knobs & V_NORMS && j < all; j++) pre = norm_kept(s, row + j * dim, NULL, dim, pre, &rstd);
+	for (int64_t i = 0; s->knobs & WARM && i < heads * dim; i++)
+		row[i] *= 1 +
+			(double)s->r.temperature *
+				log(1 + floor((double)(position + s->r.past) / (double)s->r.temperature_positions));
+}
+
+/* The sum of the results of token t, times their gradients */
+static double weighed(const struct turned *s, int64_t t, const double *in, int64_t wide, double *scratch)
+{
+	double sum = 0, *pre = scratch + wide, *rstd = pre + wide;
+	memcpy(scratch, in, (size_t)wide * sizeof *in);
+	turned_defined(s, t, scratch, pre, rstd);
+	for (int64_t i = 0; i < wide; i++) sum += scratch[i] * (double)s->grad[t * wide + i];
+	return sum;
+}
+
+/* d[i] += the derivative of token t's sum by at[i], which is part of its row or of the weights */
+static void differences(const struct turned *s, int64_t t, const double *in, int64_t wide, double *scratch, double *at,
+	int64_t n, double *d)
+{
+	const double step = 1e-5;
+	for (int64_t i = 0; i < n; i++) {
+		double was = at[i];
+		at[i] = was + step;
+		double up = weighed(s, t, in, wide, scratch);
+		at[i] = was - step;
+		d[i] += (up - weighed(s, t, in, wide, scratch)) / (2 * step);
+		at[i] = was;
+	}
+}
+
+static void turned_case(struct turned *s)
+{
+	struct rope_args *r = &s->r;
+	int64_t wide = (r->heads + 2 * r->kv_heads) * r->dim, n = r->n, q = s->q_weights, k = s->k_weights;
+	double *y = doubles(n * wide), *dx = doubles(n * wide), *dq = doubles(q), *dk = doubles(k);
+	double *pre = doubles(n * s->kept), *rstd = doubles(n * s->rstd), *row = doubles(wide),
+		   *scratch = doubles(3 * wide);
+	int norms = s->knobs & (HEAD_NORMS | ROW_NORMS);
+	for (int64_t i = 0; i < q; i++) dq[i] = (double)s->dq[i];
+	for (int64_t i = 0; i < k; i++) dk[i] = (double)s->dk[i];
+	for (int64_t t = 0; t < n; t++) {
+		for (int64_t i = 0; i < wide; i++) row[i] = y[t * wide + i] = (double)s->qkv[t * wide + i];
+		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd);
+		differences(s, t, row, wide, scratch, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide,
+			dx + t * wide);
+		if (norms) differences(s, t, row, wide, scratch, s->of_q, q, dq);
+		if (norms) differences(s, t, row, wide, scratch, s->of_k, k, dk);
+	}
+	char name[200];
+	snprintf(name, sizeof name, "rope %lld x %lld, %lld/%lld heads of %lld, %lld turn%s%s%s%s%s%s%s%s",
+		(long long)(n / r->seq), (long long)r->seq, (long long)r->heads, (long long)r->kv_heads, (long long)r->dim,
+		(long long)r->rope_dim, yes(s->knobs & HEAD_NORMS, ", norms"), yes(s->knobs & ROW_NORMS, ", norms of rows"),
+		yes(s->knobs & NORMS_AFTER, " after"), yes(s->knobs & ONE_ADDED, " by 1 + w"),
+		yes(s->knobs & V_NORMS, ", v's norm"), yes(s->knobs & K_IS_V, ", k is v"),
+		yes(s->knobs & NEIGHBOURS, ", neighbours"),
+		yes(s->knobs & WARM, s->knobs & PAST ? ", temperature, 13 tokens before" : ", temperature"));
+	check(name,
+		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7}, {"dqkv", NULL, dx, n * wide, 8e-7},
+			{"dqnorm", NULL, dq, q, 1e-6}, {"dknorm", NULL, dk, k, 1e-6}, {"pre", NULL, pre, n * s->kept, 4e-7},
+			{"rstd", NULL, rstd, n * s->rstd, 4e-7}},
+		norms ? 6 : 4, run_turned, s);
+}
+
+static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t rope_dim,
+	int knobs)
+{
+	int64_t n = rows * seq, wide = (heads + 2 * kv_heads) * dim, row_norms = knobs & ROW_NORMS;
+	int norms = knobs & (HEAD_NORMS | ROW_NORMS);
+	struct turned s = {.knobs = knobs, .qkv = random_floats(n * wide), .grad = random_floats(n * wide)};
+	s.q_weights = row_norms ? heads * dim : dim;
+	s.k_weights = row_norms ? kv_heads * dim : dim;
+	s.qnorm = random_floats(s.q_weights);
+	s.knorm = random_floats(s.k_weights);
+	s.dq = random_floats(s.q_weights);
+	s.dk = random_floats(s.k_weights);
+	s.of_q = doubles(s.q_weights);
+	s.of_k = doubles(s.k_weights);
+	for (int64_t i = 0; i < s.q_weights; i++) s.of_q[i] = (double)s.qnorm[i];
+	for (int64_t i = 0; i < s.k_weights; i++) s.of_k[i] = (double)s.knorm[i];
+	s.kept = (heads + (knobs & V_NORMS ? 2 : 1) * kv_heads) * dim;
+	s.rstd = row_norms ? 2 : s.kept / dim;
+	s.r = (struct rope_args){.n = n,
+		.seq = seq,
+		.heads = heads,
+		.kv_heads = kv_heads,
+		.dim = dim,
+		.rope_dim = rope_dim,
+		.neighbours = !!(knobs & NEIGHBOURS),
+		.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
+		.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
+		.starts = documents(rows, seq, 17, 1),
+		.qnorm = norms ? s.qnorm : NULL,
+		.knorm = norms ? s.knorm : NULL,
+		.eps = 1e-6f,
+		.row_norm = !!row_norms,
+		.norm_after = !!(knobs & NORMS_AFTER),
+		.norm_one = !!(knobs & ONE_ADDED),
+		.v_norm = !!(knobs & V_NORMS),
+		.k_is_v = !!(knobs & K_IS_V),
+		.temperature = knobs & WARM ? 0.1f : 0,
+		.temperature_positions = knobs & WARM ? 5 : 0,
+		.past = knobs & PAST ? 13 : 0};
+	turned_case(&s);
+}
+
+static void test_rope_of_families(void)
+{
+	test_turned(2, 19, 3, 1, 6, 6, 0);
+	test_turned(2, 19, 3, 1, 16, 6, 0);
+	test_turned(2, 19, 4, 2, 64, 32, 0);
+	test_turned(2, 19, 3, 1, 6, 6, NEIGHBOURS);
+	test_turned(2, 19, 2, 1, 40, 34, NEIGHBOURS);
+	test_turned(1, 23, 4, 2, 64, 32, NEIGHBOURS);
+	test_turned(1, 7, 2, 1, 12, 0, 0);
+	test_turned(2, 40, 2, 1, 20, 20, WARM);
+	test_turned(2, 40, 2, 1, 20, 0, WARM);
+	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS);
+	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | ONE_ADDED);
+	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER);
+	test_turned(2, 19, 3, 1, 10, 4, HEAD_NORMS | NORMS_AFTER | ONE_ADDED | NEIGHBOURS);
+	test_turned(1, 9, 2, 2, 12, 0, HEAD_NORMS);
+	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | V_NORMS);
+	test_turned(2, 19, 4, 2, 32, 32, HEAD_NORMS | V_NORMS | K_IS_V);
+	test_turned(1, 35, 3, 1, 18, 8, HEAD_NORMS | V_NORMS | K_IS_V | NORMS_AFTER | WARM);
+	test_turned(2, 19, 2, 1, 24, 24, K_IS_V);
+	test_turned(2, 19, 3, 1, 20, 20, ROW_NORMS);
+	test_turned(1, 70, 4, 2, 9 * 2, 18, ROW_NORMS | ONE_ADDED | WARM);
+	test_turned(1, 9, 2, 1, 64, 0, ROW_NORMS | K_IS_V);
+}
+
+/* ---- activations ---- */
+
+static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "clamped SwiGLU", "squared ReLU", "GELU",
+	"GELU with tanh", "xIELU"};
+
+struct active {
+	int64_t n, f;
+	enum activation form;
+	int interleaved;
+	const float *gu, *dy, *slope, *dslope; /* slope, dslope (2) */
+	int differs;
+};
+
+static double softplus_defined(double x) { return log1p(exp(x)); }
+
+/* gate g; gated: up u; a: xIELU's parameters */
+static double active_defined(enum activation form, double g, double u, const double *a)
+{
+	double swish = g / (1 + exp(-g)), normal = g * erfc(-g / sqrt(2)) / 2;
+	double curved = g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+	double low = fmin(g, 7), clamped = fmax(-7, fmin(u, 7));
+	switch (form) {
+	case SWIGLU: return swish * u;
+	case GEGLU: return normal * u;
+	case GEGLU_TANH: return curved * u;
+	case SWIGLU_CLAMPED: return low / (1 + exp(-1.702 * low)) * (clamped + 1);
+	case RELU2: return g > 0 ? g * g : 0;
+	case GELU: return normal;
+	case GELU_TANH: return curved;
+	case XIELU:
+		if (g > 0) return softplus_defined(a[0]) * g * g + 0.5 * g;
+		return (expm1(fmin(g, -1e-6)) - g) * (0.5 + softplus_defined(a[1])) + 0.5 * g;
+	}
+	return NAN;
+}
+
+static void run_active(void *ctx, struct pool *pool, float **out)
+{
+	struct active *s = ctx;
+	int gated = activation_gated((int)s->form);
+	int64_t wide = s->n * (gated ? 2 : 1) * s->f, elems = s->n * s->f;
+	const float *positive = again(s->slope, 1), *negative = again(s->slope + 1, 1);
+	float *apart = again(s->dslope, 2);
+	struct activation_forward_args forward = {.y = out[0],
+		.gu = again(s->gu, wide),
+		.n = s->n,
+		.f = s->f,
+		.form = s->form,
+		.interleaved = s->interleaved,
+		.slope = {positive, negative}};
+	struct activation_backward_args a = {.dgu = out[1],
+		.y = out[2],
+		.dy = out[2],
+		.gu = out[1],
+		.n = s->n,
+		.f = s->f,
+		.form = s->form,
+		.interleaved = s->interleaved,
+		.slope = {positive, negative},
+		.dslope = {out[3], out[3] + 1}};
+	op_activation_forward(pool, &forward);
+	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
+	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
+	if (s->form != XIELU) memset(out[3], 0, 2 * sizeof(float));
+	op_activation_backward(pool, &a);
+	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
+	a.dgu = dgu;
+	a.y = y;
+	a.dy = again(s->dy, elems);
+	a.gu = again(s->gu, wide);
+	a.dslope[0] = apart;
+	a.dslope[1] = apart + 1;
+	a.beta = 1;
+	op_activation_backward(pool, &a);
+	memcpy(out[4], apart, 2 * sizeof(float));
+	s->differs |= memcmp(dgu, out[1], (size_t)wide * sizeof(float)) ||
+		memcmp(y, out[2], (size_t)elems * sizeof(float)) || memcmp(y, out[0], (size_t)elems * sizeof(float));
+}
+
+/* the derivative at *x, of what active_defined has of g, u and a */
+static double derivative(enum activation form, double *x, const double *g, const double *u, const double *a)
+{
+	const double step = 1e-6, was = *x;
+	*x = was + step;
+	double up = active_defined(form, *g, *u, a);
+	*x = was - step;
+	double down = active_defined(form, *g, *u, a);
+	*x = was;
+	return (up - down) / (2 * step);
+}
+
+static void test_active(int64_t n, int64_t f, enum activation form, int interleaved)
+{
+	int gated = activation_gated((int)form);
+	int64_t wide = n * (gated ? 2 : 1) * f;
+	float *gu = random_floats(wide);
+	/* clamped, and where functions are flat: not if that is all there is, as their tails have few exact digits */
+	for (int64_t i = 0; wide > 8 && i < wide; i += 3) gu[i] *= 5;
+	/* a difference across a kink is no derivative */
+	for (int64_t i = 0; i < wide; i++) gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
+	struct active s = {n, f, form, interleaved, gu, random_floats(n * f), random_floats(2), random_floats(2), 0};
+	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
+	double a[2] = {(double)s.slope[0], (double)s.slope[1]};
+	for (int64_t i = 0; i < n * f; i++) {
+		int64_t row = i / f, at = !gated ? i : interleaved ? 2 * i : row * 2 * f + i % f;
+		int64_t at_up = !gated ? at : interleaved ? at + 1 : at + f;
+		double g = (double)gu[at], u = (double)gu[at_up], dy = (double)s.dy[i];
+		y[i] = active_defined(form, g, u, a);
+		if (gated) dgu[at_up] = dy * derivative(form, &u, &g, &u, a);
+		dgu[at] = dy * derivative(form, &g, &g, &u, a);
+		for (int j = 0; form == XIELU && j < 2; j++) d[j] += dy * derivative(form, a + j, &g, &u, a);
+	}
+	for (int j = 0; j < 2; j++) d2[j] = (double)s.dslope[j] + d[j];
+	char name[100];
+	snprintf(name, sizeof name, "%s %lld x %lld%s", form_names[form], (long long)n, (long long)f,
+		interleaved ? ", interleaved" : "");
+	check(name,
+		(struct part[]){{"y", NULL, y, n * f, 4e-7}, {"dgu", NULL, dgu, wide, 6e-7},
+			{"y of backward", NULL, y, n * f, 4e-7}, {"slopes' gradients", NULL, d, 2, 2e-6},
+			{"slopes' gradients added", NULL, d2, 2, 2e-6}},
+		5, run_active, &s);
+	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
+}
+
+/* One element: gradients of gate and up where functions have kinks, as PyTorch has them (dup NAN: there is no up), and
+ * a gate that is NaN */
+static void check_edge(enum activation form, float gate, float up, float dgate, float dup)
+{
+	float *gu = random_floats(2), *dgu = random_floats(2), *dy = random_floats(1), *y = random_floats(1);
+	float *slope = random_floats(2), *dslope = random_floats(2);
+	gu[0] = gate;
+	gu[1] = up;
+	dgu[1] = 0;
+	dy[0] = 1;
+	slope[1] = 0.5f;
+	struct activation_forward_args f = {.y = y, .gu = gu, .n = 1, .f = 1, .form = form, .slope = {slope, slope + 1}};
+	struct activation_backward_args b = {.dgu = dgu,
+		.y = y,
+		.dy = dy,
+		.gu = gu,
+		.n = 1,
+		.f = 1,
+		.form = form,
+		.slope = {slope, slope + 1},
+		.dslope = {dslope, dslope + 1}};
+	op_activation_backward(pools[0], &b);
+	int good = fabsf(dgu[0] - dgate) <= 1e-6f * fabsf(dgate);
+	good &= isnan(dup) || fabsf(dgu[1] - dup) <= 1e-6f * fabsf(dup);
+	gu[0] = NAN;
+	op_activation_forward(pools[0], &f);
+	say(good && isnan(*y), "%s at (%g, %g): gradients %g, %g; of NaN it is NaN", form_names[form], (double)gate,
+		(double)up, (double)dgu[0], (double)dgu[1]);
+	forget();
+}
+
+static void test_edges(void)
+{
+	double at7 = 1 / (1 + exp(-1.702 * 7)), slope7 = at7 * (1 + 1.702 * 7 * (1 - at7));
+	check_edge(SWIGLU_CLAMPED, 7, 7, (float)(8 * slope7), (float)(7 * at7));
+	check_edge(SWIGLU_CLAMPED, 7.0000005f, 7.0000005f, 0, 0);
+	check_edge(SWIGLU_CLAMPED, 7, -7, (float)(-6 * slope7), (float)(7 * at7));
+	check_edge(SWIGLU_CLAMPED, 7, -8, (float)(-6 * slope7), 0);
+	check_edge(RELU2, 0, 0, 0, NAN);
+	check_edge(RELU2, -3, 0, 0, NAN);
+	check_edge(XIELU, 0, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(XIELU, -1e-7f, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(XIELU, 1e-30f, 0, 0.5f, NAN);
+	check_edge(XIELU, -200, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(GELU, 0, 0, 0.5f, NAN);
+	check_edge(GELU, 300, 0, 1, NAN);
+	check_edge(GELU, -300, 0, 0, NAN);
+	check_edge(GELU_TANH, 300, 0, 1, NAN);
+	check_edge(GELU_TANH, -300, 0, 0, NAN);
+	check_edge(GEGLU, 0, 3, 1.5f, 0);
+	check_edge(GEGLU_TANH, 300, 3, 3, 300);
+}
+
+static void test_activations_of_families(void)
+{
+	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {40, 333}, {3, 40000}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		for (enum activation form = SWIGLU; form <= XIELU; form++)
+			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
+				test_active(sizes[i][0], sizes[i][1], form, interleaved);
+}
+
+/* ---- factors and caps ---- */
+
+struct scaled {
+	int64_t n;
+	const float *x, *add, *factor;
+	int in_place; /* y is 1: x, 2: add */
+};
+
+static void run_scaled(void *ctx, struct pool *pool, float **out)
+{
+	struct scaled *s = ctx;
+	struct scaled_add_args a = {.y = out[0], .x = s->x, .add = s->add, .factor = s->factor, .n = s->n, .scale = 0.3f};
+	if (s->in_place) memcpy(out[0], s->in_place == 1 ? s->x : s->add, (size_t)s->n * sizeof(float));
+	if (s->in_place == 1) a.x = out[0];
+	else a.x = again(s->x, s->n);
+	if (s->in_place == 2) a.add = out[0];
+	else if (s->add) a.add = again(s->add, s->n);
+	if (s->factor) a.factor = again(s->factor, 1);
+	op_scaled_add(pool, &a);
+}
+
+static void test_scaled(int64_t n, int with_add, int with_factor, int in_place)
+{
+	struct scaled s = {n, random_floats(n), with_add ? random_floats(n) : NULL, with_factor ? random_floats(1) : NULL,
+		in_place};
+	double *y = doubles(n);
+	for (int64_t i = 0; i < n; i++)
+		y[i] = ((s.add ? (double)s.add[i] : 0) + (double)0.3f * (double)s.x[i]) * (s.factor ? (double)*s.factor : 1);
+	char name[100];
+	snprintf(name, sizeof name, "scaled add of %lld%s%s%s", (long long)n, with_add ? "" : ", nothing added",
+		yes(with_factor, ", a factor"),
+		in_place == 1       ? ", y is x"
+			: in_place == 2 ? ", y is add"
+							: "");
+	check(name, (struct part[]){{"y", NULL, y, n, 2e-7}}, 1, run_scaled, &s);
+}
+
+struct capped {
+	int64_t n, vocab;
+	const float *raw;
+	const uint32_t *targets;
+	float scale, cap;
+	double losses[6];
+	int at;
+};
+
+/* out: logits as the forward has them, and the gradient of what they were */
+static void run_capped(void *ctx, struct pool *pool, float **out)
+{
+	struct capped *s = ctx;
+	size_t bytes = (size_t)(s->n * s->vocab) * sizeof(float);
+	for (int backward = 0; backward < 2; backward++) {
+		struct loss loss = {0};
+		float *x = out[backward];
+		struct cross_entropy_args a = {.logits = x,
+			.targets = s->targets,
+			.n = s->n,
+			.vocab = s->vocab,
+			.scale = 0.01f,
+			.backward = backward,
+			.loss = &loss,
+			.logit_scale = s->scale,
+			.cap = s->cap};
+		memcpy(x, s->raw, bytes);
+		op_cap_logits(pool,
+			&(struct cap_logits_args){.logits = x, .n = s->n * s->vocab, .scale = s->scale, .cap = s->cap});
+		op_cross_entropy(pool, &a);
+		s->losses[s->at++] = loss.sum;
+	}
+}
+
+static void test_capped(int64_t n, int64_t vocab, float scale, float cap)
+{
+	float *raw = random_floats(n * vocab);
+	uint32_t *targets = keep((size_t)n * sizeof *targets);
+	struct capped s = {.n = n, .vocab = vocab, .raw = raw, .targets = targets, .scale = scale, .cap = cap};
+	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, k = (double)scale, c = (double)cap;
+	for (int64_t r = 0; r < n; r++) {
+		double *x = logits + r * vocab, *d = grad + r * vocab, sum = 0;
+		targets[r] = r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
+		for (int64_t i = 0; i < vocab; i++) {
+			raw[r * vocab + i] *= 3;
+			x[i] = k * (double)raw[r * vocab + i];
+			if (cap != 0) x[i] = c * tanh(x[i] / c);
+			sum += exp(x[i]);
+		}
+		if (targets[r] == UINT32_MAX) continue;
+		for (int64_t i = 0; i < vocab; i++)
+			d[i] = 0.01 * (exp(x[i]) / sum - (i == targets[r])) * k * (cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
+		loss += log(sum) - x[targets[r]];
+	}
+	char name[100];
+	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g", (long long)n, (long long)vocab, k,
+		c);
+	check(name, (struct part[]){{"logits", NULL, logits, n * vocab, 4e-7}, {"gradient", NULL, grad, n * vocab, 2e-6}},
+		2, run_capped, &s);
+	int good = 1;
+	for (int i = 0; i < s.at; i++)
+		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss + 1e-15;
+	say(good, "%s: loss %.9g for %.9g", name, s.losses[0], loss);
+}
+
+struct scaled_embed {
+	int64_t n, h, vocab;
+	const uint32_t *tokens;
+	const float *w, *dx;
+};
+
+static void run_scaled_embed(void *ctx, struct pool *pool, float **out)
+{
+	struct scaled_embed *s = ctx;
+	struct embed_forward_args f = {.x = out[0], .w = again(s->w, s->vocab * s->h), .tokens = s->tokens, .n = s->n};
+	struct embed_backward_args b = {.dw = out[1], .dx = again(s->dx, s->n * s->h), .tokens = s->tokens, .n = s->n};
+	b.h = f.h = s->h;
+	b.scale = f.scale = 22.5f;
+	b.vocab = s->vocab;
+	b.pad = -1;
+	op_embed_forward(pool, &f);
+	op_embed_backward(pool, &b);
+}
+
+static void test_scaled_embed(int64_t n, int64_t h, int64_t vocab)
+{
+	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
+	struct scaled_embed s = {n, h, vocab, tokens, random_floats(vocab * h), random_floats(n * h)};
+	double *x = doubles(n * h), *dw = doubles(vocab * h);
+	for (int64_t t = 0; t < n; t++) {
+		tokens[t] = (uint32_t)(uniform() * (double)vocab);
+		for (int64_t i = 0; i < h; i++) {
+			x[t * h + i] = 22.5 * (double)s.w[tokens[t] * h + i];
+			dw[tokens[t] * h + i] += 22.5 * (double)s.dx[t * h + i];
+		}
+	}
+	char name[80];
+	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times 22.5", (long long)n, (long long)h);
+	check(name, (struct part[]){{"x", NULL, x, n * h, 1e-7}, {"dw", NULL, dw, vocab * h, 1e-6}}, 2, run_scaled_embed,
+		&s);
+}
+
+static void test_factors_and_caps(void)
+{
+	for (int form = 0; form < 12; form++)
+		if (form / 4 != 2 || form & 1) test_scaled(form & 1 ? 200003 : 37, form & 1, form >> 1 & 1, form / 4);
+	test_capped(1, 1, 0.25f, 0);
+	test_capped(7, 33, 0.25f, 0);
+	test_capped(7, 33, 1, 5);
+	test_capped(20, 1000, 0.5f, 3);
+	test_capped(9, 32003, 1, 30);
+	test_scaled_embed(1, 1, 3);
+	test_scaled_embed(300, 100, 37);
+}
+
+/* ---- functions of an element, beside libm's, from op to op: the greatest error in units of 2^-24 ---- */
+
+enum { GRID = 400000 };
+
+static void accurate(const char *name, const float *x, const float *y, double (*of)(double), double (*size)(double),
+	double bound)
+{
+	double worst = 0, at = 0;
+	for (int64_t i = 0; i < GRID; i++) {
+		double e = fabs((double)y[i] - of((double)x[i])) / (size((double)x[i]) * 0x1p-24);
+		if (!(e <= worst)) {
+			worst = e;
+			at = (double)x[i];
+		}
+	}
+	say(worst <= bound, "%s within %.3g x 2^-24 (at %g)", name, worst, at);
+}
+
+static double gelu_of(double x) { return x / 2 * erfc(-x / sqrt(2)); }
+static double half_expm1(double x) { return expm1(x) / 2; }
+static double tanh_size(double x) { return fabs(tanh(x)); }
+static double gelu_size(double x) { return fabs(x) * fmax(0.5, erfc(-x / sqrt(2)) / 2); }
+
+static void test_accuracy(void)
+{
+	float *x = keep(GRID * sizeof *x), *y = keep(GRID * sizeof *y), slope = -200;
+	for (int64_t i = 0; i < GRID; i++) x[i] = (float)((double)(i - GRID / 2) * 12 / (GRID / 2) + 1e-9);
+	for (int64_t i = 0; i < GRID; i += 7) x[i] *= 1e-3f;
+	memcpy(y, x, GRID * sizeof *y);
+	op_cap_logits(pools[1], &(struct cap_logits_args){.logits = y, .n = GRID, .scale = 1, .cap = 1});
+	accurate("tanh", x, y, tanh, tanh_size, 4);
+	struct activation_forward_args a = {.y = y, .gu = x, .n = 1, .f = GRID, .form = GELU};
+	op_activation_forward(pools[1], &a);
+	accurate("gelu, by erf", x, y, gelu_of, gelu_size, 4);
+	/* with this slope below 0, xIELU is (e^x - 1) / 2 */
+	for (int64_t i = 0; i < GRID; i++) x[i] = -fabsf(x[i]) - 1e-5f;
+	a.form = XIELU;
+	a.slope[0] = a.slope[1] = &slope;
+	op_activation_forward(pools[1], &a);
+	accurate("xIELU, by e^x - 1", x, y, half_expm1, fabs, 4);
+	forget();
+}
+
+/* For mt-sample, which computes a row in chunks */
+static void test_turned_past(void) { test_turned(1, 20, 2, 1, 20, 20, WARM | PAST); }
+
+static void test_families(void)
+{
+	test_norms_of_families();
+	test_rope_of_families();
+	test_activations_of_families();
+	test_factors_and_caps();
+}
