@@ -150,8 +150,8 @@ near() {
 # bats test_tags=slow
 @test "random plans, neighbour timing and stream order in either loop order give the same bits" {
 	need_emulator
-	cuda-chaos seeds "$RUN" "$GOLDEN" 18 12 >"$T/out" 2>"$T/chaos.err"
-	grep -q "^6 seeds layer-major, 6 pass-major: " "$T/out"
+	cuda-chaos seeds "$RUN" "$GOLDEN" 20 20 >"$T/out" 2>"$T/chaos.err"
+	grep -q "^10 seeds layer-major, 10 pass-major: " "$T/out"
 }
 
 # A step of four micro-batches on STREAMS mt-streams: dealt_of OUT STREAMS [OPTION...]
@@ -311,4 +311,13 @@ try_with() {
 	fails_with 64 mt-stream "$RUN" --device cuda:x
 	[ -e /dev/nvidia0 ] && skip "there is a GPU"
 	fails_with 78 mt-stream "$RUN" --device cuda
+}
+
+@test "a model with larger heads than the cuda device computes exits 78 and names head_dim" {
+	need_emulator
+	mkdir "$T/large"
+	sed 's/"head_dim": [0-9]*/"head_dim": 512/' "$GOLDEN/qwen3/model/config.json" >"$T/large/config.json"
+	stream-drive make "$RUN" "$T/large" bf16 bf16 1024 7
+	fails_with 78 "$EMU" "$RUN" --device cuda
+	grep -q "head_dim 512 of layer 0: at most 256" "$T/fails.err"
 }

@@ -71,10 +71,78 @@ golden() { # CASE [--bf16]
 # bats test_tags=slow
 @test "mistral-v4 in bf16: results differ from PyTorch's only by rounding" { golden mistral-v4 --bf16; }
 
+@test "gemma2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma2; }
+@test "gemma2 in bf16: results differ from PyTorch's only by rounding" { golden gemma2 --bf16; }
+
+@test "gemma3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma3; }
+@test "gemma3 in bf16: results differ from PyTorch's only by rounding" { golden gemma3 --bf16; }
+
+@test "gemma4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4; }
+@test "gemma4 in bf16: results differ from PyTorch's only by rounding" { golden gemma4 --bf16; }
+
+@test "glm4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4; }
+@test "glm4 in bf16: results differ from PyTorch's only by rounding" { golden glm4 --bf16; }
+
+@test "olmo2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo2; }
+@test "olmo2 in bf16: results differ from PyTorch's only by rounding" { golden olmo2 --bf16; }
+
+@test "olmo3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo3; }
+@test "olmo3 in bf16: results differ from PyTorch's only by rounding" { golden olmo3 --bf16; }
+
+@test "exaone4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden exaone4; }
+@test "exaone4 in bf16: results differ from PyTorch's only by rounding" { golden exaone4 --bf16; }
+
+@test "phi3-mini in fp32: losses, norms, gradients and weights match PyTorch's" { golden phi3-mini; }
+@test "phi3-mini in bf16: results differ from PyTorch's only by rounding" { golden phi3-mini --bf16; }
+
+@test "phi3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden phi3; }
+@test "phi3 in bf16: results differ from PyTorch's only by rounding" { golden phi3 --bf16; }
+
+@test "smollm3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden smollm3; }
+@test "smollm3 in bf16: results differ from PyTorch's only by rounding" { golden smollm3 --bf16; }
+
+@test "seed-oss in fp32: losses, norms, gradients and weights match PyTorch's" { golden seed-oss; }
+@test "seed-oss in bf16: results differ from PyTorch's only by rounding" { golden seed-oss --bf16; }
+
+@test "ministral3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden ministral3; }
+@test "ministral3 in bf16: results differ from PyTorch's only by rounding" { golden ministral3 --bf16; }
+
+@test "llama-yarn in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-yarn; }
+@test "llama-yarn in bf16: results differ from PyTorch's only by rounding" { golden llama-yarn --bf16; }
+
+@test "llama-dynamic in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-dynamic; }
+@test "llama-dynamic in bf16: results differ from PyTorch's only by rounding" { golden llama-dynamic --bf16; }
+
+@test "llama-longrope in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-longrope; }
+@test "llama-longrope in bf16: results differ from PyTorch's only by rounding" { golden llama-longrope --bf16; }
+
+@test "config.json in the form of transformers 4 and in that of 5 give the same geometry" {
+	for other in "$GOLDEN"/*/config.other.json; do
+		store-layout "${other%/*}/model" >"$T/one"
+		store-layout "$other" >"$T/other"
+		diff "$T/one" "$T/other" || { echo "$other" >&2; return 1; }
+	done
+}
+
+@test "each family's model is exported as it was loaded: names, shapes, values and geometry" {
+	for c in gemma2 gemma3 gemma4 glm4 olmo2 olmo3 exaone4 phi3-mini smollm3 seed-oss ministral3; do
+		make_run "$GOLDEN/$c/model" --dtype fp32
+		mt-ckpt export "$RUN" "$T/$c" --dtype fp32 2>"$T/export.err"
+		python3 - "$GOLDEN" "$GOLDEN/$c/model" "$T/$c" <<-'END'
+			import sys
+			sys.path.insert(0, sys.argv[1])
+			from compare import read_model
+			assert read_model(sys.argv[2]) == read_model(sys.argv[3])
+		END
+		diff <(store-layout "$GOLDEN/$c/model") <(store-layout "$T/$c")
+		mt-store rm "$RUN" --force
+	done
+}
+
 # bats test_tags=slow
 @test "transformers computes the loss of mt on an exported model" {
 	need_torch
-	for c in llama3 qwen3; do
+	for c in llama3 qwen3 gemma4 phi3-mini ministral3; do
 		RUN=$(mt_run_name "$c")
 		local case=$GOLDEN/$c
 		make_run "$case/model" --dtype fp32
@@ -89,4 +157,140 @@ golden() { # CASE [--bf16]
 			--seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
 		mt-store rm "$RUN" --force
 	done
+}
+
+# Families whose blocks differ from llama's in norms, MLP, factors or the layout of their tensors
+
+@test "granite in fp32: losses, norms, gradients and weights match PyTorch's" { golden granite; }
+@test "cohere2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden cohere2; }
+@test "cohere2 in bf16: results differ from PyTorch's only by rounding" { golden cohere2 --bf16; }
+@test "cohere2-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden cohere2-v4; }
+@test "starcoder2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden starcoder2; }
+@test "stablelm in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm; }
+@test "stablelm-parallel in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm-parallel; }
+@test "nemotron in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron; }
+@test "arcee in fp32: losses, norms, gradients and weights match PyTorch's" { golden arcee; }
+@test "apertus in fp32: losses, norms, gradients and weights match PyTorch's" { golden apertus; }
+@test "apertus in bf16: results differ from PyTorch's only by rounding" { golden apertus --bf16; }
+@test "ernie4_5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4_5; }
+@test "helium in fp32: losses, norms, gradients and weights match PyTorch's" { golden helium; }
+@test "hunyuan in fp32: losses, norms, gradients and weights match PyTorch's" { golden hunyuan; }
+@test "falcon in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon; }
+@test "falcon-40b in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-40b; }
+@test "falcon-40b in bf16: results differ from PyTorch's only by rounding" { golden falcon-40b --bf16; }
+@test "falcon-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-sequential; }
+
+MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron arcee apertus ernie4_5 \
+	helium hunyuan falcon falcon-40b falcon-sequential"
+
+@test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
+	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
+		import json, sys
+		config = json.load(open(sys.argv[1]))
+		config["layer_types"] = ["full_attention"] * len(config["layer_types"])
+		json.dump(config, open(sys.argv[2], "w"))
+	EOF
+	mt-store create "$RUN" --config "$T/config.json" 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	mt-ckpt export "$RUN" "$T/out" 2>/dev/null
+	python3 - "$T/config.json" "$T/out/config.json" <<-'EOF'
+		import json, sys
+		before, after = (json.load(open(path)) for path in sys.argv[1:])
+		for key in ("rope_parameters", "rope_scaling", "rope_theta"):
+		    assert before.get(key) == after.get(key), (key, after.get(key))
+	EOF
+}
+
+@test "these families' models are exported as they were loaded: names, shapes, values, and the same geometry" {
+	for c in $MORE; do
+		make_run "$GOLDEN/$c/model" --dtype fp32
+		mt-ckpt export "$RUN" "$T/$c" 2>"$T/export.err"
+		mt-store rm "$RUN"
+		store-layout "$GOLDEN/$c/model" >"$T/before"
+		store-layout "$T/$c" | diff "$T/before" -
+		python3 - "$GOLDEN" "$GOLDEN/$c/model" "$T/$c" <<-'END'
+			import sys
+			sys.path.insert(0, sys.argv[1])
+			from compare import read_model
+			assert read_model(sys.argv[2]) == read_model(sys.argv[3])
+		END
+	done
+}
+
+@test "falcon-40b: a checkpoint's arrays have the rows of its files, and load to the same state" {
+	make_run "$GOLDEN/falcon-40b/model" --dtype bf16
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$GOLDEN/falcon-40b/args") --until 1 <"$GOLDEN/falcon-40b/data.bin" >"$T/step" 2>"$T/step.err"
+	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
+	mt-ckpt save "$RUN" "$T/saved"
+	# Adam's m after one step is the clipped gradient times 1 - beta1
+	python3 - "$GOLDEN" "$T" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from records import read_safetensors
+		m, g = (read_safetensors(sys.argv[2] + name) for name in ("/saved/optim-m.safetensors", "/grad1.safetensors"))
+		assert set(m) == set(g)
+		name = "transformer.h.1.self_attention.query_key_value"
+		x, y = max(((a, b) for a, b in zip(m[name + ".weight"][2], g[name + ".weight"][2])), key=lambda p: abs(p[1]))
+		for n in g:
+		    assert all(abs(a - b * x / y) <= 1e-5 * abs(a) + 1e-9 for a, b in zip(m[n][2], g[n][2])), n
+	END
+	mt-store create "$(mt_run_name b)" --config "$T/saved" --dtype bf16 2>"$T/create.err"
+	mt-ckpt load "$(mt_run_name b)" "$T/saved" 2>"$T/load.err"
+	arrays() { ckpt-dump "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
+	arrays "$RUN" >"$T/before"
+	arrays "$(mt_run_name b)" | diff "$T/before" -
+}
+
+@test "a file whose xIELU has other constants exits 78 and is named" {
+	cp -r "$GOLDEN/apertus/model" "$T/in"
+	python3 "$TOP/tests/lib/mksafetensors.py" edit "$T/in/model.safetensors" '
+t = h["model.layers.1.mlp.act_fn.beta"]["data_offsets"][0]
+d[t:t + 4] = struct.pack("<f", 0.25)'
+	mt-store create "$RUN" --config "$T/in" 2>"$T/create.err"
+	fails_with 78 mt-ckpt load "$RUN" "$T/in"
+	grep -q "tensor 'model.layers.1.mlp.act_fn.beta': 0.25 is not supported, only 0.5" "$T/fails.err"
+}
+
+# bats test_tags=slow
+@test "recompute, threads and delays of the chaos device do not change the bits of these families' states" {
+	for c in granite cohere2 apertus falcon-40b; do
+		i=0
+		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
+			"chaos:6 --recompute full"; do
+			i=$((i + 1))
+			RUN=$(mt_run_name "$c$i")
+			make_run "$GOLDEN/$c/model"
+			# shellcheck disable=SC2086
+			spawn stream mt-stream "$RUN" --device $options
+			spawn optim mt-optim "$RUN" --threads 1
+			# shellcheck disable=SC2046
+			mt-step "$RUN" $(cat "$GOLDEN/$c/args") --until 2 <"$GOLDEN/$c/data.bin" >"$T/metrics" 2>"$T/step.err"
+			state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m|v) ' >"$T/state$i"
+			mt-store rm "$RUN" --force
+			[ -s "$T/state$i" ]
+			cmp "$T/state1" "$T/state$i"
+		done
+	done
+}
+
+# bats test_tags=slow
+@test "transformers computes the loss of mt on these families' exported models" {
+	need_torch
+	for c in $MORE; do
+		make_run "$GOLDEN/$c/model" --dtype fp32
+		start_stages
+		# shellcheck disable=SC2046
+		mt-step "$RUN" $(cat "$GOLDEN/$c/args") --until 2 --eval "$GOLDEN/$c/data.bin" --eval-every 2 \
+			<"$GOLDEN/$c/data.bin" >"$T/metrics" 2>"$T/step.err"
+		mt-ckpt export "$RUN" "$T/$c"
+		python3 -c 'import json, sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' \
+			"$T/metrics" >"$T/$c.loss"
+		mt-store rm "$RUN" --force
+	done
+	for c in $MORE; do
+		echo "$T/$c" "$GOLDEN/$c/data.bin" "$(cat "$T/$c.loss")" "$(sed 's/.*--seq \([0-9]*\).*/\1/' "$GOLDEN/$c/args")"
+	done >"$T/list"
+	with_torch "$GOLDEN/logits.py" --list "$T/list"
 }

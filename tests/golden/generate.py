@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 def compare(path, max_tokens):
     """One DIR: the largest difference of a logit, relative to the largest logit of its row."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        os.path.join(path, "model"), dtype=torch.float32, attn_implementation="eager")
+        os.path.join(path, "model"), dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
     prompts = [ids(p) for p in read_records(os.path.join(path, "prompts"))]
     continuations = read_records(os.path.join(path, "continuations"))
     if not prompts or len(prompts) != len(continuations):

@@ -17,12 +17,17 @@ import os
 import random
 import shutil
 import sys
+import tempfile
 
 import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import optimization
+from transformers.core_model_loading import revert_weight_conversion
 
+import cases_experts
+import cases_more
+from cases import FULL, SLIDING, FAMILIES
 from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -124,57 +129,118 @@ CASES = {
             num_key_value_heads=4, sliding_window=None, max_position_embeddings=128),
         "dialect": 4,
         "train": {"schedule": "cosine", "warmup": 1, "clip": 3.4}},
+    **FAMILIES,
+    **cases_more.CASES,
+    **cases_experts.CASES,
 }
 
 
 # Models
 
-def random_weights(config, seed):
-    """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform."""
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+def random_weights(config, seed, one=False, factors=()):
+    """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform. one: norms
+    multiply by 1 + weight, although transformers starts with weights of 1 (others are known by their zeros).
+    factors: of tensors, by a part of their names."""
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **EAGER)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in trained(model).items():
             noise = torch.randn(p.shape, generator=generator)
             if p.dim() >= 2:
-                p.copy_(noise * (0.3 if "embed" in name else 1.2 / math.sqrt(p.shape[1])))
+                p.copy_(noise * (0.3 if "embed" in name else 1.2 / math.sqrt(p.shape[-1])))
             elif name.endswith("bias"):
                 p.copy_(noise * 0.1)
             else:
-                p.copy_(1 + noise * 0.2)
+                p.copy_((1 if p.any() and not one else 0) + noise * 0.2)
+            for part in factors:
+                if part in name:
+                    p.mul_(factors[part])
+        for name, b in constants(model).items():
+            if "act_fn" not in name:  # xIELU's are as they are in all files
+                b.copy_(1 + torch.randn(b.shape, generator=generator) * 0.1)
     return model
 
 
-def as_transformers_4(config, rope_type_key):
-    """config.json's content in the dialect of transformers 4: the same model, other keys."""
+def trained(model):
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def constants(model):
+    """Tensors of the model's files that are not trained."""
+    files = model.state_dict()
+    return {name: t for name, t in (*model.named_buffers(), *model.named_parameters())
+            if name in files and not t.requires_grad}
+
+
+def as_files(model, tensors):
+    """A model's tensors under the names and in the shapes of its files: transformers packs all experts of a layer."""
+    return {name: t.contiguous() for name, t in revert_weight_conversion(model, dict(tensors)).items()}
+
+
+def as_transformers_4(config, case):
+    """config.json's content in the dialect of transformers 4: the same model, other keys. Gemma 4, which is younger,
+    has its keys as on the hub instead of per_layer_config."""
     old = dict(config)
+    if "per_layer_config" in old:
+        full, = {tuple(sorted(layer.items())) for layer in old.pop("per_layer_config").values()}
+        return {**old, "global_head_dim": dict(full)["head_dim"],
+                "num_global_key_value_heads": dict(full)["num_key_value_heads"]}
     rope = dict(old.pop("rope_parameters"))
-    old.pop("layer_types", None)
+    if "layer_types" not in case.get("keep", []):
+        old.pop("layer_types", None)
     old["torch_dtype"] = old.pop("dtype")
+    if FULL in rope:
+        local, rope = rope[SLIDING]["rope_theta"], dict(rope[FULL])
+        if old["model_type"] == "gemma3_text":
+            old["rope_local_base_freq"] = local
+        else:
+            old["layer_types"] = config["layer_types"]
     old["rope_theta"] = rope.pop("rope_theta")
+    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+        if key == "partial_rotary_factor" or old["model_type"] == "phi3":
+            old.update({key: rope.pop(key)} if key in rope else {})
     rope_type = rope.pop("rope_type")
-    old["rope_scaling"] = None if rope_type == "default" else {rope_type_key: rope_type, **rope}
+    key = case.get("rope_type_key", "rope_type")
+    old["rope_scaling"] = None if rope_type == "default" else {key: rope_type, **rope}
     old["transformers_version"] = "4.57.6"
+    old.update(case.get("also", {}))
     return old
 
 
-def save_model(model, case, path):
-    model.save_pretrained(path, max_shard_size=case.get("shard", "1GB"))
-    if case["dialect"] == 5:
-        return
-    file = os.path.join(path, "config.json")
-    with open(file) as f:
-        config = as_transformers_4(json.load(f), case.get("rope_type_key", "rope_type"))
-    config.update(case.get("also", {}))
+def write_config(file, config):
     with open(file, "w") as f:
         json.dump(config, f, indent=2, sort_keys=True)
         f.write("\n")
-    read, meant = transformers.AutoConfig.from_pretrained(path).to_dict(), model.config.to_dict()
+
+
+def save_model(model, case, path):
+    """The folder "model"; with case["both"] config.json in the other dialect beside it, as config.other.json."""
+    model.save_pretrained(os.path.join(path, "model"), max_shard_size=case.get("shard", "1GB"))
+    file = os.path.join(path, "model", "config.json")
+    with open(file) as f:
+        new = json.load(f)
+    old = as_transformers_4(new, case) if case["dialect"] == 4 or case.get("both") else None
+    if case["dialect"] == 4:
+        write_config(file, old)
+    if case.get("both"):
+        write_config(os.path.join(path, "config.other.json"), new if case["dialect"] == 4 else old)
+    if old:
+        check_dialect(model, old)
+
+
+def check_dialect(model, old):
+    with tempfile.TemporaryDirectory() as folder:
+        write_config(os.path.join(folder, "config.json"), old)
+        read, meant = transformers.AutoConfig.from_pretrained(folder).to_dict(), model.config.to_dict()
     read["rope_parameters"].pop("type", None)  # transformers keeps it beside rope_type
-    ignored = ("_name_or_path", "transformers_version")
+    ignored = ("_name_or_path", "transformers_version", "sliding_window_pattern")
     differ = [key for key in meant if key not in ignored and read.get(key) != meant[key]]
     if differ:
-        raise SystemExit("%s: in the dialect of transformers 4 these read differently: %s" % (file, ", ".join(differ)))
+        raise SystemExit("%s: in the other dialect these read differently: %s" % (
+            model.config.model_type, ", ".join("%s %s for %s" % (k, read.get(k), meant[k]) for k in differ)))
 
 
 # Data
@@ -269,10 +335,10 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
     With bf16, forward and backward see the rounded weights and the optimizer updates the exact ones, as mt does."""
     real = torch.float64 if double else torch.float32
     with fp64() if double else contextlib.nullcontext():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=real, attn_implementation="eager")
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=real, **EAGER)
         model.load_state_dict({name: w.to(real) for name, w in weights.items()}, strict=False)
         model.train()
-        params = dict(model.named_parameters())
+        params, fixed = trained(model), constants(model)
         # Tensors of two dimensions and more decay, embeddings too.
         groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decays], "weight_decay": o["wd"] * decays}
                   for decays in (True, False)]
@@ -282,12 +348,12 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
         master = {}
 
         def round_weights():
-            for name, p in params.items():
+            for name, p in {**params, **fixed}.items():
                 master[name] = p.detach().clone()
                 p.data.copy_(to_bf16(p.data))
 
         def restore_weights():
-            for name, p in params.items():
+            for name, p in {**params, **fixed}.items():
                 p.data.copy_(master[name])
 
         def evaluation():
@@ -314,7 +380,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
                     (total / count).backward()
                     loss += float(total.detach())
             if first is None:
-                first = {name: p.grad.clone() for name, p in params.items()}
+                first = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in params.items()}
+                first.update({name: torch.zeros_like(b) for name, b in fixed.items()})
             if bf16:
                 restore_weights()
             norm = torch.nn.utils.clip_grad_norm_(params.values(), o["clip"] or math.inf)
@@ -325,13 +392,13 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             if eval_rows and n % 10 == 0:
                 evals[str(n)] = evaluation()
         return {"steps": steps, "eval": evals, "grad1": first,
-                "final": {name: p.detach().clone() for name, p in params.items()}}
+                "final": {name: p.detach().clone() for name, p in {**params, **fixed}.items()}}
 
 
 def distance(a, b, weights):
     """The difference of two runs in compare.py's four measures."""
     def tensors(key, scale):
-        return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(n)) for n in a[key])
+        return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(n)) for n in a[key] if scale(n))
 
     def metric(key):
         return max(abs(x[key] - y[key]) / abs(y[key]) for x, y in zip(a["steps"], b["steps"]))
@@ -369,8 +436,8 @@ def make_case(name, case, write):
     config = case["config"]
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    model = random_weights(config, seed)
-    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    model = random_weights(config, seed, case.get("one", False), case.get("factors", {}))
+    weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
     data = documents(rng, config.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
     rows = pack(data, o["seq"], o["pack"])
@@ -391,7 +458,8 @@ def make_case(name, case, write):
               + "loss %.3f to %.3f, norm %.2f to %.2f, %d clipped" % (
                   run["steps"][0]["loss"], run["steps"][-1]["loss"], min(s["grad_norm"] for s in run["steps"]),
                   max(s["grad_norm"] for s in run["steps"]), clipped), flush=True)
-    if min(float(g.norm()) for g in run["grad1"].values()) < 1e-4:
+    fixed = constants(model)
+    if min(float(g.norm()) for n, g in run["grad1"].items() if n not in fixed) < 1e-4:
         raise SystemExit("%s: a tensor without a gradient proves nothing" % name)
     if not write:
         return
@@ -401,7 +469,7 @@ def make_case(name, case, write):
     path = os.path.join(HERE, name)
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
-    save_model(model, case, os.path.join(path, "model"))
+    save_model(model, case, path)
     write_records(os.path.join(path, "data.bin"), data)
     if read_records(os.path.join(path, "data.bin")) != data:
         raise SystemExit("%s: records do not read as they were written" % name)
@@ -413,8 +481,8 @@ def make_case(name, case, write):
         write_json(os.path.join(path, "expect%s.json" % suffix),
                    {"args": o, "fp32_against_fp64": far, "eval": r["eval"], "steps": r["steps"]})
         if tensors:
-            save_file(r["grad1"], os.path.join(path, "grad1%s.safetensors" % suffix))
-            save_file(r["final"], os.path.join(path, "final%s.safetensors" % suffix))
+            save_file(as_files(model, r["grad1"]), os.path.join(path, "grad1%s.safetensors" % suffix))
+            save_file(as_files(model, r["final"]), os.path.join(path, "final%s.safetensors" % suffix))
 
 
 def make_schedules():

@@ -1,0 +1,55 @@
+"""Golden cases of families whose MLPs are mixtures of experts. make.py has the others and says what the keys mean. The
+models are as small as their knobs allow: the files of a case together stay below 200 kB."""
+
+from transformers import (Ernie4_5_MoeConfig, Glm4MoeConfig, GptOssConfig, GraniteMoeConfig, MixtralConfig,
+                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig)
+
+SMALL = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None}
+
+
+def small(config, **keys):
+    return config(**{**SMALL, **keys})
+
+
+TRAIN = {"batch": 3, "micro": 1, "seq": 20, "warmup": 2, "clip": 3.0}
+
+CASES = {
+    "mixtral": {
+        "config": small(MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
+        "dialect": 4, "train": TRAIN},
+    # a dense layer beside one with experts; weights are divided by their sum
+    "qwen3-moe": {
+        "config": small(Qwen3MoeConfig, head_dim=6, moe_intermediate_size=6, num_experts=7, num_experts_per_tok=3,
+                        norm_topk_prob=True, mlp_only_layers=[0], tie_word_embeddings=True),
+        "dialect": 5, "train": {**TRAIN, "clip": 4.0}},
+    # a shared expert with a gate; every second layer is dense; weights as they are
+    "qwen2-moe": {
+        "config": small(Qwen2MoeConfig, moe_intermediate_size=6, shared_expert_intermediate_size=10, num_experts=5,
+                        num_experts_per_tok=2, decoder_sparse_step=2),
+        "dialect": 5, "train": {**TRAIN, "micro": 3, "schedule": "cosine"}},
+    "olmoe": {
+        "config": small(OlmoeConfig, intermediate_size=6, num_experts=6, num_experts_per_tok=2),
+        "dialect": 5, "train": TRAIN},
+    # files have all experts in one tensor; every factor of Granite
+    "granitemoe": {
+        "config": small(GraniteMoeConfig, intermediate_size=8, num_local_experts=5, num_experts_per_tok=2,
+                        embedding_multiplier=3.0, logits_scaling=1.5, residual_multiplier=0.7,
+                        attention_multiplier=0.3),
+        "dialect": 5, "train": {**TRAIN, "clip": 1.3}},
+    # groups of experts, of which a token uses the best two; a bias on the choice; a dense layer first
+    "glm4-moe": {
+        "config": small(Glm4MoeConfig, moe_intermediate_size=5, n_routed_experts=9, num_experts_per_tok=3, n_group=3,
+                        topk_group=2, n_shared_experts=2, routed_scaling_factor=1.8, first_k_dense_replace=1,
+                        head_dim=8, attention_bias=True, use_qk_norm=True, num_mtp_layers=0),
+        "dialect": 5, "train": TRAIN},
+    "ernie4-5-moe": {
+        "config": small(Ernie4_5_MoeConfig, moe_intermediate_size=5, moe_num_experts=6, moe_k=2,
+                        moe_num_shared_experts=1, moe_layer_start_index=1, tie_word_embeddings=True),
+        "dialect": 5, "train": TRAIN},
+    # biases everywhere, sinks, windows; experts' weights are transposed, and gate and up alternate
+    "gpt-oss": {
+        "config": small(GptOssConfig, intermediate_size=6, head_dim=6, num_local_experts=5, num_experts_per_tok=2,
+                        sliding_window=5),
+        "dialect": 5, "train": TRAIN},
+}

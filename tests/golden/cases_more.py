@@ -1,0 +1,126 @@
+"""Cases of make.py whose blocks differ from llama's in norms, MLP, factors or the layout of their tensors."""
+
+import transformers
+
+# As make.py's CASES. one: norms multiply by 1 + weight, so their weights are around 0.
+#
+# Models with a bias on k have a small rope_theta. A shift of all keys by a vector that rope hardly turns hardly changes
+# softmax: with a large rope_theta the gradient of such a bias is mostly rounding errors.
+SMALL = {"vocab_size": 53, "hidden_size": 24, "num_hidden_layers": 2, "max_position_embeddings": 64}
+
+QUICK = {"rope_type": "default", "rope_theta": 100.0}
+
+CASES = {
+    # all four factors far from 1 (attention's from 1 / sqrt(head_dim)), biases everywhere
+    "granite": {
+        "config": transformers.GraniteConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+            attention_bias=True, mlp_bias=True, embedding_multiplier=3.0, residual_multiplier=0.6,
+            attention_multiplier=0.25, logits_scaling=1.5),
+        "dialect": 4,
+        "train": {"micro": 2, "wd": 0.1, "clip": 1.6}},
+    # LayerNorm without bias, attention and MLP parallel behind one norm; windows of 5 with rope, layer 1 without both;
+    # pad_token_id 0 as in its class
+    "cohere2": {
+        "config": transformers.Cohere2Config(
+            **{**SMALL, "num_hidden_layers": 3}, intermediate_size=26, num_attention_heads=3, num_key_value_heads=1,
+            sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            logit_scale=0.6),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 26, "warmup": 2, "clip": 1.7}},
+    # files of transformers 4 have a number for layer_types: every second layer is full
+    "cohere2-v4": {
+        "config": transformers.Cohere2Config(
+            **SMALL, intermediate_size=26, num_attention_heads=4, num_key_value_heads=2, sliding_window=7,
+            sliding_window_pattern=2, logit_scale=0.8, tie_word_embeddings=False, pad_token_id=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 50000.0}),
+        "dialect": 4, "also": {"sliding_window_pattern": 2},
+        "train": {"schedule": "cosine", "clip": 1.8}},
+    # LayerNorm with bias, MLP without a gate, gelu, biases everywhere, a window of 6 in all layers
+    "starcoder2": {
+        "config": transformers.Starcoder2Config(
+            **SMALL, intermediate_size=40, num_attention_heads=4, num_key_value_heads=1, sliding_window=6,
+            rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 28, "warmup": 3, "schedule": "cosine", "clip": 2.0}},
+    # only a quarter of each head turns; biases on q, k and v. The three quarters of k's bias that do not turn have no
+    # gradient but rounding errors, hence Adam's large epsilon
+    "stablelm": {
+        "config": transformers.StableLmConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=3, use_qkv_bias=True,
+            rope_parameters={**QUICK, "partial_rotary_factor": 0.25}),
+        "dialect": 4,
+        "train": {"clip": 3.4, "eps": 1e-3}},
+    # attention and MLP parallel behind one LayerNorm, which has a bias; gelu with a gate
+    "stablelm-parallel": {
+        "config": transformers.StableLmConfig(
+            **SMALL, intermediate_size=26, num_attention_heads=3, num_key_value_heads=1, use_parallel_residual=True,
+            hidden_act="gelu", tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
+        "dialect": 5,
+        "train": {"micro": 2, "warmup": 2, "clip": 2.8}},
+    # LayerNorm times 1 + weight, with bias; squared relu without a gate; half of each head turns
+    "nemotron": {
+        "config": transformers.NemotronConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, head_dim=12, mlp_bias=True),
+        "dialect": 4, "one": True,
+        "train": {"micro": 2, "wd": 0.05, "clip": 2.8}},
+    # squared relu without a gate in a block that is llama's otherwise; yarn
+    "arcee": {
+        "config": transformers.ArceeConfig(
+            **{**SMALL, "max_position_embeddings": 256}, intermediate_size=36, num_attention_heads=3,
+            num_key_value_heads=1, attention_bias=True,
+            rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0,
+                             "original_max_position_embeddings": 32}),
+        "dialect": 5,
+        "train": {"warmup": 1, "clip": 3.1}},
+    # xIELU with two trained slopes a layer, norms on q and k, other names of norms
+    "apertus": {
+        "config": transformers.ApertusConfig(
+            **{**SMALL, "max_position_embeddings": 256}, intermediate_size=36, num_attention_heads=3,
+            num_key_value_heads=1,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        "dialect": 5,
+        "train": {"micro": 2, "warmup": 2, "schedule": "wsd", "decay": 6, "clip": 2.2}},
+    # neighbours turn together; use_bias is of every linear layer; head_dim far from hidden / heads
+    "ernie4_5": {
+        "config": transformers.Ernie4_5Config(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2, head_dim=10, use_bias=True,
+            rope_parameters=QUICK),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 4.0}},
+    # neighbours turn together; attention_bias is of q, k and v only; a tiny epsilon
+    "helium": {
+        "config": transformers.HeliumConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+            attention_bias=True, mlp_bias=True, rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 3.1}},
+    # norms on q and k after rope; alpha stretches rope's base
+    "hunyuan": {
+        "config": transformers.HunYuanDenseV1Config(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+            rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0, "factor": 1.0}),
+        "dialect": 5,
+        "train": {"micro": 2, "warmup": 2, "clip": 3.0}},
+    # as Falcon 7B: one LayerNorm, parallel, one key head behind the query heads in query_key_value
+    "falcon": {
+        "config": transformers.FalconConfig(**SMALL, num_attention_heads=4, ffn_hidden_size=40),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 2.4}},
+    # as Falcon 40B: two LayerNorms, parallel; query_key_value has each key head behind its query heads; all biases
+    "falcon-40b": {
+        "config": transformers.FalconConfig(
+            **SMALL, num_attention_heads=6, num_kv_heads=2, ffn_hidden_size=40, new_decoder_architecture=True,
+            bias=True),
+        "dialect": 5,
+        "train": {"micro": 2, "warmup": 2, "schedule": "cosine", "clip": 2.3}},
+    # neither parallel nor with shared keys; untied
+    "falcon-sequential": {
+        "config": transformers.FalconConfig(
+            **SMALL, num_attention_heads=3, ffn_hidden_size=36, parallel_attn=False, multi_query=False,
+            tie_word_embeddings=False, activation="gelu_pytorch_tanh"),
+        "dialect": 5,
+        "train": {"clip": 2.0}},
+}
