@@ -60,16 +60,16 @@ static double attention_flops(const struct plan_request *req, double rows)
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
 	const struct mt_geometry *g = req->geo;
-	const struct mt_layer most = mt_layer_most(g);
+	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = (double)most.heads * most.head_dim;
-	double k = (double)most.kv_heads * most.head_dim, e = (double)req->elem, block = (double)req->block;
+	double n = (double)rows * req->seq, h = g->hidden, a = (double)l->heads * l->head_dim;
+	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, block = (double)req->block;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a piece reads the weights of all */
-	double f = (double)active_ffn(&most), gu = (mlp_gated(&most) ? 2 : 1) * f, used = block - (double)req->idle;
+	double f = (double)active_ffn(l), gu = (mlp_gated(l) ? 2 : 1) * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   piece = fmin(n, (double)tokens_of_piece(req, plan));
 	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, plan->head_tokens);
-	double mlp = h * (gu / f + 1) * (double)whole_ffn(&most),
+	double mlp = h * (gu / f + 1) * (double)whole_ffn(l),
 		   attention = attention_flops(req, rows) / p->flops / (plan->library_attention ? 1 : OWN_ATTENTION);
 	struct times t;
 
@@ -83,7 +83,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
 	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
 	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
-	t.recompute[KEEP_ALL] = most.experts ? gate_up + weights / 2 : 0; /* experts' gate and up are never kept */
+	t.recompute[KEEP_ALL] = l->experts ? gate_up + weights / 2 : 0; /* experts' gate and up are never kept */
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
 	t.recompute[KEEP_INPUT] = t.forward - down;
@@ -116,9 +116,8 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size / (update_bytes(req) * update_rate(req));
 	double out = most(size / p->d2h, accumulate),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
-	const struct mt_layer most = mt_layer_most(req->geo);
-	double a = (double)most.heads * most.head_dim;
-	double o = plan->attention_offloaded ? n * (a * (double)req->elem + most.heads * 4.0) : 0;
+	double a = (double)req->most.heads * req->most.head_dim;
+	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->most.heads * 4.0) : 0;
 
 	return (struct pcie){
 		.embed_in = (double)req->embed * in,

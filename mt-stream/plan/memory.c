@@ -28,23 +28,23 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 static void *take_any(void *where, uint64_t count, uint64_t size) { return take(where, count, 1, size); }
 
 struct sizes {
-	struct mt_layer most; /* of all kinds of layers: every block has room for the largest */
+	const struct mt_layer *most; /* the request's */
 	uint64_t h, a, k, f, gu, pre, rstd, elem, pass, chunk, piece, head, either;
 };
 
 static struct sizes sizes_of(const struct plan_request *req, const struct plan *plan)
 {
 	const struct mt_geometry *g = req->geo;
-	struct mt_layer most = mt_layer_most(g);
+	const struct mt_layer *most = &req->most;
 	struct sizes z = {
 		.most = most,
 		.h = g->hidden,
-		.a = (uint64_t)most.heads * most.head_dim,
-		.k = (uint64_t)most.kv_heads * most.head_dim,
-		.f = most.ffn,
-		.gu = (uint64_t)gate_up_width(&most),
-		.pre = g->flags & MT_QK_NORM ? (uint64_t)pre_width(g, &most) : 0,
-		.rstd = g->flags & MT_QK_NORM ? (uint64_t)rstd_width(g, &most) : 0,
+		.a = (uint64_t)most->heads * most->head_dim,
+		.k = (uint64_t)most->kv_heads * most->head_dim,
+		.f = most->ffn,
+		.gu = (uint64_t)gate_up_width(most),
+		.pre = g->flags & MT_QK_NORM ? (uint64_t)pre_width(g, most) : 0,
+		.rstd = g->flags & MT_QK_NORM ? (uint64_t)rstd_width(g, most) : 0,
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
@@ -59,7 +59,7 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 static void take_attention(struct walk *w, const struct sizes *z, uint64_t n, struct saved *v)
 {
 	v->o = take(w, n, z->a, z->elem);
-	v->lse = take(w, n, z->most.heads, sizeof(float));
+	v->lse = take(w, n, z->most->heads, sizeof(float));
 }
 
 /* All but o, lse and gate-up */
@@ -101,7 +101,7 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	}
 	for (int i = 0; i < 2; i++) {
 		p->o[i] = plan->attention_offloaded ? take(w, z->pass, z->a, z->elem) : NULL;
-		p->lse[i] = plan->attention_offloaded ? take(w, z->pass, z->most.heads, sizeof(float)) : NULL;
+		p->lse[i] = plan->attention_offloaded ? take(w, z->pass, z->most->heads, sizeof(float)) : NULL;
 	}
 }
 
@@ -129,7 +129,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->sub = residual_apart(req->geo) ? take(w, z->chunk, z->h, z->elem) : NULL;
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, req->geo->vocab, z->elem);
-	if (z->most.experts) experts_take(&t->x, &z->most, z->h, z->piece, z->elem, req->train, take_any, w);
+	if (z->most->experts) experts_take(&t->x, z->most, z->h, z->piece, z->elem, req->train, take_any, w);
 	if (!req->train) return;
 	t->dh = take(w, z->either, z->h, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
@@ -214,7 +214,7 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
-	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + z.most.heads * sizeof(float));
+	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + z.most->heads * sizeof(float));
 
 	return (plan->residual_offloaded ? residuals_away(req->geo) * x : 0) +
 		(plan->attention_offloaded ? attention_away(plan->keep_attention) * o : 0);

@@ -23,6 +23,7 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 
 void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n)
 {
+	req->most = mt_layer_most(req->geo);
 	req->embed = units[0].elems;
 	req->block = 0;
 	for (uint32_t u = 1; u + 1 < n; u++) req->block = units[u].elems > req->block ? units[u].elems : req->block;
