@@ -258,14 +258,19 @@ struct grouped_bias_backward_args {
 	int64_t experts, n;
 };
 
-/* y's row t = add's row t + the sum over k of weight[t, k] x[row[t, k]], in the order of k */
+/* y's row t = the sum over k of weight[t, k] x[row[t, k]] + add's row t. The sum goes by experts: in ascending order of
+ * rows. So it has the same bits if a window of experts is added at a time, in ascending order: then only rows *from to
+ * *to - 1 are summed, `sum` is what earlier windows have given, and all but the last give it on (partial). */
 struct combine_args {
-	void *y;             /* (N, H); may be add */
+	void *y;             /* (N, H); may be add; partial: fp32, and may be sum */
 	const void *add;     /* (N, H), or NULL: zeros */
 	const void *x;       /* (R, H) */
 	const float *weight; /* (N, K), or NULL: ones */
 	const uint32_t *row; /* (N, K), or NULL: rows are slots */
 	int64_t n, per_token, h;
+	const uint32_t *from, *to; /* (1) each: where the window's rows begin and end; NULL: all rows */
+	const float *sum;          /* (N, H), or NULL: zeros */
+	int partial;
 };
 
 /* Backward of combine and of the experts' activation, for experts' outputs o = y w' + bias. On entry dy and dgu are

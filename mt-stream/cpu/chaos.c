@@ -246,7 +246,7 @@ static void written_by_experts(struct written *w, const struct op *o)
 	case OP_GROUPED_BIAS_BACKWARD: written_by_grouped(w, o); break;
 	case OP_DISPATCH: writes(w, d->y, d->rows * d->h, 4); break;
 	case OP_COMBINE:
-		if (c->y != c->add) writes(w, c->y, c->n * c->h, 4);
+		if (c->y != c->add && c->y != c->sum) writes(w, c->y, c->n * c->h, 4);
 		break;
 	case OP_COMBINE_BACKWARD: writes(w, b->dweight, b->rows, 4); break;
 	default: break;

@@ -1,5 +1,5 @@
 /* combine.c: tokens' rows to experts, and experts' outputs back to tokens. Each row is computed by one thread, and sums
- * go in the order of a token's choices, so that no bit depends on the threads. */
+ * go in the order of experts, so that no bit depends on threads, nor on windows of experts. */
 #include <string.h>
 
 #include "cpu.h"
@@ -20,25 +20,47 @@ void op_dispatch(struct pool *pool, const struct dispatch_args *a)
 	pool_run(pool, div_up(a->rows, ROWS), dispatch_task, (void *)a);
 }
 
-/* sum (n) = or += w x */
-static void add_scaled(float *sum, const float *x, float w, int64_t n, int first)
+/* sum (n) += w x */
+static void add_scaled(float *sum, const float *x, float w, int64_t n)
 {
-	if (first)
-		for (int64_t i = 0; i < n; i++) sum[i] = w * x[i];
-	else
-		for (int64_t i = 0; i < n; i++) sum[i] += w * x[i];
+	for (int64_t i = 0; i < n; i++) sum[i] += w * x[i];
+}
+
+enum { CHOICES = 64 }; /* of a token, at most: MT_EXPERTS_PER_TOKEN in mt.h */
+
+static uint32_t row_of(const struct combine_args *a, int64_t slot) { return a->row ? a->row[slot] : (uint32_t)slot; }
+
+/* The slots of token t whose rows are in the window, in ascending order of rows */
+static int64_t slots_of(const struct combine_args *a, int64_t t, uint32_t *slot)
+{
+	uint32_t from = a->from ? *a->from : 0, to = a->to ? *a->to : UINT32_MAX;
+	int64_t n = 0;
+	for (int64_t s = t * a->per_token; s < (t + 1) * a->per_token; s++) {
+		uint32_t row = row_of(a, s);
+		int64_t at = n;
+		if (row < from || row >= to) continue;
+		for (; at > 0 && row_of(a, slot[at - 1]) > row; at--) slot[at] = slot[at - 1];
+		slot[at] = (uint32_t)s;
+		n++;
+	}
+	return n;
 }
 
 static void combine_row(const struct combine_args *a, int64_t t)
 {
 	enum { COLUMNS = 512 };
+	uint32_t slot[CHOICES];
+	int64_t slots = slots_of(a, t, slot);
 	float sum[COLUMNS], *y = (float *)a->y + t * a->h;
 	const float *add = a->add ? (const float *)a->add + t * a->h : NULL;
+	const float *before = a->sum ? a->sum + t * a->h : NULL;
 	for (int64_t from = 0; from < a->h; from += COLUMNS) {
 		int64_t n = least(COLUMNS, a->h - from);
-		for (int64_t k = 0, s = t * a->per_token; k < a->per_token; k++, s++)
-			add_scaled(sum, (const float *)a->x + (a->row ? a->row[s] : s) * a->h + from, a->weight ? a->weight[s] : 1,
-				n, k == 0);
+		if (before) memcpy(sum, before + from, (size_t)n * sizeof *sum);
+		else memset(sum, 0, (size_t)n * sizeof *sum);
+		for (int64_t i = 0; i < slots; i++)
+			add_scaled(sum, (const float *)a->x + row_of(a, slot[i]) * a->h + from, a->weight ? a->weight[slot[i]] : 1,
+				n);
 		if (add)
 			for (int64_t i = 0; i < n; i++) sum[i] += add[from + i];
 		memcpy(y + from, sum, (size_t)n * sizeof *y);

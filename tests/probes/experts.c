@@ -291,6 +291,27 @@ static void combine(void)
 	say(worst < 1e-6, "a token gets the weighted sum of its experts' outputs");
 }
 
+/* Experts 0 .. 1, 2 .. 3 and 4 .. 5 one after another */
+static void combine_windows(void)
+{
+	static float tokens[N * H], whole[N * H], sum[N * H];
+	struct combine_args a = {.add = tokens, .x = x, .weight = r.weight, .row = r.row, .n = N, .per_token = K, .h = H};
+	fill(tokens, N * H);
+	a.y = whole;
+	op_combine(pools[0], &a);
+	for (int e = 0; e < E; e += 2) {
+		int last = e + 2 == E;
+		a.y = sum;
+		a.add = last ? tokens : NULL;
+		a.sum = e ? sum : NULL;
+		a.from = r.first + e;
+		a.to = r.first + e + 2;
+		a.partial = !last;
+		op_combine(pools[1], &a);
+	}
+	say(memcmp(whole, sum, sizeof sum) == 0, "experts that are added a window at a time give the same bits");
+}
+
 static void combine_backward(void)
 {
 	static float act[R * F], dact[R * F], dgu[R * 2 * F], before[R * F];
@@ -337,6 +358,7 @@ int main(void)
 	uneven();
 	grouped();
 	combine();
+	combine_windows();
 	combine_backward();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
