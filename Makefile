@@ -32,7 +32,7 @@ PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample $(if $(
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
   $(CC) -D_GNU_SOURCE -xc - -lncursesw -o /dev/null 2>/dev/null && echo yes)
-$(if $(HAVE_CURSES),,$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)),,\
+$(if $(HAVE_CURSES),,$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps demo-deps test demo clean,$(MAKECMDGOALS)),,\
   $(info no ncursesw found (libncurses-dev): mt-top is not built))))
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
@@ -73,22 +73,25 @@ $(O)/%.o: %.c
 include tests/gpu/build.mk tests/build.mk
 
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
-DEB_NEED  = gcc libc6-dev bats libjansson-dev libnuma-dev libxxhash-dev libncurses-dev python3
-DEB_LIKE  = shellcheck bible-kjv man-db procps gawk gnuplot-nox tmux mandoc python3-venv zstd
-.PHONY: deps cudnn-headers sass-tools
+DEB_BUILD = gcc libc6-dev libjansson-dev libnuma-dev libxxhash-dev libncurses-dev
+DEB_DEMO  = bible-kjv gnuplot-nox
+DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd
+.PHONY: deps demo-deps cudnn-headers sass-tools
+deps: packages = $(DEB_BUILD) $(DEB_DEMO) $(DEB_TEST)
+demo-deps: packages = $(DEB_BUILD) $(DEB_DEMO)
 deps: cudnn-headers sass-tools
-	@missing=; for p in $(DEB_NEED); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
-	for p in $(DEB_LIKE); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+deps demo-deps:
+	@missing=; for p in $(packages); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 	dpkg -s libdnnl-dev >/dev/null 2>&1 || dpkg -s libopenblas-dev >/dev/null 2>&1 || missing="$$missing gemm"; \
 	[ -z "$$missing" ] && exit 0; \
-	command -v apt-get >/dev/null || { echo "make deps: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; \
+	command -v apt-get >/dev/null || { echo "make $@: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; \
 	  exit 1; }; \
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; export DEBIAN_FRONTEND=noninteractive; \
-	echo "make deps: installing$$missing"; \
-	$$sudo apt-get update -qq && \
-	$$sudo apt-get install -y -qq --no-install-recommends $$(echo "$$missing" | sed 's/ gemm//') >/dev/null && \
-	case "$$missing" in *gemm*) $$sudo apt-get install -y -qq --no-install-recommends libdnnl-dev >/dev/null 2>&1 || \
-	  $$sudo apt-get install -y -qq --no-install-recommends libopenblas-dev >/dev/null;; esac
+	echo "make $@: installing$$missing"; \
+	$$sudo apt-get update -qq || exit; plain=$$(echo "$$missing" | sed 's/ gemm//'); \
+	install() { $$sudo apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; }; \
+	case "$$missing" in *gemm*) install $$plain libdnnl-dev 2>/dev/null || install $$plain libopenblas-dev;; \
+	  *) install $$plain;; esac
 
 # ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
 # SUITE="70 stream": these suites alone, whole. TIMES=1: the slowest tests at the end. VENV=: without Python's packages.

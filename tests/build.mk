@@ -108,10 +108,10 @@ tsan: deps
 	  tests/01-protocol.bats
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 build/tsan/probes/stream-chaos seeds "tsan-$$$$" tests/golden 1 64
 
-# ---- demo: a byte-level llama of 4.9 M parameters learns the King James Bible on the CPU
+# ---- demo: a byte-level llama of 0.9 M parameters learns the King James Bible on the CPU
 DEMO = build/demo
 .PHONY: demo
-demo: deps
+demo: demo-deps
 	@$(MAKE) --no-print-directory all
 	@tests/demo $(DEMO)
 
