@@ -42,8 +42,10 @@ def batches(path, batch, seq):
 
 class Trainer:
     def __init__(self, o):
+        config = transformers.AutoConfig.from_pretrained(o.model)
+        experts = {"experts_implementation": "grouped_mm"} if hasattr(config, "num_experts") else {}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            o.model, dtype=torch.float32, attn_implementation="sdpa")
+            o.model, dtype=torch.float32, attn_implementation="sdpa", **experts)
         self.model.config.use_cache = False
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=o.lr, weight_decay=0.0, fused=True)
