@@ -179,9 +179,12 @@ golden() { # CASE [--bf16]
 @test "falcon-40b in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-40b; }
 @test "falcon-40b in bf16: results differ from PyTorch's only by rounding" { golden falcon-40b --bf16; }
 @test "falcon-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-sequential; }
+@test "neox in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox; }
+@test "neox in bf16: results differ from PyTorch's only by rounding" { golden neox --bf16; }
+@test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 
 MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron arcee apertus ernie4_5 \
-	helium hunyuan falcon falcon-40b falcon-sequential"
+	helium hunyuan falcon falcon-40b falcon-sequential neox neox-sequential"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'

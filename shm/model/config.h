@@ -118,6 +118,8 @@ struct family {
 	bool dropout_released;         /* released files ask for dropout: MT_DROPOUT, not an error */
 	/* rope */
 	double theta, partial;         /* 0: ROPE_THETA_DEFAULT; the key partial_rotary_factor is not read */
+	const char *theta_key, *partial_key; /* names of rope_theta and partial_rotary_factor in the file's root; NULL:
+	                                * the same names */
 	double local_theta;            /* not 0: layers with and without window have each their rope */
 	const char *local_theta_key;   /* in the file's root; NULL: none */
 	const char *rope;              /* rope_parameters of a file that has neither these nor rope_scaling; NULL: plain */

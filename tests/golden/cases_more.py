@@ -123,4 +123,21 @@ CASES = {
             tie_word_embeddings=False, activation="gelu_pytorch_tanh"),
         "dialect": 5,
         "train": {"clip": 2.0}},
+    # as Pythia: two LayerNorms, parallel; q, k and v of one head after another in query_key_value; half of each head
+    # turns; all biases. k's bias has a large epsilon for the same reason as stablelm's
+    "neox": {
+        "config": transformers.GPTNeoXConfig(
+            **SMALL, intermediate_size=40, num_attention_heads=3,
+            rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
+        "dialect": 4, "both": True,
+        "train": {"micro": 2, "warmup": 2, "schedule": "cosine", "clip": 1.9, "eps": 1e-3}},
+    # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
+    "neox-sequential": {
+        "config": transformers.GPTNeoXConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=4, use_parallel_residual=False, attention_bias=False,
+            hidden_act="gelu_fast", tie_word_embeddings=True,
+            rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0,
+                             "partial_rotary_factor": 1.0}),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 2.5}},
 }
