@@ -226,6 +226,16 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "n_embed is not supported"
 }
 
+@test "olmo: norms without weight and bias, whose epsilon no key changes; clip_qkv exits 78" {
+	config olmo '"rms_norm_eps": 0.5' '"layer_norm_eps": 0.5' '"clip_qkv": null'
+	geometry "norm_eps 1e-05" "pad_token 1" "tied 0" "kv_heads 2"
+	no grep -q "^tensor .*norm" "$T/layout"
+	config olmo '"clip_qkv": 8.0'
+	refused 78 "clip_qkv is not supported"
+	config olmo '"attention_dropout": 0.1'
+	refused 78 "attention_dropout 0.1 is not supported"
+}
+
 @test "gpt_neox: its names of rope's keys, which files of transformers 4 have beside the usual ones; refused keys" {
 	config gpt_neox '"pad_token_id": 5'
 	geometry "kv_heads 4" "head_dim 8" "rope_dim 2" "qkv_bias 1" "o_bias 1" "mlp_bias 1" "pad_token -1" "form 5"

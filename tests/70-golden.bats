@@ -133,6 +133,9 @@ load lib/golden
 @test "ernie4_5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4_5; }
 @test "helium in fp32: losses, norms, gradients and weights match PyTorch's" { golden helium; }
 @test "hunyuan in fp32: losses, norms, gradients and weights match PyTorch's" { golden hunyuan; }
+@test "olmo in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo; }
+@test "olmo-tied in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo-tied; }
+@test "olmo-tied in bf16: results differ from PyTorch's only by rounding" { golden olmo-tied --bf16; }
 @test "falcon in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon; }
 @test "falcon-40b in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-40b; }
 @test "falcon-40b in bf16: results differ from PyTorch's only by rounding" { golden falcon-40b --bf16; }
@@ -142,7 +145,7 @@ load lib/golden
 @test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 
 MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron arcee apertus ernie4_5 \
-	helium hunyuan falcon falcon-40b falcon-sequential neox neox-sequential"
+	helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
@@ -193,6 +196,27 @@ MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron 
 	arrays "$(mt_run_name b)" | diff "$T/before" -
 }
 
+@test "olmo-tied: its last unit has no tensors; with --grad none too, a checkpoint loads to the same state" {
+	arrays() { ckpt-dump "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
+	local grad
+	for grad in fp32 bf16 none; do
+		RUN=$(mt_run_name "$grad")
+		make_run "$GOLDEN/olmo-tied/model" --dtype bf16 --grad $grad
+		start_stages
+		# shellcheck disable=SC2046
+		mt-step "$RUN" $(with "$(cat "$GOLDEN/olmo-tied/args")" --clip 0) --until 3 <"$GOLDEN/olmo-tied/data.bin" \
+			>"$T/step" 2>"$T/step.err"
+		mt-ckpt save "$RUN" "$T/$grad"
+		mt-store create "$(mt_run_name b)" --config "$T/$grad" --dtype bf16 2>"$T/create.err"
+		mt-ckpt load "$(mt_run_name b)" "$T/$grad" 2>"$T/load.err"
+		arrays "$RUN" >"$T/before"
+		grep -q '^unit 3 m ' "$T/before"
+		arrays "$(mt_run_name b)" | diff "$T/before" -
+		mt-store rm "$(mt_run_name b)"
+		mt-store rm "$RUN" --force
+	done
+}
+
 @test "a file whose xIELU has other constants exits 78 and is named" {
 	cp -r "$GOLDEN/apertus/model" "$T/in"
 	python3 "$TOP/tests/lib/mksafetensors.py" edit "$T/in/model.safetensors" '
@@ -205,7 +229,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 
 # bats test_tags=slow
 @test "recompute, threads and delays of the chaos device do not change the bits of these families' states" {
-	for c in granite cohere2 apertus falcon-40b; do
+	for c in granite cohere2 apertus falcon-40b olmo-tied; do
 		i=0
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full"; do

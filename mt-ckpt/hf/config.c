@@ -190,7 +190,7 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
 		{"mlp_bias", MT_MLP_BIAS},
 		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_V_NORM},
-		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE},
+		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE | MT_NORM_PLAIN},
 		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
 		{"attention's sinks", MT_SINKS},
 		{"the bias of lm_head", MT_HEAD_BIAS},

@@ -104,6 +104,19 @@ CASES = {
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0, "factor": 1.0}),
         "dialect": 5,
         "train": {"micro": 2, "warmup": 2, "clip": 3.0}},
+    # LayerNorm without weight and bias; pad_token_id 1 as in its class
+    "olmo": {
+        "config": transformers.OlmoConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 3.0}},
+    # as OLMo 1B: tied, so that the last unit has no tensor at all
+    "olmo-tied": {
+        "config": transformers.OlmoConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, attention_bias=True, tie_word_embeddings=True,
+            rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 3.4}},
     # as Falcon 7B: one LayerNorm, parallel, one key head behind the query heads in query_key_value
     "falcon": {
         "config": transformers.FalconConfig(**SMALL, num_attention_heads=4, ffn_hidden_size=40),

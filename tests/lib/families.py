@@ -82,6 +82,7 @@ FAMILIES.update({
                                           {"type": "dynamic", "factor": 2.0}]},
     "falcon": {"bias": [True, False], "ffn_hidden_size": [24], "rope_theta": [500.0], "activation": ["gelu_new"],
                "rope_scaling": [None, LINEAR]},
+    "olmo": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, LINEAR], "clip_qkv": [None]},
     "gpt_neox": {**BIAS, "use_parallel_residual": [True, False], "rotary_pct": [0.5, 1.0], "rotary_emb_base": [500.0],
                  "layer_norm_eps": [0.001], "hidden_act": ["gelu", "gelu_fast"], "rope_scaling": [None, LINEAR],
                  "rope_parameters": [None, {"rope_type": "default", "rope_theta": 300.0},
@@ -178,7 +179,7 @@ def check_numbers(config, meant, model, facts):
 def epsilon(model):
     base = model.base_model
     norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm") if hasattr(base, n))
-    return next(getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key))
+    return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
 def check(where, config):
