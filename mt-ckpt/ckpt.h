@@ -159,7 +159,7 @@ struct st_entry *model_find(const struct model *, const char *name);
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
 /* If the file has a head for a tied model, then it must equal the embeddings. */
 int model_match_tied(struct model *, const char *embed_name);
-/* Print one line on stderr about tensors that were not used, except rotary inv_freq. */
+/* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
 void model_name_extras(const struct model *);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);

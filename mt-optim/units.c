@@ -7,13 +7,13 @@
 #include "optim.h"
 
 /* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds
- * both kinds; a gap belongs to the tensor before it. */
+ * both kinds; a gap belongs to the tensor before it, and a unit without tensors is a gap. */
 static int decay_runs(struct optim *o, uint32_t u)
 {
 	const struct mt_unit *mu = mt_unit(o->run, u);
 	struct unit *unit = &o->units[u];
 	uint32_t runs = 0;
-	unit->runs = calloc(mu->tensors, sizeof *unit->runs);
+	unit->runs = calloc(mu->tensors + 1, sizeof *unit->runs);
 	if (!unit->runs) return mt_fail(MT_EX_NOMEM, "no memory for unit %u's tables", u);
 	for (uint32_t i = 0; i < mu->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(o->run, mu->first_tensor + i);
@@ -22,7 +22,7 @@ static int decay_runs(struct optim *o, uint32_t u)
 		if (runs) unit->runs[runs - 1].end = t->off / MT_GROUP;
 		unit->runs[runs++].decay = decay;
 	}
-	unit->runs[runs - 1].end = unit->groups;
+	unit->runs[runs ? runs - 1 : 0].end = unit->groups;
 	return 0;
 }
 

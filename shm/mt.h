@@ -83,6 +83,7 @@ enum {                          /* mt_geometry.flags */
 	MT_HEAD_BIAS = 131072,
 	MT_LAYER_SCALAR = 262144,   /* a block's output is multiplied by a number that is not trained */
 	MT_DROPOUT = 524288,        /* config.json asks for dropout, which mt does not do */
+	MT_NORM_PLAIN = 1048576,    /* norms of blocks and the final one have no weight */
 };
 
 enum mt_ffn {                   /* inner function of the MLP: gate | up or, from MT_RELU2 on, up alone -> ffn */
@@ -92,7 +93,7 @@ enum mt_ffn {                   /* inner function of the MLP: gate | up or, from
 enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
 	MT_NAMES_LLAMA, MT_NAMES_GEMMA, MT_NAMES_GLM, MT_NAMES_PHI, MT_NAMES_STARCODER, MT_NAMES_HUNYUAN,
 	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
-	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS,
+	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX,
 	MT_NAMES,                   /* how many */
 };
 
@@ -236,7 +237,7 @@ static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[3])
 
 /* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
  * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever)
- * counted. */
+ * counted. The last unit of a tied model with MT_NORM_PLAIN has no tensors and is one gap. */
 struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */

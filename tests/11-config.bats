@@ -226,6 +226,64 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "n_embed is not supported"
 }
 
+@test "olmo: norms without weight and bias, whose epsilon no key changes; clip_qkv exits 78" {
+	config olmo '"rms_norm_eps": 0.5' '"layer_norm_eps": 0.5' '"clip_qkv": null'
+	geometry "norm_eps 1e-05" "pad_token 1" "tied 0" "kv_heads 2"
+	no grep -q "^tensor .*norm" "$T/layout"
+	config olmo '"clip_qkv": 8.0'
+	refused 78 "clip_qkv is not supported"
+	config olmo '"attention_dropout": 0.1'
+	refused 78 "attention_dropout 0.1 is not supported"
+}
+
+@test "gpt_neox: its names of rope's keys, which files of transformers 4 have beside the usual ones; refused keys" {
+	config gpt_neox '"pad_token_id": 5'
+	geometry "kv_heads 4" "head_dim 8" "rope_dim 2" "qkv_bias 1" "o_bias 1" "mlp_bias 1" "pad_token -1" "form 5"
+	grep -q "^tensor embed_out.weight " "$T/layout"
+	config gpt_neox '"rotary_emb_base": 100' '"rotary_pct": 0.5' '"attention_bias": false' '"hidden_act": "gelu_fast"'
+	geometry "rope_dim 4" "qkv_bias 0" "o_bias 0" "mlp_bias 1" "form 6"
+	inv_freq 0 1 1 0.1
+	config gpt_neox '"rotary_emb_base": 100' '"rope_theta": 100' '"rotary_pct": 0.5' '"partial_rotary_factor": 0.5'
+	geometry "rope_dim 4"
+	inv_freq 0 1 1 0.1
+	config gpt_neox '"rotary_pct": 0.5' '"rope_parameters": {"rope_type": "default", "rope_theta": 100}'
+	geometry "rope_dim 4"
+	inv_freq 0 1 1 0.1
+	# without its own keys, transformers takes the class's values, and ignores these
+	config gpt_neox '"rope_theta": 100'
+	refused 78 "rope_theta is 10000 here and 100 there: the two dialects disagree"
+	config gpt_neox '"partial_rotary_factor": 0.5'
+	refused 78 "partial_rotary_factor is 0.25 here and 0.5 there: the two dialects disagree"
+	config gpt_neox '"rotary_emb_base": 100' '"rope_parameters": {"rope_type": "default", "rope_theta": 50}'
+	refused 78 "rope_theta is 100 here and 50 there: the two dialects disagree"
+	config gpt_neox '"rotary_pct": 0.3'
+	geometry "rope_dim 2"
+	config gpt_neox '"rotary_pct": 0.45'
+	refused 78 "partial_rotary_factor 0.45 is not supported"
+	config gpt_neox '"hidden_dropout": 0.1'
+	refused 78 "hidden_dropout 0.1 is not supported"
+	config gpt_neox '"attention_dropout": 0.1'
+	refused 78 "attention_dropout 0.1 is not supported"
+	config gpt_neox '"hidden_act": "relu"'
+	refused 78 "hidden_act 'relu' is not supported"
+}
+
+@test "gpt_neox: exports have rope's keys under the class's names too, which transformers reads first" {
+	local rope='"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5'
+	config gpt_neox "\"rope_parameters\": {$rope}"
+	store-layout "$T/config.json" >"$T/before"
+	mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+	mt-store init "$RUN" --seed 1 2>"$T/err"
+	mt-ckpt export "$RUN" "$T/out" 2>"$T/err"
+	store-layout "$T/out" | diff "$T/before" -
+	python3 - "$T/out/config.json" <<-'END'
+		import json, sys
+		j = json.load(open(sys.argv[1]))
+		assert (j["rotary_emb_base"], j["rotary_pct"]) == (50.0, 0.5) and "rope_theta" not in j
+		assert j["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+	END
+}
+
 @test "a file without keys of rope is exported without them, so that its class's rope stays" {
 	for family in ernie4_5 apertus helium llama; do
 		config $family '"head_dim": 8'

@@ -113,9 +113,10 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
-@test "load ignores rotary inv_freq and names other extra tensors in one line" {
+@test "load ignores rotary inv_freq and causal masks, and names other extra tensors in one line" {
 	ST make "$T/in"
-	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another"):
+	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another",
+		"gpt_neox.layers.0.attention.bias", "gpt_neox.layers.0.attention.masked_bias"):
     h[k] = {"dtype": "F32", "shape": [2], "data_offsets": [len(d), len(d) + 8]}; d += bytes(8)'
 	create "$RUN" --config "$T/in"
 	run mt-ckpt load "$RUN" "$T/in"
@@ -123,6 +124,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ "${#lines[@]}" = 1 ]
 	[[ $output == mt-ckpt:*another*one.more* ]]
 	[[ $output != *inv_freq* ]]
+	[[ $output != *bias* ]]
 }
 
 # ---------------------------------------------------------------------------------------------- files beside weights

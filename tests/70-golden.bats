@@ -1,27 +1,7 @@
 # 20 steps of AdamW compared with PyTorch and transformers, for every family and both dialects of config.json.
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
-
-# Step 1 runs alone first, because g then has its gradients; the same command continues to step 20.
-golden() { # CASE [--bf16]
-	local case=$GOLDEN/$1 dtype=fp32 eval=()
-	[ "${2:-}" = --bf16 ] && dtype=bf16
-	[ -e "$case/eval.bin" ] && eval=(--eval "$case/eval.bin" --eval-every 10)
-	make_run "$case/model" --dtype "$dtype"
-	start_stages
-	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
-	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
-	mt-step "$RUN" $(cat "$case/args") "${eval[@]}" <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
-	mt-ckpt export "$RUN" "$T/final" --dtype fp32
-	cat "$T/first" "$T/rest" >"$T/metrics"
-	if [ "$dtype" = bf16 ] && [ ! -e "$case/final.bf16.safetensors" ]; then
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --bf16
-	else
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --grad1 "$T/grad1.safetensors" --final "$T/final" \
-			${2:-}
-	fi
-}
+load lib/golden
 
 @test "llama2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama2; }
 # bats test_tags=slow
@@ -125,38 +105,16 @@ golden() { # CASE [--bf16]
 }
 
 @test "each family's model is exported as it was loaded: names, shapes, values and geometry" {
-	for c in gemma2 gemma3 gemma4 glm4 olmo2 olmo3 exaone4 phi3-mini smollm3 seed-oss ministral3; do
-		make_run "$GOLDEN/$c/model" --dtype fp32
-		mt-ckpt export "$RUN" "$T/$c" --dtype fp32 2>"$T/export.err"
-		python3 - "$GOLDEN" "$GOLDEN/$c/model" "$T/$c" <<-'END'
-			import sys
-			sys.path.insert(0, sys.argv[1])
-			from compare import read_model
-			assert read_model(sys.argv[2]) == read_model(sys.argv[3])
-		END
-		diff <(store-layout "$GOLDEN/$c/model") <(store-layout "$T/$c")
-		mt-store rm "$RUN" --force
-	done
+	same_export gemma2 gemma3 gemma4 glm4 olmo2 olmo3 exaone4 phi3-mini smollm3 seed-oss ministral3
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on an exported model" {
 	need_torch
 	for c in llama3 qwen3 gemma4 phi3-mini ministral3; do
-		RUN=$(mt_run_name "$c")
-		local case=$GOLDEN/$c
-		make_run "$case/model" --dtype fp32
-		start_stages
-		# shellcheck disable=SC2046
-		mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
-			<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
-		mt-ckpt export "$RUN" "$T/$c"
-		loss=$(python3 -c 'import json, sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' \
-			"$T/metrics")
-		with_torch "$GOLDEN/logits.py" "$T/$c" "$case/eval.bin" "$loss" \
-			--seq "$(awk '{ for (i = 1; i < NF; i++) if ($i == "--seq") print $(i + 1) }' "$case/args")"
-		mt-store rm "$RUN" --force
+		loss_on "$GOLDEN/$c/eval.bin" "$c" --eval-every 10
 	done
+	transformers_agrees
 }
 
 # Families whose blocks differ from llama's in norms, MLP, factors or the layout of their tensors
@@ -175,13 +133,19 @@ golden() { # CASE [--bf16]
 @test "ernie4_5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4_5; }
 @test "helium in fp32: losses, norms, gradients and weights match PyTorch's" { golden helium; }
 @test "hunyuan in fp32: losses, norms, gradients and weights match PyTorch's" { golden hunyuan; }
+@test "olmo in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo; }
+@test "olmo-tied in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo-tied; }
+@test "olmo-tied in bf16: results differ from PyTorch's only by rounding" { golden olmo-tied --bf16; }
 @test "falcon in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon; }
 @test "falcon-40b in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-40b; }
 @test "falcon-40b in bf16: results differ from PyTorch's only by rounding" { golden falcon-40b --bf16; }
 @test "falcon-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-sequential; }
+@test "neox in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox; }
+@test "neox in bf16: results differ from PyTorch's only by rounding" { golden neox --bf16; }
+@test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 
 MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron arcee apertus ernie4_5 \
-	helium hunyuan falcon falcon-40b falcon-sequential"
+	helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
@@ -202,19 +166,8 @@ MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron 
 }
 
 @test "these families' models are exported as they were loaded: names, shapes, values, and the same geometry" {
-	for c in $MORE; do
-		make_run "$GOLDEN/$c/model" --dtype fp32
-		mt-ckpt export "$RUN" "$T/$c" 2>"$T/export.err"
-		mt-store rm "$RUN"
-		store-layout "$GOLDEN/$c/model" >"$T/before"
-		store-layout "$T/$c" | diff "$T/before" -
-		python3 - "$GOLDEN" "$GOLDEN/$c/model" "$T/$c" <<-'END'
-			import sys
-			sys.path.insert(0, sys.argv[1])
-			from compare import read_model
-			assert read_model(sys.argv[2]) == read_model(sys.argv[3])
-		END
-	done
+	# shellcheck disable=SC2086
+	same_export $MORE
 }
 
 @test "falcon-40b: a checkpoint's arrays have the rows of its files, and load to the same state" {
@@ -243,6 +196,27 @@ MORE="granite cohere2 cohere2-v4 starcoder2 stablelm stablelm-parallel nemotron 
 	arrays "$(mt_run_name b)" | diff "$T/before" -
 }
 
+@test "olmo-tied: its last unit has no tensors; with --grad none too, a checkpoint loads to the same state" {
+	arrays() { ckpt-dump "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
+	local grad
+	for grad in fp32 bf16 none; do
+		RUN=$(mt_run_name "$grad")
+		make_run "$GOLDEN/olmo-tied/model" --dtype bf16 --grad $grad
+		start_stages
+		# shellcheck disable=SC2046
+		mt-step "$RUN" $(with "$(cat "$GOLDEN/olmo-tied/args")" --clip 0) --until 3 <"$GOLDEN/olmo-tied/data.bin" \
+			>"$T/step" 2>"$T/step.err"
+		mt-ckpt save "$RUN" "$T/$grad"
+		mt-store create "$(mt_run_name b)" --config "$T/$grad" --dtype bf16 2>"$T/create.err"
+		mt-ckpt load "$(mt_run_name b)" "$T/$grad" 2>"$T/load.err"
+		arrays "$RUN" >"$T/before"
+		grep -q '^unit 3 m ' "$T/before"
+		arrays "$(mt_run_name b)" | diff "$T/before" -
+		mt-store rm "$(mt_run_name b)"
+		mt-store rm "$RUN" --force
+	done
+}
+
 @test "a file whose xIELU has other constants exits 78 and is named" {
 	cp -r "$GOLDEN/apertus/model" "$T/in"
 	python3 "$TOP/tests/lib/mksafetensors.py" edit "$T/in/model.safetensors" '
@@ -255,7 +229,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 
 # bats test_tags=slow
 @test "recompute, threads and delays of the chaos device do not change the bits of these families' states" {
-	for c in granite cohere2 apertus falcon-40b; do
+	for c in granite cohere2 apertus falcon-40b olmo-tied; do
 		i=0
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full"; do
@@ -279,18 +253,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 @test "transformers computes the loss of mt on these families' exported models" {
 	need_torch
 	for c in $MORE; do
-		make_run "$GOLDEN/$c/model" --dtype fp32
-		start_stages
-		# shellcheck disable=SC2046
-		mt-step "$RUN" $(cat "$GOLDEN/$c/args") --until 2 --eval "$GOLDEN/$c/data.bin" --eval-every 2 \
-			<"$GOLDEN/$c/data.bin" >"$T/metrics" 2>"$T/step.err"
-		mt-ckpt export "$RUN" "$T/$c"
-		python3 -c 'import json, sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' \
-			"$T/metrics" >"$T/$c.loss"
-		mt-store rm "$RUN" --force
+		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
-	for c in $MORE; do
-		echo "$T/$c" "$GOLDEN/$c/data.bin" "$(cat "$T/$c.loss")" "$(sed 's/.*--seq \([0-9]*\).*/\1/' "$GOLDEN/$c/args")"
-	done >"$T/list"
-	with_torch "$GOLDEN/logits.py" --list "$T/list"
+	transformers_agrees
 }

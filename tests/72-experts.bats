@@ -1,26 +1,7 @@
 # Mixtures of experts: 20 steps compared with PyTorch's, and what only routing can get wrong.
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
-
-# Step 1 runs alone first, because g then has its gradients; the same command continues to step 20.
-golden() { # CASE [--bf16]
-	local case=$GOLDEN/$1 dtype=fp32
-	[ "${2:-}" = --bf16 ] && dtype=bf16
-	make_run "$case/model" --dtype "$dtype"
-	start_stages
-	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") --until 1 <"$case/data.bin" >"$T/first" 2>"$T/step.err"
-	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
-	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
-	mt-ckpt export "$RUN" "$T/final" --dtype fp32
-	cat "$T/first" "$T/rest" >"$T/metrics"
-	if [ "$dtype" = bf16 ]; then
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --bf16
-	else
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --grad1 "$T/grad1.safetensors" --final "$T/final"
-	fi
-}
+load lib/golden
 
 @test "mixtral in fp32: losses, norms, gradients and weights match PyTorch's" { golden mixtral; }
 @test "mixtral in bf16: results differ from PyTorch's only by rounding" { golden mixtral --bf16; }

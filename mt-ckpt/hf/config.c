@@ -73,10 +73,11 @@ static bool plain_rope(const struct mt_layer *k, double theta)
 	return same;
 }
 
-/* The value at key in the file's root, or in one of the two blocks; NULL: in none */
-static json_t *given_anywhere(const json_t *root, const json_t *parameters, const json_t *scaling, const char *key)
+/* The value at key in the file's root, where it is called root_key, or in one of the two blocks; NULL: in none */
+static json_t *given_anywhere(const json_t *root, const json_t *parameters, const json_t *scaling, const char *root_key,
+	const char *key)
 {
-	json_t *v = given(root, key);
+	json_t *v = given(root, root_key);
 
 	if (!v) v = given(parameters, key);
 	return v ? v : given(scaling, key);
@@ -85,12 +86,14 @@ static json_t *given_anywhere(const json_t *root, const json_t *parameters, cons
 /* transformers 4 reads rope_theta, partial_rotary_factor and rope_scaling. transformers 5 reads rope_parameters, but
  * prefers rope_scaling with the other two if rope_scaling is not null. So all of them are written, with the same
  * content. What the file does not say, and the family's class does, is not written. */
-static void write_rope(json_t *root, const struct mt_layer *k, int *rc)
+static void write_rope(json_t *root, const char *family, const struct mt_layer *k, int *rc)
 {
+	const char *theta_key = rope_root_key(family, "rope_theta");
+	const char *partial_key = rope_root_key(family, "partial_rotary_factor");
 	json_t *scaling = block(root, "rope_scaling"), *parameters = block(root, "rope_parameters");
 	json_t *from = parameters ? parameters : scaling;
-	json_t *theta = given_anywhere(root, parameters, scaling, "rope_theta");
-	json_t *partial = given_anywhere(root, parameters, scaling, "partial_rotary_factor");
+	json_t *theta = given_anywhere(root, parameters, scaling, theta_key, "rope_theta");
+	json_t *partial = given_anywhere(root, parameters, scaling, partial_key, "partial_rotary_factor");
 	json_t *type = given(from, "rope_type"), *new_parameters;
 
 	if (by_layer_type(from) || (!from && !(theta && plain_rope(k, json_number_value(theta))))) return;
@@ -104,8 +107,8 @@ static void write_rope(json_t *root, const struct mt_layer *k, int *rc)
 	json_t *new_scaling = scaling_of(new_parameters, name, rc);
 	json_t *original = given(new_parameters, ORIGINAL);
 	if (is_longrope(name) && original && !given(root, ORIGINAL)) json_put(rc, root, ORIGINAL, json_incref(original));
-	if (theta) json_put(rc, root, "rope_theta", json_incref(theta));
-	if (partial) json_put(rc, root, "partial_rotary_factor", json_incref(partial));
+	if (theta) json_put(rc, root, theta_key, json_incref(theta));
+	if (partial) json_put(rc, root, partial_key, json_incref(partial));
 	json_put(rc, root, "rope_scaling", new_scaling);
 	json_put(rc, root, "rope_parameters", new_parameters);
 }
@@ -124,14 +127,15 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
 					  : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
-	if (one_rope(mt_geometry(run))) write_rope(root, one_rope(mt_geometry(run)), &rc);
+	const struct mt_geometry *geo = mt_geometry(run);
+	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), &rc);
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
-	json_put(&rc, root, "tie_word_embeddings", json_boolean(mt_geometry(run)->flags & MT_TIED));
+	json_put(&rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));
 	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
 	 * files have other names compute head_dim, and refuse the key. */
-	if (mt_geometry(run)->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
-		json_put(&rc, root, "head_dim", json_integer(mt_geometry(run)->kind[0].head_dim));
+	if (geo->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
+		json_put(&rc, root, "head_dim", json_integer(geo->kind[0].head_dim));
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
 	if (!*text) return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
@@ -186,7 +190,7 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
 		{"mlp_bias", MT_MLP_BIAS},
 		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_V_NORM},
-		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE},
+		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE | MT_NORM_PLAIN},
 		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
 		{"attention's sinks", MT_SINKS},
 		{"the bias of lm_head", MT_HEAD_BIAS},

@@ -204,6 +204,13 @@ static bool ends_with(const char *s, const char *end)
 	return n >= k && !strcmp(s + n - k, end);
 }
 
+/* Constants that older files hold although the class computes them: frequencies, and GPT-NeoX's causal mask */
+static bool is_constant(const char *name)
+{
+	return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
+		ends_with(name, ".attention.masked_bias");
+}
+
 void model_name_extras(const struct model *m)
 {
 	char list[1200] = "";
@@ -213,7 +220,7 @@ void model_name_extras(const struct model *m)
 		for (size_t j = 0; j < m->files[i].n; j++) {
 			const struct st_tensor *t = &m->files[i].tensors[j];
 			const struct st_entry *e = model_find(m, t->name);
-			if ((e && e->tensor == t && e->used) || ends_with(t->name, "rotary_emb.inv_freq")) continue;
+			if ((e && e->tensor == t && e->used) || is_constant(t->name)) continue;
 			if (at > sizeof list - 200) more++;
 			else at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
 		}

@@ -252,14 +252,15 @@ static int head(struct forward *f, uint32_t u)
 	struct chunk c = chunk_of(f, f->n - 1, 1);
 	struct weights w = {0};
 	uint32_t norm_unit, unit;
-	const struct mt_tensor *norm = tensor_of(f, MT_T_FNORM, &norm_unit);
 	const struct mt_tensor *t = tensor_of(f, g->flags & MT_TIED ? MT_T_EMBED : MT_T_HEAD, &unit);
 	const float *bias = NULL;
 	int64_t h = g->hidden, rows;
 	int rc;
 
 	if ((rc = weights_wait(&f->weights, u)) || (rc = weights_wait(&f->weights, unit))) return rc;
-	w.t[MT_T_FNORM] = weights_launch(&f->weights, norm_unit, norm->off, g->hidden, f->norm);
+	if (!(g->flags & MT_NORM_PLAIN))
+		w.t[MT_T_FNORM] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORM, &norm_unit)->off,
+			g->hidden, f->norm);
 	if (g->flags & MT_NORM_BIAS)
 		w.t[MT_T_FNORMB] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORMB, &norm_unit)->off,
 			g->hidden, f->norm_bias);

@@ -43,7 +43,7 @@ static const struct act {
 } acts[] = {
 	{"silu", MT_SWIGLU, NO_FORM}, {"swish", MT_SWIGLU, NO_FORM}, {"gelu", MT_GEGLU, MT_GELU},
 	{"gelu_pytorch_tanh", MT_GEGLU_TANH, MT_GELU_TANH}, {"gelu_new", MT_GEGLU_TANH, MT_GELU_TANH},
-	{"relu2", NO_FORM, MT_RELU2},
+	{"gelu_fast", MT_GEGLU_TANH, MT_GELU_TANH}, {"relu2", NO_FORM, MT_RELU2},
 	{"xielu", NO_FORM, MT_XIELU}, /* has weights, so that only classes whose default it is have it */
 };
 
@@ -191,6 +191,13 @@ void read_gemma(struct reader *r, struct model *m)
 	m->geo.embed_scale = (float)sqrt(m->geo.hidden);
 }
 
+/* OLMo 1.7 clips q, k and v, which mt does not */
+void read_olmo(struct reader *r, struct model *m)
+{
+	(void)m;
+	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
 /* A number that must be 0: with others the model has parts that mt does not have */
 static void refuse_number(struct reader *r, const char *key, double missing)
 {
@@ -233,7 +240,7 @@ static int32_t read_pad_token(struct reader *r, const struct family *family, uin
 static void read_norms(struct reader *r, const struct family *family, struct mt_geometry *geo)
 {
 	const char *key = family->eps_key ? family->eps_key : "rms_norm_eps";
-	double eps = key_number(r, r->root, key), range = key_number(r, r->root, "initializer_range");
+	double eps = *key ? key_number(r, r->root, key) : NAN, range = key_number(r, r->root, "initializer_range");
 	if (isnan(eps)) eps = family->eps ? family->eps : NORM_EPS_DEFAULT;
 	if (isnan(range) && family->init_range) range = family->init_range;
 	if (isnan(range) || range == 0) range = INIT_RANGE_DEFAULT; /* as PreTrainedModel._init_weights */

@@ -108,7 +108,7 @@ struct family {
 	bool ungated;                  /* the MLP has no gate */
 	bool only_act;                 /* no released model has another function: a file that has one is refused */
 	enum mt_names names;
-	const char *eps_key;           /* NULL: rms_norm_eps */
+	const char *eps_key;           /* NULL: rms_norm_eps; "": no key, it is always `eps` */
 	double eps, init_range;        /* 0: NORM_EPS_DEFAULT, INIT_RANGE_DEFAULT */
 	uint32_t pad;                  /* 1 + default of pad_token_id; 0: none */
 	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
@@ -118,6 +118,8 @@ struct family {
 	bool dropout_released;         /* released files ask for dropout: MT_DROPOUT, not an error */
 	/* rope */
 	double theta, partial;         /* 0: ROPE_THETA_DEFAULT; the key partial_rotary_factor is not read */
+	const char *theta_key, *partial_key; /* names of rope_theta and partial_rotary_factor in the file's root; NULL:
+	                                * the same names */
 	double local_theta;            /* not 0: layers with and without window have each their rope */
 	const char *local_theta_key;   /* in the file's root; NULL: none */
 	const char *rope;              /* rope_parameters of a file that has neither these nor rope_scaling; NULL: plain */
@@ -153,6 +155,7 @@ void read_layers(struct reader *, const struct family *, struct model *);
 void check_heads(struct reader *, const struct mt_layer *);
 void read_falcon(struct reader *, struct model *); /* config.c: what rows of families.c have in `read` */
 void read_gemma(struct reader *, struct model *);
+void read_olmo(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);

@@ -16,4 +16,8 @@ const char *hfjson_odd_number(const json_t *v);
 /* Turn the marked texts in json_dumps's output into numbers again, in place. */
 void hfjson_unmark(char *text);
 
+/* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's
+ * class has another name for it; else the key itself */
+const char *rope_root_key(const char *model_type, const char *key);
+
 #endif

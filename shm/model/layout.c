@@ -115,6 +115,11 @@ static const struct names {
 	[MT_NAMES_FALCON_40B] = {"transformer.h", .base = MT_NAMES_FALCON, .by_group = true,
 		.other = {{MT_T_NORM1, "ln_attn.weight"}, {MT_T_NORM1B, "ln_attn.bias"}, {MT_T_NORM2, "ln_mlp.weight"},
 			{MT_T_NORM2B, "ln_mlp.bias"}}},
+	[MT_NAMES_NEOX] = {"gpt_neox.layers", .base = MT_NAMES_FALCON, .by_group = true,
+		.other = {{MT_T_Q, "attention.query_key_value.weight"}, {MT_T_QB, "attention.query_key_value.bias"},
+			{MT_T_O, "attention.dense.weight"}, {MT_T_OB, "attention.dense.bias"},
+			{MT_T_EMBED, "gpt_neox.embed_in.weight"}, {MT_T_FNORM, "gpt_neox.final_layer_norm.weight"},
+			{MT_T_FNORMB, "gpt_neox.final_layer_norm.bias"}, {MT_T_HEAD, "embed_out.weight"}}},
 	[MT_NAMES_MIXTRAL] = {"model.layers",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.gate.weight"}, {MT_T_XGATE, "block_sparse_moe.experts.*.w1.weight"},
 			{MT_T_XUP, "block_sparse_moe.experts.*.w3.weight"}, {MT_T_XDOWN, "block_sparse_moe.experts.*.w2.weight"}}},
@@ -149,12 +154,12 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, enum mt
 	case MT_T_EMBED:
 	case MT_T_Q:
 	case MT_T_K:
-	case MT_T_O:
-	case MT_T_FNORM: return true;
+	case MT_T_O: return true;
+	case MT_T_FNORM: return !(f & MT_NORM_PLAIN);
 	case MT_T_UP:
 	case MT_T_DOWN: return dense;
 	case MT_T_V: return !k->k_is_v;
-	case MT_T_NORM1: return !(f & MT_NO_PRE_NORM);
+	case MT_T_NORM1: return !(f & (MT_NO_PRE_NORM | MT_NORM_PLAIN));
 	case MT_T_NORM1B: return !(f & MT_NO_PRE_NORM) && f & MT_NORM_BIAS;
 	case MT_T_QB:
 	case MT_T_KB: return f & MT_QKV_BIAS;
@@ -164,8 +169,8 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, enum mt
 	case MT_T_SINKS: return f & MT_SINKS;
 	case MT_T_OB: return f & MT_O_BIAS;
 	case MT_T_POST1:
-	case MT_T_POST2: return f & MT_POST_NORM;
-	case MT_T_NORM2: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM));
+	case MT_T_POST2: return f & MT_POST_NORM && !(f & MT_NORM_PLAIN);
+	case MT_T_NORM2: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN));
 	case MT_T_NORM2B: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM)) && f & MT_NORM_BIAS;
 	case MT_T_GATE: return dense && gated;
 	case MT_T_GATEB: return dense && gated && f & MT_MLP_BIAS;
@@ -358,7 +363,8 @@ static int add_unit(struct mt_layout *l, uint32_t unit, const struct mt_layer *k
 	if (rc == 0 && k && k->experts) rc = add_experts(l, &p);
 	if (rc) return rc;
 	u->tensors = l->n_tensors - u->first_tensor;
-	u->elems = round_up(p.at, MT_GROUP);
+	/* a tied model whose norms have no weight has no tensor in its last unit, which is then a gap */
+	u->elems = round_up(p.at ? p.at : 1, MT_GROUP);
 	if (u->elems > UNIT_ELEMS)
 		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^33", unit,
 			(unsigned long long)u->elems);

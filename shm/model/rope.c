@@ -109,13 +109,27 @@ static bool rope_same(const struct rope *a, const struct rope *b)
 	return same && memcmp(a->short_factor, b->short_factor, sizeof a->short_factor) == 0;
 }
 
-/* A number that may be in the file's root and in both dialects' objects, where all must agree. NaN: in none */
-static double agreed_number(struct reader *r, const json_t *scaling, const json_t *parameters, const char *key)
+const char *rope_root_key(const char *model_type, const char *key)
 {
+	const struct family *family = family_find(model_type);
+	const char *own = family ? strcmp(key, "rope_theta") == 0 ? family->theta_key : family->partial_key : NULL;
+	return own ? own : key;
+}
+
+/* A number that may be in the file's root and in both dialects' objects, where all must agree; missing: what it is if
+ * it is nowhere. A class with another name for it in the root ignores `key` there, but transformers 4 writes both. */
+static double agreed_number(struct reader *r, const struct family *family, const json_t *scaling,
+	const json_t *parameters, const char *key, double missing)
+{
+	const char *root_key = rope_root_key(family->name, key);
+	const struct {
+		const json_t *object;
+		const char *key;
+	} places[] = {{r->root, root_key}, {scaling, key}, {parameters, key}, {r->root, key}};
 	double found = NAN;
-	const json_t *const places[] = {r->root, scaling, parameters};
-	for (int i = 0; i < 3; i++) {
-		double x = places[i] ? key_number(r, places[i], key) : NAN;
+	for (int i = 0; i < 4; i++) {
+		if (i == 3 && isnan(found)) found = missing;
+		double x = places[i].object ? key_number(r, places[i].object, places[i].key) : NAN;
 		if (isnan(x)) continue;
 		if (!isnan(found) && x != found)
 			REFUSE(r, MT_EX_CONFIG, "%s is %g here and %g there: the two dialects disagree", key, found, x);
@@ -309,9 +323,10 @@ static void read_one(struct reader *r, const struct family *family, struct model
 	if (!parameters) *rope = old;
 	else if (json_object_get(r->root, "rope_scaling") && !rope_same(&old, rope))
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters disagree");
-	rope->theta = agreed_number(r, scaling, parameters, "rope_theta");
-	rope->partial = agreed_number(r, scaling, parameters, "partial_rotary_factor");
-	if (isnan(rope->theta)) rope->theta = family->theta > 0 ? family->theta : ROPE_THETA_DEFAULT;
+	rope->theta = agreed_number(r, family, scaling, parameters, "rope_theta",
+		family->theta > 0 ? family->theta : ROPE_THETA_DEFAULT);
+	rope->partial = agreed_number(r, family, scaling, parameters, "partial_rotary_factor",
+		family->partial_key ? family->partial : NAN);
 	rope_check(r, &m->geo, rope);
 }
 

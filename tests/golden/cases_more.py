@@ -104,6 +104,19 @@ CASES = {
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0, "factor": 1.0}),
         "dialect": 5,
         "train": {"micro": 2, "warmup": 2, "clip": 3.0}},
+    # LayerNorm without weight and bias; pad_token_id 1 as in its class
+    "olmo": {
+        "config": transformers.OlmoConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 3.0}},
+    # as OLMo 1B: tied, so that the last unit has no tensor at all
+    "olmo-tied": {
+        "config": transformers.OlmoConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, attention_bias=True, tie_word_embeddings=True,
+            rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 3.4}},
     # as Falcon 7B: one LayerNorm, parallel, one key head behind the query heads in query_key_value
     "falcon": {
         "config": transformers.FalconConfig(**SMALL, num_attention_heads=4, ffn_hidden_size=40),
@@ -123,4 +136,21 @@ CASES = {
             tie_word_embeddings=False, activation="gelu_pytorch_tanh"),
         "dialect": 5,
         "train": {"clip": 2.0}},
+    # as Pythia: two LayerNorms, parallel; q, k and v of one head after another in query_key_value; half of each head
+    # turns; all biases. k's bias has a large epsilon for the same reason as stablelm's
+    "neox": {
+        "config": transformers.GPTNeoXConfig(
+            **SMALL, intermediate_size=40, num_attention_heads=3,
+            rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
+        "dialect": 4, "both": True,
+        "train": {"micro": 2, "warmup": 2, "schedule": "cosine", "clip": 1.9, "eps": 1e-3}},
+    # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
+    "neox-sequential": {
+        "config": transformers.GPTNeoXConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=4, use_parallel_residual=False, attention_bias=False,
+            hidden_act="gelu_fast", tie_word_embeddings=True,
+            rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0,
+                             "partial_rotary_factor": 1.0}),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 2.5}},
 }

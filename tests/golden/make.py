@@ -198,10 +198,12 @@ def as_transformers_4(config, case):
             old["rope_local_base_freq"] = local
         else:
             old["layer_types"] = config["layer_types"]
-    old["rope_theta"] = rope.pop("rope_theta")
-    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
-        if key == "partial_rotary_factor" or old["model_type"] == "phi3":
-            old.update({key: rope.pop(key)} if key in rope else {})
+    neox = old["model_type"] == "gpt_neox"
+    old["rotary_emb_base" if neox else "rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        old["rotary_pct" if neox else "partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if old["model_type"] == "phi3" and "original_max_position_embeddings" in rope:
+        old["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
     rope_type = rope.pop("rope_type")
     key = case.get("rope_type_key", "rope_type")
     old["rope_scaling"] = None if rope_type == "default" else {key: rope_type, **rope}

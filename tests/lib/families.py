@@ -19,6 +19,7 @@ warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+from transformers.core_model_loading import revert_weight_conversion  # noqa: E402
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -81,6 +82,11 @@ FAMILIES.update({
                                           {"type": "dynamic", "factor": 2.0}]},
     "falcon": {"bias": [True, False], "ffn_hidden_size": [24], "rope_theta": [500.0], "activation": ["gelu_new"],
                "rope_scaling": [None, LINEAR]},
+    "olmo": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, LINEAR], "clip_qkv": [None]},
+    "gpt_neox": {**BIAS, "use_parallel_residual": [True, False], "rotary_pct": [0.5, 1.0], "rotary_emb_base": [500.0],
+                 "layer_norm_eps": [0.001], "hidden_act": ["gelu", "gelu_fast"], "rope_scaling": [None, LINEAR],
+                 "rope_parameters": [None, {"rope_type": "default", "rope_theta": 300.0},
+                                      {**YARN, "partial_rotary_factor": 0.5}]},
 })
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
@@ -98,7 +104,8 @@ def random_config(family):
         if random.random() < 0.6:
             config[key] = random.choice(values)
     if config.get("rope_parameters"):
-        config.pop("rope_scaling", None)
+        for key in ("rope_scaling", "rotary_pct", "rotary_emb_base"):
+            config.pop(key, None)
     if family in ("gemma4_text", "ministral3") and config.get("rope_parameters", 1) is None:
         del config["rope_parameters"]
     if family == "phi3" and config.get("rope_scaling") is None:
@@ -157,8 +164,9 @@ def check_window(config, meant, facts, i):
 
 def check_numbers(config, meant, model, facts):
     """Factors, and the norms' epsilon"""
-    attention = getattr(model.base_model.layers[0].self_attn, "scaling", None) if meant.model_type != "falcon" else None
-    want = {"attention_scale": attention or 8 ** -0.5, "norm_eps": epsilon(model)}
+    layers = getattr(model.base_model, "layers", None)
+    attention = layers and getattr(layers[0], "attention" if meant.model_type == "gpt_neox" else "self_attn")
+    want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
@@ -169,8 +177,9 @@ def check_numbers(config, meant, model, facts):
 
 
 def epsilon(model):
-    norm = model.base_model.ln_f if hasattr(model.base_model, "ln_f") else model.base_model.norm
-    return next(getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key))
+    base = model.base_model
+    norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm") if hasattr(base, n))
+    return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
 def check(where, config):
@@ -184,7 +193,8 @@ def check(where, config):
     assert layout(saved)[0] == lines, (config, set(layout(saved)[0]) ^ set(lines))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(meant)
-    shapes = {name: tuple(p.shape) or (1,) for name, p in model.named_parameters()}
+    files = revert_weight_conversion(model, dict(model.named_parameters()))
+    shapes = {name: tuple(p.shape) or (1,) for name, p in files.items()}
     shapes.update({n: tuple(b.shape) or (1,) for n, b in model.named_buffers() if n in model.state_dict()})
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx

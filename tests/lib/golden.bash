@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# golden.bash: what the suites of golden data share. tests/golden/compare.py has the bounds and their reasons.
+
+# 20 steps on CASE compared with PyTorch's: golden CASE [--bf16]
+# Step 1 runs alone first, because g then has its gradients; the same command continues to step 20.
+golden() {
+	local case=$GOLDEN/$1 dtype=fp32 eval=()
+	[ "${2:-}" = --bf16 ] && dtype=bf16
+	[ -e "$case/eval.bin" ] && eval=(--eval "$case/eval.bin" --eval-every 10)
+	make_run "$case/model" --dtype "$dtype"
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
+	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") "${eval[@]}" <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/final" --dtype fp32
+	cat "$T/first" "$T/rest" >"$T/metrics"
+	if [ "$dtype" = bf16 ] && [ ! -e "$case/final.bf16.safetensors" ]; then
+		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --bf16
+	else
+		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --grad1 "$T/grad1.safetensors" --final "$T/final" \
+			"${@:2}"
+	fi
+}
+
+# Each case's model, loaded and exported, has the same tensors and the same geometry: same_export CASE...
+same_export() {
+	local c
+	for c; do
+		make_run "$GOLDEN/$c/model" --dtype fp32
+		mt-ckpt export "$RUN" "$T/$c" 2>"$T/export.err"
+		mt-store rm "$RUN"
+		store-layout "$GOLDEN/$c/model" >"$T/before"
+		store-layout "$T/$c" | diff "$T/before" -
+		python3 - "$GOLDEN" "$GOLDEN/$c/model" "$T/$c" <<-'END'
+			import sys
+			sys.path.insert(0, sys.argv[1])
+			from compare import read_model
+			assert read_model(sys.argv[2]) == read_model(sys.argv[3])
+		END
+	done
+}
+
+# Train CASE, export it, and note mt's loss on RECORDS for transformers_agrees: loss_on RECORDS CASE [MT-STEP'S OPTIONS]
+loss_on() {
+	local records=$1 case=$GOLDEN/$2 name=$2 loss
+	shift 2
+	make_run "$case/model" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") --eval "$records" "$@" <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/$name"
+	mt-store rm "$RUN" --force
+	loss=$(python3 -c 'import json, sys; print([json.loads(l) for l in open(sys.argv[1])][-1]["eval_loss"])' \
+		"$T/metrics")
+	echo "$T/$name $records $loss $(sed 's/.*--seq \([0-9]*\).*/\1/' "$case/args")" >>"$T/losses"
+}
+
+# transformers computes these losses on the exported models
+transformers_agrees() { with_torch "$GOLDEN/logits.py" --list "$T/losses"; }
