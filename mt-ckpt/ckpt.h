@@ -205,8 +205,8 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
 
 /* ------------------------------------------------------------------------------------------------ runjson.c */
 
-struct run_json { /* what a checkpoint holds beside its arrays */
-	enum mt_dtype dtype;
+struct run_json {               /* what a checkpoint holds beside its arrays */
+	enum mt_dtype dtype, state; /* of w, of m and v */
 	uint64_t step, t;
 	struct mt_position position;
 	bool has_record;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "model/bf16.h"
 
 #define KEPT_FILES 64
 #define KEPT_BYTES (1ull << 30) /* of all kept files together */
@@ -138,15 +139,21 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 	return check_constant(run, t);
 }
 
-/* off: of the unit's array of the run */
-static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t off, const struct mt_tensor *t)
+/* off: of the unit's array of the run. What the run has in bf16 and the file in fp32 is rounded to nearest, once. */
+static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t off, const struct mt_tensor *t,
+	const struct buffers *b)
 {
-	uint8_t *to = (uint8_t *)mt_at(run, off) + t->off * 4; /* (n) fp32 */
+	bool bf16 = mt_control(run)->state == MT_BF16;
+	uint8_t *to = (uint8_t *)mt_at(run, off) + t->off * (bf16 ? 2 : 4); /* (n) */
 	int rc = 0;
 
 	for (uint64_t from = 0, at, n; from < t->n && rc == 0; from += n) {
 		mt_tensor_piece(mt_geometry(run), t, from, &at, &n);
-		rc = file_read(e->file->fd, e->file->name, to + at * 4, n * 4, e->tensor->begin + from * 4);
+		if (n > PART) n = PART;
+		if ((rc = model_read(e, from, n, b->raw, b->bits)) < 0) break;
+		if (!bf16) memcpy(to + at * 4, b->bits, n * 4);
+		else
+			for (uint64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = bf16_round(b->bits[i]);
 	}
 	return rc;
 }
@@ -154,7 +161,7 @@ static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t of
 static int load_arrays(struct mt_run *run, const struct source *s)
 {
 	struct buffers b = {malloc(PART * 2), malloc(PART * 4), malloc(PART * 2)};
-	uint32_t units = mt_control(run)->n_units;
+	uint32_t units = mt_control(run)->n_units, moment = mt_control(run)->state == MT_BF16 ? 2 : 4;
 	struct nonfinite seen = {0};
 	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
 
@@ -163,13 +170,13 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 		if ((rc = mt_stage_check(run)) < 0) break;
 		mt_stage_activity(run, MT_ACT_FILL, u);
 		if (!s->full) {
-			memset(mt_at(run, unit->m), 0, unit->elems * 4);
-			memset(mt_at(run, unit->v), 0, unit->elems * 4);
+			memset(mt_at(run, unit->m), 0, unit->elems * moment);
+			memset(mt_at(run, unit->v), 0, unit->elems * moment);
 		}
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
 			rc = load_weights(run, s, i, mt_tensor(run, i), &b, &seen);
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, mt_tensor(run, i));
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, mt_tensor(run, i));
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, mt_tensor(run, i), &b);
+			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, mt_tensor(run, i), &b);
 		}
 	}
 	if (rc == 0) nonfinite_warn(&seen);
@@ -228,6 +235,16 @@ static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 	return kept_read(kept, s);
 }
 
+/* A checkpoint's m and v are loaded into a run that has them in another type */
+static void warn_of_state(struct mt_run *run, const struct source *s)
+{
+	uint32_t ours = mt_control(run)->state;
+
+	if (!s->full || s->json.state == ours) return;
+	mt_say("warning: the checkpoint has AdamW's m and v in %s, the run in %s: %s", ours == MT_BF16 ? "fp32" : "bf16",
+		ours == MT_BF16 ? "bf16" : "fp32", ours == MT_BF16 ? "they are rounded once, to nearest" : "no bit is lost");
+}
+
 int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 {
 	struct mt_run *run;
@@ -242,6 +259,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
 		model_name_extras(&s.model[ARRAY_W]);
+		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}
 	for (uint32_t i = 0; i < kept.n; i++) free(kept.data[i]);

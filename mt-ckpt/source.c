@@ -50,7 +50,7 @@ int source_config(struct source *s)
 	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
 
 	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
-	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE);
+	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32);
 }
 
 /* Every file that is read must have checksums in run.json. */
@@ -81,7 +81,7 @@ int source_models(struct source *s)
 
 	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name);
 	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++)
-		rc = open_array(s, a, st_sets[a].dtype);
+		rc = open_array(s, a, a >= ARRAY_M && s->json.state == MT_BF16 ? ST_BF16 : st_sets[a].dtype);
 	return rc;
 }
 

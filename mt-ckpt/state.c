@@ -46,7 +46,11 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 	struct mt_control *c = mt_control(run);
 	int rc = 0;
 
-	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype, .step = at->step, .t = at->t, .position = at->position};
+	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype,
+		.state = (enum mt_dtype)c->state,
+		.step = at->step,
+		.t = at->t,
+		.position = at->position};
 	out->has_record = mt_record(run) != NULL;
 	if (out->has_record) {
 		memcpy(&out->record, &c->record, sizeof out->record);

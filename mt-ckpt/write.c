@@ -7,7 +7,7 @@
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit)
 {
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
+	bool bf16 = mt_control(run)->dtype == MT_BF16, state_bf16 = mt_control(run)->state == MT_BF16;
 	int rc;
 
 	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype};
@@ -18,7 +18,8 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	rc = w->buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
-			rc = shards_begin(&w->set[a], dir, a, a == ARRAY_W && dtype == MT_BF16 ? ST_BF16 : st_sets[a].dtype,
+			rc = shards_begin(&w->set[a], dir, a,
+				(a == ARRAY_W && dtype == MT_BF16) || (a >= ARRAY_M && state_bf16) ? ST_BF16 : st_sets[a].dtype,
 				mt_tensor(run, 0), mt_control(run)->n_tensors, limit);
 	if (rc < 0) writer_drop(w);
 	return rc;

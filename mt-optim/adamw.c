@@ -53,14 +53,31 @@ static inline float gradient(const struct adamw *a, const struct tile *t, uint64
 	return g * a->clip;
 }
 
+static uint64_t moment_bytes(const struct tile *t) { return t->state_bf16 ? 2 : 4; }
+static uint8_t *moments(const struct tile *t, void *array, uint64_t i)
+{
+	return (uint8_t *)array + i * moment_bytes(t);
+}
+
+static float moment(const struct tile *t, const void *array, uint64_t i)
+{
+	return t->state_bf16 ? bf16_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
+}
+
+static void set_moment(const struct tile *t, void *array, uint64_t i, float x, uint32_t random)
+{
+	if (t->state_bf16) ((uint16_t *)array)[i] = (uint16_t)((mt_bits(x) + random) >> 16);
+	else ((float *)array)[i] = x;
+}
+
 static void journal(const struct tile *t, uint8_t *slot, uint64_t i)
 {
 	if (t->lo) {
 		memcpy(slot + SLOT_W, (uint16_t *)t->w + i, MT_GROUP * 2);
 		memcpy(slot + SLOT_LO, t->lo + i, MT_GROUP * 2);
 	} else memcpy(slot + SLOT_W, (float *)t->w + i, MT_GROUP * 4);
-	memcpy(slot + SLOT_M, t->m + i, MT_GROUP * 4);
-	memcpy(slot + SLOT_V, t->v + i, MT_GROUP * 4);
+	memcpy(slot + SLOT_M, moments(t, t->m, i), moment_bytes(t) * MT_GROUP);
+	memcpy(slot + SLOT_V, moments(t, t->v, i), moment_bytes(t) * MT_GROUP);
 }
 
 void adamw_restore(const struct tile *t, const struct mt_partition *partition)
@@ -72,8 +89,8 @@ void adamw_restore(const struct tile *t, const struct mt_partition *partition)
 		memcpy((uint16_t *)t->w + i, slot + SLOT_W, MT_GROUP * 2);
 		memcpy(t->lo + i, slot + SLOT_LO, MT_GROUP * 2);
 	} else memcpy((float *)t->w + i, slot + SLOT_W, MT_GROUP * 4);
-	memcpy(t->m + i, slot + SLOT_M, MT_GROUP * 4);
-	memcpy(t->v + i, slot + SLOT_V, MT_GROUP * 4);
+	memcpy(moments(t, t->m, i), slot + SLOT_M, moment_bytes(t) * MT_GROUP);
+	memcpy(moments(t, t->v, i), slot + SLOT_V, moment_bytes(t) * MT_GROUP);
 }
 
 void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -82,19 +99,23 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
+		uint32_t key = rounding_key(tag, group);
 		slot ^= 1;
 		journal(t, partition->slot[slot], i0);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 		for (uint64_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
-			float g = gradient(a, t, g0 + j);
+			float g = gradient(a, t, g0 + j), m = moment(t, t->m, i), v = moment(t, t->v, i);
+			uint32_t random = rounding_bits(key, (uint32_t)j);
 			if (t->lo) {
 				uint16_t *w = (uint16_t *)t->w + i;
 				float p = mt_float(mt_join(*w, t->lo[i]));
-				adamw_element(a, decay, g, &p, &t->m[i], &t->v[i]);
+				adamw_element(a, decay, g, &p, &m, &v);
 				*w = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
-			} else adamw_element(a, decay, g, (float *)t->w + i, &t->m[i], &t->v[i]);
+			} else adamw_element(a, decay, g, (float *)t->w + i, &m, &v);
+			set_moment(t, t->m, i, m, random & 0xffff);
+			set_moment(t, t->v, i, v, random >> 16);
 		}
 	}
 }

@@ -9,6 +9,11 @@
  *     v  = v * beta2 + (g * one_minus_beta2) * g
  *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
  *
+ * State in bf16 (mt-store create --state bf16): p is computed from the new m and v; then they are rounded to bf16 at
+ * random, up or down with the probabilities that make the mean exact. Rounding to nearest would stop v's decay, since
+ * 0.1 % a step is less than half of bf16's last place. The random numbers are a hash of the step, the unit and the
+ * element, so a repeated update rounds as it did before.
+ *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
  * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
  * comes after a kill at any instruction finds either the group untouched, or its old state in the slot that the index
@@ -25,10 +30,11 @@ struct adamw { /* scalars of one step, each derived in double and rounded once *
 	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
-struct tile {         /* a unit's arrays; every pointer is to element 0 and aligned to a group */
-	void *w;          /* (elems) bf16 with lo, else fp32 */
-	int16_t *lo;      /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
-	float *m, *v;     /* (elems) */
+struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned to a group */
+	void *w;     /* (elems) bf16 with lo, else fp32 */
+	int16_t *lo; /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	void *m, *v; /* (elems) fp32, or bf16 with state_bf16 */
+	bool state_bf16;
 	const void *g[2]; /* (elems) from group g_group on; g[1] NULL: one array */
 	uint64_t g_group; /* group that g begins with: pieces of a unit are updated from where they lie */
 	bool g_bf16;
@@ -64,19 +70,46 @@ typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_part
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
-/* The body of an adamw_fn over an always-inlined loop that takes (bf16 state, bf16 gradients, two gradient arrays) as
- * constants: each of the eight is a loop of its own, without a branch inside. */
+/* For state in bf16. 32 random bits of element j of a group: the low half rounds m, the high half v. Sixteen words are
+ * hashed; elements 16 apart have the same one, turned by 8 bits: each is fair, and hashing 64 would take longer than
+ * the update. */
+static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
+{
+	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return (uint32_t)(z ^ z >> 31);
+}
+#define ROUNDING_STEP 0x9e3779b9u /* from one element to the next */
+#define ROUNDING_MIX1 0x7feb352du
+#define ROUNDING_MIX2 0x846ca68bu
+static inline uint32_t rounding_bits(uint32_t key, uint32_t j)
+{
+	uint32_t x = key + j % 16 * ROUNDING_STEP, turn = j / 16 * 8;
+	x = (x ^ x >> 16) * ROUNDING_MIX1;
+	x = (x ^ x >> 15) * ROUNDING_MIX2;
+	x ^= x >> 16;
+	return turn ? x << turn | x >> (32 - turn) : x;
+}
+
+/* The body of an adamw_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
+ * bf16 state) as constants: each of the sixteen is a loop of its own, without a branch inside. */
+#define ADAMW_OF_STATE(loop, ...) \
+	do { \
+		if (t->state_bf16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, true); \
+		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, false); \
+	} while (0)
 #define ADAMW_SPECIALISE(loop) \
 	do { \
 		bool two = t->g[1] != NULL; \
-		if (t->lo && t->g_bf16 && two) loop(a, t, partition, tag, first, end, decay, true, true, true); \
-		else if (t->lo && t->g_bf16) loop(a, t, partition, tag, first, end, decay, true, true, false); \
-		else if (t->lo && two) loop(a, t, partition, tag, first, end, decay, true, false, true); \
-		else if (t->lo) loop(a, t, partition, tag, first, end, decay, true, false, false); \
-		else if (t->g_bf16 && two) loop(a, t, partition, tag, first, end, decay, false, true, true); \
-		else if (t->g_bf16) loop(a, t, partition, tag, first, end, decay, false, true, false); \
-		else if (two) loop(a, t, partition, tag, first, end, decay, false, false, true); \
-		else loop(a, t, partition, tag, first, end, decay, false, false, false); \
+		if (t->lo && t->g_bf16 && two) ADAMW_OF_STATE(loop, true, true, true); \
+		else if (t->lo && t->g_bf16) ADAMW_OF_STATE(loop, true, true, false); \
+		else if (t->lo && two) ADAMW_OF_STATE(loop, true, false, true); \
+		else if (t->lo) ADAMW_OF_STATE(loop, true, false, false); \
+		else if (t->g_bf16 && two) ADAMW_OF_STATE(loop, false, true, true); \
+		else if (t->g_bf16) ADAMW_OF_STATE(loop, false, true, false); \
+		else if (two) ADAMW_OF_STATE(loop, false, false, true); \
+		else ADAMW_OF_STATE(loop, false, false, false); \
 	} while (0)
 
 /* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks

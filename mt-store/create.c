@@ -68,9 +68,11 @@ static void say_summary(const char *name)
 	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
-	mt_say("run '%s': %s, %llu parameters, %s, gradients %s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
+	mt_say(
+		"run '%s': %s, %llu parameters, %s, gradients %s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
-		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
+		c->state == MT_BF16 ? ", optimizer state bf16" : "", (unsigned long long)state,
+		(double)state / (double)c->params, (unsigned long long)all);
 	say_pages(run);
 	mt_run_close(run);
 }
@@ -88,6 +90,7 @@ int store_create(const char *run, const struct store_options *o)
 	char *text = NULL;
 	int rc = parse_dtype("dtype", o->dtype, false, &create.dtype);
 	if (rc == 0) rc = parse_dtype("grad", o->grad, true, &create.grad);
+	if (rc == 0) rc = parse_dtype("state", o->state, false, &create.state);
 	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) return rc;

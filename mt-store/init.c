@@ -93,8 +93,8 @@ static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to
 	const struct mt_unit *u = mt_unit(f->run, unit);
 	zero(f->run, u->w, from, to, mt_control(f->run)->dtype == MT_FP32 ? 4 : 2);
 	zero(f->run, u->lo, from, to, 2);
-	zero(f->run, u->m, from, to, 4);
-	zero(f->run, u->v, from, to, 4);
+	zero(f->run, u->m, from, to, mt_control(f->run)->state == MT_FP32 ? 4 : 2);
+	zero(f->run, u->v, from, to, mt_control(f->run)->state == MT_FP32 ? 4 : 2);
 	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->run, i);
 		uint64_t lo = t->off > from ? t->off : from, hi = t->off + t->n < to ? t->off + t->n : to;

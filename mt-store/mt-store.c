@@ -26,6 +26,7 @@ enum option {
 	O_CONFIG,
 	O_DTYPE,
 	O_GRAD,
+	O_STATE,
 	O_STEP_TOKENS,
 	O_NUMA,
 	O_SEED,
@@ -39,7 +40,11 @@ enum option {
 	O_COUNT
 };
 
-static struct store_options given = {.dtype = "bf16", .grad = "fp32", .numa = "default", .step_tokens = 128 << 10};
+static struct store_options given = {.dtype = "bf16",
+	.grad = "fp32",
+	.state = "fp32",
+	.numa = "default",
+	.step_tokens = 128 << 10};
 static bool seen[O_COUNT];
 
 static const struct mt_opt options[] = {
@@ -51,6 +56,8 @@ static const struct mt_opt options[] = {
 		&seen[O_DTYPE]},
 	[O_GRAD] = {"grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
 		&seen[O_GRAD]},
+	[O_STATE] = {"state", OPT_STR, &given.state, "TYPE",
+		"create: AdamW's m and v in fp32 (default) or bf16 (rounded at random)", &seen[O_STATE]},
 	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
 		"create: tokens of a micro-batch at most "
 		"(default 128K)",
@@ -81,8 +88,9 @@ static const struct verb {
 	bool optional;         /* RUN may be left out: the verb knows what that means */
 	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
-	{"create", store_create, 1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STEP_TOKENS | 1 << O_NUMA,
-		1 << O_CONFIG, false, false},
+	{"create", store_create,
+		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_STEP_TOKENS | 1 << O_NUMA, 1 << O_CONFIG,
+		false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
 	{"stat", store_stat, 1 << O_JSON | 1 << O_PROMETHEUS | 1 << O_ABI, 0, true, false},
@@ -93,8 +101,8 @@ static const struct verb {
 
 static const struct mt_program program = {
 	.name = "mt-store",
-	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--step-tokens N] "
-			 "[--numa POLICY]\n"
+	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16] "
+			 "[--step-tokens N] [--numa POLICY]\n"
 			 "mt-store init RUN --seed N\n"
 			 "mt-store serve RUN [--until-eof --dir DIR]\n"
 			 "mt-store stat RUN [--json|--prometheus]\n"

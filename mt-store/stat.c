@@ -87,11 +87,11 @@ static void add_training(json_t *o, const struct look *l)
 
 static json_t *run_object(const struct look *l, double huge)
 {
-	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", l->name, "state",
-		state_word(l->state), "family", l->family, "dtype", dtype_word(l->dtype), "grad", dtype_word(l->grad), "params",
-		number(l->params), "bytes", number(l->bytes), "state_bytes", number(l->state_bytes), "bytes_per_param",
-		(double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens", number(l->step_tokens),
-		"numa", l->numa);
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", l->name, "state",
+		state_word(l->state), "family", l->family, "dtype", dtype_word(l->dtype), "grad", dtype_word(l->grad),
+		"optimizer_state", dtype_word(l->moments), "params", number(l->params), "bytes", number(l->bytes),
+		"state_bytes", number(l->state_bytes), "bytes_per_param", (double)l->state_bytes / (double)l->params, "step",
+		number(l->step), "step_tokens", number(l->step_tokens), "numa", l->numa);
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
 	json_object_set_new(o, "txn", txn_object(l));
 	json_object_set_new(o, "snapshot", snapshot_object(l));
@@ -174,8 +174,8 @@ static void print_stages(const struct look *l)
 static void print_run(const struct look *l, double huge)
 {
 	print_step(l);
-	printf("model: %s, %s parameters, %s, gradients %s\n", l->family, text_count((double)l->params).s,
-		dtype_word(l->dtype), dtype_word(l->grad));
+	printf("model: %s, %s parameters, %s, gradients %s, optimizer state %s\n", l->family,
+		text_count((double)l->params).s, dtype_word(l->dtype), dtype_word(l->grad), dtype_word(l->moments));
 	print_training(l);
 	print_memory(l, huge);
 	printf("transaction %u, attempt %u: %s, %s step %llu, micro-batches %u\n", l->k, l->attempt, phase_word(l->phase),

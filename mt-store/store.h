@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 
 struct store_options { /* of all verbs together; mt-store.c checks which verb takes which */
-	const char *config, *dtype, *grad, *numa;
+	const char *config, *dtype, *grad, *state, *numa;
 	const char *ring, *like, *dir;
 	uint64_t step_tokens, seed;
 	bool json, force, until_eof, prometheus, abi;

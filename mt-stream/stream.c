@@ -12,7 +12,7 @@ static struct chunk_sizes requested;
 static struct mt_strings rings;
 
 static bool plan_only, verbose, device_given;
-static const char *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32";
+static const char *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32", *state_spec = "fp32";
 static struct plan_options plan;
 
 static const struct mt_opt options[] = {
@@ -41,6 +41,7 @@ static const struct mt_opt options[] = {
 	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
 	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
+	{"state", OPT_STR, &state_spec, "TYPE", "--plan: AdamW's m and v in fp32 (default) or bf16", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, "
@@ -57,7 +58,8 @@ static const struct mt_program program = {
 		"mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 		"       [--recompute auto|full|none] [--threads N] [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
-		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--profile GPU] [--attention cudnn|own] [--json]",
+		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16] [--profile GPU]\n"
+		"       [--attention cudnn|own] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -162,6 +164,7 @@ static int plan_print(void)
 		mt_die(MT_EX_USAGE, "--plan: --seq times --micro: more than 4G tokens, which no run's rings hold");
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
+	plan.state = type_parse("state", state_spec);
 	plan.recompute = recompute_parse(recompute_spec);
 	plan.own_attention = !strcmp(attention_spec, "own");
 	if (!plan.own_attention && strcmp(attention_spec, "cudnn"))

@@ -7,6 +7,7 @@
 	F(mt_control, h, 0, 128) F(mt_control, event, 128, 4) F(mt_control, waiters, 132, 4) F(mt_control, name, 192, 40) \
 	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
 	F(mt_control, n_tensors, 248, 4) F(mt_control, partitions, 252, 4) F(mt_control, group, 256, 4) \
+	F(mt_control, state, 260, 4) \
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \

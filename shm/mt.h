@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 4
+#define MT_ABI 5
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -252,13 +252,15 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 
 struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
 	struct mt_geometry geo;
-	enum mt_dtype dtype, grad;
+	enum mt_dtype dtype, grad, state;
 	uint32_t n_units, n_tensors;
 	struct mt_unit *units; struct mt_tensor *tensors;
 	uint64_t store_bytes;       /* of the store region */
 	uint64_t params;            /* of the model; tied embeddings count once */
 };
-int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad);
+/* dtype: of w; grad: of g; state: of m and v, fp32 or bf16 */
+int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
+	enum mt_dtype state);
 void mt_layout_release(struct mt_layout *);
 /* Some files have the rows of q | k | v in another order. Element `from` of the tensor in its file is the tensor's
  * element *at here, and so on for *n elements; from < t->n. Other tensors: *at is `from`, *n is all that follow. */
@@ -408,9 +410,10 @@ struct mt_control {
 	_Atomic uint32_t waiters;
 	_Alignas(64) char name[MT_RUN_NAME + 8];
 	uint32_t uid;
-	uint32_t dtype, grad;       /* enum mt_dtype */
+	uint32_t dtype, grad;       /* enum mt_dtype: of w, of g */
 	uint32_t n_units, n_tensors;
 	uint32_t partitions, group;      /* MT_PARTITIONS, MT_GROUP */
+	uint32_t state;             /* enum mt_dtype: of m and v */
 	uint64_t step_tokens;       /* tokens that a batch block holds */
 	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
 	uint64_t params;
@@ -435,7 +438,8 @@ struct mt_run;                  /* a process's handle on a run */
 
 struct mt_create {
 	const char *name; const char *config_text; size_t config_bytes;
-	enum mt_dtype dtype, grad; uint64_t step_tokens; const char *numa;
+	enum mt_dtype dtype, grad, state; /* state 0: fp32 */
+	uint64_t step_tokens; const char *numa;
 };
 /* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
  * 64 bad name or policy. Nothing is left behind when it fails. */

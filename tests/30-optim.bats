@@ -57,6 +57,13 @@ killed() { # KEY=VALUE...
 	same_hash tied=1 grad=bf16 dtype=fp32
 }
 
+# bats test_tags=slow
+@test "bf16 state: m and v equal the plain computation's, in whatever order gradients arrive" {
+	same_hash state=bf16
+	same_hash state=bf16 dtype=fp32 grad=bf16 tied=1
+	same_hash state=bf16 grad=none
+}
+
 @test "--grad none: the state equals the plain computation's, however gradients are cut into pieces" {
 	same_hash grad=none
 }
@@ -80,6 +87,7 @@ killed() { # KEY=VALUE...
 @test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1
+	killed state=bf16
 }
 
 # bats test_tags=slow
@@ -90,6 +98,14 @@ killed() { # KEY=VALUE...
 # bats test_tags=slow
 @test "an update killed at any instruction is finished with the same bits" {
 	run optim-journal "$RUN"
+	echo "$output"
+	[ "$status" != 77 ] || skip "no ptrace here"
+	[ "$status" = 0 ]
+}
+
+# bats test_tags=slow
+@test "bf16 state: an update killed at any instruction is finished with the same bits" {
+	run optim-journal "$RUN" state
 	echo "$output"
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]

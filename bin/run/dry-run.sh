@@ -6,7 +6,7 @@ make_plan() { # GRAD ROWS [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
-		--device "$kind" --threads $((threads * streams)) ${3:+--host-memory="$3"} 2>&1)
+		--state "$state" --device "$kind" --threads $((threads * streams)) ${3:+--host-memory="$3"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code
@@ -78,7 +78,7 @@ report() {
 	# names by the environment, since awk's -v would turn their backslashes into other characters
 	model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
 		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
-		-v dtype="$dtype" -v grad="$grad" -v device="$device" \
+		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v keep=$((keep + ${best:-0})) -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
@@ -95,7 +95,8 @@ report() {
 			model = ENVIRON["model"]
 			shm = ENVIRON["shm"]
 			n = of(plan, "params")
-			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad ", " model)
+			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
+				(state == "fp32" ? "" : ", optimizer state " state) ", " model)
 			if (count != "") data()
 			else line("data", "is read only once, so it is not counted; " steps " steps")
 			key("steps", steps)
@@ -143,9 +144,10 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			disk = (keep + 1) * 12 * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
+			each = state == "fp32" ? 12 : 8
+			disk = (keep + 1) * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
 			line("disk", gb(disk) " of " gb(disk_free) " free: " keep + 1 " checkpoints of " \
-				gb(12 * of(plan, "params")) " and the model: " fits(disk, disk_free) \
+				gb(each * of(plan, "params")) " and the model: " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
 			micros = int((batch + micro - 1) / micro)
@@ -160,7 +162,7 @@ report() {
 			key("shared_bytes", shared)
 			key("shared_free", shm_free)
 			key("device_bytes", own)
-			key("checkpoint_bytes", 12 * of(plan, "params"))
+			key("checkpoint_bytes", each * of(plan, "params"))
 			key("disk_bytes", disk)
 			key("disk_free", disk_free)
 			key("tokens_per_s", rate)

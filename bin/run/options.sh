@@ -17,6 +17,7 @@ usage() {
 	  --no-shuffle               the files' order; a resumed training keeps the order that it began with
 	  --dtype bf16|fp32          data type of the weights (default: bf16)
 	  --grad fp32|bf16|none      data type of the gradients (default: fp32)
+	  --state fp32|bf16          data type of AdamW's m and v: bf16 saves 4 bytes a parameter (default: fp32)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
 	  --streams N                number of mt-streams (default: 1)
@@ -41,7 +42,8 @@ usage() {
 	EOF
 }
 
-model='' data='' out='' dtype=bf16 grad=fp32 seed=1 device=cpu streams=1 threads='' numa=none keep=2 run=run-$$
+model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 seed=1 device=cpu streams=1 threads='' numa=none keep=2
+run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 restart='' new_input='' best=''
 sample='' sample_every='' sample_options=''
@@ -50,7 +52,7 @@ feed_options='' step_options='' given=' ' count=''
 
 known() { # OPTION: ends mt-run if it does not exist, with those that begin with the same letters
 	like='' begin=${1%"${1#????}"}
-	for option in --model --data --out --dtype --grad --seed --device --streams --threads --numa --keep --run \
+	for option in --model --data --out --dtype --grad --state --seed --device --streams --threads --numa --keep --run \
 		--eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume --new-record --restart \
 		--mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens --sample-temperature; do
 		[ "$option" != "$1" ] || return 0
@@ -64,7 +66,7 @@ set_option() { # OPTION VALUE
 	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
 	given="$given$1 "
 	case $1 in
-	--model | --out | --dtype | --grad | --seed | --device | --streams | --threads | --numa | --keep | --run)
+	--model | --out | --dtype | --grad | --state | --seed | --device | --streams | --threads | --numa | --keep | --run)
 		eval "${1#--}=\$2"
 		return ;;
 	--sample) sample=$2; return ;;

@@ -6,7 +6,7 @@
 const struct st_set st_sets[ARRAYS] = {
 	[ARRAY_W] = {"model", ST_F32},
 	[ARRAY_LO] = {"optim-lo", ST_I16},
-	[ARRAY_M] = {"optim-m", ST_F32},
+	[ARRAY_M] = {"optim-m", ST_F32}, /* or bf16 */
 	[ARRAY_V] = {"optim-v", ST_F32},
 };
 

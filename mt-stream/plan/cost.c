@@ -20,9 +20,10 @@
 #define BACKWARD_CHUNK 13
 #define BACKWARD_PIECE 10
 #define HEAD_CHUNK 7
-/* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m (4),
- * v (4), each read and written; it also reads the gradient */
+/* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m and v
+ * (4 each, or 2), each read and written; it also reads the gradient */
 #define STATE_BYTES 24
+#define STATE_BYTES_BF16 16
 
 /* ---- compute ---- */
 
@@ -31,7 +32,10 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 	return flops / (req->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
 
-static double update_bytes(const struct plan_request *req) { return STATE_BYTES + (req->grad == MT_BF16 ? 2 : 4); }
+static double update_bytes(const struct plan_request *req)
+{
+	return (req->state == MT_BF16 ? STATE_BYTES_BF16 : STATE_BYTES) + (req->grad == MT_BF16 ? 2 : 4);
+}
 
 /* Parameters that the host updates in a second: cores do not scale beyond what their memory gives */
 static double update_rate(const struct plan_request *req)

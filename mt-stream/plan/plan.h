@@ -40,9 +40,9 @@ struct profile { /* what a machine does in a second */
 
 struct plan_request {
 	const struct mt_geometry *geo;
-	enum mt_dtype dtype, grad;
-	uint64_t embed, block, head; /* elements of units: block: of the largest; head: with a tied embedding's */
-	struct mt_layer most;        /* mt_layer_most of the geometry: every block has room for it */
+	enum mt_dtype dtype, grad, state; /* of weights, gradients, AdamW's m and v */
+	uint64_t embed, block, head;      /* elements of units: block: of the largest; head: with a tied embedding's */
+	struct mt_layer most;             /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
 	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
 	uint64_t idle, idle_params;

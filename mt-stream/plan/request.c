@@ -45,6 +45,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.geo = s->geo,
 		.dtype = (enum mt_dtype)s->control->dtype,
 		.grad = (enum mt_dtype)s->control->grad,
+		.state = (enum mt_dtype)s->control->state,
 		.rows = rows,
 		.seq = seq,
 		.train = train,

@@ -256,6 +256,7 @@ int plan_show(const struct plan_options *o)
 	struct plan_request req = {.geo = &geo,
 		.dtype = o->dtype,
 		.grad = o->grad,
+		.state = o->state,
 		.train = true,
 		.elem = o->dtype == MT_BF16 ? 2 : 4,
 		.rows = (uint32_t)o->micro,
@@ -267,7 +268,7 @@ int plan_show(const struct plan_options *o)
 		.fixed = o->pass_rows || o->chunk_tokens};
 	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad))) {
+	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad, o->state))) {
 		free(text);
 		return rc;
 	}

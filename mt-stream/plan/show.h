@@ -8,7 +8,7 @@ struct plan_options {
 	const char *config, *profile; /* profile: as profile_parse; without a NAME this machine's: */
 	const struct gpu *here;       /* its GPU; NULL: its cores, */
 	int threads;                  /* so many of them */
-	enum mt_dtype dtype, grad;
+	enum mt_dtype dtype, grad, state;
 	enum recompute recompute;
 	uint64_t memory; /* of the device; 0: all that such a GPU has; of the cores: half of what is available */
 	uint64_t host;   /* memory of the host; 0: as much as the fastest plan takes */

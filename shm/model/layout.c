@@ -408,8 +408,8 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 	bool bf16 = l->dtype == MT_BF16;
 	u->w = place(at, u->elems * (bf16 ? 2 : 4));
 	u->lo = bf16 ? place(at, u->elems * 2) : 0;
-	u->m = place(at, u->elems * 4);
-	u->v = place(at, u->elems * 4);
+	u->m = place(at, u->elems * (l->state == MT_BF16 ? 2 : 4));
+	u->v = place(at, u->elems * (l->state == MT_BF16 ? 2 : 4));
 	if (l->grad == MT_NONE) return;
 	uint64_t bytes = u->elems * (l->grad == MT_BF16 ? 2 : 4);
 	u->g[0] = place(at, bytes);
@@ -433,7 +433,8 @@ static int fill(struct mt_layout *l)
 	return 0;
 }
 
-int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_dtype dtype, enum mt_dtype grad)
+int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_dtype dtype, enum mt_dtype grad,
+	enum mt_dtype state)
 {
 	memset(l, 0, sizeof *l);
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
@@ -449,6 +450,7 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	l->geo = *geo;
 	l->dtype = dtype;
 	l->grad = grad;
+	l->state = state;
 	l->n_units = geo->layers + 2;
 	/* aligned_alloc: struct mt_unit has cache lines of its own */
 	size_t unit_bytes = sizeof *l->units * l->n_units;

@@ -15,7 +15,7 @@ enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
 struct state { /* every array with a guard group on either side */
 	_Alignas(64) uint8_t w[(GROUPS + 2) * MT_GROUP * 4];
 	_Alignas(64) int16_t lo[(GROUPS + 2) * MT_GROUP];
-	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP];
+	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP]; /* or bf16 */
 	struct mt_partition partition;
 };
 static struct state before, want, got;
@@ -53,7 +53,13 @@ static float number(bool wild)
 	}
 }
 
-static void fill(struct state *s, bool bf16, bool wild)
+static void set_moment(float *array, uint64_t i, float x, bool bf16)
+{
+	if (bf16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
+	else array[i] = x;
+}
+
+static void fill(struct state *s, bool bf16, bool state_bf16, bool wild)
 {
 	for (uint64_t i = 0; i < N + 2 * MT_GROUP; i++) {
 		uint32_t bits = mt_bits(number(wild));
@@ -61,8 +67,8 @@ static void fill(struct state *s, bool bf16, bool wild)
 			((uint16_t *)s->w)[i] = mt_hi(bits);
 			s->lo[i] = mt_lo(bits);
 		} else ((uint32_t *)s->w)[i] = bits;
-		s->m[i] = number(wild);
-		s->v[i] = fabsf(number(wild));
+		set_moment(s->m, i, number(wild), state_bf16);
+		set_moment(s->v, i, fabsf(number(wild)), state_bf16);
 	}
 	memset(&s->partition, 0, sizeof s->partition);
 	atomic_store(&s->partition.index, (uint64_t)(rnd() & 1) << 27);
@@ -77,13 +83,14 @@ static void fill_g(uint8_t *g, bool bf16, bool wild)
 	}
 }
 
-static struct tile tile_of(struct state *s, bool bf16, bool g_bf16, bool two)
+static struct tile tile_of(struct state *s, bool bf16, bool state_bf16, bool g_bf16, bool two)
 {
 	return (struct tile){
 		.w = s->w + MT_GROUP * (bf16 ? 2 : 4),
 		.lo = bf16 ? s->lo + MT_GROUP : NULL,
-		.m = s->m + MT_GROUP,
-		.v = s->v + MT_GROUP,
+		.m = (uint8_t *)s->m + MT_GROUP * (state_bf16 ? 2 : 4),
+		.v = (uint8_t *)s->v + MT_GROUP * (state_bf16 ? 2 : 4),
+		.state_bf16 = state_bf16,
 		.g = {g0, two ? g1 : NULL},
 		.g_bf16 = g_bf16,
 	};
@@ -96,23 +103,25 @@ static int same_bits(const char *isa, adamw_fn *fn)
 		return 0;
 	}
 	for (int round = 0; round < ROUNDS; round++)
-		for (int kind = 0; kind < 16; kind++) {
-			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8;
-			fill(&before, bf16, wild);
+		for (int kind = 0; kind < 32; kind++) {
+			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8, state_bf16 = kind & 16;
+			fill(&before, bf16, state_bf16, wild);
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
 			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
 				round & 1 ? 1 : 0.37);
-			struct tile t = tile_of(&want, bf16, g_bf16, two), s = tile_of(&got, bf16, g_bf16, two);
+			struct tile t = tile_of(&want, bf16, state_bf16, g_bf16, two),
+						s = tile_of(&got, bf16, state_bf16, g_bf16, two);
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
 			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
 			float decay = round & 2 ? a.decay : 1;
 			adamw_scalar(&a, &t, &want.partition, partition_tag(9, 3), first, end, decay);
 			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
-			fprintf(stderr, "%s differs from scalar: state %s, g %s, %d arrays, %s\n", isa, bf16 ? "bf16" : "fp32",
-				g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
+			fprintf(stderr, "%s differs from scalar: w %s, state %s, g %s, %d arrays, %s\n", isa,
+				bf16 ? "bf16" : "fp32", state_bf16 ? "bf16" : "fp32", g_bf16 ? "bf16" : "fp32", 1 + two,
+				wild ? "wild" : "tame");
 			return 1;
 		}
 	printf("%s: same bits as scalar\n", isa);
@@ -125,13 +134,13 @@ static int is_adamw(double beta1)
 {
 	enum { STEPS = 100 };
 	const double lr = 1e-3, beta2 = 0.999, eps = 1e-8, wd = 0.1, clip = 0.5;
-	fill(&got, true, false);
+	fill(&got, true, false, false);
 	static double p[N], m[N], v[N];
-	struct tile t = tile_of(&got, true, false, true);
+	struct tile t = tile_of(&got, true, false, false, true);
 	for (uint64_t i = 0; i < N; i++) {
 		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
-		m[i] = t.m[i] = 0;
-		v[i] = t.v[i] = 0;
+		m[i] = ((float *)t.m)[i] = 0;
+		v[i] = ((float *)t.v)[i] = 0;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		struct adamw a = adamw_scalars(step, lr, beta1, beta2, eps, wd, clip);
@@ -160,18 +169,64 @@ static int is_adamw(double beta1)
 /* A denormal m decays no further, so it must go; and a denormal weight counts as zero. */
 static int flushes(void)
 {
-	fill(&got, false, false);
-	struct tile t = tile_of(&got, false, false, false);
+	fill(&got, false, false, false);
+	struct tile t = tile_of(&got, false, false, false, false);
 	memset(g0, 0, sizeof g0);
-	for (uint64_t i = 0; i < N; i++) t.m[i] = mt_float(1 + (uint32_t)i), t.v[i] = mt_float(77);
+	for (uint64_t i = 0; i < N; i++) ((float *)t.m)[i] = mt_float(1 + (uint32_t)i), ((float *)t.v)[i] = mt_float(77);
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
 	for (uint64_t i = 0; i < N; i++)
-		if (mt_bits(t.m[i]) || mt_bits(t.v[i])) {
+		if (mt_bits(((float *)t.m)[i]) || mt_bits(((float *)t.v)[i])) {
 			fprintf(stderr, "a denormal stayed\n");
 			return 1;
 		}
 	return 0;
+}
+
+/* m and v in bf16. Gradients of 1 until v is near 1, then of 0.1: v falls to 0.01 as in fp32, although a step's decay
+ * is less than half of bf16's last place; and the mean of m and of v over many elements is that of fp32. */
+static int rounds_fairly(void)
+{
+	enum { STEPS = 6000 };
+	struct tile t;
+	double mean_m = 0, mean_v = 0, want_m = 0, want_v = 0;
+	memset(&got, 0, sizeof got);
+	t = tile_of(&got, true, true, false, false);
+	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
+		struct adamw a = adamw_scalars(step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		float g = step <= STEPS ? 1 : 0.1f;
+		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g;
+		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
+		want_m += (g - want_m) * 0.1;
+		want_v += ((double)g * g - want_v) * 0.001;
+	}
+	for (uint64_t i = 0; i < N; i++) {
+		mean_m += (double)bf16_float(((uint16_t *)t.m)[i]) / N;
+		mean_v += (double)bf16_float(((uint16_t *)t.v)[i]) / N;
+	}
+	/* an element's v strays by some 2^-8 sqrt(500 steps) of it, the mean of 2368 by a fiftieth of that */
+	printf("state in bf16: mean m %.5f of %.5f, mean v %.5f of %.5f\n", mean_m, want_m, mean_v, want_v);
+	return fabs(mean_m - want_m) > 1e-3 * want_m || fabs(mean_v - want_v) > 5e-3 * want_v;
+}
+
+/* Another step, unit or element: other random numbers, and none of 16 bits is more often set than not */
+static int draws_bits(void)
+{
+	enum { KEYS = 4096 };
+	uint32_t set[32] = {0}, same = 0, last = 0;
+	for (uint64_t k = 0; k < KEYS; k++) {
+		uint32_t key = rounding_key(partition_tag(1 + k / 64, (uint32_t)(k % 64)), k % 7);
+		for (uint32_t j = 0; j < MT_GROUP; j++) {
+			uint32_t r = rounding_bits(key, j);
+			same += r == last;
+			last = r;
+			for (int b = 0; b < 32; b++) set[b] += r >> b & 1;
+		}
+	}
+	for (int b = 0; b < 32; b++)
+		if (fabs(set[b] / (double)(KEYS * MT_GROUP) - 0.5) > 0.005)
+			return fprintf(stderr, "bit %d is not fair\n", b), 1;
+	return same > 1;
 }
 
 static float g_of(const uint8_t *g, bool bf16, uint64_t i)
@@ -216,6 +271,7 @@ int main(int argc, char **argv)
 	setenv("MT_ISA", "avx512", 1);
 	rc |= same_bits("avx512", adamw_choose());
 	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
+	rc |= rounds_fairly() | draws_bits();
 	rc |= flushes() | sums(false) | sums(true);
 	return rc;
 }

@@ -1,13 +1,14 @@
 /* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only mt.h. It drives an mt-optim and compares its
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
- *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none tied=0|1 streams=1..8 micros=1..
- *                                              threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
+ *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16 tied=0|1
+ *                                              streams=1..8 micros=1.. threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
  * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
- * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, tied, micros and steps.
+ * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, tied,
+ * micros and steps.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +36,7 @@ struct expected { /* of one unit */
 
 static struct {
 	const char *name;
-	enum mt_dtype dtype, grad;
+	enum mt_dtype dtype, grad, state;
 	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill, twice;
 	struct mt_run *run;
 	struct mt_control *control;
@@ -48,6 +49,7 @@ static struct {
 	double next_kill, kill_until;
 	bool kill_in_apply; /* the next kill waits for an apply */
 } f = {.dtype = MT_BF16,
+	.state = MT_FP32,
 	.grad = MT_FP32,
 	.streams = 2,
 	.micros = 3,
@@ -104,6 +106,7 @@ static enum what what_of(uint64_t step) /* some of the run's steps must be skipp
 }
 
 static uint32_t grad_bytes(void) { return f.grad == MT_BF16 ? 2 : 4; }
+static uint32_t moment_bytes(void) { return f.state == MT_BF16 ? 2 : 4; }
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint32_t ends(uint32_t u) { return f.grad != MT_NONE && mt_unit(f.run, u)->g[1] ? 2 : 1; }
 
@@ -198,6 +201,7 @@ static void expect_update(const struct mt_txn *t, double factor)
 			.lo = f.dtype == MT_BF16 ? e->lo : NULL,
 			.m = e->m,
 			.v = e->v,
+			.state_bf16 = f.state == MT_BF16,
 			.g = {e->g[0], ends(u) == 2 ? e->g[1] : NULL},
 			.g_bf16 = f.grad == MT_BF16};
 		for (uint32_t i = 0; i < mu->tensors; i++) {
@@ -206,8 +210,8 @@ static void expect_update(const struct mt_txn *t, double factor)
 			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay,
 				"decay in a group");
 			/* a group that a slab's next tensor begins in belongs to the tensor before */
-			adamw_scalar(&a, &tile, &partition, 0, (x->off + MT_GROUP - 1) / MT_GROUP, (next + MT_GROUP - 1) / MT_GROUP,
-				x->decay ? a.decay : 1);
+			adamw_scalar(&a, &tile, &partition, partition_tag(t->step, u), (x->off + MT_GROUP - 1) / MT_GROUP,
+				(next + MT_GROUP - 1) / MT_GROUP, x->decay ? a.decay : 1);
 		}
 	}
 }
@@ -230,8 +234,8 @@ static void compare_state(bool with_g)
 			(unsigned long long)mt_version(f.run, u));
 		CHECK(!memcmp(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4)), "unit %u: w differs", u);
 		if (mu->lo) CHECK(!memcmp(mt_at(f.run, mu->lo), e->lo, e->elems * 2), "unit %u: lo differs", u);
-		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, e->elems * 4), "unit %u: m differs", u);
-		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, e->elems * 4), "unit %u: v differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, e->elems * moment_bytes()), "unit %u: m differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, e->elems * moment_bytes()), "unit %u: v differs", u);
 		for (uint32_t end = 0; with_g && end < ends(u); end++)
 			CHECK(!memcmp(mt_at(f.run, mu->g[end]), e->g[end], e->elems * grad_bytes()), "unit %u: g differs", u);
 	}
@@ -471,8 +475,8 @@ static void train(void)
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		fold(mt_at(f.run, mu->w), mu->elems * (f.dtype == MT_BF16 ? 2 : 4));
 		if (mu->lo) fold(mt_at(f.run, mu->lo), mu->elems * 2);
-		fold(mt_at(f.run, mu->m), mu->elems * 4);
-		fold(mt_at(f.run, mu->v), mu->elems * 4);
+		fold(mt_at(f.run, mu->m), mu->elems * moment_bytes());
+		fold(mt_at(f.run, mu->v), mu->elems * moment_bytes());
 	}
 }
 
@@ -615,7 +619,7 @@ static void save_scene(void)
 		wait_activity(MT_ACT_WAIT_PIN);
 		CHECK(mt_version(f.run, u) == 1 && (!u || mt_version(f.run, u - 1) == 2), "unit %u's version", u);
 		const struct mt_unit *mu = mt_unit(f.run, u);
-		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * 4), "unit %u was touched", u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * moment_bytes()), "unit %u was touched", u);
 		atomic_store(&mt_unit(f.run, u)->pin, 0);
 		mt_wake(f.run);
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
@@ -724,8 +728,13 @@ static void create(void)
 		.n_kinds = 1,
 		.kind = {{.heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .rope_scaling = 1}},
 	};
-	struct mt_create c =
-		{.name = f.name, .config_text = "{}", .config_bytes = 2, .dtype = f.dtype, .grad = f.grad, .step_tokens = 64};
+	struct mt_create c = {.name = f.name,
+		.config_text = "{}",
+		.config_bytes = 2,
+		.dtype = f.dtype,
+		.grad = f.grad,
+		.state = f.state,
+		.step_tokens = 64};
 	mt_must(mt_run_create(&c, &geo));
 	mt_must(mt_run_open(&f.run, f.name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	f.control = mt_control(f.run);
@@ -762,7 +771,8 @@ static void option(const char *arg)
 		if (!strncmp(arg, numbers[i].key, strlen(numbers[i].key)) && arg[strlen(numbers[i].key)] == '=')
 			*numbers[i].value = strtoull(value, NULL, 10);
 	for (int d = 1; d < 4; d++)
-		if (!strcmp(value, dtypes[d])) *(arg[0] == 'd' ? &f.dtype : &f.grad) = (enum mt_dtype)d;
+		if (!strcmp(value, dtypes[d]))
+			*(arg[0] == 'd' ? &f.dtype : arg[0] == 'g' ? &f.grad : &f.state) = (enum mt_dtype)d;
 }
 
 int main(int argc, char **argv)

@@ -5,7 +5,7 @@
  * instruction set; every bit must be that of an undisturbed update. From some of these points the second process is
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  *
- *     optim-journal RUN [none]     none: --grad none, pieces from a ring
+ *     optim-journal RUN [none] [state]     none: --grad none, pieces from a ring; state: m and v in bf16
  */
 #include <errno.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
 enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BROKEN_EVERY * 60, NESTED_STEPS = 1500 };
 
 static const char *base;
-static enum mt_dtype grad = MT_FP32;
+static enum mt_dtype grad = MT_FP32, state = MT_FP32;
 static adamw_fn *isas[3];
 static int n_isas;
 
@@ -85,9 +85,22 @@ static void create(int i)
 		.kind = {{.heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .rope_scaling = 1}}};
 	char name[MT_RUN_NAME];
 	snprintf(name, sizeof name, "%s-%d", base, i);
-	struct mt_create c =
-		{.name = name, .config_text = "{}", .config_bytes = 2, .dtype = MT_BF16, .grad = grad, .step_tokens = 16};
+	struct mt_create c = {.name = name,
+		.config_text = "{}",
+		.config_bytes = 2,
+		.dtype = MT_BF16,
+		.grad = grad,
+		.state = state,
+		.step_tokens = 16};
 	mt_must(mt_run_create(&c, &geo));
+}
+
+static uint32_t moment_bytes(void) { return state == MT_BF16 ? 2 : 4; }
+
+static void set_moment(void *array, uint64_t i, float x)
+{
+	if (state == MT_BF16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
+	else ((float *)array)[i] = x;
 }
 
 static uint32_t noise;
@@ -109,9 +122,9 @@ static void set_up(struct optim *o)
 			uint32_t bits = mt_bits(uniform());
 			((uint16_t *)t->w)[i] = mt_hi(bits);
 			t->lo[i] = mt_lo(bits);
-			t->m[i] = uniform() * 0.1f;
-			t->v[i] = uniform() * uniform();
-			t->v[i] *= t->v[i];
+			float m = uniform() * 0.1f, v = uniform() * uniform();
+			set_moment(t->m, i, m);
+			set_moment(t->v, i, v * v);
 			for (int end = 0; end < 2; end++)
 				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
 		}
@@ -166,8 +179,8 @@ static void copy_world(struct optim *to, const struct optim *from)
 		atomic_store(&tu->applied, atomic_load(&fu->applied));
 		memcpy(t->w, f->w, n * 2);
 		memcpy(t->lo, f->lo, n * 2);
-		memcpy(t->m, f->m, n * 4);
-		memcpy(t->v, f->v, n * 4);
+		memcpy(t->m, f->m, n * moment_bytes());
+		memcpy(t->v, f->v, n * moment_bytes());
 	}
 }
 
@@ -187,8 +200,8 @@ static bool same_state(const struct optim *a, const struct optim *b)
 		const struct tile *x = &a->units[u].tile, *y = &b->units[u].tile;
 		size_t n = a->units[u].groups * MT_GROUP;
 		if (mt_version(a->run, u) != STEP || mt_version(b->run, u) != STEP) return false;
-		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * 4) ||
-			memcmp(x->v, y->v, n * 4))
+		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * moment_bytes()) ||
+			memcmp(x->v, y->v, n * moment_bytes()))
 			return false;
 	}
 	return true;
@@ -248,8 +261,8 @@ static void break_rule(struct optim *o, enum breakage b)
 			if (mt_version(o->run, partition_unit(i)) == STEP) continue;
 			memcpy(slot + SLOT_W, (uint16_t *)t->w + at, MT_GROUP * 2);
 			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
-			memcpy(slot + SLOT_M, t->m + at, MT_GROUP * 4);
-			memcpy(slot + SLOT_V, t->v + at, MT_GROUP * 4);
+			memcpy(slot + SLOT_M, (uint8_t *)t->m + at * moment_bytes(), MT_GROUP * moment_bytes());
+			memcpy(slot + SLOT_V, (uint8_t *)t->v + at * moment_bytes(), MT_GROUP * moment_bytes());
 		}
 		if (b == STALE_STEP) atomic_store(&o->partitions[l].index, i - ((uint64_t)1 << 40));
 	}
@@ -298,9 +311,11 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
-	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none]");
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [state]");
 	base = argv[1];
-	if (argc > 2) grad = MT_NONE;
+	for (int i = 2; i < argc; i++)
+		if (!strcmp(argv[i], "none")) grad = MT_NONE;
+		else state = MT_BF16;
 	flush_denormals();
 	for (int i = 0; i < 3; i++) {
 		setenv("MT_ISA", names[i], 1);
