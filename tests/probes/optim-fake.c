@@ -2,7 +2,8 @@
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16 tied=0|1
- *                                              streams=1..8 micros=1.. threads=N steps=N seed=S aborts=0|1 kill=SECONDS twice=0|1
+ *                                              streams=1..8 micros=1.. threads=N steps=N seed=S aborts=0|1
+ *                                              kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
