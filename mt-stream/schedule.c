@@ -141,6 +141,7 @@ static void batch_in(struct stream *s)
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	balance_in(s);
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
 
@@ -382,6 +383,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 			embed_forward(&c, &w, output(s, 0, from));
 		} else {
 			struct saved v = saved_at(s, u - 1, from);
+			c.balance = balance_of(s, s->now.base + from, false);
 			block_forward(&c, u - 1, &w, output(s, u - 1, from), &v, output(s, u, from));
 		}
 	}
@@ -417,8 +419,9 @@ static void head_forward_backward(struct stream *s, float *gs)
 				dx_at(s, from));
 		else head_loss(&c, &w, m->layout.loss, x);
 	}
-	if (s->now.last)
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	if (!s->now.last) return;
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	balance_out(s);
 }
 
 static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
@@ -434,6 +437,7 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 		struct saved v = saved_at(s, u - 1, from);
 		const void *x = output(s, u - 1, from);
 
+		c.balance = balance_of(s, s->now.base + from, true);
 		if (level < KEEP_ALL_BUT_GATE_UP) {
 			trace_unit(s, Q_COMPUTE, u, "recompute");
 			block_recompute(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
@@ -496,11 +500,14 @@ static int loss_out(struct stream *s, struct event ready)
 	int rc = event_sync(s, ready);
 
 	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
+	struct balance_loss terms = balance_loss(s);
 	push(s,
 		(struct mt_msg){.kind = MT_MSG_LOSS,
 			.loss = {.sum = s->now.loss.sum,
 				.targets = (uint64_t)s->now.loss.targets,
-				.nonfinite = !isfinite(s->now.loss.sum)}});
+				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
+				.aux = terms.aux,
+				.z = terms.z}});
 	return 0;
 }
 
@@ -693,11 +700,13 @@ static int each_pass(struct stream *s, int (*fn)(struct stream *))
 
 int schedule_run(struct stream *s)
 {
+	int rc = balance_begin(s);
+	if (rc) return rc;
 	s->sent = false;
 	progress_begin(s);
 	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)s->msg.batch.rows * s->msg.batch.seq);
 	batch_in(s);
-	int rc = each_pass(s, pass);
+	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
 	if (s->dev->trace && s->dev->times) s->dev->times(s->dev);
 	trace_end(s->dev->trace, !rc && !failed);
