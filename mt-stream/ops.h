@@ -367,7 +367,7 @@ struct cross_entropy_args {
 	f(GROUPED_BIAS_BACKWARD, grouped_bias_backward, grouped_bias_backward, "grouped bias backward") \
 	f(COMBINE, combine, combine, "combine") \
 	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward")
-/* Those of the loss's terms that routers have, likewise */
+/* Those of the loss's terms that routers have */
 #define BALANCE_OPS(f) \
 	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
 	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")

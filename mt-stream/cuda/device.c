@@ -63,10 +63,6 @@ static int refuse(const struct mt_geometry *g)
 				mt_layer_of(g, i)->head_dim, i);
 	if (mt_layer_most(g).experts)
 		return mt_fail(MT_EX_CONFIG, "device cuda: mixtures of experts are not supported, use --device cpu");
-	if (has_balance(g))
-		return mt_fail(MT_EX_CONFIG,
-			"device cuda: a loss with terms of routers (output_router_logits, router_z_loss_coef in config.json) is "
-			"not supported, use --device cpu");
 	return 0;
 }
 
