@@ -92,14 +92,14 @@ void balance_out(struct stream *s)
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {s->terms.sums, at->sums, sums_of(s) * sizeof *at->sums}});
 }
 
-struct balance balance_of(const struct stream *s, int64_t first, bool backward)
+struct balance balance_of(const struct stream *s, int64_t first)
 {
 	const struct memory_layout *at = &s->micro->layout;
 	double n = s->terms.logits, weight = n > 0 ? s->terms.weight / n : 0;
 
 	if (!has_terms(s)) return (struct balance){0};
 	return (struct balance){.sums = at->sums,
-		.backward = backward,
+		.backward = s->now.backward,
 		.counted = at->counted + first,
 		.aux = n > 0 ? weight * s->geo->aux_coef * s->micro->request.most.experts / n : 0,
 		.z = weight * s->geo->z_coef};

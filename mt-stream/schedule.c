@@ -224,6 +224,7 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
+		.balance = balance_of(s, first),
 		.s = at->scratch,
 		.host_starts = s->host + 2 * all + first,
 	};
@@ -383,7 +384,6 @@ static void unit_forward(struct stream *s, uint32_t u)
 			embed_forward(&c, &w, output(s, 0, from));
 		} else {
 			struct saved v = saved_at(s, u - 1, from);
-			c.balance = balance_of(s, s->now.base + from, false);
 			block_forward(&c, u - 1, &w, output(s, u - 1, from), &v, output(s, u, from));
 		}
 	}
@@ -437,7 +437,6 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 		struct saved v = saved_at(s, u - 1, from);
 		const void *x = output(s, u - 1, from);
 
-		c.balance = balance_of(s, s->now.base + from, true);
 		if (level < KEEP_ALL_BUT_GATE_UP) {
 			trace_unit(s, Q_COMPUTE, u, "recompute");
 			block_recompute(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
@@ -629,6 +628,7 @@ static int forward(struct stream *s)
 	struct event *done = s->now.done;
 	int rc;
 
+	s->now.backward = false;
 	for (uint32_t u = 0; u < head_job(s); u++) {
 		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
 		mt_stage_activity(s->run, MT_ACT_FORWARD, u);
@@ -657,6 +657,7 @@ static int backward(struct stream *s)
 	bool last = s->now.last;
 	int rc = 0;
 
+	s->now.backward = true;
 	for (uint32_t u = head_job(s);; u--) {
 		struct event before = ready[!(u & 1)]; /* unit u + 1's */
 		bool below = u < head_job(s), early = last && below && grads_of(s, u) == grads_of(s, u + 1);

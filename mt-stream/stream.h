@@ -62,6 +62,7 @@ struct terms {
 struct progress {
 	int64_t base, n;           /* this pass: its first token, its tokens */
 	bool first, last;          /* this pass is the first one, the last one */
+	bool backward;             /* the pass has gone forward */
 	struct slot embed_head[2]; /* of embedding and head; both use the first one, layer-major */
 	struct slot *blocks;       /* [units] room for the plan's weight slots */
 	struct offload residual, attention;
@@ -155,7 +156,7 @@ int balance_begin(struct stream *); /* of the micro-batch that is planned. 0 or 
 void balance_in(struct stream *);   /* launch what the first router needs, */
 void balance_out(struct stream *);  /* and, behind the last one's forward pass, the copy of the sums */
 /* For the chunk at token `first` of the micro-batch */
-struct balance balance_of(const struct stream *, int64_t first, bool backward);
+struct balance balance_of(const struct stream *, int64_t first);
 /* The two terms, without their coefficients; 0 where the coefficient is. The sums have been copied. */
 struct balance_loss {
 	double aux, z;
