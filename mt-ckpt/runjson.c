@@ -36,7 +36,7 @@ int run_json_checksum(json_t *root, uint64_t *sum)
 
 struct key { /* of an object of run.json, and the struct's field that it is written from and read into */
 	const char *name;
-	enum { COUNT, COUNT_OR_NULL, HASH, NUMBER, BOOL, TEXT, TEXT_OR_NONE } type;
+	enum { COUNT, COUNT_OR_NULL, HASH, NUMBER, NUMBER_OR_NONE, BOOL, TEXT, TEXT_OR_NONE } type;
 	uint32_t at, size; /* 4 or 8, of a TEXT its room */
 	uint64_t max;      /* of a count */
 };
@@ -71,6 +71,9 @@ static const struct key unlogged_keys[] = {
 	{"lr", NUMBER, FIELD(mt_figures, lr), 0},
 	{"tokens", COUNT, FIELD(mt_figures, tokens), COUNT_MAX},
 	{"skipped", BOOL, FIELD(mt_figures, skipped), 0},
+	/* terms of the loss: of models that have them */
+	{"aux_loss", NUMBER_OR_NONE, FIELD(mt_figures, aux), 0},
+	{"z_loss", NUMBER_OR_NONE, FIELD(mt_figures, z), 0},
 };
 
 /* ------------------------------------------------------------------------------------------------ write */
@@ -92,7 +95,9 @@ static json_t *keys_json(const struct key *key, size_t n, const void *from, int 
 	for (const struct key *k = key; k < key + n; k++) {
 		const void *field = (const char *)from + k->at;
 		if (k->type == TEXT || k->type == TEXT_OR_NONE) json_put_text(rc, o, k->name, field, k->size);
-		else if (k->type == NUMBER) json_put(rc, o, k->name, json_number(*(const double *)field));
+		else if (k->type == NUMBER_OR_NONE && isnan(*(const double *)field)) continue;
+		else if (k->type == NUMBER || k->type == NUMBER_OR_NONE)
+			json_put(rc, o, k->name, json_number(*(const double *)field));
 		else {
 			uint64_t x = k->size == 4 ? *(const uint32_t *)field : *(const uint64_t *)field;
 			bool null = k->type == COUNT_OR_NULL && x == MT_NO_TARGET;
@@ -220,8 +225,9 @@ static void get_keys(struct reader *r, const json_t *obj, const struct key *key,
 		void *field = (char *)into + k->at;
 		const json_t *v = json_object_get(obj, k->name);
 		if (k->type == TEXT || k->type == TEXT_OR_NONE) get_text(r, v, k, field);
-		else if (k->type == NUMBER) {
-			if (!json_is_number(v) && !json_is_null(v)) refuse(r, k->name, "is not a number");
+		else if (k->type == NUMBER || k->type == NUMBER_OR_NONE) {
+			bool missing = !v && k->type == NUMBER_OR_NONE;
+			if (!missing && !json_is_number(v) && !json_is_null(v)) refuse(r, k->name, "is not a number");
 			*(double *)field = json_is_number(v) ? json_number_value(v) : NAN;
 		} else {
 			uint64_t x = k->type == HASH                      ? get_hash(r, v, k->name)

@@ -172,6 +172,8 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 		.entered = 1,
 		.nonfinite = m->loss.nonfinite || !isfinite(m->loss.sum),
 	};
+	g->terms[m->micro].aux = m->loss.aux;
+	g->terms[m->micro].z = m->loss.z;
 	g->losses_left--;
 	return TAKEN;
 }

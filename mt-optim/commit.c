@@ -29,10 +29,26 @@ bool commit_skips(struct optim *o, const struct accumulation *g)
 	return nonfinite || g->txn.targets == 0;
 }
 
+/* The means of the micros' terms of the loss, weighted by their targets, summed in the order of micros; NaN where the
+ * model has none */
+static void terms_enter(struct optim *o, const struct accumulation *g)
+{
+	const struct mt_geometry *geo = mt_geometry(o->run);
+	struct mt_txn *t = mt_txn(o->run, g->k);
+	double aux = 0, z = 0;
+	for (uint32_t i = 0; i < g->txn.micros; i++) {
+		aux += g->terms[i].aux * (double)t->losses[i].targets;
+		z += g->terms[i].z * (double)t->losses[i].targets;
+	}
+	t->aux = geo->aux_coef != 0 ? aux / (double)g->txn.targets : NAN;
+	t->z = geo->z_coef != 0 ? z / (double)g->txn.targets : NAN;
+}
+
 static bool decide(struct optim *o, struct accumulation *g, uint64_t word, enum mt_phase phase, double norm,
 	double factor)
 {
 	leave_if_lost(o);
+	terms_enter(o, g);
 	g->open = false;
 	return mt_txn_commit(o->run, word, phase, norm, factor) != 0;
 }

@@ -34,7 +34,10 @@ struct
 	struct opened txn;
 	uint16_t *micros[2][MAX_UNITS]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
 	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
-	uint64_t pieces_left;           /* blocks times micros that have not come in */
+	struct {
+		double aux, z;
+	} terms[MT_MICROS];   /* of the loss, of [micro] */
+	uint64_t pieces_left; /* blocks times micros that have not come in */
 	uint32_t losses_left;
 };
 

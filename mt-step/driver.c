@@ -3,6 +3,7 @@
  * mt-step has no state of its own: what it opens is in the txn, and the rows can be packed again from the position of
  * the txn before. An accumulation that is aborted (its word has another attempt) is dealt again from its first micro;
  * readers drop messages of the older attempt. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "driver.h"
@@ -63,6 +64,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->save = save;
 	t->last = last;
 	t->position = *position;
+	t->aux = t->z = NAN; /* for an optimizer that leaves them */
 	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
 	d->source = source;
 	d->attempt = 0;

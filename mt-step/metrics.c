@@ -64,6 +64,8 @@ void metrics_write(const struct metrics *m)
 		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
 	}
+	if (m->trained && m->has_aux) n = add(line, n, sizeof line, "aux_loss", m->aux_loss);
+	if (m->trained && m->has_z) n = add(line, n, sizeof line, "z_loss", m->z_loss);
 	if (m->evaluated) best_note(m->step, m->eval_loss);
 	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
 	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");

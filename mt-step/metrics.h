@@ -13,6 +13,8 @@ struct metrics {
 	uint64_t tokens;            /* targets */
 	double time_s;              /* not finite: not measured; null, and tokens_per_s too */
 	bool skipped;
+	bool has_aux, has_z; /* the model's loss has these terms: */
+	double aux_loss, z_loss;
 	bool evaluated;
 	double eval_loss;
 };

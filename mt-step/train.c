@@ -40,8 +40,9 @@ static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
 /* ------------------------------------------------------------------------------------------------ lines */
 
-static struct metrics line_of(const struct mt_figures *f)
+static struct metrics line_of(const struct driver *d, const struct mt_figures *f)
 {
+	const struct mt_geometry *g = mt_geometry(d->run);
 	return (struct metrics){.step = f->step,
 		.trained = true,
 		.loss = f->loss,
@@ -49,14 +50,18 @@ static struct metrics line_of(const struct mt_figures *f)
 		.lr = f->lr,
 		.tokens = f->tokens,
 		.time_s = NAN,
-		.skipped = f->skipped};
+		.skipped = f->skipped,
+		.has_aux = g->aux_coef != 0,
+		.has_z = g->z_coef != 0,
+		.aux_loss = f->aux,
+		.z_loss = f->z};
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
 {
 	struct mt_figures f;
 	mt_txn_figures(mt_txn(d->run, k), &f);
-	struct metrics m = line_of(&f);
+	struct metrics m = line_of(d, &f);
 	double now = mt_now();
 	m.time_s = now - d->mark;
 	d->mark = now;
@@ -182,7 +187,7 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 	mt_run_committed(d->run, &now);
 	for (int i = 0; i < 2; i++) {
 		if (!c->unlogged[i].step) continue;
-		struct metrics m = line_of(&c->unlogged[i]);
+		struct metrics m = line_of(d, &c->unlogged[i]);
 		m.evaluated = m.step == now.step && steps_are_logged(d) && eval_due(d, eval, m.step, false);
 		if (m.evaluated) {
 			m.eval_loss = eval_run(eval, d, m.step, &now.position);

@@ -58,6 +58,8 @@ enum op_code {
 	OP_GROUPED_BIAS_BACKWARD,
 	OP_COMBINE,
 	OP_COMBINE_BACKWARD,
+	OP_BALANCE_FORWARD,
+	OP_BALANCE_BACKWARD,
 	OP_GRADS_FINAL,
 };
 
@@ -118,6 +120,7 @@ struct op {
 		struct grouped_bias_backward_args grouped_bias_backward;
 		struct combine_args combine;
 		struct combine_backward_args combine_backward;
+		struct balance_args balance;
 	};
 };
 

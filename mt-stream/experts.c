@@ -115,11 +115,35 @@ static void logits_backward(const struct piece *p, float *dw, float *db, float b
 	linear_backward_weights(&p->c, dw, db, beta, dlogits, h, in, out);
 }
 
+/* What the loss has of the logits, which are in scores */
+static void balance(const struct piece *p, enum op_code code)
+{
+	const struct balance *b = &p->c.balance;
+
+	launch(&p->c,
+		&(struct op){code,
+			.balance = {.n = p->c.n,
+				.experts = p->l->experts,
+				.per_token = p->l->experts_per_token,
+				.logits = p->c.s.x.scores,
+				.counted = b->counted,
+				.sums = b->sums,
+				.aux = b->aux,
+				.z = b->z,
+				.dlogits = p->c.s.x.dlogits}});
+}
+
+static void router_forward(const struct piece *p, const void *h)
+{
+	logits_forward(p, p->c.s.x.scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], p->l->experts);
+}
+
 static void route(const struct piece *p, const void *h)
 {
 	struct op op = route_op(p, OP_ROUTE_FORWARD);
 
-	logits_forward(p, p->c.s.x.scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], p->l->experts);
+	router_forward(p, h);
+	if (p->c.balance.sums && !p->c.balance.backward) balance(p, OP_BALANCE_FORWARD);
 	launch(&p->c, &op);
 }
 
@@ -313,6 +337,10 @@ void experts_backward(const struct piece *p, const struct grads *g, float beta, 
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = p->c.s.dh, .add = p->l->shared_ffn ? p->c.s.dh : NULL, .x = x->x,
 		.row = x->row, .n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+	if (p->c.balance.sums) { /* the router's scores have taken the place of its logits */
+		router_forward(p, h);
+		balance(p, OP_BALANCE_BACKWARD);
+	}
 	logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], p->l->experts);
 	if (g->t[MT_T_CORRECTION] && beta == 0)
 		LAUNCH(&p->c, OP_ZERO, zero, .dst = g->t[MT_T_CORRECTION], .bytes = p->l->experts * sizeof(float));

@@ -291,6 +291,19 @@ struct combine_backward_args {
 	const uint32_t *expert; /* (N, K), with bias */
 };
 
+/* Terms of the loss that routers' logits have. p = softmax(logits). Forward: adds to sums, over the tokens that count:
+ * to sums[e] 1 if e is of the K experts with the largest p (rounded to fp32; equal ones by their number), whatever the
+ * router chose; to sums[E + e] p[e]; to sums[2 E] logsumexp(logits)^2. Backward: dlogits += the gradient of
+ * aux * (sum over e of sums[e] p[e]) + z * logsumexp(logits)^2 of each token that counts; sums[e] is a constant. */
+struct balance_args {
+	int64_t n, experts, per_token;
+	const float *logits;     /* (N, E) */
+	const uint32_t *counted; /* (N): 1, or 0: padding, which does not count */
+	double *sums;            /* (2 E + 1) */
+	double aux, z;           /* backward */
+	void *dlogits;           /* (N, E), backward */
+};
+
 /* y = (add + scale x) factor, element by element; y may be x or add */
 struct scaled_add_args {
 	void *y;            /* (N) */
@@ -354,6 +367,10 @@ struct cross_entropy_args {
 	f(GROUPED_BIAS_BACKWARD, grouped_bias_backward, grouped_bias_backward, "grouped bias backward") \
 	f(COMBINE, combine, combine, "combine") \
 	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward")
+/* Those of the loss's terms that routers have */
+#define BALANCE_OPS(f) \
+	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
+	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")
 /* clang-format on */
 
 /* ---- the cpu device ---- */
@@ -375,6 +392,7 @@ void op_gemm(struct pool *, const struct gemm_args *);
 #define OP_PROTOTYPE(code, op, args, name) void op_##op(struct pool *, const struct args##_args *);
 OPS(OP_PROTOTYPE)
 EXPERT_OPS(OP_PROTOTYPE)
+BALANCE_OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

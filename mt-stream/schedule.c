@@ -141,6 +141,7 @@ static void batch_in(struct stream *s)
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	balance_in(s);
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
 
@@ -223,6 +224,7 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
+		.balance = balance_of(s, first),
 		.s = at->scratch,
 		.host_starts = s->host + 2 * all + first,
 	};
@@ -417,8 +419,9 @@ static void head_forward_backward(struct stream *s, float *gs)
 				dx_at(s, from));
 		else head_loss(&c, &w, m->layout.loss, x);
 	}
-	if (s->now.last)
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	if (!s->now.last) return;
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	balance_out(s);
 }
 
 static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
@@ -496,11 +499,14 @@ static int loss_out(struct stream *s, struct event ready)
 	int rc = event_sync(s, ready);
 
 	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
+	struct balance_loss terms = balance_loss(s);
 	push(s,
 		(struct mt_msg){.kind = MT_MSG_LOSS,
 			.loss = {.sum = s->now.loss.sum,
 				.targets = (uint64_t)s->now.loss.targets,
-				.nonfinite = !isfinite(s->now.loss.sum)}});
+				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
+				.aux = terms.aux,
+				.z = terms.z}});
 	return 0;
 }
 
@@ -622,6 +628,7 @@ static int forward(struct stream *s)
 	struct event *done = s->now.done;
 	int rc;
 
+	s->now.backward = false;
 	for (uint32_t u = 0; u < head_job(s); u++) {
 		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
 		mt_stage_activity(s->run, MT_ACT_FORWARD, u);
@@ -650,6 +657,7 @@ static int backward(struct stream *s)
 	bool last = s->now.last;
 	int rc = 0;
 
+	s->now.backward = true;
 	for (uint32_t u = head_job(s);; u--) {
 		struct event before = ready[!(u & 1)]; /* unit u + 1's */
 		bool below = u < head_job(s), early = last && below && grads_of(s, u) == grads_of(s, u + 1);
@@ -693,11 +701,13 @@ static int each_pass(struct stream *s, int (*fn)(struct stream *))
 
 int schedule_run(struct stream *s)
 {
+	int rc = balance_begin(s);
+	if (rc) return rc;
 	s->sent = false;
 	progress_begin(s);
 	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)s->msg.batch.rows * s->msg.batch.seq);
 	batch_in(s);
-	int rc = each_pass(s, pass);
+	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);
 	if (s->dev->trace && s->dev->times) s->dev->times(s->dev);
 	trace_end(s->dev->trace, !rc && !failed);

@@ -239,6 +239,7 @@ static void stream_close(struct stream *s)
 	mt_run_close(s->run);
 	free(s->jobs);
 	free(s->now.blocks);
+	balance_release(s);
 	free(s->host);
 }
 

@@ -49,10 +49,20 @@ struct offload {
 	struct event left[2]; /* the last one that was there has been copied out */
 };
 
+/* The terms of the loss that routers' logits have: of the micro-batch, to train */
+struct terms {
+	uint32_t *counted; /* (n) 1, or 0: padding; there is room for so many: */
+	uint64_t room;
+	double logits; /* how many times a router has logits of a token that counts */
+	double weight; /* of the micro-batch in the step: its share of the step's targets */
+	double *sums;  /* (2 E + 1) copied from the device */
+};
+
 /* How far schedule.c is with the micro-batch */
 struct progress {
 	int64_t base, n;           /* this pass: its first token, its tokens */
 	bool first, last;          /* this pass is the first one, the last one */
+	bool backward;             /* the pass has gone forward */
 	struct slot embed_head[2]; /* of embedding and head; both use the first one, layer-major */
 	struct slot *blocks;       /* [units] room for the plan's weight slots */
 	struct offload residual, attention;
@@ -93,6 +103,8 @@ struct stream {
 	uint64_t offload_bytes;               /* host memory for offloaded activations; grows likewise */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers, */
 	uint32_t positions;                   /* for so many positions */
+
+	struct terms terms; /* set by balance.c */
 
 	/* set by schedule.c */
 	struct progress now;
@@ -138,6 +150,18 @@ int jobs_make(struct stream *);
 int schedule_autotune(struct stream *);
 /* Compute the planned micro-batch. 0, STALE, GONE or -ex */
 int schedule_run(struct stream *);
+
+/* balance.c: the terms of the loss that routers' logits have. All of them do nothing where there are none. */
+int balance_begin(struct stream *); /* of the micro-batch that is planned. 0 or -71 */
+void balance_in(struct stream *);   /* launch what the first router needs, */
+void balance_out(struct stream *);  /* and, behind the last one's forward pass, the copy of the sums */
+/* For the chunk at token `first` of the micro-batch */
+struct balance balance_of(const struct stream *, int64_t first);
+/* The two terms, without their coefficients; 0 where the coefficient is. The sums have been copied. */
+struct balance_loss {
+	double aux, z;
+} balance_loss(const struct stream *);
+void balance_release(struct stream *);
 
 /* wait.c: 0, STALE, GONE or -ex */
 int run_state(const struct stream *);    /* 0, GONE, -65: the store is dirty, or -75: another process has the slot */

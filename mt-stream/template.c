@@ -319,6 +319,7 @@ static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from
 		.post = post2};
 
 	p.c.n = c->n - from < c->piece ? c->n - from : c->piece;
+	if (p.c.balance.sums) p.c.balance.counted += from;
 	return p;
 }
 

@@ -64,6 +64,15 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *gu;       /* (N, G)      gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
+/* What the terms of the loss that routers' logits have need. Forward: each router adds to sums (OP_BALANCE_FORWARD);
+ * backward: aux and z are the factors of OP_BALANCE_BACKWARD. */
+struct balance {
+	double *sums; /* (2 E + 1); NULL: the loss has no such terms */
+	bool backward;
+	const uint32_t *counted; /* (N) */
+	double aux, z;
+};
+
 struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
@@ -72,6 +81,7 @@ struct chunk { /* whole rows that go through a layer together */
 	const uint32_t *tokens, *targets, *starts;  /* (N) each */
 	const uint32_t *host_starts;                /* host: as starts */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
+	struct balance balance;
 	struct scratch s;
 };
 
@@ -131,6 +141,9 @@ static inline bool attention_plain(const struct mt_geometry *g)
 		if (l[k].heads != l->heads || l[k].kv_heads != l->kv_heads || l[k].head_dim != l->head_dim) return false;
 	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
 }
+
+/* Has the loss terms of routers' logits? */
+static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef != 0 || g->z_coef != 0; }
 
 /* Is what attention and MLP add to the residual not added by the GEMM that computes it? */
 static inline bool residual_apart(const struct mt_geometry *g)

@@ -30,7 +30,7 @@
 	F(mt_geometry, attention_scale, 76, 4) F(mt_geometry, attention_cap, 80, 4) F(mt_geometry, logit_scale, 84, 4) \
 	F(mt_geometry, logit_cap, 88, 4) F(mt_geometry, temperature, 92, 4) \
 	F(mt_geometry, temperature_positions, 96, 4) F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) \
-	F(mt_geometry, kind, 1128, 8960) \
+	F(mt_geometry, kind, 1128, 8960) F(mt_geometry, aux_coef, 10088, 4) F(mt_geometry, z_coef, 10092, 4) \
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) \
@@ -50,10 +50,10 @@
 	F(mt_txn, clip, 128, 8) F(mt_txn, save, 136, 4) F(mt_txn, last, 140, 4) F(mt_txn, position, 144, 72) \
 	F(mt_txn, t, 256, 8) \
 	F(mt_txn, norm, 264, 8) F(mt_txn, clip_factor, 272, 8) F(mt_txn, skipped, 280, 4) F(mt_txn, source, 288, 8) \
-	F(mt_txn, source_ring, 296, 8) F(mt_txn, losses, 320, 98304) \
+	F(mt_txn, source_ring, 296, 8) F(mt_txn, aux, 304, 8) F(mt_txn, z, 312, 8) F(mt_txn, losses, 320, 98304) \
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
 	F(mt_figures, step, 0, 8) F(mt_figures, loss, 8, 8) F(mt_figures, norm, 16, 8) F(mt_figures, lr, 24, 8) \
-	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) \
+	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) F(mt_figures, aux, 48, 8) F(mt_figures, z, 56, 8) \
 	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) \
 	F(mt_hyper, eps, 32, 8) \
 	F(mt_hyper, decay, 40, 8) F(mt_hyper, clip, 48, 8) F(mt_hyper, targets, 56, 8) F(mt_hyper, micros, 64, 4) \
@@ -74,7 +74,8 @@
 	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) F(mt_msg, loss.sum, 24, 8) \
-	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, grad.unit, 24, 4) \
+	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
+	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
 	F(mt_msg, grad.end, 28, 4) \
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
 

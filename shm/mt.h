@@ -156,7 +156,9 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	uint32_t n_kinds;
 	uint8_t  kind_of[1024];     /* each layer's kind; layers <= 1024 */
 	struct mt_layer kind[MT_KINDS];
-	uint32_t reserved[32];
+	float    aux_coef;          /* the loss has aux_coef times the auxiliary loss, which balances experts; 0: not */
+	float    z_coef;            /* and z_coef times the z-loss of routers; 0: not. mt-stream/README.md defines both */
+	uint32_t reserved[30];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -339,7 +341,7 @@ struct mt_txn {
 	double   clip_factor;       /* 1 when not clipped */
 	uint32_t skipped, reserved0;
 	uint64_t source, source_ring;   /* --grad none: slot word and ring of the mt-stream whose pieces are applied */
-	uint64_t reserved1[2];
+	double   aux, z;            /* terms of the loss: mean of the micros', weighted by their targets; NaN: none */
 	/* by mt-optim as they come */
 	struct mt_loss losses[MT_MICROS];
 };
@@ -392,7 +394,7 @@ struct mt_figures {             /* what a step's metrics line says; 64 bytes */
 	double   loss, norm, lr;
 	uint64_t tokens;            /* targets */
 	uint32_t skipped, reserved0;
-	uint64_t reserved[2];
+	double   aux, z;            /* as in the txn */
 };
 
 struct mt_hyper {               /* what a training step was made with; 80 bytes */
@@ -562,7 +564,8 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 	union {
 		struct { uint64_t version;     /* units must be at this version or later */
 			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved; } batch;
-		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved; } loss;
+		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
+			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
 			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */ } grad;
 		uint8_t bytes[40];

@@ -177,7 +177,9 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 		.norm = t->norm,
 		.lr = t->lr,
 		.tokens = t->targets,
-		.skipped = t->skipped};
+		.skipped = t->skipped,
+		.aux = t->aux,
+		.z = t->z};
 }
 
 uint64_t mt_version(const struct mt_run *run, uint32_t unit)

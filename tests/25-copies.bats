@@ -352,6 +352,21 @@ paused() {
 	[ "$(grep -v '^{"step": 0,' "$T/metrics" | grep eval_loss | grep '"loss"' | steps)" = "$(seq -s ' ' 12)" ]
 }
 
+@test "no line of metrics is lost: that of the saved step has its auxiliary loss" {
+	mkdir "$T/case"
+	cp -r "$GOLDEN/mixtral-aux/model" "$T/case"
+	cat "$GOLDEN/mixtral-aux/data.bin" "$GOLDEN/mixtral-aux/data.bin" >"$T/case/data.bin"
+	CASE=$T/case paused
+	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
+	RUN=$(mt_run_name b)
+	make_run "$T/case/model" --dtype fp32
+	start_stages
+	mt-step "$RUN" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/case/data.bin" >"$T/whole"
+	[ "$(grep -c '"aux_loss": [0-9]' "$T/metrics")" = 12 ]
+	plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+	plain "$T/metrics" | cmp - <(plain "$T/whole")
+}
+
 @test "no line of metrics is lost: all killed in a multi-part evaluation whose step's line is already printed" {
 	local line
 	make_run "$CASE/model" --dtype fp32

@@ -321,3 +321,9 @@ try_with() {
 	fails_with 78 "$EMU" "$RUN" --device cuda
 	grep -q "head_dim 512 of layer 0: at most 256" "$T/fails.err"
 }
+
+@test "the kernels of the auxiliary loss and the z-loss match their definitions, with the same bits in any order" {
+	need_emulator
+	cuda-balance >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 15 ]
+}

@@ -27,6 +27,21 @@ load lib/golden
 @test "gpt-oss in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt-oss; }
 @test "gpt-oss in bf16: results differ from PyTorch's only by rounding" { golden gpt-oss --bf16; }
 
+@test "mixtral-aux in fp32: the auxiliary loss, its gradients and all else match transformers'" { golden mixtral-aux; }
+@test "mixtral-aux in bf16: results differ from PyTorch's only by rounding" { golden mixtral-aux --bf16; }
+
+@test "qwen2-moe-aux in fp32: the auxiliary loss, its gradients and all else match transformers'" {
+	golden qwen2-moe-aux
+}
+
+@test "ernie4-5-moe-aux in fp32: the auxiliary loss counts the most probable experts, as transformers does" {
+	golden ernie4-5-moe-aux
+}
+
+@test "gpt-oss-aux in fp32: auxiliary loss and z-loss together match PyTorch's" { golden gpt-oss-aux; }
+
+@test "glm4-moe-z in fp32: the z-loss matches PyTorch's, output_router_logits adds nothing" { golden glm4-moe-z; }
+
 @test "ties, experts without tokens, all tokens to one expert: rows, weights and gradients are as defined" {
 	experts >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
 	[ "$(grep -c ^ok "$T/out")" = 21 ]
@@ -47,7 +62,7 @@ step_of() {
 }
 
 @test "threads, recompute and the order of operations change no bit of a mixture of experts" {
-	for model in qwen2-moe glm4-moe gpt-oss; do
+	for model in qwen2-moe glm4-moe gpt-oss gpt-oss-aux; do
 		step_of one $model "--threads 1 --recompute none"
 		step_of three $model "--threads 3 --recompute full"
 		cmp "$T/one" "$T/three"
@@ -67,11 +82,8 @@ assert p["params"] - p["active_params"] == 2 * 2 * 3 * 12 * 16, p' "$T/plan"
 	mt-stream --plan --config "$GOLDEN/mixtral/model" --profile h200 --micro 2 --seq 24 | grep -q ' G active), 2 blocks'
 }
 
-@test "a balancing term of the loss is refused, and so are contradictory numbers of experts" {
+@test "contradictory numbers of experts are refused" {
 	cp -r "$GOLDEN/mixtral/model" "$T/m"
-	sed -i 's/"output_router_logits": false/"output_router_logits": true/' "$T/m/config.json"
-	fails_with 78 mt-store create "$RUN" --config "$T/m"
-	grep -q output_router_logits "$T/fails.err"
 	sed 's/"num_local_experts": 4/"num_local_experts": 4, "num_experts": 5/' "$GOLDEN/mixtral/model/config.json" \
 		>"$T/m/config.json"
 	fails_with 78 mt-store create "$RUN" --config "$T/m"
@@ -94,4 +106,68 @@ assert p["params"] - p["active_params"] == 2 * 2 * 3 * 12 * 16, p' "$T/plan"
 		PYTHON
 		mt-store rm "$RUN" --force
 	done
+}
+
+# ---- terms of the loss: the auxiliary loss and the z-loss
+
+@test "router_aux_loss_coef: missing and null are the family's default, and negative ones are refused" {
+	local m=$GOLDEN/qwen2-moe-aux/model key='"router_aux_loss_coef": 0.05'
+	cp -r "$m" "$T/m"
+	for value in "$key" '"router_aux_loss_coef": 0.001' '"router_aux_loss_coef": null' '"unknown": 0'; do
+		sed "s/$key/$value/" "$m/config.json" >"$T/m/config.json"
+		stream-drive make "$RUN" "$T/m" fp32 fp32 1024 7
+		spawn stream mt-stream "$RUN" --threads 1
+		stream-drive step "$RUN" 2 24 1 1 3 3>&- | sort >"$T/${value//[^a-z0-9]/}"
+		kill "$PID"
+		wait "$PID"
+		mt-store rm "$RUN"
+	done
+	grep -q 'aux loss 0x1' "$T/unknown0"
+	cmp "$T/unknown0" "$T/routerauxlosscoef0001"
+	cmp "$T/unknown0" "$T/routerauxlosscoefnull"
+	no cmp -s "$T/unknown0" "$T/routerauxlosscoef005"
+	for key in router_aux_loss_coef router_z_loss_coef; do
+		sed "s/\"router_aux_loss_coef\": 0.05/\"$key\": -1/" "$m/config.json" >"$T/m/config.json"
+		fails_with 78 mt-store create "$RUN" --config "$T/m"
+		grep -q "$key -1 is out of range" "$T/fails.err"
+	done
+}
+
+@test "a loss that balances experts allows no passes: none are planned, and requested ones exit 78" {
+	local plan="mt-stream --plan --profile h200 --micro 8 --seq 512"
+	$plan --config "$GOLDEN/mixtral/model" | grep -q 'order  *pass-major'
+	$plan --config "$GOLDEN/mixtral-aux/model" | grep -q 'order  *layer-major'
+	$plan --config "$GOLDEN/glm4-moe-z/model" | grep -q 'order  *pass-major'
+	fails_with 78 $plan --config "$GOLDEN/mixtral-aux/model" --pass-rows 4
+	grep -q 'passes of 4 rows: .* needs all 8 rows' "$T/fails.err"
+	$plan --config "$GOLDEN/mixtral-aux/model" --pass-rows 8 >/dev/null
+}
+
+@test "several mt-streams give the same auxiliary loss and z-loss" {
+	local case=$GOLDEN/gpt-oss-aux
+	for streams in 1 3; do
+		make_run "$case/model" --dtype fp32
+		spawn optim mt-optim "$RUN"
+		for ((i = 0; i < streams; i++)); do spawn "stream$i" mt-stream "$RUN" --threads 1; done
+		eventually sh -c "[ \$(mt-store stat $RUN | grep -c '^mt-stream [0-9]') = $streams ]"
+		mt-step "$RUN" --steps 4 --batch 3 --micro 1 --seq 20 --lr 1e-3 <"$case/data.bin" |
+			sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' >"$T/$streams"
+		[ "${PIPESTATUS[0]}" = 0 ]
+		mt-store rm "$RUN" --force
+	done
+	[ "$(grep -c '"skipped": false, "aux_loss": [0-9.]*, "z_loss": [0-9.]*}$' "$T/1")" = 4 ]
+	cmp "$T/1" "$T/3"
+}
+
+@test "an optimizer that does not write the terms of the loss: they are null, and the run goes on" {
+	make_run "$GOLDEN/mixtral-aux/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn sgd own-sgd "$RUN"
+	mt-step "$RUN" --steps 2 --batch 2 --seq 20 --lr 0.1 <"$GOLDEN/mixtral-aux/data.bin" >"$T/metrics"
+	[ "$(grep -c '"loss": [0-9.]*, .*"aux_loss": null}$' "$T/metrics")" = 2 ]
+}
+
+@test "the operations of both terms: values as defined, gradients as finite differences, no bit depends on threads" {
+	balance >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 14 ]
 }

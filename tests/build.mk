@@ -7,8 +7,8 @@ BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
 PROBES += $(BENCHES)
 
 # probes and benches see the internals of the program they look into
-$(O)/probes/ops $(O)/probes/experts $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
-$(O)/probes/ops $(O)/probes/experts $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
+$(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
+$(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
 $(O)/bench/adam: $(ADAMW_OBJ)
 $(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o

@@ -236,5 +236,6 @@ void cpu_execute(struct pool *p, const struct op *o)
 		break;
 		OPS(RUN)
 		EXPERT_OPS(RUN)
+		BALANCE_OPS(RUN)
 	}
 }

@@ -17,8 +17,7 @@ static void softmax(float *scores, int64_t n)
 	for (int64_t i = 0; i < n; i++) scores[i] = (float)(e[i] / sum);
 }
 
-/* The best `wanted` of n, best first, equal ones by their number. Not a number is the worst of all. */
-static void best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
+void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
 {
 	char taken[MOST] = {0};
 	for (int64_t k = 0; k < wanted; k++) {
@@ -39,10 +38,10 @@ static void keep_groups(const struct route_args *a, float *score)
 	char keeps[MOST] = {0};
 	for (int64_t g = 0; g < a->groups; g++) {
 		int64_t n = least(2, each);
-		best(score + g * each, each, two, n);
+		route_best(score + g * each, each, two, n);
 		sums[g] = score[g * each + two[0]] + (n > 1 ? score[g * each + two[1]] : 0);
 	}
-	best(sums, a->groups, kept, a->groups_used);
+	route_best(sums, a->groups, kept, a->groups_used);
 	for (int64_t i = 0; i < a->groups_used; i++) keeps[kept[i]] = 1;
 	for (int64_t i = 0; i < a->experts; i++)
 		if (!keeps[i / each]) score[i] = -INFINITY;
@@ -71,7 +70,7 @@ static void choose(const struct route_args *a, const float *score, uint32_t *cho
 	float sum[MOST];
 	for (int64_t e = 0; e < a->experts; e++) sum[e] = score[e] + (correction ? correction[e] : 0);
 	if (a->groups > 1) keep_groups(a, sum);
-	best(sum, a->experts, chosen, a->per_token);
+	route_best(sum, a->experts, chosen, a->per_token);
 }
 
 static void forward_task(void *arg, int64_t task, int thread)

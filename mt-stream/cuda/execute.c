@@ -130,6 +130,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	case OP_GEMM:
 		rc = gemms_run(c->gemms, q, &o->gemm);
 		break;
+		BALANCE_OPS(RUN)
 		OPS(RUN)
 		EXPERT_OPS(ABSENT) mt_bug(__FILE__, __LINE__, "attach refuses models with experts");
 	}

@@ -32,6 +32,7 @@ struct cuda_queue {
 size_t cuda_work_bytes(int64_t n, int64_t heads);
 
 #define CUDA_PROTOTYPE(code, op, args, name) void cuda_##op(const struct cuda_queue *, const struct args##_args *);
+BALANCE_OPS(CUDA_PROTOTYPE)
 OPS(CUDA_PROTOTYPE)
 /* GEMM without tensor cores, for shapes that cuBLASLt does not take */
 void cuda_gemm_plain(const struct cuda_queue *, const struct gemm_args *);

@@ -159,6 +159,14 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 	if (req->grad == MT_NONE && req->geo->flags & MT_TIED) p->tied_grads = take(w, req->embed, 1, sizeof(float));
 }
 
+static void take_balance(struct walk *w, const struct plan_request *req, uint64_t tokens, struct memory_layout *p)
+{
+	bool terms = req->train && has_balance(req->geo);
+
+	p->counted = terms ? take(w, tokens, 1, sizeof *p->counted) : NULL;
+	p->sums = terms ? take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
+}
+
 uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, struct memory_layout *layout, void *base)
 {
 	struct walk w = {.base = base};
@@ -170,6 +178,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->targets = take(&w, all, 1, 4);
 	p->starts = take(&w, all, 1, 4);
 	p->loss = take(&w, 1, 1, sizeof *p->loss);
+	take_balance(&w, req, all, p);
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
 		p->cos[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
 		p->sin[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));

@@ -242,7 +242,8 @@ static void try_orders(struct search *s, bool library)
 	struct plan plan = {.pass_rows = req->pass_rows, .library_attention = library};
 
 	if (!plan.pass_rows || !req->train) try_chunks(s, &plan);
-	for (uint32_t r = 1; req->train && !req->fixed && r <= req->rows; r = next(r, req->rows)) {
+	bool passes = req->train && !req->fixed && req->geo->aux_coef == 0;
+	for (uint32_t r = 1; passes && r <= req->rows; r = next(r, req->rows)) {
 		plan = (struct plan){.pass_rows = r, .chunk_tokens = r * req->seq, .library_attention = library};
 		if ((uint64_t)r * req->seq <= INT32_MAX) try_head(s, &plan);
 	}
@@ -252,10 +253,23 @@ static void try_orders(struct search *s, bool library)
 	}
 }
 
+/* The gradient of a loss that balances experts is known when all rows of the micro-batch have gone forward. The search
+ * selects no passes for such a model, but they may have been requested, or be in the record. */
+static int passes_check(const struct plan_request *req)
+{
+	if (!req->train || req->geo->aux_coef == 0 || !req->pass_rows || req->pass_rows >= req->rows) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"passes of %u rows: a loss that balances experts (output_router_logits in config.json) needs all %u rows of a "
+		"micro-batch at once",
+		req->pass_rows, req->rows);
+}
+
 int plan_search(const struct plan_request *req, struct plan_result *best)
 {
 	struct search s = {req, best, INFINITY};
+	int rc = passes_check(req);
 
+	if (rc) return rc;
 	*best = (struct plan_result){.least = UINT64_MAX, .least_host = UINT64_MAX};
 	if (req->attention.rows) try_orders(&s, true);
 	if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);

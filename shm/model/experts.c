@@ -21,27 +21,30 @@ static const struct experts_family {
 	const char *scale_key; /* NULL: 1 */
 	const char *alias;     /* of experts_key (attribute_map); NULL: none */
 	bool groups;           /* n_group, topk_group */
+	float aux;             /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
 	 * beside moe_layer_start_index .. moe_layer_end_index, and by moe_layer_interval */
 	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_RANGE } dense;
 } experts_families[] = {
-	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts"},
+	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
+		.aux = 0.001f},
 	{"qwen2_moe", "num_experts", "num_experts_per_tok", 60, 4, "moe_intermediate_size", 1408,
 		"shared_expert_intermediate_size", 5632, .flags = MT_SHARED_GATE, .renormalise_key = "norm_topk_prob",
-		.dense = DENSE_LISTED},
+		.aux = 0.001f, .dense = DENSE_LISTED},
 	{"qwen3_moe", "num_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 768,
-		.renormalise_key = "norm_topk_prob", .alias = "num_local_experts", .dense = DENSE_LISTED},
+		.renormalise_key = "norm_topk_prob", .alias = "num_local_experts", .aux = 0.001f, .dense = DENSE_LISTED},
 	{"olmoe", "num_experts", "num_experts_per_tok", 64, 8, .renormalise_key = "norm_topk_prob",
-		.alias = "num_local_experts"},
-	{"granitemoe", "num_local_experts", "num_experts_per_tok", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED},
+		.alias = "num_local_experts", .aux = 0.01f},
+	{"granitemoe", "num_local_experts", "num_experts_per_tok", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED,
+		.aux = 0.001f},
 	{"glm4_moe", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST},
 	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
-		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f,
+		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f, .aux = 0.001f,
 		.dense = DENSE_RANGE},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
-		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED},
+		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .aux = 0.001f},
 };
 
 /* A positive number, which may be missing or null */
@@ -128,6 +131,27 @@ static void read_expert_sizes(struct reader *r, const struct experts_family *x, 
 	else k->shared_ffn *= k->expert_ffn;
 }
 
+/* A number that is not negative, which may be missing or null */
+static float coefficient(struct reader *r, const char *key, float missing)
+{
+	double v = key_number(r, r->root, key);
+	if (isnan(v)) return missing;
+	if (!(v >= 0 && v < 1e6)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, v);
+	return (float)v;
+}
+
+/* Terms of the loss. transformers adds the first one only if it returns the routers' logits (modeling_*.py), for all
+ * families by the same function but for glm4_moe, which has none. The second one is in no family of transformers. */
+static void read_losses(struct reader *r, const struct experts_family *x, struct model *m)
+{
+	bool balances = key_bool(r, r->root, "output_router_logits", false);
+	float aux = x->aux > 0 ? coefficient(r, "router_aux_loss_coef", x->aux) : 0;
+	float z = coefficient(r, "router_z_loss_coef", 0);
+	if (!memchr(m->sparse, true, m->geo.layers)) return; /* there is no router */
+	m->geo.aux_coef = balances ? aux : 0;
+	m->geo.z_coef = z;
+}
+
 void read_experts(struct reader *r, struct model *m)
 {
 	const struct experts_family *x = NULL;
@@ -146,12 +170,8 @@ void read_experts(struct reader *r, struct model *m)
 	k->expert_scale = positive(r, x->scale_key, 1);
 	k->groups = k->groups_per_token = 1;
 	if (x->groups) read_groups(r, k);
-	/* The loss has no such term unless output_router_logits is true (modeling_*.py) */
-	if (key_bool(r, r->root, "output_router_logits", false))
-		REFUSE(r, MT_EX_CONFIG,
-			"output_router_logits true is not supported: the loss would have a term that balances "
-			"experts");
 	read_sparse(r, x, m->geo.layers, m->sparse);
+	read_losses(r, x, m);
 }
 
 void read_olmoe(struct reader *r, struct model *m)

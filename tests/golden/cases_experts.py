@@ -14,6 +14,8 @@ def small(config, **keys):
 
 TRAIN = {"batch": 3, "micro": 1, "seq": 20, "warmup": 2, "clip": 3.0}
 
+AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.05}
+
 CASES = {
     "mixtral": {
         "config": small(MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
@@ -52,4 +54,29 @@ CASES = {
         "config": small(GptOssConfig, intermediate_size=6, head_dim=6, num_local_experts=5, num_experts_per_tok=2,
                         sliding_window=5),
         "dialect": 5, "train": TRAIN},
+    # terms of the loss: several micro-batches, whose targets are their weights; one of whole steps with padding
+    "mixtral-aux": {
+        "config": small(MixtralConfig, num_local_experts=4, num_experts_per_tok=2, **AUX),
+        "dialect": 4, "train": TRAIN},
+    "qwen2-moe-aux": {
+        "config": small(Qwen2MoeConfig, moe_intermediate_size=6, shared_expert_intermediate_size=10, num_experts=5,
+                        num_experts_per_tok=2, decoder_sparse_step=2, **AUX),
+        "dialect": 5, "train": {**TRAIN, "micro": 3}},
+    # the most probable experts count, not those that the correction bias chooses
+    "ernie4-5-moe-aux": {
+        "config": small(Ernie4_5_MoeConfig, moe_intermediate_size=5, moe_num_experts=6, moe_k=2,
+                        moe_num_shared_experts=1, moe_layer_start_index=0, tie_word_embeddings=True, **AUX),
+        "dialect": 5, "train": {**TRAIN, "micro": 2}},
+    # both terms
+    "gpt-oss-aux": {
+        "config": small(GptOssConfig, intermediate_size=6, head_dim=6, num_local_experts=5, num_experts_per_tok=2,
+                        sliding_window=5, router_z_loss_coef=0.03, **AUX),
+        "dialect": 5, "train": {**TRAIN, "micro": 2}},
+    # the z-loss alone: output_router_logits changes no loss of this family
+    "glm4-moe-z": {
+        "config": small(Glm4MoeConfig, moe_intermediate_size=5, n_routed_experts=9, num_experts_per_tok=3, n_group=3,
+                        topk_group=2, n_shared_experts=2, routed_scaling_factor=1.8, first_k_dense_replace=1,
+                        head_dim=8, attention_bias=True, use_qk_norm=True, num_mtp_layers=0, output_router_logits=True,
+                        router_z_loss_coef=0.02),
+        "dialect": 5, "train": {**TRAIN, "micro": 2}},
 }

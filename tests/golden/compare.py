@@ -115,6 +115,13 @@ def compare_metrics(report, golden, got, bounds):
         report.check("loss", at, relative(entry["loss"], want["loss"]), LOSS if n == 1 else bounds["loss"])
         report.check("grad_norm", at, relative(entry.get("grad_norm"), want["grad_norm"]),
                      NORM if n == 1 else bounds["grad_norm"])
+        # Terms of the loss. A token whose experts are almost equally probable counts for either of them. With rounded
+        # weights it may be another one than in PyTorch, so a bf16 run is compared before its first update only.
+        for key in ("aux_loss", "z_loss"):
+            if key in want and (n == 1 or bounds["loss"] == LOSS):
+                report.check(key, at, relative(entry.get(key), want[key]), LOSS)
+            elif (key in want) != (key in entry):
+                report.wrong.append("step %d: %s is there in one of the two only" % (n, key))
         # Relative to --lr, not to the step's, which warm-up and decay reduce to 0.
         lr = entry.get("lr")
         report.check("lr", at, math.inf if lr is None else abs(lr - want["lr"]) / golden["args"]["lr"], LR)

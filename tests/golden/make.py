@@ -319,6 +319,51 @@ def loss_sum(model, row):
     return total, count
 
 
+def micro_loss(model, rows):
+    """A micro-batch of a model whose loss has terms of its routers: the sum of cross-entropies, the number of targets,
+    the auxiliary loss and the z-loss, both without coefficient. Of all documents, also of those without targets."""
+    total, count, logits = 0, 0, []
+    for piece in (piece for row in rows for piece in row):
+        out = model(input_ids=torch.tensor([ids(piece)]), use_cache=False, output_router_logits=True)
+        want = [-100 if t is None else t for t in targets(piece)]
+        total = total + torch.nn.functional.cross_entropy(out.logits[0], torch.tensor(want), ignore_index=-100,
+                                                          reduction="sum")
+        count += sum(t != -100 for t in want)
+        logits.append(out.router_logits)
+    layers = tuple(torch.cat(of_layer) for of_layer in zip(*logits))
+    aux = 0
+    if aux_coef(model.config):
+        balancing = getattr(sys.modules[type(model).__module__], "load_balancing_loss_func")
+        aux = balancing(layers, model.num_experts, model.num_experts_per_tok)
+    # ST-MoE, arXiv 2202.08906, equation 5
+    z = torch.logsumexp(torch.cat(layers), dim=-1).square().mean()
+    return total, count, aux, z
+
+
+def aux_coef(config):
+    if config.model_type == "glm4_moe":  # returns the logits, and adds nothing to its loss
+        return 0
+    return config.router_aux_loss_coef if getattr(config, "output_router_logits", False) else 0
+
+
+def z_coef(config):
+    return getattr(config, "router_z_loss_coef", 0)
+
+
+def check_loss(model, rows):
+    """Of one document, the loss is what the model itself computes."""
+    piece = max((piece for row in rows for piece in row), key=len)
+    with torch.no_grad():
+        total, count, aux, _ = micro_loss(model, [[piece]])
+    tokens = torch.tensor([ids(piece)])
+    labels = torch.tensor([[-100] + [-100 if t is None else t for t in targets(piece)][:-1]])
+    with torch.no_grad():
+        loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+    ours = total / count + aux_coef(model.config) * aux
+    if abs(float(loss - ours)) > 1e-6 * abs(float(ours)):
+        raise SystemExit("the model's loss is %r, not %r" % (float(loss), float(ours)))
+
+
 def to_bf16(p):
     """The w half of mt's hi/lo pair, as a number: the fp32 bits rounded to the nearest bf16, ties upward."""
     bits = p.to(FP32).view(torch.int32)
@@ -367,6 +412,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             return loss
 
         steps, first, evals = [], None, {}
+        if aux_coef(config):
+            check_loss(model, rows[:1])
         if eval_rows:
             evals["0"] = evaluation()
         for n in range(1, STEPS + 1):
@@ -376,7 +423,16 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             count = sum(t is not None for row in batch for piece in row for t in targets(piece))
             adam.zero_grad()
             loss = 0.0
-            for row in batch:  # micro-batches only change the order of this sum
+            entry, terms = {}, aux_coef(config) or z_coef(config)
+            for first_row in range(0, len(batch) if terms else 0, o["micro"]):
+                total, found, aux, z = micro_loss(model, batch[first_row : first_row + o["micro"]])
+                share = found / count
+                ((total / count) + share * (aux_coef(config) * aux + z_coef(config) * z)).backward()
+                loss += float(total.detach())
+                for key, coef, value in (("aux_loss", aux_coef(config), aux), ("z_loss", z_coef(config), z)):
+                    if coef:
+                        entry[key] = entry.get(key, 0.0) + share * float(value.detach())
+            for row in batch if not terms else []:  # micro-batches only change the order of this sum
                 total, found = loss_sum(model, row)
                 if found:
                     (total / count).backward()
@@ -390,7 +446,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             lr = adam.param_groups[0]["lr"]
             adam.step()
             schedule.step()
-            steps.append({"step": n, "loss": loss / count, "grad_norm": float(norm), "lr": lr, "tokens": count})
+            steps.append({"step": n, "loss": loss / count, "grad_norm": float(norm), "lr": lr, "tokens": count,
+                          **entry})
             if eval_rows and n % 10 == 0:
                 evals[str(n)] = evaluation()
         return {"steps": steps, "eval": evals, "grad1": first,

@@ -24,11 +24,11 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates \
-  $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-balance $(O)/probes/cuda-chaos $(O)/emu/mt-stream \
+  $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
-EMU = -DMT_EMU -DMOST_BLOCKS=24 -Itests/gpu/emu
+EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu
 CUDA_DEVICE = device.o events.o memory.o execute.o
 $(CUDA_DEVICE:%=$(O)/emu/cuda/%) $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
 $(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
@@ -46,6 +46,9 @@ $(O)/emu/%.o: mt-stream/%.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
+$(O)/probes/cuda-balance: tests/probes/cuda-balance.c tests/probes/balance.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \

@@ -219,7 +219,7 @@ struct seen {
 	double squares[2];
 }; /* of a unit's ends */
 struct loss_seen {
-	double sum;
+	double sum, aux, z;
 	unsigned long long targets;
 	bool nonfinite, entered;
 };
@@ -275,7 +275,8 @@ static bool take(uint32_t i, bool *dropped)
 	*dropped = m.k != k || m.attempt != attempt;
 	if (!*dropped && m.micro >= micros) mt_die(1, "message of micro %u", m.micro);
 	if (!*dropped && m.kind == MT_MSG_LOSS) {
-		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.targets, m.loss.nonfinite, true};
+		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.aux, m.loss.z, m.loss.targets, m.loss.nonfinite,
+			true};
 		losses++;
 	} else if (!*dropped && m.kind == MT_MSG_GRAD && m.grad.unit < mt_control(run)->n_units && m.grad.end < 2) {
 		piece_take(&m, block);
@@ -293,6 +294,8 @@ static void report(void)
 	for (uint32_t m = 0; m < micros; m++) {
 		printf("micro %u loss %a over %llu%s\n", m, loss_seen[m].sum, loss_seen[m].targets,
 			loss_seen[m].nonfinite ? " nonfinite" : "");
+		if (mt_geometry(run)->aux_coef != 0) printf("micro %u aux loss %a\n", m, loss_seen[m].aux);
+		if (mt_geometry(run)->z_coef != 0) printf("micro %u z-loss %a\n", m, loss_seen[m].z);
 		for (uint32_t u = units; u--;)
 			for (uint32_t e = 0; e < 2; e++)
 				if (seen[m * units + u].elems[e])

@@ -20,7 +20,7 @@
 
 struct seen {                                 /* of a micro-batch; all of it compared */
 	uint64_t elems[UNITS][2], hash[UNITS][2]; /* of each unit's gradient, its ends */
-	double loss;
+	double loss, terms[2];
 	uint64_t targets, losses;
 };
 
@@ -153,6 +153,8 @@ static bool take(void)
 	MT_ASSERT(m.k == 1 && m.step == world.version && m.txn_kind == (world.train ? MT_TRAIN : MT_EVAL));
 	if (m.kind == MT_MSG_LOSS) {
 		world.seen.loss = m.loss.sum;
+		world.seen.terms[0] = m.loss.aux;
+		world.seen.terms[1] = m.loss.z;
 		world.seen.targets = m.loss.targets;
 		world.seen.losses++;
 	} else {

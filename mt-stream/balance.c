@@ -1,0 +1,119 @@
+/* balance.c: the terms of a micro-batch's loss that routers' logits have (README.md defines them): which tokens count,
+ * their weight, and the values from the sums of all routers. Templates launch the operations.
+ */
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "stream.h"
+
+static uint64_t tokens_of(const struct stream *s) { return (uint64_t)s->msg.batch.rows * s->msg.batch.seq; }
+
+static bool has_terms(const struct stream *s) { return s->micro->layout.sums != NULL; }
+
+/* ---- which tokens count ---- */
+
+/* Padding is the last document of a row, if all its tokens are 0 and none of them has a target. Where it begins; seq:
+ * there is none */
+static uint32_t padding_of(const uint32_t *tokens, const uint32_t *targets, const uint32_t *starts, uint32_t seq)
+{
+	uint32_t first = starts[seq - 1];
+
+	for (uint32_t t = first; t < seq; t++)
+		if (tokens[t] || targets[t] != MT_NO_TARGET) return seq;
+	return first;
+}
+
+/* How many routers the model has */
+static uint32_t routers_of(const struct mt_geometry *g)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < g->layers; i++) n += mt_layer_of(g, i)->experts != 0;
+	return n;
+}
+
+/* ---- memory ---- */
+
+static int room_for(struct terms *t, uint64_t tokens, uint64_t sums)
+{
+	if (!t->sums) t->sums = calloc(sums, sizeof *t->sums);
+	if (tokens > t->room) {
+		free(t->counted);
+		t->counted = malloc(tokens * sizeof *t->counted);
+		t->room = t->counted ? tokens : 0;
+	}
+	return t->sums && t->counted ? 0 : mt_fail(MT_EX_NOMEM, "no memory for %llu tokens", (unsigned long long)tokens);
+}
+
+void balance_release(struct stream *s)
+{
+	free(s->terms.counted);
+	free(s->terms.sums);
+}
+
+static uint64_t sums_of(const struct stream *s) { return 2ull * s->micro->request.most.experts + 1; }
+
+/* ---- a micro-batch ---- */
+
+int balance_begin(struct stream *s)
+{
+	struct terms *t = &s->terms;
+	uint64_t n = tokens_of(s), counted = 0, targets = 0;
+	uint32_t seq = s->msg.batch.seq;
+	int rc = has_terms(s) ? room_for(t, n, sums_of(s)) : 0;
+
+	if (rc || !has_terms(s)) return rc;
+	for (uint64_t row = 0; row < n; row += seq) {
+		uint32_t end = padding_of(s->host + row, s->host + n + row, s->host + 2 * n + row, seq);
+
+		for (uint32_t i = 0; i < seq; i++) t->counted[row + i] = i < end;
+		counted += end;
+	}
+	for (uint64_t i = 0; i < n; i++) targets += s->host[n + i] != MT_NO_TARGET;
+	t->logits = (double)(counted * routers_of(s->geo));
+	t->weight = (double)targets * s->msg.batch.loss_scale;
+	return 0;
+}
+
+void balance_in(struct stream *s)
+{
+	const struct memory_layout *at = &s->micro->layout;
+
+	if (!has_terms(s)) return;
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {at->counted, s->terms.counted, tokens_of(s) * 4}});
+	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {at->sums, sums_of(s) * sizeof *at->sums}});
+}
+
+void balance_out(struct stream *s)
+{
+	const struct memory_layout *at = &s->micro->layout;
+
+	if (!has_terms(s)) return;
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {s->terms.sums, at->sums, sums_of(s) * sizeof *at->sums}});
+}
+
+struct balance balance_of(const struct stream *s, int64_t first)
+{
+	const struct memory_layout *at = &s->micro->layout;
+	double n = s->terms.logits, weight = n > 0 ? s->terms.weight / n : 0;
+
+	if (!has_terms(s)) return (struct balance){0};
+	return (struct balance){.sums = at->sums,
+		.backward = s->now.backward,
+		.counted = at->counted + first,
+		.aux = n > 0 ? weight * s->geo->aux_coef * s->micro->request.most.experts / n : 0,
+		.z = weight * s->geo->z_coef};
+}
+
+struct balance_loss balance_loss(const struct stream *s)
+{
+	const double *sums = s->terms.sums, n = s->terms.logits;
+	uint32_t experts = s->micro->request.most.experts;
+	struct balance_loss l = {0};
+
+	if (!has_terms(s) || n == 0) return l;
+	for (uint32_t e = 0; e < experts; e++) l.aux += sums[e] / n * (sums[experts + e] / n);
+	l.aux = s->geo->aux_coef != 0 ? l.aux * experts : 0;
+	l.z = s->geo->z_coef != 0 ? sums[2 * experts] / n : 0;
+	return l;
+}

@@ -1,0 +1,84 @@
+/* balance.c: the terms of the loss that routers' logits have. All in fp64; blocks of tokens, whose cut depends on their
+ * number alone, are added in their order, so that no bit depends on threads. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+
+enum { MOST = 1024, MOST_PER_TOKEN = 64 }; /* as MT_EXPERTS and MT_EXPERTS_PER_TOKEN in mt.h */
+
+/* p (n) = softmax(logit); returns logsumexp(logit) */
+static double softmax(const float *logit, int64_t n, double *p)
+{
+	double most = logit[0], sum = 0;
+	for (int64_t i = 1; i < n; i++) most = fmax(most, logit[i]);
+	for (int64_t i = 0; i < n; i++) sum += p[i] = exp(logit[i] - most);
+	for (int64_t i = 0; i < n; i++) p[i] /= sum;
+	return most + log(sum);
+}
+
+/* ---- forward ---- */
+
+struct job {
+	const struct balance_args *a;
+	double *partial; /* (row_blocks(n), 2 E + 1) */
+};
+
+static void add_token(const struct balance_args *a, int64_t t, double *sums)
+{
+	double p[MOST], lse = softmax(a->logits + t * a->experts, a->experts, p);
+	float rounded[MOST];
+	uint32_t chosen[MOST_PER_TOKEN];
+	for (int64_t e = 0; e < a->experts; e++) {
+		rounded[e] = (float)p[e];
+		sums[a->experts + e] += p[e];
+	}
+	route_best(rounded, a->experts, chosen, a->per_token);
+	for (int64_t k = 0; k < a->per_token; k++) sums[chosen[k]]++;
+	sums[2 * a->experts] += lse * lse;
+}
+
+static void forward_task(void *arg, int64_t task, int thread)
+{
+	const struct job *j = arg;
+	int64_t width = 2 * j->a->experts + 1;
+	struct rows r = row_block(j->a->n, task);
+	double *sums = j->partial + task * width;
+	(void)thread;
+	memset(sums, 0, (size_t)width * sizeof *sums);
+	for (int64_t t = r.first; t < r.first + r.n; t++)
+		if (j->a->counted[t]) add_token(j->a, t, sums);
+}
+
+void op_balance_forward(struct pool *pool, const struct balance_args *a)
+{
+	int64_t width = 2 * a->experts + 1, blocks = row_blocks(a->n);
+	struct job j = {a, op_shared(pool, (size_t)(blocks * width) * sizeof *j.partial)};
+	pool_run(pool, blocks, forward_task, &j);
+	for (int64_t b = 0; b < blocks; b++)
+		for (int64_t i = 0; i < width; i++) a->sums[i] += j.partial[b * width + i];
+}
+
+/* ---- backward ---- */
+
+static void backward_task(void *arg, int64_t task, int thread)
+{
+	const struct balance_args *a = arg;
+	struct rows r = row_block(a->n, task);
+	double p[MOST];
+	(void)thread;
+	for (int64_t t = r.first; t < r.first + r.n; t++) {
+		float *d = (float *)a->dlogits + t * a->experts;
+		double lse, mean = 0;
+		if (!a->counted[t]) continue;
+		lse = softmax(a->logits + t * a->experts, a->experts, p);
+		for (int64_t e = 0; e < a->experts; e++) mean += p[e] * a->sums[e];
+		for (int64_t e = 0; e < a->experts; e++)
+			d[e] += (float)(p[e] * (a->aux * (a->sums[e] - mean) + 2 * a->z * lse));
+	}
+}
+
+void op_balance_backward(struct pool *pool, const struct balance_args *a)
+{
+	pool_run(pool, row_blocks(a->n), backward_task, (void *)a);
+}

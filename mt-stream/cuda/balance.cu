@@ -1,0 +1,149 @@
+/* balance.cu: the terms of the loss that routers' logits have. A warp has a token, and a lane of it the experts lane,
+ * lane + 32, ...: so each sum has one order. All in fp64, as on the cpu. */
+#include "common.h"
+
+#ifndef BALANCE_BLOCKS
+#define BALANCE_BLOCKS 1024 /* warps that add up tokens, at most */
+#endif
+#define BALANCE_WARPS 4 /* of a block, backward */
+
+static __device__ __forceinline__ double warp_sum_fp64(double x)
+{
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
+	return x;
+}
+
+/* The largest logit; fmax ignores a NaN, but the sum of the powers does not */
+static __device__ __forceinline__ double largest(const float *logit, int n)
+{
+	double most = -INFINITY;
+
+	for (int e = threadIdx.x % 32; e < n; e += 32) most = fmax(most, (double)logit[e]);
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2) most = fmax(most, __shfl_xor_sync(FULL, most, lanes));
+	return most;
+}
+
+static __device__ __forceinline__ double sum_of_powers(const float *logit, int n, double most)
+{
+	double sum = 0;
+
+	for (int e = threadIdx.x % 32; e < n; e += 32) sum += exp((double)logit[e] - most);
+	return warp_sum_fp64(sum);
+}
+
+/* Is a better than b? Of equal ones the one of the lower number. Not a number is the worst of all; of several the last
+ * one is taken, as the cpu does. */
+static __device__ __forceinline__ int better(float a, int i, float b, int j)
+{
+	if (a != a || b != b) return b != b && (a == a || i > j);
+	return a > b || (a == b && i < j);
+}
+
+/* The best of p (n) that no bit of *taken excludes, which has expert lane + 32 j in bit j of each lane. It is then
+ * taken. */
+static __device__ __forceinline__ int warp_best(const float *p, int n, uint32_t *taken)
+{
+	int lane = threadIdx.x % 32, at = -1;
+	float best = 0;
+
+	for (int j = 0, e = lane; e < n; e += 32, j++)
+		if (!(*taken >> j & 1) && (at < 0 || better(p[e], e, best, at))) {
+			best = p[e];
+			at = e;
+		}
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2) {
+		float other = __shfl_xor_sync(FULL, best, lanes);
+		int e = __shfl_xor_sync(FULL, at, lanes);
+
+		if (e >= 0 && (at < 0 || better(other, e, best, at))) {
+			best = other;
+			at = e;
+		}
+	}
+	if (at % 32 == lane) *taken |= 1u << at / 32;
+	return at;
+}
+
+/* ---- forward: a block is a warp, which adds up `each` tokens ---- */
+
+static __global__ void __launch_bounds__(32) balance_sums_kernel(struct balance_args a, double *partial, int64_t each)
+{
+	DYNAMIC_SHARED(double, sums); /* (2 E + 1), then the rounded probabilities (E) */
+	int n = (int)a.experts, lane = threadIdx.x;
+	float *rounded = (float *)(sums + 2 * n + 1);
+	int64_t end = (blockIdx.x + 1) * each;
+
+	end = end < a.n ? end : a.n;
+	for (int i = lane; i < 2 * n + 1; i += 32) sums[i] = 0;
+	__syncwarp();
+	for (int64_t t = blockIdx.x * each; t < end; t++) {
+		const float *logit = a.logits + t * n;
+		uint32_t taken = 0;
+
+		if (!a.counted[t]) continue;
+		double most = largest(logit, n), all = sum_of_powers(logit, n, most), lse = most + log(all);
+		for (int e = lane; e < n; e += 32) {
+			double p = exp((double)logit[e] - most) / all;
+			rounded[e] = (float)p;
+			sums[n + e] += p;
+		}
+		/* a lane reads only what it has written itself */
+		for (int k = 0; k < a.per_token; k++) warp_best(rounded, n, &taken);
+		for (int j = 0, e = lane; e < n; e += 32, j++) sums[e] += taken >> j & 1;
+		if (lane == 0) sums[2 * n] += lse * lse;
+	}
+	__syncwarp();
+	for (int i = lane; i < 2 * n + 1; i += 32) partial[(int64_t)blockIdx.x * (2 * n + 1) + i] = sums[i];
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	balance_add_kernel(double *sums, const double *partial, int blocks, int width)
+{
+	int i = blockIdx.x * THREADS + threadIdx.x;
+	double sum = 0;
+
+	if (i >= width) return;
+#pragma unroll 8
+	for (int b = 0; b < blocks; b++) sum += partial[(int64_t)b * width + i];
+	sums[i] += sum;
+}
+
+void cuda_balance_forward(const struct cuda_queue *q, const struct balance_args *a)
+{
+	int64_t width = 2 * a->experts + 1, each = div_up(a->n, BALANCE_BLOCKS), blocks = div_up(a->n, each);
+	size_t shared = (size_t)width * sizeof(double) + (size_t)a->experts * sizeof(float);
+	double *partial = (double *)q->work;
+
+	LAUNCH(balance_sums_kernel, blocks, 32, shared, q->stream, *a, partial, each);
+	LAUNCH(balance_add_kernel, div_up(width, THREADS), THREADS, 0, q->stream, a->sums, partial, (int)blocks,
+		(int)width);
+}
+
+/* ---- backward ---- */
+
+template <typename T>
+static __global__ void __launch_bounds__(32 * BALANCE_WARPS) balance_backward_kernel(struct balance_args a)
+{
+	int n = (int)a.experts, lane = threadIdx.x % 32;
+	int64_t t = (int64_t)blockIdx.x * BALANCE_WARPS + threadIdx.x / 32;
+	const float *logit = a.logits + t * n;
+	T *d = (T *)a.dlogits + t * n;
+
+	if (t >= a.n || !a.counted[t]) return;
+	double most = largest(logit, n), all = sum_of_powers(logit, n, most), lse = most + log(all), mean = 0;
+	for (int e = lane; e < n; e += 32) mean += exp((double)logit[e] - most) / all * a.sums[e];
+	mean = warp_sum_fp64(mean);
+	for (int e = lane; e < n; e += 32) {
+		double p = exp((double)logit[e] - most) / all;
+		put(d + e, get(d[e]) + (float)(p * (a.aux * (a.sums[e] - mean) + 2 * a.z * lse)));
+	}
+}
+
+void cuda_balance_backward(const struct cuda_queue *q, const struct balance_args *a)
+{
+	BY_ELEMENT(q,
+		LAUNCH(balance_backward_kernel<T>, div_up(a->n, BALANCE_WARPS), 32 * BALANCE_WARPS, 0, q->stream, *a));
+}
