@@ -108,6 +108,21 @@ assert p["params"] - p["active_params"] == 2 * 2 * 3 * 12 * 16, p' "$T/plan"
 	done
 }
 
+@test "router_jitter_noise is refused unless it is 0" {
+	mkdir "$T/m"
+	for noise in 0.0 null 0.01; do
+		sed "s/\"router_jitter_noise\": 0.0/\"router_jitter_noise\": $noise/" "$GOLDEN/mixtral/model/config.json" \
+			>"$T/m/config.json"
+		if [ $noise = 0.01 ]; then
+			fails_with 78 mt-store create "$RUN" --config "$T/m"
+			grep -q 'router_jitter_noise 0.01 is not supported' "$T/fails.err"
+		else
+			mt-store create "$RUN" --config "$T/m" 2>/dev/null
+			mt-store rm "$RUN"
+		fi
+	done
+}
+
 # ---- terms of the loss: the auxiliary loss and the z-loss
 
 @test "router_aux_loss_coef: missing and null are the family's default, and negative ones are refused" {

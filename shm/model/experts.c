@@ -158,7 +158,9 @@ void read_experts(struct reader *r, struct model *m)
 	for (size_t i = 0; i < sizeof experts_families / sizeof *experts_families; i++)
 		if (strcmp(m->geo.family, experts_families[i].family) == 0) x = &experts_families[i];
 	struct mt_layer *k = &m->experts;
+	double noise = key_number(r, r->root, "router_jitter_noise"); /* training would multiply inputs at random */
 	if (!x) return REFUSE(r, MT_EX_BUG, "model_type %s has no experts", m->geo.family);
+	if (noise > 0) REFUSE(r, MT_EX_CONFIG, "router_jitter_noise %g is not supported, only 0", noise);
 	*k = m->base;
 	read_expert_sizes(r, x, k);
 	k->ffn = 0;
