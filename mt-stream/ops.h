@@ -358,7 +358,7 @@ struct cross_entropy_args {
 	f(SCALED_ADD, scaled_add, scaled_add, "scaled add") \
 	f(CAP_LOGITS, cap_logits, cap_logits, "cap logits") \
 	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy")
-/* Those of a mixture of experts, which only the cpu has */
+/* Those of a mixture of experts */
 #define EXPERT_OPS(f) \
 	f(ROUTE_FORWARD, route_forward, route, "route forward") \
 	f(ROUTE_BACKWARD, route_backward, route, "route backward") \

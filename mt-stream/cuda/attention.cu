@@ -13,6 +13,7 @@
  * uses the tensor cores.
  */
 #include "attention.h"
+#include "grouped.h"
 
 #define BLOCK 128 /* threads */
 #define TILE 16   /* queries and keys */
@@ -302,6 +303,7 @@ void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward
 cudaError_t cuda_kernels_prepare(void)
 {
 	cudaError_t e = attention_mma_prepare();
+	if (!e) e = grouped_mma_prepare();
 	const void *kernels[] = {
 		(const void *)attention_forward_plain<float>,
 		(const void *)attention_forward_plain<struct bf16>,

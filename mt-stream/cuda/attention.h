@@ -4,8 +4,6 @@
 
 #include "common.h"
 
-#define SHARED_MOST (99 << 10) /* bytes of shared memory that a block can have on every target, if requested */
-
 /* first key that token t of its row (which starts at token `row`) sees */
 static __device__ __forceinline__ int64_t first_key(const struct attention_args *a, int64_t row, int64_t t)
 {

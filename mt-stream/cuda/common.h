@@ -17,6 +17,7 @@
 #define FULL 0xffffffffu /* all lanes of a warp */
 #define WIDE 8           /* elements of a thread's access: 16 bytes of bf16, 2 x 16 of fp32 */
 #define THREADS 256
+#define SHARED_MOST (99 << 10) /* bytes of shared memory that a block can have on every target, if requested */
 
 struct bf16 {
 	uint16_t bits;
@@ -26,8 +27,12 @@ struct bf16 {
 struct vec16 {
 	uint32_t w[4];
 };
+struct vec8 {
+	uint32_t w[2];
+};
 #else
 struct __align__(16) vec16 { uint32_t w[4]; };
+struct __align__(8) vec8 { uint32_t w[2]; };
 #endif
 
 /* Access 16 bytes at once; p must be a multiple of 16 */

@@ -61,8 +61,6 @@ static int refuse(const struct mt_geometry *g)
 		if (mt_layer_of(g, i)->head_dim > 256)
 			return mt_fail(MT_EX_CONFIG, "device cuda: head_dim %u of layer %u: at most 256, use --device cpu",
 				mt_layer_of(g, i)->head_dim, i);
-	if (mt_layer_most(g).experts)
-		return mt_fail(MT_EX_CONFIG, "device cuda: mixtures of experts are not supported, use --device cpu");
 	return 0;
 }
 

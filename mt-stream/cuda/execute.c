@@ -103,10 +103,7 @@ static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op
 }
 
 #define RUN(code, op, args, name) \
-	case OP_##code: \
-		cuda_##op(q, &o->args); \
-		break;
-#define ABSENT(code, op, args, name) case OP_##code:
+	case OP_##code: cuda_##op(q, &o->args); break;
 
 /* Copies run on any queue. Everything else runs on the compute queue, as it shares that queue's work memory */
 static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
@@ -132,7 +129,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 		break;
 		BALANCE_OPS(RUN)
 		OPS(RUN)
-		EXPERT_OPS(ABSENT) mt_bug(__FILE__, __LINE__, "attach refuses models with experts");
+		EXPERT_OPS(RUN)
 	}
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }

@@ -7,7 +7,11 @@
  * The algorithm decides bits. So it is selected once a run for each shape, in the autotune pass before the first step:
  * the heuristic's candidates are timed on the operands themselves, and the fastest is entered into the table of the
  * reproducibility record, where every other mt-stream of the run finds it. Shapes that the library refuses (odd leading
- * dimensions of bf16) are computed by the plain kernel; one line reports it.
+ * dimensions of bf16) are computed by the plain kernel. One line reports it, unless it is a product with a vector, for
+ * which that kernel is fast enough.
+ *
+ * The library adds biases of the result's type only. A router's logits are fp32 in bf16 runs, too: there our own kernel
+ * adds the bias.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -234,11 +238,17 @@ static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
 }
 
+/* Is the bias added after the product? */
+static bool bias_apart(const struct cuda_queue *q, const struct gemm_args *c)
+{
+	return c->bias && c->fp32 && q->elem == 2;
+}
+
 static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, struct shape *s)
 {
 	memset(s, 0, sizeof *s);
 	s->m = c->m, s->n = c->n, s->k = c->k, s->lda = c->lda, s->ldb = c->ldb, s->ldc = c->ldc;
-	s->trans_a = c->trans_a, s->trans_b = c->trans_b, s->biased = c->bias != NULL;
+	s->trans_a = c->trans_a, s->trans_b = c->trans_b, s->biased = c->bias != NULL && !bias_apart(q, c);
 	s->fp32 = c->fp32 || q->elem == 4, s->elem = q->elem;
 	s->align_a = alignment(c->a, c->lda, q->elem);
 	s->align_b = alignment(c->b, c->ldb, q->elem);
@@ -255,7 +265,7 @@ static cublasStatus_t gemm_launch(struct gemms *g, struct gemm *p, const struct 
 	const void *added = c->add ? c->add : c->c;
 	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
 
-	if (c->bias)
+	if (p->shape.biased)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
 	return e ? e
 			 : g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c,
@@ -437,7 +447,7 @@ static struct gemm *gemm_of(struct gemms *g, const struct cuda_queue *q, const s
 		return NULL;
 	}
 	g->n++;
-	if (p->by.plain && !g->reported) {
+	if (p->by.plain && !g->reported && s.m > 1 && s.n > 1 && s.k > 1) {
 		g->reported = true;
 		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such GEMMs are slow", (long long)s.m,
 			(long long)s.n, (long long)s.k);
@@ -466,7 +476,10 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_arg
 		cuda_gemm_plain(q, c);
 		return 0;
 	}
-	if (!(e = gemm_launch(g, p, &p->by, q, c))) return 0;
+	if (!(e = gemm_launch(g, p, &p->by, q, c))) {
+		if (bias_apart(q, c)) cuda_add_bias(q, c);
+		return 0;
+	}
 	return mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
 		(long long)c->k, g->cublasLtGetStatusName(e));
 }

@@ -93,6 +93,14 @@ static __device__ __forceinline__ void load_a(uint32_t a[4], const struct bf16 *
 	load_matrices(a, m + (j % 2 * 8 + lane % 8) * stride + j / 2 * 8, 0);
 }
 
+/* a = m[0..15][0..15] transposed */
+static __device__ __forceinline__ void load_a_columns(uint32_t a[4], const struct bf16 *m, int stride)
+{
+	int lane = threadIdx.x % 32, j = lane / 8;
+
+	load_matrices(a, m + (j / 2 * 8 + lane % 8) * stride + j % 2 * 8, 1);
+}
+
 /* two b beside each other: columns are m's rows 0..15, rows are m's columns 0..15 */
 static __device__ __forceinline__ void load_b_rows(uint32_t b[4], const struct bf16 *m, int stride)
 {

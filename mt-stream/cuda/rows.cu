@@ -75,6 +75,22 @@ void cuda_bias_backward(const struct cuda_queue *q, const struct bias_backward_a
 	cuda_sum_partials(q, a->db, a->beta, q->work, parts, n, n);
 }
 
+static __global__ void __launch_bounds__(THREADS)
+	add_bias_kernel(float *c, const struct bf16 *bias, int64_t n, int64_t ldc, int64_t across)
+{
+	int64_t column = blockIdx.x % across * THREADS + threadIdx.x;
+
+	if (column < n) c[blockIdx.x / across * ldc + column] += get(bias[column]);
+}
+
+void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *g)
+{
+	int64_t across = div_up(g->n, THREADS);
+
+	LAUNCH(add_bias_kernel, g->m * across, THREADS, 0, q->stream, (float *)g->c, (const struct bf16 *)g->bias, g->n,
+		g->ldc, across);
+}
+
 /* ---- rounding ---- */
 
 static __global__ void __launch_bounds__(THREADS)

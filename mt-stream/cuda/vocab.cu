@@ -1,5 +1,5 @@
 /* vocab.cu: operations with a dimension of the vocabulary's size: embedding, cross-entropy; and the plain GEMM */
-#include "common.h"
+#include "plain.h"
 
 /* ---- embedding ---- */
 
@@ -246,57 +246,24 @@ void cuda_cap_logits(const struct cuda_queue *q, const struct cap_logits_args *a
 			a->scale, a->cap, aligned));
 }
 
-/* ---- the plain GEMM: tiles of 32 x 32, 32 deep; a thread has 4 rows of one column ---- */
-
-#define TILE 32
-#define ACROSS (TILE + 1) /* pitch of a tile's row: no two rows begin in the same bank */
+/* ---- the plain GEMM ---- */
 
 template <typename T, typename C>
 static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct gemm_args g, int64_t column_tiles)
 {
 	DYNAMIC_SHARED(float, tiles);
-	float *a = tiles, *b = tiles + TILE * ACROSS, sum[4] = {0};
-	int64_t i0 = blockIdx.x / column_tiles * TILE, j0 = blockIdx.x % column_tiles * TILE;
-	int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
 
-	for (int64_t k0 = 0; k0 < g.k; k0 += TILE) {
-		for (int r = y; r < TILE; r += THREADS / TILE) {
-			/* neighbouring lanes read neighbouring elements: of a (i, k), or transposed (k, i); of b (k, j), or (j,
-			 * k) */
-			int64_t i = g.trans_a ? i0 + x : i0 + r, k = g.trans_a ? k0 + r : k0 + x;
-			float v = i < g.m && k < g.k ? get(((const T *)g.a)[g.trans_a ? k * g.lda + i : i * g.lda + k]) : 0;
-			a[g.trans_a ? x * ACROSS + r : r * ACROSS + x] = v; /* (i, k) */
-
-			int64_t j = g.trans_b ? j0 + r : j0 + x;
-			k = g.trans_b ? k0 + x : k0 + r;
-			v = j < g.n && k < g.k ? get(((const T *)g.b)[g.trans_b ? j * g.ldb + k : k * g.ldb + j]) : 0;
-			b[g.trans_b ? x * ACROSS + r : r * ACROSS + x] = v; /* (k, j) */
-		}
-		__syncthreads();
-		for (int k = 0; k < TILE; k++)
-#pragma unroll
-			for (int r = 0; r < 4; r++) sum[r] += a[(y + r * (THREADS / TILE)) * ACROSS + k] * b[k * ACROSS + x];
-		__syncthreads();
-	}
-	for (int r = 0; r < 4; r++) {
-		int64_t i = i0 + y + r * (THREADS / TILE), j = j0 + x;
-		if (i >= g.m || j >= g.n) continue;
-		C *c = (C *)g.c + i * g.ldc + j;
-		float v = sum[r] + (g.bias ? get(((const T *)g.bias)[j]) : 0);
-		if (g.add) v += get(((const C *)g.add)[i * g.ldc + j]);
-		put(c, g.beta != 0 ? v + g.beta * get(*c) : v);
-	}
+	plain_tile<T, C>(&g, blockIdx.x / column_tiles * PLAIN_TILE, blockIdx.x % column_tiles * PLAIN_TILE, tiles);
 }
 
 void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *product)
 {
 	const struct gemm_args g = *product;
-	int64_t columns = div_up(g.n, TILE), blocks = columns * div_up(g.m, TILE);
-	size_t shared = 2 * TILE * ACROSS * sizeof(float);
+	int64_t columns = div_up(g.n, PLAIN_TILE), blocks = columns * div_up(g.m, PLAIN_TILE);
 
-	if (q->elem == 4) LAUNCH((gemm_kernel<float, float>), blocks, THREADS, shared, q->stream, g, columns);
-	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, shared, q->stream, g, columns);
-	else LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, shared, q->stream, g, columns);
+	if (q->elem == 4) LAUNCH((gemm_kernel<float, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+	else LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
 }
 
 /* ---- work ---- */

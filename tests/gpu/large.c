@@ -279,6 +279,80 @@ static void product(void)
 	cudaFree(c), cudaFree(last);
 }
 
+static void *device_words(const uint32_t *words, int64_t n)
+{
+	void *p = device_bytes((size_t)n * sizeof *words);
+
+	must(cudaMemcpy(p, words, (size_t)n * sizeof *words, cudaMemcpyHostToDevice), "cudaMemcpy");
+	return p;
+}
+
+/* Two experts, the second of which has the last rows. Rows are slots. */
+static void experts(void)
+{
+	int64_t h = 4096, k = 64, some = 200, n = (1ll << 31) / h / 2 + some, rows = 2 * n, from = rows - some;
+	uint32_t *all = malloc((size_t)rows * sizeof *all),
+			 firsts[] = {0, (uint32_t)from, (uint32_t)rows, 0, (uint32_t)some};
+	for (int64_t i = 0; i < rows; i++) all[i] = (uint32_t)i;
+	uint32_t *row = device_words(all, rows), *first = device_words(firsts, 5);
+	void *x = device_random((size_t)(n * h) * 2, 11), *y = device_bytes((size_t)(rows * h) * 2);
+	void *last = device_bytes((size_t)(some * h) * 2), *a = device_random((size_t)(rows * k) * 2, 12);
+	void *w = device_random((size_t)(2 * k * h) * 2, 13);
+	float *dw = device_bytes((size_t)(2 * k * h) * 4), *last_dw = device_bytes((size_t)(k * h) * 4);
+	float *weight = device_bytes((size_t)rows * 4), *dweight = device_bytes((size_t)rows * 4);
+
+	cuda_dispatch(&queue, &(struct dispatch_args){y, x, row, rows, 2, h});
+	cuda_dispatch(&queue, &(struct dispatch_args){last, x, row + from, some, 2, h});
+	same("dispatch", y, rows, last, some, h);
+	struct grouped_gemm_args g =
+		{.experts = 2, .rows = rows, .n = h, .k = k, .first = first, .lda = k, .ldb = h, .ldc = h};
+	struct grouped_gemm_args second = g;
+	second.experts = 1;
+	second.rows = some;
+	second.first = first + 3;
+	g.stride = second.stride = k * h;
+	g.a = a;
+	g.b = w;
+	g.c = y;
+	second.a = after(a, from * k);
+	second.b = after(w, k * h);
+	second.c = last;
+	cuda_grouped_gemm(&queue, &g);
+	cuda_grouped_gemm(&queue, &second);
+	same("grouped GEMM", y, rows, last, some, h);
+	g.sum = second.sum = 1;
+	g.b = y;
+	g.c = dw;
+	second.b = last;
+	second.c = last_dw;
+	cuda_grouped_gemm(&queue, &g);
+	cuda_grouped_gemm(&queue, &second);
+	same("grouped GEMM of gradients", dw, 2 * k, last_dw, k, 2 * h);
+	struct combine_args c = {.y = x, .x = y, .row = row, .n = n, .per_token = 2, .h = h};
+	cuda_combine(&queue, &c);
+	c.y = last;
+	c.row = row + from;
+	c.n = some / 2;
+	cuda_combine(&queue, &c);
+	same("combine", x, n, last, some / 2, h);
+	must(cudaMemset(weight, 0x3e, (size_t)rows * 4), "cudaMemset"); /* 0.186 */
+	must(cudaMemcpy(last, after(y, from * h), (size_t)(some * h) * 2, cudaMemcpyDeviceToDevice), "copy");
+	must(cudaDeviceSynchronize(), "copy");
+	struct combine_backward_args b = {.dweight = dweight, .weight = weight, .y = y, .dy = y, .dgu = a, .rows = rows};
+	b.f = h;
+	b.g = k;
+	cuda_combine_backward(&queue, &b);
+	b.y = b.dgu = last;
+	b.dy = last;
+	b.g = 0;
+	b.rows = some;
+	cuda_combine_backward(&queue, &b);
+	same("combine backward", y, rows, last, some, h);
+	cudaFree(x), cudaFree(y), cudaFree(last), cudaFree(a), cudaFree(w), cudaFree(dw), cudaFree(last_dw);
+	cudaFree(weight), cudaFree(dweight), cudaFree(row), cudaFree(first);
+	free(all);
+}
+
 int main(void)
 {
 	size_t available, total;
@@ -298,6 +372,7 @@ int main(void)
 	rope();
 	head();
 	attention();
+	experts();
 	product();
 	return failures != 0;
 }

@@ -5,6 +5,7 @@
 
 /* cuda/gemm.c needs these functions of a GPU, and does not call them here */
 void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
+void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)e, (void)flags, cudaErrorNoDevice; }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return (void)e, (void)s, cudaErrorNoDevice; }

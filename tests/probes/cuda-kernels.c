@@ -179,7 +179,7 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 
 	begin(p);
 	/* weight gradients are fp32; the library's algorithm depends on alignment */
-	c.fp32 = g->trans_a;
+	c.fp32 = g->trans_a || g->fp32;
 	straight = 1;
 	c.a = operand(g->a, (g->trans_a ? g->k : g->m) * g->lda);
 	c.b = operand(g->b, (g->trans_b ? g->n : g->k) * g->ldb);
@@ -192,7 +192,11 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 		exit(1);
 	}
 #else
+	int apart = c.bias && g->fp32 && queue.elem == 2; /* as gemm.c has it */
+	if (apart) c.bias = NULL;
 	cuda_gemm_plain(&queue, &c);
+	c.bias = operand(g->bias, g->n);
+	if (apart) cuda_add_bias(&queue, &c);
 #endif
 	back(g->c);
 }
@@ -363,6 +367,96 @@ void op_activation_backward(struct pool *p, const struct activation_backward_arg
 	back(a->y);
 }
 
+static struct route_args route_operands(struct pool *p, const struct route_args *a)
+{
+	struct route_args c = *a;
+
+	begin(p);
+	c.correction = operand(a->correction, a->experts);
+	return c;
+}
+
+void op_route_forward(struct pool *p, const struct route_args *a)
+{
+	struct route_args c = route_operands(p, a);
+
+	cuda_route_forward(&queue, &c);
+	back(NULL);
+}
+
+void op_route_backward(struct pool *p, const struct route_args *a)
+{
+	struct route_args c = route_operands(p, a);
+
+	c.dlogits = operand(a->dlogits, a->n * a->experts);
+	cuda_route_backward(&queue, &c);
+	back(a->dlogits);
+}
+
+void op_dispatch(struct pool *p, const struct dispatch_args *a)
+{
+	struct dispatch_args c = *a;
+
+	begin(p);
+	c.y = operand(a->y, a->rows * a->h);
+	c.x = operand(a->x, a->rows / a->per_token * a->h);
+	cuda_dispatch(&queue, &c);
+	back(a->y);
+}
+
+void op_grouped_gemm(struct pool *p, const struct grouped_gemm_args *a)
+{
+	struct grouped_gemm_args c = *a;
+
+	begin(p);
+	c.a = operand(a->a, a->rows * a->lda);
+	c.b = operand(a->b, a->sum ? a->rows * a->ldb : a->experts * a->stride);
+	c.bias = operand(a->bias, a->experts * a->bias_stride);
+	if (!a->sum) c.c = operand(a->c, a->rows * a->ldc);
+	cuda_grouped_gemm(&queue, &c);
+	back(a->c);
+}
+
+void op_grouped_bias_backward(struct pool *p, const struct grouped_bias_backward_args *a)
+{
+	struct grouped_bias_backward_args c = *a;
+
+	begin(p);
+	c.dy = operand(a->dy, a->first[a->experts] * a->n);
+	cuda_grouped_bias_backward(&queue, &c);
+	back(a->db);
+}
+
+void op_combine(struct pool *p, const struct combine_args *a)
+{
+	struct combine_args c = *a;
+
+	begin(p);
+	c.x = operand(a->x, a->n * a->per_token * a->h);
+	c.add = operand(a->add, a->n * a->h);
+	if (!a->partial) c.y = operand(a->y, a->n * a->h);
+	cuda_combine(&queue, &c);
+	back(a->y);
+}
+
+void op_combine_backward(struct pool *p, const struct combine_backward_args *a)
+{
+	struct combine_backward_args c = *a;
+	int64_t experts = 0;
+
+	begin(p);
+	for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
+	c.y = operand(a->y, a->rows * a->f);
+	c.dy = operand(a->dy, a->rows * a->f);
+	c.dgu = operand(a->dgu, a->rows * a->g);
+	c.bias = operand(a->bias, experts * a->bias_stride);
+	c.d_o = operand(a->d_o, a->rows * a->h);
+	cuda_combine_backward(&queue, &c);
+	back(a->y);
+	back(a->dgu);
+	back(a->d_o);
+}
+
 void op_scaled_add(struct pool *p, const struct scaled_add_args *a)
 {
 	struct scaled_add_args c = *a;
@@ -509,6 +603,7 @@ static void all(void)
 	test_head(4, 100, 1);
 	test_head(3, 32003, 0);
 	families();
+	test_experts();
 #ifdef MT_EMU
 	test_attention_extremes();
 	test_not_a_number(); /* of variables on the stack */

@@ -991,6 +991,7 @@ static void test_pool(void)
 }
 
 #include "ops-knobs.h"
+#include "ops-experts.h"
 
 int main(void)
 {
@@ -1042,6 +1043,7 @@ int main(void)
 	test_not_a_number();
 	test_conversions();
 	test_families();
+	test_experts();
 	test_edges();
 	test_turned_past();
 	test_accuracy();

@@ -291,10 +291,8 @@ static const struct run {
 	{"llama3", 2, MT_BF16, MT_FP32},
 	{"gemma2", 3, MT_FP32, MT_FP32},
 	{"cohere2", 4, MT_BF16, MT_BF16},
-#ifndef MT_EMU /* the cuda device refuses them */
 	{"qwen2-moe", 4, MT_FP32, MT_FP32},
 	{"gpt-oss-aux", 2, MT_BF16, MT_BF16},
-#endif
 };
 #define RUNS ((int)(sizeof runs / sizeof *runs))
 

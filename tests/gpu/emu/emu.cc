@@ -131,6 +131,51 @@ static unsigned thread_draw(void)
 	return t;
 }
 
+/* ---- asynchronous copies to shared memory ---- */
+
+struct copy16 {
+	void *dst;
+	const void *src;
+	unsigned group;
+};
+static struct copies {
+	std::vector<copy16> pending;
+	unsigned group; /* the one that is open */
+} copies[MOST_THREADS];
+
+void emu_copy16(void *dst, const void *src)
+{
+	struct copies *c = &copies[threadIdx.x];
+
+	if (draw(4) == 0) {
+		memcpy(dst, src, 16);
+		return;
+	}
+	memset(dst, POISON, 16);
+	c->pending.push_back({dst, src, c->group});
+}
+
+void emu_copies_commit(void) { copies[threadIdx.x].group++; }
+
+void emu_copies_wait(unsigned groups)
+{
+	struct copies *c = &copies[threadIdx.x];
+	size_t kept = 0;
+
+	for (const struct copy16 &p : c->pending)
+		if (p.group + groups < c->group) memcpy(p.dst, p.src, 16);
+		else c->pending[kept++] = p;
+	c->pending.resize(kept);
+}
+
+static void copies_forget(unsigned threads)
+{
+	for (unsigned t = 0; t < threads; t++) {
+		copies[t].pending.clear();
+		copies[t].group = 0;
+	}
+}
+
 static void all_ready(unsigned threads)
 {
 	lazy = draw(UINT32_MAX);
@@ -140,6 +185,7 @@ static void all_ready(unsigned threads)
 static void block_run(unsigned threads)
 {
 	ready_n[0] = ready_n[1] = at_barrier = finished = 0;
+	copies_forget(threads);
 	all_ready(threads);
 	for (unsigned w = 0; w < threads / 32; w++) warps[w].arrived = warps[w].turn = 0;
 	while (finished < threads) {

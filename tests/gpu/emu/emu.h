@@ -123,6 +123,12 @@ static inline void emu_call(void (*kernel)(P...), uint64_t blocks, unsigned thre
 const void *emu_aligned(const void *p, size_t bytes);
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emu_shared
 
+/* A thread's copies of 16 bytes to shared memory, which run while it goes on (PTX: cp.async). Some are done at once;
+ * the others leave garbage until a wait, which lets all but the last `groups` groups arrive. */
+void emu_copy16(void *dst, const void *src);
+void emu_copies_commit(void);
+void emu_copies_wait(unsigned groups);
+
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffffu);
 /* every lane of the warp gives `mine` and sees all 32 in *all until its next warp operation */

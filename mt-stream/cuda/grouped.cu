@@ -1,0 +1,98 @@
+/* grouped.cu: grouped GEMMs in fp32, and the gradients of experts' biases */
+#include "grouped.h"
+#include "plain.h"
+
+/* ---- fp32 ---- */
+
+/* across: tiles of a row of c */
+static __global__ void __launch_bounds__(THREADS) grouped_gemm_kernel(struct grouped_gemm_args a, int64_t across)
+{
+	DYNAMIC_SHARED(float, tiles);
+	struct group e = find_group(a.first, a.experts, blockIdx.x / across, PLAIN_TILE);
+	struct gemm_args g = {};
+
+	if (e.expert < 0) return;
+	g.m = e.end - e.row;
+	g.n = a.n;
+	g.k = a.k;
+	g.a = (const float *)a.a + e.row * a.lda;
+	g.lda = a.lda;
+	g.b = (const float *)a.b + e.expert * a.stride;
+	g.ldb = a.ldb;
+	g.trans_b = a.trans_b;
+	g.c = (float *)a.c + e.row * a.ldc;
+	g.ldc = a.ldc;
+	g.bias = a.bias ? (const float *)a.bias + e.expert * a.bias_stride : NULL;
+	plain_tile<float, float>(&g, 0, blockIdx.x % across * PLAIN_TILE, tiles);
+}
+
+/* down, across: tiles of an expert's c */
+static __global__ void __launch_bounds__(THREADS)
+	grouped_sum_kernel(struct grouped_gemm_args a, int64_t down, int64_t across)
+{
+	DYNAMIC_SHARED(float, tiles);
+	int64_t e = blockIdx.x / (down * across), tile = blockIdx.x % (down * across), row = a.first[e];
+	struct gemm_args g = {};
+
+	g.m = a.k;
+	g.n = a.n;
+	g.k = (int64_t)a.first[e + 1] - row;
+	if (g.k == 0 && a.beta != 0) return;
+	g.a = (const float *)a.a + row * a.lda;
+	g.lda = a.lda;
+	g.trans_a = 1;
+	g.b = (const float *)a.b + row * a.ldb;
+	g.ldb = a.ldb;
+	g.c = (float *)a.c + e * a.stride;
+	g.ldc = a.ldc;
+	g.beta = a.beta;
+	plain_tile<float, float>(&g, tile / across * PLAIN_TILE, tile % across * PLAIN_TILE, tiles);
+}
+
+void cuda_grouped_gemm(const struct cuda_queue *q, const struct grouped_gemm_args *a)
+{
+	int64_t down = div_up(a->k, PLAIN_TILE), across = div_up(a->n, PLAIN_TILE);
+
+	if (q->elem == 2) grouped_gemm_by_mma(q, a);
+	else if (a->sum)
+		LAUNCH(grouped_sum_kernel, a->experts * down * across, THREADS, PLAIN_SHARED, q->stream, *a, down, across);
+	else LAUNCH(grouped_gemm_kernel, group_tiles(a, PLAIN_TILE) * across, THREADS, PLAIN_SHARED, q->stream, *a, across);
+}
+
+/* ---- bias gradients: column sums of each expert's rows of dy ---- */
+
+/* Each of 8 warps sums 32 x WIDE columns of every eighth row of the expert; the warps' sums are added in order. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	grouped_bias_kernel(struct grouped_bias_backward_args a, int64_t column_blocks, int wide)
+{
+	DYNAMIC_SHARED(float, sums); /* (warps, 32 * WIDE) */
+	int64_t e = blockIdx.x / column_blocks, from = blockIdx.x % column_blocks * 32 * WIDE, end = a.first[e + 1];
+	int64_t column = from + threadIdx.x % 32 * WIDE;
+	float sum[WIDE] = {0}, v[WIDE];
+	int warp = threadIdx.x / 32;
+
+	if (column < a.n)
+		for (int64_t row = a.first[e] + warp; row < end; row += THREADS / 32) {
+			get_wide(v, (const T *)a.dy + row * a.n + column, a.n - column, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
+		}
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
+	__syncthreads();
+	/* THREADS == 32 * WIDE: a thread a column */
+	float total = 0, *db = a.db + e * a.stride + from + threadIdx.x;
+	for (int k = 0; k < THREADS / 32; k++) total += sums[k * 32 * WIDE + threadIdx.x];
+	if (from + threadIdx.x < a.n) *db = a.beta != 0 ? a.beta * *db + total : total;
+}
+
+void cuda_grouped_bias_backward(const struct cuda_queue *q, const struct grouped_bias_backward_args *a)
+{
+	int64_t columns = div_up(a->n, 32 * WIDE);
+	int wide = wide_rows(a->n, a->dy, NULL, NULL, NULL);
+
+	BY_ELEMENT(q,
+		LAUNCH(grouped_bias_kernel<T>, a->experts * columns, THREADS, THREADS * WIDE * sizeof(float), q->stream, *a,
+			columns, wide));
+}
