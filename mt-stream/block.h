@@ -24,6 +24,9 @@ struct piece {
 	void *gu;         /* (P, G) gate | up, in the scratch unless the block keeps it */
 	struct norm norm; /* before the MLP */
 	struct norm post; /* after it */
+	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */
+	uint32_t from, to;
+	int64_t begin, rows;
 };
 
 /* ---- template.c ---- */
@@ -55,5 +58,12 @@ const void *residual_sub_backward(const struct chunk *, const void *dy, const st
 void experts_forward(const struct piece *, void *out);
 /* dx (P, H), the gradient of out: the gradient of the input is added */
 void experts_backward(const struct piece *, const struct grads *, float beta, void *dx);
+/* The same by windows: routing; then each window, in ascending order, whose gradients are the window's alone; then all
+ * the rest */
+void experts_route(const struct piece *);
+void experts_window_forward(const struct piece *);
+void experts_forward_end(const struct piece *, void *out);
+void experts_window_backward(const struct piece *, const struct grads *, float beta, const void *dx);
+void experts_backward_end(const struct piece *, const struct grads *, float beta, void *dx);
 
 #endif

@@ -5,7 +5,8 @@
  *     y = down(act(gate_up(x)))  each expert on its rows
  *     out = sum over a token's slots of weight y
  *
- * A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is kept for the backward pass: it
+ * Experts may come by windows, experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
+ * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is kept for the backward pass: it
  * is recomputed from the same input, so that every token gets the same experts.
  */
 #include <stddef.h>
@@ -19,36 +20,43 @@ _Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-void experts_take(struct experts_scratch *x, const struct mt_layer *most, uint64_t hidden, uint64_t piece,
-	uint64_t elem, bool train, take_fn *take, void *where)
+void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take_fn *take, void *where)
 {
-	uint64_t slots = piece * most->experts_per_token, scores = piece * most->experts;
-	uint64_t inner = larger(slots * most->expert_ffn, piece * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
+	const struct mt_layer *most = z->most;
+	uint64_t slots = z->piece * most->experts_per_token, n = z->pieces ? z->pass : z->piece;
+	uint64_t inner = larger(slots * most->expert_ffn, z->piece * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
 
 	*x = (struct experts_scratch){
-		.scores = take(where, scores, sizeof(float)),
-		.weight = take(where, slots, sizeof(float)),
-		.expert = take(where, slots, sizeof(uint32_t)),
-		.row = take(where, slots, sizeof(uint32_t)),
-		.slot = take(where, slots, sizeof(uint32_t)),
-		.first = take(where, most->experts + 1, sizeof(uint32_t)),
-		.shared = take(where, 2 * piece, sizeof(float)),
-		.x = take(where, slots * hidden, elem),
-		.y = take(where, slots * hidden, elem),
-		.gu = take(where, gated * inner, elem),
-		.act = take(where, inner, elem),
+		.scores = take(where, n * most->experts, sizeof(float)),
+		.weight = take(where, n * most->experts_per_token, sizeof(float)),
+		.expert = take(where, n * most->experts_per_token, sizeof(uint32_t)),
+		.row = take(where, n * most->experts_per_token, sizeof(uint32_t)),
+		.slot = take(where, n * most->experts_per_token, sizeof(uint32_t)),
+		.first = take(where, (z->pieces ? z->pieces : 1) * (most->experts + 1), sizeof(uint32_t)),
+		.sum = z->pieces ? take(where, n * z->hidden, sizeof(float)) : NULL,
+		.shared = take(where, 2 * z->piece, sizeof(float)),
+		.x = take(where, slots * z->hidden, z->elem),
+		.y = take(where, slots * z->hidden, z->elem),
+		.gu = take(where, gated * inner, z->elem),
+		.act = take(where, inner, z->elem),
 	};
-	if (!train) return;
-	x->dlogits = take(where, scores, elem);
-	x->dweight = take(where, slots, sizeof(float));
-	x->dshared = take(where, piece, sizeof(float));
-	x->dgate = take(where, piece, elem);
-	x->dact = take(where, inner, elem);
+	if (!z->train) return;
+	x->dweight = take(where, n * most->experts_per_token, sizeof(float));
+	x->dlogits = take(where, z->piece * most->experts, z->elem);
+	x->dshared = take(where, z->piece, sizeof(float));
+	x->dgate = take(where, z->piece, z->elem);
+	x->dact = take(where, inner, z->elem);
 }
 
 /* ---- routing ---- */
 
+/* Of all experts */
 static int64_t rows_of(const struct piece *p) { return p->c.n * p->l->experts_per_token; }
+/* The first of the piece's rows of an array with so many elements a row */
+static void *begin_of(const struct piece *p, const void *rows, int64_t width)
+{
+	return elements_after(p->c.dev, rows, p->begin * width);
+}
 
 static struct op route_op(const struct piece *p, enum op_code code)
 {
@@ -150,12 +158,15 @@ static void route(const struct piece *p, const void *h)
 /* y's rows (R, H) = x's (P, H), token by token of each slot */
 static void dispatch(const struct piece *p, void *y, const void *x)
 {
-	LAUNCH(&p->c, OP_DISPATCH, dispatch, .y = y, .x = x, .slot = p->c.s.x.slot, .rows = rows_of(p),
-		.per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+	LAUNCH(&p->c, OP_DISPATCH, dispatch, .y = begin_of(p, y, p->c.geo->hidden), .x = x,
+		.slot = p->c.s.x.slot + p->begin, .rows = p->rows, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
 }
 
 /* ---- the experts ---- */
 
+/* Operations get the window's experts as if there were no others. Rows keep their numbers. */
+static int64_t experts(const struct piece *p) { return p->to - p->from; }
+static const uint32_t *first(const struct piece *p) { return p->c.s.x.first + p->from; }
 static int64_t gated(const struct piece *p, int64_t ffn) { return mlp_gated(p->l) ? 2 * ffn : ffn; }
 static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATE : MT_T_XUP; }
 static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATEB : MT_T_XUPB; }
@@ -166,8 +177,8 @@ static void grouped_forward(const struct piece *p, void *y, const void *x, enum 
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p), .n = out, .k = in,
-		.first = p->c.s.x.first, .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .n = out, .k = in,
+		.first = first(p), .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = !transposed, .c = y, .ldc = out, .stride = p->w->stride[weight], .bias = p->w->t[bias],
 		.bias_stride = p->w->stride[bias]);
 }
@@ -178,8 +189,8 @@ static void grouped_backward_input(const struct piece *p, void *dx, const void *
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p), .n = in, .k = out,
-		.first = p->c.s.x.first, .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .n = in, .k = out,
+		.first = first(p), .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = transposed, .c = dx, .ldc = in, .stride = p->w->stride[weight]);
 }
 
@@ -189,46 +200,76 @@ static void grouped_backward_weights(const struct piece *p, const struct grads *
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = p->l->experts, .rows = rows_of(p),
-		.k = transposed ? in : out, .n = transposed ? out : in, .first = p->c.s.x.first, .a = transposed ? x : dy,
-		.lda = transposed ? in : out, .b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight],
-		.ldc = transposed ? out : in, .stride = g->stride[weight], .sum = 1, .beta = beta);
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .k = transposed ? in : out,
+		.n = transposed ? out : in, .first = first(p), .a = transposed ? x : dy, .lda = transposed ? in : out,
+		.b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight], .ldc = transposed ? out : in,
+		.stride = g->stride[weight], .sum = 1, .beta = beta);
 	if (g->t[bias])
 		LAUNCH(&p->c, OP_GROUPED_BIAS_BACKWARD, grouped_bias_backward, .db = g->t[bias], .stride = g->stride[bias],
-			.beta = beta, .dy = dy, .first = p->c.s.x.first, .experts = p->l->experts, .n = out);
+			.beta = beta, .dy = dy, .first = first(p), .experts = experts(p), .n = out);
 }
 
-/* act (rows, ffn) from gate | up */
-static void inner_forward(const struct piece *p, int64_t rows, int64_t ffn, int interleaved)
+/* act (rows, ffn) from gate | up; the rows from `begin` on */
+static void inner_forward(const struct piece *p, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
 {
-	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.x.act, .gu = p->c.s.x.gu, .n = rows, .f = ffn,
+	const struct experts_scratch *x = &p->c.s.x;
+
+	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = elements_after(p->c.dev, x->act, begin * ffn),
+		.gu = elements_after(p->c.dev, x->gu, begin * gated(p, ffn)), .n = rows, .f = ffn,
 		.form = (enum activation)p->l->form, .interleaved = interleaved);
 }
 
 /* act, and the gradient of gate | up in its place, from dact */
-static void inner_backward(const struct piece *p, int64_t rows, int64_t ffn, int interleaved)
+static void inner_backward(const struct piece *p, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
 {
-	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->c.s.x.gu, .y = p->c.s.x.act,
-		.dy = p->c.s.x.dact, .gu = p->c.s.x.gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form,
-		.interleaved = interleaved);
+	const struct experts_scratch *x = &p->c.s.x;
+	void *gu = elements_after(p->c.dev, x->gu, begin * gated(p, ffn));
+
+	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = gu,
+		.y = elements_after(p->c.dev, x->act, begin * ffn), .dy = elements_after(p->c.dev, x->dact, begin * ffn),
+		.gu = gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form, .interleaved = interleaved);
 }
 
 static int interleaved(const struct piece *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
 
 /* ---- forward ---- */
 
-static void routed_forward(const struct piece *p, void *out, const void *h, const void *add)
+/* y of the piece's rows */
+static void rows_forward(const struct piece *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 
-	route(p, h);
 	dispatch(p, x->x, h);
 	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
-	inner_forward(p, rows_of(p), f, interleaved(p));
+	inner_forward(p, p->begin, p->rows, f, interleaved(p));
 	grouped_forward(p, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
-	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = add, .x = x->y, .weight = x->weight, .row = x->row, .n = p->c.n,
-		.per_token = p->l->experts_per_token, .h = hidden);
+}
+
+/* y (P, H) = add + each token's sum over its experts' rows of x */
+static void combine(const struct piece *p, void *y, const void *add, const void *x, const float *weight)
+{
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = y, .add = add, .x = x, .weight = weight, .row = p->c.s.x.row, .n = p->c.n,
+		.per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+}
+
+/* The same by windows: this window's part of the sums */
+static void combine_window(const struct piece *p, const void *x, const float *weight)
+{
+	float *sum = p->c.s.x.sum;
+
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = sum, .sum = p->from ? sum : NULL, .x = x, .weight = weight,
+		.row = p->c.s.x.row, .n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden, .from = first(p),
+		.to = p->c.s.x.first + p->to, .partial = 1);
+}
+
+/* The last part: no rows are left, y = add + the sums */
+static void combine_end(const struct piece *p, void *y, const void *add)
+{
+	const uint32_t *none = p->c.s.x.first;
+
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = y, .add = add, .sum = p->c.s.x.sum, .x = p->c.s.x.x, .row = p->c.s.x.row,
+		.n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden, .from = none, .to = none);
 }
 
 static enum mt_role_tensor shared_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
@@ -252,7 +293,7 @@ static void shared_forward(const struct piece *p, void *out, const void *h)
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
 
 	shared_gate_up(p, h);
-	inner_forward(p, p->c.n, f, 0);
+	inner_forward(p, 0, p->c.n, f, 0);
 	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, hidden);
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = out, .x = x->y,
 		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1, .h = hidden);
@@ -263,42 +304,74 @@ static void all_forward(const struct piece *p, void *out, const void *add)
 {
 	const void *h = input_of(&p->c, p->in, p->w, p->norm);
 
-	routed_forward(p, out, h, add);
+	route(p, h);
+	rows_forward(p, h);
+	combine(p, out, add, p->c.s.x.y, p->c.s.x.weight);
 	if (p->l->shared_ffn) shared_forward(p, out, h);
 }
 
-void experts_forward(const struct piece *p, void *out)
+/* The same where the windows' sums are there */
+static void end_forward(const struct piece *p, void *out, const void *add)
+{
+	combine_end(p, out, add);
+	if (p->l->shared_ffn) shared_forward(p, out, input_of(&p->c, p->in, p->w, p->norm));
+}
+
+static void residual_forward(const struct piece *p, void *out,
+	void (*add_experts)(const struct piece *, void *out, const void *add))
 {
 	if (!residual_apart(p->c.geo)) {
-		all_forward(p, out, p->x2);
+		add_experts(p, out, p->x2);
 		return;
 	}
-	all_forward(p, p->c.s.sub, NULL);
+	add_experts(p, p->c.s.sub, NULL);
 	residual_add(&p->c, out, p->w, p->post, p->x2);
 }
 
+void experts_forward(const struct piece *p, void *out) { residual_forward(p, out, all_forward); }
+
+void experts_route(const struct piece *p) { route(p, input_of(&p->c, p->in, p->w, p->norm)); }
+
+void experts_window_forward(const struct piece *p)
+{
+	if (p->rows) rows_forward(p, input_of(&p->c, p->in, p->w, p->norm));
+	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, p->c.s.x.weight);
+}
+
+void experts_forward_end(const struct piece *p, void *out) { residual_forward(p, out, end_forward); }
+
 /* ---- backward ---- */
 
-/* From dsub, the gradient of the experts' sum: the gradients of their weights, of the router's logits (dlogits), and of
- * the experts' inputs (x) */
-static void routed_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+/* From the gradients of outputs (y) and of gate | up, and what they were computed from */
+static void weights_backward(const struct piece *p, const struct grads *g, float beta)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, rows = rows_of(p);
-	struct op op = route_op(p, OP_ROUTE_BACKWARD);
+	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 
-	route(p, h);
+	grouped_backward_weights(p, g, beta, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
+	grouped_backward_weights(p, g, beta, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+}
+
+/* From dsub, the gradient of the experts' sum: the gradients of their weights, of their slots' weights (dweight), and
+ * of their inputs (x) */
+static void rows_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, bias_stride = p->w->stride[MT_T_XDOWNB];
+	const void *bias = p->w->t[MT_T_XDOWNB];
+
 	dispatch(p, x->x, h);
 	dispatch(p, x->y, dsub);
 	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	grouped_backward_input(p, x->dact, x->y, MT_T_XDOWN, f, hidden);
-	inner_backward(p, rows, f, interleaved(p));
-	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight, .slot = x->slot,
-		.y = x->act, .dy = x->dact, .dgu = x->gu, .rows = rows, .f = f, .g = gated(p, f), .bias = p->w->t[MT_T_XDOWNB],
-		.bias_stride = p->w->stride[MT_T_XDOWNB], .h = hidden, .d_o = x->y, .expert = x->expert);
-	launch(&p->c, &op);
-	grouped_backward_weights(p, g, beta, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
-	grouped_backward_weights(p, g, beta, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	inner_backward(p, p->begin, p->rows, f, interleaved(p));
+	if (bias) /* experts have their own numbers here: the first one's would be there */
+		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->elem;
+	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
+		.slot = x->slot + p->begin, .y = begin_of(p, x->act, f), .dy = begin_of(p, x->dact, f),
+		.dgu = begin_of(p, x->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
+		.bias_stride = bias_stride, .h = hidden, .d_o = begin_of(p, x->y, hidden), .expert = x->expert);
+	weights_backward(p, g, beta);
 	grouped_backward_input(p, x->x, x->gu, gate_up_role(p), hidden, gated(p, f));
 }
 
@@ -310,7 +383,7 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 
 	shared_gate_up(p, h);
 	linear_backward_input(&p->c, x->dact, dsub, p->w->t[MT_T_SDOWN], f, hidden);
-	inner_backward(p, p->c.n, f, 0);
+	inner_backward(p, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
 
@@ -325,18 +398,29 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }
 
-void experts_backward(const struct piece *p, const struct grads *g, float beta, void *dx)
+void experts_window_backward(const struct piece *p, const struct grads *g, float beta, const void *dx)
+{
+	if (p->rows) {
+		const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+		rows_backward(p, g, beta, dsub, input_of(&p->c, p->in, p->w, p->norm));
+	} else if (beta == 0) {
+		weights_backward(p, g, beta);
+	}
+	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.x, NULL);
+}
+
+/* All but the experts; with windows their inputs' gradients are summed already */
+static void rest_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h,
+	bool windows, void *dx)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	const void *dsub, *h;
+	struct op route = route_op(p, OP_ROUTE_BACKWARD);
+	void *dh = p->c.s.dh;
 
-	if (p->c.geo->flags & MT_POST_NORM) all_forward(p, p->c.s.sub, NULL);
-	dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
-	h = input_of(&p->c, p->in, p->w, p->norm);
-	routed_backward(p, g, beta, dsub, h);
+	launch(&p->c, &route);
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
-	LAUNCH(&p->c, OP_COMBINE, combine, .y = p->c.s.dh, .add = p->l->shared_ffn ? p->c.s.dh : NULL, .x = x->x,
-		.row = x->row, .n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
+	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
 	if (p->c.balance.sums) { /* the router's scores have taken the place of its logits */
 		router_forward(p, h);
 		balance(p, OP_BALANCE_BACKWARD);
@@ -345,4 +429,23 @@ void experts_backward(const struct piece *p, const struct grads *g, float beta, 
 	if (g->t[MT_T_CORRECTION] && beta == 0)
 		LAUNCH(&p->c, OP_ZERO, zero, .dst = g->t[MT_T_CORRECTION], .bytes = p->l->experts * sizeof(float));
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
+}
+
+void experts_backward(const struct piece *p, const struct grads *g, float beta, void *dx)
+{
+	const void *dsub, *h;
+
+	if (p->c.geo->flags & MT_POST_NORM) all_forward(p, p->c.s.sub, NULL);
+	dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+	h = input_of(&p->c, p->in, p->w, p->norm);
+	route(p, h);
+	rows_backward(p, g, beta, dsub, h);
+	rest_backward(p, g, beta, dsub, h, false, dx);
+}
+
+void experts_backward_end(const struct piece *p, const struct grads *g, float beta, void *dx)
+{
+	const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+
+	rest_backward(p, g, beta, dsub, input_of(&p->c, p->in, p->w, p->norm), true, dx);
 }

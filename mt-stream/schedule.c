@@ -13,6 +13,10 @@
  *     Q_COMPUTE        │ fwd 0  │ fwd 1  │ ... head│ bwd L    │ bwd L-1  │ ... bwd 0 │
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
+ * A block's experts may come by windows (windows.h): all chunks go through attention and router, then through one window
+ * after another, then through the rest. So the block has several parts: a window's weights come while the one before
+ * computes, and its gradients leave while the next one does.
+ *
  * Queues run independently, so memory that several of them use is ordered by events:
  *   weight slots      are refilled after an event says that their last reader has run;
  *   gradient slots    are written again after this thread has seen that all their pieces have left. It must see that
@@ -54,8 +58,32 @@ int jobs_make(struct stream *s)
 	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
 	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
 	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
+	for (uint32_t u = 1; u + 1 < s->units; u++)
+		s->jobs[u].cut = cut_of(mt_unit(s->run, u), mt_tensor(s->run, mt_unit(s->run, u)->first_tensor));
 	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
 	return 0;
+}
+
+/* Do its experts come by windows? */
+static bool is_cut(const struct stream *s, uint32_t job)
+{
+	return s->micro->plan.expert_window && s->jobs[job].cut.experts;
+}
+
+static uint32_t windows(const struct stream *s, uint32_t job)
+{
+	return windows_of(&s->jobs[job].cut, s->micro->plan.expert_window);
+}
+
+/* Elements of a part that are in the job's slot: all, or the rest beside windows */
+static uint64_t elems_of(const struct stream *s, uint32_t job, int part)
+{
+	return is_cut(s, job) ? cut_rest(&s->jobs[job].cut) : s->jobs[job].part[part].elems;
+}
+
+static uint32_t tensors_of(const struct stream *s, uint32_t job, int part)
+{
+	return is_cut(s, job) ? s->jobs[job].cut.first_expert : mt_unit(s->run, s->jobs[job].part[part].unit)->tensors;
 }
 
 /* ---- where a job's tensors are ---- */
@@ -66,7 +94,7 @@ static void weights_at(struct stream *s, uint32_t job, const void *const base[2]
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
 
-		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), u->tensors, base[p]);
+		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p]);
 	}
 	/* a tied model's embedding is the head's weight */
 	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
@@ -87,26 +115,59 @@ static void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
 
-		grads_enter(g, mt_tensor(s->run, u->first_tensor), u->tensors, grads_base(s, job, p, slot));
+		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), grads_base(s, job, p, slot));
 	}
 	if (job == head_job(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
 }
 
-/* Gaps between tensors are copied out with them, so they must be zero */
+/* Gaps between tensors are copied out with them, so they must be zero. Of elements from .. to - 1 of a unit, which are
+ * at g */
+static void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64_t to)
+{
+	const struct mt_unit *u = mt_unit(s->run, unit);
+	uint64_t end = from;
+
+	for (uint32_t i = 0; i <= u->tensors && end < to; i++) {
+		const struct mt_tensor *t = i < u->tensors ? mt_tensor(s->run, u->first_tensor + i) : NULL;
+		uint64_t next = t && t->off < to ? t->off : to;
+
+		if (next > end)
+			launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g + (end - from), (next - end) * sizeof(float)}});
+		if (next > end) end = next;
+		if (t && t->off + t->n > end) end = t->off + t->n;
+	}
+}
+
 static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 {
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
-		float *g = grads_base(s, job, p, slot);
-		uint64_t end = 0;
+	for (int p = 0; p < s->jobs[job].parts; p++)
+		gaps_clear(s, s->jobs[job].part[p].unit, grads_base(s, job, p, slot), 0, elems_of(s, job, p));
+}
 
-		for (uint32_t i = 0; i <= u->tensors; i++) {
-			const struct mt_tensor *t = i < u->tensors ? mt_tensor(s->run, u->first_tensor + i) : NULL;
-			uint64_t next = t ? t->off : u->elems;
+/* Window i's tensors: weights at mem, or with zero-copy in the store; gradients at gs. Either may be left out. */
+static void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs,
+	struct grads *g)
+{
+	const struct cut *c = &s->jobs[job].cut;
+	const struct mt_unit *u = mt_unit(s->run, job);
+	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
+	struct extent e[EXPERT_ARRAYS];
 
-			if (next > end)
-				launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g + end, (next - end) * sizeof(float)}});
-			end = t ? t->off + t->n : end;
+	window_extents(c, s->micro->plan.expert_window, i, e);
+	for (uint32_t n = c->first_expert; n < u->tensors && t->expert == 0; n++, t++) {
+		uint32_t a = t->experts ? n - c->first_expert : 0;
+		int64_t in = (int64_t)(t->off - c->array[a].off), stride = (int64_t)c->array[a].stride;
+
+		if (w) {
+			w->t[t->role] = mem
+				? elements_after(s->dev, mem, (int64_t)e[a].at + in)
+				: elements_after(s->dev, s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype),
+					  (int64_t)e[a].from + in);
+			w->stride[t->role] = stride;
+		}
+		if (g) {
+			g->t[t->role] = gs + e[a].at + in;
+			g->stride[t->role] = stride;
 		}
 	}
 }
@@ -122,6 +183,7 @@ static void progress_begin(struct stream *s)
 	for (int i = 0; i < 2; i++) now->embed_head[i] = (struct slot){.mem = at->embed_head_weights[i], .job = -1};
 	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++)
 		now->blocks[i] = (struct slot){.mem = at->weights[i], .job = -1};
+	for (int i = 0; i < 2; i++) now->windows[i] = (struct slot){.mem = at->windows[i], .job = -1};
 	now->residual = now->attention = (struct offload){.held = {-1, -1}};
 	now->done[0] = now->done[1] = (struct event){0};
 }
@@ -153,6 +215,8 @@ static void batch_in(struct stream *s)
 
 /* ---- weights in ---- */
 
+static uint64_t weight_elem(const struct stream *s) { return s->control->dtype == MT_BF16 ? 2 : 4; }
+
 /* Copy the job's weights into slot `to` after its last reader has run; compute waits until they are there. */
 static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 {
@@ -164,7 +228,7 @@ static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 		launch(s, Q_WEIGHTS,
 			&(struct op){OP_WEIGHTS_IN,
 				.weights_in = {.dst = elements_after(s->dev, to->mem, (int64_t)part->at),
-					.n = (int64_t)part->elems,
+					.n = (int64_t)elems_of(s, job, p),
 					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
 					.from = s->control->dtype}});
 	}
@@ -201,13 +265,81 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 
 		base[p] = slot ? elements_after(s->dev, slot->mem, (int64_t)j->part[p].at)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
-		*mt_counter(s->run, 2) += j->part[p].elems * (s->control->dtype == MT_BF16 ? 2 : 4);
+		*mt_counter(s->run, 2) += elems_of(s, job, p) * weight_elem(s);
 	}
 	weights_at(s, job, base, w);
 	return slot;
 }
 
+/* ---- windows of experts in ---- */
+
+static int64_t window_number(uint32_t job, uint32_t i) { return (int64_t)job * MT_EXPERTS + i; }
+
+static struct slot *window_slot(struct stream *s, uint32_t job, uint32_t i)
+{
+	struct slot *w = s->now.windows;
+
+	return w[0].job == window_number(job, i) ? &w[0] : w[1].job == window_number(job, i) ? &w[1] : NULL;
+}
+
+/* Copy the window's weights in, if there is one of that number, into the slot that the window before it is not in */
+static void window_load(struct stream *s, uint32_t job, uint32_t i)
+{
+	const struct cut *c = &s->jobs[job].cut;
+	const char *src = mt_at(s->run, mt_unit(s->run, job)->w);
+	struct slot *slot = window_slot(s, job, i);
+	struct extent e[EXPERT_ARRAYS];
+
+	if (s->zero_copy || i >= windows(s, job)) return;
+	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
+	if (slot) return;
+	slot = &s->now.windows[s->now.window];
+	window_extents(c, s->micro->plan.expert_window, i, e);
+	trace_unit(s, Q_WEIGHTS, job, "weights");
+	queue_wait(s, Q_WEIGHTS, slot->last_read);
+	for (uint32_t a = 0; a < c->arrays; a++)
+		launch(s, Q_WEIGHTS,
+			&(struct op){OP_WEIGHTS_IN,
+				.weights_in = {.dst = elements_after(s->dev, slot->mem, (int64_t)e[a].at),
+					.n = (int64_t)(e[a].to - e[a].from),
+					.src = src + e[a].from * weight_elem(s),
+					.from = s->control->dtype}});
+	slot->job = window_number(job, i);
+	slot->loaded = event_record(s, Q_WEIGHTS);
+}
+
+/* The window's weights, in *w; compute launched from here on may read them. window_leave: it has been launched, and the
+ * next window but one may come. */
+static void window_fetch(struct stream *s, uint32_t job, uint32_t i, struct weights *w)
+{
+	struct slot *slot = s->zero_copy ? NULL : window_slot(s, job, i);
+	struct extent e[EXPERT_ARRAYS];
+
+	if (slot) queue_wait(s, Q_COMPUTE, slot->loaded);
+	window_enter(s, job, i, slot ? slot->mem : NULL, w, NULL, NULL);
+	window_extents(&s->jobs[job].cut, s->micro->plan.expert_window, i, e);
+	for (uint32_t a = 0; a < s->jobs[job].cut.arrays; a++)
+		*mt_counter(s->run, 2) += (e[a].to - e[a].from) * weight_elem(s);
+}
+
+static void window_leave(struct stream *s, uint32_t job, uint32_t i)
+{
+	struct slot *slot = s->zero_copy ? NULL : window_slot(s, job, i);
+
+	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
+	window_load(s, job, i + 2);
+}
+
 /* ---- chunks, and where their activations are ---- */
+
+/* MLP pieces of the pass before token `from`, which begins a chunk */
+static int64_t pieces_before(const struct stream *s, int64_t from)
+{
+	const struct plan_request *req = &s->micro->request;
+	const struct plan *plan = &s->micro->plan;
+
+	return from / ((int64_t)rows_of_chunk(req, plan) * req->seq) * (int64_t)pieces_of_chunk(req, plan);
+}
 
 /* Tokens [from, from + n) of the pass. All chunks share the scratch. */
 static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
@@ -221,6 +353,8 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.n = n,
 		.seq = s->micro->request.seq,
 		.piece = (int64_t)tokens_of_piece(&s->micro->request, &s->micro->plan),
+		.before = from,
+		.pieces_before = pieces_before(s, from),
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
@@ -255,7 +389,7 @@ static bool attention_offloaded(const struct stream *s, uint32_t layer)
 }
 
 /* A block's activations for the chunk at `from`. Those that the block keeps have memory of their own; those that it
- * recomputes share one chunk's memory. gu NULL: recomputed in the scratch. */
+ * recomputes share one chunk's memory, or with windows of experts one pass's. gu NULL: recomputed in the scratch. */
 static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
@@ -263,10 +397,21 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 	const struct memory_layout *at = &s->micro->layout;
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
 	struct saved own = at->saved[layer], v = at->chunk;
+	bool windows = s->micro->plan.expert_window;
 
 	if (attention_offloaded(s, layer)) {
 		own.o = at->o[layer & 1];
 		own.lse = at->lse[layer & 1];
+	}
+	if (windows && !own.qkv) {
+		own.qkv = v.qkv;
+		own.pre = v.pre;
+		own.qk_rstd = v.qk_rstd;
+		own.x2 = v.x2;
+	}
+	if (windows && !own.o) {
+		own.o = v.o;
+		own.lse = v.lse;
 	}
 	if (own.qkv) {
 		v.qkv = elements_after(s->dev, own.qkv, from * (a + 2 * k));
@@ -368,15 +513,84 @@ static int64_t chunk_tokens(const struct stream *s, int64_t from)
 	return left < most ? left : most;
 }
 
-static void unit_forward(struct stream *s, uint32_t u)
+/* A block's next chunk; the first time from and c.n are 0 */
+struct at {
+	int64_t from;
+	struct chunk c;
+	struct saved v;
+	const void *x;
+};
+
+static bool next_chunk(struct stream *s, uint32_t u, struct at *at)
+{
+	at->from += at->c.n;
+	if (at->from >= s->now.n) return false;
+	at->c = chunk_of(s, at->from, chunk_tokens(s, at->from));
+	at->v = saved_at(s, u - 1, at->from);
+	at->x = output(s, u - 1, at->from);
+	return true;
+}
+
+/* Where the rows of unit u's experts begin, of all pieces of the pass: as the routing's `first` */
+static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
+{
+	const struct plan_request *req = &s->micro->request;
+
+	return s->rows + (u - 1) * pieces_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
+}
+
+/* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
+static int rows_fetch(struct stream *s, uint32_t u)
+{
+	size_t n = pieces_of_pass(&s->micro->request, &s->micro->plan) * (s->jobs[u].cut.experts + 1);
+
+	launch(s, Q_COMPUTE,
+		&(struct op){OP_COPY, .copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->rows}});
+	return event_sync(s, event_record(s, Q_COMPUTE));
+}
+
+static struct window window_of(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
+{
+	uint32_t each = s->micro->plan.expert_window, experts = s->jobs[u].cut.experts, from = i * each;
+
+	return (struct window){.from = from,
+		.to = experts - from < each ? experts : from + each,
+		.rows = rows_of_unit(s, u) + c->pieces_before * (experts + 1)};
+}
+
+static int cut_forward(struct stream *s, uint32_t u, struct weights *w)
+{
+	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i);
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		block_recompute(&at.c, u - 1, w, at.x, &at.v, false);
+		block_route(&at.c, u - 1, w, at.x, &at.v);
+	}
+	int rc = rows_fetch(s, u);
+	if (rc) return rc;
+	for (uint32_t i = 0; i < windows(s, u); i++) {
+		window_fetch(s, u, i, w);
+		for (struct at at = {0}; next_chunk(s, u, &at);) {
+			struct window win = window_of(s, u, i, &at.c);
+			block_window_forward(&at.c, u - 1, w, &win, at.x, &at.v);
+		}
+		window_leave(s, u, i);
+	}
+	for (struct at at = {0}; next_chunk(s, u, &at);)
+		block_windows_end(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
+	return 0;
+}
+
+static int unit_forward(struct stream *s, uint32_t u)
 {
 	struct weights w;
 	struct slot *slot;
+	int rc = 0;
 
 	trace_unit(s, Q_COMPUTE, u, "forward");
 	slot = weights_fetch(s, u, &w);
 	forward_begins(s, u);
-	for (int64_t from = 0, n; from < s->now.n; from += n) {
+	if (is_cut(s, u)) rc = cut_forward(s, u, &w);
+	for (int64_t from = 0, n; from < s->now.n && !is_cut(s, u); from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 
@@ -389,6 +603,7 @@ static void unit_forward(struct stream *s, uint32_t u)
 	}
 	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 	forward_ends(s, u);
+	return rc;
 }
 
 /* The first chunk of the micro-batch overwrites a unit's gradients (0), the others add to them (1) */
@@ -424,25 +639,26 @@ static void head_forward_backward(struct stream *s, float *gs)
 	balance_out(s);
 }
 
-static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
+/* What the chunk's backward pass reads and the block has not kept */
+static void recompute(struct stream *s, uint32_t u, const struct weights *w, struct at *at)
 {
 	enum checkpoint level = checkpoint_of(&s->micro->plan, s->geo->layers, u - 1);
+
+	if (level >= KEEP_ALL_BUT_GATE_UP) return;
+	trace_unit(s, Q_COMPUTE, u, "recompute");
+	block_recompute(&at->c, u - 1, w, at->x, &at->v, level == KEEP_ATTENTION);
+	trace_unit(s, Q_COMPUTE, u, "backward");
+}
+
+static void block_unit_backward(struct stream *s, uint32_t u, const struct grads *g)
+{
 	struct weights w;
 	struct slot *slot = weights_fetch(s, u, &w);
 
 	backward_begins(s, u);
-	for (int64_t from = 0, n; from < s->now.n; from += n) {
-		n = chunk_tokens(s, from);
-		struct chunk c = chunk_of(s, from, n);
-		struct saved v = saved_at(s, u - 1, from);
-		const void *x = output(s, u - 1, from);
-
-		if (level < KEEP_ALL_BUT_GATE_UP) {
-			trace_unit(s, Q_COMPUTE, u, "recompute");
-			block_recompute(&c, u - 1, &w, x, &v, level == KEEP_ATTENTION);
-		}
-		trace_unit(s, Q_COMPUTE, u, "backward");
-		block_backward(&c, u - 1, &w, g, beta_at(s, from), x, &v, dx_at(s, from));
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		recompute(s, u, &w, &at);
+		block_backward(&at.c, u - 1, &w, g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	}
 	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 }
@@ -471,13 +687,120 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 	}
 }
 
-/* Where unit u's gradients are summed */
-static float *grads_of(const struct stream *s, uint32_t u)
+/* ---- the parts of a block with windows of experts, backward ---- */
+
+/* Copy elements from .. to - 1 of unit u's gradient, which are at src, to where their edge is put together. `bound` is
+ * one between parts, in the same block. */
+static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *src, uint64_t from, uint64_t to)
+{
+	uint32_t edge = cut_edge(&s->jobs[u].cut, s->micro->plan.expert_window, bound);
+	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
+
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
+}
+
+/* Of a part's elements, those in blocks that are all its own */
+static struct extent inside(const struct cut *c, const struct extent *e)
+{
+	uint64_t from = (e->from + MT_BLOCK - 1) / MT_BLOCK * MT_BLOCK;
+	uint64_t to = e->to == c->elems ? e->to : e->to / MT_BLOCK * MT_BLOCK;
+
+	return (struct extent){from, to > from ? to : from, e->at + from - e->from};
+}
+
+/* The others, which are at gs. Bounds: where the part ends; the one before it: where it begins */
+static void edges_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
+{
+	const struct cut *c = &s->jobs[u].cut;
+	struct extent in = inside(c, e);
+	const float *g = gs + e->at;
+
+	if (in.from > e->from) edge_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
+	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
+}
+
+/* Where gradients of the unit's part are summed. Parts are numbered as they are computed: its windows, its rest. */
+struct step {
+	uint32_t unit, part;
+};
+
+static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_cut(s, u) ? windows(s, u) + 1 : 1; }
+static bool is_window(const struct stream *s, struct step t) { return t.part + 1 < parts_of(s, t.unit); }
+
+static float *grads_of(const struct stream *s, struct step t)
 {
 	const struct memory_layout *at = &s->micro->layout;
 
-	if (u == 0 || u == head_job(s)) return at->embed_head_grads[u != 0];
-	return at->grads[(u - 1) % s->micro->plan.grad_slots];
+	if (is_window(s, t)) return at->window_grads[t.part & 1];
+	if (t.unit == 0 || t.unit == head_job(s)) return at->embed_head_grads[t.unit != 0];
+	return at->grads[(t.unit - 1) % s->micro->plan.grad_slots];
+}
+
+/* Attention's activations and the router's, of all chunks */
+static void cut_backward_begin(struct stream *s, uint32_t u)
+{
+	struct weights *w = &s->now.weights;
+	uint64_t edges = (uint64_t)cut_edges(&s->jobs[u].cut, s->micro->plan.expert_window) * MT_BLOCK;
+
+	trace_unit(s, Q_COMPUTE, u, "backward");
+	s->now.slot = weights_fetch(s, u, w);
+	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i);
+	backward_begins(s, u);
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {s->micro->layout.edges[u & 1], edges * sizeof(float)}});
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		recompute(s, u, w, &at);
+		block_backward_route(&at.c, u - 1, w, at.x, &at.v, dx_at(s, at.from));
+	}
+}
+
+static void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
+{
+	const struct cut *c = &s->jobs[u].cut;
+	uint32_t each = s->micro->plan.expert_window;
+	struct weights *w = &s->now.weights;
+	struct extent e[EXPERT_ARRAYS];
+	struct grads g = {0};
+
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, cut_window(c, each) * sizeof(float)}});
+	window_extents(c, each, i, e);
+	for (uint32_t a = 0; a < c->arrays; a++) gaps_clear(s, u, gs + e[a].at, e[a].from, e[a].to);
+	window_fetch(s, u, i, w);
+	window_enter(s, u, i, NULL, NULL, gs, &g);
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		struct window win = window_of(s, u, i, &at.c);
+		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
+	}
+	window_leave(s, u, i);
+	for (uint32_t a = 0; a < c->arrays; a++) edges_put(s, u, gs, &e[a], a * windows(s, u) + i + 1);
+}
+
+static void rest_backward(struct stream *s, uint32_t u, float *gs)
+{
+	struct extent e = {0, cut_rest(&s->jobs[u].cut), 0};
+	struct grads g;
+
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, e.to * sizeof(float)}});
+	grads_at(s, u, gs, &g);
+	grads_clear_gaps(s, u, gs);
+	for (struct at at = {0}; next_chunk(s, u, &at);)
+		block_backward_windows_end(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v,
+			dx_at(s, at.from));
+	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
+	edges_put(s, u, gs, &e, 0);
+}
+
+static void step_backward(struct stream *s, struct step t)
+{
+	if (is_cut(s, t.unit) && t.part == 0) cut_backward_begin(s, t.unit);
+	if (is_window(s, t)) window_backward(s, t.unit, t.part, grads_of(s, t));
+	else if (is_cut(s, t.unit)) rest_backward(s, t.unit, grads_of(s, t));
+	else unit_backward(s, t.unit, grads_of(s, t));
+}
+
+/* The next one: the unit's next part, or the unit below */
+static struct step step_after(const struct stream *s, struct step t)
+{
+	return is_window(s, t) ? (struct step){t.unit, t.part + 1} : (struct step){t.unit - 1, 0};
 }
 
 /* ---- gradients out ---- */
@@ -512,47 +835,102 @@ static int loss_out(struct stream *s, struct event ready)
 
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
-/* One part of a job's gradients leaves in pieces, in order. Each is copied into the ring block of its own message,
- * which is published when the copy is done. Many copies are under way at once, so that the link never idles between
- * two. */
+/* Elements off .. off + n - 1 of a unit's gradient, which are at g */
+struct range {
+	uint32_t unit, end;
+	uint64_t off, n;
+	float *g;
+};
+
+/* An edge: the i-th, if a block has it */
+static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
+{
+	const struct cut *c = &s->jobs[u].cut;
+	uint32_t each = s->micro->plan.expert_window;
+	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
+	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
+	bool first = before <= off; /* of the bounds inside the block */
+
+	return (struct range){.unit = u,
+		.off = off,
+		.n = bound == off || !first     ? 0
+			: c->elems - off < MT_BLOCK ? c->elems - off
+										: MT_BLOCK,
+		.g = s->micro->layout.edges[u & 1] + (uint64_t)cut_edge(c, each, i) * MT_BLOCK};
+}
+
+static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
+{
+	struct extent in = inside(&s->jobs[u].cut, e);
+
+	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
+}
+
+/* The i-th range of what leaves with the step, which may be empty; false: there are not so many. Where the embed
+ * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
+static bool range_of(const struct stream *s, struct step t, uint32_t i, struct range *r)
+{
+	const struct job *j = &s->jobs[t.unit];
+	uint32_t each = s->micro->plan.expert_window;
+	struct extent e[EXPERT_ARRAYS];
+
+	if (is_window(s, t)) {
+		if (i >= j->cut.arrays) return false;
+		window_extents(&j->cut, each, t.part, e);
+		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
+	} else if (is_cut(s, t.unit)) {
+		if (i > cut_edges(&j->cut, each)) return false;
+		e[0] = (struct extent){0, cut_rest(&j->cut), 0};
+		*r = i ? edge_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
+	} else {
+		if (i >= (uint32_t)j->parts) return false;
+		*r = (struct range){.unit = j->part[i].unit,
+			.end = j->part[i].end,
+			.n = s->micro->layout.tied_grads && j->part[i].end ? 0 : j->part[i].elems,
+			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
+	}
+	return true;
+}
+
+/* A range leaves in pieces, in order. Each is copied into the ring block of its own message, which is published when
+ * the copy is done. Many copies are under way at once, so that the link never idles between two. */
 enum { FLIGHT = 32 }; /* pieces under way, at most */
 
 struct leaving {
-	const struct part *part;
-	const float *g;
+	const struct range *range;
 	uint64_t launched, pushed; /* elements */
 	struct event over[FLIGHT]; /* piece i's in i mod FLIGHT */
 	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
 };
 
-static uint64_t piece_elems(const struct stream *s, const struct part *p, uint64_t off)
+static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off)
 {
 	uint64_t piece = s->control->piece_elems;
 
-	return p->elems - off < piece ? p->elems - off : piece;
+	return r->n - off < piece ? r->n - off : piece;
 }
 
 /* Launch copies of as many pieces as the ring has blocks for */
 static void pieces_launch(struct stream *s, struct leaving *l)
 {
-	const struct part *p = l->part;
+	const struct range *r = l->range;
 	void *block;
 
-	trace_unit(s, Q_GRADS, p->unit, "gradients");
+	trace_unit(s, Q_GRADS, r->unit, "gradients");
 	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
 	 * blocks */
-	while (l->launched < p->elems && l->n < FLIGHT && mt_stage_mine(s->run) &&
+	while (l->launched < r->n && l->n < FLIGHT && mt_stage_mine(s->run) &&
 		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
-		uint64_t n = piece_elems(s, p, l->launched);
+		uint64_t n = piece_elems(s, r, l->launched);
 
 		launch(s, Q_GRADS,
 			&(struct op){OP_GRADS_OUT,
 				.grads_out = {.dst = block,
-					.src = l->g + l->launched,
+					.src = r->g + l->launched,
 					.n = (int64_t)n,
 					.to = grads_type(s),
 					.off = (int64_t)l->launched,
-					.elems = (int64_t)p->elems}});
+					.elems = (int64_t)r->n}});
 		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
 		l->launched += n;
 	}
@@ -561,12 +939,14 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 /* Wait until the first piece under way has arrived, and publish it */
 static int piece_push(struct stream *s, struct leaving *l)
 {
-	const struct part *p = l->part;
-	uint64_t n = piece_elems(s, p, l->pushed);
+	const struct range *r = l->range;
+	uint64_t n = piece_elems(s, r, l->pushed);
 	int rc = event_sync(s, l->over[l->first % FLIGHT]);
 
 	if (rc || (rc = micro_wanted(s))) return rc;
-	push(s, (struct mt_msg){.kind = MT_MSG_GRAD, .grad = {.unit = p->unit, .end = p->end, .off = l->pushed, .n = n}});
+	push(s,
+		(struct mt_msg){.kind = MT_MSG_GRAD,
+			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n}});
 	l->first++;
 	l->n--;
 	l->pushed += n;
@@ -575,47 +955,37 @@ static int piece_push(struct stream *s, struct leaving *l)
 	return 0;
 }
 
-static int part_out(struct stream *s, const struct part *p, const float *g)
+static int range_out(struct stream *s, const struct range *r)
 {
-	struct leaving l = {.part = p, .g = g};
+	struct leaving l = {.range = r};
 	int rc = 0;
 
-	while (!rc && l.pushed < p->elems) {
+	while (!rc && l.pushed < r->n) {
 		void *block;
 
 		pieces_launch(s, &l);
-		rc = l.n ? piece_push(s, &l) : room_wait(s, p->unit, &block);
+		rc = l.n ? piece_push(s, &l) : room_wait(s, r->unit, &block);
 	}
 	return rc;
 }
 
-/* Does part p of a job's gradients leave with this job? Where the embed gradient and the head gradient are summed in
- * one array, the sum leaves as unit 0's gradient. */
-static bool leaves(const struct stream *s, uint32_t job, int p)
+/* Compute launched so far has finished the step's gradients */
+static void grads_final(struct stream *s, struct step t)
 {
-	return !s->micro->layout.tied_grads || s->jobs[job].part[p].end == 0;
+	struct range r;
+
+	for (uint32_t i = 0; range_of(s, t, i, &r); i++)
+		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
 }
 
-/* Compute launched so far has finished the job's gradients */
-static void grads_final(struct stream *s, uint32_t job)
+/* Send the step's gradients, which are final at `ready`. All of them have left on return. */
+static int grads_out(struct stream *s, struct step t, struct event ready)
 {
-	for (int p = 0; p < s->jobs[job].parts; p++)
-		if (leaves(s, job, p))
-			launch(s, Q_COMPUTE,
-				&(struct op){OP_GRADS_FINAL,
-					.grads_final = {grads_base(s, job, p, grads_of(s, job)), (int64_t)s->jobs[job].part[p].elems,
-						grads_type(s)}});
-}
-
-/* Send a job's gradients, which are final at `ready`. All of them have left on return. */
-static int grads_out(struct stream *s, uint32_t job, struct event ready)
-{
-	float *gs = grads_of(s, job);
+	struct range r;
 	int rc = 0;
 
 	queue_wait(s, Q_GRADS, ready);
-	for (int p = 0; !rc && p < s->jobs[job].parts; p++)
-		if (leaves(s, job, p)) rc = part_out(s, &s->jobs[job].part[p], grads_base(s, job, p, gs));
+	for (uint32_t i = 0; !rc && range_of(s, t, i, &r); i++) rc = range_out(s, &r);
 	return rc;
 }
 
@@ -632,8 +1002,7 @@ static int forward(struct stream *s)
 	for (uint32_t u = 0; u < head_job(s); u++) {
 		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
 		mt_stage_activity(s->run, MT_ACT_FORWARD, u);
-		unit_forward(s, u);
-		if ((rc = event_sync(s, done[u & 1]))) return rc;
+		if ((rc = unit_forward(s, u)) || (rc = event_sync(s, done[u & 1]))) return rc;
 		done[u & 1] = event_record(s, Q_COMPUTE);
 	}
 	return weights_wait(s, head_job(s));
@@ -649,29 +1018,32 @@ static int evaluate(struct stream *s)
 	return s->now.last ? loss_out(s, event_record(s, Q_COMPUTE)) : 0;
 }
 
-/* In the last pass, unit u + 1's gradients leave while unit u computes. If both have the same gradient slot (early),
- * they must leave before. */
+/* In the last pass, a step's gradients leave while the next step computes. If both have the same memory (early), they
+ * must leave before. */
 static int backward(struct stream *s)
 {
-	struct event ready[2] = {{0}}; /* the gradients of the last even and of the last odd unit are final */
+	struct step t = {head_job(s), 0}, before = t;
+	struct event ready = {0}; /* the gradients of the step before are final */
 	bool last = s->now.last;
 	int rc = 0;
 
 	s->now.backward = true;
-	for (uint32_t u = head_job(s);; u--) {
-		struct event before = ready[!(u & 1)]; /* unit u + 1's */
-		bool below = u < head_job(s), early = last && below && grads_of(s, u) == grads_of(s, u + 1);
+	for (;;) {
+		bool below = t.unit < head_job(s), early = last && below && grads_of(s, t) == grads_of(s, before);
 
-		if ((rc = micro_wanted(s)) || (early && (rc = grads_out(s, u + 1, before)))) return rc;
-		mt_stage_activity(s->run, MT_ACT_BACKWARD, u);
-		unit_backward(s, u, grads_of(s, u));
-		if (last) grads_final(s, u);
-		ready[u & 1] = event_record(s, Q_COMPUTE);
-		if (!last) rc = event_sync(s, before);
-		else if (u + 1 == head_job(s)) rc = loss_out(s, before);
-		if (!rc && last && below && !early) rc = grads_out(s, u + 1, before);
+		if ((rc = micro_wanted(s)) || (early && (rc = grads_out(s, before, ready)))) return rc;
+		if (t.part == 0) mt_stage_activity(s->run, MT_ACT_BACKWARD, t.unit);
+		step_backward(s, t);
+		if (last) grads_final(s, t);
+		struct event done = event_record(s, Q_COMPUTE);
+		if (!last) rc = event_sync(s, ready);
+		else if (below && before.unit == head_job(s)) rc = loss_out(s, ready);
+		if (!rc && last && below && !early) rc = grads_out(s, before, ready);
 		if (rc) return rc;
-		if (u == 0) return last ? grads_out(s, 0, ready[0]) : 0;
+		if (t.unit == 0) return last ? grads_out(s, t, done) : 0;
+		ready = done;
+		before = t;
+		t = step_after(s, t);
 	}
 }
 
@@ -716,15 +1088,35 @@ int schedule_run(struct stream *s)
 
 /* ---- autotune: the same compute, launched in the device's autotune pass: nothing runs, nothing is sent ---- */
 
+/* Nobody routes: each expert gets as many rows as the others */
+static void rows_assume(struct stream *s, uint32_t u)
+{
+	const struct plan_request *req = &s->micro->request;
+	uint64_t experts = s->jobs[u].cut.experts,
+			 slots = tokens_of_piece(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
+	uint32_t *first = rows_of_unit(s, u);
+
+	for (uint64_t i = 0; i < pieces_of_pass(req, &s->micro->plan) * (experts + 1); i++)
+		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
+}
+
 static int autotune_pass(struct stream *s)
 {
-	for (uint32_t u = 0; u < head_job(s); u++) unit_forward(s, u);
+	int rc = 0;
+
+	for (uint32_t u = 0; !rc && u < head_job(s); u++) {
+		if (is_cut(s, u)) rows_assume(s, u);
+		rc = unit_forward(s, u);
+	}
+	if (rc) return rc;
 	if (!s->micro->request.train) {
 		head_forward_backward(s, NULL);
 		return 0;
 	}
-	for (uint32_t u = s->units; u-- > 0;) unit_backward(s, u, grads_of(s, u));
-	return 0;
+	for (struct step t = {head_job(s), 0};; t = step_after(s, t)) {
+		step_backward(s, t);
+		if (t.unit == 0) return 0;
+	}
 }
 
 int schedule_autotune(struct stream *s)
@@ -734,7 +1126,7 @@ int schedule_autotune(struct stream *s)
 	if (!s->dev->autotune) return 0;
 	int rc = s->dev->autotune(s->dev, true);
 	progress_begin(s);
-	if (!rc) each_pass(s, autotune_pass);
+	if (!rc) rc = each_pass(s, autotune_pass);
 	*mt_counter(s->run, 2) = bytes_in;
 	int failed = s->dev->autotune(s->dev, false);
 	return rc ? rc : failed;

@@ -7,7 +7,7 @@
 #include "trace.h"
 
 static const char *device_spec = "cpu", *recompute_spec = "auto", *trace_path;
-static uint64_t device_memory, host_memory, threads, trace_step;
+static uint64_t device_memory, host_memory, threads, trace_step, expert_window;
 static struct chunk_sizes requested;
 static struct mt_strings rings;
 
@@ -24,6 +24,8 @@ static const struct mt_opt options[] = {
 		NULL},
 	{"recompute", OPT_STR, &recompute_spec, "HOW", "auto, full (keep block inputs only) or none (keep all); same bits",
 		NULL},
+	{"expert-window", OPT_U64, &expert_window, "N",
+		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
 	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N",
 		"tokens of a chunk, if the run has no record yet (default 4096)", NULL},
@@ -56,7 +58,7 @@ static const struct mt_program program = {
 	.name = "mt-stream",
 	.usage =
 		"mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
-		"       [--recompute auto|full|none] [--threads N] [--ring FROM=TO]...\n"
+		"       [--recompute auto|full|none] [--expert-window N] [--threads N] [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
 		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16] [--profile GPU]\n"
 		"       [--attention cudnn|own] [--json]",
@@ -119,6 +121,7 @@ static void check_options(void)
 {
 	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
+	if (expert_window > INT32_MAX) mt_die(MT_EX_USAGE, "--expert-window: more than %d", INT32_MAX);
 	if (threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)threads);
 	if (requested.chunk_tokens > INT32_MAX || requested.head_tokens > INT32_MAX || requested.pass_rows > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
@@ -166,6 +169,7 @@ static int plan_print(void)
 	plan.grad = type_parse("grad", grad_spec);
 	plan.state = type_parse("state", state_spec);
 	plan.recompute = recompute_parse(recompute_spec);
+	plan.expert_window = (uint32_t)expert_window;
 	plan.own_attention = !strcmp(attention_spec, "own");
 	if (!plan.own_attention && strcmp(attention_spec, "cudnn"))
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention_spec);
@@ -267,6 +271,7 @@ int main(int argc, char **argv)
 	check_options();
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
+	s.expert_window = (uint32_t)expert_window;
 	s.verbose = verbose;
 	s.host_requested = host_memory;
 	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "";

@@ -17,6 +17,7 @@ struct job {
 	} part[2];
 	int parts;
 	uint64_t elems; /* of all parts */
+	struct cut cut; /* of a block with experts, where the plan has windows of them */
 };
 
 /* What decides bits beside the device; 0: not requested */
@@ -35,11 +36,12 @@ struct micro {
 	double predicted; /* s, forward and backward */
 };
 
-/* Device memory for one job's weights */
+/* Device memory for one job's weights, or for a window's */
 struct slot {
 	void *mem;
-	int64_t job;            /* whose weights are there, -1: none */
+	int64_t job;            /* whose weights are there, -1: none. A window's: see window_number() */
 	struct event last_read; /* the last operation that reads them has run */
+	struct event loaded;    /* a window's: they are there */
 };
 
 /* Activations in the offload buffer: number i is in device memory i & 1 when it is computed, and again when it is
@@ -65,6 +67,10 @@ struct progress {
 	bool backward;             /* the pass has gone forward */
 	struct slot embed_head[2]; /* of embedding and head; both use the first one, layer-major */
 	struct slot *blocks;       /* [units] room for the plan's weight slots */
+	struct slot windows[2];    /* of experts; */
+	int window;                /* the one that was loaded last */
+	struct weights weights;    /* of the block with windows whose backward pass is under way; */
+	struct slot *slot;         /* where those of its rest are; NULL: in the store */
 	struct offload residual, attention;
 	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
 	struct loss loss;     /* copied from the device */
@@ -81,6 +87,7 @@ struct stream {
 	struct job *jobs; /* [units] */
 	uint32_t units;
 	enum recompute recompute;
+	uint32_t expert_window;  /* experts of a window; 0: not requested */
 	bool verbose;            /* report each plan */
 	bool zero_copy;          /* the device reads the store in place */
 	const char *profile;     /* the rates that the planner assumes */
@@ -103,6 +110,8 @@ struct stream {
 	uint64_t offload_bytes;               /* host memory for offloaded activations; grows likewise */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers, */
 	uint32_t positions;                   /* for so many positions */
+	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
+	uint64_t rows_bytes;
 
 	struct terms terms; /* set by balance.c */
 

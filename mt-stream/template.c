@@ -303,6 +303,22 @@ void block_recompute(const struct chunk *c, uint32_t layer, const struct weights
 
 /* ---- MLP ---- */
 
+/* Where the piece's routing and sums are, of all pieces of a pass: by tokens and pieces before it */
+static void experts_of_pass(struct piece *p, int64_t tokens, int64_t pieces)
+{
+	struct experts_scratch *x = &p->c.s.x;
+	int64_t slots = tokens * p->l->experts_per_token;
+
+	x->scores += tokens * p->l->experts;
+	x->weight += slots;
+	x->expert += slots;
+	x->row += slots;
+	x->slot += slots;
+	if (x->dweight) x->dweight += slots;
+	x->first += pieces * (p->l->experts + 1);
+	x->sum += tokens * p->c.geo->hidden;
+}
+
 /* The piece that starts at token `from` */
 static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
 	const void *x, const struct saved *s)
@@ -316,10 +332,13 @@ static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from
 		.x2 = elements_after(c->dev, s->x2, from * c->geo->hidden),
 		.gu = s->gu ? elements_after(c->dev, s->gu, from * gate_up_width(l)) : c->s.gu,
 		.norm = c->geo->flags & MT_ONE_NORM ? norm1 : norm2,
-		.post = post2};
+		.post = post2,
+		.to = l->experts};
 
 	p.c.n = c->n - from < c->piece ? c->n - from : c->piece;
 	if (p.c.balance.sums) p.c.balance.counted += from;
+	p.rows = p.c.n * l->experts_per_token;
+	if (l->experts && c->s.x.sum) experts_of_pass(&p, c->before + from, c->pieces_before + from / c->piece);
 	return p;
 }
 
@@ -357,7 +376,7 @@ static void mlp_forward(const struct chunk *c, uint32_t layer, const struct weig
 		void *out = elements_after(c->dev, y, from * c->geo->hidden);
 
 		if (p.l->experts) {
-			experts_forward(&p, out);
+			(c->s.x.sum ? experts_forward_end : experts_forward)(&p, out);
 		} else {
 			gate_up(&p);
 			activation_forward(&p);
@@ -390,7 +409,7 @@ static void mlp_backward(const struct chunk *c, uint32_t layer, const struct wei
 		int64_t f = p.l->ffn;
 
 		if (p.l->experts) {
-			experts_backward(&p, g, beta, d);
+			(c->s.x.sum ? experts_backward_end : experts_backward)(&p, g, beta, d);
 			continue;
 		}
 		/* the input is computed here where nothing else overwrites it before the weights' gradients */
@@ -450,16 +469,20 @@ static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_ro
 	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
 }
 
-void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
-	const void *x, struct saved *s, void *dx)
+static void scalar_backward(const struct chunk *c, const struct weights *w, void *dx)
+{
+	if (w->t[MT_T_SCALAR])
+		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
+			.factor = w->t[MT_T_SCALAR]);
+}
+
+/* From the gradient of what the block's own factor multiplies */
+static void sums_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, struct saved *s, void *dx)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	bool parallel = c->geo->flags & MT_PARALLEL;
 
-	if (w->t[MT_T_SCALAR]) {
-		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
-			.factor = w->t[MT_T_SCALAR]);
-	}
 	no_gradient(c, g, MT_T_SCALAR);
 	no_gradient(c, g, MT_T_XIELU_BETA);
 	no_gradient(c, g, MT_T_XIELU_EPS);
@@ -468,6 +491,77 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 	mlp_backward(c, layer, w, g, beta, x, s, dx);
 	if (!parallel) output_backward(c, l, w, g, beta, s, dx);
 	attention_backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
+}
+
+void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
+	const void *x, struct saved *s, void *dx)
+{
+	scalar_backward(c, w, dx);
+	sums_backward(c, layer, w, g, beta, x, s, dx);
+}
+
+/* ---- a block whose experts come by windows ---- */
+
+void block_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s)
+{
+	for (int64_t from = 0; from < c->n; from += c->piece) {
+		struct piece p = piece_of(c, layer, from, w, x, s);
+
+		experts_route(&p);
+	}
+}
+
+/* The window's experts and rows of the piece that starts at token `from` */
+static struct piece window_piece(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
+	const struct window *win, const void *x, const struct saved *s)
+{
+	struct piece p = piece_of(c, layer, from, w, x, s);
+	const uint32_t *rows = win->rows + from / c->piece * (p.l->experts + 1);
+
+	p.from = win->from;
+	p.to = win->to;
+	p.begin = rows[p.from];
+	p.rows = (int64_t)rows[p.to] - p.begin;
+	return p;
+}
+
+void block_window_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct window *win,
+	const void *x, const struct saved *s)
+{
+	for (int64_t from = 0; from < c->n; from += c->piece) {
+		struct piece p = window_piece(c, layer, from, w, win, x, s);
+
+		experts_window_forward(&p);
+	}
+}
+
+void block_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *y)
+{
+	mlp_forward(c, layer, w, x, s, y);
+}
+
+void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *dx)
+{
+	scalar_backward(c, w, dx);
+	block_route(c, layer, w, x, s);
+}
+
+void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const struct window *win, const void *x, const struct saved *s, const void *dx)
+{
+	for (int64_t from = 0; from < c->n; from += c->piece, beta = 1) {
+		struct piece p = window_piece(c, layer, from, w, win, x, s);
+
+		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
+	}
+}
+
+void block_backward_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, struct saved *s, void *dx)
+{
+	sums_backward(c, layer, w, g, beta, x, s, dx);
 }
 
 /* ---- final norm, LM head, cross-entropy ---- */

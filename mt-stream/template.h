@@ -24,7 +24,8 @@ struct grads {
 };
 
 /* What a mixture of experts needs for a piece. E experts, K of a token, R = P K (ops.h); F, G: an expert's, and the
- * shared expert's where P rows of it are more */
+ * shared expert's where P rows of it are more. Where experts come by windows, sums and all but dlogits of
+ * routing are there for every piece of the pass, one after another. */
 struct experts_scratch {
 	float *scores;           /* (P, E) */
 	void *dlogits;           /* (P, E) */
@@ -32,6 +33,7 @@ struct experts_scratch {
 	uint32_t *expert, *row;  /* (P, K) */
 	uint32_t *slot;          /* (R) */
 	uint32_t *first;         /* (E + 1) */
+	float *sum;              /* (P, H): what the windows so far give; NULL: all experts are there at once */
 	float *shared, *dshared; /* (P, 2): the shared expert's score and weight; the gradient of its weight */
 	void *dgate;             /* (P)  the gradient of its logit */
 	void *x, *y;             /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
@@ -77,6 +79,7 @@ struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
 	int64_t n, seq, piece;
+	int64_t before, pieces_before; /* tokens and pieces of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts;  /* (N) each */
 	const uint32_t *host_starts;                /* host: as starts */
@@ -98,6 +101,27 @@ void block_recompute(const struct chunk *, uint32_t layer, const struct weights 
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, struct saved *, void *dx);
 
+/* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
+ * block_recompute, block_route; each window, in ascending order; block_windows_end gives y. Backward: the same *saved
+ * and block_backward_route; each window; block_backward_windows_end. A token's sum goes in the order of experts, so
+ * the bits are those of block_forward and block_backward. */
+struct window {
+	uint32_t from, to;    /* experts; of their roles w and g have expert `from`'s tensors */
+	const uint32_t *rows; /* host: as `first`, of the chunk's pieces, E + 1 of each */
+};
+
+void block_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *);
+void block_window_forward(const struct chunk *, uint32_t layer, const struct weights *, const struct window *,
+	const void *x, const struct saved *);
+void block_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
+	const struct saved *, void *y);
+void block_backward_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
+	const struct saved *, void *dx);
+void block_window_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
+	float beta, const struct window *, const void *x, const struct saved *, const void *dx);
+void block_backward_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
+	float beta, const void *x, struct saved *, void *dx);
+
 /* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
  * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
 void head_loss(const struct chunk *, const struct weights *, struct loss *loss, const void *x);
@@ -116,10 +140,15 @@ void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos,
 /* ---- sizes ---- */
 
 /* Every array of an experts_scratch for pieces of `piece` tokens from take(where, count, bytes of an element);
- * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs */
+ * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs. Where experts
+ * come by windows, a pass has so many tokens in so many pieces; else `pieces` is 0. */
+struct experts_sizes {
+	const struct mt_layer *most;
+	uint64_t hidden, piece, elem, pass, pieces;
+	bool train;
+};
 typedef void *take_fn(void *where, uint64_t count, uint64_t size);
-void experts_take(struct experts_scratch *, const struct mt_layer *most, uint64_t hidden, uint64_t piece, uint64_t elem,
-	bool train, take_fn *take, void *where);
+void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
 
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
 static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }

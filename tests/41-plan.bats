@@ -28,6 +28,7 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 		    ("qwen3-8b", "--seq 2048 --micro 5 --grad bf16 --profile rtx4090", 4, 90),
 		    ("demo", "--seq 256 --micro 8 --dtype fp32", 0.01, 1.2),
 		    ("mistral-7b-v0.1", "--seq 16384 --micro 3 --recompute full", 4, 200),
+		    ("olmoe-1b-7b", "--seq 4096 --micro 4 --grad bf16", 1, 80),
 		    ("llama-120b", "--seq 4096 --micro 8 --grad none", 15, 900)]
 		for model, options, low, high in cases:
 		    last, seen, memory = None, set(), low * 1e9
@@ -153,6 +154,33 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	[ "$(value keep_all <"$T/plan")" = 28 ]
 	[ "$(value passes <"$T/plan")" -ge 2 ]
 	[ "$(value grad_slots <"$T/plan")" = 28 ]
+}
+
+@test "a layer of 64 experts that does not fit the device streams by windows of experts" {
+	shape="--seq 2048 --micro 2 --grad bf16"
+	# a block has 0.42 G parameters: 0.84 GB of weights and 1.68 GB of gradients
+	# shellcheck disable=SC2086
+	fails_with 71 plan olmoe-1b-7b $shape --device-memory 2G --expert-window 64
+	# shellcheck disable=SC2086
+	plan olmoe-1b-7b $shape --device-memory 2G --json >"$T/tight"
+	# shellcheck disable=SC2086
+	plan olmoe-1b-7b $shape --device-memory 2G | grep -q "^experts   in windows of [0-9]* of 64, two of them on the device$"
+	# shellcheck disable=SC2086
+	plan olmoe-1b-7b $shape --device-memory 2G --expert-window 3 --json >"$T/three"
+	# shellcheck disable=SC2086
+	plan olmoe-1b-7b $shape --device-memory 80G --json >"$T/large"
+	# shellcheck disable=SC2086
+	fails_with 71 plan olmoe-1b-7b --seq 2048 --micro 2 --grad none --device-memory 2G
+	python3 - "$T/tight" "$T/three" "$T/large" <<-'PY'
+		import json, sys
+		tight, three, large = (json.load(open(f)) for f in sys.argv[1:])
+		assert 0 < tight["expert_window"] < 64 and tight["peak_bytes"] <= 2 << 30, tight
+		assert three["expert_window"] == 3 and three["peak_bytes"] <= 2 << 30, three
+		assert tight["step_s"] <= three["step_s"] and large["step_s"] <= tight["step_s"], (tight, three, large)
+		assert large["expert_window"] == 0, large
+		# experts come in for the forward pass and again for the backward pass
+		assert tight["bytes_in"] > large["bytes_in"], (tight, large)
+	PY
 }
 
 @test "a slower optimizer stalls the step by the time that the first forward pass does not hide" {

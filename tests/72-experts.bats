@@ -47,13 +47,18 @@ load lib/golden
 	[ "$(grep -c ^ok "$T/out")" = 21 ]
 }
 
-# Write one step's losses and gradients of a run with random weights to OUT: step_of OUT MODEL "MT-STREAM'S OPTIONS"
+# Write one step's losses and gradients of a run with random weights to OUT:
+# step_of OUT MODEL "MT-STREAM'S OPTIONS" [DTYPE GRAD]. MODEL: a golden one's name, or the directory of config.json.
+# WORDS: more for stream-drive's step
 step_of() {
-	stream-drive make "$RUN" "$GOLDEN/$2/model" fp32 fp32 1024 7
+	local model=$2
+	[ -d "$model" ] || model=$GOLDEN/$2/model
+	stream-drive make "$RUN" "$model" "${4:-fp32}" "${5:-fp32}" 1024 7
 	# shellcheck disable=SC2086
-	spawn stream mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $3
+	spawn stream mt-stream "$RUN" --chunk-tokens "${CHUNK:-48}" --head-tokens 40 --verbose $3
 	local pid=$PID
-	stream-drive step "$RUN" 5 24 1 1 3 3>&- | sort >"$T/$1"
+	# shellcheck disable=SC2086
+	stream-drive step "$RUN" 5 24 1 1 3 ${WORDS:-} 3>&- | sort >"$T/$1"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	kill "$pid"
 	wait "$pid"
@@ -71,6 +76,74 @@ step_of() {
 			cmp "$T/one" "$T/chaos"
 		done
 	done
+}
+
+# The same bits from a MODEL's experts all at once and by windows. Chunks of two rows, of a row in two pieces
+windows_change_no_bit() { # MODEL DTYPE
+	for CHUNK in 48 20; do
+		step_of whole "$1" "--expert-window 99" "$2" "$2"
+		no grep -q "windows of" "$T/stream.err"
+		step_of one "$1" "--expert-window 1 --recompute none" "$2" "$2"
+		grep -q "windows of 1 experts" "$T/stream.err"
+		step_of two "$1" "--expert-window 2 --recompute full --threads 3" "$2" "$2"
+		grep -q "windows of 2 experts" "$T/stream.err"
+		step_of chaos "$1" "--expert-window 3 --device chaos:$CHUNK" "$2" "$2"
+		grep -q "windows of 3 experts" "$T/stream.err"
+		cmp "$T/whole" "$T/one"
+		cmp "$T/whole" "$T/two"
+		cmp "$T/whole" "$T/chaos"
+	done
+}
+
+@test "windows of experts change no bit: one tensor an expert, and shared experts" {
+	for model in mixtral qwen2-moe glm4-moe; do
+		windows_change_no_bit $model fp32
+		windows_change_no_bit $model bf16
+	done
+}
+
+@test "windows of experts change no bit: one tensor of all experts, transposed with biases or not" {
+	for model in gpt-oss granitemoe; do
+		windows_change_no_bit $model fp32
+		windows_change_no_bit $model bf16
+	done
+}
+
+@test "windows of experts change no bit where gradients of one window fill several pieces" {
+	for model in qwen2-moe gpt-oss; do
+		mkdir "$T/$model"
+		sed -E 's/("(moe_)?intermediate_size": )[0-9]+/\1300/' "$GOLDEN/$model/model/config.json" >"$T/$model/config.json"
+		windows_change_no_bit "$T/$model" bf16
+	done
+}
+
+@test "windows of experts change no bit of an evaluation, nor of passes or --grad none, which have no windows" {
+	step_of whole mixtral "--expert-window 4 --pass-rows 2"
+	step_of window mixtral "--expert-window 1 --pass-rows 2"
+	no grep -q "windows of" "$T/stream.err"
+	cmp "$T/whole" "$T/window"
+	step_of whole mixtral "--expert-window 4" bf16 none
+	step_of window mixtral "--expert-window 1" bf16 none
+	no grep -q "windows of" "$T/stream.err"
+	cmp "$T/whole" "$T/window"
+	WORDS=eval step_of whole qwen2-moe "--expert-window 5"
+	WORDS=eval step_of window qwen2-moe "--expert-window 2"
+	grep -q "eval: .* windows of 2 experts" "$T/stream.err"
+	cmp "$T/whole" "$T/window"
+}
+
+@test "a model trained by windows of experts has the weights of one trained with whole layers" {
+	for window in 9 2; do
+		make_run "$GOLDEN/glm4-moe/model" --dtype fp32
+		start_stages --expert-window $window
+		# shellcheck disable=SC2046
+		mt-step "$RUN" $(cat "$GOLDEN/glm4-moe/args") <"$GOLDEN/glm4-moe/data.bin" >/dev/null 2>"$T/step.err"
+		mt-ckpt export "$RUN" "$T/after-$window" --dtype fp32
+		kill "$STREAM" "$OPTIM"
+		wait "$STREAM" "$OPTIM"
+		mt-store rm "$RUN"
+	done
+	cmp "$T/after-9/model.safetensors" "$T/after-2/model.safetensors"
 }
 
 @test "--plan says how many parameters a token uses" {

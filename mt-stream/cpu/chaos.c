@@ -248,7 +248,10 @@ static void written_by_experts(struct written *w, const struct op *o)
 	case OP_COMBINE:
 		if (c->y != c->add && c->y != c->sum) writes(w, c->y, c->n * c->h, 4);
 		break;
-	case OP_COMBINE_BACKWARD: writes(w, b->dweight, b->rows, 4); break;
+	/* with slots, the rows may be a window's, whose slots are anywhere */
+	case OP_COMBINE_BACKWARD:
+		if (!b->slot) writes(w, b->dweight, b->rows, 4);
+		break;
 	default: break;
 	}
 }

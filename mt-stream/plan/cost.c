@@ -20,6 +20,9 @@
 #define BACKWARD_CHUNK 13
 #define BACKWARD_PIECE 10
 #define HEAD_CHUNK 7
+#define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
+#define BACKWARD_WINDOW 12
+#define ROUND_TRIP 20e-6 /* s: the host learns how many rows each expert has, and launches the first window */
 /* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m and v
  * (4 each, or 2), each read and written; it also reads the gradient */
 #define STATE_BYTES 24
@@ -60,6 +63,18 @@ static double attention_flops(const struct plan_request *req, double rows)
 	return rows * sum / g->layers;
 }
 
+/* What windows of experts add, in which n tokens go through a unit in so many pieces: each window computes the input's
+ * norm again, and reads and writes the sums */
+static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double pieces,
+	struct times *t)
+{
+	double windows = ceil((double)req->most.experts / plan->expert_window), h = req->geo->hidden;
+	double each = n * h * (2 * (double)req->elem + 2 * sizeof(float)) / req->profile.hbm;
+
+	t->forward += windows * (each + LAUNCH * FORWARD_WINDOW * pieces) + ROUND_TRIP;
+	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * pieces);
+}
+
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
@@ -91,6 +106,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
 	t.recompute[KEEP_INPUT] = t.forward - down;
+	if (plan->expert_window) add_windows(req, plan, n, pieces, &t);
 
 	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
@@ -106,9 +122,11 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 static double most(double a, double b) { return a > b ? a : b; }
 
 /* Seconds on PCIe: weights in, gradients out, residuals (x) and attention outputs (o) offloaded and returned. x_copy,
- * o_copy: what offloading takes from compute, in device memory's bandwidth. */
+ * o_copy: what offloading takes from compute, in device memory's bandwidth. slot: of a block's slot, which has all of
+ * it, or its rest beside windows of experts. */
 struct pcie {
-	double embed_in, block_in, head_in, embed_out, block_out, x_out, o_out, x_in, o_in, x_copy, o_copy;
+	double embed_in, block_in, slot_in, head_in, embed_out, block_out, slot_out;
+	double x_out, o_out, x_in, o_in, x_copy, o_copy;
 };
 
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
@@ -126,9 +144,11 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	return (struct pcie){
 		.embed_in = (double)req->embed * in,
 		.block_in = (double)req->block * in,
+		.slot_in = (double)slot_elems(req, plan) * in,
 		.head_in = (double)req->head * in,
 		.embed_out = (double)req->embed * out,
 		.block_out = (double)req->block * out,
+		.slot_out = (double)slot_elems(req, plan) * out,
 		.x_out = x / p->d2h,
 		.x_in = x / p->h2d,
 		.x_copy = x / p->hbm,
@@ -141,7 +161,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 /* ---- a step ---- */
 
 /* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level.
- * The first `here` of these find their weights in a slot. */
+ * The first `here` of these find their weights in a slot, but for experts that come by windows. */
 static double backward_range(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	const struct pcie *b, enum checkpoint level, uint32_t from, uint32_t to)
 {
@@ -151,10 +171,11 @@ static double backward_range(const struct plan_request *req, const struct plan *
 							   : from;
 	double o_in = level == KEEP_ATTENTION ? b->o_in : 0, o_copy = level == KEEP_ATTENTION ? b->o_copy : 0;
 	double work = t->backward + t->recompute[level] + b->x_copy + o_copy, in = b->x_in + o_in;
-	double out = b->block_out, away = in + b->block_in;
+	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
 
-	if (plan->grad_slots < 2) work += out;
-	double held = most(most(work, in), out), come = slots < 2 ? work + away : most(most(work, away), out);
+	if (plan->grad_slots < 2) work += b->slot_out;
+	double held = most(most(work, in + windows), out), come = most(most(work, away), out);
+	if (slots < 2) come = plan->expert_window ? most(come, work + away - windows) : work + away;
 	return (here - from) * held + (to - here) * come;
 }
 
@@ -167,7 +188,7 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, layers};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
 
-	if (!req->zero_copy && plan->weight_slots < 2) block += b.block_in;
+	if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
 	double stays = most(most(block, b.block_in), leaves),
 		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
 	p->forward = most(t->embed_forward, b.embed_in) + (layers - plan->keep_attention) * stays +
@@ -199,10 +220,11 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	double pass = z.embed_forward + layers * z.forward;
 	const struct times *last = rest ? &r : &z;
 	p->forward += pass * (full ? full - 1 : 0) + (full && rest ? r.embed_forward + layers * r.forward : 0);
-	p->backward = full * (z.head + layers * z.backward + z.embed_backward) +
-		(rest ? r.head + layers * r.backward + r.embed_backward : 0);
-	p->backward += layers * (most(last->backward, b.block_out) - last->backward);
-	p->last_backward = last->head + layers * most(last->backward, b.block_out) + last->embed_backward;
+	double block = last->backward + last->recompute[KEEP_ALL];
+	p->backward = full * (z.head + layers * (z.backward + z.recompute[KEEP_ALL]) + z.embed_backward) +
+		(rest ? r.head + layers * (r.backward + r.recompute[KEEP_ALL]) + r.embed_backward : 0);
+	p->backward += layers * (most(block, b.block_out) - block);
+	p->last_backward = last->head + layers * most(block, b.block_out) + last->embed_backward;
 	p->tail = b.embed_out;
 }
 
@@ -255,7 +277,7 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 }
 
 /* Bytes over PCIe: weights, gradients, offloaded activations. twice: blocks whose weights come in again for the
- * backward pass. */
+ * backward pass; windows of experts always do. */
 static void traffic(const struct plan_request *req, const struct plan *plan, struct prediction *p)
 {
 	uint64_t layers = req->geo->layers,
@@ -264,9 +286,10 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 								: 4,
 			 g = req->grad == MT_BF16 ? 2 : 4;
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
-	uint64_t kept = memory_host(req, plan);
+	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
+	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);
 
-	p->in = (req->embed + req->head + (layers + twice) * req->block) * w + kept;
+	p->in = (req->embed + req->head + layers * req->block + again) * w + kept;
 	p->out = (req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept;
 }
 

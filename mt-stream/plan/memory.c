@@ -30,6 +30,7 @@ static void *take_any(void *where, uint64_t count, uint64_t size) { return take(
 struct sizes {
 	const struct mt_layer *most; /* the request's */
 	uint64_t h, a, k, f, gu, pre, rstd, elem, pass, chunk, piece, head, either;
+	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
 static struct sizes sizes_of(const struct plan_request *req, const struct plan *plan)
@@ -52,6 +53,7 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.head = tokens_of_head(req, plan),
 	};
 
+	z.saved = plan->expert_window ? z.pass : z.chunk;
 	z.either = z.chunk > z.head ? z.chunk : z.head;
 	return z;
 }
@@ -89,8 +91,8 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	p->chunk = (struct saved){0};
 	if (plan->keep_all < layers) p->scratch.gu = take(w, z->piece, z->gu, z->elem);
 	if (plan->keep_all + plan->keep_but_gate_up < layers) {
-		take_attention(w, z, z->chunk, &p->chunk);
-		take_block(w, z, z->chunk, &p->chunk);
+		take_attention(w, z, z->saved, &p->chunk);
+		take_block(w, z, z->saved, &p->chunk);
 	}
 	for (uint32_t l = 0; l < layers; l++) {
 		struct saved v;
@@ -129,7 +131,16 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->sub = residual_apart(req->geo) ? take(w, z->chunk, z->h, z->elem) : NULL;
 	t->act = take(w, z->piece, z->f, z->elem);
 	t->logits = take(w, z->head, req->geo->vocab, z->elem);
-	if (z->most->experts) experts_take(&t->x, z->most, z->h, z->piece, z->elem, req->train, take_any, w);
+	if (z->most->experts)
+		experts_take(&t->x,
+			&(struct experts_sizes){.most = z->most,
+				.hidden = z->h,
+				.piece = z->piece,
+				.elem = z->elem,
+				.pass = z->pass,
+				.pieces = plan->expert_window ? pieces_of_pass(req, plan) : 0,
+				.train = req->train},
+			take_any, w);
 	if (!req->train) return;
 	t->dh = take(w, z->either, z->h, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
@@ -145,7 +156,7 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
 																  : take(w, most, 1, req->elem);
 	for (uint32_t i = 0; i < plan->weight_slots && !req->zero_copy; i++) {
-		void *mem = take(w, req->block, 1, req->elem);
+		void *mem = take(w, slot_elems(req, plan), 1, req->elem);
 		if (p->weights) p->weights[i] = mem;
 	}
 	p->embed_head_grads[0] = p->embed_head_grads[1] = p->tied_grads = NULL;
@@ -153,7 +164,7 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 	p->embed_head_grads[0] = take(w, most, 1, sizeof(float));
 	p->embed_head_grads[1] = plan->pass_rows ? take(w, most, 1, sizeof(float)) : p->embed_head_grads[0];
 	for (uint32_t i = 0; i < plan->grad_slots; i++) {
-		void *mem = take(w, req->block, 1, sizeof(float));
+		void *mem = take(w, slot_elems(req, plan), 1, sizeof(float));
 		if (p->grads) p->grads[i] = mem;
 	}
 	if (req->grad == MT_NONE && req->geo->flags & MT_TIED) p->tied_grads = take(w, req->embed, 1, sizeof(float));
@@ -165,6 +176,24 @@ static void take_balance(struct walk *w, const struct plan_request *req, uint64_
 
 	p->counted = terms ? take(w, tokens, 1, sizeof *p->counted) : NULL;
 	p->sums = terms ? take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
+}
+
+/* Two windows of experts, so that one computes while the next one comes or the last one leaves. Edges leave with the
+ * rest of their unit, while the next unit's windows write theirs. */
+static void take_windows(struct walk *w, const struct plan_request *req, const struct plan *plan,
+	struct memory_layout *p)
+{
+	uint64_t window = plan->expert_window ? window_elems(req, plan->expert_window) : 0, edges = 0;
+
+	for (int k = 0; k < MT_KINDS && plan->expert_window; k++) {
+		uint64_t n = cut_edges(&req->cut[k], plan->expert_window);
+		edges = n > edges ? n : edges;
+	}
+	for (int i = 0; i < 2; i++) {
+		p->windows[i] = req->zero_copy ? NULL : take(w, window, 1, req->elem);
+		p->window_grads[i] = req->train ? take(w, window, 1, sizeof(float)) : NULL;
+		p->edges[i] = req->train ? take(w, edges, MT_BLOCK, sizeof(float)) : NULL;
+	}
 }
 
 uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, struct memory_layout *layout, void *base)
@@ -184,6 +213,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 		p->sin[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
 	}
 	take_slots(&w, req, plan, p);
+	take_windows(&w, req, plan, p);
 	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers + 1 : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
 		void *x = take(&w, z.pass, z.h, z.elem);
@@ -210,13 +240,13 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	struct saved v = {0};
 	struct walk w[6] = {{0}};
 
-	take(&w[0], req->zero_copy ? 0 : req->block, 1, req->elem);
+	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan), 1, req->elem);
 	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
 	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
 	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);
 	take(&w[4], z.piece, z.gu, z.elem);
-	take_attention(&w[5], &z, z.chunk, &v);
-	take_block(&w[5], &z, z.chunk, &v);
+	take_attention(&w[5], &z, z.saved, &v);
+	take_block(&w[5], &z, z.saved, &v);
 	*inc = (struct increments){w[0].used, w[1].used, w[2].used, w[3].used, w[4].used, w[5].used};
 }
 

@@ -16,6 +16,7 @@
 #define MT_STREAM_PLAN_H
 
 #include "template.h"
+#include "windows.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
@@ -42,6 +43,8 @@ struct plan_request {
 	const struct mt_geometry *geo;
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, AdamW's m and v */
 	uint64_t embed, block, head;      /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t rest;                    /* of the largest block without its experts; */
+	struct cut cut[MT_KINDS];         /* experts, by kind of layer */
 	struct mt_layer most;             /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
 	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
@@ -57,6 +60,7 @@ struct plan_request {
 	uint64_t host;                   /* host memory budget of the run, in bytes: activations may have what */
 	uint64_t host_beside;            /* the rest of the run leaves of it, which takes so many bytes */
 	enum recompute recompute;
+	uint32_t expert_window; /* experts of a window, those of a layer and more: no windows; 0: the planner selects */
 	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
 	bool fixed;                                    /* and pass_rows, unless this is set */
 	struct profile profile;
@@ -69,6 +73,9 @@ struct plan {
 	uint32_t grad_slots;   /* of a block's size: 1, 2, or (pass-major) one for each block */
 	/* blocks at these checkpoint levels, counted from the last block down; the rest: KEEP_INPUT */
 	uint32_t keep_all, keep_but_gate_up, keep_attention;
+	/* mixtures of experts: windows of so many experts stream, two of them have memory; a block's slots are for the rest
+	 * of it. 0: experts stream with their block */
+	uint32_t expert_window;
 	bool library_attention;   /* attention by a library (cuDNN), which needs work memory */
 	bool residual_offloaded;  /* block inputs are kept in host memory */
 	bool attention_offloaded; /* attention outputs of blocks at KEEP_ATTENTION are kept in host memory */
@@ -115,7 +122,8 @@ int profile_measure(int threads, struct profile *);
 
 /* ---- search.c ---- */
 
-void request_sizes(struct plan_request *, const struct mt_unit *units, uint32_t n);
+/* Of n units, and all of their tensors */
+void request_sizes(struct plan_request *, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors);
 /* The plan with the shortest predicted step of all that fit. -71 when none fits: then only least and least_host are
  * set. */
 int plan_search(const struct plan_request *, struct plan_result *);
@@ -160,12 +168,40 @@ static inline uint32_t rows_of_chunk(const struct plan_request *req, const struc
 
 	return rows < pass ? rows : pass;
 }
+/* Elements of a block's slot, and of a window's */
+static inline uint64_t slot_elems(const struct plan_request *req, const struct plan *plan)
+{
+	return plan->expert_window ? req->rest : req->block;
+}
+static inline uint64_t window_elems(const struct plan_request *req, uint32_t window)
+{
+	uint64_t most = 0;
+
+	for (int k = 0; k < MT_KINDS; k++) {
+		uint64_t n = cut_window(&req->cut[k], window);
+		most = n > most ? n : most;
+	}
+	return most;
+}
 /* Tokens of an MLP piece, and of a chunk of the LM head */
 static inline uint64_t tokens_of_piece(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq;
 
 	return n < plan->chunk_tokens ? n : plan->chunk_tokens;
+}
+/* MLP pieces of a chunk, and of a pass at most */
+static inline uint64_t pieces_of_chunk(const struct plan_request *req, const struct plan *plan)
+{
+	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq, piece = tokens_of_piece(req, plan);
+
+	return (n + piece - 1) / piece;
+}
+static inline uint64_t pieces_of_pass(const struct plan_request *req, const struct plan *plan)
+{
+	uint64_t rows = rows_of_chunk(req, plan), chunks = (rows_of_pass(req, plan) + rows - 1) / rows;
+
+	return chunks * pieces_of_chunk(req, plan);
 }
 static inline uint64_t tokens_of_head(const struct plan_request *req, const struct plan *plan)
 {
@@ -186,13 +222,16 @@ struct memory_layout {
 	void **weights;                       /* [weight_slots] */
 	float *embed_head_grads[2];           /* as embed_head_weights */
 	float **grads;                        /* [grad_slots] */
+	void *windows[2];                     /* experts that come by windows: their weights, */
+	float *window_grads[2];               /* and gradients; */
+	float *edges[2];                      /* blocks of gradients that belong to several parts (windows.h), by unit */
 	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
 	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;
 	void *dx; /* (n of a pass, H) */
 	struct scratch scratch;
 	struct saved *saved; /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
-	struct saved chunk;  /* what blocks recompute, of one chunk; gu is in the scratch */
+	struct saved chunk;  /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */
 	void *o[2];          /* attention_offloaded: attention outputs on their way out or in, */
 	float *lse[2];       /* and their log-sum-exps */
 };

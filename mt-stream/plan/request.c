@@ -54,6 +54,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.memory = budget_now(s),
 		.work = s->dev->own,
 		.recompute = s->recompute,
+		.expert_window = s->expert_window,
 		.chunk_tokens = s->chunk_tokens,
 		.head_tokens = s->head_tokens,
 		.pass_rows = s->pass_rows,
@@ -62,7 +63,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 	};
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
 	host_limit(s, req);
-	request_sizes(req, mt_unit(s->run, 0), s->units);
+	request_sizes(req, mt_unit(s->run, 0), s->units, mt_tensor(s->run, 0));
 	return profile_parse(s->profile, req->dtype, s->dev->gpu, &req->profile);
 }
 
@@ -104,6 +105,22 @@ static int offload_grow(struct stream *s, uint64_t bytes)
 	return 0;
 }
 
+/* With windows: where each expert's rows begin, of each piece of each layer */
+static int rows_grow(struct stream *s, const struct plan_request *req, const struct plan *plan)
+{
+	uint64_t bytes = plan->expert_window
+		? s->geo->layers * pieces_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->rows
+		: 0;
+
+	if (bytes <= s->rows_bytes) return 0;
+	free(s->rows);
+	s->rows_bytes = 0;
+	if (!(s->rows = malloc(bytes)))
+		return mt_fail(MT_EX_NOMEM, "no %llu MiB of memory for the rows of experts", (unsigned long long)(bytes >> 20));
+	s->rows_bytes = bytes;
+	return 0;
+}
+
 static int arrays_make(struct memory_layout *at, size_t layers)
 {
 	if (at->saved) return 0;
@@ -124,6 +141,7 @@ void plan_release(struct stream *s)
 	free(at->grads);
 	free(at->x);
 	free(at->saved);
+	free(s->rows);
 	if (s->offload_buffer) offload_free(s);
 	s->dev->release(s->dev, s->arena, s->arena_bytes);
 	for (int k = 0; k < MT_KINDS; k++) {
@@ -215,7 +233,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 
 	if ((rc = attention_backend_select(s, rows, seq)) || (rc = arrays_make(&m->layout, s->geo->layers)) ||
 		(rc = request_make(s, rows, seq, train, req)) || (rc = plan_take(s, req, &result)) ||
-		(rc = offload_grow(s, result.host_bytes)) || (rc = rope_grow(s, seq)))
+		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) || (rc = rope_grow(s, seq)))
 		return rc;
 	report(s, req, &result);
 	uint64_t tokens = (uint64_t)rows_of_pass(req, &result.plan) * seq;

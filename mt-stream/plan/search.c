@@ -4,7 +4,7 @@
  * of all plans tried is the smallest budget that works.
  *
  * The functions below try one decision each, and call the next: order (layer-major or passes) → chunks → head chunks →
- * offloading and gradient slots → weight slots → checkpoint levels → consider().
+ * windows of experts → offloading and gradient slots → weight slots → checkpoint levels → consider().
  */
 #include <math.h>
 
@@ -21,12 +21,20 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
 }
 
-void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n)
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors)
 {
 	req->most = mt_layer_most(req->geo);
 	req->embed = units[0].elems;
-	req->block = 0;
-	for (uint32_t u = 1; u + 1 < n; u++) req->block = units[u].elems > req->block ? units[u].elems : req->block;
+	req->block = req->rest = 0;
+	for (uint32_t u = 1; u + 1 < n; u++) {
+		struct cut c = cut_of(&units[u], tensors + units[u].first_tensor);
+
+		req->cut[req->geo->kind_of[u - 1]] = c;
+		req->block = larger(units[u].elems, req->block);
+		req->rest = larger(cut_rest(&c), req->rest);
+	}
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);
 	req->params = 0;
 	for (uint32_t u = 0; u < n; u++) req->params += units[u].params;
@@ -34,7 +42,7 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 	for (uint32_t i = 0; i < req->geo->layers; i++) {
 		uint64_t idle = idle_of(req->geo, mt_layer_of(req->geo, i));
 
-		req->idle = idle > req->idle ? idle : req->idle;
+		req->idle = larger(idle, req->idle);
 		req->idle_params += idle;
 	}
 }
@@ -184,16 +192,40 @@ static void try_offload(struct search *s, struct plan *plan)
 	}
 }
 
+/* Experts may stream by windows: not where they stay on the device between passes, nor where a norm follows the sum of
+ * all of them, which the backward pass would need before any window; nor with --grad none, where a unit's gradient
+ * leaves from its beginning on, and its experts are computed first. */
+static bool windows_possible(const struct plan_request *req, const struct plan *plan)
+{
+	return req->most.experts && !plan->pass_rows && !(req->geo->flags & MT_POST_NORM) &&
+		(!req->train || req->grad != MT_NONE);
+}
+
+/* Half of a layer's experts at a time, a quarter, ... */
+static void try_windows(struct search *s, struct plan *plan)
+{
+	uint32_t wanted = s->req->expert_window, experts = s->req->most.experts;
+	bool possible = windows_possible(s->req, plan);
+
+	plan->expert_window = 0;
+	if (!possible || !wanted || wanted >= experts) try_offload(s, plan);
+	if (!possible) return;
+	for (uint32_t n = wanted ? wanted : experts / 2; n && n < experts; n = wanted ? 0 : n / 2) {
+		plan->expert_window = n;
+		try_offload(s, plan);
+	}
+}
+
 static void try_head(struct search *s, struct plan *plan)
 {
 	static const uint32_t tokens[] = {128, 512, 2048, 8192};
 
 	plan->head_tokens = s->req->head_tokens;
-	if (plan->head_tokens) try_offload(s, plan);
+	if (plan->head_tokens) try_windows(s, plan);
 	else
 		for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
 			plan->head_tokens = tokens[i];
-			try_offload(s, plan);
+			try_windows(s, plan);
 		}
 }
 

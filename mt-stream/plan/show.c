@@ -18,13 +18,15 @@ void plan_report(const struct plan_request *req, const struct plan_result *p, ui
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
 	uint32_t input = req->geo->layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention;
+	char windows[64] = "";
 
+	if (plan->expert_window) snprintf(windows, sizeof windows, ", windows of %u experts", plan->expert_window);
 	mt_say(
-		"%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots; blocks keep: %u all, "
+		"%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots%s; blocks keep: %u all, "
 		"%u all but gate and up, %u attention's output, %u their input%s%s",
 		req->train ? "train" : "eval", req->rows, req->seq, plan->pass_rows ? "passes" : "one pass",
-		rows_of_pass(req, plan), rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, plan->keep_all,
-		plan->keep_but_gate_up, plan->keep_attention, input,
+		rows_of_pass(req, plan), rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, windows,
+		plan->keep_all, plan->keep_but_gate_up, plan->keep_attention, input,
 		plan->residual_offloaded ? "; residuals offloaded to host memory" : "",
 		plan->attention_offloaded ? "; attention outputs offloaded to host memory" : "");
 	mt_say(
@@ -97,6 +99,9 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(req, plan));
 	printf("slots     weights: %u blocks, %u of them resident from forward to backward; gradients: %u blocks\n", slots,
 		slots, plan->grad_slots);
+	if (plan->expert_window)
+		printf("experts   in windows of %u of %u, two of them on the device\n", plan->expert_window, req->most.experts);
+	else if (req->most.experts) printf("experts   all %u of a block with it\n", req->most.experts);
 	printf("keeps     %u blocks all, %u all but gate and up, %u attention's output, %u their input\n", plan->keep_all,
 		plan->keep_but_gate_up, plan->keep_attention,
 		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
@@ -132,8 +137,8 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 		plan->library_attention ? "cudnn" : "own",
 		plan->library_attention ? req->attention.kv_heads : req->geo->kind[0].kv_heads,
 		(unsigned long long)memory_attention(req, plan));
-	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, ", plan->weight_slots, plan->weight_slots,
-		plan->grad_slots);
+	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, \"expert_window\": %u, ",
+		plan->weight_slots, plan->weight_slots, plan->grad_slots, plan->expert_window);
 	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", plan->keep_all,
 		plan->keep_but_gate_up, plan->keep_attention,
 		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
@@ -210,7 +215,7 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 	struct plan_result p;
 	int rc;
 
-	request_sizes(req, l->units, l->n_units);
+	request_sizes(req, l->units, l->n_units, l->tensors);
 	if (!req->profile.cores) {
 		req->work = work_of(req);
 		if (!o->own_attention) req->attention = cudnn_need(req);
@@ -262,6 +267,7 @@ int plan_show(const struct plan_options *o)
 		.rows = (uint32_t)o->micro,
 		.seq = (uint32_t)o->seq,
 		.recompute = o->recompute,
+		.expert_window = o->expert_window,
 		.chunk_tokens = (uint32_t)o->chunk_tokens,
 		.head_tokens = (uint32_t)o->head_tokens,
 		.pass_rows = (uint32_t)o->pass_rows,

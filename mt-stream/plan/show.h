@@ -10,6 +10,7 @@ struct plan_options {
 	int threads;                  /* so many of them */
 	enum mt_dtype dtype, grad, state;
 	enum recompute recompute;
+	uint32_t expert_window;
 	uint64_t memory; /* of the device; 0: all that such a GPU has; of the cores: half of what is available */
 	uint64_t host;   /* memory of the host; 0: as much as the fastest plan takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;

@@ -108,7 +108,10 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->scratch.act = take(w, n, most.ffn);
 	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
-	if (most.experts) experts_take(&f->scratch.x, &most, g->hidden, n, sizeof(float), false, take_any, w);
+	if (most.experts)
+		experts_take(&f->scratch.x,
+			&(struct experts_sizes){.most = &most, .hidden = g->hidden, .piece = n, .elem = sizeof(float)}, take_any,
+			w);
 }
 
 int forward_room(struct forward *f, uint64_t tokens)

@@ -28,14 +28,16 @@ static bool breaks; /* now */
 
 bool site_is(const struct site *at, enum how how) { return breaks && broken_how == how && at == __start_sites[broken]; }
 
-/* Where the host only keeps itself from running ahead, an operation more or less makes no difference. Only the cuda
- * device's own events are left out on an emulated GPU. */
+/* Where the host only keeps itself from running ahead, an operation more or less makes no difference; nor where a
+ * window's weights are given up, because the last operation is a sum, which does not read them. Only the cuda device's
+ * own events are left out on an emulated GPU. */
 static bool matters(const struct site *at, enum how how)
 {
 #ifdef MT_EMU
 	return how == LEFT_OUT && !strstr(at->file, "schedule.c") && strcmp(at->function, "stamp");
 #else
-	return how == LEFT_OUT || (!strcmp(at->call, "event_record") && strcmp(at->function, "forward"));
+	return how == LEFT_OUT ||
+		(!strcmp(at->call, "event_record") && strcmp(at->function, "forward") && strcmp(at->function, "window_leave"));
 #endif
 }
 
@@ -82,7 +84,7 @@ static uint64_t lay(const struct plan_request *, const struct plan *, struct mem
 
 static bool talks;
 static struct {
-	unsigned micros, evals, zero_copies, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
+	unsigned micros, evals, zero_copies, windows, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
 } went;
 
 static void levels_draw(const struct plan_request *req, struct plan *plan)
@@ -109,18 +111,21 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 	plan.grad_slots = plan.pass_rows ? layers : req->train ? 1 + (uint32_t)draw(two) : 0;
 	if (plan.pass_rows) plan.keep_all = layers;
 	else if (req->train) levels_draw(req, &plan);
+	if (req->most.experts && !plan.pass_rows && draw(3)) plan.expert_window = 1 + (uint32_t)draw(req->most.experts);
 	*p = (struct plan_result){.plan = plan,
 		.bytes = memory_lay(req, &plan, NULL, NULL),
 		.host_bytes = memory_host(req, &plan)};
 	if (talks)
-		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots; %u full, %u block, %u attention%s%s%s",
+		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots, windows of %u; %u full, %u block, %u "
+			   "attention%s%s%s",
 			req->rows, req->seq, plan.pass_rows ? "pass-major" : "layer-major", plan.weight_slots, plan.grad_slots,
-			plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
+			plan.expert_window, plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
 			plan.residual_offloaded ? ", residuals offloaded" : "",
 			plan.attention_offloaded ? ", attention outputs offloaded" : "", req->zero_copy ? ", in place" : "");
 	went.residual_offloaded += plan.residual_offloaded;
 	went.attention_offloaded += plan.attention_offloaded;
 	went.zero_copies += req->zero_copy;
+	went.windows += plan.expert_window != 0;
 	for (uint32_t l = 0; req->train && l < layers; l++) went.levels[checkpoint_of(&plan, layers, l)]++;
 	return 0;
 }
@@ -128,7 +133,8 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 /* Memory that is handed out twice: the second of two begins within the first */
 static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals",
 	"offloaded attention outputs", "embed and head gradients", "embed and head weights",
-	"a block's and the embed gradient"};
+	"a block's and the embed gradient", "windows' weights", "windows' gradients", "edges of two units",
+	"a window's and its block's gradients"};
 #ifdef MT_EMU
 #define OVERLAPS 0
 #else
@@ -160,6 +166,18 @@ static void overlap(struct memory_layout *p, const struct plan *plan)
 		break;
 	case 6:
 		if (plan->grad_slots) p->grads[0] = p->embed_head_grads[0] + by;
+		break;
+	case 7:
+		if (plan->expert_window) p->windows[1] = (char *)p->windows[0] + by;
+		break;
+	case 8:
+		if (plan->expert_window) p->window_grads[1] = p->window_grads[0] + by;
+		break;
+	case 9:
+		if (plan->expert_window) p->edges[1] = p->edges[0] + by;
+		break;
+	case 10:
+		if (plan->expert_window) p->window_grads[0] = p->grads[0] + by;
 		break;
 	}
 }
@@ -278,21 +296,15 @@ static struct seen micro(struct stream *s, const struct shape *z, uint64_t rando
 
 static const struct run {
 	const char *model;
-	uint32_t layers;
+	uint32_t layers, experts;
 	enum mt_dtype dtype, grad;
 } runs[] = {
-	{"llama3", 5, MT_FP32, MT_FP32},
-	{"qwen3", 3, MT_BF16, MT_BF16},
-	{"qwen2-window", 6, MT_BF16, MT_FP32},
-	{"qwen3", 4, MT_FP32, MT_NONE},
-	{"llama-bias", 1, MT_BF16, MT_NONE},
-	{"mistral", 3, MT_FP32, MT_FP32},
-	{"llama2", 7, MT_BF16, MT_BF16},
-	{"llama3", 2, MT_BF16, MT_FP32},
-	{"gemma2", 3, MT_FP32, MT_FP32},
-	{"cohere2", 4, MT_BF16, MT_BF16},
-	{"qwen2-moe", 4, MT_FP32, MT_FP32},
-	{"gpt-oss-aux", 2, MT_BF16, MT_BF16},
+	{"llama3", 5, 1, MT_FP32, MT_FP32}, {"qwen3", 3, 1, MT_BF16, MT_BF16}, {"qwen2-window", 6, 1, MT_BF16, MT_FP32},
+	{"qwen3", 4, 1, MT_FP32, MT_NONE}, {"llama-bias", 1, 1, MT_BF16, MT_NONE}, {"mistral", 3, 1, MT_FP32, MT_FP32},
+	{"llama2", 7, 1, MT_BF16, MT_BF16}, {"llama3", 2, 1, MT_BF16, MT_FP32}, {"gemma2", 3, 1, MT_FP32, MT_FP32},
+	{"cohere2", 4, 1, MT_BF16, MT_BF16},
+	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32}, /* experts of 2.8 blocks of gradients */
+	{"gpt-oss-aux", 2, 30, MT_BF16, MT_BF16},   /* all experts' tensors in one, 2 and 1.2 blocks an expert */
 };
 #define RUNS ((int)(sizeof runs / sizeof *runs))
 
@@ -417,7 +429,7 @@ static bool seeds_right(const char *name, const char *models, uint64_t from, uin
 		char model[4096];
 
 		snprintf(model, sizeof model, "%s/%s/model", models, runs[i].model);
-		world_open(name, model, runs[i].layers, runs[i].dtype, runs[i].grad);
+		world_open(name, model, runs[i].layers, runs[i].experts, runs[i].dtype, runs[i].grad);
 		memset(expected, 0, sizeof expected);
 		for (uint64_t seed = from; right && seed < from + count; seed++)
 			if (seed % RUNS == (uint64_t)i && in_order(seed)) right = seed_right(seed);
@@ -437,8 +449,9 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 	}
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
-		"%u in place, %u residuals offloaded, %u attention outputs offloaded; checkpoint levels %u %u %u %u\n",
-		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies,
+		"%u in place, %u by windows of experts, %u residuals offloaded, %u attention outputs offloaded; checkpoint "
+		"levels %u %u %u %u\n",
+		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies, went.windows,
 		went.residual_offloaded, went.attention_offloaded, went.levels[0], went.levels[1], went.levels[2],
 		went.levels[3]);
 	return 0;

@@ -217,7 +217,9 @@ static bool batch_send(uint32_t micro)
 struct seen {
 	uint64_t hash[2], elems[2];
 	double squares[2];
-}; /* of a unit's ends */
+	uint32_t *bits[2]; /* (elements) as fp32, until all have come */
+	bool *came[2];     /* (blocks of MT_BLOCK) */
+};                     /* of a unit's ends */
 struct loss_seen {
 	double sum, aux, z;
 	unsigned long long targets;
@@ -242,28 +244,54 @@ static void map_write(uint32_t unit)
 	}
 }
 
+/* All of a unit's gradient is here, whatever the order of its pieces */
+static void unit_taken(const struct mt_msg *m, struct seen *s, uint64_t elems)
+{
+	uint32_t end = m->grad.end;
+
+	if (dump && m->micro == 0) {
+		map_write(m->grad.unit);
+		fwrite(s->bits[end], 4, elems, dump);
+	}
+	for (uint64_t i = 0; i < elems; i++) {
+		double x = (double)mt_float(s->bits[end][i]);
+
+		s->hash[end] = (s->hash[end] ^ s->bits[end][i]) * 0x100000001b3u;
+		s->squares[end] += x * x;
+	}
+	free(s->bits[end]);
+	free(s->came[end]);
+	s->bits[end] = NULL;
+	s->came[end] = NULL;
+	parts++;
+}
+
 static void piece_take(const struct mt_msg *m, const void *block)
 {
 	if (!loss_seen[m->micro].entered) mt_die(1, "micro %u: a piece before the loss", m->micro);
-	uint64_t elem = mt_control(run)->grad == MT_BF16 ? 2 : 4;
+	uint64_t elem = mt_control(run)->grad == MT_BF16 ? 2 : 4, n = m->grad.n, off = m->grad.off;
 	struct mt_unit *u = mt_unit(run, m->grad.unit);
 	struct seen *s = &seen[m->micro * mt_control(run)->n_units + m->grad.unit];
 	uint32_t end = m->grad.end;
 
-	if (m->grad.off != s->elems[end] || m->grad.off % MT_BLOCK || m->grad.n > u->elems - m->grad.off ||
-		m->grad.n > mt_control(run)->piece_elems)
-		mt_die(1, "unit %u end %u: piece of %llu at %llu after %llu elements", m->grad.unit, end,
-			(unsigned long long)m->grad.n, (unsigned long long)m->grad.off, (unsigned long long)s->elems[end]);
-	if (dump && m->micro == 0 && m->grad.off == 0) map_write(m->grad.unit);
-	s->elems[end] += m->grad.n;
-	for (uint64_t i = 0; i < m->grad.n; i++) {
-		uint32_t bits = elem == 2 ? (uint32_t)((const uint16_t *)block)[i] << 16 : ((const uint32_t *)block)[i];
-
-		s->hash[end] = (s->hash[end] ^ bits) * 0x100000001b3u;
-		s->squares[end] += (double)mt_float(bits) * (double)mt_float(bits);
-		if (dump && m->micro == 0) fwrite(&bits, 4, 1, dump);
+	/* with --grad none they come from the unit's beginning on */
+	if (off % MT_BLOCK || off > u->elems || !n || n > u->elems - off || (n % MT_BLOCK && off + n != u->elems) ||
+		n > mt_control(run)->piece_elems || (mt_control(run)->grad == MT_NONE && off != s->elems[end]))
+		mt_die(1, "unit %u end %u: piece of %llu at %llu after %llu elements", m->grad.unit, end, (unsigned long long)n,
+			(unsigned long long)off, (unsigned long long)s->elems[end]);
+	if (!s->elems[end]) {
+		s->bits[end] = calloc(u->elems, sizeof **s->bits);
+		s->came[end] = calloc(u->elems / MT_BLOCK + 1, sizeof **s->came);
 	}
-	if (s->elems[end] == u->elems) parts++;
+	if (!s->bits[end] || !s->came[end]) mt_die(1, "unit %u end %u: a piece after the last one", m->grad.unit, end);
+	for (uint64_t b = off / MT_BLOCK; b * MT_BLOCK < off + n; b++) {
+		if (s->came[end][b]) mt_die(1, "unit %u end %u: block %llu twice", m->grad.unit, end, (unsigned long long)b);
+		s->came[end][b] = true;
+	}
+	for (uint64_t i = 0; i < n; i++)
+		s->bits[end][off + i] = elem == 2 ? (uint32_t)((const uint16_t *)block)[i] << 16 : ((const uint32_t *)block)[i];
+	s->elems[end] += n;
+	if (s->elems[end] == u->elems) unit_taken(m, s, u->elems);
 }
 
 static bool take(uint32_t i, bool *dropped)
@@ -308,6 +336,11 @@ static void report(void)
 static void begin_again(void)
 {
 	attempt = mt_word_attempt(mt_txn_word(run, k));
+	for (uint32_t i = 0; i < micros * mt_control(run)->n_units; i++)
+		for (int end = 0; end < 2; end++) {
+			free(seen[i].bits[end]);
+			free(seen[i].came[end]);
+		}
 	memset(seen, 0, micros * mt_control(run)->n_units * sizeof *seen);
 	memset(loss_seen, 0, micros * sizeof *loss_seen);
 	losses = parts = 0;

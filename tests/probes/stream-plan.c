@@ -15,7 +15,7 @@
 
 static uint64_t state;
 static uint64_t now_seed;
-static int wrong, plans, kinds[8];
+static int wrong, plans, kinds[8], windows;
 
 static uint32_t draw(uint32_t below)
 {
@@ -50,6 +50,14 @@ static struct mt_geometry geometry(void)
 	g.flags = draw(64) & (MT_TIED | MT_QKV_BIAS | MT_MLP_BIAS | MT_QK_NORM);
 	g.embed_scale = g.residual_scale = g.logit_scale = 1;
 	g.n_kinds = 1;
+	if (now_seed % 3 == 0) { /* experts, in some seeds those of the families that pack them */
+		l->experts = 2u << draw(7);
+		l->experts_per_token = between(1, l->experts < 8 ? l->experts : 8);
+		l->expert_ffn = g.hidden / (1u << draw(3));
+		l->shared_ffn = draw(2) * l->ffn;
+		l->expert_flags = draw(3) ? 0 : MT_PACKED;
+		l->ffn = 0;
+	}
 	if (draw(4) == 0) {
 		g.kind[g.n_kinds++] = *l;
 		l[1].window = between(1, 4096);
@@ -73,11 +81,12 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 		.host = UINT64_MAX,
 		.host_beside = draw(1 << 30),
 		.recompute = draw(4) ? RECOMPUTE_AUTO : (enum recompute)draw(3),
+		.expert_window = g->kind[0].experts && draw(4) == 0 ? between(1, g->kind[0].experts) : 0,
 	};
 	int gpus = 0;
 
 	while (profile_name(gpus)) gpus++;
-	request_sizes(&req, l->units, l->n_units);
+	request_sizes(&req, l->units, l->n_units, l->tensors);
 	if (draw(4) == 0) {
 		req.fixed = true;
 		req.chunk_tokens = between(1, 2 * req.seq);
@@ -111,6 +120,11 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 			: p->plan.keep_but_gate_up                                  ? 5
 			: p->plan.keep_attention                                    ? 6
 																		: 7]++;
+	windows += p->plan.expert_window != 0;
+	expect(!p->plan.expert_window ||
+			(p->plan.expert_window < req->most.experts && !p->plan.pass_rows &&
+				(!req->expert_window || p->plan.expert_window == req->expert_window)),
+		"windows of experts that are none");
 	expect(memory_lay(req, &p->plan, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
 	expect(p->plan.library_attention ? req->attention.rows : !req->attention.selected || !req->attention.rows,
 		"attention in a way that is not there");
@@ -235,7 +249,7 @@ int main(int argc, char **argv)
 	for (uint64_t seed = from; seed < from + seeds; seed++) try(seed);
 	printf(
 		"%d plans: %d pass-major; offloaded: %d residuals and attention outputs, %d residuals, %d attention outputs; "
-		"kept: %d all, %d but gate and up, %d attention, %d inputs; %d wrong\n",
-		plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6], kinds[7], wrong);
+		"kept: %d all, %d but gate and up, %d attention, %d inputs; %d by windows of experts; %d wrong\n",
+		plans, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], kinds[6], kinds[7], windows, wrong);
 	return wrong != 0;
 }

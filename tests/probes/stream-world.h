@@ -17,6 +17,7 @@
 #define UNITS 16
 #define TOKENS 1024 /* of a micro-batch, at most */
 #define HOST_BYTES (TOKENS * 12)
+#define BLOCKS 64 /* of MT_BLOCK elements, of a unit, at most */
 
 struct seen {                                 /* of a micro-batch; all of it compared */
 	uint64_t elems[UNITS][2], hash[UNITS][2]; /* of each unit's gradient, its ends */
@@ -36,6 +37,7 @@ static struct {
 	bool train, stale;
 	enum mt_activity activity; /* of the stream */
 	struct seen seen;
+	bool came[UNITS][2][BLOCKS]; /* blocks of gradients */
 } world;
 
 static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
@@ -70,8 +72,9 @@ static void weights_draw(void)
 	}
 }
 
-/* A golden model, but of so many layers */
-static void world_open(const char *name, const char *model, uint32_t layers, enum mt_dtype dtype, enum mt_dtype grad)
+/* A golden model, but of so many layers, and with experts of so many times their size */
+static void world_open(const char *name, const char *model, uint32_t layers, uint32_t experts, enum mt_dtype dtype,
+	enum mt_dtype grad)
 {
 	struct mt_geometry geo;
 	char *text;
@@ -79,6 +82,7 @@ static void world_open(const char *name, const char *model, uint32_t layers, enu
 	mt_must(mt_config_read(model, &geo, &text));
 	for (uint32_t l = geo.layers; l < layers; l++) geo.kind_of[l] = geo.kind_of[l % geo.layers];
 	geo.layers = layers;
+	for (uint32_t k = 0; k < geo.n_kinds; k++) geo.kind[k].expert_ffn *= experts;
 	mt_must(mt_run_create(&(struct mt_create){.name = name,
 							  .config_text = text,
 							  .config_bytes = strlen(text),
@@ -90,6 +94,8 @@ static void world_open(const char *name, const char *model, uint32_t layers, enu
 	mt_must(mt_run_open(&world.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	world.control = mt_control(world.run);
 	MT_ASSERT(world.control->n_units <= UNITS);
+	for (uint32_t u = 0; u < world.control->n_units; u++)
+		MT_ASSERT(mt_unit(world.run, u)->elems <= (uint64_t)BLOCKS * MT_BLOCK);
 	mt_run_reset(world.run, 0, 0, &(struct mt_position){0});
 	mt_must(mt_ring_open(world.run, "grad.0", &world.taken));
 	world.version = 0;
@@ -125,11 +131,12 @@ static bool publish_next(void)
 	return true;
 }
 
-static uint64_t hash_piece(uint64_t h, const void *block, uint64_t n)
+static uint64_t hash_elems(uint64_t h, const void *elems, uint64_t from, uint64_t to)
 {
-	for (uint64_t i = 0; i < n; i++)
-		h = (h ^ (world.control->grad == MT_BF16 ? ((const uint16_t *)block)[i] : ((const uint32_t *)block)[i])) *
-			0x100000001b3u;
+	bool bf16 = world.control->grad == MT_BF16;
+
+	for (uint64_t i = from; i < to; i++)
+		h = (h ^ (bf16 ? ((const uint16_t *)elems)[i] : ((const uint32_t *)elems)[i])) * 0x100000001b3u;
 	return h;
 }
 
@@ -138,10 +145,20 @@ static void piece_seen(const struct mt_msg *m, const void *block)
 	uint32_t u = m->grad.unit, end = m->grad.end;
 
 	MT_ASSERT(u < world.control->n_units && end < 2 && world.seen.losses == 1 && m->grad.off % MT_BLOCK == 0);
-	MT_ASSERT(m->grad.off == world.seen.elems[u][end] && m->grad.n <= mt_unit(world.run, u)->elems - m->grad.off);
-	world.seen.hash[u][end] = hash_piece(world.seen.hash[u][end], block, m->grad.n);
-	world.seen.elems[u][end] += m->grad.n;
-	if (world.control->grad == MT_NONE) weights_spoil(u, m->grad.off, m->grad.n);
+	uint64_t elems = mt_unit(world.run, u)->elems, off = m->grad.off, n = m->grad.n;
+	MT_ASSERT(off <= elems && n <= elems - off && (n % MT_BLOCK == 0 || off + n == elems));
+	/* without gradients in the store a unit's pieces come in order */
+	MT_ASSERT(world.control->grad != MT_NONE || off == world.seen.elems[u][end]);
+	for (uint64_t i = 0; i < n; i += MT_BLOCK) {
+		bool *came = &world.came[u][end][(off + i) / MT_BLOCK];
+
+		MT_ASSERT(!*came);
+		*came = true;
+		/* a sum over blocks: whatever their order */
+		world.seen.hash[u][end] += hash_elems(off + i + 1, block, i, n - i < MT_BLOCK ? n : i + MT_BLOCK);
+	}
+	world.seen.elems[u][end] += n;
+	if (world.control->grad == MT_NONE) weights_spoil(u, off, n);
 }
 
 static bool take(void)
@@ -239,6 +256,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	world.version++;
 	world.published = 0;
 	world.seen = (struct seen){0};
+	memset(world.came, 0, sizeof world.came);
 	world.stale = false;
 	world.train = z->train;
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);

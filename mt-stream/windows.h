@@ -1,0 +1,51 @@
+/* windows.h: how a block with experts is cut: all but the experts (its rest), and windows of experts. Each part has
+ * memory of its own, for weights and for gradients, and comes and leaves by itself.
+ *
+ *     unit      rest │ expert 0 │ expert 1 │ expert 2 │ ...          a tensor for each expert: one array
+ *     unit      rest │ gate, up 0 │ gate, up 1 │ ... │ down 0 │ ...  tensors of all experts (MT_PACKED): several arrays
+ *
+ * Gradients leave in pieces that begin at multiples of MT_BLOCK elements, and parts end anywhere. A block of MT_BLOCK
+ * elements that belongs to several parts is an edge: it is put together in memory of its own, and leaves with the rest,
+ * which is computed last. Edges are numbered by the first bound between two parts that lies in their block.
+ */
+#ifndef MT_STREAM_WINDOWS_H
+#define MT_STREAM_WINDOWS_H
+
+#include "mt.h"
+
+enum { EXPERT_ARRAYS = 6 }; /* as many roles as experts' tensors have */
+
+struct cut {
+	uint64_t elems; /* of the unit */
+	uint32_t experts, arrays; /* experts 0: the unit has none, and all of it is its rest */
+	uint32_t first_expert;    /* of the unit's tensors, the first one that is an expert's */
+	struct {
+		uint64_t off, stride; /* of the first expert; from one to the next, in elements */
+	} array[EXPERT_ARRAYS];
+};
+
+/* Elements from .. to - 1 of a unit; `at`: where in its part's memory */
+struct extent {
+	uint64_t from, to, at;
+};
+
+struct cut cut_of(const struct mt_unit *, const struct mt_tensor *first);
+static inline uint32_t windows_of(const struct cut *c, uint32_t window)
+{
+	return (c->experts + window - 1) / window;
+}
+/* Elements of the rest; of the memory of a window of so many experts; edges at most */
+uint64_t cut_rest(const struct cut *);
+uint64_t cut_window(const struct cut *, uint32_t window);
+uint32_t cut_edges(const struct cut *, uint32_t window);
+
+/* The arrays of window i: as many extents as there are arrays */
+void window_extents(const struct cut *, uint32_t window, uint32_t i, struct extent *);
+
+/* The bounds between parts, in ascending order: 0 .. cut_edges() - 1. Window i's part of array a begins at bound a
+ * windows_of() + i */
+uint64_t cut_bound(const struct cut *, uint32_t window, uint32_t bound);
+/* The edge in whose block the bound lies; it is there if the bound does not begin its block */
+uint32_t cut_edge(const struct cut *, uint32_t window, uint32_t bound);
+
+#endif
