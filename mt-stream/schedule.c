@@ -30,146 +30,13 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "stream.h"
+#include "schedule.h"
 #include "trace.h"
 
 /* For --trace: what is launched on the queue from here on belongs to unit u */
 static void trace_unit(struct stream *s, enum queue q, uint32_t u, const char *what)
 {
 	trace_at(s->dev->trace, q, u, what);
-}
-
-static uint32_t head_job(const struct stream *s) { return s->units - 1; }
-
-/* ---- jobs ---- */
-
-static void job_part(const struct stream *s, struct job *j, uint32_t unit, uint32_t end)
-{
-	uint64_t elems = mt_unit(s->run, unit)->elems;
-
-	j->part[j->parts++] = (struct part){unit, end, j->elems, elems};
-	j->elems += elems;
-}
-
-int jobs_make(struct stream *s)
-{
-	s->units = s->control->n_units;
-	s->jobs = calloc(s->units, sizeof *s->jobs);
-	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
-	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
-	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
-	for (uint32_t u = 1; u + 1 < s->units; u++)
-		s->jobs[u].cut = cut_of(mt_unit(s->run, u), mt_tensor(s->run, mt_unit(s->run, u)->first_tensor));
-	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
-	return 0;
-}
-
-/* Do its experts come by windows? */
-static bool is_cut(const struct stream *s, uint32_t job)
-{
-	return s->micro->plan.expert_window && s->jobs[job].cut.experts;
-}
-
-static uint32_t windows(const struct stream *s, uint32_t job)
-{
-	return windows_of(&s->jobs[job].cut, s->micro->plan.expert_window);
-}
-
-/* Elements of a part that are in the job's slot: all, or the rest beside windows */
-static uint64_t elems_of(const struct stream *s, uint32_t job, int part)
-{
-	return is_cut(s, job) ? cut_rest(&s->jobs[job].cut) : s->jobs[job].part[part].elems;
-}
-
-static uint32_t tensors_of(const struct stream *s, uint32_t job, int part)
-{
-	return is_cut(s, job) ? s->jobs[job].cut.first_expert : mt_unit(s->run, s->jobs[job].part[part].unit)->tensors;
-}
-
-/* ---- where a job's tensors are ---- */
-
-static void weights_at(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
-{
-	*w = (struct weights){0};
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
-
-		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p]);
-	}
-	/* a tied model's embedding is the head's weight */
-	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
-}
-
-/* Where a part's gradient is summed: in its part of the slot. With --grad none a tied model sums the embed gradient and
- * the head gradient in one array. */
-static float *grads_base(const struct stream *s, uint32_t job, int part, float *slot)
-{
-	const struct part *p = &s->jobs[job].part[part];
-
-	return s->micro->layout.tied_grads && p->unit == 0 ? s->micro->layout.tied_grads : slot + p->at;
-}
-
-static void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *g)
-{
-	*g = (struct grads){0};
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
-
-		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), grads_base(s, job, p, slot));
-	}
-	if (job == head_job(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
-}
-
-/* Gaps between tensors are copied out with them, so they must be zero. Of elements from .. to - 1 of a unit, which are
- * at g */
-static void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64_t to)
-{
-	const struct mt_unit *u = mt_unit(s->run, unit);
-	uint64_t end = from;
-
-	for (uint32_t i = 0; i <= u->tensors && end < to; i++) {
-		const struct mt_tensor *t = i < u->tensors ? mt_tensor(s->run, u->first_tensor + i) : NULL;
-		uint64_t next = t && t->off < to ? t->off : to;
-
-		if (next > end)
-			launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g + (end - from), (next - end) * sizeof(float)}});
-		if (next > end) end = next;
-		if (t && t->off + t->n > end) end = t->off + t->n;
-	}
-}
-
-static void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
-{
-	for (int p = 0; p < s->jobs[job].parts; p++)
-		gaps_clear(s, s->jobs[job].part[p].unit, grads_base(s, job, p, slot), 0, elems_of(s, job, p));
-}
-
-/* Window i's tensors: weights at mem, or with zero-copy in the store; gradients at gs. Either may be left out. */
-static void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs,
-	struct grads *g)
-{
-	const struct cut *c = &s->jobs[job].cut;
-	const struct mt_unit *u = mt_unit(s->run, job);
-	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
-	struct extent e[EXPERT_ARRAYS];
-
-	window_extents(c, s->micro->plan.expert_window, i, e);
-	for (uint32_t n = c->first_expert; n < u->tensors && t->expert == 0; n++, t++) {
-		uint32_t a = t->experts ? n - c->first_expert : 0;
-		int64_t in = (int64_t)(t->off - c->array[a].off), stride = (int64_t)c->array[a].stride;
-
-		if (w) {
-			w->t[t->role] = mem
-				? elements_after(s->dev, mem, (int64_t)e[a].at + in)
-				: elements_after(s->dev, s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype),
-					  (int64_t)e[a].from + in);
-			w->stride[t->role] = stride;
-		}
-		if (g) {
-			g->t[t->role] = gs + e[a].at + in;
-			g->stride[t->role] = stride;
-		}
-	}
 }
 
 /* ---- the batch in ---- */
@@ -290,7 +157,7 @@ static void window_load(struct stream *s, uint32_t job, uint32_t i)
 	struct slot *slot = window_slot(s, job, i);
 	struct extent e[EXPERT_ARRAYS];
 
-	if (s->zero_copy || i >= windows(s, job)) return;
+	if (s->zero_copy || i >= windows_in(s, job)) return;
 	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
 	if (slot) return;
 	slot = &s->now.windows[s->now.window];
@@ -567,7 +434,7 @@ static int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 	}
 	int rc = rows_fetch(s, u);
 	if (rc) return rc;
-	for (uint32_t i = 0; i < windows(s, u); i++) {
+	for (uint32_t i = 0; i < windows_in(s, u); i++) {
 		window_fetch(s, u, i, w);
 		for (struct at at = {0}; next_chunk(s, u, &at);) {
 			struct window win = window_of(s, u, i, &at.c);
@@ -689,53 +556,6 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 
 /* ---- the parts of a block with windows of experts, backward ---- */
 
-/* Copy elements from .. to - 1 of unit u's gradient, which are at src, to where their edge is put together. `bound` is
- * one between parts, in the same block. */
-static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *src, uint64_t from, uint64_t to)
-{
-	uint32_t edge = cut_edge(&s->jobs[u].cut, s->micro->plan.expert_window, bound);
-	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
-
-	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
-}
-
-/* Of a part's elements, those in blocks that are all its own */
-static struct extent inside(const struct cut *c, const struct extent *e)
-{
-	uint64_t from = (e->from + MT_BLOCK - 1) / MT_BLOCK * MT_BLOCK;
-	uint64_t to = e->to == c->elems ? e->to : e->to / MT_BLOCK * MT_BLOCK;
-
-	return (struct extent){from, to > from ? to : from, e->at + from - e->from};
-}
-
-/* The others, which are at gs. Bounds: where the part ends; the one before it: where it begins */
-static void edges_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
-{
-	const struct cut *c = &s->jobs[u].cut;
-	struct extent in = inside(c, e);
-	const float *g = gs + e->at;
-
-	if (in.from > e->from) edge_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
-	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
-}
-
-/* Where gradients of the unit's part are summed. Parts are numbered as they are computed: its windows, its rest. */
-struct step {
-	uint32_t unit, part;
-};
-
-static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_cut(s, u) ? windows(s, u) + 1 : 1; }
-static bool is_window(const struct stream *s, struct step t) { return t.part + 1 < parts_of(s, t.unit); }
-
-static float *grads_of(const struct stream *s, struct step t)
-{
-	const struct memory_layout *at = &s->micro->layout;
-
-	if (is_window(s, t)) return at->window_grads[t.part & 1];
-	if (t.unit == 0 || t.unit == head_job(s)) return at->embed_head_grads[t.unit != 0];
-	return at->grads[(t.unit - 1) % s->micro->plan.grad_slots];
-}
-
 /* Attention's activations and the router's, of all chunks */
 static void cut_backward_begin(struct stream *s, uint32_t u)
 {
@@ -771,7 +591,7 @@ static void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
 	}
 	window_leave(s, u, i);
-	for (uint32_t a = 0; a < c->arrays; a++) edges_put(s, u, gs, &e[a], a * windows(s, u) + i + 1);
+	for (uint32_t a = 0; a < c->arrays; a++) edges_put(s, u, gs, &e[a], a * windows_in(s, u) + i + 1);
 }
 
 static void rest_backward(struct stream *s, uint32_t u, float *gs)
@@ -795,198 +615,6 @@ static void step_backward(struct stream *s, struct step t)
 	if (is_window(s, t)) window_backward(s, t.unit, t.part, grads_of(s, t));
 	else if (is_cut(s, t.unit)) rest_backward(s, t.unit, grads_of(s, t));
 	else unit_backward(s, t.unit, grads_of(s, t));
-}
-
-/* The next one: the unit's next part, or the unit below */
-static struct step step_after(const struct stream *s, struct step t)
-{
-	return is_window(s, t) ? (struct step){t.unit, t.part + 1} : (struct step){t.unit - 1, 0};
-}
-
-/* ---- gradients out ---- */
-
-static void push(struct stream *s, struct mt_msg m)
-{
-	m.k = s->msg.k;
-	m.attempt = s->msg.attempt;
-	m.txn_kind = s->msg.txn_kind;
-	m.micro = s->msg.micro;
-	m.step = s->msg.step;
-	mt_ring_push(s->grad, &m);
-}
-
-/* Send the micro-batch's loss; at `ready` the head has computed it */
-static int loss_out(struct stream *s, struct event ready)
-{
-	void *block;
-	int rc = event_sync(s, ready);
-
-	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
-	struct balance_loss terms = balance_loss(s);
-	push(s,
-		(struct mt_msg){.kind = MT_MSG_LOSS,
-			.loss = {.sum = s->now.loss.sum,
-				.targets = (uint64_t)s->now.loss.targets,
-				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
-				.aux = terms.aux,
-				.z = terms.z}});
-	return 0;
-}
-
-static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
-
-/* Elements off .. off + n - 1 of a unit's gradient, which are at g */
-struct range {
-	uint32_t unit, end;
-	uint64_t off, n;
-	float *g;
-};
-
-/* An edge: the i-th, if a block has it */
-static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
-{
-	const struct cut *c = &s->jobs[u].cut;
-	uint32_t each = s->micro->plan.expert_window;
-	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
-	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
-	bool first = before <= off; /* of the bounds inside the block */
-
-	return (struct range){.unit = u,
-		.off = off,
-		.n = bound == off || !first     ? 0
-			: c->elems - off < MT_BLOCK ? c->elems - off
-										: MT_BLOCK,
-		.g = s->micro->layout.edges[u & 1] + (uint64_t)cut_edge(c, each, i) * MT_BLOCK};
-}
-
-static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
-{
-	struct extent in = inside(&s->jobs[u].cut, e);
-
-	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
-}
-
-/* The i-th range of what leaves with the step, which may be empty; false: there are not so many. Where the embed
- * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
-static bool range_of(const struct stream *s, struct step t, uint32_t i, struct range *r)
-{
-	const struct job *j = &s->jobs[t.unit];
-	uint32_t each = s->micro->plan.expert_window;
-	struct extent e[EXPERT_ARRAYS];
-
-	if (is_window(s, t)) {
-		if (i >= j->cut.arrays) return false;
-		window_extents(&j->cut, each, t.part, e);
-		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
-	} else if (is_cut(s, t.unit)) {
-		if (i > cut_edges(&j->cut, each)) return false;
-		e[0] = (struct extent){0, cut_rest(&j->cut), 0};
-		*r = i ? edge_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
-	} else {
-		if (i >= (uint32_t)j->parts) return false;
-		*r = (struct range){.unit = j->part[i].unit,
-			.end = j->part[i].end,
-			.n = s->micro->layout.tied_grads && j->part[i].end ? 0 : j->part[i].elems,
-			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
-	}
-	return true;
-}
-
-/* A range leaves in pieces, in order. Each is copied into the ring block of its own message, which is published when
- * the copy is done. Many copies are under way at once, so that the link never idles between two. */
-enum { FLIGHT = 32 }; /* pieces under way, at most */
-
-struct leaving {
-	const struct range *range;
-	uint64_t launched, pushed; /* elements */
-	struct event over[FLIGHT]; /* piece i's in i mod FLIGHT */
-	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
-};
-
-static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off)
-{
-	uint64_t piece = s->control->piece_elems;
-
-	return r->n - off < piece ? r->n - off : piece;
-}
-
-/* Launch copies of as many pieces as the ring has blocks for */
-static void pieces_launch(struct stream *s, struct leaving *l)
-{
-	const struct range *r = l->range;
-	void *block;
-
-	trace_unit(s, Q_GRADS, r->unit, "gradients");
-	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
-	 * blocks */
-	while (l->launched < r->n && l->n < FLIGHT && mt_stage_mine(s->run) &&
-		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
-		uint64_t n = piece_elems(s, r, l->launched);
-
-		launch(s, Q_GRADS,
-			&(struct op){OP_GRADS_OUT,
-				.grads_out = {.dst = block,
-					.src = r->g + l->launched,
-					.n = (int64_t)n,
-					.to = grads_type(s),
-					.off = (int64_t)l->launched,
-					.elems = (int64_t)r->n}});
-		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
-		l->launched += n;
-	}
-}
-
-/* Wait until the first piece under way has arrived, and publish it */
-static int piece_push(struct stream *s, struct leaving *l)
-{
-	const struct range *r = l->range;
-	uint64_t n = piece_elems(s, r, l->pushed);
-	int rc = event_sync(s, l->over[l->first % FLIGHT]);
-
-	if (rc || (rc = micro_wanted(s))) return rc;
-	push(s,
-		(struct mt_msg){.kind = MT_MSG_GRAD,
-			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n}});
-	l->first++;
-	l->n--;
-	l->pushed += n;
-	s->sent = true;
-	*mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
-	return 0;
-}
-
-static int range_out(struct stream *s, const struct range *r)
-{
-	struct leaving l = {.range = r};
-	int rc = 0;
-
-	while (!rc && l.pushed < r->n) {
-		void *block;
-
-		pieces_launch(s, &l);
-		rc = l.n ? piece_push(s, &l) : room_wait(s, r->unit, &block);
-	}
-	return rc;
-}
-
-/* Compute launched so far has finished the step's gradients */
-static void grads_final(struct stream *s, struct step t)
-{
-	struct range r;
-
-	for (uint32_t i = 0; range_of(s, t, i, &r); i++)
-		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
-}
-
-/* Send the step's gradients, which are final at `ready`. All of them have left on return. */
-static int grads_out(struct stream *s, struct step t, struct event ready)
-{
-	struct range r;
-	int rc = 0;
-
-	queue_wait(s, Q_GRADS, ready);
-	for (uint32_t i = 0; !rc && range_of(s, t, i, &r); i++) rc = range_out(s, &r);
-	return rc;
 }
 
 /* ---- the passes of a micro-batch ---- */

@@ -153,9 +153,9 @@ int record_take(struct stream *, const struct chunk_sizes *);
 int plan_make(struct stream *, bool *new_shape);
 void plan_release(struct stream *);
 
-/* schedule.c: s->jobs, of the run's units */
+/* parts.c: s->jobs, of the run's units */
 int jobs_make(struct stream *);
-/* Show the device all compute of the planned micro-batch, to select algorithms; nothing runs. 0 or -ex */
+/* schedule.c. Show the device all compute of the planned micro-batch, to select algorithms; nothing runs. 0 or -ex */
 int schedule_autotune(struct stream *);
 /* Compute the planned micro-batch. 0, STALE, GONE or -ex */
 int schedule_run(struct stream *);

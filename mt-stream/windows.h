@@ -16,7 +16,7 @@
 enum { EXPERT_ARRAYS = 6 }; /* as many roles as experts' tensors have */
 
 struct cut {
-	uint64_t elems; /* of the unit */
+	uint64_t elems;           /* of the unit */
 	uint32_t experts, arrays; /* experts 0: the unit has none, and all of it is its rest */
 	uint32_t first_expert;    /* of the unit's tensors, the first one that is an expert's */
 	struct {
@@ -30,10 +30,7 @@ struct extent {
 };
 
 struct cut cut_of(const struct mt_unit *, const struct mt_tensor *first);
-static inline uint32_t windows_of(const struct cut *c, uint32_t window)
-{
-	return (c->experts + window - 1) / window;
-}
+static inline uint32_t windows_of(const struct cut *c, uint32_t window) { return (c->experts + window - 1) / window; }
 /* Elements of the rest; of the memory of a window of so many experts; edges at most */
 uint64_t cut_rest(const struct cut *);
 uint64_t cut_window(const struct cut *, uint32_t window);

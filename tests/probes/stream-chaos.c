@@ -1,6 +1,6 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
- * seeds in one process. schedule.c, wait.c and plan/request.c are compiled in here, with macros for what they wait for
- * and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must give the
+ * seeds in one process. schedule.c, leave.c, wait.c and plan/request.c are compiled in here, with macros for what they
+ * wait for and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must give the
  * bits of the cpu device.
  *
  *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
@@ -34,7 +34,8 @@ bool site_is(const struct site *at, enum how how) { return breaks && broken_how 
 static bool matters(const struct site *at, enum how how)
 {
 #ifdef MT_EMU
-	return how == LEFT_OUT && !strstr(at->file, "schedule.c") && strcmp(at->function, "stamp");
+	return how == LEFT_OUT && !strstr(at->file, "schedule.c") && !strstr(at->file, "leave.c") &&
+		strcmp(at->function, "stamp");
 #else
 	return how == LEFT_OUT ||
 		(!strcmp(at->call, "event_record") && strcmp(at->function, "forward") && strcmp(at->function, "window_leave"));
@@ -62,6 +63,7 @@ static struct event sooner(struct event e)
 #define mt_stage_activity(run, activity, unit) boundary(s, activity)
 static void boundary(struct stream *, enum mt_activity);
 #include "../../mt-stream/schedule.c"
+#include "../../mt-stream/leave.c"
 #undef queue_wait
 #undef event_sync
 #undef event_record

@@ -1,0 +1,130 @@
+/* leave.c: losses and gradients leave: each message of the gradient ring is published when its copy has arrived there.
+ */
+#include <math.h>
+
+#include "schedule.h"
+#include "trace.h"
+
+static void push(struct stream *s, struct mt_msg m)
+{
+	m.k = s->msg.k;
+	m.attempt = s->msg.attempt;
+	m.txn_kind = s->msg.txn_kind;
+	m.micro = s->msg.micro;
+	m.step = s->msg.step;
+	mt_ring_push(s->grad, &m);
+}
+
+int loss_out(struct stream *s, struct event ready)
+{
+	void *block;
+	int rc = event_sync(s, ready);
+
+	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
+	struct balance_loss terms = balance_loss(s);
+	push(s,
+		(struct mt_msg){.kind = MT_MSG_LOSS,
+			.loss = {.sum = s->now.loss.sum,
+				.targets = (uint64_t)s->now.loss.targets,
+				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
+				.aux = terms.aux,
+				.z = terms.z}});
+	return 0;
+}
+
+static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
+
+/* A range leaves in pieces, in order. Each is copied into the ring block of its own message, which is published when
+ * the copy is done. Many copies are under way at once, so that the link never idles between two. */
+enum { FLIGHT = 32 }; /* pieces under way, at most */
+
+struct leaving {
+	const struct range *range;
+	uint64_t launched, pushed; /* elements */
+	struct event over[FLIGHT]; /* piece i's in i mod FLIGHT */
+	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
+};
+
+static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off)
+{
+	uint64_t piece = s->control->piece_elems;
+
+	return r->n - off < piece ? r->n - off : piece;
+}
+
+/* Launch copies of as many pieces as the ring has blocks for */
+static void pieces_launch(struct stream *s, struct leaving *l)
+{
+	const struct range *r = l->range;
+	void *block;
+
+	trace_at(s->dev->trace, Q_GRADS, r->unit, "gradients");
+	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
+	 * blocks */
+	while (l->launched < r->n && l->n < FLIGHT && mt_stage_mine(s->run) &&
+		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
+		uint64_t n = piece_elems(s, r, l->launched);
+
+		launch(s, Q_GRADS,
+			&(struct op){OP_GRADS_OUT,
+				.grads_out = {.dst = block,
+					.src = r->g + l->launched,
+					.n = (int64_t)n,
+					.to = grads_type(s),
+					.off = (int64_t)l->launched,
+					.elems = (int64_t)r->n}});
+		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
+		l->launched += n;
+	}
+}
+
+/* Wait until the first piece under way has arrived, and publish it */
+static int piece_push(struct stream *s, struct leaving *l)
+{
+	const struct range *r = l->range;
+	uint64_t n = piece_elems(s, r, l->pushed);
+	int rc = event_sync(s, l->over[l->first % FLIGHT]);
+
+	if (rc || (rc = micro_wanted(s))) return rc;
+	push(s,
+		(struct mt_msg){.kind = MT_MSG_GRAD,
+			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n}});
+	l->first++;
+	l->n--;
+	l->pushed += n;
+	s->sent = true;
+	*mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
+	return 0;
+}
+
+static int range_out(struct stream *s, const struct range *r)
+{
+	struct leaving l = {.range = r};
+	int rc = 0;
+
+	while (!rc && l.pushed < r->n) {
+		void *block;
+
+		pieces_launch(s, &l);
+		rc = l.n ? piece_push(s, &l) : room_wait(s, r->unit, &block);
+	}
+	return rc;
+}
+
+void grads_final(struct stream *s, struct step t)
+{
+	struct range r;
+
+	for (uint32_t i = 0; range_of(s, t, i, &r); i++)
+		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
+}
+
+int grads_out(struct stream *s, struct step t, struct event ready)
+{
+	struct range r;
+	int rc = 0;
+
+	queue_wait(s, Q_GRADS, ready);
+	for (uint32_t i = 0; !rc && range_of(s, t, i, &r); i++) rc = range_out(s, &r);
+	return rc;
+}

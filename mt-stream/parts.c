@@ -1,0 +1,229 @@
+/* parts.c: the parts of which units consist, as the schedule goes through them: where the tensors of each are, and which
+ * of the gradients leave with it.
+ */
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "schedule.h"
+
+/* ---- jobs ---- */
+
+static void job_part(const struct stream *s, struct job *j, uint32_t unit, uint32_t end)
+{
+	uint64_t elems = mt_unit(s->run, unit)->elems;
+
+	j->part[j->parts++] = (struct part){unit, end, j->elems, elems};
+	j->elems += elems;
+}
+
+int jobs_make(struct stream *s)
+{
+	s->units = s->control->n_units;
+	s->jobs = calloc(s->units, sizeof *s->jobs);
+	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
+	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
+	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
+	for (uint32_t u = 1; u + 1 < s->units; u++)
+		s->jobs[u].cut = cut_of(mt_unit(s->run, u), mt_tensor(s->run, mt_unit(s->run, u)->first_tensor));
+	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
+	return 0;
+}
+
+bool is_cut(const struct stream *s, uint32_t job)
+{
+	return s->micro->plan.expert_window && s->jobs[job].cut.experts;
+}
+
+uint32_t windows_in(const struct stream *s, uint32_t job)
+{
+	return windows_of(&s->jobs[job].cut, s->micro->plan.expert_window);
+}
+
+uint64_t elems_of(const struct stream *s, uint32_t job, int part)
+{
+	return is_cut(s, job) ? cut_rest(&s->jobs[job].cut) : s->jobs[job].part[part].elems;
+}
+
+static uint32_t tensors_of(const struct stream *s, uint32_t job, int part)
+{
+	return is_cut(s, job) ? s->jobs[job].cut.first_expert : mt_unit(s->run, s->jobs[job].part[part].unit)->tensors;
+}
+
+/* ---- where a job's tensors are ---- */
+
+void weights_at(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
+{
+	*w = (struct weights){0};
+	for (int p = 0; p < s->jobs[job].parts; p++) {
+		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
+
+		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p]);
+	}
+	/* a tied model's embedding is the head's weight */
+	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
+}
+
+float *grads_base(const struct stream *s, uint32_t job, int part, float *slot)
+{
+	const struct part *p = &s->jobs[job].part[part];
+
+	return s->micro->layout.tied_grads && p->unit == 0 ? s->micro->layout.tied_grads : slot + p->at;
+}
+
+void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *g)
+{
+	*g = (struct grads){0};
+	for (int p = 0; p < s->jobs[job].parts; p++) {
+		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
+
+		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), grads_base(s, job, p, slot));
+	}
+	if (job == head_job(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
+}
+
+void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64_t to)
+{
+	const struct mt_unit *u = mt_unit(s->run, unit);
+	uint64_t end = from;
+
+	for (uint32_t i = 0; i <= u->tensors && end < to; i++) {
+		const struct mt_tensor *t = i < u->tensors ? mt_tensor(s->run, u->first_tensor + i) : NULL;
+		uint64_t next = t && t->off < to ? t->off : to;
+
+		if (next > end)
+			launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g + (end - from), (next - end) * sizeof(float)}});
+		if (next > end) end = next;
+		if (t && t->off + t->n > end) end = t->off + t->n;
+	}
+}
+
+void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
+{
+	for (int p = 0; p < s->jobs[job].parts; p++)
+		gaps_clear(s, s->jobs[job].part[p].unit, grads_base(s, job, p, slot), 0, elems_of(s, job, p));
+}
+
+void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs,
+	struct grads *g)
+{
+	const struct cut *c = &s->jobs[job].cut;
+	const struct mt_unit *u = mt_unit(s->run, job);
+	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
+	struct extent e[EXPERT_ARRAYS];
+
+	window_extents(c, s->micro->plan.expert_window, i, e);
+	for (uint32_t n = c->first_expert; n < u->tensors && t->expert == 0; n++, t++) {
+		uint32_t a = t->experts ? n - c->first_expert : 0;
+		int64_t in = (int64_t)(t->off - c->array[a].off), stride = (int64_t)c->array[a].stride;
+
+		if (w) {
+			w->t[t->role] = mem
+				? elements_after(s->dev, mem, (int64_t)e[a].at + in)
+				: elements_after(s->dev, s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype),
+					  (int64_t)e[a].from + in);
+			w->stride[t->role] = stride;
+		}
+		if (g) {
+			g->t[t->role] = gs + e[a].at + in;
+			g->stride[t->role] = stride;
+		}
+	}
+}
+
+/* ---- edges ---- */
+
+/* Copy elements from .. to - 1 of unit u's gradient, which are at src, to where their edge is put together. `bound` is
+ * one between parts, in the same block. */
+static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *src, uint64_t from, uint64_t to)
+{
+	uint32_t edge = cut_edge(&s->jobs[u].cut, s->micro->plan.expert_window, bound);
+	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
+
+	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
+}
+
+/* Of a part's elements, those in blocks that are all its own */
+static struct extent inside(const struct cut *c, const struct extent *e)
+{
+	uint64_t from = (e->from + MT_BLOCK - 1) / MT_BLOCK * MT_BLOCK;
+	uint64_t to = e->to == c->elems ? e->to : e->to / MT_BLOCK * MT_BLOCK;
+
+	return (struct extent){from, to > from ? to : from, e->at + from - e->from};
+}
+
+void edges_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
+{
+	const struct cut *c = &s->jobs[u].cut;
+	struct extent in = inside(c, e);
+	const float *g = gs + e->at;
+
+	if (in.from > e->from) edge_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
+	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
+}
+
+/* ---- steps, and what of the gradients leaves with them ---- */
+
+static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_cut(s, u) ? windows_in(s, u) + 1 : 1; }
+bool is_window(const struct stream *s, struct step t) { return t.part + 1 < parts_of(s, t.unit); }
+
+float *grads_of(const struct stream *s, struct step t)
+{
+	const struct memory_layout *at = &s->micro->layout;
+
+	if (is_window(s, t)) return at->window_grads[t.part & 1];
+	if (t.unit == 0 || t.unit == head_job(s)) return at->embed_head_grads[t.unit != 0];
+	return at->grads[(t.unit - 1) % s->micro->plan.grad_slots];
+}
+
+struct step step_after(const struct stream *s, struct step t)
+{
+	return is_window(s, t) ? (struct step){t.unit, t.part + 1} : (struct step){t.unit - 1, 0};
+}
+
+/* An edge: the i-th, if a block has it */
+static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
+{
+	const struct cut *c = &s->jobs[u].cut;
+	uint32_t each = s->micro->plan.expert_window;
+	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
+	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
+	bool first = before <= off; /* of the bounds inside the block */
+
+	return (struct range){.unit = u,
+		.off = off,
+		.n = bound == off || !first     ? 0
+			: c->elems - off < MT_BLOCK ? c->elems - off
+										: MT_BLOCK,
+		.g = s->micro->layout.edges[u & 1] + (uint64_t)cut_edge(c, each, i) * MT_BLOCK};
+}
+
+static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
+{
+	struct extent in = inside(&s->jobs[u].cut, e);
+
+	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
+}
+
+bool range_of(const struct stream *s, struct step t, uint32_t i, struct range *r)
+{
+	const struct job *j = &s->jobs[t.unit];
+	uint32_t each = s->micro->plan.expert_window;
+	struct extent e[EXPERT_ARRAYS];
+
+	if (is_window(s, t)) {
+		if (i >= j->cut.arrays) return false;
+		window_extents(&j->cut, each, t.part, e);
+		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
+	} else if (is_cut(s, t.unit)) {
+		if (i > cut_edges(&j->cut, each)) return false;
+		e[0] = (struct extent){0, cut_rest(&j->cut), 0};
+		*r = i ? edge_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
+	} else {
+		if (i >= (uint32_t)j->parts) return false;
+		*r = (struct range){.unit = j->part[i].unit,
+			.end = j->part[i].end,
+			.n = s->micro->layout.tied_grads && j->part[i].end ? 0 : j->part[i].elems,
+			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
+	}
+	return true;
+}
