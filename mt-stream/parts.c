@@ -29,10 +29,7 @@ int jobs_make(struct stream *s)
 	return 0;
 }
 
-bool is_cut(const struct stream *s, uint32_t job)
-{
-	return s->micro->plan.expert_window && s->jobs[job].cut.experts;
-}
+bool is_cut(const struct stream *s, uint32_t job) { return s->micro->plan.expert_window && s->jobs[job].cut.experts; }
 
 uint32_t windows_in(const struct stream *s, uint32_t job)
 {
@@ -103,8 +100,7 @@ void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
 		gaps_clear(s, s->jobs[job].part[p].unit, grads_base(s, job, p, slot), 0, elems_of(s, job, p));
 }
 
-void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs,
-	struct grads *g)
+void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs, struct grads *g)
 {
 	const struct cut *c = &s->jobs[job].cut;
 	const struct mt_unit *u = mt_unit(s->run, job);

@@ -138,6 +138,76 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 	return slot;
 }
 
+/* ---- rows of experts ---- */
+
+/* MLP pieces of the first n tokens of the pass, which are whole chunks or all of it */
+static int64_t pieces_of(const struct stream *s, int64_t n)
+{
+	const struct plan_request *req = &s->micro->request;
+	const struct plan *plan = &s->micro->plan;
+	int64_t chunk = (int64_t)rows_of_chunk(req, plan) * req->seq, piece = (int64_t)tokens_of_piece(req, plan);
+
+	return n / chunk * (int64_t)pieces_of_chunk(req, plan) + (n % chunk + piece - 1) / piece;
+}
+
+/* Where the rows of unit u's experts begin, of all pieces of the pass: as the routing's `first` */
+static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
+{
+	const struct plan_request *req = &s->micro->request;
+
+	return s->rows + (u - 1) * pieces_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
+}
+
+/* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
+static int rows_fetch(struct stream *s, uint32_t u)
+{
+	size_t n = pieces_of_pass(&s->micro->request, &s->micro->plan) * (s->jobs[u].cut.experts + 1);
+
+	launch(s, Q_COMPUTE,
+		&(struct op){OP_COPY, .copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->rows}});
+	return event_sync(s, event_record(s, Q_COMPUTE));
+}
+
+/* Nobody routes: each expert gets as many rows as the others */
+static void rows_assume(struct stream *s, uint32_t u)
+{
+	const struct plan_request *req = &s->micro->request;
+	uint64_t experts = s->jobs[u].cut.experts,
+			 slots = tokens_of_piece(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
+	uint32_t *first = rows_of_unit(s, u);
+
+	for (uint64_t i = 0; i < pieces_of_pass(req, &s->micro->plan) * (experts + 1); i++)
+		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
+}
+
+/* Has the expert rows, of any piece of the pass? */
+static bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
+{
+	uint32_t stride = s->jobs[u].cut.experts + 1;
+	const uint32_t *first = rows_of_unit(s, u) + expert;
+
+	for (int64_t p = pieces_of(s, s->now.n); p > 0; p--, first += stride)
+		if (first[1] > first[0]) return true;
+	return false;
+}
+
+/* Window i, and its rows of the pass's first chunk */
+static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
+{
+	uint32_t each = s->micro->plan.expert_window, experts = s->jobs[u].cut.experts, from = i * each;
+
+	return (
+		struct window){.from = from, .to = experts - from < each ? experts : from + each, .rows = rows_of_unit(s, u)};
+}
+
+static struct window window_of_chunk(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
+{
+	struct window w = window_of(s, u, i);
+
+	w.rows += c->pieces_before * (s->jobs[u].cut.experts + 1);
+	return w;
+}
+
 /* ---- windows of experts in ---- */
 
 static int64_t window_number(uint32_t job, uint32_t i) { return (int64_t)job * MT_EXPERTS + i; }
@@ -149,28 +219,49 @@ static struct slot *window_slot(struct stream *s, uint32_t job, uint32_t i)
 	return w[0].job == window_number(job, i) ? &w[0] : w[1].job == window_number(job, i) ? &w[1] : NULL;
 }
 
-/* Copy the window's weights in, if there is one of that number, into the slot that the window before it is not in */
-static void window_load(struct stream *s, uint32_t job, uint32_t i)
+/* Copy weights of experts from .. to - 1 in, where the window's extents e are in the slot; NULL: count only */
+static void experts_load(struct stream *s, uint32_t job, struct slot *slot, const struct extent *e, uint32_t from,
+	uint32_t to)
 {
 	const struct cut *c = &s->jobs[job].cut;
 	const char *src = mt_at(s->run, mt_unit(s->run, job)->w);
+
+	for (uint32_t a = 0; a < c->arrays; a++) {
+		uint64_t off = c->array[a].off + from * c->array[a].stride, n = (to - from) * c->array[a].stride;
+
+		*mt_counter(s->run, 2) += n * weight_elem(s);
+		if (slot)
+			launch(s, Q_WEIGHTS,
+				&(struct op){OP_WEIGHTS_IN,
+					.weights_in = {.dst = elements_after(s->dev, slot->mem, (int64_t)(e[a].at + off - e[a].from)),
+						.n = (int64_t)n,
+						.src = src + off * weight_elem(s),
+						.from = s->control->dtype}});
+	}
+}
+
+/* Copy the window's weights in, if there is one of that number, into the slot that the window before it is not in.
+ * routed: the rows of experts are known, and those without any stay away. */
+static void window_load(struct stream *s, uint32_t job, uint32_t i, bool routed)
+{
 	struct slot *slot = window_slot(s, job, i);
 	struct extent e[EXPERT_ARRAYS];
 
-	if (s->zero_copy || i >= windows_in(s, job)) return;
+	if (i >= windows_in(s, job)) return;
 	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
 	if (slot) return;
-	slot = &s->now.windows[s->now.window];
-	window_extents(c, s->micro->plan.expert_window, i, e);
+	slot = s->zero_copy ? NULL : &s->now.windows[s->now.window];
+	window_extents(&s->jobs[job].cut, s->micro->plan.expert_window, i, e);
 	trace_unit(s, Q_WEIGHTS, job, "weights");
-	queue_wait(s, Q_WEIGHTS, slot->last_read);
-	for (uint32_t a = 0; a < c->arrays; a++)
-		launch(s, Q_WEIGHTS,
-			&(struct op){OP_WEIGHTS_IN,
-				.weights_in = {.dst = elements_after(s->dev, slot->mem, (int64_t)e[a].at),
-					.n = (int64_t)(e[a].to - e[a].from),
-					.src = src + e[a].from * weight_elem(s),
-					.from = s->control->dtype}});
+	if (slot) queue_wait(s, Q_WEIGHTS, slot->last_read);
+	struct window w = window_of(s, job, i);
+	for (uint32_t from = w.from, to; from < w.to; from = to) {
+		bool used = !routed || expert_used(s, job, from);
+
+		for (to = from + 1; to < w.to && (!routed || expert_used(s, job, to)) == used;) to++;
+		if (used) experts_load(s, job, slot, e, from, to);
+	}
+	if (!slot) return;
 	slot->job = window_number(job, i);
 	slot->loaded = event_record(s, Q_WEIGHTS);
 }
@@ -179,34 +270,21 @@ static void window_load(struct stream *s, uint32_t job, uint32_t i)
  * next window but one may come. */
 static void window_fetch(struct stream *s, uint32_t job, uint32_t i, struct weights *w)
 {
-	struct slot *slot = s->zero_copy ? NULL : window_slot(s, job, i);
-	struct extent e[EXPERT_ARRAYS];
+	struct slot *slot = window_slot(s, job, i);
 
 	if (slot) queue_wait(s, Q_COMPUTE, slot->loaded);
 	window_enter(s, job, i, slot ? slot->mem : NULL, w, NULL, NULL);
-	window_extents(&s->jobs[job].cut, s->micro->plan.expert_window, i, e);
-	for (uint32_t a = 0; a < s->jobs[job].cut.arrays; a++)
-		*mt_counter(s->run, 2) += (e[a].to - e[a].from) * weight_elem(s);
 }
 
 static void window_leave(struct stream *s, uint32_t job, uint32_t i)
 {
-	struct slot *slot = s->zero_copy ? NULL : window_slot(s, job, i);
+	struct slot *slot = window_slot(s, job, i);
 
 	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
-	window_load(s, job, i + 2);
+	window_load(s, job, i + 2, true);
 }
 
 /* ---- chunks, and where their activations are ---- */
-
-/* MLP pieces of the pass before token `from`, which begins a chunk */
-static int64_t pieces_before(const struct stream *s, int64_t from)
-{
-	const struct plan_request *req = &s->micro->request;
-	const struct plan *plan = &s->micro->plan;
-
-	return from / ((int64_t)rows_of_chunk(req, plan) * req->seq) * (int64_t)pieces_of_chunk(req, plan);
-}
 
 /* Tokens [from, from + n) of the pass. All chunks share the scratch. */
 static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
@@ -221,7 +299,7 @@ static struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.seq = s->micro->request.seq,
 		.piece = (int64_t)tokens_of_piece(&s->micro->request, &s->micro->plan),
 		.before = from,
-		.pieces_before = pieces_before(s, from),
+		.pieces_before = pieces_of(s, from),
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
@@ -398,46 +476,26 @@ static bool next_chunk(struct stream *s, uint32_t u, struct at *at)
 	return true;
 }
 
-/* Where the rows of unit u's experts begin, of all pieces of the pass: as the routing's `first` */
-static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
-{
-	const struct plan_request *req = &s->micro->request;
-
-	return s->rows + (u - 1) * pieces_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
-}
-
-/* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
-static int rows_fetch(struct stream *s, uint32_t u)
-{
-	size_t n = pieces_of_pass(&s->micro->request, &s->micro->plan) * (s->jobs[u].cut.experts + 1);
-
-	launch(s, Q_COMPUTE,
-		&(struct op){OP_COPY, .copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->rows}});
-	return event_sync(s, event_record(s, Q_COMPUTE));
-}
-
-static struct window window_of(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
-{
-	uint32_t each = s->micro->plan.expert_window, experts = s->jobs[u].cut.experts, from = i * each;
-
-	return (struct window){.from = from,
-		.to = experts - from < each ? experts : from + each,
-		.rows = rows_of_unit(s, u) + c->pieces_before * (experts + 1)};
-}
+/* With few rows an expert, some experts may have none. Then the first windows wait for the routing, too. */
+enum { FEW_ROWS = 4 };
 
 static int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 {
-	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i);
+	const struct mt_layer *l = mt_layer_of(s->geo, u - 1);
+	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
+
+	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		block_recompute(&at.c, u - 1, w, at.x, &at.v, false);
 		block_route(&at.c, u - 1, w, at.x, &at.v);
 	}
 	int rc = rows_fetch(s, u);
 	if (rc) return rc;
+	for (uint32_t i = 0; i < 2 && few; i++) window_load(s, u, i, true);
 	for (uint32_t i = 0; i < windows_in(s, u); i++) {
 		window_fetch(s, u, i, w);
 		for (struct at at = {0}; next_chunk(s, u, &at);) {
-			struct window win = window_of(s, u, i, &at.c);
+			struct window win = window_of_chunk(s, u, i, &at.c);
 			block_window_forward(&at.c, u - 1, w, &win, at.x, &at.v);
 		}
 		window_leave(s, u, i);
@@ -564,7 +622,7 @@ static void cut_backward_begin(struct stream *s, uint32_t u)
 
 	trace_unit(s, Q_COMPUTE, u, "backward");
 	s->now.slot = weights_fetch(s, u, w);
-	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i);
+	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i, true);
 	backward_begins(s, u);
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {s->micro->layout.edges[u & 1], edges * sizeof(float)}});
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
@@ -587,7 +645,7 @@ static void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 	window_fetch(s, u, i, w);
 	window_enter(s, u, i, NULL, NULL, gs, &g);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
-		struct window win = window_of(s, u, i, &at.c);
+		struct window win = window_of_chunk(s, u, i, &at.c);
 		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
 	}
 	window_leave(s, u, i);
@@ -715,18 +773,6 @@ int schedule_run(struct stream *s)
 }
 
 /* ---- autotune: the same compute, launched in the device's autotune pass: nothing runs, nothing is sent ---- */
-
-/* Nobody routes: each expert gets as many rows as the others */
-static void rows_assume(struct stream *s, uint32_t u)
-{
-	const struct plan_request *req = &s->micro->request;
-	uint64_t experts = s->jobs[u].cut.experts,
-			 slots = tokens_of_piece(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
-	uint32_t *first = rows_of_unit(s, u);
-
-	for (uint64_t i = 0; i < pieces_of_pass(req, &s->micro->plan) * (experts + 1); i++)
-		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
-}
 
 static int autotune_pass(struct stream *s)
 {

@@ -49,7 +49,7 @@ load lib/golden
 
 # Write one step's losses and gradients of a run with random weights to OUT:
 # step_of OUT MODEL "MT-STREAM'S OPTIONS" [DTYPE GRAD]. MODEL: a golden one's name, or the directory of config.json.
-# WORDS: more for stream-drive's step
+# SHAPE: rows and tokens of a row; WORDS: more for stream-drive's step. What mt-store stat then reports: $T/stat
 step_of() {
 	local model=$2
 	[ -d "$model" ] || model=$GOLDEN/$2/model
@@ -58,8 +58,9 @@ step_of() {
 	spawn stream mt-stream "$RUN" --chunk-tokens "${CHUNK:-48}" --head-tokens 40 --verbose $3
 	local pid=$PID
 	# shellcheck disable=SC2086
-	stream-drive step "$RUN" 5 24 1 1 3 ${WORDS:-} 3>&- | sort >"$T/$1"
+	stream-drive step "$RUN" ${SHAPE:-5 24} 1 1 3 ${WORDS:-} 3>&- | sort >"$T/$1"
 	[ "${PIPESTATUS[0]}" = 0 ]
+	mt-store stat "$RUN" --json >"$T/stat"
 	kill "$pid"
 	wait "$pid"
 	grep -q loss "$T/$1"
@@ -130,6 +131,35 @@ windows_change_no_bit() { # MODEL DTYPE
 	WORDS=eval step_of window qwen2-moe "--expert-window 2"
 	grep -q "eval: .* windows of 2 experts" "$T/stream.err"
 	cmp "$T/whole" "$T/window"
+}
+
+@test "by windows, experts without tokens are not fetched" {
+	bytes_in() {
+		python3 -c 'import json, sys
+stages = json.load(open(sys.argv[1]))["stages"]
+print(max(s["counters"].get("bytes_in", 0) for s in (stages.values() if isinstance(stages, dict) else stages)))' "$T/stat"
+	}
+	# two tokens with three experts each: at least three of nine experts of the one layer have none
+	SHAPE="1 2" step_of whole glm4-moe "--expert-window 9" bf16 bf16
+	whole=$(bytes_in)
+	for window in 1 2 4; do
+		SHAPE="1 2" step_of window glm4-moe "--expert-window $window" bf16 bf16
+		cmp "$T/whole" "$T/window"
+		# an expert has slabs of 192 and 128 elements, and would come for each direction
+		[ $((whole - $(bytes_in))) -ge $((3 * 320 * 2 * 2)) ]
+		SHAPE="1 2" step_of chaos glm4-moe "--expert-window $window --device chaos:$window" bf16 bf16
+		cmp "$T/whole" "$T/chaos"
+	done
+}
+
+@test "with too little device memory for a layer of experts the stream takes windows, with the same bits" {
+	mkdir "$T/m"
+	sed -E 's/("moe_intermediate_size": )[0-9]+/\13000/' "$GOLDEN/qwen2-moe/model/config.json" >"$T/m/config.json"
+	step_of plenty "$T/m" "--device-memory 64M" bf16 bf16
+	no grep -q "windows of" "$T/stream.err"
+	step_of tight "$T/m" "--device-memory 8M" bf16 bf16
+	grep -q "windows of [1-4] experts" "$T/stream.err"
+	cmp "$T/plenty" "$T/tight"
 }
 
 @test "a model trained by windows of experts has the weights of one trained with whole layers" {

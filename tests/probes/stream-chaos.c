@@ -316,6 +316,7 @@ static const struct shape shapes[] = {
 	{5, 12, true, true},
 	{4, 16, true, false},
 	{2, 30, true, true},
+	{1, 8, false, true}, /* few rows an expert */
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
