@@ -97,7 +97,7 @@ windows_change_no_bit() { # MODEL DTYPE
 }
 
 @test "windows of experts change no bit: one tensor an expert, and shared experts" {
-	for model in mixtral qwen2-moe glm4-moe; do
+	for model in mixtral qwen2-moe glm4-moe mixtral-aux; do
 		windows_change_no_bit $model fp32
 		windows_change_no_bit $model bf16
 	done
@@ -252,10 +252,11 @@ assert p["params"] - p["active_params"] == 2 * 2 * 3 * 12 * 16, p' "$T/plan"
 }
 
 @test "a loss that balances experts allows no passes: none are planned, and requested ones exit 78" {
-	local plan="mt-stream --plan --profile h200 --micro 8 --seq 512"
-	$plan --config "$GOLDEN/mixtral/model" | grep -q 'order  *pass-major'
-	$plan --config "$GOLDEN/mixtral-aux/model" | grep -q 'order  *layer-major'
-	$plan --config "$GOLDEN/glm4-moe-z/model" | grep -q 'order  *pass-major'
+	local plan="mt-stream --plan --profile h200 --seq 512 --micro"
+	$plan 256 --config "$GOLDEN/mixtral/model" | grep -q 'order  *pass-major'
+	$plan 256 --config "$GOLDEN/mixtral-aux/model" | grep -q 'order  *layer-major'
+	plan="$plan 8"
+	$plan --config "$GOLDEN/glm4-moe-z/model" --pass-rows 4 | grep -q 'order  *pass-major: 4 rows'
 	fails_with 78 $plan --config "$GOLDEN/mixtral-aux/model" --pass-rows 4
 	grep -q 'passes of 4 rows: .* needs all 8 rows' "$T/fails.err"
 	$plan --config "$GOLDEN/mixtral-aux/model" --pass-rows 8 >/dev/null

@@ -305,17 +305,13 @@ static const struct run {
 	{"qwen3", 4, 1, MT_FP32, MT_NONE}, {"llama-bias", 1, 1, MT_BF16, MT_NONE}, {"mistral", 3, 1, MT_FP32, MT_FP32},
 	{"llama2", 7, 1, MT_BF16, MT_BF16}, {"llama3", 2, 1, MT_BF16, MT_FP32}, {"gemma2", 3, 1, MT_FP32, MT_FP32},
 	{"cohere2", 4, 1, MT_BF16, MT_BF16},
-	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32}, /* experts of 2.8 blocks of gradients */
-	{"gpt-oss-aux", 2, 30, MT_BF16, MT_BF16},   /* all experts' tensors in one, 2 and 1.2 blocks an expert */
+	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32},   /* experts of 2.8 blocks of gradients */
+	{"gpt-oss-aux", 2, 30, MT_BF16, MT_BF16}, /* all experts' tensors in one, 2 and 1.2 blocks an expert */
 };
 #define RUNS ((int)(sizeof runs / sizeof *runs))
 
 static const struct shape shapes[] = {
-	{4, 16, true, true},
-	{3, 24, false, true},
-	{5, 12, true, true},
-	{4, 16, true, false},
-	{2, 30, true, true},
+	{4, 16, true, true}, {3, 24, false, true}, {5, 12, true, true}, {4, 16, true, false}, {2, 30, true, true},
 	{1, 8, false, true}, /* few rows an expert */
 };
 #define SHAPES ((int)(sizeof shapes / sizeof *shapes))
