@@ -205,6 +205,11 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
 
 /* ------------------------------------------------------------------------------------------------ runjson.c */
 
+static inline const char *state_name(uint32_t state) /* of m and v */
+{
+	return state == MT_INT8 ? "int8" : state == MT_BF16 ? "bf16" : "fp32";
+}
+
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
 	uint64_t step, t;

@@ -12,6 +12,7 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 #include "model/bf16.h"
+#include "model/int8.h"
 
 #define KEPT_FILES 64
 #define KEPT_BYTES (1ull << 30) /* of all kept files together */
@@ -139,29 +140,92 @@ static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, 
 	return check_constant(run, t);
 }
 
-/* off: of the unit's array of the run. What the run has in bf16 and the file in fp32 is rounded to nearest, once. */
-static int load_moment(struct mt_run *run, const struct st_entry *e, uint64_t off, const struct mt_tensor *t,
+/* m or v of a unit of the run, and what to do with n fp32 values that belong to its elements from `at` on. What the run
+ * has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
+struct moments {
+	void *array;
+	uint64_t elems;
+	enum array which;
+};
+typedef void moments_fn(const struct moments *, uint64_t at, const float *x, uint64_t n);
+
+static void moments_fp32(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	memcpy((float *)to->array + at, x, n * 4);
+}
+
+static void moments_bf16(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) ((uint16_t *)to->array)[at + i] = bf16_round(mt_bits(x[i]));
+}
+
+static void moments_scales(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	float *scale = int8_scales(to->array, to->elems);
+
+	for (uint64_t i = 0; i < n; i++) scale[(at + i) / MT_GROUP] = int8_larger(scale[(at + i) / MT_GROUP], x[i]);
+}
+
+static void moments_codes(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	const float *scale = int8_scales(to->array, to->elems);
+
+	float inverse = 0, root_inverse = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		if (i == 0 || (at + i) % MT_GROUP == 0) {
+			inverse = int8_inverse(scale[(at + i) / MT_GROUP]);
+			root_inverse = sqrtf(inverse);
+		}
+		if (to->which == ARRAY_M) ((int8_t *)to->array)[at + i] = int8_m_code(x[i], inverse, INT8_NEAREST);
+		else ((uint8_t *)to->array)[at + i] = int8_v_code(x[i], sqrtf(x[i]), inverse, root_inverse, INT8_NEAREST);
+	}
+}
+
+static int read_moments(struct mt_run *run, const struct source *s, const struct moments *to, uint32_t u,
+	moments_fn *take, const struct buffers *b)
+{
+	const struct mt_unit *unit = mt_unit(run, u);
+
+	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(run, i);
+		for (uint64_t from = 0, at, n; from < t->n; from += n) {
+			mt_tensor_piece(mt_geometry(run), t, from, &at, &n);
+			if (n > PART) n = PART;
+			if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+			int rc = model_read(s->found[to->which][i], from, n, b->raw, b->bits);
+			if (rc < 0) return rc;
+			take(to, t->off + at, (const float *)b->bits, n);
+		}
+	}
+	return 0;
+}
+
+/* m or v of a unit. A group of int8 may hold elements of two tensors, and its scale is needed before its codes: so the
+ * file is read twice. */
+static int load_moments(struct mt_run *run, const struct source *s, enum array which, uint32_t u,
 	const struct buffers *b)
 {
-	bool bf16 = mt_control(run)->state == MT_BF16;
-	uint8_t *to = (uint8_t *)mt_at(run, off) + t->off * (bf16 ? 2 : 4); /* (n) */
+	const struct mt_unit *unit = mt_unit(run, u);
+	const struct moments to = {mt_at(run, which == ARRAY_M ? unit->m : unit->v), unit->elems, which};
+	uint32_t state = mt_control(run)->state;
 	int rc = 0;
 
-	for (uint64_t from = 0, at, n; from < t->n && rc == 0; from += n) {
-		mt_tensor_piece(mt_geometry(run), t, from, &at, &n);
-		if (n > PART) n = PART;
-		if ((rc = model_read(e, from, n, b->raw, b->bits)) < 0) break;
-		if (!bf16) memcpy(to + at * 4, b->bits, n * 4);
-		else
-			for (uint64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = bf16_round(b->bits[i]);
-	}
-	return rc;
+	if (!s->full || state == MT_INT8) memset(to.array, 0, mt_state_bytes(state, unit->elems));
+	if (!s->full) return 0;
+	if (state == MT_INT8) rc = read_moments(run, s, &to, u, moments_scales, b);
+	if (rc < 0) return rc;
+	return read_moments(run, s, &to, u,
+		state == MT_INT8       ? moments_codes
+			: state == MT_BF16 ? moments_bf16
+							   : moments_fp32,
+		b);
 }
 
 static int load_arrays(struct mt_run *run, const struct source *s)
 {
 	struct buffers b = {malloc(PART * 2), malloc(PART * 4), malloc(PART * 2)};
-	uint32_t units = mt_control(run)->n_units, moment = mt_control(run)->state == MT_BF16 ? 2 : 4;
+	uint32_t units = mt_control(run)->n_units;
 	struct nonfinite seen = {0};
 	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
 
@@ -169,15 +233,10 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 		const struct mt_unit *unit = mt_unit(run, u);
 		if ((rc = mt_stage_check(run)) < 0) break;
 		mt_stage_activity(run, MT_ACT_FILL, u);
-		if (!s->full) {
-			memset(mt_at(run, unit->m), 0, unit->elems * moment);
-			memset(mt_at(run, unit->v), 0, unit->elems * moment);
-		}
-		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++) {
+		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
 			rc = load_weights(run, s, i, mt_tensor(run, i), &b, &seen);
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_M][i], unit->m, mt_tensor(run, i), &b);
-			if (rc == 0 && s->full) rc = load_moment(run, s->found[ARRAY_V][i], unit->v, mt_tensor(run, i), &b);
-		}
+		if (rc == 0) rc = load_moments(run, s, ARRAY_M, u, &b);
+		if (rc == 0) rc = load_moments(run, s, ARRAY_V, u, &b);
 	}
 	if (rc == 0) nonfinite_warn(&seen);
 	free(b.raw);
@@ -241,8 +300,8 @@ static void warn_of_state(struct mt_run *run, const struct source *s)
 	uint32_t ours = mt_control(run)->state;
 
 	if (!s->full || s->json.state == ours) return;
-	mt_say("warning: the checkpoint has AdamW's m and v in %s, the run in %s: %s", ours == MT_BF16 ? "fp32" : "bf16",
-		ours == MT_BF16 ? "bf16" : "fp32", ours == MT_BF16 ? "they are rounded once, to nearest" : "no bit is lost");
+	mt_say("warning: the checkpoint has AdamW's m and v in %s, the run in %s: %s", state_name(s->json.state),
+		state_name(ours), ours == MT_FP32 ? "no bit is lost" : "they are rounded once, to nearest");
 }
 
 int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)

@@ -150,7 +150,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "version", json_integer(FORMAT_VERSION));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
-	json_put(&rc, root, "state", json_string(r->state == MT_BF16 ? "bf16" : "fp32"));
+	json_put(&rc, root, "state", json_string(state_name(r->state)));
 	json_put(&rc, root, "run_id", json_hex(r->run_id, sizeof r->run_id));
 	json_put(&rc, root, "step", integer(r->step));
 	json_put(&rc, root, "t", integer(r->t));
@@ -305,8 +305,8 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "dtype", "is neither bf16 nor fp32");
 	const json_t *state = json_object_get(root, "state");
 	s = state ? json_string_value(state) : "fp32"; /* checkpoints of mt before 0.2 do not have it */
-	out->state = s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
-	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "state", "is neither bf16 nor fp32");
+	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
+	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
 }
 
 static int check_form(json_t *root)

@@ -3,6 +3,7 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 #include "model/bf16.h"
+#include "model/int8.h"
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit)
@@ -54,11 +55,32 @@ static int write_converted(struct writer *w, const struct mt_unit *unit, const s
 	return rc;
 }
 
+/* Write n elements from `at` of the unit's m or v, which the run has in int8, as fp32: a group may hold elements of two
+ * tensors, so codes and scales are no tensors of their own. */
+static int write_decoded(struct writer *w, enum array a, const struct mt_unit *unit, uint64_t off, uint64_t at,
+	uint64_t n)
+{
+	const uint8_t *code = mt_at(w->run, off); /* (elems) */
+	const float *scale = int8_scales(code, unit->elems);
+	float *out = w->buf;
+	int rc = 0;
+
+	for (uint64_t end = at + n; at < end && rc == 0;) {
+		uint64_t len = end - at < IO_BYTES / sizeof *out ? end - at : IO_BYTES / sizeof *out;
+		for (uint64_t i = 0; i < len; i++, at++)
+			out[i] = a == ARRAY_M ? int8_m((int8_t)code[at], scale[at / MT_GROUP])
+								  : int8_v(code[at], scale[at / MT_GROUP]);
+		rc = shards_write(&w->set[a], out, len * sizeof *out);
+	}
+	return rc;
+}
+
 /* One array of a tensor, in the file's order. off: of the unit's array in the run */
 static int write_array(struct writer *w, enum array a, const struct mt_unit *unit, const struct mt_tensor *t,
 	uint64_t off)
 {
 	bool convert = a == ARRAY_W && mt_control(w->run)->dtype != w->dtype;
+	bool decode = a >= ARRAY_M && mt_control(w->run)->state == MT_INT8;
 	uint32_t elem = w->set[a].elem;
 	const uint8_t *data = mt_at(w->run, off);
 	int rc = 0;
@@ -67,6 +89,7 @@ static int write_array(struct writer *w, enum array a, const struct mt_unit *uni
 		mt_tensor_piece(mt_geometry(w->run), t, from, &at, &n);
 		at += t->off;
 		if (convert) rc = write_converted(w, unit, t, at, n);
+		else if (decode) rc = write_decoded(w, a, unit, off, at, n);
 		else if (a == ARRAY_W) rc = write_weights(w, t->name, data + at * elem, n);
 		else rc = shards_write(&w->set[a], data + at * elem, n * elem);
 	}

@@ -53,44 +53,110 @@ static inline float gradient(const struct adamw *a, const struct tile *t, uint64
 	return g * a->clip;
 }
 
-static uint64_t moment_bytes(const struct tile *t) { return t->state_bf16 ? 2 : 4; }
-static uint8_t *moments(const struct tile *t, void *array, uint64_t i)
+static uint64_t moment_bytes(const struct tile *t) { return t->state == MT_INT8 ? 1 : t->state == MT_BF16 ? 2 : 4; }
+
+/* One group's m or v, as it lies in a tile */
+struct moment {
+	void *x;      /* (MT_GROUP) */
+	float *scale; /* int8's */
+};
+
+static struct moment moment_m(const struct tile *t, uint64_t group)
 {
-	return (uint8_t *)array + i * moment_bytes(t);
+	return (struct moment){(uint8_t *)t->m + group * MT_GROUP * moment_bytes(t),
+		t->state == MT_INT8 ? t->m_scale + group : NULL};
 }
 
-static float moment(const struct tile *t, const void *array, uint64_t i)
+static struct moment moment_v(const struct tile *t, uint64_t group)
 {
-	return t->state_bf16 ? bf16_float(((const uint16_t *)array)[i]) : ((const float *)array)[i];
+	return (struct moment){(uint8_t *)t->v + group * MT_GROUP * moment_bytes(t),
+		t->state == MT_INT8 ? t->v_scale + group : NULL};
 }
 
-static void set_moment(const struct tile *t, void *array, uint64_t i, float x, uint32_t random)
+static void moment_save(const struct tile *t, struct moment m, uint8_t *slot)
 {
-	if (t->state_bf16) ((uint16_t *)array)[i] = (uint16_t)((mt_bits(x) + random) >> 16);
-	else ((float *)array)[i] = x;
+	memcpy(slot, m.x, moment_bytes(t) * MT_GROUP);
+	if (t->state == MT_INT8) memcpy(slot + SLOT_SCALE, m.scale, sizeof *m.scale);
 }
 
-static void journal(const struct tile *t, uint8_t *slot, uint64_t i)
+static void moment_restore(const struct tile *t, struct moment m, const uint8_t *slot)
 {
+	memcpy(m.x, slot, moment_bytes(t) * MT_GROUP);
+	if (t->state == MT_INT8) memcpy(m.scale, slot + SLOT_SCALE, sizeof *m.scale);
+}
+
+static void load_moments(const struct tile *t, uint64_t group, float m[MT_GROUP], float v[MT_GROUP])
+{
+	struct moment from_m = moment_m(t, group), from_v = moment_v(t, group);
+	for (int j = 0; j < MT_GROUP; j++)
+		if (t->state == MT_INT8) {
+			m[j] = int8_m(((const int8_t *)from_m.x)[j], *from_m.scale);
+			v[j] = int8_v(((const uint8_t *)from_v.x)[j], *from_v.scale);
+		} else if (t->state == MT_BF16) {
+			m[j] = bf16_float(((const uint16_t *)from_m.x)[j]);
+			v[j] = bf16_float(((const uint16_t *)from_v.x)[j]);
+		} else {
+			m[j] = ((const float *)from_m.x)[j];
+			v[j] = ((const float *)from_v.x)[j];
+		}
+}
+
+static void store_codes(struct moment to_m, struct moment to_v, const float m[MT_GROUP], const float v[MT_GROUP],
+	uint32_t key)
+{
+	float scale_m = 0, scale_v = 0;
+	for (int j = 0; j < MT_GROUP; j++) {
+		scale_m = int8_larger(scale_m, m[j]);
+		scale_v = int8_larger(scale_v, v[j]);
+	}
+	float inverse_m = int8_inverse(scale_m), inverse_v = int8_inverse(scale_v), root_inverse = sqrtf(inverse_v);
+	for (uint32_t j = 0; j < MT_GROUP; j++) {
+		uint32_t random = rounding_bits(key, j);
+		((int8_t *)to_m.x)[j] = int8_m_code(m[j], inverse_m, random & 0xffff);
+		((uint8_t *)to_v.x)[j] = int8_v_code(v[j], sqrtf(v[j]), inverse_v, root_inverse, random >> 16);
+	}
+	*to_m.scale = scale_m;
+	*to_v.scale = scale_v;
+}
+
+static void store_moments(const struct tile *t, uint64_t group, const float m[MT_GROUP], const float v[MT_GROUP],
+	uint32_t key)
+{
+	struct moment to_m = moment_m(t, group), to_v = moment_v(t, group);
+	if (t->state == MT_INT8) store_codes(to_m, to_v, m, v, key);
+	else if (t->state == MT_FP32) {
+		memcpy(to_m.x, m, MT_GROUP * 4);
+		memcpy(to_v.x, v, MT_GROUP * 4);
+	} else
+		for (uint32_t j = 0; j < MT_GROUP; j++) {
+			uint32_t random = rounding_bits(key, j);
+			((uint16_t *)to_m.x)[j] = (uint16_t)((mt_bits(m[j]) + (random & 0xffff)) >> 16);
+			((uint16_t *)to_v.x)[j] = (uint16_t)((mt_bits(v[j]) + (random >> 16)) >> 16);
+		}
+}
+
+static void journal(const struct tile *t, uint8_t *slot, uint64_t group)
+{
+	uint64_t i = group * MT_GROUP;
 	if (t->lo) {
 		memcpy(slot + SLOT_W, (uint16_t *)t->w + i, MT_GROUP * 2);
 		memcpy(slot + SLOT_LO, t->lo + i, MT_GROUP * 2);
 	} else memcpy(slot + SLOT_W, (float *)t->w + i, MT_GROUP * 4);
-	memcpy(slot + SLOT_M, moments(t, t->m, i), moment_bytes(t) * MT_GROUP);
-	memcpy(slot + SLOT_V, moments(t, t->v, i), moment_bytes(t) * MT_GROUP);
+	moment_save(t, moment_m(t, group), slot + SLOT_M);
+	moment_save(t, moment_v(t, group), slot + SLOT_V);
 }
 
 void adamw_restore(const struct tile *t, const struct mt_partition *partition)
 {
-	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed),
-			 i = partition_group(index) * MT_GROUP;
+	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed), group = partition_group(index),
+			 i = group * MT_GROUP;
 	const uint8_t *slot = partition->slot[partition_slot(index)];
 	if (t->lo) {
 		memcpy((uint16_t *)t->w + i, slot + SLOT_W, MT_GROUP * 2);
 		memcpy(t->lo + i, slot + SLOT_LO, MT_GROUP * 2);
 	} else memcpy((float *)t->w + i, slot + SLOT_W, MT_GROUP * 4);
-	memcpy(moments(t, t->m, i), slot + SLOT_M, moment_bytes(t) * MT_GROUP);
-	memcpy(moments(t, t->v, i), slot + SLOT_V, moment_bytes(t) * MT_GROUP);
+	moment_restore(t, moment_m(t, group), slot + SLOT_M);
+	moment_restore(t, moment_v(t, group), slot + SLOT_V);
 }
 
 void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -99,24 +165,23 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
-		uint32_t key = rounding_key(tag, group);
+		float m[MT_GROUP], v[MT_GROUP];
 		slot ^= 1;
-		journal(t, partition->slot[slot], i0);
+		journal(t, partition->slot[slot], group);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
+		load_moments(t, group, m, v);
 		for (uint64_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
-			float g = gradient(a, t, g0 + j), m = moment(t, t->m, i), v = moment(t, t->v, i);
-			uint32_t random = rounding_bits(key, (uint32_t)j);
+			float g = gradient(a, t, g0 + j);
 			if (t->lo) {
 				uint16_t *w = (uint16_t *)t->w + i;
 				float p = mt_float(mt_join(*w, t->lo[i]));
-				adamw_element(a, decay, g, &p, &m, &v);
+				adamw_element(a, decay, g, &p, &m[j], &v[j]);
 				*w = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
-			} else adamw_element(a, decay, g, (float *)t->w + i, &m, &v);
-			set_moment(t, t->m, i, m, random & 0xffff);
-			set_moment(t, t->v, i, v, random >> 16);
+			} else adamw_element(a, decay, g, (float *)t->w + i, &m[j], &v[j]);
 		}
+		store_moments(t, group, m, v, rounding_key(tag, group));
 	}
 }
 

@@ -9,10 +9,21 @@
  *     v  = v * beta2 + (g * one_minus_beta2) * g
  *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
  *
- * State in bf16 (mt-store create --state bf16): p is computed from the new m and v; then they are rounded to bf16 at
- * random, up or down with the probabilities that make the mean exact. Rounding to nearest would stop v's decay, since
- * 0.1 % a step is less than half of bf16's last place. The random numbers are a hash of the step, the unit and the
- * element, so a repeated update rounds as it did before.
+ * State in bf16 or int8 (mt-store create --state): p is computed from the new m and v; then they are rounded at random,
+ * up or down with the probabilities that make the mean exact. Rounding to nearest would stop v's decay, since 0.1 % a
+ * step is less than half of bf16's last place. The random numbers are a hash of the step, the unit and the element, so
+ * a repeated update rounds as it did before.
+ *
+ * State in int8: shm/model/int8.h has the codes. Rounding must not make a step long. A step is about lr m / sqrt(v):
+ * the danger is a v that is rounded to 0 beside an m that is not. Therefore:
+ *  - no positive v gets a code below 2 (INT8_V_LEAST). So sqrt(v) is at least 6.2e-5 of the largest sqrt(v) of its
+ *    group, and only elements whose gradients stay below that share of the group's largest take smaller steps. v is 0
+ *    only where every gradient was 0; there m is 0, too.
+ *  - m's code 1 is 6.2e-5 of the group's largest |m|: the same share. So the smallest m beside the smallest v makes a
+ *    step as long as that of the group's largest elements.
+ *  - rounding changes m by a factor of at most 4 (code 1 to 2), sqrt(v) by one of at most 2.25 (code 3 to 2). From
+ *    gradients of 1e-2 of the group's largest on, it changes m by at most a sixth and sqrt(v) by at most a twelfth.
+ * tests/probes/optim-adamw.c measures the longest steps.
  *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
  * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
@@ -23,6 +34,7 @@
 #define MT_OPTIM_ADAMW_H
 
 #include "model/bf16.h"
+#include "model/int8.h"
 #include "mt.h"
 
 struct adamw { /* scalars of one step, each derived in double and rounded once */
@@ -30,13 +42,14 @@ struct adamw { /* scalars of one step, each derived in double and rounded once *
 	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
-struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned to a group */
-	void *w;     /* (elems) bf16 with lo, else fp32 */
-	int16_t *lo; /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
-	void *m, *v; /* (elems) fp32, or bf16 with state_bf16 */
-	bool state_bf16;
-	const void *g[2]; /* (elems) from group g_group on; g[1] NULL: one array */
-	uint64_t g_group; /* group that g begins with: pieces of a unit are updated from where they lie */
+struct tile {                 /* a unit's arrays; every pointer is to element 0 and aligned to a group */
+	void *w;                  /* (elems) bf16 with lo, else fp32 */
+	int16_t *lo;              /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	enum mt_dtype state;      /* of m and v: fp32, bf16, or int8, which has scales beside the codes */
+	void *m, *v;              /* (elems) */
+	float *m_scale, *v_scale; /* (elems / MT_GROUP) */
+	const void *g[2];         /* (elems) from group g_group on; g[1] NULL: one array */
+	uint64_t g_group;         /* group that g begins with: pieces of a unit are updated from where they lie */
 	bool g_bf16;
 };
 
@@ -54,8 +67,8 @@ static inline bool partition_in_step(uint64_t index, uint64_t step)
 	return index && index >> 40 == (step & 0xffffff);
 }
 
-/* Where a slot keeps what: w (64 x 2 or 4 bytes; lo follows bf16's), m, v. */
-enum { SLOT_W = 0, SLOT_LO = MT_GROUP * 2, SLOT_M = MT_GROUP * 4, SLOT_V = MT_GROUP * 8 };
+/* Where a slot keeps what: w (64 x 2 or 4 bytes; lo follows bf16's), m, v. The scale of int8 follows the codes. */
+enum { SLOT_W = 0, SLOT_LO = MT_GROUP * 2, SLOT_M = MT_GROUP * 4, SLOT_V = MT_GROUP * 8, SLOT_SCALE = MT_GROUP };
 
 /* The index store between the two compiler fences: the journal is written before it, the state after it. */
 static inline void partition_commit(struct mt_partition *partition, uint64_t index)
@@ -70,9 +83,9 @@ typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_part
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
-/* For state in bf16. 32 random bits of element j of a group: the low half rounds m, the high half v. Sixteen words are
- * hashed; elements 16 apart have the same one, turned by 8 bits: each is fair, and hashing 64 would take longer than
- * the update. */
+/* For state in bf16 and int8. 32 random bits of element j of a group: the low half rounds m, the high half v. Sixteen
+ * words are hashed; elements 16 apart have the same one, turned by 8 bits: each is fair, and hashing 64 would take
+ * longer than the update. */
 static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 {
 	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;
@@ -93,11 +106,12 @@ static inline uint32_t rounding_bits(uint32_t key, uint32_t j)
 }
 
 /* The body of an adamw_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
- * bf16 state) as constants: each of the sixteen is a loop of its own, without a branch inside. */
+ * type of state) as constants: each of the 24 is a loop of its own, without a branch inside. */
 #define ADAMW_OF_STATE(loop, ...) \
 	do { \
-		if (t->state_bf16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, true); \
-		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, false); \
+		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_INT8); \
+		else if (t->state == MT_BF16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_BF16); \
+		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_FP32); \
 	} while (0)
 #define ADAMW_SPECIALISE(loop) \
 	do { \

@@ -42,7 +42,9 @@ int units_make(struct optim *o)
 			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
 			.m = mt_at(o->run, mu->m),
 			.v = mt_at(o->run, mu->v),
-			.state_bf16 = o->control->state == MT_BF16,
+			.state = (enum mt_dtype)o->control->state,
+			.m_scale = int8_scales(mt_at(o->run, mu->m), mu->elems),
+			.v_scale = int8_scales(mt_at(o->run, mu->v), mu->elems),
 			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->grads == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};

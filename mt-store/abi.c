@@ -73,7 +73,7 @@ static const struct constant limits[] = {
 	{"no_target", MT_NO_TARGET},
 	{"context_only", MT_CONTEXT_ONLY},
 };
-static const struct constant dtypes[] = {{"bf16", MT_BF16}, {"fp32", MT_FP32}, {"none", MT_NONE}};
+static const struct constant dtypes[] = {{"bf16", MT_BF16}, {"fp32", MT_FP32}, {"none", MT_NONE}, {"int8", MT_INT8}};
 static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_STEP}, {"mt-optim", MT_OPTIM},
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};

@@ -3,15 +3,17 @@
 
 #include "store.h"
 
-static int parse_dtype(const char *option, const char *word, bool none_too, enum mt_dtype *out)
+/* bf16, fp32, or the option's third type, if it has one (else 0) */
+static int parse_dtype(const char *option, const char *word, enum mt_dtype third, enum mt_dtype *out)
 {
-	for (enum mt_dtype d = MT_BF16; d <= (none_too ? MT_NONE : MT_FP32); d++)
-		if (strcmp(word, dtype_word(d)) == 0) {
-			*out = d;
+	const enum mt_dtype types[] = {MT_BF16, MT_FP32, third};
+	for (int i = 0; i < (third ? 3 : 2); i++)
+		if (strcmp(word, dtype_word(types[i])) == 0) {
+			*out = types[i];
 			return 0;
 		}
-	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s", option, word, none_too ? "," : " or",
-		none_too ? " or none" : "");
+	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s%s", option, word, third ? "," : " or",
+		third ? " or " : "", third ? dtype_word(third) : "");
 }
 
 /* NODES: numbers and ranges with commas between, as numactl takes them */
@@ -68,11 +70,12 @@ static void say_summary(const char *name)
 	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
+	char with[40] = "";
+	if (c->state != MT_FP32) snprintf(with, sizeof with, ", optimizer state %s", dtype_word(c->state));
 	mt_say(
 		"run '%s': %s, %llu parameters, %s, gradients %s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
-		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
-		c->state == MT_BF16 ? ", optimizer state bf16" : "", (unsigned long long)state,
-		(double)state / (double)c->params, (unsigned long long)all);
+		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad), with,
+		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
 	say_pages(run);
 	mt_run_close(run);
 }
@@ -88,9 +91,9 @@ int store_create(const char *run, const struct store_options *o)
 	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
 	struct mt_geometry geo;
 	char *text = NULL;
-	int rc = parse_dtype("dtype", o->dtype, false, &create.dtype);
-	if (rc == 0) rc = parse_dtype("grad", o->grad, true, &create.grad);
-	if (rc == 0) rc = parse_dtype("state", o->state, false, &create.state);
+	int rc = parse_dtype("dtype", o->dtype, 0, &create.dtype);
+	if (rc == 0) rc = parse_dtype("grad", o->grad, MT_NONE, &create.grad);
+	if (rc == 0) rc = parse_dtype("state", o->state, MT_INT8, &create.state);
 	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) return rc;

@@ -87,14 +87,22 @@ static void zero(struct mt_run *run, uint64_t array, uint64_t from, uint64_t to,
 	if (array) memset((uint8_t *)mt_at(run, array) + from * bytes, 0, (to - from) * bytes);
 }
 
+/* from, to: multiples of MT_GROUP */
+static void zero_moment(struct mt_run *run, const struct mt_unit *u, uint64_t array, uint64_t from, uint64_t to)
+{
+	uint32_t state = mt_control(run)->state;
+	zero(run, array, from, to, state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
+	if (state == MT_INT8) zero(run, array + u->elems, from / MT_GROUP, to / MT_GROUP, 4); /* the scales */
+}
+
 /* Elements [from, to) of a unit: all zero first, gaps between slabs too, then what its tensors want */
 static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to)
 {
 	const struct mt_unit *u = mt_unit(f->run, unit);
 	zero(f->run, u->w, from, to, mt_control(f->run)->dtype == MT_FP32 ? 4 : 2);
 	zero(f->run, u->lo, from, to, 2);
-	zero(f->run, u->m, from, to, mt_control(f->run)->state == MT_FP32 ? 4 : 2);
-	zero(f->run, u->v, from, to, mt_control(f->run)->state == MT_FP32 ? 4 : 2);
+	zero_moment(f->run, u, u->m, from, to);
+	zero_moment(f->run, u, u->v, from, to);
 	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->run, i);
 		uint64_t lo = t->off > from ? t->off : from, hi = t->off + t->n < to ? t->off + t->n : to;

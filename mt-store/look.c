@@ -115,8 +115,7 @@ static void look_at_txn(struct look *l, struct mt_run *run)
 
 static void look_at_units(struct look *l, const struct mt_run *run)
 {
-	uint64_t weight = l->dtype == MT_FP32 ? 4 : 2, gradient = l->grad == MT_BF16 ? 2 : 4,
-			 moment = l->moments == MT_BF16 ? 2 : 4;
+	uint64_t weight = l->dtype == MT_FP32 ? 4 : 2, gradient = l->grad == MT_BF16 ? 2 : 4;
 	l->n_units = mt_control(run)->n_units < LOOK_UNITS ? mt_control(run)->n_units : LOOK_UNITS;
 	for (uint32_t i = 0; i < l->n_units; i++) {
 		const struct mt_unit *u = mt_unit(run, i);
@@ -130,8 +129,8 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 		l->pinned += pinned;
 		l->array[ARRAY_W] += u->elems * weight;
 		l->array[ARRAY_LO] += u->lo ? u->elems * 2 : 0;
-		l->array[ARRAY_M] += u->elems * moment;
-		l->array[ARRAY_V] += u->elems * moment;
+		l->array[ARRAY_M] += mt_state_bytes(l->moments, u->elems);
+		l->array[ARRAY_V] += mt_state_bytes(l->moments, u->elems);
 		l->array[ARRAY_G] += u->elems * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
 	}
 }

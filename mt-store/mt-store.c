@@ -57,7 +57,7 @@ static const struct mt_opt options[] = {
 	[O_GRAD] = {"grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
 		&seen[O_GRAD]},
 	[O_STATE] = {"state", OPT_STR, &given.state, "TYPE",
-		"create: AdamW's m and v in fp32 (default) or bf16 (rounded at random)", &seen[O_STATE]},
+		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded at random)", &seen[O_STATE]},
 	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
 		"create: tokens of a micro-batch at most "
 		"(default 128K)",
@@ -101,15 +101,16 @@ static const struct verb {
 
 static const struct mt_program program = {
 	.name = "mt-store",
-	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16] "
-			 "[--step-tokens N] [--numa POLICY]\n"
-			 "mt-store init RUN --seed N\n"
-			 "mt-store serve RUN [--until-eof --dir DIR]\n"
-			 "mt-store stat RUN [--json|--prometheus]\n"
-			 "mt-store stat --abi [--json]\n"
-			 "mt-store ls [RUN] [--json]\n"
-			 "mt-store rm RUN [--force]\n"
-			 "mt-store ring RUN NAME --like RING",
+	.usage =
+		"mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] "
+		"[--step-tokens N] [--numa POLICY]\n"
+		"mt-store init RUN --seed N\n"
+		"mt-store serve RUN [--until-eof --dir DIR]\n"
+		"mt-store stat RUN [--json|--prometheus]\n"
+		"mt-store stat --abi [--json]\n"
+		"mt-store ls [RUN] [--json]\n"
+		"mt-store rm RUN [--force]\n"
+		"mt-store ring RUN NAME --like RING",
 	.about =
 		"Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
 		"mt's other programs work on. An omitted RUN is $MT_RUN.",

@@ -11,8 +11,8 @@
 
 const char *dtype_word(uint32_t dtype)
 {
-	static const char *const words[] = {[MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none"};
-	return dtype >= MT_BF16 && dtype <= MT_NONE ? words[dtype] : "?";
+	static const char *const words[] = {[MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none", [MT_INT8] = "int8"};
+	return dtype >= MT_BF16 && dtype <= MT_INT8 ? words[dtype] : "?";
 }
 
 const char *state_word(enum mt_state state)

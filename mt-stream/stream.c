@@ -43,7 +43,7 @@ static const struct mt_opt options[] = {
 	{"seq", OPT_U64, &plan.seq, "T", "--plan: tokens of a row", NULL},
 	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
-	{"state", OPT_STR, &state_spec, "TYPE", "--plan: AdamW's m and v in fp32 (default) or bf16", NULL},
+	{"state", OPT_STR, &state_spec, "TYPE", "--plan: AdamW's m and v in fp32 (default), bf16 or int8", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, "
@@ -60,7 +60,7 @@ static const struct mt_program program = {
 		"mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 		"       [--recompute auto|full|none] [--expert-window N] [--threads N] [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
-		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16] [--profile GPU]\n"
+		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--profile GPU]\n"
 		"       [--attention cudnn|own] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
@@ -134,6 +134,7 @@ static enum mt_dtype type_parse(const char *option, const char *spec)
 	if (!strcmp(spec, "bf16")) return MT_BF16;
 	if (!strcmp(spec, "fp32")) return MT_FP32;
 	if (!strcmp(spec, "none") && !strcmp(option, "grad")) return MT_NONE;
+	if (!strcmp(spec, "int8") && !strcmp(option, "state")) return MT_INT8;
 	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, spec);
 }
 

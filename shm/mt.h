@@ -62,7 +62,7 @@ const char *mt_errmsg(void);
 
 /* ------------------------------------------------------------------------------------------------ geometry */
 
-enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3 };     /* MT_NONE: --grad none */
+enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
 
 enum {                          /* mt_geometry.flags */
 	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8,
@@ -260,7 +260,13 @@ struct mt_layout {              /* what create allocates and --plan reasons abou
 	uint64_t store_bytes;       /* of the store region */
 	uint64_t params;            /* of the model; tied embeddings count once */
 };
-/* dtype: of w; grad: of g; state: of m and v, fp32 or bf16 */
+/* Bytes of m, or of v, for `elems` elements, a multiple of MT_GROUP. int8: elems codes, then a fp32 scale for each
+ * group (model/int8.h) */
+static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
+{
+	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * (state == MT_BF16 ? 2 : 4);
+}
+/* dtype: of w; grad: of g; state: of m and v: fp32, bf16 or int8 */
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
 	enum mt_dtype state);
 void mt_layout_release(struct mt_layout *);

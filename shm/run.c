@@ -159,7 +159,7 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
-		(c->state == MT_BF16 || c->state == MT_FP32);
+		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8);
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All

@@ -64,6 +64,13 @@ killed() { # KEY=VALUE...
 	same_hash state=bf16 grad=none
 }
 
+# bats test_tags=slow
+@test "int8 state: codes and scales equal the plain computation's, in whatever order gradients arrive" {
+	same_hash state=int8
+	same_hash state=int8 dtype=fp32 grad=bf16 tied=1
+	same_hash state=int8 grad=none
+}
+
 @test "--grad none: the state equals the plain computation's, however gradients are cut into pieces" {
 	same_hash grad=none
 }
@@ -88,6 +95,7 @@ killed() { # KEY=VALUE...
 	killed
 	killed dtype=fp32 tied=1
 	killed state=bf16
+	killed state=int8
 }
 
 # bats test_tags=slow
@@ -105,7 +113,15 @@ killed() { # KEY=VALUE...
 
 # bats test_tags=slow
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
-	run optim-journal "$RUN" state
+	run optim-journal "$RUN" bf16
+	echo "$output"
+	[ "$status" != 77 ] || skip "no ptrace here"
+	[ "$status" = 0 ]
+}
+
+# bats test_tags=slow
+@test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
+	run optim-journal "$RUN" int8
 	echo "$output"
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]

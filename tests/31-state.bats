@@ -1,66 +1,106 @@
-# --state bf16: AdamW's m and v in bf16, rounded at random. tests/30-optim.bats has the update itself and kills of it.
+# --state bf16, int8: AdamW's m and v in fewer bytes, rounded at random. tests/30-optim.bats has the update itself and
+# kills of it.
 load helpers
 
 create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
 figure() { mt-store stat "$RUN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
-# Train the golden model llama3, and continue where the run's last checkpoint is: train NAME UNTIL [mt-run's options]
+# Train a golden model ($model, else llama3), and continue where the run's last checkpoint is: train NAME UNTIL
+# [mt-run's options]
 train() {
-	local name=$1 until=$2
+	local name=$1 until=$2 from=$GOLDEN/${model:-llama3}
 	shift 2
-	mt-run --run "$RUN" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --epochs 9 --out "$T/$name" \
+	mt-run --run "$RUN" --model "$from/model" --data "$from/data.bin" --epochs 9 --out "$T/$name" \
 		--steps 30 --until "$until" --batch 4 --seq 24 --lr 0.003 --threads 1 "$@" >/dev/null 2>"$T/$name.err"
 }
 weights() { cat "$T/$1/model/model.safetensors"; }
 losses() { sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$T/$1/metrics.jsonl"; }
 
-@test "--state bf16 takes 4 bytes a parameter less; stat and --plan count it" {
+# saves STATE BYTES: --state STATE takes BYTES a parameter less than fp32
+saves() {
+	local whole less params
 	create --dtype bf16 --grad none
-	local whole less params plan
 	whole=$(figure state_bytes) params=$(figure params)
 	[ "$(figure optimizer_state)" = fp32 ]
 	mt-store rm "$RUN"
-	create --dtype bf16 --grad none --state bf16
-	grep -q 'optimizer state bf16' "$T/create.err"
-	[ "$(figure optimizer_state)" = bf16 ]
-	mt-store stat "$RUN" | grep -q 'optimizer state bf16'
+	create --dtype bf16 --grad none --state "$1"
+	grep -q "optimizer state $1" "$T/create.err"
+	[ "$(figure optimizer_state)" = "$1" ]
+	mt-store stat "$RUN" | grep -q "optimizer state $1"
 	less=$(figure state_bytes)
-	[ $((whole - less)) -ge $((params * 4 * 99 / 100)) ]
-	[ "$less" -le $((params * 82 / 10)) ]
-	for state in fp32 bf16; do
+	awk -v saved="$(((whole - less) * 1000 / params))" -v want="$2" \
+		'BEGIN { exit !(saved > want * 990 && saved < want * 1010) }'
+	for state in fp32 "$1"; do
 		mt-stream --plan --json --config "$CONFIGS/qwen2.5-7b.json" --seq 4096 --micro 1 --profile H100 \
-			--state $state 2>/dev/null >"$T/$state.json"
+			--state "$state" 2>/dev/null >"$T/$state.json"
 	done
-	python3 - "$T" <<-'PY'
+	python3 - "$T" "$1" "$2" <<-'PY'
 	import json, sys
-	fp32, bf16 = (json.load(open("%s/%s.json" % (sys.argv[1], s))) for s in ("fp32", "bf16"))
-	saved = (fp32["host_bytes"] - bf16["host_bytes"]) / fp32["params"]
-	assert 3.99 < saved < 4.01, saved
-	assert bf16["adam_s"] < fp32["adam_s"]
+	fp32, less = (json.load(open("%s/%s.json" % (sys.argv[1], s))) for s in ("fp32", sys.argv[2]))
+	saved = (fp32["host_bytes"] - less["host_bytes"]) / fp32["params"]
+	assert abs(saved - float(sys.argv[3])) < 0.01, saved
+	assert less["adam_s"] < fp32["adam_s"]
 	PY
 }
 
-@test "--state takes fp32 and bf16 alone" {
-	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state fp16
-	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none
-	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --state fp8
+@test "--state bf16 takes 4 bytes a parameter less; stat and --plan count it" {
+	saves bf16 4
 }
 
-@test "bf16 state: a training that is stopped, saved, loaded and continued gives the bits of one that is not" {
-	train whole 30 --state bf16
-	train parts 12 --state bf16
-	train parts 30 --state bf16 --resume
+@test "--state int8 takes 5.875 bytes a parameter less; stat and --plan count it" {
+	saves int8 5.875
+}
+
+@test "--state takes fp32, bf16 and int8 alone, and no other option takes int8" {
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state fp16
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype int8
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad int8
+	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --state fp8
+	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --grad int8
+}
+
+# A training that is stopped, saved, loaded and continued gives the bits of one that is not
+continues() { # STATE
+	train whole 30 --state "$1"
+	train parts 12 --state "$1"
+	train parts 30 --state "$1" --resume
 	[ "$(losses whole | wc -l)" = 30 ]
 	[ "$(weights whole | sha256sum)" = "$(weights parts | sha256sum)" ]
 	[ "$(losses whole)" = "$(losses parts)" ]
 }
 
-@test "bf16 state: losses stay within 1 % of those with fp32 state, and are not the same" {
+@test "bf16 state: a training that is stopped, saved, loaded and continued gives the bits of one that is not" {
+	continues bf16
+}
+
+@test "int8 state: a training that is stopped, saved, loaded and continued gives the bits of one that is not" {
+	continues int8
+}
+
+@test "int8 state: it also does where a group of 64 elements holds parts of several tensors (q, k and v biases)" {
+	model=qwen2 continues int8
+}
+
+@test "int8 state: it also does where a file has the rows of q, k and v in another order" {
+	model=neox continues int8
+}
+
+# near STATE PERCENT: 30 losses stay within PERCENT of those with fp32 state, and are not the same
+near() {
 	train fp32 30
-	train bf16 30 --state bf16
-	paste -d ' ' <(losses fp32) <(losses bf16) | awk '
-		{ d = $1 - $2; if (d < 0) d = -d; if (d > $1 / 100) bad++; if (d > 0) other++ }
+	train "$1" 30 --state "$1"
+	paste -d ' ' <(losses fp32) <(losses "$1") | awk -v percent="$2" '
+		{ d = $1 - $2; if (d < 0) d = -d; if (d > $1 * percent / 100) bad++; if (d > 0) other++ }
 		END { exit !(NR == 30 && !bad && other) }'
+}
+
+@test "bf16 state: losses stay within 1 % of those with fp32 state, and are not the same" {
+	near bf16 1
+}
+
+@test "int8 state: losses stay within 2 % of those with fp32 state, and are not the same" {
+	near int8 2
 }
 
 @test "a checkpoint loads into a run with another type of state, with a warning" {
@@ -70,6 +110,27 @@ losses() { sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$T/$1/metrics.jsonl"; }
 	grep -q '"state": "bf16"' "$T/run/step-00000020/run.json"
 	train run 30 --resume
 	grep -q "warning: the checkpoint has AdamW's m and v in bf16, the run in fp32" "$T/run.err"
+	[ "$(losses run | wc -l)" = 30 ]
+}
+
+@test "int8 state: checkpoints have m and v as fp32, and load into runs with other types of state, with a warning" {
+	train run 5 --state int8
+	grep -q '"state": "int8"' "$T/run/step-00000005/run.json"
+	python3 - "$T/run/step-00000005/optim-v.safetensors" <<-'PY'
+	import json, struct, sys
+	data = open(sys.argv[1], "rb").read()
+	size = struct.unpack("<Q", data[:8])[0]
+	tensors = {k: v for k, v in json.loads(data[8:8 + size]).items() if k != "__metadata__"}
+	assert tensors and all(t["dtype"] == "F32" for t in tensors.values()), tensors
+	PY
+	train run 10 --resume
+	grep -q "warning: the checkpoint has AdamW's m and v in int8, the run in fp32: no bit is lost" "$T/run.err"
+	train run 15 --state int8 --resume
+	grep -q "warning: the checkpoint has AdamW's m and v in fp32, the run in int8: they are rounded" "$T/run.err"
+	train run 20 --state bf16 --resume
+	grep -q "warning: the checkpoint has AdamW's m and v in int8, the run in bf16: they are rounded" "$T/run.err"
+	train run 30 --state int8 --resume
+	grep -q "warning: the checkpoint has AdamW's m and v in bf16, the run in int8: they are rounded" "$T/run.err"
 	[ "$(losses run | wc -l)" = 30 ]
 }
 

@@ -144,7 +144,7 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			each = state == "fp32" ? 12 : 8
+			each = state == "bf16" ? 8 : 12 # files have m and v of int8 as fp32
 			disk = (keep + 1) * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
 			line("disk", gb(disk) " of " gb(disk_free) " free: " keep + 1 " checkpoints of " \
 				gb(each * of(plan, "params")) " and the model: " fits(disk, disk_free) \

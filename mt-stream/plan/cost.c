@@ -23,10 +23,7 @@
 #define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
 #define BACKWARD_WINDOW 12
 #define ROUND_TRIP 20e-6 /* s: the host learns how many rows each expert has, and launches the first window */
-/* bytes of host memory that the update of a parameter reads and writes: weight and its low bits (together 4), m and v
- * (4 each, or 2), each read and written; it also reads the gradient */
-#define STATE_BYTES 24
-#define STATE_BYTES_BF16 16
+#define MASTER_BYTES 4 /* of a weight and its low bits */
 
 /* ---- compute ---- */
 
@@ -35,9 +32,12 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 	return flops / (req->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
 
+/* Bytes of host memory that the update of a parameter reads and writes: weight, m and v, each read and written, and the
+ * gradient */
 static double update_bytes(const struct plan_request *req)
 {
-	return (req->state == MT_BF16 ? STATE_BYTES_BF16 : STATE_BYTES) + (req->grad == MT_BF16 ? 2 : 4);
+	double moment = (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP;
+	return 2 * (MASTER_BYTES + 2 * moment) + (req->grad == MT_BF16 ? 2 : 4);
 }
 
 /* Parameters that the host updates in a second: cores do not scale beyond what their memory gives */

@@ -408,8 +408,8 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 	bool bf16 = l->dtype == MT_BF16;
 	u->w = place(at, u->elems * (bf16 ? 2 : 4));
 	u->lo = bf16 ? place(at, u->elems * 2) : 0;
-	u->m = place(at, u->elems * (l->state == MT_BF16 ? 2 : 4));
-	u->v = place(at, u->elems * (l->state == MT_BF16 ? 2 : 4));
+	u->m = place(at, mt_state_bytes(l->state, u->elems));
+	u->v = place(at, mt_state_bytes(l->state, u->elems));
 	if (l->grad == MT_NONE) return;
 	uint64_t bytes = u->elems * (l->grad == MT_BF16 ? 2 : 4);
 	u->g[0] = place(at, bytes);

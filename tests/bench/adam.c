@@ -46,7 +46,7 @@ static void measure(const char *name, adamw_fn *fn, const struct tile *t, uint64
 {
 	static struct mt_partition partition;
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
-	double best = 1e9;
+	double best = 1e9, bytes = 12 + 4.0 * (double)mt_state_bytes(t->state, MT_GROUP) / MT_GROUP;
 	for (int r = 0; r < ROUNDS; r++) {
 		double start = now();
 		fn(&a, t, &partition, partition_tag(1, 0), 0, n / MT_GROUP, 0.999f);
@@ -54,7 +54,22 @@ static void measure(const char *name, adamw_fn *fn, const struct tile *t, uint64
 		if (took < best) best = took;
 	}
 	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"gb_per_s\":%.2f,\"gparams_per_s\":%.3f}\n", name,
-		(unsigned long long)n, (double)n * (t->state_bf16 ? 20e-9 : 28e-9) / best, (double)n * 1e-9 / best);
+		(unsigned long long)n, (double)n * bytes * 1e-9 / best, (double)n * 1e-9 / best);
+}
+
+static void measure_all(struct tile *t, enum mt_dtype state, uint64_t n)
+{
+	static const char *const names[][3] = {[MT_FP32] = {"scalar", "avx2", "avx512"},
+		[MT_BF16] = {"scalar, state bf16", "avx2, state bf16", "avx512, state bf16"},
+		[MT_INT8] = {"scalar, state int8", "avx2, state int8", "avx512, state int8"}};
+	memset(t->m, 0, mt_state_bytes(state, n));
+	memset(t->v, 0, mt_state_bytes(state, n));
+	t->state = state;
+	t->m_scale = int8_scales(t->m, n);
+	t->v_scale = int8_scales(t->v, n);
+	measure(names[state][0], adamw_scalar, t, n);
+	if (__builtin_cpu_supports("avx2")) measure(names[state][1], adamw_avx2, t, n);
+	if (__builtin_cpu_supports("avx512f")) measure(names[state][2], adamw_avx512, t, n);
 }
 
 int main(int argc, char **argv)
@@ -66,20 +81,15 @@ int main(int argc, char **argv)
 		.lo = array(n * 2),
 		.m = array(n * 4),
 		.v = array(n * 4),
+		.state = MT_FP32,
 		.g = {array(n * 4), NULL}};
 	for (uint64_t i = 0; i < n; i++) {
 		((float *)(uintptr_t)t.g[0])[i] = (float)(i * 2654435761u % 1000) * 1e-5f;
 		((uint16_t *)t.w)[i] = mt_hi(mt_bits(0.01f));
 	}
 	measure("reads and writes alone", touch, &t, n);
-	measure("scalar", adamw_scalar, &t, n);
-	if (__builtin_cpu_supports("avx2")) measure("avx2", adamw_avx2, &t, n);
-	if (__builtin_cpu_supports("avx512f")) measure("avx512", adamw_avx512, &t, n);
-	memset(t.m, 0, n * 2);
-	memset(t.v, 0, n * 2);
-	t.state_bf16 = true;
-	measure("scalar, state bf16", adamw_scalar, &t, n);
-	if (__builtin_cpu_supports("avx2")) measure("avx2, state bf16", adamw_avx2, &t, n);
-	if (__builtin_cpu_supports("avx512f")) measure("avx512, state bf16", adamw_avx512, &t, n);
+	measure_all(&t, MT_FP32, n);
+	measure_all(&t, MT_BF16, n);
+	measure_all(&t, MT_INT8, n);
 	return 0;
 }

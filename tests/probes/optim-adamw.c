@@ -2,6 +2,7 @@
  *
  * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
  * AdamW: the scalar version against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
+ * Rounded state: means over many elements, steps of small gradients beside large ones, int8 codes of decoded values.
  * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
@@ -15,7 +16,7 @@ enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
 struct state { /* every array with a guard group on either side */
 	_Alignas(64) uint8_t w[(GROUPS + 2) * MT_GROUP * 4];
 	_Alignas(64) int16_t lo[(GROUPS + 2) * MT_GROUP];
-	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP]; /* or bf16 */
+	_Alignas(64) float m[(GROUPS + 2) * MT_GROUP], v[(GROUPS + 2) * MT_GROUP]; /* or bf16, int8 */
 	struct mt_partition partition;
 };
 static struct state before, want, got;
@@ -53,13 +54,20 @@ static float number(bool wild)
 	}
 }
 
-static void set_moment(float *array, uint64_t i, float x, bool bf16)
+static const char *word(enum mt_dtype d) { return d == MT_INT8 ? "int8" : d == MT_BF16 ? "bf16" : "fp32"; }
+
+static void fill_moment(float *array, enum mt_dtype state, bool is_v, bool wild)
 {
-	if (bf16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
-	else array[i] = x;
+	for (uint64_t i = 0; i < N + 2 * MT_GROUP; i++) {
+		float x = is_v ? fabsf(number(wild)) : number(wild);
+		if (state == MT_INT8) ((uint8_t *)array)[i] = (uint8_t)rnd();
+		else if (state == MT_BF16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
+		else array[i] = x;
+		if (state == MT_INT8) int8_scales(array, N + 2 * MT_GROUP)[i / MT_GROUP] = fabsf(x);
+	}
 }
 
-static void fill(struct state *s, bool bf16, bool state_bf16, bool wild)
+static void fill(struct state *s, bool bf16, enum mt_dtype state, bool wild)
 {
 	for (uint64_t i = 0; i < N + 2 * MT_GROUP; i++) {
 		uint32_t bits = mt_bits(number(wild));
@@ -67,9 +75,9 @@ static void fill(struct state *s, bool bf16, bool state_bf16, bool wild)
 			((uint16_t *)s->w)[i] = mt_hi(bits);
 			s->lo[i] = mt_lo(bits);
 		} else ((uint32_t *)s->w)[i] = bits;
-		set_moment(s->m, i, number(wild), state_bf16);
-		set_moment(s->v, i, fabsf(number(wild)), state_bf16);
 	}
+	fill_moment(s->m, state, false, wild);
+	fill_moment(s->v, state, true, wild);
 	memset(&s->partition, 0, sizeof s->partition);
 	atomic_store(&s->partition.index, (uint64_t)(rnd() & 1) << 27);
 }
@@ -83,17 +91,26 @@ static void fill_g(uint8_t *g, bool bf16, bool wild)
 	}
 }
 
-static struct tile tile_of(struct state *s, bool bf16, bool state_bf16, bool g_bf16, bool two)
+static struct tile tile_of(struct state *s, bool bf16, enum mt_dtype state, bool g_bf16, bool two)
 {
+	uint32_t bytes = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
 	return (struct tile){
 		.w = s->w + MT_GROUP * (bf16 ? 2 : 4),
 		.lo = bf16 ? s->lo + MT_GROUP : NULL,
-		.m = (uint8_t *)s->m + MT_GROUP * (state_bf16 ? 2 : 4),
-		.v = (uint8_t *)s->v + MT_GROUP * (state_bf16 ? 2 : 4),
-		.state_bf16 = state_bf16,
+		.m = (uint8_t *)s->m + MT_GROUP * bytes,
+		.v = (uint8_t *)s->v + MT_GROUP * bytes,
+		.state = state,
+		.m_scale = int8_scales(s->m, N + 2 * MT_GROUP) + 1,
+		.v_scale = int8_scales(s->v, N + 2 * MT_GROUP) + 1,
 		.g = {g0, two ? g1 : NULL},
 		.g_bf16 = g_bf16,
 	};
+}
+
+static adamw_fn *fastest(void)
+{
+	unsetenv("MT_ISA");
+	return adamw_choose();
 }
 
 static int same_bits(const char *isa, adamw_fn *fn)
@@ -103,16 +120,17 @@ static int same_bits(const char *isa, adamw_fn *fn)
 		return 0;
 	}
 	for (int round = 0; round < ROUNDS; round++)
-		for (int kind = 0; kind < 32; kind++) {
-			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8, state_bf16 = kind & 16;
-			fill(&before, bf16, state_bf16, wild);
+		for (int kind = 0; kind < 48; kind++) {
+			static const enum mt_dtype states[] = {MT_FP32, MT_BF16, MT_INT8};
+			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8;
+			enum mt_dtype state = states[kind / 16];
+			fill(&before, bf16, state, wild);
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
 			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
 				round & 1 ? 1 : 0.37);
-			struct tile t = tile_of(&want, bf16, state_bf16, g_bf16, two),
-						s = tile_of(&got, bf16, state_bf16, g_bf16, two);
+			struct tile t = tile_of(&want, bf16, state, g_bf16, two), s = tile_of(&got, bf16, state, g_bf16, two);
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
 			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
 			float decay = round & 2 ? a.decay : 1;
@@ -120,8 +138,7 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
 			fprintf(stderr, "%s differs from scalar: w %s, state %s, g %s, %d arrays, %s\n", isa,
-				bf16 ? "bf16" : "fp32", state_bf16 ? "bf16" : "fp32", g_bf16 ? "bf16" : "fp32", 1 + two,
-				wild ? "wild" : "tame");
+				bf16 ? "bf16" : "fp32", word(state), g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
 			return 1;
 		}
 	printf("%s: same bits as scalar\n", isa);
@@ -134,9 +151,9 @@ static int is_adamw(double beta1)
 {
 	enum { STEPS = 100 };
 	const double lr = 1e-3, beta2 = 0.999, eps = 1e-8, wd = 0.1, clip = 0.5;
-	fill(&got, true, false, false);
+	fill(&got, true, MT_FP32, false);
 	static double p[N], m[N], v[N];
-	struct tile t = tile_of(&got, true, false, false, true);
+	struct tile t = tile_of(&got, true, MT_FP32, false, true);
 	for (uint64_t i = 0; i < N; i++) {
 		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
 		m[i] = ((float *)t.m)[i] = 0;
@@ -169,8 +186,8 @@ static int is_adamw(double beta1)
 /* A denormal m decays no further, so it must go; and a denormal weight counts as zero. */
 static int flushes(void)
 {
-	fill(&got, false, false, false);
-	struct tile t = tile_of(&got, false, false, false, false);
+	fill(&got, false, MT_FP32, false);
+	struct tile t = tile_of(&got, false, MT_FP32, false, false);
 	memset(g0, 0, sizeof g0);
 	for (uint64_t i = 0; i < N; i++) ((float *)t.m)[i] = mt_float(1 + (uint32_t)i), ((float *)t.v)[i] = mt_float(77);
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
@@ -185,13 +202,13 @@ static int flushes(void)
 
 /* m and v in bf16. Gradients of 1 until v is near 1, then of 0.1: v falls to 0.01 as in fp32, although a step's decay
  * is less than half of bf16's last place; and the mean of m and of v over many elements is that of fp32. */
-static int rounds_fairly(void)
+static int rounds_bf16_fairly(void)
 {
 	enum { STEPS = 6000 };
 	struct tile t;
 	double mean_m = 0, mean_v = 0, want_m = 0, want_v = 0;
 	memset(&got, 0, sizeof got);
-	t = tile_of(&got, true, true, false, false);
+	t = tile_of(&got, true, MT_BF16, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
 		struct adamw a = adamw_scalars(step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
@@ -207,6 +224,101 @@ static int rounds_fairly(void)
 	/* an element's v strays by some 2^-8 sqrt(500 steps) of it, the mean of 2368 by a fiftieth of that */
 	printf("state in bf16: mean m %.5f of %.5f, mean v %.5f of %.5f\n", mean_m, want_m, mean_v, want_v);
 	return fabs(mean_m - want_m) > 1e-3 * want_m || fabs(mean_v - want_v) > 5e-3 * want_v;
+}
+
+/* m and v in int8, in the same way, with gradients in a group that differ by 10^4: means over the elements of each size
+ * are those of fp32. */
+static int rounds_int8_fairly(void)
+{
+	enum { STEPS = 6000, SIZES = 8, EACH = N / SIZES };
+	static const float size[SIZES] = {1, 0.7f, 0.3f, 0.1f, 0.03f, 0.01f, 1e-3f, 1e-4f};
+	double mean_m[SIZES] = {0}, mean_v[SIZES] = {0}, m = 0, v = 0;
+	struct tile t;
+	int rc = 0;
+	memset(&got, 0, sizeof got);
+	t = tile_of(&got, true, MT_INT8, false, false);
+	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
+		struct adamw a = adamw_scalars(step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		float g = step <= STEPS ? 1 : 0.1f;
+		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
+		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
+		m += (g - m) * 0.1;
+		v += ((double)g * g - v) * 0.001;
+	}
+	for (uint64_t i = 0; i < N; i++) {
+		mean_m[i % SIZES] += (double)int8_m(((int8_t *)t.m)[i], t.m_scale[i / MT_GROUP]) / EACH;
+		mean_v[i % SIZES] += (double)int8_v(((uint8_t *)t.v)[i], t.v_scale[i / MT_GROUP]) / EACH;
+	}
+	for (int k = 0; k < SIZES; k++) {
+		double of_m = mean_m[k] / (m * size[k]), of_v = mean_v[k] / (v * size[k] * size[k]);
+		/* neighbouring codes c differ by 2 / c (m) and 4 / c (v); a v strays by several of them */
+		double far_m = 0.003 / sqrt(size[k]), far_v = 0.02 / sqrt(size[k]) + 0.01;
+		printf("state in int8, gradients of %g: mean m %.4f, mean v %.4f of fp32's\n", (double)size[k], of_m, of_v);
+		rc |= fabs(of_m - 1) > far_m || fabs(of_v - 1) > far_v;
+	}
+	return rc;
+}
+
+/* Random gradients in a group whose sizes differ by up to 10^7, and elements without any: no step is much longer than
+ * those of fp32 state, and elements without gradients do not move. */
+static int steps_stay_short(void)
+{
+	enum { STEPS = 3000, SIZES = 8 };
+	static const float size[SIZES] = {1, 0.1f, 1e-2f, 1e-3f, 1e-4f, 1e-5f, 1e-7f, 0};
+	static struct state plain;
+	struct tile t[2] = {tile_of(&plain, false, MT_FP32, false, false), tile_of(&got, false, MT_INT8, false, false)};
+	struct state *s[2] = {&plain, &got};
+	double longest[2][SIZES] = {{0}};
+	int rc = 0;
+	seed = 1;
+	memset(&plain, 0, sizeof plain);
+	memset(&got, 0, sizeof got);
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		struct adamw a = adamw_scalars(step, 1, 0.9, 0.999, 1e-12, 0, 1);
+		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = (uniform() + uniform() + uniform()) * size[i % SIZES];
+		for (int k = 0; k < 2; k++) {
+			float *w = t[k].w;
+			memset(w, 0, N * 4); /* what it is after the update is the step */
+			fastest()(&a, &t[k], &s[k]->partition, partition_tag(step, 0), 0, GROUPS, 1);
+			for (uint64_t i = 0; i < N; i++) longest[k][i % SIZES] = fmax(longest[k][i % SIZES], fabs((double)w[i]));
+		}
+	}
+	for (int i = 0; i < SIZES; i++) {
+		printf("longest step with gradients of %g: fp32 %.2f, int8 %.2f lr\n", (double)size[i], longest[0][i],
+			longest[1][i]);
+		rc |= !(longest[1][i] <= 16) || (size[i] == 0 && longest[1][i] != 0);
+	}
+	return rc;
+}
+
+/* Values decoded from codes, then coded again: the same codes and the same scale, for every code, beside the highest */
+static int codes_stay(void)
+{
+	enum { SCALES = 20000 };
+	for (int k = 0; k < SCALES; k++) {
+		/* from the smallest normal number to 2^126, where the inverse is still normal */
+		float scale = mt_float(0x00800000 + rnd() % (0x7e800000 - 0x00800000)), inverse = int8_inverse(scale);
+		float root_inverse = sqrtf(inverse);
+		if (mt_bits(int8_m(127, scale)) != mt_bits(scale) || mt_bits(int8_m(-127, scale)) != mt_bits(-scale) ||
+			mt_bits(int8_v(255, scale)) != mt_bits(scale))
+			return fprintf(stderr, "the highest code is not the scale %g\n", (double)scale), 1;
+		for (int c = -127; c < 128; c++) {
+			float x = int8_m((int8_t)c, scale);
+			if (x != 0 && int8_m_code(x, inverse, INT8_NEAREST) != c)
+				return fprintf(stderr, "m: code %d of scale %g changes\n", c, (double)scale), 1;
+		}
+		for (int c = 0; c < 256; c++) {
+			if (c && c < INT8_V_LEAST) continue;
+			float x = int8_v((uint8_t)c, scale);
+			if (x != 0 && int8_v_code(x, sqrtf(x), inverse, root_inverse, INT8_NEAREST) != c)
+				return fprintf(stderr, "v: code %d of scale %g changes\n", c, (double)scale), 1;
+		}
+		for (uint32_t random = 0; random < 65536; random += 65535)
+			if (int8_m_code(scale, inverse, random) != 127 || int8_m_code(-scale, inverse, random) != -127 ||
+				int8_v_code(scale, sqrtf(scale), inverse, root_inverse, random) != 255)
+				return fprintf(stderr, "the largest element has not the highest code: scale %g\n", (double)scale), 1;
+	}
+	return 0;
 }
 
 /* Another step, unit or element: other random numbers, and none of 16 bits is more often set than not */
@@ -271,7 +383,8 @@ int main(int argc, char **argv)
 	setenv("MT_ISA", "avx512", 1);
 	rc |= same_bits("avx512", adamw_choose());
 	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
-	rc |= rounds_fairly() | draws_bits();
+	rc |= rounds_bf16_fairly() | rounds_int8_fairly() | draws_bits();
+	rc |= steps_stay_short() | codes_stay();
 	rc |= flushes() | sums(false) | sums(true);
 	return rc;
 }

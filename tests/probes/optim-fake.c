@@ -1,7 +1,7 @@
 /* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only mt.h. It drives an mt-optim and compares its
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
- *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16 tied=0|1
+ *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8 tied=0|1
  *                                              streams=1..8 micros=1.. threads=N steps=N seed=S aborts=0|1
  *                                              kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
@@ -107,7 +107,7 @@ static enum what what_of(uint64_t step) /* some of the run's steps must be skipp
 }
 
 static uint32_t grad_bytes(void) { return f.grad == MT_BF16 ? 2 : 4; }
-static uint32_t moment_bytes(void) { return f.state == MT_BF16 ? 2 : 4; }
+static uint64_t moment_bytes(uint64_t elems) { return mt_state_bytes(f.state, elems); }
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint32_t ends(uint32_t u) { return f.grad != MT_NONE && mt_unit(f.run, u)->g[1] ? 2 : 1; }
 
@@ -202,7 +202,9 @@ static void expect_update(const struct mt_txn *t, double factor)
 			.lo = f.dtype == MT_BF16 ? e->lo : NULL,
 			.m = e->m,
 			.v = e->v,
-			.state_bf16 = f.state == MT_BF16,
+			.state = f.state,
+			.m_scale = int8_scales(e->m, e->elems),
+			.v_scale = int8_scales(e->v, e->elems),
 			.g = {e->g[0], ends(u) == 2 ? e->g[1] : NULL},
 			.g_bf16 = f.grad == MT_BF16};
 		for (uint32_t i = 0; i < mu->tensors; i++) {
@@ -235,8 +237,8 @@ static void compare_state(bool with_g)
 			(unsigned long long)mt_version(f.run, u));
 		CHECK(!memcmp(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4)), "unit %u: w differs", u);
 		if (mu->lo) CHECK(!memcmp(mt_at(f.run, mu->lo), e->lo, e->elems * 2), "unit %u: lo differs", u);
-		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, e->elems * moment_bytes()), "unit %u: m differs", u);
-		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, e->elems * moment_bytes()), "unit %u: v differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, moment_bytes(e->elems)), "unit %u: m differs", u);
+		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, moment_bytes(e->elems)), "unit %u: v differs", u);
 		for (uint32_t end = 0; with_g && end < ends(u); end++)
 			CHECK(!memcmp(mt_at(f.run, mu->g[end]), e->g[end], e->elems * grad_bytes()), "unit %u: g differs", u);
 	}
@@ -476,8 +478,8 @@ static void train(void)
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		fold(mt_at(f.run, mu->w), mu->elems * (f.dtype == MT_BF16 ? 2 : 4));
 		if (mu->lo) fold(mt_at(f.run, mu->lo), mu->elems * 2);
-		fold(mt_at(f.run, mu->m), mu->elems * moment_bytes());
-		fold(mt_at(f.run, mu->v), mu->elems * moment_bytes());
+		fold(mt_at(f.run, mu->m), moment_bytes(mu->elems));
+		fold(mt_at(f.run, mu->v), moment_bytes(mu->elems));
 	}
 }
 
@@ -620,7 +622,7 @@ static void save_scene(void)
 		wait_activity(MT_ACT_WAIT_PIN);
 		CHECK(mt_version(f.run, u) == 1 && (!u || mt_version(f.run, u - 1) == 2), "unit %u's version", u);
 		const struct mt_unit *mu = mt_unit(f.run, u);
-		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, f.unit[u].elems * moment_bytes()), "unit %u was touched", u);
+		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, moment_bytes(f.unit[u].elems)), "unit %u was touched", u);
 		atomic_store(&mt_unit(f.run, u)->pin, 0);
 		mt_wake(f.run);
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
@@ -765,13 +767,13 @@ static void option(const char *arg)
 		{"kill", &f.kill},
 		{"twice", &f.twice},
 	};
-	static const char *const dtypes[] = {"", "bf16", "fp32", "none"};
+	static const char *const dtypes[] = {"", "bf16", "fp32", "none", "int8"};
 	const char *value = strchr(arg, '=');
 	if (!value++) mt_die(64, "%s: wants key=value", arg);
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		if (!strncmp(arg, numbers[i].key, strlen(numbers[i].key)) && arg[strlen(numbers[i].key)] == '=')
 			*numbers[i].value = strtoull(value, NULL, 10);
-	for (int d = 1; d < 4; d++)
+	for (int d = 1; d < 5; d++)
 		if (!strcmp(value, dtypes[d]))
 			*(arg[0] == 'd' ? &f.dtype : arg[0] == 'g' ? &f.grad : &f.state) = (enum mt_dtype)d;
 }

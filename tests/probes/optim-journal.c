@@ -5,7 +5,7 @@
  * instruction set; every bit must be that of an undisturbed update. From some of these points the second process is
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  *
- *     optim-journal RUN [none] [state]     none: --grad none, pieces from a ring; state: m and v in bf16
+ *     optim-journal RUN [none] [bf16|int8]     none: --grad none, pieces from a ring; bf16, int8: m and v in it
  */
 #include <errno.h>
 #include <signal.h>
@@ -95,15 +95,17 @@ static void create(int i)
 	mt_must(mt_run_create(&c, &geo));
 }
 
-static uint32_t moment_bytes(void) { return state == MT_BF16 ? 2 : 4; }
+static uint32_t noise;
 
-static void set_moment(void *array, uint64_t i, float x)
+static size_t moment_bytes(size_t n) { return mt_state_bytes(state, n); }
+
+static void set_moment(void *array, float *scale, uint64_t i, float x)
 {
-	if (state == MT_BF16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
+	if (state == MT_INT8) ((uint8_t *)array)[i] = (uint8_t)(noise >> 8), scale[i / MT_GROUP] = fabsf(x);
+	else if (state == MT_BF16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
 	else ((float *)array)[i] = x;
 }
 
-static uint32_t noise;
 static float uniform(void)
 {
 	noise = noise * 1664525 + 1013904223;
@@ -123,8 +125,8 @@ static void set_up(struct optim *o)
 			((uint16_t *)t->w)[i] = mt_hi(bits);
 			t->lo[i] = mt_lo(bits);
 			float m = uniform() * 0.1f, v = uniform() * uniform();
-			set_moment(t->m, i, m);
-			set_moment(t->v, i, v * v);
+			set_moment(t->m, t->m_scale, i, m);
+			set_moment(t->v, t->v_scale, i, v * v);
 			for (int end = 0; end < 2; end++)
 				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
 		}
@@ -179,8 +181,8 @@ static void copy_world(struct optim *to, const struct optim *from)
 		atomic_store(&tu->applied, atomic_load(&fu->applied));
 		memcpy(t->w, f->w, n * 2);
 		memcpy(t->lo, f->lo, n * 2);
-		memcpy(t->m, f->m, n * moment_bytes());
-		memcpy(t->v, f->v, n * moment_bytes());
+		memcpy(t->m, f->m, moment_bytes(n));
+		memcpy(t->v, f->v, moment_bytes(n));
 	}
 }
 
@@ -200,8 +202,8 @@ static bool same_state(const struct optim *a, const struct optim *b)
 		const struct tile *x = &a->units[u].tile, *y = &b->units[u].tile;
 		size_t n = a->units[u].groups * MT_GROUP;
 		if (mt_version(a->run, u) != STEP || mt_version(b->run, u) != STEP) return false;
-		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, n * moment_bytes()) ||
-			memcmp(x->v, y->v, n * moment_bytes()))
+		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, moment_bytes(n)) ||
+			memcmp(x->v, y->v, moment_bytes(n)))
 			return false;
 	}
 	return true;
@@ -261,8 +263,12 @@ static void break_rule(struct optim *o, enum breakage b)
 			if (mt_version(o->run, partition_unit(i)) == STEP) continue;
 			memcpy(slot + SLOT_W, (uint16_t *)t->w + at, MT_GROUP * 2);
 			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
-			memcpy(slot + SLOT_M, (uint8_t *)t->m + at * moment_bytes(), MT_GROUP * moment_bytes());
-			memcpy(slot + SLOT_V, (uint8_t *)t->v + at * moment_bytes(), MT_GROUP * moment_bytes());
+			size_t bytes = state == MT_INT8 ? MT_GROUP : moment_bytes(MT_GROUP);
+			memcpy(slot + SLOT_M, (uint8_t *)t->m + at / MT_GROUP * bytes, bytes);
+			memcpy(slot + SLOT_V, (uint8_t *)t->v + at / MT_GROUP * bytes, bytes);
+			if (state != MT_INT8) continue;
+			memcpy(slot + SLOT_M + SLOT_SCALE, &t->m_scale[at / MT_GROUP], sizeof(float));
+			memcpy(slot + SLOT_V + SLOT_SCALE, &t->v_scale[at / MT_GROUP], sizeof(float));
 		}
 		if (b == STALE_STEP) atomic_store(&o->partitions[l].index, i - ((uint64_t)1 << 40));
 	}
@@ -311,11 +317,11 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
-	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [state]");
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [bf16|int8]");
 	base = argv[1];
 	for (int i = 2; i < argc; i++)
 		if (!strcmp(argv[i], "none")) grad = MT_NONE;
-		else state = MT_BF16;
+		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();
 	for (int i = 0; i < 3; i++) {
 		setenv("MT_ISA", names[i], 1);
