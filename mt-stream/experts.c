@@ -6,8 +6,8 @@
  *     out = sum over a token's slots of weight y
  *
  * Experts may come by windows, experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
- * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is kept for the backward pass: it
- * is recomputed from the same input, so that every token gets the same experts.
+ * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is
+ * kept for the backward pass: it is recomputed from the same input, so that every token gets the same experts.
  */
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-/* parts.c: the parts of which units consist, as the schedule goes through them: where the tensors of each are, and which
- * of the gradients leave with it.
+/* parts.c: the parts of which units consist, as the schedule goes through them: where the tensors of each are, and
+ * which of the gradients leave with it.
  */
 #include <stddef.h>
 #include <stdlib.h>

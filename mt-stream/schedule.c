@@ -13,9 +13,9 @@
  *     Q_COMPUTE        │ fwd 0  │ fwd 1  │ ... head│ bwd L    │ bwd L-1  │ ... bwd 0 │
  *     Q_GRADS          │        │        │         │ head out │ L out    │ ...       │ 0 out
  *
- * A block's experts may come by windows (windows.h): all chunks go through attention and router, then through one window
- * after another, then through the rest. So the block has several parts: a window's weights come while the one before
- * computes, and its gradients leave while the next one does.
+ * A block's experts may come by windows (windows.h): all chunks go through attention and router, then through one
+ * window after another, then through the rest. So the block has several parts: a window's weights come while the one
+ * before computes, and its gradients leave while the next one does.
  *
  * Queues run independently, so memory that several of them use is ordered by events:
  *   weight slots      are refilled after an event says that their last reader has run;

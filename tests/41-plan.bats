@@ -164,7 +164,8 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 2G --json >"$T/tight"
 	# shellcheck disable=SC2086
-	plan olmoe-1b-7b $shape --device-memory 2G | grep -q "^experts   in windows of [0-9]* of 64, two of them on the device$"
+	plan olmoe-1b-7b $shape --device-memory 2G |
+		grep -q "^experts   in windows of [0-9]* of 64, two of them on the device$"
 	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 2G --expert-window 3 --json >"$T/three"
 	# shellcheck disable=SC2086

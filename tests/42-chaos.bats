@@ -11,7 +11,8 @@ load helpers
 
 # Models of 1 to 7 blocks, tied and untied, with and without windows, biases, norms of q and k, norms before and after,
 # caps, parallel blocks and experts; fp32 and bf16, every --grad; every checkpoint level, activations offloaded or not,
-# any number of slots; experts with their block or by windows; both loop orders; training and evaluation; aborted steps; slow neighbours
+# any number of slots; experts with their block or by windows; both loop orders; training and evaluation; aborted steps;
+# slow neighbours
 # bats test_tags=slow
 @test "2064 seeds, half of them in each loop order, give the cpu device's bits" {
 	stream-chaos seeds "$RUN" "$GOLDEN" 12 2064 >"$T/out"

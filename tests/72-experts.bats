@@ -113,7 +113,8 @@ windows_change_no_bit() { # MODEL DTYPE
 @test "windows of experts change no bit where gradients of one window fill several pieces" {
 	for model in qwen2-moe gpt-oss; do
 		mkdir "$T/$model"
-		sed -E 's/("(moe_)?intermediate_size": )[0-9]+/\1300/' "$GOLDEN/$model/model/config.json" >"$T/$model/config.json"
+		sed -E 's/("(moe_)?intermediate_size": )[0-9]+/\1300/' "$GOLDEN/$model/model/config.json" \
+			>"$T/$model/config.json"
 		windows_change_no_bit "$T/$model" bf16
 	done
 }
@@ -137,7 +138,8 @@ windows_change_no_bit() { # MODEL DTYPE
 	bytes_in() {
 		python3 -c 'import json, sys
 stages = json.load(open(sys.argv[1]))["stages"]
-print(max(s["counters"].get("bytes_in", 0) for s in (stages.values() if isinstance(stages, dict) else stages)))' "$T/stat"
+stages = stages.values() if isinstance(stages, dict) else stages
+print(max(s["counters"].get("bytes_in", 0) for s in stages))' "$T/stat"
 	}
 	# two tokens with three experts each: at least three of nine experts of the one layer have none
 	SHAPE="1 2" step_of whole glm4-moe "--expert-window 9" bf16 bf16

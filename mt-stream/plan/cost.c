@@ -23,7 +23,7 @@
 #define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
 #define BACKWARD_WINDOW 12
 #define ROUND_TRIP 20e-6 /* s: the host learns how many rows each expert has, and launches the first window */
-#define MASTER_BYTES 4 /* of a weight and its low bits */
+#define MASTER_BYTES 4   /* of a weight and its low bits */
 
 /* ---- compute ---- */
 

@@ -21,9 +21,8 @@ void plan_report(const struct plan_request *req, const struct plan_result *p, ui
 	char windows[64] = "";
 
 	if (plan->expert_window) snprintf(windows, sizeof windows, ", windows of %u experts", plan->expert_window);
-	mt_say(
-		"%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots%s; blocks keep: %u all, "
-		"%u all but gate and up, %u attention's output, %u their input%s%s",
+	mt_say("%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots%s; blocks keep: %u "
+		   "all, %u all but gate and up, %u attention's output, %u their input%s%s",
 		req->train ? "train" : "eval", req->rows, req->seq, plan->pass_rows ? "passes" : "one pass",
 		rows_of_pass(req, plan), rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, windows,
 		plan->keep_all, plan->keep_but_gate_up, plan->keep_attention, input,

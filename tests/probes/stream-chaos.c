@@ -1,7 +1,7 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
  * seeds in one process. schedule.c, leave.c, wait.c and plan/request.c are compiled in here, with macros for what they
- * wait for and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must give the
- * bits of the cpu device.
+ * wait for and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must
+ * give the bits of the cpu device.
  *
  *     stream-chaos seeds RUN MODELS FIRST COUNT       prints what the seeds went through; 1: a bit was wrong
  *     stream-chaos without RUN MODELS COUNT           leaves out each wait in turn, then has each event too early, then
