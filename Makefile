@@ -100,8 +100,10 @@ suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no 
 SUITES ?= $(if $(SUITE),$(foreach s,$(SUITE),$(call suite_of,$(s))),$(sort $(wildcard tests/*.bats)))
 VENV ?= build/venv
 .PHONY: test check suites venv
+# as many jobs as there are cores, unless make was told how many
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 test: deps
-	@$(MAKE) --no-print-directory all probes fuzzers
+	@$(MAKE) --no-print-directory $(JOBS) all probes fuzzers
 	@$(if $(VENV),tests/venv $(VENV) || echo 'make test: tests that need torch or transformers are skipped' >&2)
 	@$(MAKE) --no-print-directory suites
 check: all probes fuzzers

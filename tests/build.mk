@@ -112,7 +112,7 @@ tsan: deps
 DEMO = build/demo
 .PHONY: demo
 demo: demo-deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(JOBS) all
 	@tests/demo $(DEMO)
 
 .PHONY: bench
