@@ -70,12 +70,10 @@ static void say_summary(const char *name)
 	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
-	char with[40] = "";
-	if (c->state != MT_FP32) snprintf(with, sizeof with, ", optimizer state %s", dtype_word(c->state));
 	mt_say(
 		"run '%s': %s, %llu parameters, %s, gradients %s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
-		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad), with,
-		(unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
+		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
+		moments_words(c->state), (unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
 	say_pages(run);
 	mt_run_close(run);
 }

@@ -174,8 +174,8 @@ static void print_stages(const struct look *l)
 static void print_run(const struct look *l, double huge)
 {
 	print_step(l);
-	printf("model: %s, %s parameters, %s, gradients %s, optimizer state %s\n", l->family,
-		text_count((double)l->params).s, dtype_word(l->dtype), dtype_word(l->grad), dtype_word(l->moments));
+	printf("model: %s, %s parameters, %s, gradients %s%s\n", l->family, text_count((double)l->params).s,
+		dtype_word(l->dtype), dtype_word(l->grad), moments_words(l->moments));
 	print_training(l);
 	print_memory(l, huge);
 	printf("transaction %u, attempt %u: %s, %s step %llu, micro-batches %u\n", l->k, l->attempt, phase_word(l->phase),

@@ -42,7 +42,9 @@ struct look;
 void print_prometheus(const struct look *);
 
 /* words.c: what several verbs say alike */
-const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none" */
+const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none", "int8" */
+/* Behind the other types: ", optimizer state bf16"; nothing for fp32 */
+const char *moments_words(uint32_t dtype);
 const char *state_word(enum mt_state);
 uint64_t store_bytes(struct mt_run *); /* of the store region; the run is open with MT_RUN_WEIGHTS */
 /* The share of the store, by samples, that lies on huge pages; below 0: it cannot be found out. The run is open with

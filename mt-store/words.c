@@ -15,6 +15,11 @@ const char *dtype_word(uint32_t dtype)
 	return dtype >= MT_BF16 && dtype <= MT_INT8 ? words[dtype] : "?";
 }
 
+const char *moments_words(uint32_t dtype)
+{
+	return dtype == MT_BF16 ? ", optimizer state bf16" : dtype == MT_INT8 ? ", optimizer state int8" : "";
+}
+
 const char *state_word(enum mt_state state)
 {
 	static const char *const words[] = {"empty", "filling", "filled", "dirty", "gone"};
