@@ -368,7 +368,7 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 		v.o = elements_after(s->dev, own.o, from * a);
 		v.lse = own.lse + from * l->heads;
 	}
-	v.gu = elements_after(s->dev, own.gu, from * gate_up_width(l));
+	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
 	return v;
 }
 
