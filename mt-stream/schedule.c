@@ -180,8 +180,7 @@ static void rows_assume(struct stream *s, uint32_t u)
 		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
 }
 
-/* Has the expert rows, of any piece of the pass? */
-static bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
+bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 {
 	uint32_t stride = s->jobs[u].cut.experts + 1;
 	const uint32_t *first = rows_of_unit(s, u) + expert;
