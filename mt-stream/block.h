@@ -21,7 +21,8 @@ struct piece {
 	const struct weights *w;
 	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
 	const void *x2;   /* (P, H) the second residual */
-	void *gu;         /* (P, G) gate | up, in the scratch unless the block keeps it */
+	bool kept;        /* does the block keep gate | up? else the scratch has it: */
+	void *gu;         /* (P, G) gate | up; of experts (R, G) */
 	struct norm norm; /* before the MLP */
 	struct norm post; /* after it */
 	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */

@@ -6,8 +6,8 @@
  *     out = sum over a token's slots of weight y
  *
  * Experts may come by windows, experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
- * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). Nothing of this is
- * kept for the backward pass: it is recomputed from the same input, so that every token gets the same experts.
+ * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). A block keeps gate
+ * and up, or nothing: the rest is recomputed from the same input, so that every token gets the same experts.
  */
 #include <stddef.h>
 
@@ -177,8 +177,8 @@ static void grouped_forward(const struct piece *p, void *y, const void *x, enum 
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .n = out, .k = in,
-		.first = first(p), .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = out,
+		.k = in, .first = first(p), .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = !transposed, .c = y, .ldc = out, .stride = p->w->stride[weight], .bias = p->w->t[bias],
 		.bias_stride = p->w->stride[bias]);
 }
@@ -189,8 +189,8 @@ static void grouped_backward_input(const struct piece *p, void *dx, const void *
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .n = in, .k = out,
-		.first = first(p), .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = in,
+		.k = out, .first = first(p), .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = transposed, .c = dx, .ldc = in, .stride = p->w->stride[weight]);
 }
 
@@ -200,31 +200,32 @@ static void grouped_backward_weights(const struct piece *p, const struct grads *
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
-	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .rows = rows_of(p), .k = transposed ? in : out,
-		.n = transposed ? out : in, .first = first(p), .a = transposed ? x : dy, .lda = transposed ? in : out,
-		.b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight], .ldc = transposed ? out : in,
-		.stride = g->stride[weight], .sum = 1, .beta = beta);
+	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows,
+		.k = transposed ? in : out, .n = transposed ? out : in, .first = first(p), .a = transposed ? x : dy,
+		.lda = transposed ? in : out, .b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight],
+		.ldc = transposed ? out : in, .stride = g->stride[weight], .sum = 1, .beta = beta);
 	if (g->t[bias])
 		LAUNCH(&p->c, OP_GROUPED_BIAS_BACKWARD, grouped_bias_backward, .db = g->t[bias], .stride = g->stride[bias],
 			.beta = beta, .dy = dy, .first = first(p), .experts = experts(p), .n = out);
 }
 
 /* act (rows, ffn) from gate | up; the rows from `begin` on */
-static void inner_forward(const struct piece *p, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
+static void inner_forward(const struct piece *p, const void *gu, int64_t begin, int64_t rows, int64_t ffn,
+	int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 
 	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = elements_after(p->c.dev, x->act, begin * ffn),
-		.gu = elements_after(p->c.dev, x->gu, begin * gated(p, ffn)), .n = rows, .f = ffn,
+		.gu = elements_after(p->c.dev, gu, begin * gated(p, ffn)), .n = rows, .f = ffn,
 		.form = (enum activation)p->l->form, .interleaved = interleaved);
 }
 
 /* act, and the gradient of gate | up in its place, from dact */
-static void inner_backward(const struct piece *p, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
+static void inner_backward(const struct piece *p, void *gu, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	void *gu = elements_after(p->c.dev, x->gu, begin * gated(p, ffn));
 
+	gu = elements_after(p->c.dev, gu, begin * gated(p, ffn));
 	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = gu,
 		.y = elements_after(p->c.dev, x->act, begin * ffn), .dy = elements_after(p->c.dev, x->dact, begin * ffn),
 		.gu = gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form, .interleaved = interleaved);
@@ -241,8 +242,8 @@ static void rows_forward(const struct piece *p, const void *h)
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 
 	dispatch(p, x->x, h);
-	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
-	inner_forward(p, p->begin, p->rows, f, interleaved(p));
+	grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	inner_forward(p, p->gu, p->begin, p->rows, f, interleaved(p));
 	grouped_forward(p, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
 }
 
@@ -274,13 +275,24 @@ static void combine_end(const struct piece *p, void *y, const void *add)
 
 static enum mt_role_tensor shared_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
 
-/* gate | up and the weights of the shared expert */
+/* The shared expert's gate | up; where they are kept, behind those of the other experts */
+static void *shared_gu(const struct piece *p)
+{
+	return p->kept ? elements_after(p->c.dev, p->gu, rows_of(p) * gated(p, p->l->expert_ffn)) : p->gu;
+}
+
 static void shared_gate_up(const struct piece *p, const void *h)
+{
+	linear_forward(&p->c, shared_gu(p), h, p->w->t[shared_role(p)], NULL, NULL, p->c.geo->hidden,
+		gated(p, p->l->shared_ffn));
+}
+
+/* Each token's weight of the shared expert */
+static void shared_weight(const struct piece *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	struct op gate = gate_op(p, OP_ROUTE_FORWARD);
 
-	linear_forward(&p->c, x->gu, h, p->w->t[shared_role(p)], NULL, NULL, p->c.geo->hidden, gated(p, p->l->shared_ffn));
 	if (!p->w->t[MT_T_SHARED_GATE]) return;
 	logits_forward(p, x->shared, h, p->w->t[MT_T_SHARED_GATE], NULL, 1);
 	launch(&p->c, &gate);
@@ -293,7 +305,8 @@ static void shared_forward(const struct piece *p, void *out, const void *h)
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
 
 	shared_gate_up(p, h);
-	inner_forward(p, 0, p->c.n, f, 0);
+	shared_weight(p, h);
+	inner_forward(p, shared_gu(p), 0, p->c.n, f, 0);
 	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, hidden);
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = out, .x = x->y,
 		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1, .h = hidden);
@@ -349,7 +362,7 @@ static void weights_backward(const struct piece *p, const struct grads *g, float
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 
 	grouped_backward_weights(p, g, beta, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
-	grouped_backward_weights(p, g, beta, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	grouped_backward_weights(p, g, beta, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 }
 
 /* From dsub, the gradient of the experts' sum: the gradients of their weights, of their slots' weights (dweight), and
@@ -362,17 +375,17 @@ static void rows_backward(const struct piece *p, const struct grads *g, float be
 
 	dispatch(p, x->x, h);
 	dispatch(p, x->y, dsub);
-	grouped_forward(p, x->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	if (!p->kept) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	grouped_backward_input(p, x->dact, x->y, MT_T_XDOWN, f, hidden);
-	inner_backward(p, p->begin, p->rows, f, interleaved(p));
+	inner_backward(p, p->gu, p->begin, p->rows, f, interleaved(p));
 	if (bias) /* experts have their own numbers here: the first one's would be there */
 		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->elem;
 	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
 		.slot = x->slot + p->begin, .y = begin_of(p, x->act, f), .dy = begin_of(p, x->dact, f),
-		.dgu = begin_of(p, x->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
+		.dgu = begin_of(p, p->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
 		.bias_stride = bias_stride, .h = hidden, .d_o = begin_of(p, x->y, hidden), .expert = x->expert);
 	weights_backward(p, g, beta);
-	grouped_backward_input(p, x->x, x->gu, gate_up_role(p), hidden, gated(p, f));
+	grouped_backward_input(p, x->x, p->gu, gate_up_role(p), hidden, gated(p, f));
 }
 
 /* The gradients of the shared expert's weights; in the scratch's dh, where dsub may have been, that of its input */
@@ -380,20 +393,22 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
+	void *gu = shared_gu(p);
 
-	shared_gate_up(p, h);
+	if (!p->kept) shared_gate_up(p, h);
+	shared_weight(p, h);
 	linear_backward_input(&p->c, x->dact, dsub, p->w->t[MT_T_SDOWN], f, hidden);
-	inner_backward(p, 0, p->c.n, f, 0);
+	inner_backward(p, gu, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
 
 		LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dshared, .weight = x->shared + p->c.n,
-			.y = x->act, .dy = x->dact, .dgu = x->gu, .rows = p->c.n, .f = f, .g = gated(p, f));
+			.y = x->act, .dy = x->dact, .dgu = gu, .rows = p->c.n, .f = f, .g = gated(p, f));
 		launch(&p->c, &gate);
 	}
 	linear_backward_weights(&p->c, g->t[MT_T_SDOWN], NULL, beta, dsub, x->act, f, hidden);
-	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, x->gu, h, hidden, gated(p, f));
-	linear_backward_input(&p->c, p->c.s.dh, x->gu, p->w->t[shared_role(p)], hidden, gated(p, f));
+	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, gu, h, hidden, gated(p, f));
+	linear_backward_input(&p->c, p->c.s.dh, gu, p->w->t[shared_role(p)], hidden, gated(p, f));
 	if (p->w->t[MT_T_SHARED_GATE])
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }

@@ -1,4 +1,5 @@
 /* leave.c: losses and gradients leave: each message of the gradient ring is published when its copy has arrived there.
+ * Gradients that are all 0, of experts without tokens, are not copied: the message says so.
  */
 #include <math.h>
 
@@ -45,11 +46,27 @@ struct leaving {
 	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
 };
 
-static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off)
+/* Is the block of gradients that begins `off` elements into the range all of experts without tokens? */
+static bool block_zero(const struct stream *s, const struct range *r, uint64_t off)
 {
-	uint64_t piece = s->control->piece_elems;
+	uint64_t n = r->n - off < MT_BLOCK ? r->n - off : MT_BLOCK, from = r->off + off - r->expert_off;
 
-	return r->n - off < piece ? r->n - off : piece;
+	if (!r->expert_stride) return false;
+	for (uint64_t e = from / r->expert_stride; e * r->expert_stride < from + n; e++)
+		if (expert_used(s, r->unit, (uint32_t)e)) return false;
+	return true;
+}
+
+/* Elements of the piece that begins at `off`: blocks that are all zero, or none of them */
+static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off, bool *zero)
+{
+	uint64_t most = s->control->piece_elems, n = MT_BLOCK;
+
+	if (r->n - off < most) most = r->n - off;
+	*zero = block_zero(s, r, off);
+	if (!r->expert_stride) return most;
+	while (n < most && block_zero(s, r, off + n) == *zero) n += MT_BLOCK;
+	return n < most ? n : most;
 }
 
 /* Launch copies of as many pieces as the ring has blocks for */
@@ -63,16 +80,18 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	 * blocks */
 	while (l->launched < r->n && l->n < FLIGHT && mt_stage_mine(s->run) &&
 		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
-		uint64_t n = piece_elems(s, r, l->launched);
+		bool zero;
+		uint64_t n = piece_elems(s, r, l->launched, &zero);
 
-		launch(s, Q_GRADS,
-			&(struct op){OP_GRADS_OUT,
-				.grads_out = {.dst = block,
-					.src = r->g + l->launched,
-					.n = (int64_t)n,
-					.to = grads_type(s),
-					.off = (int64_t)l->launched,
-					.elems = (int64_t)r->n}});
+		if (!zero)
+			launch(s, Q_GRADS,
+				&(struct op){OP_GRADS_OUT,
+					.grads_out = {.dst = block,
+						.src = r->g + l->launched,
+						.n = (int64_t)n,
+						.to = grads_type(s),
+						.off = (int64_t)l->launched,
+						.elems = (int64_t)r->n}});
 		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
 		l->launched += n;
 	}
@@ -82,18 +101,19 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 static int piece_push(struct stream *s, struct leaving *l)
 {
 	const struct range *r = l->range;
-	uint64_t n = piece_elems(s, r, l->pushed);
+	bool zero;
+	uint64_t n = piece_elems(s, r, l->pushed, &zero);
 	int rc = event_sync(s, l->over[l->first % FLIGHT]);
 
 	if (rc || (rc = micro_wanted(s))) return rc;
 	push(s,
 		(struct mt_msg){.kind = MT_MSG_GRAD,
-			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n}});
+			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n, .zero = zero}});
 	l->first++;
 	l->n--;
 	l->pushed += n;
 	s->sent = true;
-	*mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
+	if (!zero) *mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
 	return 0;
 }
 

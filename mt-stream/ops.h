@@ -230,9 +230,9 @@ struct dispatch_args {
 
 /* For each expert e, with m rows. Forward (sum 0), on its rows of a and c: c = a b_e + bias_e, b_e (k, n), or (n, k) if
  * trans_b. Gradients of weights (sum 1): c_e (k, n) = beta c_e + a' b over its rows of a (R, k) and b (R, n). b_e, c_e
- * and bias_e are `stride` elements apart. */
+ * and bias_e are `stride` elements apart. All rows of these experts together: `rows`, from row `begin` on. */
 struct grouped_gemm_args {
-	int64_t experts, rows, n, k;
+	int64_t experts, begin, rows, n, k;
 	const uint32_t *first; /* (E + 1) */
 	const void *a;
 	int64_t lda;

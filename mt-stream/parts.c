@@ -210,6 +210,8 @@ bool range_of(const struct stream *s, struct step t, uint32_t i, struct range *r
 		if (i >= j->cut.arrays) return false;
 		window_extents(&j->cut, each, t.part, e);
 		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
+		r->expert_off = j->cut.array[i].off;
+		r->expert_stride = j->cut.array[i].stride;
 	} else if (is_cut(s, t.unit)) {
 		if (i > cut_edges(&j->cut, each)) return false;
 		e[0] = (struct extent){0, cut_rest(&j->cut), 0};

@@ -180,8 +180,7 @@ static void rows_assume(struct stream *s, uint32_t u)
 		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
 }
 
-/* Has the expert rows, of any piece of the pass? */
-static bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
+bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 {
 	uint32_t stride = s->jobs[u].cut.experts + 1;
 	const uint32_t *first = rows_of_unit(s, u) + expert;
@@ -368,7 +367,7 @@ static struct saved saved_at(const struct stream *s, uint32_t layer, int64_t fro
 		v.o = elements_after(s->dev, own.o, from * a);
 		v.lse = own.lse + from * l->heads;
 	}
-	v.gu = elements_after(s->dev, own.gu, from * gate_up_width(l));
+	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
 	return v;
 }
 

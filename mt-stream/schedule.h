@@ -48,11 +48,16 @@ struct range {
 	uint32_t unit, end;
 	uint64_t off, n;
 	float *g;
+	/* of a window's experts: where the unit's first one is, and from one to the next; 0: other gradients */
+	uint64_t expert_off, expert_stride;
 };
 
 /* The i-th range of what leaves with the step, which may be empty; false: there are not so many. Where the embed
  * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
 bool range_of(const struct stream *, struct step, uint32_t i, struct range *);
+
+/* Has any token of the pass been sent to the expert? With windows, and once the unit's tokens are routed */
+bool expert_used(const struct stream *, uint32_t unit, uint32_t expert);
 
 /* ---- leave.c ---- */
 

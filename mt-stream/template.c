@@ -330,7 +330,10 @@ static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from
 		.w = w,
 		.in = elements_after(c->dev, parallel ? x : s->x2, from * c->geo->hidden),
 		.x2 = elements_after(c->dev, s->x2, from * c->geo->hidden),
-		.gu = s->gu ? elements_after(c->dev, s->gu, from * gate_up_width(l)) : c->s.gu,
+		.kept = s->gu != NULL,
+		.gu = s->gu      ? elements_after(c->dev, s->gu, from * kept_width(l))
+			: l->experts ? c->s.x.gu
+						 : c->s.gu,
 		.norm = c->geo->flags & MT_ONE_NORM ? norm1 : norm2,
 		.post = post2,
 		.to = l->experts};

@@ -63,7 +63,7 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *o;        /* (N, A)      attention's output */
 	float *lse;     /* (N, heads)  its log-sum-exps */
 	void *x2;       /* (N, H)      the second residual */
-	void *gu;       /* (N, G)      gate | up; backward writes its gradient here. NULL: recomputed */
+	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
 /* What the terms of the loss that routers' logits have need. Forward: each router adds to sums (OP_BALANCE_FORWARD);
@@ -152,6 +152,18 @@ void experts_take(struct experts_scratch *, const struct experts_sizes *, take_f
 
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
 static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
+/* The MLP's inner size: of all its experts together; and of those that a token uses */
+static inline int64_t whole_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts * l->expert_ffn + l->shared_ffn;
+}
+static inline int64_t active_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
+}
+/* Elements of a token in saved->gu. With experts: gate | up of those that it is sent to, then the shared expert's. By
+ * pieces: the first piece's tokens sorted by expert, their shared expert's, then the next piece's */
+static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * active_ffn(l); }
 /* Elements of a token in saved->pre and in saved->qk_rstd */
 static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
@@ -178,16 +190,6 @@ static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef
 static inline bool residual_apart(const struct mt_geometry *g)
 {
 	return g->flags & MT_POST_NORM || g->residual_scale != 1;
-}
-
-/* The MLP's inner size: of all its experts together; and of those that a token uses */
-static inline int64_t whole_ffn(const struct mt_layer *l)
-{
-	return l->ffn + (int64_t)l->experts * l->expert_ffn + l->shared_ffn;
-}
-static inline int64_t active_ffn(const struct mt_layer *l)
-{
-	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
 }
 
 /* `elements` after p, in elements of the device */

@@ -77,7 +77,7 @@
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
 	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
 	F(mt_msg, grad.end, 28, 4) \
-	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8)
+	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4)
 
 #define MT_ABI_SIZES(S) \
 	S(mt_header, 128) S(mt_control, 212864) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 5
+#define MT_ABI 6
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -573,7 +573,9 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
-			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */ } grad;
+			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */
+			 uint32_t zero;        /* 1: all n are 0, and nobody wrote the block */
+			 uint32_t reserved; } grad;
 		uint8_t bytes[40];
 	};
 };
@@ -626,7 +628,8 @@ void mt_ring_push(struct mt_ring *, const struct mt_msg *);
 /* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask
  * before you wait for either. */
 int mt_ring_check(const struct mt_ring *);
-/* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. */
+/* Consumer. Copy message `ahead` places behind the head (0: the head) and point at its block; false: not there yet. The
+ * block of gradients that are all 0 is zeros of libmt's own. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
 void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */
 /* For an optimizer of your own with one mt-stream: peek at the head of its grad ring, if it belongs to the attempt in

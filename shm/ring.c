@@ -12,6 +12,7 @@
  * is written down nowhere, and what a dead producer wrote but did not publish is its successor's to write again.
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "lib.h"
 
@@ -23,6 +24,7 @@ struct mt_ring {
 	struct mt_ringbuf *shared;
 	struct mt_msg *messages;
 	uint8_t *blocks;
+	void *zeros;                 /* what is read instead of a block that nobody wrote; NULL: no blocks */
 	uint64_t slots, block_bytes; /* copies, checked once */
 	uint64_t other;              /* cached: producer: head; consumer: tail */
 	uint64_t broken;             /* messages that its words said it held, when that was more than it has room for */
@@ -102,6 +104,16 @@ static int adopt(struct mt_ring *r, struct mt_ringbuf *b, uint8_t *base, uint64_
 	return 0;
 }
 
+/* Pages that are only read all are the kernel's one page of zeros: they take no memory */
+static int zeros_map(struct mt_ring *r)
+{
+	if (!r->block_bytes) return 0;
+	r->zeros = mmap(NULL, r->block_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (r->zeros != MAP_FAILED) return 0;
+	r->zeros = NULL;
+	return mt_fail(MT_EX_NOMEM, "ring '%.31s': no address space for a block", r->shared->name);
+}
+
 int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 {
 	for (int i = 0; i < run->ring_maps; i++)
@@ -124,6 +136,7 @@ int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 			rc = b ? adopt(r, b, r->own.p, r->own.size) : mt_fail(MT_EX_DATA, "ring '%s' is damaged", name);
 		}
 	}
+	if (!rc) rc = zeros_map(r);
 	if (rc) {
 		mt_ring_close(r);
 		return rc;
@@ -135,6 +148,7 @@ int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 void mt_ring_close(struct mt_ring *r)
 {
 	if (!r) return;
+	if (r->zeros) munmap(r->zeros, r->block_bytes);
 	region_unmap(&r->own);
 	free(r);
 }
@@ -250,7 +264,7 @@ bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const voi
 		if (!holds(r, r->other - head) || r->other - head <= ahead) return false;
 	}
 	*m = r->messages[(head + ahead) & (r->slots - 1)];
-	if (block) *block = block_of(r, head + ahead);
+	if (block) *block = m->kind == MT_MSG_GRAD && m->grad.zero && r->zeros ? r->zeros : block_of(r, head + ahead);
 	return true;
 }
 
@@ -274,8 +288,9 @@ static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struc
 	if (m->kind == MT_MSG_LOSS) return true;
 	if (m->kind != MT_MSG_GRAD || m->txn_kind != MT_TRAIN || m->grad.unit >= c->n_units) return false;
 	const struct mt_unit *unit = mt_unit(r->run, m->grad.unit);
-	return m->grad.end <= (unit->g[1] != 0) && m->grad.off % MT_BLOCK == 0 && m->grad.off < unit->elems && m->grad.n &&
-		m->grad.n <= unit->elems - m->grad.off && m->grad.n <= r->block_bytes / (c->grad == MT_BF16 ? 2 : 4);
+	return m->grad.end <= (unit->g[1] != 0) && m->grad.zero <= 1 && m->grad.off % MT_BLOCK == 0 &&
+		m->grad.off < unit->elems && m->grad.n && m->grad.n <= unit->elems - m->grad.off &&
+		m->grad.n <= r->block_bytes / (c->grad == MT_BF16 ? 2 : 4);
 }
 
 int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void **block)

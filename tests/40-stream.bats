@@ -344,7 +344,7 @@ narrow_ring() {
 	make_run llama3
 	spawn stream mt-stream "$RUN"
 	stream=$PID
-	spawn drive stream-drive step "$RUN" 4 24 60 1 3
+	spawn drive stream-drive step "$RUN" 32 24 60 1 3
 	drive=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*ward pass'"
 	kill "$stream"

@@ -134,23 +134,40 @@ windows_change_no_bit() { # MODEL DTYPE
 	cmp "$T/whole" "$T/window"
 }
 
-@test "by windows, experts without tokens are not fetched" {
-	bytes_in() {
-		python3 -c 'import json, sys
+# The most that a stage has counted so far, of the step before
+counted() { # COUNTER
+	python3 -c 'import json, sys
 stages = json.load(open(sys.argv[1]))["stages"]
 stages = stages.values() if isinstance(stages, dict) else stages
-print(max(s["counters"].get("bytes_in", 0) for s in stages))' "$T/stat"
-	}
+print(max(s["counters"].get(sys.argv[2], 0) for s in stages))' "$T/stat" "$1"
+}
+
+@test "by windows, experts without tokens are not fetched" {
 	# two tokens with three experts each: at least three of nine experts of the one layer have none
 	SHAPE="1 2" step_of whole glm4-moe "--expert-window 9" bf16 bf16
-	whole=$(bytes_in)
+	whole=$(counted bytes_in)
 	for window in 1 2 4; do
 		SHAPE="1 2" step_of window glm4-moe "--expert-window $window" bf16 bf16
 		cmp "$T/whole" "$T/window"
 		# an expert has slabs of 192 and 128 elements, and would come for each direction
-		[ $((whole - $(bytes_in))) -ge $((3 * 320 * 2 * 2)) ]
+		[ $((whole - $(counted bytes_in))) -ge $((3 * 320 * 2 * 2)) ]
 		SHAPE="1 2" step_of chaos glm4-moe "--expert-window $window --device chaos:$window" bf16 bf16
 		cmp "$T/whole" "$T/chaos"
+	done
+}
+
+@test "by windows, gradients of experts without tokens are sent as zeros, not as bytes" {
+	mkdir "$T/m"
+	sed -E 's/("moe_intermediate_size": )[0-9]+/\13000/' "$GOLDEN/glm4-moe/model/config.json" >"$T/m/config.json"
+	# as above: at least three of nine experts have no token
+	for type in fp32 bf16; do
+		SHAPE="1 2" step_of whole "$T/m" "--expert-window 99" $type $type
+		whole=$(counted bytes_out)
+		for device in cpu chaos:5; do
+			SHAPE="1 2" step_of window "$T/m" "--expert-window 2 --device $device" $type $type
+			cmp "$T/whole" "$T/window"
+			[ "$(counted bytes_out)" -lt $((whole * 3 / 4)) ]
+		done
 	done
 }
 

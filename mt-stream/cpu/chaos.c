@@ -227,7 +227,7 @@ static void written_by_grouped(struct written *w, const struct op *o)
 	const struct grouped_gemm_args *g = &o->grouped_gemm;
 	const struct grouped_bias_backward_args *b = &o->grouped_bias_backward;
 
-	if (o->code == OP_GROUPED_GEMM && !g->sum) writes(w, g->c, g->rows * g->n, 4);
+	if (o->code == OP_GROUPED_GEMM && !g->sum) writes(w, (float *)g->c + g->begin * g->n, g->rows * g->n, 4);
 	/* only what lies between experts' gradients is not theirs */
 	if (o->code == OP_GROUPED_GEMM && g->sum && g->beta == 0) writes(w, g->c, g->k * g->n, 4);
 	if (o->code == OP_GROUPED_BIAS_BACKWARD && b->beta == 0) writes(w, b->db, b->n, 4);

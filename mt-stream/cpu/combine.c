@@ -20,12 +20,6 @@ void op_dispatch(struct pool *pool, const struct dispatch_args *a)
 	pool_run(pool, div_up(a->rows, ROWS), dispatch_task, (void *)a);
 }
 
-/* sum (n) += w x */
-static void add_scaled(float *sum, const float *x, float w, int64_t n)
-{
-	for (int64_t i = 0; i < n; i++) sum[i] += w * x[i];
-}
-
 enum { CHOICES = 64 }; /* of a token, at most: MT_EXPERTS_PER_TOKEN in mt.h */
 
 static uint32_t row_of(const struct combine_args *a, int64_t slot) { return a->row ? a->row[slot] : (uint32_t)slot; }
@@ -48,23 +42,16 @@ static int64_t slots_of(const struct combine_args *a, int64_t t, uint32_t *slot)
 
 static void combine_row(const struct combine_args *a, int64_t t)
 {
-	enum { COLUMNS = 512 };
 	uint32_t slot[CHOICES];
 	int64_t slots = slots_of(a, t, slot);
-	float sum[COLUMNS], *y = (float *)a->y + t * a->h;
-	const float *add = a->add ? (const float *)a->add + t * a->h : NULL;
-	const float *before = a->sum ? a->sum + t * a->h : NULL;
-	for (int64_t from = 0; from < a->h; from += COLUMNS) {
-		int64_t n = least(COLUMNS, a->h - from);
-		if (before) memcpy(sum, before + from, (size_t)n * sizeof *sum);
-		else memset(sum, 0, (size_t)n * sizeof *sum);
-		for (int64_t i = 0; i < slots; i++)
-			add_scaled(sum, (const float *)a->x + row_of(a, slot[i]) * a->h + from, a->weight ? a->weight[slot[i]] : 1,
-				n);
-		if (add)
-			for (int64_t i = 0; i < n; i++) sum[i] += add[from + i];
-		memcpy(y + from, sum, (size_t)n * sizeof *y);
+	const float *x[CHOICES], *add = a->add ? (const float *)a->add + t * a->h : NULL;
+	float weight[CHOICES];
+	for (int64_t i = 0; i < slots; i++) {
+		x[i] = (const float *)a->x + row_of(a, slot[i]) * a->h;
+		weight[i] = a->weight ? a->weight[slot[i]] : 1;
 	}
+	cpu_kernels()->weighted_sum((float *)a->y + t * a->h, a->sum ? a->sum + t * a->h : NULL, x, weight, slots, add,
+		a->h);
 }
 
 static void combine_task(void *arg, int64_t task, int thread)
@@ -79,28 +66,16 @@ void op_combine(struct pool *pool, const struct combine_args *a)
 	pool_run(pool, div_up(a->n, ROWS), combine_task, (void *)a);
 }
 
-static double dot(const float *x, const float *y, int64_t n)
-{
-	double sum = 0;
-	for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];
-	return sum;
-}
-
-static void scale(float *x, float w, int64_t n)
-{
-	for (int64_t i = 0; i < n; i++) x[i] *= w;
-}
-
 static void combine_backward_row(const struct combine_backward_args *a, int64_t r)
 {
 	int64_t s = a->slot ? a->slot[r] : r;
 	float w = a->weight[s], *y = (float *)a->y + r * a->f, *d_o = a->bias ? (float *)a->d_o + r * a->h : NULL;
-	double d = dot(y, (const float *)a->dy + r * a->f, a->f);
-	if (d_o) d += dot(d_o, (const float *)a->bias + a->expert[s] * a->bias_stride, a->h);
+	double d = cpu_kernels()->dot_fp64(y, (const float *)a->dy + r * a->f, a->f);
+	if (d_o) d += cpu_kernels()->dot_fp64(d_o, (const float *)a->bias + a->expert[s] * a->bias_stride, a->h);
 	a->dweight[s] = (float)d;
-	if (d_o) scale(d_o, w, a->h);
-	else scale(y, w, a->f);
-	scale((float *)a->dgu + r * a->g, w, a->g);
+	if (d_o) cpu_kernels()->scale(d_o, w, a->h);
+	else cpu_kernels()->scale(y, w, a->f);
+	cpu_kernels()->scale((float *)a->dgu + r * a->g, w, a->g);
 }
 
 static void combine_backward_task(void *arg, int64_t task, int thread)

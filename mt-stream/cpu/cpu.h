@@ -84,6 +84,12 @@ struct kernels {
 	/* y = (add + scale * x) * factor; add NULL: zeros; y may be x or add */
 	void (*scaled_add)(float *y, const float *x, const float *add, float scale, float factor, int64_t n);
 	void (*add)(float *y, const float *x, int64_t n); /* y += x */
+	/* y (n) = before + weight[0] x[0] + weight[1] x[1] ... + add, in this order; before, add NULL: zeros; y may
+	 * be before or add */
+	void (*weighted_sum)(float *y, const float *before, const float *const *x, const float *weight, int64_t rows,
+		const float *add, int64_t n);
+	double (*dot_fp64)(const float *x, const float *y, int64_t n);
+	void (*scale)(float *x, float w, int64_t n); /* x *= w */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };

@@ -21,6 +21,53 @@ static void scaled_add(float *y, const float *x, const float *add, float scale, 
 	else scaled_add_from(y, x, NULL, scale, factor, n);
 }
 
+/* Four vectors of y's elements at a time stay in registers while all rows are added */
+INLINE void weighted_sum_part(float *y, const float *before, const float *const *x, const float *weight, int64_t rows,
+	const float *add, int64_t at, int64_t n)
+{
+	vf sum[4];
+	int64_t left = n - at;
+	UNROLL for (int v = 0; v < 4; v++) sum[v] = before && left > v * VW ? v_get(before + at + v * VW, left - v * VW)
+																		: v_set(0);
+	for (int64_t r = 0; r < rows; r++) {
+		vf w = v_set(weight[r]);
+		UNROLL for (int v = 0; v < 4; v++) if (left > v * VW) sum[v] += w * v_get(x[r] + at + v * VW, left - v * VW);
+	}
+	UNROLL for (int v = 0; v < 4; v++)
+	{
+		if (left <= v * VW) continue;
+		if (add) sum[v] += v_get(add + at + v * VW, left - v * VW);
+		v_put(y + at + v * VW, left - v * VW, sum[v]);
+	}
+}
+
+static void weighted_sum(float *y, const float *before, const float *const *x, const float *weight, int64_t rows,
+	const float *add, int64_t n)
+{
+	int64_t at = 0;
+	for (; n - at >= 4 * VW; at += 4 * VW) weighted_sum_part(y, before, x, weight, rows, add, at, at + 4 * VW);
+	if (at < n) weighted_sum_part(y, before, x, weight, rows, add, at, n);
+}
+
+/* In 16 sums, whatever VW is */
+static double dot_fp64(const float *x, const float *y, int64_t n)
+{
+	enum { SUMS = 16 };
+	double sum[SUMS] = {0};
+	int64_t i = 0;
+	for (; n - i >= SUMS; i += SUMS)
+		for (int k = 0; k < SUMS; k++) sum[k] += (double)x[i + k] * y[i + k];
+	for (int k = 0; i + k < n; k++) sum[k] += (double)x[i + k] * y[i + k];
+	for (int k = SUMS / 2; k; k /= 2)
+		for (int j = 0; j < k; j++) sum[j] += sum[j + k];
+	return sum[0];
+}
+
+static void scale(float *x, float w, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) x[i] *= w;
+}
+
 static void widen(float *dst, const uint16_t *src, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++) dst[i] = bf16_float(src[i]);

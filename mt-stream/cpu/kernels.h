@@ -28,6 +28,9 @@
 		.cap_logits = cap_logits, \
 		.scaled_add = scaled_add, \
 		.add = add, \
+		.weighted_sum = weighted_sum, \
+		.dot_fp64 = dot_fp64, \
+		.scale = scale, \
 		.widen = widen, \
 		.narrow = narrow, \
 	}

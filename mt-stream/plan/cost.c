@@ -102,7 +102,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
 	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
 	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
-	t.recompute[KEEP_ALL] = l->experts ? gate_up + weights / 2 : 0; /* experts' gate and up are never kept */
+	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
 	t.recompute[KEEP_INPUT] = t.forward - down;

@@ -29,7 +29,7 @@ static void *take_any(void *where, uint64_t count, uint64_t size) { return take(
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, k, f, gu, pre, rstd, elem, pass, chunk, piece, head, either;
+	uint64_t h, a, k, f, gu, kept, pre, rstd, elem, pass, chunk, piece, head, either;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -53,6 +53,10 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.head = tokens_of_head(req, plan),
 	};
 
+	for (uint32_t k = 0; k < g->n_kinds; k++) {
+		uint64_t kept = (uint64_t)kept_width(&g->kind[k]);
+		z.kept = kept > z.kept ? kept : z.kept;
+	}
 	z.saved = plan->expert_window ? z.pass : z.chunk;
 	z.either = z.chunk > z.head ? z.chunk : z.head;
 	return z;
@@ -80,7 +84,7 @@ static void take_checkpoint(struct walk *w, const struct sizes *z, enum checkpoi
 	*v = (struct saved){0};
 	if (level >= KEEP_ATTENTION) take_attention(w, z, z->pass, v);
 	if (level >= KEEP_ALL_BUT_GATE_UP) take_block(w, z, z->pass, v);
-	if (level >= KEEP_ALL) v->gu = take(w, z->pass, z->gu, z->elem);
+	if (level >= KEEP_ALL) v->gu = take(w, z->pass, z->kept, z->elem);
 }
 
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,

@@ -125,6 +125,7 @@ class Run:
             if 0 < newer < attempts // 2:
                 return                                                  # the word has changed
             if not newer:
-                block = ring["off_blocks"] + i * ring["block_bytes"]
-                yield m, memoryview(self.rings)[block:block + ring["block_bytes"]]
+                begin, n = ring["off_blocks"] + i * ring["block_bytes"], ring["block_bytes"]
+                zero = m["kind"] == CONSTANTS["messages"]["grad"] and m["grad.zero"]
+                yield m, memoryview(bytes(n)) if zero else memoryview(self.rings)[begin:begin + n]
             self.publish(ring, "head", head, head + 1)
