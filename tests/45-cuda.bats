@@ -41,64 +41,50 @@ near() {
 	PY
 }
 
-# bats test_tags=slow
-@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
+# Steps of golden models on the cpu device and on the cuda device, whose streams take turns in two orders: gradients are
+# near each other by BOUND, and no order changes a bit; AFTER: a check of the cuda device's first step.
+# as_on_cpu DTYPE BOUND AFTER MODEL...
+as_on_cpu() {
+	local dtype=$1 bound=$2 after=$3 model
+	shift 3
 	need_emulator
-	for model in llama3 qwen2-window qwen3 llama-bias; do
-		make_run $model
+	for model; do
+		make_run "$model" "$dtype" "$dtype"
 		step_of cpu "mt-stream --device cpu"
-		make_run $model
+		make_run "$model" "$dtype" "$dtype"
 		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 1e-5
+		near cpu one "$bound"
+		$after
 		SEED=2 step_of two "$EMU --device cuda:0 --recompute full"
 		cmp "$T/one" "$T/two"
 	done
 }
 
 # bats test_tags=slow
+@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
+	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias
+}
+
+# bats test_tags=slow
 @test "bf16: the cuda device gives the cpu device's gradients up to rounding, whichever stream is faster" {
-	need_emulator
-	for model in llama3 qwen3; do
-		make_run $model bf16 bf16
-		step_of cpu "mt-stream --device cpu"
-		make_run $model bf16 bf16
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 3e-2
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu bf16 3e-2 true llama3 qwen3
 }
 
 # bats test_tags=slow
 @test "fp32: mixtures of experts on the cuda device give the cpu device's gradients, in any order of streams" {
-	need_emulator
-	for model in mixtral qwen2-moe gpt-oss-aux; do
-		make_run $model
-		step_of cpu "mt-stream --device cpu"
-		make_run $model
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 1e-5
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu fp32 1e-5 true mixtral qwen2-moe gpt-oss-aux
+}
+
+lm_head_is_slow() {
+	[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
+	grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err"
 }
 
 # (gpt-oss-aux: a router with a bias, and terms of the loss. qwen2-moe: a gate of one column, which cuBLASLt refuses;
 # this is not reported)
 # bats test_tags=slow
 @test "bf16: mixtures of experts give the cpu device's gradients up to rounding, in any order of streams" {
-	need_emulator
-	for model in mixtral qwen2-moe gpt-oss-aux; do
-		make_run $model bf16 bf16
-		step_of cpu "mt-stream --device cpu"
-		make_run $model bf16 bf16
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 3e-2
-		[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
-		grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err" # the LM head
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu bf16 3e-2 lm_head_is_slow mixtral qwen2-moe gpt-oss-aux
 }
 
 # bats test_tags=slow
