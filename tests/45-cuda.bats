@@ -228,9 +228,10 @@ trained() {
 	need_emulator
 	make_run llama3
 	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
-	timeout 3 stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 5 24 1 1 3 # which waits for the rest of the step
 	code=0
-	wait "$PID" || code=$?
+	wait "$stream" || code=$?
 	[ "$code" = 74 ]
 	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
@@ -262,20 +263,20 @@ trained() {
 
 # A step on a GPU with KIB of memory beyond what the device needs for itself: "works", or "needs N" MiB: try_with KIB
 try_with() {
-	local code=0 driver
+	local code=0 stream
 	make_run qwen3 bf16 bf16
 	spawn stream env MT_EMU_MEMORY=$(((own + $1) * 1024)) "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 40
-	timeout 20 stream-drive step "$RUN" 16 24 1 1 3 >"$T/out" 2>/dev/null 3>&- &
-	driver=$!
-	while kill -0 "$driver" 2>/dev/null && kill -0 "$PID" 2>/dev/null; do sleep 0.05; done
-	kill "$driver" "$PID" 2>/dev/null || true
-	wait "$PID" || code=$?
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 16 24 1 1 3
+	while kill -0 "$PID" 2>/dev/null && kill -0 "$stream" 2>/dev/null; do sleep 0.05; done
+	kill "$PID" "$stream" 2>/dev/null || true
+	wait "$stream" || code=$?
 	if [ "$code" = 0 ]; then
-		sort "$T/out" >"$T/sorted"
+		sort "$T/drive.out" >"$T/sorted"
 		cmp "$T/all" "$T/sorted" && echo works
 		return
 	fi
-	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(messages "$T/stream.err" | wc -l)" = 1 ]
+	[ "$code" = 71 ] && [ ! -s "$T/drive.out" ] && [ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 
@@ -318,11 +319,14 @@ try_with() {
 	wait "$PID"
 	# a fresh run would get smaller chunks
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
-	timeout 5 stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 16 24 1 1 3
 	code=0
-	wait "$PID" || code=$?
+	wait "$stream" || code=$?
 	[ "$code" = 71 ]
 	grep -q "needs [0-9]* MiB of device memory" "$T/stream.err"
+	kill -9 "$PID"
+	wait "$PID" || true
 	make_run qwen3 bf16 bf16
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 3>&-
