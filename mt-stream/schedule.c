@@ -394,7 +394,7 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 	const struct micro *m = s->micro;
 	bool residual = f == &s->now.residual;
 	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
-	uint64_t lse = (uint64_t)s->now.n * mt_layer_most(s->geo).heads * sizeof(float), o = m->attention_bytes - lse;
+	uint64_t lse = (uint64_t)s->now.n * m->request.most.heads * sizeof(float), o = m->attention_bytes - lse;
 	char *host = (char *)s->offload_buffer + (residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
 
 	trace_unit(s, q, i + !residual, "activations");

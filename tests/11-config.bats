@@ -259,7 +259,13 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	config gpt_neox '"rotary_pct": 0.3'
 	geometry "rope_dim 2"
 	config gpt_neox '"rotary_pct": 0.45'
+	refused 78 "rotary_pct 0.45 is not supported"
+	config gpt_neox '"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.45}'
 	refused 78 "partial_rotary_factor 0.45 is not supported"
+	config gpt_neox '"rotary_emb_base": 0.5'
+	refused 78 "rotary_emb_base 0.5 is out of range"
+	config gpt_neox '"rope_parameters": {"rope_type": "default", "rope_theta": 0.5}'
+	refused 78 "rope_theta 0.5 is out of range"
 	config gpt_neox '"hidden_dropout": 0.1'
 	refused 78 "hidden_dropout 0.1 is not supported"
 	config gpt_neox '"attention_dropout": 0.1'
@@ -655,6 +661,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		'"rope_local_base_freq": 100.0' '"rope_scaling": {"rope_type": "linear", "factor": 8.0}'
 	geometry
 	[ "$(awk '$1 == "inv_freq" && $2 < 2 { printf "%.5f ", $4 }' "$T/layout")" = "1.00000 0.31623 0.12500 0.01250 " ]
+	config gemma3_text '"sliding_window_pattern": 3' '"head_dim": 8' '"rope_local_base_freq": 0.5'
+	refused 78 "rope_local_base_freq 0.5 is out of range"
 	config olmo3 '"pad_token_id": null' '"rope_theta": 10000.0'
 	refused 78 "rope_theta 10000 without rope_parameters is not supported"
 	config gemma3_text '"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}'

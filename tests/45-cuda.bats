@@ -41,64 +41,50 @@ near() {
 	PY
 }
 
-# bats test_tags=slow
-@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
+# Steps of golden models on the cpu device and on the cuda device, whose streams take turns in two orders: gradients are
+# near each other by BOUND, and no order changes a bit; AFTER: a check of the cuda device's first step.
+# as_on_cpu DTYPE BOUND AFTER MODEL...
+as_on_cpu() {
+	local dtype=$1 bound=$2 after=$3 model
+	shift 3
 	need_emulator
-	for model in llama3 qwen2-window qwen3 llama-bias; do
-		make_run $model
+	for model; do
+		make_run "$model" "$dtype" "$dtype"
 		step_of cpu "mt-stream --device cpu"
-		make_run $model
+		make_run "$model" "$dtype" "$dtype"
 		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 1e-5
+		near cpu one "$bound"
+		$after
 		SEED=2 step_of two "$EMU --device cuda:0 --recompute full"
 		cmp "$T/one" "$T/two"
 	done
 }
 
 # bats test_tags=slow
+@test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
+	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias
+}
+
+# bats test_tags=slow
 @test "bf16: the cuda device gives the cpu device's gradients up to rounding, whichever stream is faster" {
-	need_emulator
-	for model in llama3 qwen3; do
-		make_run $model bf16 bf16
-		step_of cpu "mt-stream --device cpu"
-		make_run $model bf16 bf16
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 3e-2
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu bf16 3e-2 true llama3 qwen3
 }
 
 # bats test_tags=slow
 @test "fp32: mixtures of experts on the cuda device give the cpu device's gradients, in any order of streams" {
-	need_emulator
-	for model in mixtral qwen2-moe gpt-oss-aux; do
-		make_run $model
-		step_of cpu "mt-stream --device cpu"
-		make_run $model
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 1e-5
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu fp32 1e-5 true mixtral qwen2-moe gpt-oss-aux
+}
+
+lm_head_is_slow() {
+	[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
+	grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err"
 }
 
 # (gpt-oss-aux: a router with a bias, and terms of the loss. qwen2-moe: a gate of one column, which cuBLASLt refuses;
 # this is not reported)
 # bats test_tags=slow
 @test "bf16: mixtures of experts give the cpu device's gradients up to rounding, in any order of streams" {
-	need_emulator
-	for model in mixtral qwen2-moe gpt-oss-aux; do
-		make_run $model bf16 bf16
-		step_of cpu "mt-stream --device cpu"
-		make_run $model bf16 bf16
-		SEED=1 step_of one "$EMU --device cuda"
-		near cpu one 3e-2
-		[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
-		grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err" # the LM head
-		SEED=2 step_of two "$EMU --device cuda --recompute full"
-		cmp "$T/one" "$T/two"
-	done
+	as_on_cpu bf16 3e-2 lm_head_is_slow mixtral qwen2-moe gpt-oss-aux
 }
 
 # bats test_tags=slow
@@ -242,9 +228,10 @@ trained() {
 	need_emulator
 	make_run llama3
 	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
-	timeout 3 stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 5 24 1 1 3 # which waits for the rest of the step
 	code=0
-	wait "$PID" || code=$?
+	wait "$stream" || code=$?
 	[ "$code" = 74 ]
 	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
@@ -276,20 +263,20 @@ trained() {
 
 # A step on a GPU with KIB of memory beyond what the device needs for itself: "works", or "needs N" MiB: try_with KIB
 try_with() {
-	local code=0 driver
+	local code=0 stream
 	make_run qwen3 bf16 bf16
 	spawn stream env MT_EMU_MEMORY=$(((own + $1) * 1024)) "$EMU" "$RUN" --device cuda --chunk-tokens 48 --head-tokens 40
-	timeout 20 stream-drive step "$RUN" 16 24 1 1 3 >"$T/out" 2>/dev/null 3>&- &
-	driver=$!
-	while kill -0 "$driver" 2>/dev/null && kill -0 "$PID" 2>/dev/null; do sleep 0.05; done
-	kill "$driver" "$PID" 2>/dev/null || true
-	wait "$PID" || code=$?
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 16 24 1 1 3
+	while kill -0 "$PID" 2>/dev/null && kill -0 "$stream" 2>/dev/null; do sleep 0.05; done
+	kill "$PID" "$stream" 2>/dev/null || true
+	wait "$stream" || code=$?
 	if [ "$code" = 0 ]; then
-		sort "$T/out" >"$T/sorted"
+		sort "$T/drive.out" >"$T/sorted"
 		cmp "$T/all" "$T/sorted" && echo works
 		return
 	fi
-	[ "$code" = 71 ] && [ ! -s "$T/out" ] && [ "$(messages "$T/stream.err" | wc -l)" = 1 ]
+	[ "$code" = 71 ] && [ ! -s "$T/drive.out" ] && [ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 
@@ -332,11 +319,14 @@ try_with() {
 	wait "$PID"
 	# a fresh run would get smaller chunks
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
-	timeout 5 stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 2>&1 3>&- || true
+	stream=$PID
+	spawn drive stream-drive step "$RUN" 16 24 1 1 3
 	code=0
-	wait "$PID" || code=$?
+	wait "$stream" || code=$?
 	[ "$code" = 71 ]
 	grep -q "needs [0-9]* MiB of device memory" "$T/stream.err"
+	kill -9 "$PID"
+	wait "$PID" || true
 	make_run qwen3 bf16 bf16
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	stream-drive step "$RUN" 16 24 1 1 3 >/dev/null 3>&-

@@ -137,9 +137,18 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 @test "gpu-bench: a training without time left to remove its run is not started; build time counts" {
 	need_emulator
 	RESULTS=$T/results
-	# the training needs 66 s
+	# the training needs 66 s and its removal 10 s. The script's clock runs 100 times slower, so that what it does
+	# before takes less than a second of them, also on a busy machine
+	cat >"$T/slow.py" <<-'PY'
+		import runpy, subprocess, sys, time     # subprocess keeps the real clock
+		real = time.monotonic
+		time.monotonic = lambda: real() / 100
+		sys.argv.pop(0)
+		runpy.run_path(sys.argv[0], run_name="__main__")
+	PY
 	code=0
-	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 >"$T/out" || code=$?
+	python3 "$T/slow.py" "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 \
+		>"$T/out" || code=$?
 	[ "$code" = 1 ]
 	of "$RESULTS/bench.json" \
 		'not runs and undone == ["qwen2, 64 tokens a step"] and b["not_done"][0]["why"].startswith("6")'
@@ -218,11 +227,11 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		    total = 2048 * MIB if grows and held_since and time.monotonic() > held_since + 1.5 else 512 * MIB
 		    return total if key == "MemTotal" else total - 16 * MIB
 		lib.meminfo = meminfo
-		assert lib.wake_memory(1024 * MIB, patience=5) >= 1024 * MIB
+		assert lib.wake_memory(1024 * MIB, limit=600, patience=600) >= 1024 * MIB
 		assert held()[1] == 0
 		grows, held_since, began = False, None, time.monotonic()
-		assert lib.wake_memory(1024 * MIB, patience=2) < 1024 * MIB
-		assert 1.9 < time.monotonic() - began < 8
+		assert lib.wake_memory(1024 * MIB, limit=600, patience=2) < 1024 * MIB
+		assert 1.9 < time.monotonic() - began < 600
 	PY
 	python3 "$T/memory.py" "$TOP/tests/gpu"
 }

@@ -125,3 +125,53 @@ offers() {
 	shellcheck .github/debian/build .github/debian/test tests/numa/run
 	shellcheck -s sh tests/numa/init
 }
+
+# A python3 whose venvs have a pip that installs nothing and keeps its requirements in $T/asked; while $T/offline is
+# there, it fails
+fake_python() {
+	mkdir "$T/bin"
+	cat >"$T/bin/python3" <<-SH
+		#!/bin/sh
+		mkdir -p "\$3/bin"
+		{
+			echo '#!/bin/sh'
+			echo '[ "\$1" = -m ] || exit 0'
+			echo 'for file; do :; done'
+			echo '[ ! -e "$T/offline" ] || { echo "ERROR: no network"; exit 1; }'
+			echo 'cat "\$file" >>"$T/asked"'
+		} >"\$3/bin/python"
+		chmod +x "\$3/bin/python"
+	SH
+	chmod +x "$T/bin/python3"
+	cp "$TOP/tests/venv" "$T/venv"
+}
+
+@test "make venv: adds the packages that requirements.txt has got since, and does nothing while it is the same" {
+	fake_python
+	venv() {
+		: >"$T/asked"
+		PATH=$T/bin:$PATH "$T/venv" "$T/made"
+	}
+	printf '%s\n' '# tests' torch==1 '' one==1 >"$T/requirements.txt"
+	venv
+	[ "$(grep = "$T/asked" | sort | paste -sd ' ')" = "one==1 torch==1" ]
+	: >"$T/made/kept"
+	: >"$T/offline"
+	venv >"$T/out"
+	[ ! -s "$T/out" ]
+	printf '%s\n' '# more' two==2 three==3 >>"$T/requirements.txt"
+	code=0
+	venv 2>"$T/err" || code=$?
+	[ "$code" = 1 ]
+	grep -q "^make venv: pip install: ERROR: no network " "$T/err"
+	rm "$T/offline"
+	venv
+	[ "$(paste -sd ' ' "$T/asked")" = "two==2 three==3" ]
+	[ -e "$T/made/kept" ]               # it was not made again
+	venv
+	[ ! -s "$T/asked" ]
+	sed -i s/two==2/two==3/ "$T/requirements.txt"
+	venv
+	grep -qx torch==1 "$T/asked"
+	[ ! -e "$T/made/kept" ]
+}

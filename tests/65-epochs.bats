@@ -111,6 +111,26 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	ends TERM 143 --dry-run --steps 5
 }
 
+@test "mt-run killed while it counts: the count ends too, and nothing is left" {
+	mkdir "$T/tmp"
+	export TMPDIR=$T/tmp
+	cp "$CASE/data.bin" "$T/data"
+	counts() { pgrep -f "^mt-step --count .*=$T/m" && pgrep -f "^mt-feed --epochs=.* $T/data"; }
+	over() { ! pgrep -f "^mt-(step|feed) .*$T/" && [ -z "$(ls "$T/tmp")" ]; }
+	local how
+	for how in "" "--dry-run --steps 5"; do
+		spawn run mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
+			--metrics "$T/m" --epochs 1000000000 $how
+		eventually counts
+		counts >>"$T/pids"
+		eventually pgrep -x -P "$PID" mt-run    # which watches
+		kill -9 "$PID"
+		eventually over
+		[ ! -s "$T/run.err" ]
+		[ ! -e "$T/out" ]
+	done
+}
+
 @test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
 	run_it --epochs 1
 	plain "$T/m" >"$T/shuffled"

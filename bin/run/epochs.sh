@@ -27,6 +27,16 @@ data_key() {
 	} | sha256sum | cut -c 1-64
 }
 
+# If mt-run is killed, the count ends too: then the FIFO ends whose write end only mt-run has
+watch_count() {
+	trap '' HUP INT TERM
+	exec 8>&-
+	read -r over <&6 && return
+	kill -s USR1 "$step" 2>/dev/null
+	kill -s ALRM "$producer" 2>/dev/null
+	rm -rf "$tmp"
+}
+
 count_data() {
 	[ ! -t 2 ] || tell "counts the steps of $epochs epochs"
 	to=1
@@ -37,12 +47,16 @@ count_data() {
 	producer=$!
 	mt-step --count $step_options <"$tmp/records" >"$tmp/count" 2>&$to 5<&- 6<&- 8>&- &
 	step=$!
+	watch_count &
+	watcher=$!
 	[ -z "$signal" ] || kill -s USR1 "$step"
 	await "$step"; rc=$?
 	step=''
 	[ $rc = 0 ] || kill -s ALRM "$producer" 2>/dev/null         # nobody reads what it writes
 	await "$producer"; fed=$?
 	[ $fed != 142 ] || fed=0                    # that was us
+	echo over >&8
+	await "$watcher"
 	trap - HUP INT TERM
 	[ -z "$signal" ] || leave 0
 	exit_code $fed mt-feed || leave $?          # mt-step complains only about the cut input

@@ -7,16 +7,6 @@
 
 enum { MOST = 1024, MOST_PER_TOKEN = 64 }; /* as MT_EXPERTS and MT_EXPERTS_PER_TOKEN in mt.h */
 
-/* p (n) = softmax(logit); returns logsumexp(logit) */
-static double softmax(const float *logit, int64_t n, double *p)
-{
-	double most = logit[0], sum = 0;
-	for (int64_t i = 1; i < n; i++) most = fmax(most, logit[i]);
-	for (int64_t i = 0; i < n; i++) sum += p[i] = exp(logit[i] - most);
-	for (int64_t i = 0; i < n; i++) p[i] /= sum;
-	return most + log(sum);
-}
-
 /* ---- forward ---- */
 
 struct job {
@@ -26,7 +16,7 @@ struct job {
 
 static void add_token(const struct balance_args *a, int64_t t, double *sums)
 {
-	double p[MOST], lse = softmax(a->logits + t * a->experts, a->experts, p);
+	double p[MOST], lse = route_softmax(a->logits + t * a->experts, a->experts, p);
 	float rounded[MOST];
 	uint32_t chosen[MOST_PER_TOKEN];
 	for (int64_t e = 0; e < a->experts; e++) {
@@ -71,7 +61,7 @@ static void backward_task(void *arg, int64_t task, int thread)
 		float *d = (float *)a->dlogits + t * a->experts;
 		double lse, mean = 0;
 		if (!a->counted[t]) continue;
-		lse = softmax(a->logits + t * a->experts, a->experts, p);
+		lse = route_softmax(a->logits + t * a->experts, a->experts, p);
 		for (int64_t e = 0; e < a->experts; e++) mean += p[e] * a->sums[e];
 		for (int64_t e = 0; e < a->experts; e++)
 			d[e] += (float)(p[e] * (a->aux * (a->sums[e] - mean) + 2 * a->z * lse));

@@ -37,6 +37,8 @@ struct sums {
 void sum_rows_each(struct pool *, int64_t rows, rows_fn *fn, const void *args, const struct sums *, int count,
 	float beta);
 
+/* p (n) = softmax(logit); returns logsumexp(logit). route.c */
+double route_softmax(const float *logit, int64_t n, double *p);
 /* The best `wanted` of n scores, best first, equal ones by their number; not a number is the worst of all. n is at most
  * MT_EXPERTS. route.c */
 void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted);

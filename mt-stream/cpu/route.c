@@ -9,12 +9,20 @@ enum { TOKENS = 32, MOST = 1024 }; /* tokens of a task; experts at most, as MT_E
 
 /* ---- forward ---- */
 
+double route_softmax(const float *logit, int64_t n, double *p)
+{
+	double most = logit[0], sum = 0;
+	for (int64_t i = 1; i < n; i++) most = fmax(most, logit[i]);
+	for (int64_t i = 0; i < n; i++) sum += p[i] = exp(logit[i] - most);
+	for (int64_t i = 0; i < n; i++) p[i] /= sum;
+	return most + log(sum);
+}
+
 static void softmax(float *scores, int64_t n)
 {
-	double e[MOST], most = scores[0], sum = 0;
-	for (int64_t i = 1; i < n; i++) most = fmax(most, scores[i]);
-	for (int64_t i = 0; i < n; i++) sum += e[i] = exp(scores[i] - most);
-	for (int64_t i = 0; i < n; i++) scores[i] = (float)(e[i] / sum);
+	double p[MOST];
+	route_softmax(scores, n, p);
+	for (int64_t i = 0; i < n; i++) scores[i] = (float)p[i];
 }
 
 void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)

@@ -1,71 +1,10 @@
-/* balance.cu: the terms of the loss that routers' logits have. A warp has a token, and a lane of it the experts lane,
- * lane + 32, ...: so each sum has one order. All in fp64, as on the cpu. */
-#include "common.h"
+/* balance.cu: the terms of the loss that routers' logits have. A warp has a token. All in fp64, as on the cpu. */
+#include "router.h"
 
 #ifndef BALANCE_BLOCKS
 #define BALANCE_BLOCKS 1024 /* warps that add up tokens, at most */
 #endif
 #define BALANCE_WARPS 4 /* of a block, backward */
-
-static __device__ __forceinline__ double warp_sum_fp64(double x)
-{
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
-	return x;
-}
-
-/* The largest logit; fmax ignores a NaN, but the sum of the powers does not */
-static __device__ __forceinline__ double largest(const float *logit, int n)
-{
-	double most = -INFINITY;
-
-	for (int e = threadIdx.x % 32; e < n; e += 32) most = fmax(most, (double)logit[e]);
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) most = fmax(most, __shfl_xor_sync(FULL, most, lanes));
-	return most;
-}
-
-static __device__ __forceinline__ double sum_of_powers(const float *logit, int n, double most)
-{
-	double sum = 0;
-
-	for (int e = threadIdx.x % 32; e < n; e += 32) sum += exp((double)logit[e] - most);
-	return warp_sum_fp64(sum);
-}
-
-/* Is a better than b? Of equal ones the one of the lower number. Not a number is the worst of all; of several the last
- * one is taken, as the cpu does. */
-static __device__ __forceinline__ int better(float a, int i, float b, int j)
-{
-	if (a != a || b != b) return b != b && (a == a || i > j);
-	return a > b || (a == b && i < j);
-}
-
-/* The best of p (n) that no bit of *taken excludes, which has expert lane + 32 j in bit j of each lane. It is then
- * taken. */
-static __device__ __forceinline__ int warp_best(const float *p, int n, uint32_t *taken)
-{
-	int lane = threadIdx.x % 32, at = -1;
-	float best = 0;
-
-	for (int j = 0, e = lane; e < n; e += 32, j++)
-		if (!(*taken >> j & 1) && (at < 0 || better(p[e], e, best, at))) {
-			best = p[e];
-			at = e;
-		}
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) {
-		float other = __shfl_xor_sync(FULL, best, lanes);
-		int e = __shfl_xor_sync(FULL, at, lanes);
-
-		if (e >= 0 && (at < 0 || better(other, e, best, at))) {
-			best = other;
-			at = e;
-		}
-	}
-	if (at % 32 == lane) *taken |= 1u << at / 32;
-	return at;
-}
 
 /* ---- forward: a block is a warp, which adds up `each` tokens ---- */
 

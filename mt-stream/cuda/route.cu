@@ -1,6 +1,6 @@
 /* route.cu: which experts compute a token, with which weights, and in which rows. As on the cpu, scores are computed in
  * fp64 and rounded once, so that equal logits choose equal experts. */
-#include "common.h"
+#include "router.h"
 
 /* ---- forward: a warp a token ---- */
 
@@ -9,57 +9,12 @@
 /* Words of shared memory of a warp: scores, groups, the chosen */
 static inline int64_t route_words(const struct route_args *a) { return 2 * a->experts + a->per_token; }
 
-static __device__ __forceinline__ double warp_sum_fp64(double x)
-{
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
-	return x;
-}
-
-/* x (n) = its softmax, by a warp. fmax ignores a NaN, but the sum does not: then all scores are NaN */
+/* x (n) = its softmax, by a warp; with a NaN all scores are NaN */
 static __device__ __forceinline__ void softmax(float *x, int n)
 {
-	int lane = threadIdx.x % 32;
-	double most = -INFINITY, sum = 0;
+	double most = largest(x, n), sum = sum_of_powers(x, n, most);
 
-	for (int i = lane; i < n; i += 32) most = fmax(most, (double)x[i]);
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) most = fmax(most, __shfl_xor_sync(FULL, most, lanes));
-	for (int i = lane; i < n; i += 32) sum += exp((double)x[i] - most);
-	sum = warp_sum_fp64(sum);
-	for (int i = lane; i < n; i += 32) x[i] = (float)(exp((double)x[i] - most) / sum);
-}
-
-/* Is a better than b? Of equal ones the one with the lower number i. Not a number is the worst of all; of several the
- * last one is taken, as the cpu does. */
-static __device__ __forceinline__ int better(float a, int i, float b, int j)
-{
-	if (a != a || b != b) return b != b && (a == a || i > j);
-	return a > b || (a == b && i < j);
-}
-
-/* The best of score (n) that is not taken: bit j of a lane's *taken is that of number lane + 32 j. Then it is taken */
-static __device__ __forceinline__ int warp_best(const float *score, int n, uint32_t *taken)
-{
-	int lane = threadIdx.x % 32, at = -1;
-	float best = 0;
-
-	for (int j = 0, i = lane; i < n; i += 32, j++)
-		if (!(*taken >> j & 1) && (at < 0 || better(score[i], i, best, at))) {
-			best = score[i];
-			at = i;
-		}
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) {
-		float other = __shfl_xor_sync(FULL, best, lanes);
-		int i = __shfl_xor_sync(FULL, at, lanes);
-		if (i >= 0 && (at < 0 || better(other, i, best, at))) {
-			best = other;
-			at = i;
-		}
-	}
-	if (at % 32 == lane) *taken |= 1u << at / 32;
-	return at;
+	for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = (float)(exp((double)x[i] - most) / sum);
 }
 
 /* The sum of a group's two best scores */

@@ -47,6 +47,7 @@ struct rope {
 	double v[R_KEYS]; /* NaN: not given */
 	bool truncate;
 	double theta, partial;  /* partial: NaN: not given */
+	const char *theta_key, *partial_key; /* names of both in the file */
 	uint32_t n_short;       /* longrope: entries of short_factor */
 	float short_factor[MAX_PAIRS];
 };

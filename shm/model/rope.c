@@ -79,6 +79,8 @@ static void rope_read(struct reader *r, const struct family *family, const json_
 	rope->kind = &rope_kinds[0];
 	rope->truncate = true;
 	rope->theta = rope->partial = NAN;
+	rope->theta_key = "rope_theta";
+	rope->partial_key = "partial_rotary_factor";
 	for (int k = 0; k < R_KEYS; k++) rope->v[k] = NAN;
 	if (!block) return;
 	if (by_type(block)) REFUSE(r, MT_EX_CONFIG, "%s by layer type is not supported", where);
@@ -117,11 +119,12 @@ const char *rope_root_key(const char *model_type, const char *key)
 }
 
 /* A number that may be in the file's root and in both dialects' objects, where all must agree; missing: what it is if
- * it is nowhere. A class with another name for it in the root ignores `key` there, but transformers 4 writes both. */
+ * it is nowhere. A class with another name for it in the root ignores *name there, but transformers 4 writes both.
+ * *name becomes the name that the file has for it. */
 static double agreed_number(struct reader *r, const struct family *family, const json_t *scaling,
-	const json_t *parameters, const char *key, double missing)
+	const json_t *parameters, const char **name, double missing)
 {
-	const char *root_key = rope_root_key(family->name, key);
+	const char *key = *name, *root_key = rope_root_key(family->name, key);
 	const struct {
 		const json_t *object;
 		const char *key;
@@ -131,7 +134,8 @@ static double agreed_number(struct reader *r, const struct family *family, const
 		if (i == 3 && isnan(found)) found = missing;
 		double x = places[i].object ? key_number(r, places[i].object, places[i].key) : NAN;
 		if (isnan(x)) continue;
-		if (!isnan(found) && x != found)
+		if (isnan(found)) *name = places[i].key;
+		else if (x != found)
 			REFUSE(r, MT_EX_CONFIG, "%s is %g here and %g there: the two dialects disagree", key, found, x);
 		found = x;
 	}
@@ -148,7 +152,8 @@ static void rope_check(struct reader *r, const struct mt_geometry *geo, struct r
 	static const enum rope_key positive[] = {R_FACTOR, R_LOW, R_ORIGINAL};
 	for (size_t i = 0; i < sizeof positive / sizeof *positive; i++)
 		if (rope->v[positive[i]] == 0) REFUSE(r, MT_EX_CONFIG, "%s 0 is out of range", rope_keys[positive[i]]);
-	if (!(rope->theta > 1 && rope->theta < 1e15)) REFUSE(r, MT_EX_CONFIG, "rope_theta %g is out of range", rope->theta);
+	if (!(rope->theta > 1 && rope->theta < 1e15))
+		REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", rope->theta_key, rope->theta);
 	if (rope->v[R_HIGH] <= rope->v[R_LOW])
 		REFUSE(r, MT_EX_CONFIG, "high_freq_factor %g is not above low_freq_factor %g", rope->v[R_HIGH], rope->v[R_LOW]);
 	if (isnan(rope->v[R_ORIGINAL])) rope->v[R_ORIGINAL] = geo->max_position;
@@ -261,7 +266,7 @@ static uint32_t rope_dim(struct reader *r, const struct family *family, const st
 	if (partial == 1 || (proportional && partial >= 0 && partial < 1)) return head_dim;
 	double dim = floor(head_dim * partial);
 	if (family->partial == 0 || proportional || !(dim >= 2 && partial < 1) || fmod(dim, 2) != 0)
-		return REFUSE(r, MT_EX_CONFIG, "partial_rotary_factor %g is not supported", partial), head_dim;
+		return REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", rope->partial_key, partial), head_dim;
 	return (uint32_t)dim;
 }
 
@@ -280,7 +285,7 @@ static void rope_table(struct reader *r, struct model *m, const struct rope *rop
 	else if (kind_is(rope, "dynamic")) m->rope_positions = m->geo.max_position;
 	for (uint32_t i = 0; i < n; i++)
 		if (!isfinite(k->rope_inv_freq[i]) || k->rope_inv_freq[i] < 0 || !isfinite(k->rope_scaling))
-			REFUSE(r, MT_EX_CONFIG, "rope_theta %g gives no finite frequencies", rope->theta);
+			REFUSE(r, MT_EX_CONFIG, "%s %g gives no finite frequencies", rope->theta_key, rope->theta);
 }
 
 void rope_fill(struct reader *r, const struct family *family, struct model *m, enum rope_of of, struct mt_layer *k)
@@ -323,21 +328,24 @@ static void read_one(struct reader *r, const struct family *family, struct model
 	if (!parameters) *rope = old;
 	else if (json_object_get(r->root, "rope_scaling") && !rope_same(&old, rope))
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters disagree");
-	rope->theta = agreed_number(r, family, scaling, parameters, "rope_theta",
+	rope->theta = agreed_number(r, family, scaling, parameters, &rope->theta_key,
 		family->theta > 0 ? family->theta : ROPE_THETA_DEFAULT);
-	rope->partial = agreed_number(r, family, scaling, parameters, "partial_rotary_factor",
+	rope->partial = agreed_number(r, family, scaling, parameters, &rope->partial_key,
 		family->partial_key ? family->partial : NAN);
 	rope_check(r, &m->geo, rope);
 }
 
-/* rope_parameters of one layer type; theta: what it is if they do not say */
+/* rope_parameters of one layer type; theta: what it is if they do not say, by the file's `key` */
 static void read_type(struct reader *r, const struct family *family, const struct model *m, const json_t *block,
-	double theta, struct rope *rope)
+	double theta, const char *key, struct rope *rope)
 {
 	rope_read(r, family, block, "rope_parameters", rope);
 	rope->theta = block ? key_number(r, block, "rope_theta") : NAN;
 	rope->partial = block ? key_number(r, block, "partial_rotary_factor") : NAN;
-	if (isnan(rope->theta)) rope->theta = theta;
+	if (isnan(rope->theta)) {
+		rope->theta = theta;
+		rope->theta_key = key;
+	}
 	rope->truncate = true; /* transformers looks for it beside the layer types only */
 	rope_check(r, &m->geo, rope);
 }
@@ -366,13 +374,14 @@ static void read_by_type(struct reader *r, const struct family *family, struct m
 	if (!is_given(local)) local = NULL;
 	if (scaling && full) REFUSE(r, MT_EX_CONFIG, "rope_scaling beside rope_parameters is not supported");
 	double theta = root_theta(r, "rope_theta", full), local_theta = root_theta(r, family->local_theta_key, local);
+	const char *local_key = isnan(local_theta) ? "rope_theta" : family->local_theta_key;
 	if (isnan(theta)) theta = family->theta;
 	if (isnan(local_theta)) local_theta = family->local_theta;
 	/* Without a key of its own, transformers 4 gives the latter the same theta and 5 its default. */
 	if (!family->local_theta_key && !local && theta != local_theta)
 		REFUSE(r, MT_EX_CONFIG, "rope_theta %g without rope_parameters is not supported", theta);
-	read_type(r, family, m, full ? full : scaling, theta, &m->rope[ROPE_FULL]);
-	read_type(r, family, m, local, local_theta, &m->rope[ROPE_LOCAL]);
+	read_type(r, family, m, full ? full : scaling, theta, "rope_theta", &m->rope[ROPE_FULL]);
+	read_type(r, family, m, local, local_theta, local_key, &m->rope[ROPE_LOCAL]);
 }
 
 void read_ropes(struct reader *r, const struct family *family, struct model *m)

@@ -1,30 +1,14 @@
 /* balance.c: the operations of the terms of the loss that routers have, on the cpu device: values beside their
  * definition, gradients beside finite differences, and the same bits for any number of threads. */
 #include "../../mt-stream/ops.h"
+#include "ops-common.h"
 #include "pool.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 301, E = 7, K = 2, SUMS = 2 * E + 1, POOLS = 3 };
-
-static int failures;
-static struct pool *pools[POOLS];
-static uint64_t seed = 1;
-
-static void say(int ok, const char *what)
-{
-	printf("%s %s\n", ok ? "ok" : "FAILED", what);
-	failures += !ok;
-}
-
-static float draw(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (float)((double)(seed >> 11) * 0x1p-52 - 1);
-}
+enum { N = 301, E = 7, K = 2, SUMS = 2 * E + 1 };
 
 static float logits[N * E], dlogits[POOLS][N * E];
 static uint32_t counted[N];
@@ -44,7 +28,7 @@ static struct balance_args args(int p)
 /* Every third token is padding */
 static void fill(void)
 {
-	for (int i = 0; i < N * E; i++) logits[i] = 3 * draw();
+	for (int i = 0; i < N * E; i++) logits[i] = 3 * (float)(2 * uniform() - 1);
 	for (int t = 0; t < N; t++) counted[t] = t % 3 != 1;
 	memset(sums, 0, sizeof sums);
 }
@@ -118,9 +102,23 @@ static void terms(void)
 /* The gradient of aux_coef times one term plus z_coef times the other is added to what was there */
 #define BEFORE 0x1p-10f
 
+struct objective {
+	double aux_coef, z_coef;
+	const double *tokens; /* constants, whose gradient is none */
+};
+
+static double objective(const void *ctx)
+{
+	const struct objective *o = ctx;
+	double other[E], aux, z;
+	define(exact, o->tokens, other, &aux, &z);
+	return o->aux_coef * aux + o->z_coef * z;
+}
+
 static void gradients(double aux_coef, double z_coef, const char *what)
 {
-	double n = number_counted(), tokens[E], aux, z, worst = 0, step = 1e-4;
+	double n = number_counted(), tokens[E], aux, z, worst = 0;
+	struct objective o = {aux_coef, z_coef, tokens};
 	define(exact, NULL, tokens, &aux, &z);
 	for (int p = 0; p < POOLS; p++) {
 		struct balance_args a = args(p);
@@ -130,18 +128,10 @@ static void gradients(double aux_coef, double z_coef, const char *what)
 		op_balance_backward(pools[p], &a);
 	}
 	for (int i = 0; i < N * E; i += 5) {
-		double was = exact[i], up, down, other[E], want;
-		exact[i] = was + step;
-		define(exact, tokens, other, &aux, &z);
-		up = aux_coef * aux + z_coef * z;
-		exact[i] = was - step;
-		define(exact, tokens, other, &aux, &z);
-		down = aux_coef * aux + z_coef * z;
-		exact[i] = was;
-		want = (up - down) / (2 * step);
+		double want = difference(exact + i, 1e-4, objective, &o);
 		worst = fmax(worst, fabs(want - ((double)dlogits[0][i] - BEFORE)));
 	}
-	say(worst < 1e-9, what);
+	say(worst < 1e-9, "%s", what);
 	say(!memcmp(dlogits[0], dlogits[1], sizeof *dlogits) && !memcmp(dlogits[0], dlogits[2], sizeof *dlogits),
 		"with the same bits with 1, 2 and 3 threads");
 }

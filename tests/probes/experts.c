@@ -1,34 +1,18 @@
 /* experts.c: the operations of a mixture of experts on the cpu device: who is routed where, what comes back, gradients
  * beside finite differences, and the same bits for any number of threads. */
 #include "../../mt-stream/ops.h"
+#include "ops-common.h"
 #include "pool.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 37, E = 6, K = 2, R = N * K, H = 19, F = 70, POOLS = 3 };
-
-static int failures;
-static struct pool *pools[POOLS];
-static uint64_t seed = 1;
-
-static void say(int ok, const char *what)
-{
-	printf("%s %s\n", ok ? "ok" : "FAILED", what);
-	failures += !ok;
-}
-
-static float draw(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (float)((double)(seed >> 11) * 0x1p-52 - 1);
-}
+enum { N = 37, E = 6, K = 2, R = N * K, H = 19, F = 70 };
 
 static void fill(float *x, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++) x[i] = draw();
+	for (int64_t i = 0; i < n; i++) x[i] = (float)(2 * uniform() - 1);
 }
 
 /* ---- routing ---- */
@@ -123,9 +107,19 @@ static void groups(void)
 	say(r.expert[0] == 2 && r.expert[1] == 3, "experts are of the best group, even if another has the best expert");
 }
 
+struct token {
+	const struct route_args *a;
+	double logit[E];
+	int t;
+};
+
 /* sum of w' dweight in double: the definition, with the experts that were chosen */
-static double objective(const struct route_args *a, const double *logit, int t)
+static double objective(const void *ctx)
 {
+	const struct token *token = ctx;
+	const struct route_args *a = token->a;
+	const double *logit = token->logit;
+	int t = token->t;
 	double p[E], sum = 0, top = 0, total = 0;
 	for (int e = 0; e < E; e++) sum += exp(logit[e]);
 	for (int e = 0; e < E; e++) p[e] = a->score == SIGMOID ? 1 / (1 + exp(-logit[e])) : exp(logit[e]) / sum;
@@ -143,17 +137,13 @@ static void gradients(enum score score, int renormalise, const char *what)
 	fill(r.dweight, R);
 	forward(&a, pools[1]);
 	op_route_backward(pools[1], &a);
-	for (int t = 0; t < N; t++)
-		for (int e = 0; e < E; e++) {
-			double logit[E], step = 1e-5, up, down;
-			for (int i = 0; i < E; i++) logit[i] = r.logits[t * E + i];
-			logit[e] += step;
-			up = objective(&a, logit, t);
-			logit[e] -= 2 * step;
-			down = objective(&a, logit, t);
-			worst = fmax(worst, fabs((up - down) / (2 * step) - r.dlogits[t * E + e]));
-		}
-	say(worst < 1e-6, what);
+	for (int t = 0; t < N; t++) {
+		struct token token = {.a = &a, .t = t};
+		for (int e = 0; e < E; e++) token.logit[e] = r.logits[t * E + e];
+		for (int e = 0; e < E; e++)
+			worst = fmax(worst, fabs(difference(token.logit + e, 1e-5, objective, &token) - r.dlogits[t * E + e]));
+	}
+	say(worst < 1e-6, "%s", what);
 }
 
 /* ---- grouped GEMM and what is around it ---- */

@@ -107,19 +107,21 @@ static void weights_defined(const struct route_args *a, const double *x, const u
 	for (int64_t k = 0; k < a->per_token; k++) weight[k] = p[k] / sum * (double)a->scale;
 }
 
-/* The gradient of the sum of weight times dweight by logit e */
-static double route_difference(const struct route_args *a, const float *logit, const uint32_t *chosen,
-	const float *dweight, int64_t e)
+struct routed_token {
+	const struct route_args *a;
+	double logit[1024];
+	const uint32_t *chosen;
+	const float *dweight;
+};
+
+/* The sum of weight times dweight */
+static double weights_sum(const void *ctx)
 {
-	const double step = 1e-5;
-	double x[1024], weight[64], sum = 0;
-	for (int64_t i = 0; i < a->experts; i++) x[i] = (double)logit[i];
-	for (int up = 0; up < 2; up++) {
-		x[e] = (double)logit[e] + (up ? step : -step);
-		weights_defined(a, x, chosen, weight);
-		for (int64_t k = 0; k < a->per_token; k++) sum += (up ? 1 : -1) * weight[k] * (double)dweight[k];
-	}
-	return sum / (2 * step);
+	const struct routed_token *t = ctx;
+	double weight[64], sum = 0;
+	weights_defined(t->a, t->logit, t->chosen, weight);
+	for (int64_t k = 0; k < t->a->per_token; k++) sum += weight[k] * (double)t->dweight[k];
+	return sum;
 }
 
 /* Slots are sorted by expert, those of an expert by number; rows are their places */
@@ -189,15 +191,15 @@ static void test_routed(struct route_args a, enum logits kind, int corrected)
 	struct routed s = {a, kind, logits_of(kind, a.n, a.experts), random_floats(a.n * a.per_token), chosen};
 	double *weight = doubles(a.n * a.per_token), *dlogits = doubles(a.n * a.experts);
 	for (int64_t t = 0; t < a.n; t++) {
-		const float *logit = s.logits + t * a.experts, *dweight = s.dweight + t * a.per_token;
+		const float *logit = s.logits + t * a.experts;
 		uint32_t *mine = chosen + t * a.per_token;
-		double x[1024];
+		struct routed_token token = {.a = &a, .chosen = mine, .dweight = s.dweight + t * a.per_token};
 		route_defined(&a, logit, mine);
-		for (int64_t e = 0; e < a.experts; e++) x[e] = (double)logit[e];
+		for (int64_t e = 0; e < a.experts; e++) token.logit[e] = (double)logit[e];
 		if (kind == NOT_NUMBERS) continue;
-		weights_defined(&a, x, mine, weight + t * a.per_token);
+		weights_defined(&a, token.logit, mine, weight + t * a.per_token);
 		for (int64_t e = 0; e < a.experts; e++)
-			dlogits[t * a.experts + e] = route_difference(&a, logit, mine, dweight, e);
+			dlogits[t * a.experts + e] = difference(token.logit + e, 1e-5, weights_sum, &token);
 	}
 	char name[160];
 	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s", (long long)a.n,

@@ -208,29 +208,29 @@ static void turned_defined(const struct turned *s, int64_t t, double *row, doubl
 				log(1 + floor((double)(position + s->r.past) / (double)s->r.temperature_positions));
 }
 
-/* The sum of the results of token t, times their gradients */
-static double weighed(const struct turned *s, int64_t t, const double *in, int64_t wide, double *scratch)
+struct turned_token {
+	const struct turned *s;
+	int64_t t, wide;
+	const double *in;
+	double *scratch; /* (3 wide) */
+};
+
+/* The sum of a token's results, times their gradients */
+static double weighed(const void *ctx)
 {
-	double sum = 0, *pre = scratch + wide, *rstd = pre + wide;
-	memcpy(scratch, in, (size_t)wide * sizeof *in);
-	turned_defined(s, t, scratch, pre, rstd);
-	for (int64_t i = 0; i < wide; i++) sum += scratch[i] * (double)s->grad[t * wide + i];
+	const struct turned_token *token = ctx;
+	int64_t t = token->t, wide = token->wide;
+	double sum = 0, *y = token->scratch, *pre = y + wide, *rstd = pre + wide;
+	memcpy(y, token->in, (size_t)wide * sizeof *y);
+	turned_defined(token->s, t, y, pre, rstd);
+	for (int64_t i = 0; i < wide; i++) sum += y[i] * (double)token->s->grad[t * wide + i];
 	return sum;
 }
 
-/* d[i] += the derivative of token t's sum by at[i], which is part of its row or of the weights */
-static void differences(const struct turned *s, int64_t t, const double *in, int64_t wide, double *scratch, double *at,
-	int64_t n, double *d)
+/* d[i] += the derivative of the token's sum by at[i], which is part of its row or of the weights */
+static void differences(const struct turned_token *token, double *at, int64_t n, double *d)
 {
-	const double step = 1e-5;
-	for (int64_t i = 0; i < n; i++) {
-		double was = at[i];
-		at[i] = was + step;
-		double up = weighed(s, t, in, wide, scratch);
-		at[i] = was - step;
-		d[i] += (up - weighed(s, t, in, wide, scratch)) / (2 * step);
-		at[i] = was;
-	}
+	for (int64_t i = 0; i < n; i++) d[i] += difference(at + i, 1e-5, weighed, token);
 }
 
 static void turned_case(struct turned *s)
@@ -246,10 +246,10 @@ static void turned_case(struct turned *s)
 	for (int64_t t = 0; t < n; t++) {
 		for (int64_t i = 0; i < wide; i++) row[i] = y[t * wide + i] = (double)s->qkv[t * wide + i];
 		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd);
-		differences(s, t, row, wide, scratch, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide,
-			dx + t * wide);
-		if (norms) differences(s, t, row, wide, scratch, s->of_q, q, dq);
-		if (norms) differences(s, t, row, wide, scratch, s->of_k, k, dk);
+		struct turned_token token = {s, t, wide, row, scratch};
+		differences(&token, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide, dx + t * wide);
+		if (norms) differences(&token, s->of_q, q, dq);
+		if (norms) differences(&token, s->of_k, k, dk);
 	}
 	char name[200];
 	snprintf(name, sizeof name, "rope %lld x %lld, %lld/%lld heads of %lld, %lld turn%s%s%s%s%s%s%s%s",
@@ -412,17 +412,19 @@ static void run_active(void *ctx, struct pool *pool, float **out)
 		memcmp(y, out[2], (size_t)elems * sizeof(float)) || memcmp(y, out[0], (size_t)elems * sizeof(float));
 }
 
-/* the derivative at *x, of what active_defined has of g, u and a */
-static double derivative(enum activation form, double *x, const double *g, const double *u, const double *a)
+struct active_element {
+	enum activation form;
+	double g, u, a[2];
+};
+
+static double element_defined(const void *ctx)
 {
-	const double step = 1e-6, was = *x;
-	*x = was + step;
-	double up = active_defined(form, *g, *u, a);
-	*x = was - step;
-	double down = active_defined(form, *g, *u, a);
-	*x = was;
-	return (up - down) / (2 * step);
+	const struct active_element *e = ctx;
+	return active_defined(e->form, e->g, e->u, e->a);
 }
+
+/* by *x, which is in e */
+static double derivative(struct active_element *e, double *x) { return difference(x, 1e-6, element_defined, e); }
 
 static void test_active(int64_t n, int64_t f, enum activation form, int interleaved)
 {
@@ -435,15 +437,17 @@ static void test_active(int64_t n, int64_t f, enum activation form, int interlea
 	for (int64_t i = 0; i < wide; i++) gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
 	struct active s = {n, f, form, interleaved, gu, random_floats(n * f), random_floats(2), random_floats(2), 0};
 	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
-	double a[2] = {(double)s.slope[0], (double)s.slope[1]};
+	struct active_element e = {.form = form, .a = {(double)s.slope[0], (double)s.slope[1]}};
 	for (int64_t i = 0; i < n * f; i++) {
 		int64_t row = i / f, at = !gated ? i : interleaved ? 2 * i : row * 2 * f + i % f;
 		int64_t at_up = !gated ? at : interleaved ? at + 1 : at + f;
-		double g = (double)gu[at], u = (double)gu[at_up], dy = (double)s.dy[i];
-		y[i] = active_defined(form, g, u, a);
-		if (gated) dgu[at_up] = dy * derivative(form, &u, &g, &u, a);
-		dgu[at] = dy * derivative(form, &g, &g, &u, a);
-		for (int j = 0; form == XIELU && j < 2; j++) d[j] += dy * derivative(form, a + j, &g, &u, a);
+		double dy = (double)s.dy[i];
+		e.g = (double)gu[at];
+		e.u = (double)gu[at_up];
+		y[i] = element_defined(&e);
+		if (gated) dgu[at_up] = dy * derivative(&e, &e.u);
+		dgu[at] = dy * derivative(&e, &e.g);
+		for (int j = 0; form == XIELU && j < 2; j++) d[j] += dy * derivative(&e, e.a + j);
 	}
 	for (int j = 0; j < 2; j++) d2[j] = (double)s.dslope[j] + d[j];
 	char name[100];

@@ -5,29 +5,16 @@
  * Backward definitions are gradients written out, or finite differences of the forward definition.
  */
 #include "../../mt-stream/ops.h"
+#include "ops-common.h"
 #include "pool.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int failures;
 static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
 static int brief;    /* large cases in fewer forms, as an emulator is slow */
-static struct pool *pools[3];
-
-static void say(int ok, const char *format, ...)
-{
-	va_list ap;
-	va_start(ap, format);
-	printf("%s ", ok ? "ok" : "FAILED");
-	vprintf(format, ap);
-	printf("\n");
-	va_end(ap);
-	failures += !ok;
-}
 
 /* ---- memory: everything of a case is freed with it; `skew` floats off alignment ---- */
 
@@ -48,13 +35,6 @@ static void *keep(size_t bytes)
 static void forget(void)
 {
 	while (kept_n) free(kept[--kept_n]);
-}
-
-static uint64_t seed = 1;
-static double uniform(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (double)(seed >> 11) * 0x1p-53;
 }
 
 /* about normal, unit variance */
