@@ -1,4 +1,4 @@
-/* router.h: what a warp computes of a token's router logits, for route.cu and balance.cu: the sums of their softmax, and
+/* router.h: what a warp computes of a token's router logits, for route.cu and balance.cu: the sums of their softmax and
  * the best of scores. A lane has the experts lane, lane + 32, ...: so each sum has one order. */
 #ifndef MT_STREAM_CUDA_ROUTER_H
 #define MT_STREAM_CUDA_ROUTER_H
