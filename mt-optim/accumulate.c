@@ -95,9 +95,15 @@ static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 	uint64_t width = o->g_bf16 ? 2 : 4, at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
 	const char *from = p->from + i * MT_BLOCK * width;
 	char *to = (char *)mt_at(o->run, mt_unit(o->run, p->unit)->g[p->end]) + at * width;
-	if (p->micro == 0) memcpy(to, from, n * width);
-	else grad_add(to, from, n, o->g_bf16);
-	if (p->micro + 1 == o->accumulation.txn.micros) square(o, p, at / MT_BLOCK, n);
+	bool last = p->micro + 1 == o->accumulation.txn.micros;
+	double *squares = &o->accumulation.squares[p->unit][at / MT_BLOCK];
+	if (last && o->units[p->unit].grads == 1) { /* in one pass */
+		*squares = (p->micro ? grad_add_take : grad_take)(to, from, n, o->g_bf16);
+		return;
+	}
+	if (p->micro) grad_add(to, from, n, o->g_bf16);
+	else grad_copy(to, from, n, o->g_bf16);
+	if (last) square(o, p, at / MT_BLOCK, n);
 }
 
 static void add_share(void *arg, int64_t share, int thread)

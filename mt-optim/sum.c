@@ -36,6 +36,8 @@ static void add_plain(void *g, const void *piece, size_t n, bool bf16)
 	}
 }
 
+static void copy_plain(void *g, const void *piece, size_t n, bool bf16) { memcpy(g, piece, n * (bf16 ? 2 : 4)); }
+
 static double sumsq_plain(const void *a, const void *b, size_t n, bool bf16)
 {
 	double sum[16] = {0};
@@ -45,6 +47,18 @@ static double sumsq_plain(const void *a, const void *b, size_t n, bool bf16)
 		sum[i % 16] += (double)x * (double)x;
 	}
 	return tree(sum);
+}
+
+static double take_plain(void *g, const void *piece, size_t n, bool bf16)
+{
+	copy_plain(g, piece, n, bf16);
+	return sumsq_plain(piece, NULL, n, bf16);
+}
+
+static double add_take_plain(void *g, const void *piece, size_t n, bool bf16)
+{
+	add_plain(g, piece, n, bf16);
+	return sumsq_plain(g, NULL, n, bf16);
 }
 
 /* ------------------------------------------------------------------------------------------------ AVX2 */
@@ -94,7 +108,8 @@ INLINE double squares_sum(const __m256d s[4], bool bf16)
 	return tree(x);
 }
 
-INLINE void add(void *g, const void *piece, size_t n, const bool bf16)
+/* g += piece; with squares, those of the sums are added to s */
+INLINE void add(void *g, const void *piece, size_t n, const bool bf16, const bool squares, __m256d s[4])
 {
 	for (size_t i = 0; i < n; i += 16) {
 		__m256 x[2], y[2];
@@ -102,13 +117,14 @@ INLINE void add(void *g, const void *piece, size_t n, const bool bf16)
 		LOAD(y, piece, i, bf16);
 		for (int h = 0; h < 2; h++) x[h] = _mm256_add_ps(x[h], y[h]);
 		if (bf16) {
-			__m256i even = _mm256_srli_epi32(_mm256_castps_si256(nearest8(x[0])), 16);
-			__m256i odd = _mm256_castps_si256(nearest8(x[1]));
+			for (int h = 0; h < 2; h++) x[h] = nearest8(x[h]);
+			__m256i even = _mm256_srli_epi32(_mm256_castps_si256(x[0]), 16), odd = _mm256_castps_si256(x[1]);
 			_mm256_storeu_si256((__m256i *)((uint16_t *)g + i), _mm256_or_si256(even, odd));
 		} else {
 			_mm256_storeu_ps((float *)g + i, x[0]);
 			_mm256_storeu_ps((float *)g + i + 8, x[1]);
 		}
+		if (squares) square(s, x);
 	}
 }
 
@@ -127,10 +143,62 @@ INLINE double sumsq(const void *a, const void *b, size_t n, const bool bf16, con
 	return squares_sum(s, bf16);
 }
 
+/* Streaming stores are ordered by no lock: the fence is what the thread that ends the batch relies on */
+INLINE void copy(void *g, const void *piece, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64) {
+		const __m256i *from = (const __m256i *)((const char *)piece + i);
+		__m256i x = _mm256_loadu_si256(from), y = _mm256_loadu_si256(from + 1);
+		_mm256_stream_si256((__m256i *)((char *)g + i), x);
+		_mm256_stream_si256((__m256i *)((char *)g + i) + 1, y);
+	}
+	_mm_sfence();
+}
+
+/* Squares as in sumsq; the piece is read once */
+INLINE double take(void *g, const void *piece, size_t n, const bool bf16)
+{
+	__m256d s[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()};
+	size_t width = bf16 ? 2 : 4;
+	for (size_t i = 0; i < n; i += 16) {
+		const __m256i *from = (const __m256i *)((const char *)piece + i * width);
+		__m256i *to = (__m256i *)((char *)g + i * width);
+		__m256 x[2];
+		LOAD(x, piece, i, bf16);
+		_mm256_stream_si256(to, _mm256_loadu_si256(from));
+		if (!bf16) _mm256_stream_si256(to + 1, _mm256_loadu_si256(from + 1));
+		square(s, x);
+	}
+	_mm_sfence();
+	return squares_sum(s, bf16);
+}
+
+static bool aligned(const void *g) { return (uintptr_t)g % 32 == 0; }
+
+ISA static void copy_avx2(void *g, const void *piece, size_t n, bool bf16)
+{
+	if (aligned(g)) copy(g, piece, n * (bf16 ? 2 : 4));
+	else copy_plain(g, piece, n, bf16);
+}
+
+ISA static double take_avx2(void *g, const void *piece, size_t n, bool bf16)
+{
+	if (!aligned(g)) return take_plain(g, piece, n, bf16);
+	return bf16 ? take(g, piece, n, true) : take(g, piece, n, false);
+}
+
 ISA static void add_avx2(void *g, const void *piece, size_t n, bool bf16)
 {
-	if (bf16) add(g, piece, n, true);
-	else add(g, piece, n, false);
+	if (bf16) add(g, piece, n, true, false, NULL);
+	else add(g, piece, n, false, false, NULL);
+}
+
+ISA static double add_take_avx2(void *g, const void *piece, size_t n, bool bf16)
+{
+	__m256d s[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()};
+	if (bf16) add(g, piece, n, true, true, s);
+	else add(g, piece, n, false, true, s);
+	return squares_sum(s, bf16);
 }
 
 ISA static double sumsq_avx2(const void *a, const void *b, size_t n, bool bf16)
@@ -161,7 +229,13 @@ static bool wide(void)
 #define PICK(f, ...) f##_plain(__VA_ARGS__)
 #endif
 
+void grad_copy(void *g, const void *piece, size_t n, bool bf16) { PICK(copy, g, piece, n, bf16); }
+
+double grad_take(void *g, const void *piece, size_t n, bool bf16) { return PICK(take, g, piece, n, bf16); }
+
 void grad_add(void *g, const void *piece, size_t n, bool bf16) { PICK(add, g, piece, n, bf16); }
+
+double grad_add_take(void *g, const void *piece, size_t n, bool bf16) { return PICK(add_take, g, piece, n, bf16); }
 
 double grad_sumsq(const void *a, const void *b, size_t n, bool bf16) { return PICK(sumsq, a, b, n, bf16); }
 

@@ -35,9 +35,12 @@ static const char *const words[WHATS] = {"copied", "of the only micro-batch", "o
 static double piece(enum what what, char *g, const char *from, bool bf16)
 {
 	size_t bytes = ELEMS * (bf16 ? 2 : 4);
-	if (what == MIDDLE || what == LAST) grad_add(g, from, ELEMS, bf16);
-	else memcpy(g, from, bytes);
-	return what == ONLY || what == LAST ? grad_sumsq(g, NULL, ELEMS, bf16) : 0;
+	if (what == LAST) return grad_add_take(g, from, ELEMS, bf16);
+	if (what == MIDDLE) grad_add(g, from, ELEMS, bf16);
+	else if (what == COPY) memcpy(g, from, bytes);
+	else if (what == FIRST) grad_copy(g, from, ELEMS, bf16);
+	else return grad_take(g, from, ELEMS, bf16);
+	return 0;
 }
 
 static void measure(enum what what, bool bf16, char *g, const char *ring, size_t bytes)

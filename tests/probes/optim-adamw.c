@@ -3,7 +3,7 @@
  * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
  * AdamW: the scalar version against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
  * Rounded state: means over many elements, steps of small gradients beside large ones, int8 codes of decoded values.
- * Sums: grad_add and grad_sumsq against their definition, bit for bit. `optim-adamw sums`: these alone, with $MT_ISA.
+ * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-adamw sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -350,9 +350,12 @@ static int sums(bool bf16)
 {
 	fill_g(g0, bf16, false);
 	fill_g(g1, bf16, false);
-	static uint8_t sum[N * 4];
+	static uint8_t sum[N * 4], again[N * 4];
 	memcpy(sum, g0, sizeof sum);
+	memcpy(again, g0, sizeof again);
 	grad_add(sum, g1, N, bf16);
+	if (grad_add_take(again, g1, N, bf16) != grad_sumsq(sum, NULL, N, bf16) || memcmp(again, sum, sizeof sum))
+		return fprintf(stderr, "grad_add_take: not grad_add and its squares\n"), 1;
 	for (uint64_t i = 0; i < N; i++) {
 		float x = g_of(g0, bf16, i) + g_of(g1, bf16, i);
 		uint32_t bits = mt_bits(x);
@@ -369,6 +372,19 @@ static int sums(bool bf16)
 			for (int j = 0; j < half; j++) acc[j] += acc[j + half];
 		if (grad_sumsq(g0, two ? g1 : NULL, N, bf16) != acc[0])
 			return fprintf(stderr, "grad_sumsq: not its definition\n"), 1;
+	}
+	/* at an address for streaming stores, and beside one */
+	static _Alignas(64) uint8_t copied[N * 4 + 64];
+	size_t bytes = N * (bf16 ? 2 : 4);
+	for (int apart = 0; apart <= 4; apart += 4) {
+		memset(copied, 0xff, sizeof copied);
+		grad_copy(copied + apart, g0, N, bf16);
+		if (memcmp(copied + apart, g0, bytes) || copied[apart + bytes] != 0xff)
+			return fprintf(stderr, "grad_copy: not a copy\n"), 1;
+		memset(copied, 0xff, sizeof copied);
+		if (grad_take(copied + apart, g0, N, bf16) != grad_sumsq(g0, NULL, N, bf16) ||
+			memcmp(copied + apart, g0, bytes) || copied[apart + bytes] != 0xff)
+			return fprintf(stderr, "grad_take: not a copy and its squares\n"), 1;
 	}
 	return 0;
 }
