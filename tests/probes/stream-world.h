@@ -178,7 +178,7 @@ static bool take(void)
 		MT_ASSERT(m.kind == MT_MSG_GRAD && world.train);
 		piece_seen(&m, block);
 	}
-	memset((void *)block, RUBBISH, mt_ring_block(world.taken));
+	if (m.kind != MT_MSG_GRAD || !m.grad.zero) memset((void *)block, RUBBISH, mt_ring_block(world.taken));
 	mt_ring_pop(world.taken);
 	return true;
 }
