@@ -304,7 +304,7 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	out->dtype = s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "dtype", "is neither bf16 nor fp32");
 	const json_t *state = json_object_get(root, "state");
-	s = state ? json_string_value(state) : "fp32"; /* checkpoints of mt before 0.2 do not have it */
+	s = state ? json_string_value(state) : "fp32"; /* older checkpoints do not have it */
 	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
 }
