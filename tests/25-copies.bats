@@ -288,8 +288,10 @@ assert o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
 		"$RUN" "$CASE/data.bin"
 	# step 2 is pinned, and later steps have overwritten its record
 	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"
+	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the snapshot to let go of unit'"
 	kill -CONT "$saver"
 	wait "$PID"
+	mt-store stat "$RUN" --json | grep -q '"snapshot_wait_ns": *[1-9]'      # and the update waited for it
 	python3 - "$T/ck" <<-'PY'
 		import json, sys
 		for n in range(2, 13, 2):
