@@ -42,9 +42,9 @@ two_runs() {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
-	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" \
-		"$T/out"
-	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # it has copied some tensors
+	spawn export strace -o "$T/trace" -e trace=pwrite64 -e inject=pwrite64:delay_enter=3000000:when=9 \
+		mt-ckpt export "$RUN" "$T/out" --threads 1
+	eventually sh -c "[ \"\$(grep -c pwrite64 $T/trace)\" -ge 8 ]"    # it has copied some tensors
 	mt-store init "$RUN" --seed 2 2>"$T/init.err"
 	local code=0
 	wait "$PID" || code=$?
