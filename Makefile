@@ -38,6 +38,10 @@ SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
 SRC_mt-stream = $(filter-out mt-stream/sample/%,$(wildcard mt-stream/*.c mt-stream/*/*.c))
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
+# loops over every weight: -O3 vectorises them. XXH3 by AVX2 and AVX-512, where libxxhash was built with its dispatcher
+XXH_DISPATCH := $(shell printf '$(hash)include <xxh_x86dispatch.h>\nint main(void) { return !XXH3_64bits("", 0); }' | \
+  $(CC) -o /dev/null -xc - -lxxhash 2>/dev/null && echo -DXXH_DISPATCH)
+$(SRC_mt-ckpt:%.c=$(O)/%.o): FILE_CFLAGS = -O3 $(XXH_DISPATCH)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)

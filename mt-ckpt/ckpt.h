@@ -5,7 +5,12 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <xxhash.h>
+#ifdef XXH_DISPATCH
+#include <xxh_x86dispatch.h> /* the same functions by other names, with the same results */
+#endif
 #include "mt.h"
 
 /* ------------------------------------------------------------------------------------------------ hf/files.c */
@@ -49,8 +54,10 @@ struct out_dir {      /* a new directory: it appears complete or not at all */
 	char *base, *tmp; /* names in parent: the final one, and the temporary one */
 	/* at its end: renamed to a name that is free; replaces the directory of that name; or its files move to parent */
 	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;
-	struct out_file *files;
+	struct out_file **files;
 	uint32_t n_files;
+	_Atomic uint32_t unsynced; /* files that were completely written and wait for out_sync */
+	bool no_sums;              /* no checksums are computed */
 };
 
 /* Begin PATH under a temporary name beside it, or inside it if it exists. 73: it is not an empty directory; with
@@ -65,25 +72,31 @@ void out_abort(struct out_dir *); /* deletes it; mt_errmsg() stays */
 
 /* ------------------------------------------------------------------------------------------------ outfile.c */
 
-struct out_file { /* a finished file of a new directory */
-	char *name;
-	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of each IO_BYTES of it */
-};
-
-struct out_stream { /* a file that is being written from front to back */
+struct out_file { /* a file of a new directory */
 	struct out_dir *dir;
 	char *name;
-	int fd;
-	uint64_t bytes, *sums, n_sums;
+	int fd;                        /* until it is synced */
+	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of each IO_BYTES of it; sums NULL: not computed */
+	_Atomic uint64_t left;         /* chunks that are not written yet */
+};
+
+struct out_chunk { /* IO_BYTES of a file, or its rest, which one thread writes from front to back */
+	struct out_file *file;
+	uint64_t number, at, end; /* at: of the next byte in the file */
 	XXH3_state_t *hash;
 };
 
-int out_open(struct out_dir *, const char *name, uint64_t expected, struct out_stream *);
-int out_write(struct out_stream *, const void *data, uint64_t n);
-int out_close(struct out_stream *); /* fsynced, and entered in the directory's files */
-void out_drop(struct out_stream *); /* after an error */
-int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);
+/* Make a file, and reserve its space. After a failure it is not there. */
+int out_create(struct out_dir *, const char *name, uint64_t bytes, struct out_file **);
+int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number);
+int out_write(struct out_chunk *, const void *data, uint64_t n); /* at most up to its end */
+/* rc: of writing it; returned if it is an error. Every begun chunk is ended. */
+int out_chunk_end(struct out_chunk *, int rc);
+int out_sync_file(struct out_file *);
+int out_text(struct out_dir *, const char *name, const void *data, uint64_t n); /* a whole file */
+void out_sort(struct out_dir *);            /* the files so far, by name: run.json lists them in this order */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
+void out_release(struct out_dir *);         /* close them, free what is known of them */
 
 /* ------------------------------------------------------------------------------------------------ tmpdir.c */
 
@@ -161,6 +174,8 @@ int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum 
 int model_match_tied(struct model *, const char *embed_name);
 /* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
 void model_name_extras(const struct model *);
+/* Read n elements of a tensor of 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
+int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
 
@@ -170,19 +185,24 @@ int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, ui
 
 enum array { ARRAY_W, ARRAY_LO, ARRAY_M, ARRAY_V, ARRAYS };
 
-struct shards { /* one array of all tensors, written in the table's order */
+struct shard { /* a file: header, then the tensors [first, end) of the table */
+	uint32_t first, end;
+	char *header;
+	uint64_t header_bytes, bytes; /* bytes: of the file */
+	struct out_file *file;        /* NULL: not made yet */
+};
+
+struct shards { /* one array of all tensors, in the table's order */
 	struct out_dir *dir;
-	const char *set; /* "model", "optim-m", ... */
-	const char *dtype;
-	uint32_t elem; /* safetensors' name and bytes of an element */
+	const char *set;   /* "model", "optim-m", ... */
+	const char *dtype; /* safetensors' name */
+	uint32_t elem;     /* bytes of an element */
 	const struct mt_tensor *table;
 	uint32_t n;
-	uint32_t *first;
-	uint32_t n_shards;    /* shard s holds tensors first[s] to first[s + 1] - 1 */
-	uint32_t next;        /* next tensor to begin */
-	uint64_t total, left; /* tensor bytes of all; not yet written of the current tensor */
-	bool open;
-	struct out_stream out;
+	uint64_t *begin; /* (n) of each tensor, in its file's data */
+	struct shard *shard;
+	uint32_t n_shards;
+	uint64_t total; /* tensor bytes of all */
 };
 
 extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
@@ -192,8 +212,9 @@ extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME
 
 int shards_begin(struct shards *, struct out_dir *, enum array, enum st_dtype, const struct mt_tensor *table,
 	uint32_t n, uint64_t limit);
-int shards_write(struct shards *, const void *data, uint64_t bytes); /* any part of the next tensors */
-int shards_end(struct shards *);                                     /* and the index, if there are several */
+int shards_open(struct shards *, uint32_t shard); /* make its file, unless it is there; one thread at a time */
+uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* whose bytes are there in its data */
+int shards_index(const struct shards *);                                    /* the index, if there are several */
 void shards_drop(struct shards *);
 
 /* ------------------------------------------------------------------------------------------------ hf/config.c */
@@ -263,34 +284,83 @@ void state_release(struct run_json *);
  * about to write them. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
+/* ------------------------------------------------------------------------------------------------ convert.c */
+
+static inline bool half_nonfinite(uint16_t bits) { return (bits & 0x7f80) == 0x7f80; } /* of bf16 */
+static inline bool full_nonfinite(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
+
+/* n elements. fp32 to bf16; a bf16 run's w and lo to fp32, and back */
+void convert_round(uint16_t *out, const uint32_t *bits, uint64_t n);
+void convert_join(uint32_t *out, const uint16_t *w, const int16_t *lo, uint64_t n);
+void convert_split(uint16_t *w, int16_t *lo, const uint32_t *bits, uint64_t n);
+bool convert_any_nonfinite(enum mt_dtype, const void *w, uint64_t n); /* is one infinite or NaN? */
+
 /* ------------------------------------------------------------------------------------------------ nonfinite.c */
 
-struct nonfinite { /* weights that are infinite or NaN, and the tensor of the first one */
+struct nonfinite { /* weights that are infinite or NaN, and the first tensor of the table that has one */
 	uint64_t n;
+	uint32_t index;
 	char name[MT_TENSOR_NAME];
 };
 
-/* Count those among n weights of a tensor. Returns the index of the first one, n if all are finite. */
-uint64_t nonfinite_count(struct nonfinite *, const char *tensor, enum mt_dtype, const void *w, uint64_t n);
+/* Count those among n weights of tensor `index`. Any thread may call it. Returns the index of the first one, n if all
+ * are finite. */
+uint64_t nonfinite_count(struct nonfinite *, uint32_t index, const char *tensor, enum mt_dtype, const void *w,
+	uint64_t n);
 void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there are any */
+
+/* ------------------------------------------------------------------------------------------------ work.c */
+
+#define WORK_BYTES (1u << 20)    /* of a thread's buffer: small enough for its core's cache */
+#define BLOCK_BYTES (512u << 10) /* that pass through that buffer, or the cache, at once */
+enum { WORK_THREADS = 64, SERVE_THREADS = 4 };
+
+extern uint64_t work_threads; /* --threads; 0: not given */
+
+struct work {          /* threads, each with a buffer */
+	struct pool *pool; /* NULL: the caller alone */
+	void *buf;
+};
+
+/* As many threads as there are cores, but not more than `most`, unless --threads says how many */
+int work_begin(struct work *, uint64_t most);
+int work_size(const struct work *); /* number of threads */
+/* fn(arg, task, buf) for every task in 0..tasks-1, which are begun in this order; buf: WORK_BYTES, the thread's own. If
+ * tasks fail, later ones are left out, and the result is the error of the first. */
+int work_run(struct work *, int64_t tasks, int (*fn)(void *arg, int64_t task, void *buf), void *arg);
+void work_end(struct work *);
 
 /* ------------------------------------------------------------------------------------------------ write.c */
 
-struct writer { /* writes a run's arrays into a directory, unit by unit */
+struct chunk { /* of a file: what one thread writes at once */
+	enum array array;
+	uint32_t shard, number;
+	uint32_t first, last; /* units whose tensors it holds; last < first: none, it is all header */
+};
+
+struct writer { /* writes a run's arrays into a directory */
 	struct mt_run *run;
 	struct out_dir *dir;
 	enum mt_dtype dtype; /* of the weights in the files */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
-	void *buf;             /* IO_BYTES, for conversions */
+	struct work work;
+	struct chunk *chunks; /* in the order of units */
+	uint32_t n_chunks;
+	_Atomic uint32_t *left; /* (units) chunks that hold parts of it and are not written yet */
+	pthread_mutex_t opening;
 	bool stoppable;        /* a signal stops it */
 	struct nonfinite seen; /* of the weights written so far */
+	/* called by any thread when all of a unit is written; may be NULL */
+	int (*copied)(void *arg, uint32_t unit);
+	void *arg;
 };
 
-/* full: with lo, m and v. limit: maximum bytes of a shard. */
-int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit);
-int writer_unit(struct writer *, uint32_t unit); /* units in ascending order */
-int writer_end(struct writer *);                 /* writes the indexes, config.json, the kept files */
+/* full: with lo, m and v. limit: maximum bytes of a shard. threads: at most */
+int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit,
+	uint64_t threads);
+int writer_units(struct writer *); /* all units, about in ascending order */
+int writer_end(struct writer *);   /* writes the indexes, config.json, the kept files */
 void writer_drop(struct writer *);
 
 /* ------------------------------------------------------------------------------------------------ verify.c */

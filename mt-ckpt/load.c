@@ -8,10 +8,10 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
-#include "model/bf16.h"
 #include "model/int8.h"
 
 #define KEPT_FILES 64
@@ -74,29 +74,62 @@ static int kept_read(struct kept *k, const struct source *s)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ arrays */
+/* ------------------------------------------------------------------------------------------------ weights */
 
-struct buffers {
-	void *raw;
-	uint32_t *bits;
-	int16_t *lo;
-}; /* PART elements each */
-#define PART (4u << 20)
+/* What one thread reads at once: at most PART_ELEMS elements of a tensor; ZERO: bytes of an array that become zero;
+ * CODES: m or v of a whole unit in int8 */
+struct part {
+	enum { WEIGHTS, MOMENTS, CODES, ZERO } what;
+	enum array array; /* of MOMENTS and CODES */
+	uint32_t index;   /* of the tensor; of the unit for CODES */
+	uint64_t from, n; /* ZERO: place in the run, and bytes */
+};
 
-/* Store n fp32 patterns as the run's weights from element `at` of the unit: as they are, or split into w and lo.
- * Returns the weights in the run. */
-static const void *store_weights(struct mt_run *run, const struct mt_unit *unit, uint64_t at, const uint32_t *bits,
-	uint64_t n)
+#define PART_ELEMS (1u << 20)
+#define BLOCK_ELEMS (BLOCK_BYTES / 4)
+
+struct loader {
+	struct mt_run *run;
+	const struct source *s;
+	struct part *parts;
+	int64_t n, room;
+	bool zero; /* nobody has filled the run before: all arrays are zero */
+	struct nonfinite seen;
+};
+
+/* Map the pages of an array that will be written: one call for many of them costs less than a page fault for each. */
+static void populate(void *p, uint64_t bytes)
 {
-	uint16_t *w = (uint16_t *)mt_at(run, unit->w) + at; /* (n) */
-	int16_t *lo = (int16_t *)mt_at(run, unit->lo) + at; /* (n) */
+	uintptr_t page = 4096, from = (uintptr_t)p & ~(page - 1), to = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
 
-	if (mt_control(run)->dtype != MT_BF16) return memcpy((uint32_t *)mt_at(run, unit->w) + at, bits, n * 4);
-	for (uint64_t i = 0; i < n; i++) {
-		w[i] = mt_hi(bits[i]);
-		lo[i] = mt_lo(bits[i]);
-	}
-	return w;
+	(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE); /* kernels before 5.14 do not have it */
+}
+
+/* Add lo to weights that were read as fp32 from bf16 */
+static void join_in_place(uint32_t *bits, const int16_t *lo, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) bits[i] += (uint32_t)(int32_t)lo[i];
+}
+
+/* Read n elements of a tensor of the unit's weights, from the file's element `from` to the run's element `at`. */
+static int read_weights(const struct loader *l, const struct mt_unit *unit, uint32_t i, uint64_t from, uint64_t at,
+	uint64_t n, void *buf)
+{
+	bool bf16 = mt_control(l->run)->dtype == MT_BF16;
+	const struct st_entry *w = l->s->found[ARRAY_W][i], *lo = l->s->found[ARRAY_LO] ? l->s->found[ARRAY_LO][i] : NULL;
+	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + at; /* (n) */
+	int16_t *low = (int16_t *)mt_at(l->run, unit->lo) + at; /* (n) */
+	uint32_t *bits = bf16 ? buf : (uint32_t *)mt_at(l->run, unit->w) + at;
+	void *raw = (uint8_t *)buf + BLOCK_BYTES;
+	bool as_is = bf16 && w->tensor->dtype == ST_BF16;
+	int rc = as_is ? st_read(w, from, n, hi) : model_read(w, from, n, raw, bits);
+
+	if (rc == 0 && lo) rc = st_read(lo, from, n, as_is ? (void *)low : raw);
+	else if (as_is && !l->zero) memset(low, 0, n * 2);
+	if (rc < 0 || as_is) return rc;
+	if (lo) join_in_place(bits, raw, n);
+	if (bf16) convert_split(hi, low, bits, n);
+	return 0;
 }
 
 /* xIELU is computed with these values (activations.py, XIELUActivation); files may have them rounded to bf16. */
@@ -113,32 +146,34 @@ static int check_constant(struct mt_run *run, const struct mt_tensor *t)
 	return mt_fail(MT_EX_CONFIG, "tensor '%s': %g is not supported, only %g", t->name, (double)has, want);
 }
 
-static int load_weights(struct mt_run *run, const struct source *s, uint32_t i, const struct mt_tensor *t,
-	const struct buffers *b, struct nonfinite *seen)
+static int load_weights(struct loader *l, const struct part *p, void *buf)
 {
-	const struct mt_unit *unit = mt_unit(run, t->unit);
-	enum mt_dtype dtype = (enum mt_dtype)mt_control(run)->dtype;
-	const struct st_entry *w = s->found[ARRAY_W][i], *lo = s->found[ARRAY_LO] ? s->found[ARRAY_LO][i] : NULL;
+	const struct mt_tensor *t = mt_tensor(l->run, p->index);
+	const struct mt_unit *unit = mt_unit(l->run, t->unit);
+	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
+	uint64_t end = p->from + p->n, elem = dtype == MT_BF16 ? 2 : 4;
 	int rc;
 
-	for (uint64_t from = 0, at, n, bad; from < t->n; from += n) {
-		mt_tensor_piece(&s->geo, t, from, &at, &n);
-		if (n > PART) n = PART;
+	for (uint64_t from = p->from, at, n, bad; from < end; from += n) {
+		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
+		if (n > end - from) n = end - from;
+		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
 		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		if ((rc = model_read(w, from, n, b->raw, b->bits)) < 0) return rc;
-		if (lo) {
-			rc = file_read(lo->file->fd, lo->file->name, b->lo, n * 2, lo->tensor->begin + from * 2);
-			if (rc < 0) return rc;
-			for (uint64_t j = 0; j < n; j++) b->bits[j] = mt_join((uint16_t)(b->bits[j] >> 16), b->lo[j]);
-		}
-		bad = nonfinite_count(seen, t->name, dtype, store_weights(run, unit, t->off + at, b->bits, n), n);
+		at += t->off;
+		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + at * elem;
+		populate(w, n * elem);
+		if ((rc = read_weights(l, unit, p->index, from, at, n, buf)) < 0) return rc;
+		bad = nonfinite_count(&l->seen, p->index, t->name, dtype, w, n);
 		/* Only a checkpoint may have such weights: it stores the run as it was. */
-		if (bad < n && !s->full)
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s", w->file->name, t->name,
-				(unsigned long long)(from + bad), dtype == MT_BF16 ? "bf16" : "fp32");
+		if (bad < n && !l->s->full)
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s",
+				l->s->found[ARRAY_W][p->index]->file->name, t->name, (unsigned long long)(from + bad),
+				dtype == MT_BF16 ? "bf16" : "fp32");
 	}
-	return check_constant(run, t);
+	return check_constant(l->run, t);
 }
+
+/* ------------------------------------------------------------------------------------------------ moments */
 
 /* m or v of a unit of the run, and what to do with n fp32 values that belong to its elements from `at` on. What the run
  * has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
@@ -149,14 +184,9 @@ struct moments {
 };
 typedef void moments_fn(const struct moments *, uint64_t at, const float *x, uint64_t n);
 
-static void moments_fp32(const struct moments *to, uint64_t at, const float *x, uint64_t n)
-{
-	memcpy((float *)to->array + at, x, n * 4);
-}
-
 static void moments_bf16(const struct moments *to, uint64_t at, const float *x, uint64_t n)
 {
-	for (uint64_t i = 0; i < n; i++) ((uint16_t *)to->array)[at + i] = bf16_round(mt_bits(x[i]));
+	convert_round((uint16_t *)to->array + at, (const uint32_t *)x, n);
 }
 
 static void moments_scales(const struct moments *to, uint64_t at, const float *x, uint64_t n)
@@ -182,66 +212,147 @@ static void moments_codes(const struct moments *to, uint64_t at, const float *x,
 	}
 }
 
-static int read_moments(struct mt_run *run, const struct source *s, const struct moments *to, uint32_t u,
-	moments_fn *take, const struct buffers *b)
+/* Elements [from, end) of a tensor of m or v; take NULL: into the run as they are, in fp32 */
+static int read_moments(const struct loader *l, const struct moments *to, uint32_t index, uint64_t from, uint64_t end,
+	moments_fn *take, void *buf)
 {
-	const struct mt_unit *unit = mt_unit(run, u);
+	const struct mt_tensor *t = mt_tensor(l->run, index);
 
-	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
-		const struct mt_tensor *t = mt_tensor(run, i);
-		for (uint64_t from = 0, at, n; from < t->n; from += n) {
-			mt_tensor_piece(mt_geometry(run), t, from, &at, &n);
-			if (n > PART) n = PART;
-			if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-			int rc = model_read(s->found[to->which][i], from, n, b->raw, b->bits);
-			if (rc < 0) return rc;
-			take(to, t->off + at, (const float *)b->bits, n);
-		}
+	for (uint64_t at, n; from < end; from += n) {
+		mt_tensor_piece(mt_geometry(l->run), t, from, &at, &n);
+		if (n > end - from) n = end - from;
+		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
+		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+		at += t->off;
+		uint32_t *bits = take ? buf : (uint32_t *)to->array + at;
+		if (!take) populate(bits, n * 4);
+		int rc = model_read(l->s->found[to->which][index], from, n, (uint8_t *)buf + BLOCK_BYTES, bits);
+		if (rc < 0) return rc;
+		if (take) take(to, at, (const float *)bits, n);
 	}
 	return 0;
 }
 
-/* m or v of a unit. A group of int8 may hold elements of two tensors, and its scale is needed before its codes: so the
- * file is read twice. */
-static int load_moments(struct mt_run *run, const struct source *s, enum array which, uint32_t u,
-	const struct buffers *b)
+static struct moments moments_of(const struct loader *l, enum array which, uint32_t u)
 {
-	const struct mt_unit *unit = mt_unit(run, u);
-	const struct moments to = {mt_at(run, which == ARRAY_M ? unit->m : unit->v), unit->elems, which};
-	uint32_t state = mt_control(run)->state;
+	const struct mt_unit *unit = mt_unit(l->run, u);
+
+	return (struct moments){mt_at(l->run, which == ARRAY_M ? unit->m : unit->v), unit->elems, which};
+}
+
+static int load_moments(const struct loader *l, const struct part *p, void *buf)
+{
+	struct moments to = moments_of(l, p->array, mt_tensor(l->run, p->index)->unit);
+	bool bf16 = mt_control(l->run)->state == MT_BF16;
+
+	return read_moments(l, &to, p->index, p->from, p->from + p->n, bf16 ? moments_bf16 : NULL, buf);
+}
+
+/* A group of int8 may hold elements of two tensors, and its scale is needed before its codes: so the file is read
+ * twice. */
+static int load_codes(const struct loader *l, const struct part *p, void *buf)
+{
+	const struct mt_unit *unit = mt_unit(l->run, p->index);
+	const struct moments to = moments_of(l, p->array, p->index);
 	int rc = 0;
 
-	if (!s->full || state == MT_INT8) memset(to.array, 0, mt_state_bytes(state, unit->elems));
-	if (!s->full) return 0;
-	if (state == MT_INT8) rc = read_moments(run, s, &to, u, moments_scales, b);
+	memset(to.array, 0, mt_state_bytes(MT_INT8, unit->elems));
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
+			rc = read_moments(l, &to, i, 0, mt_tensor(l->run, i)->n, pass ? moments_codes : moments_scales, buf);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ all arrays */
+
+static int load_part(void *arg, int64_t task, void *buf)
+{
+	struct loader *l = arg;
+	const struct part *p = &l->parts[task];
+	int rc = mt_stage_check(l->run);
+
 	if (rc < 0) return rc;
-	return read_moments(run, s, &to, u,
-		state == MT_INT8       ? moments_codes
-			: state == MT_BF16 ? moments_bf16
-							   : moments_fp32,
-		b);
+	if (p->what != ZERO)
+		mt_stage_activity(l->run, MT_ACT_FILL, p->what == CODES ? p->index : mt_tensor(l->run, p->index)->unit);
+	switch (p->what) {
+	case WEIGHTS: return load_weights(l, p, buf);
+	case MOMENTS: return load_moments(l, p, buf);
+	case CODES: return load_codes(l, p, buf);
+	case ZERO: memset(mt_at(l->run, p->from), 0, p->n);
+	}
+	return 0;
+}
+
+static int add_part(struct loader *l, struct part p)
+{
+	if (l->n == l->room) {
+		int64_t room = l->room ? 2 * l->room : 64;
+		struct part *more = realloc(l->parts, (size_t)room * sizeof *more);
+		if (!more) return mt_fail(MT_EX_NOMEM, "no memory for a table of parts");
+		l->parts = more;
+		l->room = room;
+	}
+	l->parts[l->n++] = p;
+	return 0;
+}
+
+/* Pieces of at most `most` of p.n */
+static int add_parts(struct loader *l, struct part p, uint64_t most)
+{
+	uint64_t end = p.from + p.n;
+	int rc = 0;
+
+	for (; p.from < end && rc == 0; p.from += p.n) {
+		p.n = end - p.from < most ? end - p.from : most;
+		rc = add_part(l, p);
+	}
+	return rc;
+}
+
+/* m and v of a unit: of a checkpoint, or zero */
+static int add_moments(struct loader *l, uint32_t u)
+{
+	const struct mt_unit *unit = mt_unit(l->run, u);
+	uint32_t state = mt_control(l->run)->state;
+	uint64_t bytes = mt_state_bytes(state, unit->elems);
+	int rc = 0;
+
+	for (enum array a = ARRAY_M; a <= ARRAY_V && rc == 0; a++) {
+		if (l->s->full && state == MT_INT8) rc = add_part(l, (struct part){.what = CODES, .array = a, .index = u});
+		else if (l->s->full)
+			for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
+				rc = add_parts(l, (struct part){MOMENTS, a, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
+		else if (!l->zero)
+			rc = add_parts(l, (struct part){ZERO, a, 0, a == ARRAY_M ? unit->m : unit->v, bytes}, PART_ELEMS * 4);
+	}
+	return rc;
+}
+
+static int add_all(struct loader *l)
+{
+	int rc = 0;
+
+	for (uint32_t u = 0; u < mt_control(l->run)->n_units && rc == 0; u++) {
+		const struct mt_unit *unit = mt_unit(l->run, u);
+		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
+			rc = add_parts(l, (struct part){WEIGHTS, ARRAY_W, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
+		if (rc == 0) rc = add_moments(l, u);
+	}
+	return rc;
 }
 
 static int load_arrays(struct mt_run *run, const struct source *s)
 {
-	struct buffers b = {malloc(PART * 2), malloc(PART * 4), malloc(PART * 2)};
-	uint32_t units = mt_control(run)->n_units;
-	struct nonfinite seen = {0};
-	int rc = b.raw && b.bits && b.lo ? 0 : mt_fail(MT_EX_NOMEM, "no memory for buffers");
+	/* The first filling makes the count 1. A new run's store is zero, and only a filling may change that. */
+	struct loader l = {.run = run, .s = s, .zero = mt_fills(run) == 1};
+	struct work work = {0};
+	int rc = add_all(&l);
 
-	for (uint32_t u = 0; u < units && rc == 0; u++) {
-		const struct mt_unit *unit = mt_unit(run, u);
-		if ((rc = mt_stage_check(run)) < 0) break;
-		mt_stage_activity(run, MT_ACT_FILL, u);
-		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
-			rc = load_weights(run, s, i, mt_tensor(run, i), &b, &seen);
-		if (rc == 0) rc = load_moments(run, s, ARRAY_M, u, &b);
-		if (rc == 0) rc = load_moments(run, s, ARRAY_V, u, &b);
-	}
-	if (rc == 0) nonfinite_warn(&seen);
-	free(b.raw);
-	free(b.bits);
-	free(b.lo);
+	if (rc == 0) rc = work_begin(&work, WORK_THREADS);
+	if (rc == 0) rc = work_run(&work, l.n, load_part, &l);
+	if (rc == 0) nonfinite_warn(&l.seen);
+	work_end(&work);
+	free(l.parts);
 	return rc;
 }
 

@@ -3,7 +3,18 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-enum { WEIGHTS, NEW_RECORD, DTYPE, REPLACE, DIRECTORY, KEEP, KEEP_BEST, SHARD, OPTIONS }; /* in the table's order */
+enum {
+	WEIGHTS,
+	NEW_RECORD,
+	DTYPE,
+	REPLACE,
+	DIRECTORY,
+	KEEP,
+	KEEP_BEST,
+	SHARD,
+	THREADS,
+	OPTIONS
+}; /* in the table's order */
 static bool seen[OPTIONS], weights, new_record, replace;
 static const char *dtype, *dir, *best;
 static uint64_t keep = 2, shard = SHARD_BYTES;
@@ -20,6 +31,8 @@ static const struct mt_opt options[] = {
 		&seen[KEEP_BEST]},
 	{"shard", OPT_SIZE, &shard, "BYTES", "save, export, serve: maximum tensor bytes in a file (default: 5 GB)",
 		&seen[SHARD]},
+	{"threads", OPT_U64, &work_threads, "N", "threads that read or write; default: the cores, serve: at most 4 of them",
+		&seen[THREADS]},
 	{0},
 };
 
@@ -40,11 +53,11 @@ static const struct command {
 	const char *name;
 	int operands, options; /* bits 1 << WEIGHTS, ... */
 } commands[] = {
-	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD},
-	{"save", 2, 1 << SHARD},
-	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE},
-	{"verify", 1, 0},
-	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD},
+	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD | 1 << THREADS},
+	{"save", 2, 1 << SHARD | 1 << THREADS},
+	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << THREADS},
+	{"verify", 1, 1 << THREADS},
+	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS},
 };
 
 static void check_options(const struct command *c)

@@ -1,25 +1,30 @@
 /* nonfinite.c: warns of weights that are infinite or NaN, usually after a far too high learning rate. No training can
  * go on from them. */
+#include <pthread.h>
 #include "ckpt.h"
 #include "cli/cli.h"
 
-static bool half_nonfinite(uint16_t bits) { return (bits & 0x7f80) == 0x7f80; }
-static bool full_nonfinite(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
-
-uint64_t nonfinite_count(struct nonfinite *seen, const char *tensor, enum mt_dtype dtype, const void *w, uint64_t n)
+uint64_t nonfinite_count(struct nonfinite *seen, uint32_t index, const char *tensor, enum mt_dtype dtype, const void *w,
+	uint64_t n)
 {
-	const uint16_t *half = w; /* (n) */
-	const uint32_t *full = w; /* (n) */
-	uint64_t bad = 0, first = 0;
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for *seen */
+	const uint16_t *half = w;                                /* (n) */
+	const uint32_t *full = w;                                /* (n) */
+	uint64_t bad = 0, first = n;
 
-	if (dtype == MT_BF16)
-		for (uint64_t i = 0; i < n; i++) bad += half_nonfinite(half[i]);
-	else
-		for (uint64_t i = 0; i < n; i++) bad += full_nonfinite(full[i]);
-	if (!bad) return n;
-	if (!seen->n) snprintf(seen->name, sizeof seen->name, "%s", tensor);
+	if (!convert_any_nonfinite(dtype, w, n)) return n; /* almost always */
+	for (uint64_t i = n; i--;)
+		if (dtype == MT_BF16 ? half_nonfinite(half[i]) : full_nonfinite(full[i])) {
+			bad++;
+			first = i;
+		}
+	pthread_mutex_lock(&lock);
+	if (!seen->n || index < seen->index) {
+		seen->index = index;
+		snprintf(seen->name, sizeof seen->name, "%s", tensor);
+	}
 	seen->n += bad;
-	while (dtype == MT_BF16 ? !half_nonfinite(half[first]) : !full_nonfinite(full[first])) first++;
+	pthread_mutex_unlock(&lock);
 	return first;
 }
 

@@ -4,8 +4,8 @@
  *
  *     step                              BASE                          T
  *     mkdir T, lock it                  as it was                     absent or incomplete
- *     write each file, fsync it         as it was                     absent or incomplete
- *     fsync T (out_sync)                as it was                     absent or complete
+ *     write the files                   as it was                     absent or incomplete
+ *     fsync each file and T (out_sync)  as it was                     absent or complete
  *
  *   OUT_NEW: BASE is absent (or an empty directory by now)
  *     rename T to BASE                  absent or complete
@@ -160,7 +160,13 @@ int out_begin(struct out_dir *o, const char *path, bool replace)
 	return begin_beside(o, path, replace);
 }
 
-int out_sync(struct out_dir *o) { return dir_sync(o->fd, o->base); }
+int out_sync(struct out_dir *o)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < o->n_files && rc == 0; i++) rc = out_sync_file(o->files[i]);
+	return rc == 0 ? dir_sync(o->fd, o->base) : rc;
+}
 
 /* ------------------------------------------------------------------------------------------------ replace */
 
@@ -257,14 +263,14 @@ static int move_up(struct out_dir *o)
 	int rc = 0;
 
 	for (; moved < o->n_files && rc == 0; moved++)
-		if (strcmp(o->files[moved].name, LAST)) rc = move_file(o, o->files[moved].name);
+		if (strcmp(o->files[moved]->name, LAST)) rc = move_file(o, o->files[moved]->name);
 	if (rc == 0) rc = dir_sync(o->parent, LAST);
 	if (rc == 0) rc = move_file(o, LAST);
 	if (rc == 0 && (rc = dir_sync(o->parent, LAST)) == 0) rc = dir_sync_names(o->parent);
 	if (rc < 0) /* config.json first: without it the rest is no model */
 		unlink_moved(o, LAST);
 	while (rc < 0 && moved--)
-		if (strcmp(o->files[moved].name, LAST)) unlink_moved(o, o->files[moved].name);
+		if (strcmp(o->files[moved]->name, LAST)) unlink_moved(o, o->files[moved]->name);
 	if (rc == 0) unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
 	return rc;
 }
@@ -273,11 +279,7 @@ static int move_up(struct out_dir *o)
 
 static void release(struct out_dir *o)
 {
-	for (uint32_t i = 0; i < o->n_files; i++) {
-		free(o->files[i].name);
-		free(o->files[i].sums);
-	}
-	free(o->files);
+	out_release(o);
 	if (o->fd >= 0) close(o->fd);
 	if (o->parent >= 0) close(o->parent);
 	free(o->base);

@@ -1,106 +1,139 @@
-/* outfile.c: the files of a new directory: written from front to back, checksummed on the way, fsynced when closed. */
+/* outfile.c: the files of a new directory. Their lengths are known before they are written. Threads write them in
+ * chunks of IO_BYTES, each with its checksum, in any order; out_sync makes them durable. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
 
-static int write_error(const struct out_stream *s) { return fail_errno(s->name); }
+enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a descriptor */
 
-int out_open(struct out_dir *o, const char *name, uint64_t expected, struct out_stream *s)
+static void file_free(struct out_file *f)
 {
-	*s = (struct out_stream){.dir = o, .fd = -1};
-	s->name = strdup(name);
-	s->hash = XXH3_createState();
-	if (!s->name || !s->hash) return mt_fail(MT_EX_NOMEM, "no memory");
-	XXH3_64bits_reset(s->hash);
-	s->fd = openat(o->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (s->fd < 0) return write_error(s);
-	/* Reserve the space now: a full disk is reported at once, not after an hour. Not every file system can reserve. */
-	if (expected && fallocate(s->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)expected) < 0 &&
-		(errno == ENOSPC || errno == EFBIG))
-		return write_error(s);
+	if (f->fd >= 0) close(f->fd);
+	free(f->name);
+	free(f->sums);
+	free(f);
+}
+
+/* Reserve the space now: a full disk is reported at once, not after an hour. Not every file system can reserve. */
+static int reserve(const struct out_file *f)
+{
+	if (!f->bytes || fallocate(f->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)f->bytes) == 0) return 0;
+	return errno == ENOSPC || errno == EFBIG ? fail_errno(f->name) : 0;
+}
+
+static int make(struct out_dir *o, struct out_file *f)
+{
+	int rc;
+
+	if (!f->name || (!f->sums && !o->no_sums)) return mt_fail(MT_EX_NOMEM, "no memory");
+	f->fd = openat(o->fd, f->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (f->fd < 0) return fail_errno(f->name);
+	if ((rc = reserve(f)) < 0) unlinkat(o->fd, f->name, 0);
+	return rc;
+}
+
+int out_create(struct out_dir *o, const char *name, uint64_t bytes, struct out_file **file)
+{
+	uint64_t n = (bytes + IO_BYTES - 1) / IO_BYTES;
+	struct out_file **files = realloc(o->files, (o->n_files + 1) * sizeof *files), *f;
+	int rc;
+
+	if (files) o->files = files;
+	f = files ? malloc(sizeof *f) : NULL;
+	if (!f) return mt_fail(MT_EX_NOMEM, "no memory");
+	*f = (struct out_file){.dir = o, .name = strdup(name), .fd = -1, .bytes = bytes, .n_sums = n, .left = n};
+	f->sums = o->no_sums ? NULL : calloc(n + 1, sizeof *f->sums);
+	if ((rc = make(o, f)) < 0) file_free(f);
+	else o->files[o->n_files++] = *file = f;
+	return rc;
+}
+
+void out_release(struct out_dir *o)
+{
+	for (uint32_t i = 0; i < o->n_files; i++) file_free(o->files[i]);
+	free(o->files);
+	o->files = NULL;
+	o->n_files = 0;
+}
+
+int out_sync_file(struct out_file *f)
+{
+	int fd = f->fd;
+
+	if (fd < 0) return 0;
+	if (fsync(fd) < 0) return fail_errno(f->name);
+	f->fd = -1;
+	return close(fd) < 0 ? fail_errno(f->name) : 0;
+}
+
+int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number)
+{
+	uint64_t at = number * IO_BYTES, end = at + IO_BYTES < f->bytes ? at + IO_BYTES : f->bytes;
+
+	*c = (struct out_chunk){.file = f, .number = number, .at = at, .end = end};
+	if (!f->sums) return 0;
+	c->hash = XXH3_createState();
+	if (!c->hash) return mt_fail(MT_EX_NOMEM, "no memory");
+	XXH3_64bits_reset(c->hash);
 	return 0;
 }
 
-static int add_sum(struct out_stream *s)
-{
-	uint64_t *sums = realloc(s->sums, (s->n_sums + 1) * sizeof *sums);
-
-	if (!sums) return mt_fail(MT_EX_NOMEM, "no memory");
-	s->sums = sums;
-	sums[s->n_sums++] = XXH3_64bits_digest(s->hash);
-	XXH3_64bits_reset(s->hash);
-	return 0;
-}
-
-int out_write(struct out_stream *s, const void *data, uint64_t n)
+int out_write(struct out_chunk *c, const void *data, uint64_t n)
 {
 	const uint8_t *p = data;
 
+	/* first: it brings into the cache what is then copied */
+	if (c->hash) XXH3_64bits_update(c->hash, p, n);
 	while (n) {
-		uint64_t room = IO_BYTES - s->bytes % IO_BYTES;
-		ssize_t put = write(s->fd, p, n < room ? n : room);
+		ssize_t put = pwrite(c->file->fd, p, n, (off_t)c->at);
 		if (put < 0 && errno == EINTR) continue;
-		if (put < 0) return write_error(s);
-		XXH3_64bits_update(s->hash, p, (size_t)put);
-		s->bytes += (uint64_t)put;
+		if (put < 0) return fail_errno(c->file->name);
+		c->at += (uint64_t)put;
 		p += put;
 		n -= (uint64_t)put;
-		if (s->bytes % IO_BYTES == 0) {
-			int rc = add_sum(s);
-			if (rc < 0) return rc;
-		}
 	}
 	return 0;
 }
 
-void out_drop(struct out_stream *s)
+int out_chunk_end(struct out_chunk *c, int rc)
 {
-	if (s->fd >= 0) close(s->fd);
-	XXH3_freeState(s->hash);
-	free(s->name);
-	free(s->sums);
-	*s = (struct out_stream){.fd = -1};
-}
+	struct out_file *f = c->file;
 
-int out_close(struct out_stream *s)
-{
-	struct out_dir *o = s->dir;
-	struct out_file *files;
-
-	if (s->bytes % IO_BYTES) {
-		int rc = add_sum(s);
-		if (rc < 0) return rc;
-	}
-	if (fsync(s->fd) < 0) return write_error(s);
-	int fd = s->fd;
-	s->fd = -1;
-	if (close(fd) < 0) return write_error(s);
-	files = realloc(o->files, (o->n_files + 1) * sizeof *files);
-	if (!files) return mt_fail(MT_EX_NOMEM, "no memory");
-	o->files = files;
-	files[o->n_files++] = (struct out_file){s->name, s->bytes, s->sums, s->n_sums};
-	s->name = NULL;
-	s->sums = NULL;
-	out_drop(s);
-	return 0;
+	if (rc == 0 && c->hash) f->sums[c->number] = XXH3_64bits_digest(c->hash);
+	XXH3_freeState(c->hash);
+	if (rc < 0 || atomic_fetch_sub(&f->left, 1) > 1) return rc;
+	return atomic_fetch_add(&f->dir->unsynced, 1) < UNSYNCED ? 0 : out_sync_file(f);
 }
 
 int out_text(struct out_dir *o, const char *name, const void *data, uint64_t n)
 {
-	struct out_stream s;
-	int rc;
+	struct out_file *f;
+	int rc = out_create(o, name, n, &f);
 
-	if ((rc = out_open(o, name, n, &s)) < 0 || (rc = out_write(&s, data, n)) < 0 || (rc = out_close(&s)) < 0)
-		out_drop(&s);
+	for (uint64_t i = 0; i * IO_BYTES < n && rc == 0; i++) {
+		struct out_chunk c;
+		if ((rc = out_chunk_begin(&c, f, i)) < 0) break;
+		rc = out_chunk_end(&c, out_write(&c, (const uint8_t *)data + c.at, c.end - c.at));
+	}
 	return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp((*(struct out_file *const *)a)->name, (*(struct out_file *const *)b)->name);
+}
+
+void out_sort(struct out_dir *o)
+{
+	if (o->n_files) qsort(o->files, o->n_files, sizeof *o->files, by_name);
 }
 
 uint64_t out_bytes(const struct out_dir *o)
 {
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < o->n_files; i++) n += o->files[i].bytes;
+	for (uint32_t i = 0; i < o->n_files; i++) n += o->files[i]->bytes;
 	return n;
 }

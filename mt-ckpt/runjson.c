@@ -125,7 +125,7 @@ static json_t *files_json(const struct out_dir *dir, int *rc)
 	json_t *files = json_object();
 
 	for (uint32_t i = 0; i < dir->n_files && *rc == 0; i++) {
-		const struct out_file *f = &dir->files[i];
+		const struct out_file *f = dir->files[i];
 		json_t *sums = json_array(), *o = json_object();
 		for (uint64_t c = 0; c < f->n_sums; c++) json_add(rc, sums, hash_json(f->sums[c]));
 		json_put(rc, o, "bytes", integer(f->bytes));
@@ -304,7 +304,7 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	out->dtype = s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "dtype", "is neither bf16 nor fp32");
 	const json_t *state = json_object_get(root, "state");
-	s = state ? json_string_value(state) : "fp32"; /* checkpoints of mt before 0.2 do not have it */
+	s = state ? json_string_value(state) : "fp32"; /* older checkpoints do not have it */
 	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
 }
@@ -367,22 +367,51 @@ int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files
 
 /* ------------------------------------------------------------------------------------------------ verify */
 
-static int verify_file(int dirfd, const char *name, const json_t *f, void *buf)
-{
-	const json_t *sums = json_object_get(f, "xxh3");
-	uint64_t want = (uint64_t)json_integer_value(json_object_get(f, "bytes")), size;
-	int fd, rc = file_open(dirfd, name, &fd, &size);
+struct listed { /* a chunk of a file */
+	const char *name;
+	const json_t *entry;
+	size_t chunk;
+};
 
-	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(name)) : rc;
-	if (size != want)
-		rc = mt_fail(MT_EX_DATA, "%s: has %" PRIu64 " bytes where " NAME " says %" PRIu64, shown(name), size, want);
-	for (size_t c = 0; rc == 0 && c < json_array_size(sums); c++) {
-		uint64_t at = c * (uint64_t)IO_BYTES, n = size - at < IO_BYTES ? size - at : IO_BYTES;
-		rc = file_read(fd, name, buf, n, at);
-		if (rc == 0 && XXH3_64bits(buf, n) != strtoull(json_string_value(json_array_get(sums, c)), NULL, 16))
-			rc = mt_fail(MT_EX_DATA, "%s: chunk %zu (bytes %" PRIu64 " to %" PRIu64 ") is damaged", shown(name), c, at,
-				at + n - 1);
+struct verification {
+	int dirfd;
+	struct listed *chunks;
+	int64_t n;
+};
+
+/* XXH3 of n bytes at `at`, block by block, so that they are hashed in the cache */
+static int hash_file(int fd, const char *name, uint64_t at, uint64_t n, void *buf, uint64_t *sum)
+{
+	XXH3_state_t *hash = XXH3_createState();
+	int rc = hash ? 0 : mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
+
+	if (hash) XXH3_64bits_reset(hash);
+	for (uint64_t len; n && rc == 0; n -= len, at += len) {
+		len = n < BLOCK_BYTES ? n : BLOCK_BYTES;
+		rc = file_read(fd, name, buf, len, at);
+		if (rc == 0) XXH3_64bits_update(hash, buf, len);
 	}
+	if (hash) *sum = XXH3_64bits_digest(hash);
+	XXH3_freeState(hash);
+	return rc;
+}
+
+static int verify_chunk(void *arg, int64_t task, void *buf)
+{
+	const struct verification *v = arg;
+	const struct listed *l = &v->chunks[task];
+	const json_t *sums = json_object_get(l->entry, "xxh3");
+	uint64_t want = (uint64_t)json_integer_value(json_object_get(l->entry, "bytes")), size, sum = 0;
+	int fd, rc = file_open(v->dirfd, l->name, &fd, &size);
+
+	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(l->name)) : rc;
+	if (size != want)
+		rc = mt_fail(MT_EX_DATA, "%s: has %" PRIu64 " bytes where " NAME " says %" PRIu64, shown(l->name), size, want);
+	uint64_t at = l->chunk * (uint64_t)IO_BYTES, n = rc < 0 ? 0 : size - at < IO_BYTES ? size - at : IO_BYTES;
+	if (n && (rc = hash_file(fd, l->name, at, n, buf, &sum)) == 0 &&
+		sum != strtoull(json_string_value(json_array_get(sums, l->chunk)), NULL, 16))
+		rc = mt_fail(MT_EX_DATA, "%s: chunk %zu (bytes %" PRIu64 " to %" PRIu64 ") is damaged", shown(l->name),
+			l->chunk, at, at + n - 1);
 	close(fd);
 	return rc;
 }
@@ -404,16 +433,31 @@ int run_json_lengths(int dirfd, json_t *files)
 	return 0;
 }
 
+/* The chunks of a file; an empty one has one, so that its length is looked at */
+static int list_file(struct verification *v, const char *name, const json_t *entry)
+{
+	size_t n = json_array_size(json_object_get(entry, "xxh3"));
+	struct listed *more = realloc(v->chunks, ((size_t)v->n + n + 1) * sizeof *more);
+
+	if (!more) return mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
+	v->chunks = more;
+	for (size_t c = 0; c < n || c == 0; c++) v->chunks[v->n++] = (struct listed){name, entry, c};
+	return 0;
+}
+
 int run_json_verify(int dirfd, json_t *files, const char *only)
 {
-	void *buf = malloc(IO_BYTES);
+	struct verification v = {.dirfd = dirfd};
+	struct work work = {0};
 	const char *name;
 	json_t *f;
-	int rc = buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
+	int rc = 0;
 
 	if (only && !json_object_get(files, only)) rc = mt_fail(MT_EX_DATA, NAME ": has no checksums of %s", only);
-	json_object_foreach(files, name, f) if (rc == 0 && (!only || !strcmp(name, only)))
-		rc = verify_file(dirfd, name, f, buf);
-	free(buf);
+	json_object_foreach(files, name, f) if (rc == 0 && (!only || !strcmp(name, only))) rc = list_file(&v, name, f);
+	if (rc == 0) rc = work_begin(&work, v.n < WORK_THREADS ? (uint64_t)v.n : WORK_THREADS);
+	if (rc == 0) rc = work_run(&work, v.n, verify_chunk, &v);
+	work_end(&work);
+	free(v.chunks);
 	return rc;
 }

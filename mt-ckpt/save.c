@@ -13,9 +13,9 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	struct writer w;
 	int rc = state_read(run, &sample->at, &json), held;
 
-	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard)) == 0) {
+	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard, WORK_THREADS)) == 0) {
 		w.stoppable = true;
-		for (uint32_t u = 0; u < mt_control(run)->n_units && rc == 0; u++) rc = writer_unit(&w, u);
+		rc = writer_units(&w);
 		if (rc == 0) rc = writer_end(&w);
 		if (rc == 0 && full) state_unlogged(run, sample->at.step, json.unlogged);
 		/* If the run was filled meanwhile, then unreadable kept files are a consequence: report the filling. */

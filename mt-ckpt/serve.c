@@ -1,7 +1,7 @@
 /* serve.c: writes each snapshot that mt-optim pins as a checkpoint, during training. The snapshot's word (step, state):
  *
  *     (n, pinned)   every unit is at version n and has pin n; mt-optim overwrites no pinned unit
- *        │ copy each unit, then clear its pin by compare-and-swap
+ *        │ copy each unit into the files, unsynced, then clear its pin by compare-and-swap
  *        │ complete all files, fsync them, read them back
  *     (n, sealed)   by compare-and-swap; from here on mt-optim can no longer fail the save
  *        │ rename, fsync the parent
@@ -92,16 +92,17 @@ static void delete_older(const struct server *s, uint64_t step)
 
 /* ------------------------------------------------------------------------------------------------ a save */
 
-static int copy_units(const struct server *s, struct writer *w, uint64_t step)
-{
-	int rc = 0;
+struct copy {
+	const struct server *server;
+	uint64_t step;
+};
 
-	for (uint32_t u = 0; u < mt_control(s->run)->n_units && rc == 0; u++) {
-		mt_stage_activity(s->run, MT_ACT_SAVE, u);
-		rc = writer_unit(w, u);
-		if (rc == 0) rc = mt_snap_unpin(s->run, u, step);
-	}
-	return rc;
+/* A unit is written: mt-optim may overwrite it. */
+static int unpin(void *arg, uint32_t unit)
+{
+	const struct copy *c = arg;
+
+	return mt_snap_unpin(c->server->run, unit, c->step);
 }
 
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
@@ -109,12 +110,15 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
 	uint64_t fills = mt_fills(s->run);
+	struct copy copy = {s, step};
 	struct run_json json;
 	struct writer w;
 	int rc = state_read(s->run, &at, &json);
 
-	if (rc == 0 && (rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard)) == 0) {
-		rc = copy_units(s, &w, step);
+	if (rc == 0 && (rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard, SERVE_THREADS)) == 0) {
+		w.copied = unpin;
+		w.arg = &copy;
+		rc = writer_units(&w);
 		if (rc == 0) rc = writer_end(&w);
 		if (rc == 0) nonfinite_warn(&w.seen);
 		writer_drop(&w);

@@ -1,115 +1,203 @@
-/* write.c: writes a run's arrays into a directory, unit by unit, and the small files beside them. */
+/* write.c: writes a run's arrays into a directory, and the small files beside them. Threads take chunks of files, in
+ * the order of the units whose tensors they hold. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
-#include "model/bf16.h"
 #include "model/int8.h"
 
+/* ------------------------------------------------------------------------------------------------ chunks */
+
+static uint32_t unit_at(const struct writer *w, const struct shards *set, uint32_t shard, uint64_t at)
+{
+	return mt_tensor(w->run, shards_tensor(set, shard, at))->unit;
+}
+
+/* The next chunks: those of one file */
+static void add_chunks(struct writer *w, enum array a, uint32_t shard)
+{
+	const struct shards *set = &w->set[a];
+	const struct shard *s = &set->shard[shard];
+
+	for (uint64_t at = 0; at < s->bytes; at += IO_BYTES) {
+		uint64_t end = s->bytes - at < IO_BYTES ? s->bytes : at + IO_BYTES,
+				 from = at > s->header_bytes ? at : s->header_bytes;
+		struct chunk c = {.array = a, .shard = shard, .number = (uint32_t)(at / IO_BYTES), .first = 1};
+		if (end > s->header_bytes) {
+			c.first = unit_at(w, set, shard, from - s->header_bytes);
+			c.last = unit_at(w, set, shard, end - 1 - s->header_bytes);
+		}
+		for (uint32_t u = c.first; u <= c.last; u++) w->left[u]++;
+		w->chunks[w->n_chunks++] = c;
+	}
+}
+
+/* So that the first units are whole first, and that threads write to different files where they can */
+static int by_unit(const void *x, const void *y)
+{
+	const struct chunk *a = x, *b = y;
+
+	if (a->last != b->last) return a->last < b->last ? -1 : 1;
+	if (a->first != b->first) return a->first < b->first ? -1 : 1;
+	if (a->shard != b->shard) return a->shard < b->shard ? -1 : 1;
+	if (a->number != b->number) return a->number < b->number ? -1 : 1;
+	return a->array < b->array ? -1 : a->array > b->array;
+}
+
+static int make_chunks(struct writer *w)
+{
+	size_t n = 0;
+
+	for (int a = 0; a < ARRAYS; a++)
+		for (uint32_t i = 0; i < w->set[a].n_shards; i++) n += (w->set[a].shard[i].bytes + IO_BYTES - 1) / IO_BYTES;
+	w->chunks = calloc(n + 1, sizeof *w->chunks);
+	w->left = calloc(mt_control(w->run)->n_units + 1, sizeof *w->left);
+	if (!w->chunks || !w->left) return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint");
+	for (enum array a = 0; a < ARRAYS; a++)
+		for (uint32_t i = 0; i < w->set[a].n_shards; i++) add_chunks(w, a, i);
+	qsort(w->chunks, w->n_chunks, sizeof *w->chunks, by_unit);
+	return 0;
+}
+
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
-	uint64_t limit)
+	uint64_t limit, uint64_t threads)
 {
 	bool bf16 = mt_control(run)->dtype == MT_BF16, state_bf16 = mt_control(run)->state == MT_BF16;
-	int rc;
+	int rc = 0;
 
-	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype};
+	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .opening = PTHREAD_MUTEX_INITIALIZER};
 	w->has[ARRAY_W] = true;
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
-	w->buf = malloc(IO_BYTES);
-	rc = w->buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a buffer");
+	dir->no_sums = !full;
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a])
 			rc = shards_begin(&w->set[a], dir, a,
 				(a == ARRAY_W && dtype == MT_BF16) || (a >= ARRAY_M && state_bf16) ? ST_BF16 : st_sets[a].dtype,
 				mt_tensor(run, 0), mt_control(run)->n_tensors, limit);
+	if (rc == 0) rc = make_chunks(w);
+	if (rc == 0) rc = work_begin(&w->work, threads);
 	if (rc < 0) writer_drop(w);
 	return rc;
 }
 
-static int write_weights(struct writer *w, const char *tensor, const void *data, uint64_t n)
-{
-	nonfinite_count(&w->seen, tensor, w->dtype, data, n);
-	return shards_write(&w->set[ARRAY_W], data, n * w->set[ARRAY_W].elem);
-}
+/* ------------------------------------------------------------------------------------------------ one piece */
 
-/* Write n elements from `at` of the unit's weights, in a dtype that is not the run's */
-static int write_converted(struct writer *w, const struct mt_unit *unit, const struct mt_tensor *t, uint64_t at,
-	uint64_t n)
+/* n weights of a unit, from element `at`, in the dtype of the files: in the run, or converted in buf */
+static const void *weights(const struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n, void *buf)
 {
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
 	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
 	const uint32_t *full = (const uint32_t *)mt_at(w->run, unit->w) + at;
-	uint32_t elem = bf16 ? 4 : 2;
-	int rc = 0;
 
-	for (uint64_t done = 0; done < n && rc == 0;) {
-		uint64_t len = n - done < IO_BYTES / elem ? n - done : IO_BYTES / elem;
-		if (bf16)
-			for (uint64_t i = 0; i < len; i++) ((uint32_t *)w->buf)[i] = mt_join(hi[done + i], lo[done + i]);
-		else
-			for (uint64_t i = 0; i < len; i++) ((uint16_t *)w->buf)[i] = bf16_round(full[done + i]);
-		rc = write_weights(w, t->name, w->buf, len);
-		done += len;
-	}
-	return rc;
+	if (mt_control(w->run)->dtype == w->dtype) return bf16 ? (const void *)hi : full;
+	if (bf16) convert_join(buf, hi, lo, n);
+	else convert_round(buf, full, n);
+	return buf;
 }
 
-/* Write n elements from `at` of the unit's m or v, which the run has in int8, as fp32: a group may hold elements of two
- * tensors, so codes and scales are no tensors of their own. */
-static int write_decoded(struct writer *w, enum array a, const struct mt_unit *unit, uint64_t off, uint64_t at,
-	uint64_t n)
+/* The same of m or v, which the run has in int8, as fp32: a group may hold elements of two tensors, so codes and scales
+ * are no tensors of their own. */
+static const void *decoded(enum array a, const uint8_t *code, uint64_t elems, uint64_t at, uint64_t n, float *buf)
 {
-	const uint8_t *code = mt_at(w->run, off); /* (elems) */
-	const float *scale = int8_scales(code, unit->elems);
-	float *out = w->buf;
-	int rc = 0;
+	const float *scale = int8_scales(code, elems);
 
-	for (uint64_t end = at + n; at < end && rc == 0;) {
-		uint64_t len = end - at < IO_BYTES / sizeof *out ? end - at : IO_BYTES / sizeof *out;
-		for (uint64_t i = 0; i < len; i++, at++)
-			out[i] = a == ARRAY_M ? int8_m((int8_t)code[at], scale[at / MT_GROUP])
-								  : int8_v(code[at], scale[at / MT_GROUP]);
-		rc = shards_write(&w->set[a], out, len * sizeof *out);
+	for (uint64_t i = 0, end; i < n; i = end) { /* group by group */
+		uint64_t rest = MT_GROUP - (at + i) % MT_GROUP;
+		float s = scale[(at + i) / MT_GROUP];
+		end = n - i < rest ? n : i + rest;
+		for (uint64_t j = i; j < end; j++)
+			buf[j] = a == ARRAY_M ? int8_m((int8_t)code[at + j], s) : int8_v(code[at + j], s);
 	}
-	return rc;
+	return buf;
 }
 
-/* One array of a tensor, in the file's order. off: of the unit's array in the run */
-static int write_array(struct writer *w, enum array a, const struct mt_unit *unit, const struct mt_tensor *t,
-	uint64_t off)
+/* Write the chunk's next bytes of a tensor, which begin at its byte `from` in the file, at most `bytes`. */
+static int write_piece(struct writer *w, enum array a, const struct mt_tensor *t, struct out_chunk *out, uint64_t from,
+	uint64_t bytes, void *buf)
 {
-	bool convert = a == ARRAY_W && mt_control(w->run)->dtype != w->dtype;
-	bool decode = a >= ARRAY_M && mt_control(w->run)->state == MT_INT8;
-	uint32_t elem = w->set[a].elem;
-	const uint8_t *data = mt_at(w->run, off);
-	int rc = 0;
-
-	for (uint64_t from = 0, at, n; from < t->n && rc == 0; from += n) {
-		mt_tensor_piece(mt_geometry(w->run), t, from, &at, &n);
-		at += t->off;
-		if (convert) rc = write_converted(w, unit, t, at, n);
-		else if (decode) rc = write_decoded(w, a, unit, off, at, n);
-		else if (a == ARRAY_W) rc = write_weights(w, t->name, data + at * elem, n);
-		else rc = shards_write(&w->set[a], data + at * elem, n * elem);
-	}
-	return rc;
-}
-
-int writer_unit(struct writer *w, uint32_t u)
-{
-	const struct mt_unit *unit = mt_unit(w->run, u);
+	const struct mt_unit *unit = mt_unit(w->run, t->unit);
 	const uint64_t off[ARRAYS] = {unit->w, unit->lo, unit->m, unit->v};
+	const uint8_t *array = mt_at(w->run, off[a]);
+	uint64_t elem = w->set[a].elem, at, n;
+	const void *data;
+
+	mt_tensor_piece(mt_geometry(w->run), t, from / elem, &at, &n);
+	at += t->off;
+	if (n > bytes / elem) n = bytes / elem;
+	if (a == ARRAY_W) {
+		data = weights(w, unit, at, n, buf);
+		nonfinite_count(&w->seen, (uint32_t)(t - mt_tensor(w->run, 0)), t->name, w->dtype, data, n);
+	} else if (a >= ARRAY_M && mt_control(w->run)->state == MT_INT8) data = decoded(a, array, unit->elems, at, n, buf);
+	else data = array + at * elem;
+	return out_write(out, data, n * elem);
+}
+
+/* ------------------------------------------------------------------------------------------------ one chunk */
+
+static int write_chunk(struct writer *w, const struct chunk *c, struct out_chunk *out, void *buf)
+{
+	const struct shards *set = &w->set[c->array];
+	const struct shard *s = &set->shard[c->shard];
 	int rc = 0;
 
-	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
-		const struct mt_tensor *t = mt_tensor(w->run, i);
-		if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		for (enum array a = 0; a < ARRAYS && rc == 0; a++)
-			if (w->has[a]) rc = write_array(w, a, unit, t, off[a]);
-		if (rc < 0) return rc;
+	while (out->at < out->end && rc == 0) {
+		/* blocks end at multiples of their size in the file: pages of it are written at once */
+		uint64_t room = BLOCK_BYTES - out->at % BLOCK_BYTES, at = out->at;
+		if (room > out->end - at) room = out->end - at;
+		if (at < s->header_bytes) {
+			rc = out_write(out, s->header + at, room < s->header_bytes - at ? room : s->header_bytes - at);
+			continue;
+		}
+		uint32_t tensor = shards_tensor(set, c->shard, at - s->header_bytes);
+		const struct mt_tensor *t = mt_tensor(w->run, tensor);
+		uint64_t from = at - s->header_bytes - set->begin[tensor], rest = t->n * set->elem - from;
+		rc = write_piece(w, c->array, t, out, from, room < rest ? room : rest, buf);
 	}
-	return 0;
+	return rc;
+}
+
+/* One of the chunk's parts of a unit is written */
+static int count_unit(struct writer *w, uint32_t unit)
+{
+	return atomic_fetch_sub(&w->left[unit], 1) == 1 && w->copied ? w->copied(w->arg, unit) : 0;
+}
+
+static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
+{
+	struct shards *set = &w->set[c->array];
+	struct out_chunk out;
+	int rc;
+
+	if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+	mt_stage_activity(w->run, MT_ACT_SAVE, c->last);
+	pthread_mutex_lock(&w->opening);
+	rc = shards_open(set, c->shard);
+	pthread_mutex_unlock(&w->opening);
+	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number);
+	if (rc == 0) rc = out_chunk_end(&out, write_chunk(w, c, &out, buf));
+	for (uint32_t u = c->first; u <= c->last && rc == 0; u++) rc = count_unit(w, u);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ all */
+
+static int chunk_task(void *arg, int64_t task, void *buf)
+{
+	struct writer *w = arg;
+
+	return copy_chunk(w, &w->chunks[task], buf);
+}
+
+int writer_units(struct writer *w)
+{
+	int rc = 0;
+
+	for (uint32_t u = 0; u < mt_control(w->run)->n_units && rc == 0; u++) /* units without tensors */
+		if (w->left[u] == 0 && w->copied) rc = w->copied(w->arg, u);
+	if (rc == 0) rc = work_run(&w->work, w->n_chunks, chunk_task, w);
+	out_sort(w->dir); /* threads made them in any order */
+	return rc;
 }
 
 /* mt_files_each */
@@ -126,8 +214,7 @@ int writer_end(struct writer *w)
 	char *config = NULL;
 	int rc = 0;
 
-	for (int a = 0; a < ARRAYS && rc == 0; a++)
-		if (w->has[a]) rc = shards_end(&w->set[a]);
+	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
 	if (rc == 0) rc = config_export(w->run, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
 	if (rc == 0) rc = mt_files_each(w->run, write_kept, w->dir);
@@ -143,6 +230,9 @@ int writer_end(struct writer *w)
 void writer_drop(struct writer *w)
 {
 	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
-	free(w->buf);
-	w->buf = NULL;
+	free(w->chunks);
+	free(w->left);
+	w->chunks = NULL;
+	w->left = NULL;
+	work_end(&w->work);
 }

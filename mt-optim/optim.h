@@ -107,7 +107,8 @@ bool snapshot(struct optim *, uint32_t k, const struct opened *);
 /* A saver that is not there saves nothing: fail what it has pinned. Returns true if this call did */
 bool fail_dead_saver(struct optim *);
 
-enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS }; /* counters of this stage's slot */
+/* counters of this stage's slot; C_SNAPSHOT_NS: of which the update waited for mt-ckpt */
+enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS };
 static inline void count(struct optim *o, int counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed);

@@ -12,6 +12,19 @@ bool fail_dead_saver(struct optim *o)
 	return mt_snap_fail(o->run, word);
 }
 
+/* Time in which at least one thread waits for mt-ckpt: from the first that begins to the last that ends */
+static void count_wait(struct optim *o, int waiters)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static int waiting;
+	static double from;
+	pthread_mutex_lock(&lock);
+	if (!waiting) from = mt_now();
+	waiting += waiters;
+	if (!waiting) count(o, C_SNAPSHOT_NS, (uint64_t)((mt_now() - from) * 1e9));
+	pthread_mutex_unlock(&lock);
+}
+
 /* Threads wait each for the unit of their own partition: one that waits for a later unit must not hold up an earlier
  * one. */
 void wait_unpinned(struct optim *o, uint32_t u)
@@ -19,6 +32,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* whether a stage lives is for one thread to ask */
 	if (!mt_snap_pinned(o->run, u)) return;
 	double from = mt_now();
+	count_wait(o, 1);
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
 		if (!mt_snap_pinned(o->run, u)) break;
@@ -31,6 +45,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 		mt_wait(o->run, seen, 100);
 	}
 	mt_stage_activity(o->run, MT_ACT_APPLY, u);
+	count_wait(o, -1);
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
@@ -64,7 +79,10 @@ static void send_save(struct optim *o, uint32_t k, uint64_t step)
 
 bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 {
-	if (!wait_before(o, op->step)) return false;
+	count_wait(o, 1);
+	bool over = wait_before(o, op->step);
+	count_wait(o, -1);
+	if (!over) return false;
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (!mt_snap_pin(o->run, op->step, t->t, &t->position)) leave_if_lost(o);
 	send_save(o, k, op->step);

@@ -27,7 +27,8 @@ const char *const *counter_words(int slot)
 {
 	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
 		"predicted_ns", NULL};
-	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns", NULL};
+	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns",
+		"snapshot_wait_ns", NULL};
 	static const char *const step[] = {"steps", "tokens", NULL};
 	static const char *const ckpt[] = {"saves", "bytes", NULL};
 	static const char *const none[] = {NULL};

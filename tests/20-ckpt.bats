@@ -258,6 +258,41 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	done
 }
 
+@test "save, export and load by 1 thread and by 5 give the same files and the same state" {
+	local n
+	create "$RUN" --config "$CONFIGS/demo.json" --dtype fp32        # 20 MB an array: more than one chunk
+	ckpt-dump "$RUN" scribble 2 5
+	dump "$RUN" >"$T/before"
+	for n in 1 5; do
+		mt-ckpt save "$RUN" "$T/ck$n" --threads $n
+		mt-ckpt save "$RUN" "$T/shards$n" --threads $n --shard 3M
+		mt-ckpt export "$RUN" "$T/out$n" --threads $n --dtype bf16
+		mt-ckpt verify "$T/shards$n" --threads $n
+	done
+	diff -r "$T/ck1" "$T/ck5"
+	diff -r "$T/shards1" "$T/shards5"
+	diff -r "$T/out1" "$T/out5"
+	for n in 1 5; do
+		ckpt-dump "$RUN" scribble 3 3
+		mt-ckpt load "$RUN" "$T/shards5" --threads $n
+		dump "$RUN" | diff "$T/before" -
+	done
+	fails_with 64 mt-ckpt verify "$T/ck1" --threads x
+}
+
+@test "verify by 1 thread and by 5 names the first of several damaged chunks" {
+	local n
+	create "$RUN" --config "$CONFIGS/demo.json" --dtype fp32
+	ckpt-dump "$RUN" scribble 2 5
+	mt-ckpt save "$RUN" "$T/ck"
+	ST edit "$T/ck/model.safetensors" 'd[17000000] ^= 1'
+	ST edit "$T/ck/optim-m.safetensors" 'd[1000000] ^= 1; d[17000000] ^= 1'
+	for n in 1 5; do
+		fails_with 65 mt-ckpt verify "$T/ck" --threads $n
+		grep -q 'model.safetensors: chunk 1 .* is damaged' "$T/fails.err"
+	done
+}
+
 @test "a save keeps an empty carry and a position with large hashes" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 4 3
@@ -286,17 +321,43 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	dump "$RUN" | diff "$T/before" -
 }
 
-@test "load --weights loads the weights alone: step 0, zero moments" {
+@test "load --weights loads the weights alone: step 0, zero moments, in a used run and in a new one" {
 	create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
 	ckpt-dump "$RUN" scribble 3 8
 	mt-ckpt save "$RUN" "$T/ck"
-	mt-ckpt load "$RUN" "$T/ck" --weights
-	ckpt-dump "$RUN" | grep -q '^step 0 t 0$'
-	ckpt-dump "$RUN" | grep -q '^record 0 '
+	for n in 1 2; do
+		mt-ckpt load "$RUN" "$T/ck" --weights
+		ckpt-dump "$RUN" | grep -q '^step 0 t 0$'
+		ckpt-dump "$RUN" | grep -q '^record 0 '
+		mt-ckpt save "$RUN" "$T/again$n"
+		ST same "$T/ck" "$T/again$n"
+		ST zero "$T/again$n" optim-m
+		ST zero "$T/again$n" optim-v
+		mt-store rm "$RUN"
+		create "$RUN" --config "$GOLDEN/qwen3/model" --dtype fp32
+	done
+}
+
+@test "after a killed load of a checkpoint, a load of a bf16 model leaves lo, m and v zero" {
+	strace -f -o /dev/null true 2>/dev/null || skip "needs strace"
+	ST make "$T/in"
+	create "$RUN" --config "$T/in" --dtype bf16
+	ckpt-dump "$RUN" scribble 3 8
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-ckpt export "$RUN" "$T/bf16"
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/in" --dtype bf16
+	strace -o "$T/trace" -e trace=pread64 mt-ckpt load "$RUN" "$T/ck" --threads 1
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/in" --dtype bf16
+	# killed at its last read, when it has loaded almost everything
+	no strace -o /dev/null -e inject=pread64:signal=KILL:when="$(grep -c pread64 "$T/trace")" \
+		mt-ckpt load "$RUN" "$T/ck" --threads 1
+	ckpt-dump "$RUN" | grep -q '^state 1$'
+	mt-ckpt load "$RUN" "$T/bf16"
 	mt-ckpt save "$RUN" "$T/again"
-	ST same "$T/ck" "$T/again"
-	ST zero "$T/again" optim-m
-	ST zero "$T/again" optim-v
+	ST same "$T/bf16" "$T/again"
+	for set in optim-lo optim-m optim-v; do ST zero "$T/again" $set; done
 }
 
 @test "load --new-record loads everything except the reproducibility record" {

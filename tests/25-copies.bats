@@ -42,9 +42,9 @@ two_runs() {
 	strace_works
 	create "$RUN" --config "$CONFIGS/demo.json"
 	mt-store init "$RUN" --seed 1 2>"$T/init.err"
-	spawn export strace -o "$T/trace" -e trace=write -e inject=write:delay_enter=3000000:when=9 mt-ckpt export "$RUN" \
-		"$T/out"
-	eventually sh -c "[ \"\$(grep -c write $T/trace)\" -ge 8 ]"    # it has copied some tensors
+	spawn export strace -o "$T/trace" -e trace=pwrite64 -e inject=pwrite64:delay_enter=3000000:when=9 \
+		mt-ckpt export "$RUN" "$T/out" --threads 1
+	eventually sh -c "[ \"\$(grep -c pwrite64 $T/trace)\" -ge 8 ]"    # it has copied some tensors
 	mt-store init "$RUN" --seed 2 2>"$T/init.err"
 	local code=0
 	wait "$PID" || code=$?
@@ -288,8 +288,10 @@ assert o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
 		"$RUN" "$CASE/data.bin"
 	# step 2 is pinned, and later steps have overwritten its record
 	eventually sh -c "mt-store stat $RUN --json | grep -q '\"k\": *4'"
+	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the snapshot to let go of unit'"
 	kill -CONT "$saver"
 	wait "$PID"
+	mt-store stat "$RUN" --json | grep -q '"snapshot_wait_ns": *[1-9]'      # and the update waited for it
 	python3 - "$T/ck" <<-'PY'
 		import json, sys
 		for n in range(2, 13, 2):

@@ -141,7 +141,7 @@ start_stage() { # NAME WRAPPER...: start mt-step last, it gives the others work
 	case $name in
 	optim) spawn optim "$@" mt-optim "$RUN" --threads 1 ;;
 	stream) spawn stream "$@" mt-stream "$RUN" --device cpu --threads 1 ;;
-	ckpt) spawn ckpt "$@" mt-ckpt serve "$RUN" --dir "$T/ck" --keep 100 ;;
+	ckpt) spawn ckpt "$@" mt-ckpt serve "$RUN" --dir "$T/ck" --keep 100 --threads 1 ;;
 	step) spawn step sh -c 'exec "$@" <"$0"' "$T/data" "$@" mt-step "$RUN" --steps "$STEPS" --batch 4 --micro 2 \
 		--seq 32 \
 		--lr 1e-3 --wait 20 "${MORE[@]}" ;;
@@ -277,9 +277,9 @@ fenced() {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	MORE=(--ckpt-every 4) STEP_CODE=74      # the first one's save failed
-	fenced ckpt writer_unit 2
-	fenced ckpt writer_unit 3
+	MORE=(--ckpt-every 4) STEP_CODE=74      # the first one's save failed: it had released a pin
+	fenced ckpt mt_snap_unpin 2
+	fenced ckpt mt_snap_unpin 3
 	fenced ckpt out_bytes 1
 	fenced ckpt out_bytes 2
 }

@@ -57,6 +57,12 @@ int file_open(int dirfd, const char *name, int *fd, uint64_t *size)
 	return 0;
 }
 
+/* A region that was truncated has no memory at p: a store faults, and mt_watch_faults reports that. */
+static void touch(uint8_t *p, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i += 4096) *(volatile uint8_t *)(p + i) = 0;
+}
+
 int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off)
 {
 	uint8_t *p = buf;
@@ -64,6 +70,7 @@ int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off)
 	while (n) {
 		ssize_t got = pread(fd, p, n < IO_BYTES ? n : IO_BYTES, (off_t)off);
 		if (got < 0 && errno == EINTR) continue;
+		if (got < 0 && errno == EFAULT) touch(p, n);
 		if (got < 0) return fail_errno(name);
 		if (got == 0) return mt_fail(MT_EX_DATA, "%s: ends early, at byte %llu", shown(name), (unsigned long long)off);
 		p += got;

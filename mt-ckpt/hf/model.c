@@ -238,18 +238,24 @@ static uint32_t half_bits(uint16_t h)
 	return sign | mt_bits((float)frac * 0x1p-24f); /* a denormal, and exact in fp32 */
 }
 
-int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, uint32_t *bits)
+int st_read(const struct st_entry *e, uint64_t from, uint64_t n, void *data)
 {
 	const struct st_tensor *t = e->tensor;
 	uint64_t size = t->dtype == ST_F32 ? 4 : 2;
+
+	return file_read(e->file->fd, e->file->name, data, n * size, t->begin + from * size);
+}
+
+int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, uint32_t *bits)
+{
+	enum st_dtype dtype = e->tensor->dtype;
 	const uint16_t *half = raw;
-	int rc = file_read(e->file->fd, e->file->name, t->dtype == ST_F32 ? (void *)bits : raw, n * size,
-		t->begin + from * size);
+	int rc = st_read(e, from, n, dtype == ST_F32 ? (void *)bits : raw);
 
 	if (rc < 0) return rc;
-	if (t->dtype == ST_BF16)
+	if (dtype == ST_BF16)
 		for (uint64_t i = 0; i < n; i++) bits[i] = (uint32_t)half[i] << 16;
-	else if (t->dtype == ST_F16)
+	else if (dtype == ST_F16)
 		for (uint64_t i = 0; i < n; i++) bits[i] = half_bits(half[i]);
 	return 0;
 }

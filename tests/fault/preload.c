@@ -135,6 +135,9 @@ static bool fails(enum kind k)
 
 /* ---- recording ---- */
 
+/* Threads record one line after the other; a line may be put in parts. */
+static pthread_mutex_t lines = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
 static void put(const char *fmt, ...)
 {
 	char line[2 * PATH_MAX + 128];
@@ -142,7 +145,9 @@ static void put(const char *fmt, ...)
 	va_start(ap, fmt);
 	int n = vsnprintf(line, sizeof line, fmt, ap);
 	va_end(ap);
+	pthread_mutex_lock(&lines);
 	if (syscall(SYS_write, record, line, (size_t)n) != n) abort();
+	pthread_mutex_unlock(&lines);
 }
 
 /* The absolute path of NAME in DIRFD, if it lies below `under` */
@@ -280,6 +285,7 @@ static void wrote(int fd, const void *p, ssize_t n, off_t at)
 {
 	if (n <= 0 || !fd_below(fd)) return;
 	int saved = errno;
+	pthread_mutex_lock(&lines);
 	put("write %llu %lld %lld ", inode(fd), (long long)at, (long long)n);
 	for (ssize_t i = 0; i < n;) {
 		char hex[4096];
@@ -292,6 +298,7 @@ static void wrote(int fd, const void *p, ssize_t n, off_t at)
 		if (syscall(SYS_write, record, hex, len) != (long)len) abort();
 	}
 	put("\n");
+	pthread_mutex_unlock(&lines);
 	errno = saved;
 }
 

@@ -113,6 +113,7 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	struct mt_control *c = mt_control(run);
 	struct mt_position position = some_position(seed);
 
+	mt_fill_begin(run);
 	for (uint32_t u = 0; u < c->n_units; u++) scribble(run, u, seed);
 	mt_run_reset(run, step, step ? step - 1 : 0, &position);
 	c->record.chunk_tokens = 512;
@@ -130,7 +131,7 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 		mt_must(mt_choice_enter(run, key, value, 10 + 55 * (size_t)i));
 	}
 	atomic_store(&c->record.set, 1);
-	mt_run_set_state(run, MT_FILLED);
+	mt_fill_end(run, MT_FILLED);
 }
 
 static void advance_run(struct mt_run *run, uint64_t seed, uint64_t step)

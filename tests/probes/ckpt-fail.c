@@ -129,6 +129,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4) mt_die(MT_EX_USAGE, "usage: ckpt-fail RUN DIR json|fsync|open|counts [STRIDE]");
 	kind = argv[3];
+	work_threads = 1;
 	if (chdir(argv[2]) < 0 || (here = open(".", O_RDONLY | O_DIRECTORY)) < 0)
 		mt_die(MT_EX_NOINPUT, "%s: no such directory", argv[2]);
 	if (!strcmp(kind, "counts")) return counts(argv[1], "x");

@@ -117,10 +117,10 @@ int mkdirat(int fd, const char *name, mode_t mode)
 	stumble();
 	return (int)syscall(SYS_mkdirat, fd, name, mode);
 }
-ssize_t write(int fd, const void *data, size_t n)
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
 {
 	stumble();
-	return syscall(SYS_write, fd, data, n);
+	return syscall(SYS_pwrite64, fd, data, n, at);
 }
 int fsync(int fd)
 {
@@ -200,6 +200,7 @@ int main(int argc, char **argv)
 	int saved = 0, busy = 0, here;
 
 	if (argc != 6) mt_die(MT_EX_USAGE, "usage: ckpt-race RUN SCRATCH DIR SEED N");
+	work_threads = 1;
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	mt_must(mt_run_open(&scratch, argv[2], MT_RUN_WEIGHTS));
 	if (chdir(argv[3]) < 0 || (here = open(".", O_RDONLY | O_DIRECTORY)) < 0)
