@@ -159,26 +159,33 @@ static void moments_bf16(const struct moments *to, uint64_t at, const float *x, 
 	for (uint64_t i = 0; i < n; i++) ((uint16_t *)to->array)[at + i] = bf16_round(mt_bits(x[i]));
 }
 
-static void moments_scales(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+/* The largest |x| of each group, to where its scale will be */
+static void moments_largest(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	float *most = int8_scales(to->array, to->elems);
+
+	for (uint64_t i = 0; i < n; i++)
+		if ((mt_bits(x[i]) & 0x7fffffff) > mt_bits(most[(at + i) / MT_GROUP])) most[(at + i) / MT_GROUP] = fabsf(x[i]);
+}
+
+static void largest_to_scales(const struct moments *to)
 {
 	float *scale = int8_scales(to->array, to->elems);
 
-	for (uint64_t i = 0; i < n; i++) scale[(at + i) / MT_GROUP] = int8_larger(scale[(at + i) / MT_GROUP], x[i]);
+	for (uint64_t group = 0; group < to->elems / MT_GROUP; group++)
+		if (scale[group] != 0) scale[group] = int8_scale(int8_round(scale[group], INT8_NEAREST));
 }
 
 static void moments_codes(const struct moments *to, uint64_t at, const float *x, uint64_t n)
 {
 	const float *scale = int8_scales(to->array, to->elems);
-
-	float inverse = 0, root_inverse = 0;
+	uint8_t *codes = to->array;
 
 	for (uint64_t i = 0; i < n; i++) {
-		if (i == 0 || (at + i) % MT_GROUP == 0) {
-			inverse = int8_inverse(scale[(at + i) / MT_GROUP]);
-			root_inverse = sqrtf(inverse);
-		}
-		if (to->which == ARRAY_M) ((int8_t *)to->array)[at + i] = int8_m_code(x[i], inverse, INT8_NEAREST);
-		else ((uint8_t *)to->array)[at + i] = int8_v_code(x[i], sqrtf(x[i]), inverse, root_inverse, INT8_NEAREST);
+		float of = scale[(at + i) / MT_GROUP];
+		uint32_t rounded = int8_round(x[i], INT8_NEAREST);
+		if (of != 0)
+			codes[int8_at(at + i)] = to->which == ARRAY_M ? int8_m_code(rounded, of) : int8_v_code(rounded, of);
 	}
 }
 
@@ -209,12 +216,14 @@ static int load_moments(struct mt_run *run, const struct source *s, enum array w
 	const struct mt_unit *unit = mt_unit(run, u);
 	const struct moments to = {mt_at(run, which == ARRAY_M ? unit->m : unit->v), unit->elems, which};
 	uint32_t state = mt_control(run)->state;
-	int rc = 0;
 
 	if (!s->full || state == MT_INT8) memset(to.array, 0, mt_state_bytes(state, unit->elems));
 	if (!s->full) return 0;
-	if (state == MT_INT8) rc = read_moments(run, s, &to, u, moments_scales, b);
-	if (rc < 0) return rc;
+	if (state == MT_INT8) {
+		int rc = read_moments(run, s, &to, u, moments_largest, b);
+		if (rc < 0) return rc;
+		largest_to_scales(&to);
+	}
 	return read_moments(run, s, &to, u,
 		state == MT_INT8       ? moments_codes
 			: state == MT_BF16 ? moments_bf16

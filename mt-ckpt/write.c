@@ -68,8 +68,8 @@ static int write_decoded(struct writer *w, enum array a, const struct mt_unit *u
 	for (uint64_t end = at + n; at < end && rc == 0;) {
 		uint64_t len = end - at < IO_BYTES / sizeof *out ? end - at : IO_BYTES / sizeof *out;
 		for (uint64_t i = 0; i < len; i++, at++)
-			out[i] = a == ARRAY_M ? int8_m((int8_t)code[at], scale[at / MT_GROUP])
-								  : int8_v(code[at], scale[at / MT_GROUP]);
+			out[i] = a == ARRAY_M ? int8_m(code[int8_at(at)], scale[at / MT_GROUP])
+								  : int8_v(code[int8_at(at)], scale[at / MT_GROUP]);
 		rc = shards_write(&w->set[a], out, len * sizeof *out);
 	}
 	return rc;
