@@ -189,26 +189,33 @@ static void moments_bf16(const struct moments *to, uint64_t at, const float *x, 
 	convert_round((uint16_t *)to->array + at, (const uint32_t *)x, n);
 }
 
-static void moments_scales(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+/* The largest |x| of each group, to where its scale will be */
+static void moments_largest(const struct moments *to, uint64_t at, const float *x, uint64_t n)
+{
+	float *most = int8_scales(to->array, to->elems);
+
+	for (uint64_t i = 0; i < n; i++)
+		if ((mt_bits(x[i]) & 0x7fffffff) > mt_bits(most[(at + i) / MT_GROUP])) most[(at + i) / MT_GROUP] = fabsf(x[i]);
+}
+
+static void largest_to_scales(const struct moments *to)
 {
 	float *scale = int8_scales(to->array, to->elems);
 
-	for (uint64_t i = 0; i < n; i++) scale[(at + i) / MT_GROUP] = int8_larger(scale[(at + i) / MT_GROUP], x[i]);
+	for (uint64_t group = 0; group < to->elems / MT_GROUP; group++)
+		if (scale[group] != 0) scale[group] = int8_scale(int8_round(scale[group], INT8_NEAREST));
 }
 
 static void moments_codes(const struct moments *to, uint64_t at, const float *x, uint64_t n)
 {
 	const float *scale = int8_scales(to->array, to->elems);
-
-	float inverse = 0, root_inverse = 0;
+	uint8_t *codes = to->array;
 
 	for (uint64_t i = 0; i < n; i++) {
-		if (i == 0 || (at + i) % MT_GROUP == 0) {
-			inverse = int8_inverse(scale[(at + i) / MT_GROUP]);
-			root_inverse = sqrtf(inverse);
-		}
-		if (to->which == ARRAY_M) ((int8_t *)to->array)[at + i] = int8_m_code(x[i], inverse, INT8_NEAREST);
-		else ((uint8_t *)to->array)[at + i] = int8_v_code(x[i], sqrtf(x[i]), inverse, root_inverse, INT8_NEAREST);
+		float of = scale[(at + i) / MT_GROUP];
+		uint32_t rounded = int8_round(x[i], INT8_NEAREST);
+		if (of != 0)
+			codes[int8_at(at + i)] = to->which == ARRAY_M ? int8_m_code(rounded, of) : int8_v_code(rounded, of);
 	}
 }
 
@@ -257,9 +264,11 @@ static int load_codes(const struct loader *l, const struct part *p, void *buf)
 	int rc = 0;
 
 	memset(to.array, 0, mt_state_bytes(MT_INT8, unit->elems));
-	for (int pass = 0; pass < 2; pass++)
+	for (int pass = 0; pass < 2; pass++) {
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
-			rc = read_moments(l, &to, i, 0, mt_tensor(l->run, i)->n, pass ? moments_codes : moments_scales, buf);
+			rc = read_moments(l, &to, i, 0, mt_tensor(l->run, i)->n, pass ? moments_codes : moments_largest, buf);
+		if (pass == 0) largest_to_scales(&to);
+	}
 	return rc;
 }
 

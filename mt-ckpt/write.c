@@ -107,7 +107,7 @@ static const void *decoded(enum array a, const uint8_t *code, uint64_t elems, ui
 		float s = scale[(at + i) / MT_GROUP];
 		end = n - i < rest ? n : i + rest;
 		for (uint64_t j = i; j < end; j++)
-			buf[j] = a == ARRAY_M ? int8_m((int8_t)code[at + j], s) : int8_v(code[at + j], s);
+			buf[j] = a == ARRAY_M ? int8_m(code[int8_at(at + j)], s) : int8_v(code[int8_at(at + j)], s);
 	}
 	return buf;
 }

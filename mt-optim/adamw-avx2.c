@@ -5,7 +5,7 @@
 
 #include "adamw.h"
 
-#define ISA __attribute__((target("avx2")))
+#define ISA __attribute__((target("avx2,fma")))
 #define INLINE ISA static inline __attribute__((always_inline))
 
 enum { WIDTH = 8, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
@@ -21,10 +21,10 @@ INLINE void copy(void *to, const void *from, int bytes)
 		_mm256_storeu_si256((__m256i *)((char *)to + i), _mm256_loadu_si256((const __m256i *)((const char *)from + i)));
 }
 
-INLINE __m256 load_g(const void *g, uint64_t i, bool g_bf16)
+INLINE __m256 load(const void *from, int i, bool bf16) /* eight of g, m or v */
 {
-	if (!g_bf16) return _mm256_loadu_ps((const float *)g + i);
-	__m128i b = _mm_loadu_si128((const __m128i *)((const uint16_t *)g + i));
+	if (!bf16) return _mm256_loadu_ps((const float *)from + i);
+	__m128i b = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + i));
 	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(b), 16));
 }
 
@@ -41,138 +41,133 @@ INLINE void store16(void *p, __m256i x) /* the low half of each of eight */
 	_mm_storeu_si128(p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
 }
 
-INLINE __m256 load_state(const char *from, int j, enum mt_dtype state)
+INLINE __m256i both(__m256i x, uint32_t mask) { return _mm256_and_si256(x, _mm256_set1_epi32((int)mask)); }
+
+/* To bf16; random: 16 bits of each */
+INLINE void store_rounded(char *to, int j, __m256 x, __m256i random)
 {
-	return load_g(from, (uint64_t)j, state == MT_BF16);
+	store16((uint16_t *)to + j, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), random), 16));
 }
 
-/* random: 16 bits of each */
-INLINE void store_state(char *to, int j, __m256 x, __m256i random, enum mt_dtype state)
-{
-	if (state == MT_BF16)
-		store16((uint16_t *)to + j, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), random), 16));
-	else _mm256_storeu_ps((float *)to + j, x);
-}
-
-INLINE __m256i mix(__m256i x, int shift, uint32_t factor)
-{
-	return _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, shift)), _mm256_set1_epi32((int)factor));
-}
-
-/* rounding_bits of elements j .. j + 7, j 0 or 8; those of 16 r later are these turned left by 8 r bits */
+/* rounding_bits of elements j .. j + 7, j 0 or 8; those of 16 r later are these turned left r times */
 INLINE __m256i random_of(uint32_t key, int j)
 {
-	const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-	__m256i x = _mm256_mullo_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(j)), _mm256_set1_epi32((int)ROUNDING_STEP));
-	x = mix(_mm256_add_epi32(x, _mm256_set1_epi32((int)key)), 16, ROUNDING_MIX1);
-	x = mix(x, 15, ROUNDING_MIX2);
+	__m256i factors = _mm256_loadu_si256((const __m256i *)(rounding_factors + j));
+	__m256i x = _mm256_mullo_epi32(factors, _mm256_set1_epi32((int)key));
 	return _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
 }
 
-INLINE __m256i turn(__m256i x) { return _mm256_or_si256(_mm256_slli_epi32(x, 8), _mm256_srli_epi32(x, 24)); }
-
-/* ---- int8: the functions of shm/model/int8.h, eight at a time ---- */
-
-INLINE __m256 absolute(__m256 x) { return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
-
-INLINE __m256 load_codes_m(const char *from, int j, float scale)
+INLINE __m256i turn(__m256i x, int by)
 {
-	__m256i code = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + j)));
-	__m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(INT8_M_UNIT));
-	return _mm256_mul_ps(_mm256_mul_ps(t, absolute(t)), _mm256_set1_ps(scale));
+	return _mm256_or_si256(_mm256_slli_epi32(x, by), _mm256_srli_epi32(x, 32 - by));
 }
 
-INLINE __m256 load_codes_v(const char *from, int j, float scale)
+/* ---- int8: the functions of shm/model/int8.h, eight at a time. Half h of a group's codes is one register; byte r of
+ * its words are the codes of elements 16 r + 8 h .. 16 r + 8 h + 7. ---- */
+
+/* Up where positive */
+INLINE __m256i shift(__m256i x, int up) { return up < 0 ? _mm256_srli_epi32(x, -up) : _mm256_slli_epi32(x, up); }
+
+/* Of scale 1; -0 where the code is that of 0 */
+INLINE __m256 decode_m(__m256i codes, int r)
 {
-	__m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + j)));
-	__m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(INT8_V_UNIT));
-	t = _mm256_mul_ps(t, t);
-	return _mm256_mul_ps(_mm256_mul_ps(t, t), _mm256_set1_ps(scale));
+	__m256i x = both(shift(codes, INT8_CUT - 8 * r), 0x7fu << INT8_CUT),
+			sign = both(shift(codes, 24 - 8 * r), 0x80000000);
+	__m256i is0 = _mm256_cmpeq_epi32(x, _mm256_setzero_si256());
+	x = _mm256_or_si256(_mm256_add_epi32(x, _mm256_set1_epi32((int)INT8_M_BASE)), sign);
+	return _mm256_blendv_ps(_mm256_castsi256_ps(x), _mm256_set1_ps(-0.0f), _mm256_castsi256_ps(is0));
 }
 
-INLINE void store8(char *to, __m256i x) /* the low byte of each of eight */
+INLINE __m256 decode_v(__m256i codes, int r)
 {
-	const __m256i low = _mm256_set1_epi32(0x0c080400); /* in each half, to its first four bytes */
-	x = _mm256_shuffle_epi8(x, low);
-	_mm_storel_epi64((__m128i *)to, _mm_unpacklo_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+	__m256i x = both(shift(codes, INT8_CUT - 8 * r), 0xffu << INT8_CUT);
+	return _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_set1_epi32((int)INT8_V_BASE)));
 }
 
-INLINE __m256i larger(__m256i scale, __m256 x) { return _mm256_max_epu32(scale, _mm256_castps_si256(absolute(x))); }
-
-INLINE float largest(__m256i x)
+/* Codes at bits INT8_CUT .. INT8_CUT + 7 of x become byte r */
+INLINE __m256i put_codes(__m256i codes, __m256i x, int r)
 {
-	__m128i four = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+	return _mm256_or_si256(codes, shift(both(x, 0xffu << INT8_CUT), 8 * r - INT8_CUT));
+}
+
+INLINE float scale_of(__m256i most)
+{
+	__m128i four = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
 	four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
 	four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
-	return mt_float((uint32_t)_mm_cvtsi128_si32(four));
+	return int8_scale((uint32_t)_mm_cvtsi128_si32(four));
 }
 
-/* One more where random, 16 bits, falls below x's share of the way from low to the next code's value */
-INLINE __m256i round_up(__m256i code, __m256i random, __m256 width, __m256 above)
-{
-	__m256 u = _mm256_mul_ps(_mm256_cvtepi32_ps(random), _mm256_set1_ps(INT8_RANDOM_UNIT));
-	__m256 up = _mm256_cmp_ps(_mm256_mul_ps(u, width), above, _CMP_LT_OQ); /* -1 where it does */
-	return _mm256_sub_epi32(code, _mm256_castps_si256(up));
-}
-
-INLINE void store_codes_m(char *to, __m256 x, float inverse, __m256i random)
-{
-	__m256 z = _mm256_mul_ps(_mm256_mul_ps(absolute(x), _mm256_set1_ps(inverse)), _mm256_set1_ps(INT8_M_SPAN));
-	__m256i code = _mm256_cvttps_epi32(_mm256_min_ps(_mm256_sqrt_ps(z), _mm256_set1_ps(INT8_M_TOP)));
-	__m256 c = _mm256_cvtepi32_ps(code), width = _mm256_add_ps(_mm256_add_ps(c, c), _mm256_set1_ps(1));
-	code = round_up(code, random, width, _mm256_sub_ps(z, _mm256_mul_ps(c, c)));
-	code = _mm256_min_epi32(code, _mm256_set1_epi32(127));
-	store8(to, _mm256_sign_epi32(code, _mm256_castps_si256(x))); /* + 0 has code 0 already */
-}
-
-INLINE void store_codes_v(char *to, __m256 x, __m256 root, float inverse, float root_inverse, __m256i random)
-{
-	const __m256 one = _mm256_set1_ps(1), top = _mm256_set1_ps(INT8_V_TOP);
-	__m256 z = _mm256_mul_ps(_mm256_mul_ps(x, _mm256_set1_ps(inverse)), _mm256_set1_ps(INT8_V_SPAN));
-	__m256 at = _mm256_mul_ps(_mm256_sqrt_ps(_mm256_mul_ps(root, _mm256_set1_ps(root_inverse))), top);
-	__m256i code = _mm256_cvttps_epi32(_mm256_min_ps(at, top));
-	__m256 c = _mm256_cvtepi32_ps(code), n = _mm256_add_ps(c, one);
-	__m256 low = _mm256_mul_ps(c, c), high = _mm256_mul_ps(n, n);
-	low = _mm256_mul_ps(low, low);
-	high = _mm256_mul_ps(high, high);
-	code = round_up(code, random, _mm256_sub_ps(high, low), _mm256_sub_ps(z, low));
-	code = _mm256_min_epi32(code, _mm256_set1_epi32(255));
-	__m256 positive = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ);
-	__m256i least = _mm256_and_si256(_mm256_castps_si256(positive), _mm256_set1_epi32(INT8_V_LEAST));
-	store8(to, _mm256_max_epi32(code, least));
-}
-
-struct fresh { /* m, v and sqrt(v) of a group after the update, before they are coded */
-	float m[MT_GROUP], v[MT_GROUP], root[MT_GROUP];
+struct rounded { /* m and v of a group after the update, before its scales are known; the largest of each lane */
+	__m256i m[MT_GROUP / WIDTH], v[MT_GROUP / WIDTH], most_m, most_v;
 };
 
-/* most_m, most_v: bits of the largest |m| and |v|, in any of the eight. next, later: see groups */
-INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct fresh *f, __m256i most_m,
-	__m256i most_v, __m256i next, __m256i later)
+INLINE void round_both(struct rounded *x, int k, __m256 m, __m256 v, __m256i random)
 {
-	float scale_m = largest(most_m), scale_v = largest(most_v);
-	float inverse_m = int8_inverse(scale_m), inverse_v = int8_inverse(scale_v), root_inverse = sqrtf(inverse_v);
-	for (int j = 0; j < MT_GROUP; j += WIDTH) {
-		__m256i random = next;
-		store_codes_m(m + j, _mm256_loadu_ps(f->m + j), inverse_m, _mm256_and_si256(random, _mm256_set1_epi32(0xffff)));
-		store_codes_v(v + j, _mm256_loadu_ps(f->v + j), _mm256_loadu_ps(f->root + j), inverse_v, root_inverse,
-			_mm256_srli_epi32(random, 16));
-		next = later;
-		later = turn(random);
+	x->m[k] = _mm256_add_epi32(_mm256_castps_si256(m), _mm256_srli_epi32(random, 32 - INT8_CUT));
+	x->v[k] = _mm256_add_epi32(_mm256_castps_si256(v), both(random, (1u << INT8_CUT) - 1));
+	x->most_m = _mm256_max_epu32(x->most_m, both(x->m[k], 0x7fffffff));
+	x->most_v = _mm256_max_epu32(x->most_v, x->v[k]);
+}
+
+/* What x is above base, or 0 */
+INLINE __m256i above(__m256i x, __m256i base) { return _mm256_sub_epi32(_mm256_max_epu32(x, base), base); }
+
+INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct rounded *x)
+{
+	*m_scale = scale_of(x->most_m);
+	*v_scale = scale_of(x->most_v);
+	__m256i base_m = _mm256_set1_epi32((int)(mt_bits(*m_scale) - (INT8_ONE - INT8_M_BASE)));
+	__m256i base_v = _mm256_set1_epi32((int)(mt_bits(*v_scale) - (INT8_ONE - INT8_V_BASE)));
+	for (int h = 0; h < 2; h++) {
+		__m256i codes_m = _mm256_setzero_si256(), codes_v = codes_m;
+#pragma GCC unroll 4
+		for (int r = 0; r < 4; r++) {
+			__m256i pattern = x->m[2 * r + h],
+					sign = both(_mm256_srli_epi32(pattern, 24 - INT8_CUT), 0x80u << INT8_CUT);
+			__m256i code = both(above(both(pattern, 0x7fffffff), base_m), 0x7fu << INT8_CUT);
+			codes_m = put_codes(codes_m, _mm256_or_si256(code, sign), r);
+			codes_v = put_codes(codes_v, above(x->v[2 * r + h], base_v), r);
+		}
+		_mm256_storeu_si256((__m256i *)m + h, codes_m);
+		_mm256_storeu_si256((__m256i *)v + h, codes_v);
 	}
-	*m_scale = scale_m;
-	*v_scale = scale_v;
+}
+
+/* ---- the update of eight; see adamw.h ---- */
+
+INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct adamw *a, float decay)
+{
+	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
+	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
+	__m256 from = _mm256_blendv_ps(*m, g, from_g),
+		   g2 = _mm256_mul_ps(_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta2)), g);
+	*m = _mm256_add_ps(from, _mm256_mul_ps(_mm256_sub_ps(g, *m), _mm256_set1_ps(a->lerp)));
+	*v = _mm256_add_ps(_mm256_mul_ps(*v, _mm256_set1_ps(a->beta2)), g2);
+	__m256 root = _mm256_div_ps(_mm256_sqrt_ps(*v), _mm256_set1_ps(a->sqrt_bias2));
+	__m256 denom = _mm256_add_ps(root, _mm256_set1_ps(a->eps));
+	__m256 step = _mm256_div_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)), denom);
+	return _mm256_add_ps(_mm256_mul_ps(p, _mm256_set1_ps(decay)), step);
+}
+
+/* keep_m, keep_v: beta1 and beta2; int8: times the scales */
+INLINE __m256 advance_fused(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct adamw *a, float decay, __m256 keep_m,
+	__m256 keep_v)
+{
+	__m256 g1 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_lerp)), g2 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_root2));
+	*m = _mm256_fmadd_ps(*m, keep_m, g1);
+	*v = _mm256_fmadd_ps(g2, g2, _mm256_mul_ps(*v, keep_v));
+	__m256 denom = _mm256_add_ps(_mm256_sqrt_ps(*v), _mm256_set1_ps(a->eps_bias2));
+	__m256 step = _mm256_div_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step_bias2)), denom);
+	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), step);
 }
 
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_dtype state)
 {
-	const __m256 clip = _mm256_set1_ps(a->clip), lerp = _mm256_set1_ps(a->lerp), beta2 = _mm256_set1_ps(a->beta2),
-				 rest2 = _mm256_set1_ps(a->one_minus_beta2), step = _mm256_set1_ps(a->neg_step),
-				 bias2 = _mm256_set1_ps(a->sqrt_bias2), eps = _mm256_set1_ps(a->eps), keep = _mm256_set1_ps(decay);
-	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const struct adamw scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
@@ -194,63 +189,58 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		}
 		copy(old + SLOT_M, m, MT_GROUP * sb);
 		copy(old + SLOT_V, v, MT_GROUP * sb);
-		float m_scale = 0, v_scale = 0;
+		__m256 keep_m = _mm256_set1_ps(scalars.beta1), keep_v = _mm256_set1_ps(scalars.beta2);
 		if (state == MT_INT8) {
-			m_scale = t->m_scale[group];
-			v_scale = t->v_scale[group];
-			memcpy(old + SLOT_M + SLOT_SCALE, &m_scale, sizeof m_scale);
-			memcpy(old + SLOT_V + SLOT_SCALE, &v_scale, sizeof v_scale);
+			memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
+			memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
+			keep_m = _mm256_mul_ps(keep_m, _mm256_set1_ps(t->m_scale[group]));
+			keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(t->v_scale[group]));
 		}
 		prefetch(m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
 		prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-		__m256i next = _mm256_setzero_si256(),
-				later = next; /* random bits of the next eight elements, and of those after */
+		__m256i random[2]; /* bits of the next eight elements, and of those after */
 		if (state != MT_FP32) {
 			uint32_t key = rounding_key(tag, group);
-			next = random_of(key, 0);
-			later = random_of(key, 8);
+			random[0] = random_of(key, 0);
+			random[1] = random_of(key, 8);
 		}
-		struct fresh fresh;
-		__m256i most_m = _mm256_setzero_si256(), most_v = most_m;
+		struct rounded rounded = {.most_m = _mm256_setzero_si256(), .most_v = _mm256_setzero_si256()};
+#pragma GCC unroll 8
 		for (int j = 0; j < MT_GROUP; j += WIDTH) {
-			__m256 p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
-			__m256 m0 = state == MT_INT8 ? load_codes_m(m, j, m_scale) : load_state(m, j, state);
-			__m256 v0 = state == MT_INT8 ? load_codes_v(v, j, v_scale) : load_state(v, j, state);
-			__m256 g = load_g(g0, j, g_bf16);
-			if (two) g = _mm256_add_ps(g, load_g(g1, j, g_bf16));
-			g = _mm256_mul_ps(g, clip);
-			__m256 from = _mm256_blendv_ps(m0, g, from_g);
-			__m256 m1 = _mm256_add_ps(from, _mm256_mul_ps(_mm256_sub_ps(g, m0), lerp));
-			__m256 v1 = _mm256_add_ps(_mm256_mul_ps(v0, beta2), _mm256_mul_ps(_mm256_mul_ps(g, rest2), g));
-			__m256 root = _mm256_sqrt_ps(v1);
-			__m256 denom = _mm256_add_ps(_mm256_div_ps(root, bias2), eps);
-			p = _mm256_add_ps(_mm256_mul_ps(p, keep), _mm256_div_ps(_mm256_mul_ps(m1, step), denom));
+			const int r = j / 16, h = j / 8 % 2;
+			__m256 x, y;
+			if (state == MT_INT8) {
+				x = decode_m(_mm256_loadu_si256((const __m256i *)m + h), r);
+				y = decode_v(_mm256_loadu_si256((const __m256i *)v + h), r);
+			} else {
+				x = load(m, j, state == MT_BF16);
+				y = load(v, j, state == MT_BF16);
+			}
+			__m256 g = load(g0, j, g_bf16), p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
+			if (two) g = _mm256_add_ps(g, load(g1, j, g_bf16));
+			if (state == MT_FP32) p = advance(p, &x, &y, g, &scalars, decay);
+			else p = advance_fused(p, &x, &y, g, &scalars, decay, keep_m, keep_v);
 			if (bf16) {
 				__m256i bits = _mm256_castps_si256(p);
 				store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
 				store16(lo16 + j, bits);
 			} else _mm256_storeu_ps(w32 + j, p);
 			if (state == MT_INT8) {
-				_mm256_storeu_ps(fresh.m + j, m1);
-				_mm256_storeu_ps(fresh.v + j, v1);
-				_mm256_storeu_ps(fresh.root + j, root);
-				most_m = larger(most_m, m1);
-				most_v = larger(most_v, v1);
-				continue;
-			}
-			__m256i random = next;
-			store_state(m, j, m1, _mm256_and_si256(random, _mm256_set1_epi32(0xffff)), state);
-			store_state(v, j, v1, _mm256_srli_epi32(random, 16), state);
-			if (state == MT_BF16) {
-				next = later;
-				later = turn(random);
+				round_both(&rounded, j / WIDTH, x, y, random[h]);
+				random[h] = turn(random[h], ROUNDING_TURN_INT8);
+			} else if (state == MT_BF16) {
+				store_rounded(m, j, x, both(random[h], 0xffff));
+				store_rounded(v, j, y, _mm256_srli_epi32(random[h], 16));
+				random[h] = turn(random[h], ROUNDING_TURN_BF16);
+			} else {
+				_mm256_storeu_ps((float *)m + j, x);
+				_mm256_storeu_ps((float *)v + j, y);
 			}
 		}
-		if (state == MT_INT8)
-			store_codes(m, v, t->m_scale + group, t->v_scale + group, &fresh, most_m, most_v, next, later);
+		if (state == MT_INT8) store_codes(m, v, t->m_scale + group, t->v_scale + group, &rounded);
 	}
 }
 

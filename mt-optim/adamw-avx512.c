@@ -1,11 +1,12 @@
-/* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array, and its old state goes to
- * the journal from the registers that the update reads it from. Needs AVX-512F alone. */
+/* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array. Needs AVX-512F and BW.
+ * Shifts, maxima and conversions run on one port each, so where it saves one, two registers are packed into one of
+ * 16-bit halves first. */
 #if defined __x86_64__
 #include <immintrin.h>
 
 #include "adamw.h"
 
-#define ISA __attribute__((target("avx512f")))
+#define ISA __attribute__((target("avx512f,avx512bw")))
 #define INLINE ISA static inline __attribute__((always_inline))
 
 enum { WIDTH = 16, REGS = MT_GROUP / WIDTH, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
@@ -15,10 +16,10 @@ INLINE void prefetch(const void *p, int bytes)
 	for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
-INLINE __m512 load_g(const void *g, uint64_t i, bool g_bf16)
+INLINE __m512 load(const void *from, int i, bool bf16) /* sixteen of g, m or v */
 {
-	if (!g_bf16) return _mm512_loadu_ps((const float *)g + i);
-	__m256i b = _mm256_loadu_si256((const __m256i *)((const uint16_t *)g + i));
+	if (!bf16) return _mm512_loadu_ps((const float *)from + i);
+	__m256i b = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + i));
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 
@@ -29,138 +30,269 @@ INLINE __m512 join(__m256i w, __m256i lo)
 	return _mm512_castsi512_ps(_mm512_add_epi32(hi, _mm512_cvtepi16_epi32(lo)));
 }
 
-/* Sixteen of m or v, to the journal as they lie in memory */
-INLINE __m512 load_state(const char *from, uint8_t *old, int r, enum mt_dtype state)
+INLINE void copy(void *to, const void *from, int bytes)
 {
-	if (state == MT_FP32) {
-		__m512 x = _mm512_loadu_ps((const float *)from + r * WIDTH);
-		_mm512_storeu_ps((float *)old + r * WIDTH, x);
-		return x;
-	}
-	__m256i x = _mm256_loadu_si256((const __m256i *)from + r);
-	_mm256_storeu_si256((__m256i *)old + r, x);
-	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+	for (int i = 0; i < bytes; i += 64) _mm512_storeu_si512((char *)to + i, _mm512_loadu_si512((const char *)from + i));
 }
 
-/* random: 16 bits of each */
-INLINE void store_state(char *to, int r, __m512 x, __m512i random, enum mt_dtype state)
+INLINE __m512i bits(__m512 x) { return _mm512_castps_si512(x); }
+INLINE __m512 number(__m512i x) { return _mm512_castsi512_ps(x); }
+
+/* Made once, before the loop over groups, and hidden from the compiler: it would make them anew in each group, which
+ * costs more than to load them. */
+struct constants {
+	__m512i order;                                  /* of 32 halves, those that are lower first */
+	__m512i factors;                                /* of the random numbers */
+	__m512i upper, round;                           /* of 16 bits in words */
+	__m512i cut, code;                              /* bits that int8 codes lack, and m's code in a pattern */
+	__m512i m_mask, m_base, v_mask, v_base;         /* of two codes in a word */
+	__m512i unsign, exponent, least, most, to_base; /* of two patterns' upper halves */
+	__m512i odd, signs;                             /* of four codes in a word */
+};
+
+INLINE __m512i all(uint32_t x)
 {
-	if (state == MT_FP32) {
-		_mm512_storeu_ps((float *)to + r * WIDTH, x);
-		return;
-	}
-	__m512i sum = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), random), 16);
-	_mm256_storeu_si256((__m256i *)to + r, _mm512_cvtepi32_epi16(sum));
+	__m512i same = _mm512_set1_epi32((int)x);
+	__asm__("" : "+v"(same));
+	return same;
+}
+INLINE __m512i twice(uint32_t x) { return all(x | x >> 16); } /* a half in both halves */
+
+INLINE __m512i both(__m512i x, __m512i y) { return _mm512_and_si512(x, y); }
+/* x where the mask is set, else y */
+/* x where the mask is set, else y; x & mask | bit */
+INLINE __m512i mux(__m512i mask, __m512i x, __m512i y) { return _mm512_ternarylogic_epi32(x, y, mask, 0xe4); }
+INLINE __m512i and_or(__m512i x, __m512i mask, __m512i bit) { return _mm512_ternarylogic_epi32(x, mask, bit, 0xea); }
+
+INLINE struct constants constants(void)
+{
+	static const uint16_t order[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11, 13,
+		15, 17, 19, 21, 23, 25, 27, 29, 31};
+	__m512i to_base_m = twice(INT8_ONE - INT8_M_BASE), to_base_v = twice(INT8_ONE - INT8_V_BASE);
+	return (struct constants){
+		.order = _mm512_loadu_si512(order),
+		.factors = _mm512_loadu_si512(rounding_factors),
+		.upper = all(0xffff0000),
+		.round = all(0x8000),
+		.cut = all((1u << INT8_CUT) - 1),
+		.code = all(0x7fu << INT8_CUT),
+		.m_mask = all(0x87f087f0),
+		.m_base = twice(INT8_M_BASE),
+		.v_mask = all(0x0ff00ff0),
+		.v_base = twice(INT8_V_BASE),
+		.unsign = all(0x7fff7fff),
+		.exponent = all(0x7f807f80),
+		.least = twice(INT8_LEAST),
+		.most = twice(INT8_MOST),
+		.to_base = _mm512_shuffle_i64x2(to_base_m, to_base_v, 0x44),
+		.odd = all(0xff00ff00),
+		.signs = all(0x80808080),
+	};
 }
 
-INLINE __m512i mix(__m512i x, int shift, uint32_t factor)
+/* The upper halves of 32 words, those of x in the lower halves; and the lower ones */
+INLINE __m512i upper(const struct constants *k, __m512i x, __m512i y)
 {
-	return _mm512_mullo_epi32(_mm512_xor_si512(x, _mm512_srli_epi32(x, (unsigned)shift)),
-		_mm512_set1_epi32((int)factor));
+	return mux(k->upper, y, _mm512_srli_epi32(x, 16));
+}
+INLINE __m512i lower(const struct constants *k, __m512i x, __m512i y)
+{
+	return mux(k->upper, _mm512_slli_epi32(y, 16), x);
 }
 
-/* rounding_bits of elements 0 .. 15 of a group; those of 16 r .. 16 r + 15 are these turned left by 8 r bits */
-INLINE __m512i random_of(uint32_t key)
+INLINE void store16(const struct constants *k, void *to, __m512i halves)
 {
-	const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	__m512i x = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)ROUNDING_STEP));
-	x = mix(_mm512_add_epi32(x, _mm512_set1_epi32((int)key)), 16, ROUNDING_MIX1);
-	x = mix(x, 15, ROUNDING_MIX2);
+	_mm512_storeu_si512(to, _mm512_permutexvar_epi16(k->order, halves));
+}
+
+/* rounding_bits of elements 0 .. 15 of a group; those of 16 r .. 16 r + 15 are these turned left */
+INLINE __m512i random_of(const struct constants *k, uint32_t key)
+{
+	__m512i x = _mm512_mullo_epi32(k->factors, _mm512_set1_epi32((int)key));
 	return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
 }
 
-/* ---- int8: the functions of shm/model/int8.h, sixteen at a time; codes go to the journal as they are ---- */
-
-INLINE __m512 absolute(__m512 x)
+/* mt_hi and mt_lo of a group */
+INLINE void store_split(const struct constants *k, uint16_t *w, int16_t *lo, const __m512 p[REGS])
 {
-	return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
+#pragma GCC unroll 2
+	for (int r = 0; r < REGS; r += 2) {
+		__m512i x = bits(p[r]), y = bits(p[r + 1]);
+		store16(k, lo + r * WIDTH, lower(k, x, y));
+		store16(k, w + r * WIDTH, upper(k, _mm512_add_epi32(x, k->round), _mm512_add_epi32(y, k->round)));
+	}
 }
 
-INLINE __m512 load_codes_m(const char *from, uint8_t *old, int r, float scale)
+/* ---- state in int8: the functions of shm/model/int8.h, sixteen at a time. A group's codes are one register; byte r of
+ * its words are the codes of elements 16 r .. 16 r + 15. ---- */
+
+/* Patterns of codes in bytes 0 and 2 (even) and 1 and 3 (odd), as upper halves of fp32, to one a register */
+INLINE void spread(const struct constants *k, __m512i even, __m512i odd, __m512 x[REGS])
 {
-	__m128i x = _mm_loadu_si128((const __m128i *)from + r);
-	_mm_storeu_si128((__m128i *)old + r, x);
-	__m512 t = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)), _mm512_set1_ps(INT8_M_UNIT));
-	return _mm512_mul_ps(_mm512_mul_ps(t, absolute(t)), _mm512_set1_ps(scale));
+	x[0] = number(_mm512_slli_epi32(even, 16));
+	x[1] = number(_mm512_slli_epi32(odd, 16));
+	x[2] = number(both(even, k->upper));
+	x[3] = number(both(odd, k->upper));
 }
 
-INLINE __m512 load_codes_v(const char *from, uint8_t *old, int r, float scale)
+/* Of scale 1; not0: where the code is not that of 0 */
+INLINE void decode_m(const struct constants *k, __m512i codes, __m512 x[REGS], __mmask16 not0[REGS])
 {
-	__m128i x = _mm_loadu_si128((const __m128i *)from + r);
-	_mm_storeu_si128((__m128i *)old + r, x);
-	__m512 t = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x)), _mm512_set1_ps(INT8_V_UNIT));
-	t = _mm512_mul_ps(t, t);
-	return _mm512_mul_ps(_mm512_mul_ps(t, t), _mm512_set1_ps(scale));
+	__m512i even = _mm512_srai_epi16(_mm512_slli_epi16(codes, 8), 4), odd = _mm512_srai_epi16(codes, 4);
+	spread(k, and_or(even, k->m_mask, k->m_base), and_or(odd, k->m_mask, k->m_base), x);
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r++) not0[r] = _mm512_test_epi32_mask(bits(x[r]), k->code);
 }
 
-INLINE float scale_of(const __m512 x[REGS])
+INLINE void decode_v(const struct constants *k, __m512i codes, __m512 x[REGS])
 {
-	__m512i most = _mm512_castps_si512(absolute(x[0]));
-	for (int r = 1; r < REGS; r++) most = _mm512_max_epu32(most, _mm512_castps_si512(absolute(x[r])));
-	return mt_float(_mm512_reduce_max_epu32(most));
+	__m512i even = _mm512_slli_epi16(codes, 4), odd = _mm512_srli_epi16(codes, 4);
+	spread(k, and_or(even, k->v_mask, k->v_base), and_or(odd, k->v_mask, k->v_base), x);
 }
 
-/* One more where random, 16 bits, falls below x's share of the way from low to the next code's value */
-INLINE __m512i round_up(__m512i code, __m512i random, __m512 width, __m512 above)
+/* The largest of 32 halves, in all of m's half of the register and all of v's */
+INLINE __m512i largest(__m512i m, __m512i v)
 {
-	__m512 u = _mm512_mul_ps(_mm512_cvtepi32_ps(random), _mm512_set1_ps(INT8_RANDOM_UNIT));
-	__mmask16 up = _mm512_cmp_ps_mask(_mm512_mul_ps(u, width), above, _CMP_LT_OQ);
-	return _mm512_mask_add_epi32(code, up, code, _mm512_set1_epi32(1));
+	__m512i most = _mm512_max_epu16(_mm512_shuffle_i64x2(m, v, 0x44), _mm512_shuffle_i64x2(m, v, 0xee));
+	most = _mm512_max_epu16(most, _mm512_shuffle_i64x2(most, most, 0xb1));
+	most = _mm512_max_epu16(most, _mm512_shuffle_epi32(most, 0x4e));
+	most = _mm512_max_epu16(most, _mm512_shuffle_epi32(most, 0xb1));
+	return _mm512_max_epu16(most, _mm512_rol_epi32(most, 16));
 }
 
-INLINE void store_codes_m(char *to, int r, __m512 x, float inverse, __m512i random)
+struct packed { /* upper halves of a group's rounded m or v */
+	__m512i even, odd;
+};
+
+/* Codes of what lies above `base` */
+INLINE __m512i coded(const struct constants *k, __m512i even, __m512i odd, __m512i base)
 {
-	__m512 z = _mm512_mul_ps(_mm512_mul_ps(absolute(x), _mm512_set1_ps(inverse)), _mm512_set1_ps(INT8_M_SPAN));
-	__m512i code = _mm512_cvttps_epi32(_mm512_min_ps(_mm512_sqrt_ps(z), _mm512_set1_ps(INT8_M_TOP)));
-	__m512 c = _mm512_cvtepi32_ps(code), width = _mm512_add_ps(_mm512_add_ps(c, c), _mm512_set1_ps(1));
-	code = round_up(code, random, width, _mm512_sub_ps(z, _mm512_mul_ps(c, c)));
-	code = _mm512_min_epi32(code, _mm512_set1_epi32(127));
-	__mmask16 negative = _mm512_cmplt_epi32_mask(_mm512_castps_si512(x), _mm512_setzero_si512());
-	code = _mm512_mask_sub_epi32(code, negative, _mm512_setzero_si512(), code);
-	_mm_storeu_si128((__m128i *)to + r, _mm512_cvtepi32_epi8(code));
+	return mux(k->odd, _mm512_slli_epi16(_mm512_subs_epu16(odd, base), 4),
+		_mm512_srli_epi16(_mm512_subs_epu16(even, base), 4));
 }
 
-INLINE void store_codes_v(char *to, int r, __m512 x, __m512 root, float inverse, float root_inverse, __m512i random)
+INLINE void store_codes(const struct constants *k, char *m, char *v, float *m_scale, float *v_scale, struct packed x,
+	struct packed y)
 {
-	const __m512 one = _mm512_set1_ps(1), top = _mm512_set1_ps(INT8_V_TOP);
-	__m512 z = _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(inverse)), _mm512_set1_ps(INT8_V_SPAN));
-	__m512 at = _mm512_mul_ps(_mm512_sqrt_ps(_mm512_mul_ps(root, _mm512_set1_ps(root_inverse))), top);
-	__m512i code = _mm512_cvttps_epi32(_mm512_min_ps(at, top));
-	__m512 c = _mm512_cvtepi32_ps(code), n = _mm512_add_ps(c, one);
-	__m512 low = _mm512_mul_ps(c, c), high = _mm512_mul_ps(n, n);
-	low = _mm512_mul_ps(low, low);
-	high = _mm512_mul_ps(high, high);
-	code = round_up(code, random, _mm512_sub_ps(high, low), _mm512_sub_ps(z, low));
-	code = _mm512_min_epi32(code, _mm512_set1_epi32(255));
-	__mmask16 positive = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
-	code = _mm512_mask_max_epi32(code, positive, code, _mm512_set1_epi32(INT8_V_LEAST));
-	_mm_storeu_si128((__m128i *)to + r, _mm512_cvtepi32_epi8(code));
+	__m512i even = both(x.even, k->unsign), odd = both(x.odd, k->unsign);
+	__m512i scale = largest(_mm512_max_epu16(even, odd), _mm512_max_epu16(y.even, y.odd));
+	scale = both(scale, k->exponent);
+	scale = _mm512_max_epu16(scale, k->least);
+	scale = _mm512_min_epu16(scale, k->most);
+	__m512i base = _mm512_sub_epi16(scale, k->to_base);
+	__m512i codes = coded(k, even, odd, _mm512_shuffle_i64x2(base, base, 0x00));
+	__m512i signs = mux(k->odd, x.odd, _mm512_srli_epi16(x.even, 8));
+	_mm512_storeu_si512(m, mux(k->signs, signs, codes));
+	_mm512_storeu_si512(v, coded(k, y.even, y.odd, _mm512_shuffle_i64x2(base, base, 0xaa)));
+	scale = _mm512_slli_epi32(scale, 16);
+	_mm_store_ss(m_scale, _mm_castsi128_ps(_mm512_castsi512_si128(scale)));
+	_mm_store_ss(v_scale, _mm_castsi128_ps(_mm512_extracti32x4_epi32(scale, 2)));
 }
 
-INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const __m512 m1[REGS], const __m512 v1[REGS],
-	const __m512 root[REGS], __m512i random)
+/* One group of m and v in any type */
+struct moments {
+	__m512 m[REGS], v[REGS];
+	__m512 keep_m, keep_v; /* beta1, beta2; int8: times the scale */
+	__mmask16 not0[REGS];  /* where m is not 0 (int8) */
+};
+
+/* To the journal as they lie in memory, and to registers */
+INLINE void load_moments(const struct constants *k, struct moments *x, const struct adamw *a, const struct tile *t,
+	uint64_t group, const char *m, const char *v, uint8_t *old, const enum mt_dtype state)
 {
-	float scale_m = scale_of(m1), scale_v = scale_of(v1);
-	float inverse_m = int8_inverse(scale_m), inverse_v = int8_inverse(scale_v), root_inverse = sqrtf(inverse_v);
+	const int bytes = MT_GROUP * (state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
+	copy(old + SLOT_M, m, bytes);
+	copy(old + SLOT_V, v, bytes);
+	x->keep_m = _mm512_set1_ps(a->beta1);
+	x->keep_v = _mm512_set1_ps(a->beta2);
+	if (state == MT_INT8) {
+		memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
+		memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
+		x->keep_m = _mm512_mul_ps(x->keep_m, _mm512_set1_ps(t->m_scale[group]));
+		x->keep_v = _mm512_mul_ps(x->keep_v, _mm512_set1_ps(t->v_scale[group]));
+		decode_m(k, _mm512_loadu_si512(m), x->m, x->not0);
+		decode_v(k, _mm512_loadu_si512(v), x->v);
+		return;
+	}
 #pragma GCC unroll 4
 	for (int r = 0; r < REGS; r++) {
-		store_codes_m(m, r, m1[r], inverse_m, _mm512_and_si512(random, _mm512_set1_epi32(0xffff)));
-		store_codes_v(v, r, v1[r], root[r], inverse_v, root_inverse, _mm512_srli_epi32(random, 16));
-		random = _mm512_rol_epi32(random, 8);
+		x->m[r] = load(m, r * WIDTH, state == MT_BF16);
+		x->v[r] = load(v, r * WIDTH, state == MT_BF16);
 	}
-	*m_scale = scale_m;
-	*v_scale = scale_v;
+}
+
+/* m and v of the next step. g: before clipping */
+INLINE void advance(struct moments *x, int r, __m512 g, const struct adamw *a, const enum mt_dtype state)
+{
+	if (state == MT_FP32) {
+		const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
+		g = _mm512_mul_ps(g, _mm512_set1_ps(a->clip));
+		__m512 from = _mm512_mask_blend_ps(from_g, x->m[r], g);
+		x->m[r] = _mm512_add_ps(from, _mm512_mul_ps(_mm512_sub_ps(g, x->m[r]), _mm512_set1_ps(a->lerp)));
+		x->v[r] = _mm512_add_ps(_mm512_mul_ps(x->v[r], x->keep_v),
+			_mm512_mul_ps(_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta2)), g));
+		return;
+	}
+	__m512 g1 = _mm512_mul_ps(g, _mm512_set1_ps(a->clip_lerp)), g2 = _mm512_mul_ps(g, _mm512_set1_ps(a->clip_root2));
+	x->m[r] = state == MT_INT8 ? _mm512_mask3_fmadd_ps(x->m[r], x->keep_m, g1, x->not0[r])
+							   : _mm512_fmadd_ps(x->m[r], x->keep_m, g1);
+	x->v[r] = _mm512_fmadd_ps(g2, g2, _mm512_mul_ps(x->v[r], x->keep_v));
+}
+
+/* p of the next step from its m and v */
+INLINE __m512 stepped(__m512 p, __m512 m, __m512 v, const struct adamw *a, float decay, const enum mt_dtype state)
+{
+	__m512 root = _mm512_sqrt_ps(v), keep = _mm512_set1_ps(decay);
+	if (state == MT_FP32) {
+		__m512 denom = _mm512_add_ps(_mm512_div_ps(root, _mm512_set1_ps(a->sqrt_bias2)), _mm512_set1_ps(a->eps));
+		__m512 step = _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(a->neg_step)), denom);
+		return _mm512_add_ps(_mm512_mul_ps(p, keep), step);
+	}
+	__m512 denom = _mm512_add_ps(root, _mm512_set1_ps(a->eps_bias2));
+	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(a->neg_step_bias2)), denom));
+}
+
+/* In bf16 two registers become one, in int8 four; the random bits are those of rounding_bits */
+INLINE void store_moments(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
+	char *m, char *v, __m512i random, const enum mt_dtype state)
+{
+	__m512i i[REGS], j[REGS];
+	if (state == MT_FP32) {
+#pragma GCC unroll 4
+		for (int r = 0; r < REGS; r++) {
+			_mm512_storeu_ps((float *)m + r * WIDTH, x->m[r]);
+			_mm512_storeu_ps((float *)v + r * WIDTH, x->v[r]);
+		}
+		return;
+	}
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r++) {
+		bool int8 = state == MT_INT8;
+		__m512i for_m = int8 ? _mm512_srli_epi32(random, 32 - INT8_CUT) : _mm512_andnot_si512(k->upper, random);
+		__m512i for_v = int8 ? both(random, k->cut) : _mm512_srli_epi32(random, 16);
+		i[r] = _mm512_add_epi32(bits(x->m[r]), for_m);
+		j[r] = _mm512_add_epi32(bits(x->v[r]), for_v);
+		random = int8 ? _mm512_rol_epi32(random, ROUNDING_TURN_INT8) : _mm512_rol_epi32(random, ROUNDING_TURN_BF16);
+	}
+	if (state == MT_INT8) {
+		struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])},
+					  pv = {upper(k, j[0], j[2]), upper(k, j[1], j[3])};
+		store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv);
+	} else
+#pragma GCC unroll 2
+		for (int r = 0; r < REGS; r += 2) {
+			store16(k, (uint16_t *)m + r * WIDTH, upper(k, i[r], i[r + 1]));
+			store16(k, (uint16_t *)v + r * WIDTH, upper(k, j[r], j[r + 1]));
+		}
 }
 
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_dtype state)
 {
-	const __m512 clip = _mm512_set1_ps(a->clip), lerp = _mm512_set1_ps(a->lerp), beta2 = _mm512_set1_ps(a->beta2),
-				 rest2 = _mm512_set1_ps(a->one_minus_beta2), step = _mm512_set1_ps(a->neg_step),
-				 bias2 = _mm512_set1_ps(a->sqrt_bias2), eps = _mm512_set1_ps(a->eps), keep = _mm512_set1_ps(decay);
-	const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const struct constants k = constants();
+	const struct adamw scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
@@ -178,65 +310,35 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 
-		__m512i random = state != MT_FP32 ? random_of(rounding_key(tag, group)) : _mm512_setzero_si512();
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
-		__m512 p[REGS], m0[REGS], v0[REGS], root[REGS];
-		float m_scale = 0, v_scale = 0;
-		if (state == MT_INT8) {
-			m_scale = t->m_scale[group];
-			v_scale = t->v_scale[group];
-			memcpy(old + SLOT_M + SLOT_SCALE, &m_scale, sizeof m_scale);
-			memcpy(old + SLOT_V + SLOT_SCALE, &v_scale, sizeof v_scale);
-		}
+		__m512 p[REGS];
+		struct moments x;
+		if (bf16) {
+			copy(old + SLOT_W, w16, MT_GROUP * 2);
+			copy(old + SLOT_LO, lo16, MT_GROUP * 2);
+		} else copy(old + SLOT_W, w32, MT_GROUP * 4);
 #pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++) {
-			if (bf16) {
-				__m256i hi = _mm256_loadu_si256((const __m256i *)(w16 + r * WIDTH));
-				__m256i lo = _mm256_loadu_si256((const __m256i *)(lo16 + r * WIDTH));
-				_mm256_storeu_si256((__m256i *)(old + SLOT_W) + r, hi);
-				_mm256_storeu_si256((__m256i *)(old + SLOT_LO) + r, lo);
-				p[r] = join(hi, lo);
-			} else {
-				p[r] = _mm512_loadu_ps(w32 + r * WIDTH);
-				_mm512_storeu_ps((float *)(old + SLOT_W) + r * WIDTH, p[r]);
-			}
-			if (state == MT_INT8) {
-				m0[r] = load_codes_m(m, old + SLOT_M, r, m_scale);
-				v0[r] = load_codes_v(v, old + SLOT_V, r, v_scale);
-			} else {
-				m0[r] = load_state(m, old + SLOT_M, r, state);
-				v0[r] = load_state(v, old + SLOT_V, r, state);
-			}
-		}
+		for (int r = 0; r < REGS; r++)
+			p[r] = bf16
+				? join(_mm256_loadu_si256((const __m256i *)w16 + r), _mm256_loadu_si256((const __m256i *)lo16 + r))
+				: _mm512_loadu_ps(w32 + r * WIDTH);
+		load_moments(&k, &x, &scalars, t, group, m, v, old, state);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 #pragma GCC unroll 4
 		for (int r = 0; r < REGS; r++) {
-			__m512 g = load_g(g0, r * WIDTH, g_bf16);
-			if (two) g = _mm512_add_ps(g, load_g(g1, r * WIDTH, g_bf16));
-			g = _mm512_mul_ps(g, clip);
-			__m512 from = _mm512_mask_blend_ps(from_g, m0[r], g);
-			__m512 m1 = _mm512_add_ps(from, _mm512_mul_ps(_mm512_sub_ps(g, m0[r]), lerp));
-			__m512 v1 = _mm512_add_ps(_mm512_mul_ps(v0[r], beta2), _mm512_mul_ps(_mm512_mul_ps(g, rest2), g));
-			root[r] = _mm512_sqrt_ps(v1);
-			__m512 denom = _mm512_add_ps(_mm512_div_ps(root[r], bias2), eps);
-			__m512 p1 = _mm512_add_ps(_mm512_mul_ps(p[r], keep), _mm512_div_ps(_mm512_mul_ps(m1, step), denom));
-			if (bf16) {
-				__m512i bits = _mm512_castps_si512(p1);
-				__m512i hi = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
-				_mm256_storeu_si256((__m256i *)(w16 + r * WIDTH), _mm512_cvtepi32_epi16(hi));
-				_mm256_storeu_si256((__m256i *)(lo16 + r * WIDTH), _mm512_cvtepi32_epi16(bits));
-			} else _mm512_storeu_ps(w32 + r * WIDTH, p1);
-			if (state == MT_INT8) { /* when the group's scales are known */
-				m0[r] = m1;
-				v0[r] = v1;
-				continue;
-			}
-			store_state(m, r, m1, _mm512_and_si512(random, _mm512_set1_epi32(0xffff)), state);
-			store_state(v, r, v1, _mm512_srli_epi32(random, 16), state);
-			random = _mm512_rol_epi32(random, 8);
+			__m512 g = load(g0, r * WIDTH, g_bf16);
+			if (two) g = _mm512_add_ps(g, load(g1, r * WIDTH, g_bf16));
+			advance(&x, r, g, &scalars, state);
 		}
-		if (state == MT_INT8) store_codes(m, v, t->m_scale + group, t->v_scale + group, m0, v0, root, random);
+		store_moments(&k, &x, t, group, m, v, state == MT_FP32 ? k.round : random_of(&k, rounding_key(tag, group)),
+			state);
+#pragma GCC unroll 4
+		for (int r = 0; r < REGS; r++) {
+			p[r] = stepped(p[r], x.m[r], x.v[r], &scalars, decay, state);
+			if (!bf16) _mm512_storeu_ps(w32 + r * WIDTH, p[r]);
+		}
+		if (bf16) store_split(&k, w16, lo16, p);
 	}
 }
 

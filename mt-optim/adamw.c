@@ -33,11 +33,17 @@ struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, do
 		.neg_step = (float)-(lr / bias1),
 		.sqrt_bias2 = (float)sqrt(bias2),
 		.eps = (float)eps,
+		.beta1 = (float)beta1,
+		.clip_lerp = (float)(clip_factor * (1 - beta1)),
+		.clip_root2 = (float)(clip_factor * sqrt(1 - beta2)),
+		.neg_step_bias2 = (float)-(lr / bias1 * sqrt(bias2)),
+		.eps_bias2 = (float)(eps * sqrt(bias2)),
 	};
 }
 
 static inline void adamw_element(const struct adamw *a, float decay, float g, float *p, float *m, float *v)
 {
+	g *= a->clip;
 	float from = a->lerp_from_g ? g : *m;
 	float m1 = from + (g - *m) * a->lerp;
 	float v1 = *v * a->beta2 + (g * a->one_minus_beta2) * g;
@@ -46,11 +52,19 @@ static inline void adamw_element(const struct adamw *a, float decay, float g, fl
 	*v = v1;
 }
 
-static inline float gradient(const struct adamw *a, const struct tile *t, uint64_t i)
+static inline void adamw_element_fused(const struct adamw *a, float decay, float g, float *p, float *m, float *v)
+{
+	float g2 = g * a->clip_root2;
+	*m = fmaf(*m, a->beta1, g * a->clip_lerp);
+	*v = fmaf(g2, g2, *v * a->beta2);
+	*p = fmaf(*p, decay, (*m * a->neg_step_bias2) / (sqrtf(*v) + a->eps_bias2));
+}
+
+static inline float gradient(const struct tile *t, uint64_t i)
 {
 	float g = t->g_bf16 ? bf16_float(((const uint16_t *)t->g[0])[i]) : ((const float *)t->g[0])[i];
 	if (t->g[1]) g += t->g_bf16 ? bf16_float(((const uint16_t *)t->g[1])[i]) : ((const float *)t->g[1])[i];
-	return g * a->clip;
+	return g;
 }
 
 static uint64_t moment_bytes(const struct tile *t) { return t->state == MT_INT8 ? 1 : t->state == MT_BF16 ? 2 : 4; }
@@ -88,10 +102,10 @@ static void moment_restore(const struct tile *t, struct moment m, const uint8_t 
 static void load_moments(const struct tile *t, uint64_t group, float m[MT_GROUP], float v[MT_GROUP])
 {
 	struct moment from_m = moment_m(t, group), from_v = moment_v(t, group);
-	for (int j = 0; j < MT_GROUP; j++)
+	for (uint64_t j = 0; j < MT_GROUP; j++)
 		if (t->state == MT_INT8) {
-			m[j] = int8_m(((const int8_t *)from_m.x)[j], *from_m.scale);
-			v[j] = int8_v(((const uint8_t *)from_v.x)[j], *from_v.scale);
+			m[j] = int8_m(((const uint8_t *)from_m.x)[int8_at(j)], *from_m.scale);
+			v[j] = int8_v(((const uint8_t *)from_v.x)[int8_at(j)], *from_v.scale);
 		} else if (t->state == MT_BF16) {
 			m[j] = bf16_float(((const uint16_t *)from_m.x)[j]);
 			v[j] = bf16_float(((const uint16_t *)from_v.x)[j]);
@@ -104,19 +118,20 @@ static void load_moments(const struct tile *t, uint64_t group, float m[MT_GROUP]
 static void store_codes(struct moment to_m, struct moment to_v, const float m[MT_GROUP], const float v[MT_GROUP],
 	uint32_t key)
 {
-	float scale_m = 0, scale_v = 0;
-	for (int j = 0; j < MT_GROUP; j++) {
-		scale_m = int8_larger(scale_m, m[j]);
-		scale_v = int8_larger(scale_v, v[j]);
-	}
-	float inverse_m = int8_inverse(scale_m), inverse_v = int8_inverse(scale_v), root_inverse = sqrtf(inverse_v);
+	uint32_t rounded_m[MT_GROUP], rounded_v[MT_GROUP], most_m = 0, most_v = 0;
 	for (uint32_t j = 0; j < MT_GROUP; j++) {
-		uint32_t random = rounding_bits(key, j);
-		((int8_t *)to_m.x)[j] = int8_m_code(m[j], inverse_m, random & 0xffff);
-		((uint8_t *)to_v.x)[j] = int8_v_code(v[j], sqrtf(v[j]), inverse_v, root_inverse, random >> 16);
+		uint32_t random = rounding_bits(key, j, ROUNDING_TURN_INT8);
+		rounded_m[j] = int8_round(m[j], random >> (32 - INT8_CUT));
+		rounded_v[j] = int8_round(v[j], random & ((1u << INT8_CUT) - 1));
+		if (most_m < (rounded_m[j] & 0x7fffffff)) most_m = rounded_m[j] & 0x7fffffff;
+		if (most_v < rounded_v[j]) most_v = rounded_v[j];
 	}
-	*to_m.scale = scale_m;
-	*to_v.scale = scale_v;
+	*to_m.scale = int8_scale(most_m);
+	*to_v.scale = int8_scale(most_v);
+	for (uint32_t j = 0; j < MT_GROUP; j++) {
+		((uint8_t *)to_m.x)[int8_at(j)] = int8_m_code(rounded_m[j], *to_m.scale);
+		((uint8_t *)to_v.x)[int8_at(j)] = int8_v_code(rounded_v[j], *to_v.scale);
+	}
 }
 
 static void store_moments(const struct tile *t, uint64_t group, const float m[MT_GROUP], const float v[MT_GROUP],
@@ -129,7 +144,7 @@ static void store_moments(const struct tile *t, uint64_t group, const float m[MT
 		memcpy(to_v.x, v, MT_GROUP * 4);
 	} else
 		for (uint32_t j = 0; j < MT_GROUP; j++) {
-			uint32_t random = rounding_bits(key, j);
+			uint32_t random = rounding_bits(key, j, ROUNDING_TURN_BF16);
 			((uint16_t *)to_m.x)[j] = (uint16_t)((mt_bits(m[j]) + (random & 0xffff)) >> 16);
 			((uint16_t *)to_v.x)[j] = (uint16_t)((mt_bits(v[j]) + (random >> 16)) >> 16);
 		}
@@ -172,14 +187,14 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 		load_moments(t, group, m, v);
 		for (uint64_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
-			float g = gradient(a, t, g0 + j);
+			float g = gradient(t, g0 + j),
+				  p = t->lo ? mt_float(mt_join(((uint16_t *)t->w)[i], t->lo[i])) : ((float *)t->w)[i];
+			if (t->state == MT_FP32) adamw_element(a, decay, g, &p, &m[j], &v[j]);
+			else adamw_element_fused(a, decay, g, &p, &m[j], &v[j]);
 			if (t->lo) {
-				uint16_t *w = (uint16_t *)t->w + i;
-				float p = mt_float(mt_join(*w, t->lo[i]));
-				adamw_element(a, decay, g, &p, &m[j], &v[j]);
-				*w = mt_hi(mt_bits(p));
+				((uint16_t *)t->w)[i] = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
-			} else adamw_element(a, decay, g, (float *)t->w + i, &m[j], &v[j]);
+			} else ((float *)t->w)[i] = p;
 		}
 		store_moments(t, group, m, v, rounding_key(tag, group));
 	}
@@ -192,7 +207,8 @@ adamw_fn *adamw_choose(void)
 		return adamw_scalar; /* mt-stream's word; its kernels' bits differ by set, ours do not */
 #if defined __x86_64__
 	__builtin_cpu_init();
-	bool avx2 = __builtin_cpu_supports("avx2"), avx512 = __builtin_cpu_supports("avx512f");
+	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+		 avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 	if (want && !strcmp(want, "avx2")) return avx2 ? adamw_avx2 : NULL;
 	if (want && !strcmp(want, "avx512")) return avx512 ? adamw_avx512 : NULL;
 	if (want && *want) return NULL;

@@ -9,20 +9,25 @@
  *     v  = v * beta2 + (g * one_minus_beta2) * g
  *     p  = p + (m * neg_step) / (sqrt(v) / sqrt_bias2 + eps)
  *
- * State in bf16 or int8 (mt-store create --state): p is computed from the new m and v; then they are rounded at random,
- * up or down with the probabilities that make the mean exact. Rounding to nearest would stop v's decay, since 0.1 % a
- * step is less than half of bf16's last place. The random numbers are a hash of the step, the unit and the element, so
- * a repeated update rounds as it did before.
+ * State in bf16 or int8 (mt-store create --state): fewer operations, and fused ones, give the same up to rounding:
+ *
+ *     g  = g0 + g1
+ *     m  = fma(m, beta1, g * clip_lerp)              clip (1 - beta1)
+ *     v  = fma(h, h, v * beta2)                      h = g * clip_root2: clip sqrt(1 - beta2)
+ *     p  = fma(p, decay, (m * neg_step_bias2) / (sqrt(v) + eps_bias2))
+ *
+ * Then the new m and v are rounded at random, up or down with the probabilities that make the mean exact. Rounding to
+ * nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The random numbers are a
+ * hash of the step, the unit and the element, so a repeated update rounds as it did before.
  *
  * State in int8: shm/model/int8.h has the codes. Rounding must not make a step long. A step is about lr m / sqrt(v):
  * the danger is a v that is rounded to 0 beside an m that is not. Therefore:
- *  - no positive v gets a code below 2 (INT8_V_LEAST). So sqrt(v) is at least 6.2e-5 of the largest sqrt(v) of its
- *    group, and only elements whose gradients stay below that share of the group's largest take smaller steps. v is 0
- *    only where every gradient was 0; there m is 0, too.
- *  - m's code 1 is 6.2e-5 of the group's largest |m|: the same share. So the smallest m beside the smallest v makes a
- *    step as long as that of the group's largest elements.
- *  - rounding changes m by a factor of at most 4 (code 1 to 2), sqrt(v) by one of at most 2.25 (code 3 to 2). From
- *    gradients of 1e-2 of the group's largest on, it changes m by at most a sixth and sqrt(v) by at most a twelfth.
+ *  - No v is 0: what is less than 2^-31 of its group's scale becomes 2^-31 of it. So sqrt(v) is at least 2^-16 of the
+ *    largest sqrt(v) of its group, and only elements whose gradients stay below that share of the group's largest take
+ *    smaller steps.
+ *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such an
+ *    element takes no step.
+ *  - Rounding changes any other m or v by less than an eighth.
  * tests/probes/optim-adamw.c measures the longest steps.
  *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
@@ -39,6 +44,7 @@
 
 struct adamw { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
+	float beta1, clip_lerp, clip_root2, neg_step_bias2, eps_bias2; /* for state in bf16 and int8 */
 	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
@@ -83,9 +89,11 @@ typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_part
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
-/* For state in bf16 and int8. 32 random bits of element j of a group: the low half rounds m, the high half v. Sixteen
- * words are hashed; elements 16 apart have the same one, turned by 8 bits: each is fair, and hashing 64 would take
- * longer than the update. */
+/* For state in bf16 and int8. 32 random bits of element j of a group. bf16: the low half rounds m, the high half v.
+ * int8: the high 20 bits round m, the low 20 v; of a number's bits the first few decide. A group's key is a hash of the
+ * step, the unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly spread;
+ * elements 16 apart have the same word, turned. The turns leave at least 4 bits between where any two of the eight
+ * numbers of a word begin: these correlate by 2^-4, others by less than can be measured. */
 static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 {
 	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;
@@ -93,14 +101,13 @@ static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 	z = (z ^ z >> 27) * 0x94d049bb133111eb;
 	return (uint32_t)(z ^ z >> 31);
 }
-#define ROUNDING_STEP 0x9e3779b9u /* from one element to the next */
-#define ROUNDING_MIX1 0x7feb352du
-#define ROUNDING_MIX2 0x846ca68bu
-static inline uint32_t rounding_bits(uint32_t key, uint32_t j)
+static const uint32_t rounding_factors[16] = {0x7b1dcdaf, 0xa1b965f5, 0x8009454f, 0x724c81ed, 0x51a8749b, 0x747ea2eb,
+	0x1f4532e1, 0xc916ab3d, 0x41c98ac3, 0x368cb0a7, 0x3cb13d09, 0x055bdef7, 0xe0bbdb7b, 0x983aa92f, 0x00cc4d19,
+	0x971d80ab};
+enum { ROUNDING_TURN_BF16 = 4, ROUNDING_TURN_INT8 = 8 };
+static inline uint32_t rounding_bits(uint32_t key, uint32_t j, uint32_t turn_each)
 {
-	uint32_t x = key + j % 16 * ROUNDING_STEP, turn = j / 16 * 8;
-	x = (x ^ x >> 16) * ROUNDING_MIX1;
-	x = (x ^ x >> 15) * ROUNDING_MIX2;
+	uint32_t x = key * rounding_factors[j % 16], turn = j / 16 * turn_each;
 	x ^= x >> 16;
 	return turn ? x << turn | x >> (32 - turn) : x;
 }

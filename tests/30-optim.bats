@@ -26,6 +26,14 @@ killed() { # KEY=VALUE...
 	[ "$(tail -n 1 "$T/killed")" = "$want" ]
 }
 
+# A program killed at any instruction of the update is finished by another with the same bits: resumes [none] [bf16|int8]
+resumes() {
+	run optim-journal "$RUN" "$@"
+	echo "$output"
+	[ "$status" != 77 ] || skip "no ptrace here"
+	[ "$status" = 0 ]
+}
+
 @test "the SIMD updates give the bits of the scalar one, and the scalar one is PyTorch's AdamW" {
 	optim-adamw
 	MT_ISA=scalar optim-adamw sums
@@ -105,34 +113,22 @@ killed() { # KEY=VALUE...
 
 # bats test_tags=slow
 @test "an update killed at any instruction is finished with the same bits" {
-	run optim-journal "$RUN"
-	echo "$output"
-	[ "$status" != 77 ] || skip "no ptrace here"
-	[ "$status" = 0 ]
+	resumes
 }
 
 # bats test_tags=slow
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
-	run optim-journal "$RUN" bf16
-	echo "$output"
-	[ "$status" != 77 ] || skip "no ptrace here"
-	[ "$status" = 0 ]
+	resumes bf16
 }
 
 # bats test_tags=slow
 @test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
-	run optim-journal "$RUN" int8
-	echo "$output"
-	[ "$status" != 77 ] || skip "no ptrace here"
-	[ "$status" = 0 ]
+	resumes int8
 }
 
 # bats test_tags=slow
 @test "--grad none: an update killed at any instruction is finished with the same bits" {
-	run optim-journal "$RUN" none
-	echo "$output"
-	[ "$status" != 77 ] || skip "no ptrace here"
-	[ "$status" = 0 ]
+	resumes none
 }
 
 @test "a pinned unit is not overwritten, a sealed save is waited for, a dead saver's save fails" {

@@ -1,75 +1,71 @@
 /* int8.h: AdamW's m and v with one byte an element (mt-store create --state int8), and back.
  *
- * An array of a unit is elems codes | elems / MT_GROUP scales (fp32). A group's scale is its largest |x|.
+ * An array of a unit is elems codes | elems / MT_GROUP scales (fp32). A code is a float of 8 bits, with three bits of
+ * fraction: neighbours differ by 6 to 12 %. A group's scale is the power of two that begins the binade of its largest
+ * value after rounding, from 2^-95 to 2^127; 0 in a group that was never written.
  *
- *     m: codes -127 .. 127     |x| = (|code| / 127)^2 scale     steps between neighbours are a share of |x|, not of
- *     v: codes 0, 2 .. 255      x  = (code / 255)^4 scale       the scale: elements far below the largest keep digits
+ *     m: sign | exponent 4 | fraction 3     |x| = scale 2^(exponent - 15) (1 + fraction / 8), but code 0 is 0
+ *     v:        exponent 5 | fraction 3      x  = scale 2^(exponent - 31) (1 + fraction / 8), never 0
  *
- * The largest element gets the highest code, whatever the random number, and that code is the scale exactly. So the
- * values tell the scale, and to code decoded values again (with INT8_NEAREST) gives the same codes: checkpoints keep
- * the values alone. Plain IEEE operations in one order: SIMD versions give the same bits.
+ * Element i of a group has byte 4 (i % 16) + i / 16: each of 16 words has elements that lie 16 apart, so SIMD takes
+ * codes apart by shifts.
+ *
+ * A code and its scale are the upper 12 bits of a rounded fp32 pattern, so coding is integer arithmetic, the same in
+ * every instruction set. The values tell the scale, and to code decoded values again gives the same codes: checkpoints
+ * keep the values alone.
  */
 #ifndef MT_INT8_H
 #define MT_INT8_H
 
-#include <float.h>
-#include <math.h>
-
 #include "mt.h"
 
-#define INT8_M_TOP 127.0f
-#define INT8_V_TOP 255.0f
-#define INT8_V_LEAST 2               /* code of the smallest positive v: mt-optim/adamw.h says why */
-#define INT8_M_UNIT (1 / INT8_M_TOP) /* rounded, but times the top it is 1 */
-#define INT8_V_UNIT (1 / INT8_V_TOP)
-#define INT8_M_SPAN (INT8_M_TOP * INT8_M_TOP)
-#define INT8_V_SPAN (INT8_V_TOP * INT8_V_TOP * INT8_V_TOP * INT8_V_TOP) /* rounded to fp32 */
-#define INT8_NEAREST 0x8000u                                            /* for a random number */
-#define INT8_RANDOM_UNIT 0x1p-16f
+#define INT8_CUT 20             /* bits of an fp32 pattern that a code lacks */
+#define INT8_NEAREST 0x80000u   /* for a random number of as many bits */
+#define INT8_M_BASE 0x38000000u /* m's code c of scale 1 is the pattern INT8_M_BASE + (c << INT8_CUT) */
+#define INT8_V_BASE 0x30000000u /* v's */
+#define INT8_ONE 0x3f800000u
+#define INT8_LEAST 0x10000000u /* 2^-95: v's smallest value is then 2^-126, the smallest normal number */
+#define INT8_MOST 0x7f000000u
 
 static inline float *int8_scales(const void *codes, uint64_t elems) { return (float *)((uintptr_t)codes + elems); }
 
-static inline float int8_m(int8_t code, float scale)
+/* Where the code of element i of an array is */
+static inline uint64_t int8_at(uint64_t i) { return i - i % MT_GROUP + i % 16 * 4 + i % MT_GROUP / 16; }
+
+/* x rounded, as a pattern whose upper 12 bits count. random: INT8_CUT bits */
+static inline uint32_t int8_round(float x, uint32_t random) { return mt_bits(x) + random; }
+
+/* The scale of a group whose largest |x|, rounded, is `most` */
+static inline float int8_scale(uint32_t most)
 {
-	float t = (float)code * INT8_M_UNIT;
-	return t * fabsf(t) * scale;
+	uint32_t x = most & 0x7f800000;
+	return mt_float(x < INT8_LEAST ? INT8_LEAST : x > INT8_MOST ? INT8_MOST : x);
+}
+
+/* What is too small for a code is 0 */
+static inline uint8_t int8_m_code(uint32_t rounded, float scale)
+{
+	uint32_t x = rounded & 0x7fffffff, base = mt_bits(scale) - (INT8_ONE - INT8_M_BASE);
+	return (uint8_t)(rounded >> 31 << 7 | ((x > base ? x - base : 0) >> INT8_CUT & 0x7f));
+}
+
+/* x is not negative. What is too small for a code becomes the smallest value: mt-optim/adamw.h says why. */
+static inline uint8_t int8_v_code(uint32_t rounded, float scale)
+{
+	uint32_t base = mt_bits(scale) - (INT8_ONE - INT8_V_BASE);
+	return (uint8_t)((rounded > base ? rounded - base : 0) >> INT8_CUT);
+}
+
+/* 0 is -0: added to any number, it changes no bit, so SIMD may leave it out */
+static inline float int8_m(uint8_t code, float scale)
+{
+	uint32_t c = code & 0x7f;
+	return c ? mt_float((uint32_t)code >> 7 << 31 | (INT8_M_BASE + (c << INT8_CUT))) * scale : -0.0f;
 }
 
 static inline float int8_v(uint8_t code, float scale)
 {
-	float t = (float)code * INT8_V_UNIT, t2 = t * t;
-	return t2 * t2 * scale;
-}
-
-/* The larger of a scale and |x|. As integers, a NaN is the largest, so the order of elements does not matter. */
-static inline float int8_larger(float scale, float x)
-{
-	uint32_t a = mt_bits(scale), b = mt_bits(x) & 0x7fffffff;
-	return mt_float(a > b ? a : b);
-}
-
-static inline float int8_inverse(float scale) { return scale >= FLT_MIN ? 1 / scale : 0; }
-
-/* random: 16 bits. z is |x| in units in which the value of code c is c^2; above c by its share of the way to c + 1 */
-static inline int8_t int8_m_code(float x, float inverse, uint32_t random)
-{
-	float z = fabsf(x) * inverse * INT8_M_SPAN, root = sqrtf(z);
-	int32_t code = (int32_t)(root < INT8_M_TOP ? root : INT8_M_TOP); /* a NaN: the highest */
-	float c = (float)code, width = c + c + 1;
-	code += (float)random * INT8_RANDOM_UNIT * width < z - c * c;
-	code = code < 127 ? code : 127;
-	return (int8_t)(mt_bits(x) >> 31 ? -code : code);
-}
-
-/* root: sqrt(x), which the update has at hand; root_inverse: sqrt(inverse) */
-static inline uint8_t int8_v_code(float x, float root, float inverse, float root_inverse, uint32_t random)
-{
-	float z = x * inverse * INT8_V_SPAN, at = sqrtf(root * root_inverse) * INT8_V_TOP;
-	int32_t code = (int32_t)(at < INT8_V_TOP ? at : INT8_V_TOP), least = x > 0 ? INT8_V_LEAST : 0;
-	float c = (float)code, n = c + 1, low = c * c * (c * c), high = n * n * (n * n);
-	code += (float)random * INT8_RANDOM_UNIT * (high - low) < z - low;
-	code = code < 255 ? code : 255;
-	return (uint8_t)(code > least ? code : least);
+	return mt_float(INT8_V_BASE + ((uint32_t)code << INT8_CUT)) * scale;
 }
 
 #endif

@@ -101,7 +101,7 @@ static size_t moment_bytes(size_t n) { return mt_state_bytes(state, n); }
 
 static void set_moment(void *array, float *scale, uint64_t i, float x)
 {
-	if (state == MT_INT8) ((uint8_t *)array)[i] = (uint8_t)(noise >> 8), scale[i / MT_GROUP] = fabsf(x);
+	if (state == MT_INT8) ((uint8_t *)array)[i] = (uint8_t)(noise >> 8), scale[i / MT_GROUP] = int8_scale(mt_bits(x));
 	else if (state == MT_BF16) ((uint16_t *)array)[i] = bf16_round(mt_bits(x));
 	else ((float *)array)[i] = x;
 }
