@@ -49,7 +49,7 @@ two_runs() {
 	local code=0
 	wait "$PID" || code=$?
 	[ "$code" = 75 ]
-	grep -q 'filled meanwhile' "$T/export.err"
+	grep -q 'filled meanwhile\|is being filled' "$T/export.err"     # init may still be at work
 	[ ! -e "$T/out" ]
 	no_leftovers
 }
