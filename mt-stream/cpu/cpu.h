@@ -7,6 +7,7 @@
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
 
+#include "device.h"
 #include "ops.h"
 #include "pool.h"
 
@@ -16,8 +17,13 @@ void *op_shared(struct pool *, size_t bytes);
 /* Report in one line what there was no memory for, and end the program with 71: for threads inside an operation */
 _Noreturn void op_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+static inline int64_t operand_bytes(int bf16) { return bf16 ? 2 : 4; }
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Give the operation fp32 copies of the weights that it reads, which are bf16. They live until the next operation.
+ * weights.c */
+void weights_widen(struct pool *, struct op *);
 
 /* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
  * the partial sums). The cut depends on the number of rows alone. */

@@ -15,7 +15,11 @@ struct groups {
 	int64_t n;
 };
 
-static const float *after(const void *p, int64_t elements) { return p ? (const float *)p + elements : NULL; }
+/* In operands */
+static const void *after(const struct grouped_gemm_args *a, const void *p, int64_t elements)
+{
+	return p ? (const char *)p + elements * operand_bytes(a->bf16) : NULL;
+}
 
 static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
 {
@@ -24,25 +28,27 @@ static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
 		return (struct gemm_args){.m = a->k,
 			.n = a->n,
 			.k = rows,
-			.a = after(a->a, first * a->lda),
+			.a = after(a, a->a, first * a->lda),
 			.lda = a->lda,
 			.trans_a = 1,
-			.b = after(a->b, first * a->ldb),
+			.b = after(a, a->b, first * a->ldb),
 			.ldb = a->ldb,
 			.c = (float *)a->c + e * a->stride,
 			.ldc = a->ldc,
-			.beta = a->beta};
+			.beta = a->beta,
+			.bf16 = a->bf16};
 	return (struct gemm_args){.m = rows,
 		.n = a->n,
 		.k = a->k,
-		.a = after(a->a, first * a->lda),
+		.a = after(a, a->a, first * a->lda),
 		.lda = a->lda,
-		.b = after(a->b, e * a->stride),
+		.b = after(a, a->b, e * a->stride),
 		.ldb = a->ldb,
 		.trans_b = a->trans_b,
 		.c = (float *)a->c + first * a->ldc,
 		.ldc = a->ldc,
-		.bias = after(a->bias, e * a->bias_stride)};
+		.bias = after(a, a->bias, e * a->bias_stride),
+		.bf16 = a->bf16};
 }
 
 /* The group of a tile: the last that begins at it or before */
