@@ -56,7 +56,8 @@ known() { # OPTION: ends mt-run if it does not exist, with those that begin with
 	like='' begin=${1%"${1#????}"}
 	for option in --model --data --out --dtype --grad --state --seed --device --compute --streams --threads --numa \
 		--keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
-		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens --sample-temperature; do
+		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens \
+		--sample-temperature; do
 		[ "$option" != "$1" ] || return 0
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
