@@ -1,7 +1,7 @@
 /* amx.c: GEMM of bf16 by AMX tiles, on one thread; sums are fp32, over k in ascending order
  *
- * A tile register has 16 rows of 64 bytes: 16 x 32 bf16 of a, 32 x 16 of b (a row holds two rows of b, pair by pair), or
- * 16 x 16 sums. A block of c is 2 x 2 of them. Both a and b are packed into tiles, with zeros behind their ends.
+ * A tile register has 16 rows of 64 bytes: 16 x 32 bf16 of a, 32 x 16 of b (a row holds two rows of b, pair by pair),
+ * or 16 x 16 sums. A block of c is 2 x 2 of them. Both a and b are packed into tiles, with zeros behind their ends.
  *
  * oneDNN 2.6 has AMX, too. With 640 to 4096 for m, n and k it does 240 to 450 GFLOP/s on a core that does 700 to 900
  * here; weights in its own formats gain a third at most.
