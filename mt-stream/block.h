@@ -32,11 +32,21 @@ struct piece {
 
 /* ---- template.c ---- */
 
+/* A matrix as GEMMs multiply it, beside what it was made from. It is x itself, or x narrowed in the scratch's operand
+ * of that number, where it stands until the next one. */
+struct operand {
+	const void *x, *as;
+};
+enum { OPERAND_X, OPERAND_DY };
+/* Of x (rows, width), which is narrowed from row `first` on */
+struct operand operand_of(const struct chunk *, int number, const void *x, int64_t first, int64_t rows, int64_t width);
+
 void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out);
-void linear_backward_input(const struct chunk *, void *dx, const void *dy, const void *w, int64_t in, int64_t out);
-void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const void *dy, const void *x,
-	int64_t in, int64_t out);
+void linear_backward_input(const struct chunk *, void *dx, const struct operand *dy, const void *w, int64_t in,
+	int64_t out);
+void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
+	const struct operand *x, int64_t in, int64_t out);
 /* y (N, H) = add + scale x */
 void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
 void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);

@@ -9,11 +9,11 @@ LIBS_mt-stream = $(GEMM_LIBS)
 LIBS_mt-sample = $(GEMM_LIBS)
 
 # (-g1: line numbers without variables; they take half of these files' time to compile)
-CPU_OPS = $(filter-out %/device.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
+CPU_OPS = $(filter-out %/device.c %/execute.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
 $(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -g1 -fno-trapping-math
 $(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
 
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
 SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/experts.c mt-stream/trace.c $(CPU_OPS) \
-  mt-stream/cpu/device.c mt-step/record.c mt-step/feed/out.c
+  mt-stream/cpu/device.c mt-stream/cpu/execute.c mt-step/record.c mt-step/feed/out.c
 $(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step

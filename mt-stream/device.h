@@ -11,9 +11,11 @@
  * them; it never touches device memory. Device `cpu` maps queues to threads. Device `chaos` is a cpu
  * device that delays and reorders operations wherever synchronization allows.
  *
- * Element types. Activations and weights on the device are of the device's own element type (dev->elem bytes each: fp32
- * on cpu); statistics, gradients of weights and losses are fp32 or wider on every device. ops.h explains the operations
- * and the letters of shapes. Pointers are device memory unless they say host.
+ * Element types. Activations on the device are of the device's own element type (dev->elem bytes each: fp32 on cpu).
+ * Operands are weights, and the matrices that GEMMs multiply: of the same type, or, on a cpu that computes in bf16, of
+ * bf16 (dev->operand bytes each), to which OP_NARROW rounds activations. Statistics, gradients of weights and losses
+ * are fp32 or wider on every device. ops.h explains the operations and the letters of shapes. Pointers are device
+ * memory unless they say host.
  */
 #ifndef MT_STREAM_DEVICE_H
 #define MT_STREAM_DEVICE_H
@@ -35,6 +37,7 @@ enum op_code {
 	OP_DISCARD,
 	OP_WEIGHTS_IN,
 	OP_GRADS_OUT,
+	OP_NARROW,
 	OP_GEMM,
 	OP_BIAS_BACKWARD,
 	OP_EMBED_FORWARD,
@@ -100,6 +103,12 @@ struct op {
 			int64_t n;
 			enum mt_dtype to;
 		} grads_final;
+		/* Activations to operands, rounded to nearest even */
+		struct {
+			void *dst;       /* (n) */
+			const void *src; /* (n) */
+			int64_t n;
+		} narrow;
 		struct gemm_args gemm;
 		struct bias_backward_args bias_backward;
 		struct embed_forward_args embed_forward;
@@ -144,7 +153,7 @@ struct device {
 	/* for the record, known after attach: the libraries with their versions, and what else of the machine decides
 	 * bits. A device with other descriptions gives other bits. Less than 64 bytes each */
 	const char *gemm, *attention, *machine;
-	size_t elem;           /* bytes of an activation's or weight's element; known after attach */
+	size_t elem, operand;  /* bytes of an activation's, and of an operand's element; known after attach */
 	const struct gpu *gpu; /* NULL: not a GPU, its memory is the host's */
 	uint64_t own;          /* bytes of device memory that the device itself uses, known after attach */
 	struct trace *trace;   /* gets the times of all operations; NULL: no trace (trace.h) */
@@ -162,6 +171,9 @@ struct device {
 	void (*host_release)(struct device *, void *);
 	/* The host memory that gradients are copied to, once, before the first copy; NULL: not needed. */
 	void (*host_register)(struct device *, const void *, size_t bytes);
+	/* Select the type of operands, for weights of that type: bf16 or fp32. Before the device is used. 0, or -78: it
+	 * cannot compute in bf16. NULL: the run's type is that of operands. */
+	int (*compute)(struct device *, enum mt_dtype);
 	/* A pointer with which operations read this host memory in place; NULL: weights must be copied in. */
 	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
 
@@ -196,7 +208,9 @@ struct device *device_cuda(int ordinal, int *ex);
 /* Wait until every queue is at rest. 0 or -ex. */
 int device_sync(struct device *);
 
-/* Run one operation now, for devices whose memory is the host's. */
-void cpu_execute(struct pool *, const struct op *);
+/* For devices whose memory is the host's. compute(), which also says in *bf16 whether operands are bf16: */
+int cpu_compute(struct device *, bool *bf16, enum mt_dtype);
+/* Run one operation now */
+void cpu_execute(struct pool *, const struct op *, bool bf16);
 
 #endif

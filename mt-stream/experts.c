@@ -107,8 +107,9 @@ static void logits_forward(const struct piece *p, float *logits, const void *h, 
 	int64_t out)
 {
 	int64_t in = p->c.geo->hidden;
+	struct operand x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
 
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = h, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = x.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
 		.c = logits, .ldc = out, .bias = b, .fp32 = 1);
 }
 
@@ -117,10 +118,12 @@ static void logits_backward(const struct piece *p, float *dw, float *db, float b
 	const void *w, int64_t out)
 {
 	int64_t in = p->c.geo->hidden;
+	struct operand dy = operand_of(&p->c, OPERAND_DY, dlogits, 0, p->c.n, out),
+				   x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
 
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dlogits, .lda = out, .b = w, .ldb = in,
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dy.as, .lda = out, .b = w, .ldb = in,
 		.c = p->c.s.dh, .ldc = in, .beta = 1);
-	linear_backward_weights(&p->c, dw, db, beta, dlogits, h, in, out);
+	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
 }
 
 /* What the loss has of the logits, which are in scores */
@@ -171,42 +174,50 @@ static int64_t gated(const struct piece *p, int64_t ffn) { return mlp_gated(p->l
 static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATE : MT_T_XUP; }
 static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATEB : MT_T_XUPB; }
 
+/* Of the piece's rows */
+static struct operand rows_operand(const struct piece *p, int number, const void *x, int64_t width)
+{
+	return operand_of(&p->c, number, x, p->begin, p->rows, width);
+}
+
 /* y (R, out) = x (R, in) w_e' + b_e */
 static void grouped_forward(const struct piece *p, void *y, const void *x, enum mt_role_tensor weight,
 	enum mt_role_tensor bias, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
+	struct operand a = rows_operand(p, OPERAND_X, x, in);
 
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = out,
-		.k = in, .first = first(p), .a = x, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
+		.k = in, .first = first(p), .a = a.as, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = !transposed, .c = y, .ldc = out, .stride = p->w->stride[weight], .bias = p->w->t[bias],
 		.bias_stride = p->w->stride[bias]);
 }
 
 /* dx (R, in) = dy (R, out) w_e */
-static void grouped_backward_input(const struct piece *p, void *dx, const void *dy, enum mt_role_tensor weight,
-	int64_t in, int64_t out)
+static void grouped_backward_input(const struct piece *p, void *dx, const struct operand *dy,
+	enum mt_role_tensor weight, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = in,
-		.k = out, .first = first(p), .a = dy, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
+		.k = out, .first = first(p), .a = dy->as, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = transposed, .c = dx, .ldc = in, .stride = p->w->stride[weight]);
 }
 
 /* dw_e (out, in) += dy' x; db_e (out) += column sums of dy */
-static void grouped_backward_weights(const struct piece *p, const struct grads *g, float beta, const void *dy,
-	const void *x, enum mt_role_tensor weight, enum mt_role_tensor bias, int64_t in, int64_t out)
+static void grouped_backward_weights(const struct piece *p, const struct grads *g, float beta, const struct operand *dy,
+	const void *from, enum mt_role_tensor weight, enum mt_role_tensor bias, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
+	struct operand x = rows_operand(p, OPERAND_X, from, in);
 
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows,
-		.k = transposed ? in : out, .n = transposed ? out : in, .first = first(p), .a = transposed ? x : dy,
-		.lda = transposed ? in : out, .b = transposed ? dy : x, .ldb = transposed ? out : in, .c = g->t[weight],
+		.k = transposed ? in : out, .n = transposed ? out : in, .first = first(p), .a = transposed ? x.as : dy->as,
+		.lda = transposed ? in : out, .b = transposed ? dy->as : x.as, .ldb = transposed ? out : in, .c = g->t[weight],
 		.ldc = transposed ? out : in, .stride = g->stride[weight], .sum = 1, .beta = beta);
 	if (g->t[bias])
 		LAUNCH(&p->c, OP_GROUPED_BIAS_BACKWARD, grouped_bias_backward, .db = g->t[bias], .stride = g->stride[bias],
-			.beta = beta, .dy = dy, .first = first(p), .experts = experts(p), .n = out);
+			.beta = beta, .dy = dy->x, .first = first(p), .experts = experts(p), .n = out);
 }
 
 /* act (rows, ffn) from gate | up; the rows from `begin` on */
@@ -355,14 +366,18 @@ void experts_forward_end(const struct piece *p, void *out) { residual_forward(p,
 
 /* ---- backward ---- */
 
-/* From the gradients of outputs (y) and of gate | up, and what they were computed from */
-static void weights_backward(const struct piece *p, const struct grads *g, float beta)
+/* From the gradients of outputs (y) and of gate | up, and what they were computed from; returns the operand that
+ * gate | up's gradient is */
+static struct operand weights_backward(const struct piece *p, const struct grads *g, float beta)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
+	struct operand dy = rows_operand(p, OPERAND_DY, x->y, hidden);
 
-	grouped_backward_weights(p, g, beta, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
-	grouped_backward_weights(p, g, beta, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	grouped_backward_weights(p, g, beta, &dy, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
+	dy = rows_operand(p, OPERAND_DY, p->gu, gated(p, f));
+	grouped_backward_weights(p, g, beta, &dy, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	return dy;
 }
 
 /* From dsub, the gradient of the experts' sum: the gradients of their weights, of their slots' weights (dweight), and
@@ -372,20 +387,22 @@ static void rows_backward(const struct piece *p, const struct grads *g, float be
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, bias_stride = p->w->stride[MT_T_XDOWNB];
 	const void *bias = p->w->t[MT_T_XDOWNB];
+	struct operand dy;
 
 	dispatch(p, x->x, h);
 	dispatch(p, x->y, dsub);
 	if (!p->kept) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
-	grouped_backward_input(p, x->dact, x->y, MT_T_XDOWN, f, hidden);
+	dy = rows_operand(p, OPERAND_DY, x->y, hidden);
+	grouped_backward_input(p, x->dact, &dy, MT_T_XDOWN, f, hidden);
 	inner_backward(p, p->gu, p->begin, p->rows, f, interleaved(p));
 	if (bias) /* experts have their own numbers here: the first one's would be there */
-		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->elem;
+		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->operand;
 	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
 		.slot = x->slot + p->begin, .y = begin_of(p, x->act, f), .dy = begin_of(p, x->dact, f),
 		.dgu = begin_of(p, p->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
 		.bias_stride = bias_stride, .h = hidden, .d_o = begin_of(p, x->y, hidden), .expert = x->expert);
-	weights_backward(p, g, beta);
-	grouped_backward_input(p, x->x, p->gu, gate_up_role(p), hidden, gated(p, f));
+	dy = weights_backward(p, g, beta);
+	grouped_backward_input(p, x->x, &dy, gate_up_role(p), hidden, gated(p, f));
 }
 
 /* The gradients of the shared expert's weights; in the scratch's dh, where dsub may have been, that of its input */
@@ -395,9 +412,11 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
 	void *gu = shared_gu(p);
 
+	struct operand dy = operand_of(&p->c, OPERAND_DY, dsub, 0, p->c.n, hidden), in;
+
 	if (!p->kept) shared_gate_up(p, h);
 	shared_weight(p, h);
-	linear_backward_input(&p->c, x->dact, dsub, p->w->t[MT_T_SDOWN], f, hidden);
+	linear_backward_input(&p->c, x->dact, &dy, p->w->t[MT_T_SDOWN], f, hidden);
 	inner_backward(p, gu, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
@@ -406,9 +425,12 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 			.y = x->act, .dy = x->dact, .dgu = gu, .rows = p->c.n, .f = f, .g = gated(p, f));
 		launch(&p->c, &gate);
 	}
-	linear_backward_weights(&p->c, g->t[MT_T_SDOWN], NULL, beta, dsub, x->act, f, hidden);
-	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, gu, h, hidden, gated(p, f));
-	linear_backward_input(&p->c, p->c.s.dh, gu, p->w->t[shared_role(p)], hidden, gated(p, f));
+	in = operand_of(&p->c, OPERAND_X, x->act, 0, p->c.n, f);
+	linear_backward_weights(&p->c, g->t[MT_T_SDOWN], NULL, beta, &dy, &in, f, hidden);
+	dy = operand_of(&p->c, OPERAND_DY, gu, 0, p->c.n, gated(p, f));
+	in = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, hidden);
+	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, &dy, &in, hidden, gated(p, f));
+	linear_backward_input(&p->c, p->c.s.dh, &dy, p->w->t[shared_role(p)], hidden, gated(p, f));
 	if (p->w->t[MT_T_SHARED_GATE])
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }

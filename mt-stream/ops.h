@@ -2,8 +2,9 @@
  *
  * Letters in shapes: N tokens (rows x seq), H hidden size, NH / NKV query and key-value heads, D head size, F the MLP's
  * inner size, V vocabulary. Matrices are row-major; weights are (out, in), as Hugging Face stores them. Elements behind
- * `void *` are the device's own (dev->elem in device.h: fp32 on cpu, fp32 or bf16 on cuda). Statistics, gradients of
- * weights and losses are fp32 or wider on every device. Pointers are device memory unless they say host.
+ * `void *` are the device's own (dev->elem in device.h: fp32 on cpu, fp32 or bf16 on cuda), those of weights and of
+ * matrices that are multiplied are operands (dev->operand). Statistics, gradients of weights and losses are fp32 or
+ * wider on every device. Pointers are device memory unless they say host.
  *
  * The cpu's operations give the same bits for any number of threads in the pool: work is cut into tasks whose shapes
  * depend on the problem alone, a task runs on one thread, and sums across tasks are added in a fixed order.
@@ -14,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements */
+/* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements. a, b and bias are operands */
 struct gemm_args {
 	int64_t m, n, k;
 	const void *a; /* (m, k); trans_a: (k, m) */
@@ -29,6 +30,7 @@ struct gemm_args {
 	const void *bias; /* (n), or NULL; with beta 0 only */
 	const void *add;  /* (m, n), rows ldc apart, or NULL: a residual, added last; with beta 0 only */
 	int fp32;
+	int bf16; /* cpu: operands are bf16; the device sets it, here and below */
 };
 
 /* db = beta db + column sums of dy */
@@ -46,6 +48,7 @@ struct embed_forward_args {
 	const uint32_t *tokens; /* (N) */
 	int64_t n, h;
 	float scale; /* multiplies the rows of w */
+	int bf16;    /* cpu: w is */
 };
 
 /* dw[t] += scale times the sum of dx over the positions of token t, added in ascending order of position */
@@ -246,6 +249,7 @@ struct grouped_gemm_args {
 	int64_t bias_stride;
 	int sum;
 	float beta; /* sum 1 only */
+	int bf16;   /* as of gemm_args */
 };
 
 /* For each expert: db_e (n) = beta db_e + column sums of its rows of dy (R, n). db_e are `stride` elements apart. */
@@ -289,6 +293,7 @@ struct combine_backward_args {
 	int64_t bias_stride, h;
 	void *d_o;              /* (R, H) */
 	const uint32_t *expert; /* (N, K), with bias */
+	int bf16;               /* cpu: bias is */
 };
 
 /* Terms of the loss that routers' logits have. p = softmax(logits). Forward: adds to sums, over the tokens that count:
@@ -377,16 +382,19 @@ struct cross_entropy_args {
 
 struct pool; /* pool.h */
 
-/* The GEMM library with its version, and the instruction set of all other operations: both decide bits, and go into the
- * reproducibility record */
-const char *gemm_description(void);
+/* The GEMM library with its version and the type of its operands, and the instruction set of all other operations: both
+ * decide bits, and go into the reproducibility record */
+const char *gemm_description(int bf16);
 const char *kernels_description(void);
+/* Why GEMMs cannot multiply bf16 fast here; NULL: they can */
+const char *gemm_lacks_bf16(void);
 /* What the cpu and chaos devices report of themselves. They have one name, because they give the same bits. */
 #define CPU_IDENTITY \
-	.name = "cpu", .gemm = gemm_description(), .attention = "tiled, fp32", .machine = kernels_description(), \
-	.elem = sizeof(float)
-/* Load what oneDNN needs to report that it has no memory. 0: there is no memory for that */
+	.name = "cpu", .gemm = gemm_description(0), .attention = "tiled, fp32", .machine = kernels_description(), \
+	.elem = sizeof(float), .operand = sizeof(float)
+/* Load what oneDNN needs to report that it has no memory; and what it needs to multiply bf16. 0: there is no memory */
 int gemm_ready(void);
+int gemm_bf16_ready(void);
 
 void op_gemm(struct pool *, const struct gemm_args *);
 #define OP_PROTOTYPE(code, op, args, name) void op_##op(struct pool *, const struct args##_args *);

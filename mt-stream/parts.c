@@ -114,8 +114,8 @@ void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct 
 
 		if (w) {
 			w->t[t->role] = mem
-				? elements_after(s->dev, mem, (int64_t)e[a].at + in)
-				: elements_after(s->dev, s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype),
+				? operands_after(s->dev, mem, (int64_t)e[a].at + in)
+				: operands_after(s->dev, s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype),
 					  (int64_t)e[a].from + in);
 			w->stride[t->role] = stride;
 		}

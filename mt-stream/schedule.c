@@ -94,7 +94,7 @@ static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 
 		launch(s, Q_WEIGHTS,
 			&(struct op){OP_WEIGHTS_IN,
-				.weights_in = {.dst = elements_after(s->dev, to->mem, (int64_t)part->at),
+				.weights_in = {.dst = operands_after(s->dev, to->mem, (int64_t)part->at),
 					.n = (int64_t)elems_of(s, job, p),
 					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
 					.from = s->control->dtype}});
@@ -130,7 +130,7 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 	for (int p = 0; p < j->parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->part[p].unit);
 
-		base[p] = slot ? elements_after(s->dev, slot->mem, (int64_t)j->part[p].at)
+		base[p] = slot ? operands_after(s->dev, slot->mem, (int64_t)j->part[p].at)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += elems_of(s, job, p) * weight_elem(s);
 	}
@@ -232,7 +232,7 @@ static void experts_load(struct stream *s, uint32_t job, struct slot *slot, cons
 		if (slot)
 			launch(s, Q_WEIGHTS,
 				&(struct op){OP_WEIGHTS_IN,
-					.weights_in = {.dst = elements_after(s->dev, slot->mem, (int64_t)(e[a].at + off - e[a].from)),
+					.weights_in = {.dst = operands_after(s->dev, slot->mem, (int64_t)(e[a].at + off - e[a].from)),
 						.n = (int64_t)n,
 						.src = src + off * weight_elem(s),
 						.from = s->control->dtype}});

@@ -12,7 +12,8 @@ static struct chunk_sizes requested;
 static struct mt_strings rings;
 
 static bool plan_only, verbose, device_given;
-static const char *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32", *state_spec = "fp32";
+static const char *compute_spec, *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32",
+								 *state_spec = "fp32";
 static struct plan_options plan;
 
 static const struct mt_opt options[] = {
@@ -26,6 +27,8 @@ static const struct mt_opt options[] = {
 		NULL},
 	{"expert-window", OPT_U64, &expert_window, "N",
 		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", NULL},
+	{"compute", OPT_STR, &compute_spec, "TYPE",
+		"cpu: multiply in bf16 (default if weights are bf16 and the CPU has AVX512-BF16 or AMX) or fp32", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores); same bits", NULL},
 	{"chunk-tokens", OPT_U64, &requested.chunk_tokens, "N",
 		"tokens of a chunk, if the run has no record yet (default 4096)", NULL},
@@ -58,7 +61,8 @@ static const struct mt_program program = {
 	.name = "mt-stream",
 	.usage =
 		"mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
-		"       [--recompute auto|full|none] [--expert-window N] [--threads N] [--ring FROM=TO]...\n"
+		"       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--threads N]\n"
+		"       [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
 		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--profile GPU]\n"
 		"       [--attention cudnn|own] [--json]",
@@ -169,6 +173,7 @@ static int plan_print(void)
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
 	plan.state = type_parse("state", state_spec);
+	plan.compute = compute_spec ? type_parse("compute", compute_spec) : 0;
 	plan.recompute = recompute_parse(recompute_spec);
 	plan.expert_window = (uint32_t)expert_window;
 	plan.own_attention = !strcmp(attention_spec, "own");
@@ -273,6 +278,7 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	s.recompute = recompute_parse(recompute_spec);
 	s.expert_window = (uint32_t)expert_window;
+	s.compute = compute_spec ? type_parse("compute", compute_spec) : 0;
 	s.verbose = verbose;
 	s.host_requested = host_memory;
 	s.profile = plan.profile ? plan.profile : strncmp(device_spec, "cuda", 4) ? "cpu" : "";

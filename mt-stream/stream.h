@@ -87,6 +87,7 @@ struct stream {
 	struct job *jobs; /* [units] */
 	uint32_t units;
 	enum recompute recompute;
+	enum mt_dtype compute;   /* type of operands, requested; 0: not */
 	uint32_t expert_window;  /* experts of a window; 0: not requested */
 	bool verbose;            /* report each plan */
 	bool zero_copy;          /* the device reads the store in place */

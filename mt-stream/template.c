@@ -25,7 +25,7 @@ void weights_enter(struct weights *w, const struct device *dev, const struct mt_
 {
 	for (const struct mt_tensor *t = first; t < first + n; t++) {
 		if (t->expert) continue;
-		w->t[t->role] = elements_after(dev, base, (int64_t)t->off);
+		w->t[t->role] = operands_after(dev, base, (int64_t)t->off);
 		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) w->stride[t->role] = expert_stride(t, first + n);
 	}
 }
@@ -41,34 +41,51 @@ void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, flo
 
 /* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
 
+struct operand operand_of(const struct chunk *c, int number, const void *x, int64_t first, int64_t rows, int64_t width)
+{
+	const struct device *d = c->dev;
+	void *as = c->s.operand[number];
+
+	if (d->operand == d->elem) return (struct operand){x, x};
+	LAUNCH(c, OP_NARROW, narrow, .dst = operands_after(d, as, first * width),
+		.src = elements_after(d, x, first * width), .n = rows * width);
+	return (struct operand){x, as};
+}
+
 /* y (n, out) = x (n, in) w' + b + residual (n, out) */
 void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = x, .lda = in, .b = w, .ldb = in, .trans_b = 1, .c = y,
-		.ldc = out, .bias = b, .add = residual);
+	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
+
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+		.c = y, .ldc = out, .bias = b, .add = residual);
 }
 
 /* dx (n, in) = dy (n, out) w */
-void linear_backward_input(const struct chunk *c, void *dx, const void *dy, const void *w, int64_t in, int64_t out)
+void linear_backward_input(const struct chunk *c, void *dx, const struct operand *dy, const void *w, int64_t in,
+	int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy, .lda = out, .b = w, .ldb = in, .c = dx, .ldc = in);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = out, .b = w, .ldb = in, .c = dx,
+		.ldc = in);
 }
 
 /* dw (out, in) += dy' x;  db (out) += column sums of dy */
-void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const void *dy, const void *x,
-	int64_t in, int64_t out)
+void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const struct operand *dy,
+	const struct operand *x, int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy, .lda = out, .trans_a = 1, .b = x, .ldb = in,
+	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy->as, .lda = out, .trans_a = 1, .b = x->as, .ldb = in,
 		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
-	if (db) LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy, .m = c->n, .n = out);
+	if (db) LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out);
 }
 
 static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
 	const void *x, const void *w, int64_t in, int64_t out)
 {
-	linear_backward_input(c, dx, dy, w, in, out);
-	linear_backward_weights(c, dw, db, beta, dy, x, in, out);
+	struct operand a = operand_of(c, OPERAND_DY, dy, 0, c->n, out), b = operand_of(c, OPERAND_X, x, 0, c->n, in);
+
+	linear_backward_input(c, dx, &a, w, in, out);
+	linear_backward_weights(c, dw, db, beta, &a, &b, in, out);
 }
 
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
@@ -199,8 +216,10 @@ static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const s
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
 
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = l->k_is_v ? a + k : a + 2 * k, .k = h, .a = x, .lda = h, .b = w->t[MT_T_Q],
-		.ldb = h, .trans_b = 1, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
+	struct operand in = operand_of(c, OPERAND_X, x, 0, c->n, h);
+
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = l->k_is_v ? a + k : a + 2 * k, .k = h, .a = in.as, .lda = h,
+		.b = w->t[MT_T_Q], .ldb = h, .trans_b = 1, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
 }
 
 /* dx (N, H), and the gradients of q | k | v's weights and biases */
@@ -209,10 +228,12 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
 	int64_t out = l->k_is_v ? a + k : a + 2 * k;
+	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
+				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
 
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = c->s.dqkv, .lda = a + 2 * k, .b = w->t[MT_T_Q], .ldb = h,
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k, .b = w->t[MT_T_Q], .ldb = h,
 		.c = dx, .ldc = h);
-	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = h, .k = c->n, .a = c->s.dqkv, .lda = a + 2 * k, .trans_a = 1, .b = x,
+	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = h, .k = c->n, .a = dy.as, .lda = a + 2 * k, .trans_a = 1, .b = in.as,
 		.ldb = h, .c = g->t[MT_T_Q], .ldc = h, .beta = beta, .fp32 = 1);
 	if (g->t[MT_T_QB])
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB], .beta = beta, .dy = c->s.dqkv, .m = c->n,
@@ -421,9 +442,11 @@ static void mlp_backward(const struct chunk *c, uint32_t layer, const struct wei
 		if (c->geo->flags & MT_POST_NORM) activation_forward(&p);
 		dsub = residual_backward(&p.c, d, c->s.act, w, g, beta, MT_T_DOWN, MT_T_DOWNB, post2, f);
 		/* act holds the gradient of the inner output, then the inner output, for the gradient of down's weights */
-		linear_backward_input(&p.c, c->s.act, dsub, w->t[MT_T_DOWN], f, h);
+		struct operand dy = operand_of(&p.c, OPERAND_DY, dsub, 0, p.c.n, h);
+		linear_backward_input(&p.c, c->s.act, &dy, w->t[MT_T_DOWN], f, h);
 		activation_backward(&p, g, beta);
-		linear_backward_weights(&p.c, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, dsub, c->s.act, f, h);
+		struct operand act = operand_of(&p.c, OPERAND_X, c->s.act, 0, p.c.n, f);
+		linear_backward_weights(&p.c, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, &dy, &act, f, h);
 		if (c->geo->flags & MT_POST_NORM) in = input_of(&p.c, p.in, w, p.norm);
 		else if (!in) in = c->geo->flags & MT_NO_PRE_NORM ? p.in : c->s.h;
 		linear_backward(&p.c, c->s.dh, g->t[gate_up_role(&p)], g->t[gate_up_bias(&p)], beta, p.gu, in,

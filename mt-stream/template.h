@@ -52,6 +52,7 @@ struct scratch {  /* valid only within one call of a template */
 	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
 	void *logits; /* (N', V)     N' the tokens of a head chunk */
 	struct experts_scratch x; /* of a piece; models with experts only */
+	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;          /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
 };
@@ -196,6 +197,12 @@ static inline bool residual_apart(const struct mt_geometry *g)
 static inline void *elements_after(const struct device *d, const void *p, int64_t elements)
 {
 	return p ? (char *)p + (size_t)elements * d->elem : NULL;
+}
+
+/* The same in operands: weights */
+static inline void *operands_after(const struct device *d, const void *p, int64_t elements)
+{
+	return p ? (char *)p + (size_t)elements * d->operand : NULL;
 }
 
 /* Elements from one expert's tensor of t's role to the next one's; t is the first expert's, or all experts' */

@@ -51,6 +51,7 @@ static const char *const op_names[] = {
 	[OP_ZERO] = "zero",
 	[OP_WEIGHTS_IN] = "weights in",
 	[OP_GRADS_OUT] = "gradients out",
+	[OP_NARROW] = "narrow",
 	[OP_GEMM] = "GEMM",
 	OPS(NAME) EXPERT_OPS(NAME) BALANCE_OPS(NAME)[OP_GRADS_FINAL] = "gradients final",
 };

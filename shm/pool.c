@@ -45,7 +45,7 @@ struct pool {
 	_Atomic uint32_t tasks;
 	int threads, spins;
 	void (*start)(void);
-	struct worker *workers; /* (threads + 1); the last but one is the caller, the last has only its scratch */
+	struct worker *workers; /* (threads + 2); the last but two is the caller, the last two have only its scratch */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -166,7 +166,7 @@ struct pool *pool_create(int threads, int spins, void (*start)(void))
 	struct pool *p = aligned_alloc(LINE, sizeof *p);
 	if (!p) return NULL;
 	*p = (struct pool){.threads = 1, .spins = spins, .start = start, .ticket = CLOSED};
-	p->workers = calloc((size_t)threads + 1, sizeof *p->workers);
+	p->workers = calloc((size_t)threads + 2, sizeof *p->workers);
 	if (!p->workers) {
 		free(p);
 		return NULL;
@@ -190,7 +190,7 @@ void pool_free(struct pool *p)
 	atomic_store(&p->stop, 1);
 	ring(p);
 	for (int i = 0; i < p->threads - 1; i++) pthread_join(p->workers[i].id, NULL);
-	for (int i = 0; i <= p->threads; i++) free(p->workers[i].scratch.p);
+	for (int i = 0; i < p->threads + 2; i++) free(p->workers[i].scratch.p);
 	free(p->workers);
 	free(p);
 }

@@ -20,7 +20,8 @@ int pool_threads(const struct pool *);
  * order, by any thread. A pool of NULL: the caller runs them alone, as thread 0. */
 void pool_run(struct pool *, int64_t tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
 /* Memory that lives until the thread's next call; 64-byte aligned, contents undefined. thread: pool_run's, for that
- * thread alone; pool_threads(): the caller's of pool_run, outside of its tasks. NULL: no memory */
+ * thread alone; pool_threads() and pool_threads() + 1: the caller's of pool_run, outside of its tasks. NULL: no memory
+ */
 void *pool_scratch(struct pool *, int thread, size_t bytes);
 
 #endif

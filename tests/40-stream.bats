@@ -68,9 +68,9 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 
 @test "bf16 weights widened in weight slots give the same bits in every order" {
 	make_run llama-bias bf16 bf16
-	step_of cpu ""
+	step_of cpu "--compute fp32"
 	for seed in 1 2 3 4 5 6; do
-		step_of chaos "--device chaos:$seed"
+		step_of chaos "--compute fp32 --device chaos:$seed"
 		same cpu chaos
 	done
 }
@@ -305,13 +305,13 @@ narrow_ring() {
 
 @test "--trace writes a file that is valid after every micro-batch, with its operations and their summary" {
 	make_run llama3 bf16 bf16
-	step_of plain "" 1 5 24 2
-	step_of traced "--trace $T/trace.json" 1 5 24 2
+	step_of plain "--compute fp32" 1 5 24 2
+	step_of traced "--compute fp32 --trace $T/trace.json" 1 5 24 2
 	same plain traced
 	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
 	grep -q '^| backward: attention backward ' "$T/account"
 	[ "$(grep -c '^mt-stream: step 1, micro-batch [01]: .* for the host$' "$T/stream1.err")" = 2 ]
-	step_of other "--trace $T/none.json --trace-step 7" 1 5 24 2
+	step_of other "--compute fp32 --trace $T/none.json --trace-step 7" 1 5 24 2
 	same plain other
 	! grep -q '"X"' "$T/none.json" || false
 	fails_with 64 mt-stream "$RUN" --trace-step 7

@@ -50,7 +50,7 @@ as_on_cpu() {
 	need_emulator
 	for model; do
 		make_run "$model" "$dtype" "$dtype"
-		step_of cpu "mt-stream --device cpu"
+		step_of cpu "mt-stream --device cpu --compute fp32"
 		make_run "$model" "$dtype" "$dtype"
 		SEED=1 step_of one "$EMU --device cuda"
 		near cpu one "$bound"

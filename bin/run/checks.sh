@@ -33,6 +33,7 @@ check_options() {
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
+	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
 	if [ "$grad" = none ] && [ "$micro" != "$batch" ]; then
 		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
 	fi

@@ -6,7 +6,8 @@ make_plan() { # GRAD ROWS [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
-		--state "$state" --device "$kind" --threads $((threads * streams)) ${3:+--host-memory="$3"} 2>&1)
+		--state "$state" --device "$kind" --threads $((threads * streams)) ${compute:+--compute="$compute"} \
+		${3:+--host-memory="$3"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code

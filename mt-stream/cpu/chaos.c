@@ -42,6 +42,7 @@ struct chaos {
 	unsigned odds[QUEUES + 1]; /* that each queue is drawn; the last: that something runs at a launch, in 100 */
 	unsigned draws;            /* until the odds change */
 	bool zero_copy;            /* weights are read in place */
+	bool bf16;                 /* operands are */
 	struct chaos_queue q[QUEUES];
 	struct extent {
 		char *base;
@@ -112,10 +113,10 @@ static void execute(struct chaos *c, const struct op *op)
 		memcpy(inverted, op->grads_out.src, bytes);
 		invert((uint32_t *)inverted, op->grads_out.n);
 		out.grads_out.src = inverted;
-		cpu_execute(c->pool, &out);
+		cpu_execute(c->pool, &out, c->bf16);
 		free(inverted);
 	} else {
-		cpu_execute(c->pool, op);
+		cpu_execute(c->pool, op, c->bf16);
 	}
 }
 
@@ -285,13 +286,14 @@ static struct written written_by_block(const struct op *o)
 	return w;
 }
 
-static struct written written_by(const struct op *o)
+static struct written written_by(const struct op *o, size_t operand)
 {
 	struct written w = {0};
 
 	switch (o->code) {
 	case OP_COPY: writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1); break;
-	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, 4); break;
+	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, operand); break;
+	case OP_NARROW: writes(&w, o->narrow.dst, o->narrow.n, operand); break;
 	case OP_GRADS_OUT: writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4); break;
 	case OP_GEMM:
 		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n && o->gemm.add != o->gemm.c)
@@ -343,7 +345,7 @@ static void put_first_part(struct chaos *c, enum queue queue, struct work *w)
 		int64_t n = a->weights_in.n = (int64_t)draw(c, (uint64_t)b->weights_in.n);
 
 		b->weights_in.n -= n;
-		b->weights_in.dst = (float *)b->weights_in.dst + n;
+		b->weights_in.dst = (char *)b->weights_in.dst + (size_t)n * c->dev.operand;
 		b->weights_in.src = (const char *)b->weights_in.src + (size_t)n * (b->weights_in.from == MT_BF16 ? 2 : 4);
 	} else {
 		int64_t n = a->grads_out.n = (int64_t)draw(c, (uint64_t)b->grads_out.n);
@@ -358,7 +360,7 @@ static void put_first_part(struct chaos *c, enum queue queue, struct work *w)
 static void chaos_launch(struct device *d, enum queue queue, const struct op *op)
 {
 	struct chaos *c = (struct chaos *)d;
-	struct written dst = written_by(op);
+	struct written dst = written_by(op, c->dev.operand);
 	struct work w = {.op = *op};
 
 	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
@@ -440,7 +442,14 @@ static void chaos_host_release(struct device *d, void *p) { take_back((struct ch
 
 static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
-	return ((struct chaos *)d)->zero_copy && dtype == MT_FP32 ? host : NULL;
+	const struct chaos *c = (struct chaos *)d;
+
+	return c->zero_copy && dtype == (c->bf16 ? MT_BF16 : MT_FP32) ? host : NULL;
+}
+
+static int chaos_compute(struct device *d, enum mt_dtype dtype)
+{
+	return cpu_compute(d, &((struct chaos *)d)->bf16, dtype);
 }
 
 static void chaos_close(struct device *d)
@@ -468,6 +477,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		CPU_IDENTITY,
 		.alloc = chaos_alloc,
 		.release = chaos_release,
+		.compute = chaos_compute,
 		.zero_copy = chaos_zero_copy,
 		.launch = chaos_launch,
 		.record = chaos_record,

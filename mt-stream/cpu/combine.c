@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "model/bf16.h"
 
 enum { ROWS = 16 }; /* of a task */
 
@@ -66,12 +67,22 @@ void op_combine(struct pool *pool, const struct combine_args *a)
 	pool_run(pool, div_up(a->n, ROWS), combine_task, (void *)a);
 }
 
+/* Of do and the row's bias */
+static double dot_bias(const struct combine_backward_args *a, const float *d_o, int64_t slot)
+{
+	int64_t at = a->expert[slot] * a->bias_stride;
+	double sum = 0;
+	if (!a->bf16) return cpu_kernels()->dot_fp64(d_o, (const float *)a->bias + at, a->h);
+	for (int64_t i = 0; i < a->h; i++) sum += (double)d_o[i] * bf16_float(((const uint16_t *)a->bias)[at + i]);
+	return sum;
+}
+
 static void combine_backward_row(const struct combine_backward_args *a, int64_t r)
 {
 	int64_t s = a->slot ? a->slot[r] : r;
 	float w = a->weight[s], *y = (float *)a->y + r * a->f, *d_o = a->bias ? (float *)a->d_o + r * a->h : NULL;
 	double d = cpu_kernels()->dot_fp64(y, (const float *)a->dy + r * a->f, a->f);
-	if (d_o) d += cpu_kernels()->dot_fp64(d_o, (const float *)a->bias + a->expert[s] * a->bias_stride, a->h);
+	if (d_o) d += dot_bias(a, d_o, s);
 	a->dweight[s] = (float)d;
 	if (d_o) cpu_kernels()->scale(d_o, w, a->h);
 	else cpu_kernels()->scale(y, w, a->f);

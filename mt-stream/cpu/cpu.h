@@ -7,6 +7,7 @@
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
 
+#include "device.h"
 #include "ops.h"
 #include "pool.h"
 
@@ -16,8 +17,13 @@ void *op_shared(struct pool *, size_t bytes);
 /* Report in one line what there was no memory for, and end the program with 71: for threads inside an operation */
 _Noreturn void op_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+static inline int64_t operand_bytes(int bf16) { return bf16 ? 2 : 4; }
 static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Give the operation fp32 copies of the weights that it reads, which are bf16. They live until the next operation.
+ * weights.c */
+void weights_widen(struct pool *, struct op *);
 
 /* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
  * the partial sums). The cut depends on the number of rows alone. */
@@ -51,7 +57,13 @@ struct gemm_tiles {
 	} m, n; /* a length as count pieces of each, the last shorter */
 };
 struct gemm_tiles gemm_cut(const struct gemm_args *);
-void gemm_tile(const struct gemm_tiles *, int64_t tile); /* 0 .. m.count n.count - 1 */
+/* tile: 0 .. m.count n.count - 1, on this thread of the pool */
+void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t tile);
+
+/* GEMMs of bf16 by AMX. amx.c. Can this process do so? c = a' b' + beta c on this thread, with so much scratch */
+int amx_ready(void);
+size_t amx_scratch(const struct gemm_args *);
+void amx_gemm(const struct gemm_args *, void *scratch);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {
@@ -100,7 +112,8 @@ extern const struct kernels cpu_kernels_plain;
 extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
 
-/* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA (plain, avx2). */
+/* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA: plain, avx2, or
+ * avx512, which is without AMX. */
 const struct kernels *cpu_kernels(void);
 
 #endif

@@ -30,6 +30,7 @@ struct cpu_queue {
 
 struct cpu {
 	struct device dev;
+	bool bf16; /* operands are */
 	pthread_mutex_t lock;
 	pthread_cond_t progress; /* a queue has done something */
 	bool closing;
@@ -38,10 +39,10 @@ struct cpu {
 
 static bool over(const struct cpu *c, struct event e) { return c->q[e.queue].done >= e.at; }
 
-static void execute(struct pool *p, const struct work *w)
+static void execute(struct pool *p, const struct work *w, bool bf16)
 {
 	if (w->span) w->span->from = mt_now();
-	cpu_execute(p, &w->op);
+	cpu_execute(p, &w->op, bf16);
 	if (w->span) w->span->to = mt_now();
 }
 
@@ -58,7 +59,7 @@ static void *queue_main(void *arg)
 		while (!over(c, w->after)) pthread_cond_wait(&c->progress, &c->lock);
 		if (w->op.code != OP_NONE) {
 			pthread_mutex_unlock(&c->lock);
-			execute(q->pool, w);
+			execute(q->pool, w, c->bf16);
 			pthread_mutex_lock(&c->lock);
 		}
 		q->done++;
@@ -137,10 +138,14 @@ static void cpu_release(struct device *d, void *p, size_t bytes)
 	if (p) munmap(p, (bytes + huge - 1) & ~(huge - 1));
 }
 
+static int select_compute(struct device *d, enum mt_dtype dtype)
+{
+	return cpu_compute(d, &((struct cpu *)d)->bf16, dtype);
+}
+
 static const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
-	(void)d;
-	return dtype == MT_FP32 ? host : NULL;
+	return dtype == (((struct cpu *)d)->bf16 ? MT_BF16 : MT_FP32) ? host : NULL;
 }
 
 static void cpu_close(struct device *d)
@@ -170,6 +175,7 @@ struct device *device_cpu(int threads)
 		CPU_IDENTITY,
 		.alloc = cpu_alloc,
 		.release = cpu_release,
+		.compute = select_compute,
 		.zero_copy = cpu_zero_copy,
 		.launch = cpu_launch,
 		.record = cpu_record,
@@ -202,40 +208,4 @@ int device_sync(struct device *d)
 		if (rc) return rc;
 	}
 	return 0;
-}
-
-/* ---- the table of operations ---- */
-
-static void run_weights_in(struct pool *p, const struct op *o)
-{
-	if (o->weights_in.from == MT_BF16) op_widen(p, o->weights_in.dst, o->weights_in.src, o->weights_in.n);
-	else op_copy(p, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * sizeof(float));
-}
-
-static void run_grads_out(struct pool *p, const struct op *o)
-{
-	if (o->grads_out.to == MT_BF16) op_narrow(p, o->grads_out.dst, o->grads_out.src, o->grads_out.n);
-	else op_copy(p, o->grads_out.dst, o->grads_out.src, (size_t)o->grads_out.n * sizeof(float));
-}
-
-#define RUN(code, op, args, name) \
-	case OP_##code: op_##op(p, &o->args); break;
-
-void cpu_execute(struct pool *p, const struct op *o)
-{
-	switch (o->code) {
-	case OP_NONE:
-	case OP_DISCARD:
-	case OP_GRADS_FINAL: break;
-	case OP_COPY: op_copy(p, o->copy.dst, o->copy.src, o->copy.bytes); break;
-	case OP_ZERO: op_zero(p, o->zero.dst, o->zero.bytes); break;
-	case OP_WEIGHTS_IN: run_weights_in(p, o); break;
-	case OP_GRADS_OUT: run_grads_out(p, o); break;
-	case OP_GEMM:
-		op_gemm(p, &o->gemm);
-		break;
-		OPS(RUN)
-		EXPERT_OPS(RUN)
-		BALANCE_OPS(RUN)
-	}
 }

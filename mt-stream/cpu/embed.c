@@ -8,13 +8,13 @@ enum { ROWS = 64, COLUMNS = 64 };
 static void gather_task(void *arg, int64_t task, int thread)
 {
 	const struct embed_forward_args *a = arg;
-	const float *w = a->w;
-	float *x = a->x;
 	(void)thread;
 	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++) {
-		const float *from = w + a->tokens[t] * a->h;
-		if (a->scale == 1) memcpy(x + t * a->h, from, (size_t)a->h * sizeof *x);
-		else cpu_kernels()->scaled_add(x + t * a->h, from, NULL, a->scale, 1, a->h);
+		int64_t from = a->tokens[t] * a->h;
+		float *x = (float *)a->x + t * a->h;
+		if (a->bf16) cpu_kernels()->widen(x, (const uint16_t *)a->w + from, a->h);
+		else memcpy(x, (const float *)a->w + from, (size_t)a->h * sizeof *x);
+		if (a->scale != 1) cpu_kernels()->scaled_add(x, x, NULL, a->scale, 1, a->h);
 	}
 }
 

@@ -2,17 +2,31 @@
  * uses only that thread
  *
  * HAVE_DNNL: oneDNN's sgemm, the fastest that distributions package and the same on every x86-64 CPU (OpenBLAS 0.3.21
- * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS.
+ * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS. Operands of bf16: amx.c, where the CPU has AMX,
+ * or else oneDNN on a CPU with AVX512-BF16. Their sums are fp32.
  */
 #include "cpu.h"
+
+#include <stdatomic.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. They are halved, down to HALVED_M,
- * if there are too few for the threads. A GEMM of fewer than SMALL multiplications is one tile. */
+/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little; of bf16, which computes faster, they
+ * have twice the rows. They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of fewer than
+ * SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
+
+#define OWN "own, amx, bf16" /* amx.c as the reproducibility record has it */
+
+static int by_amx(void)
+{
+	static _Atomic int known; /* 1: no, 2: yes; several threads may find it out, all the same */
+	int yes = atomic_load_explicit(&known, memory_order_relaxed);
+	if (!yes) atomic_store_explicit(&known, yes = 1 + amx_ready(), memory_order_relaxed);
+	return yes == 2;
+}
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -32,25 +46,46 @@ static void use_one_thread(void)
 	done = 1;
 }
 
-const char *gemm_description(void)
-{
-	static char words[64];
-	const dnnl_version_t *v = dnnl_version();
-	unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-	const char *name = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? "avx512"
-		: (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2                            ? "avx2"
-		: (isa & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx                              ? "avx"
-																					: "sse41";
+/* As dnnl_sgemm. oneDNN exports it, but its headers do not have it; weak: a build may lack it */
+dnnl_status_t dnnl_gemm_bf16bf16f32(char, char, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha,
+	const uint16_t *a, dnnl_dim_t lda, const uint16_t *b, dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc)
+	__attribute__((weak));
 
-	/* what comes after avx512_core changes no bit of an fp32 GEMM */
-	snprintf(words, sizeof words, "oneDNN %d.%d.%d, %s, fp32", v->major, v->minor, v->patch, name);
-	return words;
+static int has_isa(dnnl_cpu_isa_t isa) { return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == (unsigned)isa; }
+
+/* What comes after avx512_core changes no bit of an fp32 GEMM. For bf16, amx.c is there instead of oneDNN's AMX. */
+static const char *isa_name(int bf16)
+{
+	if (bf16) return has_isa(dnnl_cpu_isa_avx512_core_amx) ? "avx512_amx" : "avx512_bf16";
+	if (has_isa(dnnl_cpu_isa_avx512_core)) return "avx512";
+	return has_isa(dnnl_cpu_isa_avx2) ? "avx2" : has_isa(dnnl_cpu_isa_avx) ? "avx" : "sse41";
 }
 
-static void sgemm(const struct gemm_args *g)
+const char *gemm_description(int bf16)
 {
-	dnnl_status_t status = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a,
-		g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
+	static char words[2][64];
+	const dnnl_version_t *v = dnnl_version();
+
+	bf16 = !!bf16;
+	if (bf16 && by_amx()) return OWN;
+	snprintf(words[bf16], sizeof *words, "oneDNN %d.%d.%d, %s, %s", v->major, v->minor, v->patch, isa_name(bf16),
+		bf16 ? "bf16" : "fp32");
+	return words[bf16];
+}
+
+const char *gemm_lacks_bf16(void)
+{
+	if (by_amx()) return NULL;
+	if (!dnnl_gemm_bf16bf16f32) return "this oneDNN has no GEMM of bf16";
+	return has_isa(dnnl_cpu_isa_avx512_core_bf16) ? NULL : "this CPU has neither AVX512-BF16 nor AMX";
+}
+
+static void blas(const struct gemm_args *g)
+{
+	char a = g->trans_a ? 'T' : 'N', b = g->trans_b ? 'T' : 'N';
+	dnnl_status_t status = g->bf16
+		? dnnl_gemm_bf16bf16f32(a, b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb, g->beta, g->c, g->ldc)
+		: dnnl_sgemm(a, b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
 	/* the arguments are valid, so the error is: no memory for buffers or for the code that it generates */
 	if (status != dnnl_success)
 		op_no_memory("a GEMM of %lld x %lld x %lld (oneDNN status %d)", (long long)g->m, (long long)g->n,
@@ -68,16 +103,16 @@ static int has_room(size_t bytes)
 }
 
 /* One GEMM of each kind */
-static void generate_code(void)
+static void generate_code(int bf16)
 {
 	enum { N = 64 };
-	static float a[N * N], b[N * N], c[N * N];
+	static float a[N * N], b[N * N], c[N * N]; /* zeros, in either type */
 	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}};
 
 	use_one_thread();
 	for (int i = 0; i < 3; i++)
 		for (int kind = 0; kind < 8; kind++)
-			sgemm(&(struct gemm_args){.m = size[i][0],
+			blas(&(struct gemm_args){.m = size[i][0],
 				.n = size[i][1],
 				.k = size[i][2],
 				.a = a,
@@ -88,7 +123,8 @@ static void generate_code(void)
 				.ldc = N,
 				.trans_a = kind & 1,
 				.trans_b = kind >> 1 & 1,
-				.beta = kind & 4 ? 1 : 0});
+				.beta = kind & 4 ? 1 : 0,
+				.bf16 = bf16});
 }
 
 static struct sigaction fault_before;
@@ -107,14 +143,14 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 /* oneDNN generates code at the first GEMM of each kind, and writes through a null pointer if it cannot map memory for
  * it. So this function runs one GEMM of each kind, in one thread, after checking for address space. It also catches the
  * fault, as other limits may make the mapping fail, too. Later GEMMs only allocate buffers, which oneDNN checks. */
-static int code_ready(void)
+static int code_ready(int bf16)
 {
 	enum { ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
 	struct sigaction sa = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
 
 	if (!has_room(ROOM)) return 0;
 	sigaction(SIGSEGV, &sa, &fault_before);
-	generate_code();
+	generate_code(bf16);
 	sigaction(SIGSEGV, &fault_before, NULL);
 	return 1;
 }
@@ -128,8 +164,10 @@ int gemm_ready(void)
 	if (set_terminate) ((handler * (*)(handler *)) set_terminate)(exception_left);
 	/* oneDNN throws an exception when it has no memory. libc loads libgcc to unwind the first one; without memory that
 	 * fails, too, and libc aborts. So load libgcc now: backtrace does that. */
-	return backtrace(&frame, 1) > 0 && code_ready();
+	return backtrace(&frame, 1) > 0 && code_ready(0);
 }
+
+int gemm_bf16_ready(void) { return by_amx() || code_ready(1); }
 #else
 #include <cblas.h>
 
@@ -143,12 +181,15 @@ static void use_one_thread(void)
 char *openblas_get_config(void) __attribute__((weak));
 char *openblas_get_corename(void) __attribute__((weak));
 
-const char *gemm_description(void)
+const char *gemm_lacks_bf16(void) { return by_amx() ? NULL : "this CPU has no AMX, and mt was built without oneDNN"; }
+
+const char *gemm_description(int bf16)
 {
 	static char words[64];
 	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
 	const char *core = openblas_get_corename ? openblas_get_corename() : "unknown core";
 
+	if (bf16) return OWN;
 	/* its name and version, which are two words; the core chooses the kernels */
 	space = space ? strchrnul(space + 1, ' ') : config + strlen(config);
 	snprintf(words, sizeof words, "%.*s, %.20s, fp32", (int)(space - config < 30 ? space - config : 30), config, core);
@@ -156,8 +197,9 @@ const char *gemm_description(void)
 }
 
 int gemm_ready(void) { return 1; }
+int gemm_bf16_ready(void) { return 1; }
 
-static void sgemm(const struct gemm_args *g)
+static void blas(const struct gemm_args *g)
 {
 	cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans,
 		(int)g->m, (int)g->n, (int)g->k, 1.0f, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
@@ -171,23 +213,37 @@ static struct cut cut_length(int64_t n, int64_t tile)
 	return (struct cut){.count = div_up(n, each), .each = each};
 }
 
-void gemm_tile(const struct gemm_tiles *t, int64_t tile)
+/* Put the bias into every row of c (m, n) */
+static void fill_rows(const struct gemm_args *g, float *c, int64_t j)
+{
+	const float *from = (const float *)g->bias + j;
+	if (g->bf16) {
+		cpu_kernels()->widen(c, (const uint16_t *)g->bias + j, g->n);
+		from = c;
+	}
+	for (int64_t r = g->bf16; r < g->m; r++) memcpy(c + r * g->ldc, from, (size_t)g->n * sizeof *c);
+}
+
+void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_t tile)
 {
 	struct gemm_args g = *t->g;
-	const float *bias = g.bias;
-	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each;
+	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each, size = operand_bytes(g.bf16);
 	g.m = least(t->m.each, g.m - i);
 	g.n = least(t->n.each, g.n - j);
-	g.a = (const float *)g.a + (g.trans_a ? i : i * g.lda);
-	g.b = (const float *)g.b + (g.trans_b ? j * g.ldb : j);
+	g.a = (const char *)g.a + size * (g.trans_a ? i : i * g.lda);
+	g.b = (const char *)g.b + size * (g.trans_b ? j * g.ldb : j);
 	float *c = (float *)g.c + i * g.ldc + j;
 	g.c = c;
-	if (bias) {
-		for (int64_t r = 0; r < g.m; r++) memcpy(c + r * g.ldc, bias + j, (size_t)g.n * sizeof *c);
+	if (g.bias) {
+		fill_rows(&g, c, j);
 		g.beta = 1;
 	}
-	use_one_thread();
-	sgemm(&g);
+	if (g.bf16 && by_amx()) {
+		amx_gemm(&g, op_scratch(pool, thread, amx_scratch(&g)));
+	} else {
+		use_one_thread();
+		blas(&g);
+	}
 	if (!g.add) return;
 	const float *add = (const float *)g.add + i * g.ldc + j;
 	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
@@ -199,20 +255,25 @@ struct gemm_tiles gemm_cut(const struct gemm_args *g)
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
-		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
+		for (int64_t m = g->bf16 ? 2 * TILE_M : TILE_M; m >= HALVED_M; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
 }
 
+struct job {
+	struct pool *pool;
+	struct gemm_tiles tiles;
+};
+
 static void tile_task(void *arg, int64_t task, int thread)
 {
-	(void)thread;
-	gemm_tile(arg, task);
+	const struct job *job = arg;
+	gemm_tile(job->pool, thread, &job->tiles, task);
 }
 
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
-	struct gemm_tiles t = gemm_cut(g);
-	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
+	struct job job = {pool, gemm_cut(g)};
+	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
 }

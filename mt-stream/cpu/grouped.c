@@ -11,11 +11,16 @@ struct group {
 };
 
 struct groups {
+	struct pool *pool;
 	const struct group *of; /* (n + 1): the last one's begin is the number of tiles */
 	int64_t n;
 };
 
-static const float *after(const void *p, int64_t elements) { return p ? (const float *)p + elements : NULL; }
+/* In operands */
+static const void *after(const struct grouped_gemm_args *a, const void *p, int64_t elements)
+{
+	return p ? (const char *)p + elements * operand_bytes(a->bf16) : NULL;
+}
 
 static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
 {
@@ -24,25 +29,27 @@ static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
 		return (struct gemm_args){.m = a->k,
 			.n = a->n,
 			.k = rows,
-			.a = after(a->a, first * a->lda),
+			.a = after(a, a->a, first * a->lda),
 			.lda = a->lda,
 			.trans_a = 1,
-			.b = after(a->b, first * a->ldb),
+			.b = after(a, a->b, first * a->ldb),
 			.ldb = a->ldb,
 			.c = (float *)a->c + e * a->stride,
 			.ldc = a->ldc,
-			.beta = a->beta};
+			.beta = a->beta,
+			.bf16 = a->bf16};
 	return (struct gemm_args){.m = rows,
 		.n = a->n,
 		.k = a->k,
-		.a = after(a->a, first * a->lda),
+		.a = after(a, a->a, first * a->lda),
 		.lda = a->lda,
-		.b = after(a->b, e * a->stride),
+		.b = after(a, a->b, e * a->stride),
 		.ldb = a->ldb,
 		.trans_b = a->trans_b,
 		.c = (float *)a->c + first * a->ldc,
 		.ldc = a->ldc,
-		.bias = after(a->bias, e * a->bias_stride)};
+		.bias = after(a, a->bias, e * a->bias_stride),
+		.bf16 = a->bf16};
 }
 
 /* The group of a tile: the last that begins at it or before */
@@ -59,9 +66,9 @@ static const struct group *group_of(const struct groups *g, int64_t tile)
 
 static void tile_task(void *arg, int64_t task, int thread)
 {
-	const struct group *g = group_of(arg, task);
-	(void)thread;
-	if (g->gemm.k) gemm_tile(&g->tiles, task - g->begin);
+	const struct groups *all = arg;
+	const struct group *g = group_of(all, task);
+	if (g->gemm.k) gemm_tile(all->pool, thread, &g->tiles, task - g->begin);
 	else if (g->gemm.beta == 0) /* an expert without tokens */
 		for (int64_t r = 0; r < g->gemm.m; r++)
 			memset((float *)g->gemm.c + r * g->gemm.ldc, 0, (size_t)g->gemm.n * sizeof(float));
@@ -70,7 +77,7 @@ static void tile_task(void *arg, int64_t task, int thread)
 void op_grouped_gemm(struct pool *pool, const struct grouped_gemm_args *a)
 {
 	struct group *of = op_shared(pool, (size_t)(a->experts + 1) * sizeof *of);
-	struct groups groups = {of, 0};
+	struct groups groups = {pool, of, 0};
 	int64_t tiles = 0;
 	for (int64_t e = 0; e < a->experts; e++) {
 		struct group *g = &of[groups.n];

@@ -9,7 +9,7 @@ static const struct kernels *choose(void)
 {
 #if defined(__x86_64__)
 	const char *ask = getenv("MT_ISA");
-	int rank = 2;
+	int rank = 2; /* avx512 */
 	if (ask && !strcmp(ask, "plain")) rank = 0;
 	else if (ask && !strcmp(ask, "avx2")) rank = 1;
 	__builtin_cpu_init();

@@ -114,6 +114,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
+	case OP_NARROW: /* activations are operands */
 	case OP_DISCARD: break;
 	case OP_COPY: copy_any(c, s, o->copy.dst, o->copy.src, o->copy.bytes); break;
 	case OP_ZERO: cuda_ok(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, s->stream), "cudaMemsetAsync"); break;

@@ -82,7 +82,8 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
 	double n = (double)rows * req->seq, h = g->hidden, a = (double)l->heads * l->head_dim;
-	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, block = (double)req->block;
+	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, w = (double)req->operand;
+	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a piece reads the weights of all */
 	double f = (double)active_ffn(l), gu = (mlp_gated(l) ? 2 : 1) * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
@@ -94,12 +95,15 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
-	double weights = (chunks * (block - mlp) + pieces * mlp) * e / p->hbm, grads = weights / e * 8;
+	double weights = (chunks * (block - mlp) + pieces * mlp) * w / p->hbm, grads = weights / w * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
 	t.forward = gemm(req, 2 * n * used, piece) + attention / ATTENTION_FORWARD + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
 	t.backward = gemm(req, 4 * n * used, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads + 2.5 * other +
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
+	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
+	t.forward += narrow * (2 * h + a + f);
+	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
 	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
 	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
 	t.recompute[KEEP_ALL] = 0;
@@ -110,8 +114,8 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 
 	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
-		(head_chunks * head * (req->train ? 2 * e + 8 : e) + n * e * (3 * v + 10 * h)) / p->hbm +
-		LAUNCH * HEAD_CHUNK * head_chunks;
+		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 10 * h)) / p->hbm +
+		narrow * (req->train ? 2 * h + v : h) + LAUNCH * HEAD_CHUNK * head_chunks;
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
 	t.embed_backward = ((double)req->embed * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
 	return t;

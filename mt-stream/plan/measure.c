@@ -15,7 +15,8 @@ enum {
 	ADAM_PARAMETER = 26, /* bytes that the update of a parameter reads and writes */
 };
 
-static double gemm_flops(struct pool *pool, float *mem)
+/* mem is zeros, in either type */
+static double gemm_flops(struct pool *pool, bool bf16, float *mem)
 {
 	size_t n = (size_t)GEMM * GEMM;
 	struct gemm_args g = {.m = GEMM,
@@ -26,7 +27,8 @@ static double gemm_flops(struct pool *pool, float *mem)
 		.c = mem + 2 * n,
 		.lda = GEMM,
 		.ldb = GEMM,
-		.ldc = GEMM};
+		.ldc = GEMM,
+		.bf16 = bf16};
 	double best = INFINITY;
 
 	for (int i = 0; i < TRIES; i++) {
@@ -58,7 +60,7 @@ static double copy_rate(struct pool *pool, int threads, void *mem)
 	return 2.0 * COPY * threads / best;
 }
 
-int profile_measure(int threads, struct profile *p)
+int profile_measure(int threads, bool bf16, struct profile *p)
 {
 	size_t bytes = 2ull * COPY * (size_t)threads, gemm = 3 * sizeof(float) * GEMM * GEMM;
 	struct pool *pool = gemm_ready() ? pool_create(threads, POOL_SPINS, NULL) : NULL;
@@ -67,7 +69,7 @@ int profile_measure(int threads, struct profile *p)
 
 	if (mem) {
 		memset(mem, 0, bytes > gemm ? bytes : gemm);
-		double flops = gemm_flops(pool, (float *)(void *)mem), all = copy_rate(pool, threads, mem);
+		double flops = gemm_flops(pool, bf16, (float *)(void *)mem), all = copy_rate(pool, threads, mem);
 		*p = (struct profile){
 			.name = "cpu, measured",
 			.h2d = copy_rate(pool, 1, mem), /* a queue copies on one thread */

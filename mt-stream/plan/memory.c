@@ -124,6 +124,24 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
 		: bytes;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Room for the largest operands that activations are narrowed to: x, what a layer reads, and dy, the gradient of what
+ * it writes */
+static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
+{
+	const struct mt_layer *l = z->most;
+	uint64_t slots = z->piece * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
+	uint64_t inner = larger(slots * l->expert_ffn, z->piece * l->shared_ffn);
+	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->piece * z->f), z->head * z->h);
+	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->piece * z->gu);
+
+	if (req->operand == req->elem) return;
+	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->piece * l->experts));
+	t->operand[0] = take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
+	if (req->train) t->operand[1] = take(w, larger(dy, slots * z->h), 1, req->operand);
+}
+
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	struct scratch *t)
 {
@@ -145,6 +163,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.pieces = plan->expert_window ? pieces_of_pass(req, plan) : 0,
 				.train = req->train},
 			take_any, w);
+	take_operands(w, req, z, t);
 	if (!req->train) return;
 	t->dh = take(w, z->either, z->h, z->elem);
 	t->d_o = take(w, z->chunk, z->a, z->elem);
@@ -156,11 +175,11 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 {
 	uint64_t most = req->embed > req->head ? req->embed : req->head;
 
-	p->embed_head_weights[0] = req->zero_copy ? NULL : take(w, most, 1, req->elem);
+	p->embed_head_weights[0] = req->zero_copy ? NULL : take(w, most, 1, req->operand);
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
-																  : take(w, most, 1, req->elem);
+																  : take(w, most, 1, req->operand);
 	for (uint32_t i = 0; i < plan->weight_slots && !req->zero_copy; i++) {
-		void *mem = take(w, slot_elems(req, plan), 1, req->elem);
+		void *mem = take(w, slot_elems(req, plan), 1, req->operand);
 		if (p->weights) p->weights[i] = mem;
 	}
 	p->embed_head_grads[0] = p->embed_head_grads[1] = p->tied_grads = NULL;
@@ -194,7 +213,7 @@ static void take_windows(struct walk *w, const struct plan_request *req, const s
 		edges = n > edges ? n : edges;
 	}
 	for (int i = 0; i < 2; i++) {
-		p->windows[i] = req->zero_copy ? NULL : take(w, window, 1, req->elem);
+		p->windows[i] = req->zero_copy ? NULL : take(w, window, 1, req->operand);
 		p->window_grads[i] = req->train ? take(w, window, 1, sizeof(float)) : NULL;
 		p->edges[i] = req->train ? take(w, edges, MT_BLOCK, sizeof(float)) : NULL;
 	}
@@ -244,7 +263,7 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	struct saved v = {0};
 	struct walk w[6] = {{0}};
 
-	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan), 1, req->elem);
+	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan), 1, req->operand);
 	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
 	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
 	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);

@@ -53,7 +53,7 @@ struct plan_request {
 	bool train;
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
-	uint64_t elem;                   /* bytes of an element on the device */
+	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	uint64_t work;                   /* bytes that the device takes for itself */
 	uint64_t memory;                 /* device memory budget, in bytes */
@@ -117,8 +117,8 @@ const char *profile_name(int i);
 
 /* ---- measure.c ---- */
 
-/* The rates of so many of this machine's cores, measured. 0 or -71 */
-int profile_measure(int threads, struct profile *);
+/* The rates of so many of this machine's cores, measured; GEMMs of bf16 or of fp32. 0 or -71 */
+int profile_measure(int threads, bool bf16, struct profile *);
 
 /* ---- search.c ---- */
 

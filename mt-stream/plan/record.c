@@ -24,29 +24,73 @@ static int size_agrees(const char *what, uint64_t requested, uint32_t is)
 	return 0;
 }
 
-int record_take(struct stream *s, const struct chunk_sizes *first)
+static bool says_bf16(const struct mt_record *r)
 {
-	const struct mt_record *r;
-	struct mt_record mine = {
+	const char *words = ", bf16";
+	size_t n = strnlen(r->gemm, sizeof r->gemm), end = strlen(words);
+
+	return n > end && !memcmp(r->gemm + n - end, words, end);
+}
+
+static const char *type_name(enum mt_dtype type) { return type == MT_BF16 ? "bf16" : "fp32"; }
+
+static enum mt_dtype run_type(const struct stream *s) { return s->control->dtype == MT_BF16 ? MT_BF16 : MT_FP32; }
+
+/* Can the requested type of operands be had with the run's weights on this device? */
+static int compute_check(const struct stream *s)
+{
+	if (!s->compute || s->compute == run_type(s) || (s->dev->compute && s->compute == MT_FP32)) return 0;
+	return mt_fail(MT_EX_CONFIG, "--compute %s: device %s computes in fp32 where weights are fp32%s",
+		type_name(s->compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
+}
+
+/* Select the type of operands, where the device leaves a choice: as requested, else as the record has it, else bf16
+ * where weights are bf16 and the CPU multiplies them fast */
+static int compute_select(const struct stream *s, const struct mt_record *r)
+{
+	enum mt_dtype type = s->compute;
+
+	if (!s->dev->compute) return 0;
+	if (!type) type = run_type(s) == MT_BF16 && !gemm_lacks_bf16() && (!r || says_bf16(r)) ? MT_BF16 : MT_FP32;
+	return s->dev->compute(s->dev, type);
+}
+
+/* The record as this stream has it; r: as the run has it already, or NULL */
+static int record_make(const struct stream *s, const struct mt_record *r, const struct chunk_sizes *first,
+	struct mt_record *mine)
+{
+	int rc = compute_select(s, r);
+
+	*mine = (struct mt_record){
 		.chunk_tokens = first->chunk_tokens ? (uint32_t)first->chunk_tokens : CHUNK_TOKENS,
 		.head_tokens = first->head_tokens ? (uint32_t)first->head_tokens : head_tokens_for(s->geo),
 		.pass_rows = (uint32_t)first->pass_rows,
 	};
+	snprintf(mine->device, sizeof mine->device, "%s", s->dev->name);
+	snprintf(mine->gemm, sizeof mine->gemm, "%s", s->dev->gemm);
+	snprintf(mine->attention, sizeof mine->attention, "%s", s->dev->attention);
+	snprintf(mine->machine, sizeof mine->machine, "%s", s->dev->machine);
+	return rc;
+}
 
-	snprintf(mine.device, sizeof mine.device, "%s", s->dev->name);
-	snprintf(mine.gemm, sizeof mine.gemm, "%s", s->dev->gemm);
-	snprintf(mine.attention, sizeof mine.attention, "%s", s->dev->attention);
-	snprintf(mine.machine, sizeof mine.machine, "%s", s->dev->machine);
+int record_take(struct stream *s, const struct chunk_sizes *first)
+{
+	const struct mt_record *r;
+	struct mt_record mine;
+	int rc;
+
 	while (!(r = mt_record(s->run))) {
 		uint32_t seen = mt_event(s->run);
-		int rc = mt_stage_check(s->run);
 
-		if (rc) return rc;
-		if (mt_record_claim(s->run)) mt_record_set(s->run, &mine);
-		else if ((rc = record_wait(s, seen))) return rc;
+		if ((rc = mt_stage_check(s->run))) return rc;
+		if (mt_record_claim(s->run)) {
+			if ((rc = record_make(s, NULL, first, &mine))) return rc;
+			mt_record_set(s->run, &mine);
+		} else if ((rc = record_wait(s, seen))) {
+			return rc;
+		}
 	}
-	int rc = mt_record_agrees(s->run, &mine);
-	if (rc) return rc;
+	if ((rc = record_make(s, r, first, &mine)) || (rc = mt_record_agrees(s->run, &mine))) return rc;
 	s->chunk_tokens = r->chunk_tokens;
 	s->head_tokens = r->head_tokens;
 	s->pass_rows = r->pass_rows;
@@ -59,8 +103,9 @@ int record_take(struct stream *s, const struct chunk_sizes *first)
 int record_select(struct stream *s, const struct chunk_sizes *requested)
 {
 	bool open = !mt_record(s->run);
-	int rc;
+	int rc = compute_check(s);
 
+	if (rc) return rc;
 	/* on a device with memory of its own the planner selects them for the first micro-batch */
 	if (open && s->dev->room && !requested->chunk_tokens && !requested->head_tokens && !requested->pass_rows) return 0;
 	if ((rc = record_take(s, requested))) return rc;

@@ -50,6 +50,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.seq = seq,
 		.train = train,
 		.elem = s->dev->elem,
+		.operand = s->dev->operand,
 		.zero_copy = s->zero_copy,
 		.memory = budget_now(s),
 		.work = s->dev->own,

@@ -228,14 +228,22 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 	return 0;
 }
 
-/* Plan for this machine's cores. As in a run, they compute in fp32, and read fp32 weights in place. */
+/* Plan for this machine's cores. As in a run, they multiply bf16 weights in bf16 if that is fast, and read weights in
+ * place if they are operands. */
 static int cores_of(const struct plan_options *o, const char *rates, struct plan_request *req)
 {
-	int rc = profile_measure(o->threads, &req->profile);
+	const char *lacks = gemm_lacks_bf16();
+	bool bf16 = o->dtype == MT_BF16 && (o->compute ? o->compute == MT_BF16 : !lacks);
+
+	if (bf16 && lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
+	if (o->compute == MT_BF16 && !bf16)
+		return mt_fail(MT_EX_CONFIG, "--compute bf16: the cores compute in fp32 where weights are fp32");
+	int rc = profile_measure(o->threads, bf16, &req->profile);
 
 	req->profile.cores = true;
 	req->elem = sizeof(float);
-	req->zero_copy = o->dtype == MT_FP32;
+	req->operand = bf16 ? 2 : 4;
+	req->zero_copy = bf16 || o->dtype == MT_FP32;
 	req->memory = o->memory ? o->memory : mt_mem_available() / 2;
 	return rc ? rc : profile_change(rates, &req->profile);
 }
@@ -247,6 +255,8 @@ static int rates_of(const struct plan_options *o, struct plan_request *req)
 
 	if (cpu) return cores_of(o, spec[3] ? spec + 4 : "", req);
 	if (!profile_named(spec) && !o->here) return cores_of(o, spec, req);
+	if (o->compute && o->compute != o->dtype)
+		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
 	int rc = profile_parse(spec, o->dtype, o->here, &req->profile);
 	req->memory = o->memory ? o->memory : (uint64_t)req->profile.memory;
 	return rc;
@@ -263,6 +273,7 @@ int plan_show(const struct plan_options *o)
 		.state = o->state,
 		.train = true,
 		.elem = o->dtype == MT_BF16 ? 2 : 4,
+		.operand = o->dtype == MT_BF16 ? 2 : 4,
 		.rows = (uint32_t)o->micro,
 		.seq = (uint32_t)o->seq,
 		.recompute = o->recompute,

@@ -496,6 +496,8 @@ void op_cross_entropy(struct pool *p, const struct cross_entropy_args *a)
 	a->loss->targets += c.loss->targets;
 }
 
+const char *gemm_lacks_bf16(void) { return "operands have the elements' type"; }
+
 void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)
 {
 	begin(p);

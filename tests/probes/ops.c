@@ -111,10 +111,19 @@ static void check(const char *name, struct part *parts, int count,
 
 struct gemm_case {
 	int64_t m, n, k;
-	int ta, tb, beta, bias, add;
+	int ta, tb, beta, bias, add, bf16;
 	const float *a, *b, *c, *bias_at, *added;
 	int64_t lda, ldb, ldc;
 };
+
+/* A copy of an operand, in the case's type */
+static const void *typed(const struct gemm_case *s, const float *x, int64_t n)
+{
+	if (!s->bf16) return again(x, n);
+	uint16_t *y = keep((size_t)n * sizeof *y);
+	op_narrow(pools[0], y, x, n);
+	return y;
+}
 
 static void run_gemm(void *ctx, struct pool *pool, float **out)
 {
@@ -123,23 +132,36 @@ static void run_gemm(void *ctx, struct pool *pool, float **out)
 	struct gemm_args g = {.m = s->m,
 		.n = s->n,
 		.k = s->k,
-		.a = again(s->a, na),
+		.a = typed(s, s->a, na),
 		.lda = s->lda,
 		.trans_a = s->ta,
-		.b = again(s->b, nb),
+		.b = typed(s, s->b, nb),
 		.ldb = s->ldb,
 		.trans_b = s->tb,
 		.c = out[0],
 		.ldc = s->ldc,
 		.beta = (float)s->beta,
-		.bias = s->bias ? s->bias_at : NULL,
-		.add = s->add ? s->added : NULL};
+		.bias = s->bias ? typed(s, s->bias_at, s->n) : NULL,
+		.add = s->add ? s->added : NULL,
+		.bf16 = s->bf16};
 	if (s->beta) memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
 	op_gemm(pool, &g);
 	for (int64_t i = 0; i < s->m; i++) /* what lies between rows is not the product's */
 		for (int64_t j = s->n; j < s->ldc; j++) out[0][i * s->ldc + j] = 0;
 }
 
+/* Numbers that bf16 has */
+static float *random_operand(int64_t n, int bf16)
+{
+	float *x = random_floats(n);
+	uint16_t *half = keep((size_t)n * sizeof *half);
+	if (!bf16) return x;
+	op_narrow(pools[0], half, x, n);
+	op_widen(pools[0], x, half, n);
+	return x;
+}
+
+/* form: bits 1, 2: transposed; 4: added to c; 8: residual; 16: bf16 */
 static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 {
 	struct gemm_case s = {.m = m,
@@ -149,14 +171,15 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 		.tb = form >> 1 & 1,
 		.beta = form >> 2 & 1,
 		.bias = (form & 7) == 2,
-		.add = form >> 3,
+		.add = form >> 3 & 1,
+		.bf16 = form >> 4,
 		.ldc = n + 3};
 	s.lda = (s.ta ? m : k) + 5;
 	s.ldb = (s.tb ? k : n) + 1;
-	s.a = random_floats((s.ta ? k : m) * s.lda);
-	s.b = random_floats((s.tb ? n : k) * s.ldb);
+	s.a = random_operand((s.ta ? k : m) * s.lda, s.bf16);
+	s.b = random_operand((s.tb ? n : k) * s.ldb, s.bf16);
 	s.c = random_floats(m * s.ldc);
-	s.bias_at = random_floats(n);
+	s.bias_at = random_operand(n, s.bf16);
 	s.added = s.add ? random_floats(m * s.ldc) : NULL;
 	double *want = doubles(m * s.ldc);
 	for (int64_t i = 0; i < m; i++)
@@ -169,9 +192,9 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 			want[i * s.ldc + j] = x;
 		}
 	char name[100];
-	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
-		s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "", s.beta ? ", added to c" : "",
-		s.bias ? ", bias" : "", s.add ? ", residual" : "");
+	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
+		s.bf16 ? " of bf16" : "", s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "",
+		s.beta ? ", added to c" : "", s.bias ? ", bias" : "", s.add ? ", residual" : "");
 	check(name, (struct part[]){{"c", NULL, want, m * s.ldc, 1e-6}}, 1, run_gemm, &s);
 }
 
@@ -1029,6 +1052,12 @@ int main(void)
 	test_accuracy();
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+	static const int64_t of_bf16[][3] = {{16, 16, 32}, {33, 47, 800}, {70, 31, 1600}, {1100, 40, 96}, {64, 700, 64}};
+	int bf16 = !gemm_lacks_bf16();
+	for (size_t i = 0; bf16 && i < sizeof gemms / sizeof *gemms; i++)
+		for (int form = 16; form < 28; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+	for (size_t i = 0; bf16 && i < sizeof of_bf16 / sizeof *of_bf16; i++)
+		for (int form = 16; form < 28; form++) test_gemm(of_bf16[i][0], of_bf16[i][1], of_bf16[i][2], form);
 	test_residual(3, 5, 7);
 	test_residual(700, 650, 100);
 	for (int i = 0; i < 3; i++) pool_free(pools[i]);

@@ -75,7 +75,8 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 		.rows = between(1, 12),
 		.seq = 8u << draw(draw(4) ? 10 : 16),
 		.train = draw(8) != 0,
-		.elem = l->dtype == MT_BF16 ? 2 : 4,
+		.elem = l->dtype == MT_BF16 && now_seed % 4 ? 2 : 4, /* 4: a cpu that computes in bf16 */
+		.operand = l->dtype == MT_BF16 ? 2 : 4,
 		.zero_copy = draw(8) == 0,
 		.work = draw(1 << 20),
 		.host = UINT64_MAX,

@@ -1,0 +1,219 @@
+#!/usr/bin/env bats
+# --compute bf16: the device cpu multiplies in bf16. The goldens (70, 72) compare fp32 with PyTorch; here bf16 is
+# compared with fp32.
+
+load helpers
+
+need_bf16() {
+	local known=$BATS_FILE_TMPDIR/known
+	[ -e "$known" ] || mt-stream --plan --config "$CONFIGS/demo.json" --seq 8 --micro 1 --profile cpu --compute bf16 \
+		>/dev/null 2>"$known" || true
+	! grep -q -- --compute "$known" || skip "$(sed 's/^mt-stream: //' "$known")"
+}
+
+# As on a CPU that has AVX-512 without AMX and AVX512-BF16
+without_bf16() { env MT_ISA=avx512 DNNL_MAX_CPU_ISA=AVX512_CORE "$@"; }
+
+# Make a run with random weights: make_run MODEL [DTYPE GRAD]
+make_run() {
+	mt-store rm "$RUN" 2>/dev/null || true
+	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-bf16}" "${3:-fp32}" 1024 7
+}
+
+# Write one step's losses and gradients of a fresh run to OUT: step_of OUT "MT-STREAM'S OPTIONS" [WORDS...]
+step_of() {
+	local out=$1 options=$2 pids='' i
+	shift 2
+	for i in $(seq "${STREAMS:-1}"); do
+		# shellcheck disable=SC2086
+		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
+		pids="$pids $PID"
+	done
+	stream-drive step "$RUN" 5 24 "${MICROS:-1}" "${STREAMS:-1}" 3 "$@" 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	# shellcheck disable=SC2086
+	kill $pids
+	for i in $pids; do wait "$i"; done
+	grep -q loss "$T/$out"
+}
+
+same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
+
+# The GEMM in the reproducibility record
+record_has() { grep -qaE "$1" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"; }
+
+# The gradients that bf16 gives are those of fp32 up to rounding: rounds MODEL [AMPLIFICATION]
+#
+# bf16 has 8 bits, so rounding changes a number by at most 2^-9 of it, 2^-9 / sqrt(3) in the root mean square. A GEMM's
+# output is a sum of products; where their signs are random, independent relative errors of the factors give the sum
+# the same relative error: e = 2^-9 / sqrt(3) for each operand that is rounded. Weights are bf16 already, so this is
+# one operand of a GEMM forward and one backward, and both of a weight's gradient. The longest way to a gradient goes
+# through 4 GEMMs of each layer and the head, forward and backward: errors add up in squares to
+# e sqrt(2 (4 layers + 1) + 2). The rest of a layer (norms, softmax, the MLP's product of two) may amplify relative
+# errors: a factor of 2. That is a root mean square over the tensors, and the bound is 3 of it. Softmax turns a score's
+# absolute error into a relative one of its probability. gemma4 does not divide scores by sqrt(D), and D is 16 at most:
+# another factor of 4.
+rounds() {
+	make_run "$1"
+	step_of fp32 "--compute fp32" dump="$T/fp32.bin"
+	make_run "$1"
+	step_of bf16 "--compute bf16" dump="$T/bf16.bin"
+	python3 - "$T/fp32.bin" "$T/bf16.bin" "$GOLDEN/$1/model/config.json" "${2:-2}" <<-'PY'
+		import array, json, math, sys
+		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
+		config = json.load(open(sys.argv[3]))
+		layers = config.get("num_hidden_layers") or config["text_config"]["num_hidden_layers"]
+		assert len(a) == len(b) and any(a)
+		e = 2 ** -9 / math.sqrt(3)
+		bound = 3 * float(sys.argv[4]) * e * math.sqrt(2 * (4 * layers + 1) + 2)
+		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(x * x for x in a))
+		print(error, "of", bound)
+		assert e / 4 < error < bound, (error, bound)
+	PY
+}
+
+@test "gradients of bf16 GEMMs are those of fp32 up to bf16's rounding, in models of many kinds" {
+	need_bf16
+	for model in llama3 qwen3 llama-bias neox olmo2; do rounds $model; done
+}
+
+# bats test_tags=slow
+@test "gradients of bf16 GEMMs are those of fp32 up to rounding, with all small weights that there are" {
+	need_bf16
+	rounds gemma4 8 # a factor of each block
+	# caps; slopes; experts with sinks and biases, corrections, a shared expert
+	for model in gemma2 apertus gpt-oss glm4-moe qwen2-moe granitemoe; do rounds $model; done
+}
+
+@test "without AMX, oneDNN multiplies bf16, with gradients that differ by rounding, and only where the record has it" {
+	need_bf16
+	make_run qwen3
+	step_of here ""
+	record_has 'own, amx, bf16' || skip "this CPU has no AMX"
+	MT_ISA=avx512 fails_with 78 mt-stream "$RUN"
+	grep -q "this is 'oneDNN" "$T/fails.err" || skip "built without oneDNN"
+	MT_ISA=avx512 rounds qwen3
+	record_has 'oneDNN [0-9.]*, avx512_[a-z0-9]*, bf16'
+	make_run qwen3
+	DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 MT_ISA=avx512 step_of less ""
+	record_has 'oneDNN [0-9.]*, avx512_bf16, bf16'
+}
+
+@test "bf16: threads, streams, recompute and the chaos device's orders give the same bits" {
+	need_bf16
+	for model in qwen3 llama-bias; do
+		make_run $model bf16 bf16
+		MICROS=2 step_of one "--compute bf16 --threads 1"
+		MICROS=2 step_of three "--threads 3 --recompute full"
+		same one three
+		MICROS=2 STREAMS=2 step_of streams "--threads 1 --recompute none"
+		same one streams
+		for seed in 1 2 3 4 5 6; do
+			MICROS=2 step_of chaos "--device chaos:$seed"
+			same one chaos
+		done
+	done
+}
+
+@test "bf16: windows of experts give the same bits" {
+	need_bf16
+	for model in gpt-oss qwen2-moe; do
+		make_run $model
+		step_of all "--compute bf16"
+		for window in 1 3; do
+			step_of window "--expert-window $window --device chaos:$window"
+			same all window
+		done
+	done
+}
+
+@test "bf16 is the default where the CPU multiplies it fast, and a stream that joins follows the record" {
+	need_bf16
+	make_run llama3
+	step_of first ""
+	record_has '(own, amx|oneDNN [0-9.]*, avx512_[a-z0-9]*), bf16'
+	fails_with 78 mt-stream "$RUN" --compute fp32
+	grep -q "with GEMM by '.*, bf16', this is '.*, fp32'" "$T/fails.err"
+	step_of again "--compute bf16"
+	same first again
+	make_run llama3
+	step_of fp32 "--compute fp32"
+	record_has ', fp32'
+	fails_with 78 mt-stream "$RUN" --compute bf16
+	step_of follows ""
+	same fp32 follows
+	no same first fp32
+}
+
+@test "a CPU without bf16 computes in fp32, and refuses bf16 and runs that were computed in it" {
+	need_bf16
+	make_run llama3
+	fails_with 78 without_bf16 mt-stream "$RUN" --compute bf16
+	grep -q "^mt-stream: --compute bf16: this CPU has n" "$T/fails.err"
+	step_of bf16 ""
+	fails_with 78 without_bf16 mt-stream "$RUN"
+	grep -q "this is '.*, fp32'" "$T/fails.err"
+	stream-drive forget "$RUN"
+	step_of fp32 "--compute fp32"
+	stream-drive forget "$RUN"
+	MT_ISA=avx512 DNNL_MAX_CPU_ISA=AVX512_CORE step_of default ""
+	same fp32 default
+}
+
+@test "--compute bf16 with fp32 weights exits 78, another type 64" {
+	make_run llama3 fp32
+	fails_with 78 mt-stream "$RUN" --compute bf16
+	grep -q "^mt-stream: --compute bf16: device cpu computes in fp32 where weights are fp32$" "$T/fails.err"
+	fails_with 64 mt-stream "$RUN" --compute int8
+	fails_with 64 mt-stream "$RUN" --compute ''
+	fails_with 64 mt-run --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --out "$T/out" --steps 1 \
+		--batch 1 --seq 8 --compute fp16
+	[ ! -e "$T/out" ]
+	fails_with 78 mt-stream --plan --config "$CONFIGS/demo.json" --seq 8 --micro 1 --profile cpu --dtype fp32 \
+		--compute bf16
+	fails_with 78 mt-stream --plan --config "$CONFIGS/demo.json" --seq 8 --micro 1 --profile H100 --compute fp32
+}
+
+# Train llama3's golden model: train OUT UNTIL [mt-run's options]
+train() {
+	local out=$1 until=$2
+	shift 2
+	mt-run --run "$RUN" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --epochs 9 --out "$T/$out" \
+		--steps 12 --until "$until" --batch 4 --seq 24 --lr 0.003 --threads 1 "$@" >/dev/null 2>"$T/$out.err"
+}
+
+@test "bf16: a training that is resumed gives the bits of one that is not; fp32 gives others and keeps its record" {
+	need_bf16
+	train whole 12 --compute bf16
+	train cut 5
+	code=0
+	train cut 12 --resume --compute fp32 || code=$?
+	[ $code = 78 ]
+	grep -q "with GEMM by '.*, bf16', this is '.*, fp32'" "$T/cut.err"
+	train cut 12 --resume
+	cmp "$T/whole/model/model.safetensors" "$T/cut/model/model.safetensors"
+	train fp32 5 --compute fp32
+	train fp32 12 --resume
+	grep -q ', fp32"' "$T/fp32/step-00000012/run.json"
+	no cmp "$T/whole/model/model.safetensors" "$T/fp32/model/model.safetensors"
+}
+
+# (suite 80 kills streams at any time, in bf16 where it is the default)
+@test "bf16: a stream that dies is replaced, with the same bits" {
+	need_bf16
+	make_run llama3
+	MICROS=9 step_of plain ""
+	spawn victim mt-stream "$RUN"
+	victim=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
+	kill -STOP "$victim"
+	spawn drive stream-drive step "$RUN" 5 24 9 1 3
+	drive=$PID
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-step'"
+	kill -9 "$victim"
+	wait "$victim" || true
+	spawn successor mt-stream "$RUN"
+	wait "$drive"
+	sort "$T/drive.out" >"$T/after"
+	same plain after
+}
