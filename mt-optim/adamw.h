@@ -25,8 +25,8 @@
  *  - No v is 0: what is less than 2^-31 of its group's scale becomes 2^-31 of it. So sqrt(v) is at least 2^-16 of the
  *    largest sqrt(v) of its group, and only elements whose gradients stay below that share of the group's largest take
  *    smaller steps.
- *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such an
- *    element takes no step.
+ *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such
+ *    an element takes no step.
  *  - Rounding changes any other m or v by less than an eighth.
  * tests/probes/optim-adamw.c measures the longest steps.
  *

@@ -26,7 +26,8 @@ killed() { # KEY=VALUE...
 	[ "$(tail -n 1 "$T/killed")" = "$want" ]
 }
 
-# A program killed at any instruction of the update is finished by another with the same bits: resumes [none] [bf16|int8]
+# A program killed at any instruction of the update is finished by another with the same bits:
+# resumes [none] [bf16|int8]
 resumes() {
 	run optim-journal "$RUN" "$@"
 	echo "$output"

@@ -3,7 +3,8 @@
  * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
  * AdamW: the scalar version against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
  * Rounded state: means over many elements, steps of small gradients beside large ones, int8 codes of decoded values.
- * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-adamw sums`: these alone, with $MT_ISA.
+ * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-adamw
+ * sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
 #include <stdlib.h>
