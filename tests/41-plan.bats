@@ -430,7 +430,8 @@ make_deep() {
 step_of() {
 	local out=$1 shape=$2
 	shift 2
-	spawn "stream.$out" mt-stream "$RUN" --threads 1 --verbose "$@"
+	# in fp32, since bf16 weights are copied in for that only
+	spawn "stream.$out" mt-stream "$RUN" --threads 1 --verbose --compute fp32 "$@"
 	# shellcheck disable=SC2086
 	stream-drive step "$RUN" $shape 1 3 $WORDS 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]

@@ -635,7 +635,9 @@ class Storm:
             for p in [first] + ([feed] if stage == "step" else []):
                 p.kill()
                 p.wait()
-        at_end = stage == "step" and code == 0 and self.run.proc[stage].poll() == 0
+        # the second one may have ended the training meanwhile, and mt-store then removes the run
+        over = code == 0 or code == 74 and "was removed" in self.run.reported(stage)
+        at_end = stage == "step" and over and self.run.proc[stage].poll() == 0
         if code != 75 and not at_end and not self.dirty():
             raise Wrong("%s lost its slot -> %d: %s" % (stage, code, self.run.reported(stage)))
         self.run.takeovers += not at_end
