@@ -59,7 +59,6 @@ INLINE __m512i all(uint32_t x)
 INLINE __m512i twice(uint32_t x) { return all(x | x >> 16); } /* a half in both halves */
 
 INLINE __m512i both(__m512i x, __m512i y) { return _mm512_and_si512(x, y); }
-/* x where the mask is set, else y */
 /* x where the mask is set, else y; x & mask | bit */
 INLINE __m512i mux(__m512i mask, __m512i x, __m512i y) { return _mm512_ternarylogic_epi32(x, y, mask, 0xe4); }
 INLINE __m512i and_or(__m512i x, __m512i mask, __m512i bit) { return _mm512_ternarylogic_epi32(x, mask, bit, 0xea); }
