@@ -23,6 +23,12 @@ QUIET  = $(if $(V),,@echo '  make $@'; )
 hash := \#
 have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
+# A file that holds these words and changes only with them: what depends on it is built again when they change
+define kept
+$(1): FORCE
+	@mkdir -p $$(@D); echo '$(2)' | cmp -s - $$@ || echo '$(2)' >$$@
+endef
+
 LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
@@ -49,7 +55,7 @@ LIBS_mt-top   = -lncursesw
 
 include mt-stream/build.mk mt-stream/cuda/build.mk
 
-.PHONY: all lib clean
+.PHONY: all lib clean FORCE
 all: $(PROGRAMS:%=$(B)/%) lib
 
 define program

@@ -12,6 +12,8 @@ LIBS_mt-sample = $(GEMM_LIBS)
 CPU_OPS = $(filter-out %/device.c %/execute.c %/chaos.c,$(wildcard mt-stream/cpu/*.c))
 $(CPU_OPS:%.c=$(O)/%.o): FILE_CFLAGS = -O3 -g1 -fno-trapping-math
 $(O)/mt-stream/cpu/gemm.o: FILE_CFLAGS = -O3 -fno-trapping-math $(GEMM_CFLAGS)
+$(O)/mt-stream/cpu/gemm.o: $(O)/mt-stream/gemm-library
+$(eval $(call kept,$(O)/mt-stream/gemm-library,$(GEMM_LIBS)))
 
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
 SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/experts.c mt-stream/trace.c $(CPU_OPS) \

@@ -18,6 +18,7 @@ all_gone() { gone "$RUN" && ! processes; }
 trained() { [ "$(wc -l <"$T/m")" -ge "$1" ]; }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
+emptied() { [ -z "$(ls "$1")" ]; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
 # Use a script from stdin in place of mt-ckpt (or $1); what the script does not handle goes to the real program.
@@ -56,7 +57,7 @@ same_as_undisturbed() {
 		kill -9 $pid
 		eventually all_gone
 		[ ! -e "$T/out/model" ]
-		eventually [ -z "$(ls "$T/tmp")" ]
+		eventually emptied "$T/tmp"
 		mt-ckpt verify "$(newest)"
 		[ "$(newest)" = "$T/out/step-$(printf %08d "$(last_step)")" ]
 		run_it --steps 200 --resume

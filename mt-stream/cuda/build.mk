@@ -29,6 +29,8 @@ CUDA_OBJ = $(CUDA_SRC:%.cu=$(O)/%.o)
 CUDA_NEWEST = $(lastword $(CUDA_TARGETS))
 LIBS_mt-stream += $(CUDART) -ldl -lrt
 $(B)/mt-stream: $(CUDA_OBJ)
+$(CUDA_OBJ): $(O)/mt-stream/cuda-targets
+$(eval $(call kept,$(O)/mt-stream/cuda-targets,$(CUDA_TARGETS)))
 $(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
 $(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
 CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda/cudnn.o)
@@ -55,6 +57,10 @@ SRC_mt-stream := $(filter-out $(CUDA_C),$(SRC_mt-stream))
 CUDA_LACKS = $(if $(NVCC),$(if $(CUDART),,libcudart_static.a) $(if $(CUBLAS_H),,cublasLt.h),nvcc)
 $(if $(filter 0,$(MAKELEVEL)),$(info no $(strip $(CUDA_LACKS)) found: mt-stream is built without its cuda device))
 endif
+
+# `make` after the toolkit was installed or removed must not link an old stream.o
+$(O)/mt-stream/stream.o: $(O)/mt-stream/devices
+$(eval $(call kept,$(O)/mt-stream/devices,cpu chaos $(if $(CUDA_OBJ),cuda)))
 
 # where there is nvcc, but cuDNN's attention cannot be built in for want of headers; tried once
 cudnn-headers:
