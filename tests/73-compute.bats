@@ -12,7 +12,7 @@ need_bf16() {
 }
 
 # As on a CPU that has AVX-512 without AMX and AVX512-BF16
-without_bf16() { env MT_ISA=avx512 DNNL_MAX_CPU_ISA=AVX512_CORE "$@"; }
+without_bf16() { env DNNL_MAX_CPU_ISA=AVX512_CORE "$@"; }
 
 # Make a run with random weights: make_run MODEL [DTYPE GRAD]
 make_run() {
@@ -85,18 +85,17 @@ rounds() {
 	for model in gemma2 apertus gpt-oss glm4-moe qwen2-moe granitemoe; do rounds $model; done
 }
 
-@test "without AMX, oneDNN multiplies bf16, with gradients that differ by rounding, and only where the record has it" {
+@test "bf16 by AMX and by AVX512-BF16 give gradients up to rounding, and a run keeps to what its record has" {
 	need_bf16
 	make_run qwen3
 	step_of here ""
-	record_has 'own, amx, bf16' || skip "this CPU has no AMX"
-	MT_ISA=avx512 fails_with 78 mt-stream "$RUN"
-	grep -q "this is 'oneDNN" "$T/fails.err" || skip "built without oneDNN"
-	MT_ISA=avx512 rounds qwen3
-	record_has 'oneDNN [0-9.]*, avx512_[a-z0-9]*, bf16'
-	make_run qwen3
-	DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 MT_ISA=avx512 step_of less ""
+	record_has 'oneDNN [0-9.]*, avx512_amx, bf16' || skip "this CPU has no AMX"
+	DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 fails_with 78 mt-stream "$RUN"
+	grep -q "with GEMM by 'oneDNN [0-9.]*, avx512_amx, bf16', this is 'oneDNN [0-9.]*, avx512_bf16, bf16'" "$T/fails.err"
+	DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 rounds qwen3
 	record_has 'oneDNN [0-9.]*, avx512_bf16, bf16'
+	fails_with 78 mt-stream "$RUN"
+	grep -q "this is 'oneDNN [0-9.]*, avx512_amx, bf16'" "$T/fails.err"
 }
 
 @test "bf16: threads, streams, recompute and the chaos device's orders give the same bits" {
@@ -131,7 +130,7 @@ rounds() {
 	need_bf16
 	make_run llama3
 	step_of first ""
-	record_has '(own, amx|oneDNN [0-9.]*, avx512_[a-z0-9]*), bf16'
+	record_has 'oneDNN [0-9.]*, avx512_[a-z0-9]*, bf16'
 	fails_with 78 mt-stream "$RUN" --compute fp32
 	grep -q "with GEMM by '.*, bf16', this is '.*, fp32'" "$T/fails.err"
 	step_of again "--compute bf16"
@@ -156,7 +155,7 @@ rounds() {
 	stream-drive forget "$RUN"
 	step_of fp32 "--compute fp32"
 	stream-drive forget "$RUN"
-	MT_ISA=avx512 DNNL_MAX_CPU_ISA=AVX512_CORE step_of default ""
+	DNNL_MAX_CPU_ISA=AVX512_CORE step_of default ""
 	same fp32 default
 }
 

@@ -57,13 +57,8 @@ struct gemm_tiles {
 	} m, n; /* a length as count pieces of each, the last shorter */
 };
 struct gemm_tiles gemm_cut(const struct gemm_args *);
-/* tile: 0 .. m.count n.count - 1, on this thread of the pool */
-void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t tile);
-
-/* GEMMs of bf16 by AMX. amx.c. Can this process do so? c = a' b' + beta c on this thread, with so much scratch */
-int amx_ready(void);
-size_t amx_scratch(const struct gemm_args *);
-void amx_gemm(const struct gemm_args *, void *scratch);
+/* tile: 0 .. m.count n.count - 1 */
+void gemm_tile(const struct gemm_tiles *, int64_t tile);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {
@@ -112,8 +107,7 @@ extern const struct kernels cpu_kernels_plain;
 extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
 
-/* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA: plain, avx2, or
- * avx512, which is without AMX. */
+/* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA: plain or avx2. */
 const struct kernels *cpu_kernels(void);
 
 #endif

@@ -2,12 +2,11 @@
  * uses only that thread
  *
  * HAVE_DNNL: oneDNN's sgemm, the fastest that distributions package and the same on every x86-64 CPU (OpenBLAS 0.3.21
- * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS. Operands of bf16: amx.c, where the CPU has AMX,
- * or else oneDNN on a CPU with AVX512-BF16. Their sums are fp32.
+ * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS. Operands of bf16: oneDNN on a CPU with AMX or
+ * AVX512-BF16. Their sums are fp32.
  */
 #include "cpu.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +15,6 @@
  * have twice the rows. They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of fewer than
  * SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
-
-#define OWN "own, amx, bf16" /* amx.c as the reproducibility record has it */
-
-static int by_amx(void)
-{
-	static _Atomic int known; /* 1: no, 2: yes; several threads may find it out, all the same */
-	int yes = atomic_load_explicit(&known, memory_order_relaxed);
-	if (!yes) atomic_store_explicit(&known, yes = 1 + amx_ready(), memory_order_relaxed);
-	return yes == 2;
-}
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -52,7 +41,7 @@ dnnl_status_t dnnl_gemm_bf16bf16f32(char, char, dnnl_dim_t m, dnnl_dim_t n, dnnl
 
 static int has_isa(dnnl_cpu_isa_t isa) { return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == (unsigned)isa; }
 
-/* What comes after avx512_core changes no bit of an fp32 GEMM. For bf16, amx.c is there instead of oneDNN's AMX. */
+/* What comes after avx512_core changes no bit of an fp32 GEMM. */
 static const char *isa_name(int bf16)
 {
 	if (bf16) return has_isa(dnnl_cpu_isa_avx512_core_amx) ? "avx512_amx" : "avx512_bf16";
@@ -66,7 +55,6 @@ const char *gemm_description(int bf16)
 	const dnnl_version_t *v = dnnl_version();
 
 	bf16 = !!bf16;
-	if (bf16 && by_amx()) return OWN;
 	snprintf(words[bf16], sizeof *words, "oneDNN %d.%d.%d, %s, %s", v->major, v->minor, v->patch, isa_name(bf16),
 		bf16 ? "bf16" : "fp32");
 	return words[bf16];
@@ -74,7 +62,6 @@ const char *gemm_description(int bf16)
 
 const char *gemm_lacks_bf16(void)
 {
-	if (by_amx()) return NULL;
 	if (!dnnl_gemm_bf16bf16f32) return "this oneDNN has no GEMM of bf16";
 	return has_isa(dnnl_cpu_isa_avx512_core_bf16) ? NULL : "this CPU has neither AVX512-BF16 nor AMX";
 }
@@ -166,7 +153,7 @@ int gemm_ready(void)
 	return backtrace(&frame, 1) > 0 && code_ready(0);
 }
 
-int gemm_bf16_ready(void) { return by_amx() || code_ready(1); }
+int gemm_bf16_ready(void) { return code_ready(1); }
 #else
 #include <cblas.h>
 
@@ -180,7 +167,7 @@ static void use_one_thread(void)
 char *openblas_get_config(void) __attribute__((weak));
 char *openblas_get_corename(void) __attribute__((weak));
 
-const char *gemm_lacks_bf16(void) { return by_amx() ? NULL : "this CPU has no AMX, and mt was built without oneDNN"; }
+const char *gemm_lacks_bf16(void) { return "mt was built without oneDNN"; }
 
 const char *gemm_description(int bf16)
 {
@@ -188,7 +175,7 @@ const char *gemm_description(int bf16)
 	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
 	const char *core = openblas_get_corename ? openblas_get_corename() : "unknown core";
 
-	if (bf16) return OWN;
+	(void)bf16;
 	/* its name and version, which are two words; the core chooses the kernels */
 	space = space ? strchrnul(space + 1, ' ') : config + strlen(config);
 	snprintf(words, sizeof words, "%.*s, %.20s, fp32", (int)(space - config < 30 ? space - config : 30), config, core);
@@ -223,7 +210,7 @@ static void fill_rows(const struct gemm_args *g, float *c, int64_t j)
 	for (int64_t r = g->bf16; r < g->m; r++) memcpy(c + r * g->ldc, from, (size_t)g->n * sizeof *c);
 }
 
-void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_t tile)
+void gemm_tile(const struct gemm_tiles *t, int64_t tile)
 {
 	struct gemm_args g = *t->g;
 	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each, size = operand_bytes(g.bf16);
@@ -237,12 +224,8 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 		fill_rows(&g, c, j);
 		g.beta = 1;
 	}
-	if (g.bf16 && by_amx()) {
-		amx_gemm(&g, op_scratch(pool, thread, amx_scratch(&g)));
-	} else {
-		use_one_thread();
-		blas(&g);
-	}
+	use_one_thread();
+	blas(&g);
 	if (!g.add) return;
 	const float *add = (const float *)g.add + i * g.ldc + j;
 	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
@@ -260,19 +243,14 @@ struct gemm_tiles gemm_cut(const struct gemm_args *g)
 	return t;
 }
 
-struct job {
-	struct pool *pool;
-	struct gemm_tiles tiles;
-};
-
 static void tile_task(void *arg, int64_t task, int thread)
 {
-	const struct job *job = arg;
-	gemm_tile(job->pool, thread, &job->tiles, task);
+	(void)thread;
+	gemm_tile(arg, task);
 }
 
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
-	struct job job = {pool, gemm_cut(g)};
-	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
+	struct gemm_tiles t = gemm_cut(g);
+	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
 }
