@@ -132,6 +132,12 @@ resumes() {
 	resumes none
 }
 
+# bats test_tags=slow
+@test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
+	resumes none bf16
+	resumes none int8
+}
+
 @test "a pinned unit is not overwritten, a sealed save is waited for, a dead saver's save fails" {
 	fake save
 }

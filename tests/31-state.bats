@@ -51,6 +51,20 @@ saves() {
 	saves int8 5.875
 }
 
+@test "97M model, bf16 weights, --grad none: the store takes at most 8.1 bytes a parameter in bf16, 6.2 in int8" {
+	local name most file
+	while read -r name most; do
+		mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --dtype bf16 --grad none --state "$name" 2>/dev/null
+		file=$(stat -c %s "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store")
+		[ "$file" = "$(figure state_bytes)" ]
+		[ "$((file * 10))" -le "$(($(figure params) * most))" ]
+		mt-store rm "$RUN"
+	done <<-END
+		bf16 81
+		int8 62
+	END
+}
+
 @test "--state takes fp32, bf16 and int8 alone, and no other option takes int8" {
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state fp16
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none
@@ -132,6 +146,64 @@ near() {
 	train run 30 --state int8 --resume
 	grep -q "warning: the checkpoint has AdamW's m and v in bf16, the run in int8: they are rounded" "$T/run.err"
 	[ "$(losses run | wc -l)" = 30 ]
+}
+
+# converts FROM TO...: a checkpoint with m and v of FROM loads into runs of other types: exit 0, one warning on stderr, and
+# m and v as they were, or rounded to nearest
+converts() {
+	local from=$1 dir=$T/run/step-00000003 to
+	shift
+	train run 3 --state "$from"
+	for to; do
+		mt-store create "$RUN" --config "$dir" --dtype bf16 --state "$to" 2>/dev/null
+		mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+		[ "$(wc -l <"$T/load.err")" = 1 ]
+		grep -q "^mt-ckpt: warning: the checkpoint has AdamW's m and v in $from, the run in $to: " "$T/load.err"
+		mt-ckpt save "$RUN" "$T/$to" 2>/dev/null
+		mt-store rm "$RUN"
+		python3 - "$to" "$dir" "$T/$to" <<-'PY'
+		import array, json, struct, sys
+		def read(path):
+		    data = open(path, "rb").read()
+		    size = struct.unpack("<Q", data[:8])[0]
+		    values = {}
+		    for name, t in json.loads(data[8:8 + size]).items():
+		        if name != "__metadata__":
+		            at, end = (8 + size + x for x in t["data_offsets"])
+		            x = array.array("H" if t["dtype"] == "BF16" else "I", data[at:end])
+		            values[name] = [u << 16 if t["dtype"] == "BF16" else u for u in x]
+		    return values
+		def number(bits): return struct.unpack("<f", struct.pack("<I", bits))[0]
+		to, *dirs = sys.argv[1:]
+		for which in "mv":
+		    old, new = (read("%s/optim-%s.safetensors" % (d, which)) for d in dirs)
+		    assert old.keys() == new.keys() and old
+		    pairs = [p for name in old for p in zip(old[name], new[name], strict=True)]
+		    if to == "fp32":
+		        want = [a for a, b in pairs]
+		    elif to == "bf16": # to nearest, ties to even
+		        want = [a + 0x7fff + (a >> 16 & 1) & 0xffff0000 for a, b in pairs]
+		    else: # three bits of fraction; a halfway case away from 0; what is too small for a group's codes apart
+		        assert not any(b & 0xfffff for a, b in pairs)
+		        least = max(abs(number(a)) for a, b in pairs) * 1.125 * 2.0 ** (-15 if which == "m" else -31)
+		        want = [b if abs(number(a)) <= least >= abs(number(b)) else a + 0x80000 & 0xfff00000 for a, b in pairs]
+		        assert sum(abs(number(a)) > least for a, b in pairs) > len(pairs) / 2
+		    wrong = [(a, b, w) for (a, b), w in zip(pairs, want) if b != w]
+		    assert not wrong, (which, len(wrong), [tuple(map(number, x)) for x in wrong[:3]])
+		PY
+	done
+}
+
+@test "a checkpoint with m and v in fp32 loads into bf16 and int8 runs: one warning, values rounded to nearest" {
+	converts fp32 bf16 int8
+}
+
+@test "a checkpoint with m and v in bf16 loads into fp32 and int8 runs: one warning, values kept or rounded to nearest" {
+	converts bf16 fp32 int8
+}
+
+@test "a checkpoint with m and v in int8 loads into fp32 and bf16 runs: one warning, the same values" {
+	converts int8 fp32 bf16
 }
 
 @test "a run.json whose state is no type, or not that of its files, is refused with 65" {
