@@ -76,6 +76,14 @@ static bool is_gone(struct mt_run *run, const char *name)
 	return !same;
 }
 
+/* The stages have the deleted files mapped, and would work on in them: end them as `mt-store rm` does. */
+static void tell_gone(struct mt_run *run, const char *name)
+{
+	if (mt_run_state(run) == MT_GONE) return;
+	mt_say("run '%s': its files were deleted: its stages end", name);
+	mt_run_set_state(run, MT_GONE);
+}
+
 static bool begin_end(struct mt_run *run, const char *name, const char *dir, const struct owner_end *e)
 {
 	if (e->in_order) return true;
@@ -115,6 +123,7 @@ int store_serve(const char *name, const struct store_options *o)
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 	}
 	if (ended) rc = owner_end_run(run, name, o->dir, &end);
+	else if (!rc && !mt_stopping) tell_gone(run, name);
 	for (int slot = 0; slot < MT_SLOTS; slot++) forget(&watched[slot]);
 	mt_run_close(run);
 	return rc;

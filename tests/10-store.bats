@@ -500,6 +500,27 @@ with_systemd() {
 	wait "$PID"
 }
 
+@test "the stages of a run whose files are deleted by hand end, and serve says why" {
+	local stage pid
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1
+	spawn serve mt-store serve "$RUN"
+	spawn optim mt-optim "$RUN" --threads 1
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
+	mkfifo "$T/records"
+	exec 8<>"$T/records"    # mt-step waits for its input
+	spawn step sh -c "exec mt-step $RUN --steps 1 --batch 1 --seq 8 --lr 1e-3 <$T/records"
+	for stage in store step stream optim ckpt; do eventually stat_has "$RUN" "\"stage\":\"mt-$stage"; done
+	rm /dev/shm/mt."$(id -u)"."$RUN".*
+	for pid in $(cat "$T/pids"); do
+		eventually no kill -0 "$pid"
+	done
+	exec 8>&-
+	grep -qx "mt-store: run '$RUN': its files were deleted: its stages end" "$T/serve.err"
+	grep -qx "mt-step: run '$RUN' was removed" "$T/step.err"
+}
+
 @test "serve waits for a run that does not exist yet" {
 	spawn serve mt-store serve "$RUN"
 	sleep 0.2
