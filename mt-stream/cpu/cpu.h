@@ -57,8 +57,8 @@ struct gemm_tiles {
 	} m, n; /* a length as count pieces of each, the last shorter */
 };
 struct gemm_tiles gemm_cut(const struct gemm_args *);
-/* tile: 0 .. m.count n.count - 1 */
-void gemm_tile(const struct gemm_tiles *, int64_t tile);
+/* tile: 0 .. m.count n.count - 1, on this thread of the pool */
+void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t tile);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct span {

@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little; of bf16, which computes faster, they
- * have twice the rows. They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of fewer than
- * SMALL multiplications is one tile. */
+/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. They are halved, down to HALVED_M, if
+ * there are too few for the threads. A GEMM of fewer than SMALL multiplications is one tile. */
 enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
 #if defined(HAVE_DNNL)
@@ -200,17 +199,51 @@ static struct cut cut_length(int64_t n, int64_t tile)
 }
 
 /* Put the bias into every row of c (m, n) */
-static void fill_rows(const struct gemm_args *g, float *c, int64_t j)
+static void fill_rows(const struct gemm_args *g)
 {
-	const float *from = (const float *)g->bias + j;
+	float *c = g->c;
+	const float *from = g->bias;
 	if (g->bf16) {
-		cpu_kernels()->widen(c, (const uint16_t *)g->bias + j, g->n);
+		cpu_kernels()->widen(c, g->bias, g->n);
 		from = c;
 	}
 	for (int64_t r = g->bf16; r < g->m; r++) memcpy(c + r * g->ldc, from, (size_t)g->n * sizeof *c);
 }
 
-void gemm_tile(const struct gemm_tiles *t, int64_t tile)
+static void tile_in_place(struct gemm_args *g)
+{
+	if (g->bias) {
+		fill_rows(g);
+		g->beta = 1;
+	}
+	blas(g);
+	if (!g->add) return;
+	for (int64_t r = 0; r < g->m; r++)
+		cpu_kernels()->add((float *)g->c + r * g->ldc, (const float *)g->add + r * g->ldc, g->n);
+}
+
+/* Through a buffer that stays in the second cache. oneDNN's kernels of bf16 store 64 bytes of each of 16 rows at a time:
+ * where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. */
+static void tile_buffered(const struct gemm_args *g, float *buffer)
+{
+	struct gemm_args own = *g;
+
+	own.c = buffer;
+	own.ldc = g->n;
+	own.add = NULL;
+	own.beta = 0;
+	tile_in_place(&own);
+	for (int64_t r = 0; r < g->m; r++) {
+		float *c = (float *)g->c + r * g->ldc;
+		const float *sum = buffer + r * g->n, *add = g->add;
+		if (g->beta != 0) cpu_kernels()->scaled_add(c, c, sum, g->beta, 1, g->n);
+		else if (add) cpu_kernels()->scaled_add(c, add + r * g->ldc, sum, 1, 1, g->n);
+		else memcpy(c, sum, (size_t)g->n * sizeof *c);
+		if (g->beta != 0 && add) cpu_kernels()->add(c, add + r * g->ldc, g->n);
+	}
+}
+
+void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_t tile)
 {
 	struct gemm_args g = *t->g;
 	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each, size = operand_bytes(g.bf16);
@@ -218,17 +251,12 @@ void gemm_tile(const struct gemm_tiles *t, int64_t tile)
 	g.n = least(t->n.each, g.n - j);
 	g.a = (const char *)g.a + size * (g.trans_a ? i : i * g.lda);
 	g.b = (const char *)g.b + size * (g.trans_b ? j * g.ldb : j);
-	float *c = (float *)g.c + i * g.ldc + j;
-	g.c = c;
-	if (g.bias) {
-		fill_rows(&g, c, j);
-		g.beta = 1;
-	}
+	g.c = (float *)g.c + i * g.ldc + j;
+	if (g.bias) g.bias = (const char *)g.bias + size * j;
+	if (g.add) g.add = (const float *)g.add + i * g.ldc + j;
 	use_one_thread();
-	blas(&g);
-	if (!g.add) return;
-	const float *add = (const float *)g.add + i * g.ldc + j;
-	for (int64_t r = 0; r < g.m; r++) cpu_kernels()->add(c + r * g.ldc, add + r * g.ldc, g.n);
+	if (g.bf16 && g.n < g.ldc) tile_buffered(&g, op_scratch(pool, thread, (size_t)(g.m * g.n) * sizeof(float)));
+	else tile_in_place(&g);
 }
 
 struct gemm_tiles gemm_cut(const struct gemm_args *g)
@@ -237,20 +265,25 @@ struct gemm_tiles gemm_cut(const struct gemm_args *g)
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, TILE_N);
-		for (int64_t m = g->bf16 ? 2 * TILE_M : TILE_M; m >= HALVED_M; m /= 2)
+		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
 }
 
+struct job {
+	struct pool *pool;
+	struct gemm_tiles tiles;
+};
+
 static void tile_task(void *arg, int64_t task, int thread)
 {
-	(void)thread;
-	gemm_tile(arg, task);
+	const struct job *job = arg;
+	gemm_tile(job->pool, thread, &job->tiles, task);
 }
 
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
-	struct gemm_tiles t = gemm_cut(g);
-	pool_run(pool, t.m.count * t.n.count, tile_task, &t);
+	struct job job = {pool, gemm_cut(g)};
+	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
 }

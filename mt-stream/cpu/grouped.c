@@ -11,6 +11,7 @@ struct group {
 };
 
 struct groups {
+	struct pool *pool;
 	const struct group *of; /* (n + 1): the last one's begin is the number of tiles */
 	int64_t n;
 };
@@ -67,8 +68,7 @@ static void tile_task(void *arg, int64_t task, int thread)
 {
 	const struct groups *all = arg;
 	const struct group *g = group_of(all, task);
-	(void)thread;
-	if (g->gemm.k) gemm_tile(&g->tiles, task - g->begin);
+	if (g->gemm.k) gemm_tile(all->pool, thread, &g->tiles, task - g->begin);
 	else if (g->gemm.beta == 0) /* an expert without tokens */
 		for (int64_t r = 0; r < g->gemm.m; r++)
 			memset((float *)g->gemm.c + r * g->gemm.ldc, 0, (size_t)g->gemm.n * sizeof(float));
@@ -77,7 +77,7 @@ static void tile_task(void *arg, int64_t task, int thread)
 void op_grouped_gemm(struct pool *pool, const struct grouped_gemm_args *a)
 {
 	struct group *of = op_shared(pool, (size_t)(a->experts + 1) * sizeof *of);
-	struct groups groups = {of, 0};
+	struct groups groups = {pool, of, 0};
 	int64_t tiles = 0;
 	for (int64_t e = 0; e < a->experts; e++) {
 		struct group *g = &of[groups.n];
