@@ -1,19 +1,22 @@
 /* adam.c: bytes a second of the update, and of a loop that only reads and writes the same arrays, as JSON lines.
- * usage: adam [MILLIONS OF PARAMETERS] (default 32)
- * One thread, in CPU time. The loops take turns, and the best of their rounds counts: others may be using the machine.
- * A parameter of a bf16 run reads 16 bytes and writes 12. */
+ * usage: adam [MILLIONS OF PARAMETERS [THREADS]] (default 32)
+ * The loops take turns, and the best of their rounds counts: others may be using the machine. A parameter of a bf16 run
+ * reads 16 bytes and writes 12. Without THREADS, all loops run on one thread. With THREADS, only those of the update
+ * that mt-optim would choose run, to be compared with other optimizers. One thread is measured in CPU time, several in
+ * wall time. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "../../mt-optim/adamw.h"
 
-enum { ROUNDS = 9, STATES = 3, ISAS = 3 };
+enum { ROUNDS = 9, STATES = 3, ISAS = 3, THREADS_MOST = 1024 };
 
-static double now(void)
+static double now(int threads)
 {
 	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	clock_gettime(threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -50,29 +53,97 @@ struct loop {
 	double best;
 };
 
-static void measure(struct loop *l, uint64_t n)
+struct share { /* one thread's groups of an update */
+	const struct loop *loop;
+	uint64_t first, end;
+	pthread_barrier_t *start; /* NULL: the only thread */
+	pthread_t thread;
+	struct mt_partition partition;
+};
+
+static void *work(void *arg)
 {
-	static struct mt_partition partition;
+	struct share *s = arg;
 	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
-	double start = now();
-	l->fn(&a, l->t, &partition, partition_tag(1, 0), 0, n / MT_GROUP, 0.999f);
-	double took = now() - start;
+	flush_denormals();
+	if (s->start) pthread_barrier_wait(s->start);
+	s->loop->fn(&a, s->loop->t, &s->partition, partition_tag(1, 0), s->first, s->end, 0.999f);
+	return NULL;
+}
+
+/* Seconds from the moment when all threads are ready; this one is the first of them */
+static double run(struct share *share, int threads)
+{
+	pthread_barrier_t start;
+	if (threads > 1) pthread_barrier_init(&start, NULL, (unsigned)threads);
+	for (int i = 0; i < threads; i++) share[i].start = threads > 1 ? &start : NULL;
+	for (int i = 1; i < threads; i++)
+		if (pthread_create(&share[i].thread, NULL, work, &share[i])) exit(71);
+	double from = now(threads);
+	work(&share[0]);
+	for (int i = 1; i < threads; i++) pthread_join(share[i].thread, NULL);
+	double took = now(threads) - from;
+	if (threads > 1) pthread_barrier_destroy(&start);
+	return took;
+}
+
+static void measure(struct loop *l, uint64_t n, int threads)
+{
+	static struct share share[THREADS_MOST];
+	uint64_t groups = n / MT_GROUP;
+	for (int i = 0; i < threads; i++) {
+		share[i].loop = l;
+		share[i].first = groups * (uint64_t)i / (uint64_t)threads;
+		share[i].end = groups * (uint64_t)(i + 1) / (uint64_t)threads;
+	}
+	double took = run(share, threads);
 	if (l->best == 0 || took < l->best) l->best = took;
 }
 
-static void print(const struct loop *l, uint64_t n)
+static void print(const struct loop *l, uint64_t n, int threads)
 {
 	double bytes = 12 + 4.0 * (double)mt_state_bytes(l->t->state, MT_GROUP) / MT_GROUP;
-	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"gb_per_s\":%.2f,\"gparams_per_s\":%.3f}\n", l->name,
-		(unsigned long long)n, (double)n * bytes * 1e-9 / l->best, (double)n * 1e-9 / l->best);
+	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"threads\":%d,\"gb_per_s\":%.2f,"
+		   "\"gparams_per_s\":%.3f}\n",
+		l->name, (unsigned long long)n, threads, (double)n * bytes * 1e-9 / l->best, (double)n * 1e-9 / l->best);
+}
+
+/* Every loop on one thread; scalar ones once, because they are slow */
+static void all_loops(const struct tile *t, uint64_t n)
+{
+	__builtin_cpu_init();
+	adamw_fn *avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? adamw_avx2 : NULL;
+	adamw_fn *avx512 = __builtin_cpu_supports("avx512bw") ? adamw_avx512 : NULL;
+	struct loop loops[1 + STATES * ISAS] = {{"reads and writes alone", touch, &t[0], 0},
+		{"scalar", adamw_scalar, &t[0], 0}, {"avx2", avx2, &t[0], 0}, {"avx512", avx512, &t[0], 0},
+		{"scalar, state bf16", adamw_scalar, &t[1], 0}, {"avx2, state bf16", avx2, &t[1], 0},
+		{"avx512, state bf16", avx512, &t[1], 0}, {"scalar, state int8", adamw_scalar, &t[2], 0},
+		{"avx2, state int8", avx2, &t[2], 0}, {"avx512, state int8", avx512, &t[2], 0}};
+	for (int r = 0; r < ROUNDS; r++)
+		for (int i = 0; i < 1 + STATES * ISAS; i++)
+			if (loops[i].fn && (r == 0 || loops[i].fn != adamw_scalar)) measure(&loops[i], n, 1);
+	for (int i = 0; i < 1 + STATES * ISAS; i++)
+		if (loops[i].fn) print(&loops[i], n, 1);
+}
+
+/* The update that mt-optim would choose on this CPU, with each type of state */
+static void chosen_loops(const struct tile *t, uint64_t n, int threads)
+{
+	adamw_fn *fn = adamw_choose();
+	if (!fn) exit(69);
+	struct loop loops[STATES] = {{"state fp32", fn, &t[0], 0}, {"state bf16", fn, &t[1], 0},
+		{"state int8", fn, &t[2], 0}};
+	for (int r = 0; r < ROUNDS; r++)
+		for (int i = 0; i < STATES; i++) measure(&loops[i], n, threads);
+	for (int i = 0; i < STATES; i++) print(&loops[i], n, threads);
 }
 
 int main(int argc, char **argv)
 {
 	static const enum mt_dtype types[STATES] = {MT_FP32, MT_BF16, MT_INT8};
 	uint64_t n = (argc > 1 ? strtoull(argv[1], NULL, 10) : 32) << 20;
-	if (!n) return 64;
-	flush_denormals();
+	int threads = argc > 2 ? atoi(argv[2]) : 0;
+	if (!n || threads < 0 || threads > THREADS_MOST || (argc > 2 && !threads)) return 64;
 	uint16_t *w = array(n * 2), *lo = array(n * 2);
 	float *g = array(n * 4);
 	for (uint64_t i = 0; i < n; i++) {
@@ -87,18 +158,7 @@ int main(int argc, char **argv)
 		t[s].m_scale = int8_scales(t[s].m, n);
 		t[s].v_scale = int8_scales(t[s].v, n);
 	}
-	__builtin_cpu_init();
-	adamw_fn *avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? adamw_avx2 : NULL;
-	adamw_fn *avx512 = __builtin_cpu_supports("avx512bw") ? adamw_avx512 : NULL;
-	struct loop loops[1 + STATES * ISAS] = {{"reads and writes alone", touch, &t[0], 0},
-		{"scalar", adamw_scalar, &t[0], 0}, {"avx2", avx2, &t[0], 0}, {"avx512", avx512, &t[0], 0},
-		{"scalar, state bf16", adamw_scalar, &t[1], 0}, {"avx2, state bf16", avx2, &t[1], 0},
-		{"avx512, state bf16", avx512, &t[1], 0}, {"scalar, state int8", adamw_scalar, &t[2], 0},
-		{"avx2, state int8", avx2, &t[2], 0}, {"avx512, state int8", avx512, &t[2], 0}};
-	for (int r = 0; r < ROUNDS; r++)
-		for (int i = 0; i < 1 + STATES * ISAS; i++)
-			if (loops[i].fn && (r == 0 || loops[i].fn != adamw_scalar)) measure(&loops[i], n); /* scalar: slow */
-	for (int i = 0; i < 1 + STATES * ISAS; i++)
-		if (loops[i].fn) print(&loops[i], n);
+	if (threads) chosen_loops(t, n, threads);
+	else all_loops(t, n);
 	return 0;
 }
