@@ -117,7 +117,7 @@ demo: demo-deps
 
 .PHONY: bench
 bench: deps
-	@$(MAKE) --no-print-directory all $(BENCHES)
+	@$(MAKE) --no-print-directory all $(BENCHES) $(O)/probes/shm-ring
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
 # ---- NUMA: virtual machines with several nodes (tests/numa/README.md)

@@ -1,0 +1,115 @@
+"""scaling.py: the time of a step over parameters, threads and length of rows, each with the exponent of a fitted power.
+
+All runs are bf16 with --grad none and --state int8, the smallest state per parameter: so a billion parameters fit.
+"""
+import json
+import math
+import os
+import statistics
+
+from programs import CORES, CPUS, Watch, available_bytes, scratch
+from training import MtSide, write_records
+
+# name, hidden size, blocks of a llama with byte-level tokens and heads of 64
+SIZES = [("1M", 128, 5), ("3M", 192, 7), ("10M", 320, 8), ("30M", 512, 9), ("100M", 768, 14), ("300M", 1024, 23),
+         ("1B", 2048, 20)]
+CREATE = ("--dtype", "bf16", "--grad", "none", "--state", "int8")
+VOCABULARY = 256
+BYTES = 6.2                     # of state, a parameter
+
+
+def config_of(hidden, blocks, positions):
+    path = os.path.join(scratch, "llama-%d-%d-%d.json" % (hidden, blocks, positions))
+    with open(path, "w") as f:
+        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
+                   "hidden_act": "silu", "hidden_size": hidden, "intermediate_size": hidden * 11 // 4,
+                   "num_hidden_layers": blocks, "num_attention_heads": hidden // 64, "rms_norm_eps": 1e-5,
+                   "num_key_value_heads": hidden // 64, "max_position_embeddings": positions,
+                   "tie_word_embeddings": False, "vocab_size": VOCABULARY}, f)
+    return path
+
+
+def parameters(hidden, blocks):
+    return blocks * (4 * hidden ** 2 + 3 * hidden * (hidden * 11 // 4) + 2 * hidden) + 2 * VOCABULARY * hidden + hidden
+
+
+def fit(points):
+    """Least squares of log y = a log x + b: a, b, and the root mean square of what is left of log y"""
+    x, y = ([math.log(p[i]) for p in points] for i in (0, 1))
+    mean_x, mean_y = statistics.mean(x), statistics.mean(y)
+    a = sum((u - mean_x) * (v - mean_y) for u, v in zip(x, y)) / sum((u - mean_x) ** 2 for u in x)
+    b = mean_y - a * mean_x
+    return a, b, math.sqrt(statistics.mean((v - a * u - b) ** 2 for u, v in zip(x, y)))
+
+
+def measure(label, config, batch, seq, budget_s, threads=None):
+    """Seconds of steps: as many as take about budget_s, 3 to 30. With threads: pinned to that many cores"""
+    records = os.path.join(scratch, "scaling-%d" % seq)
+    write_records(records, 33 * batch, seq, VOCABULARY)
+    side = MtSide("scaling-" + label, config, batch, seq, records, CREATE, cpus=CPUS[:threads] if threads else None,
+                  threads=threads)
+    slowest = side.round(2)["seconds"][1]
+    watch = Watch(side.pids())
+    seconds = side.round(1 + max(3, min(30, int(budget_s / slowest))))["seconds"][1:]
+    others = watch.end()["others"]
+    side.close()
+    return seconds, others
+
+
+def add_fit(table, part, what, points, model):
+    if len(points) < 2:
+        return table.add(part, "exponent of a step's time over " + what, None, "exponent", model=model,
+                         higher_is_better=False, note="skipped: needs two points")
+    a, _, residual = fit(points)
+    table.add(part, "exponent of a step's time over " + what, a, "exponent", model=model, residual=residual,
+              higher_is_better=False)
+
+
+def over_parameters(table, part, options):
+    seq, points = 256, []
+    for name, hidden, blocks in SIZES[:3] if options.quick else SIZES:
+        params = parameters(hidden, blocks)
+        shape = {"model": "llama " + name, "size": params, "size_unit": "parameters"}
+        if params * BYTES > available_bytes() / 3:
+            table.add(part, "step over parameters", None, "s", note="skipped: more than a third of memory", **shape)
+            continue
+        seconds, others = measure(name, config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10)
+        table.add(part, "step over parameters", seconds, "s", others=others, **shape)
+        points.append((params, statistics.median(seconds)))
+    add_fit(table, part, "parameters", points, "1 row of %d" % seq)
+
+
+def thread_counts():
+    counts = [1 << i for i in range(CORES.bit_length()) if 1 << i <= CORES]
+    return counts if counts[-1] == CORES else [*counts, CORES]
+
+
+def over_threads(table, part, options):
+    name, hidden, blocks = SIZES[0 if options.quick else 3]
+    seq, points = 512, []
+    for threads in thread_counts():
+        seconds, others = measure("threads", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10,
+                                  threads)
+        table.add(part, "step over threads", seconds, "s", model="llama " + name, size=threads, size_unit="threads",
+                  others=others)
+        points.append((threads, statistics.median(seconds)))
+    add_fit(table, part, "threads", points, "llama %s, 1 row of %d" % (name, seq))
+
+
+def over_length(table, part, options):
+    name, hidden, blocks = SIZES[0 if options.quick else 2]
+    tokens, points = 512 if options.quick else 4096, []
+    config, seq = config_of(hidden, blocks, tokens), 128
+    while seq <= tokens:
+        seconds, others = measure("length", config, tokens // seq, seq, 1 if options.quick else 10)
+        table.add(part, "step over row length", seconds, "s", model="llama " + name, size=seq, size_unit="tokens a row",
+                  others=others)
+        points.append((seq, statistics.median(seconds)))
+        seq *= 2
+    add_fit(table, part, "row length", points, "llama %s, %d tokens a step" % (name, tokens))
+
+
+def bench_scaling(table, part, options):
+    over_parameters(table, part, options)
+    over_threads(table, part, options)
+    over_length(table, part, options)

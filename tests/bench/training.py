@@ -1,0 +1,294 @@
+"""training.py: steps of mt beside PyTorch's (fp32, bf16), a step beside its busiest stage (overlap), and what a
+checkpoint costs (stall)."""
+import json
+import os
+import random
+import shutil
+import statistics
+import struct
+import subprocess
+import tempfile
+
+from programs import (CORES, CPUS, TOP, Missing, PythonSide, Watch, make_run, mt, program, remove_run, scratch, start,
+                      stop)
+
+# name, config, rows a step, tokens a row, timed steps of a round after one that is not timed
+MODELS = [
+    ("demo", "demo.json", 8, 256, 8),
+    ("97M", "bench-97m.json", 2, 512, 3),
+    ("MoE", "bench-moe.json", 2, 512, 3),
+]
+LEARNING_RATE = 1e-4
+
+
+def config_path(name):
+    return os.path.join(TOP, "tests/configs", name)
+
+
+def vocabulary(config):
+    with open(config) as f:
+        return json.load(f)["vocab_size"]
+
+
+def write_records(path, rows, seq, vocab):
+    """Write `rows` random documents of seq tokens, each one row, the same every time"""
+    r = random.Random(1)
+    with open(path, "wb") as f:
+        for _ in range(rows):
+            f.write(struct.pack("<%dI" % (seq + 1), seq, *(r.randrange(vocab) for _ in range(seq))))
+
+
+class MtSide:
+    """A run with its stages; a round is one mt-step, which continues where the last one stopped. create: options of
+    mt-store; cpus: cores that all of it is pinned to"""
+
+    def __init__(self, label, config, batch, seq, records, create=(), compute=None, micro=None, cpus=None,
+                 threads=None):
+        self.name = "mt --compute " + compute if compute else "mt"
+        self.batch, self.seq, self.records, self.step = batch, seq, records, 0
+        self.step_options = ["--micro", micro] if micro else []
+        self.run = make_run(label + (compute or ""), config, "--step-tokens", batch * seq, *create)
+        mt("mt-store", "init", self.run, "--seed", 1)
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.pin = ["taskset", "-c", ",".join(map(str, cpus))] if cpus else []
+        thread_options = ["--threads", threads] if threads else []
+        compute_options = ["--compute", compute] if compute else []
+        self.stages = {}
+        for stage, options in (("mt-store", ["serve", self.run]), ("mt-optim", [self.run, *thread_options]),
+                               ("mt-stream", [self.run, *thread_options, *compute_options])):
+            self.add(stage, options, self.pin)
+        self.versions = {"mt": mt("mt-store", "--version").split()[-1]}
+
+    def add(self, stage, options, pin=()):
+        self.stages[stage] = start([*pin, program(stage), *options], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def pids(self):
+        return {name: child.pid for name, child in self.stages.items()}
+
+    def round(self, steps, *more):
+        self.step += steps
+        command = [*self.pin, program("mt-step"), self.run, "--steps", 1000000, "--until", self.step, "--batch",
+                   self.batch, "--seq", self.seq, "--lr", LEARNING_RATE, "--schedule", "constant", "--pack", "none",
+                   *self.step_options, *more]
+        with open(self.records, "rb") as f:
+            done = subprocess.run(list(map(str, command)), stdin=f, capture_output=True, text=True)
+        if done.returncode:
+            self.log.seek(0)
+            raise RuntimeError("mt-step: exit %d: %s; stages: %s" %
+                               (done.returncode, done.stderr.strip(), self.log.read().strip()))
+        metrics = [json.loads(line) for line in done.stdout.splitlines()]
+        if len(metrics) != steps or any(m["tokens"] != self.batch * (self.seq - 1) for m in metrics):
+            raise RuntimeError("mt-step: not %d steps of %d targets: %s" %
+                               (steps, self.batch * (self.seq - 1), metrics))
+        return {"losses": [m["loss"] for m in metrics], "seconds": [m["time_s"] for m in metrics]}
+
+    def stat(self):
+        return json.loads(mt("mt-store", "stat", self.run, "--json"))
+
+    def counter(self, stage, name):
+        """A counter's sum over the stages of a program; they are named "mt-optim", "mt-stream 0" """
+        return sum(s["counters"][name] for s in self.stat()["stages"] if s["stage"].split()[0] == stage)
+
+    def close(self):
+        for name in reversed(list(self.stages)):
+            stop(self.stages[name])
+        remove_run(self.run)
+
+
+# ---- fp32, bf16: mt and PyTorch in turns
+
+class TorchSide(PythonSide):
+    def __init__(self, model, dtype, batch, seq, records, compiled):
+        self.name = "PyTorch" + (" compiled" if compiled else "") + (" autocast" if dtype == "bf16" else "")
+        super().__init__("torch_train.py", model, records, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype,
+                         "--lr", str(LEARNING_RATE), *(["--compile"] if compiled else []))
+
+
+def export_model(label, config):
+    """Export the random weights that mt starts from, so that PyTorch starts from them too"""
+    path = os.path.join(scratch, label)
+    if not os.path.exists(path):
+        name = make_run("export", config, "--dtype", "fp32")
+        mt("mt-store", "init", name, "--seed", 1)
+        mt("mt-ckpt", "export", name, path)
+        remove_run(name)
+    return path
+
+
+def take_turns(sides, rounds, timed):
+    """Rounds of each side in turn; the first step of a round is not timed, because caches and threads are cold"""
+    results = {s.name: {"seconds": [], "losses": [], "medians": [], "cpu_s": [], "others": []} for s in sides}
+    for _ in range(rounds):
+        for side in sides:
+            watch = Watch(side.pids())
+            answer = side.round(timed + 1)
+            seen, r = watch.end(), results[side.name]
+            r["losses"] += answer["losses"]
+            r["seconds"] += answer["seconds"][1:]
+            r["medians"].append(statistics.median(answer["seconds"][1:]))
+            r["cpu_s"].append(sum(seen["cpu_s"].values()) / (timed + 1))
+            r["others"].append(seen["others"])
+    return results
+
+
+def far_apart(a, b):
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+
+
+def make_sides(model, dtype, options, records):
+    """Sides, and why PyTorch is none of them"""
+    name, config, batch, seq, _ = model
+    config = config_path(config)
+    computes = (None, "fp32") if dtype == "bf16" else (None,)
+    sides = [MtSide(name, config, batch, seq, records, ("--dtype", dtype, "--grad", "fp32"), c) for c in computes]
+    if options.no_torch:
+        return sides, None
+    path = export_model(name, config)
+    try:
+        for compiled in (False, True) if options.compile else (False,):
+            sides.append(TorchSide(path, dtype, batch, seq, records, compiled))
+    except Missing as e:
+        return sides, str(e)
+    return sides, None
+
+
+def compare_training(table, part, shape, ours, peer, r):
+    """Rows of one peer: the steps, their CPU time, and whether both computed the same"""
+    others = statistics.mean(ours["others"] + r["others"])
+    turns = [b / a for a, b in zip(ours["medians"], r["medians"])]
+    table.add(part, "training", ours["tokens_per_s"], "tokens/s", peer, r["tokens_per_s"], turns, model=shape,
+              others=others)
+    table.add(part, "CPU time of a step", ours["cpu_s"], "s", peer, r["cpu_s"], model=shape)
+    if peer.startswith("PyTorch"):
+        table.add(part, "greatest difference of a step's loss", far_apart(ours["losses"], r["losses"]), "of the loss",
+                  model=shape, note="from " + peer)
+
+
+def bench_training(table, part, options):
+    for model in MODELS:
+        name, config, batch, seq, timed = model
+        if name not in options.models:
+            continue
+        shape = "%s, %d rows of %d" % (name, batch, seq)
+        records = os.path.join(scratch, name + ".records")
+        write_records(records, options.rounds * (timed + 1) * batch, seq, vocabulary(config_path(config)))
+        sides, why = make_sides(model, part, options, records)
+        results = take_turns(sides, options.rounds, timed)
+        for s in sides:
+            table.versions(s.versions)
+            s.close()
+        for r in results.values():
+            r["tokens_per_s"] = [batch * seq / s for s in r["seconds"]]
+        ours = results.pop("mt")
+        for peer, r in results.items():
+            compare_training(table, part, shape, ours, peer, r)
+        if not any(peer.startswith("PyTorch") for peer in results):
+            table.add(part, "training", ours["tokens_per_s"], "tokens/s", "PyTorch", model=shape,
+                      others=statistics.mean(ours["others"]), note=why or "--no-torch")
+
+
+# ---- overlap: a step beside the time in which its busiest stage works
+
+def busy(side):
+    """Seconds that each stage has worked so far. mt-stream measures its micro-batches without its waits. mt-optim:
+    its CPU time on each of its threads, or its updates, which is longer: both are less than it worked"""
+    stream = side.counter("mt-stream", "busy_ns") / 1e9
+    update = (side.counter("mt-optim", "update_ns") - side.counter("mt-optim", "snapshot_wait_ns")) / 1e9
+    return {"mt-stream": stream, "mt-optim": update}
+
+
+def overlap_of(side, rounds, steps):
+    """Mean seconds of a step and of the busiest stage in a step, by round; the name of that stage. The counters are
+    of whole rounds, so the first step of a round counts on both sides."""
+    side.round(2)
+    seconds, stages, others = [], {}, []
+    for _ in range(rounds):
+        before, watch = busy(side), Watch(side.pids())
+        seconds.append(statistics.mean(side.round(steps)["seconds"]))
+        seen, after = watch.end(), busy(side)
+        others.append(seen["others"])
+        after["mt-optim"] = max(after["mt-optim"], before["mt-optim"] + seen["cpu_s"]["mt-optim"] / max(1, CORES // 2))
+        for stage in after:
+            stages.setdefault(stage, []).append((after[stage] - before[stage]) / steps)
+    busiest = max(stages, key=lambda stage: sum(stages[stage]))
+    return seconds, stages[busiest], busiest, statistics.mean(others)
+
+
+def bench_overlap(table, part, options):
+    for name, config, batch, seq, timed in MODELS[:2]:
+        if name not in options.models:
+            continue
+        steps = timed if options.quick else 4 * timed
+        records = os.path.join(scratch, name + ".overlap")
+        write_records(records, (2 + options.rounds * steps) * batch, seq, vocabulary(config_path(config)))
+        for micros, what in ((1, "one micro-batch"), (min(batch, 4), "%d micro-batches" % min(batch, 4))):
+            side = MtSide("overlap", config_path(config), batch, seq, records, ("--dtype", "bf16"),
+                          micro=batch // micros)
+            seconds, stage, busiest, others = overlap_of(side, options.rounds, steps)
+            side.close()
+            table.add(part, "step of " + what, seconds, "s", "%s works" % busiest, stage, bar="ratio <= 1.05",
+                      model="%s bf16, %d rows of %d" % (name, batch, seq), others=others)
+
+
+# ---- stall: steps beside saves
+
+def save_seconds(path):
+    """How long a checkpoint took: from the birth of its directory to the rename"""
+    born, renamed = subprocess.run(["stat", "-c", "%.3W %.3Z", path], capture_output=True, text=True).stdout.split()
+    return float(renamed) - float(born)
+
+
+def stall_turn(side, every, saves, out):
+    """Three times `every` steps without saves, then as many with them. Of the third save, of the last step, nothing
+    counts: it is beside no other step."""
+    watch = Watch(side.pids())
+    out["without"].append(statistics.mean(side.round(3 * every)["seconds"][1:]))
+    waited, first = side.counter("mt-optim", "snapshot_wait_ns"), side.step
+    with_saves = side.round(3 * every, "--ckpt-every", every)["seconds"][1:]
+    waited = (side.counter("mt-optim", "snapshot_wait_ns") - waited) / 1e9
+    seen = watch.end()
+    took = [save_seconds(os.path.join(saves, "step-%08d" % (first + i * every))) for i in (1, 2)]
+    out["with"].append(statistics.mean(with_saves))
+    out["lost_s"].append((out["with"][-1] - out["without"][-1]) * len(with_saves) / 2)
+    out["save_s"] += took
+    out["waits"].append(waited / sum(took))
+    out["cpu_s"].append(seen["cpu_s"]["mt-ckpt"] / 3)
+    out["others"].append(seen["others"])
+
+
+def stall_rows(table, part, shape, every, out):
+    others = statistics.mean(out["others"])
+    table.add(part, "step while saving every %d steps" % every, out["with"], "s", "without saves", out["without"],
+              bar="ratio <= 1.01" if "pinned" in shape else None, model=shape, others=others)
+    table.add(part, "training time that a save costs", out["lost_s"], "s", model=shape)
+    table.add(part, "a save takes", out["save_s"], "s", model=shape)
+    table.add(part, "CPU time of a save", out["cpu_s"], "s", model=shape)
+    table.add(part, "share of a save in which the update waits for it", out["waits"], "of it", model=shape,
+              bar="value <= 0.01")
+
+
+def bench_stall(table, part, options):
+    """With all cores, and with training on all cores but one, which the saver has for itself"""
+    every, batch, seq = 4, 1, 256
+    config = config_path("bench-97m.json")
+    records, saves = os.path.join(scratch, "stall"), os.path.join(scratch, "saves")
+    write_records(records, (1 + 6 * options.rounds) * every * batch, seq, vocabulary(config))
+    for pinned in (False, True):
+        if pinned and CORES < 2:
+            table.add(part, "step while saving", None, "s", "without saves", bar="ratio <= 1.01",
+                      note="skipped: needs a core for training and one for mt-ckpt")
+            continue
+        trainers = CPUS[:-1] if pinned else None
+        side = MtSide("stall", config, batch, seq, records, ("--dtype", "fp32", "--grad", "fp32"), cpus=trainers,
+                      threads=len(trainers) if pinned else None)
+        side.add("mt-ckpt", ["serve", side.run, "--dir", saves, "--keep", 3],
+                 ["taskset", "-c", str(CPUS[-1])] if pinned else [])
+        side.round(every)
+        out = {key: [] for key in ("without", "with", "lost_s", "save_s", "waits", "cpu_s", "others")}
+        for _ in range(options.rounds):
+            stall_turn(side, every, saves, out)
+        side.close()
+        shutil.rmtree(saves)
+        shape = "97M fp32, " + ("pinned to %d of %d cores" % (CORES - 1, CORES) if pinned else "all cores")
+        stall_rows(table, part, shape, every, out)
