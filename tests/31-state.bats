@@ -148,8 +148,8 @@ near() {
 	[ "$(losses run | wc -l)" = 30 ]
 }
 
-# converts FROM TO...: a checkpoint with m and v of FROM loads into runs of other types: exit 0, one warning on stderr, and
-# m and v as they were, or rounded to nearest
+# converts FROM TO...: a checkpoint with m and v of FROM loads into runs of other types: exit 0, one warning on stderr,
+# and m and v as they were, or rounded to nearest
 converts() {
 	local from=$1 dir=$T/run/step-00000003 to
 	shift
@@ -198,7 +198,7 @@ converts() {
 	converts fp32 bf16 int8
 }
 
-@test "a checkpoint with m and v in bf16 loads into fp32 and int8 runs: one warning, values kept or rounded to nearest" {
+@test "a checkpoint with m and v in bf16 loads into fp32 and int8 runs: one warning, values kept or rounded" {
 	converts bf16 fp32 int8
 }
 
