@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. They are halved, down to HALVED_M, if
- * there are too few for the threads. A GEMM of fewer than SMALL multiplications is one tile. */
-enum { TILE_M = 512, TILE_N = 320, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
+/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. Packing a transposed a takes longer,
+ * so such tiles are wider (fp32). They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of
+ * fewer than SMALL multiplications is one tile. */
+enum { TILE_M = 512, TILE_N = 320, WIDE_M = 256, WIDE_N = 640, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -222,8 +223,8 @@ static void tile_in_place(struct gemm_args *g)
 		cpu_kernels()->add((float *)g->c + r * g->ldc, (const float *)g->add + r * g->ldc, g->n);
 }
 
-/* Through a buffer that stays in the second cache. oneDNN's kernels of bf16 store 64 bytes of each of 16 rows at a time:
- * where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. */
+/* Through a buffer that stays in the second cache. oneDNN's kernels of bf16 store 64 bytes of each of 16 rows at a
+ * time: where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. */
 static void tile_buffered(const struct gemm_args *g, float *buffer)
 {
 	struct gemm_args own = *g;
@@ -262,10 +263,11 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 struct gemm_tiles gemm_cut(const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
+	int wide = g->trans_a && !g->bf16;
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
-		t.n = cut_length(g->n, TILE_N);
-		for (int64_t m = TILE_M; m >= HALVED_M; m /= 2)
+		t.n = cut_length(g->n, wide ? WIDE_N : TILE_N);
+		for (int64_t m = wide ? WIDE_M : TILE_M; m >= HALVED_M; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
