@@ -1,4 +1,5 @@
-"""plots.py: pictures of the rows by gnuplot: mt beside its peers as bars, and scaling with the fitted lines."""
+"""plots.py: pictures of the rows by gnuplot: mt beside other trainers (peers.png) and its parts beside simple programs
+(parts.png) as bars, and scaling with the fitted lines."""
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ from rows import large
 from scaling import fit
 
 ROW_PX = 22                     # of a bar
+OTHERS = ("fp32", "bf16", "peers")              # parts whose peers are other trainers
 SCALING = (("parameters", "step over parameters"), ("threads", "step over threads"),
            ("tokens a row", "step over row length"))
 
@@ -20,11 +22,20 @@ def block(name, lines):
 
 
 def label(row):
-    return "%s: %s%s / %s" % (row["part"], row["what"], " (%s)" % row["model"] if row["model"] else "", row["peer"])
+    what = "training, " + row["part"] if row["what"] == "training" else row["what"]
+    return "%s%s / %s" % (what, " (%s)" % row["model"] if row["model"] else "", row["peer"])
 
 
 def peers_script(path, rows):
-    """Bars from above to below, in the rows' order; 1 is the peer. A short line across a bar: its limit"""
+    return bars_script(path, [r for r in rows if r["part"] in OTHERS and r["ratio"] and r["peer"][:3] != "mt "])
+
+
+def parts_script(path, rows):
+    return bars_script(path, [r for r in rows if r["part"] not in OTHERS])
+
+
+def bars_script(path, rows):
+    """Bars of speeds from above to below, in the rows' order; 1 is the peer. A triangle: the limit of this ratio"""
     rows = [r for r in rows if r["ratio"] and r["unit"].endswith("/s")]
     n = len(rows)
     if not n:
@@ -32,7 +43,7 @@ def peers_script(path, rows):
     bars = ["%d %g" % (n - i, r["ratio"]) for i, r in enumerate(rows)]
     limits = ["%d %g" % (n - i, r["bar"]) for i, r in enumerate(rows) if r["bar"] and r["bar_of"] == "ratio"]
     names = ", ".join('%s %d' % (quoted(label(r)), n - i) for i, r in enumerate(rows))
-    return "".join((block("bars", bars), block("limits", limits or ["0 1"]), """
+    return "".join((block("bars", bars), block("limits", limits or ["0 -1"]), """
 set terminal pngcairo size 1200,%d font ",10"
 set output %s
 set title "mt beside its peers: how many times as fast (right of the line: mt is faster)"
@@ -86,7 +97,7 @@ def plot(directory, rows):
     if not shutil.which("gnuplot"):
         return None
     drawn = []
-    for name, script_of in (("peers.png", peers_script), ("scaling.png", scaling_script)):
+    for name, script_of in (("peers.png", peers_script), ("parts.png", parts_script), ("scaling.png", scaling_script)):
         path = os.path.join(directory, name)
         script = script_of(path, rows)
         if script:

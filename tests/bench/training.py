@@ -219,7 +219,7 @@ def bench_overlap(table, part, options):
     for name, config, batch, seq, timed in MODELS[:2]:
         if name not in options.models:
             continue
-        steps = timed if options.quick else 4 * timed
+        steps = 3 if options.quick else 4 * timed
         records = os.path.join(scratch, name + ".overlap")
         write_records(records, (2 + options.rounds * steps) * batch, seq, vocabulary(config_path(config)))
         for micros, what in ((1, "one micro-batch"), (min(batch, 4), "%d micro-batches" % min(batch, 4))):

@@ -177,7 +177,10 @@ def memory_rows(table, part, model, config, kind):
 
 
 def bench_memory(table, part, options):
-    models = [("97M", config_97m()), ("341M", wide_config())]
-    for model, config in models[:1] if options.quick else models:
-        for kind in KINDS:
+    if options.quick:
+        models, kinds = [("97M", config_97m())], KINDS[:2]
+    else:
+        models, kinds = [("97M", config_97m()), ("341M", wide_config())], KINDS
+    for model, config in models:
+        for kind in kinds:
             memory_rows(table, part, model, config, kind)

@@ -1,0 +1,122 @@
+# tests/bench/run: its table, its JSON and its pictures. What it measures is not tested here: machines may be busy.
+load helpers
+
+BENCH=$TOP/tests/bench
+bench() { MT_BENCH_PYTHON="$T/python" TMPDIR="$T/tmp" "$BENCH/run" --out "$T/out" "$@"; }
+setup() {
+	T=$BATS_TEST_TMPDIR
+	: >"$T/pids"
+	mkdir "$T/tmp"
+}
+# A Python in which DeepSpeed is missing, and whose fused AdamW updates in half a second
+fake_peers() {
+	cat >"$T/python" <<-'EOF'
+		#!/bin/sh
+		case $* in *deepspeed*) echo '{"missing": "DeepSpeed"}'; exit ;; esac
+		echo '{"torch": "0.0"}'
+		while read -r n; do echo '{"seconds": [0.75, 0.5]}'; done
+	EOF
+	chmod +x "$T/python"
+}
+# Python with the result as b, its rows as rows, and those of one part as part("adam"): of_result CODE
+of_result() {
+	python3 -c 'import json, sys
+b = json.load(open(sys.argv[1]))
+rows = b["rows"]
+part = lambda name: [r for r in rows if r["part"] == name]
+'"$1" "$T/out/latest.json"
+}
+complete_is() { of_result "assert b['header']['complete'] is $1"; }
+
+@test "rows are flat and have the same keys; ratios are value / peer; limits are stated and judged; one table shows all" {
+	fake_peers
+	bench --quick --only memory,adam,peers,ring >"$T/table"
+	complete_is True
+	PYTHONPATH=$BENCH of_result '
+from rows import KEYS
+assert all(not isinstance(x, (list, dict)) for r in [b["header"], *rows] for x in r.values())
+assert all(tuple(r) == KEYS for r in rows)
+assert {"cpu", "cores", "isa", "memory_bytes", "date", "commit", "load_before", "version_torch"} <= set(b["header"])
+assert [r["part"] for r in rows] == sorted((r["part"] for r in rows), key=["memory", "adam", "peers", "ring"].index)
+for r in rows:
+    both = r["value"] is not None and r["peer_value"] is not None
+    assert both == (r["ratio"] is not None), r
+    assert not both or abs(r["ratio"] * r["peer_value"] / r["value"] - 1) < 1e-9, r
+    assert r["low"] is None or r["low"] <= r["value"] <= r["high"], r
+    got = r["bar_of"] and r[r["bar_of"]]
+    want = None if got is None else got >= r["bar"] if r["bar_sign"] == ">=" else got <= r["bar"]
+    assert r["met"] == want, r
+bars = {(r["part"], r["bar_of"], r["bar_sign"], r["bar"]) for r in rows if r["bar"]}
+assert bars == {("memory", "value", "<=", 6.2), ("memory", "value", "<=", 8.1), ("adam", "ratio", ">=", 1.35),
+                ("adam", "ratio", ">=", 1.6), ("peers", "ratio", ">=", 1.3), ("peers", "ratio", ">=", 1.7),
+                ("ring", "value", ">=", 20), ("ring", "ratio", ">=", 5)}, bars
+'
+	awk '/^part  / { on = 1; next } on && NF == 0 { exit } on { print $1 }' "$T/table" >"$T/shown"
+	of_result 'print(*(r["part"] for r in rows), sep="\n")' | diff "$T/shown" -
+	grep -q '^bars: [0-9]* met, [0-9]* missed$' "$T/table"
+	! command -v gnuplot >/dev/null || [ "$(head -c 4 "$T/out/peers.png" | tail -c 3)" = PNG ]
+	[ -z "$(ls "$T/tmp")" ]
+}
+
+@test "a peer that is there gives its best update; a peer that is missing is named in its row" {
+	fake_peers
+	bench --quick --only peers >"$T/table"
+	of_result '
+torch = [r for r in rows if r["peer"] == "torch AdamW fused"]
+deepspeed = [r for r in rows if r["peer"] == "DeepSpeed cpu_adam"]
+assert len(torch) == len(deepspeed) == len(rows) / 2
+assert all(abs(r["peer_value"] - r["size"] / 0.5 / 1e9) < 1e-12 and r["note"] is None for r in torch)
+assert all(r["value"] > 0 and r["peer_value"] is None and r["met"] is None for r in deepspeed)
+assert all(r["note"].startswith("skipped: DeepSpeed is not installed") for r in deepspeed)
+assert {r["model"] for r in rows} >= {"1 thread"}
+'
+	rm "$T/python"
+	bench --quick --only peers >"$T/table"
+	of_result 'assert all(r["note"].endswith("No such file or directory") and r["value"] > 0 for r in rows)'
+}
+
+@test "a power is fitted to points on a logarithmic scale, with its residual" {
+	TMPDIR=$T/tmp PYTHONPATH=$BENCH python3 - <<-'PY'
+		from scaling import fit
+		a, b, residual = fit([(10 ** i, 3 * (10 ** i) ** 1.5) for i in range(5)])
+		assert abs(a - 1.5) < 1e-9 and abs(b - 1.0986) < 1e-4 and residual < 1e-9
+		a, _, residual = fit([(1, 1.1), (10, 10 / 1.1), (100, 100 / 1.1), (1000, 1100)])
+		assert abs(a - 1) < 1e-9 and abs(residual - 0.0953) < 1e-4
+	PY
+}
+
+# bats test_tags=slow
+@test "a step is compared with its busiest stage, with one micro-batch and with several" {
+	bench --quick --only overlap --models demo >"$T/table"
+	of_result '
+assert [r["what"] for r in rows] == ["step of one micro-batch", "step of 4 micro-batches"]
+assert all((r["bar_of"], r["bar_sign"], r["bar"]) == ("ratio", "<=", 1.05) for r in rows)
+assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"] for r in rows)
+'
+	[ -z "$(ls "$T/tmp")" ]
+}
+
+@test "a bench that is ended leaves the rows so far, marked as incomplete, and no process, run or file" {
+	printf '#!/bin/sh\necho $$ >%s/peer\nexec sleep 600\n' "$T" >"$T/python"
+	chmod +x "$T/python"
+	spawn bench env MT_BENCH_PYTHON="$T/python" TMPDIR="$T/tmp" "$BENCH/run" --quick --only memory,peers --out "$T/out"
+	eventually test -s "$T/peer"
+	kill "$PID"
+	code=0
+	wait "$PID" || code=$?
+	[ "$code" = 1 ]
+	[ "$(cat "$T/bench.err")" = "bench: SIGTERM" ]
+	no kill -0 "$(cat "$T/peer")"
+	[ -z "$(ls "$T/tmp")" ]
+	complete_is False
+	of_result 'assert rows and rows == part("memory")'
+	no ls -d "/dev/shm/mt.$(id -u).bench-$PID-"*
+}
+
+@test "parts and models that do not exist are errors, and the message names those that do" {
+	for option in --only --models; do
+		no bench "$option" nothing 2>"$T/err" >"$T/out.txt"
+		[ ! -s "$T/out.txt" ]
+		grep -q -- "$option: 'nothing' is not of .*, " "$T/err"
+	done
+}
