@@ -14,7 +14,7 @@ SCALING = (("parameters", "step over parameters"), ("threads", "step over thread
 
 
 def quoted(text):
-    return "'%s'" % "".join(c for c in text if c.isprintable()).replace("'", "''").replace("_", r"\\_")
+    return "'%s'" % "".join(c for c in text if c.isprintable()).replace("'", "''")
 
 
 def block(name, lines):
@@ -22,7 +22,7 @@ def block(name, lines):
 
 
 def label(row):
-    what = "training, " + row["part"] if row["what"] == "training" else row["what"]
+    what = "%s: %s" % (row["part"], row["what"])
     return "%s%s / %s" % (what, " (%s)" % row["model"] if row["model"] else "", row["peer"])
 
 
@@ -42,14 +42,15 @@ def bars_script(path, rows):
         return None
     bars = ["%d %g" % (n - i, r["ratio"]) for i, r in enumerate(rows)]
     limits = ["%d %g" % (n - i, r["bar"]) for i, r in enumerate(rows) if r["bar"] and r["bar_of"] == "ratio"]
+    most = max([1, *(r["ratio"] for r in rows), *(r["bar"] for r in rows if r["bar_of"] == "ratio")])
     names = ", ".join('%s %d' % (quoted(label(r)), n - i) for i, r in enumerate(rows))
-    return "".join((block("bars", bars), block("limits", limits or ["0 -1"]), """
-set terminal pngcairo size 1200,%d font ",10"
+    return block("bars", bars) + block("limits", limits or ["0 -1"]) + """
+set terminal pngcairo noenhanced size 1200,%d font ",10"
 set output %s
 set title "mt beside its peers: how many times as fast (right of the line: mt is faster)"
 set style fill solid 0.8
 set yrange [0.3:%g]
-set xrange [0:*]
+set xrange [0:%g]
 set ytics (%s)
 set grid x lc rgb "#dddddd"
 set arrow from 1,0.3 to 1,%g nohead lw 2 lc rgb "#444444" front
@@ -57,7 +58,7 @@ unset key
 plot $bars using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb "#3b75af", \\
      $bars using 2:1:(sprintf(" %%.2f", $2)) with labels left, \\
      $limits using 2:1 with points pt 9 ps 1.3 lc rgb "#c23b22"
-""" % (120 + ROW_PX * n, quoted(path), n + 0.7, names, n + 0.7)))
+""" % (120 + ROW_PX * n, quoted(path), n + 0.7, most * 1.1, names, n + 0.7)
 
 
 def scaling_script(path, rows):
@@ -81,7 +82,7 @@ plot $points%d using 1:2 with points pt 7 ps 1.4 lc rgb "#3b75af" title "measure
 """ % (what[len("step over "):], axis, tics, points[0][0] / 1.3, points[-1][0] * 1.3, low / 2, high * 4, i, b, a, a)
     if not panels:
         return None
-    return """set terminal pngcairo size %d,400 font ",11"
+    return """set terminal pngcairo noenhanced size %d,400 font ",11"
 set output %s
 set logscale xy
 set format y "%%g"
