@@ -28,7 +28,7 @@ part = lambda name: [r for r in rows if r["part"] == name]
 }
 complete_is() { of_result "assert b['header']['complete'] is $1"; }
 
-@test "rows are flat and have the same keys; ratios are value / peer; limits are stated and judged; one table shows all" {
+@test "rows are flat and have the same keys; ratios are value / peer; limits are stated; one table shows all" {
 	fake_peers
 	bench --quick --only memory,adam,peers,ring >"$T/table"
 	complete_is True
