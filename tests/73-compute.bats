@@ -42,7 +42,7 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 # The GEMM in the reproducibility record
 record_has() { grep -qaE "$1" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"; }
 
-# The gradients that bf16 gives are those of fp32 up to rounding: rounds MODEL [AMPLIFICATION]
+# The gradients and the loss that bf16 gives are those of fp32 up to rounding: rounds MODEL [AMPLIFICATION]
 #
 # bf16 has 8 bits, so rounding changes a number by at most 2^-9 of it, 2^-9 / sqrt(3) in the root mean square. A GEMM's
 # output is a sum of products; where their signs are random, independent relative errors of the factors give the sum
@@ -53,13 +53,19 @@ record_has() { grep -qaE "$1" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"
 # errors: a factor of 2. That is a root mean square over the tensors, and the bound is 3 of it. Softmax turns a score's
 # absolute error into a relative one of its probability. gemma4 does not divide scores by sqrt(D), and D is 16 at most:
 # another factor of 4.
+#
+# The loss: on the way to logits there are 4 GEMMs of each layer and the head, so logits have a relative error of
+# d = 2 e sqrt(4 layers + 1). The head's input is normed and its weights are uniform within 0.1 (stream-drive), so
+# logits are 0.1 / sqrt(3) sqrt(H) in the root mean square. A token's loss changes by the sum of (p - onehot) times the
+# logits' errors, and p - onehot is at most sqrt(2) long. Signs of many tokens' errors are random: the mean over N of
+# them is smaller by sqrt(N), and the bound is 3 of it.
 rounds() {
 	make_run "$1"
 	step_of fp32 "--compute fp32" dump="$T/fp32.bin"
 	make_run "$1"
 	step_of bf16 "--compute bf16" dump="$T/bf16.bin"
-	python3 - "$T/fp32.bin" "$T/bf16.bin" "$GOLDEN/$1/model/config.json" "${2:-2}" <<-'PY'
-		import array, json, math, sys
+	python3 - "$T/fp32.bin" "$T/bf16.bin" "$GOLDEN/$1/model/config.json" "${2:-2}" "$T/fp32" "$T/bf16" <<-'PY'
+		import array, json, math, re, sys
 		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
 		config = json.load(open(sys.argv[3]))
 		layers = config.get("num_hidden_layers") or config["text_config"]["num_hidden_layers"]
@@ -69,6 +75,13 @@ rounds() {
 		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(x * x for x in a))
 		print(error, "of", bound)
 		assert e / 4 < error < bound, (error, bound)
+		fp32, bf16 = (re.search("loss (.*) over (.*)", open(f).read()).groups() for f in sys.argv[5:7])
+		hidden = config.get("hidden_size") or config["text_config"]["hidden_size"]
+		logits, n = 0.1 / math.sqrt(3) * math.sqrt(hidden), int(fp32[1])
+		bound = 3 * math.sqrt(2 / n) * logits * float(sys.argv[4]) * e * math.sqrt(4 * layers + 1)
+		error = abs(float.fromhex(bf16[0]) - float.fromhex(fp32[0])) / n
+		print("loss", error, "of", bound)
+		assert 0 < error < bound, (error, bound)
 	PY
 }
 
