@@ -43,13 +43,9 @@ INLINE void store16(void *p, __m256i x) /* the low half of each of eight */
 
 INLINE __m256i both(__m256i x, uint32_t mask) { return _mm256_and_si256(x, _mm256_set1_epi32((int)mask)); }
 
-/* To bf16; random: 16 bits of each */
-INLINE void store_rounded(char *to, int j, __m256 x, __m256i random)
-{
-	store16((uint16_t *)to + j, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), random), 16));
-}
+INLINE void store_upper(char *to, int j, __m256i x) { store16((uint16_t *)to + j, _mm256_srli_epi32(x, 16)); }
 
-/* rounding_bits of elements j .. j + 7, j 0 or 8; those of 16 r later are these turned left r times */
+/* rounding_word of elements j .. j + 7, j 0 or 8, and of those 16 later; those of 32 later are these turned */
 INLINE __m256i random_of(uint32_t key, int j)
 {
 	__m256i factors = _mm256_loadu_si256((const __m256i *)(rounding_factors + j));
@@ -57,10 +53,13 @@ INLINE __m256i random_of(uint32_t key, int j)
 	return _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
 }
 
-INLINE __m256i turn(__m256i x, int by)
+INLINE __m256i turn(__m256i x)
 {
-	return _mm256_or_si256(_mm256_slli_epi32(x, by), _mm256_srli_epi32(x, 32 - by));
+	return _mm256_or_si256(_mm256_slli_epi32(x, ROUNDING_TURN), _mm256_srli_epi32(x, 32 - ROUNDING_TURN));
 }
+
+INLINE __m256i high_number(__m256i word, int bits) { return _mm256_srli_epi32(word, 32 - bits); }
+INLINE __m256i low_number(__m256i word, int bits) { return both(word, (1u << bits) - 1); }
 
 /* ---- int8: the functions of shm/model/int8.h, eight at a time. Half h of a group's codes is one register; byte r of
  * its words are the codes of elements 16 r + 8 h .. 16 r + 8 h + 7. ---- */
@@ -84,12 +83,6 @@ INLINE __m256 decode_v(__m256i codes, int r)
 	return _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_set1_epi32((int)INT8_V_BASE)));
 }
 
-/* Codes at bits INT8_CUT .. INT8_CUT + 7 of x become byte r */
-INLINE __m256i put_codes(__m256i codes, __m256i x, int r)
-{
-	return _mm256_or_si256(codes, shift(both(x, 0xffu << INT8_CUT), 8 * r - INT8_CUT));
-}
-
 INLINE float scale_of(__m256i most)
 {
 	__m128i four = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
@@ -102,35 +95,49 @@ struct rounded { /* m and v of a group after the update, before its scales are k
 	__m256i m[MT_GROUP / WIDTH], v[MT_GROUP / WIDTH], most_m, most_v;
 };
 
-INLINE void round_both(struct rounded *x, int k, __m256 m, __m256 v, __m256i random)
+INLINE void keep_rounded(struct rounded *x, int k, __m256i m, __m256i v)
 {
-	x->m[k] = _mm256_add_epi32(_mm256_castps_si256(m), _mm256_srli_epi32(random, 32 - INT8_CUT));
-	x->v[k] = _mm256_add_epi32(_mm256_castps_si256(v), both(random, (1u << INT8_CUT) - 1));
+	x->m[k] = m;
+	x->v[k] = v;
 	x->most_m = _mm256_max_epu32(x->most_m, both(x->m[k], 0x7fffffff));
 	x->most_v = _mm256_max_epu32(x->most_v, x->v[k]);
 }
 
-/* What x is above base, or 0 */
-INLINE __m256i above(__m256i x, __m256i base) { return _mm256_sub_epi32(_mm256_max_epu32(x, base), base); }
+/* The upper 12 bits of two registers of patterns, in 16 each: from each half of both */
+INLINE __m256i upper_12(__m256i x, __m256i y)
+{
+	return _mm256_packus_epi32(_mm256_srli_epi32(x, INT8_CUT), _mm256_srli_epi32(y, INT8_CUT));
+}
+
+INLINE __m256i all16(uint32_t x) { return _mm256_set1_epi16((short)x); }
+
+INLINE __m256i m_codes(__m256i x, __m256i base)
+{
+	__m256i code = _mm256_subs_epu16(_mm256_and_si256(x, all16(0x7ff)), base);
+	__m256i sign = _mm256_and_si256(_mm256_srli_epi16(x, 4), all16(0x80));
+	return _mm256_or_si256(_mm256_and_si256(code, all16(0x7f)), sign);
+}
+
+INLINE __m256i v_codes(__m256i x, __m256i base) { return _mm256_and_si256(_mm256_subs_epu16(x, base), all16(0xff)); }
+
+/* Codes of upper_12 of registers 0 and 1, and of 2 and 3: byte r of each word is register r's */
+INLINE void store_bytes(char *to, __m256i x, __m256i y)
+{
+	const __m256i order = _mm256_broadcastsi128_si256(
+		_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+	_mm256_storeu_si256((__m256i *)to, _mm256_shuffle_epi8(_mm256_packus_epi16(x, y), order));
+}
 
 INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct rounded *x)
 {
 	*m_scale = scale_of(x->most_m);
 	*v_scale = scale_of(x->most_v);
-	__m256i base_m = _mm256_set1_epi32((int)(mt_bits(*m_scale) - (INT8_ONE - INT8_M_BASE)));
-	__m256i base_v = _mm256_set1_epi32((int)(mt_bits(*v_scale) - (INT8_ONE - INT8_V_BASE)));
+	__m256i base_m = all16((mt_bits(*m_scale) - (INT8_ONE - INT8_M_BASE)) >> INT8_CUT);
+	__m256i base_v = all16((mt_bits(*v_scale) - (INT8_ONE - INT8_V_BASE)) >> INT8_CUT);
 	for (int h = 0; h < 2; h++) {
-		__m256i codes_m = _mm256_setzero_si256(), codes_v = codes_m;
-#pragma GCC unroll 4
-		for (int r = 0; r < 4; r++) {
-			__m256i pattern = x->m[2 * r + h],
-					sign = both(_mm256_srli_epi32(pattern, 24 - INT8_CUT), 0x80u << INT8_CUT);
-			__m256i code = both(above(both(pattern, 0x7fffffff), base_m), 0x7fu << INT8_CUT);
-			codes_m = put_codes(codes_m, _mm256_or_si256(code, sign), r);
-			codes_v = put_codes(codes_v, above(x->v[2 * r + h], base_v), r);
-		}
-		_mm256_storeu_si256((__m256i *)m + h, codes_m);
-		_mm256_storeu_si256((__m256i *)v + h, codes_v);
+		const __m256i *a = x->m + h, *b = x->v + h;
+		store_bytes(m + 32 * h, m_codes(upper_12(a[0], a[2]), base_m), m_codes(upper_12(a[4], a[6]), base_m));
+		store_bytes(v + 32 * h, v_codes(upper_12(b[0], b[2]), base_v), v_codes(upper_12(b[4], b[6]), base_v));
 	}
 }
 
@@ -151,15 +158,29 @@ INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct ada
 }
 
 /* keep_m, keep_v: beta1 and beta2; int8: times the scales */
-INLINE __m256 advance_fused(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct adamw *a, float decay, __m256 keep_m,
-	__m256 keep_v)
+INLINE void advance_fused(__m256 *m, __m256 *v, __m256 g, const struct adamw *a, __m256 keep_m, __m256 keep_v)
 {
 	__m256 g1 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_lerp)), g2 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_root2));
 	*m = _mm256_fmadd_ps(*m, keep_m, g1);
 	*v = _mm256_fmadd_ps(g2, g2, _mm256_mul_ps(*v, keep_v));
-	__m256 denom = _mm256_add_ps(_mm256_sqrt_ps(*v), _mm256_set1_ps(a->eps_bias2));
-	__m256 step = _mm256_div_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step_bias2)), denom);
-	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), step);
+}
+
+/* int8_root of eight */
+INLINE __m256 root_of(__m256i rounded)
+{
+	__m256i x = _mm256_srli_epi32(rounded, INT8_CUT);
+	__m256i even = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)int8_roots), x);
+	__m256i odd = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)(int8_roots + 8)), x);
+	__m256 is_odd = _mm256_castsi256_ps(_mm256_slli_epi32(x, 31 - 3)); /* the lowest bit of the exponent */
+	__m256 root = _mm256_blendv_ps(_mm256_castsi256_ps(even), _mm256_castsi256_ps(odd), is_odd);
+	x = _mm256_slli_epi32(x, INT8_CUT - 1);
+	return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(root), x));
+}
+
+INLINE __m256 step_fused(__m256 p, __m256 m, __m256 root, const struct adamw *a, float decay)
+{
+	__m256 denom = _mm256_fmadd_ps(root, _mm256_set1_ps(a->per_step), _mm256_set1_ps(a->eps_per_step));
+	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), _mm256_div_ps(m, denom));
 }
 
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -201,7 +222,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-		__m256i random[2]; /* bits of the next eight elements, and of those after */
+		__m256i random[2]; /* words of the next eight elements, and of those after */
 		if (state != MT_FP32) {
 			uint32_t key = rounding_key(tag, group);
 			random[0] = random_of(key, 0);
@@ -221,20 +242,26 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 			}
 			__m256 g = load(g0, j, g_bf16), p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
 			if (two) g = _mm256_add_ps(g, load(g1, j, g_bf16));
+			__m256i new_x, new_y; /* rounded */
 			if (state == MT_FP32) p = advance(p, &x, &y, g, &scalars, decay);
-			else p = advance_fused(p, &x, &y, g, &scalars, decay, keep_m, keep_v);
+			else {
+				const int bits = state == MT_INT8 ? INT8_CUT : 16;
+				__m256i high = high_number(random[h], bits), low = low_number(random[h], bits);
+				advance_fused(&x, &y, g, &scalars, keep_m, keep_v);
+				new_x = _mm256_add_epi32(_mm256_castps_si256(x), r % 2 ? low : high);
+				new_y = _mm256_add_epi32(_mm256_castps_si256(y), r % 2 ? high : low);
+				p = step_fused(p, x, state == MT_INT8 ? root_of(new_y) : _mm256_sqrt_ps(y), &scalars, decay);
+				if (r % 2) random[h] = turn(random[h]);
+			}
 			if (bf16) {
 				__m256i bits = _mm256_castps_si256(p);
 				store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
 				store16(lo16 + j, bits);
 			} else _mm256_storeu_ps(w32 + j, p);
-			if (state == MT_INT8) {
-				round_both(&rounded, j / WIDTH, x, y, random[h]);
-				random[h] = turn(random[h], ROUNDING_TURN_INT8);
-			} else if (state == MT_BF16) {
-				store_rounded(m, j, x, both(random[h], 0xffff));
-				store_rounded(v, j, y, _mm256_srli_epi32(random[h], 16));
-				random[h] = turn(random[h], ROUNDING_TURN_BF16);
+			if (state == MT_INT8) keep_rounded(&rounded, j / WIDTH, new_x, new_y);
+			else if (state == MT_BF16) {
+				store_upper(m, j, new_x);
+				store_upper(v, j, new_y);
 			} else {
 				_mm256_storeu_ps((float *)m + j, x);
 				_mm256_storeu_ps((float *)v + j, y);

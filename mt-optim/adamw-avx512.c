@@ -42,6 +42,8 @@ INLINE __m512 number(__m512i x) { return _mm512_castsi512_ps(x); }
  * costs more than to load them. */
 struct constants {
 	__m512i order;                                  /* of 32 halves, those that are lower first */
+	__m512i swap;                                   /* bytes of words' halves, exchanged */
+	__m512i roots;                                  /* int8_roots */
 	__m512i factors;                                /* of the random numbers */
 	__m512i upper, round;                           /* of 16 bits in words */
 	__m512i cut, code;                              /* bits that int8 codes lack, and m's code in a pattern */
@@ -70,6 +72,8 @@ INLINE struct constants constants(void)
 	__m512i to_base_m = twice(INT8_ONE - INT8_M_BASE), to_base_v = twice(INT8_ONE - INT8_V_BASE);
 	return (struct constants){
 		.order = _mm512_loadu_si512(order),
+		.swap = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)),
+		.roots = _mm512_loadu_si512(int8_roots),
 		.factors = _mm512_loadu_si512(rounding_factors),
 		.upper = all(0xffff0000),
 		.round = all(0x8000),
@@ -92,11 +96,11 @@ INLINE struct constants constants(void)
 /* The upper halves of 32 words, those of x in the lower halves; and the lower ones */
 INLINE __m512i upper(const struct constants *k, __m512i x, __m512i y)
 {
-	return mux(k->upper, y, _mm512_srli_epi32(x, 16));
+	return _mm512_mask_shuffle_epi8(y, 0x3333333333333333, x, k->swap);
 }
 INLINE __m512i lower(const struct constants *k, __m512i x, __m512i y)
 {
-	return mux(k->upper, _mm512_slli_epi32(y, 16), x);
+	return _mm512_mask_shuffle_epi8(x, 0xcccccccccccccccc, y, k->swap);
 }
 
 INLINE void store16(const struct constants *k, void *to, __m512i halves)
@@ -104,7 +108,7 @@ INLINE void store16(const struct constants *k, void *to, __m512i halves)
 	_mm512_storeu_si512(to, _mm512_permutexvar_epi16(k->order, halves));
 }
 
-/* rounding_bits of elements 0 .. 15 of a group; those of 16 r .. 16 r + 15 are these turned left */
+/* rounding_word of elements 0 .. 15 of a group, and of 16 .. 31; those of 32 later are these turned */
 INLINE __m512i random_of(const struct constants *k, uint32_t key)
 {
 	__m512i x = _mm512_mullo_epi32(k->factors, _mm512_set1_epi32((int)key));
@@ -238,24 +242,34 @@ INLINE void advance(struct moments *x, int r, __m512 g, const struct adamw *a, c
 	x->v[r] = _mm512_fmadd_ps(g2, g2, _mm512_mul_ps(x->v[r], x->keep_v));
 }
 
-/* p of the next step from its m and v */
-INLINE __m512 stepped(__m512 p, __m512 m, __m512 v, const struct adamw *a, float decay, const enum mt_dtype state)
+/* int8_root of sixteen */
+INLINE __m512 root_of(const struct constants *k, __m512i rounded)
 {
-	__m512 root = _mm512_sqrt_ps(v), keep = _mm512_set1_ps(decay);
+	__m512i x = _mm512_srli_epi32(rounded, INT8_CUT);
+	return number(_mm512_add_epi32(_mm512_slli_epi32(x, INT8_CUT - 1), _mm512_permutexvar_epi32(x, k->roots)));
+}
+
+/* p of the next step from its m and v; rounded: v's pattern (int8) */
+INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, __m512i rounded, const struct adamw *a,
+	float decay, const enum mt_dtype state)
+{
+	__m512 keep = _mm512_set1_ps(decay);
 	if (state == MT_FP32) {
+		__m512 root = _mm512_sqrt_ps(v);
 		__m512 denom = _mm512_add_ps(_mm512_div_ps(root, _mm512_set1_ps(a->sqrt_bias2)), _mm512_set1_ps(a->eps));
 		__m512 step = _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(a->neg_step)), denom);
 		return _mm512_add_ps(_mm512_mul_ps(p, keep), step);
 	}
-	__m512 denom = _mm512_add_ps(root, _mm512_set1_ps(a->eps_bias2));
-	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(a->neg_step_bias2)), denom));
+	__m512 root = state == MT_INT8 ? root_of(k, rounded) : _mm512_sqrt_ps(v);
+	__m512 denom = _mm512_fmadd_ps(root, _mm512_set1_ps(a->per_step), _mm512_set1_ps(a->eps_per_step));
+	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(m, denom));
 }
 
-/* In bf16 two registers become one, in int8 four; the random bits are those of rounding_bits */
+/* In bf16 two registers become one, in int8 four; random: their words. v's patterns, rounded, are in j then. */
 INLINE void store_moments(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
-	char *m, char *v, __m512i random, const enum mt_dtype state)
+	char *m, char *v, __m512i random, __m512i j[REGS], const enum mt_dtype state)
 {
-	__m512i i[REGS], j[REGS];
+	__m512i i[REGS];
 	if (state == MT_FP32) {
 #pragma GCC unroll 4
 		for (int r = 0; r < REGS; r++) {
@@ -264,14 +278,16 @@ INLINE void store_moments(const struct constants *k, const struct moments *x, co
 		}
 		return;
 	}
-#pragma GCC unroll 4
-	for (int r = 0; r < REGS; r++) {
-		bool int8 = state == MT_INT8;
-		__m512i for_m = int8 ? _mm512_srli_epi32(random, 32 - INT8_CUT) : _mm512_andnot_si512(k->upper, random);
-		__m512i for_v = int8 ? both(random, k->cut) : _mm512_srli_epi32(random, 16);
-		i[r] = _mm512_add_epi32(bits(x->m[r]), for_m);
-		j[r] = _mm512_add_epi32(bits(x->v[r]), for_v);
-		random = int8 ? _mm512_rol_epi32(random, ROUNDING_TURN_INT8) : _mm512_rol_epi32(random, ROUNDING_TURN_BF16);
+#pragma GCC unroll 2
+	for (int r = 0; r < REGS; r += 2) {
+		const bool int8 = state == MT_INT8;
+		__m512i high = int8 ? _mm512_srli_epi32(random, 32 - INT8_CUT) : _mm512_srli_epi32(random, 16);
+		__m512i low = int8 ? both(random, k->cut) : _mm512_andnot_si512(k->upper, random);
+		i[r] = _mm512_add_epi32(bits(x->m[r]), high);
+		j[r] = _mm512_add_epi32(bits(x->v[r]), low);
+		i[r + 1] = _mm512_add_epi32(bits(x->m[r + 1]), low);
+		j[r + 1] = _mm512_add_epi32(bits(x->v[r + 1]), high);
+		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
 	if (state == MT_INT8) {
 		struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])},
@@ -312,6 +328,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
 		__m512 p[REGS];
+		__m512i rounded[REGS]; /* v's patterns */
 		struct moments x;
 		if (bf16) {
 			copy(old + SLOT_W, w16, MT_GROUP * 2);
@@ -331,10 +348,10 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 			advance(&x, r, g, &scalars, state);
 		}
 		store_moments(&k, &x, t, group, m, v, state == MT_FP32 ? k.round : random_of(&k, rounding_key(tag, group)),
-			state);
+			rounded, state);
 #pragma GCC unroll 4
 		for (int r = 0; r < REGS; r++) {
-			p[r] = stepped(p[r], x.m[r], x.v[r], &scalars, decay, state);
+			p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
 			if (!bf16) _mm512_storeu_ps(w32 + r * WIDTH, p[r]);
 		}
 		if (bf16) store_split(&k, w16, lo16, p);

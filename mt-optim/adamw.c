@@ -23,6 +23,8 @@ struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, do
 {
 	double bias1 = 1 - pow(beta1, (double)t), bias2 = 1 - pow(beta2, (double)t);
 	bool from_g = 1 - beta1 >= 0.5;
+	double per_step = -bias1 / (lr * sqrt(bias2));
+	bool steps = isfinite((float)per_step); /* lr is not 0 */
 	return (struct adamw){
 		.clip = (float)clip_factor,
 		.decay = (float)(1 - lr * decay),
@@ -36,8 +38,8 @@ struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, do
 		.beta1 = (float)beta1,
 		.clip_lerp = (float)(clip_factor * (1 - beta1)),
 		.clip_root2 = (float)(clip_factor * sqrt(1 - beta2)),
-		.neg_step_bias2 = (float)-(lr / bias1 * sqrt(bias2)),
-		.eps_bias2 = (float)(eps * sqrt(bias2)),
+		.per_step = steps ? (float)per_step : 0,
+		.eps_per_step = steps ? (float)(eps * sqrt(bias2) * per_step) : -INFINITY,
 	};
 }
 
@@ -52,12 +54,17 @@ static inline void adamw_element(const struct adamw *a, float decay, float g, fl
 	*v = v1;
 }
 
-static inline void adamw_element_fused(const struct adamw *a, float decay, float g, float *p, float *m, float *v)
+/* m and v of the next step, not yet rounded */
+static inline void advance_fused(const struct adamw *a, float g, float *m, float *v)
 {
 	float g2 = g * a->clip_root2;
 	*m = fmaf(*m, a->beta1, g * a->clip_lerp);
 	*v = fmaf(g2, g2, *v * a->beta2);
-	*p = fmaf(*p, decay, (*m * a->neg_step_bias2) / (sqrtf(*v) + a->eps_bias2));
+}
+
+static inline void step_fused(const struct adamw *a, float decay, float *p, float m, float root)
+{
+	*p = fmaf(*p, decay, m / fmaf(root, a->per_step, a->eps_per_step));
 }
 
 static inline float gradient(const struct tile *t, uint64_t i)
@@ -115,38 +122,33 @@ static void load_moments(const struct tile *t, uint64_t group, float m[MT_GROUP]
 		}
 }
 
-static void store_codes(struct moment to_m, struct moment to_v, const float m[MT_GROUP], const float v[MT_GROUP],
-	uint32_t key)
+static void store_codes(struct moment to_m, struct moment to_v, const uint32_t m[MT_GROUP], const uint32_t v[MT_GROUP])
 {
-	uint32_t rounded_m[MT_GROUP], rounded_v[MT_GROUP], most_m = 0, most_v = 0;
+	uint32_t most_m = 0, most_v = 0;
 	for (uint32_t j = 0; j < MT_GROUP; j++) {
-		uint32_t random = rounding_bits(key, j, ROUNDING_TURN_INT8);
-		rounded_m[j] = int8_round(m[j], random >> (32 - INT8_CUT));
-		rounded_v[j] = int8_round(v[j], random & ((1u << INT8_CUT) - 1));
-		if (most_m < (rounded_m[j] & 0x7fffffff)) most_m = rounded_m[j] & 0x7fffffff;
-		if (most_v < rounded_v[j]) most_v = rounded_v[j];
+		if (most_m < (m[j] & 0x7fffffff)) most_m = m[j] & 0x7fffffff;
+		if (most_v < v[j]) most_v = v[j];
 	}
 	*to_m.scale = int8_scale(most_m);
 	*to_v.scale = int8_scale(most_v);
 	for (uint32_t j = 0; j < MT_GROUP; j++) {
-		((uint8_t *)to_m.x)[int8_at(j)] = int8_m_code(rounded_m[j], *to_m.scale);
-		((uint8_t *)to_v.x)[int8_at(j)] = int8_v_code(rounded_v[j], *to_v.scale);
+		((uint8_t *)to_m.x)[int8_at(j)] = int8_m_code(m[j], *to_m.scale);
+		((uint8_t *)to_v.x)[int8_at(j)] = int8_v_code(v[j], *to_v.scale);
 	}
 }
 
-static void store_moments(const struct tile *t, uint64_t group, const float m[MT_GROUP], const float v[MT_GROUP],
-	uint32_t key)
+/* m and v: patterns, rounded unless they are fp32 */
+static void store_moments(const struct tile *t, uint64_t group, const uint32_t m[MT_GROUP], const uint32_t v[MT_GROUP])
 {
 	struct moment to_m = moment_m(t, group), to_v = moment_v(t, group);
-	if (t->state == MT_INT8) store_codes(to_m, to_v, m, v, key);
+	if (t->state == MT_INT8) store_codes(to_m, to_v, m, v);
 	else if (t->state == MT_FP32) {
 		memcpy(to_m.x, m, MT_GROUP * 4);
 		memcpy(to_v.x, v, MT_GROUP * 4);
 	} else
 		for (uint32_t j = 0; j < MT_GROUP; j++) {
-			uint32_t random = rounding_bits(key, j, ROUNDING_TURN_BF16);
-			((uint16_t *)to_m.x)[j] = (uint16_t)((mt_bits(m[j]) + (random & 0xffff)) >> 16);
-			((uint16_t *)to_v.x)[j] = (uint16_t)((mt_bits(v[j]) + (random >> 16)) >> 16);
+			((uint16_t *)to_m.x)[j] = (uint16_t)(m[j] >> 16);
+			((uint16_t *)to_v.x)[j] = (uint16_t)(v[j] >> 16);
 		}
 }
 
@@ -181,22 +183,33 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
 		float m[MT_GROUP], v[MT_GROUP];
+		uint32_t new_m[MT_GROUP], new_v[MT_GROUP];
 		slot ^= 1;
 		journal(t, partition->slot[slot], group);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 		load_moments(t, group, m, v);
-		for (uint64_t j = 0; j < MT_GROUP; j++) {
+		uint32_t key = rounding_key(tag, group), bits = t->state == MT_INT8 ? INT8_CUT : 16;
+		for (uint32_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
 			float g = gradient(t, g0 + j),
 				  p = t->lo ? mt_float(mt_join(((uint16_t *)t->w)[i], t->lo[i])) : ((float *)t->w)[i];
-			if (t->state == MT_FP32) adamw_element(a, decay, g, &p, &m[j], &v[j]);
-			else adamw_element_fused(a, decay, g, &p, &m[j], &v[j]);
+			if (t->state == MT_FP32) {
+				adamw_element(a, decay, g, &p, &m[j], &v[j]);
+				new_m[j] = mt_bits(m[j]);
+				new_v[j] = mt_bits(v[j]);
+			} else {
+				struct rounding random = rounding_of(key, j, bits);
+				advance_fused(a, g, &m[j], &v[j]);
+				new_m[j] = mt_bits(m[j]) + random.m;
+				new_v[j] = mt_bits(v[j]) + random.v;
+				step_fused(a, decay, &p, m[j], t->state == MT_INT8 ? int8_root(new_v[j]) : sqrtf(v[j]));
+			}
 			if (t->lo) {
 				((uint16_t *)t->w)[i] = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
 			} else ((float *)t->w)[i] = p;
 		}
-		store_moments(t, group, m, v, rounding_key(tag, group));
+		store_moments(t, group, new_m, new_v);
 	}
 }
 

@@ -14,9 +14,11 @@
  *     g  = g0 + g1
  *     m  = fma(m, beta1, g * clip_lerp)              clip (1 - beta1)
  *     v  = fma(h, h, v * beta2)                      h = g * clip_root2: clip sqrt(1 - beta2)
- *     p  = fma(p, decay, (m * neg_step_bias2) / (sqrt(v) + eps_bias2))
+ *     p  = fma(p, decay, m / fma(sqrt(v), per_step, eps_per_step))     per_step = -bias1 / (lr sqrt(bias2))
  *
- * Then the new m and v are rounded at random, up or down with the probabilities that make the mean exact. Rounding to
+ * With int8 the root is that of the rounded v, since a table of 16 has it: int8_root.
+ *
+ * The new m and v are rounded at random, up or down with the probabilities that make the mean exact. Rounding to
  * nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The random numbers are a
  * hash of the step, the unit and the element, so a repeated update rounds as it did before.
  *
@@ -44,7 +46,7 @@
 
 struct adamw { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
-	float beta1, clip_lerp, clip_root2, neg_step_bias2, eps_bias2; /* for state in bf16 and int8 */
+	float beta1, clip_lerp, clip_root2, per_step, eps_per_step; /* for state in bf16 and int8 */
 	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
@@ -89,11 +91,12 @@ typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_part
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
 
-/* For state in bf16 and int8. 32 random bits of element j of a group. bf16: the low half rounds m, the high half v.
- * int8: the high 20 bits round m, the low 20 v; of a number's bits the first few decide. A group's key is a hash of the
- * step, the unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly spread;
- * elements 16 apart have the same word, turned. The turns leave at least 4 bits between where any two of the eight
- * numbers of a word begin: these correlate by 2^-4, others by less than can be measured. */
+/* For state in bf16 and int8. Two random numbers, the highest 16 (bf16) or INT8_CUT (int8) bits of a word and as many
+ * of the lowest, round m and v of two elements that lie 16 apart: the first one's m and the second one's v take the
+ * high one. Of a number's bits the first few decide, and m and v of an element never share a number. A group's key is a
+ * hash of the step, the unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly
+ * spread; elements 32 apart have the same word, turned. The turn leaves at least 6 bits between where any two of the
+ * four numbers of a word begin: these correlate by 2^-6, others by less than can be measured. */
 static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 {
 	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;
@@ -104,12 +107,20 @@ static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 static const uint32_t rounding_factors[16] = {0x7b1dcdaf, 0xa1b965f5, 0x8009454f, 0x724c81ed, 0x51a8749b, 0x747ea2eb,
 	0x1f4532e1, 0xc916ab3d, 0x41c98ac3, 0x368cb0a7, 0x3cb13d09, 0x055bdef7, 0xe0bbdb7b, 0x983aa92f, 0x00cc4d19,
 	0x971d80ab};
-enum { ROUNDING_TURN_BF16 = 4, ROUNDING_TURN_INT8 = 8 };
-static inline uint32_t rounding_bits(uint32_t key, uint32_t j, uint32_t turn_each)
+enum { ROUNDING_TURN = 6 };
+static inline uint32_t rounding_word(uint32_t key, uint32_t j)
 {
-	uint32_t x = key * rounding_factors[j % 16], turn = j / 16 * turn_each;
+	uint32_t x = key * rounding_factors[j % 16];
 	x ^= x >> 16;
-	return turn ? x << turn | x >> (32 - turn) : x;
+	return j < 32 ? x : x << ROUNDING_TURN | x >> (32 - ROUNDING_TURN);
+}
+struct rounding { /* numbers of so many bits */
+	uint32_t m, v;
+};
+static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bits)
+{
+	uint32_t word = rounding_word(key, j), high = word >> (32 - bits), low = word & ((1u << bits) - 1);
+	return j / 16 % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
 }
 
 /* The body of an adamw_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,

@@ -68,4 +68,15 @@ static inline float int8_v(uint8_t code, float scale)
 	return mt_float(INT8_V_BASE + ((uint32_t)code << INT8_CUT)) * scale;
 }
 
+/* The square root of a rounded v, whose lowest INT8_CUT bits do not count: a table of 16, by the lowest bit of the
+ * exponent and the three of the fraction. Exact as sqrtf is, but below 2^-126 about 2^-63. */
+static const uint32_t int8_roots[16] = {0x1fb504f3, 0x1fb80000, 0x1fba62c2, 0x1fbc4395, 0x1fbdb3d7, 0x1fbec15a,
+	0x1fbf7751, 0x1fbfdef6, 0x1fc00000, 0x1fbfc3b6, 0x1fbf1bbd, 0x1fbe17e3, 0x1fbcc471, 0x1fbb2b2b, 0x1fb953fd,
+	0x1fb7456f};
+static inline float int8_root(uint32_t rounded)
+{
+	uint32_t x = rounded >> INT8_CUT;
+	return mt_float((x << (INT8_CUT - 1)) + int8_roots[x % 16]);
+}
+
 #endif

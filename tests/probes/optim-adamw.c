@@ -55,7 +55,7 @@ static float number(bool wild)
 	}
 }
 
-static const char *word(enum mt_dtype d) { return d == MT_INT8 ? "int8" : d == MT_BF16 ? "bf16" : "fp32"; }
+static const char *word_of(enum mt_dtype d) { return d == MT_INT8 ? "int8" : d == MT_BF16 ? "bf16" : "fp32"; }
 
 static void fill_moment(float *array, enum mt_dtype state, bool is_v, bool wild)
 {
@@ -139,7 +139,7 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
 			fprintf(stderr, "%s differs from scalar: w %s, state %s, g %s, %d arrays, %s\n", isa,
-				bf16 ? "bf16" : "fp32", word(state), g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
+				bf16 ? "bf16" : "fp32", word_of(state), g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
 			return 1;
 		}
 	printf("%s: same bits as scalar\n", isa);
@@ -337,40 +337,68 @@ static int codes_stay(void)
 	return 0;
 }
 
-/* Another step, unit or element: other random numbers. No bit is more often set than not; and the numbers of m and v of
- * elements that lie 16 apart, of neighbours, and of an element's next step are nearly independent. */
+/* Another step, unit or element: other random numbers, but for pairs of elements that lie 16 apart: the one's m and the
+ * other's v share one. No bit is more often set than not; and the numbers of m and v of elements that lie 32 apart, of
+ * neighbours, and of an element's next step are nearly independent. */
 static int draws_bits(enum mt_dtype state)
 {
-	enum { KEYS = 4096, NEXT_STEP = 8, NEIGHBOUR = 10, KINDS = 12 };
-	const uint32_t turn = state == MT_INT8 ? ROUNDING_TURN_INT8 : ROUNDING_TURN_BF16;
+	enum { KEYS = 4096, ELEMENTS = 4, KINDS = 2 * ELEMENTS };
+	const uint32_t n_bits = state == MT_INT8 ? INT8_CUT : 16;
 	uint32_t set[32] = {0}, same = 0, last = 0;
 	double product[KINDS][KINDS] = {{0}}, worst = 0;
 	for (uint64_t k = 0; k < KEYS; k++)
 		for (uint32_t j = 0; j < 16; j++) {
 			uint64_t step = 1 + k / 64;
-			uint32_t key = rounding_key(partition_tag(step, (uint32_t)(k % 64)), k % 7);
-			uint32_t next = rounding_key(partition_tag(step + 1, (uint32_t)(k % 64)), k % 7), random[KINDS / 2];
-			double u[KINDS]; /* m, v of elements j, j + 16, ...; of j in the next step; of j + 1; between -1 and 1 */
-			for (uint32_t r = 0; r < 4; r++) random[r] = rounding_bits(key, j + 16 * r, turn);
-			random[NEXT_STEP / 2] = rounding_bits(next, j, turn);
-			random[NEIGHBOUR / 2] = rounding_bits(key, j + 1, turn);
-			for (int i = 0; i < KINDS / 2; i++) {
-				bool wide = state == MT_INT8;
-				u[2 * i] = wide ? (random[i] >> 12) * 0x1p-19 - 1 : (random[i] & 0xffff) * 0x1p-15 - 1;
-				u[2 * i + 1] = wide ? (random[i] & 0xfffff) * 0x1p-19 - 1 : (random[i] >> 16) * 0x1p-15 - 1;
+			uint32_t key = rounding_key(partition_tag(step, (uint32_t)(k % 64)), k % 7), word = rounding_word(key, j);
+			uint32_t next = rounding_key(partition_tag(step + 1, (uint32_t)(k % 64)), k % 7);
+			struct rounding of[ELEMENTS] = {rounding_of(key, j, n_bits), rounding_of(key, j + 32, n_bits),
+				rounding_of(next, j, n_bits), rounding_of(key, j + 1, n_bits)};
+			for (uint32_t r = 0; r < 2; r++) {
+				struct rounding other = rounding_of(key, j + 16 + 32 * r, n_bits);
+				if (other.m != of[r].v || other.v != of[r].m)
+					return fprintf(stderr, "elements 16 apart do not share their numbers\n"), 1;
+			}
+			double u[KINDS]; /* between -1 and 1 */
+			for (int i = 0; i < ELEMENTS; i++) {
+				u[2 * i] = of[i].m / (double)(1u << (n_bits - 1)) - 1;
+				u[2 * i + 1] = of[i].v / (double)(1u << (n_bits - 1)) - 1;
 			}
 			for (int a = 0; a < KINDS; a++)
 				for (int b = 0; b < a; b++) product[a][b] += u[a] * u[b];
-			same += random[0] == last;
-			last = random[0];
-			for (int b = 0; b < 32; b++) set[b] += random[0] >> b & 1;
+			same += word == last;
+			last = word;
+			for (int b = 0; b < 32; b++) set[b] += word >> b & 1;
 		}
 	for (int b = 0; b < 32; b++)
 		if (fabs(set[b] / (double)(KEYS * 16) - 0.5) > 0.01) return fprintf(stderr, "bit %d is not fair\n", b), 1;
 	for (int a = 0; a < KINDS; a++)
 		for (int b = 0; b < a; b++) worst = fmax(worst, fabs(product[a][b] * 3 / (KEYS * 16)));
-	printf("random numbers of state in %s: greatest correlation %.3f\n", word(state), worst);
-	return same > 1 || worst > 0.0625 + 0.015;
+	printf("random numbers of state in %s: greatest correlation %.3f\n", word_of(state), worst);
+	return same > 1 || worst > 0.015625 + 0.015;
+}
+
+/* The table of roots has those of sqrtf */
+static int has_roots(void)
+{
+	for (uint32_t x = 0x00800000; x < 0x7f800000; x += 1u << INT8_CUT)
+		if (mt_bits(int8_root(x)) != mt_bits(sqrtf(mt_float(x))) || int8_root(x | 0xfffff) != int8_root(x))
+			return fprintf(stderr, "the root of %g is wrong\n", (double)mt_float(x)), 1;
+	return !(int8_root(0) < 0x1p-62f);
+}
+
+/* A learning rate of 0 changes no weight that does not decay, even where v is 0 */
+static int rests_at_0(enum mt_dtype state)
+{
+	fill(&got, false, state, false);
+	struct tile t = tile_of(&got, false, state, false, false);
+	fill_g(g0, false, false);
+	memset(g0, 0, MT_GROUP * 4);
+	memset(t.v, 0, mt_state_bytes(state, MT_GROUP) / 2);
+	memcpy(want.w, got.w, sizeof want.w);
+	struct adamw a = adamw_scalars(10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
+	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.decay);
+	if (!memcmp(want.w, got.w, sizeof want.w)) return 0;
+	return fprintf(stderr, "state %s: a weight moves although the learning rate is 0\n", word_of(state)), 1;
 }
 
 static float g_of(const uint8_t *g, bool bf16, uint64_t i)
@@ -432,6 +460,7 @@ int main(int argc, char **argv)
 	rc |= same_bits("avx512", adamw_choose());
 	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
 	rc |= rounds_bf16_fairly() | rounds_int8_fairly() | draws_bits(MT_BF16) | draws_bits(MT_INT8);
+	rc |= has_roots() | rests_at_0(MT_FP32) | rests_at_0(MT_BF16) | rests_at_0(MT_INT8);
 	rc |= steps_stay_short() | codes_stay();
 	rc |= flushes() | sums(false) | sums(true);
 	return rc;
