@@ -97,6 +97,47 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	no cmp -s "$T/1" "$T/other"
 }
 
+# Logits of bf16 are those of fp32 up to rounding, by the way to them that tests/73-compute.bats derives: an error of
+# e = 2^-9 / sqrt(3) of each GEMM's input adds up to 2 e sqrt(4 layers + 1) of the logits in the root mean square
+@test "--compute bf16 gives logits up to bf16's rounding, the same for any number of threads, beside experts, too" {
+	make_run "$GOLDEN/qwen3/model" --dtype bf16
+	mt-sample "$RUN" --max-tokens 1 --compute bf16 </dev/null 2>"$T/err" || true
+	! grep -q -- --compute "$T/err" || skip "$(sed 's/^mt-sample: //' "$T/err")"
+	mt-store rm "$RUN"
+	for case in qwen3 llama-bias olmo-tied cohere2 mixtral gpt-oss qwen2-moe; do
+		make_run "$GOLDEN/$case/model" --dtype bf16
+		tokens prompts "$T/p" 5 "$(vocab_of "$case")" 1 5 20 40
+		for compute in fp32 bf16; do
+			mt-sample "$RUN" --max-tokens 1 --compute $compute --logits "$T/$compute" --threads 1 <"$T/p" >"$T/o"
+		done
+		mt-sample "$RUN" --max-tokens 1 --compute bf16 --logits "$T/three" --threads 3 <"$T/p" >"$T/o"
+		cmp "$T/bf16" "$T/three"
+		python3 - "$T/fp32" "$T/bf16" "$GOLDEN/$case/model/config.json" <<-'PY'
+			import array, json, math, sys
+			a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
+			layers = json.load(open(sys.argv[3]))["num_hidden_layers"]
+			bound = 3 * 2 * 2 ** -9 / math.sqrt(3) * math.sqrt(4 * layers + 1)
+			error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(x * x for x in a))
+			print(error, "of", bound)
+			assert len(a) == len(b) and 0 < error < bound, (error, bound)
+		PY
+		mt-sample "$RUN" --temperature 0 --max-tokens 9 --stop none --compute bf16 <"$T/p" >"$T/o"
+		[ "$(stat -c %s "$T/o")" = $((4 * 10 * 4)) ]
+		mt-store rm "$RUN"
+	done
+}
+
+@test "--compute bf16 of fp32 weights or without bf16 on the CPU exits 78, another type 64" {
+	record 1 2 3 >"$T/p"
+	make_run "$CASE/model" --dtype fp32
+	refuses 78 "$T/p" mt-sample "$RUN" --compute bf16
+	refuses 64 "$T/p" mt-sample "$RUN" --compute int8
+	mt-store rm "$RUN"
+	make_run "$CASE/model" --dtype bf16
+	DNNL_MAX_CPU_ISA=AVX2 refuses 78 "$T/p" mt-sample "$RUN" --compute bf16
+	grep -q "^mt-sample: --compute bf16: " "$T/fails.err"
+}
+
 @test "equal prompts get different random numbers, and the first record the same whatever follows" {
 	make_run "$CASE/model" --dtype fp32
 	tokens prompts "$T/one" 4 $VOCAB 10

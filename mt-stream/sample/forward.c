@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 
+#include "block.h"
 #include "cli/cli.h"
 #include "sample.h"
 
@@ -77,6 +78,17 @@ static void *take_any(void *where, uint64_t count, uint64_t size)
 	return take(where, count, (size + sizeof(float) - 1) / sizeof(float));
 }
 
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Elements of a token in what GEMMs read, at most */
+static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_layer *most)
+{
+	uint64_t a = (uint64_t)most->heads * most->head_dim;
+	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
+
+	return larger(larger(larger(g->hidden, a), most->ffn), larger(experts, most->shared_ffn));
+}
+
 static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 {
 	const struct mt_geometry *g = f->geo;
@@ -108,6 +120,8 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->scratch.act = take(w, n, most.ffn);
 	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
+	if (f->dev->operand != f->dev->elem)
+		f->scratch.operand[OPERAND_X] = take_any(w, n * widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
 		experts_take(&f->scratch.x,
 			&(struct experts_sizes){.most = &most, .hidden = g->hidden, .piece = n, .elem = sizeof(float)}, take_any,
@@ -133,12 +147,14 @@ int forward_room(struct forward *f, uint64_t tokens)
 	return 0;
 }
 
-int forward_open(struct forward *f, struct mt_run *run, int threads, double wait_s)
+int forward_open(struct forward *f, struct mt_run *run, int threads, enum mt_dtype compute, double wait_s)
 {
 	*f = (struct forward){.geo = mt_geometry(run), .dev = device_cpu(threads)};
 	if (!f->dev) return mt_fail(MT_EX_NOMEM, "no memory or no threads");
 	f->weights = (struct weights_reader){.run = run, .dev = f->dev, .wait_s = wait_s};
-	return 0;
+	if (compute != MT_BF16) return 0;
+	if (mt_control(run)->dtype != MT_BF16) return mt_fail(MT_EX_CONFIG, "--compute bf16: the run's weights are fp32");
+	return f->dev->compute(f->dev, MT_BF16);
 }
 
 void forward_close(struct forward *f)
@@ -168,29 +184,6 @@ static int used(struct forward *f)
 	return rc || !f->weights.in_place ? rc : weights_check(&f->weights);
 }
 
-/* x = the tokens' rows of the embedding, of which all others are left alone */
-static int embed(struct forward *f, uint32_t u)
-{
-	struct weights_reader r = f->weights;
-	uint64_t h = f->geo->hidden;
-	int rc = weights_wait(&r, u);
-
-	if (rc) return rc;
-	r.in_place = false;
-	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
-	if (f->geo->embed_scale != 1) {
-		float *x = f->x + f->from * h;
-		struct scaled_add_args scale = {.y = x,
-			.x = x,
-			.n = (int64_t)((f->n - f->from) * h),
-			.scale = f->geo->embed_scale};
-
-		f->dev->launch(f->dev, Q_COMPUTE, &(struct op){OP_SCALED_ADD, .scaled_add = scale});
-	}
-	rc = device_sync(f->dev);
-	return rc ? rc : weights_check(&r);
-}
-
 static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 {
 	struct chunk c = {
@@ -212,6 +205,38 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 	return c;
 }
 
+/* The tokens' rows, copied and multiplied */
+static void copy_rows(const struct forward *f, uint32_t u)
+{
+	struct weights_reader r = f->weights;
+	struct chunk c = chunk_of(f, f->from, f->n - f->from);
+	uint64_t h = f->geo->hidden;
+	float *x = f->x + f->from * h;
+
+	r.in_place = false;
+	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
+	if (f->geo->embed_scale != 1) scaled_add(&c, x, x, NULL, f->geo->embed_scale);
+}
+
+/* x = the tokens' rows of the embedding, of which all others are left alone */
+static int embed(struct forward *f, uint32_t u)
+{
+	struct chunk c = chunk_of(f, f->from, f->n - f->from);
+	struct weights w = {0};
+	int rc = weights_wait(&f->weights, u);
+
+	if (rc) return rc;
+	c.tokens = f->tokens + f->from;
+	if (f->dev->operand == f->dev->elem) {
+		copy_rows(f, u);
+	} else {
+		w.t[MT_T_EMBED] = mt_at(f->weights.run, mt_unit(f->weights.run, u)->w);
+		embed_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
+	}
+	rc = device_sync(f->dev);
+	return rc ? rc : weights_check(&f->weights);
+}
+
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
@@ -222,7 +247,7 @@ static int block(struct forward *f, uint32_t u)
 	int rc = weights_wait(&f->weights, u);
 
 	if (rc) return rc;
-	const float *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
+	const void *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
 	weights_enter(&w, f->dev, mt_tensor(f->weights.run, unit->first_tensor), unit->tensors, base);
 	if ((rc = copied(f))) return rc;
 	for (int64_t from = f->from, n; from < f->n; from += n) {
@@ -256,7 +281,7 @@ static int head(struct forward *f, uint32_t u)
 	struct weights w = {0};
 	uint32_t norm_unit, unit;
 	const struct mt_tensor *t = tensor_of(f, g->flags & MT_TIED ? MT_T_EMBED : MT_T_HEAD, &unit);
-	const float *bias = NULL;
+	const void *bias = NULL;
 	int64_t h = g->hidden, rows;
 	int rc;
 
@@ -277,7 +302,7 @@ static int head(struct forward *f, uint32_t u)
 		w.t[MT_T_HEAD] = weights_launch(&f->weights, unit, t->off + (uint64_t)(first * h), (uint64_t)(rows * h),
 			f->slot);
 		if ((rc = copied(f))) return rc;
-		w.t[MT_T_HEADB] = bias ? bias + first : NULL;
+		w.t[MT_T_HEADB] = operands_after(f->dev, bias, first);
 		c.s.logits = (float *)f->scratch.logits + first;
 		head_logits(&c, &w, rows);
 	}

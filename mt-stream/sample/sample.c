@@ -12,7 +12,7 @@
 static double temperature = 1, top_p = 1, wait_s = 10;
 static uint64_t top_k, seed, max_tokens = 128, threads;
 static bool echo;
-static const char *logits_path;
+static const char *logits_path, *compute_spec = "fp32";
 static struct mt_strings stop_list;
 static struct stops stops;
 
@@ -27,6 +27,8 @@ static const struct mt_opt options[] = {
 		"end after this token; may be repeated; none: no token (default: the model's eos_token_id)", NULL},
 	{"echo", OPT_FLAG, &echo, NULL, "write each prompt before its continuation, in the same record", NULL},
 	{"logits", OPT_STR, &logits_path, "FILE", "write the logits of each new token, vocabulary x fp32", NULL},
+	{"compute", OPT_STR, &compute_spec, "TYPE",
+		"multiply in bf16, which reads bf16 weights in place and is faster, or in fp32 (default)", NULL},
 	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores; 1 if the run is being trained)", NULL},
 	{"wait", OPT_DOUBLE, &wait_s, "S", "seconds to wait for a run, its weights or a dead mt-optim (default: 10)", NULL},
 	{0},
@@ -35,7 +37,7 @@ static const struct mt_opt options[] = {
 static const struct mt_program program = {
 	.name = "mt-sample",
 	.usage = "mt-sample [RUN] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--max-tokens N] [--stop ID]...\n"
-			 "       [--echo] [--logits FILE] [--threads N] [--wait S]",
+			 "       [--echo] [--logits FILE] [--compute bf16|fp32] [--threads N] [--wait S]",
 	.about = "Continues the records of tokens on stdin with a run's weights, also while it trains: a record of new\n"
 			 "tokens on stdout for each of them. RUN defaults to $MT_RUN.",
 	.opts = options,
@@ -70,6 +72,8 @@ static void check_options(void)
 {
 	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
 
+	if (strcmp(compute_spec, "bf16") && strcmp(compute_spec, "fp32"))
+		mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
 	if (temperature < 0) mt_die(MT_EX_USAGE, "--temperature: below 0");
 	if (!(top_p > 0 && top_p <= 1)) mt_die(MT_EX_USAGE, "--top-p: above 0, at most 1");
 	if (!max_tokens || max_tokens > MOST) mt_die(MT_EX_USAGE, "--max-tokens: 1 to %d", MOST);
@@ -92,7 +96,8 @@ static int sampler_open(struct sampler *s)
 	s->geo = mt_geometry(s->run);
 	if (!stop_list.n) stops_of_run(s->run, &stops);
 	s->draw = (struct draw){temperature, top_k, top_p, seed, s->geo->vocab, NULL};
-	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run), wait_s);
+	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run),
+		strcmp(compute_spec, "bf16") ? MT_FP32 : MT_BF16, wait_s);
 	if (!rc) rc = draw_open(&s->draw);
 	if (!rc && logits_path && !(s->logits = fopen(logits_path, "wbe")))
 		rc = mt_fail(MT_EX_IO, "--logits: %s: %s", logits_path, strerror(errno));

@@ -22,8 +22,9 @@ struct weights_reader {
 int weights_begin(struct weights_reader *);
 /* Wait until mt-optim has written that step's weights of the unit. 0, CHANGED, or 69: it has died */
 int weights_wait(const struct weights_reader *, uint32_t unit);
-/* Elements off .. off + n - 1 of the unit, in fp32: dst (n), filled, or the place in the store. Launched, not done. */
-const float *weights_launch(const struct weights_reader *, uint32_t unit, uint64_t off, uint64_t n, float *dst);
+/* Elements off .. off + n - 1 of the unit, as the device's operands: dst (n), filled, or the place in the store.
+ * Launched, not done. */
+const void *weights_launch(const struct weights_reader *, uint32_t unit, uint64_t off, uint64_t n, void *dst);
 /* Has all that was read since weights_begin, with the device at rest, been of that step? 0 or CHANGED */
 int weights_check(const struct weights_reader *);
 
@@ -55,7 +56,8 @@ struct forward {
 	struct scratch scratch;               /* logits (V) */
 };
 
-int forward_open(struct forward *, struct mt_run *, int threads, double wait_s);
+/* compute: the type that GEMMs multiply. 0, 71 or 78: not bf16 here, or not with these weights */
+int forward_open(struct forward *, struct mt_run *, int threads, enum mt_dtype compute, double wait_s);
 void forward_close(struct forward *);
 /* Room for a document of so many tokens; forgets the cache. 0 or 71 */
 int forward_room(struct forward *, uint64_t tokens);

@@ -59,7 +59,7 @@ int weights_wait(const struct weights_reader *r, uint32_t unit)
 	return 0;
 }
 
-const float *weights_launch(const struct weights_reader *r, uint32_t unit, uint64_t off, uint64_t n, float *dst)
+const void *weights_launch(const struct weights_reader *r, uint32_t unit, uint64_t off, uint64_t n, void *dst)
 {
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(r->run)->dtype;
 	const char *src = (const char *)mt_at(r->run, mt_unit(r->run, unit)->w) + off * (dtype == MT_BF16 ? 2 : 4);
