@@ -119,4 +119,5 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 		[ ! -s "$T/out.txt" ]
 		grep -q -- "$option: 'nothing' is not of .*, " "$T/err"
 	done
+	[ -z "$(ls "$T/tmp")" ]
 }
