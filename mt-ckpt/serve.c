@@ -282,7 +282,8 @@ static int serve(const struct server *s)
 		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
 		/* only a load repairs it, and load requires that no stage is running */
 		if ((rc = mt_run_dirty(s->run)) < 0) return rc;
-		mt_wait(s->run, seen, 500);
+		/* once requested to stop, it waits for steps, too */
+		mt_wait_on(s->run, seen, 500, mt_ring_on_messages(s->ring) | MT_ON_SNAP | (stop ? MT_ON_TXN : 0));
 	}
 }
 

@@ -250,8 +250,7 @@ static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 		if (r != LATER) all = r;
 	}
 	batch_add(&b);
-	for (uint32_t i = 0; i < MT_STREAMS; i++)
-		while (pop[i]--) mt_ring_pop(o->grad[i]);
+	for (uint32_t i = 0; i < MT_STREAMS; i++) mt_ring_pop_many(o->grad[i], pop[i]);
 	return all;
 }
 
@@ -276,10 +275,11 @@ bool accumulate_drop(struct optim *o, uint64_t word)
 {
 	bool moved = false;
 	struct mt_msg m;
-	for (uint32_t i = 0; i < MT_STREAMS; i++)
-		while (mt_ring_peek(o->grad[i], 0, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) {
-			mt_ring_pop(o->grad[i]);
-			moved = true;
-		}
+	for (uint32_t i = 0; i < MT_STREAMS; i++) {
+		uint64_t n = 0;
+		while (mt_ring_peek(o->grad[i], n, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) n++;
+		mt_ring_pop_many(o->grad[i], n);
+		moved |= n != 0;
+	}
 	return moved;
 }

@@ -152,6 +152,6 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		if (gone) dirty(o, MT_EX_PEER, op->step, "an mt-stream died");
 		leave_if_gone(o);
 		mt_stage_activity(o->run, MT_ACT_WAIT_GRADS, op->step);
-		mt_wait(o->run, seen, 100);
+		mt_wait_on(o->run, seen, 100, o->wakes);
 	}
 }

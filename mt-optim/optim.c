@@ -39,6 +39,7 @@ static void open_rings(struct optim *o)
 		if (!piece || mt_ring_block(o->grad[i]) < piece)
 			mt_die(MT_EX_DATA, "ring for %s: blocks of %zu bytes; a gradient piece needs %llu", name,
 				mt_ring_block(o->grad[i]), (unsigned long long)piece);
+		o->wakes |= mt_ring_on_messages(o->grad[i]);
 	}
 	mt_must(mt_ring_open(o->run, "save", &o->save));
 }
@@ -61,6 +62,7 @@ static void start(struct optim *o, const char *name)
 	mt_stage_activity(o->run, MT_ACT_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));
+	o->wakes |= MT_ON_TXN;
 	o->threads = threads;
 	flush_denormals();
 }
@@ -139,7 +141,7 @@ int main(int argc, char **argv)
 		leave_if_gone(o);
 		mt_stage_activity(o->run, o->accumulation.open ? MT_ACT_WAIT_GRADS : MT_ACT_IDLE, o->accumulation.txn.step);
 		double from = mt_now();
-		mt_wait(o->run, seen, 100);
+		mt_wait_on(o->run, seen, 100, o->wakes);
 		if (o->accumulation.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 		if (mt_now() - looked < 0.1) continue;
 		mt_abort_dead(o->run);

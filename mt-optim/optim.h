@@ -49,6 +49,7 @@ struct optim {
 	struct pool *pool;               /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
+	uint32_t wakes; /* what it waits for between two rounds: pieces, transactions */
 	struct unit *units;
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */

@@ -42,7 +42,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 		pthread_mutex_unlock(&look);
 		if (!mt_snap_pinned(o->run, u)) break;
 		leave_if_gone(o);
-		mt_wait(o->run, seen, 100);
+		mt_wait_on(o->run, seen, 100, MT_ON_SNAP | MT_ON_PIN);
 	}
 	mt_stage_activity(o->run, MT_ACT_APPLY, u);
 	count_wait(o, -1);
@@ -61,7 +61,7 @@ static bool wait_before(struct optim *o, uint64_t step)
 		if (fail_dead_saver(o)) continue;
 		if (mt_stopping && !mt_stage_alive(o->run, MT_CKPT)) return false;
 		leave_if_gone(o);
-		mt_wait(o->run, seen, 100);
+		mt_wait_on(o->run, seen, 100, MT_ON_SNAP);
 	}
 }
 

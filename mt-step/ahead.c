@@ -70,7 +70,7 @@ static void *work(void *arg)
 		pthread_mutex_lock(&a->lock);
 		a->made++;
 		pthread_mutex_unlock(&a->lock);
-		mt_wake(a->run);
+		mt_wake_on(a->run, MT_ON_STAGE);
 	}
 	return NULL;
 }

@@ -12,12 +12,13 @@
 
 int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 {
-	*d = (struct driver){.run = run, .o = o};
+	*d = (struct driver){.run = run, .o = o, .wakes = MT_ON_TXN | MT_ON_SNAP | MT_ON_STAGE};
 	for (int i = 0; i < MT_STREAMS; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "batch.%d", i);
 		int rc = mt_ring_open(run, name, &d->ring[i]);
 		if (rc) return rc;
+		d->wakes |= mt_ring_on_room(d->ring[i]);
 		if (mt_ring_block(d->ring[i]) / 12 / o->seq < o->micro)
 			return mt_fail(MT_EX_USAGE,
 				"a micro-batch of %llu rows of %llu tokens does not fit ring %s, which takes %llu "
@@ -186,6 +187,8 @@ void driver_turn(struct driver *d)
 	saves_watch(d);
 }
 
+void driver_sleep(struct driver *d, uint32_t seen) { mt_wait_on(d->run, seen, 100, d->wakes); }
+
 void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
 {
 	for (;;) {
@@ -193,7 +196,7 @@ void driver_wait(struct driver *d, uint32_t k, enum mt_phase phase)
 		driver_turn(d);
 		if (driver_phase(d, k) >= phase) return;
 		if (d->abandoned) driver_abandon(d);
-		mt_wait(d->run, seen, 100);
+		driver_sleep(d, seen);
 	}
 }
 

@@ -16,6 +16,7 @@ struct driver {
 	struct mt_run *run;
 	const struct options *o;
 	struct mt_ring *ring[MT_STREAMS];
+	uint32_t wakes; /* what it waits for: transactions, saves, rows, room for micro-batches */
 
 	/* the newest txn, while it is in accumulate */
 	struct source *source;           /* NULL: nothing to deal */
@@ -56,6 +57,8 @@ void driver_check(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
 /* Do all that needs no waiting: deal micros, watch the peers. Ends the program when a peer is missing too long. */
 void driver_turn(struct driver *);
+/* Sleep until what a turn looks at may have changed since `seen`. */
+void driver_sleep(struct driver *, uint32_t seen);
 /* Turn until txn k has reached that phase. */
 void driver_wait(struct driver *, uint32_t k, enum mt_phase);
 void driver_logged(struct driver *, uint32_t k);

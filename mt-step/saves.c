@@ -63,6 +63,6 @@ void saves_finish(struct driver *d)
 			return;
 		}
 		peers_check_run(d);
-		mt_wait(d->run, seen, 100);
+		mt_wait_on(d->run, seen, 100, MT_ON_SNAP);
 	}
 }

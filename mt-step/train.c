@@ -263,7 +263,7 @@ static struct rows *next_rows(struct trainer *t)
 		if (r) return r;
 		if (mt_stopping) return NULL;
 		if (!t->newest || t->newest_logged) mt_stage_activity(t->d->run, MT_ACT_READ_INPUT, 0);
-		mt_wait(t->d->run, seen, 100);
+		driver_sleep(t->d, seen);
 	}
 }
 
@@ -298,7 +298,7 @@ static void wait_committed(struct trainer *t)
 		uint32_t seen = mt_event(t->d->run);
 		turn(t);
 		if (driver_phase(t->d, t->newest) != MT_ACCUMULATE && !t->older && !t->rows_out) break;
-		mt_wait(t->d->run, seen, 100);
+		driver_sleep(t->d, seen);
 	}
 	count_step(t);
 }
@@ -314,7 +314,7 @@ static void finish_all(struct trainer *t)
 			finish_step(t->d, t->eval, t->newest, true);
 			t->newest_logged = true;
 		}
-		if (!t->newest_logged) mt_wait(t->d->run, seen, 100);
+		if (!t->newest_logged) driver_sleep(t->d, seen);
 	}
 }
 

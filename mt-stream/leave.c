@@ -6,14 +6,15 @@
 #include "schedule.h"
 #include "trace.h"
 
-static void push(struct stream *s, struct mt_msg m)
+/* Write the message `ahead` places behind the ring's next one */
+static void put(struct stream *s, uint64_t ahead, struct mt_msg m)
 {
 	m.k = s->msg.k;
 	m.attempt = s->msg.attempt;
 	m.txn_kind = s->msg.txn_kind;
 	m.micro = s->msg.micro;
 	m.step = s->msg.step;
-	mt_ring_push(s->grad, &m);
+	mt_ring_put(s->grad, ahead, &m);
 }
 
 int loss_out(struct stream *s, struct event ready)
@@ -23,13 +24,14 @@ int loss_out(struct stream *s, struct event ready)
 
 	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
 	struct balance_loss terms = balance_loss(s);
-	push(s,
+	put(s, 0,
 		(struct mt_msg){.kind = MT_MSG_LOSS,
 			.loss = {.sum = s->now.loss.sum,
 				.targets = (uint64_t)s->now.loss.targets,
 				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
 				.aux = terms.aux,
 				.z = terms.z}});
+	mt_ring_publish(s->grad, 1);
 	return 0;
 }
 
@@ -97,23 +99,34 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	}
 }
 
-/* Wait until the first piece under way has arrived, and publish it */
-static int piece_push(struct stream *s, struct leaving *l)
+static void piece_put(struct stream *s, struct leaving *l, uint64_t ahead)
 {
 	const struct range *r = l->range;
 	bool zero;
 	uint64_t n = piece_elems(s, r, l->pushed, &zero);
-	int rc = event_sync(s, l->over[l->first % FLIGHT]);
 
-	if (rc || (rc = micro_wanted(s))) return rc;
-	push(s,
+	put(s, ahead,
 		(struct mt_msg){.kind = MT_MSG_GRAD,
 			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n, .zero = zero}});
 	l->first++;
 	l->n--;
 	l->pushed += n;
-	s->sent = true;
 	if (!zero) *mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
+}
+
+/* Wait until the first piece under way has arrived, and publish it with those behind it that have arrived, too */
+static int pieces_push(struct stream *s, struct leaving *l)
+{
+	uint64_t n = 0;
+	int rc;
+
+	do { /* a device that has failed says that all has arrived: event_sync knows better */
+		if ((rc = event_sync(s, l->over[l->first % FLIGHT]))) return rc;
+		piece_put(s, l, n++);
+	} while (l->n && s->dev->query(s->dev, l->over[l->first % FLIGHT]));
+	if ((rc = micro_wanted(s))) return rc;
+	mt_ring_publish(s->grad, n);
+	s->sent = true;
 	return 0;
 }
 
@@ -126,7 +139,7 @@ static int range_out(struct stream *s, const struct range *r)
 		void *block;
 
 		pieces_launch(s, &l);
-		rc = l.n ? piece_push(s, &l) : room_wait(s, r->unit, &block);
+		rc = l.n ? pieces_push(s, &l) : room_wait(s, r->unit, &block);
 	}
 	return rc;
 }

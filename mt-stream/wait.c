@@ -25,13 +25,14 @@ int micro_wanted(const struct stream *s)
 	return STALE;
 }
 
-/* Sleep until the doorbell rings after `seen`, and at most 100 ms; abort the step if a peer has died. Returns ns. */
-static uint64_t doze(struct stream *s, uint32_t seen, enum mt_activity activity, uint32_t unit)
+/* Sleep until the doorbell rings for `on` or for the transaction after `seen`, and at most 100 ms; abort the step if a
+ * peer has died. Returns ns. */
+static uint64_t doze(struct stream *s, uint32_t seen, uint32_t on, enum mt_activity activity, uint32_t unit)
 {
 	double began = mt_now();
 
 	mt_stage_activity(s->run, activity, unit);
-	mt_wait(s->run, seen, 100);
+	mt_wait_on(s->run, seen, 100, on | MT_ON_TXN);
 	double now = mt_now();
 	if (now - s->looked >= 0.1) {
 		s->looked = now;
@@ -42,7 +43,7 @@ static uint64_t doze(struct stream *s, uint32_t seen, enum mt_activity activity,
 }
 
 /* One sleep while a micro-batch is under way */
-static int micro_wait(struct stream *s, uint32_t seen, enum mt_activity activity, uint32_t unit)
+static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_activity activity, uint32_t unit)
 {
 	int rc = micro_wanted(s);
 
@@ -51,7 +52,7 @@ static int micro_wait(struct stream *s, uint32_t seen, enum mt_activity activity
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
 		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
 		return GONE;
-	s->waited += doze(s, seen, activity, unit);
+	s->waited += doze(s, seen, on, activity, unit);
 	return 0;
 }
 
@@ -63,7 +64,7 @@ int weights_wait(struct stream *s, uint32_t job)
 		for (;;) {
 			uint32_t seen = mt_event(s->run);
 			if (mt_version(s->run, unit) >= s->msg.batch.version) break;
-			int rc = micro_wait(s, seen, MT_ACT_WAIT_WEIGHTS, unit);
+			int rc = micro_wait(s, seen, MT_ON_VERSION, MT_ACT_WAIT_WEIGHTS, unit);
 			if (rc) return rc;
 		}
 	}
@@ -75,12 +76,15 @@ int room_wait(struct stream *s, uint32_t unit, void **block)
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
 		if ((*block = mt_ring_reserve(s->grad))) return micro_wanted(s);
-		int rc = micro_wait(s, seen, MT_ACT_WAIT_GRAD_ROOM, unit);
+		int rc = micro_wait(s, seen, mt_ring_on_room(s->grad), MT_ACT_WAIT_GRAD_ROOM, unit);
 		if (rc) return rc;
 	}
 }
 
-void batch_wait(struct stream *s, uint32_t seen) { *mt_counter(s->run, 4) += doze(s, seen, MT_ACT_WAIT_BATCH, 0); }
+void batch_wait(struct stream *s, uint32_t seen)
+{
+	*mt_counter(s->run, 4) += doze(s, seen, mt_ring_on_messages(s->batch), MT_ACT_WAIT_BATCH, 0);
+}
 
 int record_wait(const struct stream *s, uint32_t seen)
 {

@@ -514,6 +514,20 @@ uint32_t mt_event(const struct mt_run *);
 /* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first. */
 void mt_wait(struct mt_run *, uint32_t seen, int ms);
 void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
+/* What is published often has a bit, so that a wait can sleep through what does not concern it. All else wakes
+ * everybody: the run's state, slots, the record. shm/README.md has the numbers. */
+enum {
+	MT_ON_TXN = 1 << 0,         /* a transaction's word */
+	MT_ON_VERSION = 1 << 1,     /* a unit's version */
+	MT_ON_SNAP = 1 << 2,        /* the snapshot's word */
+	MT_ON_PIN = 1 << 3,         /* a unit's pin, cleared */
+	MT_ON_STAGE = 1 << 4,       /* between threads of one stage */
+};
+#define MT_ON_ALL 0xffffffffu
+/* The same for some bits: sleep until the doorbell rings for one of them; ring it for them. Also for a ring's messages
+ * and its room: bits of mt_ring_on_messages, mt_ring_on_room. */
+void mt_wait_on(struct mt_run *, uint32_t seen, int ms, uint32_t on);
+void mt_wake_on(struct mt_run *, uint32_t on);
 
 /* ------------------------------------------------------------------------------------------------ stages */
 
@@ -625,6 +639,10 @@ void *mt_ring_reserve(struct mt_ring *);
 void *mt_ring_reserve_ahead(struct mt_ring *, uint64_t ahead);
 /* publish it, after mt_ring_reserve; rings the doorbell */
 void mt_ring_push(struct mt_ring *, const struct mt_msg *);
+/* The same for several at once, which ring the doorbell once. mt_ring_put: write the message `ahead` places behind the
+ * next one, after mt_ring_reserve_ahead; mt_ring_publish: publish the next n, all of which were put. */
+void mt_ring_put(struct mt_ring *, uint64_t ahead, const struct mt_msg *);
+void mt_ring_publish(struct mt_ring *, uint64_t n);
 /* -65 when this end has found that the ring's words cannot be: from then on it gives neither room nor messages. Ask
  * before you wait for either. */
 int mt_ring_check(const struct mt_ring *);
@@ -632,6 +650,10 @@ int mt_ring_check(const struct mt_ring *);
  * block of gradients that are all 0 is zeros of libmt's own. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
 void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */
+void mt_ring_pop_many(struct mt_ring *, uint64_t n); /* the same with n messages, which have come, at once; 0: nothing */
+/* bits for mt_wait_on: that a message is published, that one is popped */
+uint32_t mt_ring_on_messages(const struct mt_ring *);
+uint32_t mt_ring_on_room(const struct mt_ring *);
 /* For an optimizer of your own with one mt-stream: peek at the head of its grad ring, if it belongs to the attempt in
  * `word`, the open transaction's. Messages of older attempts are popped. 1: *m has been checked, to be popped when it
  * is done with: a loss of one of the transaction's micros, or a piece: block is the n gradients (elements of the run's

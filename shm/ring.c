@@ -24,10 +24,11 @@ struct mt_ring {
 	struct mt_ringbuf *shared;
 	struct mt_msg *messages;
 	uint8_t *blocks;
-	void *zeros;                 /* what is read instead of a block that nobody wrote; NULL: no blocks */
-	uint64_t slots, block_bytes; /* copies, checked once */
-	uint64_t other;              /* cached: producer: head; consumer: tail */
-	uint64_t broken;             /* messages that its words said it held, when that was more than it has room for */
+	void *zeros;                   /* what is read instead of a block that nobody wrote; NULL: no blocks */
+	uint64_t slots, block_bytes;   /* copies, checked once */
+	uint64_t other;                /* cached: producer: head; consumer: tail */
+	uint64_t broken;               /* messages that its words said it held, when that was more than it has room for */
+	uint32_t on_messages, on_room; /* bits of the doorbell */
 };
 
 /* ------------------------------------------------------------------------------------------------ layout */
@@ -104,6 +105,22 @@ static int adopt(struct mt_ring *r, struct mt_ringbuf *b, uint8_t *base, uint64_
 	return 0;
 }
 
+/* Who waits for whom: each mt-stream for its own batches and for room in its own gradient ring, mt-optim for the pieces
+ * of all, mt-step for room in all batch rings, mt-ckpt for "save". Rings of one's own share a bit. */
+enum { ON_BATCHES = 8, ON_GRAD_ROOM = 16, ON_BATCH_ROOM = 24, ON_GRADS, ON_SAVE, ON_OWN };
+
+static void choose_bits(struct mt_ring *r)
+{
+	const struct mt_rings *rings = r->own.p ? NULL : r->run->rings;
+	uint64_t i = rings ? (uint64_t)(r->shared - rings->ring) : MT_RINGS;
+	uint64_t messages = ON_OWN, room = ON_OWN;
+	if (i < MT_STREAMS) messages = ON_BATCHES + i, room = ON_BATCH_ROOM;
+	else if (i < 2 * MT_STREAMS) messages = ON_GRADS, room = ON_GRAD_ROOM + i - MT_STREAMS;
+	else if (i < MT_RINGS) messages = room = ON_SAVE;
+	r->on_messages = 1u << messages;
+	r->on_room = 1u << room;
+}
+
 /* Pages that are only read all are the kernel's one page of zeros: they take no memory */
 static int zeros_map(struct mt_ring *r)
 {
@@ -141,6 +158,7 @@ int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 		mt_ring_close(r);
 		return rc;
 	}
+	choose_bits(r);
 	*out = r;
 	return 0;
 }
@@ -243,15 +261,26 @@ void *mt_ring_reserve_ahead(struct mt_ring *r, uint64_t ahead)
 
 void *mt_ring_reserve(struct mt_ring *r) { return mt_ring_reserve_ahead(r, 0); }
 
-void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
+void mt_ring_put(struct mt_ring *r, uint64_t ahead, const struct mt_msg *m)
+{
+	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed) + ahead;
+	if (mt_stage_mine(r->run)) r->messages[k & (r->slots - 1)] = *m;
+}
+
+void mt_ring_publish(struct mt_ring *r, uint64_t n)
 {
 	uint64_t k = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);
 	if (!mt_stage_mine(r->run)) return;
-	r->messages[k & (r->slots - 1)] = *m;
-	/* release: message and block are whole before the consumer can see them. From k alone: a producer that has lost its
-	 * place must not take the tail back from its successor. */
-	atomic_compare_exchange_strong_explicit(&r->shared->tail, &k, k + 1, memory_order_release, memory_order_relaxed);
-	mt_wake(r->run);
+	/* release: messages and blocks are whole before the consumer can see them. From k alone: a producer that has lost
+	 * its place must not take the tail back from its successor. */
+	atomic_compare_exchange_strong_explicit(&r->shared->tail, &k, k + n, memory_order_release, memory_order_relaxed);
+	mt_wake_on(r->run, r->on_messages);
+}
+
+void mt_ring_push(struct mt_ring *r, const struct mt_msg *m)
+{
+	mt_ring_put(r, 0, m);
+	mt_ring_publish(r, 1);
 }
 
 bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const void **block)
@@ -268,15 +297,21 @@ bool mt_ring_peek(struct mt_ring *r, uint64_t ahead, struct mt_msg *m, const voi
 	return true;
 }
 
-void mt_ring_pop(struct mt_ring *r)
+void mt_ring_pop_many(struct mt_ring *r, uint64_t n)
 {
 	uint64_t k = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
-	if (!mt_stage_mine(r->run)) return;
-	/* release: our reads of the block are done before the producer may write it again. From k alone: as for the
+	if (!n || !mt_stage_mine(r->run)) return;
+	/* release: our reads of the blocks are done before the producer may write them again. From k alone: as for the
 	 * tail. */
-	atomic_compare_exchange_strong_explicit(&r->shared->head, &k, k + 1, memory_order_release, memory_order_relaxed);
-	mt_wake(r->run);
+	atomic_compare_exchange_strong_explicit(&r->shared->head, &k, k + n, memory_order_release, memory_order_relaxed);
+	mt_wake_on(r->run, r->on_room);
 }
+
+void mt_ring_pop(struct mt_ring *r) { mt_ring_pop_many(r, 1); }
+
+uint32_t mt_ring_on_messages(const struct mt_ring *r) { return r->on_messages; }
+
+uint32_t mt_ring_on_room(const struct mt_ring *r) { return r->on_room; }
 
 /* ------------------------------------------------------------------------------------------------ gradients */
 

@@ -18,7 +18,7 @@ static bool word_cas(struct mt_run *run, uint64_t expect, uint64_t want)
 		!atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, want, memory_order_acq_rel,
 			memory_order_acquire))
 		return false;
-	mt_wake(run);
+	mt_wake_on(run, MT_ON_SNAP);
 	return true;
 }
 
@@ -63,7 +63,7 @@ int mt_snap_wait(struct mt_run *run, uint32_t unit)
 		if (rc || !(unit < run->control->n_units ? mt_snap_pinned(run, unit) : mt_snap_busy(word))) return rc;
 		/* what is sealed is whole: its saver's successor judges it */
 		if (mt_snap_state(word) == MT_PINNED && !mt_stage_alive(run, MT_CKPT) && mt_snap_fail(run, word)) continue;
-		mt_wait(run, seen, 100);
+		mt_wait_on(run, seen, 100, MT_ON_SNAP | MT_ON_PIN);
 	}
 }
 
@@ -84,7 +84,7 @@ int mt_snap_unpin(struct mt_run *run, uint32_t unit, uint64_t step)
 	else if (!atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->pin, &pin, 0, memory_order_acq_rel,
 				 memory_order_relaxed))
 		rc = mt_fail(MT_EX_BUG, "unit %u has lost its pin", unit);
-	mt_wake(run);
+	mt_wake_on(run, MT_ON_PIN);
 	return rc;
 }
 

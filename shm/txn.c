@@ -69,7 +69,7 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 	/* release: the fields that the new phase speaks of stand before it */
 	bool ok = atomic_compare_exchange_strong_explicit(&mt_txn(run, k)->word, &expect, want, memory_order_acq_rel,
 		memory_order_acquire);
-	if (ok) mt_wake(run);
+	if (ok) mt_wake_on(run, MT_ON_TXN);
 	return ok;
 }
 
@@ -197,6 +197,6 @@ bool mt_publish(struct mt_run *run, uint32_t unit, uint64_t v)
 		!atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->version, &before, v, memory_order_acq_rel,
 			memory_order_relaxed))
 		return false;
-	mt_wake(run);
+	mt_wake_on(run, MT_ON_VERSION);
 	return true;
 }

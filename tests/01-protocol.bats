@@ -6,6 +6,12 @@ load helpers
 	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
 }
 
+@test "no wake-up is lost, whoever waits and rings by bits or without" {
+	for seed in 1 2 3; do shm-wake turns $seed 5000; done
+}
+
+@test "a wait for one kind of publication sleeps through all others" { shm-wake bits; }
+
 # bats test_tags=slow
 @test "a ring loses and corrupts no record when its producer and consumer are killed at random moments" {
 	run shm-ring kills 1 200000

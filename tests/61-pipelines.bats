@@ -23,6 +23,32 @@ timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
 	gone "$RUN"
 }
 
+# Waits of these stages have no time-out: one that sleeps through what it waits for never ends
+PATIENT="env LD_PRELOAD=$PROBES/so-patient.so"
+
+# Gradients are more than their rings hold
+train_patiently() { # STREAMS CREATE-OPTIONS...
+	local i streams=$1 pids
+	shift
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype fp32 "$@" 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	for i in $(seq "$streams"); do spawn "stream$i" $PATIENT mt-stream "$RUN" --device cpu --threads 1; done
+	spawn optim $PATIENT mt-optim "$RUN" --threads 2
+	spawn ckpt $PATIENT mt-ckpt serve "$RUN" --dir "$T/out"
+	pids=$(cat "$T/pids")
+	for i in $(seq 20); do printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0'; done >"$T/data"
+	head -c 80 "$T/data" >"$T/eval"
+	$PATIENT timeout 200 mt-step "$RUN" --steps 5 --batch 4 --micro "$((4 / streams / streams))" --seq 4 --lr 1e-3 \
+		--ckpt-every 2 --eval "$T/eval" --eval-every 2 <"$T/data" >"$T/metrics" 2>"$T/step.err"
+	[ "$(grep -c '"loss"' "$T/metrics")" = 5 ]
+	mt-store rm "$RUN" --force       # wakes them all
+	for i in $pids; do wait "$i"; done
+}
+
+@test "no stage needs the time-out of a wait while training, evaluating and saving" { train_patiently 2; }
+
+@test "no stage needs the time-out of a wait with --grad none" { train_patiently 1 --grad none; }
+
 @test "stages can be started in any order, and before the run is filled" {
 	local lr=$(awk '{ print $8 }' "$CASE/args")
 	spawn optim mt-optim "$RUN"

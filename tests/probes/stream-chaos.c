@@ -73,6 +73,7 @@ static void boundary(struct stream *, enum mt_activity);
 #define mt_abort_dead(run) ((void)0)
 #define mt_txn_word(run, k) world_txn_word(s)
 #define mt_wait(run, seen, ms) ((void)(seen), world_wait())
+#define mt_wait_on(run, seen, ms, on) ((void)(seen), (void)(on), world_wait())
 #include "../../mt-stream/wait.c"
 
 #define plan_search(req, result) draw_plan(req, result)
