@@ -250,7 +250,8 @@ static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 		if (r != LATER) all = r;
 	}
 	batch_add(&b);
-	for (uint32_t i = 0; i < MT_STREAMS; i++) mt_ring_pop_many(o->grad[i], pop[i]);
+	for (uint32_t i = 0; i < MT_STREAMS; i++)
+		if (pop[i]) mt_ring_pop_many(o->grad[i], pop[i]);
 	return all;
 }
 
@@ -278,7 +279,7 @@ bool accumulate_drop(struct optim *o, uint64_t word)
 	for (uint32_t i = 0; i < MT_STREAMS; i++) {
 		uint64_t n = 0;
 		while (mt_ring_peek(o->grad[i], n, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) n++;
-		mt_ring_pop_many(o->grad[i], n);
+		if (n) mt_ring_pop_many(o->grad[i], n);
 		moved |= n != 0;
 	}
 	return moved;

@@ -650,7 +650,7 @@ int mt_ring_check(const struct mt_ring *);
  * block of gradients that are all 0 is zeros of libmt's own. */
 bool mt_ring_peek(struct mt_ring *, uint64_t ahead, struct mt_msg *, const void **block);
 void mt_ring_pop(struct mt_ring *);                 /* done with the head and its block; rings the doorbell */
-void mt_ring_pop_many(struct mt_ring *, uint64_t n); /* the same with n messages, which have come, at once; 0: nothing */
+void mt_ring_pop_many(struct mt_ring *, uint64_t n); /* the same with n messages, which have come; 0: nothing */
 /* bits for mt_wait_on: that a message is published, that one is popped */
 uint32_t mt_ring_on_messages(const struct mt_ring *);
 uint32_t mt_ring_on_room(const struct mt_ring *);

@@ -233,7 +233,7 @@ fenced() {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	for point in "accumulate_round 9" "mt_ring_pop 30" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" \
+	for point in "accumulate_round 9" "mt_ring_pop_many 6" "commit 4" "apply 3" "wait_unpinned 170" "mt_publish 9" \
 		"mt_publish 12" \
 		"mt_txn_cas 6"; do
 		# shellcheck disable=SC2086
@@ -255,7 +255,7 @@ fenced() {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	for point in "block_forward 9" "block_backward 10" "mt_ring_push 31" "mt_ring_push 44" "mt_ring_pop 4"; do
+	for point in "block_forward 9" "block_backward 10" "mt_ring_put 31" "mt_ring_put 44" "mt_ring_pop 4"; do
 		# shellcheck disable=SC2086
 		fenced stream $point
 	done

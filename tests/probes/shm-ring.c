@@ -270,8 +270,7 @@ static void bench(uint64_t count)
 	struct mt_run *run = tiny_run("ringb");
 	count = (count + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
 	printf("{\"ring\": %.0f, \"pipe\": %.0f, ", bench_ring(count, 1), bench_pipe(count, 1));
-	printf("\"ring_batches\": %.0f, \"pipe_batches\": %.0f}\n", bench_ring(count, AT_ONCE),
-		bench_pipe(count, AT_ONCE));
+	printf("\"ring_batches\": %.0f, \"pipe_batches\": %.0f}\n", bench_ring(count, AT_ONCE), bench_pipe(count, AT_ONCE));
 	mt_run_close(run);
 }
 
