@@ -14,7 +14,16 @@
 /* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. Packing a transposed a takes longer,
  * so such tiles are wider (fp32). They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of
  * fewer than SMALL multiplications is one tile. */
-enum { TILE_M = 512, TILE_N = 320, WIDE_M = 256, WIDE_N = 640, HALVED_M = 128, FEW = 8, SMALL = 1 << 19 };
+enum {
+	TILE_M = 512,
+	TILE_N = 320,
+	HALVED_M = 128,
+	WIDE_M = 128,
+	WIDE_N = 640,
+	WIDE_HALVED = 64,
+	FEW = 8,
+	SMALL = 1 << 19
+};
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -267,7 +276,8 @@ struct gemm_tiles gemm_cut(const struct gemm_args *g)
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
 		t.n = cut_length(g->n, wide ? WIDE_N : TILE_N);
-		for (int64_t m = wide ? WIDE_M : TILE_M; m >= HALVED_M; m /= 2)
+		int64_t least_m = wide ? WIDE_HALVED : HALVED_M;
+		for (int64_t m = wide ? WIDE_M : TILE_M; m >= least_m; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
