@@ -11,19 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tiles of about TILE_M x TILE_N, so large that packing their inputs costs little. Packing a transposed a takes longer,
- * so such tiles are wider (fp32). They are halved, down to HALVED_M, if there are too few for the threads. A GEMM of
- * fewer than SMALL multiplications is one tile. */
-enum {
-	TILE_M = 512,
-	TILE_N = 320,
-	HALVED_M = 128,
-	WIDE_M = 128,
-	WIDE_N = 640,
-	WIDE_HALVED = 64,
-	FEW = 8,
-	SMALL = 1 << 19
-};
+/* Tiles of about m x n, so large that packing their inputs costs little. Packing a transposed a takes longer, so such
+ * tiles are wider (fp32). m is halved, down to least_m, if there are fewer than FEW for the threads. A GEMM of fewer
+ * than SMALL multiplications is one tile. */
+static const struct shape {
+	int64_t m, n, least_m;
+} square = {512, 320, 128}, wide = {128, 640, 64};
+enum { FEW = 8, SMALL = 1 << 19 };
 
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
@@ -272,12 +266,11 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 struct gemm_tiles gemm_cut(const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	int wide = g->trans_a && !g->bf16;
+	const struct shape *tile = g->trans_a && !g->bf16 ? &wide : &square;
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
-		t.n = cut_length(g->n, wide ? WIDE_N : TILE_N);
-		int64_t least_m = wide ? WIDE_HALVED : HALVED_M;
-		for (int64_t m = wide ? WIDE_M : TILE_M; m >= least_m; m /= 2)
+		t.n = cut_length(g->n, tile->n);
+		for (int64_t m = tile->m; m >= tile->least_m; m /= 2)
 			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
