@@ -18,8 +18,6 @@ _Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)
 
 /* ---- memory ---- */
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take_fn *take, void *where)
 {
 	const struct mt_layer *most = z->most;

@@ -193,6 +193,8 @@ static inline bool residual_apart(const struct mt_geometry *g)
 	return g->flags & MT_POST_NORM || g->residual_scale != 1;
 }
 
+static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 /* `elements` after p, in elements of the device */
 static inline void *elements_after(const struct device *d, const void *p, int64_t elements)
 {

@@ -124,8 +124,6 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
 		: bytes;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* Room for the largest operands that activations are narrowed to: x, what a layer reads, and dy, the gradient of what
  * it writes */
 static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)

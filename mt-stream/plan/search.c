@@ -21,8 +21,6 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors)
 {
 	req->most = mt_layer_most(req->geo);

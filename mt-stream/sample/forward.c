@@ -78,8 +78,6 @@ static void *take_any(void *where, uint64_t count, uint64_t size)
 	return take(where, count, (size + sizeof(float) - 1) / sizeof(float));
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 /* Elements of a token in what GEMMs read, at most */
 static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_layer *most)
 {
