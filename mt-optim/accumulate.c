@@ -279,8 +279,9 @@ bool accumulate_drop(struct optim *o, uint64_t word)
 	for (uint32_t i = 0; i < MT_STREAMS; i++) {
 		uint64_t n = 0;
 		while (mt_ring_peek(o->grad[i], n, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) n++;
-		if (n) mt_ring_pop_many(o->grad[i], n);
-		moved |= n != 0;
+		if (!n) continue;
+		mt_ring_pop_many(o->grad[i], n);
+		moved = true;
 	}
 	return moved;
 }

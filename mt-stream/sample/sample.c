@@ -13,6 +13,7 @@ static double temperature = 1, top_p = 1, wait_s = 10;
 static uint64_t top_k, seed, max_tokens = 128, threads;
 static bool echo;
 static const char *logits_path, *compute_spec = "fp32";
+static enum mt_dtype compute = MT_FP32;
 static struct mt_strings stop_list;
 static struct stops stops;
 
@@ -72,8 +73,8 @@ static void check_options(void)
 {
 	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
 
-	if (strcmp(compute_spec, "bf16") && strcmp(compute_spec, "fp32"))
-		mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
+	if (!strcmp(compute_spec, "bf16")) compute = MT_BF16;
+	else if (strcmp(compute_spec, "fp32")) mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
 	if (temperature < 0) mt_die(MT_EX_USAGE, "--temperature: below 0");
 	if (!(top_p > 0 && top_p <= 1)) mt_die(MT_EX_USAGE, "--top-p: above 0, at most 1");
 	if (!max_tokens || max_tokens > MOST) mt_die(MT_EX_USAGE, "--max-tokens: 1 to %d", MOST);
@@ -96,8 +97,7 @@ static int sampler_open(struct sampler *s)
 	s->geo = mt_geometry(s->run);
 	if (!stop_list.n) stops_of_run(s->run, &stops);
 	s->draw = (struct draw){temperature, top_k, top_p, seed, s->geo->vocab, NULL};
-	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run),
-		strcmp(compute_spec, "bf16") ? MT_FP32 : MT_BF16, wait_s);
+	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run), compute, wait_s);
 	if (!rc) rc = draw_open(&s->draw);
 	if (!rc && logits_path && !(s->logits = fopen(logits_path, "wbe")))
 		rc = mt_fail(MT_EX_IO, "--logits: %s: %s", logits_path, strerror(errno));
