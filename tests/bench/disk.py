@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 from programs import (BUILD, CORES, Sides, make_run, mt, new_shm, program, remove_run, remove_shm, runs, scratch)
-from updates import config_97m, missing, region_bytes
+from updates import CONFIG_97M, missing, region_bytes
 
 FILES = os.path.join(BUILD, "bench/files")
 
@@ -26,7 +26,7 @@ def add_rows(table, part, what, t, ours, peer, theirs, n):
 
 def make_sources():
     """Directories to load: Hugging Face in both dtypes, a checkpoint with optimizer state: (label, path, dtype)"""
-    name = make_run("source", config_97m(), "--dtype", "fp32")
+    name = make_run("source", CONFIG_97M, "--dtype", "fp32")
     mt("mt-store", "init", name, "--seed", 1)
     paths = [os.path.join(scratch, "load-" + d) for d in ("fp32", "bf16", "ckpt")]
     mt("mt-ckpt", "export", name, paths[0])
@@ -43,7 +43,7 @@ def load_turn(t, path, dtype, cold):
     if cold:
         subprocess.run([FILES, "drop", *files], check=True)
     runs.append(name)
-    t.time("create", program("mt-store"), "create", name, "--config", config_97m(), "--dtype", dtype)
+    t.time("create", program("mt-store"), "create", name, "--config", CONFIG_97M, "--dtype", dtype)
     t.time("load", program("mt-ckpt"), "load", name, path)
     region = sum(region_bytes(name).values())
     remove_run(name)
@@ -98,7 +98,7 @@ def bench_save(table, part, options):
     for label, dtype, args in (("save, fp32 run", "fp32", ["save"]), ("save, bf16 run", "bf16", ["save"]),
                                ("export, fp32 run", "fp32", ["export"]),
                                ("export --dtype bf16, fp32 run", "fp32", ["export", "--dtype", "bf16"])):
-        name = make_run("save", config_97m(), "--dtype", dtype)
+        name = make_run("save", CONFIG_97M, "--dtype", dtype)
         mt("mt-store", "init", name, "--seed", 1)
         source = new_shm("source")
         with open(source, "wb") as f:          # weights, as bytes to write

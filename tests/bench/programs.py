@@ -31,6 +31,10 @@ def say(line=""):
     print(line, flush=True)
 
 
+def config_path(name):
+    return os.path.join(TOP, "tests/configs", name)
+
+
 def program(name):
     return os.path.join(MT, name)
 
@@ -95,9 +99,7 @@ def remove_shm(path):
 
 
 def json_lines(args):
-    """The JSON lines that a program prints; None if the program does not exist"""
-    if not os.path.exists(args[0]):
-        return None
+    """The JSON lines that a program prints"""
     done = subprocess.run(list(map(str, args)), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError("%s: exit %d: %s" % (os.path.basename(args[0]), done.returncode, done.stderr.strip()))

@@ -9,8 +9,8 @@ import struct
 import subprocess
 import tempfile
 
-from programs import (CORES, CPUS, TOP, Missing, PythonSide, Watch, make_run, mt, program, remove_run, scratch, start,
-                      stop)
+from programs import (CORES, CPUS, Missing, PythonSide, Watch, config_path, make_run, mt, program, remove_run, scratch,
+                      start, stop)
 
 # name, config, rows a step, tokens a row, timed steps of a round after one that is not timed
 MODELS = [
@@ -19,10 +19,6 @@ MODELS = [
     ("MoE", "bench-moe.json", 2, 512, 3),
 ]
 LEARNING_RATE = 1e-4
-
-
-def config_path(name):
-    return os.path.join(TOP, "tests/configs", name)
 
 
 def vocabulary(config):

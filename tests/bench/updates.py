@@ -4,7 +4,8 @@ import json
 import os
 import statistics
 
-from programs import BUILD, CORES, TOP, Missing, PythonSide, Watch, json_lines, make_run, mt, remove_run, scratch
+from programs import (BUILD, CORES, TOP, Missing, PythonSide, Watch, config_path, json_lines, make_run, mt, remove_run,
+                      scratch)
 
 # ---- adam: each loop on one thread
 
@@ -102,9 +103,9 @@ def bench_peers(table, part, options):
 
 def bench_accumulate(table, part, options):
     path = os.path.join(BUILD, "bench/accumulate")
-    watch, lines = Watch(), json_lines([path])
-    if lines is None:
+    if not os.path.exists(path):
         return missing(table, part, "pieces added", "GB/s", path)
+    watch, lines = Watch(), json_lines([path])
     others = watch.end()["others"]
     copied = {line["loop"][:4]: line["gb_per_s"] for line in lines if line["loop"].endswith("copied")}
     for line in lines:
@@ -136,14 +137,12 @@ def bench_ring(table, part, options):
 KINDS = [("bf16", "none", "int8", 6.1, 6.2), ("bf16", "none", "bf16", 8, 8.1), ("bf16", "none", "fp32", 12, None),
          ("bf16", "bf16", "fp32", 14, None), ("bf16", "fp32", "fp32", 16, None), ("fp32", "fp32", "fp32", 16, None)]
 
-
-def config_97m():
-    return os.path.join(TOP, "tests/configs/bench-97m.json")
+CONFIG_97M = config_path("bench-97m.json")
 
 
 def wide_config():
     """A llama of 341 M parameters with tied embeddings: its arrays are much larger than their 2 MiB alignment"""
-    with open(config_97m()) as f:
+    with open(CONFIG_97M) as f:
         config = json.load(f)
     config.update(hidden_size=1024, intermediate_size=2816, num_hidden_layers=24, num_attention_heads=16,
                   num_key_value_heads=16, tie_word_embeddings=True)
@@ -180,9 +179,9 @@ def memory_rows(table, part, model, config, kind):
 
 def bench_memory(table, part, options):
     if options.quick:
-        models, kinds = [("97M", config_97m())], KINDS[:2]
+        models, kinds = [("97M", CONFIG_97M)], KINDS[:2]
     else:
-        models, kinds = [("97M", config_97m()), ("341M", wide_config())], KINDS
+        models, kinds = [("97M", CONFIG_97M), ("341M", wide_config())], KINDS
     for model, config in models:
         for kind in kinds:
             memory_rows(table, part, model, config, kind)
