@@ -15,7 +15,8 @@
 		struct mt_geometry: "mt_geometry", struct mt_layer *: "mt_layer", struct mt_record: "mt_record", \
 		struct mt_snapshot: "mt_snapshot", \
 		struct mt_position: "mt_position", struct mt_slot *: "mt_slot", struct mt_txn *: "mt_txn", \
-		struct mt_figures *: "mt_figures", struct mt_hyper *: "mt_hyper", struct mt_loss *: "mt_loss")
+		struct mt_figures *: "mt_figures", struct mt_hyper *: "mt_hyper", struct mt_loss *: "mt_loss", \
+		struct mt_nodes: "mt_nodes")
 /* Words that several stages change, with the memory orders of the protocol */
 #define IS_ATOMIC(f) \
 	_Generic(&(f), _Atomic uint32_t * : true, _Atomic uint64_t * : true, _Atomic uint64_t(*)[8] : true, default : false)
@@ -62,6 +63,7 @@ struct constant {
 static const struct constant limits[] = {
 	{"run_name", MT_RUN_NAME},
 	{"streams", MT_STREAMS},
+	{"nodes", MT_NODES},
 	{"rings", MT_RINGS},
 	{"slots", MT_SLOTS},
 	{"micros", MT_MICROS},
@@ -75,10 +77,10 @@ static const struct constant limits[] = {
 };
 static const struct constant dtypes[] = {{"bf16", MT_BF16}, {"fp32", MT_FP32}, {"none", MT_NONE}, {"int8", MT_INT8}};
 static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_STEP}, {"mt-optim", MT_OPTIM},
-	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-stream", MT_STREAM}};
+	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
-	{"save", MT_MSG_SAVE}};
+	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}};
 static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
 	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},
 	{"qk_norm_row", MT_QK_NORM_ROW}, {"qk_norm_after", MT_QK_NORM_AFTER}, {"v_norm", MT_V_NORM},

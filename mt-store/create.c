@@ -1,4 +1,5 @@
 /* create.c: config.json -> a run's three regions, allocated in full, without weights. */
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "store.h"
@@ -14,6 +15,43 @@ static int parse_dtype(const char *option, const char *word, enum mt_dtype third
 		}
 	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s%s", option, word, third ? "," : " or",
 		third ? " or " : "", third ? dtype_word(third) : "");
+}
+
+/* "0/4": node and nodes. NULL: the run is on one machine */
+static int parse_node(const char *word, struct mt_create *out)
+{
+	char *end, *slash = word ? strchr(word, '/') : NULL;
+	if (!word) return 0;
+	unsigned long node = strtoul(word, &end, 10), nodes = 0;
+	bool ok = slash && end == slash && isdigit((unsigned char)word[0]) && isdigit((unsigned char)slash[1]);
+	if (ok) nodes = strtoul(slash + 1, &end, 10);
+	if (!ok || *end || !nodes || node >= UINT32_MAX || nodes > UINT32_MAX)
+		return mt_fail(MT_EX_USAGE, "--node: '%s' is not R/N, as in 0/2 for the first of two nodes", word);
+	out->node = (uint32_t)node;
+	out->nodes = (uint32_t)nodes;
+	return 0;
+}
+
+/* What mt-link reads on this node: gradients of its mt-streams, sums of squares of mt-optim; in node 0, the sums of
+ * squares that it brings from the others */
+static int make_rings(const char *name)
+{
+	struct mt_run *run;
+	int rc = mt_run_open(&run, name, MT_RUN_RINGS);
+	if (rc) return rc;
+	int streams = MT_STREAMS / (int)mt_nodes(run), first = streams * (int)mt_node(run);
+	char ring[32];
+	for (int i = first; i < first + streams && rc == 0; i++) {
+		snprintf(ring, sizeof ring, "link.%d", i);
+		rc = mt_ring_make(run, ring, "grad.0");
+	}
+	if (rc == 0 && mt_node(run)) rc = mt_ring_make(run, "squares", "grad.0");
+	for (uint32_t node = 1; node < mt_nodes(run) && !mt_node(run) && rc == 0; node++) {
+		snprintf(ring, sizeof ring, "squares.%u", node);
+		rc = mt_ring_make(run, ring, "grad.0");
+	}
+	mt_run_close(run);
+	return rc;
 }
 
 /* NODES: numbers and ranges with commas between, as numactl takes them */
@@ -92,6 +130,7 @@ int store_create(const char *run, const struct store_options *o)
 	int rc = parse_dtype("dtype", o->dtype, 0, &create.dtype);
 	if (rc == 0) rc = parse_dtype("grad", o->grad, MT_NONE, &create.grad);
 	if (rc == 0) rc = parse_dtype("state", o->state, MT_INT8, &create.state);
+	if (rc == 0) rc = parse_node(o->node, &create);
 	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) return rc;
@@ -100,6 +139,10 @@ int store_create(const char *run, const struct store_options *o)
 	rc = mt_run_create(&create, &geo);
 	free(text);
 	if (rc) return rc;
+	if (create.nodes > 1 && (rc = make_rings(run))) {
+		mt_run_remove(run, true);
+		return rc;
+	}
 	warn_of_dropout(&geo);
 	if (outlives_memory())
 		mt_say("warning: MT_SHM_DIR is not a tmpfs or hugetlbfs: slower, and after a power cut "

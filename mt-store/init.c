@@ -23,8 +23,9 @@ static void store_weight(struct mt_run *run, const struct mt_unit *u, uint64_t i
 		((float *)mt_at(run, u->w))[i] = x;
 		return;
 	}
+	struct mt_part own = mt_part_of(u->elems, mt_node(run), mt_nodes(run));
 	((uint16_t *)mt_at(run, u->w))[i] = mt_hi(mt_bits(x));
-	((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
+	if (i >= own.first && i < own.end) ((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
 }
 
 /* Elements [from, to) of tensor number `index`, counted in the tensor */
@@ -99,10 +100,15 @@ static void zero_moment(struct mt_run *run, const struct mt_unit *u, uint64_t ar
 static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to)
 {
 	const struct mt_unit *u = mt_unit(f->run, unit);
+	struct mt_part own = mt_part(f->run, unit);
+	if (own.first < from) own.first = from;
+	if (own.end > to) own.end = to;
 	zero(f->run, u->w, from, to, mt_control(f->run)->dtype == MT_FP32 ? 4 : 2);
-	zero(f->run, u->lo, from, to, 2);
-	zero_moment(f->run, u, u->m, from, to);
-	zero_moment(f->run, u, u->v, from, to);
+	if (own.first < own.end) {
+		zero(f->run, u->lo, own.first, own.end, 2);
+		zero_moment(f->run, u, u->m, own.first, own.end);
+		zero_moment(f->run, u, u->v, own.first, own.end);
+	}
 	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->run, i);
 		uint64_t lo = t->off > from ? t->off : from, hi = t->off + t->n < to ? t->off + t->n : to;

@@ -4,6 +4,7 @@
 
 #include "look.h"
 #include "os.h"
+#include "store.h"
 
 const char *array_word(enum look_array a)
 {
@@ -129,10 +130,12 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 		l->other += at == UNIT_OTHER;
 		l->pinned += pinned;
 		l->array[ARRAY_W] += u->elems * weight;
-		l->array[ARRAY_LO] += u->lo ? u->elems * 2 : 0;
-		l->array[ARRAY_M] += mt_state_bytes(l->moments, u->elems);
-		l->array[ARRAY_V] += mt_state_bytes(l->moments, u->elems);
-		l->array[ARRAY_G] += u->elems * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
+		struct mt_part part = mt_part(run, i);
+		uint64_t owned = part.end - part.first;
+		l->array[ARRAY_LO] += u->lo ? owned * 2 : 0;
+		l->array[ARRAY_M] += mt_state_bytes(l->moments, owned);
+		l->array[ARRAY_V] += mt_state_bytes(l->moments, owned);
+		l->array[ARRAY_G] += owned * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
 	}
 }
 
@@ -212,10 +215,12 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	l->dtype = c->dtype;
 	l->grad = c->grad;
 	l->moments = c->state;
+	l->node = mt_node(run);
+	l->nodes = mt_nodes(run);
 	l->params = c->params;
 	l->step_tokens = c->step_tokens;
 	l->bytes = mt_run_bytes(run);
-	l->state_bytes = ((const struct mt_header *)mt_at(run, 0))->size;
+	l->state_bytes = store_bytes(run);
 	look_at_stages(l,
 		run); /* before the step: a stage that died after its last step is not shown beside an older one */
 	look_step(l, run);

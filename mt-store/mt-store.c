@@ -37,6 +37,7 @@ enum option {
 	O_DIR,
 	O_PROMETHEUS,
 	O_ABI,
+	O_NODE,
 	O_COUNT
 };
 
@@ -78,6 +79,8 @@ static const struct mt_opt options[] = {
 		&seen[O_PROMETHEUS]},
 	[O_ABI] = {"abi", OPT_FLAG, &given.abi, NULL, "stat: offset, size and type of every shared field (no RUN)",
 		&seen[O_ABI]},
+	[O_NODE] = {"node", OPT_STR, &given.node, "R/N",
+		"create: node R (0 to N - 1) of a run on N machines: the optimizer's state of its part alone", &seen[O_NODE]},
 	[O_COUNT] = {.name = NULL},
 };
 
@@ -89,8 +92,8 @@ static const struct verb {
 	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
 	{"create", store_create,
-		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_STEP_TOKENS | 1 << O_NUMA, 1 << O_CONFIG,
-		false, false},
+		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_STEP_TOKENS | 1 << O_NUMA | 1 << O_NODE,
+		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
 	{"stat", store_stat, 1 << O_JSON | 1 << O_PROMETHEUS | 1 << O_ABI, 0, true, false},
@@ -103,7 +106,7 @@ static const struct mt_program program = {
 	.name = "mt-store",
 	.usage =
 		"mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] "
-		"[--step-tokens N] [--numa POLICY]\n"
+		"[--step-tokens N] [--numa POLICY] [--node R/N]\n"
 		"mt-store init RUN --seed N\n"
 		"mt-store serve RUN [--until-eof --dir DIR]\n"
 		"mt-store stat RUN [--json|--prometheus]\n"

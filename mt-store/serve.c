@@ -22,6 +22,16 @@ static void forget(struct watched *w)
 	w->fd = -1;
 }
 
+/* A node whose mt-link has died is cut off from the others, which end the run; nothing but a checkpoint goes on from
+ * here. Once for each holder of the slot, whoever serves. */
+static void cut_off(struct mt_run *run)
+{
+	struct mt_slot *s = &mt_control(run)->slots[MT_LINK];
+	uint32_t noted = mt_slot_generation(mt_stage_word(run, MT_LINK)) + 1;
+	if (atomic_exchange(&s->aborted, noted) == noted || mt_run_state(run) != MT_FILLED) return;
+	mt_run_set_state(run, MT_DIRTY);
+}
+
 /* A stage died: its accumulation starts over, waiters look again. Once for each holder of the slot. */
 static void tell(struct mt_run *run, int slot, struct watched *w)
 {
@@ -29,6 +39,7 @@ static void tell(struct mt_run *run, int slot, struct watched *w)
 	w->reported = true;
 	mt_say("%s (pid %d) has died", mt_stage_name(slot), mt_stage_pid(run, slot));
 	mt_abort_dead(run);
+	if (slot == MT_LINK) cut_off(run);
 	mt_wake(run);
 }
 

@@ -92,6 +92,8 @@ static json_t *run_object(const struct look *l, double huge)
 		"optimizer_state", dtype_word(l->moments), "params", number(l->params), "bytes", number(l->bytes),
 		"state_bytes", number(l->state_bytes), "bytes_per_param", (double)l->state_bytes / (double)l->params, "step",
 		number(l->step), "step_tokens", number(l->step_tokens), "numa", l->numa);
+	json_object_set_new(o, "node", json_integer(number(l->node)));
+	json_object_set_new(o, "nodes", json_integer(number(l->nodes)));
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
 	json_object_set_new(o, "txn", txn_object(l));
 	json_object_set_new(o, "snapshot", snapshot_object(l));
@@ -176,6 +178,7 @@ static void print_run(const struct look *l, double huge)
 	print_step(l);
 	printf("model: %s, %s parameters, %s, gradients %s%s\n", l->family, text_count((double)l->params).s,
 		dtype_word(l->dtype), dtype_word(l->grad), moments_words(l->moments));
+	if (l->nodes > 1) printf("node %u of %u\n", l->node, l->nodes);
 	print_training(l);
 	print_memory(l, huge);
 	printf("transaction %u, attempt %u: %s, %s step %llu, micro-batches %u\n", l->k, l->attempt, phase_word(l->phase),

@@ -26,7 +26,10 @@ const char *state_word(enum mt_state state)
 	return state <= MT_GONE ? words[state] : "?";
 }
 
-uint64_t store_bytes(struct mt_run *run) { return ((const struct mt_header *)mt_at(run, 0))->size; }
+uint64_t store_bytes(struct mt_run *run)
+{
+	return mt_nodes(run) > 1 ? mt_store_memory(run) : ((const struct mt_header *)mt_at(run, 0))->size;
+}
 
 /* KiB of the mapping around p that are mapped by huge pages, as smaps says: shmem's, a file's or hugetlbfs's */
 static int64_t huge_kib(const void *p)
@@ -50,7 +53,8 @@ static int64_t huge_kib(const void *p)
 	return found ? sum : -1;
 }
 
-/* Reading a page maps it as the file has it: one of each sampled piece is read, then what that mapped is counted. */
+/* Reading a page maps it as the file has it: one of each sampled piece is read, then what that mapped is counted. Where
+ * the file has holes, reading them would fill them. */
 double store_on_huge_pages(struct mt_run *run)
 {
 	enum { SAMPLES = 64 };
@@ -59,6 +63,7 @@ double store_on_huge_pages(struct mt_run *run)
 	uint64_t whole = store_bytes(run) / piece, n = whole < SAMPLES ? whole : SAMPLES;
 	struct mt_header copy;
 
+	if (mt_nodes(run) > 1) return -1;
 	for (uint64_t i = 0; i < n; i++) memcpy(&copy, base + i * whole / n * piece, sizeof copy);
 	int64_t kib = n ? huge_kib(base) : -1;
 	double share = kib < 0 ? -1 : (double)kib * 1024 / (double)(n * piece);

@@ -76,11 +76,14 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	memset(c->unlogged, 0, sizeof c->unlogged);
 	memset(c->hyper, 0, sizeof c->hyper);
 	memset(mt_partitions(run), 0, MT_PARTITIONS * sizeof(struct mt_partition));
+	for (int node = 0; node < MT_NODES; node++) atomic_store_explicit(&c->nodes.done[node], 0, memory_order_relaxed);
+	atomic_store_explicit(&c->nodes.proposed, 0, memory_order_relaxed);
 	if (run->rings) rings_clear(run->rings, run->rings_map.size);
 	run_renew(run);
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		atomic_store_explicit(&mt_unit(run, u)->pin, 0, memory_order_relaxed);
 		atomic_store_explicit(&mt_unit(run, u)->applied, 0, memory_order_relaxed);
+		atomic_store_explicit(&mt_unit(run, u)->updated, step, memory_order_relaxed);
 		atomic_store_explicit(&mt_unit(run, u)->version, step, memory_order_release);
 	}
 	struct mt_txn *filled = &c->txn[0];

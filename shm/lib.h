@@ -23,6 +23,7 @@ struct mt_run {
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
 	uint64_t state_bytes; /* of the store region: what the units need */
+	uint64_t memory;      /* of these, what this node has */
 	bool other_boot;      /* a region is of an earlier boot: its pages may be of different ages */
 	bool attached;        /* by mt_run_attach: it wants a run that is filled, and says how long it waits */
 	double wait_s;
@@ -40,11 +41,14 @@ struct region_name {
 	char text[128];
 } region_name(const char *run, enum region, const char *ring);
 const char *region_dir(void); /* MT_SHM_DIR or /dev/shm */
-/* A new region, allocated in full and zero, header filled but for abi. numa: policy or NULL. maker (or NULL): gets a
- * descriptor that shows, until region_made, that somebody is making it. 73 it exists; 77 somebody else's file has its
- * name */
-int region_create(const char *name, enum region, uint64_t size, const uint8_t run_id[16], const char *numa,
-	struct map *, int *maker);
+struct range {
+	uint64_t from, end;
+}; /* of a region, in bytes */
+/* A new region, zero, header filled but for abi. parts: what of it is allocated, n ranges, the first with the header;
+ * NULL: all. numa: policy or NULL. maker (or NULL): gets a descriptor that shows, until region_made, that somebody is
+ * making it. 73 it exists; 77 somebody else's file has its name */
+int region_create(const char *name, enum region, uint64_t size, const struct range *parts, uint32_t n,
+	const uint8_t run_id[16], const char *numa, struct map *, int *maker);
 void region_made(int maker);       /* -1: nothing */
 void region_publish(struct map *); /* abi, with release: the region is whole */
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
@@ -68,6 +72,13 @@ int region_unlink(const char *name); /* 0, or -errno */
 /* Is there room for `bytes` more of shared memory? 0 or -71 with need, have, remedy */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
+
+/* nodes.c: 64 there is no such node, or its run cannot have several */
+int nodes_check(uint32_t node, uint32_t nodes, enum mt_dtype grad);
+/* The ranges of the store that the node has, in ascending order, at least one; *v to be freed */
+int nodes_ranges(const struct mt_layout *, uint32_t node, uint32_t nodes, struct range **v, uint32_t *n);
+uint64_t ranges_bytes(const struct range *v, uint32_t n);
+uint64_t nodes_memory(const struct mt_layout *, uint32_t node, uint32_t nodes); /* their sum; 0: no memory to say */
 
 /* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just
  * being taken or left; wait for that up to a second. true: it still is, or cannot be told */

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 6
+#define MT_ABI 7
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -39,7 +39,8 @@ enum {                          /* sysexits.h where it has the meaning; contract
 /* ------------------------------------------------------------------------------------------------ limits */
 
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
-#define MT_STREAMS    8         /* mt-streams on one store at most */
+#define MT_STREAMS    8         /* mt-streams of a run at most, on all of its nodes together */
+#define MT_NODES      8         /* nodes of a run at most */
 #define MT_MICROS     4096      /* micro-batches a step at most */
 /* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
 #define MT_PARTITIONS      64
@@ -247,7 +248,8 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
 	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
-	uint64_t reserved0[5];
+	_Atomic uint64_t updated;   /* several nodes: step that this node's part of w holds; by mt-optim, with release */
+	uint64_t reserved0[4];
 	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
 	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
 };
@@ -290,8 +292,9 @@ struct mt_header {              /* the first 128 bytes of every region */
 };
 
 /* Every stage has a slot. Its word is (pid, locked, start time, generation) and changes by compare-and-swap. */
-enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_STREAM = 8, MT_SLOTS = 16 };
-/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5..7 are free for stages of your own. */
+enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_LINK = 7, MT_STREAM = 8,
+	MT_SLOTS = 16 };
+/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5 and 6 are free for stages of your own. */
 
 enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
 	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
@@ -390,6 +393,8 @@ struct mt_choice {              /* 256 bytes in the control region */
 	uint64_t reserved;
 };
 
+#define MT_CHOICE_TAKEN UINT32_MAX
+
 struct mt_partition {                /* one partition of the optimizer's undo journal */
 	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
 	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
@@ -409,6 +414,20 @@ struct mt_hyper {               /* what a training step was made with; 80 bytes 
 	uint64_t targets;
 	uint32_t micros, reserved0;
 	uint64_t reserved;
+};
+
+/* A run on several nodes (machines): each has a run of this name, with all weights, and the optimizer's state of its
+ * part alone. Node 0 decides; mt-link copies its decisions to the others, which are mirrors. */
+struct mt_nodes {
+	uint32_t node, nodes;       /* this one, 0 to nodes - 1; 0 of 1: the run is on one machine */
+	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first, linked
+	 * by `next`; 0 ends the list. mt-link takes them all; an entry that it has copied has MT_CHOICE_TAKEN in `next` */
+	_Atomic uint32_t proposed;
+	uint32_t reserved0;
+	uint64_t reserved[6];
+	/* [r]: newest txn's k whose step node r has finished: all of its units are at it. By each node's mt-optim for
+	 * itself; in node 0, mt-link stores those of the others */
+	_Alignas(64) _Atomic uint64_t done[MT_NODES];
 };
 
 struct mt_control {
@@ -438,6 +457,7 @@ struct mt_control {
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
+	struct mt_nodes nodes;
 };
 
 /* ------------------------------------------------------------------------------------------------ runs */
@@ -448,12 +468,26 @@ struct mt_create {
 	const char *name; const char *config_text; size_t config_bytes;
 	enum mt_dtype dtype, grad, state; /* state 0: fp32 */
 	uint64_t step_tokens; const char *numa;
+	uint32_t node, nodes;       /* nodes 0 or 1: the run is on one machine */
 };
 /* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
  * 64 bad name or policy. Nothing is left behind when it fails. */
 int mt_run_create(const struct mt_create *, const struct mt_geometry *);
 /* Bytes of the regions that it makes; 0: no memory to say */
 uint64_t mt_run_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens);
+
+/* ------------------------------------------------------------------------------------------------ nodes */
+
+/* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are
+ * multiples of MT_BLOCK, or the unit's end. */
+struct mt_part { uint64_t first, end; };
+static inline struct mt_part mt_part_of(uint64_t elems, uint32_t node, uint32_t nodes)
+{
+	uint64_t blocks = (elems + MT_BLOCK - 1) / MT_BLOCK;
+	struct mt_part p = { blocks * node / nodes * MT_BLOCK, blocks * (node + 1) / nodes * MT_BLOCK };
+	if (p.end > elems) p.end = elems;
+	return p;
+}
 
 enum {                          /* mt_run_open flags */
 	MT_RUN_CONTROL = 0,         /* the control region alone */
@@ -481,6 +515,11 @@ struct mt_tensor *mt_tensor(const struct mt_run *, uint32_t i);
 struct mt_partition *mt_partitions(const struct mt_run *);
 const char *mt_config_text(const struct mt_run *, size_t *bytes);
 void *mt_at(const struct mt_run *, uint64_t off); /* pointer into the store region */
+uint32_t mt_node(const struct mt_run *);        /* this node's number, and how many the run has */
+uint32_t mt_nodes(const struct mt_run *);
+/* What this node owns of a unit. lo, m, v and g of the rest are holes in the store region: nobody touches them. */
+struct mt_part mt_part(const struct mt_run *, uint32_t unit);
+uint64_t mt_store_memory(const struct mt_run *); /* bytes of the store region that this node has */
 uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
 enum mt_state mt_run_state(const struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
@@ -573,7 +612,7 @@ bool mt_abort_dead(struct mt_run *);
 
 /* ------------------------------------------------------------------------------------------------ rings */
 
-enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4 };
+enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5 };
 
 struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
 	uint32_t k, attempt;
@@ -598,7 +637,9 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *   targets id to predict, or MT_NO_TARGET
  *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
  *           there; padding is a document of its own
- * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none). */
+ * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
+ * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
+ * sum of squares of the gradient there. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
 	char     name[32];
@@ -762,8 +803,11 @@ int mt_record_agrees(const struct mt_run *, const struct mt_record *mine);
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
 bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);
 /* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what
- * stands is of another size. Several stages may do so at once; none waits. */
+ * stands is of another size. Several stages may do so at once; none waits. In other nodes than 0 it waits for node 0's; 69: the run
+ * has ended meanwhile, or as mt_stage_over. */
 int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
+/* For mt-link: the proposals that wait, one a call, with what they propose; false: none. */
+bool mt_choice_proposed(struct mt_run *, struct mt_choice *out);
 /* The entry after `e` (NULL: the first), or NULL. The list may grow meanwhile. */
 const struct mt_choice *mt_choice_next(const struct mt_run *, const struct mt_choice *e);
 

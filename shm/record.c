@@ -23,6 +23,7 @@ static bool owner_lives(const struct mt_run *run, uint64_t owner)
 bool mt_record_claim(struct mt_run *run)
 {
 	_Atomic uint64_t *at = &run->control->record.owner;
+	if (mt_node(run)) return false; /* node 0's stands, which mt-link enters here */
 	uint64_t owner = atomic_load(at);
 	return owner == run->slot_word ||
 		((!owner || !owner_lives(run, owner)) && atomic_compare_exchange_strong(at, &owner, run->slot_word));
@@ -140,8 +141,62 @@ static int entry_link(struct mt_run *run, uint32_t i, const char *key, const str
 	}
 }
 
+/* ------------------------------------------------------------------------------------------------ several nodes */
+
+static void propose(struct mt_run *run, uint32_t i)
+{
+	_Atomic uint32_t *newest = &run->control->nodes.proposed;
+	uint32_t before = atomic_load(newest);
+	do atomic_store(&table(run)[i - 1].next, before);
+	while (!atomic_compare_exchange_weak(newest, &before, i));
+	mt_wake(run);
+}
+
+/* Entry i is this stage's, filled. Wait until node 0's choice for its key stands here, and the entry is ours again. */
+static int await_node0(struct mt_run *run, uint32_t i, const char *key, const struct mt_choice **e)
+{
+	propose(run, i);
+	for (;;) {
+		uint32_t seen = mt_event(run);
+		const struct mt_choice *last = NULL;
+		int rc = walk(run, key, &last, e);
+		if (rc || (*e && atomic_load(&table(run)[i - 1].next) == MT_CHOICE_TAKEN)) return rc;
+		if ((rc = mt_stage_over(run)) != 0) return rc < 0 ? rc : mt_fail(MT_EX_PEER, "run '%s' was removed", run->name);
+		mt_wait(run, seen, 100);
+	}
+}
+
+bool mt_choice_proposed(struct mt_run *run, struct mt_choice *out)
+{
+	_Atomic uint32_t *newest = &run->control->nodes.proposed;
+	uint32_t i = atomic_load(newest);
+	struct mt_choice *e;
+	do {
+		if (!i || i > MT_CHOICES) return false;
+		e = &table(run)[i - 1];
+	} while (!atomic_compare_exchange_weak(newest, &i, atomic_load(&e->next)));
+	memcpy(out->key, e->key, sizeof out->key);
+	memcpy(out->value, e->value, sizeof out->value);
+	out->bytes = e->bytes;
+	atomic_store(&e->next, MT_CHOICE_TAKEN);
+	mt_wake(run);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------ enter */
+
+static void entry_fill(struct mt_run *run, uint32_t i, const char *key, const void *value, size_t bytes)
+{
+	struct mt_choice *mine = &table(run)[i - 1];
+	memset(mine, 0, sizeof *mine);
+	memcpy(mine->key, key, strlen(key));
+	memcpy(mine->value, value, bytes);
+	mine->bytes = (uint32_t)bytes;
+}
+
 int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t bytes)
 {
+	bool ask = mt_node(run) && run->slot != MT_LINK && mt_run_state(run) != MT_FILLING; /* a load brings its own */
 	if (strlen(key) >= MT_CHOICE_KEY || bytes > MT_CHOICE_VALUE)
 		return mt_fail(MT_EX_BUG, "choice '%s' of %zu bytes is too long", key, bytes);
 	const struct mt_choice *last = NULL, *e;
@@ -154,12 +209,8 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 			"and --seq as they were",
 			MT_CHOICES);
 	if (!e) {
-		struct mt_choice *mine = &table(run)[i - 1];
-		memset(mine, 0, sizeof *mine);
-		memcpy(mine->key, key, strlen(key));
-		memcpy(mine->value, value, bytes);
-		mine->bytes = (uint32_t)bytes;
-		if ((rc = entry_link(run, i, key, &e))) return rc;
+		entry_fill(run, i, key, value, bytes);
+		if ((rc = ask ? await_node0(run, i, key, &e) : entry_link(run, i, key, &e))) return rc;
 	}
 	if (e->bytes != bytes)
 		return mt_fail(MT_EX_DATA, "reproducibility record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);

@@ -315,16 +315,20 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 
 struct populate {
 	char *p;
-	uint64_t size;
+	const struct range *parts;
 	_Atomic int err;
 };
 
 enum { STEP = 64 << 20 }; /* small calls, so that a signal is not held off for minutes */
 
+static uint64_t steps_of(const struct range *part) { return (part->end - part->from + STEP - 1) / STEP; }
+
 static void populate(void *arg, int64_t step, int thread)
 {
 	struct populate *j = arg;
-	uint64_t at = (uint64_t)step * STEP, n = j->size - at < STEP ? j->size - at : STEP;
+	const struct range *part = j->parts;
+	for (; (uint64_t)step >= steps_of(part); part++) step -= (int64_t)steps_of(part);
+	uint64_t at = part->from + (uint64_t)step * STEP, n = part->end - at < STEP ? part->end - at : STEP;
 	(void)thread;
 	while (!j->err && madvise(j->p + at, n, MADV_POPULATE_WRITE))
 		if (errno != EINTR && errno != EAGAIN) j->err = errno;
@@ -332,17 +336,26 @@ static void populate(void *arg, int64_t step, int thread)
 
 /* Touch every page from as many threads as pay (the kernel clears some GB/s a core). Huge pages where shmem has them
  * on advice. Kernels before 5.14 lack MADV_POPULATE_WRITE: posix_fallocate does it there. */
-static int allocate(int fd, void *p, uint64_t size)
+static int allocate(int fd, char *p, const struct range *parts, uint32_t n_parts)
 {
 	enum { MAX = 64 };
-	struct populate j = {.p = p, .size = size};
-	uint64_t n = size / (256 << 20), cores = (uint64_t)mt_cores();
+	struct populate j = {.p = p, .parts = parts};
+	uint64_t n = ranges_bytes(parts, n_parts) / (256 << 20), cores = (uint64_t)mt_cores(), steps = 0;
 	if (n > cores) n = cores;
 	struct pool *pool = n > 1 ? pool_create(n < MAX ? (int)n : MAX, 0, NULL) : NULL; /* NULL: this thread alone */
-	(void)madvise(p, size, MADV_HUGEPAGE); /* advice: refused where there are none */
-	pool_run(pool, (int64_t)((size + STEP - 1) / STEP), populate, &j);
+	for (uint32_t i = 0; i < n_parts; i++) {
+		/* advice: refused where there are none */
+		(void)madvise(p + parts[i].from, parts[i].end - parts[i].from, MADV_HUGEPAGE);
+		steps += steps_of(&parts[i]);
+	}
+	pool_run(pool, (int64_t)steps, populate, &j);
 	pool_free(pool);
-	return j.err == EINVAL || j.err == ENOSYS ? posix_fallocate(fd, 0, (off_t)size) : j.err;
+	int err = j.err;
+	if (err != EINVAL && err != ENOSYS) return err;
+	err = 0;
+	for (uint32_t i = 0; i < n_parts && !err; i++)
+		err = posix_fallocate(fd, (off_t)parts[i].from, (off_t)(parts[i].end - parts[i].from));
+	return err;
 }
 
 uint64_t region_fingerprint(void)
@@ -402,10 +415,12 @@ static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 	return 0;
 }
 
-int region_create(const char *name, enum region r, uint64_t size, const uint8_t run_id[16], const char *numa,
-	struct map *map, int *maker)
+int region_create(const char *name, enum region r, uint64_t size, const struct range *parts, uint32_t n,
+	const uint8_t run_id[16], const char *numa, struct map *map, int *maker)
 {
 	size = round_up(size, 4096);
+	const struct range all = {0, size};
+	if (!parts) parts = &all, n = 1;
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0 && errno == EEXIST) return name_taken(name);
 	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
@@ -413,9 +428,9 @@ int region_create(const char *name, enum region r, uint64_t size, const uint8_t 
 	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
 	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
 	if (!rc) rc = map_fd(fd, size, false, map);
-	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, size)) != 0)
-		rc = mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name, (double)size / 0x1p30,
-			err == EFAULT ? "tmpfs is full" : strerror(err));
+	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, parts, n)) != 0)
+		rc = mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name,
+			(double)ranges_bytes(parts, n) / 0x1p30, err == EFAULT ? "tmpfs is full" : strerror(err));
 	if (rc || !maker) close(fd);
 	else *maker = fd;
 	if (rc) {

@@ -76,14 +76,20 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	c->piece_elems = piece_elems(l);
 	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	if (getrandom(id, sizeof id, 0) != sizeof id) return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
-	int rc = region_room(control + rings + l->store_bytes);
+	struct range *parts;
+	uint32_t n;
+	int rc = nodes_ranges(l, c->nodes.node, c->nodes.nodes, &parts, &n);
+	if (rc) return rc;
+	rc = region_room(control + rings + ranges_bytes(parts, n));
 	const uint64_t size[] = {control, rings, l->store_bytes};
 	for (int r = 0; r < 3 && !rc; r++) {
-		rc = region_create(region_name(opt->name, (enum region)r, NULL).text, (enum region)r, size[r], id,
-			r == REGION_STORE ? opt->numa : NULL, &map[r], r == REGION_CONTROL ? maker : NULL);
+		bool store = r == REGION_STORE;
+		rc = region_create(region_name(opt->name, (enum region)r, NULL).text, (enum region)r, size[r],
+			store ? parts : NULL, n, id, store ? opt->numa : NULL, &map[r], r == REGION_CONTROL ? maker : NULL);
 		/* what exists of another maker stays: only what this call made is taken back */
 		for (int made = 0; rc && made < r; made++) region_unlink(region_name(opt->name, (enum region)made, NULL).text);
 	}
+	free(parts);
 	return rc;
 }
 
@@ -107,6 +113,8 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	if (!rc) rc = check_exists(opt->name);
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
 		rc = mt_fail(MT_EX_USAGE, "--step-tokens: wants 2 to 4G");
+	uint32_t nodes = opt->nodes ? opt->nodes : 1;
+	if (!rc) rc = nodes_check(opt->node, nodes, opt->grad);
 	if (!rc && opt->numa && strlen(opt->numa) >= 64) rc = mt_fail(MT_EX_USAGE, "--numa: too long");
 	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state))) return rc;
 	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
@@ -126,6 +134,8 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->step_tokens = opt->step_tokens;
 		plan->config_bytes = opt->config_bytes;
 		plan->params = l.params;
+		plan->nodes.node = opt->node;
+		plan->nodes.nodes = nodes;
 		plan->geo = *geo;
 		rc = create_regions(opt, plan, &l, map, &maker);
 	}
@@ -159,7 +169,8 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
-		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8);
+		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8) && c->nodes.node < c->nodes.nodes &&
+		c->nodes.nodes <= MT_NODES;
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All
@@ -176,6 +187,7 @@ static int check_layout(struct mt_run *run)
 	for (uint32_t u = 0; ok && u < l.n_units; u++)
 		ok = !memcmp(&l.units[u], mt_unit(run, u), offsetof(struct mt_unit, applied));
 	run->state_bytes = l.store_bytes;
+	run->memory = ok ? nodes_memory(&l, c->nodes.node, c->nodes.nodes) : 0;
 	mt_layout_release(&l);
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
 }
@@ -517,6 +529,7 @@ void *mt_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->sto
 
 struct total {
 	const char *run;
+	bool holes; /* its store has some */
 	uint64_t bytes;
 };
 
@@ -524,13 +537,14 @@ static int add_size(const char *run, const char *rest, const char *file, const s
 {
 	(void)rest, (void)file;
 	struct total *t = arg;
-	if (ours && !strcmp(run, t->run)) t->bytes += (uint64_t)st->st_size;
+	uint64_t bytes = t->holes ? (uint64_t)st->st_blocks * 512 : (uint64_t)st->st_size;
+	if (ours && !strcmp(run, t->run)) t->bytes += bytes;
 	return 0;
 }
 
 uint64_t mt_run_bytes(const struct mt_run *run)
 {
-	struct total t = {.run = run->name};
+	struct total t = {.run = run->name, .holes = mt_nodes(run) > 1};
 	each_file(add_size, &t);
 	return t.bytes;
 }

@@ -210,6 +210,7 @@ static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || sl
  * new attempt. Once per slot and generation: a death is old news for txns that were opened after it. */
 static bool abort_accumulation(struct mt_run *run, int slot, uint32_t gen)
 {
+	if (mt_node(run)) return false; /* node 0 alone decides */
 	struct mt_slot *s = &run->control->slots[slot];
 	if (atomic_load_explicit(&s->aborted, memory_order_acquire) == gen + 1) return false;
 	bool did = false;
@@ -345,7 +346,11 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 {
 	if (run->slot >= 0) return mt_fail(MT_EX_BUG, "this process holds a slot already");
 	int rc = 0, from = slot, to = slot;
-	if (slot == MT_STREAM) to = MT_STREAM + MT_STREAMS - 1;
+	if (slot == MT_STREAM) { /* streams are numbered over all nodes, and each node has as many */
+		int streams = MT_STREAMS / (int)mt_nodes(run);
+		from += streams * (int)mt_node(run);
+		to = from + streams - 1;
+	}
 	for (int i = from; i <= to; i++) {
 		do rc = claim_slot(run, i);
 		while (!rc && (rc = yield_to_filler(run, i)) > 0);
@@ -382,7 +387,7 @@ const char *mt_stage_name(int slot)
 		"a load or init",
 		"stage 5",
 		"stage 6",
-		"stage 7",
+		"mt-link",
 		"mt-stream 0",
 		"mt-stream 1",
 		"mt-stream 2",

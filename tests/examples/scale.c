@@ -38,7 +38,7 @@ int main(int argc, char **argv)
 	float factor = strtof(argv[4], NULL);
 	must(mt_run_attach(&run, argv[1], MT_RUN_RINGS, 10, &stop));
 	if (mt_control(run)->grad == MT_BF16) must(mt_fail(MT_EX_CONFIG, "run '%s' has bf16 gradients", argv[1]));
-	must(mt_stage_claim(run, 5, NULL)); /* 5 to 7 are free for stages like this one; so only one scale runs */
+	must(mt_stage_claim(run, 5, NULL)); /* 5 and 6 are free for stages like this one; so only one scale runs */
 	must(mt_ring_open(run, argv[2], &from));
 	must(mt_ring_open(run, argv[3], &to));
 	while (!stop && !must(mt_stage_over(run))) {

@@ -1,0 +1,100 @@
+/* nodes.c: a run on several nodes: what each owns, and which bytes of the store it has.
+ *
+ * All nodes have all weights. Of a unit's lo, m, v and g each has the part that it owns, at the offsets that these
+ * arrays have in a run on one machine: the rest of the arrays are holes of the store's file, which take no memory until
+ * somebody touches them, and nobody does.
+ */
+#include <stdlib.h>
+
+#include "lib.h"
+
+uint32_t mt_node(const struct mt_run *run) { return run->control->nodes.node; }
+
+uint32_t mt_nodes(const struct mt_run *run) { return run->control->nodes.nodes; }
+
+struct mt_part mt_part(const struct mt_run *run, uint32_t unit)
+{
+	return mt_part_of(mt_unit(run, unit)->elems, mt_node(run), mt_nodes(run));
+}
+
+int nodes_check(uint32_t node, uint32_t nodes, enum mt_dtype grad)
+{
+	if (nodes > MT_NODES) return mt_fail(MT_EX_USAGE, "--node: a run has %d nodes at most", MT_NODES);
+	if (node >= nodes) return mt_fail(MT_EX_USAGE, "--node: there is no node %u of %u; the first is 0", node, nodes);
+	if (nodes > 1 && grad == MT_NONE)
+		return mt_fail(MT_EX_USAGE, "--grad none: each unit is updated as its gradient arrives, on one machine alone");
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ ranges */
+
+struct list {
+	struct range *v;
+	uint32_t n;
+};
+
+/* Whole pages; arrays come in the order of their offsets, and neighbours become one range */
+static void add(struct list *l, uint64_t from, uint64_t bytes)
+{
+	uint64_t page = 4096, end = round_up(from + bytes, page);
+	from -= from % page;
+	if (!bytes) return;
+	if (l->n && from <= l->v[l->n - 1].end) l->v[l->n - 1].end = end;
+	else l->v[l->n++] = (struct range){from, end};
+}
+
+static void add_moment(struct list *l, uint32_t state, uint64_t array, uint64_t elems, struct mt_part p)
+{
+	uint64_t n = p.end - p.first;
+	if (state != MT_INT8) {
+		uint64_t width = mt_state_bytes(state, 1);
+		add(l, array + p.first * width, n * width);
+		return;
+	}
+	add(l, array + p.first, n);
+	add(l, array + elems + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
+}
+
+static void add_unit(struct list *l, const struct mt_layout *layout, const struct mt_unit *u, struct mt_part p)
+{
+	uint64_t n = p.end - p.first, grad = layout->grad == MT_BF16 ? 2 : 4;
+	add(l, u->w, u->elems * (layout->dtype == MT_BF16 ? 2 : 4));
+	if (u->lo) add(l, u->lo + p.first * 2, n * 2);
+	add_moment(l, layout->state, u->m, u->elems, p);
+	add_moment(l, layout->state, u->v, u->elems, p);
+	for (int end = 0; end < 2; end++)
+		if (u->g[end]) add(l, u->g[end] + p.first * grad, n * grad);
+}
+
+int nodes_ranges(const struct mt_layout *layout, uint32_t node, uint32_t nodes, struct range **v, uint32_t *n)
+{
+	enum { ARRAYS = 8 }; /* ranges of a unit at most: w, lo, m and v with their scales, two g */
+	struct list l = {.v = malloc((1 + (size_t)layout->n_units * ARRAYS) * sizeof *l.v)};
+	if (!l.v) return mt_fail(MT_EX_NOMEM, "no memory for a table of the store's parts");
+	add(&l, 0, nodes > 1 ? sizeof(struct mt_header) : layout->store_bytes);
+	for (uint32_t u = 0; nodes > 1 && u < layout->n_units; u++)
+		add_unit(&l, layout, &layout->units[u], mt_part_of(layout->units[u].elems, node, nodes));
+	*v = l.v;
+	*n = l.n;
+	return 0;
+}
+
+uint64_t ranges_bytes(const struct range *v, uint32_t n)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < n; i++) bytes += v[i].end - v[i].from;
+	return bytes;
+}
+
+uint64_t nodes_memory(const struct mt_layout *layout, uint32_t node, uint32_t nodes)
+{
+	struct range *v;
+	uint32_t n;
+	if (nodes <= 1) return layout->store_bytes;
+	if (nodes_ranges(layout, node, nodes, &v, &n)) return 0;
+	uint64_t bytes = ranges_bytes(v, n);
+	free(v);
+	return bytes;
+}
+
+uint64_t mt_store_memory(const struct mt_run *run) { return run->memory; }
