@@ -43,7 +43,8 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	leave_if_lost(o);
 	g->k = k;
 	g->attempt = mt_word_attempt(word);
-	g->losses_left = g->txn.micros;
+	g->losses_left = o->node ? 0 : g->txn.micros; /* losses go to the node that commits */
+	g->squares_left = 0;
 	g->pieces_left = 0;
 	struct mt_txn *t = mt_txn(o->run, k);
 	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
@@ -51,8 +52,9 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	for (uint32_t u = 0; u < o->n_units; u++)
 		for (int end = 0; end < o->units[u].grads; end++) {
 			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
-			g->pieces_left += o->units[u].blocks * g->txn.micros;
+			g->pieces_left += o->units[u].own_blocks * g->txn.micros;
 		}
+	if (o->nodes > 1) nodes_begin(o);
 	return true;
 }
 
@@ -267,7 +269,9 @@ bool accumulate_round(struct optim *o, uint32_t k)
 	do leave_if_lost(o), r = accumulate_batch(o, word, &moved);
 	while (r == FULL);
 	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
-	if (g->losses_left || g->pieces_left) return moved;
+	if (o->nodes > 1) moved |= nodes_round(o, word);
+	if (g->losses_left || g->pieces_left || g->squares_left) return moved;
+	if (o->nodes > 1 && !nodes_may_commit(o, k)) return moved;
 	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
 	return waits_for_piece ? moved : (commit(o, g, word), true);
 }

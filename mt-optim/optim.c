@@ -62,6 +62,9 @@ static void start(struct optim *o, const char *name)
 	mt_stage_activity(o->run, MT_ACT_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));
+	o->node = mt_node(o->run);
+	o->nodes = mt_nodes(o->run);
+	if (o->nodes > 1) nodes_open(o);
 	o->wakes |= MT_ON_TXN;
 	o->threads = threads;
 	flush_denormals();
@@ -89,9 +92,13 @@ static bool finish(struct optim *o, uint32_t k)
 		struct adamw a = adamw_scalars(t->t, op.lr, op.beta1, op.beta2, op.eps, op.decay, t->clip_factor);
 		if (o->direct) apply_direct(o, k, &op, &a);
 		else apply(o, &op, &a);
-	} else
+	} else if (o->nodes == 1)
 		for (uint32_t u = 0; u < o->n_units; u++)
 			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
+	if (o->nodes > 1) {
+		nodes_finish(o, k, op.step);
+		return true;
+	}
 	leave_if_lost(o);
 	if (op.save && !snapshot(o, k, &op)) return false;
 	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));
@@ -103,6 +110,7 @@ static uint32_t oldest_open(struct optim *o)
 {
 	uint32_t k = mt_txn_newest(o->run);
 	enum mt_phase before = k ? phase_of(o, k - 1) : MT_CLOSED;
+	if (o->nodes > 1 && k && nodes_finished(o, k - 1)) return k; /* what is left of k - 1 is for other nodes */
 	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
 }
 
@@ -118,10 +126,12 @@ static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 static bool serve(struct optim *o, bool *left)
 {
 	leave_if_lost(o);
+	if (o->nodes > 1 && nodes_done(o)) return true;
 	uint32_t k = oldest_open(o);
 	enum mt_phase phase = phase_of(o, k);
-	if (phase == MT_APPLY || phase == MT_SKIP) return finish(o, k) || (*left = true);
-	if (mt_stopping && may_leave(o, k, phase)) return *left = true;
+	if ((phase == MT_APPLY || phase == MT_SKIP) && !(o->nodes > 1 && nodes_finished(o, k)))
+		return finish(o, k) || (*left = true);
+	if (mt_stopping && !nodes_wait(o) && may_leave(o, k, phase)) return *left = true;
 	if (phase == MT_ACCUMULATE) return accumulate_round(o, k);
 	return accumulate_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
 }

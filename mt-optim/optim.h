@@ -1,5 +1,5 @@
 /* optim.h: what mt-optim's files share. Data passes in the order accumulate → commit → partitions (or direct) →
- * snapshot. */
+ * snapshot. On several nodes, nodes.c sends the sums of squares to the one that commits. */
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
@@ -13,9 +13,10 @@ struct decay_run {
 
 struct unit { /* a unit as the update sees it */
 	struct tile tile;
-	uint64_t groups, blocks; /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
-	int grads;               /* gradient arrays: 2 for unit 0 of a tied model */
-	struct decay_run *runs;  /* in ascending order, the last ends at `groups` */
+	uint64_t groups, blocks;                     /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
+	uint64_t first_group, end_group, own_blocks; /* what this node owns of them: all, on one machine */
+	int grads;                                   /* gradient arrays: 2 for unit 0 of a tied model */
+	struct decay_run *runs;                      /* in ascending order, the last ends at `groups` */
 };
 
 struct opened { /* what mt-step wrote before it opened the txn, copied once and checked */
@@ -36,8 +37,11 @@ struct
 	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
 	struct {
 		double aux, z;
-	} terms[MT_MICROS];   /* of the loss, of [micro] */
-	uint64_t pieces_left; /* blocks times micros that have not come in */
+	} terms[MT_MICROS];    /* of the loss, of [micro] */
+	uint64_t pieces_left;  /* blocks of this node times micros that have not come in */
+	uint64_t squares_left; /* blocks of other nodes whose sum of squares has not come in; in node 0 */
+	uint32_t send_unit;    /* in another node: where it is in sending its sums, */
+	uint64_t send_block;   /* counted from its first */
 	uint32_t losses_left;
 };
 
@@ -49,7 +53,9 @@ struct optim {
 	struct pool *pool;               /* optim_pool's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
-	uint32_t wakes; /* what it waits for between two rounds: pieces, transactions */
+	uint32_t node, nodes;
+	struct mt_ring *squares[MT_NODES]; /* node 0: [r] of node r; others: [0], its own */
+	uint32_t wakes;                    /* what it waits for between two rounds: pieces, transactions */
 	struct unit *units;
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
@@ -83,6 +89,25 @@ void leave_if_lost(struct optim *);
 bool accumulate_round(struct optim *, uint32_t k);
 /* Throw away what the rings hold of attempts that are over (no txn is in accumulate); true if anything moved */
 bool accumulate_drop(struct optim *, uint64_t word);
+
+/* nodes.c: the rings for sums of squares, of a run on several nodes */
+void nodes_open(struct optim *);
+/* A round of accumulation: node 0 takes the sums that have come in; another sends its own when all of its pieces are
+ * in. true if anything moved. */
+bool nodes_round(struct optim *, uint64_t word);
+/* Node 0, and the txn before k is done on all nodes: so may k be, once it is committed */
+bool nodes_may_commit(struct optim *, uint32_t k);
+bool nodes_wait(const struct optim *); /* a step is committed, and not done on all nodes */
+/* The step that this node's part of a unit is at; on one machine, its version */
+uint64_t nodes_at(const struct optim *, uint32_t unit);
+void nodes_updated(struct optim *, uint32_t unit, uint64_t step); /* it is at the step now */
+void nodes_begin(struct optim *);                                 /* of an attempt: no sum has come in or was sent */
+/* All of this node's part of the step is done: wait until mt-link has published all units, and say that txn k is done
+ * here */
+void nodes_finish(struct optim *, uint32_t k, uint64_t step);
+bool nodes_finished(const struct optim *, uint32_t k); /* this node has said so */
+/* Node 0: move a txn to done that all nodes have finished; true if it did */
+bool nodes_done(struct optim *);
 
 /* commit.c: all of the attempt is in (direct: its loss is; ring brings the first piece): decide. false: the attempt is
  * over */

@@ -1,9 +1,9 @@
 /* partitions.c: the update of a whole model by threads that take partitions.
  *
- * Partition p of MT_PARTITIONS has groups [p G / 64, (p + 1) G / 64) of each unit's G. However many threads there are,
- * a partition goes through the units in order, so that its one index word says all that it has done: a partition that
- * stands in unit u has finished its part of the units before. Partitions are taken unit by unit; a unit's version is
- * published when all partitions have finished it, in the order of units.
+ * Partition p of MT_PARTITIONS has groups [p G / 64, (p + 1) G / 64) of the G that this node owns of each unit.
+ * However many threads there are, a partition goes through the units in order, so that its one index word says all
+ * that it has done: a partition that stands in unit u has finished its part of the units before. Partitions are taken
+ * unit by unit; a unit's version is published when all partitions have finished it, in the order of units.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -26,7 +26,10 @@ struct apply {
 	uint32_t published; /* units 0..published - 1 are at the step */
 };
 
-static uint64_t partition_first(uint64_t groups, uint32_t partition) { return groups * partition / MT_PARTITIONS; }
+static uint64_t partition_first(const struct unit *unit, uint32_t partition)
+{
+	return unit->first_group + (unit->end_group - unit->first_group) * partition / MT_PARTITIONS;
+}
 
 uint64_t partition_resume(struct optim *o, const struct tile *tile, uint32_t u, uint64_t step, uint32_t partition,
 	uint64_t first, uint64_t end)
@@ -48,8 +51,7 @@ static void find_start(struct apply *a, uint32_t partition)
 	if (u >= o->n_units) u = o->n_units;
 	a->start[partition].unit = u;
 	if (u < o->n_units) {
-		uint64_t groups = o->units[u].groups, first = partition_first(groups, partition),
-				 end = partition_first(groups, partition + 1);
+		uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
 		a->start[partition].group = partition_resume(o, &o->units[u].tile, u, a->step, partition, first, end);
 	}
 	atomic_init(&a->at[partition], u);
@@ -68,7 +70,8 @@ static void publish_ready(struct apply *a)
 	struct optim *o = a->o;
 	pthread_mutex_lock(&a->publishing);
 	while (a->published < o->n_units && atomic_load(&a->done[a->published]) == MT_PARTITIONS) {
-		if (!mt_publish(o->run, a->published, a->step)) not_published(o, a->published, a->step);
+		if (o->nodes > 1) nodes_updated(o, a->published, a->step);
+		else if (!mt_publish(o->run, a->published, a->step)) not_published(o, a->published, a->step);
 		a->published++;
 		mt_stage_activity(o->run, MT_ACT_APPLY, a->published);
 		count(o, C_UPDATES, 1);
@@ -88,8 +91,7 @@ static void update_partition(void *arg, int64_t task, int thread)
 	while (atomic_load_explicit(&a->at[partition], memory_order_acquire) != u) sched_yield();
 	wait_unpinned(o, u);
 	leave_if_lost(o);
-	uint64_t groups = o->units[u].groups, first = partition_first(groups, partition),
-			 end = partition_first(groups, partition + 1);
+	uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
 	if (a->start[partition].unit == u) first = a->start[partition].group;
 	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, partition, first, end);
 	atomic_store_explicit(&a->at[partition], u + 1, memory_order_release);
@@ -106,7 +108,7 @@ void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 		.done = calloc(o->n_units, sizeof *a.done),
 	};
 	if (!a.done) mt_die(MT_EX_NOMEM, "no memory for the partitions of %u units", o->n_units);
-	while (a.published < o->n_units && mt_version(o->run, a.published) == op->step) a.published++;
+	while (a.published < o->n_units && nodes_at(o, a.published) == op->step) a.published++;
 	mt_stage_activity(o->run, MT_ACT_APPLY, a.published);
 	leave_if_lost(o); /* a partition that is resumed is restored first */
 	for (uint32_t partition = 0; partition < MT_PARTITIONS; partition++) find_start(&a, partition);

@@ -36,6 +36,10 @@ int units_make(struct optim *o)
 		struct unit *unit = &o->units[u];
 		unit->groups = mu->elems / MT_GROUP;
 		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
+		struct mt_part own = mt_part(o->run, u);
+		unit->first_group = own.first / MT_GROUP;
+		unit->end_group = own.end / MT_GROUP;
+		unit->own_blocks = (own.end - own.first + MT_BLOCK - 1) / MT_BLOCK;
 		unit->grads = o->direct || !mu->g[1] ? 1 : 2;
 		unit->tile = (struct tile){
 			.w = mt_at(o->run, mu->w),
@@ -105,6 +109,8 @@ bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 {
 	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].grads) return false;
 	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
+	struct mt_part own = mt_part(o->run, m->grad.unit);
+	if (off < own.first || off >= own.end || n > own.end - off) return false;
 	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off) &&
 		n <= block / (o->g_bf16 ? 2 : 4);
 }
