@@ -53,7 +53,7 @@ SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
 LIBS_mt-top   = -lncursesw
 
-include mt-stream/build.mk mt-stream/cuda/build.mk
+include mt-stream/build.mk mt-stream/cuda/build.mk shm/link/build.mk
 
 .PHONY: all lib clean FORCE
 all: $(PROGRAMS:%=$(B)/%) lib
@@ -85,7 +85,8 @@ include tests/gpu/build.mk tests/build.mk
 # ---- set-up: what is missing, through the package manager; says nothing when all is there
 DEB_BUILD = gcc libc6-dev libjansson-dev libnuma-dev libxxhash-dev libncurses-dev
 DEB_DEMO  = bible-kjv gnuplot-nox
-DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd
+DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd openmpi-bin \
+  libopenmpi-dev
 .PHONY: deps demo-deps cudnn-headers sass-tools
 deps: packages = $(DEB_BUILD) $(DEB_DEMO) $(DEB_TEST)
 demo-deps: packages = $(DEB_BUILD) $(DEB_DEMO)

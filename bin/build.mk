@@ -4,7 +4,7 @@ SCRIPTS   = mt-run mt-tokens mt-plot mt-log
 COMPLETED = $(PROGRAMS) $(SCRIPTS)
 VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
 D = $(DESTDIR)$(PREFIX)
-MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1),$(wildcard */*.1 */*/*.1 */*.7))
+MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1) $(if $(MPICC),,%/mt-link.1),$(wildcard */*.1 */*/*.1 */*.7))
 man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
 
 .PHONY: completions install uninstall absolute

@@ -1,0 +1,226 @@
+/* mt-link: rings, decisions and weights of a run between nodes. MPI carries what is large, TCP what is small. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "link.h"
+
+/* ------------------------------------------------------------------------------------------------ options */
+
+static double timeout_s = 60;
+static struct mt_strings rings;
+
+static const struct mt_opt options[] = {
+	{"timeout", OPT_DOUBLE, &timeout_s, "S", "seconds of silence after which a node counts as dead; default 60", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL},
+	{0},
+};
+
+static const struct mt_program program = {
+	.name = "mt-link",
+	.usage = "mpirun -n NODES mt-link RUN [--timeout S] [--ring FROM=TO ...]",
+	.about =
+		"Connects the nodes of a run that mt-store create --node made: carries batches, gradients, new weights and\n"
+		"node 0's decisions between them. One a node, started by MPI. Runs until SIGTERM or SIGINT, or until the run\n"
+		"is gone; then it ends on all nodes.",
+	.opts = options,
+};
+
+/* ------------------------------------------------------------------------------------------------ end */
+
+/* A node that ends in the middle of a step has weights that are of no step */
+static void leave_run(struct link *l, int ex)
+{
+	struct mt_committed c;
+	mt_run_committed(l->run, &c);
+	bool whole = mt_run_quiet(l->run);
+	for (uint32_t u = 0; u < l->control->n_units; u++) whole &= mt_version(l->run, u) == c.step;
+	if ((ex || !whole) && mt_run_state(l->run) == MT_FILLED) mt_run_set_state(l->run, MT_DIRTY);
+}
+
+/* Other nodes may be dead or stopped: MPI_Finalize, which waits for all, must not hold this one up. */
+static void finalize(struct link *l)
+{
+	signal(SIGALRM, SIG_DFL);
+	alarm(10);
+	flows_close(l);
+	MPI_Finalize();
+	alarm(0);
+}
+
+static _Noreturn void leave(struct link *l, int ex, const char *why)
+{
+	if (*why) mt_say("%s: the run ends on all nodes", why);
+	leave_run(l, ex);
+	for (int i = 0; i < MT_STREAMS; i++) mt_run_close(l->proxy[i]);
+	mt_run_close(l->step);
+	mt_run_close(l->run);
+	if (!ex) finalize(l);
+	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
+}
+
+static void tell_end(struct link *l, int ex, const char *why)
+{
+	char words[4 + 480];
+	uint32_t code = (uint32_t)ex;
+	size_t n = strlen(why) < sizeof words - 4 ? strlen(why) : sizeof words - 4;
+	memcpy(words, &code, 4);
+	memcpy(words + 4, why, n);
+	for (uint32_t i = 0; i < l->nodes; i++) control_say(l, &l->peer[i], SAY_END, words, 4 + n);
+	control_part(l, 3);
+}
+
+void link_ended(struct link *l, int ex, const char *why)
+{
+	tell_end(l, ex, why); /* the other nodes hear of it from node 0 */
+	leave(l, ex, why);
+}
+
+void link_end(struct link *l, int ex, const char *why, ...)
+{
+	char line[480];
+	va_list ap;
+	va_start(ap, why);
+	vsnprintf(line, sizeof line, why, ap);
+	va_end(ap);
+	tell_end(l, ex, line);
+	leave(l, ex, line);
+}
+
+void link_mpi(struct link *l, int rc, const char *what)
+{
+	char words[MPI_MAX_ERROR_STRING + 1] = "";
+	int n = 0;
+	if (rc == MPI_SUCCESS) return;
+	MPI_Error_string(rc, words, &n);
+	link_end(l, MT_EX_PEER, "node %u: %s: %s", l->node, what, words);
+}
+
+/* ------------------------------------------------------------------------------------------------ start */
+
+/* What must be the same on all nodes */
+struct same {
+	uint64_t nodes, units, params, piece_elems, step_tokens, dtype, grad, state, step, t;
+	uint64_t model; /* a sum over the geometry */
+};
+
+static struct same describe(const struct link *l)
+{
+	const struct mt_control *c = l->control;
+	struct mt_committed at;
+	mt_run_committed(l->run, &at);
+	struct same s = {l->nodes, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad, c->state,
+		at.step, at.t, 0};
+	const uint8_t *g = (const uint8_t *)&c->geo;
+	for (size_t i = 0; i < sizeof c->geo; i++) s.model = s.model * 1099511628211u + g[i];
+	return s;
+}
+
+static void check_same(struct link *l)
+{
+	struct same mine = describe(l), all[MT_NODES];
+	link_mpi(l, MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD),
+		"comparing runs");
+	for (uint32_t node = 1; node < l->nodes; node++)
+		if (memcmp(&all[node], &all[0], sizeof mine))
+			mt_die(MT_EX_CONFIG, "the runs of node 0 and node %u differ: model, types, --step-tokens or step", node);
+}
+
+static void start_mpi(struct link *l)
+{
+	int rank, size;
+	/* else, between processes of one machine, Open MPI reads from the other's memory, and crashes when it has died */
+	setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+	if (MPI_Init(NULL, NULL)) mt_die(MT_EX_PEER, "MPI does not start");
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	if ((uint32_t)size != l->nodes || (uint32_t)rank != l->node)
+		mt_die(MT_EX_CONFIG, "this run is node %u of %u, MPI started this process as number %d of %d", l->node,
+			l->nodes, rank, size);
+}
+
+static void start(struct link *l, const char *name)
+{
+	int rc = mt_run_attach(&l->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
+	if (rc < 0 && mt_stopping) exit(0);
+	mt_must(rc);
+	l->control = mt_control(l->run);
+	l->node = mt_node(l->run);
+	l->nodes = mt_nodes(l->run);
+	l->timeout = timeout_s;
+	if (l->nodes < 2) mt_die(MT_EX_CONFIG, "run '%s' is on one machine: mt-store create --node R/N", name);
+	l->streams = MT_STREAMS / l->nodes;
+	mt_must(mt_stage_claim(l->run, MT_LINK, NULL));
+	for (int i = 0; i < rings.n; i++) mt_must(mt_ring_map(l->run, rings.v[i]));
+	if (l->node) {
+		mt_must(mt_run_open(&l->step, name, MT_RUN_CONTROL));
+		mt_must(mt_stage_claim(l->step, MT_STEP, NULL));
+	}
+	start_mpi(l);
+	mt_signals(false); /* MPI may have set some */
+	check_same(l);
+	control_connect(l);
+	flows_open(l);
+}
+
+/* ------------------------------------------------------------------------------------------------ watch */
+
+/* Stages of this node whose death ends the run */
+static bool matters(const struct link *l, int slot)
+{
+	if (slot == MT_STEP) return !l->node;
+	return slot == MT_OPTIM || (slot >= MT_STREAM && link_node_of(l, (uint32_t)(slot - MT_STREAM)) == l->node);
+}
+
+static void watch(struct link *l)
+{
+	const double every = 0.05;
+	double now = mt_now();
+	if (now - l->looked < every) return;
+	l->looked = now;
+	if (mt_run_state(l->run) == MT_GONE) link_end(l, 0, "node %u: its run was removed", l->node);
+	if (mt_run_dirty(l->run)) link_end(l, MT_EX_DATA, "node %u: %s", l->node, mt_errmsg());
+	if (mt_stage_check(l->run)) link_end(l, MT_EX_BUSY, "node %u: %s", l->node, mt_errmsg());
+	if (mt_run_check(l->run)) link_end(l, MT_EX_DATA, "node %u: %s", l->node, mt_errmsg());
+	for (int slot = 0; slot < MT_SLOTS; slot++)
+		if (matters(l, slot) && mt_stage_dead(l->run, slot))
+			link_end(l, MT_EX_PEER, "node %u: %s (pid %d) has died", l->node, mt_stage_name(slot),
+				mt_stage_pid(l->run, slot));
+}
+
+/* ------------------------------------------------------------------------------------------------ run */
+
+/* Is something going to come soon? Then sleep shortly: MPI wakes nobody. */
+static bool busy(struct link *l)
+{
+	for (uint32_t i = 0; i < 2; i++) {
+		enum mt_phase phase = mt_word_phase(mt_txn_word(l->run, i));
+		if (phase == MT_ACCUMULATE || phase == MT_APPLY || phase == MT_SKIP) return true;
+	}
+	return weights_move();
+}
+
+int main(int argc, char **argv)
+{
+	static struct link link;
+	struct link *l = &link;
+	const char *run = NULL;
+	mt_cli(&program, argc, argv, &run, 1);
+	mt_signals(false);
+	start(l, mt_cli_run(run));
+	mt_stage_activity(l->run, MT_ACT_IDLE, 0);
+	while (!mt_stopping) {
+		uint32_t seen = mt_event(l->run);
+		bool moved = control_round(l) | mirror_round(l) | flows_round(l) | weights_round(l);
+		watch(l);
+		if (moved) continue;
+		if (busy(l)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+		else mt_wait(l->run, seen, 2);
+	}
+	l->looked = 0;
+	watch(l); /* who stops us may do so because a stage has died */
+	link_end(l, 0, "%s", "");
+}

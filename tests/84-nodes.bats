@@ -1,0 +1,231 @@
+# A run on several nodes: mt-link carries rings, decisions and weights between them, and N nodes give the bits of one
+# machine. Here the nodes are processes of this machine, each with regions of its own.
+load helpers
+load lib/nodes
+
+ARGS=(--steps 8 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 2 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
+MODEL=$GOLDEN/llama3/model
+
+setup() {
+	T=$BATS_TEST_TMPDIR
+	RUN=$(mt_run_name)
+	: >"$T/pids"
+	nodes_setup
+	need_mpi
+	mt-feed --epochs 4 --shuffle 1 "$GOLDEN/llama3/data.bin" >"$T/records"
+}
+
+eval "$(declare -f teardown | sed '1s/teardown/programs_teardown/')"
+teardown() {
+	programs_teardown
+	nodes_teardown
+	[ ! -e "$T/netns" ] || xargs -n 1 ip netns del <"$T/netns"
+}
+
+# ------------------------------------------------------------------------------------------------ the same bits
+
+@test "2, 3 and 4 nodes give the weights, the optimizer's state and the metrics of one machine" {
+	local n
+	one 2 "${ARGS[@]}"
+	for n in 2 3 4; do
+		nodes "$n" "${ARGS[@]}"
+		same_as_one
+		[ "$(wc -l <"$T/nodes.metrics")" = 8 ]
+		rm -rf "$(region_dir 0)" "$(region_dir 1)" "$(region_dir 2)" "$(region_dir 3)"
+	done
+}
+
+@test "fp32 weights, bf16 gradients, bf16 and int8 state: nodes give the bits of one machine" {
+	local how
+	for how in "--dtype fp32" "--grad bf16" "--state bf16" "--state int8"; do
+		CREATE=$how one 2 "${ARGS[@]}"
+		CREATE=$how nodes 2 "${ARGS[@]}"
+		same_as_one
+		rm -rf "$(region_dir one)" "$(region_dir 0)" "$(region_dir 1)"
+	done
+}
+
+@test "tied embeddings, with more and with fewer micro-batches than mt-streams, on nodes with two mt-streams each" {
+	local MODEL=$GOLDEN/qwen3/model how
+	for how in "--micro 1 --batch 7" "--micro 2 --batch 4"; do
+		# shellcheck disable=SC2086
+		set -- $(with "${ARGS[*]}" $how)
+		STREAMS=2 one 2 "$@"
+		STREAMS=2 nodes 2 "$@"
+		same_as_one
+		rm -rf "$(region_dir one)" "$(region_dir 0)" "$(region_dir 1)"
+	done
+}
+
+@test "a mixture of experts, whose gradients may be zero as a whole, on 3 nodes" {
+	local MODEL=$GOLDEN/qwen3-moe/model
+	one 3 "${ARGS[@]}"
+	nodes 3 "${ARGS[@]}"
+	same_as_one
+}
+
+@test "skipped steps, clipped gradients and evaluations are the same on nodes" {
+	local clipped
+	python3 - "$T/records" <<-'END'
+	import struct, sys
+	out = open(sys.argv[1], "wb")
+	for step in range(8):        # steps 3 and 4 have no target
+	    for row in range(4):
+	        tokens = [3 + (step * 29 + row * 7 + i * i) % 90 for i in range(24)]
+	        out.write(struct.pack("<25I", 24, *[t | (step in (2, 3)) << 31 for t in tokens]))
+	END
+	set -- "${ARGS[@]}" --pack none --eval "$GOLDEN/llama3/data.bin" --eval-every 3
+	one 2 "$@"
+	nodes 2 "$@"
+	same_as_one
+	[ "$(grep -c '"skipped": true' "$T/nodes.metrics")" = 2 ]
+	[ "$(grep -c eval_loss "$T/nodes.metrics")" -ge 3 ]
+	clipped=$(grep -o '"grad_norm": [0-9.]*' "$T/nodes.metrics" | awk '$2 > 1' | wc -l)
+	[ "$clipped" -gt 0 ]
+}
+
+@test "2 nodes compute PyTorch's 20 steps, within the bounds of one machine" {
+	local case=$GOLDEN/llama3
+	cp "$case/data.bin" "$T/records"
+	# shellcheck disable=SC2046
+	CREATE="--dtype fp32" nodes 2 $(cat "$case/args")
+	MT_SHM_DIR=$(region_dir 0) mt-ckpt export "$RUN" "$T/final" --dtype fp32
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/nodes.metrics" --final "$T/final"
+}
+
+# bats test_tags=slow
+@test "a device that delays and reorders what it may, on one node of three, changes no bit" {
+	one 2 "${ARGS[@]}"
+	for seed in 1 2 3; do
+		DEVICE_1=chaos:$seed nodes 3 "${ARGS[@]}"
+		same_as_one
+		rm -rf "$(region_dir 0)" "$(region_dir 1)" "$(region_dir 2)"
+	done
+}
+
+
+@test "what nodes would choose differently for an operation is chosen once, for all" {
+	local r
+	CHOICES=40 nodes 3 "$(with "${ARGS[*]}" --steps 60)"
+	for r in 0 1 2; do
+		[ "$(wc -l <"$T/choices.$r")" = 40 ]
+		diff <(sort "$T/choices.0") <(sort "$T/choices.$r")
+	done
+	[ "$(cut -d' ' -f3 "$T/choices.0" | sort -u | wc -l)" -gt 1 ]
+}
+
+# bats test_tags=slow
+@test "nodes in two network namespaces, joined by a slow link, give the bits of one machine" {
+	local a=mt${RUN}a b=mt${RUN}b net=10.99.$((RANDOM % 250))
+	need_cmd tc
+	ip netns add "$a" 2>/dev/null || skip "needs network namespaces"
+	ip netns add "$b"
+	printf '%s\n' "$a" "$b" >"$T/netns"
+	ip link add va netns "$a" type veth peer name vb netns "$b"
+	ip -n "$a" addr add "$net.1/24" dev va
+	ip -n "$b" addr add "$net.2/24" dev vb
+	for end in "$a lo" "$a va" "$b lo" "$b vb"; do ip -n ${end% *} link set ${end#* } up; done
+	ip netns exec "$a" tc qdisc add dev va root tbf rate 50mbit burst 64k latency 50ms
+	# what mpirun calls instead of ssh: HOST COMMAND...
+	cat >"$T/agent" <<-END
+		#!/bin/sh
+		shift
+		exec ip netns exec $b sh -c "\$*"
+	END
+	chmod +x "$T/agent"
+	one 2 "${ARGS[@]}"
+	MPIRUN="ip netns exec $a mpirun -host $net.1:1,$net.2:1 --mca plm_rsh_agent $T/agent --mca btl tcp,self \
+		--mca btl_tcp_if_include $net.0/24 --mca oob_tcp_if_include $net.0/24" nodes 2 "${ARGS[@]}"
+	same_as_one
+}
+
+# ------------------------------------------------------------------------------------------------ ends
+
+# Nodes in the background, until two steps are done
+training() { # N
+	local r
+	mt-feed --epochs 400 "$GOLDEN/llama3/data.bin" >"$T/records"
+	: >"$T/nodes.metrics"
+	nodes "$1" "$(with "${ARGS[*]}" --steps 3000)" 3>&- &
+	MPIRUN_PID=$!
+	NODES=$1
+	for ((r = 0; r < $1; r++)); do : >"$T/node-$r.stages"; done
+	eventually trained
+}
+trained() { [ "$(wc -l <"$T/nodes.metrics")" -ge 2 ]; }
+pid_of() { awk -v name="$2" '$1 == name { print $2 }' "$T/node-$1.stages"; } # NODE NAME
+
+# All nodes end, each mt-link with a line that has these words; and no process of them is left
+ends() { # WORDS [NODE whose mt-link can say nothing]
+	local r p
+	no wait "$MPIRUN_PID"
+	for ((r = 0; r < NODES; r++)); do
+		[ "$r" = "${2:-}" ] || [ "$(grep -c "^mt-link: .*$1.*: the run ends on all nodes$" "$T/node-$r.err")" = 1 ]
+		for p in $(cat "$T/node-$r.pids"); do eventually no kill -0 "$p"; done
+	done
+}
+
+@test "a stage that is killed on any node ends the run on all, and each node says which one" {
+	local victim
+	for victim in "0 step mt-step" "0 optim mt-optim" "1 optim mt-optim" "1 stream0 mt-stream 2" \
+		"2 stream0 mt-stream 4"; do
+		# shellcheck disable=SC2086
+		set -- $victim
+		training 3
+		kill -9 "$(pid_of "$1" "$2")"
+		shift 2
+		ends "node $(cut -d' ' -f1 <<<"$victim"): $* (pid [0-9]*) has died"
+		rm -rf "$NODE_REGIONS/$RUN-"* "$T"/node-*
+	done
+}
+
+@test "an mt-link that is killed ends the run on all nodes; on its own, mt-store serve ends the stages" {
+	local r
+	for r in 0 1; do
+		training 2
+		kill -9 "$(pid_of $r link)"
+		ends "node $r is gone: its mt-link has died" $r
+		grep -q "^mt-store: mt-link (pid [0-9]*) has died" "$T/node-$r.err"
+		grep -q "^mt-optim: .*store is dirty" "$T/node-$r.err"
+		rm -rf "$NODE_REGIONS/$RUN-"* "$T"/node-*
+	done
+}
+
+@test "a node that is silent for --timeout seconds counts as dead" {
+	LINK_OPTIONS="--timeout 2" training 2
+	kill -STOP "$(pid_of 1 link)"
+	eventually grep -q "^mt-link: node 1 has been silent for [0-9]* s: the run ends on all nodes" "$T/node-0.err"
+	kill -CONT "$(pid_of 1 link)" || true # mpirun may have done so
+	ends "node 1 has been silent"
+}
+
+# ------------------------------------------------------------------------------------------------ refused
+
+@test "--node wants R/N, at most 8 nodes, and gradients that are kept" {
+	local how
+	for how in "3/3" "0/0" "0/9" "1" "a/2" "0/2x" "-1/2" "0/"; do
+		fails_with 64 mt-store create "$RUN" --config "$MODEL" --node "$how"
+	done
+	fails_with 64 mt-store create "$RUN" --config "$MODEL" --node 0/2 --grad none
+	gone "$RUN"
+}
+
+@test "mt-link refuses a run on one machine, a wrong number of processes, and nodes with different runs" {
+	make_run "$MODEL" --step-tokens 4K
+	fails_with 78 mt-link "$RUN"
+	grep -q "is on one machine" "$T/fails.err"
+	mt-store rm "$RUN"
+	make_run "$MODEL" --step-tokens 4K --node 0/2
+	fails_with 78 mt-link "$RUN"
+	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
+}
+
+@test "stat shows a node's number and the memory that it has" {
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --node 1/4 2>"$T/create.err"
+	mt-store stat "$RUN" >"$T/stat"
+	grep -qx "node 1 of 4" "$T/stat"
+	[ "$(mt-store stat "$RUN" --json | grep -o '"node":1,"nodes":4')" ]
+	# weights of 2 bytes, and a quarter of lo, m, v, g: 2 + 14 / 4
+	awk '/^memory:/ { exit !($6 > 5.5 && $6 < 5.7) }' "$T/stat"
+	gone "${RUN}x"
+}

@@ -1,0 +1,65 @@
+# Runs on several nodes: processes of one machine, each with a directory of regions of its own.
+
+# Open MPI does not start as root unless told to, nor more processes than there are cores
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+need_mpi() {
+	need_cmd mpirun
+	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
+}
+
+# Regions of node R: region_dir R; of the run on one machine: region_dir one
+region_dir() { printf '%s/%s-%s\n' "$NODE_REGIONS" "$RUN" "$1"; }
+
+# nodes N [mt-step's options]: the run on N nodes, from MODEL, of the records in $T/records: metrics in $T/nodes.metrics
+# and lines of all programs in $T/node-*.err. STREAMS many mt-streams a node; CREATE: mt-store create's options;
+# DEVICE_R: the device of node R; LINK_OPTIONS: mt-link's. Fails if a program does.
+nodes() {
+	local n=$1 r name STREAMS=${STREAMS:-1}
+	shift
+	NODES=$n
+	for ((r = 0; r < n; r++)); do mkdir -p "$(region_dir "$r")"; done
+	for name in PATH RUN T MODEL NODE_REGIONS DEVICE_0 DEVICE_1 DEVICE_2 LINK_OPTIONS STREAMS CREATE CHOICES; do
+		printf '%s=%q\nexport %s\n' "$name" "${!name:-}" "$name"
+	done >"$T/node.env"
+	printf 'NODE_OPTIONS=%q\n' "$*" >>"$T/node.env"
+	# MPIRUN: another command than that for processes of this machine
+	# shellcheck disable=SC2086
+	${MPIRUN:-mpirun -n $n --oversubscribe} sh "$TOP/tests/lib/node" "$T/node.env" >"$T/mpirun.out" 2>"$T/mpirun.err"
+}
+
+# The same on one machine, with as many mt-streams as the nodes have together: one N [mt-step's options]
+one() {
+	local streams=$(($1 * ${STREAMS:-1})) dir
+	shift
+	dir=$(region_dir one)
+	mkdir -p "$dir"
+	(
+		export MT_SHM_DIR=$dir
+		# shellcheck disable=SC2086
+		make_run "$MODEL" --step-tokens 4K ${CREATE:-}
+		STREAMS=$streams start_stages
+		mt-step "$RUN" "$@" <"$T/records" >"$T/one.metrics" 2>"$T/one.err"
+	)
+}
+
+# What both have come to, to the last bit
+same_as_one() {
+	local r dirs=()
+	for ((r = 0; r < NODES; r++)); do dirs+=("$(region_dir "$r")"); done
+	link-same "$RUN" "$(region_dir one)" "${dirs[@]}"
+	[ -s "$T/one.metrics" ]
+	diff <(untimed "$T/one.metrics") <(untimed "$T/nodes.metrics")
+}
+
+untimed() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
+
+nodes_setup() {
+	NODE_REGIONS=${MT_SHM_DIR:-/dev/shm}
+	NODES=0
+}
+
+nodes_teardown() {
+	local p
+	for p in "$T"/node-*.pids; do [ -e "$p" ] && xargs -r kill -9 <"$p" 2>/dev/null; done
+	rm -rf "${NODE_REGIONS:?}/$RUN-"*
+}
