@@ -109,6 +109,7 @@ void peers_watch(struct driver *d)
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
 	if (!optim) mt_stage_activity(d->run, MT_ACT_WAIT_OPTIM, 0);
 	need(d, MT_OPTIM, optim, now);
+	if (mt_nodes(d->run) > 1) need(d, MT_LINK, mt_stage_alive(d->run, MT_LINK), now);
 	int streams = 0;
 	for (int s = MT_STREAM; s < MT_STREAM + MT_STREAMS; s++) {
 		bool alive = mt_stage_alive(d->run, s);

@@ -204,6 +204,18 @@ static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
 	return mt_ring_open(s->run, name, ring);
 }
 
+/* Of several nodes, mt-link takes the gradients and gives each node its part: what --ring says comes first. */
+static int rings_map(struct stream *s)
+{
+	char link[48];
+	int rc = 0;
+
+	for (int i = 0; i < rings.n && !rc; i++) rc = mt_ring_map(s->run, rings.v[i]);
+	if (rc || mt_nodes(s->run) == 1) return rc;
+	snprintf(link, sizeof link, "grad.%d=link.%d", s->index, s->index);
+	return mt_ring_map(s->run, link);
+}
+
 /* A ring that another program has made may have blocks of another size */
 static int blocks_check(const struct stream *s)
 {
@@ -224,8 +236,7 @@ static int stream_open(struct stream *s)
 	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index))) return rc;
 	s->index -= MT_STREAM;
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
-	for (int i = 0; i < rings.n; i++)
-		if ((rc = mt_ring_map(s->run, rings.v[i]))) return rc;
+	if ((rc = rings_map(s))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||

@@ -59,6 +59,7 @@ teardown() {
 
 @test "a mixture of experts, whose gradients may be zero as a whole, on 3 nodes" {
 	local MODEL=$GOLDEN/qwen3-moe/model
+	cp "$GOLDEN/qwen3-moe/data.bin" "$T/records"
 	one 3 "${ARGS[@]}"
 	nodes 3 "${ARGS[@]}"
 	same_as_one
@@ -218,6 +219,15 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	fails_with 78 mt-link "$RUN"
 	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
+}
+
+@test "mt-step says that mt-link is missing, after --wait seconds" {
+	make_run "$MODEL" --step-tokens 4K --node 0/2
+	start_stages
+	code=0
+	mt-step "$RUN" "${ARGS[@]}" --wait 0.5 <"$T/records" >"$T/m" 2>"$T/err" || code=$?
+	[ "$code" = 69 ]
+	grep -qx "mt-step: no mt-link came in 0.5 s" "$T/err"
 }
 
 @test "stat shows a node's number and the memory that it has" {
