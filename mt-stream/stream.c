@@ -14,7 +14,9 @@ static struct mt_strings rings;
 static bool plan_only, verbose, device_given;
 static const char *compute_spec, *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32",
 								 *state_spec = "fp32";
-static struct plan_options plan;
+static struct plan_options plan = {.nodes = 1, .streams = 1, .micros = 1};
+enum { PLAN_NODES = 64, PLAN_STREAMS = 64 }; /* more than a run can have: plans are arithmetic */
+static bool nodes_given, net_given;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &device_spec, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in",
@@ -52,6 +54,11 @@ static const struct mt_opt options[] = {
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, "
 		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s",
 		NULL},
+	{"nodes", OPT_U64, &plan.nodes, "N", "--plan: nodes of the run (default 1)", &nodes_given},
+	{"net", OPT_DOUBLE, &plan.net, "GB/s", "--plan: what the network carries to a node, and as much from it",
+		&net_given},
+	{"streams", OPT_U64, &plan.streams, "N", "--plan: streams of a node, each with such a device (default 1)", NULL},
+	{"micro-batches", OPT_U64, &plan.micros, "N", "--plan: micro-batches of each stream in a step (default 1)", NULL},
 	{"attention", OPT_STR, &attention_spec, "HOW", "--plan: cudnn (default, if its work memory fits) or own", NULL},
 	{"json", OPT_FLAG, &plan.json, NULL, "--plan: print JSON", NULL},
 	{0},
@@ -65,7 +72,7 @@ static const struct mt_program program = {
 		"       [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
 		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--profile GPU]\n"
-		"       [--attention cudnn|own] [--json]",
+		"       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--attention cudnn|own] [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -161,6 +168,29 @@ static struct device *plan_here(void)
 #endif
 }
 
+/* --nodes and what goes with it; plan.grad, plan.seq and plan.micro are checked already */
+static void plan_check_nodes(void)
+{
+	uint64_t all = plan.nodes * plan.streams * plan.micros;
+
+	if (!plan.nodes || plan.nodes > PLAN_NODES)
+		mt_die(MT_EX_USAGE, "--nodes: %llu: 1 to %d", (unsigned long long)plan.nodes, PLAN_NODES);
+	if (!plan.streams || plan.streams > PLAN_STREAMS)
+		mt_die(MT_EX_USAGE, "--streams: %llu: 1 to %d", (unsigned long long)plan.streams, PLAN_STREAMS);
+	if (!plan.micros || plan.micros > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--micro-batches: %llu: 1 to %d", (unsigned long long)plan.micros, INT32_MAX);
+	if (net_given && !(plan.net >= 1e-6 && plan.net <= 1e6))
+		mt_die(MT_EX_USAGE, "--net: %g: 1e-6 to 1e6 GB/s", plan.net);
+	if (net_given != nodes_given)
+		mt_die(MT_EX_USAGE, net_given ? "--net: needs --nodes N" : "--nodes: needs --net, the network's GB/s");
+	if (all > 1 && plan.grad == MT_NONE)
+		mt_die(MT_EX_USAGE,
+			"--grad none: each unit is updated as its gradient arrives: one node, one stream, and one "
+			"micro-batch a step");
+	if (plan.seq * plan.micro > (1ull << 32) / all)
+		mt_die(MT_EX_USAGE, "--plan: more than 4G tokens a step, which no run's rings hold");
+}
+
 static int plan_print(void)
 {
 	plan.profile = plan.profile ? plan.profile : "";
@@ -173,6 +203,7 @@ static int plan_print(void)
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
 	plan.state = type_parse("state", state_spec);
+	plan_check_nodes();
 	plan.compute = compute_spec ? type_parse("compute", compute_spec) : 0;
 	plan.recompute = recompute_parse(recompute_spec);
 	plan.expert_window = (uint32_t)expert_window;

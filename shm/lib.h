@@ -94,6 +94,8 @@ int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 /* Bytes of the rings region, whose header it fills (NULL: there is none yet); piece_elems is set */
 uint64_t rings_lay(const struct mt_control *, struct mt_rings *);
 void rings_clear(struct mt_rings *, uint64_t size);
+/* Bytes of the region of a ring of one's own, made like "grad.0" */
+uint64_t ring_like_grad(const struct mt_control *);
 
 /* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65
  * dirty, 66 removed */

@@ -475,6 +475,11 @@ struct mt_create {
 int mt_run_create(const struct mt_create *, const struct mt_geometry *);
 /* Bytes of the regions that it makes; 0: no memory to say */
 uint64_t mt_run_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens);
+/* The same of the one of several nodes that has most, with the rings that mt-link reads there: of the gradients of so
+ * many streams, and of sums of squares; and of its store region alone. nodes may be more than MT_NODES, for plans. */
+uint64_t mt_node_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
+	uint32_t streams);
+uint64_t mt_node_store(const struct mt_layout *, uint32_t nodes);
 
 /* ------------------------------------------------------------------------------------------------ nodes */
 

@@ -97,4 +97,15 @@ uint64_t nodes_memory(const struct mt_layout *layout, uint32_t node, uint32_t no
 	return bytes;
 }
 
+uint64_t mt_node_store(const struct mt_layout *layout, uint32_t nodes)
+{
+	uint64_t most = 0;
+	for (uint32_t node = 0; node < nodes; node++) {
+		uint64_t bytes = nodes_memory(layout, node, nodes);
+		if (!bytes) return 0;
+		if (bytes > most) most = bytes;
+	}
+	return most;
+}
+
 uint64_t mt_store_memory(const struct mt_run *run) { return run->memory; }

@@ -80,6 +80,19 @@ void rings_clear(struct mt_rings *rings, uint64_t size)
 	}
 }
 
+/* Of a ring in a region of its own */
+static uint64_t ring_alone(struct mt_ringbuf *r)
+{
+	return ring_place(r, round_up(sizeof(struct mt_rings) + sizeof *r, 4096));
+}
+
+uint64_t ring_like_grad(const struct mt_control *c)
+{
+	struct mt_ringbuf r = {0};
+	ring_spec(c, MT_STREAMS, r.name, &r.slots, &r.block_bytes);
+	return ring_alone(&r);
+}
+
 /* ------------------------------------------------------------------------------------------------ open */
 
 static struct mt_ringbuf *find(struct mt_rings *rings, uint64_t size, const char *name)
@@ -182,7 +195,7 @@ int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 	struct mt_ringbuf shape = {.slots = (uint32_t)model->slots, .block_bytes = model->block_bytes};
 	mt_ring_close(model);
 	snprintf(shape.name, sizeof shape.name, "%s", name);
-	uint64_t size = ring_place(&shape, round_up(sizeof(struct mt_rings) + sizeof shape, 4096));
+	uint64_t size = ring_alone(&shape);
 	struct region_name region = region_name(run->name, REGION_RING, name);
 	struct map map = {0};
 	rc = region_room(size);

@@ -43,7 +43,8 @@ static uint64_t piece_elems(const struct mt_layout *l)
 	return most / 512 < piece ? piece : most / 512 < 2 * piece ? 2 * piece : 4 * piece;
 }
 
-uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)
+/* Bytes of all regions but the store, and of mt-link's `more` rings; 0: no memory to say */
+static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint64_t more)
 {
 	struct mt_control *c = aligned_alloc(64, round_up(sizeof *c, 64));
 	if (!c) return 0;
@@ -53,9 +54,24 @@ uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t st
 	c->step_tokens = step_tokens;
 	c->config_bytes = config_bytes;
 	c->piece_elems = piece_elems(l);
-	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
+	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL),
+			 link = more * round_up(ring_like_grad(c), 4096);
 	free(c);
-	return round_up(control, 4096) + round_up(rings, 4096) + round_up(l->store_bytes, 4096);
+	return round_up(control, 4096) + round_up(rings, 4096) + link;
+}
+
+uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)
+{
+	return mt_node_need(l, config_bytes, step_tokens, 1, 0);
+}
+
+uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
+	uint32_t streams)
+{
+	/* node 0 reads all the other nodes' sums of squares */
+	uint64_t rings = nodes > 1 ? streams + nodes - 1 : 0, store = mt_node_store(l, nodes);
+	uint64_t beside = need_beside(l, config_bytes, step_tokens, rings);
+	return beside && store ? beside + round_up(store, 4096) : 0;
 }
 
 static int foreign_file(const char *run);

@@ -1,8 +1,9 @@
 /* cost.c: how long a step takes by a plan.
  *
- * The time of a unit is the longest of three that overlap: compute, copying its weights in, copying its gradients out.
- * A step is the sum over units and passes, and the part of the optimizer's update that nothing hides. Predictions rank
- * plans; expect them to be right to some ten per cent.
+ * The time of a unit is the longest of three that overlap: compute, copying its weights in, copying its gradients out,
+ * on several nodes to their owners. A step is the sum over units and passes, and the part of the optimizer's update,
+ * and of carrying new weights to all nodes, that nothing hides. Predictions rank plans; expect them to be right to some
+ * ten per cent.
  */
 #include <math.h>
 
@@ -40,7 +41,7 @@ static double update_bytes(const struct plan_request *req)
 	return 2 * (MASTER_BYTES + 2 * moment) + (req->grad == MT_BF16 ? 2 : 4);
 }
 
-/* Parameters that the host updates in a second: cores do not scale beyond what their memory gives */
+/* Parameters that a node updates in a second: cores do not scale beyond what their memory gives */
 static double update_rate(const struct plan_request *req)
 {
 	const struct profile *p = &req->profile;
@@ -139,8 +140,9 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double n = (double)rows_of_pass(req, plan) * req->seq,
 		   in = req->zero_copy ? 0 : (req->dtype == MT_BF16 ? 2 : 4) / p->h2d;
 	double size = req->grad == MT_BF16 ? 2 : 4;
-	double accumulate = req->grad == MT_NONE ? 0 : 2 * size / (update_bytes(req) * update_rate(req));
-	double out = most(size / p->d2h, accumulate),
+	/* what a node adds: its part of the gradients of all streams of the run */
+	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
+	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
 	double a = (double)req->most.heads * req->most.head_dim;
 	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->most.heads * 4.0) : 0;
@@ -163,6 +165,13 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 }
 
 /* ---- a step ---- */
+
+/* A backward pass lasts at least from the head's gradient on until the network has carried it and all blocks' to their
+ * owners: where blocks leave the network no time of their own, the head's delays theirs. */
+static double carried(const struct plan_request *req, const struct times *t)
+{
+	return t->head + network_grads_time(req, req->head + req->geo->layers * req->block);
+}
 
 /* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level.
  * The first `here` of these find their weights in a slot, but for experts that come by windows. */
@@ -205,7 +214,7 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 	p->backward = most(t->head, b.head_in);
 	for (int i = 0; i < 4; i++)
 		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), at[i], at[i + 1]);
-	p->backward += t->embed_backward;
+	p->backward = most(p->backward + t->embed_backward, carried(req, t));
 	p->last_backward = p->backward;
 	p->tail = b.embed_out;
 }
@@ -228,30 +237,53 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	p->backward = full * (z.head + layers * (z.backward + z.recompute[KEEP_ALL]) + z.embed_backward) +
 		(rest ? r.head + layers * (r.backward + r.recompute[KEEP_ALL]) + r.embed_backward : 0);
 	p->backward += layers * (most(block, b.block_out) - block);
-	p->last_backward = last->head + layers * most(block, b.block_out) + last->embed_backward;
+	double leaves = last->head + layers * most(block, b.block_out) + last->embed_backward;
+	p->last_backward = most(leaves, carried(req, last));
+	p->backward += p->last_backward - leaves;
 	p->tail = b.embed_out;
 }
 
 /* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without
  * gradients in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the
- * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself. */
+ * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself.
+ *
+ * Of several nodes, each updates its part of a unit, and the network carries one unit's parts while the next one is
+ * updated. */
 static double stall_of(const struct plan_request *req, const struct prediction *p)
 {
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
+	double first = (double)req->embed / (update_rate(req) * req->nodes);
+	double all = most(p->adam, first + network_weights_time(req, req->weights));
 
-	return most((double)req->embed / update_rate(req), p->adam - behind);
+	return most(first + network_weights_time(req, req->embed), all - behind);
 }
 
-void predict(const struct plan_request *req, const struct plan *plan, const struct times *t, struct prediction *p)
+static void predict_step(const struct plan_request *req, const struct plan *plan, const struct times *t,
+	struct prediction *p)
 {
 	*p = (struct prediction){0};
 	if (plan->pass_rows) predict_passes(req, plan, t, p);
 	else predict_layers(req, plan, t, p);
 	if (req->train) {
-		p->adam = (double)req->params / update_rate(req);
+		p->adam = (double)req->params / (update_rate(req) * req->nodes);
 		p->stall = stall_of(req, p);
 	}
+	p->forward *= req->micros;
+	p->backward *= req->micros;
 	p->step = p->forward + p->backward + p->stall + p->tail;
+}
+
+void predict(const struct plan_request *req, const struct plan *plan, const struct times *t, struct prediction *p)
+{
+	predict_step(req, plan, t, p);
+	if (req->nodes < 2) return;
+	struct plan_request no_wait = *req;
+	double step = p->step;
+
+	no_wait.net = INFINITY;
+	predict_step(&no_wait, plan, t, p);
+	p->network_wait = step - p->step;
+	p->step = step;
 }
 
 /* ---- what a step consists of ---- */
@@ -293,20 +325,29 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
 	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);
 
-	p->in = (req->embed + req->head + layers * req->block + again) * w + kept;
-	p->out = (req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept;
+	p->in = req->micros * ((req->embed + req->head + layers * req->block + again) * w + kept);
+	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept);
+}
+
+static void network(const struct plan_request *req, struct prediction *p)
+{
+	p->grad_bytes = req->micros * network_grads(req, req->grads);
+	p->grad_time = req->micros * network_grads_time(req, req->grads);
+	p->weight_bytes = network_weights(req, req->weights);
+	p->weight_time = network_weights_time(req, req->weights);
 }
 
 void predict_parts(const struct plan_request *req, const struct plan *plan, struct prediction *p)
 {
 	double model = (double)req->geo->layers * (double)(req->block - req->idle) + (double)req->head,
-		   tokens = (double)req->rows * req->seq;
+		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
 	double attention = attention_flops(req, req->rows) * req->geo->layers;
 	uint32_t pass = rows_of_pass(req, plan);
 
 	traffic(req, plan, p);
-	add_compute(req, plan, pass, req->rows / pass, p);
-	if (req->rows % pass) add_compute(req, plan, req->rows % pass, 1, p);
+	network(req, p);
+	add_compute(req, plan, pass, micros * (req->rows / pass), p);
+	if (req->rows % pass) add_compute(req, plan, req->rows % pass, micros, p);
 	p->pcie_wait = most(0, p->forward + p->backward - p->gemm - p->attention - p->recompute - p->other_kernels);
-	p->tflops = (req->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
+	p->tflops = all * (req->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
 }

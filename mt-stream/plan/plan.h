@@ -49,7 +49,12 @@ struct plan_request {
 	uint64_t params;
 	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
 	uint64_t idle, idle_params;
-	uint32_t rows, seq; /* of the micro-batch */
+	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights */
+	uint32_t rows, seq;      /* of the micro-batch */
+	uint32_t micros;         /* micro-batches of a step that each stream computes, */
+	uint32_t streams;        /* streams of a node, each with a device of its own, */
+	uint32_t nodes;          /* and nodes of the run; 1 each: as a plan of one micro-batch */
+	double net;              /* of several nodes: bytes a second to a node, and as many from it */
 	bool train;
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
@@ -85,19 +90,23 @@ struct prediction {           /* seconds */
 	double forward, backward; /* of all passes, waits for weights and gradients included */
 	double first_forward;     /* hides the update of the step before; */
 	double last_backward;     /* hides this step's update where the store has no gradients (--grad none) */
-	double adam, stall, tail;
-	double step;   /* forward + backward + stall + tail */
-	double tflops; /* 6 N plus causal attention, over the step, in 1e12 a second */
+	double adam, stall, tail; /* adam: of a node's part */
+	/* several nodes: by how much the step is longer than with a network that takes no time. In none of the above */
+	double network_wait;
+	double step;   /* forward + backward + stall + tail + network_wait */
+	double tflops; /* of all nodes: 6 N plus causal attention, over the step, in 1e12 a second */
 	/* forward + backward by what they consist of. gemm: the model's, at the full rate; other_kernels: norms, rope,
 	 * SwiGLU, small GEMMs */
 	double gemm, attention, recompute, other_kernels, pcie_wait;
 	uint64_t in, out; /* bytes over PCIe: weights and activations that return; gradients and activations offloaded */
+	/* what a node sends to the others, and gets from them, in a step: bytes; seconds that the network takes for them */
+	double grad_bytes, weight_bytes, grad_time, weight_time;
 };
 
 struct plan_result {
 	struct plan plan;
 	uint64_t bytes;      /* of device memory, all of it */
-	uint64_t host_bytes; /* of host memory: the offload buffer */
+	uint64_t host_bytes; /* of host memory: the offload buffers of a node's streams */
 	struct prediction predicted;
 	uint64_t least;      /* the smallest device memory budget for which there is a plan; */
 	uint64_t least_host; /* or the smallest host memory budget that would do instead, UINT64_MAX: none */
@@ -141,6 +150,16 @@ struct times unit_times(const struct plan_request *, const struct plan *, uint32
 void predict(const struct plan_request *, const struct plan *, const struct times *, struct prediction *);
 /* What the step consists of: fills the rest of a prediction that predict has made */
 void predict_parts(const struct plan_request *, const struct plan *, struct prediction *);
+
+/* ---- network.c: what nodes send to each other ---- */
+
+/* Bytes that a node sends, and gets, of so many elements of the gradients of a round, in which each stream computes one
+ * micro-batch; and of so many weights after a commit. 0: there is one node */
+double network_grads(const struct plan_request *, uint64_t elems);
+double network_weights(const struct plan_request *, uint64_t elems);
+/* Their seconds */
+double network_grads_time(const struct plan_request *, uint64_t elems);
+double network_weights_time(const struct plan_request *, uint64_t elems);
 
 /* ---- what follows from a plan ---- */
 

@@ -34,8 +34,12 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 		req->rest = larger(cut_rest(&c), req->rest);
 	}
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);
-	req->params = 0;
-	for (uint32_t u = 0; u < n; u++) req->params += units[u].params;
+	req->params = req->weights = 0;
+	for (uint32_t u = 0; u < n; u++) {
+		req->params += units[u].params;
+		req->weights += units[u].elems;
+	}
+	req->grads = req->weights + (req->geo->flags & MT_TIED ? req->embed : 0);
 	req->idle = req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) {
 		uint64_t idle = idle_of(req->geo, mt_layer_of(req->geo, i));
@@ -66,7 +70,7 @@ static bool better(const struct plan_result *best, const struct plan *plan, cons
 static void consider(struct search *s, const struct plan *plan, const struct times *t, uint64_t bytes)
 {
 	const struct plan_request *req = s->req;
-	uint64_t host = memory_host(req, plan);
+	uint64_t host = req->streams * memory_host(req, plan);
 	bool fits = bytes <= req->memory, host_fits = !host || (host <= req->host && req->host_beside <= req->host - host);
 	struct prediction p;
 
@@ -305,6 +309,6 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 	if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
 	if (isinf(s.least_step)) return nothing_fits(req, best);
 	predict_parts(req, &best->plan, &best->predicted);
-	best->host_bytes = memory_host(req, &best->plan);
+	best->host_bytes = req->streams * memory_host(req, &best->plan);
 	return 0;
 }

@@ -13,6 +13,11 @@ static double gb(uint64_t bytes) { return (double)bytes / 1e9; }
 
 static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
 
+static uint64_t tokens_of_step(const struct plan_request *req)
+{
+	return (uint64_t)req->rows * req->seq * req->micros * req->streams * req->nodes;
+}
+
 void plan_report(const struct plan_request *req, const struct plan_result *p, uint32_t micros)
 {
 	const struct plan *plan = &p->plan;
@@ -37,12 +42,36 @@ void plan_report(const struct plan_request *req, const struct plan_result *p, ui
 		t->tail);
 }
 
+/* Streams, micro-batches and rows of a step, where there are several of the first or the second */
+static void show_step(const struct plan_request *req)
+{
+	if (req->nodes * req->streams * req->micros == 1) return;
+	printf("run       nodes: %u; streams of a node: %u; micro-batches of a stream: %u; %llu tokens a step\n",
+		req->nodes, req->streams, req->micros, (unsigned long long)tokens_of_step(req));
+}
+
+static void show_network(const struct plan_request *req, const struct prediction *t)
+{
+	if (req->nodes < 2) return;
+	printf("network   at %.4g GB/s: %.2f GB of gradients in %.3f s, %.2f GB of weights in %.3f s; %.1f %% of the step "
+		   "waits for it\n",
+		req->net / 1e9, t->grad_bytes / 1e9, t->grad_time, t->weight_bytes / 1e9, t->weight_time,
+		100 * t->network_wait / t->step);
+	printf("traffic   streams x micro-batches x bytes of gradients: %u x %u x %.2f GB, %u/%u of it to other nodes; one "
+		   "large micro-batch a stream sends least\n",
+		req->streams, req->micros, (double)req->grads * (req->grad == MT_BF16 ? 2 : 4) / 1e9, req->nodes - 1,
+		req->nodes);
+}
+
 static void show_times(const struct plan_request *req, const struct plan_result *p)
 {
 	const struct prediction *t = &p->predicted;
 
-	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f\n", t->step,
+	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f", t->step,
 		t->forward, t->backward, t->stall, t->tail);
+	if (req->nodes > 1) printf(", network wait %.3f", t->network_wait);
+	putchar('\n');
+	show_network(req, t);
 	printf("made of   GEMM %.3f, attention %.3f, recompute %.3f, other kernels %.3f, PCIe wait %.3f\n", t->gemm,
 		t->attention, t->recompute, t->other_kernels, t->pcie_wait);
 	if (req->grad == MT_NONE)
@@ -51,13 +80,13 @@ static void show_times(const struct plan_request *req, const struct plan_result 
 	printf("PCIe      %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
 }
 
-/* The store, activations, what else the run takes; their sum */
-static void show_host(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
+/* The store, activations, what else the run takes; their sum. Of several nodes: of the one that has most */
+static void show_host(const struct plan_request *req, const struct plan_result *p, uint64_t store)
 {
-	printf("host      %.2f GB of state, %.2f GB of activations, %.2f GB for rings and tables: %.2f GB",
-		gb(l->store_bytes), gb(p->host_bytes), gb(req->host_beside - l->store_bytes),
-		gb(req->host_beside + p->host_bytes));
+	printf("host      %.2f GB of state, %.2f GB of activations, %.2f GB for rings and tables: %.2f GB", gb(store),
+		gb(p->host_bytes), gb(req->host_beside - store), gb(req->host_beside + p->host_bytes));
 	if (req->host != UINT64_MAX) printf(" of %.2f GB", gb(req->host));
+	if (req->nodes > 1) printf(" a node");
 	putchar('\n');
 }
 
@@ -69,11 +98,10 @@ static void show_rates(const struct profile *p)
 		p->name, p->flops / 1e12, p->hbm / 1e9, p->h2d / 1e9, p->d2h / 1e9, p->ram / 1e9);
 }
 
-static void show_text(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
+static void show_text(const struct plan_request *req, const struct plan_result *p, uint64_t store)
 {
 	const struct plan *plan = &p->plan;
 	uint32_t layers = req->geo->layers, slots = plan->weight_slots < layers ? plan->weight_slots : layers;
-	double tokens = (double)req->rows * req->seq;
 
 	char active[64] = "";
 
@@ -85,6 +113,7 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 			: req->grad == MT_FP32 ? "fp32"
 								   : "none");
 	printf("batch     %u rows of %u tokens\n", req->rows, req->seq);
+	show_step(req);
 	if (plan->pass_rows)
 		printf("order     pass-major: %u rows a pass, %u passes\n", plan->pass_rows,
 			(req->rows + plan->pass_rows - 1) / plan->pass_rows);
@@ -111,14 +140,28 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 		plan->residual_offloaded && plan->attention_offloaded ? ", " : "",
 		plan->attention_offloaded ? "attention outputs" : "");
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
-	show_host(req, p, l);
+	show_host(req, p, store);
 	show_times(req, p);
 	show_rates(&req->profile);
-	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n", tokens / p->predicted.step,
-		p->predicted.tflops, req->profile.name);
+	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n",
+		(double)tokens_of_step(req) / p->predicted.step, p->predicted.tflops, req->profile.name);
 }
 
-static void show_json(const struct plan_request *req, const struct plan_result *p, const struct mt_layout *l)
+static void json_network(const struct plan_request *req, const struct prediction *t)
+{
+	char net[32] = "null";
+
+	if (req->nodes > 1) snprintf(net, sizeof net, "%.9g", req->net / 1e9);
+	printf("\"nodes\": %u, \"streams\": %u, \"micro_batches\": %u, \"step_tokens\": %llu, \"net_gb_s\": %s, ",
+		req->nodes, req->streams, req->micros, (unsigned long long)tokens_of_step(req), net);
+	printf("\"network_grad_bytes\": %.0f, \"network_weight_bytes\": %.0f, \"network_grad_s\": %.9g, "
+		   "\"network_weight_s\": %.9g, ",
+		t->grad_bytes, t->weight_bytes, t->grad_time, t->weight_time);
+	printf("\"network_s\": %.9g, \"network_wait_s\": %.9g, \"network_share\": %.9g, ", t->grad_time + t->weight_time,
+		t->network_wait, t->network_wait / t->step);
+}
+
+static void show_json(const struct plan_request *req, const struct plan_result *p, uint64_t store)
 {
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
@@ -147,7 +190,7 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 	printf("\"inputs_to_host\": %s, \"attention_to_host\": %s, ", residual, attention); /* older names */
 	printf("\"peak_bytes\": %llu, \"least_bytes\": %llu, \"store_bytes\": %llu, \"host_activation_bytes\": %llu, "
 		   "\"host_bytes\": %llu, ",
-		(unsigned long long)p->bytes, (unsigned long long)p->least, (unsigned long long)l->store_bytes,
+		(unsigned long long)p->bytes, (unsigned long long)p->least, (unsigned long long)store,
 		(unsigned long long)p->host_bytes, (unsigned long long)(req->host_beside + p->host_bytes));
 	printf("\"bytes_in\": %llu, \"bytes_out\": %llu, ", (unsigned long long)t->in, (unsigned long long)t->out);
 	printf("\"gemm_s\": %.9g, \"attention_s\": %.9g, \"recompute_s\": %.9g, \"other_kernels_s\": %.9g, "
@@ -156,10 +199,11 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 	/* the same under the names of older versions, which scripts may read */
 	printf("\"products_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ", t->gemm, t->recompute,
 		t->other_kernels, t->pcie_wait);
+	json_network(req, t);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		   "\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n",
 		t->step, t->forward, t->backward, t->first_forward, t->adam, t->stall, t->tail,
-		(double)req->rows * req->seq / t->step, t->tflops);
+		(double)tokens_of_step(req) / t->step, t->tflops);
 }
 
 /* Bytes that a GPU takes for itself */
@@ -193,19 +237,34 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 static int host_of(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes,
 	struct plan_request *req)
 {
-	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = 0;
-	uint64_t regions = mt_run_need(l, config_bytes, tokens < 2 ? 2 : tokens);
+	uint64_t tokens = (uint64_t)req->rows * req->seq, all = tokens_of_step(req), tables = 0;
+	uint32_t link = larger(MT_STREAMS / req->nodes, req->streams); /* mt-store create makes so many rings */
+	uint64_t regions = mt_node_need(l, config_bytes, all < 2 ? 2 : all, req->nodes, link);
 
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
-	req->host_beside = regions + tokens * 3 * sizeof(uint32_t) + tables;
+	req->host_beside = regions + req->streams * (tokens * 3 * sizeof(uint32_t) + tables);
 	req->host = o->host ? o->host : UINT64_MAX;
 	if (req->host_beside > req->host)
 		return mt_fail(MT_EX_NOMEM,
 			"a run of this model needs %llu MiB of host memory, have %llu MiB: "
 			"--grad bf16 or none, or a larger --host-memory",
 			(unsigned long long)((req->host_beside + (1 << 20) - 1) >> 20), (unsigned long long)(req->host >> 20));
+	return 0;
+}
+
+/* A stream plans as if its run had one node and its step one micro-batch. That plan, with the times of a whole step */
+static int search(const struct plan_request *req, struct plan_result *p)
+{
+	struct plan_request alone = *req;
+	int rc;
+
+	alone.nodes = alone.micros = 1;
+	if ((rc = plan_search(&alone, p))) return rc;
+	struct times t = unit_times(req, &p->plan, rows_of_pass(req, &p->plan));
+	predict(req, &p->plan, &t, &p->predicted);
+	predict_parts(req, &p->plan, &p->predicted);
 	return 0;
 }
 
@@ -219,12 +278,16 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 		req->work = work_of(req);
 		if (!o->own_attention) req->attention = cudnn_need(req);
 	}
-	if ((rc = host_of(o, l, config_bytes, req)) || (rc = plan_search(req, &p))) return rc;
+	if ((rc = host_of(o, l, config_bytes, req)) || (rc = search(req, &p))) return rc;
 	if (!profile_named(o->profile))
 		mt_say("plans for this machine's %s; --profile NAME plans for another, --profile help lists them",
 			req->profile.name);
-	if (o->json) show_json(req, &p, l);
-	else show_text(req, &p, l);
+	if (req->nodes > MT_NODES || req->nodes * req->streams > MT_STREAMS)
+		mt_say("plans for %u nodes of %u streams; a run has at most %d nodes, and %d streams in all", req->nodes,
+			req->streams, MT_NODES, MT_STREAMS);
+	uint64_t store = mt_node_store(l, req->nodes);
+	if (o->json) show_json(req, &p, store);
+	else show_text(req, &p, store);
 	return 0;
 }
 
@@ -276,6 +339,10 @@ int plan_show(const struct plan_options *o)
 		.operand = o->dtype == MT_BF16 ? 2 : 4,
 		.rows = (uint32_t)o->micro,
 		.seq = (uint32_t)o->seq,
+		.micros = (uint32_t)o->micros,
+		.streams = (uint32_t)o->streams,
+		.nodes = (uint32_t)o->nodes,
+		.net = o->net * 1e9,
 		.recompute = o->recompute,
 		.expert_window = o->expert_window,
 		.chunk_tokens = (uint32_t)o->chunk_tokens,

@@ -14,7 +14,9 @@ struct plan_options {
 	uint64_t memory; /* of the device; 0: all that such a GPU has; of the cores: half of what is available */
 	uint64_t host;   /* memory of the host; 0: as much as the fastest plan takes */
 	uint64_t seq, micro, chunk_tokens, head_tokens, pass_rows;
-	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
+	uint64_t nodes, streams, micros; /* streams of a node, micro-batches of a stream in a step; 1 or more */
+	double net;                      /* GB/s to a node, and from it; 0: there is one node */
+	bool own_attention;              /* plan our own kernels, as on a machine without cuDNN */
 	bool json;
 };
 

@@ -74,6 +74,9 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 		.grad = l->grad,
 		.rows = between(1, 12),
 		.seq = 8u << draw(draw(4) ? 10 : 16),
+		.micros = between(1, 3),
+		.streams = between(1, 3),
+		.nodes = 1,
 		.train = draw(8) != 0,
 		.elem = l->dtype == MT_BF16 && now_seed % 4 ? 2 : 4, /* 4: a cpu that computes in bf16 */
 		.operand = l->dtype == MT_BF16 ? 2 : 4,
@@ -103,14 +106,19 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 			.rows = 1 + now_seed / 2 % 8,
 			.selected = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0) req.profile.h2d = req.profile.d2h = req.profile.h2d * between(1, 100);
+	if (draw(3) == 0) {
+		req.nodes = between(2, 64);
+		req.net = 1e8 * between(1, 1000);
+	}
 	return req;
 }
 
 static void check_plan(const struct plan_request *req, const struct plan_result *p)
 {
 	const double parts[] = {p->predicted.gemm, p->predicted.attention, p->predicted.recompute,
-		p->predicted.other_kernels, p->predicted.pcie_wait, p->predicted.stall, p->predicted.tail};
-	double sum = 0;
+		p->predicted.other_kernels, p->predicted.pcie_wait, p->predicted.stall, p->predicted.tail,
+		p->predicted.network_wait};
+	double sum = 0, all = (double)req->micros * req->streams * req->nodes;
 
 	plans++;
 	kinds[p->plan.pass_rows                                             ? 0
@@ -131,7 +139,7 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 		"attention in a way that is not there");
 	expect(p->bytes <= req->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");
-	expect(p->host_bytes == memory_host(req, &p->plan), "the host's bytes are not the plan's");
+	expect(p->host_bytes == req->streams * memory_host(req, &p->plan), "the host's bytes are not the plan's");
 	expect(!p->host_bytes || p->host_bytes + req->host_beside <= req->host, "over the host's budget");
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		expect(isfinite(parts[i]) && parts[i] >= 0, "a part of the step is not a time");
@@ -140,7 +148,7 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 	expect(isfinite(p->predicted.step) && p->predicted.step > 0, "the step is not a time");
 	expect(fabs(sum - p->predicted.step) <= 1e-6 * p->predicted.step, "the parts are not the step");
 	expect(isfinite(p->predicted.tflops) && p->predicted.tflops > 0 &&
-			p->predicted.tflops * 1e12 <= req->profile.flops * 1.0001,
+			p->predicted.tflops * 1e12 <= all * req->profile.flops * 1.0001,
 		"faster than the machine");
 	expect(p->plan.keep_all + p->plan.keep_but_gate_up + p->plan.keep_attention <= req->geo->layers,
 		"more blocks kept than there are");
