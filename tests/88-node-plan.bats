@@ -11,7 +11,7 @@ planned() { plan "${@:2}" --json >"$T/$1" 2>"$T/$1.err"; }
 SHAPE="--seq 4096 --micro 16"
 
 # bats test_tags=slow
-@test "gradients that leave a node are streams x micro-batches x bytes x (N - 1)/N, the weights that come (N - 1)/N" {
+@test "streams x micro-batches x bytes x (N - 1)/N of gradients leave a node, and (N - 1)/N of the weights come" {
 	# shellcheck disable=SC2086
 	for nodes in 2 8; do
 		for streams in 1 8; do
@@ -47,13 +47,16 @@ SHAPE="--seq 4096 --micro 16"
 	planned many qwen2.5-7b $SHAPE --nodes 8 --streams 8 --net 12.5
 	# shellcheck disable=SC2086
 	planned one qwen2.5-7b $SHAPE --nodes 8 --net 12.5
-	python3 - "$T/many" "$T/one" <<-'PY'
+	planned small qwen2.5-7b --seq 4096 --micro 1 --micro-batches 16 --nodes 8 --streams 8 --net 12.5
+	python3 - "$T/many" "$T/one" "$T/small" <<-'PY'
 		import json, sys
-		many, one = (json.load(open(f)) for f in sys.argv[1:])
+		many, one, small = (json.load(open(f)) for f in sys.argv[1:])
 		assert 17.0 <= many["network_grad_s"] < 17.1 and 2.1 <= one["network_grad_s"] < 2.2, (many, one)
 		# the network sets the pace of the backward pass: forward, then all gradients
 		least = many["forward_s"] + many["network_grad_s"]
 		assert least < many["step_s"] < 1.05 * least, many
+		# 16 micro-batches of a sixteenth of the rows: 16 times the gradients, and little else
+		assert 16 * 17.0 <= small["network_grad_s"] < small["step_s"] < 1.05 * small["network_grad_s"], small
 		# one stream's gradients leave while its backward pass computes: most of the network's time is hidden
 		assert one["backward_s"] > one["network_grad_s"] and one["network_share"] < 0.1, one
 	PY

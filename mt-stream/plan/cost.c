@@ -258,6 +258,17 @@ static double stall_of(const struct plan_request *req, const struct prediction *
 	return most(first + network_weights_time(req, req->embed), all - behind);
 }
 
+/* From one micro-batch to a step of several. An embedding's gradient, which leaves last, leaves while the next
+ * micro-batch goes forward, and then holds up that one's gradients if the network is slower. */
+static void several_micros(const struct plan_request *req, struct prediction *p)
+{
+	double carry = network_grads_time(req, req->embed + req->head + req->geo->layers * req->block);
+	double held = most(0, carry - p->forward - p->backward);
+
+	p->forward *= req->micros;
+	p->backward = req->micros * p->backward + (req->micros - 1) * held;
+}
+
 static void predict_step(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	struct prediction *p)
 {
@@ -268,8 +279,7 @@ static void predict_step(const struct plan_request *req, const struct plan *plan
 		p->adam = (double)req->params / (update_rate(req) * req->nodes);
 		p->stall = stall_of(req, p);
 	}
-	p->forward *= req->micros;
-	p->backward *= req->micros;
+	several_micros(req, p);
 	p->step = p->forward + p->backward + p->stall + p->tail;
 }
 
