@@ -120,6 +120,11 @@ bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES) $(O)/probes/shm-ring
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
 
+# ---- the protocol between nodes, as a model that Spin searches (tests/model/README.md)
+.PHONY: model-check
+model-check:
+	@tests/model/run
+
 # ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
 NODES ?= 2 4
 .PHONY: numa-test
