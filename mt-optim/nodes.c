@@ -120,7 +120,7 @@ static bool finished(const struct optim *o, uint32_t node, uint32_t k)
 
 bool nodes_finished(const struct optim *o, uint32_t k) { return finished(o, o->node, k); }
 
-static void say_finished(struct optim *o, uint32_t k)
+void nodes_say_finished(struct optim *o, uint32_t k)
 {
 	leave_if_lost(o);
 	atomic_store_explicit(&o->control->nodes.done[o->node], k, memory_order_release);
@@ -133,7 +133,7 @@ bool nodes_round(struct optim *o, uint64_t word)
 	bool moved = false;
 	if (!o->node) return take_all(o);
 	if (g->txn.kind == MT_EVAL) {
-		if (!nodes_finished(o, mt_word_k(word))) say_finished(o, mt_word_k(word)); /* nothing to update */
+		if (!nodes_finished(o, mt_word_k(word))) nodes_say_finished(o, mt_word_k(word)); /* nothing to update */
 		return false;
 	}
 	while (!g->pieces_left && send_some(o)) moved = true;
@@ -177,6 +177,14 @@ bool nodes_wait(const struct optim *o)
 	return false;
 }
 
+/* ------------------------------------------------------------------------------------------------ snapshots */
+
+/* Before node 0's word speaks of another step, the other nodes must have heard how the save before ended. */
+bool nodes_heard(const struct optim *o, uint64_t word)
+{
+	return o->nodes == 1 || o->node || atomic_load_explicit(&o->control->nodes.snap[0], memory_order_acquire) == word;
+}
+
 /* ------------------------------------------------------------------------------------------------ versions */
 
 uint64_t nodes_at(const struct optim *o, uint32_t unit)
@@ -193,15 +201,15 @@ void nodes_updated(struct optim *o, uint32_t unit, uint64_t step)
 	mt_wake_on(o->run, MT_ON_VERSION);
 }
 
-void nodes_finish(struct optim *o, uint32_t k, uint64_t step)
+void nodes_wait_units(struct optim *o, uint64_t step)
 {
 	for (uint32_t u = 0; u < o->n_units; u++)
 		for (;;) {
 			uint32_t seen = mt_event(o->run);
 			if (mt_version(o->run, u) == step) break;
 			leave_if_gone(o);
+			fail_dead_saver(o); /* mt-link writes to no unit that is pinned */
 			mt_stage_activity(o->run, MT_ACT_WAIT_WEIGHTS, u);
 			mt_wait_on(o->run, seen, 100, MT_ON_VERSION);
 		}
-	say_finished(o, k);
 }

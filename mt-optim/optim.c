@@ -95,13 +95,11 @@ static bool finish(struct optim *o, uint32_t k)
 	} else if (o->nodes == 1)
 		for (uint32_t u = 0; u < o->n_units; u++)
 			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
-	if (o->nodes > 1) {
-		nodes_finish(o, k, op.step);
-		return true;
-	}
+	if (o->nodes > 1) nodes_wait_units(o, op.step);
 	leave_if_lost(o);
 	if (op.save && !snapshot(o, k, &op)) return false;
-	mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));
+	if (o->nodes > 1) nodes_say_finished(o, k); /* after the pins: then the next step may be opened */
+	else mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));
 	return true;
 }
 

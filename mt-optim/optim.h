@@ -102,9 +102,9 @@ bool nodes_wait(const struct optim *); /* a step is committed, and not done on a
 uint64_t nodes_at(const struct optim *, uint32_t unit);
 void nodes_updated(struct optim *, uint32_t unit, uint64_t step); /* it is at the step now */
 void nodes_begin(struct optim *);                                 /* of an attempt: no sum has come in or was sent */
-/* All of this node's part of the step is done: wait until mt-link has published all units, and say that txn k is done
- * here */
-void nodes_finish(struct optim *, uint32_t k, uint64_t step);
+void nodes_wait_units(struct optim *, uint64_t step);  /* until mt-link has published all units at the step */
+void nodes_say_finished(struct optim *, uint32_t k);   /* txn k is done here, and what it saves is pinned */
+bool nodes_heard(const struct optim *, uint64_t word); /* node 0: all others know this word of the snapshot */
 bool nodes_finished(const struct optim *, uint32_t k); /* this node has said so */
 /* Node 0: move a txn to done that all nodes have finished; true if it did */
 bool nodes_done(struct optim *);

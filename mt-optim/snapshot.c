@@ -57,7 +57,7 @@ static bool wait_before(struct optim *o, uint64_t step)
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
 		uint64_t word = mt_snap(o->run);
-		if (mt_snap_step(word) == step || !mt_snap_busy(word)) return true;
+		if (mt_snap_step(word) == step || (!mt_snap_busy(word) && nodes_heard(o, word))) return true;
 		if (fail_dead_saver(o)) continue;
 		if (mt_stopping && !mt_stage_alive(o->run, MT_CKPT)) return false;
 		leave_if_gone(o);

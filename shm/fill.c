@@ -76,7 +76,10 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 	memset(c->unlogged, 0, sizeof c->unlogged);
 	memset(c->hyper, 0, sizeof c->hyper);
 	memset(mt_partitions(run), 0, MT_PARTITIONS * sizeof(struct mt_partition));
-	for (int node = 0; node < MT_NODES; node++) atomic_store_explicit(&c->nodes.done[node], 0, memory_order_relaxed);
+	for (int node = 0; node < MT_NODES; node++) {
+		atomic_store_explicit(&c->nodes.done[node], 0, memory_order_relaxed);
+		atomic_store_explicit(&c->nodes.snap[node], 0, memory_order_relaxed);
+	}
 	atomic_store_explicit(&c->nodes.proposed, 0, memory_order_relaxed);
 	if (run->rings) rings_clear(run->rings, run->rings_map.size);
 	run_renew(run);

@@ -428,6 +428,12 @@ struct mt_nodes {
 	/* [r]: newest txn's k whose step node r has finished: all of its units are at it. By each node's mt-optim for
 	 * itself; in node 0, mt-link stores those of the others */
 	_Alignas(64) _Atomic uint64_t done[MT_NODES];
+	/* By mt-link. [r]: snapshot's word of node r: in node 0 those of all others, in them node 0's. A node's own: what
+	 * it has told of it */
+	_Alignas(64) _Atomic uint64_t snap[MT_NODES];
+	/* Do all see one directory of checkpoints? [0]: number in the name of a file that node 0's mt-ckpt made in it. [r]:
+	 * the same when node r's has found that file, one less when it has not. mt-link carries them. 0: not yet */
+	_Alignas(64) _Atomic uint64_t token[MT_NODES];
 };
 
 struct mt_control {

@@ -159,6 +159,7 @@ static void start(struct link *l, const char *name)
 		mt_must(mt_run_open(&l->step, name, MT_RUN_CONTROL));
 		mt_must(mt_stage_claim(l->step, MT_STEP, NULL));
 	}
+	saves_open(l);
 	start_mpi(l);
 	mt_signals(false); /* MPI may have set some */
 	check_same(l);

@@ -27,6 +27,7 @@ struct link {
 	double timeout;                /* seconds of silence of a peer before it counts as dead */
 	struct peer peer[MT_NODES];    /* node 0: [r] to node r; others: [0] to node 0 */
 	uint32_t told_done, told_streams;
+	uint64_t told_token;
 	double looked;
 	uint64_t slot_seen[MT_SLOTS]; /* words of stages that were alive */
 };
@@ -46,6 +47,8 @@ enum control {
 	SAY_CHOICE,  /* node 0: an entry of its table; to node 0: one that a node would make */
 	SAY_DONE,    /* to node 0: newest txn that the node has finished */
 	SAY_STREAMS, /* to node 0: which of the node's mt-streams live, a bit each */
+	SAY_SNAP,    /* both ways: the snapshot's word */
+	SAY_TOKEN,   /* both ways: mt_nodes.token of the node */
 	SAY_ALIVE,
 	SAY_END, /* the run ends: exit code, and why */
 };
@@ -60,6 +63,11 @@ void control_part(struct link *, double seconds);
 /* mirror.c: what node 0 decides stands in all nodes */
 bool mirror_round(struct link *);
 void mirror_hear(struct link *, struct peer *, enum control, const void *data, size_t bytes);
+
+/* saves.c: how far each node's part of a checkpoint is */
+void saves_open(struct link *);
+bool saves_round(struct link *);
+void saves_hear(struct link *, struct peer *, enum control, uint64_t value);
 
 /* flows.c: rings whose messages go to other nodes: batches, gradients, sums of squares */
 void flows_open(struct link *);

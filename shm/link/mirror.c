@@ -141,6 +141,7 @@ static bool tell_node0(struct link *l)
 	uint32_t streams = 0, before = l->told_done;
 	struct mt_choice proposed;
 	uint32_t done = (uint32_t)atomic_load_explicit(&l->control->nodes.done[l->node], memory_order_acquire);
+	saves_round(l); /* node 0 hears of a step's snapshot before it hears that the step is done here */
 	for (uint32_t i = 0; i < l->streams; i++)
 		streams |= (uint32_t)mt_stage_alive(l->run, MT_STREAM + (int)(l->node * l->streams + i)) << i;
 	while (mt_choice_proposed(l->run, &proposed)) say_choice(l, &l->peer[0], &proposed);
@@ -157,6 +158,7 @@ bool mirror_round(struct link *l)
 {
 	bool moved = false;
 	if (l->node) return tell_node0(l);
+	moved = saves_round(l);
 	for (uint32_t node = 1; node < l->nodes; node++) {
 		struct peer *p = &l->peer[node];
 		moved |= tell_record(l, p) | tell_choices(l, p) | tell_txns(l, p);
@@ -174,6 +176,8 @@ static bool expected(const struct link *l, enum control what, size_t bytes)
 	case SAY_CHOICE: return bytes == sizeof(struct choice_copy);
 	case SAY_DONE:
 	case SAY_STREAMS: return !from_0 && bytes == sizeof(uint32_t);
+	case SAY_SNAP:
+	case SAY_TOKEN: return bytes == sizeof(uint64_t);
 	default: return false;
 	}
 }
@@ -185,6 +189,7 @@ void mirror_hear(struct link *l, struct peer *p, enum control what, const void *
 		struct mt_record record;
 		struct choice_copy choice;
 		uint32_t number;
+		uint64_t word;
 	} said;
 	if (!expected(l, what, bytes)) link_end(l, MT_EX_BUG, "node %u said something unknown", p->node);
 	memcpy(&said, data, bytes);
@@ -192,6 +197,8 @@ void mirror_hear(struct link *l, struct peer *p, enum control what, const void *
 	case SAY_TXN: take_txn(l, &said.txn); break;
 	case SAY_RECORD: take_record(l, &said.record); break;
 	case SAY_CHOICE: take_choice(l, &said.choice); break;
+	case SAY_SNAP:
+	case SAY_TOKEN: saves_hear(l, p, what, said.word); break;
 	case SAY_STREAMS: take_streams(l, p->node, said.number); break;
 	case SAY_DONE:
 		atomic_store_explicit(&l->control->nodes.done[p->node], said.number, memory_order_release);

@@ -75,7 +75,9 @@ static bool carry(struct link *l)
 	for (; w.sent < n && updated(l, w.sent) == w.step; w.sent++, moved = true)
 		for (uint32_t d = 1; d < l->nodes; d++) /* not all to node 0 first */
 			move_part(l, w.sent, l->node, (l->node + d) % l->nodes, &w.out);
-	for (; w.awaited < n && w.awaited < w.published + WINDOW; w.awaited++, moved = true)
+	/* mt-ckpt may still copy what a snapshot has pinned */
+	for (; w.awaited < n && w.awaited < w.published + WINDOW && !mt_snap_pinned(l->run, w.awaited);
+		 w.awaited++, moved = true)
 		for (uint32_t d = 1; d < l->nodes; d++) {
 			uint32_t owner = (l->node + l->nodes - d) % l->nodes;
 			move_part(l, w.awaited, owner, owner, &w.in[w.awaited % WINDOW]);
