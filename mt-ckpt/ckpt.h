@@ -64,10 +64,13 @@ struct out_dir {      /* a new directory: it appears complete or not at all */
  * `replace`: nor one that mt wrote. Such a directory is deleted when the new one is durable. */
 int out_begin(struct out_dir *, const char *path, bool replace);
 int out_begin_at(struct out_dir *, int parent, const char *base); /* replaces any directory of that name */
-int out_sync(struct out_dir *);                                   /* makes everything durable but the name */
+/* Begin the temporary directory .BASE.mt-tmp-SUFFIX alone, from which node 0 takes another node's files */
+int out_begin_part(struct out_dir *, int parent, const char *base, const char *suffix);
+int out_sync(struct out_dir *); /* makes everything durable but the name */
 /* Give it its name, and make that durable; then delete the directory that it replaces. On failure nothing of the new
  * directory is left, and what was there before is there again. Releases the out_dir. */
 int out_rename(struct out_dir *);
+void out_leave(struct out_dir *); /* releases the out_dir; its directory stays as it is */
 void out_abort(struct out_dir *); /* deletes it; mt_errmsg() stays */
 
 /* ------------------------------------------------------------------------------------------------ outfile.c */
@@ -94,6 +97,8 @@ int out_write(struct out_chunk *, const void *data, uint64_t n); /* at most up t
 int out_chunk_end(struct out_chunk *, int rc);
 int out_sync_file(struct out_file *);
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n); /* a whole file */
+/* Move a file that another process wrote from directory `from`; its checksums are copied */
+int out_take(struct out_dir *, int from, const char *name, uint64_t bytes, const uint64_t *sums, uint64_t n_sums);
 void out_sort(struct out_dir *);            /* the files so far, by name: run.json lists them in this order */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
 void out_release(struct out_dir *);         /* close them, free what is known of them */
@@ -112,6 +117,8 @@ int dir_remove(int parent, const char *name);
 int dir_sync(int fd, const char *name); /* name: for the message */
 /* Make the path of an open directory durable: fsync its ancestors on the same file system. */
 int dir_sync_names(int fd);
+/* Delete the directories .step-XXXXXXXX.mt-tmp-SUFFIX */
+void dir_clean_parts(int parent, const char *suffix);
 /* Clean up in `parent` after writers of `base` that died; base NULL: of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 
@@ -162,6 +169,8 @@ struct model {   /* one or several safetensors files */
 
 /* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */
 int model_open(struct model *, int dirfd, const char *set);
+/* Open the n sets in `names`, each a file, as one model. label: a name for all */
+int model_open_sets(struct model *, int dirfd, const char *label, char (*names)[64], uint32_t n);
 /* Open the shards that a parsed index lists */
 int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
@@ -210,12 +219,28 @@ extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME
 	enum st_dtype dtype;
 } st_sets[ARRAYS];
 
-int shards_begin(struct shards *, struct out_dir *, enum array, enum st_dtype, const struct mt_tensor *table,
+/* The strings and the table must outlive it. */
+int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, const struct mt_tensor *table,
 	uint32_t n, uint64_t limit);
 int shards_open(struct shards *, uint32_t shard); /* make its file, unless it is there; one thread at a time */
 uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* whose bytes are there in its data */
 int shards_index(const struct shards *);                                    /* the index, if there are several */
 void shards_drop(struct shards *);
+
+/* ------------------------------------------------------------------------------------------------ parts.c */
+
+#define SET_NAME 64
+
+struct parts { /* of units, that nodes own: tensors of one dimension named unit.U[FIRST:END], by unit and element */
+	struct mt_tensor *v;
+	uint32_t n;
+};
+
+/* Those of the nodes [first, end) of `nodes`; without empty ones. v to be freed */
+int parts_list(struct parts *, const struct mt_unit *units, uint32_t n_units, uint32_t first, uint32_t end,
+	uint32_t nodes);
+uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element */
+void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m-node-0-of-2" */
 
 /* ------------------------------------------------------------------------------------------------ hf/config.c */
 
@@ -233,6 +258,7 @@ static inline const char *state_name(uint32_t state) /* of m and v */
 
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
+	uint32_t nodes;             /* that wrote it: with several, each its part of lo, m and v; 0: none said */
 	uint64_t step, t;
 	struct mt_position position;
 	bool has_record;
@@ -249,6 +275,9 @@ int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
 /* The same for a root that has been read */
 int run_json_parse(json_t *root, struct run_json *, json_t **files);
 int run_json_checksum(json_t *root, uint64_t *sum); /* of everything but the key checksum; 71 */
+/* What node 0 must know of another node's files: written beside them, read to take them into `to` */
+int part_json_write(struct out_dir *, uint64_t step, uint32_t node);
+int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node);
 /* Verify the checksums of all its files, or of one; 65 names file and chunk. */
 int run_json_verify(int dirfd, json_t *files, const char *only);
 int run_json_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */
@@ -263,8 +292,9 @@ struct source { /* a directory to load or verify */
 	bool full;
 	struct run_json json; /* of run.json, if `full` */
 	json_t *root, *files;
+	struct parts parts;              /* of a checkpoint of several nodes */
 	struct model model[ARRAYS];      /* lo, m, v: if `full` */
-	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) each; NULL: no such array */
+	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) or, lo, m, v of nodes: (parts.n); NULL: no such array */
 };
 
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
@@ -273,6 +303,10 @@ int source_open(struct source *, const char *dir, bool weights);
 int source_config(struct source *); /* config.json -> geo and layout */
 int source_models(struct source *); /* every tensor of config.json's model is there */
 int source_checksums(struct source *);
+/* n elements of lo, m or v: in the files of one machine from element `from` of tensor `index` on, which in its unit is
+ * element `at`. lo as it is, m and v as fp32 patterns; raw: a buffer of 2 n bytes for these */
+int source_state(const struct source *, enum array, uint32_t index, uint64_t from, uint64_t at, uint64_t n, void *raw,
+	void *out);
 void source_close(struct source *);
 
 /* ------------------------------------------------------------------------------------------------ state.c */
@@ -344,6 +378,8 @@ struct writer { /* writes a run's arrays into a directory */
 	enum mt_dtype dtype; /* of the weights in the files */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
+	struct parts parts;              /* several nodes: this one's of lo, m and v, */
+	char part_set[ARRAYS][SET_NAME]; /* in these files */
 	struct work work;
 	struct chunk *chunks; /* in the order of units */
 	uint32_t n_chunks;
@@ -356,12 +392,34 @@ struct writer { /* writes a run's arrays into a directory */
 	void *arg;
 };
 
-/* full: with lo, m and v. limit: maximum bytes of a shard. threads: at most */
+/* full: with lo, m and v; of several nodes the first writes w, each its part of the rest. limit: maximum bytes of a
+ * shard. threads: at most */
 int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit,
 	uint64_t threads);
 int writer_units(struct writer *); /* all units, about in ascending order */
 int writer_end(struct writer *);   /* writes the indexes, config.json, the kept files */
 void writer_drop(struct writer *);
+
+/* ------------------------------------------------------------------------------------------------ nodes.c */
+
+struct shared { /* the directory of checkpoints, of which all nodes must see the same one */
+	struct mt_run *run;
+	const char *path;
+	int dirfd, fd;  /* fd: node 0: of the file that shows it, locked */
+	uint64_t token; /* node 0: number in that file's name; others: that is looked for */
+	double since;
+};
+
+/* Node 0: make the file, and wait until all other nodes' mt-ckpt have found it. 78: one has not; 1: the run is gone, or
+ * the process was asked to stop */
+int shared_begin(struct shared *, struct mt_run *, const char *path, int dirfd);
+/* To be called in every round. Another node: 78: it is not the directory in which node 0 made its file */
+int shared_look(struct shared *);
+void shared_end(struct shared *);
+/* Another node's directory for its files of a checkpoint, .step-XXXXXXXX.mt-tmp-node-R */
+void part_suffix(char suffix[16], uint32_t node);
+/* Node 0: take the other nodes' files of the step when all are written. 69: one has failed */
+int parts_collect(struct mt_run *, int dirfd, const char *base, uint64_t step, struct out_dir *to);
 
 /* ------------------------------------------------------------------------------------------------ verify.c */
 

@@ -111,24 +111,63 @@ static void join_in_place(uint32_t *bits, const int16_t *lo, uint64_t n)
 	for (uint64_t i = 0; i < n; i++) bits[i] += (uint32_t)(int32_t)lo[i];
 }
 
-/* Read n elements of a tensor of the unit's weights, from the file's element `from` to the run's element `at`. */
-static int read_weights(const struct loader *l, const struct mt_unit *unit, uint32_t i, uint64_t from, uint64_t at,
-	uint64_t n, void *buf)
+/* Elements of a tensor, or of a part of it that follow one another both in the file and in the run */
+struct piece {
+	uint32_t index, unit;
+	uint64_t from, at, n; /* the first one in the file, and in the unit's arrays */
+};
+
+/* Of lo, m and v this node has what it owns: cut the piece to that. Nothing may be left. */
+static struct piece owned(const struct loader *l, struct piece p)
+{
+	struct mt_part own = mt_part(l->run, p.unit);
+	uint64_t end = p.at + p.n < own.end ? p.at + p.n : own.end, before = p.at < own.first ? own.first - p.at : 0;
+
+	p.n = p.at + before < end ? end - p.at - before : 0;
+	p.from += before;
+	p.at += before;
+	return p;
+}
+
+/* lo of weights that the file has in bf16 */
+static int read_lo(const struct loader *l, struct piece p)
+{
+	p = owned(l, p);
+	int16_t *lo = (int16_t *)mt_at(l->run, mt_unit(l->run, p.unit)->lo) + p.at; /* (n) */
+
+	if (p.n && l->s->found[ARRAY_LO]) return source_state(l->s, ARRAY_LO, p.index, p.from, p.at, p.n, NULL, lo);
+	if (!l->zero) memset(lo, 0, p.n * 2);
+	return 0;
+}
+
+/* fp32 to w and lo */
+static void split(const struct loader *l, const struct piece *p, const uint32_t *bits, int16_t *scratch)
+{
+	const struct mt_unit *unit = mt_unit(l->run, p->unit);
+	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + p->at; /* (n) */
+	const struct piece own = owned(l, *p);
+	int16_t *lo = (int16_t *)mt_at(l->run, unit->lo) + own.at; /* (own.n) */
+
+	convert_split(hi, own.n == p->n ? lo : scratch, bits, p->n);
+	if (own.n && own.n < p->n) memcpy(lo, scratch + (own.at - p->at), own.n * 2);
+}
+
+static int read_weights(const struct loader *l, const struct piece *p, void *buf)
 {
 	bool bf16 = mt_control(l->run)->dtype == MT_BF16;
-	const struct st_entry *w = l->s->found[ARRAY_W][i], *lo = l->s->found[ARRAY_LO] ? l->s->found[ARRAY_LO][i] : NULL;
-	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + at; /* (n) */
-	int16_t *low = (int16_t *)mt_at(l->run, unit->lo) + at; /* (n) */
-	uint32_t *bits = bf16 ? buf : (uint32_t *)mt_at(l->run, unit->w) + at;
-	void *raw = (uint8_t *)buf + BLOCK_BYTES;
+	const struct st_entry *w = l->s->found[ARRAY_W][p->index];
+	void *here = mt_at(l->run, mt_unit(l->run, p->unit)->w), *raw = (uint8_t *)buf + BLOCK_BYTES;
+	uint32_t *bits = bf16 ? buf : (uint32_t *)here + p->at;
 	bool as_is = bf16 && w->tensor->dtype == ST_BF16;
-	int rc = as_is ? st_read(w, from, n, hi) : model_read(w, from, n, raw, bits);
+	int rc = as_is ? st_read(w, p->from, p->n, (uint16_t *)here + p->at) : model_read(w, p->from, p->n, raw, bits);
 
-	if (rc == 0 && lo) rc = st_read(lo, from, n, as_is ? (void *)low : raw);
-	else if (as_is && !l->zero) memset(low, 0, n * 2);
-	if (rc < 0 || as_is) return rc;
-	if (lo) join_in_place(bits, raw, n);
-	if (bf16) convert_split(hi, low, bits, n);
+	if (rc < 0) return rc;
+	if (as_is) return read_lo(l, *p);
+	if (l->s->found[ARRAY_LO]) {
+		if ((rc = source_state(l->s, ARRAY_LO, p->index, p->from, p->at, p->n, NULL, raw)) < 0) return rc;
+		join_in_place(bits, raw, p->n);
+	}
+	if (bf16) split(l, p, bits, raw);
 	return 0;
 }
 
@@ -162,7 +201,7 @@ static int load_weights(struct loader *l, const struct part *p, void *buf)
 		at += t->off;
 		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + at * elem;
 		populate(w, n * elem);
-		if ((rc = read_weights(l, unit, p->index, from, at, n, buf)) < 0) return rc;
+		if ((rc = read_weights(l, &(struct piece){p->index, t->unit, from, at, n}, buf)) < 0) return rc;
 		bad = nonfinite_count(&l->seen, p->index, t->name, dtype, w, n);
 		/* Only a checkpoint may have such weights: it stores the run as it was. */
 		if (bad < n && !l->s->full)
@@ -175,11 +214,12 @@ static int load_weights(struct loader *l, const struct part *p, void *buf)
 
 /* ------------------------------------------------------------------------------------------------ moments */
 
-/* m or v of a unit of the run, and what to do with n fp32 values that belong to its elements from `at` on. What the run
- * has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
+/* m or v of what the run has of a unit, and what to do with n fp32 values that belong to its elements from `at` on. What
+ * the run has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
 struct moments {
 	void *array;
 	uint64_t elems;
+	struct mt_part own;
 	enum array which;
 };
 typedef void moments_fn(const struct moments *, uint64_t at, const float *x, uint64_t n);
@@ -202,7 +242,7 @@ static void largest_to_scales(const struct moments *to)
 {
 	float *scale = int8_scales(to->array, to->elems);
 
-	for (uint64_t group = 0; group < to->elems / MT_GROUP; group++)
+	for (uint64_t group = to->own.first / MT_GROUP; group < to->own.end / MT_GROUP; group++)
 		if (scale[group] != 0) scale[group] = int8_scale(int8_round(scale[group], INT8_NEAREST));
 }
 
@@ -230,12 +270,13 @@ static int read_moments(const struct loader *l, const struct moments *to, uint32
 		if (n > end - from) n = end - from;
 		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
 		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		at += t->off;
-		uint32_t *bits = take ? buf : (uint32_t *)to->array + at;
-		if (!take) populate(bits, n * 4);
-		int rc = model_read(l->s->found[to->which][index], from, n, (uint8_t *)buf + BLOCK_BYTES, bits);
+		const struct piece p = owned(l, (struct piece){index, t->unit, from, at + t->off, n});
+		if (!p.n) continue;
+		uint32_t *bits = take ? buf : (uint32_t *)to->array + p.at;
+		if (!take) populate(bits, p.n * 4);
+		int rc = source_state(l->s, to->which, index, p.from, p.at, p.n, (uint8_t *)buf + BLOCK_BYTES, bits);
 		if (rc < 0) return rc;
-		if (take) take(to, at, (const float *)bits, n);
+		if (take) take(to, p.at, (const float *)bits, p.n);
 	}
 	return 0;
 }
@@ -244,7 +285,8 @@ static struct moments moments_of(const struct loader *l, enum array which, uint3
 {
 	const struct mt_unit *unit = mt_unit(l->run, u);
 
-	return (struct moments){mt_at(l->run, which == ARRAY_M ? unit->m : unit->v), unit->elems, which};
+	return (
+		struct moments){mt_at(l->run, which == ARRAY_M ? unit->m : unit->v), unit->elems, mt_part(l->run, u), which};
 }
 
 static int load_moments(const struct loader *l, const struct part *p, void *buf)
@@ -263,7 +305,8 @@ static int load_codes(const struct loader *l, const struct part *p, void *buf)
 	const struct moments to = moments_of(l, p->array, p->index);
 	int rc = 0;
 
-	memset(to.array, 0, mt_state_bytes(MT_INT8, unit->elems));
+	memset((uint8_t *)to.array + to.own.first, 0, to.own.end - to.own.first);
+	memset(int8_scales(to.array, to.elems) + to.own.first / MT_GROUP, 0, (to.own.end - to.own.first) / MT_GROUP * 4);
 	for (int pass = 0; pass < 2; pass++) {
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
 			rc = read_moments(l, &to, i, 0, mt_tensor(l->run, i)->n, pass ? moments_codes : moments_largest, buf);
@@ -318,12 +361,24 @@ static int add_parts(struct loader *l, struct part p, uint64_t most)
 	return rc;
 }
 
+/* What the run has of m or v of a unit becomes zero. */
+static int add_zero(struct loader *l, uint64_t array, uint64_t elems, struct mt_part own)
+{
+	uint32_t state = mt_control(l->run)->state;
+	uint64_t width = state == MT_INT8 ? 1 : mt_state_bytes(state, 1), n = own.end - own.first;
+	int rc = add_parts(l, (struct part){ZERO, 0, 0, array + own.first * width, n * width}, PART_ELEMS * 4);
+
+	if (rc == 0 && state == MT_INT8)
+		rc = add_parts(l, (struct part){ZERO, 0, 0, array + elems + own.first / MT_GROUP * 4, n / MT_GROUP * 4},
+			PART_ELEMS * 4);
+	return rc;
+}
+
 /* m and v of a unit: of a checkpoint, or zero */
 static int add_moments(struct loader *l, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
-	uint64_t bytes = mt_state_bytes(state, unit->elems);
 	int rc = 0;
 
 	for (enum array a = ARRAY_M; a <= ARRAY_V && rc == 0; a++) {
@@ -331,8 +386,7 @@ static int add_moments(struct loader *l, uint32_t u)
 		else if (l->s->full)
 			for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
 				rc = add_parts(l, (struct part){MOMENTS, a, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
-		else if (!l->zero)
-			rc = add_parts(l, (struct part){ZERO, a, 0, a == ARRAY_M ? unit->m : unit->v, bytes}, PART_ELEMS * 4);
+		else if (!l->zero) rc = add_zero(l, a == ARRAY_M ? unit->m : unit->v, unit->elems, mt_part(l->run, u));
 	}
 	return rc;
 }

@@ -86,15 +86,10 @@ static bool is_model_dir(int parent, const char *base)
 /* ------------------------------------------------------------------------------------------------ begin */
 
 /* Make and lock the temporary directory for `base` in o->parent, which is open. Closes o->parent on failure. */
-static int make_tmp(struct out_dir *o, const char *base)
+static int make_named(struct out_dir *o, const char *base, const char *suffix)
 {
-	char suffix[9];
-	uint32_t rnd;
-	int rc;
+	int rc = tmp_name(base, suffix, &o->tmp);
 
-	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd) rnd = (uint32_t)getpid();
-	snprintf(suffix, sizeof suffix, "%08x", rnd);
-	rc = tmp_name(base, suffix, &o->tmp);
 	if (rc == 0 && !(o->base = strdup(base))) rc = mt_fail(MT_EX_NOMEM, "no memory");
 	if (rc == 0 && mkdirat(o->parent, o->tmp, 0777) < 0) rc = fail_errno(base);
 	else if (rc == 0 && (o->fd = openat(o->parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -104,6 +99,16 @@ static int make_tmp(struct out_dir *o, const char *base)
 	if (rc < 0) out_abort(o);
 	else flock(o->fd, LOCK_EX | LOCK_NB);
 	return rc;
+}
+
+static int make_tmp(struct out_dir *o, const char *base)
+{
+	char suffix[9];
+	uint32_t rnd;
+
+	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd) rnd = (uint32_t)getpid();
+	snprintf(suffix, sizeof suffix, "%08x", rnd);
+	return make_named(o, base, suffix);
 }
 
 static int begin_inside(struct out_dir *o, const char *path)
@@ -122,6 +127,12 @@ int out_begin_at(struct out_dir *o, int parent, const char *base)
 	if (o->parent < 0) return fail_errno(base);
 	dir_clean(o->parent, base);
 	return make_tmp(o, base);
+}
+
+int out_begin_part(struct out_dir *o, int parent, const char *base, const char *suffix)
+{
+	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1};
+	return o->parent < 0 ? fail_errno(base) : make_named(o, base, suffix);
 }
 
 /* `replace`: an existing directory is replaced if it holds a model. */
@@ -295,6 +306,8 @@ int out_rename(struct out_dir *o)
 	else release(o);
 	return rc;
 }
+
+void out_leave(struct out_dir *o) { release(o); }
 
 void out_abort(struct out_dir *o)
 {

@@ -34,20 +34,46 @@ static int make(struct out_dir *o, struct out_file *f)
 	return rc;
 }
 
-int out_create(struct out_dir *o, const char *name, uint64_t bytes, struct out_file **file)
+/* An entry for a file that is not there yet */
+static int add(struct out_dir *o, const char *name, uint64_t bytes, struct out_file **file)
 {
 	uint64_t n = (bytes + IO_BYTES - 1) / IO_BYTES;
 	struct out_file **files = realloc(o->files, (o->n_files + 1) * sizeof *files), *f;
-	int rc;
 
 	if (files) o->files = files;
 	f = files ? malloc(sizeof *f) : NULL;
 	if (!f) return mt_fail(MT_EX_NOMEM, "no memory");
 	*f = (struct out_file){.dir = o, .name = strdup(name), .fd = -1, .bytes = bytes, .n_sums = n, .left = n};
 	f->sums = o->no_sums ? NULL : calloc(n + 1, sizeof *f->sums);
-	if ((rc = make(o, f)) < 0) file_free(f);
-	else o->files[o->n_files++] = *file = f;
+	*file = f;
+	return 0;
+}
+
+/* Keep the entry, if rc is 0 */
+static int keep(struct out_dir *o, struct out_file *f, int rc)
+{
+	if (rc < 0) file_free(f);
+	else o->files[o->n_files++] = f;
 	return rc;
+}
+
+int out_create(struct out_dir *o, const char *name, uint64_t bytes, struct out_file **file)
+{
+	int rc = add(o, name, bytes, file);
+
+	return rc < 0 ? rc : keep(o, *file, make(o, *file));
+}
+
+int out_take(struct out_dir *o, int from, const char *name, uint64_t bytes, const uint64_t *sums, uint64_t n_sums)
+{
+	struct out_file *f = NULL;
+	int rc = add(o, name, bytes, &f);
+
+	if (rc < 0) return rc;
+	if (!f->name || !f->sums || n_sums != f->n_sums) rc = mt_fail(MT_EX_NOMEM, "no memory");
+	else if (rename_new(from, name, o->fd, name) < 0) rc = fail_errno(name);
+	else memcpy(f->sums, sums, n_sums * sizeof *sums);
+	return keep(o, f, rc);
 }
 
 void out_release(struct out_dir *o)

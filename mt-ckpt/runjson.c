@@ -151,6 +151,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
 	json_put(&rc, root, "state", json_string(state_name(r->state)));
+	if (r->nodes > 1) json_put(&rc, root, "nodes", json_integer(r->nodes));
 	json_put(&rc, root, "run_id", json_hex(r->run_id, sizeof r->run_id));
 	json_put(&rc, root, "step", integer(r->step));
 	json_put(&rc, root, "t", integer(r->t));
@@ -309,6 +310,13 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
 }
 
+static void get_nodes(struct reader *r, const json_t *root, struct run_json *out)
+{
+	if (!json_object_get(root, "nodes")) return;
+	out->nodes = (uint32_t)get_count(r, root, "nodes", MT_NODES);
+	if (out->nodes < 2) refuse(r, "nodes", "is not a number in range");
+}
+
 static int check_form(json_t *root)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
@@ -338,6 +346,7 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 	if (r.rc < 0) return r.rc;
 	*files = json_object_get(root, "files");
 	get_dtype(&r, root, out);
+	get_nodes(&r, root, out);
 	if (is_hex(id, 2 * sizeof out->run_id)) hex_decode(id, out->run_id);
 	else refuse(&r, "run_id", "is not 32 hexadecimal digits");
 	out->step = get_count(&r, root, "step", STEP_MAX);
@@ -362,6 +371,57 @@ int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files
 		json_decref(*root);
 		*root = NULL;
 	}
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ a node's part */
+
+#define PART "part.json" /* beside another node's files, until node 0 has taken them: their checksums */
+
+int part_json_write(struct out_dir *dir, uint64_t step, uint32_t node)
+{
+	json_t *root = json_object();
+	char *text = NULL;
+	int rc = 0;
+
+	json_put(&rc, root, "step", integer(step));
+	json_put(&rc, root, "node", json_integer(node));
+	json_put(&rc, root, "files", files_json(dir, &rc));
+	if (rc == 0 && !(text = json_text(root, 1))) rc = mt_fail(MT_EX_NOMEM, "no memory for " PART);
+	json_decref(root);
+	if (rc == 0) rc = out_text(dir, PART, text, strlen(text));
+	free(text);
+	return rc;
+}
+
+static int take_file(struct out_dir *to, int from, const char *name, const json_t *entry)
+{
+	const json_t *list = json_object_get(entry, "xxh3");
+	size_t n = json_array_size(list);
+	uint64_t *sums = calloc(n + 1, sizeof *sums);
+
+	if (!sums) return mt_fail(MT_EX_NOMEM, "no memory for checksums");
+	for (size_t i = 0; i < n; i++) sums[i] = strtoull(json_string_value(json_array_get(list, i)), NULL, 16);
+	int rc = out_take(to, from, name, (uint64_t)json_integer_value(json_object_get(entry, "bytes")), sums, n);
+	free(sums);
+	return rc;
+}
+
+int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node)
+{
+	struct reader r = {0};
+	json_t *root = NULL, *entry;
+	const char *name;
+	int rc = file_read_json(from, PART, &root);
+
+	if (rc < 0) return rc;
+	const json_t *files = json_object_get(root, "files");
+	if (json_object_size(files)) get_files(&r, files); /* a node may own nothing */
+	if (get_count(&r, root, "step", STEP_MAX) != step || get_count(&r, root, "node", MT_NODES) != node)
+		refuse(&r, "step", "or node is not the one that is saved");
+	rc = r.rc;
+	json_object_foreach((json_t *)files, name, entry) if (rc == 0) rc = take_file(to, from, name, entry);
+	json_decref(root);
 	return rc;
 }
 

@@ -28,6 +28,21 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	return rc;
 }
 
+/* lo, m and v of a run on several nodes are not all here */
+static int check_nodes(struct mt_run *run, const char *name, enum mt_dtype dtype, bool full)
+{
+	if (mt_nodes(run) == 1) return 0;
+	if (full)
+		return mt_fail(MT_EX_CONFIG, "run '%s' is node %u of %u, and has its part of the state: mt-ckpt serve saves it",
+			name, mt_node(run), mt_nodes(run));
+	if (dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16)
+		return mt_fail(MT_EX_CONFIG,
+			"run '%s' is node %u of %u, and has its part of the fp32 weights: export a checkpoint of it, loaded on "
+			"one machine",
+			name, mt_node(run), mt_nodes(run));
+	return 0;
+}
+
 static int write_run(const char *name, const char *path, enum mt_dtype dtype, bool full, uint64_t shard, bool replace)
 {
 	struct mt_run *run;
@@ -37,7 +52,8 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 
 	if (rc < 0) return rc;
 	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
-	rc = mt_sample_take(run, &sample);
+	rc = check_nodes(run, name, dtype, full);
+	if (rc == 0) rc = mt_sample_take(run, &sample);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
 		rc = write_all(run, &sample, &dir, dtype, full, shard);
 		if (rc == 0) rc = out_sync(&dir);

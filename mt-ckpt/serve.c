@@ -7,7 +7,10 @@
  *        │ rename, fsync the parent
  *     (n, saved)    then delete older checkpoints
  *
- * A failure before sealed is one compare-and-swap pinned -> failed, which invalidates all pins at once. */
+ * A failure before sealed is one compare-and-swap pinned -> failed, which invalidates all pins at once.
+ *
+ * On several nodes each does so with its part. Another node than 0 has sealed its part when its files are durable; then
+ * mt-link ends the save there as node 0's ends (shm/link/saves.c). Node 0 seals when it has taken all parts. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -24,6 +27,8 @@ struct server {
 	bool made;
 	uint64_t keep, shard;
 	const char *best; /* --keep-best */
+	struct shared shared;
+	bool left; /* another node: its files of a sealed save may still be where it left them */
 };
 
 /* ------------------------------------------------------------------------------------------------ directories */
@@ -105,24 +110,49 @@ static int unpin(void *arg, uint32_t unit)
 	return mt_snap_unpin(c->server->run, unit, c->step);
 }
 
+/* The arrays, as far as this node writes them, and on node 0 the small files of the model */
+static int write_arrays(const struct server *s, struct out_dir *dir, const struct run_json *json, uint64_t step)
+{
+	struct copy copy = {s, step};
+	struct writer w;
+	int rc = writer_begin(&w, s->run, dir, json->dtype, true, s->shard, SERVE_THREADS);
+
+	if (rc < 0) return rc;
+	w.copied = unpin;
+	w.arg = &copy;
+	rc = writer_units(&w);
+	if (rc == 0 && !mt_node(s->run)) rc = writer_end(&w);
+	if (rc == 0) nonfinite_warn(&w.seen);
+	writer_drop(&w);
+	return rc;
+}
+
+/* The others' files are moved into dir. */
+static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
+{
+	char name[40];
+	int rc = out_sync(dir); /* while the others write */
+
+	step_name(name, step);
+	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
+}
+
+/* A run is not filled while a saver is alive, but the filler may have taken a live saver for dead. */
+static int check_fills(const struct server *s, uint64_t before)
+{
+	return before % 2 || mt_fills(s->run) != before ? mt_fail(MT_EX_BUSY, "the run was filled meanwhile") : 0;
+}
+
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
 	uint64_t fills = mt_fills(s->run);
-	struct copy copy = {s, step};
 	struct run_json json;
-	struct writer w;
 	int rc = state_read(s->run, &at, &json);
 
-	if (rc == 0 && (rc = writer_begin(&w, s->run, dir, json.dtype, true, s->shard, SERVE_THREADS)) == 0) {
-		w.copied = unpin;
-		w.arg = &copy;
-		rc = writer_units(&w);
-		if (rc == 0) rc = writer_end(&w);
-		if (rc == 0) nonfinite_warn(&w.seen);
-		writer_drop(&w);
-	}
+	if (rc == 0) rc = write_arrays(s, dir, &json, step);
+	if (rc == 0 && mt_nodes(s->run) > 1) rc = collect(s, dir, step);
 	if (rc == 0) {
 		state_unlogged(s->run, step, json.unlogged);
 		rc = run_json_write(dir, &json);
@@ -130,9 +160,7 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	state_release(&json);
 	if (rc == 0) rc = out_sync(dir);
 	if (rc == 0) rc = verify_written(dir->fd, mt_geometry(s->run), true);
-	/* A run is not filled while a saver is alive, but the filler may have taken a live saver for dead. */
-	if (rc == 0 && (fills % 2 || mt_fills(s->run) != fills)) rc = mt_fail(MT_EX_BUSY, "the run was filled meanwhile");
-	return rc;
+	return rc == 0 ? check_fills(s, fills) : rc;
 }
 
 /* The checkpoint has its name: count it, and delete older ones. */
@@ -140,6 +168,12 @@ static void finish(const struct server *s, uint64_t step)
 {
 	mt_snap_save(s->run, step);
 	delete_older(s, step);
+}
+
+static void count_save(const struct server *s, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
 }
 
 /* Everything but the name is durable: seal, then rename. */
@@ -159,25 +193,74 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 		return rc;
 	}
 	if (!mt_stage_mine(s->run)) return 0; /* the successor finds the directory, and counts it */
-	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
+	count_save(s, bytes);
 	finish(s, step);
 	return 0;
 }
 
-static void save(const struct server *s, uint64_t step)
+/* ------------------------------------------------------------------------------------------------ a node's part */
+
+/* Delete what this node has left in the directory, except for a save that node 0 may still take it for. */
+static void clean_part(struct server *s)
+{
+	char suffix[16];
+
+	s->left = mt_snap_state(mt_snap(s->run)) == MT_SEALED;
+	part_suffix(suffix, mt_node(s->run));
+	if (!s->left) dir_clean_parts(s->dirfd, suffix);
+}
+
+static int write_part(const struct server *s, struct out_dir *dir, uint64_t step)
+{
+	const struct run_json json = {.dtype = (enum mt_dtype)mt_control(s->run)->dtype};
+	uint64_t fills = mt_fills(s->run);
+	int rc = write_arrays(s, dir, &json, step);
+
+	if (rc == 0) rc = part_json_write(dir, step, mt_node(s->run));
+	if (rc == 0) rc = out_sync(dir);
+	return rc == 0 ? check_fills(s, fills) : rc;
+}
+
+static int save_part(struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
+	char suffix[16];
+
+	clean_part(s);
+	part_suffix(suffix, mt_node(s->run));
+	int rc = out_begin_part(&dir, s->dirfd, name, suffix);
+	if (rc < 0) return rc;
+	if ((rc = write_part(s, &dir, step)) == 0 && !mt_snap_seal(s->run, step))
+		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
+	if (rc < 0) {
+		out_abort(&dir);
+		return rc;
+	}
+	count_save(s, out_bytes(&dir));
+	out_leave(&dir);
+	s->left = true;
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ save */
+
+static int save_whole(const struct server *s, const char *name, uint64_t step)
+{
+	struct out_dir dir;
+	int rc = out_begin_at(&dir, s->dirfd, name);
+
+	if (rc < 0) return rc;
+	if ((rc = write_files(s, &dir, step)) == 0) return seal(s, &dir, step);
+	out_abort(&dir);
+	return rc;
+}
+
+static void save(struct server *s, uint64_t step)
+{
 	char name[40];
-	int rc;
 
 	step_name(name, step);
-	rc = out_begin_at(&dir, s->dirfd, name);
-	if (rc == 0) {
-		rc = write_files(s, &dir, step);
-		if (rc == 0) rc = seal(s, &dir, step);
-		else out_abort(&dir);
-	}
+	int rc = mt_node(s->run) ? save_part(s, name, step) : save_whole(s, name, step);
 	if (rc < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
 		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
@@ -205,12 +288,14 @@ static bool was_renamed(const struct server *s, uint64_t step)
 }
 
 /* Finish or fail a save that the previous saver left behind. */
-static void recover(const struct server *s)
+static void recover(struct server *s)
 {
 	uint64_t word = mt_snap(s->run), step = mt_snap_step(word);
 
-	dir_clean(s->dirfd, NULL);
+	if (mt_node(s->run)) clean_part(s);
+	else dir_clean(s->dirfd, NULL);
 	if (mt_snap_state(word) == MT_SEALED) {
+		if (mt_node(s->run)) return; /* node 0 judges it */
 		if (was_renamed(s, step)) finish(s, step);
 		else mt_snap_fail(s->run, word);
 	} else if (mt_snap_state(word) == MT_PINNED && !mt_snap_intact(s->run, step)) {
@@ -253,7 +338,13 @@ static void drain(const struct server *s)
 		mt_ring_pop(s->ring); /* only a wake-up: the snapshot's word holds the request */
 }
 
-static int serve(const struct server *s)
+/* What this node has sealed waits for node 0's word, which mt-link brings. */
+static bool is_pending(const struct server *s)
+{
+	return mt_node(s->run) && mt_snap_state(mt_snap(s->run)) == MT_SEALED && mt_stage_alive(s->run, MT_LINK);
+}
+
+static int serve(struct server *s)
 {
 	uint32_t open = 0; /* the newest transaction when we were requested to stop */
 	double stop = 0;   /* time of that request; 0: none */
@@ -266,18 +357,20 @@ static int serve(const struct server *s)
 		uint32_t seen = mt_event(s->run);
 		if ((rc = mt_stage_check(s->run)) < 0) return rc;
 		drain(s);
+		if ((rc = shared_look(&s->shared)) < 0) return rc;
 		if (mt_stopping && !stop) {
 			open = mt_txn_newest(s->run);
 			stop = mt_now();
 		}
 		/* The order matters: a step is first open, then committed, and pinned before it is done. A step that one
 		 * check just misses is found by the next one, or by reading the word. */
-		bool leave = stop && !may_request(s, open, stop) && !save_is_coming(s);
+		bool leave = stop && !may_request(s, open, stop) && !save_is_coming(s) && !is_pending(s);
 		uint64_t word = mt_snap(s->run);
 		if (mt_snap_state(word) == MT_PINNED) {
 			save(s, mt_snap_step(word));
 			continue;
 		}
+		if (s->left && mt_snap_state(word) != MT_SEALED) clean_part(s);
 		if (mt_run_state(s->run) == MT_GONE || leave) return 0;
 		if ((rc = mt_ring_check(s->ring)) < 0) return rc;
 		/* only a load repairs it, and load requires that no stage is running */
@@ -300,6 +393,20 @@ static int open_dir(struct server *s)
 	return rc;
 }
 
+static int serve_run(struct server *s)
+{
+	int rc = shared_begin(&s->shared, s->run, s->path, s->dirfd);
+
+	if (rc == 0) rc = mt_stage_claim(s->run, MT_CKPT, NULL);
+	bool stopped = rc > 0 || (rc == -MT_EX_BUSY && mt_stopping);
+	if (rc == 0 && (rc = mt_ring_open(s->run, "save", &s->ring)) == 0) {
+		rc = serve(s);
+		mt_ring_close(s->ring);
+	}
+	shared_end(&s->shared);
+	return stopped ? 0 : rc;
+}
+
 int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *best, uint64_t shard)
 {
 	struct server s = {.path = path, .dirfd = -1, .keep = keep, .best = best, .shard = shard};
@@ -309,14 +416,7 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *be
 	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping) rc = 0;
 	else if (rc == 0) {
-		rc = mt_stage_claim(s.run, MT_CKPT, NULL);
-		bool stopped = rc == -MT_EX_BUSY && mt_stopping;
-		if (rc == 0) rc = mt_ring_open(s.run, "save", &s.ring);
-		if (rc == 0) {
-			rc = serve(&s);
-			mt_ring_close(s.ring);
-		}
-		if (stopped) rc = 0;
+		rc = serve_run(&s);
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);

@@ -16,6 +16,19 @@ static bool is_step_name(const char *path)
 		(digits == 5 || path[digits - 6] == '/');
 }
 
+static bool has_moments(int dirfd)
+{
+	char set[SET_NAME];
+	bool has = model_exists(dirfd, st_sets[ARRAY_M].name);
+
+	for (uint32_t nodes = 2; nodes <= MT_NODES && !has; nodes++)
+		for (uint32_t node = 0; node < nodes && !has; node++) {
+			parts_set(set, ARRAY_M, node, nodes);
+			has = model_exists(dirfd, set);
+		}
+	return has;
+}
+
 /* Refuse an interrupted copy of a checkpoint: a directory with the name or the optimizer files of a checkpoint, but
  * without run.json. Its weights may be incomplete. */
 static int check_not_cut(const struct source *s)
@@ -24,7 +37,7 @@ static int check_not_cut(const struct source *s)
 	bool named = is_step_name(s->path) || (real && is_step_name(real));
 
 	free(real);
-	if (!named && !model_exists(s->dirfd, "optim-m")) return 0;
+	if (!named && !has_moments(s->dirfd)) return 0;
 	return mt_fail(MT_EX_DATA,
 		"%s: no whole checkpoint: run.json is missing (mt-ckpt load --weights takes its weights "
 		"alone)",
@@ -74,14 +87,64 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
 }
 
+/* The same for lo, m or v of several nodes: a file of each that has a part */
+static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
+{
+	char names[MT_NODES][SET_NAME], label[SET_NAME];
+	uint32_t n = 0, nodes = s->json.nodes;
+	bool has[MT_NODES] = {0};
+	int rc = 0;
+
+	for (uint32_t i = 0; i < s->parts.n; i++) has[s->parts.v[i].expert] = true;
+	for (uint32_t node = 0; node < nodes; node++)
+		if (has[node]) parts_set(names[n++], a, node, nodes);
+	snprintf(label, sizeof label, "%s-node-*", st_sets[a].name);
+	if ((rc = model_open_sets(&s->model[a], s->dirfd, label, names, n)) < 0) return rc;
+	s->found[a] = calloc((size_t)s->parts.n + 1, sizeof *s->found[a]);
+	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	rc = model_match(&s->model[a], s->parts.v, s->parts.n, dtype, s->found[a]);
+	return rc == 0 ? check_listed(s, &s->model[a]) : rc;
+}
+
+static int open_state(struct source *s, enum array a)
+{
+	enum st_dtype dtype = a >= ARRAY_M && s->json.state == MT_BF16 ? ST_BF16 : st_sets[a].dtype;
+
+	return s->json.nodes > 1 ? open_parts(s, a, dtype) : open_array(s, a, dtype);
+}
+
 int source_models(struct source *s)
 {
 	bool bf16 = s->json.dtype == MT_BF16;
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
 	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name);
-	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++)
-		rc = open_array(s, a, a >= ARRAY_M && s->json.state == MT_BF16 ? ST_BF16 : st_sets[a].dtype);
+	if (rc == 0 && s->full && s->json.nodes > 1)
+		rc = parts_list(&s->parts, s->layout.units, s->layout.n_units, 0, s->json.nodes, s->json.nodes);
+	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++) rc = open_state(s, a);
+	return rc;
+}
+
+static int read_state(enum array a, const struct st_entry *e, uint64_t from, uint64_t n, void *raw, void *out)
+{
+	return a == ARRAY_LO ? st_read(e, from, n, out) : model_read(e, from, n, raw, out);
+}
+
+int source_state(const struct source *s, enum array a, uint32_t index, uint64_t from, uint64_t at, uint64_t n,
+	void *raw, void *out)
+{
+	uint64_t size = a == ARRAY_LO ? 2 : 4;
+	int rc = 0;
+
+	if (s->json.nodes < 2) return read_state(a, s->found[a][index], from, n, raw, out);
+	for (uint32_t i = parts_find(&s->parts, s->layout.tensors[index].unit, at); n && rc == 0; i++) {
+		const struct mt_tensor *part = &s->parts.v[i];
+		uint64_t in = at - part->off, some = n < part->n - in ? n : part->n - in;
+		rc = read_state(a, s->found[a][i], in, some, raw, out);
+		out = (char *)out + some * size;
+		at += some;
+		n -= some;
+	}
 	return rc;
 }
 
@@ -94,6 +157,7 @@ void source_close(struct source *s)
 		model_close(&s->model[a]);
 	}
 	mt_layout_release(&s->layout);
+	free(s->parts.v);
 	json_decref(s->root);
 	if (s->dirfd >= 0) close(s->dirfd);
 	*s = (struct source){.dirfd = -1};

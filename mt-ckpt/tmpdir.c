@@ -6,6 +6,7 @@
  *                             being deleted; X: random hexadecimal digits
  *     .BASE.mt-tmp-was        a directory that is being replaced where the file system cannot exchange two names
  *     .BASE.mt-tmp-old        a directory that is being deleted
+ *     .BASE.mt-tmp-node-R     files of another node than 0, which writes them alone and cleans up after itself
  *
  * A live writer holds a lock (flock) on its .BASE.mt-tmp-XXXXXXXX. The kernel releases it when the process ends. */
 #include <errno.h>
@@ -155,6 +156,19 @@ void dir_clean(int parent, const char *base)
 		if (flock(fd, LOCK_EX | LOCK_NB) == 0 && !put_back(parent, e->d_name, suffix) && fsync(parent) == 0)
 			delete_tree(parent, e->d_name);
 		close(fd);
+	}
+	closedir(d);
+}
+
+void dir_clean_parts(int parent, const char *suffix)
+{
+	DIR *d = dir_list(parent);
+
+	if (!d) return;
+	for (struct dirent *e; (e = readdir(d));) {
+		const char *mark = strstr(e->d_name, MARK);
+		if (mark && !strncmp(e->d_name, ".step-", 6) && !strcmp(mark + strlen(MARK), suffix))
+			delete_tree(parent, e->d_name);
 	}
 	closedir(d);
 }

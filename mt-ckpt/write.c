@@ -7,9 +7,9 @@
 
 /* ------------------------------------------------------------------------------------------------ chunks */
 
-static uint32_t unit_at(const struct writer *w, const struct shards *set, uint32_t shard, uint64_t at)
+static uint32_t unit_at(const struct shards *set, uint32_t shard, uint64_t at)
 {
-	return mt_tensor(w->run, shards_tensor(set, shard, at))->unit;
+	return set->table[shards_tensor(set, shard, at)].unit;
 }
 
 /* The next chunks: those of one file */
@@ -23,8 +23,8 @@ static void add_chunks(struct writer *w, enum array a, uint32_t shard)
 				 from = at > s->header_bytes ? at : s->header_bytes;
 		struct chunk c = {.array = a, .shard = shard, .number = (uint32_t)(at / IO_BYTES), .first = 1};
 		if (end > s->header_bytes) {
-			c.first = unit_at(w, set, shard, from - s->header_bytes);
-			c.last = unit_at(w, set, shard, end - 1 - s->header_bytes);
+			c.first = unit_at(set, shard, from - s->header_bytes);
+			c.last = unit_at(set, shard, end - 1 - s->header_bytes);
 		}
 		for (uint32_t u = c.first; u <= c.last; u++) w->left[u]++;
 		w->chunks[w->n_chunks++] = c;
@@ -58,22 +58,35 @@ static int make_chunks(struct writer *w)
 	return 0;
 }
 
+/* The files of an array */
+static int begin_set(struct writer *w, enum array a, uint64_t limit)
+{
+	bool bf16 = a == ARRAY_W ? w->dtype == MT_BF16 : a >= ARRAY_M && mt_control(w->run)->state == MT_BF16;
+	enum st_dtype dtype = bf16 ? ST_BF16 : st_sets[a].dtype;
+
+	if (a == ARRAY_W || mt_nodes(w->run) == 1)
+		return shards_begin(&w->set[a], w->dir, st_sets[a].name, dtype, mt_tensor(w->run, 0),
+			mt_control(w->run)->n_tensors, limit);
+	parts_set(w->part_set[a], a, mt_node(w->run), mt_nodes(w->run));
+	return shards_begin(&w->set[a], w->dir, w->part_set[a], dtype, w->parts.v, w->parts.n, UINT64_MAX);
+}
+
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
 	uint64_t limit, uint64_t threads)
 {
-	bool bf16 = mt_control(run)->dtype == MT_BF16, state_bf16 = mt_control(run)->state == MT_BF16;
+	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	int rc = 0;
 
 	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .opening = PTHREAD_MUTEX_INITIALIZER};
-	w->has[ARRAY_W] = true;
+	w->has[ARRAY_W] = !full || !mt_node(run);
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
 	dir->no_sums = !full;
+	if (full && mt_nodes(run) > 1)
+		rc = parts_list(&w->parts, mt_unit(run, 0), mt_control(run)->n_units, mt_node(run), mt_node(run) + 1,
+			mt_nodes(run));
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
-		if (w->has[a])
-			rc = shards_begin(&w->set[a], dir, a,
-				(a == ARRAY_W && dtype == MT_BF16) || (a >= ARRAY_M && state_bf16) ? ST_BF16 : st_sets[a].dtype,
-				mt_tensor(run, 0), mt_control(run)->n_tensors, limit);
+		if (w->has[a]) rc = begin_set(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);
 	if (rc == 0) rc = work_begin(&w->work, threads);
 	if (rc < 0) writer_drop(w);
@@ -150,7 +163,7 @@ static int write_chunk(struct writer *w, const struct chunk *c, struct out_chunk
 			continue;
 		}
 		uint32_t tensor = shards_tensor(set, c->shard, at - s->header_bytes);
-		const struct mt_tensor *t = mt_tensor(w->run, tensor);
+		const struct mt_tensor *t = &set->table[tensor];
 		uint64_t from = at - s->header_bytes - set->begin[tensor], rest = t->n * set->elem - from;
 		rc = write_piece(w, c->array, t, out, from, room < rest ? room : rest, buf);
 	}
@@ -232,6 +245,8 @@ void writer_drop(struct writer *w)
 	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
 	free(w->chunks);
 	free(w->left);
+	free(w->parts.v);
+	w->parts = (struct parts){0};
 	w->chunks = NULL;
 	w->left = NULL;
 	work_end(&w->work);

@@ -104,6 +104,22 @@ int model_open(struct model *m, int dirfd, const char *set)
 	return rc;
 }
 
+int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)[64], uint32_t n)
+{
+	char file[80];
+	int rc = 0;
+
+	*m = (struct model){.label = strdup(label)};
+	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", label);
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
+		snprintf(file, sizeof file, "%s.safetensors", names[i]);
+		rc = add_file(m, dirfd, file);
+	}
+	if (rc == 0) rc = add_entries(m);
+	if (rc < 0) model_close(m);
+	return rc;
+}
+
 void model_close(struct model *m)
 {
 	for (uint32_t i = 0; i < m->n_files; i++) st_close(&m->files[i]);

@@ -76,12 +76,12 @@ static void divide(struct shards *s, uint64_t limit)
 	}
 }
 
-int shards_begin(struct shards *s, struct out_dir *dir, enum array a, enum st_dtype dtype,
+int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st_dtype dtype,
 	const struct mt_tensor *table, uint32_t n, uint64_t limit)
 {
 	int rc = 0;
 
-	*s = (struct shards){.dir = dir, .set = st_sets[a].name, .table = table, .n = n};
+	*s = (struct shards){.dir = dir, .set = set, .table = table, .n = n};
 	s->dtype = dtype == ST_F32 ? "F32" : dtype == ST_BF16 ? "BF16" : "I16";
 	s->elem = dtype == ST_F32 ? 4 : 2;
 	s->begin = calloc((size_t)n + 1, sizeof *s->begin);

@@ -1,0 +1,58 @@
+# Runs on several nodes that save checkpoints: processes of one machine, each with a directory of regions of its own.
+
+# Open MPI does not start as root unless told to, nor more processes than there are cores
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+need_mpi() {
+	need_cmd mpirun
+	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
+}
+
+# on_nodes N FROM OUT [mt-step's options]: N nodes with MODEL's config load FROM, train on $T/records and save to OUT.
+# Messages in $T/node-R.PROGRAM.err, programs that failed in $T/node-R.ended. CREATE: mt-store create's options; OUT_R:
+# another OUT of node R; CKPT_R: environment of its mt-ckpt; HOLES=1: $T/node-R.holes. mt-step's exit code.
+on_nodes() {
+	local n=$1
+	export FROM=$2 OUT=$3
+	shift 3
+	export RUN T MODEL NODE_REGIONS NODE_OPTIONS="$*" CREATE=${CREATE:-} HOLES=${HOLES:-}
+	mpirun -n "$n" --oversubscribe sh "$TOP/tests/lib/node-ckpt" >"$T/mpirun.out" 2>"$T/mpirun.err"
+}
+
+forget_nodes() { rm -rf "${NODE_REGIONS:?}/$RUN-"* "$T"/node-*; }
+
+# The same on one machine: on_one FROM OUT [mt-step's options]; the run stays, without stages
+on_one() {
+	local from=$1 out=$2 p
+	shift 2
+	# shellcheck disable=SC2086
+	mt-store create "$RUN" --config "$MODEL" --step-tokens 4K ${CREATE:-} 2>"$T/create.err"
+	mt-ckpt load "$RUN" "$from" 2>"$T/load.err"
+	STREAMS=2 start_stages
+	[ -z "$out" ] || spawn ckpt mt-ckpt serve "$RUN" --dir "$out"
+	mt-step "$RUN" "$@" <"$T/records" >"$T/one.metrics" 2>"$T/one.err"
+	while read -r p; do kill "$p"; done <"$T/pids"
+	while read -r p; do wait "$p" || :; done <"$T/pids"
+	: >"$T/pids"
+}
+
+# What one machine has after loading DIR: state_in DIR
+state_in() {
+	local run="$RUN-s"
+	# shellcheck disable=SC2086
+	mt-store create "$run" --config "$MODEL" ${CREATE:-} 2>"$T/create.err"
+	mt-ckpt load "$run" "$1" 2>"$T/load.err"
+	state_of "$run"
+	mt-store rm "$run"
+}
+
+nodes_setup() {
+	NODE_REGIONS=${MT_SHM_DIR:-/dev/shm}
+	need_mpi
+}
+
+nodes_teardown() {
+	local p
+	for p in "$T"/node-*.pids; do [ -e "$p" ] && xargs -r kill -9 <"$p" 2>/dev/null; done
+	if [ "${BATS_TEST_COMPLETED:-}" != 1 ]; then tail -n 50 "$T"/node-*.err "$T"/node-*.ended 2>/dev/null || :; fi
+	rm -rf "${NODE_REGIONS:?}/$RUN-"*
+}
