@@ -37,23 +37,32 @@ static void copy_txn(struct link *l, uint32_t record, struct txn_copy *c)
 	} while (mt_txn_word(l->run, record) != c->word);
 }
 
-static bool tell_txn(struct link *l, struct peer *p, uint32_t record)
+static bool knows(const struct link *l, const struct peer *p, uint32_t record)
 {
-	struct txn_copy c;
-	if (p->knows[record] && mt_txn_word(l->run, record) == p->sent_word[record]) return false;
-	copy_txn(l, record, &c);
-	control_say(l, p, SAY_TXN, &c, sizeof c);
-	p->sent_word[record] = c.word;
-	p->knows[record] = true;
-	return true;
+	return p->knows[record] && mt_txn_word(l->run, record) == p->sent_word[record];
 }
 
-/* The older of the two first: it must have left accumulate before the newer one is opened. */
+static bool tell_txn(struct link *l, struct peer *p, const struct txn_copy *c)
+{
+	if (p->knows[c->record] && c->word == p->sent_word[c->record]) return false;
+	control_say(l, p, SAY_TXN, c, sizeof *c);
+	p->sent_word[c->record] = c->word;
+	return p->knows[c->record] = true;
+}
+
+/* Both records as they stood at one moment: else the newer one could be opened between two looks, and come before the
+ * commit of the older one, which must have left accumulate by then. So the older one comes first, too. */
 static bool tell_txns(struct link *l, struct peer *p)
 {
-	uint32_t newest = mt_txn_newest(l->run);
-	bool older = tell_txn(l, p, !(newest & 1));
-	return tell_txn(l, p, newest & 1) || older;
+	struct txn_copy c[2];
+	if (knows(l, p, 0) && knows(l, p, 1)) return false;
+	do {
+		copy_txn(l, 0, &c[0]);
+		copy_txn(l, 1, &c[1]);
+	} while (mt_txn_word(l->run, 0) != c[0].word);
+	uint32_t older = mt_word_k(c[0].word) > mt_word_k(c[1].word);
+	bool moved = tell_txn(l, p, &c[older]);
+	return tell_txn(l, p, &c[!older]) || moved;
 }
 
 static bool tell_record(struct link *l, struct peer *p)
