@@ -295,7 +295,8 @@ static void stream_close(struct stream *s)
 	free(s->host);
 }
 
-/* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count */
+/* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count, unless compute
+ * works meanwhile */
 static void report_times(const struct stream *s)
 {
 	uint64_t micros = *mt_counter(s->run, 0);

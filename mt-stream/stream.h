@@ -122,14 +122,22 @@ struct stream {
 
 	/* set by wait.c */
 	double looked;   /* when this stream last looked for dead peers */
-	uint64_t waited; /* ns, during this micro-batch */
+	uint64_t waited; /* ns in which compute was at rest, too, during this micro-batch */
+
+	struct event computing; /* the newest on the compute queue */
 };
 
 /* ---- the device, as schedule.c uses it ---- */
 
 static inline void launch(struct stream *s, enum queue q, const struct op *op) { s->dev->launch(s->dev, q, op); }
 /* An event: all that is launched on the queue so far has run */
-static inline struct event event_record(struct stream *s, enum queue q) { return s->dev->record(s->dev, q); }
+static inline struct event event_record(struct stream *s, enum queue q)
+{
+	struct event e = s->dev->record(s->dev, q);
+
+	if (q == Q_COMPUTE) s->computing = e;
+	return e;
+}
 /* What is launched on the queue from here on runs after the event */
 static inline void queue_wait(struct stream *s, enum queue q, struct event e) { s->dev->wait(s->dev, q, e); }
 /* This thread waits for the event. 0 or -ex */

@@ -42,7 +42,8 @@ static uint64_t doze(struct stream *s, uint32_t seen, uint32_t on, enum mt_activ
 	return (uint64_t)((now - began) * 1e9);
 }
 
-/* One sleep while a micro-batch is under way */
+/* One sleep while a micro-batch is under way. This thread alone waits while compute has work left: then the stage is
+ * busy. Nothing is launched during the sleep, so compute that has work at its end had some all the time. */
 static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_activity activity, uint32_t unit)
 {
 	int rc = micro_wanted(s);
@@ -52,7 +53,8 @@ static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_acti
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
 		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
 		return GONE;
-	s->waited += doze(s, seen, on, activity, unit);
+	uint64_t slept = doze(s, seen, on, activity, unit);
+	if (s->dev->query(s->dev, s->computing)) s->waited += slept;
 	return 0;
 }
 

@@ -187,8 +187,9 @@ def bench_training(table, part, options):
 # ---- overlap: a step beside the time in which its busiest stage works
 
 def busy(side):
-    """Seconds that each stage has worked so far. mt-stream measures its micro-batches without its waits. mt-optim:
-    its CPU time on each of its threads, or its updates, which is longer: both are less than it worked"""
+    """Seconds that each stage has worked so far. mt-stream measures its micro-batches without the waits in which
+    compute was at rest, too. mt-optim: its CPU time on each of its threads, or its updates, which is longer: both are
+    less than it worked"""
     stream = side.counter("mt-stream", "busy_ns") / 1e9
     update = (side.counter("mt-optim", "update_ns") - side.counter("mt-optim", "snapshot_wait_ns")) / 1e9
     return {"mt-stream": stream, "mt-optim": update}
