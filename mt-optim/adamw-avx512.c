@@ -1,6 +1,10 @@
 /* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array. Needs AVX-512F and BW.
  * Shifts, maxima and conversions run on one port each, so where it saves one, two registers are packed into one of
- * 16-bit halves first. */
+ * 16-bit halves first.
+ *
+ * A group's registers have its elements in order. With state in bf16, registers r and r + 1 have the even and the odd
+ * ones of 32 elements (`apart` below): 32 halves come apart in two operations and are packed in one, instead of four
+ * and two. Only what is fp32 in memory must be permuted then. */
 #if defined __x86_64__
 #include <immintrin.h>
 
@@ -23,11 +27,12 @@ INLINE __m512 load(const void *from, int i, bool bf16) /* sixteen of g, m or v *
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 
-/* mt_join of sixteen; w and lo as they lie in memory */
-INLINE __m512 join(__m256i w, __m256i lo)
+/* mt_join of sixteen */
+INLINE __m512 join(const uint16_t *w, const int16_t *lo)
 {
-	__m512i hi = _mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16);
-	return _mm512_castsi512_ps(_mm512_add_epi32(hi, _mm512_cvtepi16_epi32(lo)));
+	__m512i hi = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)w)), 16);
+	__m512i more = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)lo));
+	return _mm512_castsi512_ps(_mm512_add_epi32(hi, more));
 }
 
 INLINE void copy(void *to, const void *from, int bytes)
@@ -45,6 +50,8 @@ struct constants {
 	__m512i swap;                                   /* bytes of words' halves, exchanged */
 	__m512i roots;                                  /* int8_roots */
 	__m512i factors;                                /* of the random numbers */
+	__m512i even_factors, odd_factors, turn;        /* of those of elements apart */
+	__m512i evens, odds, first, second;             /* of two registers, to have elements apart, and in order again */
 	__m512i upper, round;                           /* of 16 bits in words */
 	__m512i cut, code;                              /* bits that int8 codes lack, and m's code in a pattern */
 	__m512i m_mask, m_base, v_mask, v_base;         /* of two codes in a word */
@@ -69,12 +76,25 @@ INLINE struct constants constants(void)
 {
 	static const uint16_t order[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 1, 3, 5, 7, 9, 11, 13,
 		15, 17, 19, 21, 23, 25, 27, 29, 31};
+	static const uint32_t evens[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+	static const uint32_t odds[16] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+	static const uint32_t first[16] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+	static const uint32_t second[16] = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+	static const uint32_t turn[16] = {0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16};
+	__m512i factors = _mm512_loadu_si512(rounding_factors);
 	__m512i to_base_m = twice(INT8_ONE - INT8_M_BASE), to_base_v = twice(INT8_ONE - INT8_V_BASE);
 	return (struct constants){
 		.order = _mm512_loadu_si512(order),
 		.swap = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)),
 		.roots = _mm512_loadu_si512(int8_roots),
-		.factors = _mm512_loadu_si512(rounding_factors),
+		.factors = factors,
+		.even_factors = _mm512_permutexvar_epi32(_mm512_loadu_si512(evens), factors),
+		.odd_factors = _mm512_permutexvar_epi32(_mm512_loadu_si512(odds), factors),
+		.turn = _mm512_loadu_si512(turn),
+		.evens = _mm512_loadu_si512(evens),
+		.odds = _mm512_loadu_si512(odds),
+		.first = _mm512_loadu_si512(first),
+		.second = _mm512_loadu_si512(second),
 		.upper = all(0xffff0000),
 		.round = all(0x8000),
 		.cut = all((1u << INT8_CUT) - 1),
@@ -103,27 +123,80 @@ INLINE __m512i lower(const struct constants *k, __m512i x, __m512i y)
 	return _mm512_mask_shuffle_epi8(x, 0xcccccccccccccccc, y, k->swap);
 }
 
-INLINE void store16(const struct constants *k, void *to, __m512i halves)
+/* 32 halves, those of the first register in the lower halves of words: they are in order where elements are apart */
+INLINE void store32(const struct constants *k, void *to, __m512i halves, const bool apart)
 {
-	_mm512_storeu_si512(to, _mm512_permutexvar_epi16(k->order, halves));
+	_mm512_storeu_si512(to, apart ? halves : _mm512_permutexvar_epi16(k->order, halves));
 }
 
-/* rounding_word of elements 0 .. 15 of a group, and of 16 .. 31; those of 32 later are these turned */
-INLINE __m512i random_of(const struct constants *k, uint32_t key)
+/* 32 bf16 to two registers of elements apart */
+INLINE void load_apart(const struct constants *k, const void *from, __m512 x[2])
 {
-	__m512i x = _mm512_mullo_epi32(k->factors, _mm512_set1_epi32((int)key));
-	return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+	__m512i halves = _mm512_loadu_si512(from);
+	x[0] = number(_mm512_slli_epi32(halves, 16));
+	x[1] = number(both(halves, k->upper));
 }
 
-/* mt_hi and mt_lo of a group */
-INLINE void store_split(const struct constants *k, uint16_t *w, int16_t *lo, const __m512 p[REGS])
+/* Registers r and r + 1 of g, m or v */
+INLINE void load_two(const struct constants *k, const void *from, int r, __m512 x[2], const bool bf16, const bool apart)
+{
+	if (bf16 && apart) {
+		load_apart(k, (const uint16_t *)from + r * WIDTH, x);
+		return;
+	}
+	__m512 a = load(from, r * WIDTH, bf16), b = load(from, (r + 1) * WIDTH, bf16);
+	x[0] = apart ? _mm512_permutex2var_ps(a, k->evens, b) : a;
+	x[1] = apart ? _mm512_permutex2var_ps(a, k->odds, b) : b;
+}
+
+/* Where a lower half is negative, mt_join takes one off the upper one: then they need only be put side by side. */
+INLINE void join_apart(const struct constants *k, const uint16_t *w, const int16_t *lo, __m512 p[2])
+{
+	__m512i less = _mm512_loadu_si512(lo), hi = _mm512_add_epi16(_mm512_loadu_si512(w), _mm512_srai_epi16(less, 15));
+	p[0] = number(mux(k->upper, _mm512_slli_epi32(hi, 16), less));
+	p[1] = number(mux(k->upper, hi, _mm512_srli_epi32(less, 16)));
+}
+
+/* A group's weights; lo: NULL in fp32 runs */
+INLINE void load_weights(const struct constants *k, const void *w, const int16_t *lo, __m512 p[REGS], const bool bf16,
+	const bool apart)
+{
+#pragma GCC unroll 2
+	for (int r = 0; r < REGS; r += 2) {
+		const uint16_t *w16 = (const uint16_t *)w + r * WIDTH;
+		if (!bf16) load_two(k, w, r, p + r, false, apart);
+		else if (apart) join_apart(k, w16, lo + r * WIDTH, p + r);
+		else {
+			p[r] = join(w16, lo + r * WIDTH);
+			p[r + 1] = join(w16 + WIDTH, lo + (r + 1) * WIDTH);
+		}
+	}
+}
+
+/* In bf16 runs mt_hi and mt_lo */
+INLINE void store_weights(const struct constants *k, void *w, int16_t *lo, const __m512 p[REGS], const bool bf16,
+	const bool apart)
 {
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		__m512i x = bits(p[r]), y = bits(p[r + 1]);
-		store16(k, lo + r * WIDTH, lower(k, x, y));
-		store16(k, w + r * WIDTH, upper(k, _mm512_add_epi32(x, k->round), _mm512_add_epi32(y, k->round)));
+		if (bf16) {
+			store32(k, lo + r * WIDTH, lower(k, x, y), apart);
+			store32(k, (uint16_t *)w + r * WIDTH,
+				upper(k, _mm512_add_epi32(x, k->round), _mm512_add_epi32(y, k->round)), apart);
+			continue;
+		}
+		float *to = (float *)w + r * WIDTH;
+		_mm512_storeu_ps(to, apart ? _mm512_permutex2var_ps(p[r], k->first, p[r + 1]) : p[r]);
+		_mm512_storeu_ps(to + WIDTH, apart ? _mm512_permutex2var_ps(p[r], k->second, p[r + 1]) : p[r + 1]);
 	}
+}
+
+/* rounding_word of elements 0 .. 15 of a group, and of 16 .. 31; those of 32 later are these turned */
+INLINE __m512i random_of(__m512i factors, uint32_t key)
+{
+	__m512i x = _mm512_mullo_epi32(factors, _mm512_set1_epi32((int)key));
+	return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
 }
 
 /* ---- state in int8: the functions of shm/model/int8.h, sixteen at a time. A group's codes are one register; byte r of
@@ -217,10 +290,10 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 		decode_v(k, _mm512_loadu_si512(v), x->v);
 		return;
 	}
-#pragma GCC unroll 4
-	for (int r = 0; r < REGS; r++) {
-		x->m[r] = load(m, r * WIDTH, state == MT_BF16);
-		x->v[r] = load(v, r * WIDTH, state == MT_BF16);
+#pragma GCC unroll 2
+	for (int r = 0; r < REGS; r += 2) {
+		load_two(k, m, r, x->m + r, state == MT_BF16, state == MT_BF16);
+		load_two(k, v, r, x->v + r, state == MT_BF16, state == MT_BF16);
 	}
 }
 
@@ -265,40 +338,49 @@ INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, _
 	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(m, denom));
 }
 
-/* In bf16 two registers become one, in int8 four; random: their words. v's patterns, rounded, are in j then. */
-INLINE void store_moments(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
-	char *m, char *v, __m512i random, __m512i j[REGS], const enum mt_dtype state)
+/* Elements that lie 16 apart share a word, and the second one's m has its low half: turned, its high half. */
+INLINE void store_bf16(const struct constants *k, const struct moments *x, char *m, char *v, uint32_t key)
 {
-	__m512i i[REGS];
-	if (state == MT_FP32) {
-#pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++) {
-			_mm512_storeu_ps((float *)m + r * WIDTH, x->m[r]);
-			_mm512_storeu_ps((float *)v + r * WIDTH, x->v[r]);
-		}
-		return;
-	}
+	__m512i even = _mm512_rolv_epi32(random_of(k->even_factors, key), k->turn),
+			odd = _mm512_rolv_epi32(random_of(k->odd_factors, key), k->turn);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
-		const bool int8 = state == MT_INT8;
-		__m512i high = int8 ? _mm512_srli_epi32(random, 32 - INT8_CUT) : _mm512_srli_epi32(random, 16);
-		__m512i low = int8 ? both(random, k->cut) : _mm512_andnot_si512(k->upper, random);
+		__m512i m0 = _mm512_add_epi32(bits(x->m[r]), _mm512_srli_epi32(even, 16)),
+				m1 = _mm512_add_epi32(bits(x->m[r + 1]), _mm512_srli_epi32(odd, 16)),
+				v0 = _mm512_add_epi32(bits(x->v[r]), _mm512_andnot_si512(k->upper, even)),
+				v1 = _mm512_add_epi32(bits(x->v[r + 1]), _mm512_andnot_si512(k->upper, odd));
+		store32(k, (uint16_t *)m + r * WIDTH, upper(k, m0, m1), true);
+		store32(k, (uint16_t *)v + r * WIDTH, upper(k, v0, v1), true);
+		even = _mm512_rol_epi32(even, ROUNDING_TURN);
+		odd = _mm512_rol_epi32(odd, ROUNDING_TURN);
+	}
+}
+
+/* Four registers become one. v's patterns, rounded, are in j then. */
+INLINE void store_int8(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
+	char *m, char *v, uint32_t key, __m512i j[REGS])
+{
+	__m512i i[REGS], random = random_of(k->factors, key);
+#pragma GCC unroll 2
+	for (int r = 0; r < REGS; r += 2) {
+		__m512i high = _mm512_srli_epi32(random, 32 - INT8_CUT), low = both(random, k->cut);
 		i[r] = _mm512_add_epi32(bits(x->m[r]), high);
 		j[r] = _mm512_add_epi32(bits(x->v[r]), low);
 		i[r + 1] = _mm512_add_epi32(bits(x->m[r + 1]), low);
 		j[r + 1] = _mm512_add_epi32(bits(x->v[r + 1]), high);
 		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
-	if (state == MT_INT8) {
-		struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])},
-					  pv = {upper(k, j[0], j[2]), upper(k, j[1], j[3])};
-		store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv);
-	} else
-#pragma GCC unroll 2
-		for (int r = 0; r < REGS; r += 2) {
-			store16(k, (uint16_t *)m + r * WIDTH, upper(k, i[r], i[r + 1]));
-			store16(k, (uint16_t *)v + r * WIDTH, upper(k, j[r], j[r + 1]));
-		}
+	struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])}, pv = {upper(k, j[0], j[2]), upper(k, j[1], j[3])};
+	store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv);
+}
+
+INLINE void store_fp32(const struct moments *x, float *m, float *v)
+{
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r++) {
+		_mm512_storeu_ps(m + r * WIDTH, x->m[r]);
+		_mm512_storeu_ps(v + r * WIDTH, x->v[r]);
+	}
 }
 
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -306,6 +388,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 	const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const bool apart = state == MT_BF16;
 	const struct constants k = constants();
 	const struct adamw scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
@@ -328,33 +411,27 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
 		__m512 p[REGS];
-		__m512i rounded[REGS]; /* v's patterns */
+		__m512i rounded[REGS]; /* v's patterns (int8) */
 		struct moments x;
-		if (bf16) {
-			copy(old + SLOT_W, w16, MT_GROUP * 2);
-			copy(old + SLOT_LO, lo16, MT_GROUP * 2);
-		} else copy(old + SLOT_W, w32, MT_GROUP * 4);
-#pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++)
-			p[r] = bf16
-				? join(_mm256_loadu_si256((const __m256i *)w16 + r), _mm256_loadu_si256((const __m256i *)lo16 + r))
-				: _mm512_loadu_ps(w32 + r * WIDTH);
+		copy(old + SLOT_W, bf16 ? (const void *)w16 : w32, MT_GROUP * (bf16 ? 2 : 4));
+		if (bf16) copy(old + SLOT_LO, lo16, MT_GROUP * 2);
+		load_weights(&k, bf16 ? (const void *)w16 : w32, lo16, p, bf16, apart);
 		load_moments(&k, &x, &scalars, t, group, m, v, old, state);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-#pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++) {
-			__m512 g = load(g0, r * WIDTH, g_bf16);
-			if (two) g = _mm512_add_ps(g, load(g1, r * WIDTH, g_bf16));
-			advance(&x, r, g, &scalars, state);
+#pragma GCC unroll 2
+		for (int r = 0; r < REGS; r += 2) {
+			__m512 g[2], more[2];
+			load_two(&k, g0, r, g, g_bf16, apart);
+			if (two) load_two(&k, g1, r, more, g_bf16, apart);
+			advance(&x, r, two ? _mm512_add_ps(g[0], more[0]) : g[0], &scalars, state);
+			advance(&x, r + 1, two ? _mm512_add_ps(g[1], more[1]) : g[1], &scalars, state);
 		}
-		store_moments(&k, &x, t, group, m, v, state == MT_FP32 ? k.round : random_of(&k, rounding_key(tag, group)),
-			rounded, state);
+		if (state == MT_INT8) store_int8(&k, &x, t, group, m, v, rounding_key(tag, group), rounded);
+		else if (state == MT_BF16) store_bf16(&k, &x, m, v, rounding_key(tag, group));
+		else store_fp32(&x, (float *)m, (float *)v);
 #pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++) {
-			p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
-			if (!bf16) _mm512_storeu_ps(w32 + r * WIDTH, p[r]);
-		}
-		if (bf16) store_split(&k, w16, lo16, p);
+		for (int r = 0; r < REGS; r++) p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
+		store_weights(&k, bf16 ? (void *)w16 : w32, lo16, p, bf16, apart);
 	}
 }
 
