@@ -50,7 +50,7 @@ struct optim {
 	struct mt_control *control;
 	struct mt_partition *partitions; /* (MT_PARTITIONS) */
 	uint64_t threads;                /* as requested; 0: not given */
-	struct pool *pool;               /* optim_pool's */
+	struct pool *pool, *alone;       /* optim_pool's, optim_pool_alone's */
 	adamw_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
 	uint32_t node, nodes;
@@ -66,6 +66,8 @@ struct optim {
 
 /* threads.c: made when first asked for, as many as were requested or as the cores and the device of the run allow */
 struct pool *optim_pool(struct optim *);
+/* For unit 0 after the commit: no mt-stream can compute before it is published, so their cores are free, too */
+struct pool *optim_pool_alone(struct optim *);
 
 /* units.c: the units' arrays and tables. 71: no memory */
 int units_make(struct optim *);

@@ -16,6 +16,7 @@ struct apply {
 	struct optim *o;
 	const struct adamw *adamw;
 	uint64_t step;
+	uint32_t first; /* unit of task 0 */
 	struct {
 		uint32_t unit;
 		uint64_t group;
@@ -79,12 +80,12 @@ static void publish_ready(struct apply *a)
 	pthread_mutex_unlock(&a->publishing);
 }
 
-/* Task t of an update: partition t mod 64 of unit t / 64 */
+/* Task t: partition t mod 64 of unit first + t / 64 */
 static void update_partition(void *arg, int64_t task, int thread)
 {
 	struct apply *a = arg;
 	struct optim *o = a->o;
-	uint32_t u = (uint32_t)(task / MT_PARTITIONS), partition = (uint32_t)(task % MT_PARTITIONS);
+	uint32_t u = a->first + (uint32_t)(task / MT_PARTITIONS), partition = (uint32_t)(task % MT_PARTITIONS);
 	(void)thread;
 	if (a->start[partition].unit > u) return; /* a predecessor's work, counted in find_start */
 	/* Acquire: whichever thread had the partition in the unit before, its index and journal come first. */
@@ -96,6 +97,12 @@ static void update_partition(void *arg, int64_t task, int thread)
 	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, partition, first, end);
 	atomic_store_explicit(&a->at[partition], u + 1, memory_order_release);
 	if (atomic_fetch_add(&a->done[u], 1) + 1 == MT_PARTITIONS) publish_ready(a);
+}
+
+static void update_units(struct apply *a, struct pool *pool, uint32_t first, uint32_t end)
+{
+	a->first = first;
+	pool_run(pool, (int64_t)(end - first) * MT_PARTITIONS, update_partition, a);
 }
 
 void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
@@ -114,7 +121,8 @@ void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
 	for (uint32_t partition = 0; partition < MT_PARTITIONS; partition++) find_start(&a, partition);
 	publish_ready(&a); /* a predecessor may have died between the last partition and the publication */
 	double from = mt_now();
-	pool_run(optim_pool(o), (int64_t)o->n_units * MT_PARTITIONS, update_partition, &a);
+	if (!a.published) update_units(&a, optim_pool_alone(o), 0, 1);
+	update_units(&a, optim_pool(o), a.published, o->n_units);
 	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
 	MT_ASSERT(a.published == o->n_units);
 	free(a.done);

@@ -4,13 +4,30 @@
 #include "cli/cli.h"
 #include "optim.h"
 
+static struct pool *make(uint64_t threads)
+{
+	int n = threads < 1 ? 1 : threads > MT_PARTITIONS ? MT_PARTITIONS : (int)threads;
+	struct pool *pool = pool_create(n, 0, flush_denormals);
+	if (!pool) mt_die(MT_EX_NOMEM, "cannot start %d threads", n);
+	return pool;
+}
+
+static bool on_gpu(struct optim *o)
+{
+	const struct mt_record *record = mt_record(o->run);
+	return record && !strncmp(record->device, "cuda", 4);
+}
+
 struct pool *optim_pool(struct optim *o)
 {
-	if (o->pool) return o->pool;
-	const struct mt_record *record = mt_record(o->run);
-	bool gpu = record && !strncmp(record->device, "cuda", 4);
-	uint64_t cores = (uint64_t)mt_cores(), n = o->threads ? o->threads : gpu ? cores - 1 : cores / 2;
-	o->pool = pool_create(n < 1 ? 1 : n > MT_PARTITIONS ? MT_PARTITIONS : (int)n, 0, flush_denormals);
-	if (!o->pool) mt_die(MT_EX_NOMEM, "cannot start %llu threads", (unsigned long long)n);
+	uint64_t cores = (uint64_t)mt_cores();
+	if (!o->pool) o->pool = make(o->threads ? o->threads : on_gpu(o) ? cores - 1 : cores / 2);
 	return o->pool;
+}
+
+struct pool *optim_pool_alone(struct optim *o)
+{
+	if (o->threads || on_gpu(o)) return optim_pool(o);
+	if (!o->alone) o->alone = make((uint64_t)mt_cores());
+	return o->alone;
 }

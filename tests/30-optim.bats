@@ -189,3 +189,24 @@ resumes() {
 	mt-store rm "$RUN" --force
 	wait "$PID"
 }
+
+# Threads that mt-optim has after two steps on two cores: threads_of [its options]
+threads_of() {
+	local two
+	two=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
+	spawn optim taskset -c "$two" mt-optim "$RUN" "$@"
+	mt-feed "$GOLDEN/llama2/data.bin" | mt-step "$RUN" $(cat "$GOLDEN/llama2/args") --until "$until" >/dev/null
+	sed -n 's/^Threads:\t//p' "/proc/$PID/status"
+	kill "$PID"
+	wait "$PID"
+}
+
+@test "on two cores mt-optim updates the first unit with two threads, with --threads 1 with one" {
+	[ "$(nproc)" -ge 2 ] || skip "one core"
+	make_run "$GOLDEN/llama2/model"
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	until=2 threads_of >"$T/default"
+	until=4 threads_of --threads 1 >"$T/one"
+	[ "$(cat "$T/default")" = 2 ]
+	[ "$(cat "$T/one")" = 1 ]
+}
