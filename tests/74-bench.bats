@@ -85,6 +85,24 @@ assert {r["model"] for r in rows} >= {"1 thread"}
 	PY
 }
 
+@test "the median of many pairs has its 95 % interval; a save that takes longer than two steps does not count" {
+	TMPDIR=$T/tmp PYTHONPATH=$BENCH python3 - <<-'PY'
+		from rows import make_row, median_interval
+		from training import Stall
+		ranks = {6: (1, 6), 12: (3, 10), 24: (7, 18), 40: (14, 27)}     # of the usual tables
+		assert all(median_interval(list(range(n, 0, -1))) == ranks[n] for n in ranks)
+		twice = [2.0 * i for i in range(1, 13)]
+		row = make_row("stall", "x", twice, "s", "y", [1.0] * 12, pairs=True, bar="ratio_high <= 19")
+		assert (row["ratio"], row["ratio_low"], row["ratio_high"], row["met"]) == (13, 6, 20, False), row
+		stall = Stall()
+		stall.add([10, 13, 16, 18, 20], [0, 1, 2, 4, 6], (10, 15))
+		stall.add([20, 23, 26, 28, 30], [6, 7, 8, 9, 10], (20, 27))
+		stall.add([30, 33, 36, 38, 40], [10, 11, 12, 13, 14], None)
+		assert (stall.seconds, stall.cpu_s) == (([3], [2]), ([1], [2])), vars(stall)
+		assert (stall.save_s, stall.longer) == ([5, 7], 2), vars(stall)
+	PY
+}
+
 # bats test_tags=slow
 @test "a step is compared with its busiest stage, with one micro-batch and with several" {
 	bench --quick --only overlap --models demo >"$T/table"

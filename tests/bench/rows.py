@@ -1,9 +1,11 @@
 """rows.py: the result of a bench: one list of rows, all with the same keys, as a table and as JSON.
 
 A row's value may have been measured several times: the value is the median, low and high are the ends. So are the
-peer's. ratio is value / peer_value. Where both sides took turns, ratio_low and ratio_high are of single turns.
+peer's. ratio is value / peer_value. Where both sides took turns, ratio_low and ratio_high are of single turns; of
+many pairs, ratio is the median and they are its 95 % interval.
 """
 import json
+import math
 import os
 import statistics
 
@@ -38,9 +40,21 @@ def judge(row, bar):
         row["met"] = got >= row["bar"] if row["bar_sign"] == ">=" else got <= row["bar"]
 
 
-def make_row(part, what, value, unit, peer=None, peer_value=None, turns=None, bar=None, **more):
+def median_interval(x):
+    """What the median lies between with a probability of at least 95 %: two of the values, which are at least 6"""
+    x, n = sorted(x), len(x)
+    below, outside = 0, 0.0         # outside: the probability that fewer than `below` of n values are less than it
+    while below < (n - 1) // 2 and outside + math.comb(n, below) / 2**n <= 0.025:
+        outside += math.comb(n, below) / 2**n
+        below += 1
+    first = max(0, below - 1)
+    return x[first], x[n - 1 - first]
+
+
+def make_row(part, what, value, unit, peer=None, peer_value=None, turns=None, pairs=False, bar=None, **more):
     """value, peer_value: a number, a list of them, or None if there is none. turns: ratios of single turns; without
-    them, lists of the same length are taken for turns."""
+    them, lists of the same length are taken for turns. pairs: value and peer_value were measured side by side, often:
+    the ratio is the median of the pairs', with its 95 % interval."""
     row = dict.fromkeys(KEYS)
     row.update(part=part, what=what, value=middle(value), unit=unit, peer=peer, peer_value=middle(peer_value), **more)
     if row["higher_is_better"] is None:
@@ -53,6 +67,9 @@ def make_row(part, what, value, unit, peer=None, peer_value=None, turns=None, ba
         row["ratio"] = row["value"] / row["peer_value"]
     if turns and len(turns) > 1:
         row.update(ratio_low=min(turns), ratio_high=max(turns))
+    if turns and pairs:
+        low, high = median_interval(turns)
+        row.update(ratio=middle(turns), ratio_low=low, ratio_high=high)
     if bar:
         judge(row, bar)
     if set(row) != set(KEYS):

@@ -8,6 +8,7 @@ import statistics
 import struct
 import subprocess
 import tempfile
+import time
 
 from programs import (CORES, CPUS, Missing, PythonSide, Watch, config_path, make_run, mt, program, remove_run, scratch,
                       start, stop)
@@ -62,18 +63,25 @@ class MtSide:
     def pids(self):
         return {name: child.pid for name, child in self.stages.items()}
 
-    def round(self, steps, *more):
+    def round(self, steps, *more, each=lambda: None):
+        """each: called after each step"""
         self.step += steps
         command = [*self.pin, program("mt-step"), self.run, "--steps", 1000000, "--until", self.step, "--batch",
                    self.batch, "--seq", self.seq, "--lr", LEARNING_RATE, "--schedule", "constant", "--pack", "none",
                    *self.step_options, *more]
-        with open(self.records, "rb") as f:
-            done = subprocess.run(list(map(str, command)), stdin=f, capture_output=True, text=True)
-        if done.returncode:
-            self.log.seek(0)
-            raise RuntimeError("mt-step: exit %d: %s; stages: %s" %
-                               (done.returncode, done.stderr.strip(), self.log.read().strip()))
-        metrics = [json.loads(line) for line in done.stdout.splitlines()]
+        with open(self.records, "rb") as f, tempfile.TemporaryFile(mode="w+") as errors:
+            child = start(command, stdin=f, stdout=subprocess.PIPE, stderr=errors, text=True)
+            metrics = []
+            for line in child.stdout:
+                metrics.append(json.loads(line))
+                each()
+            code = child.wait()
+            stop(child)
+            if code:
+                errors.seek(0)
+                self.log.seek(0)
+                raise RuntimeError("mt-step: exit %d: %s; stages: %s" %
+                                   (code, errors.read().strip(), self.log.read().strip()))
         if len(metrics) != steps or any(m["tokens"] != self.batch * (self.seq - 1) for m in metrics):
             raise RuntimeError("mt-step: not %d steps of %d targets: %s" %
                                (steps, self.batch * (self.seq - 1), metrics))
@@ -228,52 +236,95 @@ def bench_overlap(table, part, options):
                       model="%s bf16, %d rows of %d" % (name, batch, seq), others=others)
 
 
-# ---- stall: steps beside saves
+# ---- stall: steps during saves beside steps after them
 
-def save_seconds(path):
-    """How long a checkpoint took: from the birth of its directory to the rename"""
-    born, renamed = subprocess.run(["stat", "-c", "%.3W %.3Z", path], capture_output=True, text=True).stdout.split()
-    return float(renamed) - float(born)
-
-
-def stall_turn(side, every, saves, out):
-    """Three times `every` steps without saves, then as many with them. Of the third save, of the last step, nothing
-    counts: it is beside no other step."""
-    watch = Watch(side.pids())
-    out["without"].append(statistics.mean(side.round(3 * every)["seconds"][1:]))
-    waited, first = side.counter("mt-optim", "snapshot_wait_ns"), side.step
-    with_saves = side.round(3 * every, "--ckpt-every", every)["seconds"][1:]
-    waited = (side.counter("mt-optim", "snapshot_wait_ns") - waited) / 1e9
-    seen = watch.end()
-    took = [save_seconds(os.path.join(saves, "step-%08d" % (first + i * every))) for i in (1, 2)]
-    out["with"].append(statistics.mean(with_saves))
-    out["lost_s"].append((out["with"][-1] - out["without"][-1]) * len(with_saves) / 2)
-    out["save_s"] += took
-    out["waits"].append(waited / sum(took))
-    out["cpu_s"].append(seen["cpu_s"]["mt-ckpt"] / 3)
-    out["others"].append(seen["others"])
+SAVE_EVERY = 4                  # steps; a save is under way in the first two after it was asked for
+PAIRS = 8                       # of a round
+LEAST_PAIRS = 6                 # fewer have no 95 % interval
 
 
-def stall_rows(table, part, shape, every, out):
-    others = statistics.mean(out["others"])
-    table.add(part, "step while saving every %d steps" % every, out["with"], "s", "without saves", out["without"],
-              bar="ratio <= 1.01" if "pinned" in shape else None, model=shape, others=others)
-    table.add(part, "training time that a save costs", out["lost_s"], "s", model=shape)
-    table.add(part, "a save takes", out["save_s"], "s", model=shape)
-    table.add(part, "CPU time of a save", out["cpu_s"], "s", model=shape)
-    table.add(part, "share of a save in which the update waits for it", out["waits"], "of it", model=shape,
+def save_time(path):
+    """When a checkpoint began and ended: the birth of its directory and the rename. None: it has not ended"""
+    times = subprocess.run(["stat", "-c", "%.3W %.3Z", path], capture_output=True, text=True).stdout.split()
+    return tuple(map(float, times)) if times else None
+
+
+def thread_seconds(pids):
+    """CPU time of all threads of processes, in more digits than cpu_seconds() has"""
+    ns = 0
+    for pid in pids:
+        for task in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/schedstat" % (pid, task)) as f:
+                ns += int(f.read().split()[0])
+    return ns / 1e9
+
+
+class Stall:
+    """Pairs of two steps during a save and the two steps after them: seconds of a step, and its CPU time in mt-stream
+    and mt-optim"""
+
+    def __init__(self):
+        self.seconds, self.cpu_s, self.save_s = ([], []), ([], []), []
+        self.longer = 0         # saves that took more than two steps, whose pairs do not count
+
+    def add(self, ends, cpu, save):
+        """ends, cpu: when the step before the pair and the pair's four steps ended, and CPU time so far"""
+        if save:
+            self.save_s.append(save[1] - save[0])
+        if not save or save[1] > ends[2]:
+            self.longer += 1
+            return
+        for i in (0, 1):
+            self.seconds[i].append((ends[2 * i + 2] - ends[2 * i]) / 2)
+            self.cpu_s[i].append((cpu[2 * i + 2] - cpu[2 * i]) / 2)
+
+
+def measure_stall(side, saves, pairs):
+    """A Stall, the share of the saves in which the update waited, mt-ckpt's CPU time of a save, others"""
+    stall, ends, cpu, first = Stall(), [], [], side.step
+    training = [side.stages[name].pid for name in ("mt-stream", "mt-optim")]
+
+    def step_over():
+        ends.append(time.time())
+        cpu.append(thread_seconds(training))
+        if len(ends) > SAVE_EVERY and len(ends) % SAVE_EVERY == 0:
+            save = save_time(os.path.join(saves, "step-%08d" % (first + len(ends) - SAVE_EVERY)))
+            stall.add(ends[-SAVE_EVERY - 1:], cpu[-SAVE_EVERY - 1:], save)
+
+    waited, watch = side.counter("mt-optim", "snapshot_wait_ns"), Watch(side.pids())
+    side.round(SAVE_EVERY * (pairs + 1), "--ckpt-every", SAVE_EVERY, each=step_over)
+    seen, waited = watch.end(), (side.counter("mt-optim", "snapshot_wait_ns") - waited) / 1e9
+    return stall, waited / sum(stall.save_s), seen["cpu_s"]["mt-ckpt"] / (pairs + 1), seen["others"]
+
+
+def stall_rows(table, part, shape, measured):
+    stall, waits, cpu_s, others = measured
+    bar = "ratio_high <= 1.01" if "pinned" in shape else None
+    enough = len(stall.cpu_s[0]) >= LEAST_PAIRS
+    note = "95 %% interval of the median of %d pairs" % len(stall.cpu_s[0]) if enough else "skipped: too few pairs"
+    if stall.longer:
+        note += "; %d saves took longer than two steps" % stall.longer
+    for what, (during, after) in (("step during a save", stall.seconds),
+                                  ("CPU time of a step during a save", stall.cpu_s)):
+        if not enough:
+            during = after = None
+        table.add(part, what, during, "s", "after the save", after, pairs=True, bar=bar, model=shape, others=others,
+                  note=note)
+    table.add(part, "a save takes", stall.save_s, "s", model=shape)
+    table.add(part, "CPU time of a save", cpu_s, "s", model=shape)
+    table.add(part, "share of a save in which the update waits for it", waits, "of it", model=shape,
               bar="value <= 0.01")
 
 
 def bench_stall(table, part, options):
     """With all cores, and with training on all cores but one, which the saver has for itself"""
-    every, batch, seq = 4, 1, 256
+    batch, seq, pairs = 1, 256, PAIRS * options.rounds
     config = config_path("bench-97m.json")
     records, saves = os.path.join(scratch, "stall"), os.path.join(scratch, "saves")
-    write_records(records, (1 + 6 * options.rounds) * every * batch, seq, vocabulary(config))
+    write_records(records, (2 + pairs) * SAVE_EVERY * batch, seq, vocabulary(config))
     for pinned in (False, True):
         if pinned and CORES < 2:
-            table.add(part, "step while saving", None, "s", "without saves", bar="ratio <= 1.01",
+            table.add(part, "step during a save", None, "s", "after the save", bar="ratio_high <= 1.01",
                       note="skipped: needs a core for training and one for mt-ckpt")
             continue
         trainers = CPUS[:-1] if pinned else None
@@ -281,11 +332,9 @@ def bench_stall(table, part, options):
                       threads=len(trainers) if pinned else None)
         side.add("mt-ckpt", ["serve", side.run, "--dir", saves, "--keep", 3],
                  ["taskset", "-c", str(CPUS[-1])] if pinned else [])
-        side.round(every)
-        out = {key: [] for key in ("without", "with", "lost_s", "save_s", "waits", "cpu_s", "others")}
-        for _ in range(options.rounds):
-            stall_turn(side, every, saves, out)
+        side.round(SAVE_EVERY)
+        measured = measure_stall(side, saves, pairs)
         side.close()
         shutil.rmtree(saves)
         shape = "97M fp32, " + ("pinned to %d of %d cores" % (CORES - 1, CORES) if pinned else "all cores")
-        stall_rows(table, part, shape, every, out)
+        stall_rows(table, part, shape, measured)
