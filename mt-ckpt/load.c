@@ -214,8 +214,8 @@ static int load_weights(struct loader *l, const struct part *p, void *buf)
 
 /* ------------------------------------------------------------------------------------------------ moments */
 
-/* m or v of what the run has of a unit, and what to do with n fp32 values that belong to its elements from `at` on. What
- * the run has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
+/* m or v of what the run has of a unit, and what to do with n fp32 values that belong to its elements from `at` on.
+ * What the run has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
 struct moments {
 	void *array;
 	uint64_t elems;

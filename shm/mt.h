@@ -420,8 +420,8 @@ struct mt_hyper {               /* what a training step was made with; 80 bytes 
  * part alone. Node 0 decides; mt-link copies its decisions to the others, which are mirrors. */
 struct mt_nodes {
 	uint32_t node, nodes;       /* this one, 0 to nodes - 1; 0 of 1: the run is on one machine */
-	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first, linked
-	 * by `next`; 0 ends the list. mt-link takes them all; an entry that it has copied has MT_CHOICE_TAKEN in `next` */
+	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first,
+	 * linked by `next`; 0 ends the list. An entry that mt-link has copied has MT_CHOICE_TAKEN in `next` */
 	_Atomic uint32_t proposed;
 	uint32_t reserved0;
 	uint64_t reserved[6];
@@ -814,8 +814,8 @@ int mt_record_agrees(const struct mt_run *, const struct mt_record *mine);
 /* The value (`bytes` of it) that stands for key. false: nobody has chosen, or a value of another size */
 bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t bytes);
 /* Let the value stand for key, unless one does already; *value is then what stands. 0; 71: the table is full; 65: what
- * stands is of another size. Several stages may do so at once; none waits. In other nodes than 0 it waits for node 0's; 69: the run
- * has ended meanwhile, or as mt_stage_over. */
+ * stands is of another size. Several stages may do so at once; none waits. In other nodes than 0 it waits for node 0's;
+ * 69: the run was removed meanwhile, or as mt_stage_over. */
 int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
 /* For mt-link: the proposals that wait, one a call, with what they propose; false: none. */
 bool mt_choice_proposed(struct mt_run *, struct mt_choice *out);

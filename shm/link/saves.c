@@ -20,7 +20,7 @@ void saves_open(struct link *l)
 }
 
 /* Another node: node 0's word ends the save here, too. */
-static void settle(struct link *l)
+static void end_save(struct link *l)
 {
 	uint64_t ended = *heard(l, 0), word = mt_snap(l->run);
 	if (!l->node || mt_snap_step(ended) != mt_snap_step(word)) return;
@@ -35,7 +35,7 @@ static void tell(struct link *l, enum control what, uint64_t value)
 
 bool saves_round(struct link *l)
 {
-	settle(l);
+	end_save(l);
 	uint64_t word = mt_snap(l->run), told = *heard(l, l->node);
 	uint64_t token = atomic_load_explicit(&l->control->nodes.token[l->node], memory_order_acquire);
 	if (token != l->told_token) tell(l, SAY_TOKEN, l->told_token = token);
@@ -50,9 +50,9 @@ void saves_hear(struct link *l, struct peer *p, enum control what, uint64_t valu
 {
 	if (what == SAY_TOKEN) atomic_store_explicit(&l->control->nodes.token[p->node], value, memory_order_release);
 	else {
-		settle(l); /* the word that goes may say how a save ended that was pinned here only now */
+		end_save(l); /* the word that goes may say how a save ended that was pinned here only now */
 		atomic_store_explicit(heard(l, p->node), value, memory_order_release);
-		settle(l);
+		end_save(l);
 	}
 	mt_wake_on(l->run, MT_ON_SNAP);
 }

@@ -1,7 +1,7 @@
 /* link-choice: a stage whose device makes another choice on each node.
  *
- *     link-choice RUN N    enter N choices, of which all nodes have some in common, with values that name this node; print
- *                          what stands, a line for each */
+ *     link-choice RUN N    enter N choices, of which all nodes have some in common, with values that name this node;
+ *                          print what stands, a line for each */
 #include <stdlib.h>
 
 #include "cli/cli.h"
