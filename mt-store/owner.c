@@ -198,8 +198,9 @@ static void wait_left(struct mt_run *run, bool tell)
 int owner_end_run(struct mt_run *run, const char *name, const char *dir, const struct owner_end *e)
 {
 	enum mt_state state = mt_run_state(run);
-	/* half-filled and dirty weights are no state */
-	uint64_t step = state == MT_FILLED && !is_as_filled(run) ? mt_run_step(run) : 0;
+	/* half-filled and dirty weights are no state, and one of several nodes has a part of it */
+	bool parted = mt_nodes(run) > 1;
+	uint64_t step = state == MT_FILLED && !is_as_filled(run) && !parted ? mt_run_step(run) : 0;
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	if (rc) {
@@ -213,6 +214,7 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	wait_left(run, false);
 	if (e->in_order) return 0;
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
+	else if (parted) mt_say("run '%s' is removed; only checkpoints that all nodes have made remain", name);
 	else if (state == MT_DIRTY)
 		mt_say("run '%s' is removed; an update was interrupted, so only older checkpoints remain", name);
 	else mt_say("run '%s' is removed; it had trained nothing", name);

@@ -40,6 +40,7 @@ check_options() {
 	cores=$(nproc 2>/dev/null || echo 1)
 	given_threads=$threads
 	choose_nodes
+	check_nodes
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
 }
 
@@ -74,6 +75,7 @@ check_files() {
 		esac
 		die 66 "$config: no such file"
 	fi
+	[ "${node:-0}" = 0 ] || return 0
 	[ -r "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
 	[ -n "$order" ] || choose_order
 	[ "$order" = none ] || feed_options=$feed_options--shuffle=$order$nl

@@ -57,6 +57,7 @@ count_data() {
 	[ $fed != 142 ] || fed=0                    # that was us
 	echo over >&8
 	await "$watcher"
+	end_listening
 	trap - HUP INT TERM
 	[ -z "$signal" ] || leave 0
 	exit_code $fed mt-feed || leave $?          # mt-step complains only about the cut input

@@ -31,6 +31,7 @@ usage() {
 	  --resume                   continue from the newest checkpoint in OUT
 	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
 	  --restart                  start a stage again when it is killed
+	  --nodes                    one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node
 	  --run NAME                 name of the run in shared memory (default: run-PID)
 	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
 	                             with --bytes, or for a model with a tokenizer, a prompt a line; else records
@@ -57,7 +58,7 @@ known() { # OPTION: ends mt-run if it does not exist, with those that begin with
 	for option in --model --data --out --dtype --grad --state --seed --device --compute --streams --threads --numa \
 		--keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
 		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens \
-		--sample-temperature; do
+		--sample-temperature --nodes; do
 		[ "$option" != "$1" ] || return 0
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
@@ -118,6 +119,7 @@ parse() { # ARGS...
 		--quiet) quiet=1 ;;
 		--dry-run) dry=1 ;;
 		--json) json=1 ;;
+		--nodes) ;;                             # see split_off
 		--no-shuffle) set_order none ;;
 		--keep-best) best=1 ;;
 		--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;

@@ -90,10 +90,17 @@ drop_tmp() {
 }
 
 leave() { # CODE
+	end_listening
 	rm -rf "$tmp"
 	if [ -n "$made" ]; then                     # is it unused?
 		[ -n "$(find "$out" -mindepth 1 ! -name .lock ! -name command ! -name order ! -name count)" ] || rm -r "$out"
 	fi
-	if [ -n "$signal" ]; then trap - "$signal"; kill -s "$signal" $$; fi
+	if [ -n "$node" ]; then
+		close_lines
+		drop_mpi_files
+	fi
+	if [ "$signal" = USR1 ]; then               # is a request; mt-step, which heard it, may have died of it
+		[ "$1" -lt 128 ] || set -- 0
+	elif [ -n "$signal" ]; then trap - "$signal"; kill -s "$signal" $$; fi
 	exit "$1"
 }

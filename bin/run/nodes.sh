@@ -1,0 +1,261 @@
+# nodes.sh: --nodes: a launcher (mpirun, srun) starts the same mt-run on each node. Node 0 feeds, steps and exports;
+# the others end with mt-link, which carries all that goes between nodes and is the one MPI process of a node.
+#
+# A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So the
+# process that it starts is a shim. The one that works is in a session of its own, where the launcher's signals do not
+# come; the shim passes them on in a pipe (descriptor 3), whose end says that the shim is gone.
+# shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
+
+node='' node_count=''                           # empty: the run is on one machine
+listener='' lines='' link='' link_rings=''
+MOST_STREAMS=8                                  # of a run, on all of its nodes
+
+# ---- the shim
+
+# Rank and number of processes, as the launchers of Open MPI, PMIx, PMI and Slurm have them in the environment
+find_node() {
+	if [ -n "${OMPI_COMM_WORLD_RANK-}" ]; then node=$OMPI_COMM_WORLD_RANK node_count=${OMPI_COMM_WORLD_SIZE-}
+	elif [ -n "${PMI_RANK-}" ]; then node=$PMI_RANK node_count=${PMI_SIZE-}
+	elif [ -n "${PMIX_RANK-}" ]; then node=$PMIX_RANK node_count=${SLURM_NTASKS-}
+	else node=${SLURM_PROCID-} node_count=${SLURM_NTASKS-}; fi
+	case $node_count in '' | *[!0-9]*) node='' ;; esac
+	case $node in '' | *[!0-9]*)
+		node=''
+		die 64 "--nodes: no launcher has started this process: mpirun -n NODES mt-run --nodes ..." ;;
+	esac
+	[ "$node" = 0 ] || alike=1
+	[ "$node_count" -le $MOST_STREAMS ] || die 64 "--nodes: $node_count nodes, and a run has $MOST_STREAMS at most"
+}
+
+split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does not return
+	case $nl$*$nl in *"$nl--nodes$nl"*) ;; *) return 0 ;; esac
+	if [ -n "${MT_RUN_NODE-}" ]; then
+		node=${MT_RUN_NODE%/*} node_count=${MT_RUN_NODE#*/}
+		unset MT_RUN_NODE
+		[ "$node" = 0 ] || alike=1
+		show=1                                  # mpirun makes each stdout a terminal
+		trap '' PIPE                            # nobody reads what is told after the launcher's end
+		return
+	fi
+	find_node
+	[ "$node_count" = 1 ] || shim "$@"
+	node='' node_count=''
+}
+
+shim() { # ARGS...
+	pipe=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	mkfifo "$pipe/signals" || exit 74
+	# shellcheck disable=SC2094
+	exec 8<>"$pipe/signals" 3<"$pipe/signals"
+	rm -r "$pipe"
+	for s in HUP INT TERM USR1; do
+		# shellcheck disable=SC2064
+		trap "signal=$s; echo $s >&8" $s
+	done
+	exec 9<&0
+	MT_RUN_NODE=$node/$node_count setsid "$0" "$@" <&9 8>&- 9<&- &
+	worker=$!
+	exec 3<&- 9<&-
+	watch_launcher &
+	watcher=$!
+	await "$worker"; rc=$?
+	kill -9 "$watcher" 2>/dev/null
+	if [ -n "$signal" ] && [ $rc -gt 128 ]; then
+		trap - "$signal"
+		kill -s "$signal" $$
+	fi
+	exit_code $rc "its worker"
+	exit
+}
+
+# A launcher that is killed leaves its processes alive
+watch_launcher() {
+	trap '' HUP INT TERM USR1
+	exec 8>&- <&- >/dev/null
+	while lives "$PPID" && lives $$; do sleep 0.2; done
+	kill -9 $$ 2>/dev/null
+}
+
+# ---- the worker
+
+alike=''                                        # set: what is wrong now is so on all nodes, and node 0 says it
+
+check_nodes() { # what cannot be had on several nodes
+	[ -n "$node_count" ] || return 0
+	[ "$grad" != none ] || die 64 "--grad none: not on several nodes, where gradients go to the node that updates"
+	[ -z "$restart" ] || die 64 "--restart: not on several nodes: a stage that dies ends the run on all of them"
+	[ -z "$dry" ] || die 64 "--dry-run: not yet on several nodes"
+	check_nodes_checkpoints
+	[ "$streams" -le $((MOST_STREAMS / node_count)) ] ||
+		die 64 "--streams: $streams on each of $node_count nodes, and a run has $MOST_STREAMS mt-streams at most"
+	run=$run-$node
+	choose_rings
+}
+
+check_nodes_checkpoints() {
+	for option in --ckpt-every --until --resume --keep-best; do
+		case " $given ${resume:+--resume} ${best:+--keep-best} " in
+		*" $option "*) die 64 "$option: not yet on several nodes" ;;
+		esac
+	done
+}
+
+# What the shim says: signals, for mt-run's own handler (INT is TERM here: what is put into the background ignores INT).
+# Its end without one is a launcher or shim that was killed: the run ends at once. A worker that was killed has no need:
+# mt-store ends its run.
+listen() {
+	trap '' HUP INT TERM
+	exec 8>&- 6<&-
+	asked=''
+	while read -r asked_for <&3; do
+		asked=$asked_for
+		case $asked in INT) asked=TERM ;; esac
+		kill -s "$asked" $$ 2>/dev/null
+	done
+	if [ -n "$asked" ] || ! lives $$; then return; fi
+	say "the launcher, or what it started here, was killed: the run ends on all nodes"
+	echo 69 >"$tmp/failed"
+	kill -s TERM $$ 2>/dev/null
+	end_stage mt-link KILL
+	kill -9 "$(cat "$tmp/step" 2>/dev/null)" 2>/dev/null
+}
+
+begin_listening() {
+	[ -n "$node_count" ] || return 0
+	listen &
+	listener=$!
+}
+
+end_listening() {
+	[ -n "$listener" ] || return 0
+	kill -9 "$listener" 2>/dev/null
+	wait "$listener" 2>/dev/null
+	listener=''
+}
+
+# stderr of a node's programs. The end of a run on all nodes is told by mt-link; what follows from it is left out, and
+# so is mt-store's line of a death that mt-link tells.
+open_lines() {
+	mkfifo "$tmp/lines" || leave 74
+	filter_lines <"$tmp/lines" >&2 &
+	lines=$!
+	exec 2>"$tmp/lines"
+}
+
+filter_lines() {
+	trap '' HUP INT TERM
+	exec 3<&- 5<&- 6<&- 7>&- 8>&-
+	set -- -e '/: its store is dirty (an update was cut short)/d' -e '/^mt-store: .* (pid [0-9]*) has died$/d'
+	[ "$node" = 0 ] || set -- "$@" -e "/^mt-[a-z]*: node [0-9]/!s/^mt-[a-z]*: /&node $node: /"
+	exec sed -u "$@"
+}
+
+close_lines() {
+	exec 2>&-
+	[ -z "$lines" ] || await "$lines"
+	lines=''
+}
+
+# Each mt-stream takes a free number of this node's; its gradients go to mt-link
+choose_rings() {
+	each=$((MOST_STREAMS / node_count))
+	i=$((each * node))
+	for _ in $(seq $each); do
+		link_rings="$link_rings--ring=grad.$i=link.$i$nl"
+		i=$((i + 1))
+	done
+}
+
+# mt-link ends in order where node 0 ends it, and when another node ends in order: that is unexpected in node 0
+start_link() {
+	{
+		stage mt-link mt-link "$run"
+		if [ "$node" = 0 ] && [ ! -e "$tmp/mt-link.over" ] && [ ! -e "$tmp/failed" ]; then
+			say "another node has left the run"
+			fail 69
+		fi
+	} &
+	link=$!
+}
+
+link_lives() { kill -0 "$link" 2>/dev/null; }
+
+end_stage() { # NAME SIGNAL
+	: >"$tmp/$1.over"
+	kill -s "$2" "$(cat "$tmp/$1.pid" 2>/dev/null)" 2>/dev/null
+}
+
+link_is_connected() { shows '"stage":"mt-link",[^}]*"doing":"idle"'; }
+
+shows() { status_of_run | grep -q "$1"; }
+
+# a subshell, because mt-store must not end by Ctrl-C
+status_of_run() (
+	trap '' INT
+	mt-store stat "$run" --json 2>/dev/null
+)
+
+# A stage that has failed may have done so because mt-link has ended the run: then mt-link's code is mt-run's.
+await_verdict() {
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		[ ! -e "$tmp/failed" ] || return 0
+		sleep 0.1
+	done
+}
+
+# Where several nodes share a machine, Open MPI leaves these if mpirun is killed
+drop_mpi_files() {
+	job=$(printf %x "${PMIX_NAMESPACE-}" 2>/dev/null)
+	set +f
+	rm -f /dev/shm/vader_segment.*."$(id -u).$job.${OMPI_COMM_WORLD_LOCAL_RANK-}"
+	set -f
+}
+
+# Node 0: until the mt-streams of all nodes are there, so that they share the first step
+await_nodes() {
+	until [ "$(status_of_run | grep -o '"stage":"mt-stream [0-9]*"' | wc -l)" -ge $((streams * node_count)) ]; do
+		if [ -n "$signal" ] || [ -e "$tmp/failed" ]; then return 1; fi
+		sleep 0.1
+	done
+}
+
+close_node() { # CODE
+	[ "$node" != 0 ] || [ -z "$link" ] || close_link "$1"
+	# an update that waits for other nodes would never end
+	[ "$1" = 0 ] || end_stage mt-optim KILL
+}
+
+# Node 0: the others end when mt-link does, in order unless a stage was killed, which mt-link tells them
+close_link() { # CODE
+	for _ in $(seq 30); do
+		if ! link_lives; then break
+		elif [ "$1" != 69 ]; then shows '"phase":"\(apply\|skip\)"' || break; fi
+		sleep 0.1
+	done
+	if link_is_connected; then end_stage mt-link USR1; else end_stage mt-link KILL; fi
+	await "$link"
+	link=''
+}
+
+# Other nodes than 0: all of it. What a signal means is for node 0 to decide, if mt-link is connected to it, and if it
+# comes once.
+follow_node0() {
+	quiet=1 newest='' began=''
+	make_tmp
+	out=$tmp
+	open_lines
+	catch_signals
+	create_run
+	fill_run
+	start_stages
+	start_link
+	while link_lives; do
+		wait "$link" 2>/dev/null
+		if [ -z "$signal" ] || ! link_lives; then continue; fi
+		if [ $(($(date +%s) - signalled)) -gt 1 ] || ! link_is_connected; then end_stage mt-link KILL; fi
+	done
+	await "$link"; rc=$?
+	link=''
+	[ ! -e "$tmp/failed" ] || rc=$(cat "$tmp/failed")
+	finish "$rc"
+}

@@ -1,0 +1,208 @@
+# mt-run --nodes: mpirun starts one mt-run a node. Here all nodes are on this machine. The bits of one machine, what is
+# refused, and ends: signals to mpirun, kills of stages, of mt-run and of mpirun.
+load helpers
+
+CASE=$GOLDEN/llama3
+ARGS="--batch 4 --micro 1 --seq 32 --lr 1e-3 --threads 1 --wait 20"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+setup_file() {
+	command -v mpirun >/dev/null || skip "needs mpirun (apt-get install openmpi-bin)"
+	[ -x "$MT/mt-link" ] || skip "needs mt-link (apt-get install libopenmpi-dev, make)"
+}
+
+on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output in $T/nodes.out and .err
+	local n=$1
+	shift
+	mkdir -p "$T/tmp"
+	TMPDIR=$T/tmp spawn nodes mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS \
+		"$@" </dev/null
+}
+endless() { on_nodes 2 --model "$CASE/model" --data "$CASE/data.bin" --steps 1000000 --epochs 1000000 "$@"; }
+code_of() { code=0; wait "$1" || code=$?; }
+trained() { [ "$(cat "$T/out/metrics.jsonl" | wc -l)" -ge "$1" ]; }
+pid_of() { pgrep -f "^$1 $RUN-$2( |\$)"; } # PROGRAM NODE
+environment() { tr '\0' '\n' <"/proc/$1/environ"; }
+started() { # NODE: the mt-run that mpirun started
+	local p
+	for p in $(pgrep -P "$PID"); do
+		if environment "$p" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
+	done
+}
+processes() { ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -e "mt-[a-z]* .*$RUN"; }
+no_files() { ! ls -d "$T"/tmp/mt-run.*; }
+all_gone() { gone "$RUN-0" && gone "$RUN-1" && gone "$RUN-2" && ! processes && no_files; }
+plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
+
+# The same training on one machine, by as many mt-streams
+alone() { # STREAMS ARGS...
+	local streams=$1
+	shift
+	mt-run --run "$RUN-alone" --out "$T/alone" $ARGS --streams "$streams" "$@" >"$T/alone.out" 2>"$T/alone.err" 3>&-
+}
+same_as_alone() {
+	cmp "$T/out/model/model.safetensors" "$T/alone/model/model.safetensors"
+	diff <(plain "$T/alone.out") <(plain "$T/nodes.out") >&2
+	diff <(plain "$T/alone.out") <(plain "$T/out/metrics.jsonl") >&2
+}
+
+@test "two nodes end with the weights and metrics of one machine with two mt-streams" {
+	local how="--model $CASE/model --data $CASE/data.bin --steps 8 --eval $CASE/data.bin --eval-every 4"
+	on_nodes 2 $how
+	wait "$PID"
+	all_gone
+	alone 2 $how
+	same_as_alone
+	no grep -v "^mt-\(run\|step\): " "$T/nodes.err"
+}
+
+@test "three nodes, two mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
+	local how="--model $CASE/model/config.json --data - --steps 6 --dtype fp32 --seed 5"
+	mkdir "$T/tmp"
+	TMPDIR=$T/tmp mpirun -q -n 3 --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS --streams 2 \
+		$how <"$CASE/data.bin" >"$T/nodes.out" 2>"$T/nodes.err" 3>&-
+	all_gone
+	alone 6 $how <"$CASE/data.bin"
+	same_as_alone
+}
+
+@test "USR1 to mpirun: the step is finished, nothing is exported, all nodes exit 0, nothing is left" {
+	endless
+	eventually trained 5
+	kill -USR1 "$PID"
+	wait "$PID"
+	all_gone
+	grep -q "^mt-run: stopped by SIGUSR1: [0-9]* steps" "$T/nodes.err"
+	[ ! -e "$T/out/model" ]
+	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
+}
+
+@test "INT to mpirun: all nodes end, nothing is left" {
+	endless
+	eventually trained 5
+	kill -INT "$PID"
+	code_of "$PID"
+	[ "$code" != 0 ]
+	eventually all_gone
+	[ ! -e "$T/out/model" ]
+	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
+}
+
+# bats test_tags=slow
+@test "a stage that is killed ends the run on all nodes with 69 and the line that names it" {
+	local what
+	for what in "mt-step 0" "mt-stream 0" "mt-optim 1" "mt-stream 1"; do
+		endless
+		eventually trained 5
+		local victim
+		victim=$(pid_of $what)
+		kill -9 "$victim"
+		code_of "$PID"
+		[ "$code" = 69 ]
+		eventually all_gone
+		grep -q "^mt-link: node ${what#* }: ${what% *}\( [0-9]\)\? (pid $victim) has died: the run ends on all nodes$" \
+			"$T/nodes.err"
+		no grep -q "dirty" "$T/nodes.err"
+		rm -r "$T/out"
+	done
+}
+
+# bats test_tags=slow
+@test "mt-link is killed: the run ends on all nodes with 69, nothing is left" {
+	local node
+	for node in 0 1; do
+		endless
+		eventually trained 5
+		kill -9 "$(pid_of mt-link $node)"
+		code_of "$PID"
+		[ "$code" = 69 ]
+		eventually all_gone
+		grep -q -e "^mt-link: node $node is gone: its mt-link has died: the run ends on all nodes$" \
+			-e "^mt-run: .*mt-link was killed by signal 9$" "$T/nodes.err"
+		rm -r "$T/out"
+	done
+}
+
+# bats test_tags=slow
+@test "mt-run is killed, as mpirun started it or the one that works: the run ends on all nodes, nothing is left" {
+	local node victim
+	for node in 0 1; do
+		endless
+		eventually trained 5
+		kill -9 "$(started $node)"
+		code_of "$PID"
+		[ "$code" = 137 ]
+		eventually all_gone
+		rm -r "$T/out"
+		endless
+		eventually trained 5
+		victim=$(ps -o pid=,sid= --ppid "$(started $node)" | awk '$1 == $2 { print $1 }')
+		kill -9 "$victim"
+		code_of "$PID"
+		[ "$code" = 69 ]
+		grep -q "^mt-run: \(node 1: \)\?its worker was killed by signal 9$" "$T/nodes.err"
+		eventually gone "$RUN-0"
+		eventually gone "$RUN-1"
+		eventually all_gone
+		rm -r "$T/out"
+	done
+}
+
+@test "mpirun is killed: all nodes end, nothing is left, not in /dev/shm either" {
+	local job
+	endless
+	eventually trained 5
+	job=$(environment "$(started 0)" | sed -n 's/^PMIX_NAMESPACE=//p')
+	kill -9 "$PID"
+	code_of "$PID"
+	eventually all_gone
+	no ls /dev/shm/vader_segment.*."$(printf %x "$job")".*
+}
+
+@test "what cannot be had on several nodes is refused by node 0 with one line" {
+	refuses() { # CODE N ARGS...
+		local want=$1 n=$2 code=0
+		shift 2
+		mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CASE/model" \
+			--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2 "$@" >"$T/refuses.out" 2>"$T/refuses.err" 3>&- \
+			</dev/null || code=$?
+		cat "$T/refuses.err"
+		[ "$code" = "$want" ] && [ "$(wc -l <"$T/refuses.err")" = 1 ] && [ ! -s "$T/refuses.out" ]
+	}
+	refuses 64 2 --restart | grep "^mt-run: --restart: not on several nodes"
+	refuses 64 2 --dry-run | grep "^mt-run: --dry-run: not yet on several nodes$"
+	refuses 64 2 --ckpt-every 5 | grep "^mt-run: --ckpt-every: not yet on several nodes$"
+	refuses 64 2 --resume | grep "^mt-run: --resume: not yet on several nodes$"
+	refuses 64 3 --streams 3 | grep "^mt-run: --streams: 3 on each of 3 nodes, and a run has 8 mt-streams at most$"
+	refuses 64 9 | grep "^mt-run: --nodes: 9 nodes, and a run has 8 at most$"
+	refuses 64 2 --foo 1 | grep "^mt-run: unknown option --foo; see --help$"
+	refuses 66 2 --eval "$T/none" | grep "^mt-run: $T/none: no such file$"
+	[ ! -e "$T/out" ]
+	fails_with 64 env -u OMPI_COMM_WORLD_RANK -u PMIX_RANK -u PMI_RANK -u SLURM_PROCID "$MT/mt-run" --nodes \
+		--model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2
+	grep -q "no launcher has started this process: mpirun -n NODES mt-run --nodes" "$T/fails.err"
+}
+
+@test "a node whose run cannot be made ends all of them with its line" {
+	{ echo '#!/bin/sh'; echo 'case "$*" in *"--node 1/2"* | *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'
+		echo "exec '$MT/mt-store' \"\$@\""; } >"$T/store"
+	mkdir "$T/bin"
+	ln -s "$MT"/* "$T/bin"
+	rm "$T/bin/mt-store"
+	mv "$T/store" "$T/bin/mt-store"
+	chmod +x "$T/bin/mt-store"
+	MT=$T/bin endless
+	code_of "$PID"
+	[ "$code" = 71 ]
+	eventually all_gone
+	grep -q "^mt-store: node 1: no room$" "$T/nodes.err"
+	[ ! -e "$T/out/model" ]
+}
+
+@test "one process under a launcher is a run on one machine" {
+	on_nodes 1 --model "$CASE/model" --data "$CASE/data.bin" --steps 3
+	wait "$PID"
+	mt-ckpt verify "$T/out/step-00000003"
+	[ -f "$T/out/model/config.json" ]
+	gone "$RUN"
+}
