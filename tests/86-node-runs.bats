@@ -34,6 +34,15 @@ no_files() { ! ls -d "$T"/tmp/mt-run.*; }
 all_gone() { gone "$RUN-0" && gone "$RUN-1" && gone "$RUN-2" && ! processes && no_files; }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
+# $T/bin: the programs, with a script from stdin in place of one; what it lets pass goes to the real one
+replace() { # PROGRAM
+	mkdir "$T/bin"
+	ln -s "$MT"/* "$T/bin"
+	rm "$T/bin/$1"
+	{ echo '#!/bin/sh'; cat; echo "exec '$MT/$1' \"\$@\""; } >"$T/bin/$1"
+	chmod +x "$T/bin/$1"
+}
+
 # The same training on one machine, by as many mt-streams
 alone() { # STREAMS ARGS...
 	local streams=$1
@@ -183,14 +192,23 @@ same_as_alone() {
 	grep -q "no launcher has started this process: mpirun -n NODES mt-run --nodes" "$T/fails.err"
 }
 
+# bats test_tags=slow
+@test "a stage that exits on one node ends the run on all nodes with its exit code" {
+	local node
+	for node in 0 1; do
+		rm -rf "$T/bin" "$T/out"
+		replace mt-optim <<<"[ \"\$1\" != $RUN-$node ] || { echo 'mt-optim: no memory' >&2; exit 71; }"
+		MT=$T/bin endless
+		code_of "$PID"
+		[ "$code" = 71 ]
+		eventually all_gone
+		grep -q "^mt-optim: \(node 1: \)\?no memory$" "$T/nodes.err"
+		[ ! -e "$T/out/model" ]
+	done
+}
+
 @test "a node whose run cannot be made ends all of them with its line" {
-	{ echo '#!/bin/sh'; echo 'case "$*" in *"--node 1/2"* | *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'
-		echo "exec '$MT/mt-store' \"\$@\""; } >"$T/store"
-	mkdir "$T/bin"
-	ln -s "$MT"/* "$T/bin"
-	rm "$T/bin/mt-store"
-	mv "$T/store" "$T/bin/mt-store"
-	chmod +x "$T/bin/mt-store"
+	replace mt-store <<<'case "$*" in *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'
 	MT=$T/bin endless
 	code_of "$PID"
 	[ "$code" = 71 ]

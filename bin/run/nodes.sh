@@ -169,7 +169,7 @@ choose_rings() {
 # mt-link ends in order where node 0 ends it, and when another node ends in order: that is unexpected in node 0
 start_link() {
 	{
-		stage mt-link mt-link "$run"
+		stage mt-link mt-link "$run" --reason="$tmp/reason"
 		if [ "$node" = 0 ] && [ ! -e "$tmp/mt-link.over" ] && [ ! -e "$tmp/failed" ]; then
 			say "another node has left the run"
 			fail 69
@@ -225,16 +225,35 @@ close_node() { # CODE
 	[ "$1" = 0 ] || end_stage mt-optim KILL
 }
 
-# Node 0: the others end when mt-link does, in order unless a stage was killed, which mt-link tells them
+# Node 0: the others end when mt-link does
 close_link() { # CODE
-	for _ in $(seq 30); do
-		if ! link_lives; then break
-		elif [ "$1" != 69 ]; then shows '"phase":"\(apply\|skip\)"' || break; fi
-		sleep 0.1
-	done
-	if link_is_connected; then end_stage mt-link USR1; else end_stage mt-link KILL; fi
+	if [ "$1" = 0 ] || [ -n "$signal" ]; then
+		while link_lives && [ ! -e "$tmp/failed" ] && shows '"phase":"\(apply\|skip\)"'; do sleep 0.1; done
+		stop_link
+	elif [ "$1" = 69 ]; then                    # a stage was killed, which mt-link tells
+		for _ in $(seq 30); do
+			link_lives || break
+			sleep 0.1
+		done
+		stop_link 69 "a stage was killed"
+	else stop_link "$1" "mt-run ends with exit code $1"; fi
 	await "$link"
 	link=''
+}
+
+# mt-link sees that a stage was killed, but not that one has exited; it is told before mt-step is killed for that
+tell_nodes_of_exit() { # CODE
+	if [ "$1" = 69 ] || [ "$name" = mt-link ]; then return; fi
+	stop_link "$1" "$name exited with $1"
+	for _ in $(seq 20); do
+		[ -e "$tmp/mt-link.pid" ] || return
+		sleep 0.1
+	done
+}
+
+stop_link() { # [CODE TEXT], for all nodes; none: in order
+	[ $# = 0 ] || echo "$*" >"$tmp/reason"
+	if link_is_connected; then end_stage mt-link USR1; else end_stage mt-link KILL; fi
 }
 
 # Other nodes than 0: all of it. What a signal means is for node 0 to decide, if mt-link is connected to it, and if it

@@ -10,17 +10,20 @@
 /* ------------------------------------------------------------------------------------------------ options */
 
 static double timeout_s = 60;
+static const char *reason_file;
 static struct mt_strings rings;
 
 static const struct mt_opt options[] = {
 	{"timeout", OPT_DOUBLE, &timeout_s, "S", "seconds of silence after which a node counts as dead; default 60", NULL},
+	{"reason", OPT_STR, &reason_file, "FILE",
+		"at a signal: if FILE has a line CODE TEXT, the run ends on all nodes with this exit code and text", NULL},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-link",
-	.usage = "mpirun -n NODES mt-link RUN [--timeout S] [--ring FROM=TO ...]",
+	.usage = "mpirun -n NODES mt-link RUN [--timeout S] [--reason FILE] [--ring FROM=TO ...]",
 	.about =
 		"Connects the nodes of a run that mt-store create --node made: carries batches, gradients, new weights and\n"
 		"node 0's decisions between them. One a node, started by MPI. Runs until SIGTERM or SIGINT, or until the run\n"
@@ -204,6 +207,18 @@ static bool busy(struct link *l)
 	return weights_move();
 }
 
+/* Who stops mt-link may know of a failure that mt-link does not see: a stage that has exited */
+static void end_for_reason(struct link *l)
+{
+	char text[400];
+	int code = 0;
+	FILE *f = reason_file ? fopen(reason_file, "r") : NULL;
+	if (!f) return;
+	bool read = fscanf(f, "%d %399[^\n]", &code, text) == 2;
+	fclose(f);
+	if (read && code > 0 && code < 128) link_end(l, code, "node %u: %s", l->node, text);
+}
+
 int main(int argc, char **argv)
 {
 	static struct link link;
@@ -223,5 +238,6 @@ int main(int argc, char **argv)
 	}
 	l->looked = 0;
 	watch(l); /* who stops us may do so because a stage has died */
+	end_for_reason(l);
 	link_end(l, 0, "%s", "");
 }
