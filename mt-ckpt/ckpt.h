@@ -259,6 +259,7 @@ static inline const char *state_name(uint32_t state) /* of m and v */
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
 	uint32_t nodes;             /* that wrote it: with several, each its part of lo, m and v; 0: none said */
+	enum mt_optim optim;
 	uint64_t step, t;
 	struct mt_position position;
 	bool has_record;

@@ -374,14 +374,14 @@ static int add_zero(struct loader *l, uint64_t array, uint64_t elems, struct mt_
 	return rc;
 }
 
-/* m and v of a unit: of a checkpoint, or zero */
+/* m, and v if the optimizer has it, of a unit: of a checkpoint, or zero */
 static int add_moments(struct loader *l, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
 	int rc = 0;
 
-	for (enum array a = ARRAY_M; a <= ARRAY_V && rc == 0; a++) {
+	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		if (l->s->full && state == MT_INT8) rc = add_part(l, (struct part){.what = CODES, .array = a, .index = u});
 		else if (l->s->full)
 			for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
@@ -458,12 +458,23 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 	return mt_stage_mine(run) ? rc : mt_stage_check(run);
 }
 
+/* m of one optimizer means something else to another, and v may be missing. */
+static int check_optim(struct mt_run *run, const struct source *s)
+{
+	uint32_t ours = mt_control(run)->optim;
+
+	if (!s->full || s->json.optim == ours) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"%s: a checkpoint of %s, and the run is of %s: create the run with --optim %s, or load --weights alone",
+		shown(s->path), mt_optim_name(s->json.optim), mt_optim_name(ours), mt_optim_name(s->json.optim));
+}
+
 static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 {
 	int rc;
 
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-		(rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
+		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
 	return kept_read(kept, s);
 }

@@ -152,6 +152,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
 	json_put(&rc, root, "state", json_string(state_name(r->state)));
 	if (r->nodes > 1) json_put(&rc, root, "nodes", json_integer(r->nodes));
+	json_put(&rc, root, "optim", json_string(mt_optim_name(r->optim)));
 	json_put(&rc, root, "run_id", json_hex(r->run_id, sizeof r->run_id));
 	json_put(&rc, root, "step", integer(r->step));
 	json_put(&rc, root, "t", integer(r->t));
@@ -308,6 +309,10 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	s = state ? json_string_value(state) : "fp32"; /* older checkpoints do not have it */
 	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
+	const json_t *optim = json_object_get(root, "optim");
+	s = optim ? json_string_value(optim) : "adamw"; /* older checkpoints do not have it */
+	out->optim = s ? mt_optim_named(s) : (enum mt_optim)0;
+	if (!out->optim) refuse(r, "optim", "is neither adamw, lion nor sgd");
 }
 
 static void get_nodes(struct reader *r, const json_t *root, struct run_json *out)

@@ -63,7 +63,7 @@ int source_config(struct source *s)
 	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
 
 	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
-	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32);
+	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 }
 
 /* Every file that is read must have checksums in run.json. */
@@ -121,7 +121,8 @@ int source_models(struct source *s)
 	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name);
 	if (rc == 0 && s->full && s->json.nodes > 1)
 		rc = parts_list(&s->parts, s->layout.units, s->layout.n_units, 0, s->json.nodes, s->json.nodes);
-	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a < ARRAYS; a++) rc = open_state(s, a);
+	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;
+	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a <= last; a++) rc = open_state(s, a);
 	return rc;
 }
 

@@ -49,6 +49,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype,
 		.state = (enum mt_dtype)c->state,
 		.nodes = mt_nodes(run),
+		.optim = (enum mt_optim)c->optim,
 		.step = at->step,
 		.t = at->t,
 		.position = at->position};

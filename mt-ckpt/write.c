@@ -80,7 +80,8 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .opening = PTHREAD_MUTEX_INITIALIZER};
 	w->has[ARRAY_W] = !full || !mt_node(run);
 	w->has[ARRAY_LO] = full && bf16;
-	w->has[ARRAY_M] = w->has[ARRAY_V] = full;
+	w->has[ARRAY_M] = full;
+	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
 	if (full && mt_nodes(run) > 1)
 		rc = parts_list(&w->parts, mt_unit(run, 0), mt_control(run)->n_units, mt_node(run), mt_node(run) + 1,

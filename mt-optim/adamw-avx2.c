@@ -95,7 +95,7 @@ struct rounded { /* m and v of a group after the update, before its scales are k
 	__m256i m[MT_GROUP / WIDTH], v[MT_GROUP / WIDTH], most_m, most_v;
 };
 
-INLINE void keep_rounded(struct rounded *x, int k, __m256i m, __m256i v)
+INLINE void keep_rounded(struct rounded *x, int k, __m256i m, __m256i v) /* v: 0 where there is none */
 {
 	x->m[k] = m;
 	x->v[k] = v;
@@ -128,20 +128,21 @@ INLINE void store_bytes(char *to, __m256i x, __m256i y)
 	_mm256_storeu_si256((__m256i *)to, _mm256_shuffle_epi8(_mm256_packus_epi16(x, y), order));
 }
 
-INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct rounded *x)
+INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct rounded *x, const bool has_v)
 {
 	*m_scale = scale_of(x->most_m);
-	*v_scale = scale_of(x->most_v);
+	if (has_v) *v_scale = scale_of(x->most_v);
 	__m256i base_m = all16((mt_bits(*m_scale) - (INT8_ONE - INT8_M_BASE)) >> INT8_CUT);
-	__m256i base_v = all16((mt_bits(*v_scale) - (INT8_ONE - INT8_V_BASE)) >> INT8_CUT);
+	__m256i base_v = all16(((has_v ? mt_bits(*v_scale) : 0) - (INT8_ONE - INT8_V_BASE)) >> INT8_CUT);
 	for (int h = 0; h < 2; h++) {
 		const __m256i *a = x->m + h, *b = x->v + h;
 		store_bytes(m + 32 * h, m_codes(upper_12(a[0], a[2]), base_m), m_codes(upper_12(a[4], a[6]), base_m));
-		store_bytes(v + 32 * h, v_codes(upper_12(b[0], b[2]), base_v), v_codes(upper_12(b[4], b[6]), base_v));
+		if (has_v)
+			store_bytes(v + 32 * h, v_codes(upper_12(b[0], b[2]), base_v), v_codes(upper_12(b[4], b[6]), base_v));
 	}
 }
 
-/* ---- the update of eight; see adamw.h ---- */
+/* ---- the rules of adamw.h, eight at a time ---- */
 
 INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct adamw *a, float decay)
 {
@@ -183,11 +184,32 @@ INLINE __m256 step_fused(__m256 p, __m256 m, __m256 root, const struct adamw *a,
 	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), _mm256_div_ps(m, denom));
 }
 
+INLINE __m256 lion(__m256 p, __m256 *m, __m256 g, const struct adamw *a, float decay)
+{
+	const __m256 one = _mm256_set1_ps(1), zero = _mm256_setzero_ps();
+	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
+	__m256 c = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta1)),
+		_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta1)));
+	__m256 sign = _mm256_sub_ps(_mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_GT_OQ), one),
+		_mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_LT_OQ), one));
+	*m = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta2)),
+		_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta2)));
+	return _mm256_add_ps(_mm256_mul_ps(p, _mm256_set1_ps(decay)), _mm256_mul_ps(sign, _mm256_set1_ps(a->neg_step)));
+}
+
+INLINE __m256 sgd(__m256 p, __m256 *m, __m256 g, const struct adamw *a, float decay)
+{
+	g = _mm256_add_ps(_mm256_mul_ps(g, _mm256_set1_ps(a->clip)), _mm256_mul_ps(p, _mm256_set1_ps(decay)));
+	*m = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta1)), g);
+	return _mm256_add_ps(p, _mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)));
+}
+
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
-	const enum mt_dtype state)
+	const enum mt_optim optim, const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const bool has_v = optim == MT_ADAMW;
 	const struct adamw scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
@@ -195,7 +217,7 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		uint16_t *w16 = (uint16_t *)t->w + i;
 		int16_t *lo16 = bf16 ? t->lo + i : NULL;
 		float *w32 = (float *)t->w + i;
-		char *m = (char *)t->m + i * sb, *v = (char *)t->v + i * sb;
+		char *m = (char *)t->m + i * sb, *v = has_v ? (char *)t->v + i * sb : NULL;
 		const char *g0 = (const char *)t->g[0] + gi * gb, *g1 = two ? (const char *)t->g[1] + gi * gb : NULL;
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
@@ -209,16 +231,18 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 			prefetch(w32 + AHEAD * MT_GROUP, MT_GROUP * 4);
 		}
 		copy(old + SLOT_M, m, MT_GROUP * sb);
-		copy(old + SLOT_V, v, MT_GROUP * sb);
-		__m256 keep_m = _mm256_set1_ps(scalars.beta1), keep_v = _mm256_set1_ps(scalars.beta2);
+		if (has_v) copy(old + SLOT_V, v, MT_GROUP * sb);
+		__m256 keep_m = _mm256_set1_ps(scalars.beta1), keep_v = _mm256_set1_ps(scalars.beta2),
+			   scale = _mm256_setzero_ps(); /* m's, of int8 */
 		if (state == MT_INT8) {
 			memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
-			memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
-			keep_m = _mm256_mul_ps(keep_m, _mm256_set1_ps(t->m_scale[group]));
-			keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(t->v_scale[group]));
+			if (has_v) memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
+			scale = _mm256_set1_ps(t->m_scale[group]);
+			keep_m = _mm256_mul_ps(keep_m, scale);
+			if (has_v) keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(t->v_scale[group]));
 		}
 		prefetch(m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
+		if (has_v) prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
@@ -232,25 +256,28 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 #pragma GCC unroll 8
 		for (int j = 0; j < MT_GROUP; j += WIDTH) {
 			const int r = j / 16, h = j / 8 % 2;
-			__m256 x, y;
+			__m256 x, y = _mm256_setzero_ps();
 			if (state == MT_INT8) {
 				x = decode_m(_mm256_loadu_si256((const __m256i *)m + h), r);
-				y = decode_v(_mm256_loadu_si256((const __m256i *)v + h), r);
+				if (has_v) y = decode_v(_mm256_loadu_si256((const __m256i *)v + h), r);
+				else x = _mm256_mul_ps(x, scale); /* int8_m; adamw has keep_m for it */
 			} else {
 				x = load(m, j, state == MT_BF16);
-				y = load(v, j, state == MT_BF16);
+				if (has_v) y = load(v, j, state == MT_BF16);
 			}
 			__m256 g = load(g0, j, g_bf16), p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
 			if (two) g = _mm256_add_ps(g, load(g1, j, g_bf16));
-			__m256i new_x, new_y; /* rounded */
-			if (state == MT_FP32) p = advance(p, &x, &y, g, &scalars, decay);
-			else {
+			__m256i new_x, new_y = _mm256_setzero_si256(); /* rounded */
+			if (optim == MT_LION) p = lion(p, &x, g, &scalars, decay);
+			else if (optim == MT_SGD) p = sgd(p, &x, g, &scalars, decay);
+			else if (state == MT_FP32) p = advance(p, &x, &y, g, &scalars, decay);
+			else advance_fused(&x, &y, g, &scalars, keep_m, keep_v);
+			if (state != MT_FP32) {
 				const int bits = state == MT_INT8 ? INT8_CUT : 16;
 				__m256i high = high_number(random[h], bits), low = low_number(random[h], bits);
-				advance_fused(&x, &y, g, &scalars, keep_m, keep_v);
 				new_x = _mm256_add_epi32(_mm256_castps_si256(x), r % 2 ? low : high);
-				new_y = _mm256_add_epi32(_mm256_castps_si256(y), r % 2 ? high : low);
-				p = step_fused(p, x, state == MT_INT8 ? root_of(new_y) : _mm256_sqrt_ps(y), &scalars, decay);
+				if (has_v) new_y = _mm256_add_epi32(_mm256_castps_si256(y), r % 2 ? high : low);
+				if (has_v) p = step_fused(p, x, state == MT_INT8 ? root_of(new_y) : _mm256_sqrt_ps(y), &scalars, decay);
 				if (r % 2) random[h] = turn(random[h]);
 			}
 			if (bf16) {
@@ -261,13 +288,13 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 			if (state == MT_INT8) keep_rounded(&rounded, j / WIDTH, new_x, new_y);
 			else if (state == MT_BF16) {
 				store_upper(m, j, new_x);
-				store_upper(v, j, new_y);
+				if (has_v) store_upper(v, j, new_y);
 			} else {
 				_mm256_storeu_ps((float *)m + j, x);
-				_mm256_storeu_ps((float *)v + j, y);
+				if (has_v) _mm256_storeu_ps((float *)v + j, y);
 			}
 		}
-		if (state == MT_INT8) store_codes(m, v, t->m_scale + group, t->v_scale + group, &rounded);
+		if (state == MT_INT8) store_codes(m, v, t->m_scale + group, t->v_scale + group, &rounded, has_v);
 	}
 }
 

@@ -248,7 +248,7 @@ INLINE __m512i coded(const struct constants *k, __m512i even, __m512i odd, __m51
 }
 
 INLINE void store_codes(const struct constants *k, char *m, char *v, float *m_scale, float *v_scale, struct packed x,
-	struct packed y)
+	struct packed y, const bool has_v)
 {
 	__m512i even = both(x.even, k->unsign), odd = both(x.odd, k->unsign);
 	__m512i scale = largest(_mm512_max_epu16(even, odd), _mm512_max_epu16(y.even, y.odd));
@@ -259,45 +259,59 @@ INLINE void store_codes(const struct constants *k, char *m, char *v, float *m_sc
 	__m512i codes = coded(k, even, odd, _mm512_shuffle_i64x2(base, base, 0x00));
 	__m512i signs = mux(k->odd, x.odd, _mm512_srli_epi16(x.even, 8));
 	_mm512_storeu_si512(m, mux(k->signs, signs, codes));
-	_mm512_storeu_si512(v, coded(k, y.even, y.odd, _mm512_shuffle_i64x2(base, base, 0xaa)));
+	if (has_v) _mm512_storeu_si512(v, coded(k, y.even, y.odd, _mm512_shuffle_i64x2(base, base, 0xaa)));
 	scale = _mm512_slli_epi32(scale, 16);
 	_mm_store_ss(m_scale, _mm_castsi128_ps(_mm512_castsi512_si128(scale)));
-	_mm_store_ss(v_scale, _mm_castsi128_ps(_mm512_extracti32x4_epi32(scale, 2)));
+	if (has_v) _mm_store_ss(v_scale, _mm_castsi128_ps(_mm512_extracti32x4_epi32(scale, 2)));
 }
 
-/* One group of m and v in any type */
+/* One group of m and v in any type. Without has_v, the optimizer keeps m alone. */
 struct moments {
 	__m512 m[REGS], v[REGS];
-	__m512 keep_m, keep_v; /* beta1, beta2; int8: times the scale */
+	__m512 keep_m, keep_v; /* adamw: beta1, beta2; int8: times the scale */
 	__mmask16 not0[REGS];  /* where m is not 0 (int8) */
 };
 
+/* int8_m of what decode_m gave */
+INLINE void scale_m(struct moments *x, float scale)
+{
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r++)
+		x->m[r] = _mm512_mask_mul_ps(_mm512_set1_ps(-0.0f), x->not0[r], x->m[r], _mm512_set1_ps(scale));
+}
+
 /* To the journal as they lie in memory, and to registers */
 INLINE void load_moments(const struct constants *k, struct moments *x, const struct adamw *a, const struct tile *t,
-	uint64_t group, const char *m, const char *v, uint8_t *old, const enum mt_dtype state)
+	uint64_t group, const char *m, const char *v, uint8_t *old, const bool has_v, const enum mt_dtype state)
 {
 	const int bytes = MT_GROUP * (state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
 	copy(old + SLOT_M, m, bytes);
-	copy(old + SLOT_V, v, bytes);
+	if (has_v) copy(old + SLOT_V, v, bytes);
 	x->keep_m = _mm512_set1_ps(a->beta1);
 	x->keep_v = _mm512_set1_ps(a->beta2);
 	if (state == MT_INT8) {
 		memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
+		decode_m(k, _mm512_loadu_si512(m), x->m, x->not0);
+		if (!has_v) {
+			scale_m(x, t->m_scale[group]);
+			return;
+		}
 		memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
 		x->keep_m = _mm512_mul_ps(x->keep_m, _mm512_set1_ps(t->m_scale[group]));
 		x->keep_v = _mm512_mul_ps(x->keep_v, _mm512_set1_ps(t->v_scale[group]));
-		decode_m(k, _mm512_loadu_si512(m), x->m, x->not0);
 		decode_v(k, _mm512_loadu_si512(v), x->v);
 		return;
 	}
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		load_two(k, m, r, x->m + r, state == MT_BF16, state == MT_BF16);
-		load_two(k, v, r, x->v + r, state == MT_BF16, state == MT_BF16);
+		if (has_v) load_two(k, v, r, x->v + r, state == MT_BF16, state == MT_BF16);
 	}
 }
 
-/* m and v of the next step. g: before clipping */
+/* ---- the rules of adamw.h. g: before clipping ---- */
+
+/* AdamW: m and v of the next step */
 INLINE void advance(struct moments *x, int r, __m512 g, const struct adamw *a, const enum mt_dtype state)
 {
 	if (state == MT_FP32) {
@@ -322,7 +336,7 @@ INLINE __m512 root_of(const struct constants *k, __m512i rounded)
 	return number(_mm512_add_epi32(_mm512_slli_epi32(x, INT8_CUT - 1), _mm512_permutexvar_epi32(x, k->roots)));
 }
 
-/* p of the next step from its m and v; rounded: v's pattern (int8) */
+/* AdamW: p of the next step from its m and v; rounded: v's pattern (int8) */
 INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, __m512i rounded, const struct adamw *a,
 	float decay, const enum mt_dtype state)
 {
@@ -338,8 +352,31 @@ INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, _
 	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(m, denom));
 }
 
+/* Lion: m and p of the next step */
+INLINE __m512 lion(__m512 p, __m512 *m, __m512 g, const struct adamw *a, float decay)
+{
+	const __m512 one = _mm512_set1_ps(1), zero = _mm512_setzero_ps();
+	g = _mm512_mul_ps(g, _mm512_set1_ps(a->clip));
+	__m512 c = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta1)),
+		_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta1)));
+	__m512 sign = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(c, zero, _CMP_GT_OQ), one);
+	sign = _mm512_mask_sub_ps(sign, _mm512_cmp_ps_mask(c, zero, _CMP_LT_OQ), zero, one);
+	*m = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta2)),
+		_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta2)));
+	return _mm512_add_ps(_mm512_mul_ps(p, _mm512_set1_ps(decay)), _mm512_mul_ps(sign, _mm512_set1_ps(a->neg_step)));
+}
+
+/* SGD: m and p of the next step */
+INLINE __m512 sgd(__m512 p, __m512 *m, __m512 g, const struct adamw *a, float decay)
+{
+	g = _mm512_add_ps(_mm512_mul_ps(g, _mm512_set1_ps(a->clip)), _mm512_mul_ps(p, _mm512_set1_ps(decay)));
+	*m = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta1)), g);
+	return _mm512_add_ps(p, _mm512_mul_ps(*m, _mm512_set1_ps(a->neg_step)));
+}
+
 /* Elements that lie 16 apart share a word, and the second one's m has its low half: turned, its high half. */
-INLINE void store_bf16(const struct constants *k, const struct moments *x, char *m, char *v, uint32_t key)
+INLINE void store_bf16(const struct constants *k, const struct moments *x, char *m, char *v, uint32_t key,
+	const bool has_v)
 {
 	__m512i even = _mm512_rolv_epi32(random_of(k->even_factors, key), k->turn),
 			odd = _mm512_rolv_epi32(random_of(k->odd_factors, key), k->turn);
@@ -350,7 +387,7 @@ INLINE void store_bf16(const struct constants *k, const struct moments *x, char 
 				v0 = _mm512_add_epi32(bits(x->v[r]), _mm512_andnot_si512(k->upper, even)),
 				v1 = _mm512_add_epi32(bits(x->v[r + 1]), _mm512_andnot_si512(k->upper, odd));
 		store32(k, (uint16_t *)m + r * WIDTH, upper(k, m0, m1), true);
-		store32(k, (uint16_t *)v + r * WIDTH, upper(k, v0, v1), true);
+		if (has_v) store32(k, (uint16_t *)v + r * WIDTH, upper(k, v0, v1), true);
 		even = _mm512_rol_epi32(even, ROUNDING_TURN);
 		odd = _mm512_rol_epi32(odd, ROUNDING_TURN);
 	}
@@ -358,37 +395,37 @@ INLINE void store_bf16(const struct constants *k, const struct moments *x, char 
 
 /* Four registers become one. v's patterns, rounded, are in j then. */
 INLINE void store_int8(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
-	char *m, char *v, uint32_t key, __m512i j[REGS])
+	char *m, char *v, uint32_t key, __m512i j[REGS], const bool has_v)
 {
 	__m512i i[REGS], random = random_of(k->factors, key);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		__m512i high = _mm512_srli_epi32(random, 32 - INT8_CUT), low = both(random, k->cut);
 		i[r] = _mm512_add_epi32(bits(x->m[r]), high);
-		j[r] = _mm512_add_epi32(bits(x->v[r]), low);
+		j[r] = has_v ? _mm512_add_epi32(bits(x->v[r]), low) : _mm512_setzero_si512();
 		i[r + 1] = _mm512_add_epi32(bits(x->m[r + 1]), low);
-		j[r + 1] = _mm512_add_epi32(bits(x->v[r + 1]), high);
+		j[r + 1] = has_v ? _mm512_add_epi32(bits(x->v[r + 1]), high) : _mm512_setzero_si512();
 		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
 	struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])}, pv = {upper(k, j[0], j[2]), upper(k, j[1], j[3])};
-	store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv);
+	store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv, has_v);
 }
 
-INLINE void store_fp32(const struct moments *x, float *m, float *v)
+INLINE void store_fp32(const struct moments *x, float *m, float *v, const bool has_v)
 {
 #pragma GCC unroll 4
 	for (int r = 0; r < REGS; r++) {
 		_mm512_storeu_ps(m + r * WIDTH, x->m[r]);
-		_mm512_storeu_ps(v + r * WIDTH, x->v[r]);
+		if (has_v) _mm512_storeu_ps(v + r * WIDTH, x->v[r]);
 	}
 }
 
 INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
-	const enum mt_dtype state)
+	const enum mt_optim optim, const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
-	const bool apart = state == MT_BF16;
+	const bool apart = state == MT_BF16, has_v = optim == MT_ADAMW;
 	const struct constants k = constants();
 	const struct adamw scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
@@ -397,14 +434,14 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		uint16_t *w16 = (uint16_t *)t->w + i;
 		int16_t *lo16 = bf16 ? t->lo + i : NULL;
 		float *w32 = (float *)t->w + i;
-		char *m = (char *)t->m + i * sb, *v = (char *)t->v + i * sb;
+		char *m = (char *)t->m + i * sb, *v = has_v ? (char *)t->v + i * sb : NULL;
 		const char *g0 = (const char *)t->g[0] + gi * gb, *g1 = two ? (const char *)t->g[1] + gi * gb : NULL;
 		if (bf16) {
 			prefetch(w16 + AHEAD * MT_GROUP, MT_GROUP * 2);
 			prefetch(lo16 + AHEAD * MT_GROUP, MT_GROUP * 2);
 		} else prefetch(w32 + AHEAD * MT_GROUP, MT_GROUP * 4);
 		prefetch(m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
+		if (has_v) prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
 		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 
@@ -416,21 +453,29 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 		copy(old + SLOT_W, bf16 ? (const void *)w16 : w32, MT_GROUP * (bf16 ? 2 : 4));
 		if (bf16) copy(old + SLOT_LO, lo16, MT_GROUP * 2);
 		load_weights(&k, bf16 ? (const void *)w16 : w32, lo16, p, bf16, apart);
-		load_moments(&k, &x, &scalars, t, group, m, v, old, state);
+		load_moments(&k, &x, &scalars, t, group, m, v, old, has_v, state);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 #pragma GCC unroll 2
 		for (int r = 0; r < REGS; r += 2) {
 			__m512 g[2], more[2];
 			load_two(&k, g0, r, g, g_bf16, apart);
-			if (two) load_two(&k, g1, r, more, g_bf16, apart);
-			advance(&x, r, two ? _mm512_add_ps(g[0], more[0]) : g[0], &scalars, state);
-			advance(&x, r + 1, two ? _mm512_add_ps(g[1], more[1]) : g[1], &scalars, state);
+			if (two) {
+				load_two(&k, g1, r, more, g_bf16, apart);
+				g[0] = _mm512_add_ps(g[0], more[0]);
+				g[1] = _mm512_add_ps(g[1], more[1]);
+			}
+#pragma GCC unroll 2
+			for (int h = 0; h < 2; h++)
+				if (optim == MT_LION) p[r + h] = lion(p[r + h], &x.m[r + h], g[h], &scalars, decay);
+				else if (optim == MT_SGD) p[r + h] = sgd(p[r + h], &x.m[r + h], g[h], &scalars, decay);
+				else advance(&x, r + h, g[h], &scalars, state);
 		}
-		if (state == MT_INT8) store_int8(&k, &x, t, group, m, v, rounding_key(tag, group), rounded);
-		else if (state == MT_BF16) store_bf16(&k, &x, m, v, rounding_key(tag, group));
-		else store_fp32(&x, (float *)m, (float *)v);
+		if (state == MT_INT8) store_int8(&k, &x, t, group, m, v, rounding_key(tag, group), rounded, has_v);
+		else if (state == MT_BF16) store_bf16(&k, &x, m, v, rounding_key(tag, group), has_v);
+		else store_fp32(&x, (float *)m, (float *)v, has_v);
 #pragma GCC unroll 4
-		for (int r = 0; r < REGS; r++) p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
+		for (int r = 0; optim == MT_ADAMW && r < REGS; r++)
+			p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
 		store_weights(&k, bf16 ? (void *)w16 : w32, lo16, p, bf16, apart);
 	}
 }

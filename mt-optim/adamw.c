@@ -18,9 +18,27 @@ void flush_denormals(void)
 #endif
 }
 
-struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
+/* Lion and SGD: what their formulas in adamw.h name. Neither has a bias correction, so t does not matter. */
+static struct adamw scalars_of_m(enum mt_optim optim, double lr, double beta1, double beta2, double decay,
 	double clip_factor)
 {
+	bool lion = optim == MT_LION;
+	return (struct adamw){
+		.clip = (float)clip_factor,
+		.decay = (float)(lion ? 1 - lr * decay : decay),
+		.no_decay = lion ? 1 : 0,
+		.beta1 = (float)beta1,
+		.one_minus_beta1 = (float)(1 - beta1),
+		.beta2 = (float)beta2,
+		.one_minus_beta2 = (float)(1 - beta2),
+		.neg_step = (float)-lr,
+	};
+}
+
+struct adamw adamw_scalars(enum mt_optim optim, uint64_t t, double lr, double beta1, double beta2, double eps,
+	double decay, double clip_factor)
+{
+	if (optim != MT_ADAMW) return scalars_of_m(optim, lr, beta1, beta2, decay, clip_factor);
 	double bias1 = 1 - pow(beta1, (double)t), bias2 = 1 - pow(beta2, (double)t);
 	bool from_g = 1 - beta1 >= 0.5;
 	double per_step = -bias1 / (lr * sqrt(bias2));
@@ -28,6 +46,7 @@ struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, do
 	return (struct adamw){
 		.clip = (float)clip_factor,
 		.decay = (float)(1 - lr * decay),
+		.no_decay = 1,
 		.lerp = (float)(from_g ? -beta1 : 1 - beta1),
 		.lerp_from_g = from_g,
 		.beta2 = (float)beta2,
@@ -67,6 +86,35 @@ static inline void step_fused(const struct adamw *a, float decay, float *p, floa
 	*p = fmaf(*p, decay, m / fmaf(root, a->per_step, a->eps_per_step));
 }
 
+static inline void lion_element(const struct adamw *a, float decay, float g, float *p, float *m)
+{
+	g *= a->clip;
+	float c = *m * a->beta1 + g * a->one_minus_beta1;
+	*p = *p * decay + ((float)(c > 0) - (float)(c < 0)) * a->neg_step;
+	*m = *m * a->beta2 + g * a->one_minus_beta2;
+}
+
+static inline void sgd_element(const struct adamw *a, float decay, float g, float *p, float *m)
+{
+	g = g * a->clip + *p * decay;
+	*m = *m * a->beta1 + g;
+	*p = *p + *m * a->neg_step;
+}
+
+/* One element in any optimizer and type of state. new_m, new_v: patterns, rounded unless they are fp32 */
+static inline void element(const struct adamw *a, const struct tile *t, float decay, struct rounding random, float g,
+	float *p, float m, float v, uint32_t *new_m, uint32_t *new_v)
+{
+	bool fused = t->optim == MT_ADAMW && t->state != MT_FP32;
+	if (t->optim == MT_LION) lion_element(a, decay, g, p, &m);
+	else if (t->optim == MT_SGD) sgd_element(a, decay, g, p, &m);
+	else if (fused) advance_fused(a, g, &m, &v);
+	else adamw_element(a, decay, g, p, &m, &v);
+	*new_m = mt_bits(m) + random.m;
+	*new_v = mt_bits(v) + random.v;
+	if (fused) step_fused(a, decay, p, m, t->state == MT_INT8 ? int8_root(*new_v) : sqrtf(v));
+}
+
 static inline float gradient(const struct tile *t, uint64_t i)
 {
 	float g = t->g_bf16 ? bf16_float(((const uint16_t *)t->g[0])[i]) : ((const float *)t->g[0])[i];
@@ -88,68 +136,55 @@ static struct moment moment_m(const struct tile *t, uint64_t group)
 		t->state == MT_INT8 ? t->m_scale + group : NULL};
 }
 
+/* x is NULL where the optimizer has no v: each function below then leaves v out */
 static struct moment moment_v(const struct tile *t, uint64_t group)
 {
+	if (!t->v) return (struct moment){NULL, NULL};
 	return (struct moment){(uint8_t *)t->v + group * MT_GROUP * moment_bytes(t),
 		t->state == MT_INT8 ? t->v_scale + group : NULL};
 }
 
 static void moment_save(const struct tile *t, struct moment m, uint8_t *slot)
 {
+	if (!m.x) return;
 	memcpy(slot, m.x, moment_bytes(t) * MT_GROUP);
 	if (t->state == MT_INT8) memcpy(slot + SLOT_SCALE, m.scale, sizeof *m.scale);
 }
 
 static void moment_restore(const struct tile *t, struct moment m, const uint8_t *slot)
 {
+	if (!m.x) return;
 	memcpy(m.x, slot, moment_bytes(t) * MT_GROUP);
 	if (t->state == MT_INT8) memcpy(m.scale, slot + SLOT_SCALE, sizeof *m.scale);
 }
 
-static void load_moments(const struct tile *t, uint64_t group, float m[MT_GROUP], float v[MT_GROUP])
+typedef float decode_fn(uint8_t code, float scale);       /* int8_m, int8_v */
+typedef uint8_t encode_fn(uint32_t rounded, float scale); /* int8_m_code, int8_v_code */
+
+static void moment_load(const struct tile *t, struct moment from, decode_fn *decode, float x[MT_GROUP])
 {
-	struct moment from_m = moment_m(t, group), from_v = moment_v(t, group);
-	for (uint64_t j = 0; j < MT_GROUP; j++)
-		if (t->state == MT_INT8) {
-			m[j] = int8_m(((const uint8_t *)from_m.x)[int8_at(j)], *from_m.scale);
-			v[j] = int8_v(((const uint8_t *)from_v.x)[int8_at(j)], *from_v.scale);
-		} else if (t->state == MT_BF16) {
-			m[j] = bf16_float(((const uint16_t *)from_m.x)[j]);
-			v[j] = bf16_float(((const uint16_t *)from_v.x)[j]);
-		} else {
-			m[j] = ((const float *)from_m.x)[j];
-			v[j] = ((const float *)from_v.x)[j];
-		}
+	for (uint64_t j = 0; from.x && j < MT_GROUP; j++)
+		if (t->state == MT_INT8) x[j] = decode(((const uint8_t *)from.x)[int8_at(j)], *from.scale);
+		else x[j] = t->state == MT_BF16 ? bf16_float(((const uint16_t *)from.x)[j]) : ((const float *)from.x)[j];
 }
 
-static void store_codes(struct moment to_m, struct moment to_v, const uint32_t m[MT_GROUP], const uint32_t v[MT_GROUP])
+static void store_codes(struct moment to, encode_fn *encode, const uint32_t x[MT_GROUP])
 {
-	uint32_t most_m = 0, most_v = 0;
-	for (uint32_t j = 0; j < MT_GROUP; j++) {
-		if (most_m < (m[j] & 0x7fffffff)) most_m = m[j] & 0x7fffffff;
-		if (most_v < v[j]) most_v = v[j];
-	}
-	*to_m.scale = int8_scale(most_m);
-	*to_v.scale = int8_scale(most_v);
-	for (uint32_t j = 0; j < MT_GROUP; j++) {
-		((uint8_t *)to_m.x)[int8_at(j)] = int8_m_code(m[j], *to_m.scale);
-		((uint8_t *)to_v.x)[int8_at(j)] = int8_v_code(v[j], *to_v.scale);
-	}
+	uint32_t most = 0;
+	for (uint32_t j = 0; j < MT_GROUP; j++)
+		if (most < (x[j] & 0x7fffffff)) most = x[j] & 0x7fffffff;
+	*to.scale = int8_scale(most);
+	for (uint32_t j = 0; j < MT_GROUP; j++) ((uint8_t *)to.x)[int8_at(j)] = encode(x[j], *to.scale);
 }
 
-/* m and v: patterns, rounded unless they are fp32 */
-static void store_moments(const struct tile *t, uint64_t group, const uint32_t m[MT_GROUP], const uint32_t v[MT_GROUP])
+/* x: patterns, rounded unless they are fp32 */
+static void moment_store(const struct tile *t, struct moment to, encode_fn *encode, const uint32_t x[MT_GROUP])
 {
-	struct moment to_m = moment_m(t, group), to_v = moment_v(t, group);
-	if (t->state == MT_INT8) store_codes(to_m, to_v, m, v);
-	else if (t->state == MT_FP32) {
-		memcpy(to_m.x, m, MT_GROUP * 4);
-		memcpy(to_v.x, v, MT_GROUP * 4);
-	} else
-		for (uint32_t j = 0; j < MT_GROUP; j++) {
-			((uint16_t *)to_m.x)[j] = (uint16_t)(m[j] >> 16);
-			((uint16_t *)to_v.x)[j] = (uint16_t)(v[j] >> 16);
-		}
+	if (!to.x) return;
+	if (t->state == MT_INT8) store_codes(to, encode, x);
+	else if (t->state == MT_FP32) memcpy(to.x, x, MT_GROUP * 4);
+	else
+		for (uint32_t j = 0; j < MT_GROUP; j++) ((uint16_t *)to.x)[j] = (uint16_t)(x[j] >> 16);
 }
 
 static void journal(const struct tile *t, uint8_t *slot, uint64_t group)
@@ -182,34 +217,27 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
-		float m[MT_GROUP], v[MT_GROUP];
+		float m[MT_GROUP], v[MT_GROUP] = {0};
 		uint32_t new_m[MT_GROUP], new_v[MT_GROUP];
 		slot ^= 1;
 		journal(t, partition->slot[slot], group);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-		load_moments(t, group, m, v);
+		moment_load(t, moment_m(t, group), int8_m, m);
+		moment_load(t, moment_v(t, group), int8_v, v);
 		uint32_t key = rounding_key(tag, group), bits = t->state == MT_INT8 ? INT8_CUT : 16;
 		for (uint32_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
 			float g = gradient(t, g0 + j),
 				  p = t->lo ? mt_float(mt_join(((uint16_t *)t->w)[i], t->lo[i])) : ((float *)t->w)[i];
-			if (t->state == MT_FP32) {
-				adamw_element(a, decay, g, &p, &m[j], &v[j]);
-				new_m[j] = mt_bits(m[j]);
-				new_v[j] = mt_bits(v[j]);
-			} else {
-				struct rounding random = rounding_of(key, j, bits);
-				advance_fused(a, g, &m[j], &v[j]);
-				new_m[j] = mt_bits(m[j]) + random.m;
-				new_v[j] = mt_bits(v[j]) + random.v;
-				step_fused(a, decay, &p, m[j], t->state == MT_INT8 ? int8_root(new_v[j]) : sqrtf(v[j]));
-			}
+			struct rounding random = t->state == MT_FP32 ? (struct rounding){0, 0} : rounding_of(key, j, bits);
+			element(a, t, decay, random, g, &p, m[j], v[j], &new_m[j], &new_v[j]);
 			if (t->lo) {
 				((uint16_t *)t->w)[i] = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
 			} else ((float *)t->w)[i] = p;
 		}
-		store_moments(t, group, new_m, new_v);
+		moment_store(t, moment_m(t, group), int8_m_code, new_m);
+		moment_store(t, moment_v(t, group), int8_v_code, new_v);
 	}
 }
 

@@ -1,4 +1,5 @@
-/* adamw.h: the update of groups of MT_GROUP elements, and the undo journal that makes it resumable.
+/* adamw.h: the update of groups of MT_GROUP elements by AdamW, Lion or SGD, and the undo journal that makes it
+ * resumable.
  *
  * adamw.c is the specification; adamw-avx2.c and adamw-avx512.c give the same bits. For one element, all in fp32 and in
  * this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without amsgrad):
@@ -18,9 +19,22 @@
  *
  * With int8 the root is that of the rounded v, since a table of 16 has it: int8_root.
  *
- * The new m and v are rounded at random, up or down with the probabilities that make the mean exact. Rounding to
- * nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The random numbers are a
- * hash of the step, the unit and the element, so a repeated update rounds as it did before.
+ * Lion (arXiv 2302.06675, algorithm 2), with every type of state, without v:
+ *
+ *     g  = (g0 + g1) * clip
+ *     c  = m * beta1 + g * one_minus_beta1
+ *     p  = p * decay + sign(c) * neg_step            decay: 1 - lr wd, or 1; neg_step: -lr; sign(0) = 0
+ *     m  = m * beta2 + g * one_minus_beta2
+ *
+ * SGD (torch.optim.SGD with momentum, without dampening and nesterov), with every type of state, without v:
+ *
+ *     g  = (g0 + g1) * clip + p * decay              decay: wd, or 0
+ *     m  = m * beta1 + g
+ *     p  = p + m * neg_step                          neg_step: -lr
+ *
+ * Where they are not fp32, the new m and v are rounded at random, up or down with the probabilities that make the mean
+ * exact. Rounding to nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The
+ * random numbers are a hash of the step, the unit and the element, so a repeated update rounds as it did before.
  *
  * State in int8: shm/model/int8.h has the codes. Rounding must not make a step long. A step is about lr m / sqrt(v):
  * the danger is a v that is rounded to 0 beside an m that is not. Therefore:
@@ -30,7 +44,8 @@
  *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such
  *    an element takes no step.
  *  - Rounding changes any other m or v by less than an eighth.
- * tests/probes/optim-adamw.c measures the longest steps.
+ * tests/probes/optim-adamw.c measures the longest steps. Lion and SGD do not divide by a rounded number. An m that is
+ * lost in this way leaves SGD's step without momentum, and Lion's with the sign of the gradient.
  *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
  * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
@@ -47,14 +62,17 @@
 struct adamw { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
 	float beta1, clip_lerp, clip_root2, per_step, eps_per_step; /* for state in bf16 and int8 */
+	float one_minus_beta1;                                      /* lion */
+	float no_decay;                                             /* in place of decay for tensors that do not decay */
 	bool lerp_from_g; /* |lerp| >= 0.5: PyTorch's lerp starts from the nearer end */
 };
 
-struct tile {                 /* a unit's arrays; every pointer is to element 0 and aligned to a group */
-	void *w;                  /* (elems) bf16 with lo, else fp32 */
-	int16_t *lo;              /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned to a group */
+	void *w;     /* (elems) bf16 with lo, else fp32 */
+	int16_t *lo; /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	enum mt_optim optim;
 	enum mt_dtype state;      /* of m and v: fp32, bf16, or int8, which has scales beside the codes */
-	void *m, *v;              /* (elems) */
+	void *m, *v;              /* (elems); v: adamw's alone */
 	float *m_scale, *v_scale; /* (elems / MT_GROUP) */
 	const void *g[2];         /* (elems) from group g_group on; g[1] NULL: one array */
 	uint64_t g_group;         /* group that g begins with: pieces of a unit are updated from where they lie */
@@ -86,7 +104,7 @@ static inline void partition_commit(struct mt_partition *partition, uint64_t ind
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* Update groups [first, end) of a tile; decay is a->decay or 1. The calling thread has flushed denormals. */
+/* Update groups [first, end) of a tile; decay is a->decay or a->no_decay. The calling thread has flushed denormals. */
 typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_partition *, uint64_t tag, uint64_t first,
 	uint64_t end, float decay);
 adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
@@ -124,24 +142,30 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 }
 
 /* The body of an adamw_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
- * type of state) as constants: each of the 24 is a loop of its own, without a branch inside. */
-#define ADAMW_OF_STATE(loop, ...) \
+ * optimizer, type of state) as constants: each of the 72 is a loop of its own, without a branch inside. */
+#define ADAMW_OF_STATE(loop, optim, ...) \
 	do { \
-		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_INT8); \
-		else if (t->state == MT_BF16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_BF16); \
-		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, MT_FP32); \
+		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_INT8); \
+		else if (t->state == MT_BF16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_BF16); \
+		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_FP32); \
+	} while (0)
+#define ADAMW_OF_OPTIM(loop, ...) \
+	do { \
+		if (t->optim == MT_LION) ADAMW_OF_STATE(loop, MT_LION, __VA_ARGS__); \
+		else if (t->optim == MT_SGD) ADAMW_OF_STATE(loop, MT_SGD, __VA_ARGS__); \
+		else ADAMW_OF_STATE(loop, MT_ADAMW, __VA_ARGS__); \
 	} while (0)
 #define ADAMW_SPECIALISE(loop) \
 	do { \
 		bool two = t->g[1] != NULL; \
-		if (t->lo && t->g_bf16 && two) ADAMW_OF_STATE(loop, true, true, true); \
-		else if (t->lo && t->g_bf16) ADAMW_OF_STATE(loop, true, true, false); \
-		else if (t->lo && two) ADAMW_OF_STATE(loop, true, false, true); \
-		else if (t->lo) ADAMW_OF_STATE(loop, true, false, false); \
-		else if (t->g_bf16 && two) ADAMW_OF_STATE(loop, false, true, true); \
-		else if (t->g_bf16) ADAMW_OF_STATE(loop, false, true, false); \
-		else if (two) ADAMW_OF_STATE(loop, false, false, true); \
-		else ADAMW_OF_STATE(loop, false, false, false); \
+		if (t->lo && t->g_bf16 && two) ADAMW_OF_OPTIM(loop, true, true, true); \
+		else if (t->lo && t->g_bf16) ADAMW_OF_OPTIM(loop, true, true, false); \
+		else if (t->lo && two) ADAMW_OF_OPTIM(loop, true, false, true); \
+		else if (t->lo) ADAMW_OF_OPTIM(loop, true, false, false); \
+		else if (t->g_bf16 && two) ADAMW_OF_OPTIM(loop, false, true, true); \
+		else if (t->g_bf16) ADAMW_OF_OPTIM(loop, false, true, false); \
+		else if (two) ADAMW_OF_OPTIM(loop, false, false, true); \
+		else ADAMW_OF_OPTIM(loop, false, false, false); \
 	} while (0)
 
 /* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks
@@ -149,7 +173,7 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 adamw_fn *adamw_choose(void);
 
 /* The scalars of Adam's step t from the step's hyperparameters. */
-struct adamw adamw_scalars(uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
+struct adamw adamw_scalars(enum mt_optim, uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
 	double clip_factor);
 
 /* Put the group that the partition's index names back to what it was before its update began. Idempotent. */

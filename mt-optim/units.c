@@ -45,10 +45,11 @@ int units_make(struct optim *o)
 			.w = mt_at(o->run, mu->w),
 			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
 			.m = mt_at(o->run, mu->m),
-			.v = mt_at(o->run, mu->v),
+			.v = mu->v ? mt_at(o->run, mu->v) : NULL,
+			.optim = (enum mt_optim)o->control->optim,
 			.state = (enum mt_dtype)o->control->state,
 			.m_scale = int8_scales(mt_at(o->run, mu->m), mu->elems),
-			.v_scale = int8_scales(mt_at(o->run, mu->v), mu->elems),
+			.v_scale = mu->v ? int8_scales(mt_at(o->run, mu->v), mu->elems) : NULL,
 			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->grads == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};
@@ -65,7 +66,7 @@ void unit_update(const struct optim *o, const struct adamw *a, const struct tile
 		uint64_t stop = end < run->end ? end : run->end;
 		if (first >= stop) continue;
 		o->update(a, tile, &o->partitions[partition], partition_tag(step, u), first, stop,
-			run->decay ? a->decay : 1.0f);
+			run->decay ? a->decay : a->no_decay);
 		first = stop;
 	}
 }

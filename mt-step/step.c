@@ -34,6 +34,7 @@ static void check_run(struct options *o)
 {
 	const struct mt_control *c = mt_control(driver.run);
 	const struct mt_geometry *g = mt_geometry(driver.run);
+	if (c->optim == MT_LION && !o->beta2_given) o->beta2 = 0.99; /* the paper's; beta1 is the same */
 	if (c->grad == MT_NONE) {
 		if (o->micro != o->batch)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none: a step is one micro-batch, so --micro must be --batch",

@@ -76,6 +76,7 @@ static const struct constant limits[] = {
 	{"context_only", MT_CONTEXT_ONLY},
 };
 static const struct constant dtypes[] = {{"bf16", MT_BF16}, {"fp32", MT_FP32}, {"none", MT_NONE}, {"int8", MT_INT8}};
+static const struct constant optims[] = {{"adamw", MT_ADAMW}, {"lion", MT_LION}, {"sgd", MT_SGD}};
 static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_STEP}, {"mt-optim", MT_OPTIM},
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
@@ -156,6 +157,7 @@ static json_t *constants(void)
 	json_object_set_new(o, "phases", phases);
 	json_object_set_new(o, "snapshot_phases", snaps);
 	json_object_set_new(o, "dtypes", CONSTANTS(dtypes));
+	json_object_set_new(o, "optims", CONSTANTS(optims));
 	json_object_set_new(o, "slots", CONSTANTS(slots));
 	json_object_set_new(o, "kinds", CONSTANTS(kinds));
 	json_object_set_new(o, "messages", CONSTANTS(messages));

@@ -54,6 +54,12 @@ static int make_rings(const char *name)
 	return rc;
 }
 
+static int parse_optim(const char *word, enum mt_optim *out)
+{
+	*out = mt_optim_named(word);
+	return *out ? 0 : mt_fail(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", word);
+}
+
 /* NODES: numbers and ranges with commas between, as numactl takes them */
 static bool is_node_list(const char *s)
 {
@@ -109,9 +115,10 @@ static void say_summary(const char *name)
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
 	mt_say(
-		"run '%s': %s, %llu parameters, %s, gradients %s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
+		"run '%s': %s, %llu parameters, %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
-		moments_words(c->state), (unsigned long long)state, (double)state / (double)c->params, (unsigned long long)all);
+		optim_words(c->optim), moments_words(c->state), (unsigned long long)state, (double)state / (double)c->params,
+		(unsigned long long)all);
 	say_pages(run);
 	mt_run_close(run);
 }
@@ -131,6 +138,7 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc == 0) rc = parse_dtype("grad", o->grad, MT_NONE, &create.grad);
 	if (rc == 0) rc = parse_dtype("state", o->state, MT_INT8, &create.state);
 	if (rc == 0) rc = parse_node(o->node, &create);
+	if (rc == 0) rc = parse_optim(o->optim, &create.optim);
 	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) return rc;

@@ -92,6 +92,7 @@ static void zero(struct mt_run *run, uint64_t array, uint64_t from, uint64_t to,
 static void zero_moment(struct mt_run *run, const struct mt_unit *u, uint64_t array, uint64_t from, uint64_t to)
 {
 	uint32_t state = mt_control(run)->state;
+	if (!array) return;
 	zero(run, array, from, to, state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
 	if (state == MT_INT8) zero(run, array + u->elems, from / MT_GROUP, to / MT_GROUP, 4); /* the scales */
 }

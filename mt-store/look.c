@@ -134,7 +134,7 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 		uint64_t owned = part.end - part.first;
 		l->array[ARRAY_LO] += u->lo ? owned * 2 : 0;
 		l->array[ARRAY_M] += mt_state_bytes(l->moments, owned);
-		l->array[ARRAY_V] += mt_state_bytes(l->moments, owned);
+		l->array[ARRAY_V] += u->v ? mt_state_bytes(l->moments, owned) : 0;
 		l->array[ARRAY_G] += owned * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
 	}
 }
@@ -217,6 +217,7 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	l->moments = c->state;
 	l->node = mt_node(run);
 	l->nodes = mt_nodes(run);
+	l->optim = c->optim;
 	l->params = c->params;
 	l->step_tokens = c->step_tokens;
 	l->bytes = mt_run_bytes(run);

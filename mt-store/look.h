@@ -45,6 +45,7 @@ struct look {
 	enum mt_state state;
 	uint32_t dtype, grad, moments; /* enum mt_dtype: of w, of g, of m and v */
 	uint32_t node, nodes;          /* this node's number, of how many */
+	uint32_t optim;                /* enum mt_optim */
 	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
 
 	/* Of the last committed step. NAN: unknown, or not finite; `known` says which. */

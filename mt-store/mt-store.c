@@ -27,6 +27,7 @@ enum option {
 	O_DTYPE,
 	O_GRAD,
 	O_STATE,
+	O_OPTIM,
 	O_STEP_TOKENS,
 	O_NUMA,
 	O_SEED,
@@ -41,11 +42,8 @@ enum option {
 	O_COUNT
 };
 
-static struct store_options given = {.dtype = "bf16",
-	.grad = "fp32",
-	.state = "fp32",
-	.numa = "default",
-	.step_tokens = 128 << 10};
+static struct store_options given =
+	{.dtype = "bf16", .grad = "fp32", .state = "fp32", .optim = "adamw", .numa = "default", .step_tokens = 128 << 10};
 static bool seen[O_COUNT];
 
 static const struct mt_opt options[] = {
@@ -59,6 +57,8 @@ static const struct mt_opt options[] = {
 		&seen[O_GRAD]},
 	[O_STATE] = {"state", OPT_STR, &given.state, "TYPE",
 		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded at random)", &seen[O_STATE]},
+	[O_OPTIM] = {"optim", OPT_STR, &given.optim, "RULE", "create: adamw (default), lion or sgd (with momentum)",
+		&seen[O_OPTIM]},
 	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
 		"create: tokens of a micro-batch at most "
 		"(default 128K)",
@@ -92,7 +92,8 @@ static const struct verb {
 	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
 	{"create", store_create,
-		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_STEP_TOKENS | 1 << O_NUMA | 1 << O_NODE,
+		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_OPTIM | 1 << O_STEP_TOKENS | 1 << O_NUMA |
+			1 << O_NODE,
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
@@ -106,7 +107,7 @@ static const struct mt_program program = {
 	.name = "mt-store",
 	.usage =
 		"mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] "
-		"[--step-tokens N] [--numa POLICY] [--node R/N]\n"
+		"[--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N]\n"
 		"mt-store init RUN --seed N\n"
 		"mt-store serve RUN [--until-eof --dir DIR]\n"
 		"mt-store stat RUN [--json|--prometheus]\n"

@@ -60,7 +60,8 @@ static void print_model(const struct look *l)
 	head("run_info", "gauge", "The run's model family and types; always 1.");
 	printf("mt_run_info{");
 	const struct label labels[] = {{"run", l->name}, {"family", l->family}, {"dtype", dtype_word(l->dtype)},
-		{"grad", dtype_word(l->grad)}, {"optimizer_state", dtype_word(l->moments)}, {"numa", l->numa}};
+		{"grad", dtype_word(l->grad)}, {"optimizer", mt_optim_name(l->optim)},
+		{"optimizer_state", dtype_word(l->moments)}, {"numa", l->numa}};
 	for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
 		if (i) putchar(',');
 		print_label(labels[i]);
@@ -72,7 +73,7 @@ static void print_model(const struct look *l)
 	single(l, "parameters", "gauge", "Parameters of the model.", (double)l->params);
 	single(l, "run_bytes", "gauge", "Bytes of shared memory that the run takes.", (double)l->bytes);
 	head("memory_bytes", "gauge",
-		"Bytes by array: weights w and lo, Adam's m and v, gradients g, rings, control region.");
+		"Bytes by array: weights w and lo, optimizer state m and v, gradients g, rings, control region.");
 	for (enum look_array a = 0; a < ARRAY_COUNT; a++)
 		sample(l, "memory_bytes", (struct label){"array", array_word(a)}, (double)l->array[a]);
 }

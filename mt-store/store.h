@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 
 struct store_options { /* of all verbs together; mt-store.c checks which verb takes which */
-	const char *config, *dtype, *grad, *state, *numa;
+	const char *config, *dtype, *grad, *state, *optim, *numa;
 	const char *ring, *like, *dir, *node;
 	uint64_t step_tokens, seed;
 	bool json, force, until_eof, prometheus, abi;
@@ -45,6 +45,8 @@ void print_prometheus(const struct look *);
 const char *dtype_word(uint32_t dtype); /* "bf16", "fp32", "none", "int8" */
 /* Behind the other types: ", optimizer state bf16"; nothing for fp32 */
 const char *moments_words(uint32_t dtype);
+/* Before it: ", optimizer lion"; nothing for adamw */
+const char *optim_words(uint32_t optim);
 const char *state_word(enum mt_state);
 uint64_t store_bytes(struct mt_run *); /* of the store region; the run is open with MT_RUN_WEIGHTS */
 /* The share of the store, by samples, that lies on huge pages; below 0: it cannot be found out. The run is open with

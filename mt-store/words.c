@@ -20,6 +20,11 @@ const char *moments_words(uint32_t dtype)
 	return dtype == MT_BF16 ? ", optimizer state bf16" : dtype == MT_INT8 ? ", optimizer state int8" : "";
 }
 
+const char *optim_words(uint32_t optim)
+{
+	return optim == MT_LION ? ", optimizer lion" : optim == MT_SGD ? ", optimizer sgd" : "";
+}
+
 const char *state_word(enum mt_state state)
 {
 	static const char *const words[] = {"empty", "filling", "filled", "dirty", "gone"};

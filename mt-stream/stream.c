@@ -13,7 +13,7 @@ static struct mt_strings rings;
 
 static bool plan_only, verbose, device_given;
 static const char *compute_spec, *attention_spec = "cudnn", *dtype_spec = "bf16", *grad_spec = "fp32",
-								 *state_spec = "fp32";
+								 *state_spec = "fp32", *optim_spec = "adamw";
 static struct plan_options plan = {.nodes = 1, .streams = 1, .micros = 1};
 enum { PLAN_NODES = 64, PLAN_STREAMS = 64 }; /* more than a run can have: plans are arithmetic */
 static bool nodes_given, net_given;
@@ -49,6 +49,7 @@ static const struct mt_opt options[] = {
 	{"micro", OPT_U64, &plan.micro, "SEQS", "--plan: rows of a micro-batch", NULL},
 	{"dtype", OPT_STR, &dtype_spec, "TYPE", "--plan: bf16 (default) or fp32", NULL},
 	{"state", OPT_STR, &state_spec, "TYPE", "--plan: AdamW's m and v in fp32 (default), bf16 or int8", NULL},
+	{"optim", OPT_STR, &optim_spec, "RULE", "--plan: adamw (default), lion or sgd", NULL},
 	{"grad", OPT_STR, &grad_spec, "TYPE", "--plan: gradients in fp32 (default), bf16 or none", NULL},
 	{"profile", OPT_STR, &plan.profile, "GPU[,K=N...]",
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, "
@@ -71,8 +72,9 @@ static const struct mt_program program = {
 		"       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--threads N]\n"
 		"       [--ring FROM=TO]...\n"
 		"       mt-stream --plan --config FILE [--device-memory BYTES] [--host-memory BYTES] --seq T --micro SEQS\n"
-		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--profile GPU]\n"
-		"       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--attention cudnn|own] [--json]",
+		"       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--optim adamw|lion|sgd]\n"
+		"       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--profile GPU] [--attention cudnn|own]\n"
+		"       [--json]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,
@@ -203,6 +205,8 @@ static int plan_print(void)
 	plan.dtype = type_parse("dtype", dtype_spec);
 	plan.grad = type_parse("grad", grad_spec);
 	plan.state = type_parse("state", state_spec);
+	plan.optim = mt_optim_named(optim_spec);
+	if (!plan.optim) mt_die(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", optim_spec);
 	plan_check_nodes();
 	plan.compute = compute_spec ? type_parse("compute", compute_spec) : 0;
 	plan.recompute = recompute_parse(recompute_spec);

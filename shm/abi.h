@@ -11,7 +11,8 @@
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, attempts, 10624, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, optim, 10616, 4) \
+	F(mt_control, attempts, 10624, 8) \
 	F(mt_control, fills, 10632, 8) \
 	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 4096) \
 	F(mt_control, txn, 15296, 197248) F(mt_control, unlogged, 212544, 128) \

@@ -65,6 +65,21 @@ const char *mt_errmsg(void);
 
 enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
 
+/* Rules of the update; mt-optim/adamw.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
+enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
+static inline const char *mt_optim_name(uint32_t optim)
+{
+	return optim == MT_ADAMW ? "adamw" : optim == MT_LION ? "lion" : optim == MT_SGD ? "sgd" : "?";
+}
+/* 0: no optimizer has this name */
+static inline enum mt_optim mt_optim_named(const char *name)
+{
+	for (enum mt_optim i = MT_ADAMW; i <= MT_SGD; i++)
+		if (!strcmp(name, mt_optim_name(i))) return i;
+	return (enum mt_optim)0;
+}
+static inline uint32_t mt_state_arrays(uint32_t optim) { return optim == MT_ADAMW ? 2 : 1; }
+
 enum {                          /* mt_geometry.flags */
 	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8,
 	MT_QK_NORM = 16,            /* q and k have norms, of each head */
@@ -244,7 +259,8 @@ static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[3])
 struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */
-	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs */
+	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,
+								 * v where the optimizer has none */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
 	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
@@ -256,7 +272,7 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 
 struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
 	struct mt_geometry geo;
-	enum mt_dtype dtype, grad, state;
+	enum mt_dtype dtype, grad, state; enum mt_optim optim;
 	uint32_t n_units, n_tensors;
 	struct mt_unit *units; struct mt_tensor *tensors;
 	uint64_t store_bytes;       /* of the store region */
@@ -270,7 +286,7 @@ static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
 }
 /* dtype: of w; grad: of g; state: of m and v: fp32, bf16 or int8 */
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
-	enum mt_dtype state);
+	enum mt_dtype state, enum mt_optim optim);
 void mt_layout_release(struct mt_layout *);
 /* Some files have the rows of q | k | v in another order. Element `from` of the tensor in its file is the tensor's
  * element *at here, and so on for *n elements; from < t->n. Other tensors: *at is `from`, *n is all that follow. */
@@ -453,6 +469,7 @@ struct mt_control {
 	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
+	uint32_t optim;             /* enum mt_optim */
 	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
 	struct mt_record record;
@@ -473,6 +490,7 @@ struct mt_run;                  /* a process's handle on a run */
 struct mt_create {
 	const char *name; const char *config_text; size_t config_bytes;
 	enum mt_dtype dtype, grad, state; /* state 0: fp32 */
+	enum mt_optim optim;              /* 0: adamw */
 	uint64_t step_tokens; const char *numa;
 	uint32_t node, nodes;       /* nodes 0 or 1: the run is on one machine */
 };

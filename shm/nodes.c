@@ -61,7 +61,7 @@ static void add_unit(struct list *l, const struct mt_layout *layout, const struc
 	add(l, u->w, u->elems * (layout->dtype == MT_BF16 ? 2 : 4));
 	if (u->lo) add(l, u->lo + p.first * 2, n * 2);
 	add_moment(l, layout->state, u->m, u->elems, p);
-	add_moment(l, layout->state, u->v, u->elems, p);
+	if (u->v) add_moment(l, layout->state, u->v, u->elems, p);
 	for (int end = 0; end < 2; end++)
 		if (u->g[end]) add(l, u->g[end] + p.first * grad, n * grad);
 }

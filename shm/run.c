@@ -125,6 +125,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 {
 	struct mt_layout l;
 	struct map map[3] = {0};
+	enum mt_optim optim = opt->optim ? opt->optim : MT_ADAMW;
 	int maker = -1, rc = region_name_check(opt->name);
 	if (!rc) rc = check_exists(opt->name);
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
@@ -132,7 +133,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	uint32_t nodes = opt->nodes ? opt->nodes : 1;
 	if (!rc) rc = nodes_check(opt->node, nodes, opt->grad);
 	if (!rc && opt->numa && strlen(opt->numa) >= 64) rc = mt_fail(MT_EX_USAGE, "--numa: too long");
-	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state))) return rc;
+	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state, optim))) return rc;
 	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
 	if (!plan) rc = mt_fail(MT_EX_NOMEM, "no memory for a plan of the control region");
 	else {
@@ -143,6 +144,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->dtype = opt->dtype;
 		plan->grad = opt->grad;
 		plan->state = opt->state ? opt->state : MT_FP32;
+		plan->optim = optim;
 		plan->n_units = l.n_units;
 		plan->n_tensors = l.n_tensors;
 		plan->partitions = MT_PARTITIONS;
@@ -185,8 +187,8 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
-		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8) && c->nodes.node < c->nodes.nodes &&
-		c->nodes.nodes <= MT_NODES;
+		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8) && c->optim >= MT_ADAMW &&
+		c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES;
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All
@@ -196,7 +198,7 @@ static int check_layout(struct mt_run *run)
 	const struct mt_control *c = run->control;
 	struct mt_layout l = {0};
 	bool ok = tables_fit(c, run->control_map.size);
-	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad, c->state) : 0;
+	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad, c->state, c->optim) : 0;
 	if (rc == -MT_EX_NOMEM) return rc;
 	ok = ok && !rc && l.n_units == c->n_units && l.n_tensors == c->n_tensors && l.params == c->params &&
 		!memcmp(l.tensors, mt_tensor(run, 0), l.n_tensors * sizeof *l.tensors);

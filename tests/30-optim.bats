@@ -27,7 +27,7 @@ killed() { # KEY=VALUE...
 }
 
 # A program killed at any instruction of the update is finished by another with the same bits:
-# resumes [none] [bf16|int8]
+# resumes [none] [bf16|int8] [lion|sgd]
 resumes() {
 	run optim-journal "$RUN" "$@"
 	echo "$output"
@@ -35,7 +35,7 @@ resumes() {
 	[ "$status" = 0 ]
 }
 
-@test "the SIMD updates give the bits of the scalar one, and the scalar one is PyTorch's AdamW" {
+@test "the SIMD updates give the bits of the scalar one, which is PyTorch's AdamW or SGD, or Lion" {
 	optim-adamw
 	MT_ISA=scalar optim-adamw sums
 }
@@ -80,6 +80,18 @@ resumes() {
 	same_hash state=int8 grad=none
 }
 
+# bats test_tags=slow
+@test "lion and sgd: w, lo and m equal the plain computation's with every type of state, in whatever order" {
+	local rule state
+	for rule in lion sgd; do
+		for state in fp32 bf16 int8; do
+			same_hash optim=$rule state=$state
+		done
+		same_hash optim=$rule state=int8 dtype=fp32 grad=bf16 tied=1
+		same_hash optim=$rule grad=none
+	done
+}
+
 @test "--grad none: the state equals the plain computation's, however gradients are cut into pieces" {
 	same_hash grad=none
 }
@@ -105,6 +117,8 @@ resumes() {
 	killed dtype=fp32 tied=1
 	killed state=bf16
 	killed state=int8
+	killed optim=lion state=bf16
+	killed optim=sgd state=int8
 }
 
 # bats test_tags=slow
@@ -136,6 +150,22 @@ resumes() {
 @test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
 	resumes none bf16
 	resumes none int8
+}
+
+# bats test_tags=slow
+@test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
+	resumes lion
+	resumes lion bf16
+	resumes lion int8
+	resumes lion none
+}
+
+# bats test_tags=slow
+@test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
+	resumes sgd
+	resumes sgd bf16
+	resumes sgd int8
+	resumes sgd none
 }
 
 @test "a pinned unit is not overwritten, a sealed save is waited for, a dead saver's save fails" {

@@ -35,9 +35,9 @@ teardown() {
 	done
 }
 
-@test "fp32 weights, bf16 gradients, bf16 and int8 state: nodes give the bits of one machine" {
+@test "fp32 weights, bf16 gradients, bf16 and int8 state, and Lion: nodes give the bits of one machine" {
 	local how
-	for how in "--dtype fp32" "--grad bf16" "--state bf16" "--state int8"; do
+	for how in "--dtype fp32" "--grad bf16" "--state bf16" "--state int8" "--optim lion"; do
 		CREATE=$how one 2 "${ARGS[@]}"
 		CREATE=$how nodes 2 "${ARGS[@]}"
 		same_as_one

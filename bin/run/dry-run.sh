@@ -6,8 +6,8 @@ make_plan() { # GRAD ROWS [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
-		--state "$state" --device "$kind" --threads $((threads * streams)) ${compute:+--compute="$compute"} \
-		${3:+--host-memory="$3"} 2>&1)
+		--state "$state" --optim "$optim" --device "$kind" --threads $((threads * streams)) \
+		${compute:+--compute="$compute"} ${3:+--host-memory="$3"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code
@@ -79,7 +79,7 @@ report() {
 	# names by the environment, since awk's -v would turn their backslashes into other characters
 	model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
 		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
-		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v device="$device" \
+		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v keep=$((keep + ${best:-0})) -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
@@ -97,6 +97,7 @@ report() {
 			shm = ENVIRON["shm"]
 			n = of(plan, "params")
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
+				(optim == "adamw" ? "" : ", optimizer " optim) \
 				(state == "fp32" ? "" : ", optimizer state " state) ", " model)
 			if (count != "") data()
 			else line("data", "is read only once, so it is not counted; " steps " steps")
@@ -145,7 +146,7 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			each = state == "bf16" ? 8 : 12 # files have m and v of int8 as fp32
+			each = 4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1) # files have int8 state as fp32
 			disk = (keep + 1) * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
 			line("disk", gb(disk) " of " gb(disk_free) " free: " keep + 1 " checkpoints of " \
 				gb(each * of(plan, "params")) " and the model: " fits(disk, disk_free) \

@@ -18,6 +18,7 @@ usage() {
 	  --dtype bf16|fp32          data type of the weights (default: bf16)
 	  --grad fp32|bf16|none      data type of the gradients (default: fp32)
 	  --state fp32|bf16|int8     data type of AdamW's m and v: bf16 saves 4 bytes a parameter, int8 5.9 (default: fp32)
+	  --optim adamw|lion|sgd     rule of the update: lion and sgd (with momentum) keep no v (default: adamw)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        what the device cpu multiplies in (default: bf16, if weights are bf16 and the CPU has
@@ -45,8 +46,8 @@ usage() {
 	EOF
 }
 
-model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 seed=1 device=cpu compute='' streams=1 threads='' numa=none
-keep=2 run=run-$$
+model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
+threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 restart='' new_input='' best=''
 sample='' sample_every='' sample_options=''
@@ -55,8 +56,8 @@ feed_options='' step_options='' given=' ' count=''
 
 known() { # OPTION: ends mt-run if it does not exist, with those that begin with the same letters
 	like='' begin=${1%"${1#????}"}
-	for option in --model --data --out --dtype --grad --state --seed --device --compute --streams --threads --numa \
-		--keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
+	for option in --model --data --out --dtype --grad --state --optim --seed --device --compute --streams --threads \
+		--numa --keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
 		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens \
 		--sample-temperature --nodes; do
 		[ "$option" != "$1" ] || return 0
@@ -70,8 +71,8 @@ set_option() { # OPTION VALUE
 	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
 	given="$given$1 "
 	case $1 in
-	--model | --out | --dtype | --grad | --state | --seed | --device | --compute | --streams | --threads | --numa | \
-		--keep | --run)
+	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
+		--numa | --keep | --run)
 		eval "${1#--}=\$2"
 		return ;;
 	--sample) sample=$2; return ;;

@@ -33,12 +33,12 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 	return flops / (req->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
 
-/* Bytes of host memory that the update of a parameter reads and writes: weight, m and v, each read and written, and the
- * gradient */
+/* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state, each read and
+ * written, and the gradient */
 static double update_bytes(const struct plan_request *req)
 {
-	double moment = (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP;
-	return 2 * (MASTER_BYTES + 2 * moment) + (req->grad == MT_BF16 ? 2 : 4);
+	double moments = mt_state_arrays(req->optim) * (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP;
+	return 2 * (MASTER_BYTES + moments) + (req->grad == MT_BF16 ? 2 : 4);
 }
 
 /* Parameters that a node updates in a second: cores do not scale beyond what their memory gives */

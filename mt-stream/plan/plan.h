@@ -41,11 +41,12 @@ struct profile { /* what a machine does in a second */
 
 struct plan_request {
 	const struct mt_geometry *geo;
-	enum mt_dtype dtype, grad, state; /* of weights, gradients, AdamW's m and v */
-	uint64_t embed, block, head;      /* elements of units: block: of the largest; head: with a tied embedding's */
-	uint64_t rest;                    /* of the largest block without its experts; */
-	struct cut cut[MT_KINDS];         /* experts, by kind of layer */
-	struct mt_layer most;             /* mt_layer_most of the geometry: every block has room for it */
+	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
+	enum mt_optim optim;
+	uint64_t embed, block, head; /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t rest;               /* of the largest block without its experts; */
+	struct cut cut[MT_KINDS];    /* experts, by kind of layer */
+	struct mt_layer most;        /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
 	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
 	uint64_t idle, idle_params;

@@ -46,6 +46,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.dtype = (enum mt_dtype)s->control->dtype,
 		.grad = (enum mt_dtype)s->control->grad,
 		.state = (enum mt_dtype)s->control->state,
+		.optim = (enum mt_optim)s->control->optim,
 		.rows = rows,
 		.seq = seq,
 		.micros = 1,

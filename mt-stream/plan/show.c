@@ -334,6 +334,7 @@ int plan_show(const struct plan_options *o)
 		.dtype = o->dtype,
 		.grad = o->grad,
 		.state = o->state,
+		.optim = o->optim,
 		.train = true,
 		.elem = o->dtype == MT_BF16 ? 2 : 4,
 		.operand = o->dtype == MT_BF16 ? 2 : 4,
@@ -351,7 +352,7 @@ int plan_show(const struct plan_options *o)
 		.fixed = o->pass_rows || o->chunk_tokens};
 	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad, o->state))) {
+	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad, o->state, o->optim))) {
 		free(text);
 		return rc;
 	}

@@ -9,6 +9,7 @@ struct plan_options {
 	const struct gpu *here;                    /* its GPU; NULL: its cores, */
 	int threads;                               /* so many of them */
 	enum mt_dtype dtype, grad, state, compute; /* compute: of operands on cores; 0: as a run has it */
+	enum mt_optim optim;
 	enum recompute recompute;
 	uint32_t expert_window;
 	uint64_t memory; /* of the device; 0: all that such a GPU has; of the cores: half of what is available */

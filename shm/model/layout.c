@@ -409,7 +409,7 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 	u->w = place(at, u->elems * (bf16 ? 2 : 4));
 	u->lo = bf16 ? place(at, u->elems * 2) : 0;
 	u->m = place(at, mt_state_bytes(l->state, u->elems));
-	u->v = place(at, mt_state_bytes(l->state, u->elems));
+	u->v = mt_state_arrays(l->optim) == 2 ? place(at, mt_state_bytes(l->state, u->elems)) : 0;
 	if (l->grad == MT_NONE) return;
 	uint64_t bytes = u->elems * (l->grad == MT_BF16 ? 2 : 4);
 	u->g[0] = place(at, bytes);
@@ -434,7 +434,7 @@ static int fill(struct mt_layout *l)
 }
 
 int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_dtype dtype, enum mt_dtype grad,
-	enum mt_dtype state)
+	enum mt_dtype state, enum mt_optim optim)
 {
 	memset(l, 0, sizeof *l);
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
@@ -451,6 +451,7 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	l->dtype = dtype;
 	l->grad = grad;
 	l->state = state;
+	l->optim = optim;
 	l->n_units = geo->layers + 2;
 	/* aligned_alloc: struct mt_unit has cache lines of its own */
 	size_t unit_bytes = sizeof *l->units * l->n_units;

@@ -43,7 +43,7 @@ static void print_run(struct mt_run *run)
 		print_array(run, u, "w", unit->w, unit->elems * w);
 		print_array(run, u, "lo", unit->lo, unit->elems * 2);
 		print_array(run, u, "m", unit->m, unit->elems * 4);
-		print_array(run, u, "v", unit->v, unit->elems * 4);
+		if (unit->v) print_array(run, u, "v", unit->v, unit->elems * 4);
 	}
 }
 

@@ -48,7 +48,7 @@ static void same_unit(const struct mt_run *a, const struct mt_run *b, uint32_t u
 	same(a, b, "w", unit, u->w, u->elems * weight);
 	if (u->lo) same(a, b, "lo", unit, u->lo + p.first * 2, n * 2);
 	same_moment(a, b, "m", unit, u->m, p);
-	same_moment(a, b, "v", unit, u->v, p);
+	if (u->v) same_moment(a, b, "v", unit, u->v, p);
 	for (int end = 0; end < 2; end++)
 		if (u->g[end]) same(a, b, "g", unit, u->g[end] + p.first * grad, n * grad);
 }

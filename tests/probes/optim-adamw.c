@@ -1,7 +1,8 @@
-/* optim-adamw.c: tests that the update's SIMD versions give the bits of the scalar one, and that that one is AdamW.
+/* optim-adamw.c: tests that the update's SIMD versions give the bits of the scalar one, and that that one is AdamW,
+ * Lion or SGD.
  *
  * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
- * AdamW: the scalar version against torch.optim.AdamW's formula in double, over steps, with the bound of fp32 rounding.
+ * AdamW, Lion, SGD: the scalar version against the formula in double, over steps, with the bound of fp32 rounding.
  * Rounded state: means over many elements, steps of small gradients beside large ones, int8 codes of decoded values.
  * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-adamw
  * sums`: these alone, with $MT_ISA.
@@ -100,6 +101,7 @@ static struct tile tile_of(struct state *s, bool bf16, enum mt_dtype state, bool
 		.lo = bf16 ? s->lo + MT_GROUP : NULL,
 		.m = (uint8_t *)s->m + MT_GROUP * bytes,
 		.v = (uint8_t *)s->v + MT_GROUP * bytes,
+		.optim = MT_ADAMW,
 		.state = state,
 		.m_scale = int8_scales(s->m, N + 2 * MT_GROUP) + 1,
 		.v_scale = int8_scales(s->v, N + 2 * MT_GROUP) + 1,
@@ -121,25 +123,30 @@ static int same_bits(const char *isa, adamw_fn *fn)
 		return 0;
 	}
 	for (int round = 0; round < ROUNDS; round++)
-		for (int kind = 0; kind < 48; kind++) {
+		for (int kind = 0; kind < 3 * 48; kind++) {
 			static const enum mt_dtype states[] = {MT_FP32, MT_BF16, MT_INT8};
+			static const enum mt_optim optims[] = {MT_ADAMW, MT_LION, MT_SGD};
 			bool bf16 = kind & 1, g_bf16 = kind & 2, two = kind & 4, wild = kind & 8;
-			enum mt_dtype state = states[kind / 16];
+			enum mt_dtype state = states[kind / 16 % 3];
+			enum mt_optim optim = optims[kind / 48];
 			fill(&before, bf16, state, wild);
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
-			struct adamw a = adamw_scalars(1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
+			struct adamw a = adamw_scalars(optim, 1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
 				round & 1 ? 1 : 0.37);
 			struct tile t = tile_of(&want, bf16, state, g_bf16, two), s = tile_of(&got, bf16, state, g_bf16, two);
+			t.optim = s.optim = optim;
+			if (optim != MT_ADAMW) t.v = s.v = t.v_scale = s.v_scale = NULL;
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
 			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
-			float decay = round & 2 ? a.decay : 1;
+			float decay = round & 2 ? a.decay : a.no_decay;
 			adamw_scalar(&a, &t, &want.partition, partition_tag(9, 3), first, end, decay);
 			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
-			fprintf(stderr, "%s differs from scalar: w %s, state %s, g %s, %d arrays, %s\n", isa,
-				bf16 ? "bf16" : "fp32", word_of(state), g_bf16 ? "bf16" : "fp32", 1 + two, wild ? "wild" : "tame");
+			fprintf(stderr, "%s differs from scalar: %s, w %s, state %s, g %s, %d arrays, %s\n", isa,
+				mt_optim_name(optim), bf16 ? "bf16" : "fp32", word_of(state), g_bf16 ? "bf16" : "fp32", 1 + two,
+				wild ? "wild" : "tame");
 			return 1;
 		}
 	printf("%s: same bits as scalar\n", isa);
@@ -161,7 +168,7 @@ static int is_adamw(double beta1)
 		v[i] = ((float *)t.v)[i] = 0;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct adamw a = adamw_scalars(step, lr, beta1, beta2, eps, wd, clip);
+		struct adamw a = adamw_scalars(MT_ADAMW, step, lr, beta1, beta2, eps, wd, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
 		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
@@ -184,6 +191,68 @@ static int is_adamw(double beta1)
 	return worst > bound;
 }
 
+/* The same of Lion (arXiv 2302.06675, algorithm 2) and of SGD (torch.optim.SGD without dampening and nesterov): two or
+ * three roundings of p a step. Lion's sign is the double's but where its argument is within rounding of 0: such
+ * elements, of which there are few, are left out. */
+static int is_rule_of_m(enum mt_optim optim)
+{
+	enum { STEPS = 100 };
+	const double lr = 1e-3, beta1 = 0.9, beta2 = 0.99, wd = 0.1, clip = 0.5;
+	static double p[N], m[N];
+	static bool unsure[N];
+	fill(&got, true, MT_FP32, false);
+	struct tile t = tile_of(&got, true, MT_FP32, false, true);
+	t.optim = optim, t.v = NULL;
+	for (uint64_t i = 0; i < N; i++) {
+		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
+		m[i] = ((float *)t.m)[i] = 0;
+		unsure[i] = false;
+	}
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		struct adamw a = adamw_scalars(optim, step, lr, beta1, beta2, 0, wd, clip);
+		fill_g(g0, false, false);
+		fill_g(g1, false, false);
+		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
+		for (uint64_t i = 0; i < N; i++) {
+			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
+			if (optim == MT_LION) {
+				double c = beta1 * m[i] + (1 - beta1) * g;
+				unsure[i] |= fabs(c) < 1e-6;
+				p[i] -= lr * ((c > 0) - (c < 0) + wd * p[i]);
+				m[i] = beta2 * m[i] + (1 - beta2) * g;
+			} else {
+				m[i] = beta1 * m[i] + g + wd * p[i];
+				p[i] -= lr * m[i];
+			}
+		}
+	}
+	double worst = 0, bound = STEPS * 2.5 * 0x1p-24 * 2; /* |p| stays below 2 */
+	int left_out = 0;
+	for (uint64_t i = 0; i < N; i++) {
+		double d = fabs(mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i])) - p[i]);
+		left_out += unsure[i];
+		if (!unsure[i] && d > worst) worst = d;
+	}
+	printf("%s: worst difference from double after %d steps: %.3g of %.3g; %d elements left out\n",
+		mt_optim_name(optim), STEPS, worst, bound, left_out);
+	return worst > bound || left_out > N / 20;
+}
+
+/* Lion without gradients: sign(0) is 0, so that no weight moves that does not decay */
+static int lion_rests(void)
+{
+	fill(&got, true, MT_FP32, false);
+	struct tile t = tile_of(&got, true, MT_FP32, false, false);
+	t.optim = MT_LION, t.v = NULL;
+	memset(g0, 0, sizeof g0);
+	memset(got.m, 0, sizeof got.m);
+	want = got;
+	struct adamw a = adamw_scalars(MT_LION, 1, 1e-3, 0.9, 0.99, 0, 0.1, 1);
+	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.no_decay);
+	if (!memcmp(want.w, got.w, sizeof want.w) && !memcmp(want.lo, got.lo, sizeof want.lo)) return 0;
+	return fprintf(stderr, "lion: a weight without gradients moves\n"), 1;
+}
+
 /* A denormal m decays no further, so it must go; and a denormal weight counts as zero. */
 static int flushes(void)
 {
@@ -191,7 +260,7 @@ static int flushes(void)
 	struct tile t = tile_of(&got, false, MT_FP32, false, false);
 	memset(g0, 0, sizeof g0);
 	for (uint64_t i = 0; i < N; i++) ((float *)t.m)[i] = mt_float(1 + (uint32_t)i), ((float *)t.v)[i] = mt_float(77);
-	struct adamw a = adamw_scalars(10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+	struct adamw a = adamw_scalars(MT_ADAMW, 10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
 	for (uint64_t i = 0; i < N; i++)
 		if (mt_bits(((float *)t.m)[i]) || mt_bits(((float *)t.v)[i])) {
@@ -211,7 +280,7 @@ static int rounds_bf16_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_BF16, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct adamw a = adamw_scalars(step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct adamw a = adamw_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g;
 		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
@@ -239,7 +308,7 @@ static int rounds_int8_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_INT8, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct adamw a = adamw_scalars(step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct adamw a = adamw_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
@@ -261,6 +330,40 @@ static int rounds_int8_fairly(void)
 	return rc;
 }
 
+/* m of Lion or SGD, rounded, with gradients in a group that differ by 100: the mean over the elements of each size is
+ * that of fp32. With beta 0.999 a step's decay is less than half of bf16's last place. */
+static int rounds_m_fairly(enum mt_optim optim, enum mt_dtype state)
+{
+	enum { STEPS = 6000, SIZES = 4, EACH = N / SIZES };
+	static const float size[SIZES] = {1, 0.3f, 0.1f, 0.01f};
+	const double beta = 0.999;
+	double mean[SIZES] = {0}, m = 0;
+	int rc = 0;
+	memset(&got, 0, sizeof got);
+	struct tile t = tile_of(&got, true, state, false, false);
+	t.optim = optim, t.v = NULL;
+	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
+		struct adamw a = adamw_scalars(optim, step, 0, beta, beta, 0, 0, 1);
+		float g = step <= STEPS ? 1 : 0.1f;
+		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
+		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.no_decay);
+		m = beta * m + g * (optim == MT_LION ? 1 - beta : 1);
+	}
+	for (uint64_t i = 0; i < N; i++)
+		mean[i % SIZES] += (state == MT_INT8 ? (double)int8_m(((uint8_t *)t.m)[int8_at(i)], t.m_scale[i / MT_GROUP])
+											 : (double)bf16_float(((uint16_t *)t.m)[i])) /
+			EACH;
+	for (int k = 0; k < SIZES; k++) {
+		/* an element strays by up to an eighth (int8) or 2^-8 (bf16) times sqrt(500 steps) of it, the mean of 592 by a
+		 * twenty-fourth of that */
+		double of = mean[k] / (m * size[k]);
+		printf("%s, state %s, gradients of %g: mean m %.4f of fp32's\n", mt_optim_name(optim), word_of(state),
+			(double)size[k], of);
+		rc |= fabs(of - 1) > (state == MT_INT8 ? 0.1 : 0.01);
+	}
+	return rc;
+}
+
 /* Random gradients in a group whose sizes differ by up to 10^7, and elements without any: no step is much longer than
  * those of fp32 state, and elements without gradients do not move. */
 static int steps_stay_short(void)
@@ -276,7 +379,7 @@ static int steps_stay_short(void)
 	memset(&plain, 0, sizeof plain);
 	memset(&got, 0, sizeof got);
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct adamw a = adamw_scalars(step, 1, 0.9, 0.999, 1e-12, 0, 1);
+		struct adamw a = adamw_scalars(MT_ADAMW, step, 1, 0.9, 0.999, 1e-12, 0, 1);
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = (uniform() + uniform() + uniform()) * size[i % SIZES];
 		for (int k = 0; k < 2; k++) {
 			float *w = t[k].w;
@@ -395,7 +498,7 @@ static int rests_at_0(enum mt_dtype state)
 	memset(g0, 0, MT_GROUP * 4);
 	memset(t.v, 0, mt_state_bytes(state, MT_GROUP) / 2);
 	memcpy(want.w, got.w, sizeof want.w);
-	struct adamw a = adamw_scalars(10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
+	struct adamw a = adamw_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
 	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.decay);
 	if (!memcmp(want.w, got.w, sizeof want.w)) return 0;
 	return fprintf(stderr, "state %s: a weight moves although the learning rate is 0\n", word_of(state)), 1;
@@ -459,6 +562,9 @@ int main(int argc, char **argv)
 	setenv("MT_ISA", "avx512", 1);
 	rc |= same_bits("avx512", adamw_choose());
 	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
+	rc |= is_rule_of_m(MT_LION) | is_rule_of_m(MT_SGD) | lion_rests();
+	for (enum mt_optim optim = MT_LION; optim <= MT_SGD; optim++)
+		rc |= rounds_m_fairly(optim, MT_BF16) | rounds_m_fairly(optim, MT_INT8);
 	rc |= rounds_bf16_fairly() | rounds_int8_fairly() | draws_bits(MT_BF16) | draws_bits(MT_INT8);
 	rc |= has_roots() | rests_at_0(MT_FP32) | rests_at_0(MT_BF16) | rests_at_0(MT_INT8);
 	rc |= steps_stay_short() | codes_stay();

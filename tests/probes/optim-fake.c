@@ -1,14 +1,15 @@
 /* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only mt.h. It drives an mt-optim and compares its
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
- *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8 tied=0|1
- *                                              streams=1..8 micros=1.. threads=N steps=N seed=S aborts=0|1
+ *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8
+ *                                              optim=adamw|lion|sgd tied=0|1 streams=1..8 micros=1..
+ *                                              threads=N steps=N seed=S aborts=0|1
  *                                              kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
  * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
- * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, tied,
+ * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, optim, tied,
  * micros and steps.
  */
 #include <errno.h>
@@ -38,6 +39,7 @@ struct expected { /* of one unit */
 static struct {
 	const char *name;
 	enum mt_dtype dtype, grad, state;
+	enum mt_optim rule;
 	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill, twice;
 	struct mt_run *run;
 	struct mt_control *control;
@@ -51,6 +53,7 @@ static struct {
 	bool kill_in_apply; /* the next kill waits for an apply */
 } f = {.dtype = MT_BF16,
 	.state = MT_FP32,
+	.rule = MT_ADAMW,
 	.grad = MT_FP32,
 	.streams = 2,
 	.micros = 3,
@@ -194,14 +197,15 @@ static void expect_gather(uint64_t step, uint32_t micros, double *norm)
 static void expect_update(const struct mt_txn *t, double factor)
 {
 	static struct mt_partition partition;
-	struct adamw a = adamw_scalars(f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
+	struct adamw a = adamw_scalars(f.rule, f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		struct expected *e = &f.unit[u];
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		struct tile tile = {.w = e->w,
 			.lo = f.dtype == MT_BF16 ? e->lo : NULL,
 			.m = e->m,
-			.v = e->v,
+			.v = mu->v ? e->v : NULL,
+			.optim = f.rule,
 			.state = f.state,
 			.m_scale = int8_scales(e->m, e->elems),
 			.v_scale = int8_scales(e->v, e->elems),
@@ -214,7 +218,7 @@ static void expect_update(const struct mt_txn *t, double factor)
 				"decay in a group");
 			/* a group that a slab's next tensor begins in belongs to the tensor before */
 			adamw_scalar(&a, &tile, &partition, partition_tag(t->step, u), (x->off + MT_GROUP - 1) / MT_GROUP,
-				(next + MT_GROUP - 1) / MT_GROUP, x->decay ? a.decay : 1);
+				(next + MT_GROUP - 1) / MT_GROUP, x->decay ? a.decay : a.no_decay);
 		}
 	}
 }
@@ -238,7 +242,7 @@ static void compare_state(bool with_g)
 		CHECK(!memcmp(mt_at(f.run, mu->w), e->w, e->elems * (f.dtype == MT_BF16 ? 2 : 4)), "unit %u: w differs", u);
 		if (mu->lo) CHECK(!memcmp(mt_at(f.run, mu->lo), e->lo, e->elems * 2), "unit %u: lo differs", u);
 		CHECK(!memcmp(mt_at(f.run, mu->m), e->m, moment_bytes(e->elems)), "unit %u: m differs", u);
-		CHECK(!memcmp(mt_at(f.run, mu->v), e->v, moment_bytes(e->elems)), "unit %u: v differs", u);
+		if (mu->v) CHECK(!memcmp(mt_at(f.run, mu->v), e->v, moment_bytes(e->elems)), "unit %u: v differs", u);
 		for (uint32_t end = 0; with_g && end < ends(u); end++)
 			CHECK(!memcmp(mt_at(f.run, mu->g[end]), e->g[end], e->elems * grad_bytes()), "unit %u: g differs", u);
 	}
@@ -479,7 +483,7 @@ static void train(void)
 		fold(mt_at(f.run, mu->w), mu->elems * (f.dtype == MT_BF16 ? 2 : 4));
 		if (mu->lo) fold(mt_at(f.run, mu->lo), mu->elems * 2);
 		fold(mt_at(f.run, mu->m), moment_bytes(mu->elems));
-		fold(mt_at(f.run, mu->v), moment_bytes(mu->elems));
+		if (mu->v) fold(mt_at(f.run, mu->v), moment_bytes(mu->elems));
 	}
 }
 
@@ -737,6 +741,7 @@ static void create(void)
 		.dtype = f.dtype,
 		.grad = f.grad,
 		.state = f.state,
+		.optim = f.rule,
 		.step_tokens = 64};
 	mt_must(mt_run_create(&c, &geo));
 	mt_must(mt_run_open(&f.run, f.name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
@@ -773,6 +778,7 @@ static void option(const char *arg)
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		if (!strncmp(arg, numbers[i].key, strlen(numbers[i].key)) && arg[strlen(numbers[i].key)] == '=')
 			*numbers[i].value = strtoull(value, NULL, 10);
+	if (mt_optim_named(value)) f.rule = mt_optim_named(value);
 	for (int d = 1; d < 5; d++)
 		if (!strcmp(value, dtypes[d]))
 			*(arg[0] == 'd' ? &f.dtype : arg[0] == 'g' ? &f.grad : &f.state) = (enum mt_dtype)d;

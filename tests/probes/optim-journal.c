@@ -5,7 +5,8 @@
  * instruction set; every bit must be that of an undisturbed update. From some of these points the second process is
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  *
- *     optim-journal RUN [none] [bf16|int8]     none: --grad none, pieces from a ring; bf16, int8: m and v in it
+ *     optim-journal RUN [none] [bf16|int8] [lion|sgd]     none: --grad none, pieces from a ring; bf16, int8: m and v in
+ *                                                         it; lion, sgd: the rule
  */
 #include <errno.h>
 #include <signal.h>
@@ -22,6 +23,7 @@ enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BR
 
 static const char *base;
 static enum mt_dtype grad = MT_FP32, state = MT_FP32;
+static enum mt_optim optim = MT_ADAMW;
 static adamw_fn *isas[3];
 static int n_isas;
 
@@ -91,6 +93,7 @@ static void create(int i)
 		.dtype = MT_BF16,
 		.grad = grad,
 		.state = state,
+		.optim = optim,
 		.step_tokens = 16};
 	mt_must(mt_run_create(&c, &geo));
 }
@@ -126,7 +129,7 @@ static void set_up(struct optim *o)
 			t->lo[i] = mt_lo(bits);
 			float m = uniform() * 0.1f, v = uniform() * uniform();
 			set_moment(t->m, t->m_scale, i, m);
-			set_moment(t->v, t->v_scale, i, v * v);
+			if (t->v) set_moment(t->v, t->v_scale, i, v * v);
 			for (int end = 0; end < 2; end++)
 				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
 		}
@@ -164,7 +167,7 @@ static void update(struct optim *o)
 {
 	struct opened op;
 	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
-	struct adamw a = adamw_scalars(STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
+	struct adamw a = adamw_scalars(optim, STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
 	if (o->direct) apply_direct(o, K, &op, &a);
 	else apply(o, &op, &a);
 }
@@ -182,7 +185,7 @@ static void copy_world(struct optim *to, const struct optim *from)
 		memcpy(t->w, f->w, n * 2);
 		memcpy(t->lo, f->lo, n * 2);
 		memcpy(t->m, f->m, moment_bytes(n));
-		memcpy(t->v, f->v, moment_bytes(n));
+		if (t->v) memcpy(t->v, f->v, moment_bytes(n));
 	}
 }
 
@@ -203,7 +206,7 @@ static bool same_state(const struct optim *a, const struct optim *b)
 		size_t n = a->units[u].groups * MT_GROUP;
 		if (mt_version(a->run, u) != STEP || mt_version(b->run, u) != STEP) return false;
 		if (memcmp(x->w, y->w, n * 2) || memcmp(x->lo, y->lo, n * 2) || memcmp(x->m, y->m, moment_bytes(n)) ||
-			memcmp(x->v, y->v, moment_bytes(n)))
+			(x->v && memcmp(x->v, y->v, moment_bytes(n))))
 			return false;
 	}
 	return true;
@@ -265,10 +268,10 @@ static void break_rule(struct optim *o, enum breakage b)
 			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
 			size_t bytes = state == MT_INT8 ? MT_GROUP : moment_bytes(MT_GROUP);
 			memcpy(slot + SLOT_M, (uint8_t *)t->m + at / MT_GROUP * bytes, bytes);
-			memcpy(slot + SLOT_V, (uint8_t *)t->v + at / MT_GROUP * bytes, bytes);
+			if (t->v) memcpy(slot + SLOT_V, (uint8_t *)t->v + at / MT_GROUP * bytes, bytes);
 			if (state != MT_INT8) continue;
 			memcpy(slot + SLOT_M + SLOT_SCALE, &t->m_scale[at / MT_GROUP], sizeof(float));
-			memcpy(slot + SLOT_V + SLOT_SCALE, &t->v_scale[at / MT_GROUP], sizeof(float));
+			if (t->v) memcpy(slot + SLOT_V + SLOT_SCALE, &t->v_scale[at / MT_GROUP], sizeof(float));
 		}
 		if (b == STALE_STEP) atomic_store(&o->partitions[l].index, i - ((uint64_t)1 << 40));
 	}
@@ -317,10 +320,11 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
-	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [bf16|int8]");
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [bf16|int8] [lion|sgd]");
 	base = argv[1];
 	for (int i = 2; i < argc; i++)
 		if (!strcmp(argv[i], "none")) grad = MT_NONE;
+		else if (mt_optim_named(argv[i])) optim = mt_optim_named(argv[i]);
 		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();
 	for (int i = 0; i < 3; i++) {

@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 	if (argc < 2) mt_die(MT_EX_USAGE, "usage: store-layout CONFIG [DTYPE [GRAD]]");
 	mt_must(mt_config_read(argv[1], &geo, NULL));
 	mt_must(mt_layout_make(&layout, &geo, dtype_of(argc > 2 ? argv[2] : "bf16"), dtype_of(argc > 3 ? argv[3] : "fp32"),
-		dtype_of(argc > 4 ? argv[4] : "fp32")));
+		dtype_of(argc > 4 ? argv[4] : "fp32"), MT_ADAMW));
 	print_geometry(&geo);
 	print_layout(&layout);
 	mt_layout_release(&layout);

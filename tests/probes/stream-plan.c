@@ -222,7 +222,7 @@ static void try(uint64_t seed)
 	now_seed = state = seed;
 	struct mt_geometry g = geometry();
 	enum mt_dtype dtype = draw(2) ? MT_BF16 : MT_FP32;
-	mt_must(mt_layout_make(&l, &g, dtype, dtype == MT_FP32 ? MT_FP32 : grads[draw(3)], MT_FP32));
+	mt_must(mt_layout_make(&l, &g, dtype, dtype == MT_FP32 ? MT_FP32 : grads[draw(3)], MT_FP32, MT_ADAMW));
 	struct plan_request req = request_of(&g, &l);
 
 	uint64_t least = least_of(&req);

@@ -1,0 +1,192 @@
+# --optim lion, sgd: rules of the update without v. tests/30-optim.bats has the update itself and kills of it,
+# tests/70-golden.bats the comparison with PyTorch.
+load helpers
+
+create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
+figure() { mt-store stat "$RUN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
+# Train a golden model ($model, else llama3), and continue where the run's last checkpoint is: train NAME UNTIL
+# [mt-run's options]
+train() {
+	local name=$1 until=$2 from=$GOLDEN/${model:-llama3}
+	shift 2
+	mt-run --run "$RUN" --model "$from/model" --data "$from/data.bin" --epochs 9 --out "$T/$name" \
+		--steps 20 --until "$until" --batch 4 --seq 24 --lr 0.0005 --wd 0.1 --threads 1 "$@" >/dev/null 2>"$T/$name.err"
+}
+weights() { sha256sum <"$T/$1/model/model.safetensors"; }
+losses() { sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$T/$1/metrics.jsonl"; }
+
+# A training that is stopped, saved, loaded and continued gives the bits of one that is not: continues OPTIONS...
+continues() {
+	train whole 20 "$@"
+	train parts 8 "$@"
+	train parts 20 "$@" --resume
+	[ "$(losses whole | wc -l)" = 20 ]
+	[ "$(weights whole)" = "$(weights parts)" ]
+	[ "$(losses whole)" = "$(losses parts)" ]
+	rm -r "$T/whole" "$T/parts"
+}
+
+@test "97M model, bf16 weights, --grad none: lion and sgd take at most 8.1, 6.1 and 5.2 bytes a parameter" {
+	local rule state most file
+	for rule in lion sgd; do
+		while read -r state most; do
+			mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --dtype bf16 --grad none --optim $rule \
+				--state "$state" 2>/dev/null
+			file=$(stat -c %s "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store")
+			[ "$file" = "$(figure state_bytes)" ]
+			[ "$((file * 10))" -le "$(($(figure params) * most))" ]
+			mt-store rm "$RUN"
+		done <<-END
+			fp32 81
+			bf16 61
+			int8 52
+		END
+	done
+}
+
+@test "create, stat, stat --json and stat --prometheus name the optimizer; there is no v" {
+	create
+	[ "$(figure optimizer)" = adamw ]
+	no grep -q optimizer "$T/create.err"
+	mt-store stat "$RUN" --prometheus | grep -q 'mt_run_info{.*optimizer="adamw"'
+	mt-store rm "$RUN"
+	create --optim sgd --state bf16
+	grep -q 'gradients fp32, optimizer sgd, optimizer state bf16: ' "$T/create.err"
+	[ "$(figure optimizer)" = sgd ]
+	[ "$(figure optimizer_state)" = bf16 ]
+	mt-store stat "$RUN" >"$T/stat"
+	grep -q 'gradients fp32, optimizer sgd, optimizer state bf16$' "$T/stat"
+	grep -q '^arrays: .*, m ' "$T/stat"
+	no grep -q '^arrays: .*, v ' "$T/stat"
+	mt-store stat "$RUN" --prometheus >"$T/prometheus"
+	grep -q 'mt_run_info{.*optimizer="sgd"' "$T/prometheus"
+	grep -q 'mt_memory_bytes{.*array="v"} 0$' "$T/prometheus"
+}
+
+@test "--plan counts the memory that lion and sgd save, and their faster updates; --dry-run their smaller checkpoints" {
+	local rule
+	for rule in adamw lion sgd; do
+		mt-stream --plan --json --config "$CONFIGS/qwen2.5-7b.json" --seq 4096 --micro 1 --profile H100 \
+			--state bf16 --optim $rule 2>/dev/null >"$T/$rule.json"
+	done
+	python3 - "$T" <<-'PY'
+	import json, sys
+	adamw, lion, sgd = (json.load(open("%s/%s.json" % (sys.argv[1], rule))) for rule in ("adamw", "lion", "sgd"))
+	assert abs((adamw["host_bytes"] - lion["host_bytes"]) / adamw["params"] - 2) < 0.01
+	assert lion["adam_s"] < adamw["adam_s"]
+	assert sgd == lion
+	PY
+	mt-run --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --epochs 9 --out "$T/none" --steps 20 \
+		--batch 4 --seq 24 --lr 0.0005 --dry-run --optim lion >"$T/dry"
+	grep -q 'gradients fp32, optimizer lion, ' "$T/dry"
+	mt-run --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --epochs 9 --out "$T/none" --steps 20 \
+		--batch 4 --seq 24 --lr 0.0005 --dry-run --json --optim lion |
+		python3 -c 'import json, sys; assert json.load(sys.stdin)["checkpoint_bytes"] == 8 * 25824'
+}
+
+@test "--optim takes adamw, lion and sgd alone, before anything is made" {
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --optim adam
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --optim ''
+	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --optim Lion
+	fails_with 64 mt-run --run "$RUN" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --out "$T/out" \
+		--steps 1 --batch 4 --seq 24 --lr 1 --optim rmsprop
+	gone "$RUN"
+}
+
+@test "lion: a training that is stopped, saved, loaded and continued gives the bits of one that is not, in each state" {
+	continues --optim lion
+	continues --optim lion --state bf16
+	model=qwen2 continues --optim lion --state int8
+}
+
+@test "sgd: a training that is stopped, saved, loaded and continued gives the bits of one that is not, in each state" {
+	continues --optim sgd
+	continues --optim sgd --state bf16 --grad none --clip 0
+	model=neox continues --optim sgd --state int8
+}
+
+@test "lion and sgd: every instruction set of the CPU and number of threads gives the same bits" {
+	local rule state isa isas=scalar threads
+	! grep -qw avx2 /proc/cpuinfo || isas="$isas avx2"
+	! grep -qw avx512bw /proc/cpuinfo || isas="$isas avx512"
+	for rule in lion sgd; do
+		for state in fp32 int8; do
+			threads=0
+			for isa in $isas; do
+				threads=$((threads + 1))
+				make_run "$GOLDEN/llama3/model" --optim $rule --state $state
+				spawn stream mt-stream "$RUN" --threads 1
+				MT_ISA=$isa spawn optim mt-optim "$RUN" --threads $threads
+				mt-step "$RUN" --steps 6 --batch 4 --seq 24 --lr 0.001 --wd 0.1 <"$GOLDEN/llama3/data.bin" \
+					>"$T/metrics" 2>"$T/step.err"
+				[ "$(wc -l <"$T/metrics")" = 6 ]
+				state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m) ' >"$T/$isa"
+				mt-store rm "$RUN" --force
+				grep -q '^unit 0 m ' "$T/$isa"
+				cmp "$T/scalar" "$T/$isa"
+			done
+		done
+	done
+}
+
+@test "mt-step: betas are 0.9 and 0.99 in a run of Lion, 0.9 and 0.999 in others, or what --beta2 says" {
+	local rule want
+	betas() { tr -d ' \n' <"$T/$1/step-00000001/run.json" | grep -o '"betas":\[[^]]*\]'; }
+	for rule in adamw lion sgd; do
+		want=0.999
+		[ $rule != lion ] || want=0.99
+		train $rule 1 --optim $rule
+		[ "$(betas $rule)" = "\"betas\":[0.9,$want]" ]
+	done
+	train other 1 --optim lion --beta2 0.5
+	[ "$(betas other)" = '"betas":[0.9,0.5]' ]
+}
+
+@test "a checkpoint of lion has no optim-v, verifies, and names its optimizer; one without the key is adamw's" {
+	train run 2 --optim lion
+	local dir=$T/run/step-00000002
+	[ -e "$dir/optim-m.safetensors" ]
+	[ ! -e "$dir/optim-v.safetensors" ]
+	grep -q '"optim": "lion"' "$dir/run.json"
+	mt-ckpt verify "$dir"
+	train old 2
+	grep -q '"optim": "adamw"' "$T/old/step-00000002/run.json"
+	ckpt-edit "$T/old/step-00000002" optim
+	no grep -q '"optim"' "$T/old/step-00000002/run.json"
+	mt-ckpt verify "$T/old/step-00000002"
+	train old 4 --resume
+	[ "$(losses old | wc -l)" = 4 ]
+}
+
+@test "a checkpoint of another optimizer is refused with 78 and stays; --weights loads it" {
+	train run 2 --optim lion
+	local dir=$T/run/step-00000002
+	for rule in adamw sgd; do
+		mt-store create "$RUN" --config "$dir" --optim $rule 2>/dev/null
+		fails_with 78 mt-ckpt load "$RUN" "$dir"
+		grep -q "a checkpoint of lion, and the run is of $rule: create the run with --optim lion" "$T/fails.err"
+		mt-store stat "$RUN" | grep -q ': empty, step 0$'
+		mt-ckpt load "$RUN" "$dir" --weights
+		mt-store stat "$RUN" | grep -q ': filled, step 0$'
+		mt-store rm "$RUN"
+	done
+	local rc=0
+	train run 4 --resume || rc=$?
+	[ $rc = 78 ]
+	grep -q 'create the run with --optim lion' "$T/run.err"
+	train run 4 --resume --optim lion
+}
+
+@test "a run.json whose optimizer is none is refused with 65, one whose files lack that optimizer's v with 66" {
+	train run 2 --optim sgd
+	local dir=$T/run/step-00000002
+	mt-store create "$RUN" --config "$dir" --optim sgd 2>/dev/null
+	ckpt-edit "$dir" optim SGD
+	fails_with 65 mt-ckpt load "$RUN" "$dir"
+	grep -q 'run.json: optim is neither adamw, lion nor sgd$' "$T/fails.err"
+	ckpt-edit "$dir" optim adamw # which has an optim-v
+	fails_with 66 mt-ckpt verify "$dir"
+	ckpt-edit "$dir" optim sgd
+	mt-ckpt load "$RUN" "$dir"
+}

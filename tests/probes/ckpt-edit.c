@@ -1,0 +1,29 @@
+/* ckpt-edit: change a key of a checkpoint's run.json and put the right checksum into it, so that a test sees what is
+ * refused for the key's sake. A real run.json whose checksum is wrong is refused before.
+ *
+ *     ckpt-edit DIR KEY [WORD]     WORD: the key's new string; without: remove the key
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include "ckpt.h"
+#include "cli/cli.h"
+
+int main(int argc, char **argv)
+{
+	char path[4096], sum[17];
+	uint64_t right;
+
+	if (argc != 3 && argc != 4) mt_die(MT_EX_USAGE, "usage: ckpt-edit DIR KEY [WORD]");
+	snprintf(path, sizeof path, "%s/run.json", argv[1]);
+	json_t *root = json_load_file(path, 0, NULL);
+	if (!json_object_get(root, argv[2])) mt_die(MT_EX_DATA, "%s has no '%s'", path, argv[2]);
+	if (argc == 4) json_object_set_new(root, argv[2], json_string(argv[3]));
+	else json_object_del(root, argv[2]);
+	json_object_del(root, "checksum");
+	mt_must(run_json_checksum(root, &right));
+	snprintf(sum, sizeof sum, "%016llx", (unsigned long long)right);
+	json_object_set_new(root, "checksum", json_string(sum));
+	if (json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(17))) mt_die(MT_EX_IO, "%s", path);
+	json_decref(root);
+	return 0;
+}
