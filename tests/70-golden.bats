@@ -10,6 +10,14 @@ load lib/golden
 @test "llama3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3; }
 @test "llama3 in bf16: results differ from PyTorch's only by rounding" { golden llama3 --bf16; }
 
+@test "llama3 by Lion in fp32: losses, norms, gradients and weights match the paper's algorithm in PyTorch" {
+	golden llama3 --optim lion
+}
+
+@test "llama3 by SGD in fp32: losses, norms, gradients and weights match torch.optim.SGD's" {
+	golden llama3 --optim sgd
+}
+
 # bats test_tags=slow
 @test "llama3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3-v4; }
 # bats test_tags=slow

@@ -4,8 +4,9 @@
     python3 make.py [--check] [NAME...]
 
 For each case: a small random model as transformers saves it, the records it is trained on, and what 20 steps of
-PyTorch's AdamW in fp32 make of it. The same steps are run again in fp64, and the distance between the two is printed
-and kept: it shows that the bounds of compare.py can be reached by fp32 arithmetic, with room to spare.
+PyTorch's AdamW in fp32 make of it; of some cases, also those of other optimizers. The same steps are run again in
+fp64, and the distance between the two is printed and kept: it shows that the bounds of compare.py can be reached by
+fp32 arithmetic, with room to spare.
 --check only prints that table and writes nothing.
 """
 
@@ -44,7 +45,7 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
 
 # dialect: that of config.json. also: keys without effect in files of this dialect. shard: save_pretrained's
 # max_shard_size. extra: rows of data after the last step's. bf16: keep tensors of the bf16 run as well. eval: evaluate
-# before the first step and every 10.
+# before the first step and every 10. optims: other optimizers that train it in fp32, with the options that differ.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -62,7 +63,8 @@ CASES = {
             rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
         "dialect": 5, "bf16": True, "eval": True, "extra": 3,
-        "train": {"micro": 2, "seq": 32, "warmup": 3, "schedule": "cosine", "wd": 0.1, "clip": 3.0}},
+        "train": {"micro": 2, "seq": 32, "warmup": 3, "schedule": "cosine", "wd": 0.1, "clip": 3.0},
+        "optims": {"lion": {"lr": 2e-4, "wd": 10.0, "beta2": 0.99}, "sgd": {"lr": 0.02, "wd": 0.5}}},
     "llama3-v4": {
         "config": transformers.LlamaConfig(
             vocab_size=99, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
@@ -290,6 +292,32 @@ def fp64():
         torch.set_default_dtype(torch.float32)
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Symbolic Discovery of Optimization Algorithms (Chen et al. 2023, arXiv 2302.06675)."""
+
+    def __init__(self, params, lr, betas):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                c = beta1 * m + (1 - beta1) * p.grad
+                p.sub_(lr * (c.sign() + group["weight_decay"] * p))
+                m.copy_(beta2 * m + (1 - beta2) * p.grad)
+
+
+def optimizer(rule, groups, o):
+    if rule == "lion":
+        return Lion(groups, o["lr"], (o["beta1"], o["beta2"]))
+    if rule == "sgd":
+        return torch.optim.SGD(groups, lr=o["lr"], momentum=o["beta1"], foreach=False, fused=False)
+    return torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False,
+                             fused=False)
+
+
 def scheduler(optimizer, o):
     """The function of transformers that --schedule names."""
     if o["schedule"] == "linear":
@@ -376,7 +404,7 @@ def evaluate(model, rows):
     return float(sum(s for s, _ in sums)) / sum(n for _, n in sums)
 
 
-def train(config, weights, rows, o, double, bf16, eval_rows):
+def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
     """The golden run: metrics of each step, gradients of the first, weights after the last.
 
     With bf16, forward and backward see the rounded weights and the optimizer updates the exact ones, as mt does."""
@@ -389,9 +417,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
         # Tensors of two dimensions and more decay, embeddings too.
         groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decays], "weight_decay": o["wd"] * decays}
                   for decays in (True, False)]
-        adam = torch.optim.AdamW(groups, lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"], foreach=False,
-                                 fused=False)
-        schedule = scheduler(adam, o)
+        optim = optimizer(rule, groups, o)
+        schedule = scheduler(optim, o)
         master = {}
 
         def round_weights():
@@ -421,7 +448,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             if bf16:
                 round_weights()
             count = sum(t is not None for row in batch for piece in row for t in targets(piece))
-            adam.zero_grad()
+            optim.zero_grad()
             loss = 0.0
             entry, terms = {}, aux_coef(config) or z_coef(config)
             for first_row in range(0, len(batch) if terms else 0, o["micro"]):
@@ -443,8 +470,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows):
             if bf16:
                 restore_weights()
             norm = torch.nn.utils.clip_grad_norm_(params.values(), o["clip"] or math.inf)
-            lr = adam.param_groups[0]["lr"]
-            adam.step()
+            lr = optim.param_groups[0]["lr"]
+            optim.step()
             schedule.step()
             steps.append({"step": n, "loss": loss / count, "grad_norm": float(norm), "lr": lr, "tokens": count,
                           **entry})
@@ -505,14 +532,15 @@ def make_case(name, case, write):
     held_out = documents(rng, config.vocab_size, o["seq"], 9) if case.get("eval") else []
     eval_rows = pack(held_out, o["seq"], o["pack"])
 
-    def both(bf16):
-        runs = [train(config, weights, rows, o, double, bf16, eval_rows) for double in (False, True)]
+    def both(bf16, rule="adamw", options=o):
+        runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule) for double in (False, True)]
         return runs[0], distance(runs[0], runs[1], weights)
 
     run, reach = both(False)
     run16, reach16 = both(True)
+    others = {rule: both(False, rule, {**o, **options}) for rule, options in case.get("optims", {}).items()}
     clipped = sum(s["grad_norm"] > o["clip"] > 0 for s in run["steps"])
-    for label, r in ((name, reach), (name + " bf16", reach16)):
+    for label, r in ((name, reach), (name + " bf16", reach16), *((name + " " + k, v[1]) for k, v in others.items())):
         print("%-18s %8.1e %8.1e %8.1e %8.1e   " % (label, r["loss"], r["grad_norm"], r["grad1"], r["final"])
               + "loss %.3f to %.3f, norm %.2f to %.2f, %d clipped" % (
                   run["steps"][0]["loss"], run["steps"][-1]["loss"], min(s["grad_norm"] for s in run["steps"]),
@@ -542,6 +570,13 @@ def make_case(name, case, write):
         if tensors:
             save_file(as_files(model, r["grad1"]), os.path.join(path, "grad1%s.safetensors" % suffix))
             save_file(as_files(model, r["final"]), os.path.join(path, "final%s.safetensors" % suffix))
+    for rule, (r, far) in others.items():
+        options = {**o, **case["optims"][rule]}
+        write_json(os.path.join(path, "expect.%s.json" % rule),
+                   {"args": options, "fp32_against_fp64": far, "eval": r["eval"], "steps": r["steps"]})
+        save_file(as_files(model, r["final"]), os.path.join(path, "final.%s.safetensors" % rule))
+        with open(os.path.join(path, "args.%s" % rule), "w") as f:
+            f.write(arguments(options) + "\n")
 
 
 def make_schedules():
