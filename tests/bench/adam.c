@@ -1,9 +1,9 @@
 /* adam.c: bytes a second of the update, and of a loop that only reads and writes the same arrays, as JSON lines.
  * usage: adam [MILLIONS OF PARAMETERS [THREADS]] (default 32)
  * The loops take turns, and the best of their rounds counts: others may be using the machine. A parameter of a bf16 run
- * reads 16 bytes and writes 12. Without THREADS, all loops run on one thread. With THREADS, only those of the update
- * that mt-optim would choose run, to be compared with other optimizers. One thread is measured in CPU time, several in
- * wall time. */
+ * reads 16 bytes and writes 12, with Lion and SGD 12 and 8. Without THREADS, all loops run on one thread. With THREADS,
+ * only those of the update that mt-optim would choose for AdamW run, to be compared with other optimizers. One thread
+ * is measured in CPU time, several in wall time. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "../../mt-optim/adamw.h"
 
-enum { ROUNDS = 9, STATES = 3, ISAS = 3, THREADS_MOST = 1024 };
+enum { ROUNDS = 9, STATES = 3, RULES = 3, TILES = RULES * STATES, ISAS = 3, THREADS_MOST = 1024 };
 
 static double now(int threads)
 {
@@ -64,10 +64,10 @@ struct share { /* one thread's groups of an update */
 static void *work(void *arg)
 {
 	struct share *s = arg;
-	struct adamw a = adamw_scalars(MT_ADAMW, 10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
+	struct adamw a = adamw_scalars(s->loop->t->optim, 10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
 	flush_denormals();
 	if (s->start) pthread_barrier_wait(s->start);
-	s->loop->fn(&a, s->loop->t, &s->partition, partition_tag(1, 0), s->first, s->end, 0.999f);
+	s->loop->fn(&a, s->loop->t, &s->partition, partition_tag(1, 0), s->first, s->end, a.decay);
 	return NULL;
 }
 
@@ -102,31 +102,46 @@ static void measure(struct loop *l, uint64_t n, int threads)
 
 static void print(const struct loop *l, uint64_t n, int threads)
 {
-	double bytes = 12 + 4.0 * (double)mt_state_bytes(l->t->state, MT_GROUP) / MT_GROUP;
+	double bytes = 12 + 2.0 * mt_state_arrays(l->t->optim) * (double)mt_state_bytes(l->t->state, MT_GROUP) / MT_GROUP;
 	printf("{\"bench\":\"adam\",\"loop\":\"%s\",\"params\":%llu,\"threads\":%d,\"gb_per_s\":%.2f,"
 		   "\"gparams_per_s\":%.3f}\n",
 		l->name, (unsigned long long)n, threads, (double)n * bytes * 1e-9 / l->best, (double)n * 1e-9 / l->best);
 }
 
+/* "avx512, lion, state bf16"; adamw and fp32 are not named */
+static void name_loop(char name[40], const char *isa, const struct tile *t)
+{
+	bool adamw = t->optim == MT_ADAMW;
+	snprintf(name, 40, "%s%s%s%s", isa, adamw ? "" : ", ", adamw ? "" : mt_optim_name(t->optim),
+		t->state == MT_INT8       ? ", state int8"
+			: t->state == MT_BF16 ? ", state bf16"
+								  : "");
+}
+
 /* Every loop on one thread; scalar ones once, because they are slow */
 static void all_loops(const struct tile *t, uint64_t n)
 {
+	static char names[TILES * ISAS][40];
 	__builtin_cpu_init();
-	adamw_fn *avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? adamw_avx2 : NULL;
-	adamw_fn *avx512 = __builtin_cpu_supports("avx512bw") ? adamw_avx512 : NULL;
-	struct loop loops[1 + STATES * ISAS] = {{"reads and writes alone", touch, &t[0], 0},
-		{"scalar", adamw_scalar, &t[0], 0}, {"avx2", avx2, &t[0], 0}, {"avx512", avx512, &t[0], 0},
-		{"scalar, state bf16", adamw_scalar, &t[1], 0}, {"avx2, state bf16", avx2, &t[1], 0},
-		{"avx512, state bf16", avx512, &t[1], 0}, {"scalar, state int8", adamw_scalar, &t[2], 0},
-		{"avx2, state int8", avx2, &t[2], 0}, {"avx512, state int8", avx512, &t[2], 0}};
+	const struct {
+		const char *name;
+		adamw_fn *fn;
+	} isas[ISAS] = {{"scalar", adamw_scalar},
+		{"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? adamw_avx2 : NULL},
+		{"avx512", __builtin_cpu_supports("avx512bw") ? adamw_avx512 : NULL}};
+	struct loop loops[1 + TILES * ISAS] = {{"reads and writes alone", touch, &t[0], 0}};
+	for (int i = 0; i < TILES * ISAS; i++) {
+		name_loop(names[i], isas[i % ISAS].name, &t[i / ISAS]);
+		loops[1 + i] = (struct loop){names[i], isas[i % ISAS].fn, &t[i / ISAS], 0};
+	}
 	for (int r = 0; r < ROUNDS; r++)
-		for (int i = 0; i < 1 + STATES * ISAS; i++)
+		for (int i = 0; i < 1 + TILES * ISAS; i++)
 			if (loops[i].fn && (r == 0 || loops[i].fn != adamw_scalar)) measure(&loops[i], n, 1);
-	for (int i = 0; i < 1 + STATES * ISAS; i++)
+	for (int i = 0; i < 1 + TILES * ISAS; i++)
 		if (loops[i].fn) print(&loops[i], n, 1);
 }
 
-/* The update that mt-optim would choose on this CPU, with each type of state */
+/* AdamW's update that mt-optim would choose on this CPU, with each type of state */
 static void chosen_loops(const struct tile *t, uint64_t n, int threads)
 {
 	adamw_fn *fn = adamw_choose();
@@ -150,13 +165,19 @@ int main(int argc, char **argv)
 		g[i] = (float)(i * 2654435761u % 1000) * 1e-5f;
 		w[i] = mt_hi(mt_bits(0.01f));
 	}
-	struct tile t[STATES];
+	struct tile t[TILES]; /* adamw's first */
 	for (int s = 0; s < STATES; s++) {
-		t[s] = (struct tile){.w = w, .lo = (int16_t *)lo, .state = types[s], .g = {g, NULL}};
+		t[s] = (struct tile){.w = w, .lo = (int16_t *)lo, .optim = MT_ADAMW, .state = types[s], .g = {g, NULL}};
 		t[s].m = array(mt_state_bytes(types[s], n));
 		t[s].v = array(mt_state_bytes(types[s], n));
 		t[s].m_scale = int8_scales(t[s].m, n);
 		t[s].v_scale = int8_scales(t[s].v, n);
+		for (enum mt_optim optim = MT_LION; optim <= MT_SGD; optim++) {
+			struct tile *other = &t[(optim - MT_ADAMW) * STATES + s];
+			*other = t[s];
+			other->optim = optim;
+			other->v = other->v_scale = NULL;
+		}
 	}
 	if (threads) chosen_loops(t, n, threads);
 	else all_loops(t, n);
