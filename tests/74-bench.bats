@@ -114,6 +114,21 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+# bats test_tags=slow
+@test "a step on two nodes is compared with one machine, and nothing is left of the nodes" {
+	need_cmd mpirun
+	local shm=${MT_SHM_DIR:-/dev/shm}/$(mt_run_name)
+	mkdir "$shm"
+	MT_SHM_DIR=$shm bench --quick --only nodes --models demo >"$T/table"
+	of_result '
+assert [r["what"] for r in rows] == ["step of 2 nodes", "CPU time of all mt-links in a step"]
+assert (rows[0]["bar_of"], rows[0]["bar_sign"], rows[0]["bar"]) == ("ratio", "<=", 1.1)
+assert rows[0]["peer"] == "one machine" and rows[0]["value"] > 0 and rows[0]["peer_value"] > 0 and rows[1]["value"] > 0
+'
+	[ -z "$(ls "$T/tmp")" ]
+	rmdir "$shm"
+}
+
 @test "a bench that is ended leaves the rows so far, marked as incomplete, and no process, run or file" {
 	printf '#!/bin/sh\necho $$ >%s/peer\nexec sleep 600\n' "$T" >"$T/python"
 	chmod +x "$T/python"
