@@ -25,7 +25,7 @@
 
 struct piece {
 	struct optim *o;
-	const struct adamw *adamw;
+	const struct scalars *scalars;
 	struct tile tile; /* the unit's, with g in the ring's block */
 	uint32_t unit;
 	uint64_t step, first, groups; /* of the piece, in the unit */
@@ -54,7 +54,7 @@ static void update_partition(void *arg, int64_t task, int thread)
 	leave_if_lost(p->o);
 	uint64_t first = part(p, partition), end = part(p, partition + 1);
 	first = partition_resume(p->o, &p->tile, p->unit, p->step, partition, first, end);
-	unit_update(p->o, p->adamw, &p->tile, p->unit, p->step, partition, first, end);
+	unit_update(p->o, p->scalars, &p->tile, p->unit, p->step, partition, first, end);
 }
 
 /* The state holds half a step that nothing can finish. */
@@ -73,7 +73,7 @@ static void run_piece(struct piece *p, void (*fn)(void *, int64_t, int))
 }
 
 static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step,
-	const struct adamw *adamw)
+	const struct scalars *scalars)
 {
 	uint32_t u = m->grad.unit;
 	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
@@ -84,7 +84,7 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 	if (name - 1 == done) {
 		struct piece p = {
 			.o = o,
-			.adamw = adamw,
+			.scalars = scalars,
 			.tile = o->units[u].tile,
 			.unit = u,
 			.step = step,
@@ -125,7 +125,7 @@ static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 	return word && (now != word || mt_stage_dead(o->run, slot));
 }
 
-void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct adamw *adamw)
+void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct scalars *scalars)
 {
 	struct mt_txn *t = mt_txn(o->run, k);
 	uint32_t attempt = mt_word_attempt(mt_txn_word(o->run, k));
@@ -144,7 +144,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
 					m.kind, k);
 			double from = mt_now();
-			if (mt_version(o->run, m.grad.unit) != op->step) do_piece(o, &m, block, op->step, adamw);
+			if (mt_version(o->run, m.grad.unit) != op->step) do_piece(o, &m, block, op->step, scalars);
 			count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
 			mt_ring_pop(o->grad[ring]);
 			continue;

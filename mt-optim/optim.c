@@ -46,7 +46,7 @@ static void open_rings(struct optim *o)
 
 static void start(struct optim *o, const char *name)
 {
-	o->update = adamw_choose();
+	o->update = update_choose();
 	if (!o->update)
 		mt_die(MT_EX_USAGE, "MT_ISA is '%s': wants scalar, avx2 or avx512, on a CPU that has it", getenv("MT_ISA"));
 	int rc = mt_run_attach(&o->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
@@ -89,7 +89,7 @@ static bool finish(struct optim *o, uint32_t k)
 	}
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
-		struct adamw a = adamw_scalars((enum mt_optim)o->control->optim, t->t, op.lr, op.beta1, op.beta2, op.eps,
+		struct scalars a = update_scalars((enum mt_optim)o->control->optim, t->t, op.lr, op.beta1, op.beta2, op.eps,
 			op.decay, t->clip_factor);
 		if (o->direct) apply_direct(o, k, &op, &a);
 		else apply(o, &op, &a);

@@ -3,7 +3,7 @@
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
-#include "adamw.h"
+#include "update.h"
 #include "pool.h"
 
 struct decay_run {
@@ -51,7 +51,7 @@ struct optim {
 	struct mt_partition *partitions; /* (MT_PARTITIONS) */
 	uint64_t threads;                /* as requested; 0: not given */
 	struct pool *pool, *alone;       /* optim_pool's, optim_pool_alone's */
-	adamw_fn *update;
+	update_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
 	uint32_t node, nodes;
 	struct mt_ring *squares[MT_NODES]; /* node 0: [r] of node r; others: [0], its own */
@@ -72,7 +72,7 @@ struct pool *optim_pool_alone(struct optim *);
 /* units.c: the units' arrays and tables. 71: no memory */
 int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one partition; tile: the unit's, or one whose g is a piece */
-void unit_update(const struct optim *, const struct adamw *, const struct tile *, uint32_t unit, uint64_t step,
+void unit_update(const struct optim *, const struct scalars *, const struct tile *, uint32_t unit, uint64_t step,
 	uint32_t partition, uint64_t first, uint64_t end);
 /* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another
  * now */
@@ -120,13 +120,13 @@ bool commit_skips(struct optim *, const struct accumulation *); /* a non-finite 
 /* partitions.c: ends the program: unit u did not go from step - 1 to step */
 _Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
 /* turn every unit into the txn's step from g, going on where a predecessor died */
-void apply(struct optim *, const struct opened *, const struct adamw *);
+void apply(struct optim *, const struct opened *, const struct scalars *);
 /* Where a partition goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
 uint64_t partition_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t partition,
 	uint64_t first, uint64_t end);
 
 /* direct.c: the same from the pieces in txn k's ring */
-void apply_direct(struct optim *, uint32_t k, const struct opened *, const struct adamw *);
+void apply_direct(struct optim *, uint32_t k, const struct opened *, const struct scalars *);
 
 /* snapshot.c: wait until no pin counts for the unit */
 void wait_unpinned(struct optim *, uint32_t unit);

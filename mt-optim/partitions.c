@@ -14,7 +14,7 @@
 
 struct apply {
 	struct optim *o;
-	const struct adamw *adamw;
+	const struct scalars *scalars;
 	uint64_t step;
 	uint32_t first; /* unit of task 0 */
 	struct {
@@ -38,7 +38,7 @@ uint64_t partition_resume(struct optim *o, const struct tile *tile, uint32_t u, 
 	uint64_t index = atomic_load_explicit(&o->partitions[partition].index, memory_order_acquire);
 	uint64_t group = partition_group(index);
 	if (!partition_in_step(index, step) || partition_unit(index) != u || group < first || group >= end) return first;
-	adamw_restore(tile, &o->partitions[partition]);
+	update_restore(tile, &o->partitions[partition]);
 	return group;
 }
 
@@ -94,7 +94,7 @@ static void update_partition(void *arg, int64_t task, int thread)
 	leave_if_lost(o);
 	uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
 	if (a->start[partition].unit == u) first = a->start[partition].group;
-	unit_update(o, a->adamw, &o->units[u].tile, u, a->step, partition, first, end);
+	unit_update(o, a->scalars, &o->units[u].tile, u, a->step, partition, first, end);
 	atomic_store_explicit(&a->at[partition], u + 1, memory_order_release);
 	if (atomic_fetch_add(&a->done[u], 1) + 1 == MT_PARTITIONS) publish_ready(a);
 }
@@ -105,11 +105,11 @@ static void update_units(struct apply *a, struct pool *pool, uint32_t first, uin
 	pool_run(pool, (int64_t)(end - first) * MT_PARTITIONS, update_partition, a);
 }
 
-void apply(struct optim *o, const struct opened *op, const struct adamw *adamw)
+void apply(struct optim *o, const struct opened *op, const struct scalars *scalars)
 {
 	struct apply a = {
 		.o = o,
-		.adamw = adamw,
+		.scalars = scalars,
 		.step = op->step,
 		.publishing = PTHREAD_MUTEX_INITIALIZER,
 		.done = calloc(o->n_units, sizeof *a.done),

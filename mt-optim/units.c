@@ -59,7 +59,7 @@ int units_make(struct optim *o)
 	return 0;
 }
 
-void unit_update(const struct optim *o, const struct adamw *a, const struct tile *tile, uint32_t u, uint64_t step,
+void unit_update(const struct optim *o, const struct scalars *a, const struct tile *tile, uint32_t u, uint64_t step,
 	uint32_t partition, uint64_t first, uint64_t end)
 {
 	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {

@@ -65,7 +65,7 @@ const char *mt_errmsg(void);
 
 enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
 
-/* Rules of the update; mt-optim/adamw.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
+/* Rules of the update; mt-optim/update.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
 enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
 static inline const char *mt_optim_name(uint32_t optim)
 {

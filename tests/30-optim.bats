@@ -36,8 +36,8 @@ resumes() {
 }
 
 @test "the SIMD updates give the bits of the scalar one, which is PyTorch's AdamW or SGD, or Lion" {
-	optim-adamw
-	MT_ISA=scalar optim-adamw sums
+	optim-update
+	MT_ISA=scalar optim-update sums
 }
 
 # bats test_tags=slow

@@ -9,8 +9,8 @@ PROBES += $(BENCHES)
 # probes and benches see the internals of the program they look into
 $(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
-$(O)/bench/adam: EXTRA = $(ADAMW_OBJ)
-$(O)/bench/adam: $(ADAMW_OBJ)
+$(O)/bench/adam: EXTRA = $(UPDATE_OBJ)
+$(O)/bench/adam: $(UPDATE_OBJ)
 $(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o
 $(O)/bench/accumulate: $(O)/mt-optim/sum.o
 without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v \

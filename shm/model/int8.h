@@ -49,7 +49,7 @@ static inline uint8_t int8_m_code(uint32_t rounded, float scale)
 	return (uint8_t)(rounded >> 31 << 7 | ((x > base ? x - base : 0) >> INT8_CUT & 0x7f));
 }
 
-/* x is not negative. What is too small for a code becomes the smallest value: mt-optim/adamw.h says why. */
+/* x is not negative. What is too small for a code becomes the smallest value: mt-optim/update.h says why. */
 static inline uint8_t int8_v_code(uint32_t rounded, float scale)
 {
 	uint32_t base = mt_bits(scale) - (INT8_ONE - INT8_V_BASE);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "../../mt-optim/adamw.h"
+#include "../../mt-optim/update.h"
 
 enum { ROUNDS = 9, STATES = 3, RULES = 3, TILES = RULES * STATES, ISAS = 3, THREADS_MOST = 1024 };
 
@@ -29,7 +29,7 @@ static void *array(uint64_t bytes)
 }
 
 /* Reads and writes the update's arrays, with almost no computation. */
-static void touch(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+static void touch(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
 	(void)a, (void)partition, (void)tag;
@@ -48,7 +48,7 @@ static void touch(const struct adamw *a, const struct tile *t, struct mt_partiti
 
 struct loop {
 	const char *name;
-	adamw_fn *fn; /* NULL: not on this CPU */
+	update_fn *fn; /* NULL: not on this CPU */
 	const struct tile *t;
 	double best;
 };
@@ -64,7 +64,7 @@ struct share { /* one thread's groups of an update */
 static void *work(void *arg)
 {
 	struct share *s = arg;
-	struct adamw a = adamw_scalars(s->loop->t->optim, 10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
+	struct scalars a = update_scalars(s->loop->t->optim, 10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
 	flush_denormals();
 	if (s->start) pthread_barrier_wait(s->start);
 	s->loop->fn(&a, s->loop->t, &s->partition, partition_tag(1, 0), s->first, s->end, a.decay);
@@ -125,10 +125,10 @@ static void all_loops(const struct tile *t, uint64_t n)
 	__builtin_cpu_init();
 	const struct {
 		const char *name;
-		adamw_fn *fn;
-	} isas[ISAS] = {{"scalar", adamw_scalar},
-		{"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? adamw_avx2 : NULL},
-		{"avx512", __builtin_cpu_supports("avx512bw") ? adamw_avx512 : NULL}};
+		update_fn *fn;
+	} isas[ISAS] = {{"scalar", update_scalar},
+		{"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? update_avx2 : NULL},
+		{"avx512", __builtin_cpu_supports("avx512bw") ? update_avx512 : NULL}};
 	struct loop loops[1 + TILES * ISAS] = {{"reads and writes alone", touch, &t[0], 0}};
 	for (int i = 0; i < TILES * ISAS; i++) {
 		name_loop(names[i], isas[i % ISAS].name, &t[i / ISAS]);
@@ -136,7 +136,7 @@ static void all_loops(const struct tile *t, uint64_t n)
 	}
 	for (int r = 0; r < ROUNDS; r++)
 		for (int i = 0; i < 1 + TILES * ISAS; i++)
-			if (loops[i].fn && (r == 0 || loops[i].fn != adamw_scalar)) measure(&loops[i], n, 1);
+			if (loops[i].fn && (r == 0 || loops[i].fn != update_scalar)) measure(&loops[i], n, 1);
 	for (int i = 0; i < 1 + TILES * ISAS; i++)
 		if (loops[i].fn) print(&loops[i], n, 1);
 }
@@ -144,7 +144,7 @@ static void all_loops(const struct tile *t, uint64_t n)
 /* AdamW's update that mt-optim would choose on this CPU, with each type of state */
 static void chosen_loops(const struct tile *t, uint64_t n, int threads)
 {
-	adamw_fn *fn = adamw_choose();
+	update_fn *fn = update_choose();
 	if (!fn) exit(69);
 	struct loop loops[STATES] = {{"state fp32", fn, &t[0], 0}, {"state bf16", fn, &t[1], 0},
 		{"state int8", fn, &t[2], 0}};

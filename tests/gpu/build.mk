@@ -1,12 +1,12 @@
 # Tests and benchmarks of the cuda device: on an emulated GPU, on a GPU, or with neither.
-ADAMW_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/adamw*.c))
+UPDATE_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/update*.c))
 
 ifdef CUDA_OBJ
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt \
 	  $(LIBMT_LIBS)
-$(O)/gpu/rates: $(ADAMW_OBJ)
+$(O)/gpu/rates: $(UPDATE_OBJ)
 $(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
@@ -54,7 +54,7 @@ $(O)/probes/cuda-balance: tests/probes/cuda-balance.c tests/probes/balance.c $(E
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda/gemm.o $(ADAMW_OBJ) $(OUR_LIBS)
+$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda/gemm.o $(UPDATE_OBJ) $(OUR_LIBS)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)

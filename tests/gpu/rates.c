@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "../../mt-optim/adamw.h"
+#include "../../mt-optim/update.h"
 #include "common.h"
 
 #define MOST_THREADS 256
@@ -110,7 +110,7 @@ static void *copies_main(void *arg)
 struct worker {
 	pthread_t thread;
 	struct mt_run *run;
-	adamw_fn *fn;
+	update_fn *fn;
 	uint64_t share, shares;
 	uint32_t units;
 };
@@ -119,7 +119,7 @@ static void *worker_main(void *arg)
 {
 	struct worker *k = arg;
 	struct mt_partition *partition = aligned_alloc(64, sizeof *partition);
-	struct adamw a = adamw_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0, 1);
+	struct scalars a = update_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0, 1);
 
 	flush_denormals();
 	memset(partition, 0, sizeof *partition);
@@ -154,7 +154,7 @@ static double update_rate(struct mt_run *run, int threads)
 
 		for (int i = 0; i < threads; i++) {
 			k[i] = (struct worker){.run = run,
-				.fn = adamw_choose(),
+				.fn = update_choose(),
 				.share = (uint64_t)i,
 				.shares = (uint64_t)threads,
 				.units = units};

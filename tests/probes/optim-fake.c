@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../mt-optim/adamw.h"
+#include "../../mt-optim/update.h"
 #include "cli/cli.h"
 
 struct sender {
@@ -197,7 +197,7 @@ static void expect_gather(uint64_t step, uint32_t micros, double *norm)
 static void expect_update(const struct mt_txn *t, double factor)
 {
 	static struct mt_partition partition;
-	struct adamw a = adamw_scalars(f.rule, f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
+	struct scalars a = update_scalars(f.rule, f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		struct expected *e = &f.unit[u];
 		const struct mt_unit *mu = mt_unit(f.run, u);
@@ -217,7 +217,7 @@ static void expect_update(const struct mt_txn *t, double factor)
 			CHECK(x->off % MT_GROUP == 0 || x->decay == mt_tensor(f.run, mu->first_tensor + i - 1)->decay,
 				"decay in a group");
 			/* a group that a slab's next tensor begins in belongs to the tensor before */
-			adamw_scalar(&a, &tile, &partition, partition_tag(t->step, u), (x->off + MT_GROUP - 1) / MT_GROUP,
+			update_scalar(&a, &tile, &partition, partition_tag(t->step, u), (x->off + MT_GROUP - 1) / MT_GROUP,
 				(next + MT_GROUP - 1) / MT_GROUP, x->decay ? a.decay : a.no_decay);
 		}
 	}
@@ -261,7 +261,7 @@ static void spawn(int errors)
 	if (f.optim) return;
 	if (errors >= 0) dup2(errors, 2);
 	setenv("MT_ISA", isa, 1);
-	if (!adamw_choose()) unsetenv("MT_ISA");
+	if (!update_choose()) unsetenv("MT_ISA");
 	execlp("mt-optim", "mt-optim", f.name, "--threads", threads, (char *)NULL);
 	_exit(127);
 }

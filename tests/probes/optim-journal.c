@@ -24,7 +24,7 @@ enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BR
 static const char *base;
 static enum mt_dtype grad = MT_FP32, state = MT_FP32;
 static enum mt_optim optim = MT_ADAMW;
-static adamw_fn *isas[3];
+static update_fn *isas[3];
 static int n_isas;
 
 struct world { /* one run, and this process's handles on it */
@@ -167,7 +167,7 @@ static void update(struct optim *o)
 {
 	struct opened op;
 	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
-	struct adamw a = adamw_scalars(optim, STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
+	struct scalars a = update_scalars(optim, STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
 	if (o->direct) apply_direct(o, K, &op, &a);
 	else apply(o, &op, &a);
 }
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
 	flush_denormals();
 	for (int i = 0; i < 3; i++) {
 		setenv("MT_ISA", names[i], 1);
-		adamw_fn *fn = adamw_choose();
+		update_fn *fn = update_choose();
 		if (fn) isas[n_isas++] = fn;
 	}
 	for (int i = 0; i < WORLDS; i++) {
@@ -340,7 +340,8 @@ int main(int argc, char **argv)
 	update(&w[4].o);
 	for (int isa = 0; isa < n_isas; isa++) {
 		set_up(&w[0].o);
-		step_through(w, 0, isa, UINT64_MAX, isas[isa] == adamw_scalar ? 37 : 5); /* odd: loops are met at every place */
+		step_through(w, 0, isa, UINT64_MAX,
+			isas[isa] == update_scalar ? 37 : 5); /* odd: loops are met at every place */
 	}
 	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points,
 		(unsigned long long)nested_points);

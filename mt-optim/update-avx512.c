@@ -1,4 +1,4 @@
-/* adamw-avx512.c: adamw_scalar sixteen at a time: a group is four registers of each array. Needs AVX-512F and BW.
+/* update-avx512.c: update_scalar sixteen at a time: a group is four registers of each array. Needs AVX-512F and BW.
  * Shifts, maxima and conversions run on one port each, so where it saves one, two registers are packed into one of
  * 16-bit halves first.
  *
@@ -8,7 +8,7 @@
 #if defined __x86_64__
 #include <immintrin.h>
 
-#include "adamw.h"
+#include "update.h"
 
 #define ISA __attribute__((target("avx512f,avx512bw")))
 #define INLINE ISA static inline __attribute__((always_inline))
@@ -281,7 +281,7 @@ INLINE void scale_m(struct moments *x, float scale)
 }
 
 /* To the journal as they lie in memory, and to registers */
-INLINE void load_moments(const struct constants *k, struct moments *x, const struct adamw *a, const struct tile *t,
+INLINE void load_moments(const struct constants *k, struct moments *x, const struct scalars *a, const struct tile *t,
 	uint64_t group, const char *m, const char *v, uint8_t *old, const bool has_v, const enum mt_dtype state)
 {
 	const int bytes = MT_GROUP * (state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
@@ -309,10 +309,10 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 	}
 }
 
-/* ---- the rules of adamw.h. g: before clipping ---- */
+/* ---- the rules of update.h. g: before clipping ---- */
 
 /* AdamW: m and v of the next step */
-INLINE void advance(struct moments *x, int r, __m512 g, const struct adamw *a, const enum mt_dtype state)
+INLINE void advance(struct moments *x, int r, __m512 g, const struct scalars *a, const enum mt_dtype state)
 {
 	if (state == MT_FP32) {
 		const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
@@ -337,7 +337,7 @@ INLINE __m512 root_of(const struct constants *k, __m512i rounded)
 }
 
 /* AdamW: p of the next step from its m and v; rounded: v's pattern (int8) */
-INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, __m512i rounded, const struct adamw *a,
+INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, __m512i rounded, const struct scalars *a,
 	float decay, const enum mt_dtype state)
 {
 	__m512 keep = _mm512_set1_ps(decay);
@@ -353,7 +353,7 @@ INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, _
 }
 
 /* Lion: m and p of the next step */
-INLINE __m512 lion(__m512 p, __m512 *m, __m512 g, const struct adamw *a, float decay)
+INLINE __m512 lion(__m512 p, __m512 *m, __m512 g, const struct scalars *a, float decay)
 {
 	const __m512 one = _mm512_set1_ps(1), zero = _mm512_setzero_ps();
 	g = _mm512_mul_ps(g, _mm512_set1_ps(a->clip));
@@ -367,7 +367,7 @@ INLINE __m512 lion(__m512 p, __m512 *m, __m512 g, const struct adamw *a, float d
 }
 
 /* SGD: m and p of the next step */
-INLINE __m512 sgd(__m512 p, __m512 *m, __m512 g, const struct adamw *a, float decay)
+INLINE __m512 sgd(__m512 p, __m512 *m, __m512 g, const struct scalars *a, float decay)
 {
 	g = _mm512_add_ps(_mm512_mul_ps(g, _mm512_set1_ps(a->clip)), _mm512_mul_ps(p, _mm512_set1_ps(decay)));
 	*m = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta1)), g);
@@ -420,14 +420,14 @@ INLINE void store_fp32(const struct moments *x, float *m, float *v, const bool h
 	}
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_optim optim, const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
 	const bool apart = state == MT_BF16, has_v = optim == MT_ADAMW;
 	const struct constants k = constants();
-	const struct adamw scalars = *a; /* so that no store can change them */
+	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
@@ -480,11 +480,11 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 	}
 }
 
-ISA void adamw_avx512(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+ISA void update_avx512(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }
 #else
-typedef int adamw_avx512_is_for_x86_64;
+typedef int update_avx512_is_for_x86_64;
 #endif

@@ -1,9 +1,9 @@
-/* adamw.h: the update of groups of MT_GROUP elements by AdamW, Lion or SGD, and the undo journal that makes it
+/* update.h: the update of groups of MT_GROUP elements by AdamW, Lion or SGD, and the undo journal that makes it
  * resumable.
  *
- * adamw.c is the specification; adamw-avx2.c and adamw-avx512.c give the same bits. For one element, all in fp32 and in
- * this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without amsgrad):
- *
+ * update.c is the specification; update-avx2.c and update-avx512.c give the same bits. For one element, all in fp32
+ * and in this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without
+ amsgrad): *
  *     g  = (g0 + g1) * clip                          g1 only where a unit has two gradient arrays
  *     p  = p * decay                                 1 - lr wd, or 1 for tensors that do not decay
  *     m  = m + (g - m) * lerp                        lerp = 1 - beta1; from beta1 < 0.5: m = g + (g - m) * -beta1
@@ -44,7 +44,7 @@
  *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such
  *    an element takes no step.
  *  - Rounding changes any other m or v by less than an eighth.
- * tests/probes/optim-adamw.c measures the longest steps. Lion and SGD do not divide by a rounded number. An m that is
+ * tests/probes/optim-update.c measures the longest steps. Lion and SGD do not divide by a rounded number. An m that is
  * lost in this way leaves SGD's step without momentum, and Lion's with the sign of the gradient.
  *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
@@ -52,14 +52,14 @@
  * comes after a kill at any instruction finds either the group untouched, or its old state in the slot that the index
  * names.
  */
-#ifndef MT_OPTIM_ADAMW_H
-#define MT_OPTIM_ADAMW_H
+#ifndef MT_OPTIM_UPDATE_H
+#define MT_OPTIM_UPDATE_H
 
 #include "model/bf16.h"
 #include "model/int8.h"
 #include "mt.h"
 
-struct adamw { /* scalars of one step, each derived in double and rounded once */
+struct scalars { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;
 	float beta1, clip_lerp, clip_root2, per_step, eps_per_step; /* for state in bf16 and int8 */
 	float one_minus_beta1;                                      /* lion */
@@ -105,9 +105,9 @@ static inline void partition_commit(struct mt_partition *partition, uint64_t ind
 }
 
 /* Update groups [first, end) of a tile; decay is a->decay or a->no_decay. The calling thread has flushed denormals. */
-typedef void adamw_fn(const struct adamw *a, const struct tile *, struct mt_partition *, uint64_t tag, uint64_t first,
-	uint64_t end, float decay);
-adamw_fn adamw_scalar, adamw_avx2, adamw_avx512;
+typedef void update_fn(const struct scalars *a, const struct tile *, struct mt_partition *, uint64_t tag,
+	uint64_t first, uint64_t end, float decay);
+update_fn update_scalar, update_avx2, update_avx512;
 
 /* For state in bf16 and int8. Two random numbers, the highest 16 (bf16) or INT8_CUT (int8) bits of a word and as many
  * of the lowest, round m and v of two elements that lie 16 apart: the first one's m and the second one's v take the
@@ -141,7 +141,7 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 	return j / 16 % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
 }
 
-/* The body of an adamw_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
+/* The body of an update_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
  * optimizer, type of state) as constants: each of the 72 is a loop of its own, without a branch inside. */
 #define ADAMW_OF_STATE(loop, optim, ...) \
 	do { \
@@ -170,14 +170,14 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 
 /* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks
  * that. */
-adamw_fn *adamw_choose(void);
+update_fn *update_choose(void);
 
 /* The scalars of Adam's step t from the step's hyperparameters. */
-struct adamw adamw_scalars(enum mt_optim, uint64_t t, double lr, double beta1, double beta2, double eps, double decay,
-	double clip_factor);
+struct scalars update_scalars(enum mt_optim, uint64_t t, double lr, double beta1, double beta2, double eps,
+	double decay, double clip_factor);
 
 /* Put the group that the partition's index names back to what it was before its update began. Idempotent. */
-void adamw_restore(const struct tile *, const struct mt_partition *);
+void update_restore(const struct tile *, const struct mt_partition *);
 
 /* FTZ and DAZ (FZ on arm64) in the calling thread. Adam over denormals is ten times slower. */
 void flush_denormals(void);

@@ -1,9 +1,9 @@
-/* adamw-avx2.c: adamw_scalar eight at a time. A group does not fit sixteen registers, so its old state is copied to the
- * journal first and read again, from the first-level cache, after the index. */
+/* update-avx2.c: update_scalar eight at a time. A group does not fit sixteen registers, so its old state is copied to
+ * the journal first and read again, from the first-level cache, after the index. */
 #if defined __x86_64__
 #include <immintrin.h>
 
-#include "adamw.h"
+#include "update.h"
 
 #define ISA __attribute__((target("avx2,fma")))
 #define INLINE ISA static inline __attribute__((always_inline))
@@ -142,9 +142,9 @@ INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const 
 	}
 }
 
-/* ---- the rules of adamw.h, eight at a time ---- */
+/* ---- the rules of update.h, eight at a time ---- */
 
-INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct adamw *a, float decay)
+INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct scalars *a, float decay)
 {
 	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
 	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
@@ -159,7 +159,7 @@ INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct ada
 }
 
 /* keep_m, keep_v: beta1 and beta2; int8: times the scales */
-INLINE void advance_fused(__m256 *m, __m256 *v, __m256 g, const struct adamw *a, __m256 keep_m, __m256 keep_v)
+INLINE void advance_fused(__m256 *m, __m256 *v, __m256 g, const struct scalars *a, __m256 keep_m, __m256 keep_v)
 {
 	__m256 g1 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_lerp)), g2 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_root2));
 	*m = _mm256_fmadd_ps(*m, keep_m, g1);
@@ -178,13 +178,13 @@ INLINE __m256 root_of(__m256i rounded)
 	return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(root), x));
 }
 
-INLINE __m256 step_fused(__m256 p, __m256 m, __m256 root, const struct adamw *a, float decay)
+INLINE __m256 step_fused(__m256 p, __m256 m, __m256 root, const struct scalars *a, float decay)
 {
 	__m256 denom = _mm256_fmadd_ps(root, _mm256_set1_ps(a->per_step), _mm256_set1_ps(a->eps_per_step));
 	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), _mm256_div_ps(m, denom));
 }
 
-INLINE __m256 lion(__m256 p, __m256 *m, __m256 g, const struct adamw *a, float decay)
+INLINE __m256 lion(__m256 p, __m256 *m, __m256 g, const struct scalars *a, float decay)
 {
 	const __m256 one = _mm256_set1_ps(1), zero = _mm256_setzero_ps();
 	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
@@ -197,20 +197,20 @@ INLINE __m256 lion(__m256 p, __m256 *m, __m256 g, const struct adamw *a, float d
 	return _mm256_add_ps(_mm256_mul_ps(p, _mm256_set1_ps(decay)), _mm256_mul_ps(sign, _mm256_set1_ps(a->neg_step)));
 }
 
-INLINE __m256 sgd(__m256 p, __m256 *m, __m256 g, const struct adamw *a, float decay)
+INLINE __m256 sgd(__m256 p, __m256 *m, __m256 g, const struct scalars *a, float decay)
 {
 	g = _mm256_add_ps(_mm256_mul_ps(g, _mm256_set1_ps(a->clip)), _mm256_mul_ps(p, _mm256_set1_ps(decay)));
 	*m = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta1)), g);
 	return _mm256_add_ps(p, _mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)));
 }
 
-INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_optim optim, const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
 	const bool has_v = optim == MT_ADAMW;
-	const struct adamw scalars = *a; /* so that no store can change them */
+	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
@@ -298,11 +298,11 @@ INLINE void groups(const struct adamw *a, const struct tile *t, struct mt_partit
 	}
 }
 
-ISA void adamw_avx2(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+ISA void update_avx2(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
 	ADAMW_SPECIALISE(groups);
 }
 #else
-typedef int adamw_avx2_is_for_x86_64;
+typedef int update_avx2_is_for_x86_64;
 #endif

@@ -1,16 +1,16 @@
-/* optim-adamw.c: tests that the update's SIMD versions give the bits of the scalar one, and that that one is AdamW,
+/* optim-update.c: tests that the update's SIMD versions give the bits of the scalar one, and that that one is AdamW,
  * Lion or SGD.
  *
  * Bits: random groups with denormals, zeros, infinities and huge values, for every kind of state and gradient.
  * AdamW, Lion, SGD: the scalar version against the formula in double, over steps, with the bound of fp32 rounding.
  * Rounded state: means over many elements, steps of small gradients beside large ones, int8 codes of decoded values.
- * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-adamw
+ * Sums: grad_add, grad_sumsq, grad_copy and those that do both against their definition, bit for bit. `optim-update
  * sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../mt-optim/adamw.h"
+#include "../../mt-optim/update.h"
 #include "../../mt-optim/sum.h"
 
 enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
@@ -110,13 +110,13 @@ static struct tile tile_of(struct state *s, bool bf16, enum mt_dtype state, bool
 	};
 }
 
-static adamw_fn *fastest(void)
+static update_fn *fastest(void)
 {
 	unsetenv("MT_ISA");
-	return adamw_choose();
+	return update_choose();
 }
 
-static int same_bits(const char *isa, adamw_fn *fn)
+static int same_bits(const char *isa, update_fn *fn)
 {
 	if (!fn) {
 		printf("%s: not on this CPU\n", isa);
@@ -133,7 +133,7 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
-			struct adamw a = adamw_scalars(optim, 1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
+			struct scalars a = update_scalars(optim, 1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
 				round & 1 ? 1 : 0.37);
 			struct tile t = tile_of(&want, bf16, state, g_bf16, two), s = tile_of(&got, bf16, state, g_bf16, two);
 			t.optim = s.optim = optim;
@@ -141,7 +141,7 @@ static int same_bits(const char *isa, adamw_fn *fn)
 			uint64_t first = rnd() % 5, end = first + rnd() % (GROUPS - 5);
 			t.g_group = s.g_group = first ? first - 1 : 0; /* a piece need not begin with the range */
 			float decay = round & 2 ? a.decay : a.no_decay;
-			adamw_scalar(&a, &t, &want.partition, partition_tag(9, 3), first, end, decay);
+			update_scalar(&a, &t, &want.partition, partition_tag(9, 3), first, end, decay);
 			fn(&a, &s, &got.partition, partition_tag(9, 3), first, end, decay);
 			if (!memcmp(&want, &got, sizeof want)) continue;
 			fprintf(stderr, "%s differs from scalar: %s, w %s, state %s, g %s, %d arrays, %s\n", isa,
@@ -168,10 +168,10 @@ static int is_adamw(double beta1)
 		v[i] = ((float *)t.v)[i] = 0;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct adamw a = adamw_scalars(MT_ADAMW, step, lr, beta1, beta2, eps, wd, clip);
+		struct scalars a = update_scalars(MT_ADAMW, step, lr, beta1, beta2, eps, wd, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
-		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
+		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
 		double step_size = lr / (1 - pow(beta1, (double)step)), bias2 = sqrt(1 - pow(beta2, (double)step));
 		for (uint64_t i = 0; i < N; i++) {
 			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
@@ -209,10 +209,10 @@ static int is_rule_of_m(enum mt_optim optim)
 		unsure[i] = false;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct adamw a = adamw_scalars(optim, step, lr, beta1, beta2, 0, wd, clip);
+		struct scalars a = update_scalars(optim, step, lr, beta1, beta2, 0, wd, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
-		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
+		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
 		for (uint64_t i = 0; i < N; i++) {
 			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
 			if (optim == MT_LION) {
@@ -247,8 +247,8 @@ static int lion_rests(void)
 	memset(g0, 0, sizeof g0);
 	memset(got.m, 0, sizeof got.m);
 	want = got;
-	struct adamw a = adamw_scalars(MT_LION, 1, 1e-3, 0.9, 0.99, 0, 0.1, 1);
-	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.no_decay);
+	struct scalars a = update_scalars(MT_LION, 1, 1e-3, 0.9, 0.99, 0, 0.1, 1);
+	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.no_decay);
 	if (!memcmp(want.w, got.w, sizeof want.w) && !memcmp(want.lo, got.lo, sizeof want.lo)) return 0;
 	return fprintf(stderr, "lion: a weight without gradients moves\n"), 1;
 }
@@ -260,8 +260,8 @@ static int flushes(void)
 	struct tile t = tile_of(&got, false, MT_FP32, false, false);
 	memset(g0, 0, sizeof g0);
 	for (uint64_t i = 0; i < N; i++) ((float *)t.m)[i] = mt_float(1 + (uint32_t)i), ((float *)t.v)[i] = mt_float(77);
-	struct adamw a = adamw_scalars(MT_ADAMW, 10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
-	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
+	struct scalars a = update_scalars(MT_ADAMW, 10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
 	for (uint64_t i = 0; i < N; i++)
 		if (mt_bits(((float *)t.m)[i]) || mt_bits(((float *)t.v)[i])) {
 			fprintf(stderr, "a denormal stayed\n");
@@ -280,10 +280,10 @@ static int rounds_bf16_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_BF16, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct adamw a = adamw_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g;
-		adamw_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
+		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
 		want_m += (g - want_m) * 0.1;
 		want_v += ((double)g * g - want_v) * 0.001;
 	}
@@ -308,7 +308,7 @@ static int rounds_int8_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_INT8, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct adamw a = adamw_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
@@ -343,7 +343,7 @@ static int rounds_m_fairly(enum mt_optim optim, enum mt_dtype state)
 	struct tile t = tile_of(&got, true, state, false, false);
 	t.optim = optim, t.v = NULL;
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct adamw a = adamw_scalars(optim, step, 0, beta, beta, 0, 0, 1);
+		struct scalars a = update_scalars(optim, step, 0, beta, beta, 0, 0, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.no_decay);
@@ -379,7 +379,7 @@ static int steps_stay_short(void)
 	memset(&plain, 0, sizeof plain);
 	memset(&got, 0, sizeof got);
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct adamw a = adamw_scalars(MT_ADAMW, step, 1, 0.9, 0.999, 1e-12, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, 1, 0.9, 0.999, 1e-12, 0, 1);
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = (uniform() + uniform() + uniform()) * size[i % SIZES];
 		for (int k = 0; k < 2; k++) {
 			float *w = t[k].w;
@@ -498,8 +498,8 @@ static int rests_at_0(enum mt_dtype state)
 	memset(g0, 0, MT_GROUP * 4);
 	memset(t.v, 0, mt_state_bytes(state, MT_GROUP) / 2);
 	memcpy(want.w, got.w, sizeof want.w);
-	struct adamw a = adamw_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
-	adamw_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.decay);
+	struct scalars a = update_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
+	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.decay);
 	if (!memcmp(want.w, got.w, sizeof want.w)) return 0;
 	return fprintf(stderr, "state %s: a weight moves although the learning rate is 0\n", word_of(state)), 1;
 }
@@ -558,9 +558,9 @@ int main(int argc, char **argv)
 	int rc = 0;
 	if (argc > 1 && !strcmp(argv[1], "sums")) return sums(false) | sums(true);
 	setenv("MT_ISA", "avx2", 1);
-	rc |= same_bits("avx2", adamw_choose());
+	rc |= same_bits("avx2", update_choose());
 	setenv("MT_ISA", "avx512", 1);
-	rc |= same_bits("avx512", adamw_choose());
+	rc |= same_bits("avx512", update_choose());
 	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
 	rc |= is_rule_of_m(MT_LION) | is_rule_of_m(MT_SGD) | lion_rests();
 	for (enum mt_optim optim = MT_LION; optim <= MT_SGD; optim++)

@@ -1,11 +1,11 @@
-/* adamw.c: the specification of the update, and what its fast versions share. */
+/* update.c: the specification of the update, and what its fast versions share. */
 #include <math.h>
 #include <stdlib.h>
 #if defined __x86_64__
 #include <immintrin.h>
 #endif
 
-#include "adamw.h"
+#include "update.h"
 
 void flush_denormals(void)
 {
@@ -18,12 +18,12 @@ void flush_denormals(void)
 #endif
 }
 
-/* Lion and SGD: what their formulas in adamw.h name. Neither has a bias correction, so t does not matter. */
-static struct adamw scalars_of_m(enum mt_optim optim, double lr, double beta1, double beta2, double decay,
+/* Lion and SGD: what their formulas in update.h name. Neither has a bias correction, so t does not matter. */
+static struct scalars scalars_of_m(enum mt_optim optim, double lr, double beta1, double beta2, double decay,
 	double clip_factor)
 {
 	bool lion = optim == MT_LION;
-	return (struct adamw){
+	return (struct scalars){
 		.clip = (float)clip_factor,
 		.decay = (float)(lion ? 1 - lr * decay : decay),
 		.no_decay = lion ? 1 : 0,
@@ -35,7 +35,7 @@ static struct adamw scalars_of_m(enum mt_optim optim, double lr, double beta1, d
 	};
 }
 
-struct adamw adamw_scalars(enum mt_optim optim, uint64_t t, double lr, double beta1, double beta2, double eps,
+struct scalars update_scalars(enum mt_optim optim, uint64_t t, double lr, double beta1, double beta2, double eps,
 	double decay, double clip_factor)
 {
 	if (optim != MT_ADAMW) return scalars_of_m(optim, lr, beta1, beta2, decay, clip_factor);
@@ -43,7 +43,7 @@ struct adamw adamw_scalars(enum mt_optim optim, uint64_t t, double lr, double be
 	bool from_g = 1 - beta1 >= 0.5;
 	double per_step = -bias1 / (lr * sqrt(bias2));
 	bool steps = isfinite((float)per_step); /* lr is not 0 */
-	return (struct adamw){
+	return (struct scalars){
 		.clip = (float)clip_factor,
 		.decay = (float)(1 - lr * decay),
 		.no_decay = 1,
@@ -62,7 +62,7 @@ struct adamw adamw_scalars(enum mt_optim optim, uint64_t t, double lr, double be
 	};
 }
 
-static inline void adamw_element(const struct adamw *a, float decay, float g, float *p, float *m, float *v)
+static inline void adamw_element(const struct scalars *a, float decay, float g, float *p, float *m, float *v)
 {
 	g *= a->clip;
 	float from = a->lerp_from_g ? g : *m;
@@ -74,19 +74,19 @@ static inline void adamw_element(const struct adamw *a, float decay, float g, fl
 }
 
 /* m and v of the next step, not yet rounded */
-static inline void advance_fused(const struct adamw *a, float g, float *m, float *v)
+static inline void advance_fused(const struct scalars *a, float g, float *m, float *v)
 {
 	float g2 = g * a->clip_root2;
 	*m = fmaf(*m, a->beta1, g * a->clip_lerp);
 	*v = fmaf(g2, g2, *v * a->beta2);
 }
 
-static inline void step_fused(const struct adamw *a, float decay, float *p, float m, float root)
+static inline void step_fused(const struct scalars *a, float decay, float *p, float m, float root)
 {
 	*p = fmaf(*p, decay, m / fmaf(root, a->per_step, a->eps_per_step));
 }
 
-static inline void lion_element(const struct adamw *a, float decay, float g, float *p, float *m)
+static inline void lion_element(const struct scalars *a, float decay, float g, float *p, float *m)
 {
 	g *= a->clip;
 	float c = *m * a->beta1 + g * a->one_minus_beta1;
@@ -94,7 +94,7 @@ static inline void lion_element(const struct adamw *a, float decay, float g, flo
 	*m = *m * a->beta2 + g * a->one_minus_beta2;
 }
 
-static inline void sgd_element(const struct adamw *a, float decay, float g, float *p, float *m)
+static inline void sgd_element(const struct scalars *a, float decay, float g, float *p, float *m)
 {
 	g = g * a->clip + *p * decay;
 	*m = *m * a->beta1 + g;
@@ -102,7 +102,7 @@ static inline void sgd_element(const struct adamw *a, float decay, float g, floa
 }
 
 /* One element in any optimizer and type of state. new_m, new_v: patterns, rounded unless they are fp32 */
-static inline void element(const struct adamw *a, const struct tile *t, float decay, struct rounding random, float g,
+static inline void element(const struct scalars *a, const struct tile *t, float decay, struct rounding random, float g,
 	float *p, float m, float v, uint32_t *new_m, uint32_t *new_v)
 {
 	bool fused = t->optim == MT_ADAMW && t->state != MT_FP32;
@@ -198,7 +198,7 @@ static void journal(const struct tile *t, uint8_t *slot, uint64_t group)
 	moment_save(t, moment_v(t, group), slot + SLOT_V);
 }
 
-void adamw_restore(const struct tile *t, const struct mt_partition *partition)
+void update_restore(const struct tile *t, const struct mt_partition *partition)
 {
 	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed), group = partition_group(index),
 			 i = group * MT_GROUP;
@@ -211,7 +211,7 @@ void adamw_restore(const struct tile *t, const struct mt_partition *partition)
 	moment_restore(t, moment_v(t, group), slot + SLOT_V);
 }
 
-void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+void update_scalar(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
@@ -241,20 +241,20 @@ void adamw_scalar(const struct adamw *a, const struct tile *t, struct mt_partiti
 	}
 }
 
-adamw_fn *adamw_choose(void)
+update_fn *update_choose(void)
 {
 	const char *want = getenv("MT_ISA");
 	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain")))
-		return adamw_scalar; /* mt-stream's word; its kernels' bits differ by set, ours do not */
+		return update_scalar; /* mt-stream's word; its kernels' bits differ by set, ours do not */
 #if defined __x86_64__
 	__builtin_cpu_init();
 	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
 		 avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-	if (want && !strcmp(want, "avx2")) return avx2 ? adamw_avx2 : NULL;
-	if (want && !strcmp(want, "avx512")) return avx512 ? adamw_avx512 : NULL;
+	if (want && !strcmp(want, "avx2")) return avx2 ? update_avx2 : NULL;
+	if (want && !strcmp(want, "avx512")) return avx512 ? update_avx512 : NULL;
 	if (want && *want) return NULL;
-	return avx512 ? adamw_avx512 : avx2 ? adamw_avx2 : adamw_scalar;
+	return avx512 ? update_avx512 : avx2 ? update_avx2 : update_scalar;
 #else
-	return want && *want ? NULL : adamw_scalar;
+	return want && *want ? NULL : update_scalar;
 #endif
 }
