@@ -221,6 +221,16 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
 }
 
+@test "nodes that were filled with different weights are refused" {
+	OTHER_WEIGHT=1 no nodes 2 "${ARGS[@]}" --wait 1
+	for r in 0 1; do
+		[ "$(grep -c "^mt-link: the runs of node 0 and node 1 differ: .*weights$" "$T/node-$r.err")" = 1 ]
+		[ "$(MT_SHM_DIR=$(region_dir $r) mt-store stat "$RUN" --json | grep -c '"state":"filled"')" = 1 ]
+	done
+	grep -qhx "node [01]: mt-link ended with 78" "$T"/node-?.err
+	[ ! -s "$T/nodes.metrics" ]
+}
+
 @test "mt-step says that mt-link is missing, after --wait seconds" {
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	start_stages

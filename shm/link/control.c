@@ -161,7 +161,6 @@ void control_connect(struct link *l)
 {
 	struct where w = {0};
 	int listener = -1;
-	for (int i = 0; i < MT_NODES; i++) l->peer[i].fd = -1;
 	if (!l->node) {
 		if (getrandom(w.secret, sizeof w.secret, 0) != sizeof w.secret)
 			mt_die(MT_EX_IO, "getrandom: %s", strerror(errno));

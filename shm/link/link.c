@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "link.h"
 
@@ -43,10 +44,16 @@ static void leave_run(struct link *l, int ex)
 	if ((ex || !whole) && mt_run_state(l->run) == MT_FILLED) mt_run_set_state(l->run, MT_DIRTY);
 }
 
+static void end_now(int sig)
+{
+	(void)sig;
+	_exit(0);
+}
+
 /* Other nodes may be dead or stopped: MPI_Finalize, which waits for all, must not hold this one up. */
 static void finalize(struct link *l)
 {
-	signal(SIGALRM, SIG_DFL);
+	signal(SIGALRM, end_now);
 	alarm(10);
 	flows_close(l);
 	MPI_Finalize();
@@ -57,10 +64,10 @@ static _Noreturn void leave(struct link *l, int ex, const char *why)
 {
 	if (*why) mt_say("%s: the run ends on all nodes", why);
 	leave_run(l, ex);
+	if (!ex) finalize(l); /* before what MPI may still read is unmapped */
 	for (int i = 0; i < MT_STREAMS; i++) mt_run_close(l->proxy[i]);
 	mt_run_close(l->step);
 	mt_run_close(l->run);
-	if (!ex) finalize(l);
 	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
 }
 
@@ -103,22 +110,46 @@ void link_mpi(struct link *l, int rc, const char *what)
 
 /* ------------------------------------------------------------------------------------------------ start */
 
+/* Before the nodes are connected: nothing has begun, so the slots are left in order */
+static _Noreturn void refuse(struct link *l, int ex, const char *why, ...)
+{
+	char line[480];
+	va_list ap;
+	va_start(ap, why);
+	vsnprintf(line, sizeof line, why, ap);
+	va_end(ap);
+	mt_run_close(l->step);
+	mt_run_close(l->run);
+	mt_die(ex, "%s", line);
+}
+
 /* What must be the same on all nodes */
 struct same {
-	uint64_t nodes, units, params, piece_elems, step_tokens, dtype, grad, state, step, t;
-	uint64_t model; /* a sum over the geometry */
+	uint64_t nodes, units, params, piece_elems, step_tokens, dtype, grad, state, optim, step, t;
+	uint64_t model, weights; /* hashes of the geometry, and of samples of w */
 };
+
+/* One block in 64: other weights differ nearly everywhere, and all of a large model's would take long to read */
+static uint64_t hash_weights(const struct link *l)
+{
+	uint64_t hash = 0, width = l->control->dtype == MT_BF16 ? 2 : 4, every = 64 * MT_BLOCK;
+	for (uint32_t u = 0; u < l->control->n_units; u++) {
+		const struct mt_unit *unit = mt_unit(l->run, u);
+		for (uint64_t at = 0; at < unit->elems; at += every) {
+			uint64_t n = unit->elems - at < MT_BLOCK ? unit->elems - at : MT_BLOCK;
+			hash = XXH3_64bits_withSeed((char *)mt_at(l->run, unit->w) + at * width, n * width, hash);
+		}
+	}
+	return hash;
+}
 
 static struct same describe(const struct link *l)
 {
 	const struct mt_control *c = l->control;
 	struct mt_committed at;
 	mt_run_committed(l->run, &at);
-	struct same s = {l->nodes, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad, c->state,
-		at.step, at.t, 0};
-	const uint8_t *g = (const uint8_t *)&c->geo;
-	for (size_t i = 0; i < sizeof c->geo; i++) s.model = s.model * 1099511628211u + g[i];
-	return s;
+	return (struct same){l->nodes, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad, c->state,
+		c->optim, at.step, at.t, XXH3_64bits(&c->geo, sizeof c->geo), hash_weights(l)};
 }
 
 static void check_same(struct link *l)
@@ -128,7 +159,8 @@ static void check_same(struct link *l)
 		"comparing runs");
 	for (uint32_t node = 1; node < l->nodes; node++)
 		if (memcmp(&all[node], &all[0], sizeof mine))
-			mt_die(MT_EX_CONFIG, "the runs of node 0 and node %u differ: model, types, --step-tokens or step", node);
+			refuse(l, MT_EX_CONFIG,
+				"the runs of node 0 and node %u differ: model, types, optimizer, --step-tokens, step or weights", node);
 }
 
 static void start_mpi(struct link *l)
@@ -136,12 +168,12 @@ static void start_mpi(struct link *l)
 	int rank, size;
 	/* else, between processes of one machine, Open MPI reads from the other's memory, and crashes when it has died */
 	setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-	if (MPI_Init(NULL, NULL)) mt_die(MT_EX_PEER, "MPI does not start");
+	if (MPI_Init(NULL, NULL)) refuse(l, MT_EX_PEER, "MPI does not start");
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if ((uint32_t)size != l->nodes || (uint32_t)rank != l->node)
-		mt_die(MT_EX_CONFIG, "this run is node %u of %u, MPI started this process as number %d of %d", l->node,
+		refuse(l, MT_EX_CONFIG, "this run is node %u of %u, MPI started this process as number %d of %d", l->node,
 			l->nodes, rank, size);
 }
 
@@ -154,6 +186,7 @@ static void start(struct link *l, const char *name)
 	l->node = mt_node(l->run);
 	l->nodes = mt_nodes(l->run);
 	l->timeout = timeout_s;
+	for (int i = 0; i < MT_NODES; i++) l->peer[i].fd = -1;
 	if (l->nodes < 2) mt_die(MT_EX_CONFIG, "run '%s' is on one machine: mt-store create --node R/N", name);
 	l->streams = MT_STREAMS / l->nodes;
 	mt_must(mt_stage_claim(l->run, MT_LINK, NULL));

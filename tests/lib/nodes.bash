@@ -18,7 +18,8 @@ nodes() {
 	shift
 	NODES=$n
 	for ((r = 0; r < n; r++)); do mkdir -p "$(region_dir "$r")"; done
-	for name in PATH RUN T MODEL NODE_REGIONS DEVICE_0 DEVICE_1 DEVICE_2 LINK_OPTIONS STREAMS CREATE CHOICES; do
+	for name in PATH RUN T MODEL NODE_REGIONS DEVICE_0 DEVICE_1 DEVICE_2 LINK_OPTIONS STREAMS CREATE CHOICES \
+		OTHER_WEIGHT; do
 		printf '%s=%q\nexport %s\n' "$name" "${!name:-}" "$name"
 	done >"$T/node.env"
 	printf 'NODE_OPTIONS=%q\n' "$*" >>"$T/node.env"
