@@ -1,5 +1,5 @@
 # mt-run --nodes: mpirun starts one mt-run a node. Here all nodes are on this machine. The bits of one machine, what is
-# refused, and ends: signals to mpirun, kills of stages, of mt-run and of mpirun.
+# refused, checkpoints, and ends: signals to mpirun, kills of stages, of mt-run and of mpirun.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -18,7 +18,8 @@ on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output 
 	TMPDIR=$T/tmp spawn nodes mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS \
 		"$@" </dev/null
 }
-endless() { on_nodes 2 --model "$CASE/model" --data "$CASE/data.bin" --steps 1000000 --epochs 1000000 "$@"; }
+ENDLESS="--model $CASE/model --data $CASE/data.bin --steps 1000000 --epochs 1000000"
+endless() { on_nodes 2 $ENDLESS "$@"; }
 code_of() { code=0; wait "$1" || code=$?; }
 trained() { [ "$(cat "$T/out/metrics.jsonl" | wc -l)" -ge "$1" ]; }
 pid_of() { pgrep -f "^$1 $RUN-$2( |\$)"; } # PROGRAM NODE
@@ -168,6 +169,129 @@ same_as_alone() {
 	no ls /dev/shm/vader_segment.*."$(printf %x "$job")".*
 }
 
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+checkpoints() { (cd "$T/out" && ls -d step-*); }
+newest_saved() { checkpoints | tail -1 | sed 's/step-0*//'; }
+saved() { [ "$(checkpoints | wc -l)" -ge "$1" ]; }
+
+# What is in OUT is that of training of N steps on one machine that nobody disturbed
+undisturbed() { # N
+	alone 1 $ENDLESS --until "$1"
+	cmp "$T/out/model/model.safetensors" "$T/alone/model/model.safetensors"
+	diff <(plain "$T/alone/metrics.jsonl") <(plain "$T/out/metrics.jsonl") >&2
+}
+
+# Two nodes with a checkpoint that a kill has ended; its step in $AT
+cut_off() {
+	endless --ckpt-every 3
+	eventually saved 1
+	kill -9 "$(pid_of "mt-stream" "$1")"
+	code_of "$PID"
+	[ "$code" = 69 ]
+	eventually all_gone
+	AT=$(newest_saved)
+	[ -e "$T/out/step-$(printf %08d "$AT")/optim-m-node-1-of-2.safetensors" ]
+}
+
+@test "two nodes with --ckpt-every, killed: --resume on two nodes ends with the bits of an undisturbed run" {
+	cut_off 1
+	endless --resume --until $((AT + 4))
+	wait "$PID"
+	all_gone
+	grep -q "^mt-run: trains .*, from $T/out/step-$(printf %08d "$AT")," "$T/nodes.err"
+	[ "$(newest_saved)" = $((AT + 4)) ]
+	undisturbed $((AT + 4))
+	no ls -d "$T"/out/.*tmp*
+}
+
+@test "two nodes with --ckpt-every, killed: --resume on one machine ends with the bits of an undisturbed run" {
+	cut_off 0
+	mt-run --run "$RUN" --out "$T/out" $ARGS $ENDLESS --resume --until $((AT + 4)) >"$T/one.out" 2>"$T/one.err" 3>&-
+	undisturbed $((AT + 4))
+	for f in optim-lo optim-m optim-v; do
+		cmp "$T/out/step-$(printf %08d $((AT + 4)))/$f.safetensors" \
+			"$T/alone/step-$(printf %08d $((AT + 4)))/$f.safetensors"
+	done
+	no ls -d "$T"/out/.*tmp*
+}
+
+@test "USR1 to mpirun saves the step; --resume goes on with the bits of an undisturbed run" {
+	endless --ckpt-every 1000000
+	eventually trained 5
+	kill -USR1 "$PID"
+	wait "$PID"
+	all_gone
+	[ "$(checkpoints | wc -l)" = 1 ]
+	AT=$(newest_saved)
+	tail -1 "$T/out/metrics.jsonl" | grep -q "^{\"step\": $AT,"
+	grep -q "^mt-run: saved $T/out/step-$(printf %08d "$AT"); continue with the same command and --resume$" \
+		"$T/nodes.err"
+	endless --resume --until $((AT + 4))
+	wait "$PID"
+	all_gone
+	undisturbed $((AT + 4))
+}
+
+@test "two nodes with --keep-best keep the best evaluated checkpoint and the newest" {
+	local best
+	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
+	on_nodes 2 --model "$CASE/model" --data "$CASE/data.bin" --steps 16 --warmup 100% --ckpt-every 2 --keep 1 \
+		--keep-best --eval "$CASE/eval.bin" --eval-every 2
+	wait "$PID"
+	all_gone
+	best=$(sed -n 's/.*best eval loss .* at step \([0-9]*\)$/\1/p' "$T/nodes.err")
+	[ "$best" -gt 0 ]
+	[ "$best" -lt 16 ]
+	[ "$(checkpoints)" = "$(printf 'step-%08d\n' "$best" 16)" ]
+}
+
+# bats test_tags=slow
+@test "mt-ckpt is killed on a node: the run ends on all nodes with 69, and checkpoints remain" {
+	local node
+	for node in 0 1; do
+		endless --ckpt-every 3
+		eventually saved 1
+		kill -9 "$(pid_of "mt-ckpt serve" $node)"
+		code_of "$PID"
+		[ "$code" = 69 ]
+		eventually all_gone
+		grep -q "^mt-run: \(node 1: \)\?mt-ckpt was killed by signal 9$" "$T/nodes.err"
+		mt-ckpt verify "$T/out/step-$(printf %08d "$(newest_saved)")"
+		rm -r "$T/out"
+	done
+}
+
+@test "OUT that another node does not see: the run ends with 78 and a line that says so" {
+	replace mt-ckpt <<-EOF
+		if [ "\$1 \$2" = "serve $RUN-1" ]; then
+			set -- serve $RUN-1 --dir "$T/elsewhere"
+		fi
+	EOF
+	MT=$T/bin endless --ckpt-every 3
+	code_of "$PID"
+	cat "$T/nodes.err"
+	[ "$code" = 78 ]
+	eventually all_gone
+	grep -q "^mt-ckpt: $T/out: node 1 does not see what node 0 writes there: --dir must be shared by all nodes$" \
+		"$T/nodes.err"
+	[ ! -e "$T/out" ]
+	[ ! -e "$T/elsewhere" ]
+}
+
+@test "--resume, and a node that sees another newest checkpoint: the run ends with 78" {
+	alone 1 $ENDLESS --until 4 --ckpt-every 2
+	mv "$T/alone" "$T/out"
+	replace mt-ckpt <<<"case \"\$OMPI_COMM_WORLD_RANK \$*\" in '1 verify '*4) exit 65 ;; esac"
+	MT=$T/bin endless --resume --ckpt-every 2
+	code_of "$PID"
+	cat "$T/nodes.err"
+	[ "$code" = 78 ]
+	eventually all_gone
+	grep -q "^mt-link: .*the runs of node 0 and node 1 differ: " "$T/nodes.err"
+	[ "$(newest_saved)" = 4 ]
+}
+
 @test "what cannot be had on several nodes is refused by node 0 with one line" {
 	refuses() { # CODE N ARGS...
 		local want=$1 n=$2 code=0
@@ -180,8 +304,6 @@ same_as_alone() {
 	}
 	refuses 64 2 --restart | grep "^mt-run: --restart: not on several nodes"
 	refuses 64 2 --dry-run | grep "^mt-run: --dry-run: not yet on several nodes$"
-	refuses 64 2 --ckpt-every 5 | grep "^mt-run: --ckpt-every: not yet on several nodes$"
-	refuses 64 2 --resume | grep "^mt-run: --resume: not yet on several nodes$"
 	refuses 64 3 --streams 3 | grep "^mt-run: --streams: 3 on each of 3 nodes, and a run has 8 mt-streams at most$"
 	refuses 64 9 | grep "^mt-run: --nodes: 9 nodes, and a run has 8 at most$"
 	refuses 64 2 --foo 1 | grep "^mt-run: unknown option --foo; see --help$"

@@ -8,6 +8,7 @@
 
 node='' node_count=''                           # empty: the run is on one machine
 listener='' lines='' link='' link_rings=''
+shared=''                                       # OUT, if the run saves checkpoints
 MOST_STREAMS=8                                  # of a run, on all of its nodes
 
 # ---- the shim
@@ -85,19 +86,21 @@ check_nodes() { # what cannot be had on several nodes
 	[ "$grad" != none ] || die 64 "--grad none: not on several nodes, where gradients go to the node that updates"
 	[ -z "$restart" ] || die 64 "--restart: not on several nodes: a stage that dies ends the run on all of them"
 	[ -z "$dry" ] || die 64 "--dry-run: not yet on several nodes"
-	check_nodes_checkpoints
+	share_out
 	[ "$streams" -le $((MOST_STREAMS / node_count)) ] ||
 		die 64 "--streams: $streams on each of $node_count nodes, and a run has $MOST_STREAMS mt-streams at most"
 	run=$run-$node
 	choose_rings
 }
 
-check_nodes_checkpoints() {
-	for option in --ckpt-every --until --resume --keep-best; do
-		case " $given ${resume:+--resume} ${best:+--keep-best} " in
-		*" $option "*) die 64 "$option: not yet on several nodes" ;;
-		esac
-	done
+# Checkpoints need an OUT that all nodes see; a run without any does not. On several nodes mt-store cannot save at the
+# end, so mt-step saves the last step also where --ckpt-every is not given.
+share_out() {
+	case " $given ${resume:+--resume} ${best:+--keep-best} " in
+	*" --ckpt-every "* | *" --until "* | *" --resume "* | *" --keep-best "*) shared=$out ;;
+	*) return 0 ;;
+	esac
+	case $given in *" --ckpt-every "*) ;; *) step_options=$step_options--ckpt-every=999999999$nl ;; esac
 }
 
 # What the shim says: signals, for mt-run's own handler (INT is TERM here: what is put into the background ignores INT).
@@ -185,6 +188,33 @@ end_stage() { # NAME SIGNAL
 	kill -s "$2" "$(cat "$tmp/$1.pid" 2>/dev/null)" 2>/dev/null
 }
 
+# All nodes choose by one rule: the newest that is whole. If they see different ones, mt-link ends the run.
+find_shared_checkpoint() {
+	newest=''
+	[ -n "$resume" ] || return 0
+	set --
+	set +f
+	for dir in "$shared"/step-*; do set -- "$dir" "$@"; done
+	set -f
+	for dir; do                                 # node 0 tells what is wrong with the others
+		if [ -d "$dir" ] && mt-ckpt verify "$dir" 2>/dev/null; then newest=$dir; return; fi
+	done
+}
+
+# Node 0 has made OUT when mt-link is connected to it
+start_saver_of_part() {
+	[ -n "$shared" ] || return 0
+	{
+		trap '' HUP INT TERM
+		exec 8>&-
+		until link_is_connected; do
+			if [ -e "$tmp/over" ] || ! lives $$; then exit 0; fi
+			sleep 0.1
+		done
+		stage mt-ckpt mt-ckpt serve "$run" --dir "$shared"
+	} &
+}
+
 link_is_connected() { shows '"stage":"mt-link",[^}]*"doing":"idle"'; }
 
 shows() { status_of_run | grep -q "$1"; }
@@ -241,10 +271,15 @@ close_link() { # CODE
 	link=''
 }
 
-# mt-link sees that a stage was killed, but not that one has exited; it is told before mt-step is killed for that
+# mt-link sees that a stage other than mt-ckpt was killed, but not that one has exited; it is told before mt-step is
+# killed for that
 tell_nodes_of_exit() { # CODE
-	if [ "$1" = 69 ] || [ "$name" = mt-link ]; then return; fi
-	stop_link "$1" "$name exited with $1"
+	case $name,$1 in
+	mt-link,*) return ;;
+	mt-ckpt,69) stop_link 69 "mt-ckpt was killed" ;;
+	*,69) return ;;
+	*) stop_link "$1" "$name exited with $1" ;;
+	esac
 	for _ in $(seq 20); do
 		[ -e "$tmp/mt-link.pid" ] || return
 		sleep 0.1
@@ -256,10 +291,14 @@ stop_link() { # [CODE TEXT], for all nodes; none: in order
 	if link_is_connected; then end_stage mt-link USR1; else end_stage mt-link KILL; fi
 }
 
+# Is all of a checkpoint written from here?
+saves_all() { [ -z "$node" ] || { [ "$node" = 0 ] && [ -n "$shared" ]; }; }
+
 # Other nodes than 0: all of it. What a signal means is for node 0 to decide, if mt-link is connected to it, and if it
 # comes once.
 follow_node0() {
-	quiet=1 newest='' began=''
+	quiet=1 began=''
+	find_shared_checkpoint
 	make_tmp
 	out=$tmp
 	open_lines
@@ -268,6 +307,7 @@ follow_node0() {
 	fill_run
 	start_stages
 	start_link
+	start_saver_of_part
 	while link_lives; do
 		wait "$link" 2>/dev/null
 		if [ -z "$signal" ] || ! link_lives; then continue; fi

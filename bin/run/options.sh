@@ -32,7 +32,8 @@ usage() {
 	  --resume                   continue from the newest checkpoint in OUT
 	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
 	  --restart                  start a stage again when it is killed
-	  --nodes                    one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node
+	  --nodes                    one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node;
+	                             for checkpoints, OUT must be on a file system that all of them see
 	  --run NAME                 name of the run in shared memory (default: run-PID)
 	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
 	                             with --bytes, or for a model with a tokenizer, a prompt a line; else records
