@@ -287,13 +287,27 @@ static bool was_renamed(const struct server *s, uint64_t step)
 	return same && fsync(s->dirfd) == 0;
 }
 
+/* What nodes of a run on more nodes left behind: this run has no node that would delete it. */
+static void clean_more_nodes(const struct server *s)
+{
+	char suffix[16];
+
+	for (uint32_t node = mt_nodes(s->run); node < MT_NODES; node++) {
+		part_suffix(suffix, node);
+		dir_clean_parts(s->dirfd, suffix);
+	}
+}
+
 /* Finish or fail a save that the previous saver left behind. */
 static void recover(struct server *s)
 {
 	uint64_t word = mt_snap(s->run), step = mt_snap_step(word);
 
 	if (mt_node(s->run)) clean_part(s);
-	else dir_clean(s->dirfd, NULL);
+	else {
+		dir_clean(s->dirfd, NULL);
+		clean_more_nodes(s);
+	}
 	if (mt_snap_state(word) == MT_SEALED) {
 		if (mt_node(s->run)) return; /* node 0 judges it */
 		if (was_renamed(s, step)) finish(s, step);

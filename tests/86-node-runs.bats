@@ -207,6 +207,7 @@ cut_off() {
 
 @test "two nodes with --ckpt-every, killed: --resume on one machine ends with the bits of an undisturbed run" {
 	cut_off 0
+	mkdir -p "$T/out/.step-00000009.mt-tmp-node-1" # the kill may leave such a part
 	mt-run --run "$RUN" --out "$T/out" $ARGS $ENDLESS --resume --until $((AT + 4)) >"$T/one.out" 2>"$T/one.err" 3>&-
 	undisturbed $((AT + 4))
 	for f in optim-lo optim-m optim-v; do
@@ -273,8 +274,7 @@ cut_off() {
 	cat "$T/nodes.err"
 	[ "$code" = 78 ]
 	eventually all_gone
-	grep -q "^mt-ckpt: $T/out: node 1 does not see what node 0 writes there: --dir must be shared by all nodes$" \
-		"$T/nodes.err"
+	grep -q "^mt-ckpt: .*: --dir must be shared by all nodes$" "$T/nodes.err"
 	[ ! -e "$T/out" ]
 	[ ! -e "$T/elsewhere" ]
 }
@@ -309,6 +309,10 @@ cut_off() {
 	refuses 64 2 --foo 1 | grep "^mt-run: unknown option --foo; see --help$"
 	refuses 66 2 --eval "$T/none" | grep "^mt-run: $T/none: no such file$"
 	[ ! -e "$T/out" ]
+	mkdir -p "$T/out/step-00000004"
+	refuses 73 2 --ckpt-every 5 | grep "^mt-run: $T/out has checkpoints: take --resume, or another --out$"
+	eventually all_gone
+	rmdir "$T/out/step-00000004"
 	fails_with 64 env -u OMPI_COMM_WORLD_RANK -u PMIX_RANK -u PMI_RANK -u SLURM_PROCID "$MT/mt-run" --nodes \
 		--model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2
 	grep -q "no launcher has started this process: mpirun -n NODES mt-run --nodes" "$T/fails.err"
