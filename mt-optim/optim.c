@@ -62,8 +62,6 @@ static void start(struct optim *o, const char *name)
 	mt_stage_activity(o->run, MT_ACT_STARTING, 0);
 	open_rings(o);
 	mt_must(units_make(o));
-	o->node = mt_node(o->run);
-	o->nodes = mt_nodes(o->run);
 	if (o->nodes > 1) nodes_open(o);
 	o->wakes |= MT_ON_TXN;
 	o->threads = threads;

@@ -28,6 +28,8 @@ static int decay_runs(struct optim *o, uint32_t u)
 
 int units_make(struct optim *o)
 {
+	o->node = mt_node(o->run);
+	o->nodes = mt_nodes(o->run);
 	o->n_units = o->control->n_units;
 	o->units = calloc(o->n_units, sizeof *o->units);
 	if (!o->units) return mt_fail(MT_EX_NOMEM, "no memory for %u units", o->n_units);
@@ -109,11 +111,10 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
 {
 	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].grads) return false;
-	uint64_t elems = o->units[m->grad.unit].groups * MT_GROUP, off = m->grad.off, n = m->grad.n;
-	struct mt_part own = mt_part(o->run, m->grad.unit);
-	if (off < own.first || off >= own.end || n > own.end - off) return false;
-	return off % MT_BLOCK == 0 && off < elems && n && n <= elems - off && (n % MT_BLOCK == 0 || n == elems - off) &&
-		n <= block / (o->g_bf16 ? 2 : 4);
+	const struct unit *unit = &o->units[m->grad.unit];
+	uint64_t first = unit->first_group * MT_GROUP, end = unit->end_group * MT_GROUP, off = m->grad.off, n = m->grad.n;
+	return off % MT_BLOCK == 0 && off >= first && off < end && n && n <= end - off &&
+		(n % MT_BLOCK == 0 || n == end - off) && n <= block / (o->g_bf16 ? 2 : 4);
 }
 
 void leave_if_gone(struct optim *o)
