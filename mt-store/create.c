@@ -39,7 +39,7 @@ static int make_rings(const char *name)
 	struct mt_run *run;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS);
 	if (rc) return rc;
-	int streams = MT_STREAMS / (int)mt_nodes(run), first = streams * (int)mt_node(run);
+	int streams = (int)mt_node_streams(mt_nodes(run)), first = streams * (int)mt_node(run);
 	char ring[32];
 	for (int i = first; i < first + streams && rc == 0; i++) {
 		snprintf(ring, sizeof ring, "link.%d", i);

@@ -507,6 +507,8 @@ uint64_t mt_node_store(const struct mt_layout *, uint32_t nodes);
 
 /* ------------------------------------------------------------------------------------------------ nodes */
 
+/* mt-streams are numbered over all nodes: node r has so many numbers, from r times as many on */
+static inline uint32_t mt_node_streams(uint32_t nodes) { return MT_STREAMS / nodes; }
 /* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are
  * multiples of MT_BLOCK, or the unit's end. */
 struct mt_part { uint64_t first, end; };

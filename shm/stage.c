@@ -347,7 +347,7 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 	if (run->slot >= 0) return mt_fail(MT_EX_BUG, "this process holds a slot already");
 	int rc = 0, from = slot, to = slot;
 	if (slot == MT_STREAM) { /* streams are numbered over all nodes, and each node has as many */
-		int streams = MT_STREAMS / (int)mt_nodes(run);
+		int streams = (int)mt_node_streams(mt_nodes(run));
 		from += streams * (int)mt_node(run);
 		to = from + streams - 1;
 	}

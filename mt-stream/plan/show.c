@@ -238,7 +238,7 @@ static int host_of(const struct plan_options *o, const struct mt_layout *l, size
 	struct plan_request *req)
 {
 	uint64_t tokens = (uint64_t)req->rows * req->seq, all = tokens_of_step(req), tables = 0;
-	uint32_t link = larger(MT_STREAMS / req->nodes, req->streams); /* mt-store create makes so many rings */
+	uint32_t link = larger(mt_node_streams(req->nodes), req->streams); /* mt-store create makes so many rings */
 	uint64_t regions = mt_node_need(l, config_bytes, all < 2 ? 2 : all, req->nodes, link);
 
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)

@@ -188,7 +188,7 @@ static void start(struct link *l, const char *name)
 	l->timeout = timeout_s;
 	for (int i = 0; i < MT_NODES; i++) l->peer[i].fd = -1;
 	if (l->nodes < 2) mt_die(MT_EX_CONFIG, "run '%s' is on one machine: mt-store create --node R/N", name);
-	l->streams = MT_STREAMS / l->nodes;
+	l->streams = mt_node_streams(l->nodes);
 	mt_must(mt_stage_claim(l->run, MT_LINK, NULL));
 	for (int i = 0; i < rings.n; i++) mt_must(mt_ring_map(l->run, rings.v[i]));
 	if (l->node) {

@@ -29,7 +29,6 @@ struct link {
 	uint32_t told_done, told_streams;
 	uint64_t told_token;
 	double looked;
-	uint64_t slot_seen[MT_SLOTS]; /* words of stages that were alive */
 };
 
 /* link.c. The run ends on all nodes: one line, and `ex`; 0: in order. `why` names what happened where. */
