@@ -188,11 +188,10 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 
 /* ------------------------------------------------------------------------------------------------ rings */
 
-/* Tries are one counter of 24 bits for the run's life. */
 static enum taken age(const struct mt_msg *m, uint32_t attempt)
 {
-	uint32_t ahead = (m->attempt - attempt) & 0xffffff;
-	return ahead == 0 ? TAKEN : ahead < 0x800000 ? NEWER : STALE;
+	int order = mt_attempt_order(m->attempt, attempt);
+	return order == 0 ? TAKEN : order > 0 ? NEWER : STALE;
 }
 
 static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,

@@ -71,10 +71,10 @@ static bool take_all(struct optim *o)
 	for (uint32_t node = 1; node < o->nodes; node++) {
 		uint64_t n = 0;
 		while (mt_ring_peek(o->squares[node], n, &m, &block)) {
-			uint32_t ahead = (m.attempt - o->accumulation.attempt) & 0xffffff; /* attempts wrap */
-			if (ahead && ahead < 0x800000) break;
+			int order = mt_attempt_order(m.attempt, o->accumulation.attempt);
+			if (order > 0) break;
 			leave_if_lost(o);
-			if (!ahead) take_squares(o, node, &m, block);
+			if (order == 0) take_squares(o, node, &m, block);
 			n++;
 		}
 		mt_ring_pop_many(o->squares[node], n);

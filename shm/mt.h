@@ -739,6 +739,12 @@ static inline uint64_t mt_word(uint32_t k, uint32_t attempt, enum mt_phase phase
 { return (uint64_t)k << 32 | (uint64_t)(attempt & 0xffffff) << 8 | (uint64_t)phase; }
 static inline uint32_t mt_word_k(uint64_t w) { return (uint32_t)(w >> 32); }
 static inline uint32_t mt_word_attempt(uint64_t w) { return (uint32_t)(w >> 8) & 0xffffff; }
+/* Attempts are 24 bits that wrap. Below 0: a is older than b, 0: the same, above: newer */
+static inline int mt_attempt_order(uint32_t a, uint32_t b)
+{
+	uint32_t ahead = (a - b) & 0xffffff;
+	return ahead == 0 ? 0 : ahead < 0x800000 ? 1 : -1;
+}
 static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w & 0xff); }
 
 /* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step

@@ -344,13 +344,13 @@ static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struc
 int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void **block)
 {
 	while (mt_ring_peek(r, 0, m, block)) {
-		uint32_t ahead = (m->attempt - mt_word_attempt(word)) & 0xffffff; /* attempts wrap */
-		if (ahead && ahead < 0x800000) return 0;
-		if (!ahead && m->k == mt_word_k(word) && answers(r, mt_txn(r->run, m->k), m)) return 1;
+		int order = mt_attempt_order(m->attempt, mt_word_attempt(word));
+		if (order > 0) return 0;
+		if (order == 0 && m->k == mt_word_k(word) && answers(r, mt_txn(r->run, m->k), m)) return 1;
 		/* acquire: mt-step may have opened another txn in this record, against which m was held */
 		atomic_thread_fence(memory_order_acquire);
 		if (mt_txn_word(r->run, mt_word_k(word)) != word) return 0;
-		if (!ahead)
+		if (order == 0)
 			return mt_fail(MT_EX_BUG, "ring '%.31s': message of txn %u, micro-batch %u, kind %u: not what is due",
 				r->shared->name, m->k, m->micro, m->kind);
 		mt_ring_pop(r);
