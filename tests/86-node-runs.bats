@@ -292,7 +292,7 @@ cut_off() {
 	[ "$(newest_saved)" = 4 ]
 }
 
-@test "what cannot be had on several nodes is refused by node 0 with one line" {
+@test "options that mt-run does not have on several nodes are refused by node 0 with one line" {
 	refuses() { # CODE N ARGS...
 		local want=$1 n=$2 code=0
 		shift 2

@@ -7,7 +7,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 node='' node_count=''                           # empty: the run is on one machine
-listener='' lines='' link='' link_rings=''
+listener='' lines='' link=''
 shared=''                                       # OUT, if the run saves checkpoints
 MOST_STREAMS=8                                  # of a run, on all of its nodes
 
@@ -81,7 +81,7 @@ watch_launcher() {
 
 alike=''                                        # set: what is wrong now is so on all nodes, and node 0 says it
 
-check_nodes() { # what cannot be had on several nodes
+check_nodes() { # what mt-run refuses on several nodes
 	[ -n "$node_count" ] || return 0
 	[ "$grad" != none ] || die 64 "--grad none: not on several nodes, where gradients go to the node that updates"
 	[ -z "$restart" ] || die 64 "--restart: not on several nodes: a stage that dies ends the run on all of them"
@@ -90,7 +90,6 @@ check_nodes() { # what cannot be had on several nodes
 	[ "$streams" -le $((MOST_STREAMS / node_count)) ] ||
 		die 64 "--streams: $streams on each of $node_count nodes, and a run has $MOST_STREAMS mt-streams at most"
 	run=$run-$node
-	choose_rings
 }
 
 # Checkpoints need an OUT that all nodes see; a run without any does not. On several nodes mt-store cannot save at the
@@ -157,16 +156,6 @@ close_lines() {
 	exec 2>&-
 	[ -z "$lines" ] || await "$lines"
 	lines=''
-}
-
-# Each mt-stream takes a free number of this node's; its gradients go to mt-link
-choose_rings() {
-	each=$((MOST_STREAMS / node_count))
-	i=$((each * node))
-	for _ in $(seq $each); do
-		link_rings="$link_rings--ring=grad.$i=link.$i$nl"
-		i=$((i + 1))
-	done
 }
 
 # mt-link ends in order where node 0 ends it, and when another node ends in order: that is unexpected in node 0

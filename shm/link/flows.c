@@ -33,6 +33,7 @@ struct sent { /* a message, from when it is begun to be sent until its ring may 
 struct outflow {
 	struct mt_ring *from, *to; /* to: for what stays here; NULL: nothing does */
 	int tag;
+	uint32_t node;           /* where whole messages go: all but pieces */
 	struct sent sent[SLOTS]; /* message k of the ring in sent[k % SLOTS] */
 	uint64_t first, n;       /* those on their way: the ring's head is `first` */
 };
@@ -109,8 +110,7 @@ static int route(struct link *l, const struct outflow *f, const struct mt_msg *m
 			link_end(l, MT_EX_BUG, "node %u: a piece of no unit", l->node);
 		return cut(l, m, block, parts);
 	}
-	uint32_t node = m->kind == MT_MSG_BATCH ? link_node_of(l, (uint32_t)(f->tag / 2 % 256)) : 0;
-	parts[0] = (struct part){node, *m, block, bytes};
+	parts[0] = (struct part){f->node, *m, block, bytes};
 	return 1;
 }
 
@@ -232,11 +232,12 @@ static void *room(size_t bytes)
 	return p;
 }
 
-static void add_out(struct mt_ring *from, struct mt_ring *to, int tag)
+static void add_out(struct mt_ring *from, struct mt_ring *to, uint32_t node, int tag)
 {
 	struct outflow *f = flows.out[flows.outs++] = room(sizeof *f);
 	f->from = from;
 	f->to = to;
+	f->node = node;
 	f->tag = tag;
 }
 
@@ -252,12 +253,12 @@ void flows_open(struct link *l)
 {
 	for (uint32_t i = 0; i < l->streams * l->nodes; i++) {
 		bool here = link_node_of(l, i) == l->node;
-		if (here) add_out(ring(l, "link", i), ring(l, "grad", i), tag_of(MT_MSG_GRAD, i));
+		if (here) add_out(ring(l, "link", i), ring(l, "grad", i), 0, tag_of(MT_MSG_GRAD, i));
 		else add_in(ring(l, "grad", i), link_node_of(l, i), tag_of(MT_MSG_GRAD, i));
 		if (here && l->node) add_in(ring(l, "batch", i), 0, tag_of(MT_MSG_BATCH, i));
-		if (!here && !l->node) add_out(ring(l, "batch", i), NULL, tag_of(MT_MSG_BATCH, i));
+		if (!here && !l->node) add_out(ring(l, "batch", i), NULL, link_node_of(l, i), tag_of(MT_MSG_BATCH, i));
 	}
-	if (l->node) add_out(ring(l, "squares", UINT32_MAX), NULL, tag_of(MT_MSG_SQUARES, l->node));
+	if (l->node) add_out(ring(l, "squares", UINT32_MAX), NULL, 0, tag_of(MT_MSG_SQUARES, l->node));
 	for (uint32_t node = 1; node < l->nodes && !l->node; node++)
 		add_in(ring(l, "squares", node), node, tag_of(MT_MSG_SQUARES, node));
 }
