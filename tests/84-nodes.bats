@@ -144,24 +144,22 @@ teardown() {
 
 # Nodes in the background, until two steps are done
 training() { # N
-	local r
 	mt-feed --epochs 400 "$GOLDEN/llama3/data.bin" >"$T/records"
 	: >"$T/nodes.metrics"
 	nodes "$1" "$(with "${ARGS[*]}" --steps 3000)" 3>&- &
 	MPIRUN_PID=$!
 	NODES=$1
-	for ((r = 0; r < $1; r++)); do : >"$T/node-$r.stages"; done
 	eventually trained
 }
 trained() { [ "$(wc -l <"$T/nodes.metrics")" -ge 2 ]; }
-pid_of() { awk -v name="$2" '$1 == name { print $2 }' "$T/node-$1.stages"; } # NODE NAME
+pid_of() { cat "$T/node-$1.$2.pid"; } # NODE NAME
 
 # All nodes end, each mt-link with a line that has these words; and no process of them is left
 ends() { # WORDS [NODE whose mt-link can say nothing]
 	local r p
 	no wait "$MPIRUN_PID"
 	for ((r = 0; r < NODES; r++)); do
-		[ "$r" = "${2:-}" ] || [ "$(grep -c "^mt-link: .*$1.*: the run ends on all nodes$" "$T/node-$r.err")" = 1 ]
+		[ "$r" = "${2:-}" ] || [ "$(grep -c "^mt-link: .*$1.*: the run ends on all nodes$" "$T/node-$r.link.err")" = 1 ]
 		for p in $(cat "$T/node-$r.pids"); do eventually no kill -0 "$p"; done
 	done
 }
@@ -186,8 +184,8 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 		training 2
 		kill -9 "$(pid_of $r link)"
 		ends "node $r is gone: its mt-link has died" $r
-		grep -q "^mt-store: mt-link (pid [0-9]*) has died" "$T/node-$r.err"
-		grep -q "^mt-optim: .*store is dirty" "$T/node-$r.err"
+		grep -q "^mt-store: mt-link (pid [0-9]*) has died" "$T/node-$r.serve.err"
+		grep -q "^mt-optim: .*store is dirty" "$T/node-$r.optim.err"
 		rm -rf "$NODE_REGIONS/$RUN-"* "$T"/node-*
 	done
 }
@@ -195,7 +193,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 @test "a node that is silent for --timeout seconds counts as dead" {
 	LINK_OPTIONS="--timeout 2" training 2
 	kill -STOP "$(pid_of 1 link)"
-	eventually grep -q "^mt-link: node 1 has been silent for [0-9]* s: the run ends on all nodes" "$T/node-0.err"
+	eventually grep -q "^mt-link: node 1 has been silent for [0-9]* s: the run ends on all nodes" "$T/node-0.link.err"
 	kill -CONT "$(pid_of 1 link)" || true # mpirun may have done so
 	ends "node 1 has been silent"
 }
@@ -224,10 +222,10 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 @test "nodes that were filled with different weights are refused" {
 	OTHER_WEIGHT=1 no nodes 2 "${ARGS[@]}" --wait 1
 	for r in 0 1; do
-		[ "$(grep -c "^mt-link: the runs of node 0 and node 1 differ: .*weights$" "$T/node-$r.err")" = 1 ]
+		[ "$(grep -c "^mt-link: the runs of node 0 and node 1 differ: .*weights$" "$T/node-$r.link.err")" = 1 ]
 		[ "$(MT_SHM_DIR=$(region_dir $r) mt-store stat "$RUN" --json | grep -c '"state":"filled"')" = 1 ]
 	done
-	grep -qhx "node [01]: mt-link ended with 78" "$T"/node-?.err
+	grep -qhx "node [01]: mt-link ended with 78" "$T"/node-?.ended
 	[ ! -s "$T/nodes.metrics" ]
 }
 

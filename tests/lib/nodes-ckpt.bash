@@ -8,7 +8,7 @@ need_mpi() {
 }
 
 # on_nodes N FROM OUT [mt-step's options]: N nodes with MODEL's config load FROM, train on $T/records and save to OUT.
-# Messages in $T/node-R.PROGRAM.err, programs that failed in $T/node-R.ended. CREATE: mt-store create's options; OUT_R:
+# Messages and programs that failed: see node-stages. CREATE: mt-store create's options; OUT_R:
 # another OUT of node R; CKPT_R: environment of its mt-ckpt; STOP=1: node 0's is stopped before the first step.
 # Returns mt-step's exit code; with "none" for its options that of node 0's mt-ckpt.
 on_nodes() {

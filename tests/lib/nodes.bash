@@ -11,13 +11,12 @@ need_mpi() {
 region_dir() { printf '%s/%s-%s\n' "$NODE_REGIONS" "$RUN" "$1"; }
 
 # nodes N [mt-step's options]: the run on N nodes, from MODEL, of the records in $T/records: metrics in $T/nodes.metrics
-# and lines of all programs in $T/node-*.err. STREAMS many mt-streams a node; CREATE: mt-store create's options;
+# and what node-stages writes of each node. STREAMS many mt-streams a node; CREATE: mt-store create's options;
 # DEVICE_R: the device of node R; LINK_OPTIONS: mt-link's. Fails if a program does.
 nodes() {
-	local n=$1 r name STREAMS=${STREAMS:-1}
+	local n=$1 name STREAMS=${STREAMS:-1}
 	shift
 	NODES=$n
-	for ((r = 0; r < n; r++)); do mkdir -p "$(region_dir "$r")"; done
 	for name in PATH RUN T MODEL NODE_REGIONS DEVICE_0 DEVICE_1 DEVICE_2 LINK_OPTIONS STREAMS CREATE CHOICES \
 		OTHER_WEIGHT; do
 		printf '%s=%q\nexport %s\n' "$name" "${!name:-}" "$name"
