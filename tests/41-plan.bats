@@ -352,16 +352,11 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 		plan $args >"$T/people"
 		# shellcheck disable=SC2086
 		plan $args --json >"$T/json"
-		python3 - "$T/people" "$T/json" <<-'PY'
-			import json, re, sys
+		PYTHONPATH=$TOP/tests/lib python3 - "$T/people" "$T/json" <<-'PY'
+			import functools, json, sys
+			from plan_text import NUMBER, text_says
 			text, p = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
-			def says(pattern, *values):
-			    found = re.search("^" + pattern, text, re.M)
-			    assert found, (pattern, text)
-			    for word, value in zip(found.groups(), values):
-			        last_digit = 10 ** -len(word.partition(".")[2])
-			        assert abs(float(word) - value) <= 0.501 * last_digit, (pattern, word, value, text)
-			n = r"([\d.]+)"
+			n, says = NUMBER, functools.partial(text_says, text)
 			says(f"batch +{n} rows of {n} tokens", p["rows"], p["seq"])
 			if p["order"] == "pass-major":
 			    says(f"order +pass-major: {n} rows a pass, {n} passes", p["pass_rows"], p["passes"])

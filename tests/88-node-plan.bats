@@ -143,16 +143,11 @@ SHAPE="--seq 4096 --micro 16"
 	plan qwen2.5-7b $SHAPE --nodes 8 --streams 8 --micro-batches 2 --net 12.5 >"$T/text" 2>"$T/err"
 	# shellcheck disable=SC2086
 	planned json qwen2.5-7b $SHAPE --nodes 8 --streams 8 --micro-batches 2 --net 12.5
-	python3 - "$T/text" "$T/json" <<-'PY'
-		import json, re, sys
+	PYTHONPATH=$TOP/tests/lib python3 - "$T/text" "$T/json" <<-'PY'
+		import functools, json, sys
+		from plan_text import NUMBER, text_says
 		text, p = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
-		def says(pattern, *values):
-		    found = re.search("^" + pattern, text, re.M)
-		    assert found, (pattern, text)
-		    for word, value in zip(found.groups(), values):
-		        last_digit = 10 ** -len(word.partition(".")[2])
-		        assert abs(float(word) - value) <= 0.501 * last_digit, (pattern, word, value, text)
-		n = r"([\d.]+)"
+		n, says = NUMBER, functools.partial(text_says, text)
 		says(f"run +nodes: {n}; streams of a node: {n}; micro-batches of a stream: {n}; {n} tokens", p["nodes"],
 		    p["streams"], p["micro_batches"], p["step_tokens"])
 		says(f"host .*: {n} GB a node$", p["host_bytes"] / 1e9)
