@@ -1,20 +1,9 @@
 # --state bf16, int8: AdamW's m and v in fewer bytes, rounded at random. tests/30-optim.bats has the update itself and
 # kills of it.
 load helpers
+load lib/training
 
-create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
-figure() { mt-store stat "$RUN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
-
-# Train a golden model ($model, else llama3), and continue where the run's last checkpoint is: train NAME UNTIL
-# [mt-run's options]
-train() {
-	local name=$1 until=$2 from=$GOLDEN/${model:-llama3}
-	shift 2
-	mt-run --run "$RUN" --model "$from/model" --data "$from/data.bin" --epochs 9 --out "$T/$name" \
-		--steps 30 --until "$until" --batch 4 --seq 24 --lr 0.003 --threads 1 "$@" >/dev/null 2>"$T/$name.err"
-}
-weights() { cat "$T/$1/model/model.safetensors"; }
-losses() { sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$T/$1/metrics.jsonl"; }
+STEPS=30 TRAIN="--lr 0.003"
 
 # saves STATE BYTES: --state STATE takes BYTES a parameter less than fp32
 saves() {
@@ -52,17 +41,8 @@ saves() {
 }
 
 @test "97M model, bf16 weights, --grad none: the store takes at most 8.1 bytes a parameter in bf16, 6.2 in int8" {
-	local name most file
-	while read -r name most; do
-		mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --dtype bf16 --grad none --state "$name" 2>/dev/null
-		file=$(stat -c %s "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store")
-		[ "$file" = "$(figure state_bytes)" ]
-		[ "$((file * 10))" -le "$(($(figure params) * most))" ]
-		mt-store rm "$RUN"
-	done <<-END
-		bf16 81
-		int8 62
-	END
+	takes_at_most 81 --state bf16
+	takes_at_most 62 --state int8
 }
 
 @test "--state takes fp32, bf16 and int8 alone, and no other option takes int8" {
@@ -74,30 +54,20 @@ saves() {
 	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --grad int8
 }
 
-# A training that is stopped, saved, loaded and continued gives the bits of one that is not
-continues() { # STATE
-	train whole 30 --state "$1"
-	train parts 12 --state "$1"
-	train parts 30 --state "$1" --resume
-	[ "$(losses whole | wc -l)" = 30 ]
-	[ "$(weights whole | sha256sum)" = "$(weights parts | sha256sum)" ]
-	[ "$(losses whole)" = "$(losses parts)" ]
-}
-
 @test "bf16 state: a training that is stopped, saved, loaded and continued gives the bits of one that is not" {
-	continues bf16
+	continues --state bf16
 }
 
 @test "int8 state: a training that is stopped, saved, loaded and continued gives the bits of one that is not" {
-	continues int8
+	continues --state int8
 }
 
 @test "int8 state: it also does where a group of 64 elements holds parts of several tensors (q, k and v biases)" {
-	model=qwen2 continues int8
+	model=qwen2 continues --state int8
 }
 
 @test "int8 state: it also does where a file has the rows of q, k and v in another order" {
-	model=neox continues int8
+	model=neox continues --state int8
 }
 
 # near STATE PERCENT: 30 losses stay within PERCENT of those with fp32 state, and are not the same

@@ -1,47 +1,16 @@
 # --optim lion, sgd: rules of the update without v. tests/30-optim.bats has the update itself and kills of it,
 # tests/70-golden.bats the comparison with PyTorch.
 load helpers
+load lib/training
 
-create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
-figure() { mt-store stat "$RUN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
-
-# Train a golden model ($model, else llama3), and continue where the run's last checkpoint is: train NAME UNTIL
-# [mt-run's options]
-train() {
-	local name=$1 until=$2 from=$GOLDEN/${model:-llama3}
-	shift 2
-	mt-run --run "$RUN" --model "$from/model" --data "$from/data.bin" --epochs 9 --out "$T/$name" \
-		--steps 20 --until "$until" --batch 4 --seq 24 --lr 0.0005 --wd 0.1 --threads 1 "$@" >/dev/null 2>"$T/$name.err"
-}
-weights() { sha256sum <"$T/$1/model/model.safetensors"; }
-losses() { sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$T/$1/metrics.jsonl"; }
-
-# A training that is stopped, saved, loaded and continued gives the bits of one that is not: continues OPTIONS...
-continues() {
-	train whole 20 "$@"
-	train parts 8 "$@"
-	train parts 20 "$@" --resume
-	[ "$(losses whole | wc -l)" = 20 ]
-	[ "$(weights whole)" = "$(weights parts)" ]
-	[ "$(losses whole)" = "$(losses parts)" ]
-	rm -r "$T/whole" "$T/parts"
-}
+STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 
 @test "97M model, bf16 weights, --grad none: lion and sgd take at most 8.1, 6.1 and 5.2 bytes a parameter" {
-	local rule state most file
+	local rule
 	for rule in lion sgd; do
-		while read -r state most; do
-			mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --dtype bf16 --grad none --optim $rule \
-				--state "$state" 2>/dev/null
-			file=$(stat -c %s "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store")
-			[ "$file" = "$(figure state_bytes)" ]
-			[ "$((file * 10))" -le "$(($(figure params) * most))" ]
-			mt-store rm "$RUN"
-		done <<-END
-			fp32 81
-			bf16 61
-			int8 52
-		END
+		takes_at_most 81 --optim $rule --state fp32
+		takes_at_most 61 --optim $rule --state bf16
+		takes_at_most 52 --optim $rule --state int8
 	done
 }
 
