@@ -116,7 +116,7 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 
 # bats test_tags=slow
 @test "a step on two nodes is compared with one machine, and nothing is left of the nodes" {
-	need_cmd mpirun
+	need_mpi
 	local shm=${MT_SHM_DIR:-/dev/shm}/$(mt_run_name)
 	mkdir "$shm"
 	MT_SHM_DIR=$shm bench --quick --only nodes --models demo >"$T/table"

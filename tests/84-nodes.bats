@@ -3,25 +3,6 @@
 load helpers
 load lib/nodes
 
-ARGS=(--steps 8 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 2 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
-MODEL=$GOLDEN/llama3/model
-
-setup() {
-	T=$BATS_TEST_TMPDIR
-	RUN=$(mt_run_name)
-	: >"$T/pids"
-	nodes_setup
-	need_mpi
-	mt-feed --epochs 4 --shuffle 1 "$GOLDEN/llama3/data.bin" >"$T/records"
-}
-
-eval "$(declare -f teardown | sed '1s/teardown/programs_teardown/')"
-teardown() {
-	programs_teardown
-	nodes_teardown
-	[ ! -e "$T/netns" ] || xargs -n 1 ip netns del <"$T/netns"
-}
-
 # ------------------------------------------------------------------------------------------------ the same bits
 
 @test "2, 3 and 4 nodes give the weights, the optimizer's state and the metrics of one machine" {
@@ -174,7 +155,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 		kill -9 "$(pid_of "$1" "$2")"
 		shift 2
 		ends "node $(cut -d' ' -f1 <<<"$victim"): $* (pid [0-9]*) has died"
-		rm -rf "$NODE_REGIONS/$RUN-"* "$T"/node-*
+		forget_nodes
 	done
 }
 
@@ -186,7 +167,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 		ends "node $r is gone: its mt-link has died" $r
 		grep -q "^mt-store: mt-link (pid [0-9]*) has died" "$T/node-$r.serve.err"
 		grep -q "^mt-optim: .*store is dirty" "$T/node-$r.optim.err"
-		rm -rf "$NODE_REGIONS/$RUN-"* "$T"/node-*
+		forget_nodes
 	done
 }
 

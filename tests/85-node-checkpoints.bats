@@ -1,34 +1,18 @@
 # Checkpoints of a run on several nodes: each writes its part of the optimizer's state, and any number of nodes reads
 # it. The nodes are processes of this machine, each with regions of its own.
 load helpers
+load lib/nodes
 load lib/nodes-ckpt
-
-ARGS="--steps 8 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 2 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1"
-MODEL=$GOLDEN/llama3/model
-
-setup() {
-	T=$BATS_TEST_TMPDIR
-	RUN=$(mt_run_name)
-	: >"$T/pids"
-	nodes_setup
-	mt-feed --epochs 4 --shuffle 1 "$GOLDEN/llama3/data.bin" >"$T/records"
-}
-
-eval "$(declare -f teardown | sed '1s/teardown/programs_teardown/')"
-teardown() {
-	nodes_teardown
-	programs_teardown
-}
 
 # ------------------------------------------------------------------------------------------------ the same bits
 
 @test "a checkpoint of 2 nodes and of 3 loads on one machine with the state of one machine's checkpoint" {
 	local n
-	on_one "$MODEL" "$T/one" $ARGS --ckpt-every 4
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 4
 	state_in "$T/one/step-00000004" >"$T/4"
 	state_in "$T/one/step-00000008" >"$T/8"
 	for n in 2 3; do
-		on_nodes "$n" "$MODEL" "$T/out$n" $ARGS --ckpt-every 4
+		on_nodes "$n" "$MODEL" "$T/out$n" "${ARGS[@]}" --ckpt-every 4
 		no ls "$T"/node-*.ended
 		holes_stay
 		[ -e "$T/out$n/step-00000004/optim-m-node-$((n - 1))-of-$n.safetensors" ]
@@ -44,8 +28,8 @@ teardown() {
 	local how MODEL=$GOLDEN/qwen3/model
 	for how in "--dtype fp32" "--state bf16" "--state int8"; do
 		export CREATE=$how
-		on_one "$MODEL" "$T/one" $ARGS --ckpt-every 8
-		on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 8
+		on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
+		on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
 		no ls "$T"/node-*.ended
 		holes_stay
 		resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
@@ -56,29 +40,29 @@ teardown() {
 }
 
 @test "3 nodes save, 2 nodes go on and save, one machine goes on: the bits of an undisturbed run" {
-	on_one "$MODEL" "" $ARGS
+	on_one "$MODEL" "" "${ARGS[@]}"
 	state_of "$RUN" >"$T/undisturbed"
 	mt-store rm "$RUN"
-	on_nodes 3 "$MODEL" "$T/out" $ARGS --until 3 --ckpt-every 1
+	on_nodes 3 "$MODEL" "$T/out" "${ARGS[@]}" --until 3 --ckpt-every 1
 	holes_stay
 	forget_nodes
-	on_nodes 2 "$T/out/step-00000003" "$T/out" $ARGS --until 6 --ckpt-every 100
+	on_nodes 2 "$T/out/step-00000003" "$T/out" "${ARGS[@]}" --until 6 --ckpt-every 100
 	holes_stay
-	on_one "$T/out/step-00000006" "" $ARGS
+	on_one "$T/out/step-00000006" "" "${ARGS[@]}"
 	state_of "$RUN" | diff "$T/undisturbed" -
 }
 
 @test "2 nodes go on from a checkpoint of one machine with the bits of an undisturbed run" {
-	on_one "$MODEL" "$T/one" $ARGS --ckpt-every 4
-	on_nodes 2 "$T/one/step-00000004" "$T/out" $ARGS --ckpt-every 1
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 4
+	on_nodes 2 "$T/one/step-00000004" "$T/out" "${ARGS[@]}" --ckpt-every 1
 	no ls "$T"/node-*.ended
 	holes_stay
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
 }
 
 @test "weights that other nodes send wait for node 0's copy of the step before" {
-	on_one "$MODEL" "$T/one" $ARGS --ckpt-every 4
-	STOP=1 on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 4 3>&- &
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 4
+	STOP=1 on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 3>&- &
 	local all=$!
 	# node 1 has saved its part of step 4, and sent what it owns of step 5
 	eventually node_1_waits
@@ -112,9 +96,9 @@ loaded() {
 
 @test "a checkpoint of 2 nodes and of one machine load alike: other types, other nodes, over another state" {
 	local one nodes how node
-	on_one "$MODEL" "$T/one" $ARGS --ckpt-every 8
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
 	mt-store rm "$RUN"
-	on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 8
+	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
 	one=$T/one/step-00000008 nodes=$T/out/step-00000008
 	for how in "" "--dtype fp32" "--state bf16" "--state int8"; do
 		for node in 0/1 1/3; do
@@ -134,7 +118,7 @@ loaded() {
 
 # One machine's checkpoint of step 8, to compare with
 step_8() {
-	on_one "$MODEL" "$T/one" $ARGS --ckpt-every 8
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
 	mt-store rm "$RUN"
 }
 
@@ -143,7 +127,7 @@ step_8() {
 	local code=0
 	step_8
 	export CKPT_1="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1"
-	on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 4 || code=$?
+	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
 	[ "$code" = 74 ]
 	no ls "$T"/node-*.ended
 	grep -qx 'mt-step: the save of step 4 failed; training goes on' "$T/node-0.step.err"
@@ -159,7 +143,7 @@ step_8() {
 	local code=0
 	step_8
 	export CKPT_0="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1"
-	on_nodes 3 "$MODEL" "$T/out" $ARGS --ckpt-every 4 || code=$?
+	on_nodes 3 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
 	[ "$code" = 74 ]
 	no ls "$T"/node-*.ended
 	grep -q '^mt-ckpt: step 4 is not saved: .*: No space left on device$' "$T/node-0.ckpt.err"
@@ -172,19 +156,19 @@ step_8() {
 	local code=0
 	step_8
 	CKPT_1="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1!" \
-		on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 4 || code=$?
+		on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
 	[ "$code" = 74 ]
 	[ "$(wc -l <"$T/nodes.metrics")" = 8 ]
 	[ "$(ls -A "$T/out")" = .step-00000004.mt-tmp-node-1 ]
 	forget_nodes
-	on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 8
+	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
 	[ "$(ls -A "$T/out")" = step-00000008 ]
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
 }
 
 @test "a new mt-ckpt on a node saves after one that was killed" {
 	step_8
-	STOP=1 on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 4 3>&- &
+	STOP=1 on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 3>&- &
 	local all=$!
 	eventually test -s "$T/node-0.step.pid"
 	kill -9 "$(cat "$T/node-1.ckpt.pid")"
@@ -214,7 +198,7 @@ shared by all nodes" ]
 }
 
 @test "a part of a checkpoint that is damaged or missing is refused" {
-	on_nodes 2 "$MODEL" "$T/out" $ARGS --ckpt-every 8
+	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
 	local dir=$T/out/step-00000008 part=$T/out/step-00000008/optim-v-node-1-of-2.safetensors
 	cp "$part" "$T/part"
 	printf x | dd of="$part" bs=1 seek=9000 conv=notrunc 2>/dev/null

@@ -4,12 +4,8 @@ load helpers
 
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 1 --seq 32 --lr 1e-3 --threads 1 --wait 20"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-setup_file() {
-	command -v mpirun >/dev/null || skip "needs mpirun (apt-get install openmpi-bin)"
-	[ -x "$MT/mt-link" ] || skip "needs mt-link (apt-get install libopenmpi-dev, make)"
-}
+setup_file() { need_mpi; }
 
 on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output in $T/nodes.out and .err
 	local n=$1

@@ -30,6 +30,13 @@ has() { # PACKAGES...: looked for once a suite
 	grep -qx True "$known"
 }
 
+# Open MPI does not start as root unless told to
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+need_mpi() {
+	need_cmd mpirun
+	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
+}
+
 # Start a program in the background, its output in $T/NAME.out and .err; its pid in $PID
 spawn() { # NAME PROGRAM ARGS...
 	local name=$1

@@ -1,11 +1,4 @@
-# Runs on several nodes that save checkpoints: processes of one machine, each with a directory of regions of its own.
-
-# Open MPI does not start as root unless told to, nor more processes than there are cores
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-need_mpi() {
-	need_cmd mpirun
-	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
-}
+# Runs on several nodes that save checkpoints, beside nodes.bash.
 
 # on_nodes N FROM OUT [mt-step's options]: N nodes with MODEL's config load FROM, train on $T/records and save to OUT.
 # Messages and programs that failed: see node-stages. CREATE: mt-store create's options; OUT_R:
@@ -28,8 +21,6 @@ holes_stay() {
 	f=$(ls "$NODE_REGIONS/$RUN-0"/mt.*."$RUN.store")
 	[ "$(($(stat -c %b "$f") * 512))" -lt "$(stat -c %s "$f")" ]
 }
-
-forget_nodes() { rm -rf "${NODE_REGIONS:?}/$RUN-"* "$T"/node-*; }
 
 # The same on one machine: on_one FROM OUT [mt-step's options]; the run stays, without stages
 on_one() {
@@ -67,16 +58,4 @@ resaved_as() {
 	mt-store rm "$run"
 	for f in model optim-m optim-v; do cmp "$1/$f.safetensors" "$T/resaved/$f.safetensors"; done
 	[ ! -e "$1/optim-lo.safetensors" ] || cmp "$1/optim-lo.safetensors" "$T/resaved/optim-lo.safetensors"
-}
-
-nodes_setup() {
-	NODE_REGIONS=${MT_SHM_DIR:-/dev/shm}
-	need_mpi
-}
-
-nodes_teardown() {
-	local p
-	for p in "$T"/node-*.pids; do [ -e "$p" ] && xargs -r kill -9 <"$p" 2>/dev/null; done
-	if [ "${BATS_TEST_COMPLETED:-}" != 1 ]; then tail -n 50 "$T"/node-*.err "$T"/node-*.ended 2>/dev/null || :; fi
-	rm -rf "${NODE_REGIONS:?}/$RUN-"*
 }

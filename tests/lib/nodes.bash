@@ -1,11 +1,30 @@
+# shellcheck shell=bash disable=SC2034
 # Runs on several nodes: processes of one machine, each with a directory of regions of its own.
 
-# Open MPI does not start as root unless told to, nor more processes than there are cores
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-need_mpi() {
-	need_cmd mpirun
-	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
+ARGS=(--steps 8 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 2 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
+MODEL=$GOLDEN/llama3/model
+
+setup() {
+	T=$BATS_TEST_TMPDIR
+	RUN=$(mt_run_name)
+	: >"$T/pids"
+	NODE_REGIONS=${MT_SHM_DIR:-/dev/shm}
+	NODES=0
+	need_mpi
+	mt-feed --epochs 4 --shuffle 1 "$GOLDEN/llama3/data.bin" >"$T/records"
 }
+
+# The nodes' processes first: helpers' teardown waits until mpirun has ended
+eval "$(declare -f teardown | sed '1s/teardown/programs_teardown/')"
+teardown() {
+	local p
+	for p in "$T"/node-*.pids; do [ ! -e "$p" ] || xargs -r kill -9 <"$p" 2>/dev/null || :; done
+	programs_teardown
+	if [ "${BATS_TEST_COMPLETED:-}" != 1 ]; then tail -n 50 "$T"/node-*.ended 2>/dev/null || :; fi
+	forget_nodes
+	[ ! -e "$T/netns" ] || xargs -n 1 ip netns del <"$T/netns"
+}
+forget_nodes() { rm -rf "${NODE_REGIONS:?}/$RUN-"* "$T"/node-*; }
 
 # Regions of node R: region_dir R; of the run on one machine: region_dir one
 region_dir() { printf '%s/%s-%s\n' "$NODE_REGIONS" "$RUN" "$1"; }
@@ -52,14 +71,3 @@ same_as_one() {
 }
 
 untimed() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
-
-nodes_setup() {
-	NODE_REGIONS=${MT_SHM_DIR:-/dev/shm}
-	NODES=0
-}
-
-nodes_teardown() {
-	local p
-	for p in "$T"/node-*.pids; do [ -e "$p" ] && xargs -r kill -9 <"$p" 2>/dev/null; done
-	rm -rf "${NODE_REGIONS:?}/$RUN-"*
-}
