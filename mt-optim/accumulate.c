@@ -246,12 +246,12 @@ static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 	b.o = o;
 	b.n = 0;
 	b.blocks = 0;
-	for (uint32_t i = 0; i < MT_STREAMS && all != NEWER; i++) {
+	for (uint32_t i = 0; i < o->streams && all != NEWER; i++) {
 		enum taken r = collect(o, &b, i, word, &pop[i], moved);
 		if (r != LATER) all = r;
 	}
 	batch_add(&b);
-	for (uint32_t i = 0; i < MT_STREAMS; i++)
+	for (uint32_t i = 0; i < o->streams; i++)
 		if (pop[i]) mt_ring_pop_many(o->grad[i], pop[i]);
 	return all;
 }
@@ -279,7 +279,7 @@ bool accumulate_drop(struct optim *o, uint64_t word)
 {
 	bool moved = false;
 	struct mt_msg m;
-	for (uint32_t i = 0; i < MT_STREAMS; i++) {
+	for (uint32_t i = 0; i < o->streams; i++) {
 		uint64_t n = 0;
 		while (mt_ring_peek(o->grad[i], n, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) n++;
 		if (!n) continue;

@@ -130,7 +130,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 	struct mt_txn *t = mt_txn(o->run, k);
 	uint32_t attempt = mt_word_attempt(mt_txn_word(o->run, k));
 	uint64_t source = t->source, ring = t->source_ring;
-	if (ring >= MT_STREAMS) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
+	if (ring >= o->streams) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
 	while (!all_at(o, op->step)) {
 		uint32_t seen = mt_event(o->run);
 		bool gone = source_gone(o, source, (uint32_t)ring); /* before the last look into its ring */

@@ -30,9 +30,10 @@ static const struct mt_program program = {
 static void open_rings(struct optim *o)
 {
 	for (int i = 0; i < rings.n; i++) mt_must(mt_ring_map(o->run, rings.v[i]));
-	for (int i = 0; i < MT_STREAMS; i++) {
+	o->streams = mt_streams(o->run);
+	for (uint32_t i = 0; i < o->streams; i++) {
 		char name[32];
-		snprintf(name, sizeof name, "grad.%d", i);
+		snprintf(name, sizeof name, "grad.%u", i);
 		mt_must(mt_ring_open(o->run, name, &o->grad[i]));
 		/* --ring may name one of another kind */
 		uint64_t piece = o->control->piece_elems * (o->g_bf16 ? 2 : 4);

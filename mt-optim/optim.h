@@ -53,6 +53,7 @@ struct optim {
 	struct pool *pool, *alone;       /* optim_pool's, optim_pool_alone's */
 	update_fn *update;
 	struct mt_ring *grad[MT_STREAMS], *save;
+	uint32_t streams; /* rings of gradients: of all nodes' mt-streams */
 	uint32_t node, nodes;
 	struct mt_ring *squares[MT_NODES]; /* node 0: [r] of node r; others: [0], its own */
 	uint32_t wakes;                    /* what it waits for between two rounds: pieces, transactions */

@@ -123,7 +123,7 @@ void leave_if_gone(struct optim *o)
 	mt_must(mt_run_dirty(o->run));
 	leave_if_lost(o);
 	mt_must(mt_run_check(o->run));
-	for (int i = 0; i < MT_STREAMS; i++) mt_must(mt_ring_check(o->grad[i]));
+	for (uint32_t i = 0; i < o->streams; i++) mt_must(mt_ring_check(o->grad[i]));
 	mt_must(mt_ring_check(o->save));
 }
 

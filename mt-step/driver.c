@@ -13,7 +13,8 @@
 int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 {
 	*d = (struct driver){.run = run, .o = o, .wakes = MT_ON_TXN | MT_ON_SNAP | MT_ON_STAGE};
-	for (int i = 0; i < MT_STREAMS; i++) {
+	d->streams = (int)mt_streams(run);
+	for (int i = 0; i < d->streams; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "batch.%d", i);
 		int rc = mt_ring_open(run, name, &d->ring[i]);

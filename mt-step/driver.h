@@ -16,6 +16,7 @@ struct driver {
 	struct mt_run *run;
 	const struct options *o;
 	struct mt_ring *ring[MT_STREAMS];
+	int streams;    /* rings: of all nodes' mt-streams */
 	uint32_t wakes; /* what it waits for: transactions, saves, rows, room for micro-batches */
 
 	/* the newest txn, while it is in accumulate */

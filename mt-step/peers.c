@@ -7,7 +7,7 @@
 bool peers_assemble(struct driver *d)
 {
 	d->n_live = 0;
-	for (int i = 0; i < MT_STREAMS; i++)
+	for (int i = 0; i < d->streams; i++)
 		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
 	for (int s = 0; s < MT_SLOTS; s++) d->participants[s] = mt_stage_word(d->run, s);
 	return d->n_live > 0;
@@ -111,7 +111,7 @@ void peers_watch(struct driver *d)
 	need(d, MT_OPTIM, optim, now);
 	if (mt_nodes(d->run) > 1) need(d, MT_LINK, mt_stage_alive(d->run, MT_LINK), now);
 	int streams = 0;
-	for (int s = MT_STREAM; s < MT_STREAM + MT_STREAMS; s++) {
+	for (int s = MT_STREAM; s < MT_STREAM + d->streams; s++) {
 		bool alive = mt_stage_alive(d->run, s);
 		streams += alive;
 		if (alive) d->met[s] = true;

@@ -32,6 +32,18 @@ static int parse_node(const char *word, struct mt_create *out)
 	return 0;
 }
 
+/* NULL: as many as libmt gives a node where it is not told */
+static int parse_streams(const char *word, struct mt_create *out)
+{
+	char *end;
+	if (!word) return 0;
+	unsigned long streams = strtoul(word, &end, 10);
+	if (!isdigit((unsigned char)word[0]) || *end || !streams || streams > MT_STREAMS)
+		return mt_fail(MT_EX_USAGE, "--streams: '%s' is not a number from 1 to %d", word, MT_STREAMS);
+	out->streams = (uint32_t)streams;
+	return 0;
+}
+
 /* What mt-link reads on this node: gradients of its mt-streams, sums of squares of mt-optim; in node 0, the sums of
  * squares that it brings from the others */
 static int make_rings(const char *name)
@@ -39,16 +51,18 @@ static int make_rings(const char *name)
 	struct mt_run *run;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS);
 	if (rc) return rc;
-	int streams = (int)mt_node_streams(mt_nodes(run)), first = streams * (int)mt_node(run);
-	char ring[32];
+	int streams = (int)mt_node_streams(run), first = streams * (int)mt_node(run);
+	char ring[32], batch[32];
 	for (int i = first; i < first + streams && rc == 0; i++) {
 		snprintf(ring, sizeof ring, "link.%d", i);
 		rc = mt_ring_make(run, ring, "grad.0");
 	}
-	if (rc == 0 && mt_node(run)) rc = mt_ring_make(run, "squares", "grad.0");
+	/* sums are few: blocks of a batch's size hold those of a large unit */
+	snprintf(batch, sizeof batch, "batch.%d", first);
+	if (rc == 0 && mt_node(run)) rc = mt_ring_make(run, "squares", batch);
 	for (uint32_t node = 1; node < mt_nodes(run) && !mt_node(run) && rc == 0; node++) {
 		snprintf(ring, sizeof ring, "squares.%u", node);
-		rc = mt_ring_make(run, ring, "grad.0");
+		rc = mt_ring_make(run, ring, batch);
 	}
 	mt_run_close(run);
 	return rc;
@@ -138,6 +152,7 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc == 0) rc = parse_dtype("grad", o->grad, MT_NONE, &create.grad);
 	if (rc == 0) rc = parse_dtype("state", o->state, MT_INT8, &create.state);
 	if (rc == 0) rc = parse_node(o->node, &create);
+	if (rc == 0) rc = parse_streams(o->streams, &create);
 	if (rc == 0) rc = parse_optim(o->optim, &create.optim);
 	if (rc == 0) rc = check_policy(o->numa);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);

@@ -142,10 +142,12 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 static void look_at_rings(struct look *l, struct mt_run *run)
 {
 	static const char *const kinds[] = {"batch", "grad"};
-	for (int i = 0; i < MT_RINGS; i++) {
+	int streams = (int)mt_streams(run), first = (int)mt_node(run) * (int)mt_node_streams(run);
+	for (int i = 0; i <= 2 * streams; i++) {
 		struct look_ring *r = &l->ring[i];
 		struct mt_ring *ring;
-		bool save = i == 2 * MT_STREAMS;
+		bool save = i == 2 * streams, own = i / 2 - first >= 0 && i / 2 - first < (int)mt_node_streams(run);
+		if (!save && i % 2 == 0 && first && !own) continue; /* other nodes' batches are node 0's alone */
 		if (save) snprintf(r->name, sizeof r->name, "save");
 		else snprintf(r->name, sizeof r->name, "%s.%d", kinds[i % 2], i / 2);
 		if (mt_ring_open(run, r->name, &ring)) continue;

@@ -39,6 +39,7 @@ enum option {
 	O_PROMETHEUS,
 	O_ABI,
 	O_NODE,
+	O_STREAMS,
 	O_COUNT
 };
 
@@ -81,6 +82,10 @@ static const struct mt_opt options[] = {
 		&seen[O_ABI]},
 	[O_NODE] = {"node", OPT_STR, &given.node, "R/N",
 		"create: node R (0 to N - 1) of a run on N machines: the optimizer's state of its part alone", &seen[O_NODE]},
+	[O_STREAMS] = {"streams", OPT_STR, &given.streams, "N",
+		"create: mt-streams of this machine at most, 64 on all (default 8 / machines, at least 1): each takes memory "
+		"for rings",
+		&seen[O_STREAMS]},
 	[O_COUNT] = {.name = NULL},
 };
 
@@ -93,7 +98,7 @@ static const struct verb {
 } verbs[] = {
 	{"create", store_create,
 		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_OPTIM | 1 << O_STEP_TOKENS | 1 << O_NUMA |
-			1 << O_NODE,
+			1 << O_NODE | 1 << O_STREAMS,
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
@@ -107,7 +112,7 @@ static const struct mt_program program = {
 	.name = "mt-store",
 	.usage =
 		"mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] "
-		"[--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N]\n"
+		"[--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N] [--streams N]\n"
 		"mt-store init RUN --seed N\n"
 		"mt-store serve RUN [--until-eof --dir DIR]\n"
 		"mt-store stat RUN [--json|--prometheus]\n"

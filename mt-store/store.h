@@ -7,7 +7,7 @@
 
 struct store_options { /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *state, *optim, *numa;
-	const char *ring, *like, *dir, *node;
+	const char *ring, *like, *dir, *node, *streams;
 	uint64_t step_tokens, seed;
 	bool json, force, until_eof, prometheus, abi;
 };

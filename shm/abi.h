@@ -14,11 +14,11 @@
 	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, optim, 10616, 4) \
 	F(mt_control, attempts, 10624, 8) \
 	F(mt_control, fills, 10632, 8) \
-	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 4096) \
-	F(mt_control, txn, 15296, 197248) F(mt_control, unlogged, 212544, 128) \
-	F(mt_control, hyper, 212672, 160) F(mt_control, nodes, 212864, 256) \
-	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) F(mt_nodes, done, 64, 64) \
-	F(mt_nodes, snap, 128, 64) F(mt_nodes, token, 192, 64) \
+	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 18432) \
+	F(mt_control, txn, 29632, 197248) F(mt_control, unlogged, 226880, 128) \
+	F(mt_control, hyper, 227008, 160) F(mt_control, nodes, 227200, 1600) \
+	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
+	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
 	F(mt_layer, form, 16, 4) F(mt_layer, window, 20, 4) F(mt_layer, rope_dim, 24, 4) F(mt_layer, neighbours, 28, 4) \
 	F(mt_layer, k_is_v, 32, 4) F(mt_layer, rope_scaling, 36, 4) F(mt_layer, rope_inv_freq, 40, 1024) \
@@ -83,9 +83,9 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 213120) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 228800) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_nodes, 256) \
+	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 64) S(mt_hyper, 80) S(mt_nodes, 1600) \
 	S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)

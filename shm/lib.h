@@ -13,7 +13,7 @@ struct map {
 	uint64_t size;
 };
 
-#define RING_MAPS 32
+#define RING_MAPS MT_RINGS
 
 struct mt_run {
 	char name[MT_RUN_NAME + 1];
@@ -73,8 +73,8 @@ int region_unlink(const char *name); /* 0, or -errno */
 int region_room(uint64_t bytes);
 uint64_t region_fingerprint(void);
 
-/* nodes.c: 64 there is no such node, or its run cannot have several */
-int nodes_check(uint32_t node, uint32_t nodes, enum mt_dtype grad);
+/* nodes.c: 64 there is no such node, its run cannot have several, or not so many mt-streams on each */
+int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad);
 /* The ranges of the store that the node has, in ascending order, at least one; *v to be freed */
 int nodes_ranges(const struct mt_layout *, uint32_t node, uint32_t nodes, struct range **v, uint32_t *n);
 uint64_t ranges_bytes(const struct range *v, uint32_t n);
@@ -91,11 +91,12 @@ int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is 
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 
 #define PIECE_ELEMS ((uint64_t)256 * 1024) /* of a gradient piece; models of GPUs have larger ones */
-/* Bytes of the rings region, whose header it fills (NULL: there is none yet); piece_elems is set */
+/* Bytes of the rings region, whose header it fills (NULL: there is none yet); piece_elems and nodes are set */
 uint64_t rings_lay(const struct mt_control *, struct mt_rings *);
 void rings_clear(struct mt_rings *, uint64_t size);
-/* Bytes of the region of a ring of one's own, made like "grad.0" */
+/* Bytes of the region of a ring of one's own, made like the first "grad" or "batch" ring */
 uint64_t ring_like_grad(const struct mt_control *);
+uint64_t ring_like_batch(const struct mt_control *);
 
 /* fill.c: 0 for a filled run; else why a run in that state has nothing to read: 75 being filled, 69 no weights, 65
  * dirty, 66 removed */

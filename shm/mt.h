@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 7
+#define MT_ABI 8
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -39,8 +39,8 @@ enum {                          /* sysexits.h where it has the meaning; contract
 /* ------------------------------------------------------------------------------------------------ limits */
 
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
-#define MT_STREAMS    8         /* mt-streams of a run at most, on all of its nodes together */
-#define MT_NODES      8         /* nodes of a run at most */
+#define MT_STREAMS    64        /* mt-streams of a run at most, on all of its nodes together */
+#define MT_NODES      64        /* nodes of a run at most */
 #define MT_MICROS     4096      /* micro-batches a step at most */
 /* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
 #define MT_PARTITIONS      64
@@ -309,7 +309,7 @@ struct mt_header {              /* the first 128 bytes of every region */
 
 /* Every stage has a slot. Its word is (pid, locked, start time, generation) and changes by compare-and-swap. */
 enum mt_role { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_LINK = 7, MT_STREAM = 8,
-	MT_SLOTS = 16 };
+	MT_SLOTS = MT_STREAM + MT_STREAMS };
 /* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5 and 6 are free for stages of your own. */
 
 enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
@@ -439,7 +439,7 @@ struct mt_nodes {
 	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first,
 	 * linked by `next`; 0 ends the list. An entry that mt-link has copied has MT_CHOICE_TAKEN in `next` */
 	_Atomic uint32_t proposed;
-	uint32_t reserved0;
+	uint32_t streams;           /* mt-streams of each node at most: node r has the numbers from r * streams on */
 	uint64_t reserved[6];
 	/* [r]: newest txn's k whose step node r has finished: all of its units are at it. By each node's mt-optim for
 	 * itself; in node 0, mt-link stores those of the others */
@@ -493,22 +493,23 @@ struct mt_create {
 	enum mt_optim optim;              /* 0: adamw */
 	uint64_t step_tokens; const char *numa;
 	uint32_t node, nodes;       /* nodes 0 or 1: the run is on one machine */
+	uint32_t streams;           /* mt-streams of this node at most; 0: mt_default_streams */
 };
 /* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
- * 64 bad name or policy. Nothing is left behind when it fails. */
+ * 64 bad name, policy, node or number of mt-streams. Nothing is left behind when it fails. */
 int mt_run_create(const struct mt_create *, const struct mt_geometry *);
-/* Bytes of the regions that it makes; 0: no memory to say */
+/* Bytes of the regions that it makes for a run on one machine; 0: no memory to say */
 uint64_t mt_run_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens);
-/* The same of the one of several nodes that has most, with the rings that mt-link reads there: of the gradients of so
- * many streams, and of sums of squares; and of its store region alone. nodes may be more than MT_NODES, for plans. */
+/* The same of the one of several nodes (or of one) that has most, with the rings that mt-link reads there; and of its
+ * store region alone. streams: of each node, 0: mt_default_streams. There may be more than a run has, for plans. */
 uint64_t mt_node_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
 	uint32_t streams);
 uint64_t mt_node_store(const struct mt_layout *, uint32_t nodes);
 
 /* ------------------------------------------------------------------------------------------------ nodes */
 
-/* mt-streams are numbered over all nodes: node r has so many numbers, from r times as many on */
-static inline uint32_t mt_node_streams(uint32_t nodes) { return MT_STREAMS / nodes; }
+/* mt-streams that each of so many nodes may have, where create is not told: few, since each takes memory for rings */
+static inline uint32_t mt_default_streams(uint32_t nodes) { return nodes < 8 ? 8 / nodes : 1; }
 /* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are
  * multiples of MT_BLOCK, or the unit's end. */
 struct mt_part { uint64_t first, end; };
@@ -548,6 +549,9 @@ const char *mt_config_text(const struct mt_run *, size_t *bytes);
 void *mt_at(const struct mt_run *, uint64_t off); /* pointer into the store region */
 uint32_t mt_node(const struct mt_run *);        /* this node's number, and how many the run has */
 uint32_t mt_nodes(const struct mt_run *);
+/* mt-streams are numbered over all nodes. How many numbers each node has, from mt_node times as many on; and all */
+uint32_t mt_node_streams(const struct mt_run *);
+uint32_t mt_streams(const struct mt_run *);
 /* What this node owns of a unit. lo, m, v and g of the rest are holes in the store region: nobody touches them. */
 struct mt_part mt_part(const struct mt_run *, uint32_t unit);
 uint64_t mt_store_memory(const struct mt_run *); /* bytes of the store region that this node has */
@@ -603,10 +607,10 @@ void mt_wake_on(struct mt_run *, uint32_t on);
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
  * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
- * live one holds it (or all 8), or nobody can tell. The run must be open for writing, and no process forked since: a
- * child shares the lock. A run that is not filled when the slot is ours (somebody began to fill it after
- * mt_run_attach): the slot is given back, and claimed again when the run is filled; errors as mt_run_attach then. A run
- * that was removed after mt_run_attach: 0, and its state is MT_GONE. */
+ * live one holds it (or all of this node's), or nobody can tell; 66: the run has no such mt-stream. The run must be
+ * open for writing, and no process forked since: a child shares the lock. A run that is not filled when the slot is
+ * ours (somebody began to fill it after mt_run_attach): the slot is given back, and claimed again when the run is
+ * filled; errors as mt_run_attach then. A run that was removed after mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
@@ -682,7 +686,7 @@ struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, sing
 	_Alignas(64) _Atomic uint64_t tail;   /* messages published: stored by the producer alone, with release */
 	_Alignas(64) _Atomic uint64_t head;   /* messages finished: stored by the consumer alone, with release */
 };
-#define MT_RINGS (2 * MT_STREAMS + 1)
+#define MT_RINGS (2 * MT_STREAMS + 1)   /* at most */
 struct mt_rings {               /* the rings region; a ring of your own is a region of the same shape with n = 1 */
 	struct mt_header h;
 	uint32_t n, reserved[31];
@@ -691,8 +695,8 @@ struct mt_rings {               /* the rings region; a ring of your own is a reg
 
 struct mt_ring;                 /* a process's handle on one end */
 
-/* Rings: "batch.0".."batch.7", "grad.0".."grad.7", "save", and those that mt_ring_make added. A name may have been
- * mapped to another by mt_ring_map. 66: no such ring. */
+/* Rings: "batch.I" of this node's mt-streams (in node 0, of all), "grad.I" of all, "save", and those that mt_ring_make
+ * added. A name may have been mapped to another by mt_ring_map. 66: no such ring. */
 int mt_ring_open(struct mt_run *, const char *name, struct mt_ring **);
 void mt_ring_close(struct mt_ring *);
 /* A ring of your own, shaped like ring `like`; region mt.UID.RUN.ring.NAME. 73: exists. */

@@ -12,17 +12,24 @@ uint32_t mt_node(const struct mt_run *run) { return run->control->nodes.node; }
 
 uint32_t mt_nodes(const struct mt_run *run) { return run->control->nodes.nodes; }
 
+uint32_t mt_node_streams(const struct mt_run *run) { return run->control->nodes.streams; }
+
+uint32_t mt_streams(const struct mt_run *run) { return run->control->nodes.streams * run->control->nodes.nodes; }
+
 struct mt_part mt_part(const struct mt_run *run, uint32_t unit)
 {
 	return mt_part_of(mt_unit(run, unit)->elems, mt_node(run), mt_nodes(run));
 }
 
-int nodes_check(uint32_t node, uint32_t nodes, enum mt_dtype grad)
+int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad)
 {
 	if (nodes > MT_NODES) return mt_fail(MT_EX_USAGE, "--node: a run has %d nodes at most", MT_NODES);
 	if (node >= nodes) return mt_fail(MT_EX_USAGE, "--node: there is no node %u of %u; the first is 0", node, nodes);
 	if (nodes > 1 && grad == MT_NONE)
 		return mt_fail(MT_EX_USAGE, "--grad none: each unit is updated as its gradient arrives, on one machine alone");
+	if (!streams || streams > MT_STREAMS / nodes)
+		return mt_fail(MT_EX_USAGE, "--streams: %u on each of %u nodes: a run has 1 to %d mt-streams in all", streams,
+			nodes, MT_STREAMS);
 	return 0;
 }
 

@@ -197,7 +197,8 @@ int region_peek(const char *name, struct mt_header *h)
 
 /* Whoever makes a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the
  * lock with the process, so a half-made run whose byte is free will never be finished. */
-enum { MAKER_BYTE = 64 };
+enum { MAKER_BYTE = 128 };
+_Static_assert(MAKER_BYTE >= (int)MT_SLOTS, "the first bytes are the slots'");
 
 static int maker_lock(int fd, short type)
 {

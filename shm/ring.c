@@ -33,14 +33,36 @@ struct mt_ring {
 
 /* ------------------------------------------------------------------------------------------------ layout */
 
-static void ring_spec(const struct mt_control *c, int i, char *name, uint32_t *slots, uint64_t *block)
+/* The rings region has batch rings, then gradient rings, then "save" */
+enum kind { BATCH, GRAD, SAVE };
+
+static uint32_t all_streams(const struct mt_control *c) { return c->nodes.streams * c->nodes.nodes; }
+
+/* Of node 0 for all mt-streams, as it sends what other nodes compute; else for the node's own */
+static uint32_t batch_rings(const struct mt_control *c) { return c->nodes.node ? c->nodes.streams : all_streams(c); }
+
+static uint32_t first_batch(const struct mt_control *c) { return c->nodes.node * c->nodes.streams; }
+
+static uint32_t all_rings(const struct mt_control *c) { return batch_rings(c) + all_streams(c) + 1; }
+
+/* Ring i of the region: what it is, and of which mt-stream */
+static enum kind ring_kind(const struct mt_control *c, uint32_t i, uint32_t *stream)
 {
-	if (i < MT_STREAMS) {
-		snprintf(name, 32, "batch.%d", i);
+	bool batch = i < batch_rings(c);
+	*stream = batch ? first_batch(c) + i : i - batch_rings(c);
+	return batch ? BATCH : *stream < all_streams(c) ? GRAD : SAVE;
+}
+
+static void ring_spec(const struct mt_control *c, uint32_t i, char *name, uint32_t *slots, uint64_t *block)
+{
+	uint32_t stream;
+	enum kind kind = ring_kind(c, i, &stream);
+	if (kind == BATCH) {
+		snprintf(name, 32, "batch.%u", stream);
 		*slots = BATCH_SLOTS;
 		*block = c->step_tokens * 3 * sizeof(uint32_t);
-	} else if (i < 2 * MT_STREAMS) {
-		snprintf(name, 32, "grad.%d", i - MT_STREAMS);
+	} else if (kind == GRAD) {
+		snprintf(name, 32, "grad.%u", stream);
 		*slots = c->piece_elems > PIECE_ELEMS ? 2 * GRAD_SLOTS : GRAD_SLOTS;
 		*block = c->piece_elems * (c->grad == MT_BF16 ? 2 : 4);
 	} else {
@@ -61,13 +83,14 @@ static uint64_t ring_place(struct mt_ringbuf *r, uint64_t at)
 
 uint64_t rings_lay(const struct mt_control *c, struct mt_rings *rings)
 {
-	uint64_t at = round_up(sizeof(struct mt_rings) + MT_RINGS * sizeof(struct mt_ringbuf), 4096);
-	for (int i = 0; i < MT_RINGS; i++) {
+	uint32_t n = all_rings(c);
+	uint64_t at = round_up(sizeof(struct mt_rings) + n * sizeof(struct mt_ringbuf), 4096);
+	for (uint32_t i = 0; i < n; i++) {
 		struct mt_ringbuf only = {0}, *r = rings ? &rings->ring[i] : &only;
 		ring_spec(c, i, r->name, &r->slots, &r->block_bytes);
 		at = ring_place(r, at);
 	}
-	if (rings) rings->n = MT_RINGS;
+	if (rings) rings->n = n;
 	return at;
 }
 
@@ -86,12 +109,16 @@ static uint64_t ring_alone(struct mt_ringbuf *r)
 	return ring_place(r, round_up(sizeof(struct mt_rings) + sizeof *r, 4096));
 }
 
-uint64_t ring_like_grad(const struct mt_control *c)
+static uint64_t ring_like(const struct mt_control *c, uint32_t i)
 {
 	struct mt_ringbuf r = {0};
-	ring_spec(c, MT_STREAMS, r.name, &r.slots, &r.block_bytes);
+	ring_spec(c, i, r.name, &r.slots, &r.block_bytes);
 	return ring_alone(&r);
 }
+
+uint64_t ring_like_grad(const struct mt_control *c) { return ring_like(c, batch_rings(c)); }
+
+uint64_t ring_like_batch(const struct mt_control *c) { return ring_like(c, 0); }
 
 /* ------------------------------------------------------------------------------------------------ open */
 
@@ -119,17 +146,18 @@ static int adopt(struct mt_ring *r, struct mt_ringbuf *b, uint8_t *base, uint64_
 }
 
 /* Who waits for whom: each mt-stream for its own batches and for room in its own gradient ring, mt-optim for the pieces
- * of all, mt-step for room in all batch rings, mt-ckpt for "save". Rings of one's own share a bit. */
-enum { ON_BATCHES = 8, ON_GRAD_ROOM = 16, ON_BATCH_ROOM = 24, ON_GRADS, ON_SAVE, ON_OWN };
+ * of all, mt-step for room in all batch rings, mt-ckpt for "save". Every eighth mt-stream has the same bits: it wakes
+ * for the others, and sleeps again. Rings of one's own share a bit. */
+enum { ON_BATCHES = 8, ON_GRAD_ROOM = 16, ON_BATCH_ROOM = 24, ON_GRADS, ON_SAVE, ON_OWN, STREAM_BITS = 8 };
 
 static void choose_bits(struct mt_ring *r)
 {
-	const struct mt_rings *rings = r->own.p ? NULL : r->run->rings;
-	uint64_t i = rings ? (uint64_t)(r->shared - rings->ring) : MT_RINGS;
-	uint64_t messages = ON_OWN, room = ON_OWN;
-	if (i < MT_STREAMS) messages = ON_BATCHES + i, room = ON_BATCH_ROOM;
-	else if (i < 2 * MT_STREAMS) messages = ON_GRADS, room = ON_GRAD_ROOM + i - MT_STREAMS;
-	else if (i < MT_RINGS) messages = room = ON_SAVE;
+	uint32_t messages = ON_OWN, room = ON_OWN, stream;
+	if (!r->own.p) switch (ring_kind(r->run->control, (uint32_t)(r->shared - r->run->rings->ring), &stream)) {
+		case BATCH: messages = ON_BATCHES + stream % STREAM_BITS, room = ON_BATCH_ROOM; break;
+		case GRAD: messages = ON_GRADS, room = ON_GRAD_ROOM + stream % STREAM_BITS; break;
+		default: messages = room = ON_SAVE;
+		}
 	r->on_messages = 1u << messages;
 	r->on_room = 1u << room;
 }
@@ -142,6 +170,25 @@ static int zeros_map(struct mt_ring *r)
 	if (r->zeros != MAP_FAILED) return 0;
 	r->zeros = NULL;
 	return mt_fail(MT_EX_NOMEM, "ring '%.31s': no address space for a block", r->shared->name);
+}
+
+/* A ring of an mt-stream that the run, or this node, does not have is missing for a reason */
+static int no_ring(const struct mt_run *run, const char *name)
+{
+	uint32_t node = mt_node(run), n = mt_node_streams(run), all = mt_streams(run), first = node * n, i;
+	char kind[8];
+	int end = 0;
+	if (sscanf(name, "%7[a-z].%9u%n", kind, &i, &end) == 2 && !name[end] &&
+		(!strcmp(kind, "batch") || !strcmp(kind, "grad") || !strcmp(kind, "link"))) {
+		if (i >= all)
+			return mt_fail(MT_EX_NOINPUT,
+				"no ring '%s' in run '%s', which has %u mt-streams at most: mt-store create --streams", name, run->name,
+				all);
+		if (strcmp(kind, "grad") && mt_nodes(run) > 1 && i - first >= n)
+			return mt_fail(MT_EX_NOINPUT, "no ring '%s' in run '%s': this is node %u, with mt-streams %u to %u", name,
+				run->name, node, first, first + n - 1);
+	}
+	return mt_fail(MT_EX_NOINPUT, "no ring '%s' in run '%s'", name, run->name);
 }
 
 int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
@@ -160,7 +207,7 @@ int mt_ring_open(struct mt_run *run, const char *name, struct mt_ring **out)
 	else {
 		rc = region_open(region_name(run->name, REGION_RING, name).text, REGION_RING, false, run->control->h.run_id,
 			&r->own);
-		if (rc == -MT_EX_NOINPUT) rc = mt_fail(MT_EX_NOINPUT, "no ring '%s' in run '%s'", name, run->name);
+		if (rc == -MT_EX_NOINPUT) rc = no_ring(run, name);
 		if (!rc) {
 			b = find(r->own.p, r->own.size, name);
 			rc = b ? adopt(r, b, r->own.p, r->own.size) : mt_fail(MT_EX_DATA, "ring '%s' is damaged", name);

@@ -43,8 +43,9 @@ static uint64_t piece_elems(const struct mt_layout *l)
 	return most / 512 < piece ? piece : most / 512 < 2 * piece ? 2 * piece : 4 * piece;
 }
 
-/* Bytes of all regions but the store, and of mt-link's `more` rings; 0: no memory to say */
-static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint64_t more)
+/* Bytes of all regions of node 0 but the store, which no other node's are more than; 0: no memory to say */
+static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
+	uint32_t streams)
 {
 	struct mt_control *c = aligned_alloc(64, round_up(sizeof *c, 64));
 	if (!c) return 0;
@@ -54,8 +55,13 @@ static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint
 	c->step_tokens = step_tokens;
 	c->config_bytes = config_bytes;
 	c->piece_elems = piece_elems(l);
-	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL),
-			 link = more * round_up(ring_like_grad(c), 4096);
+	c->nodes.nodes = nodes;
+	c->nodes.streams = streams;
+	/* mt-link's: the gradients of node 0's mt-streams, and all the other nodes' sums of squares */
+	uint64_t link = nodes == 1
+		? 0
+		: streams * round_up(ring_like_grad(c), 4096) + (nodes - 1) * round_up(ring_like_batch(c), 4096);
+	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	free(c);
 	return round_up(control, 4096) + round_up(rings, 4096) + link;
 }
@@ -68,9 +74,8 @@ uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t st
 uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
 	uint32_t streams)
 {
-	/* node 0 reads all the other nodes' sums of squares */
-	uint64_t rings = nodes > 1 ? streams + nodes - 1 : 0, store = mt_node_store(l, nodes);
-	uint64_t beside = need_beside(l, config_bytes, step_tokens, rings);
+	uint64_t store = mt_node_store(l, nodes);
+	uint64_t beside = need_beside(l, config_bytes, step_tokens, nodes, streams ? streams : mt_default_streams(nodes));
 	return beside && store ? beside + round_up(store, 4096) : 0;
 }
 
@@ -130,8 +135,8 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	if (!rc) rc = check_exists(opt->name);
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
 		rc = mt_fail(MT_EX_USAGE, "--step-tokens: wants 2 to 4G");
-	uint32_t nodes = opt->nodes ? opt->nodes : 1;
-	if (!rc) rc = nodes_check(opt->node, nodes, opt->grad);
+	uint32_t nodes = opt->nodes ? opt->nodes : 1, streams = opt->streams ? opt->streams : mt_default_streams(nodes);
+	if (!rc) rc = nodes_check(opt->node, nodes, streams, opt->grad);
 	if (!rc && opt->numa && strlen(opt->numa) >= 64) rc = mt_fail(MT_EX_USAGE, "--numa: too long");
 	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state, optim))) return rc;
 	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
@@ -154,6 +159,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->params = l.params;
 		plan->nodes.node = opt->node;
 		plan->nodes.nodes = nodes;
+		plan->nodes.streams = streams;
 		plan->geo = *geo;
 		rc = create_regions(opt, plan, &l, map, &maker);
 	}
@@ -188,7 +194,8 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
 		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8) && c->optim >= MT_ADAMW &&
-		c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES;
+		c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES && c->nodes.streams &&
+		c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All

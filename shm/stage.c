@@ -345,9 +345,11 @@ static int yield_to_filler(struct mt_run *run, int slot)
 int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 {
 	if (run->slot >= 0) return mt_fail(MT_EX_BUG, "this process holds a slot already");
-	int rc = 0, from = slot, to = slot;
-	if (slot == MT_STREAM) { /* streams are numbered over all nodes, and each node has as many */
-		int streams = (int)mt_node_streams(mt_nodes(run));
+	int rc = 0, from = slot, to = slot, streams = (int)mt_node_streams(run);
+	if (slot >= MT_STREAM + (int)mt_streams(run))
+		return mt_fail(MT_EX_NOINPUT, "run '%s' has no %s: it has %u mt-streams at most", run->name,
+			mt_stage_name(slot), mt_streams(run));
+	if (slot == MT_STREAM) { /* the lowest free one of this node's */
 		from += streams * (int)mt_node(run);
 		to = from + streams - 1;
 	}
@@ -357,7 +359,9 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 		if (!rc && claimed) *claimed = i;
 		if (rc != -MT_EX_BUSY) return rc;
 	}
-	return rc;
+	return from < to ? mt_fail(MT_EX_BUSY, "run '%s': all %d mt-streams%s are taken; the last: %s", run->name, streams,
+						   mt_nodes(run) > 1 ? " of this node" : "", mt_errmsg())
+					 : rc;
 }
 
 void mt_stage_release(struct mt_run *run)
@@ -379,24 +383,14 @@ void mt_stage_release(struct mt_run *run)
 
 const char *mt_stage_name(int slot)
 {
-	static const char *const names[MT_SLOTS] = {
-		"mt-store",
-		"mt-step",
-		"mt-optim",
-		"mt-ckpt",
-		"a load or init",
-		"stage 5",
-		"stage 6",
-		"mt-link",
-		"mt-stream 0",
-		"mt-stream 1",
-		"mt-stream 2",
-		"mt-stream 3",
-		"mt-stream 4",
-		"mt-stream 5",
-		"mt-stream 6",
-		"mt-stream 7",
-	};
+#define TEN(t) \
+	"mt-stream " #t "0", "mt-stream " #t "1", "mt-stream " #t "2", "mt-stream " #t "3", "mt-stream " #t "4", \
+		"mt-stream " #t "5", "mt-stream " #t "6", "mt-stream " #t "7", "mt-stream " #t "8", "mt-stream " #t "9"
+	static const char *const names[] = {"mt-store", "mt-step", "mt-optim", "mt-ckpt", "a load or init", "stage 5",
+		"stage 6", "mt-link", TEN(), TEN(1), TEN(2), TEN(3), TEN(4), TEN(5), "mt-stream 60", "mt-stream 61",
+		"mt-stream 62", "mt-stream 63"};
+#undef TEN
+	_Static_assert(sizeof names / sizeof *names == MT_SLOTS, "a slot without a name");
 	return slot >= 0 && slot < MT_SLOTS ? names[slot] : "?";
 }
 

@@ -154,6 +154,28 @@ large() {
 	gone "$RUN"
 }
 
+@test "create --streams makes rings for so many mt-streams, 8 without it; one that is missing is named with a reason" {
+	local bytes=() n
+	for n in "" 8 1 64; do
+		demo "$RUN" ${n:+--streams $n}
+		bytes+=("$(stat_value "$RUN" bytes)")
+		fails_with 66 mt-store ring "$RUN" more --like "grad.${n:-8}"
+		grep -q "no ring 'grad.${n:-8}' in run '$RUN', which has ${n:-8} mt-streams at most: mt-store create" \
+			"$T/fails.err"
+		mt-store ring "$RUN" more --like "batch.$((${n:-8} - 1))"
+		mt-store rm "$RUN"
+	done
+	[ "${bytes[0]}" = "${bytes[1]}" ]
+	# 7 and 56 batch rings of two blocks, and as many of eight gradient pieces of 1 MiB
+	[ $((bytes[1] - bytes[2])) -ge $((7 * 8 << 20)) ] && [ $((bytes[1] - bytes[2])) -lt $((7 * 9 << 20)) ]
+	[ $((bytes[3] - bytes[1])) -ge $((56 * 8 << 20)) ] && [ $((bytes[3] - bytes[1])) -lt $((56 * 9 << 20)) ]
+	for n in 0 65 x -1 1x ""; do
+		fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --streams "$n"
+		grep -q -- "--streams: '$n' is not a number from 1 to 64" "$T/fails.err"
+	done
+	gone "$RUN"
+}
+
 @test "an invalid NUMA policy exits 64 and leaves no files" {
 	for policy in local bind preferred bind: bind:x bind:9999 preferred:0-1 default:0 interleave:0-; do
 		fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --numa "$policy"
@@ -634,6 +656,27 @@ serve_owned() {
 	eventually stat_has "$RUN" '"stopped":true'
 	mt-store stat "$RUN" | grep -q "^mt-stream 1 .*stopped"
 	mt-store stat "$RUN" | grep -q "^rings: batch.1 0 grad.1 0 save 0"
+}
+
+@test "the last of 72 slots is mt-stream 63's, in a run that has so many; stat, ls, top and rm see who holds it" {
+	mt-store create "$RUN" --config "$GOLDEN/llama3/model" --step-tokens 1K --streams 63 2>/dev/null
+	fails_with 66 store-hold "$RUN" 71
+	grep -q "has no mt-stream 63: it has 63 mt-streams at most" "$T/fails.err"
+	mt-store rm "$RUN"
+	mt-store create "$RUN" --config "$GOLDEN/llama3/model" --step-tokens 1K --streams 64 2>/dev/null
+	spawn hold store-hold "$RUN" 71
+	eventually grep -qx held "$T/hold.out"
+	fails_with 75 store-hold "$RUN" 71
+	mt-store stat "$RUN" | grep -q "^mt-stream 63 *pid $PID *waits for weights of unit 7; micros 0, "
+	mt-store stat "$RUN" | grep -q "^rings: batch.63 0 grad.63 0 save 0"
+	mt-store stat "$RUN" --prometheus | grep -q 'mt_stage_up{run="[^"]*",stage="mt-stream 63"} 1'
+	mt-store ls "$RUN" --json | grep -q "mt-stream 63"
+	mt-top "$RUN" --once | grep -q "^mt-stream 63"
+	fails_with 75 mt-store rm "$RUN"
+	grep -q "mt-stream 63 (pid $PID) is alive" "$T/fails.err"
+	kill "$PID"
+	wait "$PID"
+	mt-store rm "$RUN"
 }
 
 @test "stat --json prints one object on one line" {

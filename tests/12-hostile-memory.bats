@@ -202,7 +202,7 @@ late_waits() {
 	    while p.poll() is None:
 	        try: fd = os.open(path, os.O_RDONLY)
 	        except OSError: continue
-	        held = struct.unpack("hhqqi4x", fcntl.fcntl(fd, 36, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 64, 1, 0)))[0]
+	        held = struct.unpack("hhqqi4x", fcntl.fcntl(fd, 36, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 128, 1, 0)))[0]
 	        half = os.pread(fd, 12, 0)[8:] in (b"", bytes(4))
 	        os.close(fd)
 	        if held == fcntl.F_WRLCK and half:

@@ -56,6 +56,21 @@ same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; 
 	done
 }
 
+@test "12 streams in a run that may have 12 give the bits of one; a run that may have 8 refuses a ninth" {
+	local i
+	make_run llama3
+	step_of one "" 1 2 24 24
+	for i in $(seq 8 15); do spawn "hold$i" store-hold "$RUN" "$i"; done
+	for i in $(seq 8 15); do eventually grep -qx held "$T/hold$i.out"; done
+	fails_with 75 mt-stream "$RUN"
+	grep -q "run '$RUN': all 8 mt-streams are taken; the last: .*mt-stream 7 is at work already" "$T/fails.err"
+	mt-store rm "$RUN" --force
+	stream-drive make "$RUN" "$GOLDEN/llama3/model" fp32 fp32 1024 7 0 12
+	step_of twelve "" 12 2 24 24
+	same one twelve
+	[ "$(grep -c loss "$T/twelve")" = 24 ]
+}
+
 # bats test_tags=slow
 @test "every order that events allow gives the same bits" {
 	make_run qwen3

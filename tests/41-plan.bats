@@ -111,6 +111,12 @@ value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype bf16 --grad bf16 --step-tokens 1024 2>/dev/null
 	mt-store stat "$RUN" --json >"$T/stat"
 	[ "$(value bytes <"$T/stat")" = $(($(value host_bytes <"$T/plan") - 12 * 1024 - 4 * 128 * 64)) ]
+	mt-store rm "$RUN"
+	plan demo --dtype bf16 --grad bf16 --seq 128 --micro 8 --streams 20 --json >"$T/plan"
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype bf16 --grad bf16 --step-tokens 1024 --streams 20 \
+		2>/dev/null
+	mt-store stat "$RUN" --json >"$T/stat"
+	[ "$(value bytes <"$T/stat")" = $(($(value host_bytes <"$T/plan") - 20 * (12 * 1024 + 4 * 128 * 64))) ]
 }
 
 @test "with too little host memory the message names the need, and that budget works" {

@@ -16,6 +16,16 @@ load lib/nodes
 	done
 }
 
+@test "12 nodes, and 2 nodes with 5 mt-streams each, give the bits of one machine" {
+	set -- $(with "${ARGS[*]}" --steps 2 --batch 12)
+	CREATE="--streams 12" one 12 "$@"
+	nodes 12 "$@"
+	same_as_one
+	rm -rf "$NODE_REGIONS/$RUN-"[0-9]*
+	CREATE="--streams 5" STREAMS=5 nodes 2 "$@"
+	same_as_one
+}
+
 @test "fp32 weights, bf16 gradients, bf16 and int8 state, and Lion: nodes give the bits of one machine" {
 	local how
 	for how in "--dtype fp32" "--grad bf16" "--state bf16" "--state int8" "--optim lion"; do
@@ -181,13 +191,40 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 
 # ------------------------------------------------------------------------------------------------ refused
 
-@test "--node wants R/N, at most 8 nodes, and gradients that are kept" {
+@test "--node wants R/N, at most 64 nodes, and gradients that are kept; all nodes together have 64 mt-streams" {
 	local how
-	for how in "3/3" "0/0" "0/9" "1" "a/2" "0/2x" "-1/2" "0/"; do
+	for how in "3/3" "0/0" "0/65" "1" "a/2" "0/2x" "-1/2" "0/"; do
 		fails_with 64 mt-store create "$RUN" --config "$MODEL" --node "$how"
 	done
 	fails_with 64 mt-store create "$RUN" --config "$MODEL" --node 0/2 --grad none
+	for how in "0/64 --streams 2" "1/2 --streams 33" "2/3 --streams 22"; do
+		# shellcheck disable=SC2086
+		fails_with 64 mt-store create "$RUN" --config "$MODEL" --node $how
+		grep -q -- "--streams: .* a run has 1 to 64 mt-streams in all$" "$T/fails.err"
+	done
 	gone "$RUN"
+}
+
+@test "a node has rings for its own batches and for the gradients of all, node 0 for all batches; also of 64 nodes" {
+	create() { mt-store create "$RUN" --config "$MODEL" --step-tokens 1K --node "$@" 2>/dev/null; }
+	rings() { for ring; do mt-store ring "$RUN" "copy.$ring" --like "$ring"; done; }
+	create 1/3 --streams 4
+	rings grad.0 grad.11 batch.4 batch.7 link.4 link.7 squares
+	for ring in batch.3 batch.8 link.3 link.8; do
+		fails_with 66 mt-store ring "$RUN" more --like $ring
+		grep -q "no ring '$ring' in run '$RUN': this is node 1, with mt-streams 4 to 7$" "$T/fails.err"
+	done
+	fails_with 66 mt-store ring "$RUN" more --like grad.12
+	grep -q "has 12 mt-streams at most: mt-store create --streams$" "$T/fails.err"
+	mt-store rm "$RUN"
+	create 0/3 --streams 4
+	rings grad.0 grad.11 batch.0 batch.11 link.0 link.3 squares.1 squares.2
+	mt-store rm "$RUN"
+	create 63/64
+	rings grad.0 grad.63 batch.63 link.63
+	spawn hold store-hold "$RUN" 8
+	eventually grep -qx held "$T/hold.out"
+	mt-store stat "$RUN" | grep -q "^mt-stream 63 *pid $PID"
 }
 
 @test "mt-link refuses a run on one machine, a wrong number of processes, and nodes with different runs" {
@@ -198,6 +235,15 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	fails_with 78 mt-link "$RUN"
 	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
+}
+
+@test "nodes with different --streams are refused, and both numbers are named" {
+	# shellcheck disable=SC2016
+	no mpirun -n 2 --oversubscribe sh -c 'r=$OMPI_COMM_WORLD_RANK; export MT_SHM_DIR="$1-$r"
+		mkdir "$MT_SHM_DIR" && mt-store create "$2" --config "$3" --node "$r/2" --streams $((r + 3)) --step-tokens 1K &&
+		mt-ckpt load "$2" "$3" && mt-link "$2"' sh "$NODE_REGIONS/$RUN" "$RUN" "$MODEL" >"$T/out" 2>"$T/err" </dev/null
+	[ "$(grep -c "^mt-link: the runs of node 0 and node 1 differ: mt-store create --streams 3 and 4$" "$T/err")" -ge 1 ]
+	grep -q "Exit code: *78$\|exit code 78\|status 78" "$T/err"
 }
 
 @test "nodes that were filled with different weights are refused" {

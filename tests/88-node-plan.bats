@@ -118,7 +118,7 @@ SHAPE="--seq 4096 --micro 16"
 		assert 8 <= p["store_bytes"] / p["params"] < 8.1, p
 	PY
 	for node in 0 1; do
-		mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad bf16 --step-tokens 8192 --node $node/2 2>/dev/null
+		mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad bf16 --step-tokens 1024 --node $node/2 2>/dev/null
 		mt-store stat "$RUN" --json >"$T/stat.$node"
 		mt-store rm "$RUN"
 	done
@@ -128,6 +128,19 @@ SHAPE="--seq 4096 --micro 16"
 		# beside the regions, each stream has the rows of a micro-batch and the rotary tables
 		assert p["host_bytes"] - max(n["bytes"] for n in nodes) == 4 * (12 * 1024 + 4 * 128 * 64), (p, nodes)
 		assert p["store_bytes"] == max(n["state_bytes"] for n in nodes), (p, nodes)
+	PY
+	planned twelve demo --grad bf16 --seq 128 --micro 8 --nodes 12 --streams 3 --net 1
+	for node in 0 11; do
+		mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad bf16 --step-tokens 1024 --node $node/12 \
+			--streams 3 2>/dev/null
+		mt-store stat "$RUN" --json >"$T/stat.$node"
+		mt-store rm "$RUN"
+	done
+	python3 - "$T/twelve" "$T/stat.0" "$T/stat.11" <<-'PY'
+		import json, sys
+		p, first, last = (json.load(open(f)) for f in sys.argv[1:])
+		assert p["host_bytes"] - 3 * (12 * 1024 + 4 * 128 * 64) >= first["bytes"] > last["bytes"], (p, first, last)
+		assert p["host_bytes"] - 3 * (12 * 1024 + 4 * 128 * 64) - first["bytes"] <= 1 << 20, (p, first)
 	PY
 	planned large qwen2.5-7b --seq 4096 --micro 1 --nodes 8 --net 12.5
 	python3 - "$T/large" <<-'PY'
@@ -161,11 +174,11 @@ SHAPE="--seq 4096 --micro 16"
 }
 
 @test "nodes that a run cannot have are planned for, and one line on stderr says so" {
-	planned many demo --seq 256 --micro 8 --nodes 64 --net 50
+	planned many demo --seq 256 --micro 8 --nodes 64 --streams 2 --net 50
 	grep -q '"nodes": 64' "$T/many"
 	[ "$(cat "$T/many.err")" = \
-		"mt-stream: plans for 64 nodes of 1 streams; a run has at most 8 nodes, and 8 streams in all" ]
-	planned few demo --seq 256 --micro 8 --nodes 8 --net 50
+		"mt-stream: plans for 64 nodes of 2 streams; a run has at most 64 nodes, and 64 streams in all" ]
+	planned few demo --seq 256 --micro 8 --nodes 64 --net 50
 	[ ! -s "$T/few.err" ]
 }
 

@@ -237,9 +237,9 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 static int host_of(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes,
 	struct plan_request *req)
 {
-	uint64_t tokens = (uint64_t)req->rows * req->seq, all = tokens_of_step(req), tables = 0;
-	uint32_t link = larger(mt_node_streams(req->nodes), req->streams); /* mt-store create makes so many rings */
-	uint64_t regions = mt_node_need(l, config_bytes, all < 2 ? 2 : all, req->nodes, link);
+	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = 0;
+	uint32_t streams = larger(mt_default_streams(req->nodes), req->streams); /* as mt-run has create make rings */
+	uint64_t regions = mt_node_need(l, config_bytes, tokens < 2 ? 2 : tokens, req->nodes, streams);
 
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);

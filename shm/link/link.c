@@ -125,7 +125,7 @@ static _Noreturn void refuse(struct link *l, int ex, const char *why, ...)
 
 /* What must be the same on all nodes */
 struct same {
-	uint64_t nodes, units, params, piece_elems, step_tokens, dtype, grad, state, optim, step, t;
+	uint64_t nodes, streams, units, params, piece_elems, step_tokens, dtype, grad, state, optim, step, t;
 	uint64_t model, weights; /* hashes of the geometry, and of samples of w */
 };
 
@@ -148,8 +148,8 @@ static struct same describe(const struct link *l)
 	const struct mt_control *c = l->control;
 	struct mt_committed at;
 	mt_run_committed(l->run, &at);
-	return (struct same){l->nodes, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad, c->state,
-		c->optim, at.step, at.t, XXH3_64bits(&c->geo, sizeof c->geo), hash_weights(l)};
+	return (struct same){l->nodes, l->streams, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad,
+		c->state, c->optim, at.step, at.t, XXH3_64bits(&c->geo, sizeof c->geo), hash_weights(l)};
 }
 
 static void check_same(struct link *l)
@@ -157,10 +157,14 @@ static void check_same(struct link *l)
 	struct same mine = describe(l), all[MT_NODES];
 	link_mpi(l, MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD),
 		"comparing runs");
-	for (uint32_t node = 1; node < l->nodes; node++)
+	for (uint32_t node = 1; node < l->nodes; node++) {
+		if (all[node].streams != all[0].streams)
+			refuse(l, MT_EX_CONFIG, "the runs of node 0 and node %u differ: mt-store create --streams %llu and %llu",
+				node, (unsigned long long)all[0].streams, (unsigned long long)all[node].streams);
 		if (memcmp(&all[node], &all[0], sizeof mine))
 			refuse(l, MT_EX_CONFIG,
 				"the runs of node 0 and node %u differ: model, types, optimizer, --step-tokens, step or weights", node);
+	}
 }
 
 static void start_mpi(struct link *l)
@@ -188,7 +192,7 @@ static void start(struct link *l, const char *name)
 	l->timeout = timeout_s;
 	for (int i = 0; i < MT_NODES; i++) l->peer[i].fd = -1;
 	if (l->nodes < 2) mt_die(MT_EX_CONFIG, "run '%s' is on one machine: mt-store create --node R/N", name);
-	l->streams = mt_node_streams(l->nodes);
+	l->streams = mt_node_streams(l->run);
 	mt_must(mt_stage_claim(l->run, MT_LINK, NULL));
 	for (int i = 0; i < rings.n; i++) mt_must(mt_ring_map(l->run, rings.v[i]));
 	if (l->node) {

@@ -23,7 +23,7 @@ struct link {
 	struct mt_run *step;              /* in another node than 0: in mt-step's slot; it alone changes the txns' words */
 	struct mt_run *proxy[MT_STREAMS]; /* in node 0: in the slot of another node's mt-stream while that lives */
 	struct mt_control *control;
-	uint32_t node, nodes, streams; /* streams: numbers for each node */
+	uint32_t node, nodes, streams; /* streams: of each node at most */
 	double timeout;                /* seconds of silence of a peer before it counts as dead */
 	struct peer peer[MT_NODES];    /* node 0: [r] to node r; others: [0] to node 0 */
 	uint32_t told_done, told_streams;
@@ -45,7 +45,7 @@ enum control {
 	SAY_RECORD,  /* node 0: the reproducibility record */
 	SAY_CHOICE,  /* node 0: an entry of its table; to node 0: one that a node would make */
 	SAY_DONE,    /* to node 0: newest txn that the node has finished */
-	SAY_STREAMS, /* to node 0: which of the node's mt-streams live, a bit each */
+	SAY_STREAMS, /* to node 0: which of the node's mt-streams live, a bit each; two nodes have 32 each at most */
 	SAY_SNAP,    /* both ways: the snapshot's word */
 	SAY_TOKEN,   /* both ways: mt_nodes.token of the node */
 	SAY_ALIVE,

@@ -30,7 +30,7 @@ def u64(f, at, value=None):
 
 with open(path, "r+b", buffering=0) as f:
     if what == "lock":
-        fcntl.fcntl(f, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 64, 1, 0))      # F_OFD_SETLK
+        fcntl.fcntl(f, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 128, 1, 0))     # F_OFD_SETLK
         print("held", flush=True)
         time.sleep(60)
     elif what == "push":

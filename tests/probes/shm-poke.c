@@ -54,9 +54,10 @@ static void see(const char *what, uint32_t which, uint32_t i, uint64_t now)
 static void watch(struct mt_run *run)
 {
 	struct mt_ring *ring[2 * MT_STREAMS];
-	for (int i = 0; i < 2 * MT_STREAMS; i++) {
+	uint32_t rings = 2 * mt_streams(run);
+	for (uint32_t i = 0; i < rings; i++) {
 		char name[32];
-		snprintf(name, sizeof name, "%s.%d", i % 2 ? "grad" : "batch", i / 2);
+		snprintf(name, sizeof name, "%s.%u", i % 2 ? "grad" : "batch", i / 2);
 		mt_must(mt_ring_open(run, name, &ring[i]));
 	}
 	mt_signals(false);
@@ -66,7 +67,7 @@ static void watch(struct mt_run *run)
 		uint32_t seen = mt_event(run), n = 0;
 		for (uint32_t u = 0; u < mt_control(run)->n_units; u++) see("the version of unit", u, n++, mt_version(run, u));
 		see("the step", 0, n++, mt_run_step(run));
-		for (uint32_t i = 0; i < 2 * MT_STREAMS; i++) {
+		for (uint32_t i = 0; i < rings; i++) {
 			uint64_t used = mt_ring_used(ring[i]);
 			if (used > 1 << 20) mt_die(1, "ring %u holds %llu messages", i, (unsigned long long)used);
 		}

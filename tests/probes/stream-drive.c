@@ -1,8 +1,9 @@
 /* stream-drive: the two neighbours of mt-stream, mt-step before it and mt-optim behind it, for tests that look at
  * nothing but what mt-stream sends. Nothing is trained: every step is opened, accumulated and dropped.
  *
- *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED [PIECE]
- *         a run with random weights; PIECE: elements of a gradient piece at most, fewer than its block could hold
+ *     stream-drive make RUN CONFIG fp32|bf16 fp32|bf16|none STEP_TOKENS SEED [PIECE [STREAMS]]
+ *         a run with random weights; PIECE: elements of a gradient piece at most, fewer than its block could hold,
+ *         0: as many; STREAMS: mt-streams of the run at most
  *     stream-drive step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]
  *         one step of packed random rows, dealt to STREAMS streams in turn; what comes back, a line for each micro's
  *         loss and each unit's gradient (a hash of all its bits, and its norm). Aborted, it sends all again. Words:
@@ -76,14 +77,15 @@ static int make(char **a)
 							  .config_bytes = strlen(text),
 							  .dtype = dtype_of(a[2]),
 							  .grad = dtype_of(a[3]),
-							  .step_tokens = strtoull(a[4], NULL, 10)},
+							  .step_tokens = strtoull(a[4], NULL, 10),
+							  .streams = a[6] && a[7] ? (uint32_t)atoi(a[7]) : 0},
 		&geo));
 	mt_must(mt_run_open(&run, a[0], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	mt_must(mt_stage_claim(run, MT_FILL, NULL));
 	mt_run_set_state(run, MT_FILLING);
 	seed_now = strtoull(a[5], NULL, 10);
 	fill(run);
-	if (a[6]) mt_control(run)->piece_elems = strtoull(a[6], NULL, 10);
+	if (a[6] && atoi(a[6])) mt_control(run)->piece_elems = strtoull(a[6], NULL, 10);
 	mt_run_reset(run, 0, 0, &(struct mt_position){0});
 	mt_run_set_state(run, MT_FILLED);
 	mt_stage_release(run);
@@ -431,12 +433,13 @@ int main(int argc, char **argv)
 			   .about = "",
 			   .opts = (const struct mt_opt[]){{0}}},
 		1, argv, NULL, 0);
-	if ((argc == 8 || argc == 9) && !strcmp(argv[1], "make")) return make(argv + 2);
+	if (argc >= 8 && argc <= 10 && !strcmp(argv[1], "make")) return make(argv + 2);
 	if (argc >= 8 && !strcmp(argv[1], "step")) return step(argv + 2);
 	if (argc == 4 && !strcmp(argv[1], "poison")) return poison(argv + 2);
 	if (argc == 3 && !strcmp(argv[1], "damage")) return damage(argv + 2);
 	if (argc == 5 && !strcmp(argv[1], "ring")) return ring(argv + 2);
 	if (argc == 3 && !strcmp(argv[1], "forget")) return forget(argv + 2);
 	mt_die(MT_EX_USAGE,
-		"make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE], or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
+		"make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE [STREAMS]], "
+		"or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");
 }
