@@ -102,6 +102,17 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/m" | cmp - "$T/whole"
 }
 
+@test "nine streams, more than a run has rings for by default, train; --streams 65 exits 64" {
+	ARGS=$(with "$ARGS" --batch 9 --micro 1)
+	run_it --steps 2 --dtype fp32
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	run_it --steps 2 --dtype fp32 --streams 9
+	plain "$T/m" | cmp - "$T/whole"
+	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/new" $ARGS --steps 2 --streams 65
+	grep -q "^mt-run: --streams wants a number, 1 to 64$" "$T/fails.err"
+}
+
 @test "input that ends within a record is not exported; the trained steps are saved" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	DATA=$T/data

@@ -62,13 +62,13 @@ same_as_alone() {
 	no grep -v "^mt-\(run\|step\): " "$T/nodes.err"
 }
 
-@test "three nodes, two mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
+@test "three nodes, three mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
 	local how="--model $CASE/model/config.json --data - --steps 6 --dtype fp32 --seed 5"
 	mkdir "$T/tmp"
-	TMPDIR=$T/tmp mpirun -q -n 3 --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS --streams 2 \
+	TMPDIR=$T/tmp mpirun -q -n 3 --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS --streams 3 \
 		$how <"$CASE/data.bin" >"$T/nodes.out" 2>"$T/nodes.err" 3>&-
 	all_gone
-	alone 6 $how <"$CASE/data.bin"
+	alone 9 $how <"$CASE/data.bin"
 	same_as_alone
 }
 
@@ -300,8 +300,9 @@ cut_off() {
 	}
 	refuses 64 2 --restart | grep "^mt-run: --restart: not on several nodes"
 	refuses 64 2 --dry-run | grep "^mt-run: --dry-run: not yet on several nodes$"
-	refuses 64 3 --streams 3 | grep "^mt-run: --streams: 3 on each of 3 nodes, and a run has 8 mt-streams at most$"
-	refuses 64 9 | grep "^mt-run: --nodes: 9 nodes, and a run has 8 at most$"
+	refuses 64 3 --streams 22 | grep "^mt-run: --streams: 22 on each of 3 nodes, and a run has 64 mt-streams at most$"
+	OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=65 fails_with 64 mt-run --nodes --run "$RUN"
+	grep "^mt-run: --nodes: 65 nodes, and a run has 64 at most$" "$T/fails.err"
 	refuses 64 2 --foo 1 | grep "^mt-run: unknown option --foo; see --help$"
 	refuses 66 2 --eval "$T/none" | grep "^mt-run: $T/none: no such file$"
 	[ ! -e "$T/out" ]

@@ -23,7 +23,7 @@ usage() {
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        what the device cpu multiplies in (default: bf16, if weights are bf16 and the CPU has
 	                             AVX512-BF16 or AMX; else fp32)
-	  --streams N                number of mt-streams (default: 1)
+	  --streams N                number of mt-streams, at most 64 (default: 1)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
 	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores
 	                             of each node, or of the GPU's (default: none)
