@@ -81,9 +81,11 @@ static void say_choice(struct link *l, struct peer *p, const struct mt_choice *e
 	control_say(l, p, SAY_CHOICE, &c, sizeof c);
 }
 
-static bool tell_choices(struct link *l, struct peer *p)
+/* all: how many entries the table has; few rounds find more than a peer knows */
+static bool tell_choices(struct link *l, struct peer *p, uint32_t all)
 {
 	uint32_t n = 0;
+	if (p->choices >= all) return false;
 	for (const struct mt_choice *e = NULL; (e = mt_choice_next(l->run, e));) {
 		if (n++ < p->choices || e->bytes > MT_CHOICE_VALUE) continue;
 		say_choice(l, p, e);
@@ -168,9 +170,11 @@ bool mirror_round(struct link *l)
 	bool moved = false;
 	if (l->node) return tell_node0(l);
 	moved = saves_round(l);
+	uint32_t choices = 0;
+	for (const struct mt_choice *e = NULL; (e = mt_choice_next(l->run, e));) choices++;
 	for (uint32_t node = 1; node < l->nodes; node++) {
 		struct peer *p = &l->peer[node];
-		moved |= tell_record(l, p) | tell_choices(l, p) | tell_txns(l, p);
+		moved |= tell_record(l, p) | tell_choices(l, p, choices) | tell_txns(l, p);
 	}
 	return moved;
 }
