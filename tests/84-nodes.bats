@@ -169,6 +169,29 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 }
 
+@test "a run that ends with its last step ends whole on all nodes, however late node 0's mt-link looks" {
+	local r cpu
+	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
+	mkdir "$T/bin"
+	ln -s "$MT"/mt-* "$T/bin"
+	rm "$T/bin/mt-link" "$T/bin/mt-optim"
+	# mt-optim can go on when mt-link sleeps, which it does for long
+	cat >"$T/bin/mt-optim" <<-END
+		#!/bin/sh
+		[ "\$OMPI_COMM_WORLD_RANK" = 0 ] || exec "$MT/mt-optim" "\$@"
+		exec taskset -c $cpu nice -n 19 "$MT/mt-optim" "\$@"
+	END
+	cat >"$T/bin/mt-link" <<-END
+		#!/bin/sh
+		[ "\$OMPI_COMM_WORLD_RANK" = 0 ] || exec "$MT/mt-link" "\$@"
+		export LD_PRELOAD=$PROBES/so-long-sleep.so
+		exec taskset -c $cpu "$MT/mt-link" "\$@"
+	END
+	chmod +x "$T/bin/mt-link" "$T/bin/mt-optim"
+	PATH=$T/bin:$PATH nodes 3 "$(with "${ARGS[*]}" --steps 2)"
+	for r in 0 1 2; do MT_SHM_DIR=$(region_dir $r) mt-store stat "$RUN" | grep -q "^run $RUN: filled, step 2$"; done
+}
+
 @test "an mt-link that is killed ends the run on all nodes; on its own, mt-store serve ends the stages" {
 	local r
 	for r in 0 1; do

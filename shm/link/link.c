@@ -273,6 +273,7 @@ int main(int argc, char **argv)
 		if (busy(l)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 		else mt_wait(l->run, seen, 2);
 	}
+	(void)mirror_round(l); /* the other nodes hear that the last step is done before they hear of the end */
 	l->looked = 0;
 	watch(l); /* who stops us may do so because a stage has died */
 	end_for_reason(l);
