@@ -4,13 +4,16 @@
  * what a kill would leave. It is copied to a second run, where another process finishes the update with another
  * instruction set; every bit must be that of an undisturbed update. From some of these points the second process is
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
+ * The scalar update, which takes most instructions, runs as a whole for some groups of a unit with many.
  *
  *     optim-journal RUN [none] [bf16|int8] [lion|sgd]     none: --grad none, pieces from a ring; bf16, int8: m and v in
  *                                                         it; lion, sgd: the rule
  */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +22,9 @@
 #include "cli/cli.h"
 
 enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
-enum { STEP = 7, K = 1, WORLDS = 5, BROKEN_EVERY = 5 * 37 * 2, NESTED_EVERY = BROKEN_EVERY * 60, NESTED_STEPS = 1500 };
+enum { STEP = 7, K = 1, WORLDS = 5, NESTED_STEPS = 1500 };
+/* Points from which a successor finishes: odd, so that loops are met at every place */
+enum { EVERY = 5, EVERY_OF_SCALAR = 13, BROKEN_EVERY = EVERY * EVERY_OF_SCALAR * 3, NESTED_EVERY = BROKEN_EVERY * 56 };
 
 static const char *base;
 static enum mt_dtype grad = MT_FP32, state = MT_FP32;
@@ -215,6 +220,19 @@ static bool same_state(const struct optim *a, const struct optim *b)
 
 /* ------------------------------------------------------------------------------------------------ stepping */
 
+static volatile bool *unstepped; /* (WORLDS), shared with its child: it goes on until its next SIGTRAP */
+static int stepped_world;
+
+/* Stepped are: a unit's first four groups, every eighth of the others, and partitions of several groups */
+static void scalar_in_part(const struct scalars *a, const struct tile *t, struct mt_partition *p, uint64_t tag,
+	uint64_t first, uint64_t end, float decay)
+{
+	bool whole = first >= 4 && first % 8 && end - first == 1;
+	unstepped[stepped_world] = whole;
+	update_scalar(a, t, p, tag, first, end, decay);
+	if (whole) raise(SIGTRAP);
+}
+
 static pid_t stepped_child(int world, int isa)
 {
 	pid_t pid = fork();
@@ -222,7 +240,8 @@ static pid_t stepped_child(int world, int isa)
 	if (pid == 0) {
 		struct world w; /* regions are not inherited: the child maps its own */
 		attach(&w, world);
-		w.o.update = isas[isa];
+		stepped_world = world;
+		w.o.update = isas[isa] == update_scalar ? scalar_in_part : isas[isa];
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 		raise(SIGSTOP);
 		update(&w.o);
@@ -235,11 +254,12 @@ static pid_t stepped_child(int world, int isa)
 	return pid;
 }
 
-/* Run one instruction. False: the update has ended. */
-static bool step(pid_t pid)
+/* Run one instruction, or a whole update of a group. False: the update has ended. */
+static bool step(pid_t pid, int world)
 {
-	int status;
-	if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL)) {
+	int status, how = unstepped[world] ? PTRACE_CONT : PTRACE_SINGLESTEP;
+	unstepped[world] = false;
+	if (ptrace(how, pid, NULL, NULL)) {
 		if (errno == EPERM) printf("no ptrace here\n"), finish(77);
 		CHECK(false, "ptrace: %s", strerror(errno));
 	}
@@ -301,7 +321,7 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 	pid_t pid = stepped_child(at, isa);
 	uint64_t n = 0;
 	for (bool more = true; more && n < most; n++) {
-		more = step(pid);
+		more = step(pid, at);
 		if (more && n % every) continue;
 		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING),
 			"after instruction %llu the successor's bits are wrong", (unsigned long long)n);
@@ -328,6 +348,14 @@ int main(int argc, char **argv)
 		else if (mt_optim_named(argv[i])) optim = mt_optim_named(argv[i]);
 		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();
+	/* one core: the child need not wake up another one after each instruction */
+	int core = sched_getcpu();
+	cpu_set_t here;
+	CPU_ZERO(&here);
+	CPU_SET(core < 0 ? 0 : core, &here);
+	sched_setaffinity(0, sizeof here, &here);
+	unstepped = mmap(NULL, WORLDS * sizeof *unstepped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(unstepped != MAP_FAILED, "mmap: %s", strerror(errno));
 	for (int i = 0; i < 3; i++) {
 		setenv("MT_ISA", names[i], 1);
 		update_fn *fn = update_choose();
@@ -341,8 +369,7 @@ int main(int argc, char **argv)
 	update(&w[4].o);
 	for (int isa = 0; isa < n_isas; isa++) {
 		set_up(&w[0].o);
-		step_through(w, 0, isa, UINT64_MAX,
-			isas[isa] == update_scalar ? 37 : 5); /* odd: loops are met at every place */
+		step_through(w, 0, isa, UINT64_MAX, isas[isa] == update_scalar ? EVERY_OF_SCALAR : EVERY);
 	}
 	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points,
 		(unsigned long long)nested_points);
