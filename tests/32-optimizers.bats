@@ -1,5 +1,5 @@
-# --optim lion, sgd: rules of the update without v. tests/30-optim.bats has the update itself and kills of it,
-# tests/70-golden.bats the comparison with PyTorch.
+# --optim lion, sgd: rules of the update without v. tests/30-optim.bats has the update itself,
+# tests/33-optim-kills.bats kills of it, tests/70-golden.bats the comparison with PyTorch.
 load helpers
 load lib/training
 

@@ -1,0 +1,82 @@
+#!/usr/bin/env bats
+# mt-optim: an update that is killed, at random or at any instruction, is finished with the same bits.
+
+load helpers
+
+fake() { optim-fake "$1" "$RUN" "${@:2}"; }
+
+# A program killed at random and restarted ends with the state of an undisturbed run
+killed() { # KEY=VALUE...
+	local want
+	want=$(fake train steps=30 "$@" | tail -n 1)
+	fake train steps=30 aborts=1 kill=10 "seed=$RANDOM" "$@" >"$T/killed"
+	cat "$T/killed"
+	grep -q ' kills' "$T/killed"
+	[ "$(tail -n 1 "$T/killed")" = "$want" ]
+}
+
+# A program killed at any instruction of the update is finished by another with the same bits:
+# resumes [none] [bf16|int8] [lion|sgd]
+resumes() {
+	run optim-journal "$RUN" "$@"
+	echo "$output"
+	[ "$status" != 77 ] || skip "no ptrace here"
+	[ "$status" = 0 ]
+}
+
+# bats test_tags=slow
+@test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
+	killed
+	killed dtype=fp32 tied=1
+	killed state=bf16
+	killed state=int8
+	killed optim=lion state=bf16
+	killed optim=sgd state=int8
+}
+
+# bats test_tags=slow
+@test "--grad none: an update killed at random ends with the same bits" {
+	killed grad=none
+}
+
+# bats test_tags=slow
+@test "an update killed at any instruction is finished with the same bits" {
+	resumes
+}
+
+# bats test_tags=slow
+@test "bf16 state: an update killed at any instruction is finished with the same bits" {
+	resumes bf16
+}
+
+# bats test_tags=slow
+@test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
+	resumes int8
+}
+
+# bats test_tags=slow
+@test "--grad none: an update killed at any instruction is finished with the same bits" {
+	resumes none
+}
+
+# bats test_tags=slow
+@test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
+	resumes none bf16
+	resumes none int8
+}
+
+# bats test_tags=slow
+@test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
+	resumes lion
+	resumes lion bf16
+	resumes lion int8
+	resumes lion none
+}
+
+# bats test_tags=slow
+@test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
+	resumes sgd
+	resumes sgd bf16
+	resumes sgd int8
+	resumes sgd none
+}
