@@ -3,7 +3,8 @@ PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%,$(filter-out tests/probes/cu
   tests/probes/*.c)))
 PROBES += $(patsubst tests/probes/%.c,$(O)/probes/%.so,$(wildcard tests/probes/so-*.c))
 # `make bench` runs them; they are built with the probes, so that they do not fall behind the code
-BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(wildcard tests/bench/*.c))
+# (ping is a program of MPI)
+BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(filter-out $(if $(MPICC),,%/ping.c),$(wildcard tests/bench/*.c)))
 PROBES += $(BENCHES)
 
 # probes and benches see the internals of the program they look into
@@ -29,6 +30,8 @@ $(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/leave.c mt-stream/wait.
 $(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)
+$(O)/bench/ping: FILE_CFLAGS = $(FILE_CFLAGS_MPI)
+$(O)/bench/ping: EXTRA = $(LIBS_mt-link)
 $(O)/bench/%: tests/bench/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -O3 $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)

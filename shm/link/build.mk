@@ -5,5 +5,6 @@ PROGRAMS    += mt-link
 SRC_mt-link  = $(wildcard shm/link/*.c)
 LIBS_mt-link := $(shell $(MPICC) -showme:link 2>/dev/null || $(MPICC) -link_info)
 # system headers: what MPI's warn of is not ours
-$(SRC_mt-link:%.c=$(O)/%.o): FILE_CFLAGS = $(patsubst -I%,-isystem%,$(shell $(MPICC) -showme:compile 2>/dev/null))
+FILE_CFLAGS_MPI := $(patsubst -I%,-isystem%,$(shell $(MPICC) -showme:compile 2>/dev/null))
+$(SRC_mt-link:%.c=$(O)/%.o): FILE_CFLAGS = $(FILE_CFLAGS_MPI)
 endif

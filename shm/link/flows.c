@@ -52,6 +52,7 @@ static struct {
 	struct outflow *out[MT_STREAMS + 1];
 	struct inflow *in[MT_STREAMS + MT_NODES];
 	int outs, ins;
+	uint64_t bytes;
 } flows;
 
 /* Tags of a flow: its header's, and the payload's one higher */
@@ -122,6 +123,7 @@ static void send_part(struct link *l, struct outflow *f, struct sent *s, int i, 
 			&s->request[s->n++]),
 		"sending");
 	if (!p->bytes) return;
+	flows.bytes += p->bytes;
 	link_mpi(l,
 		MPI_Isend(p->payload, (int)p->bytes, MPI_BYTE, (int)p->node, f->tag + 1, MPI_COMM_WORLD, &s->request[s->n++]),
 		"sending");
@@ -175,6 +177,7 @@ static bool out_round(struct link *l, struct outflow *f)
 static void in_begin(struct link *l, struct inflow *f)
 {
 	size_t bytes = checked_bytes(l, f->to, &f->next);
+	flows.bytes += bytes;
 	MPI_Request *request = &f->payload[(f->first + f->n) % SLOTS];
 	*request = MPI_REQUEST_NULL;
 	mt_ring_put(f->to, f->n, &f->next);
@@ -270,6 +273,8 @@ bool flows_round(struct link *l)
 	for (int i = 0; i < flows.ins; i++) moved |= in_round(l, flows.in[i]);
 	return moved;
 }
+
+uint64_t flows_bytes(void) { return flows.bytes; }
 
 void flows_close(struct link *l)
 {

@@ -15,22 +15,21 @@ NODES = 2
 START_S = 120
 
 
-class NodesSide(MtSide):
-    """The stages of all nodes; mt-step is started on node 0"""
+# Open MPI does not start as root unless told to
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
-    def __init__(self, label, config, batch, seq, records):
+
+class Nodes:
+    """The nodes' stages, started by mpirun; mpi: more options of it; more: arguments of ./node"""
+
+    def __init__(self, label, config, step_tokens, mpi=(), *more):
         base = "bench-%d-%s" % (os.getpid(), label)
-        self.name, self.run = "%d nodes" % NODES, base + "-0"
-        self.batch, self.seq, self.records, self.step = batch, seq, records, 0
-        self.step_options, self.pin = ["--micro", batch // NODES], ["taskset", "-c", str(CPUS[0])]
         self.names = ["%s-%d" % (base, r) for r in range(NODES)]
         runs.extend(self.names)
         self.log = tempfile.TemporaryFile(mode="w+")
-        env = {**os.environ, "MT": MT, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        self.mpirun = start(["mpirun", "-n", NODES, "--oversubscribe", "--bind-to", "none", "sh",
-                             os.path.join(HERE, "node"), base, config, batch * seq], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL, stderr=self.log, env=env)
-        self.stages = {}
+        self.mpirun = start(["mpirun", *(mpi or ["-n", NODES, "--oversubscribe"]), "--bind-to", "none", "sh",
+                             os.path.join(HERE, "node"), base, config, step_tokens, *more], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=self.log, env={**os.environ, **ROOT, "MT": MT})
         until = time.time() + START_S
         while not self.connected():
             if time.time() > until or self.mpirun.poll() is not None:
@@ -42,17 +41,27 @@ class NodesSide(MtSide):
         done = subprocess.run([program("mt-store"), "stat", run, "--json"], capture_output=True, text=True)
         return json.loads(done.stdout)["stages"] if done.returncode == 0 else []
 
-    def connected(self):
-        return sum(s["stage"].startswith("mt-stream") for s in self.stages_of(self.run)) == NODES
-
-    def pids(self):
-        return {"%s of node %d" % (s["stage"], r): s["pid"] for r, run in enumerate(self.names)
-                for s in self.stages_of(run) if s["stage"].split()[0] in ("mt-link", "mt-optim")}
-
     def close(self):
         stop(self.mpirun, 30)
         for name in self.names:
             remove_run(name)
+
+
+class NodesSide(Nodes, MtSide):
+    """Nodes that train; mt-step is started on node 0"""
+
+    def __init__(self, label, config, batch, seq, records, mpi=()):
+        super().__init__(label, config, batch * seq, mpi)
+        self.name, self.run, self.stages = "%d nodes" % NODES, self.names[0], {}
+        self.batch, self.seq, self.records, self.step = batch, seq, records, 0
+        self.step_options, self.pin = ["--micro", batch // NODES], ["taskset", "-c", str(CPUS[0])]
+
+    def connected(self):
+        return sum(s["stage"].startswith("mt-stream") for s in self.stages_of(self.names[0])) == NODES
+
+    def pids(self):
+        return {"%s of node %d" % (s["stage"], r): s["pid"] for r, run in enumerate(self.names)
+                for s in self.stages_of(run) if s["stage"].split()[0] in ("mt-link", "mt-optim")}
 
 
 def measure(sides, rounds, timed):
