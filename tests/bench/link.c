@@ -28,7 +28,7 @@ static struct mt_ring *ring_of(struct mt_run *run, const char *what)
 {
 	char name[32];
 	struct mt_ring *ring;
-	snprintf(name, sizeof name, "%s.%u", what, mt_node_streams(2)); /* of node 1's first mt-stream */
+	snprintf(name, sizeof name, "%s.%u", what, mt_default_streams(2)); /* of node 1's first mt-stream */
 	mt_must(mt_ring_open(run, name, &ring));
 	return ring;
 }

@@ -20,14 +20,15 @@ ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class Nodes:
-    """The nodes' stages, started by mpirun; mpi: more options of it; more: arguments of ./node"""
+    """The nodes' stages, started by mpirun. mpi: its options, where nodes are not processes of this machine; where: a
+    command that starts it; more: arguments of ./node"""
 
-    def __init__(self, label, config, step_tokens, mpi=(), *more):
+    def __init__(self, label, config, step_tokens, mpi=(), *more, where=()):
         base = "bench-%d-%s" % (os.getpid(), label)
         self.names = ["%s-%d" % (base, r) for r in range(NODES)]
         runs.extend(self.names)
         self.log = tempfile.TemporaryFile(mode="w+")
-        self.mpirun = start(["mpirun", *(mpi or ["-n", NODES, "--oversubscribe"]), "--bind-to", "none", "sh",
+        self.mpirun = start([*where, "mpirun", *(mpi or ["-n", NODES, "--oversubscribe"]), "--bind-to", "none", "sh",
                              os.path.join(HERE, "node"), base, config, step_tokens, *more], stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=self.log, env={**os.environ, **ROOT, "MT": MT})
         until = time.time() + START_S
@@ -50,8 +51,8 @@ class Nodes:
 class NodesSide(Nodes, MtSide):
     """Nodes that train; mt-step is started on node 0"""
 
-    def __init__(self, label, config, batch, seq, records, mpi=()):
-        super().__init__(label, config, batch * seq, mpi)
+    def __init__(self, label, config, batch, seq, records, mpi=(), where=()):
+        super().__init__(label, config, batch * seq, mpi, where=where)
         self.name, self.run, self.stages = "%d nodes" % NODES, self.names[0], {}
         self.batch, self.seq, self.records, self.step = batch, seq, records, 0
         self.step_options, self.pin = ["--micro", batch // NODES], ["taskset", "-c", str(CPUS[0])]

@@ -23,6 +23,7 @@ ANSWER_S = 900                  # limit of one answer of a Python program, inclu
 
 children = []                   # Popen, newest last
 runs = []                       # names
+undo = []                       # commands that remove what else was made
 shm = []                        # files of shared memory that are not a run's
 scratch = tempfile.mkdtemp(prefix="mt-bench.")
 
@@ -72,6 +73,8 @@ def clean_up():
         remove_run(name)
     for path in list(shm):
         remove_shm(path)
+    for command in undo:
+        subprocess.run(command, stderr=subprocess.DEVNULL)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
