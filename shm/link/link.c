@@ -234,7 +234,7 @@ static void watch(struct link *l)
 
 /* ------------------------------------------------------------------------------------------------ run */
 
-/* Is something going to come soon? Then sleep shortly: MPI wakes nobody. */
+/* Is something going to come in this step? */
 static bool busy(struct link *l)
 {
 	for (uint32_t i = 0; i < 2; i++) {
@@ -244,26 +244,33 @@ static bool busy(struct link *l)
 	return weights_move();
 }
 
+/* Bytes a second that flows carried in the last few milliseconds */
+static double rate(void)
+{
+	const double window = 5e-3;
+	static double from, last;
+	static uint64_t bytes;
+	double now = mt_now();
+	if (now - from >= window) {
+		uint64_t carried = flows_bytes();
+		last = (double)(carried - bytes) / (now - from);
+		bytes = carried;
+		from = now;
+	}
+	return last;
+}
+
 /* Nothing was there at this look. At a high rate, look on for a moment: a sleep would last longer than what comes next
  * takes. At a low one a sleep costs less, since more is there after it. After a moment in vain, twice as many sleeps as
  * after the last one go by without another. true: something moved */
 static bool look_on(struct link *l)
 {
 	enum { MOST = 256 }; /* sleeps: then moments in vain take 1 % of a core */
-	const double moment = 200e-6, high = 2e9, window = 5e-3;
+	const double moment = 200e-6, high = 2e9;
 	static uint32_t sleeps, in_vain = 1;
-	static double from;
-	static uint64_t bytes;
-	static bool fast;
-	double now = mt_now();
-	if (now - from >= window) {
-		uint64_t carried = flows_bytes();
-		fast = (double)(carried - bytes) >= high * (now - from);
-		bytes = carried;
-		from = now;
-	}
-	if (!fast || (sleeps && sleeps--)) return false;
-	while (mt_now() < now + moment)
+	if (rate() < high || (sleeps && sleeps--)) return false;
+	double until = mt_now() + moment;
+	while (mt_now() < until)
 		if (flows_round(l)) {
 			in_vain = 1;
 			return true;
@@ -271,6 +278,18 @@ static bool look_on(struct link *l)
 	sleeps = in_vain;
 	in_vain = in_vain < MOST ? 2 * in_vain : MOST;
 	return false;
+}
+
+/* MPI wakes nobody. Sleeps that end often cost those who compute on this core more than what mt-link does: so they are
+ * short only while much is carried, and for some looks after something moved, `vain` looks ago. Longer ones end when
+ * this node's stages publish something. */
+static void rest(struct link *l, uint32_t seen, uint32_t vain)
+{
+	enum { SHORT = 8 };
+	const double much = 1.5e9;
+	bool soon = busy(l);
+	if (soon && (vain < SHORT || rate() >= much)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	else mt_wait(l->run, seen, soon ? 1 : 2);
 }
 
 /* Who stops mt-link may know of a failure that mt-link does not see: a stage that has exited */
@@ -294,13 +313,13 @@ int main(int argc, char **argv)
 	mt_signals(false);
 	start(l, mt_cli_run(run));
 	mt_stage_activity(l->run, MT_ACT_IDLE, 0);
+	uint32_t vain = 0; /* looks since something moved */
 	while (!mt_stopping) {
 		uint32_t seen = mt_event(l->run);
 		bool moved = control_round(l) | mirror_round(l) | flows_round(l) | weights_round(l);
 		watch(l);
-		if (moved || look_on(l)) continue;
-		if (busy(l)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-		else mt_wait(l->run, seen, 2);
+		if (moved || look_on(l)) vain = 0;
+		else rest(l, seen, vain++);
 	}
 	(void)mirror_round(l); /* the other nodes hear that the last step is done before they hear of the end */
 	l->looked = 0;

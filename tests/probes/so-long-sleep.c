@@ -1,5 +1,5 @@
-/* so-long-sleep.so, to be preloaded: who sleeps shortly between two looks sleeps for 0.3 s, or until a signal. What happens
- * meanwhile is then found in one look, or not at all by one that ends with that signal. */
+/* so-long-sleep.so, to be preloaded: who sleeps shortly between two looks sleeps for 0.3 s, or until a signal. What
+ * happens meanwhile is then found in one look, or not at all by one that ends with that signal. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <time.h>
