@@ -71,6 +71,7 @@ static void attach(struct world *w, int i)
 	w->o.threads = 1; /* only the thread that is stepped may store anything */
 	w->o.pool = pool_create(1, 0, flush_denormals);
 	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.grad[0]));
+	w->o.streams = 1;
 	mt_must(units_make(&w->o));
 }
 
