@@ -272,6 +272,14 @@ in_terminal() {
 		"sh '$T/pane' '$RUN' --interval 0.2 $*" 3>&- 7>&-
 	tmux display-message -p '#{pid}' >>"$T/pids"
 }
+# Gone, so that the next one does not connect to one that is ending
+end_terminal() {
+	local server
+	server=$(tmux display-message -p '#{pid}')
+	tmux kill-server
+	eventually dead "$server"
+}
+dead() { ! kill -0 "$1" 2>/dev/null; }
 captured() { tmux capture-pane -p -t top; }
 shows() { captured | grep -Eq -- "$1"; }
 shows_not() { ! captured | grep -Eq -- "$1"; }
@@ -460,7 +468,7 @@ except BrokenPipeError:
 	eventually shows 'ended with 0'
 	eventually restored
 	grep -qx "mt-top: run '$RUN' was removed" "$T/top.err"
-	tmux kill-server
+	end_terminal
 	make_run "$CASE/model"
 	in_terminal 80 24
 	eventually shows '^step 0'
@@ -479,7 +487,7 @@ except BrokenPipeError:
 		kill -s "$signal" "$(in_pane)"
 		eventually shows "ended with $((128 + $(kill -l "$signal")))"
 		eventually restored
-		tmux kill-server
+		end_terminal
 	done
 	in_terminal 80 24
 	eventually shows '^step 0'

@@ -51,6 +51,12 @@ def committed_step(control):
     return best[1]
 
 
+def all_rings(control):
+    """Of node 0: batches and gradients of all mt-streams, and "save\""""
+    nodes = control.at("mt_control.nodes")
+    return 2 * control.get("mt_nodes.streams", nodes) * control.get("mt_nodes.nodes", nodes) + 1
+
+
 control, rings = Region(sys.argv[2]), Region(sys.argv[3])
 names = {v: k for k, v in constants["states"].items()}
 stages = {}
@@ -71,7 +77,7 @@ json.dump({
     "step": committed_step(control),
     "lr": control.get("mt_hyper.lr", control.at("mt_control.hyper", committed_step(control) & 1)),
     "stages": stages,
-    "rings": rings.get("mt_rings.n") == constants["limits"]["rings"],
+    "rings": rings.get("mt_rings.n") == all_rings(control) <= constants["limits"]["rings"],
     "first_ring": rings.get("mt_ringbuf.name", constants["first_ring"]),
     "versions": [control.get("mt_unit.version", control.get("mt_control.off_units") + i * structures["mt_unit"]["size"])
                  for i in range(control.get("mt_control.n_units"))],
