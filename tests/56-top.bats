@@ -277,9 +277,8 @@ end_terminal() {
 	local server
 	server=$(tmux display-message -p '#{pid}')
 	tmux kill-server
-	eventually dead "$server"
+	eventually no kill -0 "$server"
 }
-dead() { ! kill -0 "$1" 2>/dev/null; }
 captured() { tmux capture-pane -p -t top; }
 shows() { captured | grep -Eq -- "$1"; }
 shows_not() { ! captured | grep -Eq -- "$1"; }

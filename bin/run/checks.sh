@@ -29,7 +29,7 @@ check_options() {
 	[ -n "$out" ] || die 64 "--out DIR is needed"
 	number batch "$batch" 999999999; number micro "${micro:=$batch}" 999999999; number seq "$seq" 999999999
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
-	number streams "$streams" 64; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
+	number streams "$streams" $MOST_STREAMS; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"

@@ -9,7 +9,6 @@
 node='' node_count=''                           # empty: the run is on one machine
 listener='' lines='' link=''
 shared=''                                       # OUT, if the run saves checkpoints
-MOST_STREAMS=64                                 # of a run, on all of its nodes
 
 # ---- the shim
 

@@ -20,7 +20,10 @@ choose_nodes() { # may set streams
 		places=$(printf '%s\n' "$nodes" | grep "^${gpu_node:-unknown} " | share "$streams") ;;
 	*)
 		micros=$(((batch + micro - 1) / micro))
-		case $given in *' --streams '*) ;; *) streams=$(printf '%s\n' 64 $# $micros | sort -n | head -n 1) ;; esac
+		case $given in
+		*' --streams '*) ;;
+		*) streams=$(printf '%s\n' $MOST_STREAMS $# $micros | sort -n | head -n 1) ;;
+		esac
 		[ "$streams" = 1 ] || places=$(printf '%s\n' "$nodes" | share "$streams") ;;
 	esac
 }

@@ -47,6 +47,7 @@ usage() {
 	EOF
 }
 
+MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
