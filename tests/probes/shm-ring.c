@@ -1,6 +1,7 @@
 /* The ring under adversarial schedules: with threads (also under the thread sanitizer), and with processes that are
  * killed at random moments and replaced. usage: shm-ring threads|kills|bench [SEED [COUNT]] */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -217,13 +218,30 @@ static uint64_t take_some(struct mt_ring *r, uint64_t most)
 	return n;
 }
 
+/* A process on the last core that this one may use, which itself goes to the first: beside each other on one core, they
+ * would take turns, and no message would move from one core's cache to another's */
+static pid_t fork_apart(void)
+{
+	static cpu_set_t all;
+	cpu_set_t one;
+	int first = 0, last = CPU_SETSIZE - 1;
+	if (!CPU_COUNT(&all)) CHECK(!sched_getaffinity(0, sizeof all, &all), "sched_getaffinity");
+	while (!CPU_ISSET(first, &all)) first++;
+	while (!CPU_ISSET(last, &all)) last--;
+	pid_t pid = fork();
+	CPU_ZERO(&one);
+	CPU_SET(pid ? first : last, &one);
+	CHECK(!sched_setaffinity(0, sizeof one, &one), "sched_setaffinity");
+	return pid;
+}
+
 /* Messages a second through a ring, from one process to another */
 static double bench_ring(uint64_t count, uint64_t at_once)
 {
 	struct mt_run *run;
 	struct mt_ring *r;
 	double t = mt_now();
-	pid_t pid = fork();
+	pid_t pid = fork_apart();
 	mt_must(mt_run_open(&run, run_name, MT_RUN_RINGS));
 	mt_must(mt_ring_open(run, "save", &r));
 	for (uint64_t k = 0; k < count;) {
@@ -247,7 +265,7 @@ static double bench_pipe(uint64_t count, uint64_t at_once)
 	int fd[2];
 	CHECK(!pipe(fd), "pipe");
 	double t = mt_now();
-	pid_t pid = fork();
+	pid_t pid = fork_apart();
 	for (uint64_t k = 0; k < count; k += at_once) {
 		size_t done = 0;
 		while (done < bytes) {
