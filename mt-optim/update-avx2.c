@@ -1,5 +1,8 @@
 /* update-avx2.c: update_scalar eight at a time. A group does not fit sixteen registers, so its old state is copied to
- * the journal first and read again, from the first-level cache, after the index. */
+ * the journal first and read again, from the first-level cache, after the index.
+ *
+ * With state in bf16 or int8, two registers have the even and the odd ones of 16 elements: 16 halves come apart in two
+ * operations and are packed in two, instead of four and eight. Only what is fp32 in memory must be permuted then. */
 #if defined __x86_64__
 #include <immintrin.h>
 
@@ -43,9 +46,60 @@ INLINE void store16(void *p, __m256i x) /* the low half of each of eight */
 
 INLINE __m256i both(__m256i x, uint32_t mask) { return _mm256_and_si256(x, _mm256_set1_epi32((int)mask)); }
 
-INLINE void store_upper(char *to, int j, __m256i x) { store16((uint16_t *)to + j, _mm256_srli_epi32(x, 16)); }
+INLINE __m256i bits(__m256 x) { return _mm256_castps_si256(x); }
+INLINE __m256 number(__m256i x) { return _mm256_castsi256_ps(x); }
 
-/* rounding_word of elements j .. j + 7, j 0 or 8, and of those 16 later; those of 32 later are these turned */
+/* The upper halves of y's words, the lower ones of x's */
+INLINE __m256i halves(__m256i x, __m256i y) { return _mm256_blend_epi16(x, y, 0xaa); }
+
+/* The upper halves of two registers: those of x in the lower halves. And the lower ones */
+INLINE __m256i upper(__m256i x, __m256i y) { return halves(_mm256_srli_epi32(x, 16), y); }
+INLINE __m256i lower(__m256i x, __m256i y) { return halves(x, _mm256_slli_epi32(y, 16)); }
+
+/* 16 bf16, or fp32, from element i on: the even ones and the odd ones */
+INLINE void load_apart(const void *from, int i, bool bf16, __m256 x[2])
+{
+	if (bf16) {
+		__m256i both_of = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + i));
+		x[0] = number(_mm256_slli_epi32(both_of, 16));
+		x[1] = number(both(both_of, 0xffff0000));
+		return;
+	}
+	__m256 a = _mm256_loadu_ps((const float *)from + i), b = _mm256_loadu_ps((const float *)from + i + WIDTH);
+	x[0] = number(_mm256_permute4x64_epi64(bits(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
+	x[1] = number(_mm256_permute4x64_epi64(bits(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8));
+}
+
+/* 16 weights. Where a lower half is negative, mt_join takes one off the upper one: then they need only be put side by
+ * side. */
+INLINE void load_weights(const void *w, const int16_t *lo, int i, bool bf16, __m256 p[2])
+{
+	if (!bf16) {
+		load_apart(w, i, false, p);
+		return;
+	}
+	__m256i less = _mm256_loadu_si256((const __m256i *)(lo + i));
+	__m256i hi = _mm256_loadu_si256((const __m256i *)((const uint16_t *)w + i));
+	hi = _mm256_add_epi16(hi, _mm256_srai_epi16(less, 15));
+	p[0] = number(lower(less, hi));
+	p[1] = number(upper(less, hi));
+}
+
+INLINE void store_weights(void *w, int16_t *lo, int i, bool bf16, const __m256 p[2])
+{
+	if (bf16) {
+		const __m256i round = _mm256_set1_epi32(0x8000);
+		__m256i hi = upper(_mm256_add_epi32(bits(p[0]), round), _mm256_add_epi32(bits(p[1]), round));
+		_mm256_storeu_si256((__m256i *)(lo + i), lower(bits(p[0]), bits(p[1])));
+		_mm256_storeu_si256((__m256i *)((uint16_t *)w + i), hi);
+		return;
+	}
+	__m256 a = _mm256_unpacklo_ps(p[0], p[1]), b = _mm256_unpackhi_ps(p[0], p[1]);
+	_mm256_storeu_ps((float *)w + i, _mm256_permute2f128_ps(a, b, 0x20));
+	_mm256_storeu_ps((float *)w + i + WIDTH, _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/* rounding_word of elements 2 j .. 2 j + 15, j 0 or 8, neighbours sharing one; those of 32 later are these turned */
 INLINE __m256i random_of(uint32_t key, int j)
 {
 	__m256i factors = _mm256_loadu_si256((const __m256i *)(rounding_factors + j));
@@ -58,88 +112,104 @@ INLINE __m256i turn(__m256i x)
 	return _mm256_or_si256(_mm256_slli_epi32(x, ROUNDING_TURN), _mm256_srli_epi32(x, 32 - ROUNDING_TURN));
 }
 
-INLINE __m256i high_number(__m256i word, int bits) { return _mm256_srli_epi32(word, 32 - bits); }
-INLINE __m256i low_number(__m256i word, int bits) { return both(word, (1u << bits) - 1); }
-
-/* ---- int8: the functions of shm/model/int8.h, eight at a time. Half h of a group's codes is one register; byte r of
- * its words are the codes of elements 16 r + 8 h .. 16 r + 8 h + 7. ---- */
-
-/* Up where positive */
-INLINE __m256i shift(__m256i x, int up) { return up < 0 ? _mm256_srli_epi32(x, -up) : _mm256_slli_epi32(x, up); }
-
-/* Of scale 1; -0 where the code is that of 0 */
-INLINE __m256 decode_m(__m256i codes, int r)
-{
-	__m256i x = both(shift(codes, INT8_CUT - 8 * r), 0x7fu << INT8_CUT),
-			sign = both(shift(codes, 24 - 8 * r), 0x80000000);
-	__m256i is0 = _mm256_cmpeq_epi32(x, _mm256_setzero_si256());
-	x = _mm256_or_si256(_mm256_add_epi32(x, _mm256_set1_epi32((int)INT8_M_BASE)), sign);
-	return _mm256_blendv_ps(_mm256_castsi256_ps(x), _mm256_set1_ps(-0.0f), _mm256_castsi256_ps(is0));
-}
-
-INLINE __m256 decode_v(__m256i codes, int r)
-{
-	__m256i x = both(shift(codes, INT8_CUT - 8 * r), 0xffu << INT8_CUT);
-	return _mm256_castsi256_ps(_mm256_add_epi32(x, _mm256_set1_epi32((int)INT8_V_BASE)));
-}
-
-INLINE float scale_of(__m256i most)
-{
-	__m128i four = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-	four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
-	four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
-	return int8_scale((uint32_t)_mm_cvtsi128_si32(four));
-}
-
-struct rounded { /* m and v of a group after the update, before its scales are known; the largest of each lane */
-	__m256i m[MT_GROUP / WIDTH], v[MT_GROUP / WIDTH], most_m, most_v;
-};
-
-INLINE void keep_rounded(struct rounded *x, int k, __m256i m, __m256i v) /* v: 0 where there is none */
-{
-	x->m[k] = m;
-	x->v[k] = v;
-	x->most_m = _mm256_max_epu32(x->most_m, both(x->m[k], 0x7fffffff));
-	x->most_v = _mm256_max_epu32(x->most_v, x->v[k]);
-}
-
-/* The upper 12 bits of two registers of patterns, in 16 each: from each half of both */
-INLINE __m256i upper_12(__m256i x, __m256i y)
-{
-	return _mm256_packus_epi32(_mm256_srli_epi32(x, INT8_CUT), _mm256_srli_epi32(y, INT8_CUT));
-}
+/* ---- int8: the functions of shm/model/int8.h. Half h of a group's codes is one register: bytes 0 and 1 of its words
+ * are the codes of elements 16 h .. 16 h + 15, bytes 2 and 3 those of 32 later. Where it saves operations, two
+ * registers are packed into one of 16-bit halves first. ---- */
 
 INLINE __m256i all16(uint32_t x) { return _mm256_set1_epi16((short)x); }
+INLINE __m256i both16(__m256i x, uint32_t mask) { return _mm256_and_si256(x, all16(mask)); }
 
-INLINE __m256i m_codes(__m256i x, __m256i base)
+/* Patterns of codes in bytes 0 and 2 (even) and 1 and 3 (odd), as upper halves of fp32, to one a register */
+INLINE void spread(__m256i even, __m256i odd, __m256 x[2][2])
 {
-	__m256i code = _mm256_subs_epu16(_mm256_and_si256(x, all16(0x7ff)), base);
-	__m256i sign = _mm256_and_si256(_mm256_srli_epi16(x, 4), all16(0x80));
-	return _mm256_or_si256(_mm256_and_si256(code, all16(0x7f)), sign);
+	x[0][0] = number(_mm256_slli_epi32(even, 16));
+	x[0][1] = number(_mm256_slli_epi32(odd, 16));
+	x[1][0] = number(both(even, 0xffff0000));
+	x[1][1] = number(both(odd, 0xffff0000));
 }
 
-INLINE __m256i v_codes(__m256i x, __m256i base) { return _mm256_and_si256(_mm256_subs_epu16(x, base), all16(0xff)); }
-
-/* Codes of upper_12 of registers 0 and 1, and of 2 and 3: byte r of each word is register r's */
-INLINE void store_bytes(char *to, __m256i x, __m256i y)
+/* Upper halves of m of scale 1, from codes shifted to where they belong; -0 where the code is that of 0 */
+INLINE __m256i pattern_m(__m256i x)
 {
-	const __m256i order = _mm256_broadcastsi128_si256(
-		_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-	_mm256_storeu_si256((__m256i *)to, _mm256_shuffle_epi8(_mm256_packus_epi16(x, y), order));
+	__m256i is0 = _mm256_cmpeq_epi16(both16(x, 0x7f << (INT8_CUT - 16)), _mm256_setzero_si256());
+	x = _mm256_or_si256(both16(x, 0x87f0), all16(INT8_M_BASE >> 16));
+	return _mm256_blendv_epi8(x, all16(0x8000), is0);
 }
 
-INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct rounded *x, const bool has_v)
+INLINE void decode_m(__m256i codes, __m256 x[2][2])
 {
-	*m_scale = scale_of(x->most_m);
-	if (has_v) *v_scale = scale_of(x->most_v);
-	__m256i base_m = all16((mt_bits(*m_scale) - (INT8_ONE - INT8_M_BASE)) >> INT8_CUT);
-	__m256i base_v = all16(((has_v ? mt_bits(*v_scale) : 0) - (INT8_ONE - INT8_V_BASE)) >> INT8_CUT);
+	spread(pattern_m(_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 4)), pattern_m(_mm256_srai_epi16(codes, 4)), x);
+}
+
+INLINE __m256i pattern_v(__m256i x) { return _mm256_or_si256(both16(x, 0x0ff0), all16(INT8_V_BASE >> 16)); }
+
+INLINE void decode_v(__m256i codes, __m256 x[2][2])
+{
+	spread(pattern_v(_mm256_slli_epi16(codes, 4)), pattern_v(_mm256_srli_epi16(codes, 4)), x);
+}
+
+struct packed { /* upper halves of a group's rounded m or v: by half, even and odd ones */
+	__m256i of[2][2];
+};
+
+/* Rounded patterns of half h */
+INLINE void pack(struct packed *p, int h, __m256i x[2][2])
+{
+	p->of[h][0] = upper(x[0][0], x[1][0]);
+	p->of[h][1] = upper(x[0][1], x[1][1]);
+}
+
+INLINE __m256i larger(__m256i x, __m256i y) { return _mm256_max_epu16(x, y); }
+
+INLINE __m256i largest_of(const struct packed *p, uint32_t mask)
+{
+	return larger(larger(both16(p->of[0][0], mask), both16(p->of[0][1], mask)),
+		larger(both16(p->of[1][0], mask), both16(p->of[1][1], mask)));
+}
+
+/* The scales' upper halves: m's in all of the lower half of the register, v's in the upper one */
+INLINE __m256i scales_of(__m256i m, __m256i v)
+{
+	const __m256i swap = _mm256_broadcastsi128_si256(
+		_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+	__m256i most = larger(_mm256_permute2x128_si256(m, v, 0x20), _mm256_permute2x128_si256(m, v, 0x31));
+	most = larger(most, _mm256_shuffle_epi32(most, 0x4e));
+	most = larger(most, _mm256_shuffle_epi32(most, 0xb1));
+	most = both16(larger(most, _mm256_shuffle_epi8(most, swap)), 0x7f80);
+	return _mm256_min_epu16(larger(most, all16(INT8_LEAST >> 16)), all16(INT8_MOST >> 16));
+}
+
+/* Bytes of odd elements from x, those of even ones from y */
+INLINE __m256i bytes(__m256i x, __m256i y, uint32_t odd, uint32_t even)
+{
+	return _mm256_or_si256(both16(x, odd), both16(y, even));
+}
+
+/* Codes of what lies above `base` */
+INLINE __m256i coded(__m256i even, __m256i odd, __m256i base)
+{
+	return bytes(_mm256_slli_epi16(_mm256_subs_epu16(odd, base), 4),
+		_mm256_srli_epi16(_mm256_subs_epu16(even, base), 4), 0xff00, 0x00ff);
+}
+
+INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const struct packed *x,
+	const struct packed *y, const bool has_v)
+{
+	__m256i scale = scales_of(largest_of(x, 0x7fff), has_v ? largest_of(y, 0xffff) : _mm256_setzero_si256());
+	__m256i base_m = _mm256_sub_epi16(_mm256_permute2x128_si256(scale, scale, 0x00),
+				all16((INT8_ONE - INT8_M_BASE) >> 16)),
+			base_v = _mm256_sub_epi16(_mm256_permute2x128_si256(scale, scale, 0x11),
+				all16((INT8_ONE - INT8_V_BASE) >> 16));
 	for (int h = 0; h < 2; h++) {
-		const __m256i *a = x->m + h, *b = x->v + h;
-		store_bytes(m + 32 * h, m_codes(upper_12(a[0], a[2]), base_m), m_codes(upper_12(a[4], a[6]), base_m));
-		if (has_v)
-			store_bytes(v + 32 * h, v_codes(upper_12(b[0], b[2]), base_v), v_codes(upper_12(b[4], b[6]), base_v));
+		__m256i even = x->of[h][0], odd = x->of[h][1];
+		__m256i codes = both16(coded(both16(even, 0x7fff), both16(odd, 0x7fff), base_m), 0x7f7f);
+		codes = _mm256_or_si256(codes, bytes(odd, _mm256_srli_epi16(even, 8), 0x8000, 0x0080));
+		_mm256_storeu_si256((__m256i *)(m + 32 * h), codes);
+		if (has_v) _mm256_storeu_si256((__m256i *)(v + 32 * h), coded(y->of[h][0], y->of[h][1], base_v));
 	}
+	scale = _mm256_slli_epi32(scale, 16);
+	_mm_store_ss(m_scale, _mm_castsi128_ps(_mm256_castsi256_si128(scale)));
+	if (has_v) _mm_store_ss(v_scale, _mm_castsi128_ps(_mm256_extracti128_si256(scale, 1)));
 }
 
 /* ---- the rules of update.h, eight at a time ---- */
@@ -204,97 +274,134 @@ INLINE __m256 sgd(__m256 p, __m256 *m, __m256 g, const struct scalars *a, float 
 	return _mm256_add_ps(p, _mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)));
 }
 
+/* Where a group's arrays are */
+struct arrays {
+	void *w;
+	int16_t *lo;
+	char *m, *v;
+	float *m_scale, *v_scale; /* int8's */
+	const char *g[2];
+};
+
+/* The rest of a group's update with fp32 state, once its old state is in the journal */
+INLINE void update_fp32(const struct scalars *a, const struct arrays *t, float decay, const bool bf16,
+	const bool g_bf16, const bool two, const enum mt_optim optim)
+{
+	uint16_t *w16 = t->w;
+	float *w32 = t->w, *m = (float *)t->m, *v = (float *)t->v;
+#pragma GCC unroll 8
+	for (int j = 0; j < MT_GROUP; j += WIDTH) {
+		__m256 x = _mm256_loadu_ps(m + j), y = optim == MT_ADAMW ? _mm256_loadu_ps(v + j) : _mm256_setzero_ps();
+		__m256 g = load(t->g[0], j, g_bf16), p = bf16 ? load_join(w16 + j, t->lo + j) : _mm256_loadu_ps(w32 + j);
+		if (two) g = _mm256_add_ps(g, load(t->g[1], j, g_bf16));
+		if (optim == MT_LION) p = lion(p, &x, g, a, decay);
+		else if (optim == MT_SGD) p = sgd(p, &x, g, a, decay);
+		else p = advance(p, &x, &y, g, a, decay);
+		if (bf16) {
+			store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits(p), _mm256_set1_epi32(0x8000)), 16));
+			store16(t->lo + j, bits(p));
+		} else _mm256_storeu_ps(w32 + j, p);
+		_mm256_storeu_ps(m + j, x);
+		if (optim == MT_ADAMW) _mm256_storeu_ps(v + j, y);
+	}
+}
+
+/* The same with bf16 or int8 state: sixteen at a time, from element 0, 32, 16 and 48 on, as int8's codes lie */
+INLINE void update_apart(const struct scalars *a, const struct arrays *t, float decay, uint32_t key, const bool bf16,
+	const bool g_bf16, const bool two, const enum mt_optim optim, const enum mt_dtype state)
+{
+	const bool int8 = state == MT_INT8, has_v = optim == MT_ADAMW;
+	const int random_bits = int8 ? INT8_CUT : 16;
+	__m256 scale = _mm256_set1_ps(int8 ? *t->m_scale : 1), keep_m = _mm256_set1_ps(a->beta1),
+		   keep_v = _mm256_set1_ps(a->beta2);
+	struct packed pm, pv;
+	if (int8) {
+		keep_m = _mm256_mul_ps(keep_m, scale);
+		if (has_v) keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(*t->v_scale));
+	}
+#pragma GCC unroll 2
+	for (int h = 0; h < 2; h++) {
+		__m256 x[2][2], y[2][2];          /* m and v: even and odd ones, of 16 elements and of those 32 later */
+		__m256i new_x[2][2], new_y[2][2]; /* rounded */
+		__m256i random = random_of(key, 8 * h);
+		if (int8) {
+			decode_m(_mm256_loadu_si256((const __m256i *)t->m + h), x);
+			if (has_v) decode_v(_mm256_loadu_si256((const __m256i *)t->v + h), y);
+		}
+#pragma GCC unroll 2
+		for (int q = 0; q < 2; q++) {
+			const int j = 32 * q + 16 * h;
+			__m256 g[2], more[2], p[2];
+			__m256i high = _mm256_srli_epi32(random, 32 - random_bits), low = both(random, (1u << random_bits) - 1);
+			if (!int8) load_apart(t->m, j, true, x[q]);
+			if (!int8 && has_v) load_apart(t->v, j, true, y[q]);
+			load_apart(t->g[0], j, g_bf16, g);
+			if (two) load_apart(t->g[1], j, g_bf16, more);
+			load_weights(t->w, t->lo, j, bf16, p);
+#pragma GCC unroll 2
+			for (int r = 0; r < 2; r++) {
+				if (two) g[r] = _mm256_add_ps(g[r], more[r]);
+				if (int8 && !has_v) x[q][r] = _mm256_mul_ps(x[q][r], scale); /* int8_m; adamw has keep_m for it */
+				if (optim == MT_LION) p[r] = lion(p[r], &x[q][r], g[r], a, decay);
+				else if (optim == MT_SGD) p[r] = sgd(p[r], &x[q][r], g[r], a, decay);
+				else advance_fused(&x[q][r], &y[q][r], g[r], a, keep_m, keep_v);
+				new_x[q][r] = _mm256_add_epi32(bits(x[q][r]), r ? low : high);
+				if (!has_v) continue;
+				new_y[q][r] = _mm256_add_epi32(bits(y[q][r]), r ? high : low);
+				p[r] = step_fused(p[r], x[q][r], int8 ? root_of(new_y[q][r]) : _mm256_sqrt_ps(y[q][r]), a, decay);
+			}
+			store_weights(t->w, t->lo, j, bf16, p);
+			if (!int8) {
+				_mm256_storeu_si256((__m256i *)((uint16_t *)t->m + j), upper(new_x[q][0], new_x[q][1]));
+				if (has_v) _mm256_storeu_si256((__m256i *)((uint16_t *)t->v + j), upper(new_y[q][0], new_y[q][1]));
+			}
+			random = turn(random);
+		}
+		if (int8) pack(&pm, h, new_x);
+		if (int8 && has_v) pack(&pv, h, new_y);
+	}
+	if (int8) store_codes(t->m, t->v, t->m_scale, t->v_scale, &pm, &pv, has_v);
+}
+
 INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_optim optim, const enum mt_dtype state)
 {
-	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const int wb = bf16 ? 2 : 4, gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
 	const bool has_v = optim == MT_ADAMW;
 	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
-		uint16_t *w16 = (uint16_t *)t->w + i;
-		int16_t *lo16 = bf16 ? t->lo + i : NULL;
-		float *w32 = (float *)t->w + i;
-		char *m = (char *)t->m + i * sb, *v = has_v ? (char *)t->v + i * sb : NULL;
-		const char *g0 = (const char *)t->g[0] + gi * gb, *g1 = two ? (const char *)t->g[1] + gi * gb : NULL;
+		char *w = (char *)t->w + i * wb;
+		struct arrays at = {.w = w,
+			.lo = bf16 ? t->lo + i : NULL,
+			.m = (char *)t->m + i * sb,
+			.v = has_v ? (char *)t->v + i * sb : NULL,
+			.g = {(const char *)t->g[0] + gi * gb, two ? (const char *)t->g[1] + gi * gb : NULL}};
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
+		copy(old + SLOT_W, w, MT_GROUP * wb);
+		prefetch(w + AHEAD * MT_GROUP * wb, MT_GROUP * wb);
 		if (bf16) {
-			copy(old + SLOT_W, w16, MT_GROUP * 2);
-			copy(old + SLOT_LO, lo16, MT_GROUP * 2);
-			prefetch(w16 + AHEAD * MT_GROUP, MT_GROUP * 2);
-			prefetch(lo16 + AHEAD * MT_GROUP, MT_GROUP * 2);
-		} else {
-			copy(old + SLOT_W, w32, MT_GROUP * 4);
-			prefetch(w32 + AHEAD * MT_GROUP, MT_GROUP * 4);
+			copy(old + SLOT_LO, at.lo, MT_GROUP * 2);
+			prefetch(at.lo + AHEAD * MT_GROUP, MT_GROUP * 2);
 		}
-		copy(old + SLOT_M, m, MT_GROUP * sb);
-		if (has_v) copy(old + SLOT_V, v, MT_GROUP * sb);
-		__m256 keep_m = _mm256_set1_ps(scalars.beta1), keep_v = _mm256_set1_ps(scalars.beta2),
-			   scale = _mm256_setzero_ps(); /* m's, of int8 */
+		copy(old + SLOT_M, at.m, MT_GROUP * sb);
+		if (has_v) copy(old + SLOT_V, at.v, MT_GROUP * sb);
 		if (state == MT_INT8) {
-			memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
-			if (has_v) memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
-			scale = _mm256_set1_ps(t->m_scale[group]);
-			keep_m = _mm256_mul_ps(keep_m, scale);
-			if (has_v) keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(t->v_scale[group]));
+			at.m_scale = t->m_scale + group;
+			at.v_scale = has_v ? t->v_scale + group : NULL;
+			memcpy(old + SLOT_M + SLOT_SCALE, at.m_scale, sizeof(float));
+			if (has_v) memcpy(old + SLOT_V + SLOT_SCALE, at.v_scale, sizeof(float));
 		}
-		prefetch(m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		if (has_v) prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
-		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
+		prefetch(at.m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
+		if (has_v) prefetch(at.v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
+		prefetch(at.g[0] + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
+		if (two) prefetch(at.g[1] + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-		__m256i random[2]; /* words of the next eight elements, and of those after */
-		if (state != MT_FP32) {
-			uint32_t key = rounding_key(tag, group);
-			random[0] = random_of(key, 0);
-			random[1] = random_of(key, 8);
-		}
-		struct rounded rounded = {.most_m = _mm256_setzero_si256(), .most_v = _mm256_setzero_si256()};
-#pragma GCC unroll 8
-		for (int j = 0; j < MT_GROUP; j += WIDTH) {
-			const int r = j / 16, h = j / 8 % 2;
-			__m256 x, y = _mm256_setzero_ps();
-			if (state == MT_INT8) {
-				x = decode_m(_mm256_loadu_si256((const __m256i *)m + h), r);
-				if (has_v) y = decode_v(_mm256_loadu_si256((const __m256i *)v + h), r);
-				else x = _mm256_mul_ps(x, scale); /* int8_m; adamw has keep_m for it */
-			} else {
-				x = load(m, j, state == MT_BF16);
-				if (has_v) y = load(v, j, state == MT_BF16);
-			}
-			__m256 g = load(g0, j, g_bf16), p = bf16 ? load_join(w16 + j, lo16 + j) : _mm256_loadu_ps(w32 + j);
-			if (two) g = _mm256_add_ps(g, load(g1, j, g_bf16));
-			__m256i new_x, new_y = _mm256_setzero_si256(); /* rounded */
-			if (optim == MT_LION) p = lion(p, &x, g, &scalars, decay);
-			else if (optim == MT_SGD) p = sgd(p, &x, g, &scalars, decay);
-			else if (state == MT_FP32) p = advance(p, &x, &y, g, &scalars, decay);
-			else advance_fused(&x, &y, g, &scalars, keep_m, keep_v);
-			if (state != MT_FP32) {
-				const int bits = state == MT_INT8 ? INT8_CUT : 16;
-				__m256i high = high_number(random[h], bits), low = low_number(random[h], bits);
-				new_x = _mm256_add_epi32(_mm256_castps_si256(x), r % 2 ? low : high);
-				if (has_v) new_y = _mm256_add_epi32(_mm256_castps_si256(y), r % 2 ? high : low);
-				if (has_v) p = step_fused(p, x, state == MT_INT8 ? root_of(new_y) : _mm256_sqrt_ps(y), &scalars, decay);
-				if (r % 2) random[h] = turn(random[h]);
-			}
-			if (bf16) {
-				__m256i bits = _mm256_castps_si256(p);
-				store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
-				store16(lo16 + j, bits);
-			} else _mm256_storeu_ps(w32 + j, p);
-			if (state == MT_INT8) keep_rounded(&rounded, j / WIDTH, new_x, new_y);
-			else if (state == MT_BF16) {
-				store_upper(m, j, new_x);
-				if (has_v) store_upper(v, j, new_y);
-			} else {
-				_mm256_storeu_ps((float *)m + j, x);
-				if (has_v) _mm256_storeu_ps((float *)v + j, y);
-			}
-		}
-		if (state == MT_INT8) store_codes(m, v, t->m_scale + group, t->v_scale + group, &rounded, has_v);
+		if (state == MT_FP32) update_fp32(&scalars, &at, decay, bf16, g_bf16, two, optim);
+		else update_apart(&scalars, &at, decay, rounding_key(tag, group), bf16, g_bf16, two, optim, state);
 	}
 }
 

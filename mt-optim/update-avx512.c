@@ -2,9 +2,9 @@
  * Shifts, maxima and conversions run on one port each, so where it saves one, two registers are packed into one of
  * 16-bit halves first.
  *
- * A group's registers have its elements in order. With state in bf16, registers r and r + 1 have the even and the odd
- * ones of 32 elements (`apart` below): 32 halves come apart in two operations and are packed in one, instead of four
- * and two. Only what is fp32 in memory must be permuted then. */
+ * A group's registers have its elements in order. With state in bf16 or int8, registers r and r + 1 have the even and
+ * the odd ones of 32 elements (`apart` below): 32 halves come apart in two operations and are packed in one, instead of
+ * four and two. Only what is fp32 in memory must be permuted then. */
 #if defined __x86_64__
 #include <immintrin.h>
 
@@ -50,7 +50,6 @@ struct constants {
 	__m512i swap;                                   /* bytes of words' halves, exchanged */
 	__m512i roots;                                  /* int8_roots */
 	__m512i factors;                                /* of the random numbers */
-	__m512i even_factors, odd_factors, turn;        /* of those of elements apart */
 	__m512i evens, odds, first, second;             /* of two registers, to have elements apart, and in order again */
 	__m512i upper, round;                           /* of 16 bits in words */
 	__m512i cut, code;                              /* bits that int8 codes lack, and m's code in a pattern */
@@ -80,17 +79,12 @@ INLINE struct constants constants(void)
 	static const uint32_t odds[16] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
 	static const uint32_t first[16] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
 	static const uint32_t second[16] = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-	static const uint32_t turn[16] = {0, 0, 0, 0, 0, 0, 0, 0, 16, 16, 16, 16, 16, 16, 16, 16};
-	__m512i factors = _mm512_loadu_si512(rounding_factors);
 	__m512i to_base_m = twice(INT8_ONE - INT8_M_BASE), to_base_v = twice(INT8_ONE - INT8_V_BASE);
 	return (struct constants){
 		.order = _mm512_loadu_si512(order),
 		.swap = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)),
 		.roots = _mm512_loadu_si512(int8_roots),
-		.factors = factors,
-		.even_factors = _mm512_permutexvar_epi32(_mm512_loadu_si512(evens), factors),
-		.odd_factors = _mm512_permutexvar_epi32(_mm512_loadu_si512(odds), factors),
-		.turn = _mm512_loadu_si512(turn),
+		.factors = _mm512_loadu_si512(rounding_factors),
 		.evens = _mm512_loadu_si512(evens),
 		.odds = _mm512_loadu_si512(odds),
 		.first = _mm512_loadu_si512(first),
@@ -149,23 +143,35 @@ INLINE void load_two(const struct constants *k, const void *from, int r, __m512 
 	x[1] = apart ? _mm512_permutex2var_ps(a, k->odds, b) : b;
 }
 
-/* Where a lower half is negative, mt_join takes one off the upper one: then they need only be put side by side. */
-INLINE void join_apart(const struct constants *k, const uint16_t *w, const int16_t *lo, __m512 p[2])
+/* What is read goes to the journal from its register */
+INLINE __m512i take(const void *from, void *old)
 {
-	__m512i less = _mm512_loadu_si512(lo), hi = _mm512_add_epi16(_mm512_loadu_si512(w), _mm512_srai_epi16(less, 15));
+	__m512i x = _mm512_loadu_si512(from);
+	_mm512_storeu_si512(old, x);
+	return x;
+}
+
+/* Where a lower half is negative, mt_join takes one off the upper one: then they need only be put side by side. */
+INLINE void join_apart(const struct constants *k, __m512i w, __m512i less, __m512 p[2])
+{
+	__m512i hi = _mm512_add_epi16(w, _mm512_srai_epi16(less, 15));
 	p[0] = number(mux(k->upper, _mm512_slli_epi32(hi, 16), less));
 	p[1] = number(mux(k->upper, hi, _mm512_srli_epi32(less, 16)));
 }
 
-/* A group's weights; lo: NULL in fp32 runs */
-INLINE void load_weights(const struct constants *k, const void *w, const int16_t *lo, __m512 p[REGS], const bool bf16,
-	const bool apart)
+/* A group's weights, to the journal as they lie in memory, and to registers; lo: NULL in fp32 runs */
+INLINE void load_weights(const struct constants *k, const void *w, const int16_t *lo, uint8_t *old, __m512 p[REGS],
+	const bool bf16, const bool apart)
 {
+	if (!bf16 || !apart) copy(old + SLOT_W, w, MT_GROUP * (bf16 ? 2 : 4));
+	if (bf16 && !apart) copy(old + SLOT_LO, lo, MT_GROUP * 2);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		const uint16_t *w16 = (const uint16_t *)w + r * WIDTH;
 		if (!bf16) load_two(k, w, r, p + r, false, apart);
-		else if (apart) join_apart(k, w16, lo + r * WIDTH, p + r);
+		else if (apart)
+			join_apart(k, take(w16, old + SLOT_W + r * WIDTH * 2), take(lo + r * WIDTH, old + SLOT_LO + r * WIDTH * 2),
+				p + r);
 		else {
 			p[r] = join(w16, lo + r * WIDTH);
 			p[r + 1] = join(w16 + WIDTH, lo + (r + 1) * WIDTH);
@@ -192,7 +198,7 @@ INLINE void store_weights(const struct constants *k, void *w, int16_t *lo, const
 	}
 }
 
-/* rounding_word of elements 0 .. 15 of a group, and of 16 .. 31; those of 32 later are these turned */
+/* rounding_word of the first 32 elements of a group, neighbours sharing one; those of 32 later are these turned */
 INLINE __m512i random_of(__m512i factors, uint32_t key)
 {
 	__m512i x = _mm512_mullo_epi32(factors, _mm512_set1_epi32((int)key));
@@ -200,7 +206,7 @@ INLINE __m512i random_of(__m512i factors, uint32_t key)
 }
 
 /* ---- state in int8: the functions of shm/model/int8.h, sixteen at a time. A group's codes are one register; byte r of
- * its words are the codes of elements 16 r .. 16 r + 15. ---- */
+ * its words are the codes of register r's elements. ---- */
 
 /* Patterns of codes in bytes 0 and 2 (even) and 1 and 3 (odd), as upper halves of fp32, to one a register */
 INLINE void spread(const struct constants *k, __m512i even, __m512i odd, __m512 x[REGS])
@@ -285,13 +291,19 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 	uint64_t group, const char *m, const char *v, uint8_t *old, const bool has_v, const enum mt_dtype state)
 {
 	const int bytes = MT_GROUP * (state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
-	copy(old + SLOT_M, m, bytes);
-	if (has_v) copy(old + SLOT_V, v, bytes);
+	__m512i m_codes = _mm512_setzero_si512(), v_codes = m_codes;
+	if (state == MT_INT8) {
+		m_codes = take(m, old + SLOT_M);
+		if (has_v) v_codes = take(v, old + SLOT_V);
+	} else {
+		copy(old + SLOT_M, m, bytes);
+		if (has_v) copy(old + SLOT_V, v, bytes);
+	}
 	x->keep_m = _mm512_set1_ps(a->beta1);
 	x->keep_v = _mm512_set1_ps(a->beta2);
 	if (state == MT_INT8) {
 		memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
-		decode_m(k, _mm512_loadu_si512(m), x->m, x->not0);
+		decode_m(k, m_codes, x->m, x->not0);
 		if (!has_v) {
 			scale_m(x, t->m_scale[group]);
 			return;
@@ -299,7 +311,7 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 		memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
 		x->keep_m = _mm512_mul_ps(x->keep_m, _mm512_set1_ps(t->m_scale[group]));
 		x->keep_v = _mm512_mul_ps(x->keep_v, _mm512_set1_ps(t->v_scale[group]));
-		decode_v(k, _mm512_loadu_si512(v), x->v);
+		decode_v(k, v_codes, x->v);
 		return;
 	}
 #pragma GCC unroll 2
@@ -374,22 +386,21 @@ INLINE __m512 sgd(__m512 p, __m512 *m, __m512 g, const struct scalars *a, float 
 	return _mm512_add_ps(p, _mm512_mul_ps(*m, _mm512_set1_ps(a->neg_step)));
 }
 
-/* Elements that lie 16 apart share a word, and the second one's m has its low half: turned, its high half. */
+/* Neighbours, which registers r and r + 1 have, share a word: the even one's m and the odd one's v take its high
+ * half. */
 INLINE void store_bf16(const struct constants *k, const struct moments *x, char *m, char *v, uint32_t key,
 	const bool has_v)
 {
-	__m512i even = _mm512_rolv_epi32(random_of(k->even_factors, key), k->turn),
-			odd = _mm512_rolv_epi32(random_of(k->odd_factors, key), k->turn);
+	__m512i random = random_of(k->factors, key);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
-		__m512i m0 = _mm512_add_epi32(bits(x->m[r]), _mm512_srli_epi32(even, 16)),
-				m1 = _mm512_add_epi32(bits(x->m[r + 1]), _mm512_srli_epi32(odd, 16)),
-				v0 = _mm512_add_epi32(bits(x->v[r]), _mm512_andnot_si512(k->upper, even)),
-				v1 = _mm512_add_epi32(bits(x->v[r + 1]), _mm512_andnot_si512(k->upper, odd));
-		store32(k, (uint16_t *)m + r * WIDTH, upper(k, m0, m1), true);
-		if (has_v) store32(k, (uint16_t *)v + r * WIDTH, upper(k, v0, v1), true);
-		even = _mm512_rol_epi32(even, ROUNDING_TURN);
-		odd = _mm512_rol_epi32(odd, ROUNDING_TURN);
+		__m512i high = _mm512_srli_epi32(random, 16), low = _mm512_andnot_si512(k->upper, random);
+		store32(k, (uint16_t *)m + r * WIDTH,
+			upper(k, _mm512_add_epi32(bits(x->m[r]), high), _mm512_add_epi32(bits(x->m[r + 1]), low)), true);
+		if (has_v)
+			store32(k, (uint16_t *)v + r * WIDTH,
+				upper(k, _mm512_add_epi32(bits(x->v[r]), low), _mm512_add_epi32(bits(x->v[r + 1]), high)), true);
+		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
 }
 
@@ -425,7 +436,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 	const enum mt_optim optim, const enum mt_dtype state)
 {
 	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
-	const bool apart = state == MT_BF16, has_v = optim == MT_ADAMW;
+	const bool apart = state != MT_FP32, has_v = optim == MT_ADAMW;
 	const struct constants k = constants();
 	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
@@ -450,9 +461,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 		__m512 p[REGS];
 		__m512i rounded[REGS]; /* v's patterns (int8) */
 		struct moments x;
-		copy(old + SLOT_W, bf16 ? (const void *)w16 : w32, MT_GROUP * (bf16 ? 2 : 4));
-		if (bf16) copy(old + SLOT_LO, lo16, MT_GROUP * 2);
-		load_weights(&k, bf16 ? (const void *)w16 : w32, lo16, p, bf16, apart);
+		load_weights(&k, bf16 ? (const void *)w16 : w32, lo16, old, p, bf16, apart);
 		load_moments(&k, &x, &scalars, t, group, m, v, old, has_v, state);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 #pragma GCC unroll 2

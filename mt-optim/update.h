@@ -110,11 +110,11 @@ typedef void update_fn(const struct scalars *a, const struct tile *, struct mt_p
 update_fn update_scalar, update_avx2, update_avx512;
 
 /* For state in bf16 and int8. Two random numbers, the highest 16 (bf16) or INT8_CUT (int8) bits of a word and as many
- * of the lowest, round m and v of two elements that lie 16 apart: the first one's m and the second one's v take the
- * high one. Of a number's bits the first few decide, and m and v of an element never share a number. A group's key is a
- * hash of the step, the unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly
- * spread; elements 32 apart have the same word, turned. The turn leaves at least 6 bits between where any two of the
- * four numbers of a word begin: these correlate by 2^-6, others by less than can be measured. */
+ * of the lowest, round m and v of two neighbours: the even one's m and the odd one's v take the high one. Of a number's
+ * bits the first few decide, and m and v of an element never share a number. A group's key is a hash of the step, the
+ * unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly spread; elements 32
+ * apart have the same word, turned. The turn leaves at least 6 bits between where any two of the four numbers of a word
+ * begin: these correlate by 2^-6, others by less than can be measured. */
 static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 {
 	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;
@@ -128,7 +128,7 @@ static const uint32_t rounding_factors[16] = {0x7b1dcdaf, 0xa1b965f5, 0x8009454f
 enum { ROUNDING_TURN = 6 };
 static inline uint32_t rounding_word(uint32_t key, uint32_t j)
 {
-	uint32_t x = key * rounding_factors[j % 16];
+	uint32_t x = key * rounding_factors[j % 32 / 2];
 	x ^= x >> 16;
 	return j < 32 ? x : x << ROUNDING_TURN | x >> (32 - ROUNDING_TURN);
 }
@@ -138,7 +138,7 @@ struct rounding { /* numbers of so many bits */
 static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bits)
 {
 	uint32_t word = rounding_word(key, j), high = word >> (32 - bits), low = word & ((1u << bits) - 1);
-	return j / 16 % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
+	return j % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
 }
 
 /* The body of an update_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 8
+#define MT_ABI 9
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"

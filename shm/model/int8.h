@@ -7,8 +7,8 @@
  *     m: sign | exponent 4 | fraction 3     |x| = scale 2^(exponent - 15) (1 + fraction / 8), but code 0 is 0
  *     v:        exponent 5 | fraction 3      x  = scale 2^(exponent - 31) (1 + fraction / 8), never 0
  *
- * Element i of a group has byte 4 (i % 16) + i / 16: each of 16 words has elements that lie 16 apart, so SIMD takes
- * codes apart by shifts.
+ * Each of a group's 16 words has the codes of two neighbours and of those 32 later: elements 2 j, 2 j + 1, 2 j + 32 and
+ * 2 j + 33. So SIMD takes codes apart by shifts, into registers of even and of odd elements, as it does with bf16.
  *
  * A code and its scale are the upper 12 bits of a rounded fp32 pattern, so coding is integer arithmetic, the same in
  * every instruction set. The values tell the scale, and to code decoded values again gives the same codes: checkpoints
@@ -30,7 +30,7 @@
 static inline float *int8_scales(const void *codes, uint64_t elems) { return (float *)((uintptr_t)codes + elems); }
 
 /* Where the code of element i of an array is */
-static inline uint64_t int8_at(uint64_t i) { return i - i % MT_GROUP + i % 16 * 4 + i % MT_GROUP / 16; }
+static inline uint64_t int8_at(uint64_t i) { return i - i % MT_GROUP + i % 32 / 2 * 4 + i % MT_GROUP / 32 * 2 + i % 2; }
 
 /* x rounded, as a pattern whose upper 12 bits count. random: INT8_CUT bits */
 static inline uint32_t int8_round(float x, uint32_t random) { return mt_bits(x) + random; }

@@ -440,9 +440,9 @@ static int codes_stay(void)
 	return 0;
 }
 
-/* Another step, unit or element: other random numbers, but for pairs of elements that lie 16 apart: the one's m and the
- * other's v share one. No bit is more often set than not; and the numbers of m and v of elements that lie 32 apart, of
- * neighbours, and of an element's next step are nearly independent. */
+/* Another step, unit or element: other random numbers, but for pairs of neighbours: the one's m and the other's v share
+ * one. No bit is more often set than not; and the numbers of m and v of elements that lie 32 apart, of the next pair,
+ * and of an element's next step are nearly independent. */
 static int draws_bits(enum mt_dtype state)
 {
 	enum { KEYS = 4096, ELEMENTS = 4, KINDS = 2 * ELEMENTS };
@@ -450,16 +450,16 @@ static int draws_bits(enum mt_dtype state)
 	uint32_t set[32] = {0}, same = 0, last = 0;
 	double product[KINDS][KINDS] = {{0}}, worst = 0;
 	for (uint64_t k = 0; k < KEYS; k++)
-		for (uint32_t j = 0; j < 16; j++) {
+		for (uint32_t j = 0; j < 32; j += 2) {
 			uint64_t step = 1 + k / 64;
 			uint32_t key = rounding_key(partition_tag(step, (uint32_t)(k % 64)), k % 7), word = rounding_word(key, j);
 			uint32_t next = rounding_key(partition_tag(step + 1, (uint32_t)(k % 64)), k % 7);
 			struct rounding of[ELEMENTS] = {rounding_of(key, j, n_bits), rounding_of(key, j + 32, n_bits),
-				rounding_of(next, j, n_bits), rounding_of(key, j + 1, n_bits)};
+				rounding_of(next, j, n_bits), rounding_of(key, j + 2, n_bits)};
 			for (uint32_t r = 0; r < 2; r++) {
-				struct rounding other = rounding_of(key, j + 16 + 32 * r, n_bits);
+				struct rounding other = rounding_of(key, j + 1 + 32 * r, n_bits);
 				if (other.m != of[r].v || other.v != of[r].m)
-					return fprintf(stderr, "elements 16 apart do not share their numbers\n"), 1;
+					return fprintf(stderr, "neighbours do not share their numbers\n"), 1;
 			}
 			double u[KINDS]; /* between -1 and 1 */
 			for (int i = 0; i < ELEMENTS; i++) {
