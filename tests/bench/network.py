@@ -1,4 +1,5 @@
 """network.py: steps of two nodes in network namespaces, joined by a veth pair of a limited rate, beside the plan's."""
+import functools
 import json
 import os
 import shutil
@@ -23,8 +24,14 @@ def ip(*args):
         raise RuntimeError("ip %s: %s" % (" ".join(map(str, args)), done.stderr.strip()))
 
 
+def can_make_namespaces():
+    return not os.geteuid() and all(map(shutil.which, ("mpirun", "ip", "tc"))) and not subprocess.run(
+        ["ip", "netns"], capture_output=True).returncode
+
+
+@functools.cache
 def make_namespaces():
-    """Two of them with an end of a veth pair each; the end of the bench removes them"""
+    """Two of them with an end of a veth pair each, the same at each call; the end of the bench removes them"""
     names = ["mt-bench-%d-%s" % (os.getpid(), end) for end in "ab"]
     for name in names:
         ip("netns", "add", name)
@@ -68,8 +75,7 @@ def planned(config, batch, seq, mbit):
 
 
 def bench_network(table, part, options):
-    if CORES < NODES or os.geteuid() or not all(map(shutil.which, ("mpirun", "ip", "tc"))) or not os.path.exists(
-            program("mt-link")) or subprocess.run(["ip", "netns"], capture_output=True).returncode:
+    if CORES < NODES or not can_make_namespaces() or not os.path.exists(program("mt-link")):
         return table.add(part, OFF, None, "%", bar=BAR,
                          note="skipped: needs %d cores, root, mpirun, mt-link, ip netns and tc" % NODES)
     try:
