@@ -386,8 +386,10 @@ struct pool; /* pool.h */
  * decide bits, and go into the reproducibility record */
 const char *gemm_description(int bf16);
 const char *kernels_description(void);
-/* Why GEMMs cannot multiply bf16 fast here; NULL: they can */
+/* Why GEMMs cannot multiply bf16 here; NULL: they can */
 const char *gemm_lacks_bf16(void);
+/* They can, and it is faster than fp32 */
+int gemm_bf16_is_fast(void);
 /* What the cpu and chaos devices report of themselves. They have one name, because they give the same bits. */
 #define CPU_IDENTITY \
 	.name = "cpu", .gemm = gemm_description(0), .attention = "tiled, fp32", .machine = kernels_description(), \

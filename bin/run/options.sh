@@ -22,7 +22,7 @@ usage() {
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        what the device cpu multiplies in (default: bf16, if weights are bf16 and the CPU has
-	                             AVX512-BF16 or AMX; else fp32)
+	                             AMX, or is AMD's with AVX512-BF16; else fp32)
 	  --streams N                number of mt-streams, at most 64 (default: 1)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
 	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores

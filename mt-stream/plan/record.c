@@ -44,14 +44,15 @@ static int compute_check(const struct stream *s)
 		type_name(s->compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
 }
 
-/* Select the type of operands, where the device leaves a choice: as requested, else as the record has it, else bf16
- * where weights are bf16 and the CPU multiplies them fast */
+/* Select the type of operands, where the device leaves a choice: as requested, else as the record has it if the CPU
+ * can, else bf16 where weights are bf16 and the CPU multiplies them faster than fp32 */
 static int compute_select(const struct stream *s, const struct mt_record *r)
 {
 	enum mt_dtype type = s->compute;
 
 	if (!s->dev->compute) return 0;
-	if (!type) type = run_type(s) == MT_BF16 && !gemm_lacks_bf16() && (!r || says_bf16(r)) ? MT_BF16 : MT_FP32;
+	bool bf16 = run_type(s) == MT_BF16 && (r ? says_bf16(r) && !gemm_lacks_bf16() : gemm_bf16_is_fast());
+	if (!type) type = bf16 ? MT_BF16 : MT_FP32;
 	return s->dev->compute(s->dev, type);
 }
 

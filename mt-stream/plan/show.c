@@ -291,12 +291,12 @@ static int show(const struct plan_options *o, const struct mt_layout *l, size_t 
 	return 0;
 }
 
-/* Plan for this machine's cores. As in a run, they multiply bf16 weights in bf16 if that is fast, and read weights in
+/* Plan for this machine's cores. As in a run, they multiply bf16 weights in bf16 if that is faster, and read weights in
  * place if they are operands. */
 static int cores_of(const struct plan_options *o, const char *rates, struct plan_request *req)
 {
 	const char *lacks = gemm_lacks_bf16();
-	bool bf16 = o->dtype == MT_BF16 && (o->compute ? o->compute == MT_BF16 : !lacks);
+	bool bf16 = o->dtype == MT_BF16 && (o->compute ? o->compute == MT_BF16 : gemm_bf16_is_fast());
 
 	if (bf16 && lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	if (o->compute == MT_BF16 && !bf16)
