@@ -20,6 +20,9 @@ MODELS = [
     ("MoE", "bench-moe.json", 2, 512, 3),
 ]
 LEARNING_RATE = 1e-4
+BARS = {("demo", "PyTorch"): 1.6, ("demo", "PyTorch compiled"): 1.3, ("97M", "PyTorch"): 1.6,
+        ("97M", "PyTorch compiled"): 1.5, ("MoE", "PyTorch"): 1.5,
+        ("demo", "PyTorch autocast"): 1.3, ("97M", "PyTorch autocast"): 1.3}
 
 
 def vocabulary(config):
@@ -157,12 +160,12 @@ def make_sides(model, dtype, options, records):
     return sides, None
 
 
-def compare_training(table, part, shape, ours, peer, r):
+def compare_training(table, part, shape, ours, peer, r, bar):
     """Rows of one peer: the steps, their CPU time, and whether both computed the same"""
     others = statistics.mean(ours["others"] + r["others"])
     turns = [b / a for a, b in zip(ours["medians"], r["medians"])]
     table.add(part, "training", ours["tokens_per_s"], "tokens/s", peer, r["tokens_per_s"], turns, model=shape,
-              others=others)
+              others=others, bar=bar and "ratio >= %g" % bar)
     table.add(part, "CPU time of a step", ours["cpu_s"], "s", peer, r["cpu_s"], model=shape)
     if peer.startswith("PyTorch"):
         table.add(part, "greatest difference of a step's loss", far_apart(ours["losses"], r["losses"]), "of the loss",
@@ -186,7 +189,7 @@ def bench_training(table, part, options):
             r["tokens_per_s"] = [batch * seq / s for s in r["seconds"]]
         ours = results.pop("mt")
         for peer, r in results.items():
-            compare_training(table, part, shape, ours, peer, r)
+            compare_training(table, part, shape, ours, peer, r, BARS.get((name, peer)))
         if not any(peer.startswith("PyTorch") for peer in results):
             table.add(part, "training", ours["tokens_per_s"], "tokens/s", "PyTorch", model=shape,
                       others=statistics.mean(ours["others"]), note=why or "--no-torch")
