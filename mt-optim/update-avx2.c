@@ -60,9 +60,9 @@ INLINE __m256i lower(__m256i x, __m256i y) { return halves(x, _mm256_slli_epi32(
 INLINE void load_apart(const void *from, int i, bool bf16, __m256 x[2])
 {
 	if (bf16) {
-		__m256i both_of = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + i));
-		x[0] = number(_mm256_slli_epi32(both_of, 16));
-		x[1] = number(both(both_of, 0xffff0000));
+		__m256i words = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + i));
+		x[0] = number(_mm256_slli_epi32(words, 16));
+		x[1] = number(both(words, 0xffff0000));
 		return;
 	}
 	__m256 a = _mm256_loadu_ps((const float *)from + i), b = _mm256_loadu_ps((const float *)from + i + WIDTH);

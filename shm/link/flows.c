@@ -276,6 +276,15 @@ bool flows_round(struct link *l)
 
 uint64_t flows_bytes(void) { return flows.bytes; }
 
+bool flows_under_way(void)
+{
+	for (int i = 0; i < flows.outs; i++)
+		if (flows.out[i]->n) return true;
+	for (int i = 0; i < flows.ins; i++)
+		if (flows.in[i]->n) return true;
+	return false;
+}
+
 void flows_close(struct link *l)
 {
 	(void)l;

@@ -261,22 +261,15 @@ static double rate(void)
 }
 
 /* Nothing was there at this look. At a high rate, look on for a moment: a sleep would last longer than what comes next
- * takes. At a low one a sleep costs less, since more is there after it. After a moment in vain, twice as many sleeps as
- * after the last one go by without another. true: something moved */
+ * takes. The moment is longer while payloads are on their way, since MPI moves them only while somebody looks. At a low
+ * rate a sleep costs less, since more is there after it. true: something moved */
 static bool look_on(struct link *l)
 {
-	enum { MOST = 256 }; /* sleeps: then moments in vain take 1 % of a core */
-	const double moment = 200e-6, high = 2e9;
-	static uint32_t sleeps, in_vain = 1;
-	if (rate() < high || (sleeps && sleeps--)) return false;
-	double until = mt_now() + moment;
+	const double moment = 200e-6, payloads = 1e-3, high = 1.5e9;
+	if (rate() < high) return false;
+	double until = mt_now() + (flows_under_way() ? payloads : moment);
 	while (mt_now() < until)
-		if (flows_round(l)) {
-			in_vain = 1;
-			return true;
-		}
-	sleeps = in_vain;
-	in_vain = in_vain < MOST ? 2 * in_vain : MOST;
+		if (flows_round(l)) return true;
 	return false;
 }
 

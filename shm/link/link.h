@@ -72,6 +72,7 @@ void saves_hear(struct link *, struct peer *, enum control, uint64_t value);
 void flows_open(struct link *);
 bool flows_round(struct link *);
 uint64_t flows_bytes(void); /* of payloads that it has begun to send and to receive so far */
+bool flows_under_way(void); /* payloads are, in either direction */
 void flows_close(struct link *);
 
 /* weights.c: each node's part of the new weights to all others; versions */
