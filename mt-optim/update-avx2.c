@@ -24,7 +24,7 @@ INLINE void copy(void *to, const void *from, int bytes)
 		_mm256_storeu_si256((__m256i *)((char *)to + i), _mm256_loadu_si256((const __m256i *)((const char *)from + i)));
 }
 
-INLINE __m256 load(const void *from, int i, bool bf16) /* eight of g, m or v */
+INLINE __m256 load(const void *from, int i, bool bf16) /* eight of g */
 {
 	if (!bf16) return _mm256_loadu_ps((const float *)from + i);
 	__m128i b = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + i));

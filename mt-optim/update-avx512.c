@@ -290,20 +290,11 @@ INLINE void scale_m(struct moments *x, float scale)
 INLINE void load_moments(const struct constants *k, struct moments *x, const struct scalars *a, const struct tile *t,
 	uint64_t group, const char *m, const char *v, uint8_t *old, const bool has_v, const enum mt_dtype state)
 {
-	const int bytes = MT_GROUP * (state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
-	__m512i m_codes = _mm512_setzero_si512(), v_codes = m_codes;
-	if (state == MT_INT8) {
-		m_codes = take(m, old + SLOT_M);
-		if (has_v) v_codes = take(v, old + SLOT_V);
-	} else {
-		copy(old + SLOT_M, m, bytes);
-		if (has_v) copy(old + SLOT_V, v, bytes);
-	}
 	x->keep_m = _mm512_set1_ps(a->beta1);
 	x->keep_v = _mm512_set1_ps(a->beta2);
 	if (state == MT_INT8) {
 		memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
-		decode_m(k, m_codes, x->m, x->not0);
+		decode_m(k, take(m, old + SLOT_M), x->m, x->not0);
 		if (!has_v) {
 			scale_m(x, t->m_scale[group]);
 			return;
@@ -311,9 +302,12 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 		memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
 		x->keep_m = _mm512_mul_ps(x->keep_m, _mm512_set1_ps(t->m_scale[group]));
 		x->keep_v = _mm512_mul_ps(x->keep_v, _mm512_set1_ps(t->v_scale[group]));
-		decode_v(k, v_codes, x->v);
+		decode_v(k, take(v, old + SLOT_V), x->v);
 		return;
 	}
+	const int bytes = MT_GROUP * (state == MT_BF16 ? 2 : 4);
+	copy(old + SLOT_M, m, bytes);
+	if (has_v) copy(old + SLOT_V, v, bytes);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		load_two(k, m, r, x->m + r, state == MT_BF16, state == MT_BF16);

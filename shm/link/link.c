@@ -244,16 +244,18 @@ static bool busy(struct link *l)
 	return weights_move();
 }
 
-/* Bytes a second that flows carried in the last few milliseconds */
-static double rate(void)
+/* Is much carried? Then a payload takes no longer than a sleep. By what was in the last few milliseconds */
+static bool fast(void)
 {
+	const double much = 1.5e9; /* bytes a second */
 	const double window = 5e-3;
-	static double from, last;
+	static double from;
 	static uint64_t bytes;
+	static bool last;
 	double now = mt_now();
 	if (now - from >= window) {
 		uint64_t carried = flows_bytes();
-		last = (double)(carried - bytes) / (now - from);
+		last = (double)(carried - bytes) >= much * (now - from);
 		bytes = carried;
 		from = now;
 	}
@@ -265,8 +267,8 @@ static double rate(void)
  * rate a sleep costs less, since more is there after it. true: something moved */
 static bool look_on(struct link *l)
 {
-	const double moment = 200e-6, payloads = 1e-3, high = 1.5e9;
-	if (rate() < high) return false;
+	const double moment = 200e-6, payloads = 1e-3;
+	if (!fast()) return false;
 	double until = mt_now() + (flows_under_way() ? payloads : moment);
 	while (mt_now() < until)
 		if (flows_round(l)) return true;
@@ -279,9 +281,8 @@ static bool look_on(struct link *l)
 static void rest(struct link *l, uint32_t seen, uint32_t vain)
 {
 	enum { SHORT = 8 };
-	const double much = 1.5e9;
 	bool soon = busy(l);
-	if (soon && (vain < SHORT || rate() >= much)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	if (soon && (vain < SHORT || fast())) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 	else mt_wait(l->run, seen, soon ? 1 : 2);
 }
 
