@@ -1,5 +1,6 @@
 """link.py: what mt-link carries between two nodes of this machine, beside a plain MPI program that sends the same
 messages (ping.c)."""
+import collections
 import os
 import shutil
 import statistics
@@ -36,9 +37,23 @@ def ping(mpi, where, how, piece, mib, *rate):
     return json_lines([*where, "mpirun", *mpi, "--bind-to", "none", PING, how, mib, piece, SLOTS, *rate])[0]
 
 
-def values_of(turns):
+def measure(mpi, where, rounds, mib, capped=0):
+    """What mt-link and MPI did, by key of their lines: lists of the turns; and the share that others had. capped: so
+    many MiB are carried at RATE, too"""
+    turns = collections.defaultdict(list)
+    side, watch = LinkSide("link", config_of(512, 1, 512), mpi, where), Watch()
+    for _ in range(2 * rounds):
+        piece = side.carry(64)["piece"]         # and wakes both up
+        turns["link"].append(side.carry(mib))
+        for how in ("spin", "sleep"):
+            turns[how].append(ping(mpi, where, how, piece, mib))
+        if capped:
+            turns["link at rate"].append(side.carry(capped, RATE))
+            turns["sleep at rate"].append(ping(mpi, where, "sleep", piece, capped, RATE))
+    others = watch.end()["others"]
+    side.close()
     return {name: {key: [t[key] for t in of] for key in ("gb_per_s", "cpu_s_per_gb", "cpu_share")}
-            for name, of in turns.items()}
+            for name, of in turns.items()}, others
 
 
 def add_speeds(table, part, values, more):
@@ -52,19 +67,8 @@ def add_speeds(table, part, values, more):
 
 def bench_transport(table, part, options, transport, btl):
     mib, capped = (512, 256) if options.quick else (4096, 1024)
-    mpi, shape = ["-n", NODES, "--oversubscribe", "--mca", "btl", btl], "pieces of 1 MiB, " + transport
-    turns = {"link": [], "spin": [], "sleep": [], "link at rate": [], "sleep at rate": []}
-    side, watch = LinkSide("link", config_of(512, 1, 512), mpi, ()), Watch()
-    for _ in range(2 * options.rounds):
-        piece = side.carry(64)["piece"]         # and wakes both up
-        turns["link"].append(side.carry(mib))
-        turns["spin"].append(ping(mpi, (), "spin", piece, mib))
-        turns["sleep"].append(ping(mpi, (), "sleep", piece, mib))
-        turns["link at rate"].append(side.carry(capped, RATE))
-        turns["sleep at rate"].append(ping(mpi, (), "sleep", piece, capped, RATE))
-    others = watch.end()["others"]
-    side.close()
-    values, more = values_of(turns), {"model": shape, "others": others}
+    values, others = measure(["-n", NODES, "--oversubscribe", "--mca", "btl", btl], (), options.rounds, mib, capped)
+    more = {"model": "pieces of 1 MiB, " + transport, "others": others}
     add_speeds(table, part, values, more)
     ours, theirs = (values[name]["cpu_share"] for name in ("link at rate", "sleep at rate"))
     table.add(part, "CPU time of both mt-links at %d GB/s" % RATE, [100 * x for x in ours], "% of a core",
@@ -78,20 +82,11 @@ def bench_networks(table, part, options):
     if not can_make_namespaces():
         return
     names = make_namespaces()
-    mpi, where = mpirun_options(names), ["ip", "netns", "exec", names[0]]
     for mbit in NETWORKS:
         limit(names, mbit)
         mib = int(mbit / 8 * (1 if options.quick else 4))       # seconds
-        turns = {"link": [], "spin": [], "sleep": []}
-        side, watch = LinkSide("link%d" % mbit, config_of(512, 1, 512), mpi, where), Watch()
-        for _ in range(2 * options.rounds):
-            piece = side.carry(64)["piece"]
-            turns["link"].append(side.carry(mib))
-            for how in ("spin", "sleep"):
-                turns[how].append(ping(mpi, where, how, piece, mib))
-        others = watch.end()["others"]
-        side.close()
-        add_speeds(table, part, values_of(turns),
+        values, others = measure(mpirun_options(names), ["ip", "netns", "exec", names[0]], options.rounds, mib)
+        add_speeds(table, part, values,
                    {"model": "pieces of 1 MiB, TCP at %g Gbit/s" % (mbit / 1000), "others": others})
 
 

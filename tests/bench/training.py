@@ -239,13 +239,11 @@ def bench_overlap(table, part, options):
                       model="%s bf16, %d rows of %d" % (name, batch, seq), others=others)
 
 
-# ---- stall: what a save every 16 steps adds to a step
+# ---- stall: steps during saves beside steps after them
 
-SAVE_EVERY = 16                 # steps
-BUSY = 4                        # of these, the first, in which a save must end; the others are steps without one
-SPANS = 4                       # of SAVE_EVERY steps, in a round
-LEAST_SPANS = 6                 # fewer have no 95 % interval
-STALL_ROW = "a step, with a save every %d" % SAVE_EVERY
+SAVE_EVERY = 16                 # steps; a save is under way in the first two after it was asked for
+PAIRS = 4                       # of a round
+LEAST_PAIRS = 6                 # fewer have no 95 % interval
 
 
 def save_time(path):
@@ -265,27 +263,27 @@ def thread_seconds(pids):
 
 
 class Stall:
-    """Spans of SAVE_EVERY steps, with a save in the first few: seconds of a step of all, and of a step of the last
-    ones; and the same of CPU time in mt-stream and mt-optim"""
+    """Pairs of two steps during a save and the steps after them: seconds of a step, and its CPU time in mt-stream
+    and mt-optim"""
 
     def __init__(self):
         self.seconds, self.cpu_s, self.save_s = ([], []), ([], []), []
-        self.longer = 0         # saves that took more than BUSY steps, whose spans do not count
+        self.longer = 0         # saves that took more than two steps, whose pairs do not count
 
     def add(self, ends, cpu, save):
-        """ends, cpu: when the step before the span and its steps ended, and CPU time so far"""
+        """ends, cpu: when the step before the pair and the pair's steps ended, and CPU time so far"""
         if save:
             self.save_s.append(save[1] - save[0])
-        if not save or save[1] > ends[BUSY]:
+        if not save or save[1] > ends[2]:
             self.longer += 1
             return
         for values, at in ((self.seconds, ends), (self.cpu_s, cpu)):
-            for i, first in enumerate((0, BUSY)):
-                values[i].append((at[-1] - at[first]) / (len(at) - 1 - first))
+            values[0].append((at[2] - at[0]) / 2)
+            values[1].append((at[-1] - at[2]) / (len(at) - 3))
 
 
-def measure_stall(side, saves, spans):
-    """A Stall, the share of the time in which the update waited for a save, mt-ckpt's CPU time of a save, others"""
+def measure_stall(side, saves, pairs):
+    """A Stall, the share of the saves in which the update waited, mt-ckpt's CPU time of a save, others"""
     stall, ends, cpu, first = Stall(), [], [], side.step
     training = [side.stages[name].pid for name in ("mt-stream", "mt-optim")]
 
@@ -297,38 +295,39 @@ def measure_stall(side, saves, spans):
             stall.add(ends[-SAVE_EVERY - 1:], cpu[-SAVE_EVERY - 1:], save)
 
     waited, watch = side.counter("mt-optim", "snapshot_wait_ns"), Watch(side.pids())
-    side.round(SAVE_EVERY * (spans + 1), "--ckpt-every", SAVE_EVERY, each=step_over)
+    side.round(SAVE_EVERY * (pairs + 1), "--ckpt-every", SAVE_EVERY, each=step_over)
     seen, waited = watch.end(), (side.counter("mt-optim", "snapshot_wait_ns") - waited) / 1e9
-    return stall, waited / (ends[-1] - ends[0]), seen["cpu_s"]["mt-ckpt"] / (spans + 1), seen["others"]
+    return stall, waited / sum(stall.save_s), seen["cpu_s"]["mt-ckpt"] / (pairs + 1), seen["others"]
 
 
 def stall_rows(table, part, shape, measured):
     stall, waits, cpu_s, others = measured
     bar = "ratio_high <= 1.01" if "pinned" in shape else None
-    enough = len(stall.cpu_s[0]) >= LEAST_SPANS
-    note = ("95 %% interval of the median of %d spans" if enough else "skipped: only %d spans") % len(stall.cpu_s[0])
+    enough = len(stall.cpu_s[0]) >= LEAST_PAIRS
+    note = "95 %% interval of the median of %d pairs" % len(stall.cpu_s[0]) if enough else "skipped: too few pairs"
     if stall.longer:
-        note += "; %d saves took longer than %d steps" % (stall.longer, BUSY)
-    for what, (all_steps, without) in ((STALL_ROW, stall.seconds), ("CPU time of " + STALL_ROW, stall.cpu_s)):
+        note += "; %d saves took longer than two steps" % stall.longer
+    for what, (during, after) in (("step during a save", stall.seconds),
+                                  ("CPU time of a step during a save", stall.cpu_s)):
         if not enough:
-            all_steps = without = None
-        table.add(part, what, all_steps, "s", "a step without a save", without, pairs=True, bar=bar, model=shape,
-                  others=others, note=note)
+            during = after = None
+        table.add(part, what, during, "s", "after the save", after, pairs=True, bar=bar, model=shape, others=others,
+                  note=note)
     table.add(part, "a save takes", stall.save_s, "s", model=shape)
     table.add(part, "CPU time of a save", cpu_s, "s", model=shape)
-    table.add(part, "share of the time in which the update waits for a save", waits, "of it", model=shape,
+    table.add(part, "share of a save in which the update waits for it", waits, "of it", model=shape,
               bar="value <= 0.01")
 
 
 def bench_stall(table, part, options):
     """With all cores, and with training on all cores but one, which the saver has for itself"""
-    batch, seq, spans = 1, 256, SPANS * options.rounds
+    batch, seq, pairs = 1, 256, PAIRS * options.rounds
     config = config_path("bench-97m.json")
     records, saves = os.path.join(scratch, "stall"), os.path.join(scratch, "saves")
-    write_records(records, (2 + spans) * SAVE_EVERY * batch, seq, vocabulary(config))
+    write_records(records, (2 + pairs) * SAVE_EVERY * batch, seq, vocabulary(config))
     for pinned in (False, True):
         if pinned and CORES < 2:
-            table.add(part, STALL_ROW, None, "s", "a step without a save", bar="ratio_high <= 1.01",
+            table.add(part, "step during a save", None, "s", "after the save", bar="ratio_high <= 1.01",
                       note="skipped: needs a core for training and one for mt-ckpt")
             continue
         trainers = CPUS[:-1] if pinned else None
@@ -337,7 +336,7 @@ def bench_stall(table, part, options):
         side.add("mt-ckpt", ["serve", side.run, "--dir", saves, "--keep", 3],
                  ["taskset", "-c", str(CPUS[-1])] if pinned else [])
         side.round(SAVE_EVERY)
-        measured = measure_stall(side, saves, spans)
+        measured = measure_stall(side, saves, pairs)
         side.close()
         shutil.rmtree(saves)
         shape = "97M fp32, " + ("pinned to %d of %d cores" % (CORES - 1, CORES) if pinned else "all cores")
