@@ -169,6 +169,18 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 }
 
+@test "an mt-link that is asked to stop before it has heard why the run ends says why" {
+	local link
+	training 3
+	link=$(pid_of 2 link)
+	kill -STOP "$link"
+	kill "$link"
+	kill -9 "$(pid_of 0 optim)"
+	eventually grep -q "has died: the run ends on all nodes$" "$T/node-1.link.err"
+	kill -CONT "$link" || true # mpirun may have done so
+	ends "node 0: mt-optim (pid [0-9]*) has died"
+}
+
 @test "a run that ends with its last step ends whole on all nodes, however late node 0's mt-link looks" {
 	local r cpu
 	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')

@@ -60,9 +60,8 @@ static void finalize(struct link *l)
 	alarm(0);
 }
 
-static _Noreturn void leave(struct link *l, int ex, const char *why)
+static _Noreturn void leave(struct link *l, int ex)
 {
-	if (*why) mt_say("%s: the run ends on all nodes", why);
 	leave_run(l, ex);
 	if (!ex) finalize(l); /* before what MPI may still read is unmapped */
 	for (int i = 0; i < MT_STREAMS; i++) mt_run_close(l->proxy[i]);
@@ -71,8 +70,10 @@ static _Noreturn void leave(struct link *l, int ex, const char *why)
 	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
 }
 
+/* First of all the line: who started us may not give us the time to part from the others */
 static void tell_end(struct link *l, int ex, const char *why)
 {
+	if (*why) mt_say("%s: the run ends on all nodes", why);
 	char words[4 + 480];
 	uint32_t code = (uint32_t)ex;
 	size_t n = strlen(why) < sizeof words - 4 ? strlen(why) : sizeof words - 4;
@@ -85,7 +86,7 @@ static void tell_end(struct link *l, int ex, const char *why)
 void link_ended(struct link *l, int ex, const char *why)
 {
 	tell_end(l, ex, why); /* the other nodes hear of it from node 0 */
-	leave(l, ex, why);
+	leave(l, ex);
 }
 
 void link_end(struct link *l, int ex, const char *why, ...)
@@ -96,7 +97,7 @@ void link_end(struct link *l, int ex, const char *why, ...)
 	vsnprintf(line, sizeof line, why, ap);
 	va_end(ap);
 	tell_end(l, ex, line);
-	leave(l, ex, line);
+	leave(l, ex);
 }
 
 void link_mpi(struct link *l, int rc, const char *what)
@@ -315,7 +316,8 @@ int main(int argc, char **argv)
 		if (moved || look_on(l)) vain = 0;
 		else rest(l, seen, vain++);
 	}
-	(void)mirror_round(l); /* the other nodes hear that the last step is done before they hear of the end */
+	(void)mirror_round(l);  /* the other nodes hear that the last step is done before they hear of the end */
+	(void)control_round(l); /* who stops us may do so because another node has said that the run ends */
 	l->looked = 0;
 	watch(l); /* who stops us may do so because a stage has died */
 	end_for_reason(l);
