@@ -329,10 +329,15 @@ class Run:
         slots = [8, 9] if stage.startswith("stream") else [SLOTS[stage]]
         return any(self.watch.holds(slot, self.proc[stage].pid) for slot in slots)
 
+    def dirty(self):
+        return self.watch.state() == DIRTY and self.c["grad"] == "none"
+
     def await_work(self, stage):
         end = time.monotonic() + 30
         while not self.at_work(stage):
             if stage == "step" and self.proc[stage].poll() == 0:        # the run had reached its last step
+                return
+            if self.proc[stage].poll() == 65 and self.dirty():          # by an earlier fault
                 return
             if time.monotonic() > end or self.proc[stage].poll() is not None:
                 raise Wrong("%s does not come to work: %s" % (stage, self.reported(stage)))
@@ -449,7 +454,7 @@ class Storm:
         return [s for s, p in self.run.proc.items() if s != "feed" and p.poll() is None]
 
     def dirty(self):
-        return self.run.watch.state() == DIRTY and self.run.c["grad"] == "none"
+        return self.run.dirty()
 
     def hung(self):
         k = self.run.watch.phases()
@@ -640,7 +645,7 @@ class Storm:
         at_end = stage == "step" and over and self.run.proc[stage].poll() == 0
         if code != 75 and not at_end and not self.dirty():
             raise Wrong("%s lost its slot -> %d: %s" % (stage, code, self.run.reported(stage)))
-        self.run.takeovers += not at_end
+        self.run.takeovers += not at_end and not self.dirty()
         self.counted("lied")
 
     def pause(self, stage):
