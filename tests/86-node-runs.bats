@@ -288,6 +288,53 @@ cut_off() {
 	[ "$(newest_saved)" = 4 ]
 }
 
+dry() { # N ARGS...
+	local n=$1
+	shift
+	mkdir -p "$T/tmp"
+	TMPDIR=$T/tmp mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CONFIGS/demo.json" \
+		--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 12 --dry-run "$@" 3>&- </dev/null
+}
+value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
+@test "--dry-run prints what each of several nodes needs, and the time with and without the network; nothing is left" {
+	local has said
+	dry 2 >"$T/report" 2>"$T/err"
+	[ ! -s "$T/err" ]
+	grep -qx "nodes     2, all as this one; the time leaves the network out (--net GB/s)" "$T/report"
+	grep -q "^host      .* GB memory available: fits$" "$T/report"
+	grep -q "^disk      .* free: the model: fits$" "$T/report"
+	grep -q "^speed     .* tokens/s, 12 steps in " "$T/report"
+	dry 2 --ckpt-every 5 | grep -q "^disk      .* free: 3 checkpoints of .* and the model: fits$"
+	# 4 micro-batches of 4.9 M gradients: 2 a node, half of them to the other node, and as much of the weights
+	dry 2 --net 0.01 --json >"$T/json"
+	[ "$(value nodes <"$T/json")" = 2 ]
+	python3 - "$T/json" <<-'PY'
+		import json, sys
+		dry = json.load(open(sys.argv[1]))
+		params = dry["checkpoint_bytes"] / 12
+		gradients = 2 * params / 2 * 4
+		assert dry["time_s"] > 12 * gradients / 0.01e9, dry
+		assert dry["time_s"] < 12 * (gradients + params) / 0.01e9 + 12 * 4, dry
+	PY
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 32 --node 0/2 2>"$T/create.err"
+	has=$(mt-store stat "$RUN" --json | value bytes) said=$(value shared_bytes <"$T/json")
+	mt-store rm "$RUN" --force
+	[ $((said - has)) -lt $((has / 20)) ] && [ $((has - said)) -lt $((has / 20)) ]
+	[ ! -e "$T/out" ]
+	all_gone
+}
+
+@test "--dry-run exits 71 with a line of the node whose memory is short" {
+	local code=0
+	replace mt-stream <<<'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || set -- "$@" --device-memory 1M'
+	MT=$T/bin dry 3 >"$T/report" 2>"$T/err" || code=$?
+	[ "$code" = 71 ]
+	grep -q "^mt-run: node 1: a micro-batch of 1 rows of 32 tokens needs .* MiB of device memory, have 1 MiB" "$T/err"
+	[ "$(grep -c ^mt-run "$T/err")" = 1 ]
+	all_gone
+}
+
 @test "options that mt-run does not have on several nodes are refused by node 0 with one line" {
 	refuses() { # CODE N ARGS...
 		local want=$1 n=$2 code=0
@@ -299,7 +346,8 @@ cut_off() {
 		[ "$code" = "$want" ] && [ "$(wc -l <"$T/refuses.err")" = 1 ] && [ ! -s "$T/refuses.out" ]
 	}
 	refuses 64 2 --restart | grep "^mt-run: --restart: not on several nodes"
-	refuses 64 2 --dry-run | grep "^mt-run: --dry-run: not yet on several nodes$"
+	refuses 64 2 --net 1 | grep "^mt-run: --net goes with --dry-run and --nodes$"
+	refuses 64 2 --dry-run --net 0 | grep "^mt-run: --net: '0': 1e-6 to 1e6 GB/s, the network's speed$"
 	refuses 64 3 --streams 22 | grep "^mt-run: --streams: 22 on each of 3 nodes, and a run has 64 mt-streams at most$"
 	OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=65 fails_with 64 mt-run --nodes --run "$RUN"
 	grep "^mt-run: --nodes: 65 nodes, and a run has 64 at most$" "$T/fails.err"

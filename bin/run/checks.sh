@@ -13,6 +13,13 @@ check_countable() {
 	done
 }
 
+check_net() {
+	[ -n "$dry" ] && [ -n "$nodes" ] || die 64 "--net goes with --dry-run and --nodes"
+	printf '%s\n' "$net" | grep -Eqx '([0-9]+|[0-9]*\.[0-9]+)' &&
+		awk -v n="$net" 'BEGIN { exit n < 1e-6 || n > 1e6 }' ||
+		die 64 "--net: '$net': 1e-6 to 1e6 GB/s, the network's speed"
+}
+
 # FILE of FILE:WEIGHT, see mt-feed
 path_of() { if [ ! -e "$1" ] && [ -e "${1%:*}" ]; then echo "${1%:*}"; else echo "$1"; fi; }
 
@@ -37,6 +44,7 @@ check_options() {
 	if [ "$grad" = none ] && [ "$micro" != "$batch" ]; then
 		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
 	fi
+	[ -z "$net" ] || check_net
 	cores=$(nproc 2>/dev/null || echo 1)
 	given_threads=$threads
 	choose_nodes

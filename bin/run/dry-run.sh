@@ -5,9 +5,12 @@
 make_plan() { # GRAD ROWS [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
+	of_step=$(((batch + $2 - 1) / $2))      # micro-batches
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
 		--state "$state" --optim "$optim" --device "$kind" --threads $((threads * streams)) \
-		${compute:+--compute="$compute"} ${3:+--host-memory="$3"} 2>&1)
+		${compute:+--compute="$compute"} ${3:+--host-memory="$3"} \
+		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} \
+		${node_count:+--micro-batches=$(((of_step + node_count - 1) / node_count))} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code
@@ -32,7 +35,7 @@ free_in() { # DIR, which need not exist
 # What fits this machine instead; in $remedy
 find_remedy() {
 	for other in "bf16 $micro" "none $batch" "$grad 1" "bf16 1"; do
-		if [ "${other% *}" = none ] && [ "$micro" != "$batch" ]; then continue; fi
+		case $other in "none "*) if [ "$micro" != "$batch" ] || [ -n "$node_count" ]; then continue; fi ;; esac
 		make_plan "${other% *}" "${other#* }" "$available" || continue
 		if [ "$(host_need)" -le "$available" ]; then
 			remedy="--grad ${other% *}"
@@ -52,6 +55,7 @@ host_need() {
 }
 
 dry_run() {
+	[ "${node:-0}" = 0 ] || dry_run_elsewhere
 	newest=''
 	[ ! -d "$out" ] || find_checkpoint
 	began=$(newest_step)
@@ -59,6 +63,22 @@ dry_run() {
 	countable=1
 	for file in $data; do can_reread "$file" || countable=''; done
 	if [ -n "$countable" ] && [ -z "$count" ]; then count_data; fi
+	find_plan
+	report
+	exit
+}
+
+# Other nodes than 0 say only that their memory is short
+dry_run_elsewhere() {
+	began=0 json=''
+	find_plan
+	text=$(report)
+	[ $? = 71 ] || exit 0
+	say "$(printf '%s\n' "$text" | sed -n '/^memory\|^host .*does not fit\|free, needs/{s/^.\{10\}//p;q}')"
+	exit 71
+}
+
+find_plan() {
 	available=$(host_available) short='' remedy=''
 	make_plan "$grad" "$micro" || [ $code = 71 ] || die $code "$plan"
 	if [ $code = 0 ] && [ "$(host_need)" -gt "$available" ]; then
@@ -69,9 +89,12 @@ dry_run() {
 	if [ $code = 71 ]; then short=${plan%%: a smaller*} whole=''; else whole=$plan; fi
 	if [ -n "$short" ] || [ "$(host_need)" -gt "$available" ]; then find_remedy; fi
 	plan=$whole
-	tell_nodes
-	report
-	exit
+	[ "${node:-0}" != 0 ] || tell_nodes
+}
+
+# That are on the disk at most, while one is written
+checkpoints_kept() {
+	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; else echo $((keep + ${best:-0} + 1)); fi
 }
 
 report() {
@@ -81,7 +104,8 @@ report() {
 		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
-		-v seq="$seq" -v keep=$((keep + ${best:-0})) -v available="$available" -v shm_free="$(free_in "$shm")" \
+		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
+		-v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
 		function of(text, name) {
 			return match(text, "\"" name "\": [0-9.e+-]+") ? \
@@ -99,9 +123,12 @@ report() {
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
 				(optim == "adamw" ? "" : ", optimizer " optim) \
 				(state == "fp32" ? "" : ", optimizer state " state) ", " model)
+			if (nodes != "") line("nodes", nodes ", all as this one; " (net == "" ? \
+				"the time leaves the network out (--net GB/s)" : "the network carries " net " GB/s to each"))
 			if (count != "") data()
 			else line("data", "is read only once, so it is not counted; " steps " steps")
 			key("steps", steps)
+			key("nodes", nodes == "" ? 1 : nodes)
 			if (plan != "") memory()
 			else {
 				line("memory", short ": " remedy)
@@ -147,13 +174,14 @@ report() {
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
 			each = 4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1) # files have int8 state as fp32
-			disk = (keep + 1) * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
-			line("disk", gb(disk) " of " gb(disk_free) " free: " keep + 1 " checkpoints of " \
-				gb(each * of(plan, "params")) " and the model: " fits(disk, disk_free) \
+			disk = kept * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
+			line("disk", gb(disk) " of " gb(disk_free) " free: " (kept ? kept " checkpoints of " \
+				gb(each * of(plan, "params")) " and " : "") "the model: " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
 			micros = int((batch + micro - 1) / micro)
-			step = micros * (of(plan, "forward_s") + of(plan, "backward_s")) + of(plan, "stall_s") + of(plan, "tail_s")
+			step = of(plan, "step_s")
+			if (nodes == "") step += (micros - 1) * (of(plan, "forward_s") + of(plan, "backward_s"))
 			rate = batch * seq / step
 			match(plan, /"profile": "[^"]*"/)
 			if (host <= available) line("speed", (rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " \

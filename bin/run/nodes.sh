@@ -7,6 +7,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 node='' node_count=''                           # empty: the run is on one machine
+shimmed=''                                      # set: a shim has started this process
 listener='' lines='' link=''
 shared=''                                       # OUT, if the run saves checkpoints
 
@@ -30,7 +31,7 @@ find_node() {
 split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does not return
 	case $nl$*$nl in *"$nl--nodes$nl"*) ;; *) return 0 ;; esac
 	if [ -n "${MT_RUN_NODE-}" ]; then
-		node=${MT_RUN_NODE%/*} node_count=${MT_RUN_NODE#*/}
+		node=${MT_RUN_NODE%/*} node_count=${MT_RUN_NODE#*/} shimmed=1
 		unset MT_RUN_NODE
 		[ "$node" = 0 ] || alike=1
 		show=1                                  # mpirun makes each stdout a terminal
@@ -38,8 +39,8 @@ split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does n
 		return
 	fi
 	find_node
-	[ "$node_count" = 1 ] || shim "$@"
-	node='' node_count=''
+	if [ "$node_count" = 1 ]; then node='' node_count=''; return; fi
+	case $nl$*$nl in *"$nl--dry-run$nl"*) ;; *) shim "$@" ;; esac  # a dry run has nothing to save
 }
 
 shim() { # ARGS...
@@ -84,7 +85,6 @@ check_nodes() { # what mt-run refuses on several nodes
 	[ -n "$node_count" ] || return 0
 	[ "$grad" != none ] || die 64 "--grad none: not on several nodes, where gradients go to the node that updates"
 	[ -z "$restart" ] || die 64 "--restart: not on several nodes: a stage that dies ends the run on all of them"
-	[ -z "$dry" ] || die 64 "--dry-run: not yet on several nodes"
 	share_out
 	[ "$streams" -le $((MOST_STREAMS / node_count)) ] ||
 		die 64 "--streams: $streams on each of $node_count nodes, and a run has $MOST_STREAMS mt-streams at most"
@@ -122,7 +122,7 @@ listen() {
 }
 
 begin_listening() {
-	[ -n "$node_count" ] || return 0
+	[ -n "$shimmed" ] || return 0
 	listen &
 	listener=$!
 }

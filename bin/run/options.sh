@@ -43,6 +43,8 @@ usage() {
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
 	  --dry-run [--json]         check everything, print steps, memory, disk and predicted time, and start nothing
+	  --net GB/s                 with --dry-run --nodes: what the network carries to a node; without it, the predicted
+	                             time leaves the network out
 	  --help, --version
 	EOF
 }
@@ -51,7 +53,7 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
-restart='' new_input='' best=''
+restart='' new_input='' best='' nodes='' net=''
 sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' step_options='' given=' ' count=''
@@ -61,7 +63,7 @@ known() { # OPTION: ends mt-run if it does not exist, with those that begin with
 	for option in --model --data --out --dtype --grad --state --optim --seed --device --compute --streams --threads \
 		--numa --keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
 		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens \
-		--sample-temperature --nodes; do
+		--sample-temperature --nodes --net; do
 		[ "$option" != "$1" ] || return 0
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
@@ -74,7 +76,7 @@ set_option() { # OPTION VALUE
 	given="$given$1 "
 	case $1 in
 	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
-		--numa | --keep | --run)
+		--numa | --keep | --run | --net)
 		eval "${1#--}=\$2"
 		return ;;
 	--sample) sample=$2; return ;;
@@ -122,7 +124,7 @@ parse() { # ARGS...
 		--quiet) quiet=1 ;;
 		--dry-run) dry=1 ;;
 		--json) json=1 ;;
-		--nodes) ;;                             # see split_off
+		--nodes) nodes=1 ;;                     # see split_off
 		--no-shuffle) set_order none ;;
 		--keep-best) best=1 ;;
 		--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
