@@ -585,7 +585,7 @@ int mt_files_each(const struct mt_run *, int (*fn)(const char *name, const void 
 
 /*     for (;;) { uint32_t seen = mt_event(run); if (what I wait for) break; mt_wait(run, seen, 100); }          */
 uint32_t mt_event(const struct mt_run *);
-/* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first. */
+/* Sleep until the doorbell rings after `seen`, ms passed, or a signal came. Spins briefly first if ms > 2. */
 void mt_wait(struct mt_run *, uint32_t seen, int ms);
 void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
 /* What is published often has a bit, so that a wait can sleep through what does not concern it. All else wakes

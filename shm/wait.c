@@ -28,7 +28,7 @@
 #include "lib.h"
 #include "say.h"
 
-enum { SPINS = 200 };
+enum { SPINS = 200, BRIEF_MS = 2 };
 
 uint32_t mt_event(const struct mt_run *run) { return atomic_load_explicit(&run->control->event, memory_order_seq_cst); }
 
@@ -59,7 +59,9 @@ static struct timespec in_ms(int ms)
 void mt_wait_on(struct mt_run *run, uint32_t seen, int ms, uint32_t on)
 {
 	struct mt_control *c = run->control;
-	for (int i = 0; i < SPINS; i++) {
+	/* Who looks again so soon anyway loses little by sleeping: mt-link, which does so a thousand times a second, took one
+	 * percent of a core for this, from those who compute on it */
+	for (int i = 0; ms > BRIEF_MS && i < SPINS; i++) {
 		if (atomic_load_explicit(&c->event, memory_order_acquire) != seen) return;
 #if defined __x86_64__
 		__builtin_ia32_pause();

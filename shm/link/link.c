@@ -235,16 +235,6 @@ static void watch(struct link *l)
 
 /* ------------------------------------------------------------------------------------------------ run */
 
-/* Is something going to come in this step? */
-static bool busy(struct link *l)
-{
-	for (uint32_t i = 0; i < 2; i++) {
-		enum mt_phase phase = mt_word_phase(mt_txn_word(l->run, i));
-		if (phase == MT_ACCUMULATE || phase == MT_APPLY || phase == MT_SKIP) return true;
-	}
-	return weights_move();
-}
-
 /* Is much carried? Then a payload takes no longer than a sleep. By what was in the last few milliseconds */
 static bool fast(void)
 {
@@ -276,15 +266,18 @@ static bool look_on(struct link *l)
 	return false;
 }
 
-/* MPI wakes nobody. Sleeps that end often cost those who compute on this core more than what mt-link does: so they are
- * short only while much is carried, and for some looks after something moved, `vain` looks ago. Longer ones end when
- * this node's stages publish something. */
-static void rest(struct link *l, uint32_t seen, uint32_t vain)
+/* MPI wakes nobody, and moves payloads only while somebody looks; but each look costs those who compute on this core more
+ * than it costs mt-link. So sleeps last a quarter of the time in which nothing has moved: little comes much later for
+ * them. They stay short while something is under way, and long ones end when this node's stages publish something. */
+static void rest(struct link *l, uint32_t seen, double quiet)
 {
-	enum { SHORT = 8 };
-	bool soon = busy(l);
-	if (soon && (vain < SHORT || fast())) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-	else mt_wait(l->run, seen, soon ? 1 : 2);
+	const double shortest = 100e-6, under_way = 300e-6;
+	const int longest = 2; /* ms */
+	double nap = quiet / 4;
+	if (fast() || nap < shortest) nap = shortest;
+	else if (nap > under_way && (flows_under_way() || weights_move())) nap = under_way;
+	if (nap < 1e-3) nanosleep(&(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+	else mt_wait(l->run, seen, nap < 1e-3 * longest ? 1 : longest);
 }
 
 /* Who stops mt-link may know of a failure that mt-link does not see: a stage that has exited */
@@ -308,13 +301,13 @@ int main(int argc, char **argv)
 	mt_signals(false);
 	start(l, mt_cli_run(run));
 	mt_stage_activity(l->run, MT_ACT_IDLE, 0);
-	uint32_t vain = 0; /* looks since something moved */
+	double moved_at = mt_now();
 	while (!mt_stopping) {
 		uint32_t seen = mt_event(l->run);
 		bool moved = control_round(l) | mirror_round(l) | flows_round(l) | weights_round(l);
 		watch(l);
-		if (moved || look_on(l)) vain = 0;
-		else rest(l, seen, vain++);
+		if (moved || look_on(l)) moved_at = mt_now();
+		else rest(l, seen, mt_now() - moved_at);
 	}
 	(void)mirror_round(l);  /* the other nodes hear that the last step is done before they hear of the end */
 	(void)control_round(l); /* who stops us may do so because another node has said that the run ends */
