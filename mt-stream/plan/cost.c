@@ -167,10 +167,12 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 /* ---- a step ---- */
 
 /* A backward pass lasts at least from the head's gradient on until the network has carried it and all blocks' to their
- * owners: where blocks leave the network no time of their own, the head's delays theirs. */
+ * owners: where blocks leave the network no time of their own, the head's delays theirs. The last block's gradient
+ * leaves when it is computed, and the network may wait for that. */
 static double carried(const struct plan_request *req, const struct times *t)
 {
-	return t->head + network_grads_time(req, req->head + req->geo->layers * req->block);
+	return t->head + most(network_grads_time(req, req->head), t->backward) +
+		network_grads_time(req, req->geo->layers * req->block);
 }
 
 /* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level.
@@ -248,13 +250,15 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
  * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself.
  *
  * Of several nodes, each updates its part of a unit, and the network carries one unit's parts while the next one is
- * updated. */
-static double stall_of(const struct plan_request *req, const struct prediction *p)
+ * updated. The last block goes forward when its weights have come; the head's come meanwhile. */
+static double stall_of(const struct plan_request *req, const struct times *t, const struct prediction *p)
 {
+	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
 	double first = (double)req->embed / (update_rate(req) * req->nodes);
 	double all = most(p->adam, first + network_weights_time(req, req->weights));
 
+	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
 	return most(first + network_weights_time(req, req->embed), all - behind);
 }
 
@@ -277,7 +281,7 @@ static void predict_step(const struct plan_request *req, const struct plan *plan
 	else predict_layers(req, plan, t, p);
 	if (req->train) {
 		p->adam = (double)req->params / (update_rate(req) * req->nodes);
-		p->stall = stall_of(req, p);
+		p->stall = stall_of(req, t, p);
 	}
 	several_micros(req, p);
 	p->step = p->forward + p->backward + p->stall + p->tail;

@@ -15,6 +15,7 @@ NET = "10.99.1"
 CASES = [("demo", 256, 200), ("97M", 512, 1000), ("97M", 64, 1000)]
 BURST_S = 0.004                 # what may leave at once: a timer that is late must not cost any of the rate
 WHAT = "step of %d nodes on a network" % NODES
+CARRIED = 1448 / 1514           # of the bytes of a packet of Ethernet, those that TCP carries
 OFF, BAR = "the plan is off by", "value <= 20"
 
 
@@ -58,7 +59,7 @@ def mpirun_options(names):
         f.write('#!/bin/sh\nshift\nexec ip netns exec %s sh -c "$*"\n' % names[1])
     os.chmod(agent, 0o755)
     # what shm/link/README.md recommends for slow networks
-    send = ["--mca", "btl_tcp_flags", "send"]
+    send = ["--mca", "btl_tcp_flags", "send", "--mca", "btl_tcp_sndbuf", "131072"]
     return [*send, "-host", ",".join("%s.%d:1" % (NET, i + 1) for i in range(NODES)), "-x", "MT", "--mca",
             "plm_rsh_agent", agent, "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", NET + ".0/24", "--mca",
             "oob_tcp_if_include", NET + ".0/24"]
@@ -67,7 +68,7 @@ def mpirun_options(names):
 def planned(config, batch, seq, mbit):
     """Each node has one core; so has the plan"""
     args = ["taskset", "-c", CPUS[0], program("mt-stream"), "--plan", "--config", config, "--seq", seq, "--micro",
-            batch // NODES, "--threads", 1, "--nodes", NODES, "--net", mbit / 8000, "--json"]
+            batch // NODES, "--threads", 1, "--nodes", NODES, "--net", mbit / 8000 * CARRIED, "--json"]
     done = subprocess.run(list(map(str, args)), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError("mt-stream --plan: " + done.stderr.strip())

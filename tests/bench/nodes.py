@@ -61,8 +61,13 @@ class NodesSide(Nodes, MtSide):
         return sum(s["stage"].startswith("mt-stream") for s in self.stages_of(self.names[0])) == NODES
 
     def pids(self):
-        return {"%s of node %d" % (s["stage"], r): s["pid"] for r, run in enumerate(self.names)
-                for s in self.stages_of(run) if s["stage"].split()[0] in ("mt-link", "mt-optim")}
+        found = {}
+        for r, run in enumerate(self.names):
+            stages = {s["stage"]: s["pid"] for s in self.stages_of(run)}
+            for stage, pid in stages.items():       # mt-link also holds the slots of other nodes' stages
+                if stage == "mt-link" or pid != stages.get("mt-link"):
+                    found["%s of node %d" % (stage, r)] = pid
+        return found
 
 
 def measure(sides, rounds, timed):
@@ -100,5 +105,5 @@ def bench_nodes(table, part, options):
         for side in sides:
             side.close()
         table.add(part, what, theirs["seconds"], "s", "one machine", ones["seconds"], bar=bar, model=shape,
-                  others=statistics.mean(ones["others"]))
+                  others=statistics.mean(ones["others"] + theirs["others"]))
         table.add(part, "CPU time of all mt-links in a step", theirs["links"], "s", model=shape)
