@@ -59,8 +59,8 @@ static struct timespec in_ms(int ms)
 void mt_wait_on(struct mt_run *run, uint32_t seen, int ms, uint32_t on)
 {
 	struct mt_control *c = run->control;
-	/* Who looks again so soon anyway loses little by sleeping: mt-link, which does so a thousand times a second, took one
-	 * percent of a core for this, from those who compute on it */
+	/* Who looks again so soon anyway loses little by sleeping: mt-link, which does so up to a thousand times a second,
+	 * took one percent of a core for this, from those who compute on it */
 	for (int i = 0; ms > BRIEF_MS && i < SPINS; i++) {
 		if (atomic_load_explicit(&c->event, memory_order_acquire) != seen) return;
 #if defined __x86_64__

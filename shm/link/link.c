@@ -266,9 +266,9 @@ static bool look_on(struct link *l)
 	return false;
 }
 
-/* MPI wakes nobody, and moves payloads only while somebody looks; but each look costs those who compute on this core more
- * than it costs mt-link. So sleeps last a quarter of the time in which nothing has moved: little comes much later for
- * them. They stay short while something is under way, and long ones end when this node's stages publish something. */
+/* MPI wakes nobody, and moves payloads only while somebody looks; but each look costs those who compute on this core
+ * more than it costs mt-link. So sleeps last a quarter of the time in which nothing has moved: little comes much later
+ * for them. They stay short while something is under way; long ones end when this node's stages publish something. */
 static void rest(struct link *l, uint32_t seen, double quiet)
 {
 	const double shortest = 100e-6, under_way = 300e-6;
