@@ -81,6 +81,20 @@ SHAPE="--seq 4096 --micro 16"
 	PY
 }
 
+@test "between its weights and its gradients a network waits for the last block, where the head is small" {
+	mt-stream --plan --profile cpu,flops=0.1 --config "$CONFIGS/demo.json" --seq 256 --micro 4 --nodes 2 --net 0.01 \
+		--json >"$T/plan" 2>"$T/plan.err"
+	python3 - "$T/plan" "$CONFIGS/demo.json" <<-'PY'
+		import json, sys
+		p, model = (json.load(open(f)) for f in sys.argv[1:])
+		assert p["network_s"] > 2 * (p["forward_s"] + p["backward_s"]), p
+		layers, head = model["num_hidden_layers"], model["vocab_size"] * model["hidden_size"]
+		# while the head's weights come and its gradient goes, the last block computes; the network waits for the rest
+		waits = p["forward_s"] / layers - head * 2 / 2 / 1e7 + p["backward_s"] / layers - head * 4 / 2 / 1e7
+		assert 0.8 * waits < p["step_s"] - p["network_s"] < 1.5 * waits, (waits, p)
+	PY
+}
+
 @test "tied embeddings send two gradients of the embedding and one of its weights" {
 	planned tied qwen2.5-1.5b --seq 4096 --micro 4 --nodes 2 --net 12.5 --grad bf16
 	python3 - "$T/tied" <<-'PY'
