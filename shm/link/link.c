@@ -1,4 +1,5 @@
 /* mt-link: rings, decisions and weights of a run between nodes. MPI carries what is large, TCP what is small. */
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -254,15 +255,18 @@ static bool fast(void)
 }
 
 /* Nothing was there at this look. At a high rate, look on for a moment: a sleep would last longer than what comes next
- * takes. The moment is longer while payloads are on their way, since MPI moves them only while somebody looks. At a low
- * rate a sleep costs less, since more is there after it. true: something moved */
+ * takes. The moment is longer while payloads are on their way, since MPI moves them only while somebody looks. Who
+ * fills and empties the rings may need this core. At a low rate a sleep costs less, since more is there after it. true:
+ * something moved */
 static bool look_on(struct link *l)
 {
 	const double moment = 200e-6, payloads = 1e-3;
 	if (!fast()) return false;
 	double until = mt_now() + (flows_under_way() ? payloads : moment);
-	while (mt_now() < until)
+	while (mt_now() < until) {
 		if (flows_round(l)) return true;
+		sched_yield();
+	}
 	return false;
 }
 

@@ -85,7 +85,7 @@ def bench_networks(table, part, options):
     for mbit in NETWORKS:
         limit(names, mbit)
         mib = int(mbit / 8 * (1 if options.quick else 4))       # seconds
-        values, others = measure(mpirun_options(names), ["ip", "netns", "exec", names[0]], options.rounds, mib)
+        values, others = measure(mpirun_options(names, mbit), ["ip", "netns", "exec", names[0]], options.rounds, mib)
         add_speeds(table, part, values,
                    {"model": "pieces of 1 MiB, TCP at %g Gbit/s" % (mbit / 1000), "others": others})
 
