@@ -14,10 +14,12 @@ check_countable() {
 }
 
 check_net() {
-	[ -n "$dry" ] && [ -n "$nodes" ] || die 64 "--net goes with --dry-run and --nodes"
-	printf '%s\n' "$net" | grep -Eqx '([0-9]+|[0-9]*\.[0-9]+)' &&
-		awk -v n="$net" 'BEGIN { exit n < 1e-6 || n > 1e6 }' ||
-		die 64 "--net: '$net': 1e-6 to 1e6 GB/s, the network's speed"
+	if [ -z "$dry" ] || [ -z "$nodes" ]; then die 64 "--net goes with --dry-run and --nodes"; fi
+	case $net in
+	'' | *[!0-9.]* | *.*.* | .) ;;
+	*) awk -v n="$net" 'BEGIN { exit n < 1e-6 || n > 1e6 }' && return ;;
+	esac
+	die 64 "--net: '$net': 1e-6 to 1e6 GB/s, the network's speed"
 }
 
 # FILE of FILE:WEIGHT, see mt-feed
