@@ -9,9 +9,6 @@ plan() {
 	*) mt-stream --plan --profile H200 --config "$CONFIGS/$1.json" "${@:2}" ;; esac
 }
 
-# value KEY < JSON
-value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
-
 # bats test_tags=slow
 @test "more memory never predicts a slower step, and no plan exceeds its memory" {
 	python3 - "$MT/mt-stream" "$CONFIGS" <<-'PY'

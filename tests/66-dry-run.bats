@@ -8,7 +8,6 @@ ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30"
 dry() {
 	mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "$CASE/data.bin" --out "$T/out" $ARGS --dry-run "$@"
 }
-value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
 @test "--dry-run prints data, steps, memory, disk and time, starts nothing and leaves nothing behind" {
 	mkdir "$T/tmp"

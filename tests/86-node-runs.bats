@@ -295,7 +295,6 @@ dry() { # N ARGS...
 	TMPDIR=$T/tmp mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CONFIGS/demo.json" \
 		--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 12 --dry-run "$@" 3>&- </dev/null
 }
-value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
 @test "--dry-run prints what each of several nodes needs, and the time with and without the network; nothing is left" {
 	local has said

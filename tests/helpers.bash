@@ -54,6 +54,9 @@ no() {
 	fi
 }
 
+# A value of the JSON object on stdin: value KEY
+value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
 # Wait until a command succeeds, 30 s at most (50 ms steps): machines may be busy
 eventually() {
 	local i

@@ -72,10 +72,8 @@ dry_run() {
 dry_run_elsewhere() {
 	began=0 json=''
 	find_plan
-	text=$(report)
-	[ $? = 71 ] || exit 0
-	say "$(printf '%s\n' "$text" | sed -n '/^memory\|^host .*does not fit\|free, needs/{s/^.\{10\}//p;q}')"
-	exit 71
+	text=$(report) || { [ $? = 71 ] && die 71 "$text"; }
+	exit 0
 }
 
 find_plan() {
@@ -105,13 +103,17 @@ report() {
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
-		-v available="$available" -v shm_free="$(free_in "$shm")" \
+		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
 		function of(text, name) {
 			return match(text, "\"" name "\": [0-9.e+-]+") ? \
 				substr(text, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : ""
 		}
-		function line(name, text) { if (json == "") printf "%-9s %s\n", name, text }
+		# lack: of memory, the only thing that other nodes than 0 print
+		function line(name, text, lack) {
+			if (elsewhere != "") printf "%s", lack ? text "\n" : ""
+			else if (json == "") printf "%-9s %s\n", name, text
+		}
 		function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
 		function share(part, all) { return sprintf("%.0f %%", all ? 100 * part / all : 0) }
 		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
@@ -131,7 +133,7 @@ report() {
 			key("nodes", nodes == "" ? 1 : nodes)
 			if (plan != "") memory()
 			else {
-				line("memory", short ": " remedy)
+				line("memory", short ": " remedy, 1)
 				key("fits", "false")
 				bad = 71
 			}
@@ -165,11 +167,11 @@ report() {
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
 			host = of(plan, "host_bytes") + (cores ? own : 0)
 			line("host", gb(host) " of " gb(available) " memory available: " fits(host, available) \
-				(remedy == "" ? "" : "; " remedy))
+				(remedy == "" ? "" : "; " remedy), host > available)
 			if (host > available) bad = 71
 			else if (shared > shm_free) {
 				line("", shm " has " gb(shm_free) " free, needs " gb(shared) ": mount -o remount,size=" \
-					int(shared / 1048576 * 1.1 + 1) "M " shm)
+					int(shared / 1048576 * 1.1 + 1) "M " shm, 1)
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")

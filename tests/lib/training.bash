@@ -4,7 +4,7 @@
 
 # A run of the demo's config: create [mt-store create's options]
 create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
-figure() { mt-store stat "$RUN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+figure() { mt-store stat "$RUN" --json | value "$1"; }
 
 # With the options, the store of a model of 97M parameters takes at most TENTHS / 10 bytes a parameter:
 # takes_at_most TENTHS [mt-store create's options]
