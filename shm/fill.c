@@ -29,7 +29,7 @@ int mt_run_dirty(const struct mt_run *run)
 int mt_run_idle(const struct mt_run *run)
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (slot != MT_STORE && slot != MT_FILL && mt_stage_alive(run, slot))
+		if (slot != MT_STORE && slot != MT_FILL && stage_outlives(run, slot))
 			return mt_fail(MT_EX_BUSY, "run '%s': %s is at work (pid %d)", run->name, mt_stage_name(slot),
 				mt_stage_pid(run, slot));
 	return 0;

@@ -84,6 +84,9 @@ uint64_t nodes_memory(const struct mt_layout *, uint32_t node, uint32_t nodes); 
  * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
 int stage_byte_held(const struct mt_run *, int slot);
 bool stage_in_passing(const struct mt_run *, int slot);
+/* mt_stage_alive, but one that is being killed is waited for, a minute at most: it holds its lock until the kernel has
+ * taken its mappings apart, which takes seconds for a large store */
+bool stage_outlives(const struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */
 void stage_unknown_why(const struct mt_run *, int slot, char *buf, size_t n);
 int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is damaged */

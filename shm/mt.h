@@ -535,7 +535,7 @@ int mt_run_await(struct mt_run **, const char *name, int flags, double wait_s, c
 /* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being
  * filled as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */
 int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
-int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77 */
+int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77; who is being killed is waited for */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
 
@@ -606,11 +606,12 @@ void mt_wake_on(struct mt_run *, uint32_t on);
 /* ------------------------------------------------------------------------------------------------ stages */
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
- * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). 75: a
- * live one holds it (or all of this node's), or nobody can tell; 66: the run has no such mt-stream. The run must be
- * open for writing, and no process forked since: a child shares the lock. A run that is not filled when the slot is
- * ours (somebody began to fill it after mt_run_attach): the slot is given back, and claimed again when the run is
- * filled; errors as mt_run_attach then. A run that was removed after mt_run_attach: 0, and its state is MT_GONE. */
+ * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). One that
+ * is being killed is waited for, a minute at most. 75: a live one holds it (or all of this node's), or nobody can tell;
+ * 66: the run has no such mt-stream. The run must be open for writing, and no process forked since: a child shares the
+ * lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the slot is
+ * given back, and claimed again when the run is filled; errors as mt_run_attach then. A run that was removed after
+ * mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this

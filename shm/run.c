@@ -441,6 +441,7 @@ static int remove_one(const char *run, const char *rest, const char *file, const
 static int check_left(const struct mt_run *run, int slot)
 {
 	char why[160];
+	(void)stage_outlives(run, slot);
 	switch (mt_stage_life(run, slot)) {
 	case MT_DEAD: return 0;
 	case MT_NOBODY:

@@ -80,24 +80,38 @@ bool mt_stage_pid_here(const struct mt_run *run, int slot)
 	return ns && ns == own_pid_ns();
 }
 
-/* State letter and start time (clock ticks since boot) of a process; false: it cannot be read. */
-static bool process(int pid, char *state, uint64_t *start)
+struct process {
+	char state;
+	unsigned flags; /* PF_* of the kernel */
+	uint64_t start; /* clock ticks since boot */
+};
+
+static bool read_proc(int pid, const char *file, char *text, size_t size)
 {
-	char path[64], line[1024];
-	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) return false;
-	ssize_t n = read(fd, line, sizeof line - 1);
+	ssize_t n = read(fd, text, size - 1);
 	close(fd);
 	if (n <= 0) return false;
-	line[n] = 0;
+	text[n] = 0;
+	return true;
+}
+
+/* false: it cannot be read */
+static bool process(int pid, struct process *is)
+{
+	char line[1024];
+	if (!read_proc(pid, "stat", line, sizeof line)) return false;
 	char *p = strrchr(line, ')'); /* the name may hold anything, ')' too */
-	if (!p || sscanf(p + 1, " %c", state) != 1) return false;
-	unsigned long long t;
-	/* the state is field 3, the start time field 22 */
-	if (sscanf(p + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &t) != 1)
+	unsigned long long start;
+	/* the state is field 3, the flags are field 9, the start time is field 22 */
+	if (!p ||
+		sscanf(p + 1, " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &is->state,
+			&is->flags, &start) != 3)
 		return false;
-	*start = t;
+	is->start = start;
 	return true;
 }
 
@@ -114,16 +128,15 @@ static bool proc_is_ours(void)
 /* The holder of a word without the locked bit: dead only by a positive proof */
 static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t word, const char **why)
 {
-	char state;
-	uint64_t start;
+	struct process is;
 	int pid = mt_slot_pid(word);
 	*why = "it holds no lock and runs in another PID namespace";
 	if (!mt_stage_pid_here(run, slot)) return MT_UNKNOWN;
 	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
 	*why = "it holds no lock and /proc cannot be read";
-	if (!proc_is_ours() || !process(pid, &state, &start)) return MT_UNKNOWN;
-	if ((start & 0x1ffffff) != mt_slot_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
-	return state == 'Z' || state == 'X' ? MT_DEAD : MT_ALIVE;
+	if (!proc_is_ours() || !process(pid, &is)) return MT_UNKNOWN;
+	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
+	return is.state == 'Z' || is.state == 'X' ? MT_DEAD : MT_ALIVE;
 }
 
 static enum mt_life life(const struct mt_run *run, int slot, const char **why)
@@ -169,10 +182,34 @@ int mt_stage_pid(const struct mt_run *run, int slot) { return mt_slot_pid(mt_sta
 
 bool mt_stage_stopped(const struct mt_run *run, int slot)
 {
-	char state;
-	uint64_t start;
+	struct process is;
 	int pid = mt_stage_pid(run, slot);
-	return pid && mt_stage_pid_here(run, slot) && process(pid, &state, &start) && (state == 'T' || state == 't');
+	return pid && mt_stage_pid_here(run, slot) && process(pid, &is) && (is.state == 'T' || is.state == 't');
+}
+
+/* SIGKILL was sent to it, or the kernel is taking it apart */
+static bool is_dying(const struct mt_run *run, int slot)
+{
+	enum { EXITING = 4 }; /* PF_EXITING */
+	uint64_t word = mt_stage_word(run, slot);
+	int pid = mt_slot_pid(word);
+	struct process is;
+	char status[4096], *pending;
+	if (!pid || !mt_stage_pid_here(run, slot) || !proc_is_ours() || !process(pid, &is)) return false;
+	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return false;
+	if (is.flags & EXITING) return true;
+	if (!read_proc(pid, "status", status, sizeof status) || !(pending = strstr(status, "\nSigPnd:"))) return false;
+	return strtoull(pending + strlen("\nSigPnd:"), NULL, 16) >> (SIGKILL - 1) & 1;
+}
+
+bool stage_outlives(const struct mt_run *run, int slot)
+{
+	enum { TRIES = 3000, EACH_MS = 20 };
+	for (int i = 0; mt_stage_alive(run, slot); i++) {
+		if (i == TRIES || slot == run->slot || !is_dying(run, slot)) return true;
+		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+	}
+	return false;
 }
 
 /* ------------------------------------------------------------------------------------------------ the fence */
@@ -259,7 +296,10 @@ static int lock_slot(struct mt_run *run, int slot)
 		if (rc < 0)
 			return mt_fail(MT_EX_IO, "run '%s': locking the slot of %s: %s", run->name, mt_stage_name(slot),
 				strerror(-rc));
-		if (mt_stage_pid(run, slot)) return busy(run, slot);
+		if (mt_stage_pid(run, slot)) {
+			if (stage_outlives(run, slot)) return busy(run, slot);
+			continue;
+		}
 		if (stage_in_passing(run, slot))
 			return mt_fail(MT_EX_BUSY,
 				"run '%s': a process without a pid in the slot of %s has it locked; end that process, or "
@@ -271,9 +311,8 @@ static int lock_slot(struct mt_run *run, int slot)
 /* Our word for the slot. The start time tells apart two processes of one pid; any number that does so will do. */
 static uint64_t own_word(uint32_t gen)
 {
-	char state;
-	uint64_t start;
-	if (!process(getpid(), &state, &start)) start = (uint64_t)(mt_now() * 100);
+	struct process is;
+	uint64_t start = process(getpid(), &is) ? is.start : (uint64_t)(mt_now() * 100);
 	return make_word(getpid(), start, gen);
 }
 

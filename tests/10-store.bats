@@ -635,6 +635,26 @@ serve_owned() {
 	[ "$(grep -c died "$T/serve.err")" = 1 ]
 }
 
+# A stage that takes long to die, since it has much memory, is just being killed
+kill_slowly() {
+	spawn dying store-hold "$RUN" 2 1024
+	eventually grep -qx held "$T/dying.out"
+	kill -9 "$PID"
+}
+
+@test "a stage that is being killed is waited for: by init, by its successor and by rm" {
+	demo "$RUN"
+	kill_slowly
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	kill_slowly
+	spawn next store-hold "$RUN" 2
+	eventually grep -qx held "$T/next.out"
+	kill "$PID"
+	wait "$PID"
+	kill_slowly
+	mt-store rm "$RUN"
+}
+
 @test "serve prints nothing about a stage that exits normally" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
