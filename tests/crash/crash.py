@@ -8,6 +8,7 @@ A case (table CASES below) is a small random model, its training options and its
 first, then again and again with injected faults, until at least --faults of them were injected, at least --takeovers
 stages have taken a dead one's slot (over all cases) and --seconds have passed. HOW is any of
     kill   SIGKILL one stage          stop   SIGSTOP, wait a moment, SIGCONT
+    again  SIGKILL one stage and start it again at once, while it may still be dying
     two    SIGKILL two at once        hold   SIGSTOP, wait while the others run, SIGKILL
     all    SIGKILL all, restart all   term   SIGTERM, which must end the stage normally, restart
     load   SIGKILL all, remove the run, make it again from its last checkpoint; sometimes also SIGKILL mt-store create,
@@ -61,7 +62,7 @@ CASES = {
     "none-tied": dict(dtype="bf16", grad="none", tied=True, save=2, streams=2, eval=4),
 }
 STEPS = 24
-HOWS = ("kill", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
+HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
 FROM_CHECKPOINT = ("load", "pause")
 FAULTS_A_STEP = 6       # without a new step or checkpoint; a reload loses more work and counts as LOAD_COSTS
 LOAD_COSTS = 3
@@ -313,6 +314,16 @@ class Run:
             if "ckpt" in stages:
                 self.saver_hurt = True
 
+    def kill_and_start(self, stage):
+        self.takeovers += self.at_work(stage)
+        dying = [self.proc.pop(name) for name in (("step", "feed") if stage == "step" else (stage,))]
+        for p in dying:
+            p.kill()
+        self.start(stage)
+        for p in dying:
+            p.wait()
+        self.saver_hurt |= stage == "ckpt"
+
     def bury(self, stage, timeout=60):
         names = ["step", "feed"] if stage == "step" else [stage]
         code = None
@@ -516,6 +527,8 @@ class Storm:
             self.count[how] = self.count.get(how, 0) + 1
         if how == "kill":
             self.run.strike([stage])
+        elif how == "again":
+            self.run.kill_and_start(stage)
         elif how == "two":
             self.run.strike(self.rng.sample(living, 2))
         elif how == "all":
