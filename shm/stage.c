@@ -187,29 +187,42 @@ bool mt_stage_stopped(const struct mt_run *run, int slot)
 	return pid && mt_stage_pid_here(run, slot) && process(pid, &is) && (is.state == 'T' || is.state == 't');
 }
 
-/* SIGKILL was sent to it, or the kernel is taking it apart */
-static bool is_dying(const struct mt_run *run, int slot)
+/* Is SIGKILL among the signals that `name` lists in the text of /proc/PID/status? */
+static bool lists_kill(const char *status, const char *name)
+{
+	const char *line = strstr(status, name);
+	return line && strtoull(line + strlen(name), NULL, 16) >> (SIGKILL - 1) & 1;
+}
+
+/* What can be seen of the process in the slot's word. DYING: SIGKILL was sent to it, or the kernel is taking it apart.
+ * GONE: so if the slot's byte is locked, then by one that has not stored its word yet. */
+enum { HERE, DYING, GONE };
+
+static int presence(const struct mt_run *run, int slot)
 {
 	enum { EXITING = 4 }; /* PF_EXITING */
 	uint64_t word = mt_stage_word(run, slot);
 	int pid = mt_slot_pid(word);
 	struct process is;
-	char status[4096], *pending;
-	if (!pid || !mt_stage_pid_here(run, slot) || !proc_is_ours() || !process(pid, &is)) return false;
-	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return false;
-	if (is.flags & EXITING) return true;
-	if (!read_proc(pid, "status", status, sizeof status) || !(pending = strstr(status, "\nSigPnd:"))) return false;
-	return strtoull(pending + strlen("\nSigPnd:"), NULL, 16) >> (SIGKILL - 1) & 1;
+	char status[4096];
+	if (!pid || !mt_stage_pid_here(run, slot)) return HERE;
+	bool seen = proc_is_ours() && process(pid, &is);
+	if (kill(pid, 0) && errno == ESRCH) return GONE;
+	if (!seen) return HERE;
+	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return GONE;
+	if (is.flags & EXITING) return DYING;
+	if (!read_proc(pid, "status", status, sizeof status)) return HERE;
+	/* a thread's SIGKILL is gone before it has PF_EXITING; that of the process stays */
+	return lists_kill(status, "\nShdPnd:") || lists_kill(status, "\nSigPnd:") ? DYING : HERE;
 }
 
 bool stage_outlives(const struct mt_run *run, int slot)
 {
-	enum { TRIES = 3000, EACH_MS = 20 };
-	for (int i = 0; mt_stage_alive(run, slot); i++) {
-		if (i == TRIES || slot == run->slot || !is_dying(run, slot)) return true;
+	enum { EACH_MS = 20 };
+	static const int tries[] = {[HERE] = 0, [DYING] = 3000, [GONE] = 50};
+	for (int i = 0; slot != run->slot && mt_stage_alive(run, slot) && i < tries[presence(run, slot)]; i++)
 		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
-	}
-	return false;
+	return mt_stage_alive(run, slot);
 }
 
 /* ------------------------------------------------------------------------------------------------ the fence */

@@ -467,6 +467,10 @@ class Storm:
     def dirty(self):
         return self.run.dirty()
 
+    def finished(self, code):
+        """mt-step's exit code after its last step: 74 if a save failed, as one does whose mt-ckpt was killed."""
+        return code == 0 or code == 74 and self.run.saver_hurt
+
     def hung(self):
         k = self.run.watch.phases()
         if k != self.newest:
@@ -495,7 +499,7 @@ class Storm:
                 self.run.reload(self.rng)
                 return False
             self.run.bury(stage)
-            if stage == "step" and (code == 0 or (code == 74 and self.run.saver_hurt)):
+            if stage == "step" and self.finished(code):
                 return True
             raise Wrong("%s ended with %d: %s" % (stage, code, self.run.reported(stage)))
         return False
@@ -654,8 +658,8 @@ class Storm:
                 p.kill()
                 p.wait()
         # the second one may have ended the training meanwhile, and mt-store then removes the run
-        over = code == 0 or code == 74 and "was removed" in self.run.reported(stage)
-        at_end = stage == "step" and over and self.run.proc[stage].poll() == 0
+        over = self.finished(code) or code == 74 and "was removed" in self.run.reported(stage)
+        at_end = stage == "step" and over and self.finished(self.run.proc[stage].poll())
         if code != 75 and not at_end and not self.dirty():
             raise Wrong("%s lost its slot -> %d: %s" % (stage, code, self.run.reported(stage)))
         self.run.takeovers += not at_end and not self.dirty()
@@ -689,7 +693,7 @@ class Storm:
             for p in [first] + ([feed] if stage == "step" else []):
                 p.kill()
                 p.wait()
-        if code not in (0, 65, 69):
+        if code not in (0, 65, 69) and not (stage == "step" and self.finished(code)):
             raise Wrong("%s of a removed run -> %d: %s" % (stage, code, self.run.reported(stage)))
         self.counted("pause")
 
