@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "ckpt.h"
 
@@ -143,6 +144,18 @@ static bool put_back(int parent, const char *name, const char *suffix)
 	return rename_new(parent, name, parent, base) == 0;
 }
 
+/* A writer that is being killed keeps its lock until the kernel has unmapped its memory */
+static bool writer_is_dead(int fd)
+{
+	enum { TRIES = 100, EACH_MS = 20 };
+
+	for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+		if (errno != EWOULDBLOCK || i == TRIES) return false;
+		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+	}
+	return true;
+}
+
 void dir_clean(int parent, const char *base)
 {
 	DIR *d = dir_list(parent);
@@ -153,7 +166,7 @@ void dir_clean(int parent, const char *base)
 		int fd = suffix ? openat(parent, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 		if (fd < 0) continue;
 		/* It may be a directory that was replaced: the new name must be durable before the old directory is deleted. */
-		if (flock(fd, LOCK_EX | LOCK_NB) == 0 && !put_back(parent, e->d_name, suffix) && fsync(parent) == 0)
+		if (writer_is_dead(fd) && !put_back(parent, e->d_name, suffix) && fsync(parent) == 0)
 			delete_tree(parent, e->d_name);
 		close(fd);
 	}

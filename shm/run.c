@@ -460,17 +460,30 @@ static int check_left(const struct mt_run *run, int slot)
 	}
 }
 
+/* As mt_run_open, but one that is being made is waited for a little: whoever makes it and is being killed looks alive
+ * until the kernel has unmapped what it made. 75: somebody makes it */
+static int open_made(struct mt_run **run, const char *name)
+{
+	enum { TRIES = 100, EACH_MS = 20 };
+	struct region_name control = region_name(name, REGION_CONTROL, NULL);
+	for (int i = 0;; i++) {
+		int rc = mt_run_open(run, name, MT_RUN_CONTROL);
+		if (rc != -MT_EX_ABI || region_making(control.text) != REGION_MAKING) return rc;
+		if (i == TRIES) return mt_fail(MT_EX_BUSY, "run '%s' is being created; wait, or --force", name);
+		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+	}
+}
+
 int mt_run_remove(const char *name, bool force)
 {
 	struct mt_run *run = NULL;
 	int rc = region_name_check(name);
 	if (rc) return rc;
-	rc = mt_run_open(&run, name, MT_RUN_CONTROL);
+	rc = force ? mt_run_open(&run, name, MT_RUN_CONTROL) : open_made(&run, name);
+	if (rc == -MT_EX_BUSY) return rc;
 	/* What is half made, damaged or of another ABI has no stages of ours. Any other error leaves unknown whether it
 	 * has. */
 	if (rc == -MT_EX_NOTYOURS || (!force && (rc == -MT_EX_IO || rc == -MT_EX_NOMEM))) return rc;
-	if (rc == -MT_EX_ABI && !force && region_making(region_name(name, REGION_CONTROL, NULL).text) == REGION_MAKING)
-		return mt_fail(MT_EX_BUSY, "run '%s' is being created; wait, or --force", name);
 	if (!rc) {
 		for (int s = 0; s < MT_SLOTS && !force && !rc; s++) rc = check_left(run, s);
 		if (rc) {

@@ -655,6 +655,17 @@ kill_slowly() {
 	mt-store rm "$RUN"
 }
 
+@test "rm right after mt-store create was killed removes what it made" {
+	for i in 1 2 3; do
+		spawn create mt-store create "$RUN" --config "$CONFIGS/bench-97m.json"
+		eventually ls "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store"
+		sleep 0.0$i
+		kill -9 "$PID"
+		mt-store rm "$RUN"
+		gone "$RUN"
+	done
+}
+
 @test "serve prints nothing about a stage that exits normally" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
