@@ -126,12 +126,14 @@ int store_serve(const char *name, const struct store_options *o)
 	mt_stage_activity(run, MT_ACT_WATCH, 0);
 	/* a stdout that is closed is nobody who wants to know */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
-	while ((ending || !mt_stopping) && !is_gone(run, name)) {
+	while (!is_gone(run, name)) {
+		bool stop = mt_stopping; /* before the look at stdin: whoever sends the signal may have written "over" first */
+		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
+		if (stop && !ending && !end.in_order) break;
 		if ((rc = mt_stage_check(run))) break;
 		look(run, watched);
 		if (ending && (ended = owner_end_turn(run, &end))) break;
 		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
-		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 	}
 	if (ended) rc = owner_end_run(run, name, o->dir, &end);
 	else if (!rc && !mt_stopping) tell_gone(run, name);

@@ -278,6 +278,51 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
+@test "Ctrl-C held down until mt-run has ended: the step is saved, OUT stays, and nothing else is left" {
+	local tool
+	long_data
+	mkdir "$T/slow" "$T/tmp"
+	for tool in awk find; do     # what mt-run lets others do takes long enough to be hit
+		printf '#!/bin/sh\nsleep 0.1\nexec %s "$@"\n' "$(command -v $tool)" >"$T/slow/$tool"
+		chmod +x "$T/slow/$tool"
+	done
+	PATH=$T/slow:$PATH TMPDIR=$T/tmp spawn run env --default-signal=INT setsid "$MT/mt-run" --run "$RUN" \
+		--model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 5000 --metrics "$T/m"
+	pid=$PID
+	eventually trained 12
+	for i in $(seq 400); do
+		kill -INT -- "-$pid" 2>/dev/null || break
+		sleep 0.05
+	done
+	code_of "$pid"
+	[ "$code" = 130 ]
+	gone "$RUN"
+	emptied "$T/tmp"
+	mt-ckpt verify "$(newest)"
+	grep -q "saved $(newest); continue" "$T/run.err"
+	no grep -v "^mt-" "$T/run.err"
+}
+
+# bats test_tags=slow
+@test "a second signal while mt-run tells what it has trained: the step is saved, and the run removed" {
+	long_data
+	mkdir "$T/slow"
+	printf '#!/bin/sh\n: >>%s/telling\nsleep 1\nexec %s "$@"\n' "$T" "$(command -v awk)" >"$T/slow/awk"
+	chmod +x "$T/slow/awk"
+	PATH=$T/slow:$PATH start --steps 5000
+	eventually trained 12
+	rm -f "$T/telling"
+	kill -TERM $pid
+	sleep 1.1
+	eventually [ -e "$T/telling" ]
+	kill -TERM $pid
+	code_of $pid
+	[ "$code" = 143 ]
+	gone "$RUN"
+	grep -q "saved $(newest); continue" "$T/run.err"
+}
+
+# bats test_tags=slow
 @test "a killed export, load or create is named and ends mt-run with 69" {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'

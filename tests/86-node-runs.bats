@@ -83,6 +83,55 @@ same_as_alone() {
 	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
 }
 
+# bats test_tags=slow
+@test "USR1 to mpirun at any moment of the start: all nodes exit 0, nothing is left" {
+	local after
+	for after in 0.2 0.3 0.4 0.5 0.6 0.7 0.9; do
+		endless
+		sleep $after
+		kill -USR1 "$PID"
+		code_of "$PID"
+		cat "$T/nodes.err"
+		# before the shims have begun to hear it, it ends them
+		[ "$code" = 0 ] || { [ "$code" -gt 128 ] && [ ! -e "$T/out/metrics.jsonl" ]; }
+		eventually all_gone
+		rm -rf "$T/out"
+	done
+}
+
+# bats test_tags=slow
+@test "an option that only one node does not know: the run ends with 64 and that node's line" {
+	{
+		echo '#!/bin/sh'
+		echo "exec '$MT/mt-run' \"\$@\" \$([ \"\$OMPI_COMM_WORLD_RANK\" = 0 ] || echo --no-such-option)"
+	} >"$T/differs"
+	chmod +x "$T/differs"
+	mkdir -p "$T/tmp"
+	TMPDIR=$T/tmp spawn nodes mpirun -q -n 2 --oversubscribe "$T/differs" --nodes --run "$RUN" --out "$T/out" $ARGS \
+		$ENDLESS </dev/null
+	code_of "$PID"
+	[ "$code" = 64 ]
+	grep -q "^mt-run: node 1: unknown option --no-such-option" "$T/nodes.err"
+	eventually all_gone
+}
+
+# bats test_tags=slow
+@test "mpirun is killed, and started again with --resume at once: it goes on" {
+	local i last=0
+	saved_after() { [ "$(newest_saved)" -gt "$1" ]; }
+	for i in 1 2 3; do
+		endless --ckpt-every 20 $([ $i = 1 ] || echo --resume)
+		eventually saved_after "$last"
+		kill -9 "$PID"
+		wait "$PID" || true
+		last=$(newest_saved)
+	done
+	endless --ckpt-every 20 --resume --until $((last + 100))
+	wait "$PID"
+	[ "$(newest_saved)" = $((last + 100)) ]
+	eventually all_gone
+}
+
 @test "INT to mpirun: all nodes end, nothing is left" {
 	endless
 	eventually trained 5

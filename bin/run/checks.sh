@@ -99,6 +99,7 @@ check_files() {
 	fi
 	mt-step "$run" $step_options --check </dev/null || exit
 	if [ -z "$metrics" ]; then
+		case $out in *"$nl"*) die 64 "--out: a line break in '$out'" ;; esac
 		metrics=$out/metrics.jsonl
 		step_options=$step_options--metrics=$metrics$nl
 	fi

@@ -79,7 +79,15 @@ watch_launcher() {
 
 # ---- the worker
 
-alike=''                                        # set: what is wrong now is so on all nodes, and node 0 says it
+alike=''                                        # set: what is wrong now is probably so on all nodes; node 0 says it
+
+# The launcher ends this process when node 0 has said it. If node 0 finds nothing wrong, this node says it.
+await_node0() {
+	for _ in $(seq 100); do
+		lives "$PPID" || exit 0
+		sleep 0.1
+	done
+}
 
 check_nodes() { # what mt-run refuses on several nodes
 	[ -n "$node_count" ] || return 0
@@ -113,12 +121,17 @@ listen() {
 		case $asked in INT) asked=TERM ;; esac
 		kill -s "$asked" $$ 2>/dev/null
 	done
-	if [ -n "$asked" ] || ! lives $$; then return; fi
-	say "the launcher, or what it started here, was killed: the run ends on all nodes"
-	echo 69 >"$tmp/failed"
+	tries=0
+	while [ -n "$asked" ] && lives $$ && [ $tries -lt 100 ]; do # asked to end, it does, unless mt-link is stopped
+		tries=$((tries + 1))
+		sleep 0.1
+	done
+	lives $$ || return 0
+	[ -n "$asked" ] || say "the launcher, or what it started here, was killed: the run ends on all nodes"
+	[ -e "$tmp/failed" ] || echo 69 >"$tmp/failed"
 	kill -s TERM $$ 2>/dev/null
 	end_stage mt-link KILL
-	kill -9 "$(cat "$tmp/step" 2>/dev/null)" 2>/dev/null
+	signal_to KILL "$tmp/step"
 }
 
 begin_listening() {
@@ -173,13 +186,41 @@ link_lives() { kill -0 "$link" 2>/dev/null; }
 
 end_stage() { # NAME SIGNAL
 	: >"$tmp/$1.over"
-	kill -s "$2" "$(cat "$tmp/$1.pid" 2>/dev/null)" 2>/dev/null
+	signal_to "$2" "$tmp/$1.pid"
+}
+
+# Node 0 tells the others of this job which checkpoint it has found, if any: it may have waited for an earlier mt-run,
+# which wrote one more
+job_key() { echo "${PMIX_NAMESPACE-}.${SLURM_JOB_ID-}.${SLURM_STEP_ID-}"; }
+
+tell_checkpoint() {
+	[ -n "$resume" ] || return 0
+	{ echo "$(job_key) ${newest##*/}" >"$out/.node-0"; } 2>/dev/null
+}
+
+# 1: node 0 has told nothing here, or what is not whole from here
+hear_checkpoint() {
+	key=$(job_key)
+	[ "$key" != .. ] || return 1
+	for _ in $(seq 700); do
+		first_line "$shared/.node-0"
+		if [ "${first%% *}" = "$key" ]; then
+			first=${first#* }
+			newest=${first:+$shared/$first}
+			[ -z "$newest" ] || mt-ckpt verify "$newest" 2>/dev/null
+			return
+		fi
+		lives "$PPID" || exit 69                # the shim is gone, and nobody listens yet
+		sleep 0.1
+	done
+	return 1
 }
 
 # All nodes choose by one rule: the newest that is whole. If they see different ones, mt-link ends the run.
 find_shared_checkpoint() {
 	newest=''
 	[ -n "$resume" ] || return 0
+	! hear_checkpoint || return 0
 	set --
 	set +f
 	for dir in "$shared"/step-*; do set -- "$dir" "$@"; done
@@ -246,6 +287,7 @@ close_node() { # CODE
 # Node 0: the others end when mt-link does
 close_link() { # CODE
 	if [ "$1" = 0 ] || [ -n "$signal" ]; then
+		while [ "$signal" = USR1 ] && link_lives && [ ! -e "$tmp/failed" ] && ! link_is_connected; do sleep 0.1; done
 		while link_lives && [ ! -e "$tmp/failed" ] && shows '"phase":"\(apply\|skip\)"'; do sleep 0.1; done
 		stop_link
 	elif [ "$1" = 69 ]; then                    # a stage was killed, which mt-link tells
@@ -299,10 +341,12 @@ follow_node0() {
 	while link_lives; do
 		wait "$link" 2>/dev/null
 		if [ -z "$signal" ] || ! link_lives; then continue; fi
-		if [ $(($(date +%s) - signalled)) -gt 1 ] || ! link_is_connected; then end_stage mt-link KILL; fi
+		if [ $(($(date +%s) - signalled)) -gt 1 ] || { [ "$signal" != USR1 ] && ! link_is_connected; }; then
+			end_stage mt-link KILL
+		fi
 	done
 	await "$link"; rc=$?
 	link=''
-	[ ! -e "$tmp/failed" ] || rc=$(cat "$tmp/failed")
-	finish "$rc"
+	first_line "$tmp/failed"
+	finish "${first:-$rc}"
 }

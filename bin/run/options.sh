@@ -78,6 +78,7 @@ set_option() { # OPTION VALUE
 	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
 		--numa | --keep | --run | --net)
 		eval "${1#--}=\$2"
+		case $out in -*) out=./$out ;; esac     # no option of mkdir, find, ...
 		return ;;
 	--sample) sample=$2; return ;;
 	--metrics)

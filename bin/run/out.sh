@@ -2,21 +2,35 @@
 # open ends: mt-run or a stage.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-tmp='' made=''                                  # made: OUT is new
+tmp='' made='' lock_line=''                     # made: OUT is new
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
+
+# Who has OUT: its line in .lock, which it writes just after it has taken the lock
+read_holder() {
+	host='' pid='' holder='' since='' tries=0
+	until IFS=' ' read -r host pid holder since <"$out/.lock" || [ $tries = 50 ]; do
+		tries=$((tries + 1))
+		sleep 0.02
+	done
+	who="mt-run (pid $pid on $host, run '$holder', since ${since%, ends})"
+}
 
 lock_out() {
 	(: >>"$out/.lock") 2>/dev/null || die 74 "$out: cannot be written"
 	exec 7<>"$out/.lock"
 	flock -n 7 2>/dev/null; rc=$?
 	if [ $rc = 1 ]; then
-		host='' pid='' holder='' since=''
-		IFS=' ' read -r host pid holder since <"$out/.lock"
-		who="mt-run (pid $pid on $host, run '$holder', since $since)"
-		if [ "$host" != "$(uname -n)" ] || lives "$pid"; then die 75 "$out is in use by another $who"; fi
-		say "$out: its $who is gone; waits for its stages to save"
-		flock -w 60 7 || die 75 "$out is in use by the stages of an $who that is gone; see mt-store stat $holder"
+		read_holder
+		if [ "$host" = "$(uname -n)" ] && ! lives "$pid"; then
+			say "$out: its $who is gone; waits for its stages to save"
+			flock -w 60 7 || die 75 "$out is in use by the stages of an $who that is gone; see mt-store stat $holder"
+		elif ! flock -w 3 7; then               # whoever starts mt-run again may be faster than the end of the last one
+			read_holder
+			case $since in *', ends') ;; *) die 75 "$out is in use by another $who" ;; esac
+			say "$out: waits for the end of its $who"
+			flock -w 60 7 || die 75 "$out is in use by another $who, which ends"
+		fi
 	elif [ $rc != 0 ]; then
 		say "$out cannot be locked: take care that no other mt-run uses it"
 	fi
@@ -31,7 +45,12 @@ take_out() {
 		made=1
 	fi
 	until lock_out; do mkdir -p "$out"; done
-	echo "$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')" >"$out/.lock"
+	lock_line="$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')"
+	{ echo "$lock_line" >"$out/.lock"; } 2>/dev/null
+}
+
+say_out_ends() { # to an mt-run that wants OUT
+	[ -z "$lock_line" ] || { echo "$lock_line, ends" >"$out/.lock"; } 2>/dev/null
 }
 
 is_export() { # DIR
@@ -89,11 +108,24 @@ drop_tmp() {
 	tmp=''
 }
 
+is_unused() { # OUT has nothing but what an mt-run that has not begun to train writes
+	set +f
+	for file in "$out"/* "$out"/.[!.]*; do
+		case ${file##*/} in
+		.lock | .node-0 | command | order | count) ;;
+		*) [ ! -e "$file" ] || return 1 ;;
+		esac
+	done
+}
+
 leave() { # CODE
 	end_listening
+	ignore
 	rm -rf "$tmp"
-	if [ -n "$made" ]; then                     # is it unused?
-		[ -n "$(find "$out" -mindepth 1 ! -name .lock ! -name command ! -name order ! -name count)" ] || rm -r "$out"
+	[ "$node" != 0 ] || rm -f "$out/.node-0"
+	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
+		rm -f "$out/.lock" "$out/command" "$out/order" "$out/count" 2>/dev/null
+		rmdir "$out" 2>/dev/null
 	fi
 	if [ -n "$node" ]; then
 		close_lines

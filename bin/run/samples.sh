@@ -70,7 +70,7 @@ begin_sampling() {
 end_sampling() {
 	[ -n "$sampler" ] || return 0
 	: >"$tmp/sampling-over"
-	kill -9 "$(cat "$tmp/sample.pid" 2>/dev/null)" 2>/dev/null
+	signal_to KILL "$tmp/sample.pid"
 	end_watching sample_steps "$sampler"
 	rm "$tmp/sampling-over"
 	sampler=''

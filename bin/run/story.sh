@@ -89,7 +89,7 @@ watch_metrics() { # READER +1|0
 }
 
 end_watching() { # READER WATCHER
-	kill -9 "$(cat "$tmp/$1.tail.pid")" 2>/dev/null
+	signal_to KILL "$tmp/$1.tail.pid"
 	await "$2"
 }
 
