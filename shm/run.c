@@ -327,7 +327,6 @@ static void say_wait(enum look what, const char *name, int *reported)
 	*reported = (int)what;
 	if (what == ABSENT) mt_say_waits_for_run(name);
 	else if (what == EMPTY) mt_say("waits for run '%s': it has no weights: mt-store init or mt-ckpt load", name);
-	else if (what == ABANDONED) mt_say("waits for run '%s': it is half made, and its creator is dead", name);
 	else mt_say("waits for run '%s': it is being created or filled", name);
 }
 
@@ -341,7 +340,8 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 		int rc = look(out, name, flags, filled);
 		if (rc == -MT_EX_ABI && !abandoned) rc = ABANDONED; /* looked at while it was becoming whole: look again */
 		if (rc <= READY) return rc;
-		if (now - began >= SAY_S) say_wait((enum look)rc, name, &reported);
+		/* one that is half made is an error soon, which says so */
+		if (rc != ABANDONED && now - began >= SAY_S) say_wait((enum look)rc, name, &reported);
 		if (stop && *stop) return mt_fail(MT_EX_BUSY, "stopped while waiting for run '%s'", name);
 		if (rc == BUSY) start = now;
 		if (rc != ABANDONED) abandoned = 0;
