@@ -379,7 +379,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	mkdir -p "$T/out"
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
-	mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
+	mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 <"$T/data" >"$T/m" 2>"$T/step.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 3' "$T/m"
 	kill -TERM $pid
