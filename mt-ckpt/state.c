@@ -1,7 +1,6 @@
 /* state.c: what a checkpoint stores beside the arrays: run.json, unlogged metrics. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 #include "ckpt.h"
 #include "cli/cli.h"
 
@@ -139,6 +138,6 @@ void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
 			evaluates(run) || mt_now() - from > LINE_S)
 			return;
-		nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+		mt_nap(2);
 	}
 }

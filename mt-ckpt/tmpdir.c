@@ -15,9 +15,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "os.h"
 
 #define MARK ".mt-tmp-"
 #define OLD "old"
@@ -151,7 +151,7 @@ static bool writer_is_dead(int fd)
 
 	for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
 		if (errno != EWOULDBLOCK || i == TRIES) return false;
-		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+		mt_nap(EACH_MS);
 	}
 	return true;
 }

@@ -14,6 +14,8 @@ double mt_now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void mt_nap(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
+
 int mt_cores(void)
 {
 	cpu_set_t set;

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 double mt_now(void);                  /* seconds, monotonic */
+void mt_nap(int ms);                  /* ms < 1000; a signal ends it */
 int mt_cores(void);                   /* usable cores: affinity and cgroup quota */
 uint64_t mt_mem_available(void);      /* /proc/meminfo's MemAvailable in bytes; UINT64_MAX where it says nothing */
 uint64_t mt_mem_total(void);          /* MemTotal, likewise */

@@ -350,7 +350,7 @@ static int await(struct mt_run **out, const char *name, int flags, double wait_s
 			return mt_fail(MT_EX_ABI, "run '%s' is half made, and whoever made it is dead: mt-store rm %s", name, name);
 		if (rc == ABSENT && now - start >= absent_s) return mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);
 		if (rc == EMPTY && wait_s >= 0 && now - start >= wait_s) return -MT_EX_PEER;
-		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		mt_nap(20);
 	}
 }
 
@@ -470,7 +470,7 @@ static int open_made(struct mt_run **run, const char *name)
 		int rc = mt_run_open(run, name, MT_RUN_CONTROL);
 		if (rc != -MT_EX_ABI || region_making(control.text) != REGION_MAKING) return rc;
 		if (i == TRIES) return mt_fail(MT_EX_BUSY, "run '%s' is being created; wait, or --force", name);
-		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+		mt_nap(EACH_MS);
 	}
 }
 

@@ -20,7 +20,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib.h"
@@ -60,7 +59,7 @@ bool stage_in_passing(const struct mt_run *run, int slot)
 	for (int i = 0; i < TRIES; i++) {
 		int held = stage_byte_held(run, slot);
 		if (held <= 0 || mt_slot_pid(mt_stage_word(run, slot))) return held != 0;
-		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+		mt_nap(EACH_MS);
 	}
 	return true;
 }
@@ -125,18 +124,30 @@ static bool proc_is_ours(void)
 	return atoi(self) == getpid();
 }
 
+/* The process of a slot's word: SEEN, in *is; GONE, or its pid is somebody else's by now; or why it cannot be seen */
+enum sight { SEEN, GONE, ELSEWHERE, UNREADABLE };
+
+static enum sight see(const struct mt_run *run, int slot, uint64_t word, struct process *is)
+{
+	int pid = mt_slot_pid(word);
+	if (!mt_stage_pid_here(run, slot)) return ELSEWHERE;
+	bool seen = proc_is_ours() && process(pid, is);
+	if (kill(pid, 0) && errno == ESRCH) return GONE;
+	if (!seen) return UNREADABLE;
+	return (is->start & 0x1ffffff) == mt_slot_start(word) ? SEEN : GONE;
+}
+
 /* The holder of a word without the locked bit: dead only by a positive proof */
 static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t word, const char **why)
 {
 	struct process is;
-	int pid = mt_slot_pid(word);
-	*why = "it holds no lock and runs in another PID namespace";
-	if (!mt_stage_pid_here(run, slot)) return MT_UNKNOWN;
-	if (kill(pid, 0) && errno == ESRCH) return MT_DEAD;
-	*why = "it holds no lock and /proc cannot be read";
-	if (!proc_is_ours() || !process(pid, &is)) return MT_UNKNOWN;
-	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return MT_DEAD; /* the pid is somebody else's by now */
-	return is.state == 'Z' || is.state == 'X' ? MT_DEAD : MT_ALIVE;
+	switch (see(run, slot, word, &is)) {
+	case SEEN: return is.state == 'Z' || is.state == 'X' ? MT_DEAD : MT_ALIVE;
+	case GONE: return MT_DEAD;
+	case ELSEWHERE: *why = "it holds no lock and runs in another PID namespace"; break;
+	default: *why = "it holds no lock and /proc cannot be read";
+	}
+	return MT_UNKNOWN;
 }
 
 static enum mt_life life(const struct mt_run *run, int slot, const char **why)
@@ -194,34 +205,35 @@ static bool lists_kill(const char *status, const char *name)
 	return line && strtoull(line + strlen(name), NULL, 16) >> (SIGKILL - 1) & 1;
 }
 
-/* What can be seen of the process in the slot's word. DYING: SIGKILL was sent to it, or the kernel is taking it apart.
- * GONE: so if the slot's byte is locked, then by one that has not stored its word yet. */
-enum { HERE, DYING, GONE };
-
-static int presence(const struct mt_run *run, int slot)
+/* SIGKILL was sent to it, or the kernel is taking it apart. A thread's SIGKILL is gone before it has PF_EXITING; that
+ * of the process stays. */
+static bool is_dying(int pid, const struct process *is)
 {
 	enum { EXITING = 4 }; /* PF_EXITING */
-	uint64_t word = mt_stage_word(run, slot);
-	int pid = mt_slot_pid(word);
-	struct process is;
 	char status[4096];
-	if (!pid || !mt_stage_pid_here(run, slot)) return HERE;
-	bool seen = proc_is_ours() && process(pid, &is);
-	if (kill(pid, 0) && errno == ESRCH) return GONE;
-	if (!seen) return HERE;
-	if ((is.start & 0x1ffffff) != mt_slot_start(word)) return GONE;
-	if (is.flags & EXITING) return DYING;
-	if (!read_proc(pid, "status", status, sizeof status)) return HERE;
-	/* a thread's SIGKILL is gone before it has PF_EXITING; that of the process stays */
-	return lists_kill(status, "\nShdPnd:") || lists_kill(status, "\nSigPnd:") ? DYING : HERE;
+	if (is->flags & EXITING) return true;
+	return read_proc(pid, "status", status, sizeof status) &&
+		(lists_kill(status, "\nShdPnd:") || lists_kill(status, "\nSigPnd:"));
+}
+
+/* How often one looks again whether the slot's byte is free. If the process of its word is gone, the byte is locked by
+ * one that has not stored its word yet. */
+static int patience(const struct mt_run *run, int slot)
+{
+	enum { DYING_TRIES = 3000, PASSING_TRIES = 50 };
+	struct process is;
+	uint64_t word = mt_stage_word(run, slot);
+	switch (mt_slot_pid(word) ? see(run, slot, word, &is) : ELSEWHERE) {
+	case SEEN: return is_dying(mt_slot_pid(word), &is) ? DYING_TRIES : 0;
+	case GONE: return PASSING_TRIES;
+	default: return 0;
+	}
 }
 
 bool stage_outlives(const struct mt_run *run, int slot)
 {
 	enum { EACH_MS = 20 };
-	static const int tries[] = {[HERE] = 0, [DYING] = 3000, [GONE] = 50};
-	for (int i = 0; slot != run->slot && mt_stage_alive(run, slot) && i < tries[presence(run, slot)]; i++)
-		nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000}, NULL);
+	for (int i = 0; slot != run->slot && mt_stage_alive(run, slot) && i < patience(run, slot); i++) mt_nap(EACH_MS);
 	return mt_stage_alive(run, slot);
 }
 

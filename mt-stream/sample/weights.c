@@ -5,12 +5,8 @@
  * was still the newest committed step after. No stage waits for a reader, and a reader takes no slot: the run is mapped
  * read-only. That is also why it polls: to sleep on the doorbell it would have to write.
  */
-#include <time.h>
-
 #include "cli/cli.h"
 #include "sample.h"
-
-static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
 
 /* The committed step and the fillings, as mt_sample_take reads them, although a step may be open. A run that is being
  * filled is waited for as long as its filler lives. */
@@ -31,7 +27,7 @@ int weights_begin(struct weights_reader *r)
 		if (mt_stage_alive(r->run, MT_FILL)) since = mt_now();
 		if (mt_now() - since > r->wait_s)
 			return mt_fail(MT_EX_PEER, "the run is half filled, and nobody fills it: mt-ckpt load");
-		nap();
+		mt_nap(1);
 	}
 }
 
@@ -54,7 +50,7 @@ int weights_wait(const struct weights_reader *r, uint32_t unit)
 		if (mt_now() - since > r->wait_s)
 			return mt_fail(MT_EX_PEER, "step %llu is half applied, and mt-optim is gone: start it again",
 				(unsigned long long)r->step);
-		nap();
+		mt_nap(1);
 	}
 	return 0;
 }
