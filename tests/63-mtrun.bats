@@ -31,6 +31,13 @@ replace() {
 	BIN=$T/bin
 }
 
+# TOOL takes SECONDS longer, for whoever has $T/slow in PATH; $T/TOOL.called says that it was called
+slowed() {
+	mkdir -p "$T/slow"
+	printf '#!/bin/sh\n: >>%s/%s.called\nsleep %s\nexec %s "$@"\n' "$T" "$1" "$2" "$(command -v "$1")" >"$T/slow/$1"
+	chmod +x "$T/slow/$1"
+}
+
 # Train without a disturbance, for comparison: $T/whole/m, $T/whole/model
 undisturbed() {
 	run_it "$@"
@@ -279,13 +286,10 @@ same_as_undisturbed() {
 
 # bats test_tags=slow
 @test "Ctrl-C held down until mt-run has ended: the step is saved, OUT stays, and nothing else is left" {
-	local tool
 	long_data
-	mkdir "$T/slow" "$T/tmp"
-	for tool in awk find; do     # what mt-run lets others do takes long enough to be hit
-		printf '#!/bin/sh\nsleep 0.1\nexec %s "$@"\n' "$(command -v $tool)" >"$T/slow/$tool"
-		chmod +x "$T/slow/$tool"
-	done
+	mkdir "$T/tmp"
+	slowed awk 0.1                          # what mt-run lets others do takes long enough to be hit
+	slowed find 0.1
 	PATH=$T/slow:$PATH TMPDIR=$T/tmp spawn run env --default-signal=INT setsid "$MT/mt-run" --run "$RUN" \
 		--model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 5000 --metrics "$T/m"
 	pid=$PID
@@ -306,15 +310,13 @@ same_as_undisturbed() {
 # bats test_tags=slow
 @test "a second signal while mt-run tells what it has trained: the step is saved, and the run removed" {
 	long_data
-	mkdir "$T/slow"
-	printf '#!/bin/sh\n: >>%s/telling\nsleep 1\nexec %s "$@"\n' "$T" "$(command -v awk)" >"$T/slow/awk"
-	chmod +x "$T/slow/awk"
+	slowed awk 1
 	PATH=$T/slow:$PATH start --steps 5000
 	eventually trained 12
-	rm -f "$T/telling"
+	rm -f "$T/awk.called"
 	kill -TERM $pid
 	sleep 1.1
-	eventually [ -e "$T/telling" ]
+	eventually [ -e "$T/awk.called" ]
 	kill -TERM $pid
 	code_of $pid
 	[ "$code" = 143 ]

@@ -101,14 +101,8 @@ same_as_alone() {
 
 # bats test_tags=slow
 @test "an option that only one node does not know: the run ends with 64 and that node's line" {
-	{
-		echo '#!/bin/sh'
-		echo "exec '$MT/mt-run' \"\$@\" \$([ \"\$OMPI_COMM_WORLD_RANK\" = 0 ] || echo --no-such-option)"
-	} >"$T/differs"
-	chmod +x "$T/differs"
-	mkdir -p "$T/tmp"
-	TMPDIR=$T/tmp spawn nodes mpirun -q -n 2 --oversubscribe "$T/differs" --nodes --run "$RUN" --out "$T/out" $ARGS \
-		$ENDLESS </dev/null
+	replace mt-run <<<'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" --no-such-option'
+	MT=$T/bin endless
 	code_of "$PID"
 	[ "$code" = 64 ]
 	grep -q "^mt-run: node 1: unknown option --no-such-option" "$T/nodes.err"

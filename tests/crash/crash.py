@@ -94,6 +94,10 @@ def tool(*argv, **kw):
     return done.stdout.decode()
 
 
+def processes_of(stage):
+    return ["step", "feed"] if stage == "step" else [stage]
+
+
 def program(name):
     return os.path.join(BIN, name)
 
@@ -316,7 +320,7 @@ class Run:
 
     def kill_and_start(self, stage):
         self.takeovers += self.at_work(stage)
-        dying = [self.proc.pop(name) for name in (("step", "feed") if stage == "step" else (stage,))]
+        dying = [self.proc.pop(name) for name in processes_of(stage)]
         for p in dying:
             p.kill()
         self.start(stage)
@@ -325,9 +329,8 @@ class Run:
         self.saver_hurt |= stage == "ckpt"
 
     def bury(self, stage, timeout=60):
-        names = ["step", "feed"] if stage == "step" else [stage]
         code = None
-        for name in names:
+        for name in processes_of(stage):
             try:
                 got = self.proc.pop(name).wait(timeout)
             except subprocess.TimeoutExpired:
