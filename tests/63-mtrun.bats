@@ -227,7 +227,7 @@ same_as_undisturbed() {
 @test "SIGTERM at mt-run's very end, while a killed stage restarts: mt-run exits after all stages have exited" {
 	replace <<-'EOF2'
 		case $1 in
-		export) : >"$T/exporting"; sleep 0.2 ;;
+		export) : >"$T/exporting"; until [ -e "$T/signalled" ]; do sleep 0.05; done ;;
 		esac
 	EOF2
 	local i code
@@ -239,26 +239,28 @@ same_as_undisturbed() {
 		[ $i = 0 ] || sleep 0.0$i
 		kill -TERM $pid
 		[ $((i % 2)) = 0 ] || pkill -9 -f "^mt-optim $RUN " || true
+		: >"$T/signalled"
 		code_of $pid
 		[ "$code" = 143 ]
 		no processes
 		gone "$RUN"
 		[ -f "$T/out/model/config.json" ]
 		mt-ckpt verify "$T/out/step-00000003"
-		rm -r "$T/out" "$T/exporting"
+		rm -r "$T/out" "$T/exporting" "$T/signalled"
 	done
 	no grep -e "cannot create" -e "no such run" "$T/run.err"
 }
 
 # bats test_tags=slow
 @test "a stage restarted while the run is removed does not look for the run" {
-	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; sleep 0.5; }'
+	replace <<<'[ "$1" != export ] || { : >"$T/exporting"; until [ -e "$T/signalled" ]; do sleep 0.05; done; }'
 	replace mt-stream <<<'[ ! -e "$T/exporting" ] || sleep 1.5'
 	DATA=$CASE/data.bin
 	start --steps 3 --restart
 	eventually [ -e "$T/exporting" ]
 	pkill -9 -f "bin/mt-stream $RUN "
 	kill -TERM $pid
+	: >"$T/signalled"
 	code_of $pid
 	[ "$code" = 143 ]
 	no processes
@@ -267,18 +269,23 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
-@test "a signal while mt-run waits for its last stages does not end the wait" {
+@test "signals while mt-run waits for its last stages do not end the wait" {
 	replace mt-stream <<-'EOF2'
 		trap '' USR1
 		"$MT/mt-stream" "$@"
-		sleep 0.7
+		until [ -e "$T/signalled" ]; do sleep 0.05; done
 		exit
 	EOF2
 	DATA=$CASE/data.bin
 	start --steps 3
 	eventually [ -d "$T/out/model" ]
 	eventually gone "$RUN"
-	kill -TERM $pid
+	local i
+	for i in 1 2 3 4 5 6; do                # mt-run hears none while it says what it has trained
+		kill -TERM $pid
+		sleep 0.2
+	done
+	: >"$T/signalled"
 	code_of $pid
 	no processes
 	[ "$code" = 143 ]
