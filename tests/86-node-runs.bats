@@ -138,6 +138,21 @@ same_as_alone() {
 }
 
 # bats test_tags=slow
+@test "INT to mpirun while the mt-link of a node is stopped: all nodes end, nothing is left" {
+	local node
+	for node in 1 0; do
+		endless
+		eventually trained 5
+		kill -STOP "$(pid_of mt-link $node)"
+		kill -INT "$PID"
+		code_of "$PID"
+		[ "$code" != 0 ]
+		eventually all_gone
+		rm -r "$T/out"
+	done
+}
+
+# bats test_tags=slow
 @test "a stage that is killed ends the run on all nodes with 69 and the line that names it" {
 	local what
 	for what in "mt-step 0" "mt-stream 0" "mt-optim 1" "mt-stream 1"; do
