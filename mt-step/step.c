@@ -68,7 +68,7 @@ static int finish(int code)
 		mt_die_of_signal(mt_stopping);
 	}
 	if (code == 0 && driver.save_failed) {
-		mt_say("a save failed; the last good checkpoint is older than this run");
+		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
 		code = MT_EX_IO;
 	}
 	if (code == 0 && (metrics_failed() || metrics_file_failed())) code = MT_EX_IO;

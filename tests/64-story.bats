@@ -92,6 +92,19 @@ on_terminal() {
 	mt-ckpt verify "$T/out/step-$(printf %08d "$n")"
 }
 
+@test "OUT is deleted while mt-run trains: it tells how many steps were trained" {
+	long_data
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	echo "$pid" >>"$T/pids"
+	eventually grep -q '"step": 5' "$T/m"
+	rm -r "$T/out"
+	kill -TERM $pid
+	wait $pid || true
+	story | grep -qx "stopped by SIGTERM: [0-9]* steps"
+}
+
 @test "a run that fails tells what was trained and saved; one that fails before its first step, only the error" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	code=0

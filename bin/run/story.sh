@@ -172,7 +172,7 @@ committed() (
 	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
 )
 
-steps_trained() { # without metrics: by the run
+steps_trained() { # without metrics, or where they were deleted: by the run
 	trained=$(committed)
 	n=$((${trained:-$began} - began))
 	case $n in
@@ -184,7 +184,8 @@ steps_trained() { # without metrics: by the run
 
 tell_training() { # CODE
 	end_following
-	if can_reread_metrics; then trained=$(figures last) trains=$(figures words); else steps_trained; fi
+	if can_reread_metrics && [ -e "$metrics" ]; then trained=$(figures last) trains=$(figures words)
+	else steps_trained; fi
 	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
 	[ -e "$tmp/start-told" ] || tell_start
 	how=''
