@@ -300,6 +300,20 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	PY
 }
 
+@test "--plan for the cores has the sizes that a run is computed with: 512 tokens of a vocabulary of 150,000" {
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 150000/' "$GOLDEN/llama3/model/config.json" >"$T/config.json"
+	mt-run --run "$RUN" --model "$T/config.json" --data "$GOLDEN/llama3/data.bin" --out "$T/out" --steps 1 --batch 1 \
+		--seq 32 --lr 1e-3 --threads 1 --dtype fp32 >/dev/null
+	mt-stream --plan --config "$T/config.json" --seq 32 --micro 1 --dtype fp32 --profile cpu --json >"$T/plan"
+	[ "$(value head_tokens <"$T/plan")" = 512 ]
+	python3 - "$T/plan" "$T/out/step-00000001/run.json" <<-'PY'
+		import json, sys
+		plan, run = (json.load(open(name)) for name in sys.argv[1:])
+		for name in "chunk_tokens", "head_tokens":
+		    assert plan[name] == run["record"][name], (plan, run["record"])
+	PY
+}
+
 @test "--profile help lists the profiles, each of which can be planned for" {
 	mt-stream --plan --profile help >"$T/names"
 	grep -qx H100 "$T/names"

@@ -9,15 +9,19 @@
 
 #include "plan.h"
 
-/* All of these are assumed: nothing here was measured with mt on a GPU. mt-stream/README.md has the sources. */
+/* Those of GPUs are assumed: nothing here was measured with mt on one. mt-stream/README.md has the sources. */
 #define GEMM_SHAPES 0.96        /* of the measured GEMM rate: the last wave of tiles is only partly filled */
 #define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define OWN_ATTENTION 0.28      /* of a library's rate: our own kernels, synchronous loads and no wgmma */
-#define LAUNCH 5e-6             /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
-#define FORWARD_CHUNK 6         /* norm, q k v, rope, attention, output, residual */
-#define FORWARD_PIECE 5         /* norm, gate and up, SwiGLU, down, residual */
+#define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
+#define CORES_GEMM_HALF 16.0
+#define CORES_ATTENTION_FORWARD 0.50
+#define CORES_ATTENTION_BACKWARD 0.60
+#define LAUNCH 5e-6     /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
+#define FORWARD_CHUNK 6 /* norm, q k v, rope, attention, output, residual */
+#define FORWARD_PIECE 5 /* norm, gate and up, SwiGLU, down, residual */
 #define BACKWARD_CHUNK 13
 #define BACKWARD_PIECE 10
 #define HEAD_CHUNK 7
@@ -30,7 +34,10 @@
 
 static double gemm(const struct plan_request *req, double flops, double tokens)
 {
-	return flops / (req->profile.flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
+	const struct profile *p = &req->profile;
+
+	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens);
+	return flops / (p->flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
 
 /* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state, each read and
@@ -64,6 +71,16 @@ static double attention_flops(const struct plan_request *req, double rows)
 	return rows * sum / g->layers;
 }
 
+/* Seconds for so many operations of attention, at the share of the GEMM rate that a library has, or the cores */
+static double attention_time(const struct plan_request *req, const struct plan *plan, double flops, double library,
+	double cores)
+{
+	const struct profile *p = &req->profile;
+
+	if (p->cores) return flops / (p->flops * p->fp32 * cores);
+	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
+}
+
 /* What windows of experts add, in which n tokens go through a unit in so many pieces: each window computes the input's
  * norm again, and reads and writes the sums */
 static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double pieces,
@@ -90,26 +107,28 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   piece = fmin(n, (double)tokens_of_piece(req, plan));
 	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, plan->head_tokens);
-	double mlp = h * (gu / f + 1) * (double)whole_ffn(l),
-		   attention = attention_flops(req, rows) / p->flops / (plan->library_attention ? 1 : OWN_ATTENTION);
+	double mlp = h * (gu / f + 1) * (double)whole_ffn(l);
+	double flops = attention_flops(req, rows),
+		   attention = attention_time(req, plan, flops, ATTENTION_FORWARD, CORES_ATTENTION_FORWARD),
+		   attention_back = attention_time(req, plan, 2.5 * flops, ATTENTION_BACKWARD, CORES_ATTENTION_BACKWARD);
 	struct times t;
 
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + pieces * mlp) * w / p->hbm, grads = weights / w * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(req, 2 * n * used, piece) + attention / ATTENTION_FORWARD + weights + other +
+	t.forward = gemm(req, 2 * n * used, piece) + attention + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
-	t.backward = gemm(req, 4 * n * used, piece) + 2.5 * attention / ATTENTION_BACKWARD + weights + grads + 2.5 * other +
+	t.backward = gemm(req, 4 * n * used, piece) + attention_back + weights + grads + 2.5 * other +
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
-	t.attention = attention / ATTENTION_FORWARD + (req->train ? 2.5 * attention / ATTENTION_BACKWARD : 0);
+	t.attention = attention + (req->train ? attention_back : 0);
 	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
-	t.recompute[KEEP_ATTENTION] = t.forward - down - attention / ATTENTION_FORWARD;
+	t.recompute[KEEP_ATTENTION] = t.forward - down - attention;
 	t.recompute[KEEP_INPUT] = t.forward - down;
 	if (plan->expert_window) add_windows(req, plan, n, pieces, &t);
 

@@ -70,12 +70,14 @@ int profile_measure(int threads, bool bf16, struct profile *p)
 	if (mem) {
 		memset(mem, 0, bytes > gemm ? bytes : gemm);
 		double flops = gemm_flops(pool, bf16, (float *)(void *)mem), all = copy_rate(pool, threads, mem);
+		double fp32 = bf16 ? gemm_flops(pool, false, (float *)(void *)mem) : flops;
 		*p = (struct profile){
 			.name = "cpu, measured",
 			.h2d = copy_rate(pool, 1, mem), /* a queue copies on one thread */
 			.d2h = copy_rate(pool, 1, mem),
 			.hbm = all,
 			.flops = flops,
+			.fp32 = fp32 / flops,
 			.ram = all,
 			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
 		};

@@ -36,7 +36,8 @@ struct profile { /* what a machine does in a second */
 	double adam;          /* parameters that the cores update, */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
-	bool cores;           /* the host's cores compute, not a GPU */
+	bool cores;           /* the host's cores compute, not a GPU; */
+	double fp32;          /* then GEMMs of fp32 have this share of flops */
 };
 
 struct plan_request {
@@ -134,6 +135,9 @@ int profile_measure(int threads, bool bf16, struct profile *);
 
 /* Of n units, and all of their tensors */
 void request_sizes(struct plan_request *, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors);
+/* The sizes of a run on a device whose memory is the host's, unless others are requested: the same on all machines */
+uint32_t default_chunk_tokens(void);
+uint32_t default_head_tokens(const struct mt_geometry *);
 /* The plan with the shortest predicted step of all that fit. -71 when none fits: then only least and least_host are
  * set. */
 int plan_search(const struct plan_request *, struct plan_result *);

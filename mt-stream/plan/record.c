@@ -4,17 +4,6 @@
 #include "cli/cli.h"
 #include "stream.h"
 
-#define CHUNK_TOKENS 4096        /* tokens of a chunk, if nobody requested another size */
-#define LOGITS_BYTES (64u << 20) /* a head chunk's logits are about this large, */
-#define HEAD_TOKENS_MIN 128      /* but its GEMMs not smaller than this */
-
-static uint32_t head_tokens_for(const struct mt_geometry *geo)
-{
-	uint64_t n = LOGITS_BYTES / (sizeof(float) * (uint64_t)geo->vocab) / 64 * 64;
-
-	return n < HEAD_TOKENS_MIN ? HEAD_TOKENS_MIN : n > CHUNK_TOKENS ? CHUNK_TOKENS : (uint32_t)n;
-}
-
 /* A requested size must be the one that the run was computed with */
 static int size_agrees(const char *what, uint64_t requested, uint32_t is)
 {
@@ -63,8 +52,8 @@ static int record_make(const struct stream *s, const struct mt_record *r, const 
 	int rc = compute_select(s, r);
 
 	*mine = (struct mt_record){
-		.chunk_tokens = first->chunk_tokens ? (uint32_t)first->chunk_tokens : CHUNK_TOKENS,
-		.head_tokens = first->head_tokens ? (uint32_t)first->head_tokens : head_tokens_for(s->geo),
+		.chunk_tokens = first->chunk_tokens ? (uint32_t)first->chunk_tokens : default_chunk_tokens(),
+		.head_tokens = first->head_tokens ? (uint32_t)first->head_tokens : default_head_tokens(s->geo),
 		.pass_rows = (uint32_t)first->pass_rows,
 	};
 	snprintf(mine->device, sizeof mine->device, "%s", s->dev->name);

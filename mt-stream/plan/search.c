@@ -10,8 +10,11 @@
 
 #include "plan.h"
 
-#define PIECE_MIN 1024u /* tokens: MLP pieces are not made smaller than this */
-#define TIE 1e-9        /* steps that differ by less than this share are equally long */
+#define PIECE_MIN 1024u          /* tokens: MLP pieces are not made smaller than this */
+#define TIE 1e-9                 /* steps that differ by less than this share are equally long */
+#define CHUNK_TOKENS 4096        /* tokens of a chunk, where the planner does not select them */
+#define LOGITS_BYTES (64u << 20) /* a head chunk's logits are about this large, */
+#define HEAD_TOKENS_MIN 512      /* but enough tokens that moving the head's weights is little beside its GEMMs */
 
 /* Parameters of a block whose experts a token is not sent to */
 static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
@@ -47,6 +50,15 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 		req->idle = larger(idle, req->idle);
 		req->idle_params += idle;
 	}
+}
+
+uint32_t default_chunk_tokens(void) { return CHUNK_TOKENS; }
+
+uint32_t default_head_tokens(const struct mt_geometry *geo)
+{
+	uint64_t n = LOGITS_BYTES / (sizeof(float) * (uint64_t)geo->vocab) / 64 * 64;
+
+	return n < HEAD_TOKENS_MIN ? HEAD_TOKENS_MIN : n > CHUNK_TOKENS ? CHUNK_TOKENS : (uint32_t)n;
 }
 
 struct search {

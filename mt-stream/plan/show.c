@@ -308,6 +308,9 @@ static int cores_of(const struct plan_options *o, const char *rates, struct plan
 	req->operand = bf16 ? 2 : 4;
 	req->zero_copy = bf16 || o->dtype == MT_FP32;
 	req->memory = o->memory ? o->memory : mt_mem_available() / 2;
+	if (!req->chunk_tokens) req->chunk_tokens = default_chunk_tokens();
+	if (!req->head_tokens) req->head_tokens = default_head_tokens(req->geo);
+	req->fixed = true;
 	return rc ? rc : profile_change(rates, &req->profile);
 }
 
