@@ -191,17 +191,22 @@ same_as_undisturbed() {
 
 @test "two mt-runs on one OUT: the second exits 75 and names the first, which continues" {
 	long_data
-	start --steps 60
+	start --steps 50000
 	eventually trained 1
 	ln -s out "$T/link"
 	kill -STOP $(pgrep -f "^mt-stream $RUN ")
-	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 60 \
+	fails_with 75 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/link/" $ARGS --steps 50000 \
 		--resume
 	grep -q "link/ is in use by another mt-run (pid $pid on $(uname -n), run '$RUN', since 20..-..-.. ..:..:..)" \
 		"$T/fails.err"
+	local at
+	at=$(wc -l <"$T/m")
 	kill -CONT $(pgrep -f "^mt-stream $RUN ")
-	wait $pid
-	[ -f "$T/out/model/config.json" ]
+	eventually trained $((at + 3))
+	kill -TERM $pid
+	code_of $pid
+	[ "$code" = 143 ]
+	mt-ckpt verify "$(newest)"
 }
 
 # bats test_tags=slow
@@ -329,6 +334,20 @@ same_as_undisturbed() {
 	[ "$code" = 143 ]
 	gone "$RUN"
 	grep -q "saved $(newest); continue" "$T/run.err"
+}
+
+@test "a checkpoint that fails does not keep the model from being exported; mt-run ends with 74" {
+	DATA=$CASE/data.bin
+	mkdir "$T/out"
+	: >"$T/out/step-00000002"               # a file, which no directory can replace
+	start --steps 5 --ckpt-every 2
+	code_of $pid
+	[ "$code" = 74 ]
+	gone "$RUN"
+	grep -q "^mt-ckpt: step 2 is not saved: " "$T/run.err"
+	grep -q "^mt-run: the model is in $T/out/model" "$T/run.err"
+	[ -f "$T/out/model/model.safetensors" ]
+	mt-ckpt verify "$T/out/step-00000005"
 }
 
 # bats test_tags=slow
