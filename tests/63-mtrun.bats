@@ -97,13 +97,13 @@ same_as_undisturbed() {
 # bats test_tags=slow
 @test "mt-store is killed: it is started again, and training goes on" {
 	long_data
-	start --steps 100
+	start --steps 250
 	eventually trained 5
 	pkill -9 -f "^mt-store serve $RUN "
 	wait $pid
 	grep -q "mt-store was killed by signal 9" "$T/run.err"
 	[ -f "$T/out/model/config.json" ]
-	mt-ckpt verify "$T/out/step-00000100"
+	mt-ckpt verify "$T/out/step-00000250"
 	all_gone
 }
 
@@ -212,14 +212,14 @@ same_as_undisturbed() {
 # bats test_tags=slow
 @test "an mt-run started while stages of a killed one still save waits for them and continues from their checkpoint" {
 	long_data
-	undisturbed --steps 100
-	start --steps 100
+	undisturbed --steps 250
+	start --steps 250
 	eventually trained 5
 	stream=$(pgrep -f "^mt-stream $RUN ")
 	echo "$stream" >>"$T/pids"
 	kill -STOP "$stream"
 	kill -9 $pid
-	start --steps 100 --resume
+	start --steps 250 --resume
 	eventually grep -q "is gone; waits for its stages" "$T/run.err"
 	no grep -q "starts from" "$T/run.err"
 	kill -CONT "$stream"
