@@ -37,8 +37,8 @@ struct gemm_args {
 struct bias_backward_args {
 	float *db; /* (n) */
 	float beta;
-	const void *dy; /* (m, n) */
-	int64_t m, n;
+	const void *dy; /* (m, n), rows ld apart */
+	int64_t m, n, ld;
 };
 
 /* x = w[tokens]; tokens are < V, which serve.c has checked */

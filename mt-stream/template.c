@@ -76,7 +76,8 @@ void linear_backward_weights(const struct chunk *c, float *dw, float *db, float 
 {
 	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy->as, .lda = out, .trans_a = 1, .b = x->as, .ldb = in,
 		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
-	if (db) LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out);
+	if (db)
+		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out, .ld = out);
 }
 
 static void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy,
@@ -237,7 +238,7 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 		.ldb = h, .c = g->t[MT_T_Q], .ldc = h, .beta = beta, .fp32 = 1);
 	if (g->t[MT_T_QB])
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB], .beta = beta, .dy = c->s.dqkv, .m = c->n,
-			.n = out);
+			.n = out, .ld = a + 2 * k);
 }
 
 /* y = residual + x w' + b, the sum of which a norm or a factor may apply to what is added. The scratch's h is lost

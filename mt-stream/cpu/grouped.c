@@ -97,7 +97,8 @@ static void bias_task(void *arg, int64_t e, int thread)
 	float *db = a->db + e * a->stride;
 	(void)thread;
 	if (a->beta == 0) memset(db, 0, (size_t)a->n * sizeof *db);
-	cpu_kernels()->column_sums(db, (const float *)a->dy + a->first[e] * a->n, a->first[e + 1] - a->first[e], a->n);
+	cpu_kernels()->column_sums(db, (const float *)a->dy + a->first[e] * a->n, a->first[e + 1] - a->first[e], a->n,
+		a->n);
 }
 
 void op_grouped_bias_backward(struct pool *pool, const struct grouped_bias_backward_args *a)

@@ -178,8 +178,8 @@ static void norm_backward(const struct norm_backward_args *a, float *dw, float *
 	}
 }
 
-static void column_sums(float *sum, const float *x, int64_t rows, int64_t n)
+static void column_sums(float *sum, const float *x, int64_t rows, int64_t n, int64_t ld)
 {
 	for (int64_t r = 0; r < rows; r++)
-		for (int64_t i = 0; i < n; i += VW) v_put(sum + i, n - i, v_get(sum + i, n - i) + v_get(x + r * n + i, n - i));
+		for (int64_t i = 0; i < n; i += VW) v_put(sum + i, n - i, v_get(sum + i, n - i) + v_get(x + r * ld + i, n - i));
 }

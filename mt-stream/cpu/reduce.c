@@ -78,7 +78,7 @@ void sum_rows(struct pool *pool, int64_t rows, rows_fn *fn, const void *args, fl
 static void bias_rows(const void *args, struct rows r, float *sum)
 {
 	const struct bias_backward_args *a = args;
-	cpu_kernels()->column_sums(sum, (const float *)a->dy + r.first * a->n, r.n, a->n);
+	cpu_kernels()->column_sums(sum, (const float *)a->dy + r.first * a->ld, r.n, a->n, a->ld);
 }
 
 void op_bias_backward(struct pool *pool, const struct bias_backward_args *a)

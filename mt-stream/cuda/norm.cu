@@ -197,7 +197,7 @@ void cuda_norm_rows_backward(const struct cuda_queue *q, const struct norm_backw
 void cuda_norm_backward(const struct cuda_queue *q, const struct norm_backward_args *a)
 {
 	const struct norm_rows at = {a->h, a->h, 1};
-	const struct bias_backward_args bias = {a->db, a->beta, a->dy, a->n, a->h};
+	const struct bias_backward_args bias = {a->db, a->beta, a->dy, a->n, a->h, a->h};
 
 	if (a->db) cuda_bias_backward(q, &bias);
 	if (a->mean || !a->w || a->one) norm_rows_backward<1>(q, a, at);

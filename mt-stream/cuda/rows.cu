@@ -38,7 +38,7 @@ void cuda_sum_partials(const struct cuda_queue *q, float *dst, float beta, const
 /* Each of 8 warps sums 32 x WIDE columns of every eighth row of the block; the warps' sums are added in order. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m,
-	int64_t n, int64_t rows, int64_t column_blocks, int wide)
+	int64_t n, int64_t ld, int64_t rows, int64_t column_blocks, int wide)
 {
 	DYNAMIC_SHARED(float, sums); /* (warps, 32 * WIDE) */
 	int64_t column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x % 32 * WIDE;
@@ -48,7 +48,7 @@ static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *pa
 
 	if (column < n)
 		for (int64_t row = first + warp; row < end; row += THREADS / 32) {
-			get_wide(v, dy + row * n + column, n - column, wide);
+			get_wide(v, dy + row * ld + column, n - column, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
 		}
@@ -66,12 +66,12 @@ void cuda_bias_backward(const struct cuda_queue *q, const struct bias_backward_a
 {
 	int64_t m = a->m, n = a->n, columns = div_up(n, 32 * WIDE), parts = partial_blocks(div_up(m, BIAS_ROWS), n);
 	int64_t rows = div_up(m, parts);
-	int wide = wide_rows(n, a->dy, NULL, NULL, NULL);
+	int wide = n % WIDE == 0 && wide_rows(a->ld, a->dy, NULL, NULL, NULL);
 
 	parts = div_up(m, rows);
 	BY_ELEMENT(q,
 		LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream, q->work,
-			(const T *)a->dy, m, n, rows, columns, wide));
+			(const T *)a->dy, m, n, a->ld, rows, columns, wide));
 	cuda_sum_partials(q, a->db, a->beta, q->work, parts, n, n);
 }
 

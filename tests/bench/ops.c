@@ -128,7 +128,7 @@ static void bench_attention(void)
 
 static void bench_rows(void)
 {
-	struct bias_backward_args bias = {norm_dw, 1, d, n, m->hidden};
+	struct bias_backward_args bias = {norm_dw, 1, d, n, m->hidden, m->hidden};
 	struct rope_args rope = {.n = n,
 		.seq = m->seq,
 		.heads = m->heads,

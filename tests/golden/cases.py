@@ -41,12 +41,13 @@ FAMILIES = {
                                          SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}),
         "dialect": 4, "both": True, "also": {"sliding_window_pattern": 2},
         "train": {"micro": 2, "schedule": "cosine", "wd": 0.1, "clip": 3.0}},
-    # full layers have heads of 16, one key head and no v_proj; the first quarter of the pairs turns; v has a norm. With
-    # norms of q and k around 1 instead of scores times 1 / sqrt(head_dim), softmax would be steep and rounding errors
-    # large
+    # full layers have heads of 16, one key head, no v_proj and no bias for it; the first quarter of the pairs turns; v
+    # has a norm. With norms of q and k around 1 instead of scores times 1 / sqrt(head_dim), softmax would be steep and
+    # rounding errors large
     "gemma4": {
         "config": small(Gemma4TextConfig, head_dim=8, global_head_dim=16, num_global_key_value_heads=1,
-                        attention_k_eq_v=True, hidden_size_per_layer_input=0, num_hidden_layers=3, sliding_window=5,
+                        attention_k_eq_v=True, attention_bias=True, hidden_size_per_layer_input=0, num_hidden_layers=3,
+                        sliding_window=5,
                         layer_types=[SLIDING, FULL, FULL], final_logit_softcapping=4.0),
         "dialect": 5, "both": True, "bf16": True, "eval": True, "factors": {"q_norm": 0.5, "k_norm": 0.5},
         "train": {"micro": 2, "warmup": 3, "clip": 3.0}},

@@ -206,7 +206,7 @@ void op_bias_backward(struct pool *p, const struct bias_backward_args *a)
 	struct bias_backward_args c = *a;
 
 	begin(p);
-	c.dy = operand(a->dy, a->m * a->n);
+	c.dy = operand(a->dy, a->m * a->ld);
 	cuda_bias_backward(&queue, &c);
 	back(a->db);
 }
@@ -568,9 +568,10 @@ static void all(void)
 
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 0; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	test_bias(1, 1);
-	test_bias(70, 33);
-	test_bias(301, 600);
+	test_bias(1, 1, 1);
+	test_bias(70, 33, 41);
+	test_bias(301, 600, 600);
+	test_bias(257, 48, 72);
 	test_embed(1, 1, 3);
 	test_embed(500, 100, 37);
 	test_embed(300, 2080, 7);

@@ -61,18 +61,27 @@ struct part {
 	float *got;
 	const double *want;
 	int64_t n;
-	double bound;
+	double bound; /* of the error's norm, relative to the norm of `want` */
 };
+
+static double norm_of(const double *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+	return sqrt(sum);
+}
+
+/* The bound where a small value is the difference of large ones, whose norm is 1 at least */
+static double of_one(double bound, const double *want, int64_t n) { return bound * fmax(1, 1 / norm_of(want, n)); }
 
 static double error_of(const struct part *p)
 {
-	double error = 0, norm = 0;
+	double error = 0;
 	for (int64_t i = 0; i < p->n; i++) {
 		double d = (double)p->got[i] - p->want[i];
 		error += d * d;
-		norm += p->want[i] * p->want[i];
 	}
-	return sqrt(error) / (sqrt(norm) + 1e-30);
+	return sqrt(error) / (norm_of(p->want, p->n) + 1e-30);
 }
 
 /* run (ctx, pool) fills results[], each of lengths[i]; parts[i].want is the definition's */
@@ -222,14 +231,14 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 /* ---- bias ---- */
 
 struct bias_case {
-	int64_t m, n;
+	int64_t m, n, ld;
 	const float *dy, *db;
 };
 
 static void run_bias(void *ctx, struct pool *pool, float **out)
 {
 	struct bias_case *s = ctx;
-	struct bias_backward_args a = {.db = out[0], .dy = again(s->dy, s->m * s->n), .m = s->m, .n = s->n};
+	struct bias_backward_args a = {.db = out[0], .dy = again(s->dy, s->m * s->ld), .m = s->m, .n = s->n, .ld = s->ld};
 	op_bias_backward(pool, &a);
 	memcpy(out[1], s->db, (size_t)s->n * sizeof(float));
 	a.db = out[1];
@@ -237,16 +246,17 @@ static void run_bias(void *ctx, struct pool *pool, float **out)
 	op_bias_backward(pool, &a);
 }
 
-static void test_bias(int64_t m, int64_t n)
+static void test_bias(int64_t m, int64_t n, int64_t ld)
 {
-	struct bias_case s = {m, n, random_floats(m * n), random_floats(n)};
+	struct bias_case s = {m, n, ld, random_floats(m * ld), random_floats(n)};
 	double *set = doubles(n), *added = doubles(n);
 	for (int64_t j = 0; j < n; j++) {
-		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * n + j];
+		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * ld + j];
 		added[j] = set[j] + (double)s.db[j];
 	}
 	char name[80];
-	snprintf(name, sizeof name, "bias backward %lld x %lld", (long long)m, (long long)n);
+	snprintf(name, sizeof name, "bias backward %lld x %lld, rows %lld apart", (long long)m, (long long)n,
+		(long long)ld);
 	check(name, (struct part[]){{"db", NULL, set, n, 1e-6}, {"db added", NULL, added, n, 1e-6}}, 2, run_bias, &s);
 }
 
@@ -572,9 +582,9 @@ static void test_attention_with(struct attention_args a, int64_t length, int64_t
 		(long long)a.window, (long long)length, a.cap != 0 ? ", cap" : "", a.sinks ? ", sinks" : "");
 	double loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
 	check(name,
-		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
-			{"dqkv", NULL, dqkv, n * wide, 1e-6}, {"dsinks", NULL, dsinks, heads, loose},
-			{"dsinks added", NULL, added, heads, loose}},
+		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7},
+			{"lse", NULL, lse, n * heads, of_one(4e-7, lse, n * heads)}, {"dqkv", NULL, dqkv, n * wide, 1e-6},
+			{"dsinks", NULL, dsinks, heads, loose}, {"dsinks added", NULL, added, heads, loose}},
 		a.sinks ? 5 : 3, run_attention, &s);
 }
 
@@ -1005,9 +1015,10 @@ int main(void)
 		{300, 700, 40}, {513, 33, 257}};
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 0; form < 8; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	test_bias(1, 1);
-	test_bias(70, 33);
-	test_bias(3001, 600);
+	test_bias(1, 1, 1);
+	test_bias(70, 33, 41);
+	test_bias(3001, 600, 600);
+	test_bias(257, 48, 72);
 	test_embed(1, 1, 3);
 	test_embed(500, 100, 37);
 	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {2100, 257}};
