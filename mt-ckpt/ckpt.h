@@ -180,7 +180,7 @@ struct st_entry *model_find(const struct model *, const char *name);
  * weight may have. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
 /* If the file has a head for a tied model, then it must equal the embeddings. */
-int model_match_tied(struct model *, const char *embed_name);
+int model_match_tied(struct model *, const char *embed_name, const char *head_name);
 /* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
 void model_name_extras(const struct model *);
 /* Read n elements of a tensor of 2 or 4 bytes each, beginning with element `from`, as they are in the file. */

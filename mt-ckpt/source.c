@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "model/hfjson.h"
 
 /* Is the last component of a path a checkpoint's name, step- and at least 8 digits? */
 static bool is_step_name(const char *path)
@@ -118,7 +119,8 @@ int source_models(struct source *s)
 	bool bf16 = s->json.dtype == MT_BF16;
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 
-	if (rc == 0 && s->geo.flags & MT_TIED) rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name);
+	if (rc == 0 && s->geo.flags & MT_TIED)
+		rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name, head_tensor_name(&s->geo));
 	if (rc == 0 && s->full && s->json.nodes > 1)
 		rc = parts_list(&s->parts, s->layout.units, s->layout.n_units, 0, s->json.nodes, s->json.nodes);
 	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;

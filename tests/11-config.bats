@@ -497,6 +497,30 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	geometry "window 8" "window_layers w.w"
 }
 
+@test "attention that is not causal exits 78" {
+	config qwen2 '"is_causal": false'
+	refused 78 "is_causal false is not supported"
+	config qwen2 '"is_causal": true'
+	geometry "layers 3"
+	config qwen2 '"is_causal": null'        # not true
+	refused 78 "is_causal false is not supported"
+}
+
+@test "transformers' other names for the numbers of experts are read, and exit 78 if they disagree" {
+	changed() { # CASE CHANGE
+		python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); exec(sys.argv[2]); print(json.dumps(j))' \
+			"$GOLDEN/$1/model/config.json" "$2" >"$T/config.json"
+	}
+	changed ernie4-5-moe 'j["num_experts_per_tok"] = 1'
+	refused 78 "moe_k 2 and num_experts_per_tok 1 disagree"
+	changed ernie4-5-moe 'j["num_experts"] = 3'
+	refused 78 "moe_num_experts 6 and num_experts 3 disagree"
+	changed gpt-oss 'j["num_experts"] = 3'
+	refused 78 "num_local_experts 5 and num_experts 3 disagree"
+	changed ernie4-5-moe 'j["num_experts_per_tok"] = j.pop("moe_k"); j["num_experts"] = j.pop("moe_num_experts")'
+	mt-store create "$RUN" --config "$T/config.json" 2>/dev/null
+}
+
 @test "config dialects that disagree exit 78 and name the key" {
 	config llama '"rope_theta": 10000.0' '"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}'
 	refused 78 "rope_theta"

@@ -113,6 +113,34 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
+@test "a tied model whose file has another head exits 65, also where the family's head has another name" {
+	local case
+	for case in llama2:lm_head.weight neox:embed_out.weight; do
+		cp -r "$GOLDEN/${case%:*}/model" "$T/in"
+		sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$T/in/config.json"
+		create "$RUN" --config "$T/in"
+		fails_with 65 mt-ckpt load "$RUN" "$T/in"
+		grep -q "tensor '${case#*:}': differs from its embeddings, but config.json ties them" "$T/fails.err"
+		mt-store rm "$RUN" --force 2>/dev/null
+		rm -r "$T/in"
+	done
+}
+
+@test "a family with rotary positions by type of layer is exported and loaded again, if all layers are of one type" {
+	local layers
+	for layers in 1 3; do
+		sed "s/\"num_hidden_layers\": 3/\"num_hidden_layers\": $layers/" "$GOLDEN/gemma3/model/config.json" >"$T/config.json"
+		create "$RUN" --config "$T/config.json"
+		mt-store init "$RUN" --seed 1 2>/dev/null
+		mt-ckpt export "$RUN" "$T/out" 2>/dev/null
+		mt-store rm "$RUN" --force 2>/dev/null
+		create "$RUN" --config "$T/out"
+		mt-ckpt load "$RUN" "$T/out" 2>/dev/null
+		mt-store rm "$RUN" --force 2>/dev/null
+		rm -r "$T/out"
+	done
+}
+
 @test "load ignores rotary inv_freq and causal masks, and names other extra tensors in one line" {
 	ST make "$T/in"
 	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another",

@@ -18,11 +18,13 @@ static json_t *given(const json_t *obj, const char *key)
 	return json_is_null(v) ? NULL : v;
 }
 
-/* The kind of all layers that have rotary positions. NULL: there are several, which are left as the file has them */
+/* The kind of all layers that have rotary positions. NULL: there are several, or the family has them by type of layer,
+ * even if all layers are of one type: they are left as the file has them */
 static const struct mt_layer *one_rope(const struct mt_geometry *g)
 {
 	const struct mt_layer *one = &g->kind[0];
 
+	if (rope_is_by_type(g->family)) return NULL;
 	for (uint32_t i = 1; i < g->n_kinds; i++) {
 		const struct mt_layer *k = &g->kind[i];
 		if (one->rope_dim == 0) one = k;

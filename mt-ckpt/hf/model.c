@@ -180,9 +180,9 @@ int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum
 	return 0;
 }
 
-int model_match_tied(struct model *m, const char *embed_name)
+int model_match_tied(struct model *m, const char *embed_name, const char *head_name)
 {
-	struct st_entry *embed = model_find(m, embed_name), *head = model_find(m, "lm_head.weight");
+	struct st_entry *embed = model_find(m, embed_name), *head = model_find(m, head_name);
 	static const uint64_t step = IO_BYTES / 4;
 	int rc = 0;
 
@@ -190,22 +190,18 @@ int model_match_tied(struct model *m, const char *embed_name)
 	head->used = true;
 	const struct st_tensor *a = embed->tensor, *b = head->tensor;
 	if (!weight_dtype(b->dtype) || b->ndim != 2 || a->shape[0] != b->shape[0] || a->shape[1] != b->shape[1])
-		return mt_fail(MT_EX_DATA,
-			"%s: tensor 'lm_head.weight': not of its embeddings' shape, but config.json "
-			"ties them",
-			head->file->name);
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': not of its embeddings' shape, but config.json ties them",
+			head->file->name, head_name);
 	uint64_t n = a->shape[0] * a->shape[1];
 	uint32_t *x = malloc(IO_BYTES), *y = malloc(IO_BYTES);
 	void *raw = malloc(IO_BYTES);
-	if (!x || !y || !raw) rc = mt_fail(MT_EX_NOMEM, "no memory to compare lm_head");
+	if (!x || !y || !raw) rc = mt_fail(MT_EX_NOMEM, "no memory to compare %s", head_name);
 	for (uint64_t at = 0; rc == 0 && at < n; at += step) {
 		uint64_t len = n - at < step ? n - at : step;
 		if ((rc = model_read(embed, at, len, raw, x)) == 0 && (rc = model_read(head, at, len, raw, y)) == 0 &&
 			memcmp(x, y, len * 4))
-			rc = mt_fail(MT_EX_DATA,
-				"%s: tensor 'lm_head.weight': differs from its embeddings, but "
-				"config.json ties them",
-				head->file->name);
+			rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': differs from its embeddings, but config.json ties them",
+				head->file->name, head_name);
 	}
 	free(x);
 	free(y);

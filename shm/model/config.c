@@ -92,6 +92,7 @@ static void refuse_foreign(struct reader *r, const struct family *family)
 	for (size_t i = 0; i < sizeof family->refused / sizeof *family->refused && family->refused[i]; i++)
 		if (key_bool(r, r->root, family->refused[i], false))
 			REFUSE(r, MT_EX_CONFIG, "%s true is not supported", family->refused[i]);
+	if (!key_bool(r, r->root, "is_causal", true)) REFUSE(r, MT_EX_CONFIG, "is_causal false is not supported");
 	const char *old = key_string(r, r->root, "torch_dtype"), *now = key_string(r, r->root, "dtype");
 	if (old && now && strcmp(old, now) != 0)
 		REFUSE(r, MT_EX_CONFIG, "torch_dtype '%.20s' and dtype '%.20s' disagree", old, now);

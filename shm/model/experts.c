@@ -20,8 +20,9 @@ static const struct experts_family {
 	float floor;
 	const char *scale_key; /* NULL: 1 */
 	const char *alias;     /* of experts_key (attribute_map); NULL: none */
-	bool groups;           /* n_group, topk_group */
-	float aux;             /* default of router_aux_loss_coef; 0: the loss never has that term */
+	const char *per_token_alias;
+	bool groups; /* n_group, topk_group */
+	float aux;   /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
 	 * beside moe_layer_start_index .. moe_layer_end_index, and by moe_layer_interval */
 	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_RANGE } dense;
@@ -42,9 +43,9 @@ static const struct experts_family {
 		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST},
 	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
 		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f, .aux = 0.001f,
-		.dense = DENSE_RANGE},
+		.alias = "num_experts", .per_token_alias = "num_experts_per_tok", .dense = DENSE_RANGE},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
-		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .aux = 0.001f},
+		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .alias = "num_experts", .aux = 0.001f},
 };
 
 /* A positive number, which may be missing or null */
@@ -107,20 +108,20 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 	if (x->dense == DENSE_LISTED) read_dense_list(r, layers, sparse);
 }
 
-static uint32_t read_count(struct reader *r, const struct experts_family *x)
+static uint32_t read_aliased(struct reader *r, const char *key, const char *alias, uint32_t missing, uint32_t most)
 {
-	uint32_t n = key_u32(r, x->experts_key, x->experts, 1, MT_EXPERTS);
-	if (!x->alias || !json_object_get(r->root, x->alias)) return n;
-	uint32_t other = key_u32(r, x->alias, n, 1, MT_EXPERTS);
-	if (json_object_get(r->root, x->experts_key) && other != n)
-		REFUSE(r, MT_EX_CONFIG, "%s %u and %s %u disagree", x->experts_key, n, x->alias, other);
+	uint32_t n = key_u32(r, key, missing, 1, most);
+	if (!alias || !json_object_get(r->root, alias)) return n;
+	uint32_t other = key_u32(r, alias, n, 1, most);
+	if (json_object_get(r->root, key) && other != n)
+		REFUSE(r, MT_EX_CONFIG, "%s %u and %s %u disagree", key, n, alias, other);
 	return other;
 }
 
 static void read_expert_sizes(struct reader *r, const struct experts_family *x, struct mt_layer *k)
 {
-	k->experts = read_count(r, x);
-	k->experts_per_token = key_u32(r, x->per_token_key, x->per_token, 1, MT_EXPERTS_PER_TOKEN);
+	k->experts = read_aliased(r, x->experts_key, x->alias, x->experts, MT_EXPERTS);
+	k->experts_per_token = read_aliased(r, x->per_token_key, x->per_token_alias, x->per_token, MT_EXPERTS_PER_TOKEN);
 	if (k->experts_per_token > k->experts)
 		REFUSE(r, MT_EX_CONFIG, "%s %u is more than %s %u", x->per_token_key, k->experts_per_token, x->experts_key,
 			k->experts);

@@ -5,6 +5,9 @@
 #define MT_HFJSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
+
+struct mt_geometry;
 
 /* As json_loadb, and refuses duplicate keys. Without memory it fails with json_error_out_of_memory; jansson's own
  * reader skips what it has no memory for. */
@@ -19,5 +22,10 @@ void hfjson_unmark(char *text);
 /* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's
  * class has another name for it; else the key itself */
 const char *rope_root_key(const char *model_type, const char *key);
+/* Has it rope_parameters for each type of layer? */
+bool rope_is_by_type(const char *model_type);
+
+/* layout.c: the name that this family's files have for the weights of the LM head, which a tied model does not have */
+const char *head_tensor_name(const struct mt_geometry *);
 
 #endif

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "hfjson.h"
 #include "lib.h"
 
 #define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
@@ -143,6 +144,11 @@ static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
 			if (names[row].other[i].role == e->role) return names[row].other[i].name;
 	return e->name;
+}
+
+const char *head_tensor_name(const struct mt_geometry *geo)
+{
+	return name_of(geo, &(struct entry){MT_T_HEAD, true, "lm_head.weight"});
 }
 
 /* Has a model with this geometry a tensor of this role? k: the block's kind */

@@ -118,6 +118,12 @@ const char *rope_root_key(const char *model_type, const char *key)
 	return own ? own : key;
 }
 
+bool rope_is_by_type(const char *model_type)
+{
+	const struct family *family = family_find(model_type);
+	return family && family->local_theta > 0;
+}
+
 /* A number that may be in the file's root and in both dialects' objects, where all must agree; missing: what it is if
  * it is nowhere. A class with another name for it in the root ignores *name there, but transformers 4 writes both.
  * *name becomes the name that the file has for it. */
