@@ -160,6 +160,30 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	tokens --plain "$MODELS/chatml" "$MODELS/forms.jsonl" | cmp - "$MODELS/forms.rec"
 }
 
+@test "an assistant's turn that comes first: loss is computed on its text, not on the template's header" {
+	need_transformers
+	for how in "" --plain; do
+		echo '{"messages": [{"role": "assistant", "content": "are"}, {"role": "user", "content": "Who"}]}' |
+			tokens $how "$MODELS/chatml" >"$T/rec"
+		[ "$(show "$MODELS/chatml" <"$T/rec")" = \
+			'-<|im_start|>assistant\n | +are<|im_end|>\n | -<|im_start|>user\nWho<|im_end|>\n' ]
+	done
+}
+
+@test "--plain shows a template what transformers does: no keys that are null, and all names of the reasoning" {
+	need_transformers
+	cp -r "$MODELS/chatml" "$T/model"
+	printf '%s' '{% for m in messages %}{{ m.role }}{% if m.content is defined %} {{ m.content }}{% endif %}' \
+		'{% if m.reasoning_content %} are {{ m.thinking }}{% endif %}{% endfor %}' >"$T/model/chat_template.jinja"
+	printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": %s}]}\n' Who null Who '"I"' \
+		I '"are", "reasoning": "Who", "thinking": null' >"$T/chats"
+	for how in "" --plain; do
+		tokens $how "$T/model" "$T/chats" >"$T/rec$how"
+	done
+	cmp "$T/rec" "$T/rec--plain"
+	show "$T/model" <"$T/rec" | grep -q "are are Who"
+}
+
 @test "a tokenizer that appends EOS itself gets no second one" {
 	need_transformers
 	for how in "" --plain; do
