@@ -75,10 +75,38 @@ static void tell_step(struct mt_run *run, uint64_t *requested, bool insist)
 
 static bool saver_at_work(struct mt_run *run) { return mt_snap_busy(mt_snap(run)) && mt_stage_alive(run, MT_CKPT); }
 
-/* An update that has begun is finished by mt-optim, if there is one. */
-static bool update_at_work(struct mt_run *run) { return !mt_run_quiet(run) && mt_stage_alive(run, MT_OPTIM); }
+/* A program of mt's, where PATH has it, or else beside this one. Signals to a process group are ours to judge. */
+static int start(char *const argv[], pid_t *pid)
+{
+	char program[4200];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
+	if (n < 0) n = 0;
+	program[n] = 0;
+	char *slash = strrchr(program, '/');
+	strcpy(slash ? slash + 1 : program, argv[0]);
+	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
+	for (int i = 0; i < 3 && counts_signals; i++) signal(sigs[i], SIG_IGN);
+	int rc = posix_spawnp(pid, argv[0], NULL, NULL, argv, environ);
+	if (rc) rc = posix_spawn(pid, program, NULL, NULL, argv, environ);
+	if (counts_signals) owner_signals();
+	return rc ? mt_fail(MT_EX_IO, "%s cannot be started: %s", argv[0], strerror(rc)) : 0;
+}
 
-bool owner_end_turn(struct mt_run *run, struct owner_end *e)
+/* An update that has begun is finished by mt-optim. If that has died, and nobody has started it again by now, another
+ * one is started, once. */
+static bool update_at_work(struct mt_run *run, const char *name, struct owner_end *e)
+{
+	if (mt_run_quiet(run)) return false;
+	if (mt_stage_alive(run, MT_OPTIM)) return true;
+	if (mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 || mt_stage_alive(run, MT_STEP)) return false;
+	if (!e->optim) {
+		char *argv[] = {"mt-optim", (char *)name, NULL};
+		if (start(argv, &e->optim)) e->optim = -1;
+	}
+	return e->optim > 0 && waitpid(e->optim, NULL, WNOHANG) == 0;
+}
+
+bool owner_end_turn(struct mt_run *run, const char *name, struct owner_end *e)
 {
 	bool insist = mt_stopping;
 	mt_stopping = 0;
@@ -86,7 +114,8 @@ bool owner_end_turn(struct mt_run *run, struct owner_end *e)
 	tell_step(run, &e->requested, insist);
 	send(run, MT_FILL, SIGKILL); /* what is being filled has not been trained, and goes with the run */
 	if (e->insisted > 1) return true;
-	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run) || saver_at_work(run));
+	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run, name, e) ||
+		saver_at_work(run));
 }
 
 /* ------------------------------------------------------------------------------------------------ saving */
@@ -100,7 +129,23 @@ static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 static bool is_as_filled(struct mt_run *run)
 {
 	uint32_t k = mt_txn_newest(run);
-	return k == 0 || (k == 1 && mt_word_phase(mt_txn_word(run, k)) == MT_ACCUMULATE);
+	return k == 0 ||
+		(k == 1 && (mt_word_phase(mt_txn_word(run, k)) == MT_ACCUMULATE || mt_txn(run, k)->kind == MT_EVAL));
+}
+
+/* As a shell reads it, to be freed; NULL: no memory */
+static char *quoted(const char *s)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,@%+-";
+	char *text = malloc(4 * strlen(s) + 3), *at = text;
+	if (!text) return NULL;
+	if (*s && !s[strspn(s, plain)]) return strcpy(text, s);
+	*at++ = '\'';
+	for (; *s; s++)
+		if (*s == '\'') at = stpcpy(at, "'\\''");
+		else *at++ = *s;
+	strcpy(at, "'");
+	return text;
 }
 
 /* By this run's saver, or by mt-ckpt save: then run.json names this run. */
@@ -121,33 +166,17 @@ static bool is_saved(struct mt_run *run, const char *path, uint64_t step)
 static void set_aside(const char *path, const char *dir, uint64_t step)
 {
 	char aside[4300];
-	snprintf(aside, sizeof aside, "%s/replaced.step-%08llu", dir, (unsigned long long)step);
-	if (access(path, F_OK) == 0 && rename(path, aside) == 0)
-		mt_say("%s is not of this run: it is renamed to %s", path, aside);
-}
-
-/* mt-ckpt beside this program, or else where PATH has it. Signals to a process group are ours to judge. */
-static int run_save(const char *name, const char *path, pid_t *pid)
-{
-	char program[4200];
-	char *argv[] = {"mt-ckpt", "save", (char *)name, (char *)path, NULL};
-	ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
-	if (n < 0) n = 0;
-	program[n] = 0;
-	char *slash = strrchr(program, '/');
-	strcpy(slash ? slash + 1 : program, "mt-ckpt");
-	static const int sigs[] = {SIGHUP, SIGINT, SIGTERM};
-	for (int i = 0; i < 3 && counts_signals; i++) signal(sigs[i], SIG_IGN);
-	int rc = posix_spawnp(pid, "mt-ckpt", NULL, NULL, argv, environ);
-	if (rc) rc = posix_spawn(pid, program, NULL, NULL, argv, environ);
-	if (counts_signals) owner_signals();
-	return rc ? mt_fail(MT_EX_IO, "mt-ckpt cannot be started: %s", strerror(rc)) : 0;
+	int n = snprintf(aside, sizeof aside, "%s/replaced.step-%08llu", dir, (unsigned long long)step);
+	if (access(path, F_OK)) return;
+	for (int i = 2; access(aside, F_OK) == 0 && i < 1000; i++) snprintf(aside + n, sizeof aside - (size_t)n, ".%d", i);
+	if (rename(path, aside) == 0) mt_say("%s is not of this run: it is renamed to %s", path, aside);
 }
 
 static int save_once(const char *name, const char *path)
 {
+	char *argv[] = {"mt-ckpt", "save", (char *)name, (char *)path, NULL};
 	pid_t pid;
-	int status, rc = run_save(name, path, &pid);
+	int status, rc = start(argv, &pid);
 	if (rc) return rc;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		if (mt_stopping) kill(pid, SIGKILL); /* what it wrote so far is deleted by the next mt-ckpt there */
@@ -204,10 +233,14 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	if (rc) {
+		char path[4200], *words;
+		step_dir(path, sizeof path, dir, step);
 		wait_left(run, true);
-		return mt_fail(-rc,
-			"run '%s' stays; save and remove it: mt-ckpt save %s %s/step-%08llu && mt-store rm %s --force", name, name,
-			dir, (unsigned long long)step, name);
+		words = quoted(path);
+		mt_fail(-rc, "run '%s' stays; save and remove it: mt-ckpt save %s %s && mt-store rm %s --force", name, name,
+			words ? words : path, name);
+		free(words);
+		return rc;
 	}
 	rc = mt_run_remove(name, true);
 	if (rc) return rc;

@@ -132,7 +132,7 @@ int store_serve(const char *name, const struct store_options *o)
 		if (stop && !ending && !end.in_order) break;
 		if ((rc = mt_stage_check(run))) break;
 		look(run, watched);
-		if (ending && (ended = owner_end_turn(run, &end))) break;
+		if (ending && (ended = owner_end_turn(run, name, &end))) break;
 		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
 	}
 	if (ended) rc = owner_end_run(run, name, o->dir, &end);

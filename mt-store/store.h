@@ -25,12 +25,14 @@ struct owner_end {
 	uint64_t requested; /* slot word of the mt-step that was asked to stop */
 	int insisted;       /* signals since */
 	bool in_order;      /* the owner has announced its end */
+	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
 bool owner_gone(struct owner_end *);           /* stdin is at its end */
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);
-bool owner_end_turn(struct mt_run *, struct owner_end *); /* one look; true: nobody changes the run any more */
+/* one look; true: nobody changes the run any more */
+bool owner_end_turn(struct mt_run *, const char *name, struct owner_end *);
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
 int owner_end_run(struct mt_run *, const char *name, const char *dir, const struct owner_end *);
 

@@ -129,7 +129,8 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 @test "a family with rotary positions by type of layer is exported and loaded again, if all layers are of one type" {
 	local layers
 	for layers in 1 3; do
-		sed "s/\"num_hidden_layers\": 3/\"num_hidden_layers\": $layers/" "$GOLDEN/gemma3/model/config.json" >"$T/config.json"
+		sed "s/\"num_hidden_layers\": 3/\"num_hidden_layers\": $layers/" "$GOLDEN/gemma3/model/config.json" \
+			>"$T/config.json"
 		create "$RUN" --config "$T/config.json"
 		mt-store init "$RUN" --seed 1 2>/dev/null
 		mt-ckpt export "$RUN" "$T/out" 2>/dev/null

@@ -175,8 +175,8 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	cp -r "$MODELS/chatml" "$T/model"
 	printf '%s' '{% for m in messages %}{{ m.role }}{% if m.content is defined %} {{ m.content }}{% endif %}' \
 		'{% if m.reasoning_content %} are {{ m.thinking }}{% endif %}{% endfor %}' >"$T/model/chat_template.jinja"
-	printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": %s}]}\n' Who null Who '"I"' \
-		I '"are", "reasoning": "Who", "thinking": null' >"$T/chats"
+	printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": %s}]}\n' Who null \
+		Who '"I"' I '"are", "reasoning": "Who", "thinking": null' >"$T/chats"
 	for how in "" --plain; do
 		tokens $how "$T/model" "$T/chats" >"$T/rec$how"
 	done

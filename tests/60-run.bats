@@ -379,19 +379,20 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 # bats test_tags=slow
 @test "if saving fails the run is kept, and the last line tells how to save and remove it" {
+	local out="$T/the user's out"
 	long_data
-	mkdir -p "$T/out"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
+	mkdir -p "$out"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$out" $ARGS --steps 5000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 5' "$T/m"
-	rm -r "$T/out" && touch "$T/out"
+	rm -r "$out" && touch "$out"
 	kill -TERM $pid
 	wait $pid || true
-	rm "$T/out" && mkdir "$T/out"
+	rm "$out" && mkdir "$out"
 	last=$(tail -1 "$T/run.err")
 	[[ $last == *"mt-ckpt save $RUN "*" && mt-store rm $RUN --force" ]]
 	eval "${last#*remove it: }"
-	ls "$T/out" | grep -q '^step-0'
+	ls "$out" | grep -q '^step-0'
 	gone "$RUN"
 }

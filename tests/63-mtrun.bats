@@ -336,6 +336,52 @@ same_as_undisturbed() {
 	grep -q "saved $(newest); continue" "$T/run.err"
 }
 
+# bats test_tags=slow
+@test "mt-optim killed, also in an update: another one finishes it, the step is saved, and the run removed" {
+	long_data
+	local i
+	for i in 1 2 3 4; do
+		ARGS="--batch 1 --seq 16 --lr 1e-3 --threads 1 --wait 3" MODEL=$CONFIGS/demo.json start --steps 5000
+		eventually trained $((10 * i))
+		pkill -9 -f "^mt-optim $RUN"
+		code_of $pid
+		[ "$code" = 69 ]
+		gone "$RUN"
+		mt-ckpt verify "$(newest)"
+		rm -r "$T/out" "$T/m"
+	done
+}
+
+# bats test_tags=slow
+@test "--resume with nothing left to train, but an evaluation: the checkpoint stays" {
+	DATA=$CASE/data.bin
+	run_it --steps 4 --eval "$CASE/eval.bin" --eval-every 2
+	cp -r "$T/out/step-00000004" "$T/before"
+	run_it --steps 4 --eval "$CASE/eval.bin" --eval-every 2 --resume
+	diff -r "$T/before" "$T/out/step-00000004"
+	[ "$(ls -d "$T"/out/*step-*)" = "$T/out/step-00000004" ]
+}
+
+@test "a killed mt-ckpt verify does not make --resume go on from an older checkpoint" {
+	DATA=$CASE/data.bin
+	run_it --steps 4 --ckpt-every 2
+	replace <<<'case "$*" in "verify "*step-00000004) kill -9 $$ ;; esac'
+	start --steps 8 --resume
+	code_of $pid
+	[ "$code" = 69 ]
+	grep -q "^mt-run: $T/out/step-00000004: cannot be verified" "$T/run.err"
+	[ "$(newest)" = "$T/out/step-00000004" ]
+}
+
+@test "a limit on the size of files: exit code 74, one line, and nothing is left" {
+	mkdir "$T/tmp"
+	TMPDIR=$T/tmp fails_with 74 sh -c 'ulimit -f 200; exec mt-run "$@"' sh --run "$RUN" --model "$CASE/model" \
+		--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 3
+	gone "$RUN"
+	emptied "$T/tmp"
+	[ ! -e "$T/out" ]
+}
+
 @test "a checkpoint that fails does not keep the model from being exported; mt-run ends with 74" {
 	DATA=$CASE/data.bin
 	mkdir "$T/out"

@@ -70,7 +70,12 @@ find_checkpoint() {
 		[ -d "$dir" ] || continue
 		[ -n "$resume" ] || die 73 "$out has checkpoints: take --resume, or another --out"
 		found=1
-		mt-ckpt verify "$dir" && newest=$dir
+		mt-ckpt verify "$dir"; rc=$?
+		case $rc in
+		0) newest=$dir ;;
+		65) ;;                                  # damaged, or not completed
+		*) exit_code $rc "mt-ckpt verify" || die $? "$dir: cannot be verified" ;;
+		esac
 	done
 	set -f
 	if [ -n "$(ls -A "$out/model" 2>/dev/null)" ]; then
@@ -87,6 +92,11 @@ find_checkpoint() {
 	done
 }
 
+no_room() {
+	say "$tmp: cannot be written: too little room in ${TMPDIR:-/tmp}"
+	leave 74
+}
+
 # Files of the processes of this mt-run. A directory that nobody holds a lock on is that of a killed one.
 make_tmp() {
 	set +f
@@ -97,6 +107,8 @@ make_tmp() {
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
+	head -c 65536 /dev/zero 2>/dev/null >"$tmp/room" || no_room     # for all that comes here
+	rm "$tmp/room"
 	mkfifo "$tmp/records" "$tmp/follow_lines" "$tmp/sample_steps" "$tmp/mt-run-lives" || leave 74
 	# shellcheck disable=SC2094
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
