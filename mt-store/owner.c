@@ -98,7 +98,8 @@ static bool update_at_work(struct mt_run *run, const char *name, struct owner_en
 {
 	if (mt_run_quiet(run)) return false;
 	if (mt_stage_alive(run, MT_OPTIM)) return true;
-	if (mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 || mt_stage_alive(run, MT_STEP)) return false;
+	if (!e->replaceable || mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 || mt_stage_alive(run, MT_STEP))
+		return false;
 	if (!e->optim) {
 		char *argv[] = {"mt-optim", (char *)name, NULL};
 		if (start(argv, &e->optim)) e->optim = -1;

@@ -43,8 +43,19 @@ static void tell(struct mt_run *run, int slot, struct watched *w)
 	mt_wake(run);
 }
 
+static bool is_mt_optim(int pid)
+{
+	char path[32], name[16] = "";
+	snprintf(path, sizeof path, "/proc/%d/comm", pid);
+	FILE *f = fopen(path, "re");
+	if (!f) return false;
+	bool same = fgets(name, sizeof name, f) && !strcmp(name, "mt-optim\n");
+	fclose(f);
+	return same;
+}
+
 /* Take note of who holds the slots now, and tell of those that are dead. */
-static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
+static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct owner_end *end)
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		struct watched *w = &watched[slot];
@@ -54,6 +65,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS])
 			forget(w);
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
+			if (slot == MT_OPTIM && pid) end->replaceable = mt_stage_pid_here(run, slot) && is_mt_optim(pid);
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}
@@ -131,7 +143,7 @@ int store_serve(const char *name, const struct store_options *o)
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 		if (stop && !ending && !end.in_order) break;
 		if ((rc = mt_stage_check(run))) break;
-		look(run, watched);
+		look(run, watched, &end);
 		if (ending && (ended = owner_end_turn(run, name, &end))) break;
 		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
 	}

@@ -25,6 +25,7 @@ struct owner_end {
 	uint64_t requested; /* slot word of the mt-step that was asked to stop */
 	int insisted;       /* signals since */
 	bool in_order;      /* the owner has announced its end */
+	bool replaceable;   /* who had mt-optim's slot last is mt-optim, not a program of somebody's own */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
