@@ -19,9 +19,10 @@
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
-#define LAUNCH 5e-6     /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
-#define FORWARD_CHUNK 6 /* norm, q k v, rope, attention, output, residual */
-#define FORWARD_PIECE 5 /* norm, gate and up, SwiGLU, down, residual */
+#define CORES_OF_NODES 1.3 /* of several nodes they take so much longer: mt-link and MPI share them (one core a node) */
+#define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
+#define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
+#define FORWARD_PIECE 5    /* norm, gate and up, SwiGLU, down, residual */
 #define BACKWARD_CHUNK 13
 #define BACKWARD_PIECE 10
 #define HEAD_CHUNK 7
@@ -32,11 +33,13 @@
 
 /* ---- compute ---- */
 
+static double cores_shared(const struct plan_request *req) { return req->nodes > 1 ? CORES_OF_NODES : 1; }
+
 static double gemm(const struct plan_request *req, double flops, double tokens)
 {
 	const struct profile *p = &req->profile;
 
-	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens);
+	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens) * cores_shared(req);
 	return flops / (p->flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
 
@@ -77,7 +80,7 @@ static double attention_time(const struct plan_request *req, const struct plan *
 {
 	const struct profile *p = &req->profile;
 
-	if (p->cores) return flops / (p->flops * p->fp32 * cores);
+	if (p->cores) return flops / (p->flops * p->fp32 * cores) * cores_shared(req);
 	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
 }
 
