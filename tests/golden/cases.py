@@ -47,8 +47,7 @@ FAMILIES = {
     "gemma4": {
         "config": small(Gemma4TextConfig, head_dim=8, global_head_dim=16, num_global_key_value_heads=1,
                         attention_k_eq_v=True, attention_bias=True, hidden_size_per_layer_input=0, num_hidden_layers=3,
-                        sliding_window=5,
-                        layer_types=[SLIDING, FULL, FULL], final_logit_softcapping=4.0),
+                        sliding_window=5, layer_types=[SLIDING, FULL, FULL], final_logit_softcapping=4.0),
         "dialect": 5, "both": True, "bf16": True, "eval": True, "factors": {"q_norm": 0.5, "k_norm": 0.5},
         "train": {"micro": 2, "warmup": 3, "clip": 3.0}},
     # half of a head turns, neighbours pair; norms before and after; biases on q, k and v
