@@ -394,6 +394,13 @@ static int serve(struct server *s)
 	}
 }
 
+/* What would fail when the first checkpoint is due. Another process may just have made the directory: checkpoints in it
+ * are only as durable as its name. */
+static int check_dir(const struct server *s)
+{
+	return faccessat(s->dirfd, ".", W_OK | X_OK, AT_EACCESS) < 0 ? fail_errno(s->path) : dir_sync_names(s->dirfd);
+}
+
 static int open_dir(struct server *s)
 {
 	int rc;
@@ -401,8 +408,7 @@ static int open_dir(struct server *s)
 	s->made = mkdir(s->path, 0777) == 0;
 	if (!s->made && errno != EEXIST) return fail_errno(s->path);
 	rc = dir_open(s->path, &s->dirfd);
-	/* Another process may just have made it. Checkpoints in it are only as durable as its name. */
-	if (rc == 0 && (rc = dir_sync_names(s->dirfd)) < 0) close(s->dirfd);
+	if (rc == 0 && (rc = check_dir(s)) < 0) close(s->dirfd);
 	if (rc < 0 && s->made) rmdir(s->path);
 	return rc;
 }

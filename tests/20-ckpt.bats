@@ -481,6 +481,18 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	fails_with 64 mt-ckpt verify
 }
 
+@test "serve exits 77 at once if it may not write to its directory" {
+	local obey= # root, too
+	[ "$(id -u)" != 0 ] || obey="setpriv --bounding-set -dac_override"
+	$obey true || skip "needs leave to give up a capability"
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mkdir -m 555 "$T/ck"
+	fails_with 77 $obey timeout 20 "$MT/mt-ckpt" serve "$RUN" --dir "$T/ck"
+	grep -q "^mt-ckpt: $T/ck: Permission denied$" "$T/fails.err"
+}
+
 @test "a missing run or directory exits 66" {
 	fails_with 66 mt-ckpt load "$RUN" "$T"
 	fails_with 66 mt-ckpt export "$RUN" "$T/x"
