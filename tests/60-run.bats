@@ -247,6 +247,21 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
+@test "SIGTERM to mt-run that is the first process of a container: the same, with exit code 143" {
+	unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"
+	long_data
+	unshare --pid --fork --mount-proc --kill-child "$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" \
+		--out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually grep -q '"step": 5' "$T/m"
+	kill -TERM $(pgrep -P $pid)
+	code=0
+	wait $pid || code=$?
+	[ "$code" = 143 ]
+	gone "$RUN"
+	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
+}
+
 # bats test_tags=slow
 @test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
 	long_data

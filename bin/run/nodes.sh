@@ -61,10 +61,7 @@ shim() { # ARGS...
 	watcher=$!
 	await "$worker"; rc=$?
 	kill -9 "$watcher" 2>/dev/null
-	if [ -n "$signal" ] && [ $rc -gt 128 ]; then
-		trap - "$signal"
-		kill -s "$signal" $$
-	fi
+	if [ -n "$signal" ] && [ $rc -gt 128 ]; then end_by "$signal"; fi
 	exit_code $rc "its worker"
 	exit
 }

@@ -145,6 +145,12 @@ leave() { # CODE
 	fi
 	if [ "$signal" = USR1 ]; then               # is a request; mt-step, which heard it, may have died of it
 		[ "$1" -lt 128 ] || set -- 0
-	elif [ -n "$signal" ]; then trap - "$signal"; kill -s "$signal" $$; fi
+	elif [ -n "$signal" ]; then end_by "$signal"; fi
 	exit "$1"
+}
+
+end_by() { # SIGNAL
+	trap - "$1"
+	kill -s "$1" $$
+	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing
 }
