@@ -188,6 +188,32 @@ inv_freq() {
 	refused 78 "partial_rotary_factor 0.5 is not supported"
 }
 
+@test "partial_rotary_factor null exits 78 in families that have a part of their own" {
+	local family key
+	for family in glm4 glm4_moe stablelm nemotron phi3 gpt_neox; do
+		key=partial_rotary_factor
+		[ $family != gpt_neox ] || key=rotary_pct
+		config $family '"head_dim": 8' '"pad_token_id": null'
+		geometry "head_dim 8"
+		config $family '"head_dim": 8' '"pad_token_id": null' "\"$key\": null"
+		refused 78 "$key null is not supported"
+		config $family '"head_dim": 8' '"pad_token_id": null' '"rope_parameters": {"partial_rotary_factor": null}'
+		refused 78 "partial_rotary_factor null is not supported"
+	done
+	config llama '"partial_rotary_factor": null'
+	geometry "rope_dim 8"
+}
+
+@test "rope_type proportional turns the class's part of a head if the file says nothing" {
+	local rope='"rope_type": "proportional", "rope_theta": 10000.0'
+	config glm4 '"head_dim": 8' '"pad_token_id": null' "\"rope_parameters\": {$rope}"
+	geometry "rope_dim 8"
+	inv_freq 0 1 1 0.1 2 0 3 0
+	config llama "\"rope_parameters\": {$rope}"
+	geometry "rope_dim 8"
+	inv_freq 0 1 1 0.1 2 0.01 3 0.001
+}
+
 @test "hunyuan_v1_dense: alpha stretches rope's base, whatever the sequence's length" {
 	config hunyuan_v1_dense '"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}'
 	geometry "rope_scaling 1" "pad_token 0" "qk_norm 1"
@@ -272,6 +298,15 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "attention_dropout 0.1 is not supported"
 	config gpt_neox '"hidden_act": "relu"'
 	refused 78 "hidden_act 'relu' is not supported"
+}
+
+@test "gpt_neox: a head_dim that is not hidden_size / num_attention_heads exits 78: only rope would have it" {
+	config gpt_neox '"head_dim": 8'
+	geometry "head_dim 8" "rope_dim 2"
+	config gpt_neox '"head_dim": null'
+	geometry "head_dim 8" "rope_dim 2"
+	config gpt_neox '"head_dim": 16'
+	refused 78 "head_dim 16 times num_attention_heads 4 is not hidden_size 32"
 }
 
 @test "gpt_neox: exports have rope's keys under the class's names too, which transformers reads first" {

@@ -267,8 +267,7 @@ static void rope_proportional(const struct rope *rope, struct mt_layer *k)
 static uint32_t rope_dim(struct reader *r, const struct family *family, const struct rope *rope, uint32_t head_dim)
 {
 	bool proportional = kind_is(rope, "proportional");
-	double partial = isnan(rope->partial) ? (family->partial > 0 && !proportional ? family->partial : 1)
-										  : rope->partial;
+	double partial = isnan(rope->partial) ? 1 : rope->partial;
 	if (partial == 1 || (proportional && partial >= 0 && partial < 1)) return head_dim;
 	double dim = floor(head_dim * partial);
 	if (family->partial == 0 || proportional || !(dim >= 2 && partial < 1) || fmod(dim, 2) != 0)
@@ -322,6 +321,12 @@ static void read_original(struct reader *r, const struct family *family, struct 
 	if (!isnan(root)) *v = root;
 }
 
+/* null is not the class's part: transformers 5 takes it for 1 in the root of some families' files, 4 fails */
+static void refuse_null(struct reader *r, const json_t *object, const char *key)
+{
+	if (json_is_null(json_object_get(object, key))) REFUSE(r, MT_EX_CONFIG, "%s null is not supported", key);
+}
+
 /* One rope for all layers that have one */
 static void read_one(struct reader *r, const struct family *family, struct model *m, const json_t *scaling,
 	const json_t *parameters)
@@ -337,7 +342,12 @@ static void read_one(struct reader *r, const struct family *family, struct model
 	rope->theta = agreed_number(r, family, scaling, parameters, &rope->theta_key,
 		family->theta > 0 ? family->theta : ROPE_THETA_DEFAULT);
 	rope->partial = agreed_number(r, family, scaling, parameters, &rope->partial_key,
-		family->partial_key ? family->partial : NAN);
+		family->partial > 0 ? family->partial : NAN);
+	if (family->partial > 0) {
+		refuse_null(r, r->root, rope_root_key(family->name, "partial_rotary_factor"));
+		refuse_null(r, scaling, "partial_rotary_factor");
+		refuse_null(r, parameters, "partial_rotary_factor");
+	}
 	rope_check(r, &m->geo, rope);
 }
 
