@@ -582,6 +582,32 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "original_max_position_embeddings"
 }
 
+@test "classes with scaled rope by default: rope_parameters {} is plain rope, rope_scaling null alone exits 78" {
+	local family
+	for family in apertus gpt_oss; do
+		config $family '"head_dim": 8'
+		geometry
+		no inv_freq 0 1 1 0.1 2 0.01 3 0.001 2>/dev/null
+		config $family '"head_dim": 8' '"rope_theta": 10000.0' '"rope_parameters": {}'
+		geometry "rope_scaling 1"
+		inv_freq 0 1 1 0.1 2 0.01 3 0.001
+	done
+	for family in apertus gpt_oss ministral3; do
+		config $family '"head_dim": 8' '"rope_scaling": null'
+		refused 78 "rope_scaling is empty and rope_parameters are missing: to transformers 4 this is plain rope, to 5"
+	done
+}
+
+@test "rope_scaling with the older key type exits 78 where transformers 4 and 5 read it differently" {
+	local family
+	for family in gemma3_text olmo3; do
+		config $family '"rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 4.0}'
+		geometry "rope_scaling 1"
+		config $family '"rope_scaling": {"type": "linear", "factor": 4.0}'
+		refused 78 "rope_scaling: transformers 5 ignores the older key type here: write rope_type"
+	done
+}
+
 # ---------------------------------------------------------------------------------------------------- 78
 
 @test "other families and other architectures exit 78" {

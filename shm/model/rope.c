@@ -389,6 +389,8 @@ static void read_by_type(struct reader *r, const struct family *family, struct m
 	if (!is_given(full)) full = NULL;
 	if (!is_given(local)) local = NULL;
 	if (scaling && full) REFUSE(r, MT_EX_CONFIG, "rope_scaling beside rope_parameters is not supported");
+	if (json_object_get(scaling, "type") && !json_object_get(scaling, "rope_type"))
+		REFUSE(r, MT_EX_CONFIG, "rope_scaling: transformers 5 ignores the older key type here: write rope_type");
 	double theta = root_theta(r, "rope_theta", full), local_theta = root_theta(r, family->local_theta_key, local);
 	const char *local_key = isnan(local_theta) ? "rope_theta" : family->local_theta_key;
 	if (isnan(theta)) theta = family->theta;
@@ -405,7 +407,11 @@ void read_ropes(struct reader *r, const struct family *family, struct model *m)
 	const json_t *scaling = key_object(r, "rope_scaling"), *parameters = key_object(r, "rope_parameters");
 	json_error_t error;
 	json_t *missing = NULL;
-	if (!scaling && !parameters && family->rope) {
+	if (!scaling && family->rope && !is_given(json_object_get(r->root, "rope_parameters"))) {
+		if (json_object_get(r->root, "rope_scaling") && family->local_theta == 0)
+			REFUSE(r, MT_EX_CONFIG,
+				"rope_scaling is empty and rope_parameters are missing: to transformers 4 this is plain rope, to 5 the "
+				"class's default; write rope_parameters");
 		parameters = missing = hfjson_parse(family->rope, strlen(family->rope), &error);
 		if (!missing) REFUSE(r, MT_EX_NOMEM, "no memory for its JSON");
 	}
