@@ -322,6 +322,32 @@ for _ in range(60):
 	shellcheck "$TOP/bin/mt-run" "$TOP"/bin/run/*.sh "$TOP/tests/run" "$TOP/tests/venv"
 }
 
+@test "--check with a model's config.json names the file and place of a token outside the vocabulary" {
+	outside() { # MESSAGE OPTIONS...: --check fails with it
+		fails_with 65 mt-feed --check --config "$T/config.json" "${@:2}"
+		[ "$(cat "$T/fails.err")" = "mt-feed: $1 is outside the vocabulary of 101" ]
+	}
+	echo '{"vocab_size": 101}' >"$T/config.json"
+	record 1 2 100 >"$T/good"
+	{ record 1 2 3; record 4 5 101; record 999; } >"$T/bad"
+	record $((1 << 31 | 100)) $((1 << 31 | 102)) >"$T/context"
+	mt-feed --check --config "$T/config.json" "$T/good" "$T/bad" # of each file, the first document
+	outside "$T/context: record 1, element 1: token 102" "$T/context"
+	for how in --shuffle=1 --mix; do
+		mt-feed --check --config "$T/config.json" $how "$T/good"
+		outside "$T/bad: record 2, element 2: token 101" $how "$T/good" "$T/bad"
+	done
+	printf '\1\0\2\0\145\0\3\0' >"$T/flat"
+	outside "$T/flat: element 2: token 101" --u16 "$T/flat"
+	outside "$T/flat: element 2: token 101" --u16 --eos 1 --shuffle 1 "$T/flat"
+	outside "$T/flat: element 4: token 101" --bytes "$T/flat"
+	awk 'BEGIN { for (i = 1; i < 40000; i++) printf "\2\0" }' >"$T/long"
+	printf '\145\0' >>"$T/long"
+	outside "$T/long: element 39999: token 101" --u16 "$T/long"
+	echo '{"vocab_size": 65536}' >"$T/config.json"
+	mt-feed --check --config "$T/config.json" --u16 "$T/flat"
+}
+
 @test "--check reports invalid options and files by exit code and one line, and writes nothing" {
 	record 1 2 3 >"$T/good"
 	printf '\011\0\0\0\001\0\0\0' >"$T/cut"

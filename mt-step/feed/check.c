@@ -1,6 +1,6 @@
-/* check.c: --check. Does each FILE hold what the options say? Its size and its first document tell; all its documents
- * are read with --shuffle and --mix, which need their places before they write the first. Nothing is written. A pipe
- * can be read only once, so it is not opened. */
+/* check.c: --check. Does each FILE hold what the options say, and only tokens of the vocabulary? Its size and its first
+ * document tell; all its documents are read with --shuffle and --mix, which need their places before they write the
+ * first. Nothing is written. A pipe can be read only once, so it is not opened. */
 #include <errno.h>
 #include <jansson.h>
 #include <sys/stat.h>
@@ -43,16 +43,34 @@ static int check_other(const char *name, const struct feed_how *how, const char 
 }
 
 struct checked {
-	bool all; /* documents */
-	uint64_t documents;
+	struct feed_file *file;
+	const struct feed_how *how;
+	uint64_t documents, element; /* how many; the next element: of the record, or of a flat file */
 };
 
-static int count(void *arg, uint64_t off, uint32_t n)
+static int check_words(void *arg, const uint32_t *words, uint32_t n)
 {
 	struct checked *c = arg;
-	(void)off, (void)n;
+	char record[48] = "";
+	uint32_t i = 0;
+	while (i < n && (words[i] & ~MT_CONTEXT_ONLY) < c->how->vocab) i++;
+	c->element += i;
+	if (i == n) return 0;
+	if (c->how->format == FEED_RECORDS)
+		snprintf(record, sizeof record, "record %llu, ", (unsigned long long)c->documents);
+	return mt_fail(MT_EX_DATA, "%s: %selement %llu: token %u is outside the vocabulary of %llu", c->file->name, record,
+		(unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, (unsigned long long)c->how->vocab);
+}
+
+/* file_documents */
+static int check_document(void *arg, uint64_t off, uint32_t n)
+{
+	struct checked *c = arg;
+	const struct feed_how *how = c->how;
 	c->documents++;
-	return !c->all;
+	c->element = how->format == FEED_RECORDS ? 0 : off / how->format;
+	int rc = how->vocab ? file_words(c->file, how, off, n, check_words, c) : 0;
+	return rc ? rc : !how->shuffle && !how->mix;
 }
 
 int check_file(const char *name, const struct feed_how *how)
@@ -67,8 +85,8 @@ int check_file(const char *name, const struct feed_how *how)
 	int rc = file_open(&f, name, NULL);
 	if (rc) return rc;
 	if (pread(f.fd, start, 4, 0) < 0) start[0] = 0; /* file_documents reports it */
-	struct checked checked = {.all = how->shuffle || how->mix};
-	int found = file_documents(&f, how, count, &checked);
+	struct checked checked = {.file = &f, .how = how};
+	int found = file_documents(&f, how, check_document, &checked);
 	rc = check_other(name, how, start, found < 0 && !checked.documents);
 	if (!rc && found < 0) rc = found; /* with the message of file_documents */
 	if (!rc && !checked.documents) rc = mt_fail(MT_EX_DATA, "%s: no record at all", name);
@@ -76,12 +94,14 @@ int check_file(const char *name, const struct feed_how *how)
 	return rc;
 }
 
-int check_vocabulary(const char *config)
+int check_vocabulary(const char *config, struct feed_how *how)
 {
 	json_t *root = json_load_file(config, 0, NULL), *vocab = json_object_get(root, "vocab_size");
 	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
+	bool above = how->format && n >= 1ll << 8 * how->format; /* every element */
+	if (json_is_integer(vocab) && n > 0 && !above) how->vocab = (uint64_t)n;
 	if (!root) n = 0; /* mt-store create reports what is wrong with it */
 	json_decref(root);
-	if (n <= BYTES_VOCAB) return 0;
+	if (how->format != FEED_BYTES || n <= BYTES_VOCAB) return 0;
 	return mt_fail(MT_EX_USAGE, "--bytes: a vocabulary of %lld wants a tokenizer; see mt-tokens", n);
 }

@@ -8,7 +8,7 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32, check, decode;
+static bool bytes, u16, u32, decode;
 static const char *config, *sep;
 
 static const struct mt_opt options[] = {
@@ -24,9 +24,9 @@ static const struct mt_opt options[] = {
 	{"decode", OPT_FLAG, &decode, NULL,
 		"write the bytes of documents instead of records; FILE is stdin if none is given", NULL},
 	{"sep", OPT_STR, &sep, "STRING", "with --decode: written after each document (default: a newline)", NULL},
-	{"check", OPT_FLAG, &check, NULL,
+	{"check", OPT_FLAG, &how.check, NULL,
 		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
-	{"config", OPT_STR, &config, "FILE", "with --check --bytes: config.json of the model, for its vocabulary", NULL},
+	{"config", OPT_STR, &config, "FILE", "with --check: config.json of the model, for its vocabulary", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
@@ -58,7 +58,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
-	if (config && !check) mt_die(MT_EX_USAGE, "--config goes with --check");
+	if (config && !how.check) mt_die(MT_EX_USAGE, "--config goes with --check");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
 	if (sep && !decode) mt_die(MT_EX_USAGE, "--sep goes with --decode");
 	if (decode) out_decode(sep ? sep : "\n");
@@ -108,7 +108,7 @@ static int feed_shuffled(const struct feed_sources *s)
 
 static int check_files(const struct feed_sources *s)
 {
-	int rc = config && bytes ? check_vocabulary(config) : 0;
+	int rc = config ? check_vocabulary(config, &how) : 0;
 	for (size_t i = 0; i < s->n_files && !rc; i++) rc = check_file(s->files[i], &how);
 	return rc;
 }
@@ -126,10 +126,10 @@ int main(int argc, char **argv)
 	struct feed_sources sources;
 	parse(argc, argv, &sources);
 	signal(SIGPIPE, SIG_IGN); /* write fails instead; see out_flush */
-	int rc = check    ? check_files(&sources)
-		: how.mix     ? feed_mixed(&sources, &how)
-		: how.shuffle ? feed_shuffled(&sources)
-					  : feed_in_order(&sources);
+	int rc = how.check ? check_files(&sources)
+		: how.mix      ? feed_mixed(&sources, &how)
+		: how.shuffle  ? feed_shuffled(&sources)
+					   : feed_in_order(&sources);
 	out_flush();
 	mt_must(rc);
 	return 0;

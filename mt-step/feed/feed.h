@@ -20,6 +20,8 @@ struct feed_how {
 	bool shuffle;
 	uint64_t seed, epochs;
 	bool mix; /* interleave the sources; also if one has a weight */
+	bool check;
+	uint64_t vocab; /* of the model; 0: not known */
 };
 
 /* ---- sources.c: the operands */
@@ -63,6 +65,9 @@ void file_close(struct feed_file *);
 /* Call fn for each document, in order, with its first byte and number of elements, until it returns a value that is not
  * 0, which is returned. -65: a document is cut or invalid. */
 int file_documents(struct feed_file *, const struct feed_how *, int (*fn)(void *, uint64_t off, uint32_t n), void *arg);
+/* Call fn for the elements of that document, in parts, until it returns a value that is not 0, which is returned. */
+int file_words(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n,
+	int (*fn)(void *, const uint32_t *, uint32_t), void *arg);
 /* Write that document as a record. */
 int file_emit(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n);
 
@@ -99,10 +104,10 @@ int pipe_feed(int fd, const char *name, const struct feed_how *);
 
 /* ---- check.c */
 /* 0: the first document of that FILE is valid, with shuffle or mix all documents are, or it is a pipe, which is not
- * opened. -66: no file. -65: invalid */
+ * opened. -66: no file. -65: invalid, or a token is outside the vocabulary */
 int check_file(const char *name, const struct feed_how *);
-/* 64: the model of this config.json has too many tokens to be trained on bytes */
-int check_vocabulary(const char *config);
+/* Read the vocabulary of the model from its config.json. -64: it has too many tokens to be trained on bytes */
+int check_vocabulary(const char *config, struct feed_how *);
 
 /* ---- flat.c */
 /* Elements of a flat format as words. */

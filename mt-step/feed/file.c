@@ -133,19 +133,32 @@ int file_documents(struct feed_file *f, const struct feed_how *h, int (*fn)(void
 	return 0;
 }
 
-int file_emit(struct feed_file *f, const struct feed_how *h, uint64_t off, uint32_t n)
+int file_words(struct feed_file *f, const struct feed_how *h, uint64_t off, uint32_t n,
+	int (*fn)(void *, const uint32_t *, uint32_t), void *arg)
 {
 	uint32_t words[CHUNK];
 	unsigned bytes = h->format == FEED_RECORDS ? 4 : h->format;
-	out_words(&n, 1);
 	for (uint32_t done = 0; done < n;) {
 		uint32_t m = n - done < CHUNK ? n - done : CHUNK;
 		const unsigned char *b;
-		int rc = file_bytes(f, off + (uint64_t)done * bytes, (size_t)m * bytes, !h->shuffle, &b);
+		int rc = file_bytes(f, off + (uint64_t)done * bytes, (size_t)m * bytes, !h->shuffle || h->check, &b);
 		if (rc) return rc;
 		flat_words(h->format, b, words, m);
-		out_words(words, m);
+		if ((rc = fn(arg, words, m))) return rc;
 		done += m;
 	}
 	return 0;
+}
+
+static int emit_words(void *arg, const uint32_t *words, uint32_t n)
+{
+	(void)arg;
+	out_words(words, n);
+	return 0;
+}
+
+int file_emit(struct feed_file *f, const struct feed_how *h, uint64_t off, uint32_t n)
+{
+	out_words(&n, 1);
+	return file_words(f, h, off, n, emit_words, NULL);
 }
