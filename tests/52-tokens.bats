@@ -232,6 +232,19 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	done
 }
 
+@test "half of a surrogate pair in JSON exits 65 and is named, whatever the tokenizer says of it" {
+	need_transformers
+	local how
+	for how in "$MODELS/chatml" "--plain $MODELS/chatml" --bytes; do
+		printf '%s\n' '{"text": "whole \ud83d\ude00", "note": "\udfff"}' '{"text": "half \ud83d"}' >"$T/in"
+		# shellcheck disable=SC2086
+		tokens $how "$T/in" >"$T/rec" && return 1
+		[ -s "$T/rec" ]
+		grep -qx "mt-tokens: $T/in: line 2: has the escape .ud83d: half of a surrogate pair without the other" \
+			"$T/tokens.err"
+	done
+}
+
 @test "mt-tokens exits 0 when its reader has closed" {
 	need_transformers
 	yes '{"text": "What is the capital of France? The capital of France is Paris."}' | head -n 20000 >"$T/in"
