@@ -190,6 +190,7 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	[ "$(sampled "$T/p" --stop "$third")" = "$until_third" ]
 	[ "$(sampled "$T/p" --stop 100000 --stop "$third")" = "$until_third" ]
 	[ "$(sampled "$T/p" --stop 100000)" = "${all[*]}" ]
+	[ "$(cat "$T/sampled.err")" = "mt-sample: warning: --stop 100000 ends nothing: the vocabulary has $VOCAB tokens" ]
 	# generation_config.json goes before config.json; both take a number, a list or null
 	for eos in "$third" "[100000, $third]"; do
 		for file in config generation_config; do

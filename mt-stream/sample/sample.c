@@ -95,6 +95,9 @@ static int sampler_open(struct sampler *s)
 	int rc;
 
 	s->geo = mt_geometry(s->run);
+	for (int i = 0; i < stops.n; i++)
+		if (stops.id[i] >= s->geo->vocab)
+			mt_say("warning: --stop %u ends nothing: the vocabulary has %u tokens", stops.id[i], s->geo->vocab);
 	if (!stop_list.n) stops_of_run(s->run, &stops);
 	s->draw = (struct draw){temperature, top_k, top_p, seed, s->geo->vocab, NULL};
 	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run), compute, wait_s);
