@@ -493,6 +493,22 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	grep -q "^mt-ckpt: $T/ck: Permission denied$" "$T/fails.err"
 }
 
+@test "a model without safetensors exits 66, and of pytorch_model.bin the message says how to convert it" {
+	local file
+	ST make "$T/in"
+	create "$RUN" --config "$T/in"
+	rm "$T/in/model.safetensors"
+	fails_with 66 mt-ckpt load "$RUN" "$T/in"
+	no grep pytorch_model.bin "$T/fails.err"
+	for file in pytorch_model.bin pytorch_model.bin.index.json; do
+		touch "$T/in/$file"
+		fails_with 66 mt-ckpt load "$RUN" "$T/in"
+		grep -q "model.safetensors: No such file or directory; mt does not read pytorch_model.bin: .*save_pretrained" \
+			"$T/fails.err"
+		rm "$T/in/$file"
+	done
+}
+
 @test "a missing run or directory exits 66" {
 	fails_with 66 mt-ckpt load "$RUN" "$T"
 	fails_with 66 mt-ckpt export "$RUN" "$T/x"

@@ -86,6 +86,14 @@ bool model_exists(int dirfd, const char *set)
 	return file_exists(dirfd, file) || file_exists(dirfd, index);
 }
 
+/* Of a directory as transformers wrote it before safetensors, what to do; else "" */
+static const char *pickle_hint(int dirfd)
+{
+	if (!file_exists(dirfd, "pytorch_model.bin") && !file_exists(dirfd, "pytorch_model.bin.index.json")) return "";
+	return "; mt does not read pytorch_model.bin: in Python, "
+		   "transformers.AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR) writes model.safetensors";
+}
+
 int model_open(struct model *m, int dirfd, const char *set)
 {
 	char file[64], index[64];
@@ -99,6 +107,7 @@ int model_open(struct model *m, int dirfd, const char *set)
 	if (!sharded) rc = add_file(m, dirfd, file);
 	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = model_shards(m, dirfd, root);
 	json_decref(root);
+	if (rc == -MT_EX_NOINPUT && !sharded) rc = mt_fail(-rc, "%s%s", mt_errmsg(), pickle_hint(dirfd));
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
