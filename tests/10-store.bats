@@ -751,3 +751,13 @@ kill_slowly() {
 	mt-store --help | grep -q "^usage: mt-store create RUN --config"
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }
+
+@test "--help and --version that cannot be written exit 74 with one line" {
+	local program option
+	for program in mt-store mt-step mt-feed; do
+		for option in --help --version; do
+			fails_with 74 sh -c "exec $program $option >/dev/full"
+			grep -qx "$program: stdout: No space left on device" "$T/fails.err"
+		done
+	done
+}

@@ -19,7 +19,14 @@ static _Noreturn void usage_error(const char *fmt, ...)
 	exit(MT_EX_USAGE);
 }
 
-static void help(void)
+/* The end of a program that has printed what it was asked for */
+static _Noreturn void printed(void)
+{
+	if (fflush(stdout) || ferror(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
+	exit(0);
+}
+
+static _Noreturn void help(void)
 {
 	printf("usage: ");
 	for (const char *s = program->usage; *s; s++) {
@@ -34,7 +41,7 @@ static void help(void)
 		printf("  %-26s %s\n", left, o->help);
 	}
 	printf("  %-26s %s\n  %-26s %s\n", "--help", "print this and exit", "--version", "print the version and exit");
-	exit(fflush(stdout) ? MT_EX_IO : 0);
+	printed();
 }
 
 int mt_parse_size(const char *s, uint64_t *out)
@@ -158,7 +165,7 @@ static void option(int argc, char **argv, int *i)
 	if (len == 4 && !strncmp(arg, "help", 4)) help();
 	if (len == 7 && !strncmp(arg, "version", 7)) {
 		printf("%s %s\n", program->name, MT_VERSION);
-		exit(fflush(stdout) ? MT_EX_IO : 0);
+		printed();
 	}
 	const struct mt_opt *o = program->opts;
 	while (o && o->name && (strlen(o->name) != len || strncmp(o->name, arg, len))) o++;
