@@ -118,6 +118,27 @@ same_as_template() {
 	same_as_template marked 2 "$MODELS/marked.rec"
 }
 
+@test "with {% generation %} a turn that begins with a blank is trained on, and so are those behind it" {
+	need_transformers
+	cp -r "$MODELS/marked" "$T/neox"        # its tokenizer leaves blanks out of the places of tokens
+	python3 - "$T/neox/tokenizer.json" <<-'PY'
+		import json, sys
+		t = json.load(open(sys.argv[1]))
+		blanks = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+		t["post_processor"] = {"type": "Sequence", "processors": [blanks, t["post_processor"]]}
+		json.dump(t, open(sys.argv[1], "w"))
+	PY
+	sed 's/"Paris/" Paris/' "$MODELS/chats.jsonl" >"$T/in"
+	local how
+	for how in "" --plain; do
+		# shellcheck disable=SC2086
+		tokens $how "$T/neox" "$T/in" >"$T/rec"
+		show "$T/neox" <"$T/rec" >"$T/shown"
+		grep -qF 'assistant\n | + Paris.<|im_end|> | -' "$T/shown"
+		grep -qF ' | +I am a naïve model — 東京.<|im_end|> | -' "$T/shown"
+	done
+}
+
 @test "without {% generation %} loss is computed on each assistant turn, and not on its header" {
 	need_transformers
 	run show "$MODELS/chatml" <"$MODELS/chatml.rec"
