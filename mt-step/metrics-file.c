@@ -16,10 +16,10 @@
 
 static const char *path;
 static int fd = -1;
-static bool failed, any; /* any: the file has the line of a trained step; the last one's is `last` */
+static bool any; /* the file has the line of a trained step; the last one's is `last` */
 static uint64_t last;
-
-bool metrics_file_failed(void) { return failed; }
+static char *unwritten; /* lines that could not be written yet: they are tried again with each new one */
+static size_t n_unwritten;
 
 /* Its result is a number, or null if the loss was not finite. */
 static void note_evaluation(const char *line, uint64_t step)
@@ -80,20 +80,38 @@ int metrics_file_open(const char *name, uint64_t step, bool fresh)
 	return rc;
 }
 
+static void write_out(void)
+{
+	static bool reported;
+	if (fd < 0) fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	ssize_t w = fd < 0 ? -1 : write(fd, unwritten, n_unwritten);
+	const char *why = w < 0 ? strerror(errno) : "no space left";
+	if (w > 0) memmove(unwritten, unwritten + w, n_unwritten -= (size_t)w);
+	if (!n_unwritten || reported) return;
+	reported = true;
+	progress_clear();
+	mt_say("%s: %s: no more metrics there until it can be written again, training goes on", path, why);
+}
+
+bool metrics_file_failed(void)
+{
+	if (n_unwritten) write_out();
+	return n_unwritten != 0;
+}
+
 void metrics_file_write(const struct metrics *m, const char *line, size_t n)
 {
-	if (!path || failed) return;
-	if (m->trained && !m->evaluated && any && m->step <= last) return;
-	if (fd < 0) fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-	ssize_t w = fd < 0 ? -1 : write(fd, line, n);
-	if (w == (ssize_t)n) {
-		if (m->trained) {
-			last = m->step;
-			any = true;
-		}
-		return;
-	}
-	failed = true;
-	progress_clear();
-	mt_say("%s: %s: no more metrics there, training goes on", path, w < 0 ? strerror(errno) : "no space left");
+	const struct best *b = best_known();
+	bool has_step = !m->trained || (any && m->step <= last);
+	bool has_evaluation = !m->evaluated || (b->evaluations && m->step <= b->step);
+	if (!path || (has_step && has_evaluation)) return;
+	char *more = realloc(unwritten, n_unwritten + n);
+	if (!more) mt_die(MT_EX_NOMEM, "no memory for a line of metrics");
+	unwritten = more;
+	memcpy(unwritten + n_unwritten, line, n);
+	n_unwritten += n;
+	write_out();
+	if (!m->trained) return;
+	last = m->step;
+	any = true;
 }

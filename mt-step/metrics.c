@@ -66,10 +66,10 @@ void metrics_write(const struct metrics *m)
 	}
 	if (m->trained && m->has_aux) n = add(line, n, sizeof line, "aux_loss", m->aux_loss);
 	if (m->trained && m->has_z) n = add(line, n, sizeof line, "z_loss", m->z_loss);
-	if (m->evaluated) best_note(m->step, m->eval_loss);
 	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
 	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");
 	MT_ASSERT(n < sizeof line);
-	metrics_file_write(m, line, n);
+	metrics_file_write(m, line, n); /* first: it asks whether the evaluation is a new one */
+	if (m->evaluated) best_note(m->step, m->eval_loss);
 	if (!closed) write_line(line, n);
 }

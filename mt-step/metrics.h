@@ -24,7 +24,8 @@ struct metrics {
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is
- * fresh and at step 0. 0 or -74. A failed write is reported once, and makes metrics_file_failed true. */
+ * fresh and at step 0. 0 or -74. A failed write is reported once, and its lines are written with a later one.
+ * metrics_file_failed tries a last time, and is true if some are left. */
 int metrics_file_open(const char *path, uint64_t step, bool fresh);
 void metrics_file_write(const struct metrics *, const char *line, size_t n);
 bool metrics_file_failed(void);

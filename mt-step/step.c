@@ -71,7 +71,7 @@ static int finish(int code)
 		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
 		code = MT_EX_IO;
 	}
-	if (code == 0 && (metrics_failed() || metrics_file_failed())) code = MT_EX_IO;
+	if (code == 0 && (metrics_file_failed() || metrics_failed())) code = MT_EX_IO;
 	return code;
 }
 

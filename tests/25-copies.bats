@@ -414,6 +414,25 @@ for i in range(5000):
 	no grep unlogged "$T/three/run.json"
 }
 
+@test "a line that --metrics FILE has is not added again: the save was taken while its step was evaluated" {
+	local step="mt-step $RUN --steps 4 --batch 2 --micro 1 --seq 32 --lr 1e-3 --wait 20 --metrics $T/f"
+	for i in $(seq 100); do cat "$CASE/eval.bin"; done >"$T/eval"
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
+	local saver=$PID
+	$step --until 2 --ckpt-every 2 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
+	grep -q unlogged "$T/ck/step-00000002/run.json"
+	kill "$saver" "$STREAM" "$OPTIM"
+	wait "$saver" "$STREAM" "$OPTIM"
+	mt-ckpt load "$RUN" "$T/ck/step-00000002"
+	start_stages
+	$step --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/again"
+	[ "$(steps <"$T/again")" = "2 3 4" ]
+	[ "$(steps <"$T/f")" = "0 1 2 3 4" ]
+	[ "$(grep eval_loss "$T/f" | steps)" = "0 2 4" ]
+}
+
 @test "a checkpoint whose lines are already printed stores none, and --resume prints none twice" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages

@@ -463,6 +463,22 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
 }
 
+@test "--metrics FILE on a full disk: reported once, and its lines are written when there is room again" {
+	mkdir "$T/disk"
+	mount -t tmpfs -o size=64k tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
+	head -c 1M /dev/zero 2>/dev/null >"$T/disk/full" || true
+	ready
+	{ cat "$CASE/data.bin"; eventually [ -e "$T/room" ]; cat "$CASE/data.bin"; } |
+		mt-step "$RUN" $(with "$STEP" --steps 60) --metrics "$T/disk/f" >"$T/m" 2>"$T/err" 3>&- &
+	eventually grep -q '"step": 20' "$T/m"
+	[ ! -s "$T/disk/f" ]
+	rm "$T/disk/full"
+	: >"$T/room"
+	wait $!
+	cmp "$T/disk/f" "$T/m"
+	[ "$(grep -c "$T/disk/f: No space left on device: no more metrics there until" "$T/err")" = 1 ]
+}
+
 @test "--warmup P% is that percentage of --steps, rounded up" {
 	ready
 	local step=1 steps percent warmup
