@@ -105,6 +105,28 @@ on_terminal() {
 	story | grep -qx "stopped by SIGTERM: [0-9]* steps"
 }
 
+@test "a full disk keeps lines from the file of metrics: mt-run tells how many steps were trained, and exits 74" {
+	mkdir "$T/disk"
+	mount -t tmpfs -o size=64k tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
+	head -c 60K /dev/zero >"$T/disk/full"
+	long_data
+	code=0
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 60 --metrics "$T/disk/f" \
+		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
+	[ "$code" = 74 ]
+	[ "$(wc -l <"$T/m")" = 60 ]
+	story | grep -q "^ended by an error: 60 steps; the metrics have [1-5][0-9]: [0-9.]*K tokens in .*; loss "
+	[ -f "$T/out/model/config.json" ]
+}
+
+@test "a step whose line is written before and after its long evaluation is told once" {
+	for i in $(seq 1000); do printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0'; done >"$T/eval"
+	for i in $(seq 5); do cat "$T/eval"; done >"$T/long"
+	ARGS=$(with "$ARGS" --batch 2 --micro 1 --seq 8) run_it --steps 2 --eval "$T/long" --eval-every 2 --pack none
+	[ "$(grep -c '"step": 2, "loss"' "$T/m")" = 2 ]
+	story | grep -q "^2 steps, "
+}
+
 @test "a run that fails tells what was trained and saved; one that fails before its first step, only the error" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	code=0

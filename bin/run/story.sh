@@ -129,11 +129,12 @@ end_following() {
 	follower=''
 }
 
-# The figures of the steps since `began`, by the metrics, which have each step once
-figures() { # WHICH: last (the last step) or words
-	file=$metrics
-	[ -r "$file" ] || file=/dev/null
-	LC_ALL=C awk -v began="$began" -v which="$1" -F '[{}:, "]+' "$words"'
+# The figures of the steps since `began`. How many they are is known by the run, too: metrics may be missing, on a full
+# disk, in a file that was deleted, or where they cannot be read.
+figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
+	file=/dev/null
+	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
+	LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '[{}:, "]+' "$words"'
 		{
 			split("", v)
 			for (i = 2; i < NF; i += 2) v[$i] = $(i + 1)
@@ -141,10 +142,10 @@ figures() { # WHICH: last (the last step) or words
 				best = v["eval_loss"]
 				at = v["step"]
 			}
-			if (!("loss" in v) || v["step"] + 0 <= began + 0) next
+			if (!("loss" in v) || v["step"] + 0 <= (steps ? newest : began) + 0) next
 			if (!steps++) first = v["loss"]
 			last = v["loss"]
-			step = v["step"]
+			newest = v["step"]
 			tokens += v["tokens"]
 			if (v["time_s"] != "null") {
 				timed += v["tokens"]
@@ -153,12 +154,16 @@ figures() { # WHICH: last (the last step) or words
 			if (v["skipped"] == "true") skipped++
 		}
 		END {
-			if (which == "last") print step
-			else if (!steps) print "no step was trained"
+			if (newest + 0 > step + 0) step = newest
+			trained = step - began
+			if (which == "last") print (trained > 0 ? step : "")
+			else if (trained <= 0) print "no step was trained"
 			else {
-				printf "%d step%s, %s tokens in %s", steps, steps == 1 ? "" : "s", human(tokens), clock(time)
+				printf "%d step%s", trained, trained == 1 ? "" : "s"
+				if (steps && steps < trained) printf "; the metrics have %d", steps
+				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
 				if (time > 0) printf ", %s tokens/s", human(timed / time)
-				if (first != "null" && last != "null") printf "; loss %.4f to %.4f", first, last
+				if (steps && first != "null" && last != "null") printf "; loss %.4f to %.4f", first, last
 				if (skipped) printf "; %d skipped", skipped
 				if (best != "") printf "; best eval loss %.4f at step %d", best, at
 				print ""
@@ -172,20 +177,10 @@ committed() (
 	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
 )
 
-steps_trained() { # without metrics, or where they were deleted: by the run
-	trained=$(committed)
-	n=$((${trained:-$began} - began))
-	case $n in
-	0) trained='' trains="no step was trained" ;;
-	1) trains="1 step" ;;
-	*) trains="$n steps" ;;
-	esac
-}
-
 tell_training() { # CODE
 	end_following
-	if can_reread_metrics && [ -e "$metrics" ]; then trained=$(figures last) trains=$(figures words)
-	else steps_trained; fi
+	last=$(committed)
+	trained=$(figures "$last" last) trains=$(figures "$last" words)
 	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
 	[ -e "$tmp/start-told" ] || tell_start
 	how=''
