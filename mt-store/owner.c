@@ -246,7 +246,7 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	rc = mt_run_remove(name, true);
 	if (rc) return rc;
 	wait_left(run, false);
-	if (e->in_order) return 0;
+	if (e->in_order || state == MT_GONE) return 0;
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
 	else if (parted) mt_say("run '%s' is removed; only checkpoints that all nodes have made remain", name);
 	else if (state == MT_DIRTY)

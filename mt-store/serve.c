@@ -136,9 +136,11 @@ int store_serve(const char *name, const struct store_options *o)
 		return mt_stopping ? 0 : rc;
 	}
 	mt_stage_activity(run, MT_ACT_WATCH, 0);
+	/* who served it before was killed while it removed the run: what is left of it goes, too */
+	ended = o->until_eof && mt_run_state(run) == MT_GONE;
 	/* a stdout that is closed is nobody who wants to know */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
-	while (!is_gone(run, name)) {
+	while (!ended && !is_gone(run, name)) {
 		bool stop = mt_stopping; /* before the look at stdin: whoever sends the signal may have written "over" first */
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 		if (stop && !ending && !end.in_order) break;

@@ -422,15 +422,16 @@ static int foreign_file(const char *run) { return each_file(refuse_foreign, (cha
 
 struct removal {
 	const char *run;
+	bool all; /* also the control region */
 	int removed;
 	int err;
 };
 
 static int remove_one(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
 {
-	(void)rest, (void)st;
+	(void)st;
 	struct removal *r = arg;
-	if (strcmp(run, r->run) || !ours) return 0;
+	if (strcmp(run, r->run) || !ours || (!r->all && !strcmp(rest, "control"))) return 0;
 	int rc = region_unlink(file);
 	if (rc) r->err = -rc;
 	else r->removed++;
@@ -494,7 +495,11 @@ int mt_run_remove(const char *name, bool force)
 		mt_run_close(run);
 	}
 	struct removal r = {.run = name};
-	rc = each_file(remove_one, &r); /* also half-made runs and other ABI versions: by name alone */
+	/* Also half-made runs and other ABI versions: by name alone. The control region is the last: if this process is
+	 * killed, it still says that the run is gone. */
+	rc = each_file(remove_one, &r);
+	r.all = true;
+	if (!rc) rc = each_file(remove_one, &r);
 	if (!rc && r.err) rc = mt_fail(MT_EX_IO, "removing run '%s': %s", name, strerror(r.err));
 	if (!rc && !r.removed) rc = foreign_file(name);
 	if (!rc && !r.removed) rc = mt_fail(MT_EX_NOINPUT, "no such run: '%s'", name);

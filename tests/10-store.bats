@@ -598,6 +598,18 @@ serve_owned() {
 	no gone "$RUN"
 }
 
+@test "serve --until-eof removes what is left of a run by one that was killed while it removed it" {
+	local file="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN"
+	demo "$RUN"
+	for region in control store; do ln "$file.$region" "$file-kept.$region"; done
+	mt-store rm "$RUN"
+	for region in control store; do mv "$file-kept.$region" "$file.$region"; done
+	serve_owned
+	wait $PID
+	gone "$RUN"
+	[ ! -s "$T/serve.err" ]
+}
+
 @test "serve --until-eof ends silently when its owner has written that it is over" {
 	demo "$RUN"
 	serve_owned

@@ -107,6 +107,33 @@ same_as_undisturbed() {
 	all_gone
 }
 
+@test "the subshell of mt-store is killed: training goes on, the run is saved and removed, also without mt-store" {
+	long_data
+	for how in "" also; do
+		start --steps 250
+		eventually trained 5
+		store=$(pgrep -f "^mt-store serve $RUN ")
+		kill -9 "$(ps -o ppid= -p "$store" | tr -d ' ')"
+		[ -z "$how" ] || kill -9 "$store"
+		code_of $pid
+		[ "$code" = 0 ]
+		all_gone
+		mt-ckpt verify "$T/out/step-00000250"
+		no grep -e gone -e removed "$T/run.err"
+		rm -r "$T/out" "$T/m"
+	done
+}
+
+@test "mt-store is killed when it has just removed the run: mt-run ends as usual" {
+	replace mt-store <<<'[ "$1" != serve ] || { "$MT/mt-store" "$@"; kill -9 $$; }'
+	DATA=$CASE/data.bin
+	start --steps 3
+	code_of $pid
+	[ "$code" = 0 ]
+	all_gone
+	no grep -q "no such run" "$T/run.err"
+}
+
 @test "mt-run killed while the run is filled: nothing is left" {
 	MODEL=$CONFIGS/demo.json
 	DATA=$CASE/data.bin
