@@ -62,6 +62,39 @@ static bool is_checkpoint(const struct server *s, uint64_t step)
 	return file_exists(s->dirfd, name);
 }
 
+/* Is it a checkpoint of this run? */
+static bool is_ours(const struct server *s, uint64_t step)
+{
+	char name[40];
+	struct run_json json;
+	json_t *root = NULL, *files;
+	bool same;
+
+	step_name(name, step);
+	int fd = openat(s->dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0) return false;
+	same = run_json_read(fd, &json, &root, &files) == 0 && json.step == step &&
+		!memcmp(json.run_id, mt_control(s->run)->h.run_id, sizeof json.run_id);
+	json_decref(root);
+	close(fd);
+	return same;
+}
+
+/* A checkpoint of this step that is not of this run is damaged, or of another run: it is kept, as mt-store does it. */
+static int set_aside(const struct server *s, uint64_t step)
+{
+	char name[40], aside[64];
+
+	if (!is_checkpoint(s, step) || is_ours(s, step)) return 0;
+	step_name(name, step);
+	int n = snprintf(aside, sizeof aside, "replaced.%s", name), rc;
+	for (int i = 2; (rc = rename_new(s->dirfd, name, s->dirfd, aside)) < 0 && errno == EEXIST && i < 1000; i++)
+		snprintf(aside + n, sizeof aside - (size_t)n, ".%d", i);
+	if (rc < 0) return fail_errno(name);
+	mt_say("%s/%s is not of this run: it is renamed to %s/%s", s->path, name, s->path, aside);
+	return 0;
+}
+
 /* Delete all but the newest `keep` of the checkpoints up to `step`, and the best of the others. Later ones, from before
  * the run was loaded with an older checkpoint, stay. */
 static void delete_older(const struct server *s, uint64_t step)
@@ -188,7 +221,9 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 		out_abort(dir);
 		return rc;
 	}
-	if ((rc = out_rename(dir)) < 0) {
+	if ((rc = set_aside(s, step)) < 0) out_abort(dir);
+	else rc = out_rename(dir);
+	if (rc < 0) {
 		mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
 		return rc;
 	}
@@ -270,23 +305,6 @@ static void save(struct server *s, uint64_t step)
 
 /* ------------------------------------------------------------------------------------------------ recovery */
 
-static bool was_renamed(const struct server *s, uint64_t step)
-{
-	char name[40];
-	struct run_json json;
-	json_t *root = NULL, *files;
-	bool same;
-
-	step_name(name, step);
-	int fd = openat(s->dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0) return false;
-	same = run_json_read(fd, &json, &root, &files) == 0 && json.step == step &&
-		!memcmp(json.run_id, mt_control(s->run)->h.run_id, sizeof json.run_id);
-	json_decref(root);
-	close(fd);
-	return same && fsync(s->dirfd) == 0;
-}
-
 /* What nodes of a run on more nodes left behind: this run has no node that would delete it. */
 static void clean_more_nodes(const struct server *s)
 {
@@ -310,7 +328,7 @@ static void recover(struct server *s)
 	}
 	if (mt_snap_state(word) == MT_SEALED) {
 		if (mt_node(s->run)) return; /* node 0 judges it */
-		if (was_renamed(s, step)) finish(s, step);
+		if (is_ours(s, step) && fsync(s->dirfd) == 0) finish(s, step);
 		else mt_snap_fail(s->run, word);
 	} else if (mt_snap_state(word) == MT_PINNED && !mt_snap_intact(s->run, step)) {
 		/* a unit whose pin is cleared may have changed since, and the dead saver's copy of it is lost */

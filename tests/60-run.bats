@@ -63,6 +63,20 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	[ -d "$T/out/replaced.step-00000009" ]
 }
 
+# bats test_tags=slow
+@test "training that saves a step of which there is a damaged checkpoint keeps that one aside" {
+	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
+	truncate -s -1 "$T"/out/step-0000000[69]/model.safetensors
+	mkdir "$T/out/replaced.step-00000006"
+	cp -r "$T/out" "$T/was"
+	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32 --resume
+	mt-ckpt verify "$T/out/step-00000006"
+	mt-ckpt verify "$T/out/step-00000009"
+	grep -q "$T/out/step-00000009 is not of this run: it is renamed to $T/out/replaced.step-00000009$" "$T/run.err"
+	diff -r "$T/was/step-00000009" "$T/out/replaced.step-00000009"
+	diff -r "$T/was/step-00000006" "$T/out/replaced.step-00000006.2"
+}
+
 @test "--resume refuses an OUT/model that is no export with 73, before anything is loaded" {
 	mkdir -p "$T/out/model"
 	echo notes >"$T/out/model/notes"
