@@ -83,7 +83,7 @@ int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
 	*e = (struct eval){.o = o, .vocab = vocab, .source = {.fill = fill_micro, .rewind = rewind_part}};
 	struct stat st;
 	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not wait */
-	if (e->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", o->eval, strerror(errno));
+	if (e->fd < 0) return record_unopened(o->eval);
 	if (fstat(e->fd, &st) || !S_ISREG(st.st_mode))
 		return mt_fail(MT_EX_DATA, "%s: not a regular file; evaluation reads it again and again", o->eval);
 	e->scratch = malloc(3 * o->seq * sizeof *e->scratch);

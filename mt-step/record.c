@@ -10,6 +10,11 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read without swapping bytes");
 
+int record_unopened(const char *name)
+{
+	return mt_fail(errno == EACCES ? MT_EX_NOTYOURS : MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
+}
+
 int record_open(struct record_reader *r, int fd, const char *name)
 {
 	*r = (struct record_reader){.fd = fd, .name = name, .buf = malloc(BUF_BYTES)};

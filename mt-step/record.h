@@ -20,6 +20,8 @@ struct record_reader {
 	uint32_t rest;        /* elements behind them that record_cut left out */
 };
 
+/* An input could not be opened, for errno: -77 without the permission to read it, otherwise -66 */
+int record_unopened(const char *name);
 int record_open(struct record_reader *, int fd, const char *name);
 void record_close(struct record_reader *); /* frees the buffer; fd stays open */
 /* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.

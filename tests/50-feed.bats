@@ -233,6 +233,19 @@ for p in range(1, len(names) + 1):
 	fails_with 65 mt-feed --u16 "$T/f"
 }
 
+@test "a file or directory without the permission to read it exits 77" {
+	mkdir "$T/shut"
+	cp "$GOLDEN/llama3/data.bin" "$T/f"
+	cp "$T/f" "$T/shut"
+	chmod 000 "$T/f" "$T/shut"
+	fails_with 77 by_mode mt-feed "$T/f"
+	fails_with 77 by_mode mt-feed --check "$T/f"
+	fails_with 77 by_mode mt-feed --shuffle 1 "$T/f"
+	fails_with 77 by_mode mt-feed "$T/shut"
+	fails_with 77 by_mode mt-feed "$T/shut/f"
+	chmod 700 "$T/shut"
+}
+
 @test "rows, targets and document starts equal those of tests/golden/packing.json" {
 	python3 - "$GOLDEN/packing.json" "$T/r" <<-'PY'
 	import json, struct, subprocess, sys

@@ -498,6 +498,28 @@ same_as_undisturbed() {
 	[ "$(wc -l <"$T/m")" = 1 ]          # with --bytes, JSON is a text like any other
 }
 
+@test "a model, data, evaluation or prompts without the permission to read them: 77 and the name, and no OUT is made" {
+	mkdir "$T/shut"
+	cp -r "$CASE/model" "$T"
+	cp -r "$T/model" "$CASE/data.bin" "$T/shut"
+	cp "$CASE/data.bin" "$T/shut.bin"
+	cp -r "$T/model" "$T/odd"
+	chmod 000 "$T/shut" "$T/shut.bin" "$T/odd/config.json"
+	try() {
+		fails_with 77 by_mode mt-run --run "$RUN" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 5 "$@"
+		grep -q "^mt-[a-z]*: $T/\(shut\|odd\)" "$T/fails.err"
+		[ ! -e "$T/out" ]
+	}
+	try --model "$T/shut"
+	try --model "$T/shut/model"
+	try --model "$T/odd"
+	try --model "$T/model" --data "$T/shut.bin"
+	try --model "$T/model" --data "$T/shut/data.bin"
+	try --model "$T/model" --eval "$T/shut.bin" --eval-every 1
+	try --model "$T/model" --sample "$T/shut/data.bin"
+	chmod 700 "$T/shut"
+}
+
 @test "shuffled or mixed data that is cut at its end: one line before anything is loaded, and no OUT" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	try() { fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS "$@"; }

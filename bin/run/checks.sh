@@ -75,9 +75,17 @@ read_order() {
 		die 65 "$out/order: '$order' is neither a seed nor none: give the --shuffle or --no-shuffle of before"
 }
 
+check_access() { # FILE
+	[ ! -r "$1" ] || return 0
+	dir=$1
+	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
+	if [ -e "$1" ] || [ ! -x "$dir" ]; then die 77 "$1: no permission to read it"; fi
+}
+
 check_files() {
 	config=$model
 	[ -d "$model" ] && config=$model/config.json
+	check_access "$config"
 	if [ ! -f "$config" ]; then
 		case $model in
 		/* | .* | */*/* | */ | *.json) ;;
@@ -86,7 +94,8 @@ check_files() {
 		die 66 "$config: no such file"
 	fi
 	[ "${node:-0}" = 0 ] || return 0
-	[ -r "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
+	check_access "${eval:-/dev/null}"
+	[ -e "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
 	[ -n "$order" ] || choose_order
 	[ "$order" = none ] || feed_options=$feed_options--shuffle=$order$nl
 	mt-feed --check --config="$config" $feed_options $data <&9 || exit

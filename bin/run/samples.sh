@@ -37,7 +37,8 @@ check_samples() {
 	why=$(mt-sample "$run" $sample_options --wait=0 2>&1 </dev/null | sed 's/^mt-sample: //; s/--max-/--sample-/
 		s/--temp/--sample-temp/')
 	case $why in *--sample-*) die 64 "$why" ;; esac
-	if [ ! -f "$sample" ] || [ ! -r "$sample" ]; then die 66 "$sample: no such file"; fi
+	check_access "$sample"
+	[ -f "$sample" ] || die 66 "$sample: no such file"
 	LC_ALL=C grep -qa . "$sample" || die 65 "$sample has no prompt"
 	maker=$(text_maker)
 	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74

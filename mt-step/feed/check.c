@@ -79,7 +79,7 @@ int check_file(const char *name, const struct feed_how *how)
 	struct stat st;
 	char start[5] = "";
 	if (!strcmp(name, "-")) return 0;
-	if (stat(name, &st) || access(name, R_OK)) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
+	if (stat(name, &st) || access(name, R_OK)) return record_unopened(name);
 	bool pipe = !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 	if (pipe && !how->shuffle && !how->mix && how->epochs == 1) return 0;
 	int rc = file_open(&f, name, NULL);

@@ -14,7 +14,7 @@ int file_open(struct feed_file *f, const char *name, bool *regular)
 	struct stat st;
 	/* opening a FIFO waits for its writer; where a FIFO is an error, do not wait */
 	*f = (struct feed_file){.name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK))};
-	if (f->fd < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", name, strerror(errno));
+	if (f->fd < 0) return record_unopened(name);
 	int rc = 0;
 	if (fstat(f->fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", name, strerror(errno));
 	else if (S_ISDIR(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: is a directory", name);

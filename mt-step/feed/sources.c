@@ -54,7 +54,7 @@ static int add_directory(struct feed_sources *x, const char *dir)
 	struct dirent **entries;
 	size_t before = x->n_files;
 	int rc = 0, n = scandir(dir, &entries, shown, by_bytes);
-	if (n < 0) return mt_fail(MT_EX_NOINPUT, "%s: %s", dir, strerror(errno));
+	if (n < 0) return record_unopened(dir);
 	for (int i = 0; i < n; i++) {
 		struct stat st;
 		char *name = NULL;
