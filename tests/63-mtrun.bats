@@ -520,6 +520,22 @@ same_as_undisturbed() {
 	chmod 700 "$T/shut"
 }
 
+@test "names that begin with a dash are files and directories, not options" {
+	cp -r "$CASE/model" "$T/-model"
+	cp "$CASE/data.bin" "$T/-n.rec"
+	cp "$CASE/eval.bin" "$T/-e.rec"
+	cd "$T"
+	mt-run --run "$RUN" --model -model --data=-n.rec --data -n.rec:0.5 --out=-o $ARGS --steps 3 --eval -e.rec \
+		--eval-every 2 --sample -e.rec --sample-every 1 --sample-tokens 2 --metrics -m >m 2>run.err 3>&-
+	[ "$(grep -c '"loss"' ./-m)" = 3 ]
+	[ -s ./-o/samples.jsonl ]
+	mt-ckpt verify ./-o/step-00000003
+	grep -q "^mt-run: 3 steps, " run.err
+	mt-run --run "$RUN" --model=-model --data - --out=-o $ARGS --steps 4 --resume --metrics - --input new \
+		<./-n.rec >m 2>run.err 3>&-
+	[ "$(last_step)" = 4 ]
+}
+
 @test "shuffled or mixed data that is cut at its end: one line before anything is loaded, and no OUT" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	try() { fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS "$@"; }

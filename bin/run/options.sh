@@ -74,11 +74,14 @@ set_option() { # OPTION VALUE
 	known "$1"
 	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
 	given="$given$1 "
+	case $1=$2 in                               # a name, and no option of mkdir, find, mt-feed, ...
+	--data=- | --metrics=-) ;;
+	--model=-* | --data=-* | --out=-* | --eval=-* | --sample=-* | --metrics=-*) set -- "$1" "./$2" ;;
+	esac
 	case $1 in
 	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
 		--numa | --keep | --run | --net)
 		eval "${1#--}=\$2"
-		case $out in -*) out=./$out ;; esac     # no option of mkdir, find, ...
 		return ;;
 	--sample) sample=$2; return ;;
 	--metrics)
