@@ -400,6 +400,13 @@ same_as_undisturbed() {
 	[ "$(newest)" = "$T/out/step-00000004" ]
 }
 
+@test "an empty directory of an mt-run that was killed when it had just made it is deleted by the next" {
+	mkdir -p "$T/tmp/mt-run.killed" "$T/tmp/mt-run.livesX" "$T/tmp/mt-run.filled/some"
+	touch -d "2 minutes ago" "$T/tmp/mt-run.killed" "$T/tmp/mt-run.filled"
+	DATA=$CASE/data.bin TMPDIR=$T/tmp run_it --steps 1
+	[ "$(ls "$T/tmp" | tr '\n' ' ')" = "mt-run.filled mt-run.livesX " ]
+}
+
 @test "a limit on the size of files: exit code 74, one line, and nothing is left" {
 	mkdir "$T/tmp"
 	TMPDIR=$T/tmp fails_with 74 sh -c 'ulimit -f 200; exec mt-run "$@"' sh --run "$RUN" --model "$CASE/model" \

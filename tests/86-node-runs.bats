@@ -111,6 +111,23 @@ same_as_alone() {
 }
 
 # bats test_tags=slow
+@test "mt-feed is killed, and USR1 comes when mt-step ends for it: 69, and the line says so" {
+	replace mt-step <<-EOF
+		case "\$*" in *--metrics*)
+			trap '' USR1
+			until pkill -9 -x -P "\$PPID" mt-feed; do sleep 0.05; done
+			"$MT/mt-step" "\$@"; rc=\$?
+			kill -USR1 "\$PPID"
+			exit \$rc ;;
+		esac
+	EOF
+	MT=$T/bin endless
+	code_of "$PID"
+	[ "$code" = 69 ]
+	eventually all_gone
+	grep -q "^mt-run: mt-feed was killed by signal 9" "$T/nodes.err"
+}
+
 @test "an option that only one node does not know: the run ends with 64 and that node's line" {
 	replaced_fails 64 mt-run "mt-run: node 1: unknown option --no-such-option.*" \
 		<<<'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" --no-such-option'

@@ -97,19 +97,21 @@ no_room() {
 	leave 74
 }
 
-# Files of the processes of this mt-run. A directory that nobody holds a lock on is that of a killed one.
+# Files of the processes of this mt-run. A directory that nobody holds a lock on is that of a killed one; so is one that
+# stays empty.
 make_tmp() {
 	set +f
 	for old in "${TMPDIR:-/tmp}"/mt-run.*; do
 		if [ -p "$old/mt-run-lives" ]; then flock -n "$old" rm -rf "$old" 2>/dev/null; fi
 	done
 	set -f
+	find "${TMPDIR:-/tmp}/" -maxdepth 1 -type d -name 'mt-run.??????' -empty -mmin +1 -delete 2>/dev/null
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
+	mkfifo "$tmp/mt-run-lives" "$tmp/records" "$tmp/follow_lines" "$tmp/sample_steps" || leave 74
 	head -c 65536 /dev/zero 2>/dev/null >"$tmp/room" || no_room     # for all that comes here
 	rm "$tmp/room"
-	mkfifo "$tmp/records" "$tmp/follow_lines" "$tmp/sample_steps" "$tmp/mt-run-lives" || leave 74
 	# shellcheck disable=SC2094
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }
