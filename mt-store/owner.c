@@ -38,7 +38,8 @@ int owner_check(const struct store_options *o)
 	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
 		return mt_fail(MT_EX_USAGE,
 			"--until-eof: stdin is not a pipe; its end is the signal that the run's owner is gone");
-	if (access(o->dir, W_OK)) return mt_fail(MT_EX_IO, "%s: %s", o->dir, strerror(errno));
+	/* it may be made until the end; if not, the run is kept, as whenever saving fails */
+	if (access(o->dir, W_OK)) mt_say("%s: %s: nothing can be saved there", o->dir, strerror(errno));
 	return 0;
 }
 

@@ -28,7 +28,7 @@ struct owner_end {
 	bool replaceable;   /* who had mt-optim's slot last is mt-optim, not a program of somebody's own */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
-int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell, or 74 */
+int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell */
 bool owner_gone(struct owner_end *);           /* stdin is at its end */
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);

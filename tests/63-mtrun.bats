@@ -94,6 +94,34 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]             # the next mt-run deletes what the killed one left
 }
 
+@test "OUT is deleted before mt-store serves the run: 74, and the run is removed" {
+	replace mt-store <<<'[ "$1" != serve ] || rm -r "$T/out"'
+	replace <<<'[ "$1" != load ] || while [ -e "$T/out" ]; do sleep 0.02; done'
+	DATA=$CASE/data.bin
+	start --steps 5
+	code_of $pid
+	[ "$code" = 74 ]
+	all_gone
+	grep -q "^mt-store: $T/out: No such file or directory" "$T/run.err"
+}
+
+# bats test_tags=slow
+@test "OUT is deleted, and then mt-store killed: the last line tells how to save and remove the run" {
+	long_data
+	start --steps 5000
+	eventually trained 5
+	rm -r "$T/out"
+	pkill -9 -f "^mt-store serve $RUN "
+	kill -TERM $pid
+	code_of $pid
+	[ "$code" = 143 ]
+	last=$(tail -1 "$T/run.err")
+	[[ $last == "mt-store: run '$RUN' stays; save and remove it: mt-ckpt save $RUN $T/out/step-"* ]]
+	mkdir "$T/out"
+	eval "${last#*remove it: }"
+	gone "$RUN"
+}
+
 # bats test_tags=slow
 @test "mt-store is killed: it is started again, and training goes on" {
 	long_data
