@@ -128,6 +128,7 @@ same_as_alone() {
 	grep -q "^mt-run: mt-feed was killed by signal 9" "$T/nodes.err"
 }
 
+# bats test_tags=slow
 @test "an option that only one node does not know: the run ends with 64 and that node's line" {
 	replaced_fails 64 mt-run "mt-run: node 1: unknown option --no-such-option.*" \
 		<<<'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" --no-such-option'
