@@ -555,6 +555,48 @@ same_as_undisturbed() {
 	chmod 700 "$T/shut"
 }
 
+@test "a file whose name has a backslash is shuffled as any other" {
+	cp "$CASE/data.bin" "$T/plain"
+	cp "$CASE/data.bin" "$T/a\\bc"
+	for name in 'a\bc' plain; do
+		rm -rf "$T/out"
+		DATA=$T/$name run_it --steps 3
+		[ "$(cat "$T/out/order")" = 1 ]
+	done
+	[ "$(plain "$T/m" | sort -u | wc -l)" = 3 ]
+}
+
+@test "mt-run through a link elsewhere, and with CDPATH, finds its programs" {
+	mkdir "$T/links"
+	ln -s "$MT/mt-run" "$T/links/mt-run"
+	local PATH=/usr/sbin:/usr/bin:/sbin:/bin
+	DATA=$CASE/data.bin BIN=$T/links run_it --steps 1
+	cd "$MT/.."
+	DATA=$CASE/data.bin BIN=${MT##*/} CDPATH=. run_it --steps 2 --resume
+	[ "$(last_step)" = 2 ]
+}
+
+@test "without /proc: one line, and no OUT" {
+	unshare -m true 2>/dev/null || skip "needs leave to unmount (unshare -m)"
+	fails_with 71 unshare -m sh -c 'umount -l /proc; exec timeout 20 "$@"' sh "$MT/mt-run" --run "$RUN" \
+		--model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2
+	grep -q "^mt-run: needs /proc" "$T/fails.err"
+	[ ! -e "$T/out" ]
+}
+
+# bats test_tags=slow
+@test "mt-run is killed, and its parent does not wait for it: the run is saved and removed" {
+	long_data
+	python3 -c 'import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(60)' \
+		"$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
+		--sample "$CASE/data.bin" --sample-every 10000 --sample-tokens 2 >"$T/m" 2>"$T/run.err" 3>&- &
+	echo $! >>"$T/pids"
+	eventually trained 5
+	kill -9 "$(pgrep -P $!)"
+	eventually gone "$RUN"
+	mt-ckpt verify "$(newest)"
+}
+
 @test "names that begin with a dash are files and directories, not options" {
 	cp -r "$CASE/model" "$T/-model"
 	cp "$CASE/data.bin" "$T/-n.rec"

@@ -23,7 +23,7 @@ check_net() {
 }
 
 # FILE of FILE:WEIGHT, see mt-feed
-path_of() { if [ ! -e "$1" ] && [ -e "${1%:*}" ]; then echo "${1%:*}"; else echo "$1"; fi; }
+path_of() { if [ -e "$1" ] || [ ! -e "${1%:*}" ]; then printf '%s\n' "$1"; else printf '%s\n' "${1%:*}"; fi; }
 
 can_reread() { # FILE[:WEIGHT] or DIR[:WEIGHT]
 	path=$(path_of "$1")

@@ -17,7 +17,7 @@ count_steps() { # --steps from --epochs
 data_key() {
 	{
 		for file in $data; do
-			echo "$file"
+			printf '%s\n' "$file"
 			find -L "$(path_of "$file")" -type f -printf '%p %s %T@ %C@\n' | LC_ALL=C sort
 		done
 		for option in $feed_options $step_options; do
@@ -43,9 +43,9 @@ count_data() {
 	[ ! -t 2 ] || to=2                          # mt-step's progress line
 	make_tmp
 	catch_signals
-	mt-feed $feed_options $data <&9 >"$tmp/records" 5<&- 6<&- 8>&- &
+	mt-feed $feed_options $data 5<&- 6<&- 8>&- <&9 >"$tmp/records" &
 	producer=$!
-	mt-step --count $step_options <"$tmp/records" >"$tmp/count" 2>&$to 5<&- 6<&- 8>&- &
+	mt-step --count $step_options 5<&- 6<&- 8>&- <"$tmp/records" >"$tmp/count" 2>&$to &
 	step=$!
 	watch_count &
 	watcher=$!

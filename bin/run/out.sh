@@ -39,6 +39,9 @@ lock_out() {
 }
 
 take_out() {
+	exec 7</dev/null
+	stat /dev/fd/7 >/dev/null 2>&1 ||
+		die 71 "needs /proc, and a shell that passes descriptors on, as dash, bash and busybox do"
 	if [ ! -d "$out" ]; then
 		[ ! -e "$out" ] || die 73 "$out is not a directory"
 		mkdir -p "$out" 2>/dev/null || die 74 "$out: cannot be made"

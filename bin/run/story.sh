@@ -82,9 +82,9 @@ can_reread_metrics() {
 # ones. Sets watcher, for end_watching.
 watch_metrics() { # READER +1|0
 	(trap '' HUP INT TERM; exec tail -n "$2" -F --pid=$$ "$metrics") \
-		>"$tmp/$1" 2>/dev/null 5<&- 6<&- 7>&- 8>&- &
+		5<&- 6<&- 7>&- 8>&- >"$tmp/$1" 2>/dev/null &
 	echo $! >"$tmp/$1.tail.pid"
-	"$1" <"$tmp/$1" 5<&- 6<&- 7>&- 8>&- &
+	(exec 5<&- 6<&- 7>&- 8>&- <"$tmp/$1"; "$1") &  # not to a function: dash would keep copies of what is closed
 	watcher=$!
 }
 
@@ -105,7 +105,7 @@ follow() {
 follow_lines() {
 	trap '' HUP INT TERM
 	set +f
-	told=" $(echo "$out"/step-*) "
+	told=" $(printf '%s ' "$out"/step-*)"
 	while read -r line; do
 		if [ ! -t 2 ]; then tell_start; return; fi
 		step_in "$line"
@@ -159,7 +159,7 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 			if (which == "last") print (trained > 0 ? step : "")
 			else if (trained <= 0) print "no step was trained"
 			else {
-				printf "%d step%s", trained, trained == 1 ? "" : "s"
+				printf "%d step%s", trained, (trained == 1 ? "" : "s")
 				if (steps && steps < trained) printf "; the metrics have %d", steps
 				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
 				if (time > 0) printf ", %s tokens/s", human(timed / time)
