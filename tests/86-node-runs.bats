@@ -111,6 +111,20 @@ same_as_alone() {
 }
 
 # bats test_tags=slow
+@test "USR1 to mpirun while the processes that it has started make their pipes: all nodes exit 0, nothing is left" {
+	mkdir "$T/slow"
+	printf '#!/bin/sh\n: >>%s/called\nsleep 0.5\nexec /bin/rm "$@"\n' "$T" >"$T/slow/rm"
+	chmod +x "$T/slow/rm"
+	PATH=$T/slow:$PATH endless
+	eventually [ -e "$T/called" ]
+	sleep 0.2
+	kill -USR1 "$PID"
+	code_of "$PID"
+	[ "$code" = 0 ]
+	eventually all_gone
+}
+
+# bats test_tags=slow
 @test "mt-feed is killed, and USR1 comes when mt-step ends for it: 69, and the line says so" {
 	replace mt-step <<-EOF
 		case "\$*" in *--metrics*)

@@ -43,16 +43,23 @@ split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does n
 	case $nl$*$nl in *"$nl--dry-run$nl"*) ;; *) shim "$@" ;; esac  # a dry run has nothing to save
 }
 
+unheard() { (trap '' HUP INT TERM USR1; exec "$@"); } # the launcher's signals are for all of its processes
+
 shim() { # ARGS...
-	pipe=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
-	mkfifo "$pipe/signals" || exit 74
+	for s in HUP INT TERM USR1; do
+		# shellcheck disable=SC2064
+		trap "signal=$s" $s                     # nothing stays of a shim that a signal ends
+	done
+	pipe=$(unheard mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	unheard mkfifo "$pipe/signals" || exit 74
 	# shellcheck disable=SC2094
 	exec 8<>"$pipe/signals" 3<"$pipe/signals"
-	rm -r "$pipe"
+	unheard rm -r "$pipe"
 	for s in HUP INT TERM USR1; do
 		# shellcheck disable=SC2064
 		trap "signal=$s; echo $s >&8" $s
 	done
+	[ -z "$signal" ] || echo "$signal" >&8
 	exec 9<&0
 	MT_RUN_NODE=$node/$node_count setsid "$0" "$@" <&9 8>&- 9<&- &
 	worker=$!
