@@ -101,6 +101,8 @@ struct kernels {
 	void (*scale)(float *x, float w, int64_t n); /* x *= w */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
+	/* dst (cols, rows) = the transposed src (rows, cols) */
+	void (*transpose)(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int64_t rows, int64_t cols);
 };
 extern const struct kernels cpu_kernels_plain;
 #if defined(__x86_64__)

@@ -259,7 +259,8 @@ static void tile_buffered(const struct gemm_args *g, float *buffer)
 	}
 }
 
-void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_t tile)
+/* The GEMM of one tile */
+static struct gemm_args tile_args(const struct gemm_tiles *t, int64_t tile)
 {
 	struct gemm_args g = *t->g;
 	int64_t i = tile / t->n.count * t->m.each, j = tile % t->n.count * t->n.each, size = operand_bytes(g.bf16);
@@ -270,6 +271,12 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 	g.c = (float *)g.c + i * g.ldc + j;
 	if (g.bias) g.bias = (const char *)g.bias + size * j;
 	if (g.add) g.add = (const float *)g.add + i * g.ldc + j;
+	return g;
+}
+
+void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_t tile)
+{
+	struct gemm_args g = tile_args(t, tile);
 	use_one_thread();
 	if (g.bf16 && g.n < g.ldc) tile_buffered(&g, op_scratch(pool, thread, (size_t)(g.m * g.n) * sizeof(float)));
 	else tile_in_place(&g);
@@ -299,8 +306,63 @@ static void tile_task(void *arg, int64_t task, int thread)
 	gemm_tile(job->pool, thread, &job->tiles, task);
 }
 
+/* y = x W' with a transposed copy of W, some columns of tiles at a time. oneDNN packs its operands for every tile, and
+ * takes longer to pack a transposed one; the copy is made once for all tiles of a column. Each column of tiles has an
+ * array (k, ld) of its own. */
+struct panel {
+	struct job job;
+	float *copy;
+	int64_t ld, first, count; /* columns of tiles */
+};
+
+enum { STRIP = 64 }; /* rows of W that a task copies */
+
+static void copy_strip(void *arg, int64_t task, int thread)
+{
+	const struct panel *p = arg;
+	const struct gemm_args *g = p->job.tiles.g;
+	int64_t each = p->job.tiles.n.each, strips = div_up(each, STRIP), column = task / strips,
+			row = task % strips * STRIP, from = (p->first + column) * each + row;
+	(void)thread;
+	if (from < g->n)
+		cpu_kernels()->transpose(p->copy + column * g->k * p->ld + row, p->ld, (const float *)g->b + from * g->ldb,
+			g->ldb, least(least(STRIP, each - row), g->n - from), g->k);
+}
+
+static void copied_tile(void *arg, int64_t task, int thread)
+{
+	const struct panel *p = arg;
+	int64_t column = task % p->count;
+	struct gemm_args g = tile_args(&p->job.tiles, task / p->count * p->job.tiles.n.count + p->first + column);
+	(void)thread;
+	g.b = p->copy + column * g.k * p->ld;
+	g.ldb = p->ld;
+	g.trans_b = 0;
+	use_one_thread();
+	tile_in_place(&g);
+}
+
+static void run_copied(struct pool *pool, const struct gemm_args *g)
+{
+	enum { PANEL = 2 << 20, LINE = 16 }; /* elements of a copy: it stays in the last cache; of a cache line */
+	struct panel p = {.job = {pool, gemm_cut(g)}};
+	const struct cut *m = &p.job.tiles.m, *n = &p.job.tiles.n;
+
+	p.ld = div_up(n->each, LINE) * LINE + LINE; /* not a power of two: such rows share few sets of the caches */
+	int64_t most = least(n->count, PANEL / (g->k * p.ld) + 1);
+	p.copy = op_shared(pool, (size_t)(most * g->k * p.ld) * sizeof *p.copy);
+	for (p.first = 0; p.first < n->count; p.first += p.count) {
+		p.count = least(most, n->count - p.first);
+		pool_run(pool, p.count * div_up(n->each, STRIP), copy_strip, &p);
+		pool_run(pool, m->count * p.count, copied_tile, &p);
+	}
+}
+
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
+	enum { REUSE = 256 }; /* rows of c that are worth a copy of b */
 	struct job job = {pool, gemm_cut(g)};
-	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
+
+	if (!g->bf16 && g->trans_b && !g->trans_a && g->m >= REUSE) run_copied(pool, g);
+	else pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
 }

@@ -81,3 +81,23 @@ static void narrow(uint16_t *dst, const float *src, int64_t n)
 		dst[i] = bf16_round(bits);
 	}
 }
+
+/* A block of VW x VW, or of its first rows and cols */
+INLINE void transpose_block(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int64_t rows, int64_t cols)
+{
+	vf x[VW];
+	UNROLL for (int i = 0; i < VW; i++) x[i] = i < rows ? v_get(src + i * src_ld, cols) : v_set(0);
+	v_transpose(x);
+	UNROLL for (int i = 0; i < VW; i++) if (i < cols) v_put(dst + i * dst_ld, rows, x[i]);
+}
+
+static void transpose(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int64_t rows, int64_t cols)
+{
+	for (int64_t r = 0; r < rows; r += VW)
+		for (int64_t c = 0; c < cols; c += VW) {
+			float *to = dst + c * dst_ld + r;
+			const float *from = src + r * src_ld + c;
+			if (rows - r >= VW && cols - c >= VW) transpose_block(to, dst_ld, from, src_ld, VW, VW);
+			else transpose_block(to, dst_ld, from, src_ld, rows - r, cols - c);
+		}
+}

@@ -33,4 +33,5 @@
 		.scale = scale, \
 		.widen = widen, \
 		.narrow = narrow, \
+		.transpose = transpose, \
 	}
