@@ -58,6 +58,9 @@ struct out_dir {      /* a new directory: it appears complete or not at all */
 	uint32_t n_files;
 	_Atomic uint32_t unsynced; /* files that were completely written and wait for out_sync */
 	bool no_sums;              /* no checksums are computed */
+	/* from now on, all is written through the page cache: direct I/O has failed, or somebody waits for what is being
+	 * copied, and must not wait for the disk */
+	_Atomic bool cached;
 };
 
 /* Begin PATH under a temporary name beside it, or inside it if it exists. 73: it is not an empty directory; with
@@ -79,6 +82,7 @@ struct out_file { /* a file of a new directory */
 	struct out_dir *dir;
 	char *name;
 	int fd;                        /* until it is synced */
+	int direct;                    /* the same with O_DIRECT; -1: none */
 	uint64_t bytes, *sums, n_sums; /* XXH3 (64 bits) of each IO_BYTES of it; sums NULL: not computed */
 	_Atomic uint64_t left;         /* chunks that are not written yet */
 };
@@ -87,11 +91,18 @@ struct out_chunk { /* IO_BYTES of a file, or its rest, which one thread writes f
 	struct out_file *file;
 	uint64_t number, at, end; /* at: of the next byte in the file */
 	XXH3_state_t *hash;
+	uint8_t *stage;  /* for direct I/O: the bytes before `at` that are not written yet; NULL: none */
+	uint64_t staged; /* how many */
 };
 
 /* Make a file, and reserve its space. After a failure it is not there. */
 int out_create(struct out_dir *, const char *name, uint64_t bytes, struct out_file **);
-int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number);
+/* Write the file with direct I/O, if its file system has it: through the page cache, writing takes more CPU time, and
+ * pushes other things out of memory. To be called before its first chunk */
+void out_direct(struct out_file *);
+#define STAGE_BYTES (512u << 10) /* of one direct write */
+/* stage: STAGE_BYTES on a page boundary, or NULL: write through the page cache */
+int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number, void *stage);
 int out_write(struct out_chunk *, const void *data, uint64_t n); /* at most up to its end */
 /* rc: of writing it; returned if it is an error. Every begun chunk is ended. */
 int out_chunk_end(struct out_chunk *, int rc);
@@ -390,6 +401,8 @@ struct writer { /* writes a run's arrays into a directory */
 	struct nonfinite seen; /* of the weights written so far */
 	/* called by any thread when all of a unit is written; may be NULL */
 	int (*copied)(void *arg, uint32_t unit);
+	/* does somebody wait for units that are not written yet? May be NULL */
+	bool (*awaited)(void *arg);
 	void *arg;
 };
 

@@ -11,6 +11,7 @@ enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a
 static void file_free(struct out_file *f)
 {
 	if (f->fd >= 0) close(f->fd);
+	if (f->direct >= 0) close(f->direct);
 	free(f->name);
 	free(f->sums);
 	free(f);
@@ -43,7 +44,13 @@ static int add(struct out_dir *o, const char *name, uint64_t bytes, struct out_f
 	if (files) o->files = files;
 	f = files ? malloc(sizeof *f) : NULL;
 	if (!f) return mt_fail(MT_EX_NOMEM, "no memory");
-	*f = (struct out_file){.dir = o, .name = strdup(name), .fd = -1, .bytes = bytes, .n_sums = n, .left = n};
+	*f = (struct out_file){.dir = o,
+		.name = strdup(name),
+		.fd = -1,
+		.direct = -1,
+		.bytes = bytes,
+		.n_sums = n,
+		.left = n};
 	f->sums = o->no_sums ? NULL : calloc(n + 1, sizeof *f->sums);
 	*file = f;
 	return 0;
@@ -91,14 +98,22 @@ int out_sync_file(struct out_file *f)
 	if (fd < 0) return 0;
 	if (fsync(fd) < 0) return fail_errno(f->name);
 	f->fd = -1;
+	if (f->direct >= 0) close(f->direct);
+	f->direct = -1;
 	return close(fd) < 0 ? fail_errno(f->name) : 0;
 }
 
-int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number)
+void out_direct(struct out_file *f)
+{
+	if (f->bytes >= STAGE_BYTES) f->direct = openat(f->dir->fd, f->name, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+}
+
+int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, void *stage)
 {
 	uint64_t at = number * IO_BYTES, end = at + IO_BYTES < f->bytes ? at + IO_BYTES : f->bytes;
 
 	*c = (struct out_chunk){.file = f, .number = number, .at = at, .end = end};
+	if (f->direct >= 0 && !f->dir->cached) c->stage = stage;
 	if (!f->sums) return 0;
 	c->hash = XXH3_createState();
 	if (!c->hash) return mt_fail(MT_EX_NOMEM, "no memory");
@@ -106,20 +121,60 @@ int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number)
 	return 0;
 }
 
+/* How many of n bytes are written before an error */
+static uint64_t put(int fd, const uint8_t *p, uint64_t n, uint64_t at)
+{
+	uint64_t done = 0;
+
+	while (done < n) {
+		ssize_t part = pwrite(fd, p + done, n - done, (off_t)(at + done));
+		if (part < 0 && errno == EINTR) continue;
+		if (part < 0) break;
+		done += (uint64_t)part;
+	}
+	return done;
+}
+
+/* Write n bytes of the stage at `at`, a multiple of a page: whole pages past the page cache, what is left of a page, at
+ * the end of the file, through it. If direct I/O fails, the page cache takes the rest, or reports why it cannot. */
+static int put_stage(struct out_chunk *c, uint64_t n, uint64_t at)
+{
+	enum { PAGE = 4096 };
+	struct out_file *f = c->file;
+	uint64_t whole = n - n % PAGE, done = 0;
+
+	if (!f->dir->cached) {
+		done = put(f->direct, c->stage, whole, at);
+		if (done < whole) f->dir->cached = true;
+	}
+	return put(f->fd, c->stage + done, n - done, at + done) < n - done ? fail_errno(f->name) : 0;
+}
+
+static int stage(struct out_chunk *c, const uint8_t *p, uint64_t n)
+{
+	int rc = 0;
+
+	while (n && rc == 0) {
+		uint64_t part = STAGE_BYTES - c->staged < n ? STAGE_BYTES - c->staged : n;
+		memcpy(c->stage + c->staged, p, part);
+		c->staged += part;
+		c->at += part;
+		p += part;
+		n -= part;
+		if (c->staged < STAGE_BYTES && c->at < c->end) continue;
+		rc = put_stage(c, c->staged, c->at - c->staged);
+		c->staged = 0;
+	}
+	return rc;
+}
+
 int out_write(struct out_chunk *c, const void *data, uint64_t n)
 {
-	const uint8_t *p = data;
-
 	/* first: it brings into the cache what is then copied */
-	if (c->hash) XXH3_64bits_update(c->hash, p, n);
-	while (n) {
-		ssize_t put = pwrite(c->file->fd, p, n, (off_t)c->at);
-		if (put < 0 && errno == EINTR) continue;
-		if (put < 0) return fail_errno(c->file->name);
-		c->at += (uint64_t)put;
-		p += put;
-		n -= (uint64_t)put;
-	}
+	if (c->hash) XXH3_64bits_update(c->hash, data, n);
+	if (c->stage) return stage(c, data, n);
+	if (put(c->file->fd, data, n, c->at) < n) return fail_errno(c->file->name);
+	c->at += n;
 	return 0;
 }
 
@@ -140,7 +195,7 @@ int out_text(struct out_dir *o, const char *name, const void *data, uint64_t n)
 
 	for (uint64_t i = 0; i * IO_BYTES < n && rc == 0; i++) {
 		struct out_chunk c;
-		if ((rc = out_chunk_begin(&c, f, i)) < 0) break;
+		if ((rc = out_chunk_begin(&c, f, i, NULL)) < 0) break;
 		rc = out_chunk_end(&c, out_write(&c, (const uint8_t *)data + c.at, c.end - c.at));
 	}
 	return rc;

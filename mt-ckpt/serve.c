@@ -1,7 +1,7 @@
 /* serve.c: writes each snapshot that mt-optim pins as a checkpoint, during training. The snapshot's word (step, state):
  *
  *     (n, pinned)   every unit is at version n and has pin n; mt-optim overwrites no pinned unit
- *        │ copy each unit into the files, unsynced, then clear its pin by compare-and-swap
+ *        │ write each unit into the files, unsynced, then clear its pin by compare-and-swap
  *        │ complete all files, fsync them, read them back
  *     (n, sealed)   by compare-and-swap; from here on mt-optim can no longer fail the save
  *        │ rename, fsync the parent
@@ -143,6 +143,14 @@ static int unpin(void *arg, uint32_t unit)
 	return mt_snap_unpin(c->server->run, unit, c->step);
 }
 
+/* The next update has begun: it must not wait for the disk. */
+static bool awaited(void *arg)
+{
+	const struct copy *c = arg;
+
+	return mt_run_step(c->server->run) != c->step;
+}
+
 /* The arrays, as far as this node writes them, and on node 0 the small files of the model */
 static int write_arrays(const struct server *s, struct out_dir *dir, const struct run_json *json, uint64_t step)
 {
@@ -152,6 +160,7 @@ static int write_arrays(const struct server *s, struct out_dir *dir, const struc
 
 	if (rc < 0) return rc;
 	w.copied = unpin;
+	w.awaited = awaited;
 	w.arg = &copy;
 	rc = writer_units(&w);
 	if (rc == 0 && !mt_node(s->run)) rc = writer_end(&w);

@@ -156,6 +156,7 @@ static int write_chunk(struct writer *w, const struct chunk *c, struct out_chunk
 	int rc = 0;
 
 	while (out->at < out->end && rc == 0) {
+		if (w->awaited && !w->dir->cached && w->awaited(w->arg)) w->dir->cached = true;
 		/* blocks end at multiples of their size in the file: pages of it are written at once */
 		uint64_t room = BLOCK_BYTES - out->at % BLOCK_BYTES, at = out->at;
 		if (room > out->end - at) room = out->end - at;
@@ -188,7 +189,7 @@ static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
 	pthread_mutex_lock(&w->opening);
 	rc = shards_open(set, c->shard);
 	pthread_mutex_unlock(&w->opening);
-	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number);
+	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number, (uint8_t *)buf + BLOCK_BYTES);
 	if (rc == 0) rc = out_chunk_end(&out, write_chunk(w, c, &out, buf));
 	for (uint32_t u = c->first; u <= c->last && rc == 0; u++) rc = count_unit(w, u);
 	return rc;

@@ -276,6 +276,59 @@ assert o["a"][3] != o["a"][3] and o["a"][4] == 123456789012345678901, o'
 	mt-ckpt load "$RUN" "$T/out"
 }
 
+direct() { LD_PRELOAD=$PROBES/so-direct.so "$@"; }
+
+# Direct writes so far
+direct_writes() { wc -l <"$T/direct"; }
+
+need_direct_io() {
+	dd if=/dev/zero of="$T/probe" bs=4096 count=1 oflag=direct status=none 2>/dev/null ||
+		skip "the file system of $T has no direct I/O"
+}
+
+@test "checkpoints and exports are written with direct I/O, and have the same bytes where it fails" {
+	local how
+	need_direct_io
+	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype bf16
+	mt-store init "$RUN" --seed 1
+	MT_DIRECT_LOG=$T/direct direct mt-ckpt save "$RUN" "$T/direct-save"
+	[ "$(direct_writes)" -ge 12 ]                           # 10 bytes a parameter, 512 KiB at once
+	mt-ckpt verify "$T/direct-save"
+	mt-ckpt export "$RUN" "$T/direct-export" --dtype fp32
+	for how in none 0 1 7; do
+		MT_DIRECT=$how direct mt-ckpt save "$RUN" "$T/save"
+		diff -r "$T/direct-save" "$T/save"
+		MT_DIRECT=$how direct mt-ckpt export "$RUN" "$T/export" --dtype fp32
+		diff -r "$T/direct-export" "$T/export"
+		rm -r "$T/save" "$T/export"
+	done
+}
+
+@test "an update that waits for a save does not wait for the disk: the rest is written through the page cache" {
+	need_direct_io
+	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype fp32
+	mt-store init "$RUN" --seed 1
+	start_stages
+	spawn serve env LD_PRELOAD="$PROBES/so-direct.so" MT_DIRECT_LOG="$T/direct" MT_DIRECT_GATE="$T/gate" \
+		mt-ckpt serve "$RUN" --dir "$T/ck" --threads 1
+	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
+	spawn step sh -c \
+		'exec mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 60 <"$1"' \
+		"$RUN" "$CASE/data.bin"
+	eventually sh -c "mt-store stat $RUN | grep -q 'waits for the snapshot to let go of unit'"
+	[ "$(direct_writes)" = 1 ]                              # which the disk does not take
+	touch "$T/gate"
+	eventually test -e "$T/ck/step-00000002"
+	wait "$PID"
+	mt-ckpt verify "$T/ck/step-00000002"
+	mt-ckpt verify "$T/ck/step-00000004"
+	local both=$(direct_writes)
+	: >"$T/direct"
+	MT_DIRECT_LOG=$T/direct direct mt-ckpt save "$RUN" "$T/again"
+	[ "$(direct_writes)" -gt 12 ]
+	[ "$both" = $((1 + $(direct_writes))) ]                 # no update waited for the last save
+}
+
 @test "a checkpoint has the hyperparameters of its own step, even if the saver was late" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages

@@ -100,7 +100,9 @@ int shards_open(struct shards *s, uint32_t shard)
 
 	if (s->shard[shard].file) return 0;
 	file_name(s, shard, name);
-	return out_create(s->dir, name, s->shard[shard].bytes, &s->shard[shard].file);
+	int rc = out_create(s->dir, name, s->shard[shard].bytes, &s->shard[shard].file);
+	if (rc == 0) out_direct(s->shard[shard].file);
+	return rc;
 }
 
 uint32_t shards_tensor(const struct shards *s, uint32_t shard, uint64_t at)
