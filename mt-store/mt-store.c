@@ -7,6 +7,7 @@
  *     owner.c      serve --until-eof: save and remove a run whose owner has died
  *     stat.c ls.c  what is there, for people and as JSON (look.c: one look at a run; prometheus.c: for Prometheus)
  *     abi.c        the layout of shared memory
+ *     memory.c     what a new run may take
  */
 #include "store.h"
 
@@ -38,6 +39,7 @@ enum option {
 	O_DIR,
 	O_PROMETHEUS,
 	O_ABI,
+	O_MEMORY,
 	O_NODE,
 	O_STREAMS,
 	O_COUNT
@@ -80,6 +82,8 @@ static const struct mt_opt options[] = {
 		&seen[O_PROMETHEUS]},
 	[O_ABI] = {"abi", OPT_FLAG, &given.abi, NULL, "stat: offset, size and type of every shared field (no RUN)",
 		&seen[O_ABI]},
+	[O_MEMORY] = {"memory", OPT_FLAG, &given.memory, NULL,
+		"stat: memory that a new run may take on this machine, or in this cgroup (no RUN)", &seen[O_MEMORY]},
 	[O_NODE] = {"node", OPT_STR, &given.node, "R/N",
 		"create: node R (0 to N - 1) of a run on N machines: the optimizer's state of its part alone", &seen[O_NODE]},
 	[O_STREAMS] = {"streams", OPT_STR, &given.streams, "N",
@@ -102,7 +106,7 @@ static const struct verb {
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
-	{"stat", store_stat, 1 << O_JSON | 1 << O_PROMETHEUS | 1 << O_ABI, 0, true, false},
+	{"stat", store_stat, 1 << O_JSON | 1 << O_PROMETHEUS | 1 << O_ABI | 1 << O_MEMORY, 0, true, false},
 	{"ls", store_ls, 1 << O_JSON, 0, true, false},
 	{"rm", store_rm, 1 << O_FORCE, 0, false, false},
 	{"ring", store_ring, 1 << O_LIKE, 1 << O_LIKE, false, true},
@@ -116,7 +120,7 @@ static const struct mt_program program = {
 		"mt-store init RUN --seed N\n"
 		"mt-store serve RUN [--until-eof --dir DIR]\n"
 		"mt-store stat RUN [--json|--prometheus]\n"
-		"mt-store stat --abi [--json]\n"
+		"mt-store stat --abi|--memory [--json]\n"
 		"mt-store ls [RUN] [--json]\n"
 		"mt-store rm RUN [--force]\n"
 		"mt-store ring RUN NAME --like RING",

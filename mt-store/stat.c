@@ -198,8 +198,10 @@ static void print_run(const struct look *l, double huge)
 static int stat_check(const char *name, const struct store_options *o)
 {
 	if (o->prometheus && o->json) return mt_fail(MT_EX_USAGE, "--prometheus and --json: take one of them");
-	if (o->prometheus && o->abi) return mt_fail(MT_EX_USAGE, "--prometheus and --abi: take one of them");
-	if (o->abi && name) return mt_fail(MT_EX_USAGE, "stat --abi takes no RUN: it is the same for all");
+	if (o->prometheus + o->abi + o->memory > 1)
+		return mt_fail(MT_EX_USAGE, "--prometheus, --abi and --memory: take one of them");
+	if ((o->abi || o->memory) && name)
+		return mt_fail(MT_EX_USAGE, "stat --%s takes no RUN: it is the same for all", o->abi ? "abi" : "memory");
 	return 0;
 }
 
@@ -210,6 +212,10 @@ int store_stat(const char *name, const struct store_options *o)
 	int rc = stat_check(name, o);
 	if (rc) return rc;
 	if (o->abi) return o->json ? abi_json() : abi_text();
+	if (o->memory) {
+		memory_print(o->json);
+		return 0;
+	}
 	name = mt_cli_run(name);
 	rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS | MT_RUN_READONLY);
 	if (rc) return rc;

@@ -9,7 +9,7 @@ struct store_options { /* of all verbs together; mt-store.c checks which verb ta
 	const char *config, *dtype, *grad, *state, *optim, *numa;
 	const char *ring, *like, *dir, *node, *streams;
 	uint64_t step_tokens, seed;
-	bool json, force, until_eof, prometheus, abi;
+	bool json, force, until_eof, prometheus, abi, memory;
 };
 
 int store_create(const char *run, const struct store_options *);
@@ -40,6 +40,8 @@ int owner_end_run(struct mt_run *, const char *name, const char *dir, const stru
 /* abi.c: stat --abi: the shared structures, as shm/README.md lists them, and as JSON. 0 or minus an exit code */
 int abi_text(void);
 int abi_json(void);
+/* memory.c: stat --memory: what a new run may take, as lines or as JSON */
+void memory_print(bool json);
 /* prometheus.c: stat --prometheus, in the text exposition format 0.0.4 */
 struct look;
 void print_prometheus(const struct look *);

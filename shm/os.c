@@ -1,5 +1,4 @@
 /* os.c: the clock, the cores and the memory of this machine. */
-#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -20,15 +19,8 @@ int mt_cores(void)
 {
 	cpu_set_t set;
 	int n = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-	FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r"); /* "quota period" or "max period" */
-	if (f) {
-		double quota, period;
-		if (fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0) {
-			int q = (int)ceil(quota / period);
-			if (q < n) n = q;
-		}
-		fclose(f);
-	}
+	uint64_t quota = mt_cgroup_cores();
+	if (quota < (uint64_t)n) n = (int)quota;
 	return n < 1 ? 1 : n;
 }
 
@@ -44,7 +36,12 @@ static uint64_t meminfo(const char *path, const char *form)
 	return have;
 }
 
-uint64_t mt_mem_available(void) { return meminfo("/proc/meminfo", "MemAvailable: %llu kB"); }
+uint64_t mt_mem_available(void)
+{
+	uint64_t machine = meminfo("/proc/meminfo", "MemAvailable: %llu kB"), group = mt_cgroup_available();
+	return group < machine ? group : machine;
+}
+
 uint64_t mt_mem_total(void) { return meminfo("/proc/meminfo", "MemTotal: %llu kB"); }
 
 uint64_t mt_node_available(int node)

@@ -114,50 +114,6 @@ int region_unlink(const char *name)
 
 /* ------------------------------------------------------------------------------------------------ room */
 
-/* A file that holds one number ("max" or anything else: UINT64_MAX) */
-static uint64_t read_number(const char *path)
-{
-	FILE *f = fopen(path, "re");
-	unsigned long long v;
-	if (!f) return UINT64_MAX;
-	int n = fscanf(f, "%llu", &v);
-	fclose(f);
-	return n == 1 ? v : UINT64_MAX;
-}
-
-/* What this process's cgroup, or one above it, still allows: v2's memory.max, v1's memory.limit_in_bytes. */
-static uint64_t cgroup_room(void)
-{
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	char line[1024];
-	uint64_t have = UINT64_MAX;
-	while (f && fgets(line, sizeof line, f)) {
-		line[strcspn(line, "\n")] = 0;
-		char *path = strchr(line, ':');
-		path = path ? strchr(path + 1, ':') : NULL;
-		if (!path) continue;
-		bool v2 = !strncmp(line, "0::", 3);
-		if (!v2 && !strstr(line, ":memory:")) continue;
-		path++;
-		for (;;) {
-			char limit[1200], used[1200];
-			const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-			snprintf(limit, sizeof limit, "%s%s/%s", root, path, v2 ? "memory.max" : "memory.limit_in_bytes");
-			snprintf(used, sizeof used, "%s%s/%s", root, path, v2 ? "memory.current" : "memory.usage_in_bytes");
-			uint64_t max = read_number(limit), now = read_number(used);
-			if (max < UINT64_MAX / 2 && now != UINT64_MAX) {
-				uint64_t left = max > now ? max - now : 0;
-				if (left < have) have = left;
-			}
-			char *cut = strrchr(path, '/');
-			if (!cut || !path[1]) break;
-			cut[cut == path ? 1 : 0] = 0;
-		}
-	}
-	if (f) fclose(f);
-	return have;
-}
-
 void region_boot_id(uint8_t id[16])
 {
 	/* 36 characters: 32 hexadecimal digits and four '-' */
@@ -246,17 +202,17 @@ int region_room(uint64_t bytes)
 				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
 				need, region_dir(), (double)have / 0x1p30, region_dir());
 	}
-	uint64_t ram = mt_mem_available(), group = cgroup_room();
-	if (bytes > ram)
-		return mt_fail(MT_EX_NOMEM,
-			"not enough memory: need %.2f GiB, have %.2f GiB available: "
-			"a smaller model, --grad bf16 or none, or more RAM",
-			need, (double)ram / 0x1p30);
-	if (bytes > group)
+	uint64_t have = mt_mem_available();
+	if (bytes > have && have == mt_cgroup_available())
 		return mt_fail(MT_EX_NOMEM,
 			"not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
 			"raise its memory limit, or --grad bf16 or none",
-			need, (double)group / 0x1p30);
+			need, (double)have / 0x1p30);
+	if (bytes > have)
+		return mt_fail(MT_EX_NOMEM,
+			"not enough memory: need %.2f GiB, have %.2f GiB available: "
+			"a smaller model, --grad bf16 or none, or more RAM",
+			need, (double)have / 0x1p30);
 	return 0;
 }
 

@@ -441,25 +441,36 @@ takes() {
 }
 
 @test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
-	# cgroup v1's memory controller, or v2's delegated subtree: the first one that lets us make a group
-	group=""
-	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
-	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
-	for try in "/sys/fs/cgroup/memory$own1:memory.limit_in_bytes" "/sys/fs/cgroup$own2:memory.max"; do
-		dir=${try%:*}/mt-test-$$
-		mkdir "$dir" 2>/dev/null || continue
-		if [ -w "$dir/${try#*:}" ] && echo 64M >"$dir/${try#*:}" 2>/dev/null; then group=$dir; break; fi
-		rmdir "$dir"
-	done
-	[ -n "$group" ] || skip "needs leave to make a memory cgroup"
-	code=0
-	sh -c 'echo $$ >"$1/cgroup.procs" || exit 99; exec mt-store create "$2" --config "$3"' sh "$group" "$RUN" \
-		"$CONFIGS/demo.json" 2>"$T/err" || code=$?
-	rmdir "$group"
-	[ "$code" != 99 ] || skip "needs leave to join a memory cgroup"
-	[ "$code" = 71 ]
-	grep -q "the cgroup has .* left" "$T/err"
+	memory_group 64M
+	fails_with 71 in_group mt-store create "$RUN" --config "$CONFIGS/demo.json"
+	grep -q "the cgroup has .* left" "$T/fails.err"
 	gone "$RUN"
+}
+
+@test "pages of files do not count as used memory of a cgroup: the kernel takes them back" {
+	local dir=${TMPDIR:-/var/tmp}
+	[ "$(stat -f -c %T "$dir")" != tmpfs ] || dir=/var/tmp
+	[ "$(stat -f -c %T "$dir")" != tmpfs ] || skip "needs a directory on a disk"
+	memory_group 320M
+	FILE=$(mktemp "$dir/mt-test.XXXXXX")
+	in_group dd if=/dev/zero of="$FILE" bs=1M count=200 conv=fsync status=none
+	[ $(($(cat "$GROUP"/memory.usage_in_bytes "$GROUP/memory.current" 2>/dev/null) >> 20)) -gt 150 ]
+	local have=$(in_group mt-store stat --memory --json | value memory_available)
+	[ $((have >> 20)) -gt 250 ]
+	[ $((have >> 20)) -le 320 ]
+	in_group mt-store stat --memory | grep -q '^memory available in this cgroup: 0\.[23][0-9] GiB$'
+	in_group mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
+	rm "$FILE"
+	mt-store rm "$RUN"
+}
+
+@test "stat --memory prints what is available; with --abi, --prometheus or a run's name it exits 64" {
+	mt-store stat --memory --json | grep -q '^{"memory_available": [0-9]*, "shm_free": [0-9]*}$'
+	mt-store stat --memory | grep -q '^shared memory free: [0-9.]* GiB$'
+	fails_with 64 mt-store stat --memory --abi
+	fails_with 64 mt-store stat --memory --prometheus
+	fails_with 64 mt-store stat "$RUN" --memory
+	fails_with 64 mt-store ls --memory
 }
 
 # create as a user of uid 4321 on a machine that runs systemd: with_systemd SHELL-COMMANDS-BEFORE

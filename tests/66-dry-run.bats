@@ -5,8 +5,10 @@ load helpers
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30"
 
+# IN: in_group, or nothing
 dry() {
-	mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "$CASE/data.bin" --out "$T/out" $ARGS --dry-run "$@"
+	${IN:-} mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "$CASE/data.bin" --out "$T/out" $ARGS \
+		--dry-run "$@"
 }
 
 @test "--dry-run prints data, steps, memory, disk and time, starts nothing and leaves nothing behind" {
@@ -81,6 +83,23 @@ dry() {
 	dry --steps 6 >"$T/report" || code=$?
 	[ "$code" = 71 ]
 	grep -q "^host  .* GB memory available: does not fit; too large for this machine: a smaller model" "$T/report"
+}
+
+@test "--dry-run in a cgroup whose memory is too small exits 71, where the start does" {
+	memory_group 300M
+	MODEL=$CONFIGS/demo-small.json
+	IN=in_group dry --steps 6 >"$T/report"
+	grep -q "^host .* of 0\.[23] GB memory available: fits" "$T/report"
+	MODEL=$CONFIGS/bench-97m.json
+	local code=0
+	IN=in_group dry --steps 6 >"$T/report" || code=$?
+	[ "$code" = 71 ]
+	grep -q "^host .* of 0\.[23] GB memory available: does not fit" "$T/report"
+	code=0
+	in_group mt-run --run "$RUN" --model "$MODEL" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 \
+		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
+	[ "$code" = 71 ]
+	grep -q "the cgroup has .* left" "$T/run.err"
 }
 
 @test "--dry-run exits 74 where the disk is short, and reports data that is read only once" {

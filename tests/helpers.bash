@@ -151,9 +151,29 @@ teardown() {
 	fi
 	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
 	wait 2>/dev/null
+	[ -z "${GROUP:-}" ] || rmdir "$GROUP" 2>/dev/null || true
 	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
 	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
 }
+
+# Make a cgroup that limits memory, $GROUP: v1's memory controller, or v2's delegated subtree: memory_group LIMIT
+memory_group() {
+	local own1 own2 try dir
+	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
+	for try in "/sys/fs/cgroup/memory$own1:memory.limit_in_bytes" "/sys/fs/cgroup$own2:memory.max"; do
+		dir=${try%:*}/mt-test-$$
+		mkdir "$dir" 2>/dev/null || continue
+		GROUP=$dir
+		if [ -w "$dir/${try#*:}" ] && echo "$1" >"$dir/${try#*:}" 2>/dev/null &&
+			sh -c 'echo $$ >"$1/cgroup.procs"' sh "$dir" 2>/dev/null; then
+			return
+		fi
+		rmdir "$dir"
+	done
+	skip "needs leave to make and join a memory cgroup"
+}
+in_group() { sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$GROUP" "$@"; }
 
 # Where a field of the control region is, in bytes: offset_of FIELD
 offset_of() {

@@ -16,16 +16,6 @@ make_plan() { # GRAD ROWS [HOST-BYTES]
 	return $code
 }
 
-host_available() {
-	have=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-	[ -n "$have" ] || have=0
-	have=$((have * 1024))
-	IFS= read -r limit 2>/dev/null </sys/fs/cgroup/memory.max || limit=max
-	IFS= read -r used 2>/dev/null </sys/fs/cgroup/memory.current || used=0
-	case $limit in *[!0-9]*) ;; *) [ $((limit - used)) -ge "$have" ] || have=$((limit - used)) ;; esac
-	echo "$have"
-}
-
 free_in() { # DIR, which need not exist
 	dir=$1
 	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
@@ -77,7 +67,8 @@ dry_run_elsewhere() {
 }
 
 find_plan() {
-	available=$(host_available) short='' remedy=''
+	available=$(figure "$(mt-store stat --memory --json)" memory_available) short='' remedy=''
+	: "${available:=0}"
 	make_plan "$grad" "$micro" || [ $code = 71 ] || die $code "$plan"
 	if [ $code = 0 ] && [ "$(host_need)" -gt "$available" ]; then
 		whole=$plan                             # the fastest; a slower one may do with less

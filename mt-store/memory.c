@@ -1,0 +1,42 @@
+/* memory.c: stat --memory: how much memory a new run may take here, as create checks it before it allocates. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/vfs.h>
+
+#include "lib.h"
+#include "os.h"
+#include "store.h"
+
+/* UINT64_MAX: a tmpfs without limit, or no such directory */
+static uint64_t shm_free(void)
+{
+	struct statfs fs;
+	return statfs(region_dir(), &fs) || !fs.f_blocks ? UINT64_MAX : (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+}
+
+static void print_json(const char *key, uint64_t bytes)
+{
+	if (bytes == UINT64_MAX) printf("\"%s\": null", key);
+	else printf("\"%s\": %" PRIu64, key, bytes);
+}
+
+static void print_line(const char *name, uint64_t bytes)
+{
+	if (bytes == UINT64_MAX) printf("%s: not known\n", name);
+	else printf("%s: %.2f GiB\n", name, (double)bytes / 0x1p30);
+}
+
+void memory_print(bool json)
+{
+	uint64_t have = mt_mem_available(), in_shm = shm_free();
+	if (json) {
+		printf("{");
+		print_json("memory_available", have);
+		printf(", ");
+		print_json("shm_free", in_shm);
+		printf("}\n");
+		return;
+	}
+	print_line(have == mt_cgroup_available() ? "memory available in this cgroup" : "memory available", have);
+	print_line("shared memory free", in_shm);
+}
