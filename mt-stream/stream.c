@@ -104,7 +104,7 @@ static struct device *cuda_open(const char *spec)
 	if (!d) mt_die(ex, "%s", mt_errmsg());
 	return d;
 #else
-	mt_die(MT_EX_CONFIG, "--device %s: built without CUDA", spec);
+	mt_die(MT_EX_CONFIG, "--device %s: mt was built without CUDA: install nvcc, then make clean all", spec);
 #endif
 }
 

@@ -356,3 +356,10 @@ try_with() {
 	cuda-balance >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
+
+@test "a machine without a driver exits 78, and the line says what is missing" {
+	need_emulator
+	make_run llama2
+	MT_EMU_NO_DRIVER=1 fails_with 78 "$EMU" "$RUN" --device cuda
+	grep -q "device cuda: no NVIDIA driver, or one that is too old for CUDA 13 .*--device cpu needs none" "$T/fails.err"
+}

@@ -86,6 +86,16 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	gone "$RUN"
 }
 
+@test "--device cuda without a GPU or without CUDA exits 78 with one line, and leaves nothing behind" {
+	local code=0
+	CUDA_VISIBLE_DEVICES= run_it --steps 4 --device cuda || code=$?
+	[ $code = 78 ]
+	[ "$(grep -vc "^mt-store: note" "$T/run.err")" = 1 ]
+	grep -q "^mt-stream: .*device cuda" "$T/run.err"
+	gone "$RUN"
+	[ ! -e "$T/out" ]
+}
+
 # bats test_tags=slow
 @test "--resume on another kind of machine exits 78, and continues with --new-record" {
 	MT_ISA=plain run_it --steps 4 --until 2 --dtype fp32
@@ -312,7 +322,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	sleep 1.2
 	kill -0 $pid
 	kill -TERM $pid
-	eventually grep -q "has died" "$T/run.err"
+	eventually sh -c "! pgrep -f '^[^ ]*mt-step $RUN '"
 	kill -CONT "$stream"
 	code=0
 	wait $pid || code=$?

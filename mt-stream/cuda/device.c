@@ -140,6 +140,11 @@ static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 	int n = 0;
 	cudaError_t e = cudaGetDeviceCount(&n);
 
+	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
+		return mt_fail(MT_EX_CONFIG,
+			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
+			"--device cpu needs none",
+			CUDART_VERSION / 1000);
 	if (e != cudaSuccess || n == 0)
 		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
 			e != cudaSuccess ? cudaGetErrorString(e) : "none found");

@@ -380,6 +380,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 {
 	const char *seed = getenv("MT_EMU_SEED");
 
+	if (getenv("MT_EMU_NO_DRIVER")) return cudaErrorInsufficientDriver;
 	if (seed) emu_seed(strtoull(seed, NULL, 10));
 	return *n = 1, cudaSuccess;
 }

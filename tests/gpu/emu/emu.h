@@ -23,10 +23,12 @@
 extern "C" {
 #endif
 
+#define CUDART_VERSION 13000
 typedef enum {
 	cudaSuccess,
 	cudaErrorInvalidValue,
 	cudaErrorMemoryAllocation,
+	cudaErrorInsufficientDriver = 35,
 	cudaErrorNotReady = 600,
 	cudaErrorNoDevice = 100,
 	cudaErrorLaunchFailure = 719,
