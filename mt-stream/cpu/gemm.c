@@ -306,16 +306,19 @@ static void tile_task(void *arg, int64_t task, int thread)
 	gemm_tile(job->pool, thread, &job->tiles, task);
 }
 
-/* y = x W' with a transposed copy of W, some columns of tiles at a time. oneDNN packs its operands for every tile, and
- * takes longer to pack a transposed one; the copy is made once for all tiles of a column. Each column of tiles has an
- * array (k, ld) of its own. */
+/* y = x W' with a transposed copy of W, a panel at a time: some columns of tiles, and a part of k. oneDNN packs its
+ * operands for every tile, and takes longer to pack a transposed one; the copy is made once for all tiles of a column.
+ * Each column of tiles has an array (k, ld) of its own. */
 struct panel {
 	struct job job;
 	float *copy;
 	int64_t ld, first, count; /* columns of tiles */
+	int64_t from, depth;      /* of k */
 };
 
 enum { STRIP = 64 }; /* rows of W that a task copies */
+
+static float *copy_of(const struct panel *p, int64_t column) { return p->copy + column * p->depth * p->ld; }
 
 static void copy_strip(void *arg, int64_t task, int thread)
 {
@@ -325,36 +328,55 @@ static void copy_strip(void *arg, int64_t task, int thread)
 			row = task % strips * STRIP, from = (p->first + column) * each + row;
 	(void)thread;
 	if (from < g->n)
-		cpu_kernels()->transpose(p->copy + column * g->k * p->ld + row, p->ld, (const float *)g->b + from * g->ldb,
-			g->ldb, least(least(STRIP, each - row), g->n - from), g->k);
+		cpu_kernels()->transpose(copy_of(p, column) + row, p->ld, (const float *)g->b + from * g->ldb + p->from, g->ldb,
+			least(least(STRIP, each - row), g->n - from), p->depth);
 }
 
 static void copied_tile(void *arg, int64_t task, int thread)
 {
 	const struct panel *p = arg;
-	int64_t column = task % p->count;
+	int64_t column = task % p->count, k = p->job.tiles.g->k;
 	struct gemm_args g = tile_args(&p->job.tiles, task / p->count * p->job.tiles.n.count + p->first + column);
 	(void)thread;
-	g.b = p->copy + column * g.k * p->ld;
+	g.k = p->depth;
+	g.a = (const float *)g.a + p->from;
+	g.b = copy_of(p, column);
 	g.ldb = p->ld;
 	g.trans_b = 0;
+	if (p->from) g.beta = 1, g.bias = NULL;
+	if (p->from + p->depth < k) g.add = NULL;
 	use_one_thread();
 	tile_in_place(&g);
 }
 
+/* Columns of a panel: so few that it stays in the last cache, but enough to keep all threads busy. No bit changes. */
+static int64_t columns_of(const struct pool *pool, const struct gemm_tiles *t, int64_t column)
+{
+	enum { PANEL = 2 << 20, MOST = 32 << 20, TILES_EACH = 4 }; /* elements, twice; tiles for a thread */
+	int64_t count = PANEL / column + 1, busy = div_up(TILES_EACH * pool_threads(pool), t->m.count);
+
+	if (count < busy) count = least(busy, MOST / column + 1);
+	return least(count, t->n.count);
+}
+
 static void run_copied(struct pool *pool, const struct gemm_args *g)
 {
-	enum { PANEL = 2 << 20, LINE = 16 }; /* elements of a copy: it stays in the last cache; of a cache line */
+	enum { DEPTH = 2048, LINE = 16 }; /* of k in a panel; elements of a cache line */
 	struct panel p = {.job = {pool, gemm_cut(g)}};
-	const struct cut *m = &p.job.tiles.m, *n = &p.job.tiles.n;
+	const struct cut *m = &p.job.tiles.m, *n = &p.job.tiles.n, k = cut_length(g->k, DEPTH);
 
-	p.ld = div_up(n->each, LINE) * LINE + LINE; /* not a power of two: such rows share few sets of the caches */
-	int64_t most = least(n->count, PANEL / (g->k * p.ld) + 1);
-	p.copy = op_shared(pool, (size_t)(most * g->k * p.ld) * sizeof *p.copy);
+	/* Not a power of two: the rows of such an array share few sets of a cache */
+	p.ld = div_up(n->each, LINE) * LINE + LINE;
+	if (!(p.ld & (p.ld - 1))) p.ld += LINE;
+	int64_t columns = columns_of(pool, &p.job.tiles, k.each * p.ld);
+	p.copy = op_shared(pool, (size_t)(columns * k.each * p.ld) * sizeof *p.copy);
 	for (p.first = 0; p.first < n->count; p.first += p.count) {
-		p.count = least(most, n->count - p.first);
-		pool_run(pool, p.count * div_up(n->each, STRIP), copy_strip, &p);
-		pool_run(pool, m->count * p.count, copied_tile, &p);
+		p.count = least(columns, n->count - p.first);
+		for (p.from = 0; p.from < g->k; p.from += p.depth) {
+			p.depth = least(k.each, g->k - p.from);
+			pool_run(pool, p.count * div_up(n->each, STRIP), copy_strip, &p);
+			pool_run(pool, m->count * p.count, copied_tile, &p);
+		}
 	}
 }
 

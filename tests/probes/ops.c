@@ -1053,9 +1053,12 @@ int main(void)
 	test_accuracy();
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	/* so large that b is transposed in two panels: with a bias, added to c, with a residual */
+	/* b is transposed in several panels, of columns or of k: with a bias, added to c, with a residual */
 	static const int panels[] = {2, 6, 10};
-	for (int i = 0; i < 3; i++) test_gemm(257, 1301, 2000, panels[i]);
+	for (int i = 0; i < 3; i++) {
+		test_gemm(257, 3001, 900, panels[i]);
+		test_gemm(257, 70, 4500, panels[i]);
+	}
 	static const int64_t of_bf16[][3] = {{16, 16, 32}, {33, 47, 800}, {70, 31, 1600}, {1100, 40, 96}, {64, 700, 64}};
 	int bf16 = !gemm_lacks_bf16();
 	for (size_t i = 0; bf16 && i < sizeof gemms / sizeof *gemms; i++)
