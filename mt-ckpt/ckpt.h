@@ -100,7 +100,7 @@ int out_create(struct out_dir *, const char *name, uint64_t bytes, struct out_fi
 /* Write the file with direct I/O, if its file system has it: through the page cache, writing takes more CPU time, and
  * pushes other things out of memory. To be called before its first chunk */
 void out_direct(struct out_file *);
-#define STAGE_BYTES (512u << 10) /* of one direct write */
+#define STAGE_BYTES (2u << 20) /* of one direct write */
 /* stage: STAGE_BYTES on a page boundary, or NULL: write through the page cache */
 int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number, void *stage);
 int out_write(struct out_chunk *, const void *data, uint64_t n); /* at most up to its end */
@@ -357,7 +357,7 @@ void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there a
 
 /* ------------------------------------------------------------------------------------------------ work.c */
 
-#define WORK_BYTES (1u << 20)    /* of a thread's buffer: small enough for its core's cache */
+#define WORK_BYTES (1u << 20)    /* of a thread's buffer: small enough for its core's cache; STAGE_BYTES follow it */
 #define BLOCK_BYTES (512u << 10) /* that pass through that buffer, or the cache, at once */
 enum { WORK_THREADS = 64, SERVE_THREADS = 4 };
 

@@ -8,10 +8,16 @@
 
 enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a descriptor */
 
+static void close_direct(struct out_file *f)
+{
+	if (f->direct >= 0) close(f->direct);
+	f->direct = -1;
+}
+
 static void file_free(struct out_file *f)
 {
+	close_direct(f);
 	if (f->fd >= 0) close(f->fd);
-	if (f->direct >= 0) close(f->direct);
 	free(f->name);
 	free(f->sums);
 	free(f);
@@ -98,14 +104,14 @@ int out_sync_file(struct out_file *f)
 	if (fd < 0) return 0;
 	if (fsync(fd) < 0) return fail_errno(f->name);
 	f->fd = -1;
-	if (f->direct >= 0) close(f->direct);
-	f->direct = -1;
 	return close(fd) < 0 ? fail_errno(f->name) : 0;
 }
 
 void out_direct(struct out_file *f)
 {
-	if (f->bytes >= STAGE_BYTES) f->direct = openat(f->dir->fd, f->name, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+	enum { WORTH = 512 << 10 }; /* bytes of a file from which it saves anything */
+
+	if (f->bytes >= WORTH) f->direct = openat(f->dir->fd, f->name, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
 }
 
 int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, void *stage)
@@ -135,8 +141,9 @@ static uint64_t put(int fd, const uint8_t *p, uint64_t n, uint64_t at)
 	return done;
 }
 
-/* Write n bytes of the stage at `at`, a multiple of a page: whole pages past the page cache, what is left of a page, at
- * the end of the file, through it. If direct I/O fails, the page cache takes the rest, or reports why it cannot. */
+/* Write n bytes of the stage at `at`, a multiple of a page: whole pages by direct I/O, the file's last partial page
+ * through the page cache. If direct I/O fails, the rest goes through the page cache, too; if that fails, the error is
+ * returned. */
 static int put_stage(struct out_chunk *c, uint64_t n, uint64_t at)
 {
 	enum { PAGE = 4096 };
@@ -185,6 +192,7 @@ int out_chunk_end(struct out_chunk *c, int rc)
 	if (rc == 0 && c->hash) f->sums[c->number] = XXH3_64bits_digest(c->hash);
 	XXH3_freeState(c->hash);
 	if (rc < 0 || atomic_fetch_sub(&f->left, 1) > 1) return rc;
+	close_direct(f);
 	return atomic_fetch_add(&f->dir->unsynced, 1) < UNSYNCED ? 0 : out_sync_file(f);
 }
 

@@ -7,6 +7,8 @@
 
 uint64_t work_threads;
 
+enum { THREAD_BYTES = WORK_BYTES + STAGE_BYTES };
+
 struct job {
 	struct work *work;
 	int (*fn)(void *arg, int64_t task, void *buf);
@@ -23,7 +25,7 @@ int work_begin(struct work *w, uint64_t most)
 
 	if (n > WORK_THREADS) n = WORK_THREADS;
 	*w = (struct work){.pool = n > 1 ? pool_create((int)n, 0, NULL) : NULL}; /* NULL: this thread alone */
-	w->buf = aligned_alloc(4096, (size_t)work_size(w) * WORK_BYTES);
+	w->buf = aligned_alloc(4096, (size_t)work_size(w) * THREAD_BYTES);
 	if (w->buf) return 0;
 	work_end(w);
 	return mt_fail(MT_EX_NOMEM, "no memory for buffers");
@@ -38,7 +40,7 @@ static void run_task(void *arg, int64_t task, int thread)
 	struct job *j = arg;
 
 	if (task > j->failed) return;
-	int rc = j->fn(j->arg, task, (uint8_t *)j->work->buf + (size_t)thread * WORK_BYTES);
+	int rc = j->fn(j->arg, task, (uint8_t *)j->work->buf + (size_t)thread * THREAD_BYTES);
 	if (rc >= 0) return;
 	pthread_mutex_lock(&j->lock);
 	if (task < j->failed) {

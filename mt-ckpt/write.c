@@ -189,7 +189,7 @@ static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
 	pthread_mutex_lock(&w->opening);
 	rc = shards_open(set, c->shard);
 	pthread_mutex_unlock(&w->opening);
-	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number, (uint8_t *)buf + BLOCK_BYTES);
+	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number, (uint8_t *)buf + WORK_BYTES);
 	if (rc == 0) rc = out_chunk_end(&out, write_chunk(w, c, &out, buf));
 	for (uint32_t u = c->first; u <= c->last && rc == 0; u++) rc = count_unit(w, u);
 	return rc;
