@@ -28,7 +28,8 @@ static void print_line(const char *name, uint64_t bytes)
 
 void memory_print(bool json)
 {
-	uint64_t have = mt_mem_available(), in_shm = shm_free();
+	uint64_t machine = mt_machine_available(), group = mt_cgroup_available(), in_shm = shm_free();
+	uint64_t have = group < machine ? group : machine;
 	if (json) {
 		printf("{");
 		print_json("memory_available", have);
@@ -37,6 +38,6 @@ void memory_print(bool json)
 		printf("}\n");
 		return;
 	}
-	print_line(have == mt_cgroup_available() ? "memory available in this cgroup" : "memory available", have);
+	print_line(group < machine ? "memory available in this cgroup" : "memory available", have);
 	print_line("shared memory free", in_shm);
 }

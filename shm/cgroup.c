@@ -1,6 +1,6 @@
 /* cgroup.c: what this process's cgroup, and those above it, still allow: memory and cores. v2 has one tree; v1 has one
- * for each controller. In a container without a cgroup namespace the own path is that of the host, and only the root
- * that the container sees exists: so a file that is missing limits nothing. */
+ * for each controller. A missing file means: no limit. In a container without a cgroup namespace, /proc/self/cgroup has
+ * the host's path, but the container sees only its own group, as the root. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static uint64_t file_pages(const char *dir, bool v2)
 	return sum;
 }
 
-/* v1 without a limit: the largest number of bytes that is a multiple of a page */
+/* Limits from here on are none: v1 writes 2^63 less a page where there is no limit */
 #define UNLIMITED ((uint64_t)1 << 62)
 
 static uint64_t memory_left(const char *dir, bool v2)

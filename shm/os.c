@@ -36,9 +36,11 @@ static uint64_t meminfo(const char *path, const char *form)
 	return have;
 }
 
+uint64_t mt_machine_available(void) { return meminfo("/proc/meminfo", "MemAvailable: %llu kB"); }
+
 uint64_t mt_mem_available(void)
 {
-	uint64_t machine = meminfo("/proc/meminfo", "MemAvailable: %llu kB"), group = mt_cgroup_available();
+	uint64_t machine = mt_machine_available(), group = mt_cgroup_available();
 	return group < machine ? group : machine;
 }
 

@@ -202,17 +202,17 @@ int region_room(uint64_t bytes)
 				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
 				need, region_dir(), (double)have / 0x1p30, region_dir());
 	}
-	uint64_t have = mt_mem_available();
-	if (bytes > have && have == mt_cgroup_available())
+	uint64_t ram = mt_machine_available(), group = mt_cgroup_available();
+	if (bytes > group && group <= ram)
 		return mt_fail(MT_EX_NOMEM,
 			"not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
 			"raise its memory limit, or --grad bf16 or none",
-			need, (double)have / 0x1p30);
-	if (bytes > have)
+			need, (double)group / 0x1p30);
+	if (bytes > ram)
 		return mt_fail(MT_EX_NOMEM,
 			"not enough memory: need %.2f GiB, have %.2f GiB available: "
 			"a smaller model, --grad bf16 or none, or more RAM",
-			need, (double)have / 0x1p30);
+			need, (double)ram / 0x1p30);
 	return 0;
 }
 

@@ -448,25 +448,26 @@ takes() {
 }
 
 @test "pages of files do not count as used memory of a cgroup: the kernel takes them back" {
-	local dir=${TMPDIR:-/var/tmp}
+	local dir=${TMPDIR:-/var/tmp} used
 	[ "$(stat -f -c %T "$dir")" != tmpfs ] || dir=/var/tmp
 	[ "$(stat -f -c %T "$dir")" != tmpfs ] || skip "needs a directory on a disk"
 	memory_group 320M
-	FILE=$(mktemp "$dir/mt-test.XXXXXX")
-	in_group dd if=/dev/zero of="$FILE" bs=1M count=200 conv=fsync status=none
-	[ $(($(cat "$GROUP"/memory.usage_in_bytes "$GROUP/memory.current" 2>/dev/null) >> 20)) -gt 150 ]
-	local have=$(in_group mt-store stat --memory --json | value memory_available)
+	ON_DISK=$(mktemp "$dir/mt-test.XXXXXX")
+	in_group dd if=/dev/zero of="$ON_DISK" bs=1M count=200 conv=fsync status=none
+	used=$(cat "$GROUP/memory.usage_in_bytes" "$GROUP/memory.current" 2>/dev/null) || true
+	[ $((used >> 20)) -gt 150 ] || skip "pages of files in $dir are not charged to the cgroup"
+	in_group mt-store stat --memory --json >"$T/memory"
+	local have=$(value memory_available <"$T/memory")
 	[ $((have >> 20)) -gt 250 ]
 	[ $((have >> 20)) -le 320 ]
 	in_group mt-store stat --memory | grep -q '^memory available in this cgroup: 0\.[23][0-9] GiB$'
 	in_group mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
-	rm "$FILE"
 	mt-store rm "$RUN"
 }
 
 @test "stat --memory prints what is available; with --abi, --prometheus or a run's name it exits 64" {
-	mt-store stat --memory --json | grep -q '^{"memory_available": [0-9]*, "shm_free": [0-9]*}$'
-	mt-store stat --memory | grep -q '^shared memory free: [0-9.]* GiB$'
+	mt-store stat --memory --json | grep -q '^{"memory_available": [0-9]*, "shm_free": [0-9nul]*}$'
+	mt-store stat --memory | grep -q '^shared memory free: '
 	fails_with 64 mt-store stat --memory --abi
 	fails_with 64 mt-store stat --memory --prometheus
 	fails_with 64 mt-store stat "$RUN" --memory

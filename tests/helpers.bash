@@ -151,17 +151,20 @@ teardown() {
 	fi
 	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
 	wait 2>/dev/null
+	[ -z "${ON_DISK:-}" ] || rm -f "$ON_DISK"
 	[ -z "${GROUP:-}" ] || rmdir "$GROUP" 2>/dev/null || true
 	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
 	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
 }
 
-# Make a cgroup that limits memory, $GROUP: v1's memory controller, or v2's delegated subtree: memory_group LIMIT
+# Make a cgroup that limits memory, $GROUP: below ours with v1's memory controller; with v2, where a group has either
+# processes or limits for groups below it, beside ours: memory_group LIMIT
 memory_group() {
 	local own1 own2 try dir
 	own1=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
 	own2=$(sed -n 's/^0:://p' /proc/self/cgroup)
-	for try in "/sys/fs/cgroup/memory$own1:memory.limit_in_bytes" "/sys/fs/cgroup$own2:memory.max"; do
+	for try in "/sys/fs/cgroup/memory$own1:memory.limit_in_bytes" "/sys/fs/cgroup$own2:memory.max" \
+		"/sys/fs/cgroup$(dirname "$own2"):memory.max"; do
 		dir=${try%:*}/mt-test-$$
 		mkdir "$dir" 2>/dev/null || continue
 		GROUP=$dir
