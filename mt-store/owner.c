@@ -49,6 +49,7 @@ bool owner_gone(struct owner_end *e)
 	struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
 	if (poll(&in, 1, 0) <= 0) return false;
 	ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
+	if (n > 0 && memmem(drop, (size_t)n, "failed\n", 7)) e->failed = true;
 	if (n > 0 && memmem(drop, (size_t)n, "over\n", 5)) {
 		e->in_order = true;
 		e->insisted = 1; /* a signal can only mean what is waited for after the step */

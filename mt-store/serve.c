@@ -8,15 +8,12 @@
 enum {
 	TICK_MS = 100, /* how soon a newly claimed slot is watched, and that the run is gone is seen */
 };
-#define OWNER_ENDS 0.5 /* seconds that an owner who has killed its mt-step needs until it ends */
 
 /* Who holds a slot, as last looked at */
 struct watched {
 	uint64_t word;
 	int fd; /* pidfd; -1: nobody, reported dead, or a kernel without pidfds */
 	bool reported;
-	int unsaid; /* pid of a dead one whose line is not printed yet; 0: none */
-	double died;
 };
 
 static void forget(struct watched *w)
@@ -35,19 +32,14 @@ static void cut_off(struct mt_run *run)
 	mt_run_set_state(run, MT_DIRTY);
 }
 
-static void say_death(int slot, struct watched *w)
-{
-	if (w->unsaid) mt_say("%s (pid %d) has died", mt_stage_name(slot), w->unsaid);
-	w->unsaid = 0;
-}
-
-/* A stage died: its accumulation starts over, waiters look again. Once for each holder of the slot. */
-static void tell(struct mt_run *run, int slot, struct watched *w)
+/* A stage died: its accumulation starts over, waiters look again. Once for each holder of the slot. An owner that ends
+ * the run because a stage has failed kills mt-step: that is not reported, since it would hide the reason. */
+static void tell(struct mt_run *run, int slot, struct watched *w, struct owner_end *end)
 {
 	forget(w);
 	w->reported = true;
-	w->unsaid = mt_stage_pid(run, slot);
-	w->died = mt_now();
+	if (slot == MT_STEP && end->owned) owner_gone(end);
+	if (slot != MT_STEP || !end->failed) mt_say("%s (pid %d) has died", mt_stage_name(slot), mt_stage_pid(run, slot));
 	mt_abort_dead(run);
 	if (slot == MT_LINK) cut_off(run);
 	mt_wake(run);
@@ -64,16 +56,14 @@ static bool is_mt_optim(int pid)
 	return same;
 }
 
-/* Take note of who holds the slots now, and tell of those that are dead. An owner that ends the run because another
- * stage has failed kills mt-step: that death is no news, and would hide the reason. */
-static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct owner_end *end, bool owned)
+/* Take note of who holds the slots now, and tell of those that are dead. */
+static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct owner_end *end)
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++) {
 		struct watched *w = &watched[slot];
 		uint64_t word = mt_stage_word(run, slot);
 		if (slot == MT_STORE) continue;
 		if (word != w->word) {
-			say_death(slot, w);
 			forget(w);
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
@@ -82,8 +72,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}
 		/* a pidfd only wakes us: the slot's lock says who is dead */
-		if (!w->reported && mt_stage_dead(run, slot)) tell(run, slot, w);
-		if (slot != MT_STEP || !owned || mt_now() - w->died > OWNER_ENDS) say_death(slot, w);
+		if (!w->reported && mt_stage_dead(run, slot)) tell(run, slot, w, end);
 	}
 }
 
@@ -134,7 +123,7 @@ static bool begin_end(struct mt_run *run, const char *name, const char *dir, con
 int store_serve(const char *name, const struct store_options *o)
 {
 	struct mt_run *run = NULL;
-	struct owner_end end = {0};
+	struct owner_end end = {.owned = o->until_eof};
 	bool ending = false, ended = false;
 	struct watched watched[MT_SLOTS];
 	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){.fd = -1};
@@ -158,7 +147,7 @@ int store_serve(const char *name, const struct store_options *o)
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 		if (stop && !ending && !end.in_order) break;
 		if ((rc = mt_stage_check(run))) break;
-		look(run, watched, &end, o->until_eof && (!ending || end.in_order));
+		look(run, watched, &end);
 		if (ending && (ended = owner_end_turn(run, name, &end))) break;
 		sleep_until_death(watched, o->until_eof && !ending ? STDIN_FILENO : -1);
 	}

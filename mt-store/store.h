@@ -24,12 +24,15 @@ int store_ring(const char *run, const struct store_options *);
 struct owner_end {
 	uint64_t requested; /* slot word of the mt-step that was asked to stop */
 	int insisted;       /* signals since */
+	bool owned;         /* there is an owner: serve --until-eof */
+	bool failed;        /* the owner has said that a stage has failed, and kills mt-step */
 	bool in_order;      /* the owner has announced its end */
 	bool replaceable;   /* who had mt-optim's slot last is mt-optim, not a program of somebody's own */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell */
-bool owner_gone(struct owner_end *);           /* stdin is at its end */
+/* Is stdin at its end? Reads what the owner has said, too */
+bool owner_gone(struct owner_end *);
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);
 /* one look; true: nobody changes the run any more */

@@ -143,7 +143,7 @@ static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
 	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
 		return mt_fail(MT_EX_CONFIG,
 			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
-			"--device cpu needs none",
+			"--device cpu works without",
 			CUDART_VERSION / 1000);
 	if (e != cudaSuccess || n == 0)
 		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
