@@ -91,9 +91,10 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	mkdir "$T/tmp"
 	export TMPDIR=$T/tmp
 	counts() { pgrep -f "^mt-step --count .*=$T/m" && pgrep -f "^mt-feed --epochs=.* $T/data"; }
-	ends() { # SIGNAL CODE ARGS...
-		spawn run mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
-			--metrics "$T/m" --epochs 1000000000 "${@:3}"
+	env --default-signal=HUP true 2>/dev/null || skip "needs env --default-signal"
+	ends() { # SIGNAL CODE ARGS...; nohup makes tests ignore HUP
+		spawn run env --default-signal=HUP,TERM mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" \
+			--out "$T/out" $ARGS --metrics "$T/m" --epochs 1000000000 "${@:3}"
 		eventually counts
 		counts >>"$T/pids"
 		kill -s "$1" "$PID"
