@@ -7,7 +7,7 @@ import statistics
 from programs import (BUILD, CORES, TOP, Missing, PythonSide, Watch, config_path, json_lines, make_run, mt, remove_run,
                       scratch)
 
-# ---- adam: each loop on one thread
+# ---- adam: each loop on one thread; mt-optim's on all
 
 ADAM = os.path.join(BUILD, "bench/adam")
 PLAIN_LOOP = "reads and writes alone"
@@ -43,6 +43,19 @@ def bench_adam(table, part, options):
             what = "%s, %s%s" % (isa, state, gradients)
             table.add(part, what, speed[what], "G parameters/s", isa + ", state fp32" + gradients,
                       speed[isa + gradients], bar="ratio >= %g" % bar, **shape)
+    if CORES > 1:
+        adam_on_all(table, part, millions, len(runs))
+
+
+def adam_on_all(table, part, millions, rounds):
+    """All threads share the memory's bandwidth, so there fewer bytes count for more than on one"""
+    watch = Watch()
+    runs = [loops_of(json_lines([ADAM, millions, CORES])) for _ in range(rounds)]
+    others = watch.end()["others"]
+    for state, bar in FASTER.items():
+        table.add(part, "update, " + state, [r[state] for r in runs], "G parameters/s", "state fp32",
+                  [r["state fp32"] for r in runs], bar="ratio >= %g" % bar, model="%d threads" % CORES,
+                  size=millions << 20, size_unit="parameters", others=others)
 
 
 # ---- peers: mt's update beside PyTorch's and DeepSpeed's, in turns
