@@ -165,6 +165,33 @@ same_as_alone() {
 	eventually all_gone
 }
 
+# bats test_tags=slow
+@test "mpirun is killed, and with it the shim that starts a mt-run, before that has begun: nothing goes on" {
+	mkdir "$T/slow"
+	printf '#!/bin/sh\n: >>%s/started\ncase $MT_RUN_NODE in 0*) exit;; esac\nsleep 1\nexec /usr/bin/setsid "$@"\n' \
+		"$T" >"$T/slow/setsid"
+	chmod +x "$T/slow/setsid"
+	PATH=$T/slow:$PATH endless --ckpt-every 20 --resume
+	eventually [ -e "$T/started" ]
+	kill -9 "$PID"
+	wait "$PID" || true
+	eventually all_gone
+}
+
+# bats test_tags=slow
+@test "mpirun is killed before the mt-run that it started has begun: nothing goes on" {
+	replace mt-run <<-EOF
+		[ "\$OMPI_COMM_WORLD_RANK" != 0 ] || exit 0
+		: >"$T/started"
+		sleep 1
+	EOF
+	MT=$T/bin endless --ckpt-every 20 --resume
+	eventually [ -e "$T/started" ]
+	kill -9 "$PID"
+	wait "$PID" || true
+	eventually all_gone
+}
+
 @test "INT to mpirun: all nodes end, nothing is left" {
 	endless
 	eventually trained 5

@@ -7,7 +7,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 node='' node_count=''                           # empty: the run is on one machine
-shimmed=''                                      # set: a shim has started this process
+shim_pid=''                                     # set: the shim that has started this process
 listener='' lines='' link=''
 shared=''                                       # OUT, if the run saves checkpoints
 
@@ -31,7 +31,8 @@ find_node() {
 split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does not return
 	case $nl$*$nl in *"$nl--nodes$nl"*) ;; *) return 0 ;; esac
 	if [ -n "${MT_RUN_NODE-}" ]; then
-		node=${MT_RUN_NODE%/*} node_count=${MT_RUN_NODE#*/} shimmed=1
+		node=${MT_RUN_NODE%%/*} node_count=${MT_RUN_NODE#*/} shim_pid=${MT_RUN_NODE##*/}
+		node_count=${node_count%/*}
 		unset MT_RUN_NODE
 		[ "$node" = 0 ] || alike=1
 		show=1                                  # mpirun makes each stdout a terminal
@@ -43,6 +44,14 @@ split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does n
 	case $nl$*$nl in *"$nl--dry-run$nl"*) ;; *) shim "$@" ;; esac  # a dry run has nothing to save
 }
 
+# A launcher that died before this process began to look: its parent is init by then, which lives. A launcher with PMIx
+# listens on a port of this node as long as it lives.
+launcher_listens() {
+	case ${PMIX_SERVER_URI2-} in *";tcp4://"*:*) ;; *) return 0 ;; esac
+	grep -qs "$(printf ':%04X 00000000:0000 0A' "${PMIX_SERVER_URI2##*:}")" /proc/net/tcp
+	[ $? != 1 ]
+}
+
 unheard() { (trap '' HUP INT TERM USR1; exec "$@"); } # the launcher's signals are for all of its processes
 
 shim() { # ARGS...
@@ -50,6 +59,7 @@ shim() { # ARGS...
 		# shellcheck disable=SC2064
 		trap "signal=$s" $s                     # nothing stays of a shim that a signal ends
 	done
+	launcher_listens || exit 69                 # nobody would read why
 	pipe=$(unheard mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
 	unheard mkfifo "$pipe/signals" || exit 74
 	# shellcheck disable=SC2094
@@ -61,7 +71,7 @@ shim() { # ARGS...
 	done
 	[ -z "$signal" ] || echo "$signal" >&8
 	exec 9<&0
-	MT_RUN_NODE=$node/$node_count setsid "$0" "$@" <&9 8>&- 9<&- &
+	MT_RUN_NODE=$node/$node_count/$$ setsid "$0" "$@" <&9 8>&- 9<&- &
 	worker=$!
 	exec 3<&- 9<&-
 	watch_launcher &
@@ -88,7 +98,7 @@ alike=''                                        # set: what is wrong now is prob
 # The launcher ends this process when node 0 has said it. If node 0 finds nothing wrong, this node says it.
 await_node0() {
 	for _ in $(seq 100); do
-		lives "$PPID" || exit 0
+		lives "${shim_pid:-$PPID}" || exit 0
 		sleep 0.1
 	done
 }
@@ -139,7 +149,7 @@ listen() {
 }
 
 begin_listening() {
-	[ -n "$shimmed" ] || return 0
+	[ -n "$shim_pid" ] || return 0
 	listen &
 	listener=$!
 }
@@ -214,7 +224,7 @@ hear_checkpoint() {
 			[ -z "$newest" ] || mt-ckpt verify "$newest" 2>/dev/null
 			return
 		fi
-		lives "$PPID" || exit 69                # the shim is gone, and nobody listens yet
+		lives "$shim_pid" || exit 69            # the shim is gone, and nobody listens yet
 		sleep 0.1
 	done
 	return 1
