@@ -1,18 +1,10 @@
 /* memory.c: stat --memory: how much memory a new run may take here, as create checks it before it allocates. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/vfs.h>
 
 #include "lib.h"
 #include "os.h"
 #include "store.h"
-
-/* UINT64_MAX: a tmpfs without limit, or no such directory */
-static uint64_t shm_free(void)
-{
-	struct statfs fs;
-	return statfs(region_dir(), &fs) || !fs.f_blocks ? UINT64_MAX : (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-}
 
 static void print_json(const char *key, uint64_t bytes)
 {
@@ -28,7 +20,7 @@ static void print_line(const char *name, uint64_t bytes)
 
 void memory_print(bool json)
 {
-	uint64_t machine = mt_machine_available(), group = mt_cgroup_available(), in_shm = shm_free();
+	uint64_t machine = mt_machine_available(), group = mt_cgroup_available(), in_shm = region_free();
 	uint64_t have = group < machine ? group : machine;
 	if (json) {
 		printf("{");

@@ -184,9 +184,15 @@ enum region_making region_making(const char *control)
 	return !half ? REGION_WHOLE : held ? REGION_MAKING : REGION_ABANDONED;
 }
 
-int region_room(uint64_t bytes)
+uint64_t region_free(void)
 {
 	struct statfs fs;
+	bool limited = !statfs(region_dir(), &fs) && fs.f_blocks;
+	return limited ? (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize : UINT64_MAX;
+}
+
+int region_room(uint64_t bytes)
+{
 	double need = (double)bytes / 0x1p30;
 	uint64_t machine = mt_mem_total(); /* first: no larger tmpfs helps where there is no memory behind it */
 	if (bytes > machine)
@@ -194,14 +200,12 @@ int region_room(uint64_t bytes)
 			"not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: "
 			"a smaller model, --grad bf16 or none, or more RAM",
 			need, (double)machine / 0x1p30);
-	if (!statfs(region_dir(), &fs)) {
-		uint64_t have = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-		if (fs.f_blocks && bytes > have) /* f_blocks 0: a tmpfs without limit */
-			return mt_fail(MT_EX_NOMEM,
-				"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
-				"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
-				need, region_dir(), (double)have / 0x1p30, region_dir());
-	}
+	uint64_t in_shm = region_free();
+	if (bytes > in_shm)
+		return mt_fail(MT_EX_NOMEM,
+			"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
+			"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
+			need, region_dir(), (double)in_shm / 0x1p30, region_dir());
 	uint64_t ram = mt_machine_available(), group = mt_cgroup_available();
 	if (bytes > group && group <= ram)
 		return mt_fail(MT_EX_NOMEM,

@@ -322,7 +322,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	sleep 1.2
 	kill -0 $pid
 	kill -TERM $pid
-	eventually sh -c "! pgrep -f '^[^ ]*mt-step $RUN '"
+	eventually grep -q "has died" "$T/run.err"
 	kill -CONT "$stream"
 	code=0
 	wait $pid || code=$?

@@ -383,8 +383,11 @@ static void run_copied(struct pool *pool, const struct gemm_args *g)
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	enum { REUSE = 256 }; /* rows of c that are worth a copy of b */
-	struct job job = {pool, gemm_cut(g)};
 
-	if (!g->bf16 && g->trans_b && !g->trans_a && g->m >= REUSE) run_copied(pool, g);
-	else pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
+	if (!g->bf16 && g->trans_b && !g->trans_a && g->m >= REUSE) {
+		run_copied(pool, g);
+		return;
+	}
+	struct job job = {pool, gemm_cut(g)};
+	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
 }
