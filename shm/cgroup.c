@@ -48,7 +48,9 @@ static uint64_t file_pages(const char *dir, bool v2)
 static uint64_t memory_left(const char *dir, bool v2)
 {
 	uint64_t max = number_in(dir, v2 ? "memory.max" : "memory.limit_in_bytes"),
-			 used = number_in(dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+			 high = v2 ? number_in(dir, "memory.high") : UINT64_MAX, /* above it, the group is slowed down */
+		used = number_in(dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+	if (high < max) max = high;
 	if (max >= UNLIMITED || used == UINT64_MAX) return UINT64_MAX;
 	uint64_t files = file_pages(dir, v2);
 	used -= files < used ? files : used;

@@ -447,6 +447,28 @@ takes() {
 	gone "$RUN"
 }
 
+@test "cgroup v2: the lesser of memory.max and memory.high counts, without pages of files" {
+	local own
+	own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+	[ -n "$own" ] && unshare --mount true 2>/dev/null || skip "needs cgroup v2 and leave to mount"
+	in_files() { # MAX HIGH CURRENT FILE_PAGES, in MiB: available, with files in place of the kernel's
+		unshare --mount sh -c '
+			mount -t tmpfs none /sys/fs/cgroup && mkdir -p "/sys/fs/cgroup$1" && cd "/sys/fs/cgroup$1" || exit
+			for f in "memory.max $2" "memory.high $3" "memory.current $4"; do
+				n=${f#* }
+				case $n in max) ;; *) n=$((n << 20)) ;; esac
+				echo $n >"${f% *}"
+			done
+			printf "anon 1\ninactive_file %s\nactive_file %s\nshmem 1\n" $(($5 << 19)) $(($5 << 19)) >memory.stat
+			exec mt-store stat --memory --json' sh "$own" "$@" | value memory_available
+	}
+	[ "$(in_files 500 max 100 0)" = $((400 << 20)) ]
+	[ "$(in_files 500 300 100 0)" = $((200 << 20)) ]
+	[ "$(in_files max 300 100 60)" = $((260 << 20)) ]
+	[ "$(in_files max 50 100 0)" = 0 ]
+	[ "$(in_files max max 100 0)" -gt $((500 << 20)) ]
+}
+
 @test "pages of files do not count as used memory of a cgroup: the kernel takes them back" {
 	local dir=${TMPDIR:-/var/tmp} used
 	[ "$(stat -f -c %T "$dir")" != tmpfs ] || dir=/var/tmp
