@@ -800,10 +800,11 @@ kill_slowly() {
 
 @test "--help and --version that cannot be written exit 74 with one line" {
 	local program option
-	for program in mt-store mt-step mt-feed; do
+	for program in mt-store mt-step mt-feed mt-tokens mt-log mt-run mt-plot; do
 		for option in --help --version; do
 			fails_with 74 sh -c "exec $program $option >/dev/full"
-			grep -qx "$program: stdout: No space left on device" "$T/fails.err"
+			grep -qx "$program: stdout: \(No space left on device\|cannot be written\)" "$T/fails.err"
+			fails_with 74 sh -c "exec $program $option >&-"
 		done
 	done
 }

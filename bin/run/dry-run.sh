@@ -54,8 +54,9 @@ dry_run() {
 	for file in $data; do can_reread "$file" || countable=''; done
 	if [ -n "$countable" ] && [ -z "$count" ]; then count_data; fi
 	find_plan
-	report
-	exit
+	text=$(report); rc=$?
+	print "$text"
+	exit $rc
 }
 
 # Other nodes than 0 say only that their memory is short

@@ -120,8 +120,8 @@ parse() { # ARGS...
 	step_takes=$(mt-step --help | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')   # its options that take a value
 	while [ $# -gt 0 ]; do
 		case $1 in
-		--help | -h) usage; exit 0 ;;
-		--version) mt-step --version | sed 's/mt-step/mt-run/'; exit ;;
+		--help | -h) print "$(usage)"; exit 0 ;;
+		--version) print "$(mt-step --version | sed 's/mt-step/mt-run/')"; exit 0 ;;
 		--resume) resume=1 ;;
 		--new-record) record=$1 ;;
 		--restart) restart=1 ;;
