@@ -58,6 +58,13 @@ dry() {
 	fails_with 73 dry --steps 6
 }
 
+@test "--dry-run whose report cannot be written exits 74 with one line" {
+	out_full() { dry --epochs 2 "$@" >/dev/full; }
+	fails_with 74 out_full
+	grep -qx "mt-run: stdout: cannot be written" "$T/fails.err"
+	fails_with 74 out_full --json
+}
+
 @test "--dry-run exits 71 where memory is short" {
 	MODEL=$CONFIGS/llama-120b.json
 	local code=0
@@ -86,15 +93,15 @@ dry() {
 }
 
 @test "--dry-run in a cgroup whose memory is too small exits 71, where the start does" {
-	memory_group 300M
+	memory_group 500M
 	MODEL=$CONFIGS/demo-small.json
 	IN=in_group dry --steps 6 >"$T/report"
-	grep -q "^host .* of 0\.[23] GB memory available: fits" "$T/report"
+	grep -q "^host .* of 0\.[45] GB memory available: fits" "$T/report"
 	MODEL=$CONFIGS/bench-97m.json
 	local code=0
 	IN=in_group dry --steps 6 >"$T/report" || code=$?
 	[ "$code" = 71 ]
-	grep -q "^host .* of 0\.[23] GB memory available: does not fit" "$T/report"
+	grep -q "^host .* of 0\.[45] GB memory available: does not fit" "$T/report"
 	code=0
 	in_group mt-run --run "$RUN" --model "$MODEL" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 \
 		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
