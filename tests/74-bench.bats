@@ -55,6 +55,9 @@ assert bars == {("memory", "value", "<=", 6.2), ("memory", "value", "<=", 8.1), 
 	of_result 'print(*(r["part"] for r in rows), sep="\n")' | diff "$T/shown" -
 	grep -q '^bars: [0-9]* met, [0-9]* missed$' "$T/table"
 	! command -v gnuplot >/dev/null || [ "$(head -c 4 "$T/out/peers.png" | tail -c 3)" = PNG ]
+	# into a directory that is not there yet, as it is in a new clone without --out
+	PYTHONPATH=$BENCH of_result "import plots; plots.plot('$T/new/bench', rows)"
+	! command -v gnuplot >/dev/null || cmp "$T/new/bench/peers.png" "$T/out/peers.png"
 	[ -z "$(ls "$T/tmp")" ]
 }
 

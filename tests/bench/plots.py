@@ -97,6 +97,7 @@ def plot(directory, rows):
     """Draw what the rows have; returns the pictures' names, or None without gnuplot"""
     if not shutil.which("gnuplot"):
         return None
+    os.makedirs(directory, exist_ok=True)
     drawn = []
     for name, script_of in (("peers.png", peers_script), ("parts.png", parts_script), ("scaling.png", scaling_script)):
         path = os.path.join(directory, name)
