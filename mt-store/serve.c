@@ -1,4 +1,5 @@
 /* serve.c: own and supervise a run: watch the process behind every slot and wake whoever waits when one dies. */
+#include <errno.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -81,11 +82,20 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 {
 	struct pollfd fds[MT_SLOTS + 1];
-	for (int slot = 0; slot < MT_SLOTS; slot++) fds[slot] = (struct pollfd){.fd = watched[slot].fd, .events = POLLIN};
-	fds[MT_SLOTS] = (struct pollfd){.fd = owner, .events = POLLIN};
-	if (poll(fds, MT_SLOTS + 1, TICK_MS) <= 0) return;
-	for (int slot = 0; slot < MT_SLOTS; slot++)
-		if (fds[slot].revents) forget(&watched[slot]);
+	struct watched *of[MT_SLOTS + 1];
+	nfds_t n = 0; /* no empty places: poll takes no more than `ulimit -n` */
+	for (int slot = 0; slot < MT_SLOTS; slot++) {
+		if (watched[slot].fd < 0) continue;
+		of[n] = &watched[slot];
+		fds[n++] = (struct pollfd){.fd = watched[slot].fd, .events = POLLIN};
+	}
+	nfds_t stages = n;
+	if (owner >= 0) fds[n++] = (struct pollfd){.fd = owner, .events = POLLIN};
+	int ready = poll(fds, n, TICK_MS);
+	if (ready < 0 && errno != EINTR) mt_nap(TICK_MS);
+	if (ready <= 0) return;
+	for (nfds_t i = 0; i < stages; i++)
+		if (fds[i].revents) forget(of[i]);
 }
 
 /* Its regions may have been deleted by hand, and made again: then this one is gone. Any other reason why it cannot be

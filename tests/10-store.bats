@@ -793,6 +793,19 @@ kill_slowly() {
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 
+@test "mt-store serve sleeps also where fewer descriptors are allowed than a run has slots" {
+	mt-store create "$RUN" --config "$GOLDEN/llama3/model/config.json" 2>"$T/err"
+	spawn serve sh -c 'ulimit -n 13; exec mt-store serve "$0"' "$RUN"
+	eventually grep -qx ready "$T/serve.out"
+	ticks() { awk '{ print $14 + $15 }' "/proc/$PID/stat"; }
+	local before
+	before=$(ticks)
+	sleep 2
+	[ $(($(ticks) - before)) -lt 20 ]
+	kill "$PID"
+	wait "$PID"
+}
+
 @test "--help and --version print to stdout" {
 	mt-store --help | grep -q "^usage: mt-store create RUN --config"
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
