@@ -30,6 +30,7 @@ INSTALLED = $(COMPLETED:%=bin/%) $(RUN_PARTS:%=lib/mt/run/%) lib/libmt.a lib/$(S
 
 absolute:
 	@case '$(PREFIX)' in /*) ;; *) echo "PREFIX=$(PREFIX): expected an absolute path" >&2; exit 64;; esac
+	@case '$(D)' in *[[:space:]]*) echo "$(D): make cannot install into a path with blanks" >&2; exit 64;; esac
 install: absolute all lib completions
 	install -d $(sort $(dir $(INSTALLED:%=$(D)/%)))
 	install $(PROGRAMS:%=$(B)/%) $(SCRIPTS:%=bin/%) $(D)/bin

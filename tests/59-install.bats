@@ -46,7 +46,10 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
 }
 
-@test "make install refuses a relative PREFIX, and installs nothing" {
+@test "make install refuses a relative PREFIX and one with a blank, and installs nothing" {
+	no mt_make install PREFIX="$T/a b" >/dev/null
+	grep -q "$T/a b: make cannot install into a path with blanks" "$T/make.err"
+	[ ! -e "$T/a" ] && [ ! -e "$T/a b" ]
 	no mt_make install PREFIX=opt DESTDIR="$T/root/" >/dev/null
 	grep -q "PREFIX=opt: expected an absolute path" "$T/make.err"
 	[ ! -e "$T/root" ]
