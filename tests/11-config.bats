@@ -692,6 +692,14 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 33 --lr 1e-3
 	grep -q "above 32 tokens" "$T/fails.err"
+	local dynamic='{"rope_type": "dynamic", "factor": 4.0}' other
+	local to16="{\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 16, \"factor\": 4.0, $longrope}"
+	for other in "\"full_attention\": $to16, \"sliding_attention\": $dynamic" \
+		"\"full_attention\": $dynamic, \"sliding_attention\": $to16"; do # the shorter of two
+		config olmo3 '"pad_token_id": null' '"max_position_embeddings": 64' '"sliding_window": 5' \
+			'"layer_types": ["full_attention", "sliding_attention", "full_attention"]' "\"rope_parameters\": {$other}"
+		geometry "max_position 16"
+	done
 	config phi3 '"pad_token_id": null' '"head_dim": 12' "\"rope_scaling\": {\"type\": \"longrope\", $longrope}"
 	fails_with 78 store-layout "$T/config.json"
 	grep -q "short_factor has 4 entries for 6 pairs" "$T/fails.err"
@@ -749,7 +757,10 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	config gemma3_text '"sliding_window_pattern": 3' '"head_dim": 8' '"rope_local_base_freq": 0.5'
 	refused 78 "rope_local_base_freq 0.5 is out of range"
 	config olmo3 '"pad_token_id": null' '"rope_theta": 10000.0'
-	refused 78 "rope_theta 10000 without rope_parameters is not supported"
+	refused 78 "rope_theta 10000 without rope_parameters of sliding_attention is not supported"
+	config olmo3 '"pad_token_id": null' '"layer_types": ["full_attention", "full_attention", "full_attention"]' \
+		'"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}'
+	geometry "window_layers ..."
 	config gemma3_text '"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}'
 	refused 78 "rope_parameters have no full_attention and sliding_attention"
 	config gemma4_text '"hidden_size_per_layer_input": 0' '"head_dim": 8' '"global_head_dim": 16' \
@@ -757,6 +768,55 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	geometry "k_is_v 1" "head_dim 8" "head_dim 16" "kv_heads 1"
 	inv_freq 1 0.177827939 2 0 7 0
 	! grep -q "layers.2.self_attn.v_proj" "$T/layout" || false
+}
+
+# The model of config.json in $T is exported, and Python's EXPRESSION of the new one, c, holds: exports EXPRESSION
+exports() {
+	rm -rf "$T/out"
+	mt-store create "$RUN" --config "$T/config.json" 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	mt-ckpt export "$RUN" "$T/out" 2>/dev/null
+	mt-store rm "$RUN"
+	python3 -c '
+import json, sys
+c = json.load(open(sys.argv[1]))
+s, p = c.get("rope_scaling"), c.get("rope_parameters")
+assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
+}
+
+# What transformers 4.57.6 wants was found by opening such exports with it and with 5.23, and comparing losses
+@test "exports of ropes and experts have what transformers 4 reads beside what 5 reads" {
+	local full='"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}'
+	local plain='"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}' long
+	local old types='"layer_types": ["full_attention", "sliding_attention", "full_attention"]'
+	config gemma3_text '"pad_token_id": null' "$types" "\"rope_parameters\": {$full, $plain}"
+	exports 's == {"rope_type": "linear", "factor": 8} and c["rope_theta"] == 1e6 and c["rope_local_base_freq"] == 1e4'
+	config olmo3 '"pad_token_id": null' "$types" "\"rope_parameters\": {$full, ${plain/1e4/1e6\}}"
+	exports 's == {"rope_type": "linear", "factor": 8} and c["rope_theta"] == 1e6'
+	config olmo3 '"pad_token_id": null' "$types" "\"rope_parameters\": {$full, $plain}" # 4 has one theta
+	exports '"rope_scaling" not in c and "rope_theta" not in c'
+	config gemma3_text '"pad_token_id": null' "$types" "\"rope_parameters\": {$full, $plain}" \
+		'"rope_scaling": {"rope_type": "linear", "factor": 4.0}'
+	refused 78 "rope_scaling and rope_parameters of full_attention disagree"
+
+	config olmo2 '"pad_token_id": null' '"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}'
+	exports 's == {"type": "linear", "factor": 2} and p["rope_type"] == "linear"'
+	long='"rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0'
+	config llama '"max_position_embeddings": 64' "\"rope_parameters\": {\"rope_type\": \"llama3\", $long}"
+	exports 's["original_max_position_embeddings"] == p["original_max_position_embeddings"] == 64'
+	long='"short_factor": [1, 2, 3, 4], "long_factor": [9, 9, 9, 9], "original_max_position_embeddings": 16'
+	config granite "\"rope_parameters\": {\"rope_type\": \"longrope\", \"rope_theta\": 1e4, $long}"
+	exports 's["rope_type"] == s["type"] == "longrope" and c["original_max_position_embeddings"] == 16'
+	for old in su yarn; do
+		long="\"type\": \"$old\", \"short_factor\": [1, 2, 3, 4], \"long_factor\": [9, 9, 9, 9]"
+		config phi3 '"pad_token_id": null' '"original_max_position_embeddings": 16' "\"rope_scaling\": {$long}"
+		exports 's["type"] == p["rope_type"] == "longrope" and "rope_type" not in s and "type" not in p'
+	done
+	long='"rope_theta": 500.0, "llama_4_scaling_beta": 0.2, "original_max_position_embeddings": 8'
+	config ministral3 '"pad_token_id": null' "\"rope_parameters\": {\"rope_type\": \"default\", $long}"
+	exports 's is None and p["llama_4_scaling_beta"] == 0.2'
+	config qwen3_moe '"num_local_experts": 4' '"num_experts_per_tok": 2' '"moe_intermediate_size": 8' '"head_dim": 8'
+	exports 'c["num_experts"] == c["num_local_experts"] == 4'
 }
 
 @test "missing or absurd keys of a rope_type exit 78" {

@@ -38,20 +38,17 @@ static const struct mt_layer *one_rope(const struct mt_geometry *g)
 
 #define ORIGINAL "original_max_position_embeddings"
 
-static bool is_longrope(const char *type) { return strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0; }
-
-/* rope_scaling as transformers 4 wants it. It warns of unknown keys; Phi3Config refuses them for longrope, and wants
- * the older name of rope_type. */
-static json_t *scaling_of(const json_t *parameters, const char *type, int *rc)
+/* rope_scaling as transformers 4 wants it. It warns of unknown keys; some classes refuse them. */
+static json_t *scaling_of(const json_t *parameters, const char *family, const char *type, int *rc)
 {
-	json_t *scaling = strcmp(type, "default") != 0 ? json_deep_copy(parameters) : json_null();
-
+	if (strcmp(type, "default") == 0) return json_null();
+	json_t *scaling = json_deep_copy(parameters);
+	bool longrope = strcmp(type, "longrope") == 0;
 	json_object_del(scaling, "rope_theta");
 	json_object_del(scaling, "partial_rotary_factor");
-	if (!is_longrope(type)) return scaling;
-	json_object_del(scaling, "rope_type");
-	json_object_del(scaling, ORIGINAL);
-	json_put(rc, scaling, "type", json_string(type));
+	if (longrope) json_object_del(scaling, ORIGINAL);
+	if (rope_has_type_only(family)) json_object_del(scaling, "rope_type");
+	if (longrope || rope_has_type_only(family)) json_put(rc, scaling, "type", json_string(type));
 	return scaling;
 }
 
@@ -85,6 +82,17 @@ static json_t *given_anywhere(const json_t *root, const json_t *parameters, cons
 	return v ? v : given(scaling, key);
 }
 
+/* transformers 5 has the model's length where transformers 4 wants to read the original one. */
+static void write_original(json_t *root, json_t *parameters, json_t *scaling, const char *type, int *rc)
+{
+	json_t *original = given_anywhere(root, parameters, scaling, ORIGINAL, ORIGINAL);
+	if (!original && strcmp(type, "llama3") == 0) original = given(root, "max_position_embeddings");
+	if (original && strcmp(type, "llama3") == 0) json_put(rc, parameters, ORIGINAL, json_incref(original));
+	original = given(parameters, ORIGINAL);
+	if (original && strcmp(type, "longrope") == 0 && !given(root, ORIGINAL))
+		json_put(rc, root, ORIGINAL, json_incref(original));
+}
+
 /* transformers 4 reads rope_theta, partial_rotary_factor and rope_scaling. transformers 5 reads rope_parameters, but
  * prefers rope_scaling with the other two if rope_scaling is not null. So all of them are written, with the same
  * content. What the file does not say, and the family's class does, is not written. */
@@ -100,19 +108,46 @@ static void write_rope(json_t *root, const char *family, const struct mt_layer *
 
 	if (by_layer_type(from) || (!from && !(theta && plain_rope(k, json_number_value(theta))))) return;
 	if (!type) type = given(from, "type");
-	const char *name = json_is_string(type) ? json_string_value(type) : "default";
+	const char *in_file = json_is_string(type) ? json_string_value(type) : "default";
+	const char *name = rope_type_name(family, in_file);
 
 	new_parameters = from ? json_deep_copy(from) : json_object();
+	if (strcmp(name, in_file) != 0) json_object_del(new_parameters, "type");
 	json_put(rc, new_parameters, "rope_type", json_string(name));
 	if (theta) json_put(rc, new_parameters, "rope_theta", json_incref(theta));
 	if (partial) json_put(rc, new_parameters, "partial_rotary_factor", json_incref(partial));
-	json_t *new_scaling = scaling_of(new_parameters, name, rc);
-	json_t *original = given(new_parameters, ORIGINAL);
-	if (is_longrope(name) && original && !given(root, ORIGINAL)) json_put(rc, root, ORIGINAL, json_incref(original));
+	write_original(root, new_parameters, scaling, name, rc);
+	json_t *new_scaling = scaling_of(new_parameters, family, name, rc);
 	if (theta) json_put(rc, root, theta_key, json_incref(theta));
 	if (partial) json_put(rc, root, partial_key, json_incref(partial));
 	json_put(rc, root, "rope_scaling", new_scaling);
 	json_put(rc, root, "rope_parameters", new_parameters);
+}
+
+/* The same where rope_parameters are by type of layer: transformers 4 has rope_scaling for layers with full attention,
+ * and another theta for the others only if there is a key for it. */
+static void write_ropes_by_type(json_t *root, const char *family, int *rc)
+{
+	json_t *parameters = block(root, "rope_parameters"), *full = block(parameters, "full_attention");
+	json_t *local = block(parameters, "sliding_attention"), *type = given(full, "rope_type");
+	json_t *theta = given(full, "rope_theta"), *local_theta = given(local, "rope_theta");
+	json_t *local_type = given(local, "rope_type");
+	const char *local_key = rope_local_theta_key(family);
+
+	if (!theta || !local_theta || !json_is_string(type)) return;
+	if (local_type && (!json_is_string(local_type) || strcmp(json_string_value(local_type), "default") != 0)) return;
+	if (!local_key && json_number_value(theta) != json_number_value(local_theta)) return;
+	json_put(rc, root, "rope_theta", json_incref(theta));
+	if (local_key) json_put(rc, root, local_key, json_incref(local_theta));
+	json_put(rc, root, "rope_scaling", scaling_of(full, family, json_string_value(type), rc));
+}
+
+static uint32_t experts_of(const struct mt_geometry *g)
+{
+	uint32_t most = 0;
+	for (uint32_t i = 0; i < g->n_kinds; i++)
+		if (g->kind[i].experts > most) most = g->kind[i].experts;
+	return most;
 }
 
 int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
@@ -131,6 +166,11 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	}
 	const struct mt_geometry *geo = mt_geometry(run);
 	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), &rc);
+	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, &rc);
+	/* older and newer classes have different names for it, and read only their own */
+	const char *experts = experts_key(geo->family);
+	if (experts && experts_of(geo) && !given(root, experts))
+		json_put(&rc, root, experts, json_integer(experts_of(geo)));
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
 	json_put(&rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));

@@ -46,6 +46,7 @@ struct rope {
 	const struct rope_kind *kind;
 	double v[R_KEYS]; /* NaN: not given */
 	bool truncate;
+	bool unclear;           /* transformers 4 and 5 have different ones */
 	double theta, partial;  /* partial: NaN: not given */
 	const char *theta_key, *partial_key; /* names of both in the file */
 	uint32_t n_short;       /* longrope: entries of short_factor */
@@ -128,6 +129,7 @@ struct family {
 	bool neighbours;
 	bool alpha;                    /* rope_type dynamic has a fixed alpha */
 	bool longrope;                 /* older names of rope_type longrope are "su" and "yarn", and no others are used */
+	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
 	bool temperature;              /* llama_4_scaling_beta */
 	/* layers */
 	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_PATTERN, WINDOW_NOPE } window;

@@ -1,5 +1,6 @@
 /* experts.c: config.json's keys of MLPs that are mixtures of experts */
 #include "config.h"
+#include "hfjson.h"
 
 /* Keys and defaults of families whose MLPs are mixtures of experts: configuration_*.py; and what their routers
  * compute */
@@ -153,11 +154,22 @@ static void read_losses(struct reader *r, const struct experts_family *x, struct
 	m->geo.z_coef = z;
 }
 
+static const struct experts_family *find_experts(const char *family)
+{
+	for (size_t i = 0; i < sizeof experts_families / sizeof *experts_families; i++)
+		if (strcmp(family, experts_families[i].family) == 0) return &experts_families[i];
+	return NULL;
+}
+
+const char *experts_key(const char *model_type)
+{
+	const struct experts_family *x = find_experts(model_type);
+	return x ? x->experts_key : NULL;
+}
+
 void read_experts(struct reader *r, struct model *m)
 {
-	const struct experts_family *x = NULL;
-	for (size_t i = 0; i < sizeof experts_families / sizeof *experts_families; i++)
-		if (strcmp(m->geo.family, experts_families[i].family) == 0) x = &experts_families[i];
+	const struct experts_family *x = find_experts(m->geo.family);
 	struct mt_layer *k = &m->experts;
 	double noise = key_number(r, r->root, "router_jitter_noise"); /* training would multiply inputs at random */
 	if (!x) return REFUSE(r, MT_EX_BUG, "model_type %s has no experts", m->geo.family);

@@ -24,6 +24,14 @@ void hfjson_unmark(char *text);
 const char *rope_root_key(const char *model_type, const char *key);
 /* Has it rope_parameters for each type of layer? */
 bool rope_is_by_type(const char *model_type);
+/* Where transformers 4 then has the theta of layers with a window; NULL: it is that of the others */
+const char *rope_local_theta_key(const char *model_type);
+/* The name of a rope_type today; it may have had another in this family. */
+const char *rope_type_name(const char *model_type, const char *name);
+/* Does transformers 4 want `type` in rope_scaling, and refuse rope_type? */
+bool rope_has_type_only(const char *model_type);
+/* experts.c: the key of the number of experts; NULL: the family has none */
+const char *experts_key(const char *model_type);
 
 /* layout.c: the name that this family's files have for the weights of the LM head, which a tied model does not have */
 const char *head_tensor_name(const struct mt_geometry *);

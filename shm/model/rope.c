@@ -118,6 +118,25 @@ const char *rope_root_key(const char *model_type, const char *key)
 	return own ? own : key;
 }
 
+const char *rope_type_name(const char *model_type, const char *name)
+{
+	const struct family *family = family_find(model_type);
+	const struct rope_kind *kind = family ? find_kind(family, name) : NULL;
+	return kind ? kind->name : name;
+}
+
+bool rope_has_type_only(const char *model_type)
+{
+	const struct family *family = family_find(model_type);
+	return family && family->type_only;
+}
+
+const char *rope_local_theta_key(const char *model_type)
+{
+	const struct family *family = family_find(model_type);
+	return family ? family->local_theta_key : NULL;
+}
+
 bool rope_is_by_type(const char *model_type)
 {
 	const struct family *family = family_find(model_type);
@@ -238,6 +257,12 @@ static double alpha_base(double theta, double alpha, uint32_t dim)
 	return theta * pow(alpha, (double)dim / (dim - 2));
 }
 
+/* This rope's frequencies hold for so many positions; those of a model, for what all of its ropes hold for */
+static void holds_for(struct model *m, uint32_t positions)
+{
+	if (!m->rope_positions || positions < m->rope_positions) m->rope_positions = positions;
+}
+
 /* LongRoPE (arXiv 2402.13753) for rows up to the original length: the short factors. */
 static void rope_longrope(struct reader *r, struct model *m, const struct rope *rope, struct mt_layer *k)
 {
@@ -250,7 +275,7 @@ static void rope_longrope(struct reader *r, struct model *m, const struct rope *
 	double factor = isnan(v[R_FACTOR]) ? m->geo.max_position / v[R_ORIGINAL] : v[R_FACTOR];
 	if (!isnan(v[R_ATTENTION])) k->rope_scaling = (float)v[R_ATTENTION];
 	else if (factor > 1) k->rope_scaling = (float)sqrt(1 + log(factor) / log(v[R_ORIGINAL]));
-	m->rope_positions = (uint32_t)v[R_ORIGINAL];
+	holds_for(m, (uint32_t)v[R_ORIGINAL]);
 }
 
 /* The first pairs of a head turn, at the frequencies that they have in a head that turns in full; the others stand. */
@@ -287,7 +312,7 @@ static void rope_table(struct reader *r, struct model *m, const struct rope *rop
 	else if (kind_is(rope, "longrope")) rope_longrope(r, m, rope, k);
 	else if (kind_is(rope, "proportional")) rope_proportional(rope, k);
 	/* The base changes only for sequences longer than max_position_embeddings, and mt-step refuses those. */
-	else if (kind_is(rope, "dynamic")) m->rope_positions = m->geo.max_position;
+	else if (kind_is(rope, "dynamic")) holds_for(m, m->geo.max_position);
 	for (uint32_t i = 0; i < n; i++)
 		if (!isfinite(k->rope_inv_freq[i]) || k->rope_inv_freq[i] < 0 || !isfinite(k->rope_scaling))
 			REFUSE(r, MT_EX_CONFIG, "%s %g gives no finite frequencies", rope->theta_key, rope->theta);
@@ -298,6 +323,9 @@ void rope_fill(struct reader *r, const struct family *family, struct model *m, e
 	k->rope_scaling = 1;
 	if (of == ROPE_NONE) return;
 	struct rope rope = m->rope[of];
+	if (rope.unclear)
+		return REFUSE(r, MT_EX_CONFIG, "rope_theta %g without rope_parameters of sliding_attention is not supported",
+			m->rope[ROPE_FULL].theta);
 	k->rope_dim = rope_dim(r, family, &rope, k->head_dim);
 	k->neighbours = family->neighbours;
 	if (family->alpha && rope.v[R_ALPHA] > 0) {
@@ -336,6 +364,7 @@ static void read_one(struct reader *r, const struct family *family, struct model
 	rope_read(r, family, parameters, "rope_parameters", rope);
 	read_original(r, family, &old);
 	read_original(r, family, rope);
+	if (!scaling) old.v[R_BETA] = rope->v[R_BETA]; /* is no part of the rope: plain rope says nothing of it */
 	if (!parameters) *rope = old;
 	else if (json_object_get(r->root, "rope_scaling") && !rope_same(&old, rope))
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters disagree");
@@ -388,18 +417,24 @@ static void read_by_type(struct reader *r, const struct family *family, struct m
 		return REFUSE(r, MT_EX_DATA, "rope_parameters: full_attention or sliding_attention is not an object");
 	if (!is_given(full)) full = NULL;
 	if (!is_given(local)) local = NULL;
-	if (scaling && full) REFUSE(r, MT_EX_CONFIG, "rope_scaling beside rope_parameters is not supported");
 	if (json_object_get(scaling, "type") && !json_object_get(scaling, "rope_type"))
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling: transformers 5 ignores the older key type here: write rope_type");
 	double theta = root_theta(r, "rope_theta", full), local_theta = root_theta(r, family->local_theta_key, local);
 	const char *local_key = isnan(local_theta) ? "rope_theta" : family->local_theta_key;
 	if (isnan(theta)) theta = family->theta;
 	if (isnan(local_theta)) local_theta = family->local_theta;
-	/* Without a key of its own, transformers 4 gives the latter the same theta and 5 its default. */
-	if (!family->local_theta_key && !local && theta != local_theta)
-		REFUSE(r, MT_EX_CONFIG, "rope_theta %g without rope_parameters is not supported", theta);
 	read_type(r, family, m, full ? full : scaling, theta, "rope_theta", &m->rope[ROPE_FULL]);
 	read_type(r, family, m, local, local_theta, local_key, &m->rope[ROPE_LOCAL]);
+	if (full && scaling) {
+		struct rope old;
+		rope_read(r, family, scaling, "rope_scaling", &old);
+		old.truncate = true;
+		old.theta = m->rope[ROPE_FULL].theta;
+		rope_check(r, &m->geo, &old);
+		if (!rope_same(&old, &m->rope[ROPE_FULL]))
+			REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters of full_attention disagree");
+	}
+	m->rope[ROPE_LOCAL].unclear = !family->local_theta_key && !local && theta != local_theta;
 }
 
 void read_ropes(struct reader *r, const struct family *family, struct model *m)
