@@ -346,10 +346,14 @@ class Run:
     def dirty(self):
         return self.watch.state() == DIRTY and self.c["grad"] == "none"
 
+    def ended_well(self, code):
+        """mt-step's exit code after its last step: 74 if a save failed, as one does whose mt-ckpt was killed."""
+        return code == 0 or code == 74 and self.saver_hurt
+
     def await_work(self, stage):
         end = time.monotonic() + 30
         while not self.at_work(stage):
-            if stage == "step" and self.proc[stage].poll() == 0:        # the run had reached its last step
+            if stage == "step" and self.ended_well(self.proc[stage].poll()):    # the run had reached its last step
                 return
             if self.proc[stage].poll() == 65 and self.dirty():          # by an earlier fault
                 return
@@ -358,7 +362,7 @@ class Run:
             time.sleep(0.001)
 
     def end_all(self):
-        """Stages exit 0 on SIGTERM."""
+        """Stages exit 0 on SIGTERM, unless an earlier fault is the reason for another code."""
         rest = [s for s in self.proc if s != "feed"]
         for stage in rest:
             self.await_work(stage)
@@ -367,7 +371,8 @@ class Run:
             self.proc[stage].send_signal(signal.SIGTERM)
         for stage in rest:
             code = self.bury(stage, 30)
-            if code:
+            accepted = stage == "step" and self.ended_well(code) or code == 65 and self.dirty()     # as in await_work
+            if code and not accepted:
                 raise Wrong("%s: SIGTERM -> %d: %s" % (stage, code, self.reported(stage)))
 
     def abandon(self):
@@ -471,8 +476,7 @@ class Storm:
         return self.run.dirty()
 
     def finished(self, code):
-        """mt-step's exit code after its last step: 74 if a save failed, as one does whose mt-ckpt was killed."""
-        return code == 0 or code == 74 and self.run.saver_hurt
+        return self.run.ended_well(code)
 
     def hung(self):
         k = self.run.watch.phases()
