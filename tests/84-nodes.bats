@@ -272,6 +272,14 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
 }
 
+@test "mt-link's start does not bind itself to one core after another" {
+	make_run "$MODEL" --step-tokens 4K --node 0/2
+	HWLOC_COMPONENTS_VERBOSE=1 run mt-link "$RUN"
+	[ "$status" = 78 ]
+	[[ $output = *"Final list of enabled discovery components"* ]] || skip "this MPI's hwloc lists no components"
+	no grep "Final list of enabled discovery components.*x86" <<<"$output"
+}
+
 @test "nodes with different --streams are refused, and both numbers are named" {
 	# shellcheck disable=SC2016
 	no mpirun -n 2 --oversubscribe sh -c 'r=$OMPI_COMM_WORLD_RANK; export MT_SHM_DIR="$1-$r"

@@ -174,6 +174,8 @@ static void start_mpi(struct link *l)
 	int rank, size;
 	/* else, between processes of one machine, Open MPI reads from the other's memory, and crashes when it has died */
 	setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+	/* else hwloc binds this thread to each core in turn, and waits where another process keeps one busy */
+	setenv("HWLOC_COMPONENTS", "-x86", 0);
 	if (MPI_Init(NULL, NULL)) refuse(l, MT_EX_PEER, "MPI does not start");
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);

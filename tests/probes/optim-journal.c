@@ -255,9 +255,28 @@ static pid_t stepped_child(int world, int isa)
 	return pid;
 }
 
+/* This process and its child on one core: else each step wakes up another core, and takes three times as long. They
+ * move now and then, since another process may need that core. */
+static void share_core(pid_t pid)
+{
+	static cpu_set_t all;
+	static unsigned steps;
+	if (steps++ % 4096) return;
+	if (!CPU_COUNT(&all)) sched_getaffinity(0, sizeof all, &all);
+	sched_setaffinity(0, sizeof all, &all);
+	sched_yield();
+	int core = sched_getcpu();
+	cpu_set_t here;
+	CPU_ZERO(&here);
+	CPU_SET(core < 0 ? 0 : core, &here);
+	sched_setaffinity(0, sizeof here, &here);
+	sched_setaffinity(pid, sizeof here, &here);
+}
+
 /* Run one instruction, or a whole update of a group. False: the update has ended. */
 static bool step(pid_t pid, int world)
 {
+	share_core(pid);
 	int status, how = unstepped[world] ? PTRACE_CONT : PTRACE_SINGLESTEP;
 	unstepped[world] = false;
 	if (ptrace(how, pid, NULL, NULL)) {
@@ -349,12 +368,8 @@ int main(int argc, char **argv)
 		else if (mt_optim_named(argv[i])) optim = mt_optim_named(argv[i]);
 		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();
-	/* one core: the child need not wake up another one after each instruction */
-	int core = sched_getcpu();
-	cpu_set_t here;
-	CPU_ZERO(&here);
-	CPU_SET(core < 0 ? 0 : core, &here);
-	sched_setaffinity(0, sizeof here, &here);
+	/* Any other process goes first. MPI_Init binds itself to each core in turn: it hung where this one was stepping. */
+	CHECK(!sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}), "sched_setscheduler: %s", strerror(errno));
 	unstepped = mmap(NULL, WORLDS * sizeof *unstepped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(unstepped != MAP_FAILED, "mmap: %s", strerror(errno));
 	for (int i = 0; i < 3; i++) {
