@@ -89,4 +89,18 @@
 	S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
+
+/* R(struct, field, size): bytes for later fields. With those above they fill each struct, so that a new field must take
+ * its bytes from one of them, and be listed. */
+#define MT_ABI_RESERVED(R) \
+	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 4) R(mt_control, reserved2, 48) \
+	R(mt_control, reserved3, 32) R(mt_layer, reserved, 16) R(mt_geometry, reserved, 120) R(mt_tensor, reserved, 16) \
+	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 160) \
+	R(mt_position, reserved, 16) R(mt_txn, reserved0, 56) R(mt_txn, reserved1, 40) R(mt_txn, reserved2, 4) \
+	R(mt_figures, reserved0, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \
+	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
+	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
+	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \
+	R(mt_msg, batch.reserved0, 4) R(mt_msg, batch.reserved1, 8) R(mt_msg, loss.reserved, 4) \
+	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8)
 /* clang-format on */

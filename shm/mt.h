@@ -265,9 +265,11 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint32_t first_tensor, tensors;
 	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
 	_Atomic uint64_t updated;   /* several nodes: step that this node's part of w holds; by mt-optim, with release */
-	uint64_t reserved0[4];
+	uint64_t reserved0[5];
 	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
+	uint64_t reserved1[7];
 	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
+	uint64_t reserved2[7];
 };
 
 struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
@@ -330,7 +332,7 @@ struct mt_slot {                /* 256 bytes */
 	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, tokens; mt-ckpt: saves, bytes */
 	_Atomic uint64_t counters[8];
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
-	uint64_t reserved[18];
+	uint64_t reserved[20];
 };
 
 struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */
@@ -352,6 +354,7 @@ struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  
 struct mt_txn {
 	/* (k 32 bits | attempt 24 bits | phase 8 bits): the only thing that decides */
 	_Alignas(64) _Atomic uint64_t word;
+	uint64_t reserved0[7];
 	/* opened: by mt-step, before the word */
 	_Alignas(64) uint64_t step; /* train: turns version step - 1 into step; eval: wants version step */
 	uint32_t kind, micros;
@@ -360,11 +363,12 @@ struct mt_txn {
 	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
 	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
+	uint64_t reserved1[5];
 	/* outcome: by mt-optim, before it commits */
 	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
 	double   norm;              /* of the gradient before clipping; NaN when not taken */
 	double   clip_factor;       /* 1 when not clipped */
-	uint32_t skipped, reserved0;
+	uint32_t skipped, reserved2;
 	uint64_t source, source_ring;   /* --grad none: slot word and ring of the mt-stream whose pieces are applied */
 	double   aux, z;            /* terms of the loss: mean of the micros', weighted by their targets; NaN: none */
 	/* by mt-optim as they come */
@@ -375,11 +379,12 @@ enum mt_snap { MT_SNAP_NONE = 0, MT_PINNED = 1, MT_SEALED = 2, MT_SAVED = 3, MT_
 
 struct mt_snapshot {
 	_Alignas(64) _Atomic uint64_t word;   /* step << 8 | enum mt_snap */
+	uint64_t reserved0[7];
 	_Alignas(64) uint64_t t;
 	struct mt_position position;
 	_Atomic uint64_t saved;     /* saves that ended so, over the run's life */
 	_Atomic uint64_t failed;    /* (step of the last one counted, 40 bits | how many, 24 bits): mt_snap_failures */
-	uint64_t reserved[4];
+	uint64_t reserved1[4];
 };
 
 struct mt_record {              /* the reproducibility record: what can change a bit, chosen once, kept in run.json */
@@ -413,6 +418,7 @@ struct mt_choice {              /* 256 bytes in the control region */
 
 struct mt_partition {                /* one partition of the optimizer's undo journal */
 	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
+	uint64_t reserved[7];
 	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
 };
 
@@ -457,6 +463,7 @@ struct mt_control {
 	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
 	_Alignas(64) _Atomic uint32_t event;  /* futex word */
 	_Atomic uint32_t waiters;
+	uint64_t reserved0[7];
 	_Alignas(64) char name[MT_RUN_NAME + 8];
 	uint32_t uid;
 	uint32_t dtype, grad;       /* enum mt_dtype: of w, of g */
@@ -469,9 +476,10 @@ struct mt_control {
 	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
-	uint32_t optim;             /* enum mt_optim */
+	uint32_t optim, reserved1;  /* enum mt_optim */
 	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
+	uint64_t reserved2[6];
 	struct mt_record record;
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
@@ -480,6 +488,7 @@ struct mt_control {
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
+	uint64_t reserved3[4];
 	struct mt_nodes nodes;
 };
 
@@ -658,13 +667,13 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 	uint64_t step;
 	union {
 		struct { uint64_t version;     /* units must be at this version or later */
-			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved; } batch;
+			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved0; uint64_t reserved1; } batch;
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
 			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */
 			 uint32_t zero;        /* 1: all n are 0, and nobody wrote the block */
-			 uint32_t reserved; } grad;
+			 uint32_t reserved0; uint64_t reserved1; } grad;
 		uint8_t bytes[40];
 	};
 };
@@ -683,9 +692,11 @@ struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, sing
 	uint32_t reserved0;
 	uint64_t off_messages;      /* S x struct mt_msg, in this region */
 	uint64_t off_blocks, block_bytes;     /* S blocks; 0, 0: no payload */
-	uint64_t reserved1[7];
+	uint64_t reserved1[8];
 	_Alignas(64) _Atomic uint64_t tail;   /* messages published: stored by the producer alone, with release */
+	uint64_t reserved2[7];
 	_Alignas(64) _Atomic uint64_t head;   /* messages finished: stored by the consumer alone, with release */
+	uint64_t reserved3[7];
 };
 #define MT_RINGS (2 * MT_STREAMS + 1)   /* at most */
 struct mt_rings {               /* the rings region; a ring of your own is a region of the same shape with n = 1 */

@@ -53,3 +53,16 @@ load helpers
 	awk '/^## Offsets/ { on = 1 } on && /^```/ { n++; next } on && n == 1' "$TOP/shm/README.md" >"$T/readme"
 	diff "$T/abi" "$T/readme"
 }
+
+@test "a shared field that takes reserved bytes or padding, and that abi.h does not list, does not compile" {
+	compiles() { "${CC:-cc}" -std=gnu17 -D_GNU_SOURCE -I"$T/shm" -fsyntax-only "$T/shm/abi.c" 2>"$T/err"; }
+	cp -r "$TOP/shm" "$T/shm"
+	compiles
+	for change in 's/optim, reserved1;/optim, news;/' 's/reserved2\[6\];/reserved2[5], news;/' \
+		's/double   aux, z;/double news, aux, z;/' 's/micros, reserved0; uint64/micros, news; uint64/'; do
+		sed "$change" "$TOP/shm/mt.h" >"$T/shm/mt.h"
+		no cmp -s "$TOP/shm/mt.h" "$T/shm/mt.h"
+		no compiles
+		grep -q "reserved\|does not list all\|size of" "$T/err"
+	done
+}
