@@ -188,3 +188,13 @@ converts() {
 	cp "$T/run.json" "$dir/run.json"
 	mt-ckpt load "$RUN" "$dir"
 }
+
+@test "the tests' dump hashes m and v by the type of the state: of a new run, both are zeros and equal" {
+	local state
+	for state in fp32 bf16 int8; do
+		make_run "$GOLDEN/llama3/model" --grad none --state "$state"
+		ckpt-dump "$RUN" >"$T/dump"
+		awk '$3 == "m" { m = $4; n++ } $3 == "v" && m != $4 { n = -1; exit } END { exit n < 1 }' "$T/dump"
+		mt-store rm "$RUN"
+	done
+}

@@ -36,6 +36,19 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 	storm none-tied --seed "$MT_CRASH_SEED"
 }
 
+@test "int8 state, two optimizer threads: kills at random moments change no bit" {
+	storm int8 --seed "$MT_CRASH_SEED"
+}
+@test "Lion with bf16 state, two streams: kills at random moments change no bit" {
+	storm lion --seed "$MT_CRASH_SEED"
+}
+@test "--grad none, SGD with int8 state: kills change no bit, or the run is dirty and continues from its checkpoint" {
+	storm none-sgd --seed "$MT_CRASH_SEED"
+}
+@test "experts by windows, two streams: kills at random moments change no bit" {
+	storm windows --seed "$MT_CRASH_SEED"
+}
+
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do
 		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"

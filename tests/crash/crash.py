@@ -60,6 +60,10 @@ CASES = {
     "eval": dict(dtype="fp32", micros=2, eval=2, save=3, threads=2),
     "none": dict(dtype="bf16", grad="none", save=2, isa="scalar", vocab=8000, threads=2),
     "none-tied": dict(dtype="bf16", grad="none", tied=True, save=2, streams=2, eval=4),
+    "int8": dict(dtype="bf16", state="int8", micros=2, save=3, threads=2, vocab=8000),
+    "lion": dict(dtype="fp32", optim="lion", state="bf16", micros=3, streams=2, save=4),
+    "none-sgd": dict(dtype="bf16", grad="none", optim="sgd", state="int8", save=2, vocab=8000),
+    "windows": dict(dtype="bf16", experts=6, windows=3, micros=3, streams=2, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -173,7 +177,8 @@ class Run:
     """One run of a case: its shared memory, its stages and their output."""
 
     def __init__(self, case, where, name):
-        self.c = dict({"grad": "fp32", "streams": 1, "threads": 1, "micros": 1, "pack": "docs"}, **case)
+        self.c = dict({"grad": "fp32", "state": "fp32", "optim": "adamw", "streams": 1, "threads": 1, "micros": 1,
+                       "pack": "docs"}, **case)
         self.where, self.name = where, name
         self.out = os.path.join(where, name)
         os.makedirs(self.out)
@@ -189,7 +194,8 @@ class Run:
         """Make the run. With rng, the programs that make it are sometimes killed, and run again."""
         c = self.c
         create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"),
-                  "--dtype", c["dtype"], "--grad", c["grad"], "--step-tokens", "4K"]
+                  "--dtype", c["dtype"], "--grad", c["grad"], "--state", c["state"], "--optim", c["optim"],
+                  "--step-tokens", "4K"]
         fill = [program("mt-store"), "init", self.name, "--seed", "7"]
         if checkpoint:
             fill = [program("mt-ckpt"), "load", self.name, checkpoint]
@@ -263,7 +269,8 @@ class Run:
             return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]),
                     "--micro", "2", "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine",
                     "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip
-        return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"]
+        windows = ["--expert-window", str(c["experts"] // c["windows"])] if "windows" in c else []
+        return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"] + windows
 
     def stages(self):
         names = ["store", "optim"] + ["stream%d" % i for i in range(self.c["streams"])] + ["step"]
@@ -437,6 +444,9 @@ def make_model(where, case):
         "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.1,
         "rope_theta": 10000.0, "tie_word_embeddings": bool(case.get("tied")), "torch_dtype": "float32",
     }
+    if "experts" in case:
+        config.update(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", head_dim=16, mlp_only_layers=[1],
+                      num_experts=case["experts"], num_experts_per_tok=2, moe_intermediate_size=64)
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)

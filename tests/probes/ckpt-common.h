@@ -1,4 +1,5 @@
 /* ckpt-common.h: pseudo-random state of a run, for tests of saving and loading. */
+#include "cli/cli.h"
 #include "mt.h"
 
 struct noise {
@@ -25,9 +26,11 @@ static uint32_t noise_bits(struct noise *n)
 	return r % 7 ? bits : (bits & 0xffff0000u) | 0x8000u;
 }
 
-/* Fill w, lo, m and v of a unit's tensors. The gaps between them stay zero. */
+/* Fill w, lo, m and v of a unit's tensors. The gaps between them stay zero. Only for AdamW with state in fp32. */
 static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 {
+	if (mt_control(run)->state != MT_FP32 || mt_control(run)->optim != MT_ADAMW)
+		mt_die(MT_EX_USAGE, "only AdamW's state in fp32 can be filled");
 	const struct mt_unit *unit = mt_unit(run, u);
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	struct noise n = {seed * 1000003 + u};
