@@ -141,6 +141,30 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	[ ! -e ran ]
 }
 
+@test "names that begin with a quote or have two in a row are shown as they are" {
+	need_cmd gnuplot
+	for name in "'a" "b''c" "''" "d'"; do
+		metrics "$T/$name.jsonl"
+		"$MT/mt-plot" -o "$T/p.svg" "$T/$name.jsonl"
+		texts "$T/p.svg" | grep -qxF "$name"
+		"$MT/mt-plot" -o "$T/p.svg" "$T/$name.jsonl" "$T/$name.jsonl"
+		texts "$T/p.svg" | grep -qxF "$name"
+	done
+}
+
+@test "numbers above 1e300 are drawn as null, below 1e-300 as 0, with linear and logarithmic axes" {
+	need_cmd gnuplot
+	for large in 1e308 1e+400 -1e308 1e301; do
+		line 1 $large $large 1e-310 $large >"$T/m.jsonl"
+		row 1 NaN - NaN 0 NaN | diff - <(values "$T/m.jsonl")
+		for how in "" --log "--log --smooth 3"; do timeout 60 "$MT/mt-plot" $how -o "$T/p.svg" "$T/m.jsonl"; done
+		line 2 1e-320 2 1 1 >>"$T/m.jsonl"
+		for how in "" --log "--log --smooth 3"; do timeout 60 "$MT/mt-plot" $how -o "$T/p.svg" "$T/m.jsonl"; done
+	done
+	line 1 1e300 1e299 1 1 >"$T/m.jsonl"
+	for how in "" --log; do timeout 60 "$MT/mt-plot" $how -o "$T/p.svg" "$T/m.jsonl"; done
+}
+
 @test "metrics of one step, with only null values, or all zero are drawn; a panel without values says so" {
 	need_cmd gnuplot
 	line 7 null null 0 null >"$T/null.jsonl"
