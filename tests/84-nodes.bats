@@ -272,6 +272,91 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
 }
 
+@test "the keyed hash by which nodes know each other has the values of SipHash's authors" { link-siphash; }
+
+# mt-link with LIBRARY preloaded, in $T/bin
+preload() { # LIBRARY
+	mkdir "$T/bin"
+	printf '#!/bin/sh\nexport LD_PRELOAD=%s\nexec "%s/mt-link" "$@"\n' "$1" "$MT" >"$T/bin/mt-link"
+	chmod +x "$T/bin/mt-link"
+}
+
+@test "a stranger who listens where node 0 is expected gets no proof; the node tries again, and the run trains" {
+	preload "$PROBES/so-stranger.so"
+	cat >"$T/stranger" <<-'END'
+		import os, socket, sys
+		door = socket.socket(socket.AF_INET6)
+		door.bind(("::1", 0))
+		door.listen()
+		print(door.getsockname()[1], flush=True)
+		guest, _ = door.accept()
+		hello = guest.recv(100)
+		guest.sendall(os.urandom(24))
+		rest = guest.recv(100)
+		print("hello", len(hello), "proof", len(rest), flush=True)
+	END
+	spawn stranger "$PYTHON" "$T/stranger"
+	eventually test -s "$T/stranger.out"
+	MT_STRANGER=$(head -n 1 "$T/stranger.out")
+	export MT_STRANGER
+	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+	eventually grep -qx "hello 24 proof 0" "$T/stranger.out"
+}
+
+@test "strangers who connect to node 0 and say nothing, too little or something else hold no node up" {
+	preload "$PROBES/so-stranger.so"        # node 1 comes two seconds later
+	cat >"$T/strangers" <<-'END'
+		import glob, os, socket, time
+		held = []
+		door = socket.socket(socket.AF_INET6)
+		door.bind(("::1", 0))
+		door.listen()
+		print(door.getsockname()[1], flush=True)
+		def ports():
+		    listening = {}
+		    for line in open("/proc/net/tcp6"):
+		        words = line.split()
+		        if words[3] == "0A": listening[words[9]] = int(words[1].split(":")[1], 16)
+		    for name in glob.glob("/proc/[0-9]*/comm"):
+		        try:
+		            if open(name).read().strip() != "mt-link": continue
+		            for fd in glob.glob(os.path.dirname(name) + "/fd/*"):
+		                port = listening.get(os.readlink(fd)[8:-1], 0)
+		                if port > 9999: yield port          # MPI's own are from 1024 on
+		        except OSError: pass
+		while True:
+		    for port in ports():
+		        for i in range(90):
+		            s = socket.socket()
+		            s.settimeout(0.05)
+		            try:
+		                s.connect(("127.0.0.1", port))
+		                if i % 3: s.send(os.urandom(24 * (i % 3) - 8))
+		            except OSError: pass
+		            held.append(s)
+		        print(len(held), flush=True)
+		        del held[:-800]
+	END
+	spawn strangers "$PYTHON" "$T/strangers"
+	eventually test -s "$T/strangers.out"
+	MT_STRANGER=$(head -n 1 "$T/strangers.out")
+	export MT_STRANGER
+	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+	[ "$(wc -l <"$T/strangers.out")" -gt 1 ]
+}
+
+@test "a node that waits for another one's mt-link for 5 s says so" {
+	mkdir "$T/bin"
+	cat >"$T/bin/mt-link" <<-END
+		#!/bin/sh
+		waits="MPI_Init waits for the mt-link of another node"
+		[ "\$OMPI_COMM_WORLD_RANK" = 0 ] || until grep -q "\$waits" "$T/node-0.link.err"; do sleep 0.1; done
+		exec "$MT/mt-link" "\$@"
+	END
+	chmod +x "$T/bin/mt-link"
+	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+}
+
 @test "mt-link's start does not bind itself to one core after another" {
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	HWLOC_COMPONENTS_VERBOSE=1 run mt-link "$RUN"

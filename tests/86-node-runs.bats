@@ -496,6 +496,20 @@ dry() { # N ARGS...
 	done
 }
 
+# bats test_tags=slow
+@test "a node whose mt-stream does not come ends the run on all nodes with 69 and a line" {
+	replace mt-stream <<-'END'
+		[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 1000
+	END
+	printf '#!/bin/sh\n[ "$1" = 0.1 ] || exec %s "$1"\n' "$(command -v sleep)" >"$T/bin/sleep"
+	chmod +x "$T/bin/sleep"
+	PATH=$T/bin:$PATH MT=$T/bin endless
+	code_of "$PID"
+	[ "$code" = 69 ]
+	grep -q "^mt-run: of 2 mt-streams of all nodes, 1 came in 60 s$" "$T/nodes.err"
+	eventually all_gone
+}
+
 @test "a node whose run cannot be made ends all of them with its line" {
 	replaced_fails 71 mt-store "mt-store: node 1: no room" \
 		<<<'case "$*" in *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'

@@ -258,7 +258,8 @@ start_saver_of_part() {
 	} &
 }
 
-link_is_connected() { shows '"stage":"mt-link",[^}]*"doing":"idle"'; }
+connected='"stage":"mt-link",[^}]*"doing":"idle"'
+link_is_connected() { shows "$connected"; }
 
 shows() { status_of_run | grep -q "$1"; }
 
@@ -284,10 +285,21 @@ drop_mpi_files() {
 	set -f
 }
 
-# Node 0: until the mt-streams of all nodes are there, so that they share the first step
+# Node 0: until the mt-streams of all nodes are there, so that they share the first step; for 60 s after mt-link is
+# connected
 await_nodes() {
-	until [ "$(status_of_run | grep -o '"stage":"mt-stream [0-9]*"' | wc -l)" -ge $((streams * node_count)) ]; do
+	rounds=0 here=0
+	while :; do
+		status=$(status_of_run)
+		here=$(printf %s "$status" | grep -o '"stage":"mt-stream [0-9]*"' | wc -l)
+		if [ "$here" -ge $((streams * node_count)) ]; then return; fi
 		if [ -n "$signal" ] || [ -e "$tmp/failed" ]; then return 1; fi
+		! printf %s "$status" | grep -q "$connected" || rounds=$((rounds + 1))
+		if [ $rounds -ge 600 ]; then
+			say "of $((streams * node_count)) mt-streams of all nodes, $here came in 60 s"
+			rc=69
+			return 1
+		fi
 		sleep 0.1
 	done
 }

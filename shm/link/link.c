@@ -1,8 +1,12 @@
 /* mt-link: rings, decisions and weights of a run between nodes. MPI carries what is large, TCP what is small. */
+#include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -112,8 +116,7 @@ void link_mpi(struct link *l, int rc, const char *what)
 
 /* ------------------------------------------------------------------------------------------------ start */
 
-/* Before the nodes are connected: nothing has begun, so the slots are left in order */
-static _Noreturn void refuse(struct link *l, int ex, const char *why, ...)
+void link_refuse(struct link *l, int ex, const char *why, ...)
 {
 	char line[480];
 	va_list ap;
@@ -161,12 +164,58 @@ static void check_same(struct link *l)
 		"comparing runs");
 	for (uint32_t node = 1; node < l->nodes; node++) {
 		if (all[node].streams != all[0].streams)
-			refuse(l, MT_EX_CONFIG, "the runs of node 0 and node %u differ: mt-store create --streams %llu and %llu",
-				node, (unsigned long long)all[0].streams, (unsigned long long)all[node].streams);
+			link_refuse(l, MT_EX_CONFIG,
+				"the runs of node 0 and node %u differ: mt-store create --streams %llu and %llu", node,
+				(unsigned long long)all[0].streams, (unsigned long long)all[node].streams);
 		if (memcmp(&all[node], &all[0], sizeof mine))
-			refuse(l, MT_EX_CONFIG,
+			link_refuse(l, MT_EX_CONFIG,
 				"the runs of node 0 and node %u differ: model, types, optimizer, --step-tokens, step or weights", node);
 	}
+}
+
+/* MPI_Init returns when the mt-links of all nodes have begun it. If one stays away, each that waits says so. */
+struct slow {
+	const struct link *l;
+	pid_t tid;
+	atomic_bool over;
+};
+
+static bool calls(pid_t tid, long number)
+{
+	char path[64];
+	long now = -1;
+	snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+	FILE *f = fopen(path, "r");
+	bool read = f && fscanf(f, "%ld", &now) == 1;
+	if (f) fclose(f);
+	return read && now == number;
+}
+
+static void *report_slow(void *arg)
+{
+	struct slow *s = arg;
+	double until = mt_now() + LINK_SLOW_S;
+	while (!atomic_load(&s->over) && mt_now() < until) (void)poll(NULL, 0, 50);
+	if (atomic_load(&s->over)) return NULL;
+	if (calls(s->tid, SYS_sched_setaffinity))
+		mt_say("node %u: MPI_Init waits for a core that another process keeps busy", s->l->node);
+	else mt_say("node %u: MPI_Init waits for the mt-link of another node, which has not come so far", s->l->node);
+	return NULL;
+}
+
+static int init_mpi(const struct link *l)
+{
+	struct slow s = {.l = l, .tid = gettid()};
+	pthread_t thread;
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool watched = !pthread_create(&thread, NULL, report_slow, &s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	int rc = MPI_Init(NULL, NULL);
+	atomic_store(&s.over, true);
+	if (watched) pthread_join(thread, NULL);
+	return rc;
 }
 
 static void start_mpi(struct link *l)
@@ -176,12 +225,12 @@ static void start_mpi(struct link *l)
 	setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 	/* else hwloc binds this thread to each core in turn, and waits where another process keeps one busy */
 	setenv("HWLOC_COMPONENTS", "-x86", 0);
-	if (MPI_Init(NULL, NULL)) refuse(l, MT_EX_PEER, "MPI does not start");
+	if (init_mpi(l)) link_refuse(l, MT_EX_PEER, "MPI does not start");
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if ((uint32_t)size != l->nodes || (uint32_t)rank != l->node)
-		refuse(l, MT_EX_CONFIG, "this run is node %u of %u, MPI started this process as number %d of %d", l->node,
+		link_refuse(l, MT_EX_CONFIG, "this run is node %u of %u, MPI started this process as number %d of %d", l->node,
 			l->nodes, rank, size);
 }
 

@@ -35,9 +35,15 @@ struct link {
 _Noreturn void link_end(struct link *, int ex, const char *why, ...) __attribute__((format(printf, 3, 4)));
 /* The same, on the word of another node */
 _Noreturn void link_ended(struct link *, int ex, const char *why);
+/* Before the nodes are connected: nothing has begun, so the slots are left in order, and this node alone ends */
+_Noreturn void link_refuse(struct link *, int ex, const char *why, ...) __attribute__((format(printf, 3, 4)));
 /* rc of an MPI function: ends the run unless it is MPI_SUCCESS */
 void link_mpi(struct link *, int rc, const char *what);
 static inline uint32_t link_node_of(const struct link *l, uint32_t stream) { return stream / l->streams; }
+
+/* connect.c: a connection between node 0 and each other node */
+enum { LINK_SLOW_S = 5 }; /* a start that waits longer says for what */
+void control_connect(struct link *);
 
 /* control.c: messages that are small and keep their order, over TCP */
 enum control {
@@ -51,7 +57,6 @@ enum control {
 	SAY_ALIVE,
 	SAY_END, /* the run ends: exit code, and why */
 };
-void control_connect(struct link *);
 void control_say(struct link *, struct peer *, enum control, const void *data, size_t bytes);
 /* Send and receive what can be; ends the run when a peer is gone or silent. true: something came */
 bool control_round(struct link *);
