@@ -1,13 +1,12 @@
 /* direct.c: --grad none. Nothing holds the gradients, so each piece is updated from the ring's block in which it lies.
  *
  * Why a kill at any instruction loses and repeats nothing. Pieces are done one after the other in the ring's order, and
- * a piece's block stays in the ring until its pop. Lane l has groups [l P / 64, (l + 1) P / 64) of the piece's P, and
- * its index names the group absolute in the unit. Pieces of a step do not overlap, so an index that names this step,
- * this unit and a group in the partition's part of this piece was written while this piece was being done: the
- * partition's groups
- * before it are finished, it is restored, and the partition goes on with it. Any other index means that the partition
- * has not
- * begun. When the partitions have finished, one 64-bit store into the unit's `applied` word adds the piece:
+ * a piece's block stays in the ring until its pop. Partition l has groups [l P / 64, (l + 1) P / 64) of the piece's P,
+ * and its index holds the group's number in the unit. Pieces of a step do not overlap. So an index that names this
+ * step, this unit and a group in the partition's part of this piece was written while this piece was being done: the
+ * partition's groups before it are finished, it is restored, and the partition goes on with it. Any other index means
+ * that the partition has not begun. When the partitions have finished, one 64-bit store into the unit's `applied` word
+ * adds the piece:
  *
  *     applied     block that the last piece began with, + 1 (32 bits) | blocks done in this step (32 bits)
  *

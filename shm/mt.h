@@ -299,7 +299,7 @@ void mt_tensor_piece(const struct mt_geometry *, const struct mt_tensor *t, uint
 enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
 
 struct mt_header {              /* the first 128 bytes of every region */
-	char     magic[8];          /* "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES " */
+	char     magic[8];          /* "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  " */
 	_Atomic uint32_t abi;       /* MT_ABI, stored last, with release: before it the region is half made */
 	_Atomic uint32_t state;     /* enum mt_state; in the control region, of the whole run */
 	uint64_t fingerprint;       /* hash of sizeof and offsetof of every shared struct */
