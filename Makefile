@@ -86,9 +86,11 @@ include tests/gpu/build.mk tests/build.mk
 DEB_BUILD = gcc libc6-dev libjansson-dev libnuma-dev libxxhash-dev libncurses-dev
 DEB_DEMO  = bible-kjv gnuplot-nox
 DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd openmpi-bin \
-  libopenmpi-dev
+  libopenmpi-dev g++ strace spin pkg-config iproute2 systemd
+DEB_SOME  = clang-format-14#             with those that are missing, if this release has it
 .PHONY: deps demo-deps cudnn-headers sass-tools
 deps: packages = $(DEB_BUILD) $(DEB_DEMO) $(DEB_TEST)
+deps: some = $(DEB_SOME)
 demo-deps: packages = $(DEB_BUILD) $(DEB_DEMO)
 deps: cudnn-headers sass-tools
 deps demo-deps:
@@ -100,6 +102,7 @@ deps demo-deps:
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; export DEBIAN_FRONTEND=noninteractive; \
 	echo "make $@: installing$$missing"; \
 	$$sudo apt-get update -qq || exit; plain=$$(echo "$$missing" | sed 's/ gemm//'); \
+	for p in $(some); do apt-cache show $$p >/dev/null 2>&1 && plain="$$plain $$p"; done; \
 	install() { $$sudo apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; }; \
 	case "$$missing" in *gemm*) install $$plain libdnnl-dev 2>/dev/null || install $$plain libopenblas-dev;; \
 	  *) install $$plain;; esac
