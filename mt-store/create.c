@@ -1,7 +1,9 @@
 /* create.c: config.json -> a run's three regions, allocated in full, without weights. */
 #include <ctype.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "lib.h"
 #include "store.h"
 
 /* bf16, fp32, or the option's third type, if it has one (else 0) */
@@ -107,15 +109,15 @@ static int check_policy(const char *policy)
 
 static void say_pages(struct mt_run *run)
 {
-	const char *dir = getenv("MT_SHM_DIR");
 	double huge = store_on_huge_pages(run);
+	bool gpu = !access("/dev/nvidiactl", F_OK);
+	char remount[4096] = "";
 
-	dir = dir && *dir ? dir : "/dev/shm";
-	if (store_bytes(run) >= LARGE_STORE && huge >= 0 && huge < 0.5)
-		mt_say("note: the store lies on pages of 4 KiB: registering it with a GPU and updating it take longer; before "
-			   "create: mount -o remount,huge=advise %s; or mount -t tmpfs -o huge=advise,size=SIZE mt DIR and "
-			   "MT_SHM_DIR=DIR",
-			dir);
+	if (store_bytes(run) < LARGE_STORE || huge < 0 || huge >= 0.5) return;
+	if (region_is_mount()) snprintf(remount, sizeof remount, "mount -o remount,huge=advise %s; or ", region_dir());
+	mt_say("note: the store lies on pages of 4 KiB: %supdating it takes longer; before create: "
+		   "%smount -t tmpfs -o huge=advise,size=%lluG mt DIR and MT_SHM_DIR=DIR",
+		gpu ? "registering it with a GPU and " : "", remount, (unsigned long long)(mt_run_bytes(run) >> 30) + 1);
 }
 
 /* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands. A look that fails does not unmake it. */

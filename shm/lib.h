@@ -41,6 +41,7 @@ struct region_name {
 	char text[128];
 } region_name(const char *run, enum region, const char *ring);
 const char *region_dir(void); /* MT_SHM_DIR or /dev/shm */
+bool region_is_mount(void);   /* is it a mount point, which can be mounted anew with other options? */
 uint64_t region_free(void);   /* bytes free there; UINT64_MAX: a tmpfs without limit, or unknown */
 struct range {
 	uint64_t from, end;

@@ -191,8 +191,34 @@ uint64_t region_free(void)
 	return limited ? (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize : UINT64_MAX;
 }
 
+bool region_is_mount(void)
+{
+	char parent[4096];
+	struct stat here, above;
+	snprintf(parent, sizeof parent, "%s/..", region_dir());
+	return !stat(region_dir(), &here) && !stat(parent, &above) &&
+		(here.st_dev != above.st_dev || here.st_ino == above.st_ino);
+}
+
+/* What makes room for `bytes`, `more` than are free: a container's /dev/shm cannot be mounted anew in it */
+static const char *enlarge(uint64_t bytes, uint64_t more, char *buf, size_t n)
+{
+	struct statfs fs;
+	uint64_t now = statfs(region_dir(), &fs) ? 0 : (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
+	unsigned long long gib = ((now + more) >> 30) + 1;
+	bool container = !access("/.dockerenv", F_OK) || !access("/run/.containerenv", F_OK);
+	if (container && !strcmp(region_dir(), "/dev/shm"))
+		snprintf(buf, n, "start the container with --shm-size=%lluG, or with a volume as MT_SHM_DIR", gib);
+	else if (region_is_mount()) snprintf(buf, n, "mount -o remount,size=%lluG %s", gib, region_dir());
+	else
+		snprintf(buf, n, "mount -t tmpfs -o size=%lluG mt DIR, and MT_SHM_DIR=DIR",
+			(unsigned long long)(bytes >> 30) + 1);
+	return buf;
+}
+
 int region_room(uint64_t bytes)
 {
+	char remedy[4096];
 	double need = (double)bytes / 0x1p30;
 	uint64_t machine = mt_mem_total(); /* first: no larger tmpfs helps where there is no memory behind it */
 	if (bytes > machine)
@@ -203,9 +229,8 @@ int region_room(uint64_t bytes)
 	uint64_t in_shm = region_free();
 	if (bytes > in_shm)
 		return mt_fail(MT_EX_NOMEM,
-			"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: "
-			"mount -o remount,size=SIZE %s, or rm an old run (mt-store ls)",
-			need, region_dir(), (double)in_shm / 0x1p30, region_dir());
+			"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: %s, or rm an old run (mt-store ls)", need,
+			region_dir(), (double)in_shm / 0x1p30, enlarge(bytes, bytes - in_shm, remedy, sizeof remedy));
 	uint64_t ram = mt_machine_available(), group = mt_cgroup_available();
 	if (bytes > group && group <= ram)
 		return mt_fail(MT_EX_NOMEM,

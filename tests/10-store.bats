@@ -431,7 +431,10 @@ takes() {
 	[ "$code" = 0 ] || skip "needs leave to mount a tmpfs"
 	[ "$(cat "$T/after")" = "71 0" ]
 	[ "$(wc -l <"$T/err")" = 1 ]
-	grep -q "need .* GiB, .* has .* GiB free: .*remount" "$T/err"
+	grep -q "need .* GiB, .* has .* GiB free: mount -o remount,size=1G $T/tmpfs, or rm an old run" "$T/err"
+	in_tmpfs 8m sh -c 'MT_SHM_DIR=$(mktemp -d "$MT_SHM_DIR/below.XXXXXX") mt-store create small --config "$1" || :' \
+		sh "$CONFIGS/demo.json" 2>"$T/err"
+	grep -q "free: mount -t tmpfs -o size=1G mt DIR, and MT_SHM_DIR=DIR, or rm an old run" "$T/err"
 }
 
 @test "create of more than the machine's memory exits 71 and leaves no files" {
