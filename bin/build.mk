@@ -11,6 +11,7 @@ man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
 completions: $(COMPLETED:%=$(O)/completions/%)
 $(filter-out %/mt-run,$(SCRIPTS:%=$(O)/completions/%)): $(O)/completions/%: bin/%
 	$(call complete,COLUMNS=100 bin/$* --help)
+$(O)/completions/mt-tokens: bin/tokens/options.py
 $(O)/completions/mt-run: bin/mt-run bin/run/options.sh $(B)/mt-step $(B)/mt-feed
 	$(call complete,{ bin/mt-run --help; $(B)/mt-step --help | grep '^  --[a-z0-9-]* [^ ]'; \
 	  $(B)/mt-feed --help | grep -E '^  --(bytes|u16|u32|eos|block) '; })
@@ -23,8 +24,8 @@ $(QUIET)help=$$($(1)) && printf '%s\n' "$$help" | awk -v program=$(@F) -f bin/co
 endef
 
 # what install puts below PREFIX
-RUN_PARTS = $(notdir $(wildcard bin/run/*.sh))
-INSTALLED = $(COMPLETED:%=bin/%) $(RUN_PARTS:%=lib/mt/run/%) lib/libmt.a lib/$(SONAME) lib/libmt.so \
+PARTS = $(patsubst bin/%,%,$(wildcard bin/run/*.sh bin/tokens/*.py))
+INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/libmt.a lib/$(SONAME) lib/libmt.so \
   lib/pkgconfig/mt.pc include/mt.h $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
   $(COMPLETED:%=share/bash-completion/completions/%)
 
@@ -34,7 +35,8 @@ absolute:
 install: absolute all lib completions
 	install -d $(sort $(dir $(INSTALLED:%=$(D)/%)))
 	install $(PROGRAMS:%=$(B)/%) $(SCRIPTS:%=bin/%) $(D)/bin
-	install -m 644 $(RUN_PARTS:%=bin/run/%) $(D)/lib/mt/run
+	install -m 644 $(filter bin/run/%,$(PARTS:%=bin/%)) $(D)/lib/mt/run
+	install -m 644 $(filter bin/tokens/%,$(PARTS:%=bin/%)) $(D)/lib/mt/tokens
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)
 	ln -sf $(SONAME) $(D)/lib/libmt.so
@@ -51,7 +53,7 @@ install: absolute all lib completions
 # Directories that other packages use too stay, even if they are empty.
 uninstall: absolute
 	rm -f $(INSTALLED:%=$(D)/%)
-	[ ! -d $(D)/lib/mt ] || rmdir $(D)/lib/mt/run $(D)/lib/mt
+	[ ! -d $(D)/lib/mt ] || rmdir $(D)/lib/mt/run $(D)/lib/mt/tokens $(D)/lib/mt
 	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt
 
 # ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)

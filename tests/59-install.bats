@@ -46,6 +46,22 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
 }
 
+@test "mt-tokens finds its parts from a link to it and where make install puts them, and writes no bytecode there" {
+	no_sanitizers
+	mt_make install PREFIX="$T/here"
+	mkdir "$T/link"
+	ln -s "$T/here/bin/mt-tokens" "$T/link/installed"
+	ln -s "$TOP/bin/mt-tokens" "$T/link/checkout"
+	cd "$T/link"
+	for program in "$T/here/bin/mt-tokens" ./installed ./checkout; do
+		echo '{"text": "abc"}' | "$program" --bytes 2>"$T/err" | "$program" --bytes --decode >"$T/text"
+		[ "$(cat "$T/text")" = abc ]
+	done
+	diff -r -x __pycache__ "$TOP/bin/tokens" "$T/here/lib/mt/tokens" | grep -v 'README.md$' >"$T/differ" || true
+	[ ! -s "$T/differ" ]
+	[ -z "$(find "$T/here" -name __pycache__)" ]
+}
+
 @test "make install refuses a relative PREFIX and one with a blank, and installs nothing" {
 	no mt_make install PREFIX="$T/a b" >/dev/null
 	grep -q "$T/a b: make cannot install into a path with blanks" "$T/make.err"

@@ -1,0 +1,146 @@
+"""Lines -> records, with counts and reports; records -> text."""
+
+import json
+import re
+
+from .errors import EX_DATA, Problem, say
+from .masks import Maker
+from .reading import chunks, open_file
+from .records import record, records
+from .workers import Progress, convert_all
+
+
+class Made:
+    """What a chunk of lines, or all lines, were converted to."""
+
+    def __init__(self):
+        self.records, self.reports, self.problem = [], [], None
+        self.documents = self.tokens = self.trained = self.longest = 0
+        self.lines = self.left_out = 0      # lines that made a document; those of them without tokens to train on
+        self.first_left_out = None
+
+    def add(self, other):
+        """Counts only: records and reports are written when they come."""
+        for key in ("documents", "tokens", "trained", "lines", "left_out"):
+            setattr(self, key, getattr(self, key) + getattr(other, key))
+        self.longest = max(self.longest, other.longest)
+        self.first_left_out = self.first_left_out or other.first_left_out
+
+
+def half_pair(line):
+    """What is wrong with a line of JSON that has only one half of a surrogate pair, or None: tokenizers fail at such
+    text, each with other words."""
+    try:
+        json.dumps(json.loads(line), ensure_ascii=False).encode()
+    except UnicodeEncodeError as e:
+        return "has the escape \\u%x: half of a surrogate pair without the other" % ord(e.object[e.start])
+    except Exception:
+        return None
+
+
+def convert(maker, keep_empty, where, first, lines):
+    made = Made()
+    maker.reports = made.reports
+    if where is None:
+        made.problem = first, lines
+        return made
+    for number, line in enumerate(lines, first):
+        if isinstance(line, bytes) and not line.strip():
+            continue
+        at = "%s %d" % (where, number)
+        try:
+            ids, trained = maker.document(json.loads(line) if isinstance(line, bytes) else line)
+            if not ids:
+                raise Problem(EX_DATA, "makes no token")
+        except MemoryError:
+            raise
+        except Exception as e:      # a Problem, invalid JSON, or any error of a template or a tokenizer
+            code, why = (e.code, e) if isinstance(e, Problem) else (EX_DATA, half_pair(line) or e)
+            made.problem = code, "%s: %s" % (at, why)
+            return made
+        made.lines += 1
+        wanted = sum(trained[1:])           # nothing predicts the first token
+        if not wanted:
+            made.left_out += 1
+            made.first_left_out = made.first_left_out or at
+            if not keep_empty:
+                continue
+        made.records.append(record(ids, trained))
+        made.documents += 1
+        made.tokens += len(ids)
+        made.trained += wanted
+        made.longest = max(made.longest, len(ids))
+    return made
+
+
+def encode(tokenizer, options, out, stdin):
+    maker, total, said, progress = Maker(tokenizer), Made(), set(), Progress()
+
+    def job(*chunk):
+        return convert(maker, options.keep_empty, *chunk)
+
+    try:
+        for made in convert_all(job, options.jobs, chunks(options.files or ["-"], stdin)):
+            for report in made.reports:
+                if report not in said:
+                    progress.clear()
+                    say(report)
+                    said.add(report)
+            out.write(b"".join(made.records))
+            total.add(made)
+            if made.problem:
+                raise Problem(*made.problem)
+            progress.show(total)
+    finally:
+        progress.clear()
+        out.flush()
+    finish(total, options.keep_empty)
+
+
+def finish(total, keep_empty):
+    if total.left_out and total.left_out == total.lines and not keep_empty:
+        raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s"
+                      % total.first_left_out)
+    if total.left_out:
+        say("%d of %d lines %s: they have no tokens to train on (no assistant turn?); the first is %s" % (
+            total.left_out, total.lines, "are context only" if keep_empty else "are left out", total.first_left_out))
+    say("%d documents, %d tokens, %d of them trained on; the longest has %d; %d lines skipped" % (
+        total.documents, total.tokens, total.trained, total.longest, 0 if keep_empty else total.left_out))
+
+
+def encode_prompts(tokenizer, options, out, stdin):
+    """Lines of text, without EOS: the model is to continue them."""
+    adds_eos, written = Maker(tokenizer).ends, False
+    for name in options.files or ["-"]:
+        with open_file(name, stdin) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.rstrip(b"\r\n").decode()
+                except UnicodeDecodeError:
+                    raise Problem(EX_DATA, "%s: line %d is not UTF-8" % (name, number))
+                ids = tokenizer.text(text) if text else []
+                ids = ids[:-1] if adds_eos else ids
+                if ids:
+                    out.write(record(ids, [True] * len(ids)))
+                    written = True
+    out.flush()
+    if not written:
+        raise Problem(EX_DATA, "no line has a prompt")
+
+
+def decode(tokenizer, options, out, stdin):
+    escapes = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
+    sep = re.sub(r"\\([nt0\\])", lambda m: escapes[m[1]], options.sep).encode(errors="surrogateescape")
+    try:
+        for name in options.files or ["-"]:
+            with open_file(name, stdin) as file:
+                for where, ids in records("stdin" if name == "-" else name, file):
+                    try:
+                        text = tokenizer.decode(ids)
+                    except Problem as e:
+                        raise Problem(e.code, "%s: %s" % (where, e))
+                    if options.json:
+                        text = json.dumps({"text": text.decode(errors="replace")}, ensure_ascii=False).encode()
+                    out.write(text + sep)
+    finally:
+        out.flush()

@@ -1,0 +1,56 @@
+"""mt-tokens: options, the tokenizer, then one of three conversions."""
+
+import os
+import sys
+
+from .convert import decode, encode, encode_prompts
+from .errors import EX_IO, EX_USAGE, Problem, say
+from .options import parse
+from .tokenizer import Bytes, load
+
+
+def take_stdin():
+    """stdin as a file that only the caller reads. sys.stdin becomes an empty file: transformers asks there whether to
+    run a model's code, and must not take a "y" in the data for the answer."""
+    data = sys.stdin and os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    sys.stdin = open(os.devnull)
+    return data
+
+
+def open_standard_fds():
+    """Open fd 0, 1 and 2 if they are closed: the next file to be opened would get that number, and its input or
+    output."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if fd else os.O_WRONLY)     # the wrong direction: reads and writes fail
+
+
+def main():
+    options = parse()
+    if not sys.stdout:
+        raise Problem(EX_IO, "stdout: is closed")
+    if not options.decode and sys.stdout.isatty():
+        raise Problem(EX_USAGE, "records are binary: redirect stdout to a file or a pipe")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")    # processes share the work; its threads survive no fork
+    out, stdin = sys.stdout.buffer, take_stdin()
+    tokenizer = Bytes() if options.bytes else load(options.model, options.plain, options.trust_remote_code)
+    (decode if options.decode else encode_prompts if options.prompts else encode)(tokenizer, options, out, stdin)
+
+
+def start():
+    open_standard_fds()
+    try:
+        main()
+    except Problem as problem:
+        say(problem)
+        sys.exit(problem.code)
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())   # discard what is buffered
+        if isinstance(problem, BrokenPipeError):
+            sys.exit(0)
+        say("reading or writing: %s" % problem.strerror)
+        sys.exit(EX_IO)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,83 @@
+"""The command line."""
+
+import argparse
+import os
+import re
+import sys
+
+from .errors import EX_IO, EX_USAGE, Problem, say
+
+VERSION = "0.1.0"
+DESCRIPTION = "converts texts and chats to records, with a model's tokenizer and chat template, or records to text."
+
+EPILOG = """each line of a FILE (default: stdin) is one of
+  {"text": "..."}                        loss is computed on all tokens and a final EOS
+  {"prompt": "...", "completion": "..."} loss on the completion and EOS only; both may be lists of messages
+  {"messages": [...], "tools": [...]}    loss on the assistant's tokens only; tools may be absent
+  {"conversations": [...]}               the same in ShareGPT's form: from (human, gpt, system) and value
+  {"instruction": "...", "input": "...", "output": "..."}
+                                         Alpaca's form: a chat of two messages; input may be absent
+
+FILEs may be compressed with gzip or zstd, or be parquet files with columns of these names.
+
+The ids of messages are those of apply_chat_template. The assistant's tokens are those between {% generation %} and
+{% endgeneration %} in the template; without these marks, those that a turn of the assistant adds to the prompt before
+it."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        say(message)
+        sys.exit(EX_USAGE)
+
+    def _print_message(self, message, file=None):       # argparse's own hides that stdout is full
+        if not file:
+            raise Problem(EX_IO, "stdout: is closed")
+        try:
+            file.write(message)
+            file.flush()
+        except OSError as e:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+            raise Problem(EX_IO, "stdout: " + e.strerror) from e
+
+
+def number_of_jobs(text):
+    if not re.fullmatch("[1-9][0-9]{0,3}", text, re.ASCII):
+        raise argparse.ArgumentTypeError("'%s': expected a number of processes, 1 to 9999" % text)
+    return int(text)
+
+
+def parse():
+    parser = Parser(prog="mt-tokens", description=DESCRIPTION, epilog=EPILOG,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", nargs="?",
+                        help="directory of a Hugging Face model; not with --bytes")
+    parser.add_argument("files", metavar="FILE", nargs="*", help="documents, or with --decode records; - is stdin")
+    parser.add_argument("--decode", action="store_true", help="write the text of records, a document a line")
+    parser.add_argument("--sep", metavar="TEXT",
+                        help="what ends a document of --decode (default: \\n; \\0: a zero byte)")
+    parser.add_argument("--json", action="store_true", help='with --decode: write {"text": "..."} a line')
+    parser.add_argument("--prompts", action="store_true",
+                        help="lines are plain text, and get no EOS: prompts for mt-sample")
+    parser.add_argument("--bytes", action="store_true", help="no MODEL: a token is a byte; needs no package")
+    parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
+    parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),
+                        help="processes (default: the cores); the output is the same for any number")
+    parser.add_argument("--plain", action="store_true",
+                        help="use tokenizers and jinja2 even if transformers is installed")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="let transformers run Python code of the model directory")
+    parser.add_argument("--version", action="version", version="mt-tokens " + VERSION)
+    options = parser.parse_intermixed_args()
+    if options.bytes and options.model is not None:
+        options.files.insert(0, options.model)
+    elif not options.bytes and options.model is None:
+        parser.error("the following arguments are required: MODEL")
+    if options.sep is not None and not options.decode:
+        parser.error("--sep is for --decode")
+    if options.json and (not options.decode or options.sep is not None):
+        parser.error("--json is for --decode, without --sep")
+    if options.prompts and options.decode:
+        parser.error("--prompts makes records, --decode reads them")
+    options.sep = "\n" if options.sep is None else options.sep
+    return options
