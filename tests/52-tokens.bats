@@ -78,9 +78,11 @@ setup_file() {
 	{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}
 	EOF
 	for model in chatml marked last; do
-		"$PYTHON" "$MT/mt-tokens" "$MODELS/$model" "$MODELS/mixed.jsonl" >"$MODELS/$model.rec" 2>"$MODELS/$model.err"
+		"$PYTHON" "$MT/mt-tokens" --transformers "$MODELS/$model" "$MODELS/mixed.jsonl" >"$MODELS/$model.rec" \
+			2>"$MODELS/$model.err"
 	done
-	"$PYTHON" "$MT/mt-tokens" "$MODELS/chatml" "$MODELS/forms.jsonl" >"$MODELS/forms.rec" 2>"$MODELS/forms.err"
+	"$PYTHON" "$MT/mt-tokens" --transformers "$MODELS/chatml" "$MODELS/forms.jsonl" >"$MODELS/forms.rec" \
+		2>"$MODELS/forms.err"
 }
 
 tokens() { "$PYTHON" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
@@ -130,7 +132,7 @@ same_as_template() {
 	PY
 	sed 's/"Paris/" Paris/' "$MODELS/chats.jsonl" >"$T/in"
 	local how
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		# shellcheck disable=SC2086
 		tokens $how "$T/neox" "$T/in" >"$T/rec"
 		show "$T/neox" <"$T/rec" >"$T/shown"
@@ -147,13 +149,12 @@ same_as_template() {
 	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
 }
 
-@test "turns that the template later renders differently become context, with one line on stderr" {
+@test "turns that the template renders differently when they are the last are trained on as they stand in the text" {
 	need_transformers
 	run show "$MODELS/last" <"$MODELS/last.rec"
-	[[ ${lines[0]} != *+Paris* ]]
+	[[ ${lines[0]} == *'assistant\n | +Paris.<|im_end|>\n | -<|im_start|>user'* ]]
 	[[ ${lines[0]} == *' | +<think></think>I am a naïve model — 東京.<|im_end|>\n' ]]
-	[ "$(grep -c "the assistant's earlier turns" "$MODELS/last.err")" = 1 ]
-	[ "$(wc -l <"$MODELS/last.err")" = 2 ]
+	[ "$(grep -c "context only" "$MODELS/last.err")" = 0 ]
 }
 
 # Record N of the forms in setup_file, by transformers: form N
@@ -183,7 +184,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 
 @test "an assistant's turn that comes first: loss is computed on its text, not on the template's header" {
 	need_transformers
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		echo '{"messages": [{"role": "assistant", "content": "are"}, {"role": "user", "content": "Who"}]}' |
 			tokens $how "$MODELS/chatml" >"$T/rec"
 		[ "$(show "$MODELS/chatml" <"$T/rec")" = \
@@ -198,16 +199,16 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 		'{% if m.reasoning_content %} are {{ m.thinking }}{% endif %}{% endfor %}' >"$T/model/chat_template.jinja"
 	printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": %s}]}\n' Who null \
 		Who '"I"' I '"are", "reasoning": "Who", "thinking": null' >"$T/chats"
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		tokens $how "$T/model" "$T/chats" >"$T/rec$how"
 	done
-	cmp "$T/rec" "$T/rec--plain"
-	show "$T/model" <"$T/rec" | grep -q "are are Who"
+	cmp "$T/rec--transformers" "$T/rec--plain"
+	show "$T/model" <"$T/rec--plain" | grep -q "are are Who"
 }
 
 @test "a tokenizer that appends EOS itself gets no second one" {
 	need_transformers
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } |
 			tokens $how "$MODELS/eos" >"$T/rec"
 		run show "$MODELS/eos" <"$T/rec"
@@ -471,7 +472,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	need_transformers
 	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who are you?"}'; } >"$T/some"
 	for i in $(seq 200); do cat "$T/some"; done >"$T/in"
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		tokens $how --jobs 1 "$MODELS/last" "$T/in" >"$T/one"
 		cp "$T/tokens.err" "$T/one.err"
 		tokens $how --jobs 3 "$MODELS/last" "$T/in" >"$T/three"
@@ -502,7 +503,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	need_transformers
 	{ echo '{"text": "Who are you? naïve — 東京"}'; head -n 1 "$MODELS/chats.jsonl"; } >"$T/in"
 	tokens "$MODELS/chatml" "$T/in" >"$T/rec"
-	for how in "" --plain; do
+	for how in --transformers --plain; do
 		tokens $how --decode --sep '\0' "$MODELS/chatml" "$T/rec" | tr '\n\0' '_\n' >"$T/text"
 		[ "$(head -n 1 "$T/text")" = '<s>Who are you? naïve — 東京</s>' ]
 		[[ $(tail -n 1 "$T/text") == '<|im_start|>user_What is the capital of France?<|im_end|>_<|im_start|>'* ]]

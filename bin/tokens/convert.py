@@ -5,6 +5,7 @@ import re
 
 from .errors import EX_DATA, Problem, say
 from .masks import Maker
+from .notes import Notes
 from .reading import chunks, open_file
 from .records import record, records
 from .workers import Progress, convert_all
@@ -14,14 +15,16 @@ class Made:
     """What a chunk of lines, or all lines, were converted to."""
 
     def __init__(self):
-        self.records, self.reports, self.problem = [], [], None
+        self.records, self.notes, self.problem = [], Notes(), None
         self.documents = self.tokens = self.trained = self.longest = 0
+        self.prompted = 0                   # documents that begin with context
         self.lines = self.left_out = 0      # lines that made a document; those of them without tokens to train on
         self.first_left_out = None
 
     def add(self, other):
-        """Counts only: records and reports are written when they come."""
-        for key in ("documents", "tokens", "trained", "lines", "left_out"):
+        """Counts and notes only: records are written when they come."""
+        self.notes.add(other.notes)
+        for key in ("documents", "tokens", "trained", "lines", "left_out", "prompted"):
             setattr(self, key, getattr(self, key) + getattr(other, key))
         self.longest = max(self.longest, other.longest)
         self.first_left_out = self.first_left_out or other.first_left_out
@@ -40,14 +43,14 @@ def half_pair(line):
 
 def convert(maker, keep_empty, where, first, lines):
     made = Made()
-    maker.reports = made.reports
+    maker.notes = made.notes
     if where is None:
         made.problem = first, lines
         return made
     for number, line in enumerate(lines, first):
         if isinstance(line, bytes) and not line.strip():
             continue
-        at = "%s %d" % (where, number)
+        made.notes.at = at = "%s %d" % (where, number)
         try:
             ids, trained = maker.document(json.loads(line) if isinstance(line, bytes) else line)
             if not ids:
@@ -69,23 +72,19 @@ def convert(maker, keep_empty, where, first, lines):
         made.documents += 1
         made.tokens += len(ids)
         made.trained += wanted
+        made.prompted += wanted and not trained[0]
         made.longest = max(made.longest, len(ids))
     return made
 
 
 def encode(tokenizer, options, out, stdin):
-    maker, total, said, progress = Maker(tokenizer), Made(), set(), Progress()
+    maker, total, progress = Maker(tokenizer), Made(), Progress()
 
     def job(*chunk):
         return convert(maker, options.keep_empty, *chunk)
 
     try:
         for made in convert_all(job, options.jobs, chunks(options.files or ["-"], stdin)):
-            for report in made.reports:
-                if report not in said:
-                    progress.clear()
-                    say(report)
-                    said.add(report)
             out.write(b"".join(made.records))
             total.add(made)
             if made.problem:
@@ -98,32 +97,39 @@ def encode(tokenizer, options, out, stdin):
 
 
 def finish(total, keep_empty):
+    lost = total.notes.losses()
     if total.left_out and total.left_out == total.lines and not keep_empty:
-        raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s"
-                      % total.first_left_out)
+        raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s%s"
+                      % (total.first_left_out, lost))
+    for line in total.notes.lines():
+        say(line)
     if total.left_out:
         say("%d of %d lines %s: they have no tokens to train on (no assistant turn?); the first is %s" % (
             total.left_out, total.lines, "are context only" if keep_empty else "are left out", total.first_left_out))
-    say("%d documents, %d tokens, %d of them trained on; the longest has %d; %d lines skipped" % (
-        total.documents, total.tokens, total.trained, total.longest, 0 if keep_empty else total.left_out))
+    if total.prompted:
+        say("%d of %d documents begin with a prompt: if --seq is below %d, train with --long drop; by default the "
+            "later parts of a longer one have answers without it" % (total.prompted, total.documents, total.longest))
+    say("%d documents, %d tokens, %d of them trained on; the longest has %d%s; %d lines skipped" % (
+        total.documents, total.tokens, total.trained, total.longest, lost, 0 if keep_empty else total.left_out))
 
 
 def encode_prompts(tokenizer, options, out, stdin):
     """Lines of text, without EOS: the model is to continue them."""
-    adds_eos, written = Maker(tokenizer).ends, False
+    maker, written = Maker(tokenizer), False
     for name in options.files or ["-"]:
         with open_file(name, stdin) as file:
             for number, line in enumerate(file, 1):
+                maker.notes.at = "%s: line %d" % (name, number)
                 try:
-                    text = line.rstrip(b"\r\n").decode()
+                    ids = maker.prompt(line.rstrip(b"\r\n").decode())
                 except UnicodeDecodeError:
-                    raise Problem(EX_DATA, "%s: line %d is not UTF-8" % (name, number))
-                ids = tokenizer.text(text) if text else []
-                ids = ids[:-1] if adds_eos else ids
+                    raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
                 if ids:
                     out.write(record(ids, [True] * len(ids)))
                     written = True
     out.flush()
+    for line in maker.notes.lines():
+        say(line)
     if not written:
         raise Problem(EX_DATA, "no line has a prompt")
 

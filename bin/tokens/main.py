@@ -35,7 +35,7 @@ def main():
         raise Problem(EX_USAGE, "records are binary: redirect stdout to a file or a pipe")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")    # processes share the work; its threads survive no fork
     out, stdin = sys.stdout.buffer, take_stdin()
-    tokenizer = Bytes() if options.bytes else load(options.model, options.plain, options.trust_remote_code)
+    tokenizer = Bytes() if options.bytes else load(options.model, options.way, options.trust_remote_code)
     (decode if options.decode else encode_prompts if options.prompts else encode)(tokenizer, options, out, stdin)
 
 

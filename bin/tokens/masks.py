@@ -1,159 +1,284 @@
-"""Documents: a line in any form -> (ids, trained). trained has a flag for each id: is loss computed on it?"""
+"""Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id.
 
+A chat is rendered to text once, and tokenized once. Where the assistant's turns are in the text tells the length of
+rendered beginnings of the chat; where they are among the ids tell the tokens' places in the text.
+"""
+
+import bisect
 import re
 
 from .errors import EX_DATA, Problem
+from .normalize import Pair, Text, document, shapes, without_begin, without_end
+from .notes import Notes
 from .tokenizer import Bytes
 
-# A model without a chat template gets the prompt of Stanford's Alpaca.
-ALPACA = ("Below is an instruction that describes a task%s. Write a response that appropriately completes the "
-          "request.\n\n### Instruction:\n%s\n\n%s### Response:\n")
-ALPACA_INPUT = ", paired with an input that provides further context"
-
-# ShareGPT's names of the roles
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system",
-         "tool": "tool"}
+BLANK = "\ue0f2\ue0f3"                      # private-use characters, instead of what a turn says
 
 
 def common(a, b):
-    """The length of the common beginning of two lists."""
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
+    """The length of the common beginning of two strings or lists, found by halves: comparing slices is fast."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Turns:
+    """Where the assistant's turns are in a rendered chat."""
+
+    def __init__(self, tokenizer, chat, text):
+        self.tokenizer, self.chat, self.text = tokenizer, chat, text
+
+    def render(self, messages, ask=False):
+        """None if the template fails at it: it may refuse a chat that ends early."""
+        try:
+            return self.tokenizer.render(messages, self.chat.tools, ask, self.chat.variables)
+        except MemoryError:
+            raise
+        except Exception:
+            return None
+
+    def begins_with(self, part):
+        return part is not None and self.text.startswith(part)
+
+    def find(self, at, since):
+        """[begin, end) in characters of the turn at this place, which is behind `since`, or the reason why its words
+        are not there."""
+        messages = self.chat.messages
+        before = self.render(messages[:at], True) if at else None
+        after = self.text if at + 1 == len(messages) else self.render(messages[:at + 1])
+        whole = self.begins_with(after)
+        if whole and not at:
+            return self.first(), len(after)
+        if whole and self.begins_with(before):
+            return len(before), len(after)
+        return self.search(at, since, before, len(after) if whole else None)
+
+    def first(self):
+        """Where an assistant's turn begins that comes first: behind what the template asks for an answer with."""
+        header = self.header([{"role": "user", "content": "a"}])
+        return self.text.index(header) + len(header) if header and header in self.text else 0
+
+    def header(self, messages, asking=None):
+        silent = self.render(messages)
+        asking = self.render(messages, True) if asking is None else asking
+        return asking[len(silent):] if silent is not None and asking is not None and asking.startswith(silent) else ""
+
+    def search(self, at, since, before, end):
+        """A turn that the template renders in another way when it is the last: what changes in the text when the turn
+        says something else is the turn's, and so is what a template writes behind it."""
+        messages, text = self.chat.messages, self.text
+        blank = blanked(messages[at])
+        other = self.render([*messages[:at], blank, *messages[at + 1:]])
+        alone = self.render([*messages[:at], blank])
+        if other is None or BLANK not in other:
+            return "the chat template does not show where they are"
+        begin = common(text, other)
+        stop = len(text) - common(text[::-1][:len(text) - begin], other[::-1][:len(other) - begin])
+        if end is None:
+            tail = alone[alone.rindex(BLANK) + len(BLANK):] if alone is not None and BLANK in alone else ""
+            end = stop + common(tail, text[stop:])
+        begin = self.begin_of(at, since, begin, before)
+        if begin is None:
+            return "the chat template does not show where they begin"
+        return (begin, end) if has_words(messages[at], text[begin:end]) else \
+            "the chat template leaves out a part of them, such as their reasoning"
+
+    def begin_of(self, at, since, limit, before):
+        """Behind what the template asks for an answer with, which ends at `limit` or earlier."""
+        if self.begins_with(before):
+            return len(before)
+        messages, text = self.chat.messages[:at], self.text
+        if not messages:
+            return min(self.first(), limit)
+        silent = self.render(messages)
+        header = self.header(messages, before)
+        if self.begins_with(silent):
+            return len(silent) + common(header, text[len(silent):])
+        found = text.rfind(header, since, limit) if header else -1
+        if found >= 0:
+            return found + len(header)
+        ended = any(text.endswith(header[:n], since, limit) for n in range(len(header), 0, -1))
+        return limit if ended and not self.chat.messages[at].get("tool_calls") else None
+
+
+def blanked(message):
+    """The message with other words: of a tool call, another function's name."""
+    if message.get("tool_calls"):
+        *calls, last = message["tool_calls"]
+        return {**message, "tool_calls": [*calls, {**last, "function": {**last["function"], "name": BLANK}}]}
+    return {**message, "content": BLANK}
+
+
+def has_words(message, turn):
+    """Are all of a message's words in this text?"""
+    words = re.split("</?think>", message.get("content") or "")
+    words += [message[key] for key in ("reasoning_content", "reasoning", "thinking") if message.get(key)]
+    words += [call["function"]["name"] for call in message.get("tool_calls") or []]
+    return all(isinstance(part, str) and part.strip() in turn for part in words)
+
+
+def without(spans, others):
+    """Spans without what is in others; both in order."""
+    for begin, end in others:
+        spans = [piece for a, b in spans for piece in ((a, min(b, begin)), (max(a, end), b)) if piece[0] < piece[1]]
+    return spans
 
 
 class Maker:
     """Converts a line to (ids, trained); trained has a flag for each id: is loss computed on it?"""
 
     def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-        self.ends = tokenizer.eos is not None and tokenizer.text("a")[-1:] == [tokenizer.eos]     # adds EOS itself
-        self.reports = []
-
-    def report_once(self, message):
-        if message not in self.reports:
-            self.reports.append(message)
-
-    def with_eos(self, ids):
-        if self.tokenizer.eos is None:
-            if not isinstance(self.tokenizer, Bytes):
-                self.report_once("the tokenizer has no EOS: nothing marks the end of a document")
-            return ids
-        return ids if self.ends else ids + [self.tokenizer.eos]
-
-    def text(self, text):
-        ids = self.with_eos(self.tokenizer.text(text))
-        return ids, [True] * len(ids)
-
-    def completion(self, prompt, completion):
-        ids = self.with_eos(self.tokenizer.text(prompt + completion))
-        context = common(self.tokenizer.text(prompt), ids)  # a token that spans both belongs to the completion
-        return ids, [i >= context for i in range(len(ids))]
-
-    def chat_completion(self, prompt, completion, tools):
-        ids = self.tokenizer.chat(prompt + completion, tools, False)
-        context = common(self.tokenizer.chat(prompt, tools, True), ids)
-        return ids, [i >= context for i in range(len(ids))]
-
-    def messages(self, messages, tools):
-        if re.search(r"\{%-?\s*generation\b", self.tokenizer.template()):
-            return self.tokenizer.marked_chat(messages, tools)
-        ids, text = self.tokenizer.chat(messages, tools, False), self.tokenizer.render(messages, tools, False)
-        trained = [False] * len(ids)
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before, after = (messages[:i], tools, True), (messages[:i + 1], tools, False)
-            parts = [before, after] if i else [after]
-            if all(text.startswith(self.tokenizer.render(*part)) for part in parts):
-                # a token that spans both is the turn's
-                begin = common(self.tokenizer.chat(*before), ids) if i else self.begin_of_first(ids, tools)
-                end = common(self.tokenizer.chat(*after), ids)
-                trained[begin:end] = [True] * (end - begin)
-            elif i + 1 == len(messages):
-                raise Problem(EX_DATA, "the chat template does not say where the assistant's turn begins")
-            else:
-                self.report_once("the chat template renders the assistant's earlier turns in another way than its "
-                                 "last: those are context only")
-        return ids, trained
-
-    def begin_of_first(self, ids, tools):
-        """Where an assistant's turn begins that comes first: behind what the template asks for an answer with."""
-        user = [{"role": "user", "content": "a"}]
-        silent, asking = self.tokenizer.chat(user, tools, False), self.tokenizer.chat(user, tools, True)
-        header = asking[len(silent):] if asking[:len(silent)] == silent else []
-        for at in range(len(ids) - len(header) + 1):
-            if header and ids[at:at + len(header)] == header:
-                return at + len(header)
-        return 0
-
-    def has_template(self):
+        self.tokenizer, self.notes = tokenizer, Notes()
+        sample = tokenizer.text("a")
+        self.begins = tokenizer.bos is not None and sample[:1] == [tokenizer.bos]      # adds BOS itself
+        self.ends = tokenizer.eos is not None and sample[-1:] == [tokenizer.eos]
         try:
-            return bool(self.tokenizer.template())
+            self.has_template = bool(tokenizer.template(None))
         except Problem:
-            return False
-
-    def instruction(self, line):
-        text, more, answer = (self.checked_text(line, key) for key in ("instruction", "input", "output"))
-        if self.has_template():
-            user = {"role": "user", "content": text + "\n" + more if more else text}
-            return self.messages(self.with_system(line, [user, {"role": "assistant", "content": answer}]), None)
-        self.report_once("there is no chat template: instructions are put into Alpaca's prompt")
-        return self.completion(
-            ALPACA % (ALPACA_INPUT if more else "", text, "### Input:\n%s\n\n" % more if more else ""), answer)
-
-    def conversation(self, line):
-        turns = line["conversations"]
-        if isinstance(turns, list) and turns and all(isinstance(t, dict) and "role" in t for t in turns):
-            return self.checked_messages(line, "conversations")
-        if not isinstance(turns, list) or not turns or not all(
-                isinstance(t, dict) and isinstance(t.get("from"), str) and isinstance(t.get("value"), str)
-                for t in turns):
-            raise Problem(EX_DATA, "'conversations' is not a list of turns with from and value")
-        for turn in turns:
-            if turn["from"] not in ROLES:
-                raise Problem(EX_DATA, "a turn is from '%s': expected human, gpt, system or tool" % turn["from"])
-        return self.with_system(line, [{"role": ROLES[t["from"]], "content": t["value"]} for t in turns])
-
-    @staticmethod
-    def with_system(line, messages):
-        """Some files have the system prompt in a key of its own."""
-        system = line.get("system")
-        if isinstance(system, str) and system and messages[0]["role"] != "system":
-            return [{"role": "system", "content": system}, *messages]
-        return messages
+            self.has_template = False
 
     def document(self, line):
-        if not isinstance(line, dict):
-            raise Problem(EX_DATA, "is not an object")
-        tools = line.get("tools")
-        if "messages" in line:
-            return self.messages(self.checked_messages(line, "messages"), tools)
-        if "conversations" in line:
-            return self.messages(self.conversation(line), tools)
-        if "prompt" in line or "completion" in line:
-            if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
-                prompt, completion = (self.checked_messages(line, key) for key in ("prompt", "completion"))
-                return self.chat_completion(prompt, completion, tools)
-            return self.completion(self.checked_text(line, "prompt"), self.checked_text(line, "completion"))
-        if "text" in line:
-            return self.text(self.checked_text(line, "text"))
-        if "instruction" in line and "output" in line:
-            return self.instruction({**line, "input": line.get("input") or ""})
-        raise Problem(EX_DATA, "has neither text nor messages nor prompt and completion, nor the keys of ShareGPT or "
-                      "Alpaca")
+        made = document(line, self.has_template, self.notes)
+        return self.text(made.text) if isinstance(made, Text) else \
+            self.pair(made) if isinstance(made, Pair) else self.chat(made)
+
+    # ---- texts
+
+    def once(self, ids):
+        """The ids of a text without a second BOS or EOS where the text has its own: (ids, how many left out before)."""
+        bos, eos = self.tokenizer.bos, self.tokenizer.eos
+        before = self.begins and ids[1:2] == [bos]
+        if before:
+            self.notes.count("%d texts begin with BOS: the tokenizer adds no second one")
+        behind = self.ends and len(ids) > 1 and ids[-2] == eos
+        if behind or not self.ends and eos is not None and len(ids) > before and ids[-1] == eos:
+            self.notes.count("%d texts end in EOS: no second one is added")
+        return ids[before:len(ids) - behind], int(before)
+
+    def with_end(self, ids):
+        if self.tokenizer.eos is None:
+            if not isinstance(self.tokenizer, Bytes):
+                self.notes.say("the tokenizer has no EOS: nothing marks the end of a document")
+            return ids
+        return ids if ids[-1:] == [self.tokenizer.eos] else ids + [self.tokenizer.eos]
+
+    def text(self, text):
+        ids = self.with_end(self.once(self.tokenizer.text(text))[0])
+        return ids, [True] * len(ids)
+
+    def prompt(self, text):
+        """The ids of a text that the model is to continue: without EOS."""
+        if not text:
+            return []
+        ids = self.tokenizer.text(text)
+        return self.once(ids[:-1] if self.ends else ids)[0]
+
+    def pair(self, pair):
+        ids, _, ends = self.tokenizer.placed(pair.prompt + pair.completion, True)
+        if ends is None:
+            context = common(self.tokenizer.text(pair.prompt), ids)
+        else:                               # a token that spans both belongs to the completion
+            context = next((at for at, end in enumerate(ends) if end > len(pair.prompt)), len(ids) - self.ends)
+        ids, before = self.once(ids)
+        ids, context = self.with_end(ids), max(context - before, 0)
+        return ids, [False] * context + [True] * (len(ids) - context)
+
+    # ---- chats
+
+    def chat(self, chat):
+        marked = chat.start is None and re.search(r"\{%-?\s*generation\b", self.tokenizer.template(chat.tools))
+        chat, text, spans = self.rendered(chat, marked)
+        turns = Turns(self.tokenizer, chat, text)
+        if marked:
+            spans = without(spans, self.masked(turns, 0))
+        elif chat.start is not None:
+            prompt = self.tokenizer.render(chat.messages[:chat.start], chat.tools, True, chat.variables)
+            spans = without([(common(prompt, text), len(text))], self.masked(turns, chat.start))
+        else:
+            spans = self.answers(turns)
+        return self.flagged(text, spans, marked)
+
+    def rendered(self, chat, marked):
+        """(chat, text, spans): the chat as its template takes it."""
+        failure = None
+        for messages in shapes(chat.messages):
+            try:
+                shown = chat.changed(messages)
+                text, spans = self.show(shown, marked)
+                return self.without_doubles(shown, text, spans, marked)
+            except (MemoryError, Problem):
+                raise
+            except Exception as e:
+                failure = failure or e
+        raise failure
+
+    def show(self, chat, marked):
+        """(text, what {% generation %} marks)"""
+        if marked:
+            return self.tokenizer.marked(chat.messages, chat.tools, chat.variables)
+        return self.tokenizer.render(chat.messages, chat.tools, False, chat.variables), []
+
+    def without_doubles(self, chat, text, spans, marked):
+        """Messages that hold the template's BOS or EOS themselves are shown without it."""
+        bos, eos = self.tokenizer.bos_token, self.tokenizer.eos_token
+        if bos and text.startswith(bos):
+            messages = without_begin(chat.messages, bos)
+            other = messages and self.show(chat.changed(messages), marked)
+            if other and other[0].startswith(bos):
+                self.notes.count("%d chats begin with BOS: the template's is the only one")
+                chat, (text, spans) = chat.changed(messages), other
+        if eos and re.search(re.escape(eos) + r"\s*" + re.escape(eos), text):
+            messages = without_end(chat.messages, eos)
+            if messages:
+                self.notes.count("%d chats have turns that end in EOS: the template's is the only one")
+                chat = chat.changed(messages)
+                text, spans = self.show(chat, marked)
+        return chat, text, spans
+
+    def answers(self, turns):
+        """Where the turns of the assistant are that are to be trained on."""
+        spans, since = [], 0
+        for at, message in enumerate(turns.chat.messages):
+            if message["role"] != "assistant" or at in turns.chat.masked:
+                continue
+            found = turns.find(at, since)
+            if isinstance(found, str):
+                self.notes.lose(found)
+            else:
+                spans.append(found)
+                since = found[1]
+        return spans
 
     @staticmethod
-    def checked_text(line, key):
-        if not isinstance(line.get(key), str):
-            raise Problem(EX_DATA, "'%s' is not a string" % key)
-        return line[key]
+    def masked(turns, start):
+        """Where the turns from `start` on are that are not to be trained on."""
+        spans = []
+        for at in sorted(turns.chat.masked):
+            if at < start or turns.chat.messages[at]["role"] != "assistant":
+                continue
+            found = turns.find(at, spans[-1][1] if spans else 0)
+            if isinstance(found, str):
+                raise Problem(EX_DATA, "message %d is not to be trained on, but %s" % (at + 1, found))
+            spans.append(found)
+        return spans
 
-    @staticmethod
-    def checked_messages(line, key):
-        messages = line[key]
-        if not isinstance(messages, list) or not messages or not all(
-                isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
-            raise Problem(EX_DATA, "'%s' is not a list of messages with roles" % key)
-        return messages
+    def flagged(self, text, spans, marked):
+        """A token that spans a turn's begin is the turn's. One that spans its end is not, unless the template marks the
+        end: so it is in transformers."""
+        ids, begins, ends = self.tokenizer.placed(text, False)
+        trained = [False] * len(ids)
+        for begin, end in spans:
+            if ends is None:
+                first, last = (common(self.tokenizer.placed(text[:at], False)[0], ids) for at in (begin, end))
+            else:
+                first = bisect.bisect_right(ends, begin)
+                last = bisect.bisect_left(begins, end) if marked else bisect.bisect_right(ends, end)
+            trained[first:last] = [True] * (last - first)
+        return ids, trained

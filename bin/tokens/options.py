@@ -18,11 +18,14 @@ EPILOG = """each line of a FILE (default: stdin) is one of
   {"instruction": "...", "input": "...", "output": "..."}
                                          Alpaca's form: a chat of two messages; input may be absent
 
+Beside a chat, system is its first message, history has [question, answer] pairs before it, and chat_template_kwargs
+are variables of the template. A turn with "weight": 0, "train": false or "loss": false is context.
+
 FILEs may be compressed with gzip or zstd, or be parquet files with columns of these names.
 
 The ids of messages are those of apply_chat_template. The assistant's tokens are those between {% generation %} and
 {% endgeneration %} in the template; without these marks, those that a turn of the assistant adds to the prompt before
-it."""
+it. bin/tokens/README.md has a table of all forms."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,8 +66,10 @@ def parse():
     parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
     parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),
                         help="processes (default: the cores); the output is the same for any number")
-    parser.add_argument("--plain", action="store_true",
-                        help="use tokenizers and jinja2 even if transformers is installed")
+    parser.add_argument("--plain", dest="way", action="store_const", const="plain",
+                        help="use tokenizers and jinja2 alone (default where transformers gives the same for sure)")
+    parser.add_argument("--transformers", dest="way", action="store_const", const="transformers",
+                        help="use transformers")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="let transformers run Python code of the model directory")
     parser.add_argument("--version", action="version", version="mt-tokens " + VERSION)

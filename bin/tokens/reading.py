@@ -64,6 +64,13 @@ def gunzip(name, file):
         raise Problem(EX_DATA, "%s: damaged gzip file: %s" % (name, e))
 
 
+def without_nulls(value):
+    """Arrow gives each object the keys of all rows' objects, those that its own row lacks with null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
 def parquet_rows(name):
     if name == "stdin":
         raise Problem(EX_DATA, "stdin: a parquet file cannot be read from a pipe")
@@ -74,8 +81,8 @@ def parquet_rows(name):
         raise Problem(EX_CONFIG, "%s: needs pyarrow: pip install pyarrow" % name)
     try:
         for batch in parquet.ParquetFile(name).iter_batches(batch_size=CHUNK_LINES):
-            for row in batch.to_pylist():
-                yield {key: value for key, value in row.items() if value is not None}
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                yield without_nulls(row)
     except pyarrow.ArrowException as e:
         raise Problem(EX_DATA, "%s: damaged parquet file: %s" % (name, e))
 

@@ -1,0 +1,342 @@
+"""A line in any form -> a Text, a Pair or a Chat. Whatever a message may look like, a template sees text in it.
+
+A Chat is what transformers' apply_chat_template takes: messages with role and content, tools as objects.
+"""
+
+import json
+
+from .errors import EX_DATA, Problem
+
+# A model without a chat template gets the prompt of Stanford's Alpaca.
+ALPACA = ("Below is an instruction that describes a task%s. Write a response that appropriately completes the "
+          "request.\n\n### Instruction:\n%s\n\n%s### Response:\n")
+ALPACA_INPUT = ", paired with an input that provides further context"
+
+# ShareGPT's names of the roles, and those of other data sets in its form
+SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+            "bot": "assistant", "model": "assistant", "system": "system", "tool": "tool"}
+# Roles that chat templates do not know: what an assistant calls, and what the tool answers
+CALLS = ("function_call", "tool_call")
+ANSWERS = ("function", "observation", "function_response", "tool_response")
+
+# Keys of a turn that tell whether it is trained on: true and 1 are yes in the first, no in the second
+TRAINED = ("weight", "train", "loss", "trainable", "training", "loss_mask", "loss_weight")
+MASKED = ("mask", "masked")
+
+# What apply_chat_template takes besides variables of the template
+RESERVED = {"conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+            "continue_final_message", "tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length",
+            "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "self"}
+
+
+class Text:
+    """Loss is computed on all of it."""
+
+    def __init__(self, text):
+        self.text = text
+
+
+class Pair:
+    """Loss is computed on the completion."""
+
+    def __init__(self, prompt, completion):
+        self.prompt, self.completion = prompt, completion
+
+
+class Chat:
+    """Messages of which the assistant's are trained on. Those before `start` are the prompt of a completion, on all of
+    which loss is computed; `masked` has the places of the turns that say that they are not to be trained on."""
+
+    def __init__(self, messages, masked, tools=None, variables=None, start=None):
+        self.messages, self.masked, self.tools, self.variables = messages, masked, tools, variables or {}
+        self.start = start
+
+    def changed(self, messages):
+        return Chat(messages, self.masked, self.tools, self.variables, self.start)
+
+
+def parsed(value, what):
+    """A value that may stand in a string as JSON, as OpenAI and parquet have it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise Problem(EX_DATA, "%s is a string that is not JSON" % what)
+
+
+def kind(value):
+    """A JSON value's type in words."""
+    return {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string",
+            list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+
+
+# ---- messages
+
+def text_of(content, what):
+    """The text of a message's content: a string, null, or a list of parts of text."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Problem(EX_DATA, "%s is %s: expected text or a list of text parts" % (what, kind(content)))
+    texts = []
+    for number, part in enumerate(content, 1):
+        if isinstance(part, dict) and part.get("type", "text") in ("text", "input_text", "output_text"):
+            part = part.get("text")
+        elif isinstance(part, dict):
+            raise Problem(EX_DATA, "%s, part %d is of type '%s': expected text" % (what, number, part.get("type")))
+        if not isinstance(part, str):
+            raise Problem(EX_DATA, "%s, part %d is not text" % (what, number))
+        texts.append(part)
+    return "".join(texts)
+
+
+def call_of(call, what):
+    """A tool call as templates expect it: arguments are an object, not its JSON."""
+    call = parsed(call, what)
+    if not isinstance(call, dict):
+        raise Problem(EX_DATA, "%s is %s: expected an object" % (what, kind(call)))
+    if "function" not in call:
+        call = {"type": "function", "function": call}
+    function = parsed(call["function"], what)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise Problem(EX_DATA, "%s has no function with a name" % what)
+    if function.get("arguments") is not None:
+        arguments = parsed(function["arguments"], what + ": arguments")
+        if not isinstance(arguments, (dict, list)):
+            raise Problem(EX_DATA, "%s: arguments are %s: expected an object" % (what, kind(arguments)))
+        function = {**function, "arguments": arguments}
+    return {**call, "function": function}
+
+
+def calls_of(value, what):
+    value = parsed(value, what)
+    return [call_of(call, what) for call in (value if isinstance(value, list) else [value])]
+
+
+def is_masked(turn, what):
+    """Does the turn say that it is not to be trained on? Takes the keys that say so out of it."""
+    masked = False
+    for key in (*TRAINED, *MASKED):
+        value = turn.pop(key, None)
+        if value is None:
+            continue
+        if isinstance(value, str) and value.lower() in ("true", "false", "0", "1", "0.0", "1.0"):
+            value = value.lower() in ("true", "1", "1.0")
+        if value not in (0, 1) or key in MASKED and not isinstance(value, bool):
+            raise Problem(EX_DATA, "%s: %s is %s: expected %s" % (
+                what, key, json.dumps(value), "true or false" if key in MASKED else "0 or 1, or true or false"))
+        masked = masked or bool(value) == (key in MASKED)
+    return masked
+
+
+def message_of(turn, what, notes):
+    """(message, masked) of a turn in OpenAI's form or in ShareGPT's."""
+    turn = dict(turn)
+    if not isinstance(turn.get("role"), str):
+        role = turn.pop("from")
+        turn.pop("role", None)
+        if role not in SHAREGPT and role not in CALLS and role not in ANSWERS:
+            raise Problem(EX_DATA, "a turn is from '%s': expected human, gpt, system, tool, function_call or "
+                          "observation" % role)
+        content = turn.pop("content", None)
+        turn = {"role": SHAREGPT.get(role, role), "content": turn.pop("value", content), **turn}
+        if turn["content"] is None and not turn.get("tool_calls") and not turn.get("function_call"):
+            raise Problem(EX_DATA, "%s has no value" % what)
+    masked = is_masked(turn, what)
+    role = turn["role"]
+    if role in CALLS:
+        turn = {**turn, "role": "assistant", "content": None,
+                "tool_calls": calls_of(turn.get("content"), "%s: what it calls" % what)}
+    elif role in ANSWERS:
+        turn["role"] = "tool"
+    if "content" in turn:
+        turn["content"] = text_of(turn["content"], "%s: content" % what)
+    call = turn.pop("function_call", None)
+    if call and turn.get("tool_calls"):
+        raise Problem(EX_DATA, "%s has both function_call and tool_calls" % what)
+    if call:
+        turn["tool_calls"] = [call_of(call, "%s: function_call" % what)]
+    elif turn.get("tool_calls"):
+        turn["tool_calls"] = calls_of(turn["tool_calls"], "%s: tool_calls" % what)
+    else:
+        turn.pop("tool_calls", None)
+    silent = not turn.get("content") if turn["role"] == "assistant" else turn.get("content") is None
+    if silent and "tool_calls" not in turn and not any(
+            turn.get(key) for key in ("reasoning_content", "reasoning", "thinking")):
+        notes.count("%d turns say nothing: they have neither text nor a tool call")
+    return turn, masked
+
+
+def messages_of(value, key, notes):
+    """([message...], {places of those that are not to be trained on})"""
+    value = parsed(value, "'%s'" % key)
+    if not isinstance(value, list) or not value or not all(
+            isinstance(m, dict) and (isinstance(m.get("role"), str) or isinstance(m.get("from"), str)) for m in value):
+        raise Problem(EX_DATA, "'%s' is not a list of turns with from and value" % key if key == "conversations" else
+                      "'%s' is not a list of messages with roles" % key)
+    made = [message_of(turn, "%s %d" % (key, number), notes) for number, turn in enumerate(value, 1)]
+    return [message for message, _ in made], {at for at, (_, masked) in enumerate(made) if masked}
+
+
+def history_of(value):
+    """Earlier turns, as [question, answer] pairs."""
+    value = parsed(value, "'history'")
+    if not isinstance(value, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+            for pair in value):
+        raise Problem(EX_DATA, "'history' is not a list of pairs of a question and its answer")
+    return [{"role": role, "content": text} for pair in value for role, text in zip(("user", "assistant"), pair)]
+
+
+# ---- what stands beside the messages
+
+def tools_of(line):
+    tools = parsed(line.get("tools") or None, "'tools'") if line.get("tools") != [] else []
+    functions = parsed(line.get("functions") or None, "'functions'")
+    if tools and functions:
+        raise Problem(EX_DATA, "has both tools and functions")
+    if functions:
+        key, tools = "functions", functions
+    else:
+        key = "tools"
+    if tools is None:
+        return None
+    tools = [parsed(tool, "'%s'" % key) for tool in (tools if isinstance(tools, list) else [tools])]
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise Problem(EX_DATA, "'%s' is not a list of objects" % key)
+    return [{"type": "function", "function": tool} for tool in tools] if key == "functions" else tools
+
+
+def variables_of(line):
+    value = parsed(line.get("chat_template_kwargs"), "'chat_template_kwargs'")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Problem(EX_DATA, "'chat_template_kwargs' is %s: expected an object" % kind(value))
+    for key in value:
+        if key in RESERVED or key.endswith("_token"):
+            raise Problem(EX_DATA, "'chat_template_kwargs' has '%s', which is not the line's to set" % key)
+    return value
+
+
+def system_of(line):
+    return text_of(line.get("system"), "'system'") or ""
+
+
+def chat_of(line, messages, masked, start=None):
+    """A Chat with all that stands beside the messages: the system prompt, earlier turns, tools, variables."""
+    system, before = system_of(line), []
+    first = messages[0]
+    if system and first["role"] == "system" and (first.get("content") or "").strip() != system.strip():
+        raise Problem(EX_DATA, "'system' differs from the system message")
+    if first["role"] == "system":
+        before, messages = messages[:1], messages[1:]
+        masked = {at - 1 for at in masked}
+        start = start and start - 1
+    elif system:
+        before = [{"role": "system", "content": system}]
+    if line.get("history"):
+        before = before + history_of(line["history"])
+    return Chat(before + messages, {at + len(before) for at in masked if at >= 0}, tools_of(line), variables_of(line),
+                None if start is None else start + len(before))
+
+
+# ---- lines
+
+BESIDE = {"tools", "functions", "system", "history", "chat_template_kwargs"}
+
+
+def string(line, key):
+    if not isinstance(line.get(key), str):
+        raise Problem(EX_DATA, "'%s' is not a string" % key)
+    return line[key]
+
+
+def with_system(line, prompt):
+    """Before a prompt of text, which no template renders."""
+    for key in ("history", "tools", "functions", "chat_template_kwargs"):
+        if line.get(key):
+            raise Problem(EX_DATA, "has '%s', which needs a chat template and messages" % key)
+    system = system_of(line)
+    return system + "\n\n" + prompt if system and not prompt.startswith(system) else prompt
+
+
+def instruction(line, has_template, notes):
+    """Alpaca's form."""
+    text, answer = string(line, "instruction"), string(line, "output")
+    more = string(line, "input") if line.get("input") is not None else ""
+    if has_template:
+        user = {"role": "user", "content": text + "\n" + more if more else text}
+        turn, masked = message_of({"role": "assistant", "content": answer}, "output", notes)
+        return chat_of(line, [user, turn], {1} if masked else set())
+    notes.say("there is no chat template: instructions are put into Alpaca's prompt")
+    return Pair(with_system(line, ALPACA % (
+        ALPACA_INPUT if more else "", text, "### Input:\n%s\n\n" % more if more else "")), answer)
+
+
+def document(line, has_template, notes):
+    """The Text, Pair or Chat of a line: of several forms the first that fits. Keys of a chat that are of no use are
+    counted."""
+    if not isinstance(line, dict):
+        raise Problem(EX_DATA, "is not an object")
+    for key in ("messages", "conversations"):
+        if line.get(key) is not None:
+            notes.unused(line, {key} | BESIDE)
+            return chat_of(line, *messages_of(line[key], key, notes))
+    if "prompt" in line or "completion" in line:
+        if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
+            notes.unused(line, {"prompt", "completion"} | BESIDE)
+            (prompt, _), (completion, masked) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
+            return chat_of(line, prompt + completion, {at + len(prompt) for at in masked}, len(prompt))
+        return Pair(with_system(line, string(line, "prompt")), string(line, "completion"))
+    if "text" in line:
+        return Text(string(line, "text"))
+    if "instruction" in line and "output" in line:
+        notes.unused(line, {"instruction", "input", "output"} | BESIDE)
+        return instruction(line, has_template, notes)
+    raise Problem(EX_DATA, "has neither text nor messages nor prompt and completion, nor the keys of ShareGPT or "
+                  "Alpaca")
+
+
+# ---- other ways to show a chat to a template that fails at the usual one
+
+def with_content(messages):
+    """"" for a content that is absent beside tool calls: templates that join strings need it."""
+    return [{**m, "content": ""} if m.get("content") is None and m.get("tool_calls") else m for m in messages]
+
+
+def with_written_arguments(messages):
+    """Arguments as JSON text: some templates join strings with it."""
+    def written(call):
+        function = call["function"]
+        if isinstance(function.get("arguments"), (dict, list)):
+            function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+        return {**call, "function": function}
+    return [{**m, "tool_calls": [written(call) for call in m["tool_calls"]]} if m.get("tool_calls") else m
+            for m in messages]
+
+
+def shapes(messages):
+    """The messages, and in what other ways to show them where the template fails."""
+    tried = [messages]
+    for other in (with_content(messages), with_written_arguments(messages),
+                  with_content(with_written_arguments(messages))):
+        if other not in tried:
+            tried.append(other)
+    return tried
+
+
+def without_begin(messages, bos):
+    """The messages without the BOS with which the first one begins, or None if it does not."""
+    text = messages[0].get("content") or ""
+    return [{**messages[0], "content": text[len(bos):]}, *messages[1:]] if text.startswith(bos) else None
+
+
+def without_end(messages, eos):
+    """The messages without the EOS in which the assistant's end, or None if none does."""
+    def ends(message):
+        return message["role"] == "assistant" and (message.get("content") or "").rstrip().endswith(eos)
+    if not any(map(ends, messages)):
+        return None
+    return [{**m, "content": m["content"].rstrip()[:-len(eos)]} if ends(m) else m for m in messages]

@@ -1,0 +1,420 @@
+# What chats in the forms of people's files are trained on. The forms are those of bin/tokens/README.md.
+# bats file_tags=slow
+load helpers
+
+setup_file() {
+	export MODELS=$BATS_FILE_TMPDIR
+	has transformers jinja2 || return 0
+	"$PYTHON" "$TOP/tests/lib/chats.py" make "$MODELS"
+}
+
+setup() {
+	T=$BATS_TEST_TMPDIR
+	: >"$T/pids"
+	need_transformers
+}
+
+# Records of the lines on stdin: the template MODEL's text, with trained tokens in [[ ]]; stderr in $T/err. A backslash
+# at a line's end continues the line.
+chats() { # MODEL [OPTIONS]
+	local model=$MODELS/$1 code=0
+	shift
+	sed -z 's/\\\n//g' >"$T/lines"
+	"$PYTHON" "$MT/mt-tokens" "$@" "$model" <"$T/lines" >"$T/rec" 2>"$T/err" || code=$?
+	[ $# -gt 0 ] || sed "s|^|${model##*/}\t|" "$T/lines" >>"$MODELS/all"
+	[ "$code" = 0 ] || { cat "$T/err"; return "$code"; }
+	"$PYTHON" "$TOP/tests/lib/chats.py" show "$model" <"$T/rec"
+}
+# What the lines on stdin must give, without the framing of `chat` and its like: gives MODEL TEXT...
+gives() {
+	local model=$1
+	shift
+	chats "$model" | sed 's/<|start|>\([a-z]*\)\\n/{\1}/g; s/<|end|>\\n/;/g' >"$T/shown"
+	printf '%s\n' "$@" | diff - "$T/shown"
+}
+# The line must exit 65 with one line on stderr that has WORDS: refused MODEL WORDS LINE
+refused() {
+	local code=0
+	echo "$3" | "$PYTHON" "$MT/mt-tokens" "$MODELS/$1" >"$T/rec" 2>"$T/err" || code=$?
+	if [ "$code" != 65 ] || [ "$(wc -l <"$T/err")" != 1 ] || ! grep -qF "line 1: $2" "$T/err"; then
+		echo "$3: exit $code"
+		cat "$T/err"
+		return 1
+	fi
+}
+hears() { grep -qE -- "$1" "$T/err" || { cat "$T/err"; return 1; }; }
+QA='{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}'
+
+# ---- content
+
+@test "content that is a list of text parts is their text, in every form and role" {
+	gives trim '{system}sy;{user}hi;{assistant}[[yo;]]' '{user}hi;{assistant}[[yo;]]' '{user}hi;{assistant}[[yo;]]' \
+		'{user}hi;{assistant}[[yo;]]' '{user}q;{assistant}[[;]]{tool}42;{assistant}[[a;]]' <<-'EOF'
+	{"system": ["s", "y"], "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, \
+	{"role": "assistant", "content": [{"type": "text", "text": "y", "cache_control": null}, {"text": "o"}]}]}
+	{"prompt": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], \
+	"completion": [{"role": "assistant", "content": [{"type": "text", "text": "yo"}]}]}
+	{"conversations": [{"from": "human", "value": [{"type": "text", "text": "hi"}]}, {"from": "gpt", \
+	"value": ["yo"]}]}
+	{"messages": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, {"role": "assistant", \
+	"content": [{"type": "output_text", "text": "yo"}]}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": [], \
+	"tool_calls": [{"function": {"name": "f"}}]}, {"role": "tool", "content": [{"type": "text", "text": "4"}, \
+	{"type": "text", "text": "2"}]}, {"role": "assistant", "content": "a"}]}
+	EOF
+}
+
+@test "content that is not text exits 65 and is named by the message: parts of other types, objects, numbers" {
+	refused trim "messages 2: content is an object" \
+		'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": {"answer": 1}}]}'
+	refused trim "messages 1: content is a number" '{"messages": [{"role": "user", "content": 3}]}'
+	refused trim "messages 1: content is true or false" '{"messages": [{"role": "user", "content": true}]}'
+	refused trim "messages 1: content, part 2 is of type 'image_url'" \
+		'{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "image_url"}]}]}'
+	refused trim "messages 1: content, part 1 is not text" \
+		'{"messages": [{"role": "user", "content": [{"type": "text", "text": null}]}]}'
+	refused trim "conversations 1: content is a number" '{"conversations": [{"from": "human", "value": 3}]}'
+	refused trim "completion 1: content is an object" \
+		'{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": {}}]}'
+	refused trim "'system' is an object" '{"system": {}, "messages": ['"$QA"']}'
+	refused trim "conversations 1 has no value" '{"conversations": [{"from": "human"}, {"from": "gpt", "value": "a"}]}'
+}
+
+CALL='"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": null}}}]'
+
+@test "null content beside a tool call is an empty string where the template needs one, and arguments are its text" {
+	gives strings '{user}q;{assistant}[[<call>f {"a": null}</call>;]]' \
+		'{user}q;{assistant}[[<call>f {"a": null}</call>;]]' <<-EOF
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, $CALL}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", $CALL}]}
+	EOF
+}
+
+@test "turns that say nothing are counted, and the first one's line is named" {
+	chats trim <<-EOF >"$T/shown"
+	{"messages": [$QA]}
+	{"messages": [{"role": "user"}, {"role": "assistant", "content": ""}, {"role": "user", "content": "r"}, \
+	{"role": "assistant", "content": null, "reasoning_content": "t"}]}
+	EOF
+	hears "^mt-tokens: 2 turns say nothing: .*; the first is in stdin: line 2"
+}
+
+# ---- tools
+
+WANT='{system}{"type": "function", "function": {"name": "f"}};{user}q;{assistant}[[<call>{"name": "f", '
+WANT+='"arguments": {"a": 3}}</call>;]]'
+
+@test "tools, tool_calls and arguments that are JSON strings are what they hold" {
+	gives tools "$WANT" "$WANT" "$WANT" "$WANT" <<-'EOF'
+	{"tools": [{"type": "function", "function": {"name": "f"}}], "messages": [{"role": "user", "content": "q"}, \
+	{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", \
+	"arguments": {"a": 3}}}]}]}
+	{"tools": "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", "messages": [{"role": "user", \
+	"content": "q"}, {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", \
+	"arguments": "{\"a\": 3}"}}]}]}
+	{"tools": ["{\"type\": \"function\", \"function\": {\"name\": \"f\"}}"], "messages": [{"role": "user", \
+	"content": "q"}, {"role": "assistant", "content": "", "tool_calls": "[{\"function\": {\"name\": \"f\", \
+	\"arguments\": {\"a\": 3}}}]"}]}
+	{"tools": {"type": "function", "function": {"name": "f"}}, "messages": [{"role": "user", "content": "q"}, \
+	{"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": "{\"a\": 3}"}]}]}
+	EOF
+}
+
+@test "tools, tool calls and arguments that are no objects or lists exit 65 and are named" {
+	local before='{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, '
+	for arguments in '"3"' '"\"x\""' '3' '"null"'; do
+		refused tools "messages 2: tool_calls: arguments are" \
+			"$before"'"tool_calls": [{"function": {"name": "f", "arguments": '"$arguments"'}}]}]}'
+	done
+	for arguments in '"{"' '""'; do
+		refused tools "messages 2: tool_calls: arguments is a string that is not JSON" \
+			"$before"'"tool_calls": [{"function": {"name": "f", "arguments": '"$arguments"'}}]}]}'
+	done
+	refused tools "messages 2: tool_calls has no function with a name" "$before"'"tool_calls": [{"function": {}}]}]}'
+	refused tools "messages 2: tool_calls is a number" "$before"'"tool_calls": 3}]}'
+	refused tools "'tools' is a string that is not JSON" '{"tools": "f", "messages": ['"$QA"']}'
+	refused tools "'tools' is not a list of objects" '{"tools": "[3]", "messages": ['"$QA"']}'
+	refused tools "'tools' is not a list of objects" '{"tools": 3, "messages": ['"$QA"']}'
+}
+
+@test "nulls that Arrow puts into the structs of parquet files are left out at every depth; JSONL's own stay" {
+	has pyarrow || skip "needs pyarrow (make venv)"
+	sed -z 's/\\\n//g' >"$T/in" <<-'EOF'
+	{"tools": [{"type": "function", "function": {"name": "f", \
+	"parameters": {"properties": {"city": {"type": "string"}}}}}], "messages": [{"role": "user", "content": "q"}, \
+	{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", \
+	"arguments": {"in": {"x": 1}, "city": "Oslo"}}}]}]}
+	{"tools": [{"type": "function", "function": {"name": "g", \
+	"parameters": {"properties": {"day": {"type": "string"}}}}}], "messages": [{"role": "user", "content": "q"}, \
+	{"role": "assistant", "content": "a", "tool_calls": [{"type": "function", "function": {"name": "g", \
+	"arguments": {"in": {"y": 2}, "day": "Monday"}}}]}]}
+	EOF
+	"$PYTHON" - "$T/in" "$T/in.parquet" <<-'PY'
+	import json, sys, pyarrow, pyarrow.parquet
+	rows = [json.loads(line) for line in open(sys.argv[1])]
+	pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2])
+	PY
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in" >"$T/want" 2>"$T/err"
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.parquet" 2>"$T/err" | cmp "$T/want" -
+	gives tools '{user}q;{assistant}[[<call>{"name": "f", "arguments": {"a": {"b": [null, {"c": null}]}}}</call>;]]' \
+		<<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, \
+	"tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": {\"b\": [null, {\"c\": null}]}}"}}]}]}
+	EOF
+}
+
+@test "function_call, functions, and ShareGPT's function_call and observation are tool calls and answers" {
+	local want=$WANT'{tool}7;{assistant}[[seven;]]'
+	gives tools "$want" "$want" "$want" <<-'EOF'
+	{"functions": [{"name": "f"}], "messages": [{"role": "user", "content": "q"}, {"role": "assistant", \
+	"content": null, "function_call": {"name": "f", "arguments": "{\"a\": 3}"}}, {"role": "function", \
+	"name": "f", "content": "7"}, {"role": "assistant", "content": "seven", "function_call": null}]}
+	{"tools": "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", "conversations": [{"from": "human", \
+	"value": "q"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": 3}}"}, \
+	{"from": "observation", "value": "7"}, {"from": "gpt", "value": "seven"}]}
+	{"functions": "[{\"name\": \"f\"}]", "messages": [{"role": "user", "content": "q"}, {"role": "tool_call", \
+	"content": "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 3}\"}]"}, {"role": "tool_response", \
+	"content": "7"}, {"role": "assistant", "content": "seven"}]}
+	EOF
+	refused tools "conversations 2: what it calls is a string that is not JSON" \
+		'{"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f(3)"}]}'
+	refused tools "has both tools and functions" '{"tools": [{}], "functions": [{}], "messages": ['"$QA"']}'
+	refused tools "messages 1 has both function_call and tool_calls" \
+		'{"messages": [{"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{"name": "f"}]}]}'
+}
+
+@test "of named templates tool_use is taken where there are tools, as transformers does; without default it exits 78" {
+	{ echo '{"tools": [{"name": "f"}], "messages": ['"$QA"']}'; echo '{"messages": ['"$QA"']}'; } >"$T/in"
+	gives named '{system}{"name": "f"};{user}q;{assistant}[[a;]]' '{user}q;{assistant}[[a;]]' <"$T/in"
+	# from files, as transformers 5 writes them
+	cp -r "$MODELS/named" "$T/named"
+	"$PYTHON" - "$T/named" <<-'PY'
+	import json, os, sys
+	os.chdir(sys.argv[1])
+	c = json.load(open("tokenizer_config.json"))
+	default, tool_use = (t["template"] for t in c.pop("chat_template"))
+	json.dump(c, open("tokenizer_config.json", "w"))
+	os.mkdir("additional_chat_templates")
+	open("chat_template.jinja", "w").write(default)
+	open("additional_chat_templates/tool_use.jinja", "w").write(tool_use)
+	PY
+	for how in --plain --transformers; do
+		"$PYTHON" "$MT/mt-tokens" $how "$T/named" "$T/in" 2>"$T/err" | cmp "$T/rec" -
+	done
+	rm "$T/named/chat_template.jinja"
+	code=0
+	echo '{"messages": ['"$QA"']}' | "$PYTHON" "$MT/mt-tokens" --plain "$T/named" >"$T/rec" 2>"$T/err" || code=$?
+	[ "$code" = 78 ]
+	hears "no chat template named default, only tool_use"
+}
+
+# ---- what stands beside messages
+
+@test "a system key is the first message of every form; two that differ exit 65" {
+	local m='{system}s;{user}q;{assistant}[[a;]]'
+	gives chat "$m" "$m" "$m" "$m" "$m" "$m" <<-EOF
+	{"system": "s", "messages": [$QA]}
+	{"system": "s", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}
+	{"system": "s", "prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", \
+	"content": "a"}]}
+	{"system": "s", "instruction": "q", "output": "a"}
+	{"system": " s", "messages": [{"role": "system", "content": "s"}, $QA]}
+	{"system": "s", "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], \
+	"completion": [{"role": "assistant", "content": "a"}]}
+	EOF
+	no hears "not used"
+	gives chat 's\n\nq[[a<|end|>]]' 's: q[[a<|end|>]]' <<-'EOF'
+	{"system": "s", "prompt": "q", "completion": "a"}
+	{"system": "s", "prompt": "s: q", "completion": "a"}
+	EOF
+	refused chat "'system' differs from the system message" \
+		'{"system": "t", "messages": [{"role": "system", "content": "s"}, '"$QA"']}'
+	refused chat "'system' differs from the system message" \
+		'{"system": "t", "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}]}'
+}
+
+@test "history's pairs are turns before the messages, and chat_template_kwargs are variables of the template" {
+	gives thinks '{user}h;{assistant}[[i;]]{user}q;{assistant}[[<think>\n\n</think>\n\na;]]' \
+		'{system}s;{user}h;{assistant}i;{user}q;{assistant}[[<think>\n\n</think>\n\na;]]' \
+		'{user}q;{assistant}<think>\n\n</think>\n\n[[a;]]' '{user}q;{assistant}<think>\n\n</think>\n\n[[a;]]' <<-EOF
+	{"history": [["h", "i"]], "instruction": "q", "input": "", "output": "a"}
+	{"history": [["h", "i"]], "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], \
+	"completion": [{"role": "assistant", "content": "a"}]}
+	{"chat_template_kwargs": {"enable_thinking": false}, "messages": [$QA]}
+	{"chat_template_kwargs": "{\"enable_thinking\": false}", "messages": [$QA], "history": []}
+	EOF
+	refused chat "'history' is not a list of pairs" '{"history": ["h"], "messages": ['"$QA"']}'
+	refused chat "has 'history', which needs a chat template" \
+		'{"history": [["h", "i"]], "prompt": "q", "completion": "a"}'
+	refused chat "'chat_template_kwargs' has 'tokenize'" \
+		'{"chat_template_kwargs": {"tokenize": true}, "messages": ['"$QA"']}'
+	refused chat "'chat_template_kwargs' is a number" '{"chat_template_kwargs": 3, "messages": ['"$QA"']}'
+}
+
+@test "keys of a chat that are not used are named once with their counts; those of texts are not" {
+	chats chat <<-EOF >"$T/shown"
+	{"messages": [$QA], "id": 1, "source": null}
+	{"messages": [$QA], "id": 2, "source": "x"}
+	{"messages": [$QA], "id": 3, "source": null}
+	{"text": "t", "meta": 3}
+	EOF
+	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 lines\)$"
+}
+
+# ---- turns that are not to be trained on
+
+@test "turns that say that they are not to be trained on are context, by any of the keys and in every form" {
+	local key want='{user}q;{assistant}BAD;{user}r;{assistant}[[good;]]' n=0
+	for key in '"weight": 0' '"weight": 0.0' '"weight": "0"' '"train": false' '"loss": false' '"trainable": false' \
+		'"mask": true' '"masked": true' '"loss_mask": 0' '"weight": 1, "train": false'; do
+		echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "BAD", '"$key"'},
+			{"role": "user", "content": "r", "weight": 0}, {"role": "assistant", "content": "good", "weight": 1}]}' |
+			tr -d '\n'
+		echo
+	done >"$T/in"
+	echo '{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "BAD", "weight": 0},' \
+		'{"from": "human", "value": "r"}, {"from": "gpt", "value": "good", "loss": true}]}' >>"$T/in"
+	n=$(wc -l <"$T/in")
+	gives chat $(for i in $(seq "$n"); do echo "$want"; done) <"$T/in"
+	sed 's/; *\[\[/;[[/; s/good;/good<|end|>/; s/]]/]]\\n/' <<<"$want" >"$T/marked"
+	gives marked $(for i in $(seq "$n"); do cat "$T/marked"; done) <"$T/in"
+	gives chat '{user}q;{assistant}BAD;[[{user}r;{assistant}good;]]' <<-'EOF'
+	{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "BAD", \
+	"weight": 0}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "good"}]}
+	EOF
+	gives thinks '{system}s;{user}q;{assistant}BAD;{user}r;{assistant}[[<think>\n\n</think>\n\ngood;]]' <<-'EOF'
+	{"system": "s", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "BAD", \
+	"train": false}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "good"}]}
+	EOF
+	for key in '"weight": 0.5' '"weight": 2' '"weight": "x"' '"mask": 1' '"train": []'; do
+		refused chat "messages 1: " '{"messages": [{"role": "assistant", "content": "a", '"$key"'}]}'
+		hears 'expected (0 or 1|true or false)'
+	done
+}
+
+# ---- BOS and EOS
+
+@test "text that begins with BOS or ends in EOS gets no second one, and a line counts it" {
+	gives bos '[[<s>hello<|end|>]]' '[[<s>hello<|end|>]]' '<s>q[[a<|end|>]]' '<s>q[[a<|end|>]]' <<-'EOF'
+	{"text": "<s>hello<|end|>"}
+	{"text": "hello"}
+	{"prompt": "<s>q", "completion": "a<|end|>"}
+	{"prompt": "q", "completion": "a"}
+	EOF
+	hears "^mt-tokens: 2 texts begin with BOS: .* the first is in stdin: line 1$"
+	hears "^mt-tokens: 2 texts end in EOS: .* the first is in stdin: line 1$"
+	printf '<s>Who\nWho\n' | chats bos --prompts >"$T/shown"
+	printf '[[<s>Who]]\n[[<s>Who]]\n' | cmp - "$T/shown"
+}
+
+@test "messages that hold the template's BOS and EOS are shown without them, and a line counts them" {
+	gives alternates '<s>[INST] q [/INST][[ a<|end|>]][INST] r [/INST][[ b<|end|>]]' <<-'EOF'
+	{"messages": [{"role": "user", "content": "<s>q"}, {"role": "assistant", "content": "a<|end|>"}, \
+	{"role": "user", "content": "r"}, {"role": "assistant", "content": "b<|end|> "}]}
+	EOF
+	hears "1 chats begin with BOS"
+	hears "1 chats have turns that end in EOS"
+	gives chat '{user}q;{assistant}[[a;]]' \
+		<<<'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a<|end|>\n"}]}'
+}
+
+# ---- reasoning, and other templates that render a turn in another way when it is the last
+
+@test "all turns are trained on whose words are in the text, also where the template adds a thought to the last one" {
+	local called='{user}q;{assistant}[[<call>f {"a": 3}</call>;]]'
+	local twice='{user}q;{assistant}[[x<call>f {"a": 3}</call><call>f {"a": 3}</call>;]]'
+	gives thinks '{user}q;{assistant}[[FIRST;]]{user}r;{assistant}[[<think>\n\n</think>\n\nSECOND;]]' \
+		"$called"'{user}<answer>7</answer>;{assistant}[[<think>\n\n</think>\n\nseven;]]' \
+		"$twice"'{user}<answer>7</answer>;{assistant}[[A;]]{user}r;{assistant}[[<think>\nt\n</think>\n\nB;]]' <<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "FIRST"}, {"role": "user", \
+	"content": "r"}, {"role": "assistant", "content": "SECOND"}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", \
+	"tool_calls": [{"function": {"name": "f", "arguments": {"a": 3}}}]}, {"role": "tool", "content": "7"}, \
+	{"role": "assistant", "content": "seven"}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "x", \
+	"tool_calls": [{"function": {"name": "f", "arguments": {"a": 3}}}, {"function": {"name": "f", \
+	"arguments": {"a": 3}}}]}, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "A"}, \
+	{"role": "user", "content": "r"}, {"role": "assistant", "content": "<think>t</think>B"}]}
+	EOF
+	no hears "context only"
+}
+
+@test "a turn whose words the template leaves out is context, and the closing line counts it with the reason" {
+	gives thinks '{user}q;{assistant}A;{user}r;{assistant}[[<think>\nu\n</think>\n\nB;]]' \
+		'{user}q;{assistant}A;{user}r;{assistant}[[<think>\n\n</think>\n\nB;]]' <<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>A"}, \
+	{"role": "user", "content": "r"}, {"role": "assistant", "content": "B", "reasoning_content": "u"}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "A", \
+	"reasoning_content": "t"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "B"}]}
+	EOF
+	tail -n 1 "$T/err" | grep -q '; 2 turns of the assistant are context only: the chat template leaves out a part of '
+	gives last '{user}q;{assistant}...;{user}r;{assistant}[[B;]]' <<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "A"}, {"role": "user", \
+	"content": "r"}, {"role": "assistant", "content": "B"}]}
+	EOF
+	hears '; 1 turns of the assistant are context only: '
+}
+
+@test "a template that asks with <think> and writes none: answers are trained on, those cut of their thoughts are not" {
+	gives strips '<s><|start|>Uq<|start|>A[[a<|end|>]]<|start|>Ur<|start|>A[[b<|end|>]]' \
+		'<s><|start|>Uq<|start|>Aa<|end|><|start|>Ur<|start|>A[[b<|end|>]]' <<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", \
+	"content": "r"}, {"role": "assistant", "content": "b"}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, \
+	{"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}
+	EOF
+}
+
+@test "documents that begin with a prompt are counted, and a line advises --long drop; texts get no advice" {
+	echo '{"text": "t"}' | chats chat >"$T/shown"
+	no hears "--long drop"
+	printf '%s\n' '{"text": "t"}' '{"prompt": "q", "completion": "a"}' "{\"messages\": [$QA]}" | chats chat >"$T/shown"
+	hears "^mt-tokens: 2 of 3 documents begin with a prompt: .*--seq.*--long drop"
+}
+
+# ---- with transformers and without
+
+@test "tokenizers alone makes of all these lines, with all these templates, what transformers makes" {
+	[ -s "$MODELS/all" ] || skip "the other tests make the lines"
+	read -r models lines < <("$PYTHON" "$TOP/tests/lib/chats.py" same "$MODELS" "$TOP/bin" <"$MODELS/all")
+	[ "$models" -ge 1 ] && [ "$lines" -ge 1 ]
+}
+
+# A model with other keys in tokenizer.json, tokenizer_config.json and config.json: changed PYTHON
+changed() {
+	rm -rf "$T/model"
+	cp -r "$MODELS/chat" "$T/model"
+	(cd "$T/model" && python3 - "$1") <<-'PY'
+		import json, sys
+		t, c, m = json.load(open("tokenizer.json")), json.load(open("tokenizer_config.json")), {}
+		exec(sys.argv[1])
+		for name, value in ("tokenizer.json", t), ("tokenizer_config.json", c), ("config.json", m):
+		    json.dump(value, open(name, "w"))
+	PY
+}
+
+@test "transformers is not imported where tokenizers alone is sure to make the same, and is where it is not" {
+	mkdir "$T/fake"
+	echo 'import sys; sys.exit("imported")' >"$T/fake/transformers.py"
+	way() { # the message of the fake, or nothing
+		echo '{"text": "q"}' | PYTHONPATH=$T/fake "$PYTHON" "$MT/mt-tokens" "$@" "$T/model" 2>&1 >"$T/rec" |
+			grep -x imported || true
+	}
+	local gpt2='c["tokenizer_class"] = "GPT2Tokenizer"
+c["added_tokens_decoder"] = {str(a["id"]): {k: v for k, v in a.items() if k != "id"} for a in t["added_tokens"]}
+'
+	for sure in '' 'm["model_type"] = "llama"' 'c["tokenizer_class"] = "LlamaTokenizerFast"' "$gpt2"; do
+		changed "$sure"
+		[ -z "$(way)" ]
+		[ "$(way --transformers)" = imported ]
+	done
+	for unsure in 'm["model_type"] = "mistral"' 'm["model_type"] = "qwen2"' 'c["tokenizer_class"] = "GemmaTokenizer"' \
+		'c["tokenizer_class"] = None' 'c["split_special_tokens"] = True' 'c["add_prefix_space"] = True' \
+		'c["tokenizer_class"] = "GPT2Tokenizer"' "$gpt2"'t["pre_tokenizer"]["use_regex"] = False' \
+		"$gpt2"'c["added_tokens_decoder"]["256"]["lstrip"] = True' 'c["additional_special_tokens"] = ["<new>"]' \
+		'c["auto_map"] = {}'; do
+		changed "$unsure"
+		[ "$(way)" = imported ] || { echo "$unsure"; return 1; }
+		[ -z "$(way --plain)" ]
+	done
+}
