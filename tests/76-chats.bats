@@ -380,6 +380,35 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	[ "$models" -ge 1 ] && [ "$lines" -ge 1 ]
 }
 
+@test "templates that write one message after the other are known by their form; those that look ahead are not" {
+	"$PYTHON" - "$TOP/bin" <<-'PY'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from tokens.template import Templates
+		straight = (
+		    "{% for m in messages %}{{ m.content }}{% endfor %}",
+		    "{% set l = messages %}{% for m in l %}{% if loop.first %}{{ m.content }}{% endif %}{% endfor %}",
+		    "{{ messages[0].role }}{% for m in messages %}{% for c in m.t %}{{ loop.last }}{% endfor %}{% endfor %}",
+		    "{% set a = a or '' %}{% for m in messages %}{{ m.content }}{% endfor %}{% if a %}{{ a }}{% endif %}")
+		ahead = (
+		    "{% for m in messages %}{{ loop.last }}{% endfor %}",
+		    "{% for m in messages %}{{ loop.length }}{% endfor %}",
+		    "{% for m in messages %}{{ loop }}{% endfor %}", "{% for m in messages %}{{ loop.nextitem }}{% endfor %}",
+		    "{{ messages | length }}{% for m in messages %}{% endfor %}", "{% for m in messages[1:] %}{% endfor %}",
+		    "{% for m in messages %}{{ messages[loop.index] }}{% endfor %}",
+		    "{% for m in messages[::-1] %}{% endfor %}",
+		    "{{ messages[-1].role }}{% for m in messages %}{% endfor %}", "{{ messages }}",
+		    "{% for m in messages %}{% endfor %}{% for m in messages %}{% endfor %}",
+		    "{% set messages = messages[1:] %}{% for m in messages %}{% endfor %}",
+		    "{% for m in messages if m.role %}{% endfor %}",
+		    "{% set n = namespace(x=0) %}{% for m in messages %}{% set n.x = 1 %}{% endfor %}{{ n.x }}",
+		    "{% if true %}{% for m in messages %}{% endfor %}{% endif %}")
+		for want, sources in (True, straight), (False, ahead):
+		    for source in sources:
+		        assert Templates("/", {}, {}).compile(source)[1] == want, source
+	PY
+}
+
 # A model with other keys in tokenizer.json, tokenizer_config.json and config.json: changed PYTHON
 changed() {
 	rm -rf "$T/model"

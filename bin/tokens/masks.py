@@ -1,7 +1,7 @@
 """Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id.
 
-A chat is rendered to text once, and tokenized once. Where the assistant's turns are in the text tells the length of
-rendered beginnings of the chat; where they are among the ids tell the tokens' places in the text.
+A chat is tokenized once. Where the assistant's turns are in its text tell the ends of the messages in it, or the
+lengths of rendered beginnings of the chat; where they are among the ids tell the tokens' places in the text.
 """
 
 import bisect
@@ -34,6 +34,7 @@ class Turns:
 
     def __init__(self, tokenizer, chat, text):
         self.tokenizer, self.chat, self.text = tokenizer, chat, text
+        self.bounds = tokenizer.bounds(chat.messages, chat.tools, chat.variables)
 
     def render(self, messages, ask=False):
         """None if the template fails at it: it may refuse a chat that ends early."""
@@ -51,6 +52,10 @@ class Turns:
         """[begin, end) in characters of the turn at this place, which is behind `since`, or the reason why its words
         are not there."""
         messages = self.chat.messages
+        if self.bounds and at:
+            bounds, header = self.bounds
+            if self.text.startswith(header, bounds[at]):
+                return bounds[at] + len(header), bounds[at + 1]
         before = self.render(messages[:at], True) if at else None
         after = self.text if at + 1 == len(messages) else self.render(messages[:at + 1])
         whole = self.begins_with(after)

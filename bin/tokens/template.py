@@ -4,6 +4,7 @@ import json
 import os
 
 from .errors import EX_CONFIG, Problem
+from .straight import Watched, is_straight
 
 
 class Templates:
@@ -74,7 +75,7 @@ class Templates:
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
         env.filters["tojson"] = to_json
         env.globals.update(raise_exception=complain, strftime_now=now)
-        return env.from_string(source)
+        return env.from_string(source), is_straight(env.parse(source))
 
     @staticmethod
     def completed(message):
@@ -84,22 +85,40 @@ class Templates:
         thought = next((message[name] for name in names if name in message), None)
         return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
-    def pieces(self, messages, tools, ask, variables):
+    def compiled_of(self, tools):
         source = self.source(tools)
         if source not in self.compiled:
             self.compiled[source] = self.compile(source)
-        return self.compiled[source].generate(
-            messages=[self.completed(m) for m in messages], tools=tools, documents=None, add_generation_prompt=ask,
-            **{**self.specials, **variables})
+        return self.compiled[source]
+
+    def pieces(self, messages, tools, ask, variables):
+        """The text in the pieces in which jinja2 writes it. self.length is what has been written so far."""
+        template, _ = self.compiled_of(tools)
+        self.spans, self.length = [], 0
+        for piece in template.generate(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=ask,
+                **{**self.specials, **variables}):
+            yield piece
+            self.length += len(piece)
 
     def render(self, messages, tools, ask, variables):
-        self.spans, self.length = [], 0
-        return "".join(self.pieces(messages, tools, ask, variables))
+        return "".join(self.pieces(list(map(self.completed, messages)), tools, ask, variables))
 
     def marked(self, messages, tools, variables):
-        """(text, [begin, end) of what {% generation %} marks): what is marked comes behind what has been rendered."""
-        self.spans, self.length, made = [], 0, []
-        for piece in self.pieces(messages, tools, False, variables):
-            made.append(piece)
-            self.length += len(piece)
-        return "".join(made), self.spans
+        """(text, [begin, end) of what {% generation %} marks): what is marked comes behind what has been written."""
+        return self.render(messages, tools, False, variables), self.spans
+
+    def bounds(self, messages, tools, variables):
+        """(where each message and the loop over them ends, what an answer is asked for with); None if the template is
+        not straight. Behind the messages it must write nothing but what it asks with."""
+        if not self.compiled_of(tools)[1]:
+            return None
+        made = []
+        for part, ask in (messages, False), (messages[:1], True):
+            watched = Watched(map(self.completed, part), lambda: self.length)
+            text = "".join(self.pieces(watched, tools, ask, variables))
+            if len(watched.bounds) != len(part) + 1:
+                return None
+            made.append((watched.bounds, text[watched.bounds[-1]:]))
+        (bounds, rest), (_, header) = made
+        return None if rest else (bounds, header)

@@ -45,6 +45,9 @@ class Transformers:
         return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=ask, tokenize=False,
                                                   **variables)
 
+    def bounds(self, messages, tools, variables):
+        return None                         # what its template does is not known
+
     def marked(self, messages, tools, variables):
         """As apply_chat_template, but for its mask: that ends before a turn whose first character has no token, which
         is so of a blank in tokenizers that leave blanks out of a token's place, such as GPT-NeoX's."""
@@ -81,8 +84,8 @@ class Plain:
         self.bos_token, self.eos_token = self.specials.get("bos_token"), self.specials.get("eos_token")
         self.bos, self.eos = (token and self.tokenizer.token_to_id(token) for token in (self.bos_token, self.eos_token))
         self.templates = Templates(model, self.config, self.specials)
-        self.template, self.render, self.marked = (
-            self.templates.source, self.templates.render, self.templates.marked)
+        self.template, self.render, self.marked, self.bounds = (
+            self.templates.source, self.templates.render, self.templates.marked, self.templates.bounds)
 
     def as_configured(self, tokenizer):
         """tokenizer.json with the one key that transformers takes from tokenizer_config.json where both have it."""
