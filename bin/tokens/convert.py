@@ -41,18 +41,30 @@ def half_pair(line):
         return None
 
 
+def parsed(line):
+    """A line's value, or why it is not JSON."""
+    try:
+        return json.loads(line) if isinstance(line, bytes) else line
+    except (ValueError, RecursionError) as e:
+        return e
+
+
 def convert(maker, keep_empty, where, first, lines):
     made = Made()
     maker.notes = made.notes
     if where is None:
         made.problem = first, lines
         return made
-    for number, line in enumerate(lines, first):
+    values = [parsed(line) for line in lines]
+    maker.prepare(values)
+    for number, (line, value) in enumerate(zip(lines, values), first):
         if isinstance(line, bytes) and not line.strip():
             continue
         made.notes.at = at = "%s %d" % (where, number)
         try:
-            ids, trained = maker.document(json.loads(line) if isinstance(line, bytes) else line)
+            if isinstance(value, Exception):
+                raise value
+            ids, trained = maker.document(value)
             if not ids:
                 raise Problem(EX_DATA, "makes no token")
         except MemoryError:
@@ -62,7 +74,7 @@ def convert(maker, keep_empty, where, first, lines):
             made.problem = code, "%s: %s" % (at, why)
             return made
         made.lines += 1
-        wanted = sum(trained[1:])           # nothing predicts the first token
+        wanted = len(ids) - 1 if trained is None else sum(trained) - trained[0]     # nothing predicts the first token
         if not wanted:
             made.left_out += 1
             made.first_left_out = made.first_left_out or at
@@ -72,7 +84,7 @@ def convert(maker, keep_empty, where, first, lines):
         made.documents += 1
         made.tokens += len(ids)
         made.trained += wanted
-        made.prompted += wanted and not trained[0]
+        made.prompted += bool(wanted and trained and not trained[0])
         made.longest = max(made.longest, len(ids))
     return made
 
@@ -125,7 +137,7 @@ def encode_prompts(tokenizer, options, out, stdin):
                 except UnicodeDecodeError:
                     raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
                 if ids:
-                    out.write(record(ids, [True] * len(ids)))
+                    out.write(record(ids, None))
                     written = True
     out.flush()
     for line in maker.notes.lines():

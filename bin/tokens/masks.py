@@ -1,4 +1,5 @@
-"""Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id.
+"""Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id, or None
+where loss is computed on all.
 
 A chat is tokenized once. Where the assistant's turns are in its text tell the ends of the messages in it, or the
 lengths of rendered beginnings of the chat; where they are among the ids tell the tokens' places in the text.
@@ -137,10 +138,10 @@ def without(spans, others):
 
 
 class Maker:
-    """Converts a line to (ids, trained); trained has a flag for each id: is loss computed on it?"""
+    """Converts a line to (ids, trained)."""
 
     def __init__(self, tokenizer):
-        self.tokenizer, self.notes = tokenizer, Notes()
+        self.tokenizer, self.notes, self.ready = tokenizer, Notes(), {}
         sample = tokenizer.text("a")
         self.begins = tokenizer.bos is not None and sample[:1] == [tokenizer.bos]      # adds BOS itself
         self.ends = tokenizer.eos is not None and sample[-1:] == [tokenizer.eos]
@@ -148,6 +149,14 @@ class Maker:
             self.has_template = bool(tokenizer.template(None))
         except Problem:
             self.has_template = False
+
+    def prepare(self, lines):
+        """Tokenizes the texts of many lines at once, which takes less time than one by one."""
+        texts = [line["text"] for line in lines if isinstance(line, dict) and isinstance(line.get("text"), str)]
+        try:
+            self.ready = dict(zip(texts, self.tokenizer.texts(texts)))
+        except Exception:                   # whichever is at fault says so when its turn comes
+            self.ready = {}
 
     def document(self, line):
         made = document(line, self.has_template, self.notes)
@@ -159,24 +168,26 @@ class Maker:
     def once(self, ids):
         """The ids of a text without a second BOS or EOS where the text has its own: (ids, how many left out before)."""
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
-        before = self.begins and ids[1:2] == [bos]
+        before = int(self.begins and ids[1:2] == [bos])
         if before:
             self.notes.count("%d texts begin with BOS: the tokenizer adds no second one")
-        behind = self.ends and len(ids) > 1 and ids[-2] == eos
+        behind = int(self.ends and len(ids) > 1 and ids[-2] == eos)
         if behind or not self.ends and eos is not None and len(ids) > before and ids[-1] == eos:
             self.notes.count("%d texts end in EOS: no second one is added")
-        return ids[before:len(ids) - behind], int(before)
+        return (ids[before:len(ids) - behind] if before or behind else ids), before
 
     def with_end(self, ids):
-        if self.tokenizer.eos is None:
+        eos = self.tokenizer.eos
+        if eos is None:
             if not isinstance(self.tokenizer, Bytes):
                 self.notes.say("the tokenizer has no EOS: nothing marks the end of a document")
-            return ids
-        return ids if ids[-1:] == [self.tokenizer.eos] else ids + [self.tokenizer.eos]
+        elif not ids or ids[-1] != eos:
+            ids.append(eos)
+        return ids
 
     def text(self, text):
-        ids = self.with_end(self.once(self.tokenizer.text(text))[0])
-        return ids, [True] * len(ids)
+        ids = self.ready.pop(text, None) or self.tokenizer.text(text)
+        return self.with_end(self.once(ids)[0]), None
 
     def prompt(self, text):
         """The ids of a text that the model is to continue: without EOS."""

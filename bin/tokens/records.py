@@ -9,8 +9,10 @@ CONTEXT_ONLY = 1 << 31
 
 
 def record(ids, trained):
+    """trained: a flag for each id, or None where loss is computed on all."""
     words = array.array("I", [len(ids)])
-    words.extend(i if wanted else i | CONTEXT_ONLY for i, wanted in zip(ids, trained))
+    words.extend(ids if trained is None else
+                 [i if wanted else i | CONTEXT_ONLY for i, wanted in zip(ids, trained)])
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()

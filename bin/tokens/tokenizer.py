@@ -25,6 +25,9 @@ class Transformers:
     def text(self, text):
         return list(self.tokenizer(text)["input_ids"])
 
+    def texts(self, texts):
+        return self.tokenizer(texts)["input_ids"] if texts else []
+
     def placed(self, text, special):
         if not self.tokenizer.is_fast:
             return list(self.tokenizer(text, add_special_tokens=special)["input_ids"]), None, None
@@ -101,6 +104,9 @@ class Plain:
     def text(self, text):
         return self.tokenizer.encode(text).ids
 
+    def texts(self, texts):
+        return [made.ids for made in self.tokenizer.encode_batch_fast(texts)]
+
     def placed(self, text, special):
         made = self.tokenizer.encode(text, add_special_tokens=special)
         return made.ids, *columns(made.offsets)
@@ -115,6 +121,9 @@ class Bytes:
 
     def text(self, text):
         return list(text.encode())
+
+    def texts(self, texts):
+        return map(self.text, texts)
 
     def placed(self, text, special):
         return self.text(text), None, None
