@@ -153,7 +153,16 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	import json, sys, pyarrow, pyarrow.parquet
 	rows = [json.loads(line) for line in open(sys.argv[1])]
 	pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2])
+	# a map of names and values
+	a = pyarrow
+	call = a.struct([("name", a.string()), ("arguments", a.map_(a.string(), a.string()))])
+	message = a.struct([("role", a.string()), ("content", a.string()), ("tool_calls", a.list_(call))])
+	row = {"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": "3"}}]}]}
+	table = a.Table.from_pylist([row], a.schema([("messages", a.list_(message))]))
+	pyarrow.parquet.write_table(table, sys.argv[2] + ".map")
 	PY
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.parquet.map" >"$T/rec" 2>"$T/err"
+	"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/tools" <"$T/rec" | grep -qF '"arguments": {"a": "3"}}'
 	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in" >"$T/want" 2>"$T/err"
 	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.parquet" 2>"$T/err" | cmp "$T/want" -
 	gives tools '{user}q;{assistant}[[<call>{"name": "f", "arguments": {"a": {"b": [null, {"c": null}]}}}</call>;]]' \
@@ -225,7 +234,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	no hears "not used"
 	gives chat 's\n\nq[[a<|end|>]]' 's: q[[a<|end|>]]' <<-'EOF'
 	{"system": "s", "prompt": "q", "completion": "a"}
-	{"system": "s", "prompt": "s: q", "completion": "a"}
+	{"system": "s", "prompt": "s: q", "completion": "a", "tools": "[]"}
 	EOF
 	refused chat "'system' differs from the system message" \
 		'{"system": "t", "messages": [{"role": "system", "content": "s"}, '"$QA"']}'

@@ -256,7 +256,7 @@ def string(line, key):
 def with_system(line, prompt):
     """Before a prompt of text, which no template renders."""
     for key in ("history", "tools", "functions", "chat_template_kwargs"):
-        if line.get(key):
+        if line.get(key) and line[key] not in ("[]", "{}"):
             raise Problem(EX_DATA, "has '%s', which needs a chat template and messages" % key)
     system = system_of(line)
     return system + "\n\n" + prompt if system and not prompt.startswith(system) else prompt

@@ -65,7 +65,10 @@ def gunzip(name, file):
 
 
 def without_nulls(value):
-    """Arrow gives each object the keys of all rows' objects, those that its own row lacks with null."""
+    """Arrow gives each object the keys of all rows' objects, those that its own row lacks with null. A map comes as
+    pairs, which nothing else does."""
+    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
+        value = dict(value)
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -81,7 +84,7 @@ def parquet_rows(name):
         raise Problem(EX_CONFIG, "%s: needs pyarrow: pip install pyarrow" % name)
     try:
         for batch in parquet.ParquetFile(name).iter_batches(batch_size=CHUNK_LINES):
-            for row in batch.to_pylist(maps_as_pydicts="strict"):
+            for row in batch.to_pylist():
                 yield without_nulls(row)
     except pyarrow.ArrowException as e:
         raise Problem(EX_DATA, "%s: damaged parquet file: %s" % (name, e))
