@@ -201,6 +201,33 @@ calls_of() {
 	grep -q "100 tokens by our own kernels: emulated backend 1: plain: dk differs" "$T/stream.err"
 }
 
+@test "a backend that breaks the device or crashes when it is tried is not tried again: our own kernels compute" {
+	need_emulator
+	for at in "" far-; do
+		seq=$([ "$at" ] && echo 100 || echo 64)
+		make_run qwen3
+		PLAIN=plain SHAPE="1 $seq" step_of own ""
+		for fault in ${at}breaks ${at}crashes; do
+			make_run qwen3
+			spawn faulty env MT_EMU_SEED=1 MT_EMU_SDPA=linear,$fault "$EMU" "$RUN" --device cuda --chunk-tokens 200 \
+				--head-tokens 40
+			faulty=$PID
+			spawn step stream-drive step "$RUN" 1 "$seq" 1 1 3 dump="$T/$fault.bin" limit=180 plain
+			step=$PID code=0
+			wait "$faulty" || code=$?
+			case $fault in *breaks) [ "$code" = 74 ] && tail -1 "$T/faulty.err" | grep -q "broke the device: start" ;;
+			*) [ "$code" = 134 ] ;; esac
+			spawn next env MT_EMU_SEED=2 MT_EMU_SDPA=linear,$fault "$EMU" "$RUN" --device cuda --chunk-tokens 200 \
+				--head-tokens 40
+			wait "$step"
+			sort "$T/step.out" | cmp - "$T/own"
+			cmp "$T/own.bin" "$T/$fault.bin"
+			kill "$PID"
+			wait "$PID"
+		done
+	done
+}
+
 @test "a run keeps its attention backend: another version or none exits 78, one installed later is not used" {
 	need_emulator
 	make_run qwen3

@@ -107,5 +107,12 @@ void cuda_launch(struct device *, enum queue, const struct op *);
 int cuda_autotune(struct device *, bool on);
 struct attention_need cuda_attention_need(struct device *, uint32_t seq, bool packed, bool train);
 int cuda_attention_select(struct device *, uint32_t seq, bool *with);
+/* Try the attention backend, and enter into the record's table, for key, whether the run uses it (*with). The first
+ * entry stands. If the device breaks or the library crashes meanwhile, the entry says no, so that a successor does
+ * not try again. 0, or -ex; TEST_NONE: there was no library, nothing is entered. */
+enum tested { TEST_NONE, TEST_PASSED, TEST_FAILED };
+typedef enum tested test_fn(struct cuda *, uint32_t seq);
+int attention_try(struct cuda *, const char *key, test_fn *, uint32_t seq, bool *with);
+bool attention_tried(struct cuda *, const char *key, bool *with); /* false: there is no such entry */
 
 #endif

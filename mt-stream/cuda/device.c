@@ -13,6 +13,7 @@
 #define BLOCKS 1024            /* registrations of the gradient ring at most */
 #define COPIERS 4              /* threads of staged copies at most */
 #define OWN_WORDS "own tiles, ordered sums"
+#define BACKEND_KEY "attention by a library"
 
 /* ---- opening and closing ---- */
 
@@ -29,29 +30,52 @@ static struct sdpa *library_open(const struct cuda *c, char *why)
 #endif
 }
 
+/* Open the attention backend's library. false: it is not there, or the run's record names another one */
+static bool backend_load(struct cuda *c, const struct mt_geometry *geo)
+{
+	char why[256] = "";
+	struct sdpa *sdpa = library_open(c, why);
+
+	if (sdpa) c->backend = backend_open(sdpa, geo);
+	else if (*why && !mt_record(c->run)) /* if set, the record names another backend: that is reported as an error */
+		mt_say("cuda: attention by our own kernels: %s", why);
+	return c->backend != NULL;
+}
+
+/* Does it compute short rows as our own kernels do? */
+static enum tested backend_try(struct cuda *c, uint32_t seq)
+{
+	const struct mt_geometry *geo = mt_geometry(c->run);
+
+	(void)seq;
+	if (!backend_load(c, geo)) return TEST_NONE;
+	if (!backend_check(c->backend, &c->compute, geo)) return TEST_PASSED;
+	mt_say("cuda: attention by our own kernels: %s: %s", backend_name(c->backend), mt_errmsg());
+	return TEST_FAILED;
+}
+
 /* Use the attention backend if its library is there, passes the check, and the run was not begun without it */
-static void backend_find(struct cuda *c, const struct mt_geometry *geo)
+static int backend_find(struct cuda *c, const struct mt_geometry *geo)
 {
 	const struct mt_record *set = mt_record(c->run);
-	char why[256] = "";
+	bool with = false;
+	int rc = 0;
 
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
-	if (c->dev.elem != 2 || !attention_plain(geo)) return;
-	if (set && !strncmp(set->attention, OWN_WORDS, sizeof set->attention)) return;
-	struct sdpa *sdpa = library_open(c, why);
-	if (sdpa) c->backend = backend_open(sdpa, geo);
-	if (!c->backend) {
-		if (*why && !set) /* if set, the record names another backend: that is reported as an error */
-			mt_say("cuda: attention by our own kernels: %s", why);
-		return;
+	if (c->dev.elem != 2 || !attention_plain(geo)) return 0;
+	if (set) {
+		if (strncmp(set->attention, OWN_WORDS, sizeof set->attention)) backend_load(c, geo);
+	} else if (!attention_tried(c, BACKEND_KEY, &with)) {
+		rc = attention_try(c, BACKEND_KEY, backend_try, 0, &with);
+	} else if (with) {
+		backend_load(c, geo);
 	}
-	if (!set && backend_check(c->backend, &c->compute, geo)) {
-		mt_say("cuda: attention by our own kernels: %s: %s", backend_name(c->backend), mt_errmsg());
+	if (!set && !with) {
 		backend_close(c->backend);
 		c->backend = NULL;
-		return;
 	}
-	snprintf(c->attention, sizeof c->attention, "%s", backend_name(c->backend));
+	if (c->backend) snprintf(c->attention, sizeof c->attention, "%s", backend_name(c->backend));
+	return rc;
 }
 
 /* 0, or what of the model the kernels do not compute, in config.json's terms */
@@ -85,7 +109,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->spare = spare_of(c, control);
 	if (!cuda_own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
 		return mt_fail(c->ex, "%s", c->why);
-	backend_find(c, geo);
+	if ((rc = backend_find(c, geo)) != 0) return rc;
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);

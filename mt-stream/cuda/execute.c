@@ -3,6 +3,8 @@
  * Gradients that leave as bf16 are narrowed in place, on the compute stream behind the unit's own work: on another
  * stream a kernel would have to wait until a GEMM frees a multiprocessor, which takes longer than copying a piece.
  */
+#include <signal.h>
+
 #include "cli/cli.h"
 #include "cuda.h"
 #include "trace.h"
@@ -21,15 +23,21 @@ static struct key rows_key(uint32_t seq)
 	return k;
 }
 
+bool attention_tried(struct cuda *c, const char *key, bool *with)
+{
+	uint8_t stands = 0;
+	bool found = mt_choice_find(c->run, key, &stands, sizeof stands);
+
+	*with = stands;
+	return found;
+}
+
 /* What the reproducibility record's table says of rows of seq tokens */
 static void rows_find(struct cuda *c, uint32_t seq)
 {
-	uint8_t with = 0;
-
 	if (c->rows.selected && c->rows.seq == seq) return;
 	c->rows.seq = seq;
-	c->rows.selected = mt_choice_find(c->run, rows_key(seq).text, &with, sizeof with);
-	c->rows.with = with;
+	c->rows.selected = attention_tried(c, rows_key(seq).text, &c->rows.with);
 }
 
 struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool packed, bool train)
@@ -45,33 +53,84 @@ struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool p
 	return need;
 }
 
-/* Does the backend compute a row of seq tokens as our own kernels do? */
-static bool row_checked(struct cuda *c, uint32_t seq)
-{
-	int rc = backend_check_row(c->backend, &c->compute, mt_geometry(c->run), seq);
+/* ---- tests of the attention backend ---- */
 
-	if (rc)
-		mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, backend_name(c->backend),
-			mt_errmsg());
-	return !rc;
+static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+#define CRASHES (sizeof crashes / sizeof *crashes)
+
+static struct {
+	struct mt_run *run;
+	const char *key;
+	struct sigaction before[CRASHES];
+} on_test; /* for the signal handler */
+
+static void test_close(void)
+{
+	for (size_t i = 0; i < CRASHES; i++) sigaction(crashes[i], &on_test.before[i], NULL);
+}
+
+/* The library crashed: note it in the record's table, then die of that signal */
+static void test_crashed(int number)
+{
+	uint8_t with = 0;
+
+	test_close();
+	mt_choice_enter(on_test.run, on_test.key, &with, sizeof with);
+	raise(number);
+}
+
+static void test_open(struct cuda *c, const char *key)
+{
+	struct sigaction a = {.sa_handler = test_crashed, .sa_flags = SA_NODEFER};
+
+	on_test.run = c->run;
+	on_test.key = key;
+	for (size_t i = 0; i < CRASHES; i++) sigaction(crashes[i], &a, &on_test.before[i]);
+}
+
+static int choice_enter(struct cuda *c, const char *key, bool *with)
+{
+	uint8_t stands = *with;
+	int rc = mt_choice_enter(c->run, key, &stands, sizeof stands);
+
+	*with = stands;
+	return rc;
+}
+
+int attention_try(struct cuda *c, const char *key, test_fn *fn, uint32_t seq, bool *with)
+{
+	test_open(c, key);
+	enum tested got = fn(c, seq);
+	bool broken = got != TEST_NONE && cudaDeviceSynchronize() != cudaSuccess;
+	test_close();
+	*with = got == TEST_PASSED && !broken;
+	if (got == TEST_NONE) return 0;
+	int rc = choice_enter(c, key, with);
+	if (rc) return rc;
+	if (broken) /* a successor finds the choice and skips the test */
+		return mt_fail(MT_EX_IO,
+			"cuda: %s, tried with %s, broke the device: start mt-stream again; its own kernels will compute it", key,
+			backend_name(c->backend));
+	return 0;
+}
+
+/* Does the backend compute a row of seq tokens as our own kernels do? */
+static enum tested row_try(struct cuda *c, uint32_t seq)
+{
+	if (!backend_check_row(c->backend, &c->compute, mt_geometry(c->run), seq)) return TEST_PASSED;
+	mt_say("cuda: attention of rows of %u tokens by our own kernels: %s: %s", seq, backend_name(c->backend),
+		mt_errmsg());
+	return TEST_FAILED;
 }
 
 int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
-	uint8_t stands = *with && row_checked(c, seq);
-	bool broken = *with && cudaDeviceSynchronize() != cudaSuccess;
-	int rc = mt_choice_enter(c->run, rows_key(seq).text, &stands, sizeof stands);
+	struct key key = rows_key(seq);
+	int rc = *with ? attention_try(c, key.text, row_try, seq, with) : choice_enter(c, key.text, with);
 
-	if (rc) return rc;
-	if (broken) /* a successor finds the choice and skips the check */
-		return mt_fail(MT_EX_IO,
-			"cuda: attention of a row of %u tokens by %s broke the device: start mt-stream again; "
-			"its own kernels will compute it",
-			seq, backend_name(c->backend));
-	*with = stands;
-	rows_find(c, seq);
-	return 0;
+	if (!rc) rows_find(c, seq);
+	return rc;
 }
 
 /* Run attention by the backend, if it computes such rows. false: it does not, or the operation is another */

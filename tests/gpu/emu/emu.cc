@@ -277,6 +277,7 @@ static std::mutex pinned_lock; /* memory is registered by another thread */
 static std::map<char *, size_t> pinned, allocated;
 
 static cudaError_t last_error; /* of the host's thread */
+bool emu_broken;
 
 static double taken_ms; /* by what only says so */
 
@@ -523,11 +524,12 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 	if (e->reached < e->recorded && draw(2)) run_one();
 	return e->reached >= e->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
+static cudaError_t waited(void) { return emu_broken ? cudaErrorLaunchFailure : cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
 	while (e->reached < e->recorded)
 		if (!run_one()) die("streams wait for each other");
-	return cudaSuccess;
+	return waited();
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
@@ -576,7 +578,7 @@ cudaError_t cudaDeviceSynchronize(void)
 		;
 	for (cudaStream_t s : streams)
 		if (!s->queue.empty()) die("streams wait for each other");
-	return cudaSuccess;
+	return waited();
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int value)
 {

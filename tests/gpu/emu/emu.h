@@ -99,6 +99,7 @@ struct emu_index {
 };
 extern struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 extern char *emu_shared;
+extern bool emu_broken; /* as after a kernel's invalid access: every wait for the device fails */
 struct float4 {
 	float x, y, z, w;
 };

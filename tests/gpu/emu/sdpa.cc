@@ -6,10 +6,12 @@
  *     linear, square      work memory by tokens, or also by tokens squared
  *     whole               takes no documents
  *     wrong, fickle       sees a token too many, gives other bits each time
+ *     breaks, crashes     every later wait for the device fails; the process dies
  *     2                   another version
  * and of rows of more than FAULTY tokens, where indices would pass 2^31:
  *     far-forward, far-backward, far-head     wrong numbers that way; backward, in the last head alone
  *     far-refusal                             does not run
+ *     far-breaks, far-crashes                 as above, on these rows alone
  * MT_EMU_SDPA_LOG=FILE: a line for each call is added to it: forward or backward, sequences, tokens, query heads,
  * key-value heads, bytes of work memory
  */
@@ -32,6 +34,12 @@ struct plan {
 static bool is(const char *word) { return strstr(getenv("MT_EMU_SDPA"), word) != NULL; }
 
 static bool far_is(const struct sdpa_shape &s, const char *word) { return s.seq > FAULTY && is(word); }
+
+/* breaks and crashes, of all rows or of long ones alone */
+static bool fault_is(const struct sdpa_shape &s, const char *word, const char *far_word)
+{
+	return is(far_word) ? s.seq > FAULTY : is(word);
+}
 
 static float widen(uint16_t x)
 {
@@ -221,6 +229,8 @@ static int emu_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const str
 		snprintf(sdpa->why, sizeof sdpa->why, "refused");
 		return -1;
 	}
+	if (fault_is(p.shape, "crashes", "far-crashes")) abort();
+	if (fault_is(p.shape, "breaks", "far-breaks")) emu_broken = true;
 	log_call(p);
 	LAUNCH(call, 1, 32, 0, stream, p, args);
 	return 0;
