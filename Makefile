@@ -53,6 +53,9 @@ SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
 LIBS_mt-top   = -lncursesw
 
+# on a machine with a GPU, what `make gpu-deps` has packed elsewhere
+$(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell tests/gpu/deps --unpack build/gpu-deps.tar.gz))
+
 include mt-stream/build.mk mt-stream/cuda/build.mk shm/link/build.mk
 
 .PHONY: all lib clean FORCE

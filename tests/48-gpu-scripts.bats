@@ -81,6 +81,13 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 
+@test "gpu-first: the tracked files and what travels with them have at most 50 MiB" {
+	need_cmd git
+	tracked=$(cd "$TOP" && git ls-files -z | xargs -0 cat | wc -c)
+	deps=$(stat -c %s "$TOP/build/gpu-deps.tar.gz" 2>/dev/null || echo $((13 << 20)))
+	[ "$((tracked + deps))" -le $((45 << 20)) ]
+}
+
 @test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
 	need_emulator
 	RESULTS=$T/results

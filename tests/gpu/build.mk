@@ -75,7 +75,8 @@ $(O)/emu/libcublasLt.so.13: tests/gpu/emu/cublaslt.c
 	$(QUIET)$(CC) $(ALL_CFLAGS) -shared -o $@ $<
 
 # On a bare GPU machine (nvcc, gcc, make, python3): is it right, how fast is it. `make gpu-deps` before, elsewhere,
-# unpacks the -dev packages that such a machine lacks into build/gpu-deps, which has to travel along.
+# packs the -dev packages that such a machine lacks into build/gpu-deps.tar.gz, which has to travel along. (The Makefile
+# unpacks it before it looks for headers.)
 GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
 GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
   LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard \
@@ -93,7 +94,7 @@ ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes
 endif
 .PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-first
 gpu-deps:
-	@tests/gpu/deps build/gpu-deps
+	@tests/gpu/deps build/gpu-deps.tar.gz
 # what the build will use, by name: a line `NAME PATH`, or `NAME -` where it is missing
 header_of = $(firstword $(shell printf '$(hash)include <$(1)>\n' | $(CC) -isystem $(GPU_DEPS)/include -E -xc - \
   2>/dev/null | sed -n 's,^$(hash) 1 "\(.*/$(1)\)".*,\1,p'))
