@@ -88,6 +88,35 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ "$((tracked + deps))" -le $((45 << 20)) ]
 }
 
+@test "gpu-bench: PyTorch's micro-batch is halved after AdamW's state is there, and later in a timed step" {
+	need_torch
+	cat >"$T/short.py" <<-'PY'
+		import runpy, sys
+		sys.argv.pop(0)
+		sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+		import torch, torch_step
+		steps, gradients = [], torch_step.Trainer.gradients
+		def short(self):
+		    steps.append(self.micro)
+		    most = 4 if not self.optimizer.state else 2 if len(steps) < 6 else 1
+		    if self.micro > most:
+		        raise torch.OutOfMemoryError("short of memory")
+		    gradients(self)
+		torch_step.Trainer.gradients = short
+		torch_step.main()
+		print(steps, file=sys.stderr)
+	PY
+	printf '2\n2\n' | with_torch "$T/short.py" "$TOP/tests/gpu/torch_step.py" "$GOLDEN/qwen2/model/config.json" \
+		--rows 4 --seq 16 --micro 4 --device cpu >"$T/out" 2>"$T/torch.err"
+	# the first step; the second in vain, and again; two steps; one in vain and again, not timed; two steps
+	python3 - "$T/out" <<-'PY'
+		import json, sys
+		lines = [json.loads(l) for l in open(sys.argv[1])]
+		assert [(l["micro"], len(l.get("seconds", []))) for l in lines] == [(2, 0), (2, 2), (1, 2)], lines
+	PY
+	[ "$(tail -1 "$T/torch.err")" = "[4, 4, 2, 2, 2, 2, 1, 1, 1]" ]
+}
+
 @test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
 	need_emulator
 	RESULTS=$T/results

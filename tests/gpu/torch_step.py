@@ -5,9 +5,9 @@ usage: torch_step.py CONFIG --rows N --seq T [--micro N] [--device cuda] [--memo
 
 Eager, bf16 weights and activations, scaled_dot_product_attention, transformers' own loss (logits to fp32), no
 recompute; fp32 master weights updated by fused AdamW, gradients bf16, clipped to norm 1, accumulated over
-micro-batches. A micro-batch that does not fit is halved. Random tokens. Prints a line of versions when ready, then
-reads numbers of steps on stdin and answers each with one line of seconds. A line {"missing": ...} instead means that
-something is missing.
+micro-batches. A micro-batch that does not fit is halved, also later, and that step is not timed. Random tokens. Prints
+a line of versions when ready, then reads numbers of steps on stdin and answers each with one line of seconds. A line
+{"missing": ...} instead means that something is missing.
 """
 import argparse
 import json
@@ -74,18 +74,32 @@ class Trainer:
         if self.o.device != "cpu":
             torch.cuda.synchronize()
 
-    def first(self):
-        """Run a step, with smaller micro-batches until one fits"""
+    def fitting_step(self):
+        """A step, with smaller micro-batches until one fits. Returns its seconds, without those that did not fit"""
         while True:
+            began = time.perf_counter()
             try:
-                return self.step()
+                self.step()
+                return time.perf_counter() - began
             except torch.OutOfMemoryError:
                 if self.micro == 1:
                     raise
             self.micro //= 2
-            for w in self.weights:
-                w.grad = None
-            torch.cuda.empty_cache()
+            for tensor in (*self.weights, *self.masters):
+                tensor.grad = None
+            if self.o.device != "cpu":
+                torch.cuda.empty_cache()
+
+    def first(self):
+        """Two steps: from the second on there is AdamW's state beside the activations"""
+        for _ in range(2):
+            self.fitting_step()
+
+    def timed_step(self):
+        while True:
+            before, seconds = self.micro, self.fitting_step()
+            if self.micro == before:
+                return seconds
 
 
 def main():
@@ -104,13 +118,12 @@ def main():
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__, "micro": trainer.micro,
                       "how": "eager, bf16 weights, sdpa, fp32 master with fused AdamW, no recompute"}), flush=True)
     for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line)):
-            began = time.perf_counter()
-            trainer.step()
-            seconds.append(time.perf_counter() - began)
+        try:
+            seconds = [trainer.timed_step() for _ in range(int(line))]
+        except torch.OutOfMemoryError as e:
+            sys.exit(f"out of memory with micro-batches of one row: {str(e).splitlines()[0][:300]}")
         peak = torch.cuda.max_memory_allocated() if o.device != "cpu" else 0
-        print(json.dumps({"seconds": seconds, "peak_bytes": peak}), flush=True)
+        print(json.dumps({"seconds": seconds, "peak_bytes": peak, "micro": trainer.micro}), flush=True)
 
 
 if __name__ == "__main__":
