@@ -68,12 +68,14 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/first.json" \
 		'[b["parts"][p]["outcome"] for p in ("main", "check", "small", "none", "torch")] == ["ok"] * 5'
 	of "$RESULTS/check.json" 'b["counts"]["ok"] == 6 and sum(b["counts"].values()) == 6'
-	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen3", 64), ("qwen2 --grad none", 64)] and not undone
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2 --state int8", 64), ("qwen3", 64),
+		("qwen2 --grad none", 64)] and not undone
 		and all(r["step_s"] > 0 and r["plan"]["step_s"] > 0 and not r["account"]["wrong"] for r in b["runs"])
-		and b["torch"]["mt_s"] > 0 and b["torch"]["torch_s"] == 0.5 and all(s["remove_s"] > 0 for s in b["stores"])'
+		and b["torch"][0]["mt_s"] > 0 and b["torch"][0]["torch_s"] == 0.5
+		and all(s["remove_s"] > 0 for s in b["stores"])'
 	grep -q '^| qwen2 --grad none | 64 | ' "$RESULTS/bench.md"
 	python3 -m zipfile -l "$RESULTS/traces.zip" >"$T/traces"
-	[ "$(grep -c json "$T/traces")" = 3 ]
+	[ "$(grep -c json "$T/traces")" = 4 ]
 	[ "$(cd "$RESULTS" && echo *)" = "bench.json bench.md check.json first.json first.log traces.zip" ]
 	no_stage_of "$EMU"
 	# the most important measurements came first, each of them once
@@ -81,11 +83,148 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 
+# A copy of the tracked files, and of what travels along: clone DIR
+clone() {
+	mkdir -p "$1"
+	(
+		cd "$TOP"
+		git ls-files -z | xargs -0 cp --parents -t "$1"
+		[ ! -e build/gpu-deps.tar.gz ] || cp --parents build/gpu-deps.tar.gz "$1"
+	)
+}
+
+@test "gpu-first: one part alone builds what is missing in a clean clone; the next command goes on from its results" {
+	need_emulator
+	clone "$T/clone"
+	unset MT BUILD MAKELEVEL MAKEFLAGS MFLAGS
+	bare() { # PART: as README says, with the emulator; NVCC: where there is a toolkit, its kernels are not compiled
+		mkdir "$T/out.$1"
+		env -i PATH=/usr/bin:/bin CFLAGS=-O0 MT_COMMIT=c0ffee RESULTS="$T/out.$1" \
+			"$T/clone/tests/gpu/first" --limit 1500 --quick --stream build/emu/mt-stream "$1" >"$T/$1.log" 2>&1
+	}
+	bare main || { tail -50 "$T/main.log" >&2; return 1; }
+	of "$T/out.main/bench.json" 'runs == [("qwen2", 64), ("qwen2 --state int8", 64)] and not undone'
+	of "$T/out.main/first.json" 'b["parts"]["main"]["outcome"] == "ok"'
+	# brought home; the next command has an output folder of its own
+	cp -r "$T/out.main" "$T/clone/tests/gpu/results"
+	bare none
+	of "$T/out.none/bench.json" \
+		'runs == [("qwen2", 64), ("qwen2 --state int8", 64), ("qwen2 --grad none", 64)] and not undone'
+	# which machine each figure is from
+	of "$T/out.none/first.json" '[b["parts"][p]["outcome"] for p in ("main", "none")] == ["ok"] * 2
+		and len([f for f in b["figures"] if "step_s" in f]) == 3
+		and all(set(b["machines"][r["machine"]]) >= {"commit", "card", "driver", "libraries", "sources"}
+			for r in [*b["figures"], *b["parts"].values()])
+		and {m["commit"] for m in b["machines"].values()} == {"c0ffee"}'
+	[ "$(cd "$T/out.none" && echo *)" = "bench.json bench.md first.json first.log traces.zip" ]
+	# given again, it repeats nothing
+	cp -r "$T/out.none/." "$T/clone/tests/gpu/results"
+	rm -r "$T/out.main"
+	bare main
+	grep -q 'qwen2: done before$' "$T/main.log"
+	of "$T/out.main/bench.json" 'len(runs) == 3 and len(b["stores"]) == 3'
+	no grep -h Traceback "$T"/*.log
+}
+
 @test "gpu-first: the tracked files and what travels with them have at most 50 MiB" {
 	need_cmd git
 	tracked=$(cd "$TOP" && git ls-files -z | xargs -0 cat | wc -c)
 	deps=$(stat -c %s "$TOP/build/gpu-deps.tar.gz" 2>/dev/null || echo $((13 << 20)))
 	[ "$((tracked + deps))" -le $((45 << 20)) ]
+}
+
+@test "gpu-bench, gpu-check: --add repeats nothing of the same sources and libraries, and measures others again" {
+	need_emulator
+	RESULTS=$T/results
+	faulty 0 true
+	more() { "$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --add "$@" >"$T/out"; }
+	more --only main --tokens 64
+	more --only main --tokens 64,128
+	[ "$(wc -l <"$T/starts")" = 2 ]
+	more --only main --tokens 128,64
+	[ "$(wc -l <"$T/starts")" = 2 ]
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 128)] and len(b["stores"]) == 2'
+	python3 - "$RESULTS/bench.json" <<-'PY'
+		import json, sys
+		text = open(sys.argv[1]).read()
+		id_ = list(json.loads(text)["machines"])[0]
+		open(sys.argv[1], "w").write(text.replace(id_, "0ther0ne"))
+	PY
+	more --only main --tokens 64
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 128), ("qwen2", 64)]
+		and len({r["machine"] for r in b["runs"]}) == 2 and len(b["machines"]) == 2'
+	: >"$T/starts"
+	again() { "$TOP/tests/gpu/check" --stream "$T/faulty" --quick --add --only "llama3 bf16: unpacked" >"$T/out"; }
+	again
+	started=$(wc -l <"$T/starts")
+	[ "$started" -gt 0 ]
+	again
+	[ "$(wc -l <"$T/starts")" = "$started" ]
+	of "$RESULTS/check.json" 'b["counts"]["ok"] == 1 == sum(b["counts"].values())'
+}
+
+@test "gpu-first: a run that a killed command left is removed by the next one; what was measured stays" {
+	need_emulator
+	RESULTS=$T/results
+	mkdir "$T/machine"
+	export MT_SHM_DIR="$T/machine"
+	# its second training hangs until it is killed, with all that it started
+	cat >"$T/faulty" <<-SH
+		#!/bin/sh
+		echo >>"$T/starts"
+		[ "\$(wc -l <"$T/starts")" != 2 ] || exec sleep 300
+		exec "$EMU" "\$@"
+	SH
+	chmod +x "$T/faulty"
+	: >"$T/starts"
+	spawn first "$TOP/tests/gpu/first" --stream "$T/faulty" --quick main
+	two() { [ "$(wc -l <"$T/starts")" = 2 ]; }
+	for i in 1 2 3 4; do eventually two && break; done
+	two
+	bench=$(mt-store ls --json | sed -n 's/^{"run":"gpu\([0-9]*\)-.*/\1/p')
+	kill -9 "$PID"
+	kill -9 -- "-$bench"
+	[ -n "$(mt-store ls)" ]
+	"$TOP/tests/gpu/first" --stream "$T/faulty" --quick main >"$T/out"
+	[ -z "$(mt-store ls)" ]
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2 --state int8", 64)]'
+	of "$RESULTS/first.json" 'b["parts"]["main"]["outcome"] == "ok"'
+}
+
+@test "gpu scripts: missing programs, damaged results and too little memory are one line each, never a traceback" {
+	need_emulator
+	RESULTS=$T/results
+	mkdir -p "$T/build/emu" "$T/build/probes" "$RESULTS"
+	says() { # WORDS PROGRAM ARGS...
+		local words=$1 code=0
+		shift
+		"$@" >"$T/out" 2>&1 || code=$?
+		if [ "$code" = 0 ] || grep -q Traceback "$T/out" || ! grep -q -e "$words" "$T/out"; then
+			cat "$T/out" >&2
+			return 1
+		fi
+	}
+	# nothing is built, and nothing is there to build it with
+	says "cannot build: .*jansson.h" env PATH="$T/bin:$PATH" CC=false "$TOP/tests/gpu/first" --quick main
+	printf '#!/bin/sh\nexit 2\n' >"$T/build/make"
+	chmod +x "$T/build/make"
+	says "main: FAILED" env PATH="$T/build:$PATH" "$TOP/tests/gpu/first" --quick --stream "$BUILD/emu/mt-stream" main
+	says "not done: main: .*No such file" env BUILD="$T/build" MT="$T/build" PATH=/usr/bin:/bin \
+		"$TOP/tests/gpu/bench" --quick --stream "$EMU" --only main
+	# results that cannot be read or written
+	echo '{"runs": [' >"$RESULTS/bench.json"
+	echo '{"parts": [' >"$RESULTS/first.json"
+	echo 'PK' >"$RESULTS/traces.zip"
+	says "its trace: File is not a zip file" "$TOP/tests/gpu/bench" --quick --stream "$EMU" --only main --tokens 64 \
+		--add
+	of "$RESULTS/bench.json" 'runs == [("qwen2", 64)]'
+	says "^first: results in '$T/python/results': " env RESULTS="$T/python/results" PATH="$PATH" \
+		sh -c "echo >'$T/python'; exec '$TOP/tests/gpu/first' main"
+	# memory
+	mkdir "$T/disk"
+	mount -t tmpfs -o size=64k mt "$T/disk" || skip "needs leave to mount"
+	says "not done: main: .* free, .* are needed" "$TOP/tests/gpu/bench" --quick --stream "$EMU" --shm "$T/disk" \
+		--only main,int8
 }
 
 @test "gpu-bench: PyTorch's micro-batch is halved after AdamW's state is there, and later in a timed step" {

@@ -27,7 +27,21 @@ GOLDEN = os.path.join(TOP, "tests", "golden")
 CONFIGS = os.path.join(TOP, "tests", "configs")
 RESULTS = os.environ.get("RESULTS", os.path.join(TOP, "tests", "gpu", "results"))
 os.environ["PATH"] = f"{MT}:{os.path.join(BUILD, 'probes')}:{os.environ['PATH']}"
-Failed = (RuntimeError, OSError, ValueError, KeyError, IndexError, subprocess.TimeoutExpired)
+Failed = (RuntimeError, OSError, ValueError, KeyError, IndexError, MemoryError, zipfile.BadZipFile,
+          subprocess.TimeoutExpired)
+
+
+def report_bug(kind, error, where):
+    """An exception that nothing expected: one line instead of a traceback"""
+    places = []
+    while where:
+        places.append(f"{os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}")
+        where = where.tb_next
+    text, program = " ".join(str(error).split())[:500], os.path.basename(sys.argv[0])
+    print(f"{program}: {kind.__name__}: {text} ({' > '.join(places)})", file=sys.stderr, flush=True)
+
+
+sys.excepthook = report_bug
 
 
 # ---- time ----
@@ -67,13 +81,17 @@ def wheels():
     return sorted(d for path in sys.path for d in glob.glob(os.path.join(path, "nvidia", "*")) if os.path.isdir(d))
 
 
+def nvcc():
+    return shutil.which("nvcc") or os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
+
+
 def find_library(stem, variable, version):
-    """Where a library is: "" for the loader's own places, or a wheel's path, also set in the variable; None: nowhere"""
+    """A library as the loader finds it, or a wheel's path, also set in the variable; None: nowhere"""
     name = f"lib{stem}.so.{version}"
     for place in (name, f"/usr/local/cuda/lib64/{name}"):
         try:
             ctypes.CDLL(place)
-            return ""
+            return place
         except OSError:
             pass
     for found in [os.environ.get(variable), *(os.path.join(d, "lib", name) for d in wheels())]:
@@ -88,7 +106,7 @@ def find_libraries():
     own = [d for d in os.environ.get("LD_LIBRARY_PATH", "").split(":") if d]
     os.environ["LD_LIBRARY_PATH"] = ":".join([*own, *(d for d in (os.path.join(w, "lib") for w in wheels())
                                                       if os.path.isdir(d) and d not in own)])
-    major = (re.findall(r"release (\d+)", words("nvcc", "--version")) or ["13"])[0]
+    major = (re.findall(r"release (\d+)", words(nvcc(), "--version")) or ["13"])[0]
     found = {f"libcublasLt.so.{major}": find_library("cublasLt", "MT_CUBLASLT", major),
              "libcudnn.so.9": find_library("cudnn", "MT_CUDNN", 9)}
     if not os.environ["LD_LIBRARY_PATH"]:
@@ -119,12 +137,28 @@ def pidfd_works():
         return False
 
 
+VERSION = """
+import ctypes, sys
+version = getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2])
+version.restype = ctypes.c_size_t
+n = version()
+print(f"{n // 10000}.{n // 100 % 100}.{n % 100}")
+"""
+
+
+def versions(found):
+    """{library: its version}, of what find_libraries returned, without loading them into this process"""
+    ask = {"libcublasLt": "cublasLtGetVersion", "libcudnn": "cudnnGetVersion"}
+    return {name.split(".")[0]: words(sys.executable, "-c", VERSION, place, ask[name.split(".")[0]]) or "unknown"
+            for name, place in found.items() if place}
+
+
 def source_hash():
     """A hash of the sources, in case there is no git"""
     h = hashlib.sha256()
     for path in sorted(p for d in ("shm", "shm/*", "mt-store", "mt-stream", "mt-stream/*", "mt-optim", "mt-step",
                                       "mt-step/*", "tests/gpu", "tests/gpu/emu")
-                       for p in glob.glob(os.path.join(TOP, d, "*")) if os.path.isfile(p)):
+                       for p in glob.glob(os.path.join(TOP, d, "*")) if os.path.isfile(p) and not p.endswith(".md")):
         with open(path, "rb") as f:
             h.update(f.read())
     return h.hexdigest()[:12]
@@ -138,18 +172,21 @@ def cpu_name():
     return platform.machine()
 
 
-def machine():
+def machine(found):
+    """What a figure depends on; `id` names what another machine must have in common, so that figures can be compared.
+    found: what find_libraries returned"""
     commit = os.environ.get("MT_COMMIT") or words("git", "rev-parse", "--short", "HEAD")
     if commit and not os.environ.get("MT_COMMIT") and words("git", "status", "--porcelain", "--untracked-files=no"):
         commit += "+"
-    return {
-        "gpu": words("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
-        "nvcc": (re.findall(r"release ([\d.]+)", words("nvcc", "--version")) or [""])[0],
-        "kernel": platform.release(), "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)),
-        "memory": meminfo("MemTotal"), "available": meminfo("MemAvailable"), "shm": free_in("/dev/shm"),
-        "commit": commit, "sources": source_hash(), "pidfds": pidfd_works(),
-        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-    }
+    smi = words("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader").splitlines()
+    card, driver = smi[0].rsplit(", ", 1) if smi and ", " in smi[0] else ("", "")
+    toolkit = (re.findall(r"release ([\d.]+)", words(nvcc(), "--version")) or [""])[0]
+    same = {"sources": source_hash(), "card": card, "driver": driver, "libraries": {"nvcc": toolkit, **versions(found)},
+            "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
+    return {"id": hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8], "commit": commit, **same,
+            "kernel": platform.release(), "memory": meminfo("MemTotal"), "available": meminfo("MemAvailable"),
+            "shm": free_in("/dev/shm"), "pidfds": pidfd_works(),
+            "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
 
 
 # ---- memory for runs ----
@@ -205,6 +242,23 @@ def wake_memory(need, limit=60, patience=10):
             p.wait()
             p.stdin.close()
     return meminfo("MemAvailable")
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def remove_left():
+    """Remove the runs of scripts that were killed before they could"""
+    for line in words("mt-store", "ls", "--json").splitlines():
+        name = json.loads(line).get("run", "")
+        pid = re.match(r"gpu(\d+)-", name)
+        if pid and not lives(pid.group(1)):
+            words("mt-store", "rm", name, "--force")
 
 
 def unmount_own(libc, directory):
@@ -312,9 +366,9 @@ class Run:
         Run.count += 1
         self.name = f"gpu{os.getpid()}-{Run.count}-{name}"[:32]
         self.stages, self.ended = [], []
-        self.dir = tempfile.mkdtemp(prefix="mt-gpu-")
 
     def __enter__(self):
+        self.dir = tempfile.mkdtemp(prefix="mt-gpu-")
         return self
 
     def __exit__(self, *_):
@@ -499,6 +553,19 @@ def plan_reported(stderr):
 
 
 # ---- results ----
+
+def earlier(name):
+    """An earlier command's results of that name; {} if there are none, or none that can be read"""
+    try:
+        with open(os.path.join(RESULTS, name)) as f:
+            found = json.load(f)
+        return found if isinstance(found, dict) else {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        print(f"{name} is not kept: {e}", flush=True)
+        return {}
+
 
 def save(name, what):
     """Write a file under results/, whole or not at all"""
