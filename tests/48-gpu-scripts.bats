@@ -205,7 +205,8 @@ clone() {
 		fi
 	}
 	# nothing is built, and nothing is there to build it with
-	says "cannot build: .*jansson.h" env PATH="$T/bin:$PATH" CC=false "$TOP/tests/gpu/first" --quick main
+	says "cannot go on without .*jansson.h" env CC=false "$TOP/tests/gpu/first" --quick main
+	[ -e /dev/nvidia0 ] || says "cannot go on without .*a GPU" "$TOP/tests/gpu/first" --quick main
 	printf '#!/bin/sh\nexit 2\n' >"$T/build/make"
 	chmod +x "$T/build/make"
 	says "main: FAILED" env PATH="$T/build:$PATH" "$TOP/tests/gpu/first" --quick --stream "$BUILD/emu/mt-stream" main
