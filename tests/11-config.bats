@@ -615,10 +615,26 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "model_type 'gpt2' is not supported"
 	config llama -model_type
 	refused 78 "model_type is missing"
-	config llama '"architectures": ["LlamaForSequenceClassification"]'
-	refused 78 "architectures 'LlamaForSequenceClassification' is not supported, only LlamaForCausalLM"
 	config llama '"architectures": ["MistralForCausalLM"]'
-	refused 78 "architectures 'MistralForCausalLM'"
+	refused 78 "architectures 'MistralForCausalLM' is not supported, only LlamaForCausalLM and other classes of llama"
+	config llama '"architectures": ["MistralModel"]'
+	refused 78 "architectures 'MistralModel'"
+	config qwen2 '"architectures": ["Qwen3ForSequenceClassification"]'
+	refused 78 "architectures 'Qwen3ForSequenceClassification'"
+	config llama '"architectures": [1]'
+	refused 65 "architectures is not a list of names"
+}
+
+@test "other classes of the same family are read as its causal LM, as transformers' AutoModelForCausalLM does" {
+	local name
+	for name in llama:LLaMAForCausalLM llama:LlamaModel llama:LlamaForSequenceClassification \
+		llama:LlamaForTokenClassification llama:OurForCausalLM mistral:MistralModel qwen2:Qwen2Model \
+		qwen2:Qwen2ForRewardModel gpt_neox:GPTNeoXModel falcon:FalconModel ernie4_5:Ernie4_5_ForCausalLM; do
+		config "${name%:*}" -architectures
+		store-layout "$T/config.json" >"$T/without"
+		config "${name%:*}" "\"architectures\": [\"${name#*:}\"]"
+		store-layout "$T/config.json" | cmp - "$T/without"
+	done
 }
 
 @test "seed_oss and starcoder2 files that ask for dropout are trained without it, and mt-store create warns once" {
@@ -917,6 +933,46 @@ assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
 @test "a duplicate key exits 65" {
 	echo '{"model_type": "llama", "hidden_size": 32, "hidden_size": 64}' >"$T/config.json"
 	refused 65 "line 1: not JSON: duplicate object key"
+}
+
+@test "a duplicate key is named with both of its values, in inner objects too" {
+	printf '{"model_type": "llama",\n"hidden_size": 32,\n"hidden_size" : 64}' >"$T/config.json"
+	refused 65 "line 3: not JSON: duplicate object key 'hidden_size': 32 and 64"
+	echo '{"rope_scaling": {"a": [{"factor": {"x": 1}, "factor": "\"y"}]}}' >"$T/config.json"
+	refused 65 "line 1: not JSON: duplicate object key 'factor': {\"x\":1} and \"\\\"y\""
+	python3 -c 'print("{\"k\": \"%s\", \"k\": null}" % ("long " * 1000))' >"$T/config.json"
+	refused 65 "line 1: not JSON: duplicate object key 'k': \"long long long long long long long long... and null"
+}
+
+@test "a git-lfs pointer, a GGUF file and a file of weights in place of config.json exit 65 and are named" {
+	printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 49\n' 0 >"$T/config.json"
+	refused 65 "is a git-lfs pointer, not the file itself: git lfs pull, "
+	printf 'GGUF\3\0\0\0' >"$T/config.json"
+	truncate -s 20M "$T/config.json"
+	refused 65 "is a GGUF file, which mt does not read: in Python (transformers and gguf), AutoModelForCausalLM"
+	fails_with 65 mt-store create "$RUN" --config "$GOLDEN/llama3/model/model.safetensors"
+	grep -q "model.safetensors: is a file of weights: give the model's directory" "$T/fails.err"
+}
+
+@test "a directory without config.json exits 66 and says what it has instead, and what to do" {
+	without() { # FILE WORDS
+		rm -rf "$T/in"
+		mkdir "$T/in"
+		touch "$T/in/$1" "$T/in/training_args.bin"
+		fails_with 66 mt-store create "$RUN" --config "$T/in"
+		grep -qF "mt-store: config.json: No such file or directory; $2" "$T/fails.err"
+	}
+	without adapter_config.json "a LoRA adapter, which is no whole model, has adapter_config.json: in Python, peft."
+	grep -qF "merge_and_unload().save_pretrained(NEW)" "$T/fails.err"
+	without model-Q4_K_M.gguf "mt does not read model-Q4_K_M.gguf: in Python (transformers and gguf)"
+	without consolidated.00.pth "mt does not read consolidated.00.pth: it is in a format of PyTorch"
+	without consolidated.safetensors "mt does not read consolidated.safetensors: it is in Mistral's own format"
+	without pytorch_model-00001-of-00002.bin "mt does not read pytorch_model-00001-of-00002.bin: in Python"
+	rm -r "$T/in"
+	mkdir "$T/in"
+	touch "$T/in/training_args.bin"
+	fails_with 66 mt-store create "$RUN" --config "$T/in"
+	[ "$(cat "$T/fails.err")" = "mt-store: config.json: No such file or directory" ]
 }
 
 # bats test_tags=slow

@@ -225,7 +225,7 @@ setup_file() {
 	first='"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
 	second='"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}'
 	ST raw "$IN/model.safetensors" "{$first,$second}" 2
-	refused 65 "duplicate object key"
+	refused 65 "duplicate object key 'a': {"
 	ST raw "$IN/model.safetensors" '{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}' 1
 	refused 65 "duplicate object key"
 }
@@ -350,7 +350,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 
 # bats test_tags=slow
 @test "config.json: an unsupported architecture, quantization, activation or rope exits 78" {
-	for change in 'architectures=["LlamaForSequenceClassification"]' 'quantization_config={"bits":4}' \
+	for change in 'architectures=["MistralForCausalLM"]' 'quantization_config={"bits":4}' \
 		'hidden_act="gelu"' \
 		'rope_scaling={"rope_type":"longrope","factor":2.0}' 'partial_rotary_factor=0.5'; do
 		ST make "$IN" --set "$change"

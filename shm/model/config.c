@@ -3,6 +3,7 @@
  * Both dialects are read: transformers 4 wrote rope_theta, rope_scaling and torch_dtype; transformers 5 writes
  * rope_parameters, dtype and layer_types. If a file has both, they must agree.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -57,10 +58,14 @@ static const struct family *find_family(struct reader *r)
 	if (!is_given(list)) return family;
 	const char *first = json_string_value(json_array_get(list, 0));
 	if (!json_is_array(list) || !first) return REFUSE(r, MT_EX_DATA, "architectures is not a list of names"), NULL;
-	if (strcmp(first, family->architecture) != 0)
-		return REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, family->architecture),
-			   NULL;
-	return family;
+	/* As transformers' AutoModelForCausalLM, which goes by model_type alone. But a class of another family is a
+	 * mistake, and models that also see have other tensors. */
+	const struct family *other = family_of_class(first);
+	bool foreign = other && other != family_of_class(family->architecture);
+	if (!foreign && !strstr(first, "ForConditionalGeneration")) return family;
+	REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s and other classes of %s", first,
+		family->architecture, family->name);
+	return NULL;
 }
 
 /* mt computes without dropout, as transformers evaluates. Families whose released files ask for it are trained without
@@ -279,12 +284,40 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 
 /* ------------------------------------------------------------------------------------------------ the file */
 
+#define GGUF_HINT \
+	"in Python (transformers and gguf), AutoModelForCausalLM.from_pretrained(DIR, gguf_file=FILE)" \
+	".save_pretrained(NEW), and the same with AutoTokenizer, write a directory that mt reads"
+
+bool hf_is_lfs_pointer(const char *text, size_t bytes)
+{
+	static const char begin[] = "version https://git-lfs.github.com/spec/";
+	return bytes >= sizeof begin - 1 && !memcmp(text, begin, sizeof begin - 1);
+}
+
+/* What is often given in place of a config.json, by its first bytes */
+static int check_start(int fd)
+{
+	char text[64];
+	ssize_t got = pread(fd, text, sizeof text, 0);
+	size_t bytes = got < 0 ? 0 : (size_t)got;
+	if (hf_is_lfs_pointer(text, bytes)) return mt_fail(MT_EX_DATA, HF_LFS_POINTER);
+	if (bytes >= 4 && !memcmp(text, "GGUF", 4))
+		return mt_fail(MT_EX_DATA, "is a GGUF file, which mt does not read: " GGUF_HINT);
+	bool zip = bytes >= 4 && !memcmp(text, "PK\3\4", 4), safetensors = bytes >= 9 && text[8] == '{' && !text[7];
+	bool pickle = bytes && text[0] == '\200';
+	if (zip || pickle || safetensors)
+		return mt_fail(MT_EX_DATA, "is a file of weights: give the model's directory, or a config.json");
+	return 0;
+}
+
 /* Read the whole file, NUL-terminated, to be freed. */
 static int read_text(int fd, char **text, size_t *bytes)
 {
 	struct stat st;
 	if (fstat(fd, &st) < 0) return mt_fail(MT_EX_IO, "%s", strerror(errno));
 	if (!S_ISREG(st.st_mode)) return mt_fail(MT_EX_DATA, "not a regular file");
+	int rc = check_start(fd);
+	if (rc) return rc;
 	if (st.st_size > CONFIG_BYTES) return mt_fail(MT_EX_DATA, "larger than 16 MiB");
 	size_t room = (size_t)st.st_size, have = 0;
 	char *buf = malloc(room + 1);
@@ -340,11 +373,63 @@ static const char *hub_hint(const char *path)
 	static char hint[512];
 	const char *slash = strchr(path, '/');
 	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK) &&
+		strcmp(slash, "/config.json") != 0 &&
 		strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
 	if (!hub || strlen(path) > 128) return "";
 	snprintf(hint, sizeof hint,
 		"; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR", path);
 	return hint;
+}
+
+const char *hf_other_format(const char *dir)
+{
+	static const struct {
+		const char *name, *hint; /* of a file, or how its name ends: the first one in the table counts */
+	} others[] = {
+		{"adapter_config.json",
+			"in Python, peft.AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(NEW) "
+			"makes a model of it"},
+		{".bin",
+			"in Python, transformers.AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW) writes "
+			"model.safetensors"},
+		{".gguf", GGUF_HINT},
+		{"consolidated.safetensors", "it is in Mistral's own format: take the model's Hugging Face directory"},
+		{".pth", "it is in a format of PyTorch: take the model's Hugging Face directory"},
+		{".pt", "it is in a format of PyTorch: take the model's Hugging Face directory"},
+		{".h5", "it is in a format of TensorFlow: take the model's safetensors"},
+		{".msgpack", "it is in a format of Flax: take the model's safetensors"},
+	};
+	static char text[512];
+	size_t first = sizeof others / sizeof *others;
+	DIR *d = opendir(dir);
+	*text = 0;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		int n = (int)strlen(e->d_name), index = (int)strlen(".index.json");
+		if (n > index && !strcmp(e->d_name + n - index, ".index.json")) n -= index; /* of several files: of the first */
+		if (!strncmp(e->d_name, "training_args.", 14)) continue;
+		for (size_t i = 0; i < first; i++) {
+			int m = (int)strlen(others[i].name);
+			if (n < m || memcmp(e->d_name + n - m, others[i].name, (size_t)m) != 0) continue;
+			first = i;
+			snprintf(text, sizeof text, "; %s %.*s: %s",
+				i ? "mt does not read" : "a LoRA adapter, which is no whole model, has", n < 80 ? n : 80, e->d_name,
+				others[i].hint);
+		}
+	}
+	if (d) closedir(d);
+	return text;
+}
+
+/* After "no such file": what the directory holds instead, or "" */
+static const char *missing_hint(const char *path)
+{
+	char dir[4096];
+	struct stat st;
+	const char *slash = strrchr(path, '/');
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) snprintf(dir, sizeof dir, "%s", path);
+	else if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - path), path);
+	else snprintf(dir, sizeof dir, ".");
+	return hf_other_format(dir);
 }
 
 int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
@@ -361,5 +446,6 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	}
 	free(buf);
 	if (rc) mt_fail_in(rc, "%s", shown);
-	return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hub_hint(path)) : rc;
+	if (rc != -MT_EX_NOINPUT) return rc;
+	return mt_fail(MT_EX_NOINPUT, "%s%s%s", mt_errmsg(), missing_hint(path), hub_hint(path));
 }

@@ -147,6 +147,8 @@ struct family {
 #define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)
 
 const struct family *family_find(const char *model_type); /* NULL: none */
+/* Whose class this is: LLaMAForCausalLM, LlamaModel and LlamaForSequenceClassification are llama's. NULL: nobody's */
+const struct family *family_of_class(const char *architecture);
 
 /* ------------------------------------------------------------------------------------------------ files */
 

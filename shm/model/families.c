@@ -1,6 +1,9 @@
 /* families.c: the table of model families. The only file that knows them by name; what a table cannot say is in the
  * functions of config.c that a row has in `read`. */
+#include <ctype.h>
+
 #include "config.h"
+#include "hfjson.h"
 
 /* clang-format off */
 
@@ -161,4 +164,32 @@ const struct family *family_find(const char *model_type)
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
 		if (strcmp(model_type, families[i].name) == 0) return &families[i];
 	return NULL;
+}
+
+/* The name of a class without For... or Model, in small letters, without underscores */
+static void stem_of(const char *architecture, char stem[64])
+{
+	size_t n = 0, model = strlen("Model"), all = strlen(architecture);
+	const char *end = strstr(architecture, "For");
+	if (!end && all > model && !strcmp(architecture + all - model, "Model")) end = architecture + all - model;
+	for (const char *p = architecture; *p && p != end && n < 63; p++)
+		if (*p != '_') stem[n++] = (char)tolower((unsigned char)*p);
+	stem[n] = 0;
+}
+
+const struct family *family_of_class(const char *architecture)
+{
+	char stem[64], other[64];
+	stem_of(architecture, stem);
+	for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+		stem_of(families[i].architecture, other);
+		if (strcmp(stem, other) == 0) return &families[i];
+	}
+	return NULL;
+}
+
+const char *family_class(const char *model_type)
+{
+	const struct family *family = family_find(model_type);
+	return family ? family->architecture : NULL;
 }

@@ -84,6 +84,58 @@ static void set_no_memory(json_error_t *error)
 	error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* json_error_code reads it here */
 }
 
+/* ------------------------------------------------------------------------------------------------ duplicate keys */
+
+#define OTHER "\\u0001key" /* what the second key of two is called, in text */
+#define OTHER_KEY "\001key"
+
+enum { VALUE_SHOWN = 40 }; /* bytes of each value */
+
+/* The object that has the key OTHER_KEY; NULL: none */
+static const json_t *find_other(const json_t *v)
+{
+	const json_t *found = json_object_get(v, OTHER_KEY) ? v : NULL, *inner;
+	const char *key;
+	size_t i;
+	json_object_foreach((json_t *)v, key, inner) if (!found) found = find_other(inner);
+	json_array_foreach(v, i, inner) if (!found) found = find_other(inner);
+	return found;
+}
+
+static void show_value(const json_t *v, char out[VALUE_SHOWN + 4])
+{
+	char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+	snprintf(out, VALUE_SHOWN + 4, "%.*s%s", VALUE_SHOWN, text ? text : "?",
+		text && strlen(text) > VALUE_SHOWN ? "..." : "");
+	free(text);
+}
+
+/* After jansson's refusal of a duplicate key, which ends at error->position: say its name and both values. The text is
+ * read again with another name in place of the second key. */
+static void show_duplicate(const char *text, size_t bytes, json_error_t *error)
+{
+	size_t end = (size_t)error->position, begin = end - 1; /* behind the closing quote, at the opening one */
+	char *other = end > 1 && end <= bytes && text[end - 1] == '"' ? malloc(bytes + sizeof OTHER) : NULL;
+	if (!other) return;
+	do begin--;
+	while (begin && (text[begin] != '"' || text[begin - 1] == '\\'));
+	char *rest = mempcpy(mempcpy(other, text, begin + 1), OTHER, sizeof OTHER - 1);
+	memcpy(rest, text + end - 1, bytes - end + 1);
+	json_t *root = json_loadb(other, (size_t)(rest - other) + bytes - end + 1, 0, NULL);
+	const json_t *both = find_other(root);
+	char key[VALUE_SHOWN + 1], first[VALUE_SHOWN + 4], second[VALUE_SHOWN + 4];
+	snprintf(key, sizeof key, "%.*s", (int)(end - 2 - begin), text + begin + 1);
+	if (both) {
+		show_value(json_object_get(both, key), first);
+		show_value(json_object_get(both, OTHER_KEY), second);
+		char *code = &error->text[JSON_ERROR_TEXT_LENGTH - 1], was = *code; /* json_error_code reads it here */
+		snprintf(error->text, JSON_ERROR_TEXT_LENGTH - 1, "duplicate object key '%s': %s and %s", key, first, second);
+		*code = was;
+	}
+	json_decref(root);
+	free(other);
+}
+
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 {
 	jmp_buf out;
@@ -96,6 +148,7 @@ json_t *hfjson_load(const char *text, size_t bytes, json_error_t *error)
 	else set_no_memory(error); /* the part of the tree that was read is leaked */
 	no_memory = NULL;
 	json_set_alloc_funcs(under, release);
+	if (!root && json_error_code(error) == json_error_duplicate_key) show_duplicate(text, bytes, error);
 	return root;
 }
 

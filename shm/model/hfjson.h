@@ -9,8 +9,8 @@
 
 struct mt_geometry;
 
-/* As json_loadb, and refuses duplicate keys. Without memory it fails with json_error_out_of_memory; jansson's own
- * reader skips what it has no memory for. */
+/* As json_loadb, and refuses duplicate keys: the error has the key and both values. Without memory it fails with
+ * json_error_out_of_memory; jansson's own reader skips what it has no memory for. */
 json_t *hfjson_load(const char *text, size_t bytes, json_error_t *);
 /* The same for JSON that Python wrote */
 json_t *hfjson_parse(const char *text, size_t bytes, json_error_t *);
@@ -19,6 +19,8 @@ const char *hfjson_odd_number(const json_t *v);
 /* Turn the marked texts in json_dumps's output into numbers again, in place. */
 void hfjson_unmark(char *text);
 
+/* families.c: the class that AutoModelForCausalLM makes for a model_type; NULL: mt does not have it */
+const char *family_class(const char *model_type);
 /* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's
  * class has another name for it; else the key itself */
 const char *rope_root_key(const char *model_type, const char *key);
@@ -32,6 +34,12 @@ const char *rope_type_name(const char *model_type, const char *name);
 bool rope_has_type_only(const char *model_type);
 /* experts.c: the key of the number of experts; NULL: the family has none */
 const char *experts_key(const char *model_type);
+
+/* config.c: behind "no such file": what a directory has in place of a model that mt reads, and what to do, or "" */
+const char *hf_other_format(const char *dir);
+/* Is this the beginning of the text that a clone without git-lfs has in place of a file? */
+bool hf_is_lfs_pointer(const char *text, size_t bytes);
+#define HF_LFS_POINTER "is a git-lfs pointer, not the file itself: git lfs pull, in its directory, gets it"
 
 /* layout.c: the name that this family's files have for the weights of the LM head, which a tied model does not have */
 const char *head_tensor_name(const struct mt_geometry *);
