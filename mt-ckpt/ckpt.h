@@ -176,6 +176,10 @@ struct model {   /* one or several safetensors files */
 	uint32_t n_files;
 	struct st_entry *entries;
 	size_t n; /* sorted by name */
+	/* transformers' other names, NULL: none: what stands before the names of the base class, as in model.norm.weight;
+	 * and the weights of the LM head, which tied embeddings may be called */
+	const char *base, *head;
+	size_t base_bytes;
 };
 
 /* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */

@@ -82,6 +82,12 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
 
 	if (rc < 0) return rc;
+	if (a == ARRAY_W && !s->full) {
+		const char *embed = s->layout.tensors[0].name;
+		s->model[a].base = embed;
+		s->model[a].base_bytes = (size_t)(strchr(embed, '.') - embed) + 1;
+		if (s->geo.flags & MT_TIED) s->model[a].head = head_tensor_name(&s->geo);
+	}
 	s->found[a] = calloc(n, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
 	rc = model_match(&s->model[a], s->layout.tensors, n, dtype, s->found[a]);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "model/hfjson.h"
 #include "record.h"
 
 #define BUF_BYTES (1u << 20)
@@ -69,6 +70,7 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 	if (gzip) return mt_fail(MT_EX_DATA, "%s is compressed by gzip: decompress it first (zcat FILE | ...)", name);
 	if (text && (b[0] == '{' || b[0] == '['))
 		return mt_fail(MT_EX_DATA, "%s starts with '%c' (JSONL?): convert it to records with mt-tokens", name, b[0]);
+	if (hf_is_lfs_pointer((const char *)b, n)) return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, name);
 	if (text)
 		return mt_fail(MT_EX_DATA,
 			"%s starts with '%.4s' (text?): convert it to records with mt-tokens or "

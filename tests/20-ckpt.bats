@@ -113,6 +113,105 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
+@test "names without the base class's prefix, and tied embeddings called lm_head, are loaded and exported as usual" {
+	local edit
+	renamed() { # MKSAFETENSORS' OPTIONS
+		rm -rf "$T/in" "$T/plain" "$T/out"
+		ST make "$T/plain" "$@"
+		cp -r "$T/plain" "$T/in"
+		ST edit "$T/in/model.safetensors" "$edit"
+		through "$T/in" fp32 "$T/out"
+		ST same "$T/plain" "$T/out"
+	}
+	edit='h = {n.removeprefix("model."): t for n, t in h.items()}'
+	renamed
+	renamed --set 'architectures=["LlamaModel"]' --set tie_word_embeddings=true
+	grep -q '"LlamaForCausalLM"' "$T/out/config.json"
+	no grep -q '"LlamaModel"' "$T/out/config.json"
+	edit='h = {n if n[0] == "_" else "model." + n.removeprefix("model."): t for n, t in h.items()}'
+	renamed
+	edit='h["lm_head.weight"] = h.pop("model.embed_tokens.weight")'
+	renamed --set tie_word_embeddings=true
+	edit='h["model.lm_head.weight"] = h.pop("model.embed_tokens.weight")'
+	renamed --set tie_word_embeddings=true
+}
+
+# bats test_tags=slow
+@test "files of other classes and with other names load as AutoModelForCausalLM loads them, and exports open whole" {
+	need_torch
+	with_torch - "$T" "$RUN" <<'END'
+import os, subprocess, sys, warnings
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+warnings.simplefilter("ignore")
+import torch
+import transformers as T
+from safetensors.torch import load_file, save_file
+T.utils.logging.disable_progress_bar()
+where, run = sys.argv[1:]
+small = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             vocab_size=64, max_position_embeddings=64, pad_token_id=None)
+def mt(*args):
+    return subprocess.run(args, check=True, capture_output=True, text=True).stderr
+def same(kind, auto, rename=None, extra=None, **more):
+    torch.manual_seed(1)
+    src, out = where + "/src", where + "/out"
+    subprocess.run(["rm", "-rf", src, out])
+    config = T.AutoConfig.for_model(kind, **{**small, **more})
+    auto.from_config(config).save_pretrained(src)
+    if rename:
+        f = src + "/model.safetensors"
+        save_file({rename(n): t for n, t in load_file(f).items()}, f, {"format": "pt"})
+    mt("mt-store", "create", run, "--config", src, "--dtype", "fp32")
+    told = mt("mt-ckpt", "load", run, src)
+    mt("mt-ckpt", "export", run, out)
+    mt("mt-store", "rm", run)
+    want = T.AutoModelForCausalLM.from_pretrained(src)
+    have, info = T.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], (kind, info)
+    assert have.config.architectures == [type(want).__name__], have.config.architectures
+    a, b = want.state_dict(), have.state_dict()
+    assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a), (kind, auto)
+    assert (extra in told) if extra else not told, told
+    _, info = auto.from_pretrained(out, output_loading_info=True)
+    assert all(extra and n.startswith(extra) for n in info["missing_keys"]), (kind, info)
+tied = dict(tie_word_embeddings=True)
+Model, Sequence, Token = T.AutoModel, T.AutoModelForSequenceClassification, T.AutoModelForTokenClassification
+Causal = T.AutoModelForCausalLM
+same("llama", Causal, lambda n: n.removeprefix("model."))
+same("llama", Model, **tied)
+same("llama", Sequence, extra="score", **tied)
+same("qwen2", Token, extra="score", **tied)
+same("qwen2", Causal, lambda n: "lm_head.weight" if n == "model.embed_tokens.weight" else n, **tied)
+same("mistral", Model, **tied)
+same("gemma2", Model, head_dim=8, **tied)
+same("gemma2", Sequence, extra="score", head_dim=8, **tied)
+same("gpt_neox", Causal, lambda n: n.removeprefix("gpt_neox."))
+same("gpt_neox", Model, **tied)
+falcon = dict(multi_query=True, new_decoder_architecture=False)
+same("falcon", Model, **falcon)
+same("falcon", Causal, lambda n: "lm_head.weight" if n == "transformer.word_embeddings.weight" else n, **falcon)
+same("mixtral", Causal, lambda n: n.removeprefix("model."))
+same("gpt_oss", Model, head_dim=8, num_local_experts=4, **tied)
+END
+}
+
+@test "where the names of tensors do not fit, the message has two names of the file" {
+	misfit() { # EDIT WORDS
+		rm -rf "$T/in"
+		ST make "$T/in"
+		ST edit "$T/in/model.safetensors" "$1"
+		fails_with 65 mt-ckpt verify "$T/in"
+		grep -qF "model.safetensors: tensor '$2" "$T/fails.err"
+	}
+	misfit 'h = {n if n[0] == "_" else "module." + n: t for n, t in h.items()}' \
+		"model.embed_tokens.weight': is missing; it has 'module.lm_head.weight' and 'module.model.embed_tokens.weight'"
+	misfit 'h = {n.replace("model.", "model.language_model."): t for n, t in h.items()}' \
+		"model.embed_tokens.weight': is missing; it has 'model.language_model.embed_tokens.weight' and 'model."
+	misfit 'h["score.weight"] = h.pop("lm_head.weight")' \
+		"lm_head.weight': is missing; mt trains the LM head too"
+	grep -qF "; it has 'score.weight' and '" "$T/fails.err"
+}
+
 @test "a tied model whose file has another head exits 65, also where the family's head has another name" {
 	local case
 	for case in llama2:lm_head.weight neox:embed_out.weight; do

@@ -379,6 +379,9 @@ for _ in range(60):
 	fails_with 65 mt-feed --check "$T/good" "$T" # a file in it is not valid
 	fails_with 65 mt-feed --check --bytes "$T/text.gz"
 	grep -q "text.gz: is compressed: zcat $T/text.gz" "$T/fails.err"
+	printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 9\n' 0 >"$T/pointer"
+	fails_with 65 mt-feed --check "$T/pointer"
+	grep -q "pointer: is a git-lfs pointer, not the file itself: git lfs pull" "$T/fails.err"
 	fails_with 65 mt-feed --check --shuffle 1 "$T/fifo"
 	cat "$T/good" "$T/cut" >"$T/cut-at-its-end"
 	mt-feed --check "$T/cut-at-its-end"

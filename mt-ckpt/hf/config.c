@@ -171,6 +171,8 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 	const char *experts = experts_key(geo->family);
 	if (experts && experts_of(geo) && !given(root, experts))
 		json_put(&rc, root, experts, json_integer(experts_of(geo)));
+	/* the file may have come from another class, such as LlamaModel; what is written is the one with an LM head */
+	if (given(root, "architectures")) json_put(&rc, root, "architectures", json_pack("[s]", family_class(geo->family)));
 	json_put(&rc, root, "torch_dtype", json_string(name));
 	json_put(&rc, root, "dtype", json_string(name));
 	json_put(&rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));

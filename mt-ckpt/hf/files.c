@@ -108,7 +108,9 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 
 	if (rc < 0) return rc;
 	*root = hfjson_parse(text, n, &err);
+	bool pointer = hf_is_lfs_pointer(text, n);
 	free(text);
+	if (pointer) return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, shown(name));
 	if (!*root && json_error_code(&err) == json_error_out_of_memory)
 		return mt_fail(MT_EX_NOMEM, "%s: no memory for its JSON", shown(name));
 	if (!*root) return mt_fail(MT_EX_DATA, "%s: line %d: %s", shown(name), err.line, shown(err.text));

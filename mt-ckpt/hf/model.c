@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "model/hfjson.h"
 
 static int add_file(struct model *m, int dirfd, const char *name)
 {
@@ -86,12 +87,13 @@ bool model_exists(int dirfd, const char *set)
 	return file_exists(dirfd, file) || file_exists(dirfd, index);
 }
 
-/* Of a directory as transformers wrote it before safetensors, what to do; else "" */
-static const char *pickle_hint(int dirfd)
+/* Add to the message what the directory has in place of the weights */
+static int missing_weights(int dirfd)
 {
-	if (!file_exists(dirfd, "pytorch_model.bin") && !file_exists(dirfd, "pytorch_model.bin.index.json")) return "";
-	return "; mt does not read pytorch_model.bin: in Python, "
-		   "transformers.AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR) writes model.safetensors";
+	char path[40];
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);
+	return mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hf_other_format(path));
 }
 
 int model_open(struct model *m, int dirfd, const char *set)
@@ -107,7 +109,7 @@ int model_open(struct model *m, int dirfd, const char *set)
 	if (!sharded) rc = add_file(m, dirfd, file);
 	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = model_shards(m, dirfd, root);
 	json_decref(root);
-	if (rc == -MT_EX_NOINPUT && !sharded) rc = mt_fail(-rc, "%s%s", mt_errmsg(), pickle_hint(dirfd));
+	if (rc == -MT_EX_NOINPUT && !sharded) rc = missing_weights(dirfd);
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
@@ -146,6 +148,18 @@ struct st_entry *model_find(const struct model *m, const char *name)
 	return m->n ? bsearch(&key, m->entries, m->n, sizeof key, by_name) : NULL;
 }
 
+/* The tensor of that name. A file of the base class has names without `base`; and lm_head.weight may have it. */
+static struct st_entry *find_as(const struct model *m, const char *name)
+{
+	struct st_entry *e = model_find(m, name);
+	char other[2 * MT_TENSOR_NAME];
+
+	if (e || !m->base_bytes) return e;
+	if (!strncmp(name, m->base, m->base_bytes)) return model_find(m, name + m->base_bytes);
+	snprintf(other, sizeof other, "%.*s%s", (int)m->base_bytes, m->base, name);
+	return model_find(m, other);
+}
+
 static bool weight_dtype(enum st_dtype d) { return d == ST_F32 || d == ST_BF16 || d == ST_F16; }
 
 static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim)
@@ -176,22 +190,43 @@ static int match(const struct st_entry *e, const struct mt_tensor *want, enum st
 	return 0;
 }
 
+/* The file may have other names for the same tensors: show two that the model does not have */
+static int missing(const struct model *m, const char *name)
+{
+	bool no_head = !strcmp(name, "lm_head.weight") || !strcmp(name, "embed_out.weight");
+	char has[400] = "";
+	size_t at = 0, n = 0;
+
+	for (int used = 0; used < 2; used++)
+		for (size_t i = 0; i < m->n && n < 2; i++)
+			if (m->entries[i].used == used)
+				at += (size_t)snprintf(has + at, sizeof has - at, "%s'%s'", n++ ? " and " : "; it has ",
+					shown(m->entries[i].tensor->name));
+	return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing%s%s", m->label, name,
+		no_head ? "; mt trains the LM head too, which a base model does not have: AutoModelForCausalLM"
+				  ".from_pretrained(DIR).save_pretrained(NEW) adds a random one"
+				: "",
+		has);
+}
+
 int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum st_dtype dtype,
 	struct st_entry **found)
 {
+	int rc = 0;
+
 	for (uint32_t i = 0; i < n; i++) {
-		int rc;
-		found[i] = model_find(m, table[i].name);
-		if (!found[i]) return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing", m->label, table[i].name);
-		if ((rc = match(found[i], &table[i], dtype)) < 0) return rc;
-		found[i]->used = true;
+		found[i] = find_as(m, table[i].name);
+		if (!found[i] && i == 0 && m->head) found[i] = find_as(m, m->head);
+		if (found[i]) found[i]->used = true;
 	}
-	return 0;
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		rc = found[i] ? match(found[i], &table[i], dtype) : missing(m, table[i].name);
+	return rc;
 }
 
 int model_match_tied(struct model *m, const char *embed_name, const char *head_name)
 {
-	struct st_entry *embed = model_find(m, embed_name), *head = model_find(m, head_name);
+	struct st_entry *embed = find_as(m, embed_name), *head = find_as(m, head_name);
 	static const uint64_t step = IO_BYTES / 4;
 	int rc = 0;
 

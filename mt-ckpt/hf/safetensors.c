@@ -180,10 +180,14 @@ static int read_header(struct st_file *f, uint64_t size)
 	char *text;
 	int rc;
 
+	char start[64];
+	uint64_t some = size < sizeof start ? size : sizeof start;
+	if ((rc = file_read(f->fd, f->name, start, some, 0)) < 0) return rc;
+	if (hf_is_lfs_pointer(start, some)) return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, f->name);
 	if (size < 8)
 		return mt_fail(MT_EX_DATA, "%s: %llu bytes are too few for a safetensors file", f->name,
 			(unsigned long long)size);
-	if ((rc = file_read(f->fd, f->name, &n, 8, 0)) < 0) return rc;
+	memcpy(&n, start, 8);
 	n = le64toh(n);
 	if (n > JSON_LIMIT)
 		return mt_fail(MT_EX_DATA, "%s: header length %llu is too large", f->name, (unsigned long long)n);

@@ -62,7 +62,7 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 {
 	uint64_t record = 0;
 	const unsigned char *start;
-	size_t known = f->size < 10 ? (size_t)f->size : 10;
+	size_t known = f->size < 64 ? (size_t)f->size : 64;
 	int bad = file_bytes(f, 0, known, true, &start);
 	if (!bad) bad = record_check_start(f->name, start, known);
 	if (bad) return bad;
