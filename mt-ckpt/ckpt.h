@@ -325,6 +325,25 @@ int source_state(const struct source *, enum array, uint32_t index, uint64_t fro
 	void *out);
 void source_close(struct source *);
 
+/* ------------------------------------------------------------------------------------------------ kept.c */
+
+struct kept { /* the files of a directory that a run keeps */
+	struct mt_file *file;
+	void **data;
+	uint32_t n;
+	uint64_t bytes;
+	uint32_t left_out; /* files that are too large or too many; the first one, and why: */
+	char why[256];
+	bool quiet; /* no warning of them */
+};
+
+/* 65: a git-lfs pointer, or not a regular file. Release it after an error, too. */
+int kept_read(struct kept *, const struct source *);
+void kept_release(struct kept *);
+/* A kept file's name: of a file in a directory, or of one in a directory in it */
+bool kept_name_valid(const char *name);
+int kept_write(const char *name, const void *data, size_t bytes, void *out_dir); /* mt_files_each */
+
 /* ------------------------------------------------------------------------------------------------ state.c */
 
 /* The content of run.json for a run at the committed step `at`. state_release frees it, also after a failure. */

@@ -3,7 +3,6 @@
  * Everything that can be checked is checked before the run is changed. Then the run's state is `filling` until every
  * byte is in place. A load that is killed leaves this state, and a load that fails leaves the run empty: no program
  * uses such a run. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,66 +12,6 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 #include "model/int8.h"
-
-#define KEPT_FILES 64
-#define KEPT_BYTES (1ull << 30) /* of all kept files together */
-
-struct kept {
-	struct mt_file file[KEPT_FILES];
-	void *data[KEPT_FILES];
-	uint32_t n;
-	uint64_t bytes;
-};
-
-/* ------------------------------------------------------------------------------------------------ kept files */
-
-static bool is_kept(const char *name)
-{
-	static const char *const begins[] = {
-		"tokenizer",
-		"special_tokens_map",
-		"added_tokens",
-		"vocab",
-		"merges",
-		"chat_template",
-		"generation_config",
-	};
-
-	for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
-		if (!strncmp(name, begins[i], strlen(begins[i])) && strchr(name, '.')) return true;
-	return false;
-}
-
-static int keep(struct kept *k, int dirfd, const char *name)
-{
-	char *data;
-	size_t n;
-	int rc;
-
-	if (k->n == KEPT_FILES || strlen(name) >= sizeof k->file[0].name)
-		return mt_fail(MT_EX_DATA, "%s: too many files or too long a name to keep with the run", shown(name));
-	if ((rc = file_read_all(dirfd, name, KEPT_BYTES - k->bytes, &data, &n)) < 0) return rc;
-	memcpy(k->file[k->n].name, name, strlen(name) + 1);
-	k->file[k->n].bytes = n;
-	k->data[k->n++] = data;
-	k->bytes += n;
-	return 0;
-}
-
-static int kept_read(struct kept *k, const struct source *s)
-{
-	struct dirent **list;
-	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
-
-	if (n < 0) return fail_errno(s->path);
-	for (int i = 0; i < n; i++) {
-		if (rc == 0 && is_kept(list[i]->d_name) && (!s->full || json_object_get(s->files, list[i]->d_name)))
-			rc = keep(k, s->dirfd, list[i]->d_name);
-		free(list[i]);
-	}
-	free(list);
-	return rc;
-}
 
 /* ------------------------------------------------------------------------------------------------ weights */
 
@@ -506,7 +445,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}
-	for (uint32_t i = 0; i < kept.n; i++) free(kept.data[i]);
+	kept_release(&kept);
 	source_close(&s);
 	mt_run_close(run);
 	return rc;

@@ -171,11 +171,38 @@ int out_begin(struct out_dir *o, const char *path, bool replace)
 	return begin_beside(o, path, replace);
 }
 
+/* The entry of T that file i is in, without those of files before it: the file itself, or the directory of a kept file,
+ * whose files follow one another. NULL: it was that of a file before */
+static const char *entry_of(const struct out_dir *o, uint32_t i, char name[256])
+{
+	const char *file = o->files[i]->name, *slash = strchr(file, '/');
+	size_t n = slash ? (size_t)(slash - file) : 0;
+
+	if (!slash) return file;
+	if (i && !strncmp(o->files[i - 1]->name, file, n + 1)) return NULL;
+	snprintf(name, 256, "%.*s", (int)n, file);
+	return name;
+}
+
+static int sync_directory(struct out_dir *o, const char *name)
+{
+	int fd = openat(o->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int rc = fd < 0 ? fail_errno(name) : dir_sync(fd, name);
+
+	if (fd >= 0) close(fd);
+	return rc;
+}
+
 int out_sync(struct out_dir *o)
 {
+	char name[256];
 	int rc = 0;
 
-	for (uint32_t i = 0; i < o->n_files && rc == 0; i++) rc = out_sync_file(o->files[i]);
+	for (uint32_t i = 0; i < o->n_files && rc == 0; i++) {
+		const char *entry = entry_of(o, i, name);
+		rc = out_sync_file(o->files[i]);
+		if (rc == 0 && entry == name) rc = sync_directory(o, name);
+	}
 	return rc == 0 ? dir_sync(o->fd, o->base) : rc;
 }
 
@@ -262,26 +289,29 @@ static int move_file(struct out_dir *o, const char *name)
 	return errno == EEXIST ? mt_fail(MT_EX_EXISTS, "%s: was put there meanwhile", shown(name)) : fail_errno(name);
 }
 
-/* Delete a file that move_file moved: such a file is in BASE and not in T. */
+/* Delete a file that move_file moved: such a file is in BASE and not in T. A directory goes back to T. */
 static void unlink_moved(struct out_dir *o, const char *name)
 {
-	if (!file_exists(o->fd, name)) unlinkat(o->parent, name, 0);
+	if (file_exists(o->fd, name)) return;
+	if (unlinkat(o->parent, name, 0) < 0 && errno == EISDIR) renameat(o->parent, name, o->fd, name);
 }
 
 static int move_up(struct out_dir *o)
 {
+	char name[256];
+	const char *entry;
 	uint32_t moved = 0;
 	int rc = 0;
 
 	for (; moved < o->n_files && rc == 0; moved++)
-		if (strcmp(o->files[moved]->name, LAST)) rc = move_file(o, o->files[moved]->name);
+		if ((entry = entry_of(o, moved, name)) && strcmp(entry, LAST)) rc = move_file(o, entry);
 	if (rc == 0) rc = dir_sync(o->parent, LAST);
 	if (rc == 0) rc = move_file(o, LAST);
 	if (rc == 0 && (rc = dir_sync(o->parent, LAST)) == 0) rc = dir_sync_names(o->parent);
 	if (rc < 0) /* config.json first: without it the rest is no model */
 		unlink_moved(o, LAST);
 	while (rc < 0 && moved--)
-		if (strcmp(o->files[moved]->name, LAST)) unlink_moved(o, o->files[moved]->name);
+		if ((entry = entry_of(o, moved, name)) && strcmp(entry, LAST)) unlink_moved(o, entry);
 	if (rc == 0) unlinkat(o->parent, o->tmp, AT_REMOVEDIR);
 	return rc;
 }

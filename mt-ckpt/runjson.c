@@ -292,7 +292,7 @@ static void get_files(struct reader *r, const json_t *files)
 	{
 		uint64_t bytes = get_count(r, f, "bytes", INT64_MAX);
 		const json_t *sums = json_object_get(f, "xxh3");
-		if (!file_name_plain(name)) refuse(r, "files", "names a file outside the directory");
+		if (!kept_name_valid(name)) refuse(r, "files", "names a file outside the directory");
 		if (!json_is_array(sums) || json_array_size(sums) != bytes / IO_BYTES + (bytes % IO_BYTES != 0))
 			refuse(r, "files", "has not one checksum for every chunk");
 		for (size_t c = 0; c < json_array_size(sums); c++) get_hash(r, json_array_get(sums, c), "xxh3");

@@ -4,10 +4,13 @@
 int ckpt_verify(const char *path)
 {
 	struct source s;
+	struct kept kept = {.quiet = true};
 	int rc;
 
 	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
 		rc = source_models(&s);
+	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
+	kept_release(&kept);
 	if (rc == 0) model_name_extras(&s.model[ARRAY_W]);
 	source_close(&s);
 	return rc;

@@ -215,15 +215,6 @@ int writer_units(struct writer *w)
 	return rc;
 }
 
-/* mt_files_each */
-static int write_kept(const char *name, const void *data, size_t bytes, void *arg)
-{
-	struct out_dir *dir = arg;
-
-	if (!file_name_plain(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
-	return out_text(dir, name, data, bytes);
-}
-
 int writer_end(struct writer *w)
 {
 	char *config = NULL;
@@ -232,7 +223,7 @@ int writer_end(struct writer *w)
 	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
 	if (rc == 0) rc = config_export(w->run, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
-	if (rc == 0) rc = mt_files_each(w->run, write_kept, w->dir);
+	if (rc == 0) rc = mt_files_each(w->run, kept_write, w->dir);
 	/* The kept files' region may have been replaced by another user's file: that must not prevent a save. */
 	if (rc == 1) {
 		mt_say("warning: written without the tokenizer's files: %s", mt_errmsg());

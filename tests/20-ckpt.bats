@@ -279,6 +279,80 @@ END
 	[ ! -e "$T/out/tokenizer" ]
 }
 
+@test "all files beside weights and config.json are kept, in directories too; other models, runs and data are not" {
+	local kept="tekken.json spiece.model sentencepiece.bpe.model qwen.tiktoken preprocessor_config.json
+		processor_config.json tokenization_own.py LICENSE.md 1_Pooling/config.json
+		additional_chat_templates/tool_use.jinja
+		additional_chat_templates/rag.jinja"
+	local others="README.md .gitattributes training_args.bin optimizer.pt rng_state_0.pth model.gguf tf_model.h5
+		flax_model.msgpack model.onnx pytorch_model.bin.index.json adapter_config.json adapter_model.safetensors
+		trainer_state.json events.out.tfevents.1.host.2.0 chats.jsonl chats.rec picture.png onnx/model.onnx
+		onnx/tokenizer.json checkpoint-9/optimizer.pt checkpoint-9/vocab.json .cache/x.json a/b/c.json"
+	ST make "$T/in"
+	for f in $kept $others; do
+		mkdir -p "$(dirname "$T/in/$f")"
+		echo "$f" >"$T/in/$f"
+	done
+	mkdir "$T/elsewhere"
+	echo secret >"$T/elsewhere/secret.json"
+	ln -s "$T/elsewhere" "$T/in/link"
+	ln -s "$T/elsewhere/secret.json" "$T/in/vocab.json" # as in Hugging Face's cache
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in"
+	mv "$T/in" "$T/copy"
+	mt-ckpt export "$RUN" "$T/out"
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-ckpt verify "$T/ck"
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/ck"
+	mt-ckpt load "$RUN" "$T/ck"
+	mkdir "$T/again"
+	mt-ckpt export "$RUN" "$T/again"
+	for f in $kept vocab.json; do
+		for dir in out ck again; do cmp "$T/copy/$f" "$T/$dir/$f"; done
+	done
+	for dir in out again; do
+		(cd "$T/$dir" && find . -type f | sed 's|^./||' | sort) >"$T/has"
+		printf '%s\n' config.json model.safetensors $kept vocab.json | sort | diff - "$T/has"
+		[ -z "$(find "$T/$dir" -type d -name '.*' ! -path "$T/$dir")" ]
+	done
+	mt-ckpt export "$RUN" "$T/out" --replace
+	cmp "$T/copy/additional_chat_templates/rag.jinja" "$T/out/additional_chat_templates/rag.jinja"
+}
+
+@test "files that are too large to keep are left out with a warning, whatever they are" {
+	ST make "$T/in"
+	truncate -s 129M "$T/in/tokenizer.json"
+	echo x >"$T/in/vocab.json"
+	echo x >"$T/in/$(printf 'x%.0s' $(seq 70)).json"
+	create "$RUN" --config "$T/in"
+	mt-ckpt load "$RUN" "$T/in" 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-ckpt: warning: tokenizer.json has more than 128 MiB: it and 1 more are not kept, \
+and exports are without them" ]
+	mt-ckpt export "$RUN" "$T/out"
+	[ -z "$(find "$T/out" -name 'tokenizer*' -o -name 'x*')" ]
+	[ -e "$T/out/vocab.json" ]
+}
+
+@test "a git-lfs pointer in place of weights, an index or a kept file exits 65 and is named" {
+	local file
+	ST make "$T/in" --shards 2
+	create "$RUN" --config "$T/in"
+	mkdir "$T/in/additional_chat_templates"
+	for file in tokenizer.json chat_template.jinja additional_chat_templates/tool_use.jinja \
+		model-00002-of-00002.safetensors model.safetensors.index.json; do
+		[ ! -e "$T/in/$file" ] || mv "$T/in/$file" "$T/was"
+		printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4976698672\n' 0 >"$T/in/$file"
+		for command in "load $RUN" verify; do
+			fails_with 65 mt-ckpt $command "$T/in"
+			grep -q "^mt-ckpt: $file: is a git-lfs pointer, not the file itself: git lfs pull, " "$T/fails.err"
+		done
+		rm "$T/in/$file"
+		[ ! -e "$T/was" ] || mv "$T/was" "$T/in/$file"
+	done
+	mt-ckpt load "$RUN" "$T/in"
+}
+
 @test "a second load replaces the kept files of the first" {
 	ST make "$T/a"
 	cp -r "$T/a" "$T/b"

@@ -1,0 +1,194 @@
+/* kept.c: files that a run keeps: all that a model's directory has beside weights and config.json, such as its
+ * tokenizer, chat templates and generation config, so that exports are whole when that directory is gone.
+ *
+ * What is not kept is listed, not what is: a tokenizer or processor may consist of files of any name. Kept are regular
+ * files of the directory, and of directories in it, but not of those that hold weights: they are other models. Links to
+ * files are followed, since Hugging Face's cache consists of them; links to directories are not. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "ckpt.h"
+#include "cli/cli.h"
+#include "model/hfjson.h"
+
+#define FILE_BYTES (128ull << 20) /* of one; the largest tokenizers have 35 MB */
+#define ALL_BYTES (512ull << 20)
+enum { ALL_FILES = 1024 };
+
+static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
+
+static bool ends(const char *name, const char *with)
+{
+	size_t n = strlen(name), m = strlen(with);
+
+	return n >= m && !strcmp(name + n - m, with);
+}
+
+static bool is_weights(const char *name)
+{
+	static const char *const formats[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5",
+		".msgpack", ".onnx", ".onnx_data", ".npz", ".npy", ".pkl", ".tflite", ".ot", ".mlmodel", ".pdparams", ".nemo",
+		".distcp", ".index.json"};
+	bool is = false;
+
+	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) is |= ends(name, formats[i]);
+	return is;
+}
+
+/* What mt and trainers write about a run; adapters, which transformers would load
+ * on top; model cards and pictures; data */
+static bool is_other(const char *name)
+{
+	static const char *const names[] = {"run.json", "part.json", "trainer_state.json", "all_results.json",
+		"train_results.json", "eval_results.json", "adapter_config.json"};
+	static const char *const begin[] = {".", "README", "events.out.tfevents", "optim-", "training_args."};
+	static const char *const end[] = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf", ".mp4", ".log",
+		".jsonl", ".rec", ".parquet", ".arrow", ".csv", ".tar", ".gz", ".zip", ".zst", ".pyc", ".lock", ".tmp"};
+	bool is = false;
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) is |= !strcmp(name, names[i]);
+	for (size_t i = 0; i < sizeof begin / sizeof *begin; i++) is |= begins(name, begin[i]);
+	for (size_t i = 0; i < sizeof end / sizeof *end; i++) is |= ends(name, end[i]);
+	return is;
+}
+
+bool kept_name_valid(const char *name)
+{
+	char first[256];
+	const char *slash = strchr(name, '/');
+
+	if (!slash) return file_name_plain(name);
+	if (slash - name >= (ptrdiff_t)sizeof first) return false;
+	snprintf(first, sizeof first, "%.*s", (int)(slash - name), name);
+	return first[0] != '.' && file_name_plain(first) && file_name_plain(slash + 1);
+}
+
+/* ------------------------------------------------------------------------------------------------ reading */
+
+static int leave_out(struct kept *k, const char *name, const char *why)
+{
+	if (k->left_out++ == 0) snprintf(k->why, sizeof k->why, "%s %s", shown(name), why);
+	return 0;
+}
+
+/* One line: a directory may hold thousands of files that have nothing to do with the model */
+static void warn_left_out(const struct kept *k)
+{
+	if (!k->left_out || k->quiet) return;
+	if (k->left_out == 1) mt_say("warning: %s: it is not kept, and exports are without it", k->why);
+	else mt_say("warning: %s: it and %u more are not kept, and exports are without them", k->why, k->left_out - 1);
+}
+
+static int add(struct kept *k, const char *name, char *data, size_t bytes)
+{
+	struct mt_file *files = realloc(k->file, (k->n + 1) * sizeof *files);
+
+	if (files) k->file = files;
+	void **all = files ? realloc(k->data, (k->n + 1) * sizeof *all) : NULL;
+	if (all) k->data = all;
+	if (!all) {
+		free(data);
+		return mt_fail(MT_EX_NOMEM, "no memory for the files to keep");
+	}
+	k->file[k->n] = (struct mt_file){.bytes = bytes};
+	memcpy(k->file[k->n].name, name, strlen(name) + 1);
+	k->data[k->n++] = data;
+	k->bytes += bytes;
+	return 0;
+}
+
+/* name: as the run and its exports call the file */
+static int keep(struct kept *k, int dirfd, const char *file, const char *name)
+{
+	struct stat st;
+	char *data;
+	size_t n;
+	int rc;
+
+	if (strlen(name) >= sizeof k->file->name) return leave_out(k, name, "has a name of more than 63 bytes");
+	if (fstatat(dirfd, file, &st, 0) == 0 && S_ISREG(st.st_mode)) {
+		if ((uint64_t)st.st_size > FILE_BYTES) return leave_out(k, name, "has more than 128 MiB");
+		if ((uint64_t)st.st_size > ALL_BYTES - k->bytes) return leave_out(k, name, "is beyond 512 MiB of kept files");
+	}
+	if (k->n == ALL_FILES) return leave_out(k, name, "is beyond 1024 kept files");
+	rc = file_read_all(dirfd, file, FILE_BYTES, &data, &n);
+	if (rc < 0) return file == name ? rc : mt_fail_in(rc, "%.*s", (int)(strlen(name) - strlen(file) - 1), name);
+	if (hf_is_lfs_pointer(data, n)) {
+		free(data);
+		return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, shown(name));
+	}
+	return add(k, name, data, n);
+}
+
+static void free_list(struct dirent **list, int n)
+{
+	for (int i = 0; i < n; i++) free(list[i]);
+	free(list);
+}
+
+static int keep_directory(struct kept *k, const struct source *s, const char *dir)
+{
+	struct dirent **list;
+	int fd = openat(s->dirfd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
+	bool model = false;
+
+	if (fd < 0) return 0;
+	int n = scandirat(fd, ".", &list, NULL, alphasort);
+	for (int i = 0; i < n; i++) model |= is_weights(list[i]->d_name);
+	for (int i = 0; i < n && rc == 0 && !model; i++) {
+		struct stat st;
+		const char *file = list[i]->d_name;
+		char name[600];
+		snprintf(name, sizeof name, "%s/%s", dir, file);
+		bool regular = fstatat(fd, file, &st, 0) == 0 && S_ISREG(st.st_mode);
+		if (regular && !is_other(file) && (!s->full || json_object_get(s->files, name))) rc = keep(k, fd, file, name);
+	}
+	if (n >= 0) free_list(list, n);
+	close(fd);
+	return rc;
+}
+
+int kept_read(struct kept *k, const struct source *s)
+{
+	struct dirent **list;
+	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
+
+	if (n < 0) return fail_errno(s->path);
+	for (int i = 0; i < n && rc == 0; i++) {
+		struct stat st;
+		const char *name = list[i]->d_name;
+		if (is_weights(name) || is_other(name) || !strcmp(name, "config.json")) continue; /* which is written anew */
+		if (fstatat(s->dirfd, name, &st, 0) == 0 && S_ISDIR(st.st_mode)) rc = keep_directory(k, s, name);
+		else if (!s->full || json_object_get(s->files, name)) rc = keep(k, s->dirfd, name, name);
+	}
+	free_list(list, n);
+	if (rc == 0) warn_left_out(k);
+	return rc;
+}
+
+void kept_release(struct kept *k)
+{
+	for (uint32_t i = 0; i < k->n; i++) free(k->data[i]);
+	free(k->file);
+	free(k->data);
+	*k = (struct kept){0};
+}
+
+/* ------------------------------------------------------------------------------------------------ writing */
+
+int kept_write(const char *name, const void *data, size_t bytes, void *arg)
+{
+	struct out_dir *dir = arg;
+	const char *slash = strchr(name, '/');
+
+	if (!kept_name_valid(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
+	if (slash) {
+		char in[256];
+		snprintf(in, sizeof in, "%.*s", (int)(slash - name), name);
+		if (mkdirat(dir->fd, in, 0777) < 0 && errno != EEXIST) return fail_errno(in);
+	}
+	return out_text(dir, name, data, bytes);
+}
