@@ -280,7 +280,7 @@ struct run_json {               /* what a checkpoint holds beside its arrays */
 	bool has_record;
 	struct mt_record record;
 	json_t *choices;               /* of the record: object of hexadecimal values by key, or NULL */
-	json_t *hyper;                 /* object or NULL */
+	struct mt_hyper hyper;         /* of the step; its step 0: not known */
 	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not written; step 0: none */
 	uint8_t run_id[16];
 };

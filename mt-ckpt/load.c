@@ -390,6 +390,7 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
+		mt_control(run)->hyper[s->json.step & 1] = s->json.hyper;
 		if (s->json.has_record && (rc = set_choices(run, s->json.choices)) == 0) mt_record_set(run, &s->json.record);
 	}
 	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */

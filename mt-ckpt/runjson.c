@@ -111,6 +111,21 @@ static json_t *keys_json(const struct key *key, size_t n, const void *from, int 
 	return o;
 }
 
+static json_t *hyper_json(const struct mt_hyper *h, int *rc)
+{
+	if (!h->step) return json_null();
+	json_t *out = json_object();
+
+	json_put(rc, out, "lr", json_number(h->lr));
+	json_put(rc, out, "betas", json_pack("[o, o]", json_number(h->beta1), json_number(h->beta2)));
+	json_put(rc, out, "eps", json_number(h->eps));
+	json_put(rc, out, "weight_decay", json_number(h->decay));
+	json_put(rc, out, "clip", json_number(h->clip));
+	json_put(rc, out, "micros", json_integer(h->micros));
+	json_put(rc, out, "targets", json_integer((json_int_t)h->targets));
+	return out;
+}
+
 static json_t *unlogged_json(const struct mt_figures figures[2], int *rc)
 {
 	json_t *all = json_array();
@@ -158,7 +173,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "t", integer(r->t));
 	json_put(&rc, root, "position", keys_json(KEYS(position_keys), &r->position, &rc));
 	json_put(&rc, root, "record", record);
-	json_put(&rc, root, "hyperparameters", r->hyper ? json_incref(r->hyper) : json_null());
+	json_put(&rc, root, "hyperparameters", hyper_json(&r->hyper, &rc));
 	if (r->unlogged[0].step) json_put(&rc, root, "unlogged", unlogged_json(r->unlogged, &rc));
 	json_put(&rc, root, "chunk_bytes", json_integer(IO_BYTES));
 	json_put(&rc, root, "files", files_json(dir, &rc));
@@ -270,6 +285,24 @@ static void get_record(struct reader *r, const json_t *v, struct run_json *out)
 	get_choices(r, json_object_get(v, "choices"), out);
 }
 
+/* A number that is missing or null is 0: nothing but a later checkpoint and a message come of them */
+static void get_hyper(struct reader *r, json_t *v, struct run_json *out)
+{
+	const json_t *betas = json_object_get(v, "betas");
+
+	if (!v || json_is_null(v)) return;
+	if (!json_is_object(v)) return refuse(r, "hyperparameters", "is not an object");
+	out->hyper = (struct mt_hyper){.step = out->step,
+		.lr = json_number_value(json_object_get(v, "lr")),
+		.beta1 = json_number_value(json_array_get(betas, 0)),
+		.beta2 = json_number_value(json_array_get(betas, 1)),
+		.eps = json_number_value(json_object_get(v, "eps")),
+		.decay = json_number_value(json_object_get(v, "weight_decay")),
+		.clip = json_number_value(json_object_get(v, "clip")),
+		.targets = (uint64_t)json_integer_value(json_object_get(v, "targets")),
+		.micros = (uint32_t)json_integer_value(json_object_get(v, "micros"))};
+}
+
 static void get_unlogged(struct reader *r, const json_t *v, struct run_json *out)
 {
 	size_t n = json_array_size(v);
@@ -359,6 +392,7 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 	if (json_is_object(position)) get_keys(&r, position, KEYS(position_keys), &out->position);
 	else refuse(&r, "position", "is missing");
 	get_record(&r, json_object_get(root, "record"), out);
+	get_hyper(&r, json_object_get(root, "hyperparameters"), out);
 	get_unlogged(&r, json_object_get(root, "unlogged"), out);
 	get_files(&r, *files);
 	return r.rc;

@@ -6,22 +6,11 @@
 
 /* The hyperparameters of `step`, which mt-optim keeps until step + 2 is committed. The caller makes sure that this does
  * not happen meanwhile. */
-static json_t *hyper_json(struct mt_run *run, uint64_t step, int *rc)
+static struct mt_hyper hyper_of(struct mt_run *run, uint64_t step)
 {
 	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
-	json_t *out;
 
-	if (!step || h.step != step) return NULL;
-	out = json_object();
-	if (!out) *rc = mt_fail(MT_EX_NOMEM, "no memory for the hyperparameters");
-	json_put(rc, out, "lr", json_number(h.lr));
-	json_put(rc, out, "betas", json_pack("[o, o]", json_number(h.beta1), json_number(h.beta2)));
-	json_put(rc, out, "eps", json_number(h.eps));
-	json_put(rc, out, "weight_decay", json_number(h.decay));
-	json_put(rc, out, "clip", json_number(h.clip));
-	json_put(rc, out, "micros", json_integer(h.micros));
-	json_put(rc, out, "targets", json_integer((json_int_t)h.targets));
-	return out;
+	return step && h.step == step ? h : (struct mt_hyper){0};
 }
 
 /* The choices that are in the record's table now. No step up to this one used an entry that a stage adds meanwhile. */
@@ -58,15 +47,14 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 		out->choices = choices_json(run, &rc);
 	}
 	memcpy(out->run_id, c->h.run_id, sizeof out->run_id);
-	if (rc == 0) out->hyper = hyper_json(run, at->step, &rc);
+	out->hyper = hyper_of(run, at->step);
 	return rc;
 }
 
 void state_release(struct run_json *j)
 {
-	json_decref(j->hyper);
 	json_decref(j->choices);
-	j->hyper = j->choices = NULL;
+	j->choices = NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------ unlogged metrics */

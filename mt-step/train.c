@@ -198,9 +198,25 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 	}
 }
 
+/* A checkpoint was loaded whose last step had the learning rate of another schedule. */
+static void report_seam(const struct driver *d)
+{
+	uint64_t step = mt_run_step(d->run);
+	const struct mt_hyper *was = &mt_control(d->run)->hyper[step & 1];
+	const struct schedule *s = &d->o->schedule;
+	if (mt_txn_newest(d->run) || !step || step >= d->o->until || was->step != step || s->lr <= 0) return;
+	double same = schedule_lr(s, step);
+	if (fabs(same - was->lr) <= 1e-9 * fmax(same, was->lr)) return;
+	mt_say("the learning rate goes from %.3g at step %llu to %.3g at step %llu: --steps (%llu), --lr or the schedule "
+		   "is not that of the training so far",
+		was->lr, (unsigned long long)step, schedule_lr(s, step + 1), (unsigned long long)step + 1,
+		(unsigned long long)s->steps);
+}
+
 void train_resume(struct driver *d, struct eval *eval)
 {
 	d->mark = mt_now();
+	report_seam(d);
 	driver_withdraw(d);
 	write_unlogged(d, eval);
 	uint32_t k = mt_txn_newest(d->run);

@@ -524,6 +524,30 @@ assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $
 	grep -q -- "--step-tokens" "$T/fails.err"
 }
 
+@test "a checkpoint that goes on with another schedule: one line says from which learning rate to which" {
+	ready
+	mt-step "$RUN" --steps 4 --batch 4 --seq 32 --lr 1e-3 --schedule linear <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-store rm "$RUN" --force
+	make_run "$T/ck" --dtype fp32
+	start_stages
+	mt-ckpt save "$RUN" "$T/again"
+	python3 -c 'import json, sys
+a, b = (json.load(open(f + "/run.json"))["hyperparameters"] for f in sys.argv[1:])
+assert a == b and a["targets"] > 0, (a, b)' "$T/ck" "$T/again"
+	go_on() { mt-step "$RUN" "$@" --batch 4 --seq 32 <"$CASE/data.bin" >"$T/m" 2>"$T/err"; }
+	go_on --steps 8 --until 5 --lr 1e-3
+	grep -q "^mt-step: the learning rate goes from 0.00025 at step 4 to 0.0005 at step 5: --steps (8), " "$T/err"
+	go_on --steps 8 --until 6 --lr 1e-3
+	no grep "learning rate" "$T/err"
+	mt-ckpt save "$RUN" "$T/six"
+	mt-store rm "$RUN" --force
+	make_run "$T/six" --dtype fp32
+	start_stages
+	go_on --steps 8 --until 7 --lr 1e-3
+	no grep "learning rate" "$T/err"
+}
+
 @test "--grad none requires one micro-batch a step and no clipping" {
 	make_run "$CASE/model" --grad none
 	start_stages

@@ -87,6 +87,17 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	gone "$RUN"
 }
 
+@test "--resume with more epochs says from which learning rate to which" {
+	run_it --epochs 1
+	last=$(tail -1 "$T/out/metrics.jsonl" | sed 's/.*"lr": \([^,]*\),.*/\1/')
+	n=$(wc -l <"$T/out/metrics.jsonl")
+	run_it --epochs 2 --resume
+	first=$(sed -n "$((n + 1))p" "$T/out/metrics.jsonl" | sed 's/.*"lr": \([^,]*\),.*/\1/')
+	set -- $(printf '%.3g %.3g' "$last" "$first")
+	grep -q "^mt-step: the learning rate goes from $1 at step $n to $2 at step $((n + 1)): --steps (" \
+		"$T/run.err"
+}
+
 @test "TERM or HUP to mt-run alone while it counts ends the count too, and leaves nothing" {
 	mkdir "$T/tmp"
 	export TMPDIR=$T/tmp
