@@ -90,7 +90,11 @@ int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
 	if (!e->scratch) return mt_fail(MT_EX_NOMEM, "no memory for a row");
 	int rc = start_over(e);
 	if (!rc) rc = count(e);
-	if (!rc && !e->targets) rc = mt_fail(MT_EX_DATA, "%s: has nothing to predict", o->eval);
+	if (!rc) rc = packer_check_any(&e->packer);
+	if (!rc && !e->targets)
+		rc = mt_fail(MT_EX_DATA,
+			"%s: has nothing to predict: with --seq %llu and --long %s, all of its %llu rows are context only", o->eval,
+			(unsigned long long)o->seq, pack_long_name(o->pack), (unsigned long long)e->rows);
 	return rc;
 }
 

@@ -20,7 +20,7 @@ static struct options o = {
 };
 static const char *schedule_name, *pack_name, *long_name, *input, *warmup;
 static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
-static bool check, lr_given, decay_given, min_lr_given, until_given, stop_given;
+static bool lr_given, decay_given, min_lr_given, until_given, stop_given;
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
@@ -54,15 +54,17 @@ static const struct mt_opt table[] = {
 		"write metrics to FILE too, each step once; later steps' lines are removed", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
 	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO in place of FROM", NULL},
-	{"check", OPT_FLAG, &check, NULL, "check the options and exit", NULL},
+	{"check", OPT_FLAG, &o.check, NULL, "check the options and exit; with --config also the model and --eval's records",
+		NULL},
 	{"count", OPT_FLAG, &o.count, NULL, "count stdin's documents, rows and steps, print them as JSON and exit", NULL},
+	{"config", OPT_STR, &o.config, "FILE", "with --check, --count: the model's config.json", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
 static const struct mt_program program = {
 	.name = "mt-step",
 	.usage = "mt-step RUN --steps N --batch SEQS --seq T --lr X [options] < records > metrics\n"
-			 "mt-step --count --batch SEQS --seq T [--pack HOW] [--long HOW] < records",
+			 "mt-step --count --batch SEQS --seq T [--pack HOW] [--long HOW] [--config FILE] < records",
 	.about =
 		"Drives the training of RUN: packs the records on stdin into rows, deals them to mt-stream as micro-batches,\n"
 		"and writes one JSON object a step on stdout.",
@@ -161,7 +163,7 @@ void options_parse(struct options *out, int argc, char **argv)
 	check_pack();
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
-	if (check) exit(0);
-	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
+	if (o.config && !o.check && !o.count) mt_die(MT_EX_USAGE, "--config goes with --check or --count");
+	if (!o.check && isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
 	*out = o;
 }

@@ -12,11 +12,12 @@ struct options {
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
 	uint32_t pack;                     /* as in mt_position */
 	double wd, beta1, beta2, eps, clip, wait;
-	bool clip_given, beta2_given, input_new, count; /* count: only count what the input would train */
-	const char *eval, *metrics;                     /* files, or NULL */
-	uint64_t eval_every, ckpt_every;                /* 0: never */
-	uint64_t stop_after;  /* evaluations without improvement that end the training; 0: no limit */
-	uint64_t max_skipped; /* skipped steps in a row that end mt-step; 0: no limit */
+	bool clip_given, beta2_given, input_new;
+	bool check, count;                   /* only check the options; only count what the input would train */
+	const char *eval, *metrics, *config; /* files, or NULL */
+	uint64_t eval_every, ckpt_every;     /* 0: never */
+	uint64_t stop_after;                 /* evaluations without improvement that end the training; 0: no limit */
+	uint64_t max_skipped;                /* skipped steps in a row that end mt-step; 0: no limit */
 	struct mt_strings rings;
 };
 

@@ -160,12 +160,34 @@ static int check_ids(const struct packer *p, uint32_t at, uint32_t n, uint64_t r
 	return 0;
 }
 
+/* The next elements of the open record, placed in the next row */
+static void count_answers(struct packer *p, const uint32_t *raw, uint32_t n, bool first)
+{
+	struct answers *a = &p->answers;
+	if (first) {
+		a->of_document = raw[0] & MT_CONTEXT_ONLY;
+		a->in_answer = true; /* a question begins */
+	}
+	for (uint32_t i = 0; i < n && a->of_document; i++) {
+		bool answer = !(raw[i] & MT_CONTEXT_ONLY);
+		if (!answer && a->in_answer) a->row = p->rows;
+		if (answer && !a->in_answer) a->is_cut = false;
+		a->n += answer && !a->in_answer;
+		a->in_answer = answer;
+		if (!answer || a->is_cut || a->row == p->rows) continue;
+		a->is_cut = true;
+		a->cut++;
+	}
+}
+
 /* Place the next piece of the open record at raw[at], n elements of it. */
 static int place_piece(struct packer *p, uint32_t at, uint32_t n)
 {
 	uint64_t record = p->in->records, element = placed(p);
 	int rc = place(p, p->raw + at, n);
-	return rc ? rc : check_ids(p, at, n, record, element);
+	if (rc) return rc;
+	count_answers(p, p->raw + at, n, element == 0);
+	return check_ids(p, at, n, record, element);
 }
 
 static void begin_piece(uint32_t *starts, uint32_t at, uint32_t n)

@@ -11,6 +11,14 @@
 enum pack_how { PACK_DOCS = 1, PACK_CONCAT = 2, PACK_NONE = 3, PACK_HOW = 0xff /* mask */ };
 enum pack_long { LONG_SPLIT = 0, LONG_DROP = 1 << 8, LONG_TRUNCATE = 2 << 8, LONG_MASK = 0xff << 8 };
 
+/* Documents that begin with context-only tokens, such as chats: an answer is a run of tokens with loss, its question
+ * the context before it. An answer is cut if a token of it is in a later row than its question's first one. */
+struct answers {
+	uint64_t n, cut; /* answers; those that are cut */
+	bool of_document, in_answer, is_cut;
+	uint64_t row; /* where the question begins */
+};
+
 struct packer {
 	struct record_reader *in;
 	uint32_t pack; /* as in mt_position */
@@ -22,6 +30,7 @@ struct packer {
 	uint64_t documents, longer;     /* read so far, dropped ones too; those that are longer than a row */
 	uint32_t longest;               /* elements of the longest one */
 	uint64_t tokens, rows, padding; /* elements placed; rows made; elements of them that hold no token */
+	struct answers answers;         /* of documents that begin with a prompt */
 	uint32_t carry;                 /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
 	XXH64_state_t all, cut;         /* over all bytes placed; over the open record's elements placed */
 	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31 */

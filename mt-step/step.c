@@ -29,6 +29,33 @@ static void enter(struct options *o)
 	saves_begin(&driver, reported);
 }
 
+static void check_seq(const struct options *o, const struct mt_geometry *g)
+{
+	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
+		mt_die(MT_EX_CONFIG,
+			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
+			(unsigned long long)o->seq, g->max_position);
+	if (o->seq > g->max_position)
+		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq,
+			g->max_position);
+}
+
+/* --check: what can be said without a run */
+static void check_model(const struct options *o)
+{
+	static struct eval eval;
+	struct mt_geometry g;
+	struct mt_run *run;
+	int rc = mt_run_open(&run, o->run, MT_RUN_READONLY);
+	if (rc == -MT_EX_USAGE) mt_must(rc); /* its name */
+	if (rc == 0) mt_run_close(run);
+	if (!o->config) return;
+	mt_must(mt_config_read(o->config, &g, NULL));
+	mt_say_dropout(&g);
+	check_seq(o, &g);
+	if (o->eval) mt_must(eval_open(&eval, o, g.vocab));
+}
+
 /* Do the options fit the run? */
 static void check_run(struct options *o)
 {
@@ -43,14 +70,7 @@ static void check_run(struct options *o)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
 		o->clip = 0;
 	}
-	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
-		mt_die(MT_EX_CONFIG,
-			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
-			(unsigned long long)o->seq, g->max_position);
-	if (o->seq > g->max_position)
-		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq,
-			g->max_position);
-
+	check_seq(o, g);
 	struct mt_committed was;
 	mt_run_committed(driver.run, &was);
 	const struct mt_position *p = &was.position;
@@ -81,10 +101,9 @@ int main(int argc, char **argv)
 	static struct eval eval;
 	mt_before_say = progress_clear;
 	options_parse(&o, argc, argv);
-	if (o.count) {
-		mt_must(count_input(&o, STDIN_FILENO));
-		return 0;
-	}
+	if (o.check) check_model(&o);
+	else if (o.count) mt_must(count_input(&o, STDIN_FILENO));
+	if (o.check || o.count) return 0;
 	mt_signals(true);
 	signal(SIGPIPE, SIG_IGN);
 	enter(&o);

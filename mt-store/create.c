@@ -139,12 +139,6 @@ static void say_summary(const char *name)
 	mt_run_close(run);
 }
 
-static void warn_of_dropout(const struct mt_geometry *geo)
-{
-	if (geo->flags & MT_DROPOUT)
-		mt_say("warning: config.json asks for dropout, which mt does not do: training is as with dropout 0");
-}
-
 int store_create(const char *run, const struct store_options *o)
 {
 	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
@@ -168,7 +162,7 @@ int store_create(const char *run, const struct store_options *o)
 		mt_run_remove(run, true);
 		return rc;
 	}
-	warn_of_dropout(&geo);
+	mt_say_dropout(&geo);
 	if (outlives_memory())
 		mt_say("warning: MT_SHM_DIR is not a tmpfs or hugetlbfs: slower, and after a power cut "
 			   "the run must be loaded anew");

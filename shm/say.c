@@ -131,3 +131,9 @@ void mt_waited_in_vain(struct mt_run *run, uint32_t event)
 	}
 	atomic_flag_clear_explicit(&busy, memory_order_release);
 }
+
+void mt_say_dropout(const struct mt_geometry *geo)
+{
+	if (geo->flags & MT_DROPOUT)
+		mt_say("warning: config.json asks for dropout, which mt does not do: training is as with dropout 0");
+}

@@ -14,6 +14,8 @@ void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));
 /* Called before each message, if set: who writes a line over and over on a terminal takes it away */
 extern void (*mt_before_say)(void);
 
+/* If config.json asks for dropout: a warning that training is without it */
+void mt_say_dropout(const struct mt_geometry *);
 /* Say once which run is waited for, and which runs are there. */
 void mt_say_waits_for_run(const char *run);
 /* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are

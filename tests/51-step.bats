@@ -524,6 +524,32 @@ assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $
 	grep -q -- "--step-tokens" "$T/fails.err"
 }
 
+@test "--check --config checks what needs no run: the model, its positions, --eval's records, the run's name" {
+	local how="--steps 9 --batch 2 --lr 1e-3 --check --config"
+	[ -z "$(mt-step demo $how "$CASE/model" --seq 32 2>&1)" ]
+	mt-step demo $how "$CASE/model" --seq 257 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-step: --seq 257 is above the model's max_position_embeddings 256" ]
+	printf '\001\0\0\0\005\0\0\0\002\0\0\0\005\0\0\0\006\0\0\200' >"$T/nothing"
+	printf '\003\0\0\0\005\0\0\0\006\0\0\0\145\0\0\0' >"$T/bad"
+	bad() { fails_with 65 mt-step demo $how "$CASE/model" --seq "${SEQ:-8}" --eval-every 1 --eval "$@"; }
+	bad "$T/nothing" --long truncate
+	grep -qx "mt-step: $T/nothing: has nothing to predict: with --seq 8 and --long truncate, all of its 1 rows are .*" \
+		"$T/fails.err"
+	bad "$T/bad"
+	grep -q "bad: record 1, element 2: token 101 is outside the vocabulary of 101" "$T/fails.err"
+	SEQ=2 bad "$CASE/eval.bin" --long drop
+	grep -q "every document is longer than --seq 2, and --long drop drops them" "$T/fails.err"
+	fails_with 64 mt-step a/b $how "$CASE/model" --seq 8
+	grep -q "run name 'a/b'" "$T/fails.err"
+	fails_with 66 mt-step demo $how "$T" --seq 8
+	sed 's/"model_type": "[^"]*"/"model_type": "gpt2"/' "$CASE/model/config.json" >"$T/config.json"
+	fails_with 78 mt-step demo $how "$T" --seq 8
+	sed 's/^{/{"residual_dropout": 0.1,/' "$GOLDEN/seed-oss/model/config.json" |
+		sed '2,$s/"residual_dropout".*//' >"$T/config.json"
+	mt-step demo $how "$T" --seq 8 2>"$T/err"
+	grep -qx "mt-step: warning: config.json asks for dropout, which mt does not do: training is as .*" "$T/err"
+}
+
 @test "a checkpoint that goes on with another schedule: one line says from which learning rate to which" {
 	ready
 	mt-step "$RUN" --steps 4 --batch 4 --seq 32 --lr 1e-3 --schedule linear <"$CASE/data.bin" >"$T/m" 2>"$T/err"

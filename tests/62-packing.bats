@@ -115,6 +115,36 @@ print(*count.values())'
 	[ "$(counts --seq 16 --batch 2 --pack concat)" = "3 32 31 14 0 3 14 2" ]
 }
 
+@test "--count --config checks all tokens, and counts rows and steps without targets and answers without question" {
+	python3 - "$T" <<-'EOF2'
+		import struct, sys
+		X = 1 << 31                     # context only
+		def write(name, *documents):
+		    with open(f"{sys.argv[1]}/{name}", "wb") as f:
+		        for d in documents:
+		            f.write(struct.pack(f"<{len(d) + 1}I", len(d), *d))
+		chat = [5 | X] * 4 + [6] * 3 + [7 | X] * 2 + [8] * 6
+		write("chats", chat, [1, 2, 3], [9 | X] * 5)
+		write("bad", *[[1, 2, 3]] * 50, [4, 5 | X, 999])
+	EOF2
+	more() { # OPTION...: the values that --config adds
+		mt-step --count --config "$CASE/model" "$@" <"$T/chats" | python3 -c 'import json, sys
+count = json.loads(sys.stdin.read())
+print(*(count[k] for k in "rows_without_targets steps_skipped steps_skipped_in_row answers answers_cut".split()))'
+	}
+	[ "$(more --seq 15 --batch 1 --pack none)" = "1 1 1 2 0" ]
+	[ "$(more --seq 8 --batch 1 --pack none)" = "1 1 1 2 1" ] # the second one, whose question begins in the first row
+	[ "$(more --seq 5 --batch 1 --pack none)" = "1 1 1 2 2" ]
+	[ "$(more --seq 5 --batch 2 --pack none)" = "1 0 0 2 2" ]
+	[ "$(more --seq 15 --batch 1 --pack none --steps 2)" = "1 0 0 2 0" ]
+	[ "$(more --seq 8 --batch 1 --pack none --long drop)" = "1 1 1 0 0" ]
+	[ "$(more --seq 8 --batch 1 --pack none --long truncate)" = "1 1 1 1 0" ]
+	fails_with 65 sh -c "mt-step --count --seq 8 --batch 1 --config $CASE/model <$T/bad"
+	grep -q "stdin: record 51, element 2: token 999 is outside the vocabulary of " "$T/fails.err"
+	mt-step --count --seq 8 --batch 1 <"$T/bad"
+	fails_with 64 mt-step demo --steps 1 --batch 1 --seq 8 --lr 1 --config "$CASE/model"
+}
+
 @test "--count exits 65 without a record, after an invalid one, and 74 if stdout is full; 64 without --seq or --batch" {
 	records 0 1 2 >"$T/all"
 	fails_with 65 mt-step --count --seq 16 --batch 2
