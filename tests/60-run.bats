@@ -23,6 +23,43 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	eventually no_stage_lives
 }
 
+@test "invalid records in a pipe or unshuffled data: what was trained before is saved and exported, and 65 tells" {
+	local code bad='\002\0\0\0\005\0\0\0\145\0\0\0'
+	for how in pipe file; do
+		{ cat "$CASE/data.bin"; printf "$bad"; cat "$CASE/data.bin"; } >"$T/data"
+		code=0
+		case $how in
+		pipe) DATA=- run_it --steps 99 <"$T/data" || code=$? ;;
+		file) DATA=$T/data run_it --steps 99 --no-shuffle || code=$? ;;
+		esac
+		[ "$code" = 65 ]
+		grep -q "element 1: token 101 is outside the vocabulary of 101" "$T/run.err"
+		grep -q "^mt-run: the input ended with an error: exports what was trained before it$" "$T/run.err"
+		step=$(tail -1 "$T/out/metrics.jsonl" | steps)
+		[ "$step" -ge 20 ]
+		mt-ckpt verify "$T/out/$(printf 'step-%08d' "$step")"
+		mt-store create "$RUN" --config "$T/out/model" 2>"$T/create.err"
+		mt-ckpt load "$RUN" "$T/out/$(printf 'step-%08d' "$step")"
+		mt-ckpt export "$RUN" "$T/same"
+		cmp "$T/same/model.safetensors" "$T/out/model/model.safetensors"
+		mt-store rm "$RUN"
+		rm -r "$T/out" "$T/same"
+	done
+	# nothing was trained before, or its loss is not finite: nothing is exported
+	code=0
+	{ printf '\001\0\0\0\005\0\0\0'"$bad"; } >"$T/data"
+	DATA=$T/data run_it --steps 9 --no-shuffle || code=$?
+	[ "$code" = 65 ]
+	[ ! -e "$T/out/model" ]
+	code=0
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 1 --seq 32 --lr 1e30 \
+		--steps 30 --max-skipped 3 >"$T/m" 2>"$T/run.err" 3>&- || code=$?
+	[ "$code" = 65 ]
+	grep -q "training stops (--max-skipped)" "$T/run.err"
+	[ ! -e "$T/out/model" ]
+	gone "$RUN"
+}
+
 @test "a config.json and raw bytes are enough to train" {
 	seq 1 3000 >"$T/text"
 	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/text" --bytes --block 32 --pack none --out "$T/out" \

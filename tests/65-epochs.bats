@@ -87,6 +87,16 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	gone "$RUN"
 }
 
+@test "a token outside the vocabulary is found by the count, also at the end of data that is not shuffled" {
+	{ cat "$CASE/data.bin"; printf '\002\0\0\0\005\0\0\0\145\0\0\0'; } >"$T/data"
+	for order in --no-shuffle --shuffle=1; do
+		fails_with 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --epochs 2 $order
+		grep -q "element 1: token 101 is outside the vocabulary of 101" "$T/fails.err"
+		[ ! -e "$T/out" ]
+	done
+	gone "$RUN"
+}
+
 @test "--resume with more epochs says from which learning rate to which" {
 	run_it --epochs 1
 	last=$(tail -1 "$T/out/metrics.jsonl" | sed 's/.*"lr": \([^,]*\),.*/\1/')

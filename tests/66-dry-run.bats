@@ -7,7 +7,8 @@ ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30"
 
 # IN: in_group, or nothing
 dry() {
-	${IN:-} mt-run --run "$RUN" --model "${MODEL:-$CASE/model}" --data "$CASE/data.bin" --out "$T/out" $ARGS \
+	${IN:-} mt-run --run "${NAME:-$RUN}" --model "${MODEL:-$CASE/model}" --data "${DATA:-$CASE/data.bin}" \
+		--out "${OUT:-$T/out}" $ARGS \
 		--dry-run "$@"
 }
 
@@ -22,7 +23,7 @@ dry() {
 		sed 's/.*"steps": \([0-9]*\)}/\1/')
 	grep -qx "steps     [0-9.]* an epoch, $n in all" "$T/report"
 	grep -q "^host      .* GB memory available: fits$" "$T/report"
-	grep -q "^disk      .* free: 3 checkpoints of .* and the model: fits$" "$T/report"
+	grep -q "^disk      .* free: 1 checkpoint of .* and the model: fits$" "$T/report"
 	grep -q "^speed     .* tokens/s, $n steps in .* predicted by the rates of cpu, measured$" "$T/report"
 	[ ! -e "$T/out" ]
 	gone "$RUN"
@@ -111,11 +112,135 @@ dry() {
 
 @test "--dry-run exits 74 where the disk is short, and reports data that is read only once" {
 	local code=0
-	dry --steps 6 --keep 999999999 >"$T/report" || code=$?
+	dry --steps 16777215 --ckpt-every 1 --keep 999999999 >"$T/report" || code=$?
 	[ "$code" = 74 ]
 	grep -q "^disk .*: does not fit; a smaller --keep, or another --out" "$T/report"
 	mt-run --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 6 --dry-run <"$CASE/data.bin" >"$T/report"
 	grep -qx "data      is read only once, so it is not counted; 6 steps" "$T/report"
 	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 --json
 	[ ! -e "$T/out" ]
+}
+
+@test "--dry-run counts the checkpoints that the options will write" {
+	counted() {
+		dry "$@" >"$T/report"
+		sed -n 's/^disk .* free: \([0-9]* checkpoints*\) of .* and the model: fits$/\1/p' "$T/report"
+	}
+	[ "$(counted --steps 6)" = "1 checkpoint" ]
+	[ "$(counted --steps 6 --keep 9)" = "1 checkpoint" ]
+	[ "$(counted --steps 6 --ckpt-every 9)" = "1 checkpoint" ]
+	[ "$(counted --steps 6 --ckpt-every 4)" = "2 checkpoints" ]
+	[ "$(counted --steps 6 --ckpt-every 1)" = "3 checkpoints" ]
+	[ "$(counted --steps 6 --ckpt-every 1 --keep 4)" = "5 checkpoints" ]
+	[ "$(counted --steps 6 --ckpt-every 1 --keep 9 --until 2)" = "2 checkpoints" ]
+	[ "$(counted --steps 6 --ckpt-every 1 --keep-best --eval "$CASE/eval.bin" --eval-every 2)" = "4 checkpoints" ]
+	mkdir -p "$T/out"
+	cp -r "$CASE/model" "$T/model"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 4 --until 2 \
+		--ckpt-every 1 >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(counted --steps 4 --ckpt-every 1 --resume)" = "1 checkpoint" ]    # two of three are there
+}
+
+# What a start would find, DRY-RUN finds: ends with CODE and one line with WORDS; and nothing is left behind
+finds() { # CODE WORDS OPTIONS...
+	local code=$1 words=$2
+	shift 2
+	fails_with "$code" dry "$@"
+	grep -qF -- "$words" "$T/fails.err" || { cat "$T/fails.err" >&2; return 1; }
+	[ ! -e "$T/out" ]
+}
+
+@test "--dry-run finds weights that cannot be loaded or read, and kept files that are not there" {
+	local pointer='version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n'
+	cp -r "$CASE/model" "$T/model"
+	MODEL=$T/model
+	chmod 000 "$T/model/model.safetensors"
+	IN=by_mode finds 77 "model.safetensors: Permission denied" --steps 6
+	chmod 644 "$T/model/model.safetensors"
+	truncate -s -1 "$T/model/model.safetensors"
+	finds 65 "model.safetensors: tensor" --steps 6
+	printf "$pointer" >"$T/model/model.safetensors"
+	finds 65 "model.safetensors: is a git-lfs pointer" --steps 6
+	rm "$T/model/model.safetensors"
+	touch "$T/model/pytorch_model.bin"
+	finds 66 "mt does not read pytorch_model.bin: in Python" --steps 6
+	cp "$CASE/model/model.safetensors" "$T/model"
+	printf "$pointer" >"$T/model/tokenizer.json"
+	finds 65 "tokenizer.json: is a git-lfs pointer" --steps 6
+	rm "$T/model/tokenizer.json"
+	dry --steps 6 >"$T/report"
+	printf "$pointer" >"$T/model/config.json"
+	finds 65 "config.json: is a git-lfs pointer" --steps 6
+	mv "$T/model/config.json" "$T/model/adapter_config.json"
+	finds 66 "a LoRA adapter, which is no whole model, has adapter_config.json" --steps 6
+	printf 'GGUF\3\0\0\0' >"$T/m.gguf"
+	MODEL=$T/m.gguf finds 65 "m.gguf: is a GGUF file, which mt does not read" --steps 6
+}
+
+@test "--dry-run finds a run's name or memory, or an OUT, that cannot be made" {
+	NAME=a/b finds 64 "run name 'a/b': only letters" --steps 6
+	mkdir -m 555 "$T/shut"
+	IN="by_mode env MT_SHM_DIR=$T/shut" finds 74 "$T/shut: the run's memory cannot be made there" --steps 6
+	MT_SHM_DIR=$T/nowhere finds 74 "$T/nowhere: the run's memory cannot be made there" --steps 6
+	OUT=$T/shut/out IN=by_mode finds 74 "$T/shut/out: cannot be written" --steps 6
+}
+
+@test "--dry-run finds tokens outside the vocabulary wherever they are, and evaluations with nothing to predict" {
+	{ cat "$CASE/data.bin"; printf '\002\0\0\0\005\0\0\0\145\0\0\0'; } >"$T/data"
+	DATA=$T/data finds 65 "element 1: token 101 is outside the vocabulary of 101" --steps 6 --no-shuffle
+	DATA=$T/data finds 65 "element 1: token 101 is outside the vocabulary of 101" --steps 6
+	DATA=$T/data finds 65 "element 1: token 101 is outside the vocabulary of 101" --epochs 1 --no-shuffle
+	finds 65 "data: record 128, element 1: token 101 is outside" --steps 6 --eval "$T/data" --eval-every 2
+	printf '\002\0\0\0\005\0\0\0\006\0\0\200' >"$T/nothing"
+	finds 65 "nothing: has nothing to predict: with --seq 32 and --long split, all of its 1 rows are context only" \
+		--steps 6 --eval "$T/nothing" --eval-every 2
+}
+
+@test "--dry-run warns of rows beyond max_position_embeddings, and of dropout" {
+	python3 - "$CASE" "$GOLDEN/seed-oss" "$T" <<-'EOF2'
+		import json, sys
+		c = json.load(open(sys.argv[1] + "/model/config.json"))
+		c["max_position_embeddings"] = 31
+		json.dump(c, open(sys.argv[3] + "/short.json", "w"))
+		c = json.load(open(sys.argv[2] + "/model/config.json"))
+		c.update(attention_dropout=0.1, residual_dropout=0.1)
+		json.dump(c, open(sys.argv[3] + "/dropout.json", "w"))
+	EOF2
+	MODEL=$T/short.json dry --steps 2 >"$T/report" 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-step: --seq 32 is above the model's max_position_embeddings 31" ]
+	printf '\002\0\0\0\005\0\0\0\006\0\0\0' >"$T/data"
+	DATA=$T/data MODEL=$T/dropout.json dry --steps 2 >"$T/report" 2>"$T/err"
+	grep -qx "mt-step: warning: config.json asks for dropout, which mt does not do: training is as .*" "$T/err"
+}
+
+@test "--dry-run exits 65 where most steps would be skipped, and tells how many answers lose their question" {
+	python3 - "$T" <<-'EOF2'
+		import struct, sys
+		X = 1 << 31                     # context only
+		def write(name, documents):
+		    with open(f"{sys.argv[1]}/{name}", "wb") as f:
+		        for d in documents:
+		            f.write(struct.pack(f"<{len(d) + 1}I", len(d), *d))
+		write("hardly", [[5 | X] * 32] * 240 + [[5] * 32] * 4)
+		write("some", [[5 | X] * 32] * 12 + [[5] * 32] * 16)
+		write("chats", [[5 | X] * 30 + [6] * 10 + [7 | X] * 10 + [8] * 5] * 6 + [[5 | X] * 8 + [6] * 8] * 4)
+	EOF2
+	local code=0
+	DATA=$T/hardly dry --epochs 1 --no-shuffle >"$T/report" || code=$?
+	[ "$code" = 65 ]
+	grep -q "^targets   240 of 244 rows an epoch have none, .*; 60 steps .*, 60 in a row: training would stop" \
+		"$T/report"
+	DATA=$T/hardly dry --epochs 1 --no-shuffle --max-skipped 0 >"$T/report"
+	grep -q "^targets .* 60 in a row$" "$T/report"
+	DATA=$T/some dry --epochs 1 --no-shuffle >"$T/report"
+	grep -q "^targets .*; 3 steps would be skipped, 3 in a row$" "$T/report"
+	DATA=$T/chats dry --epochs 2 >"$T/report"
+	grep -q "^answers   6 of 16 lose their question, which --seq 32 cuts off: --long drop leaves out" "$T/report"
+	no grep "^targets" "$T/report"
+	for how in "--long drop" "--long truncate" "--pack concat"; do
+		DATA=$T/chats dry --epochs 2 $how >"$T/report"
+		no grep "^answers" "$T/report"
+	done
+	DATA=$T/chats dry --epochs 2 --json >"$T/json"
+	[ "$(value answers <"$T/json") $(value answers_cut <"$T/json")" = "16 6" ]
 }

@@ -82,11 +82,18 @@ check_access() { # FILE
 	if [ -e "$1" ] || [ ! -x "$dir" ]; then die 77 "$1: no permission to read it"; fi
 }
 
+# All that mt-step can say without a run. Its warnings come again when it starts: here only --dry-run shows them.
+check_step() { # OPTIONS
+	told=$(mt-step "$run" $step_options --check --config="$config" "$@" 2>&1 </dev/null); rc=$?
+	if [ -n "$told" ] && { [ $rc != 0 ] || [ -n "$dry" ]; }; then printf '%s\n' "$told" >&2; fi
+	[ $rc = 0 ] || exit $rc
+}
+
 check_files() {
 	config=$model
 	[ -d "$model" ] && config=$model/config.json
 	check_access "$config"
-	if [ ! -f "$config" ]; then
+	if [ ! -d "$model" ] && [ ! -f "$config" ]; then
 		case $model in
 		/* | .* | */*/* | */ | *.json) ;;
 		*/*) die 66 "$model: no such directory; mt does not download: 'hf download $model --local-dir DIR' does" ;;
@@ -102,11 +109,12 @@ check_files() {
 	check_samples
 	if [ -n "$json" ] && [ -z "$dry" ]; then die 64 "--json goes with --dry-run"; fi
 	[ -n "$steps$epochs" ] || die 64 "--steps N or --epochs N is needed"
-	if [ -z "$steps" ]; then
-		mt-step "$run" $step_options --check --steps=$MOST_STEPS </dev/null || exit
+	if [ -n "$steps" ]; then check_step
+	else
+		check_step --steps=$MOST_STEPS
 		count_steps
+		mt-step "$run" $step_options --check </dev/null || exit
 	fi
-	mt-step "$run" $step_options --check </dev/null || exit
 	if [ -z "$metrics" ]; then
 		case $out in *"$nl"*) die 64 "--out: a line break in '$out'" ;; esac
 		metrics=$out/metrics.jsonl

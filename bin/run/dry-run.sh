@@ -16,11 +16,13 @@ make_plan() { # GRAD ROWS [HOST-BYTES]
 	return $code
 }
 
-free_in() { # DIR, which need not exist
+existing() { # DIR, or what there is above it
 	dir=$1
 	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
-	df -B1 --output=avail -- "$dir" | tail -1
+	printf '%s\n' "$dir"
 }
+
+free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, which need not exist
 
 # What fits this machine instead; in $remedy
 find_remedy() {
@@ -49,7 +51,7 @@ dry_run() {
 	newest=''
 	[ ! -d "$out" ] || find_checkpoint
 	began=$(newest_step)
-	[ ! -e "$out" ] || [ -d "$out" ] || die 73 "$out is not a directory"
+	check_start
 	countable=1
 	for file in $data; do can_reread "$file" || countable=''; done
 	if [ -n "$countable" ] && [ -z "$count" ]; then count_data; fi
@@ -57,6 +59,16 @@ dry_run() {
 	text=$(report); rc=$?
 	print "$text"
 	exit $rc
+}
+
+# What a start would make, or load
+check_start() {
+	[ ! -e "$out" ] || [ -d "$out" ] || die 73 "$out is not a directory"
+	dir=$(existing "$out")
+	if [ ! -w "$dir" ] || [ ! -x "$dir" ]; then die 74 "$out: cannot be written"; fi
+	shm=${MT_SHM_DIR:-/dev/shm}
+	if [ ! -w "$shm" ] || [ ! -x "$shm" ]; then die 74 "$shm: the run's memory cannot be made there (MT_SHM_DIR)"; fi
+	if [ -z "$newest" ] && [ -d "$model" ]; then mt-ckpt verify "$model" || exit; fi
 }
 
 # Other nodes than 0 say only that their memory is short
@@ -82,9 +94,18 @@ find_plan() {
 	[ "${node:-0}" != 0 ] || tell_nodes
 }
 
-# That are on the disk at most, while one is written
+# Checkpoints that the disk must have room for beside those in OUT: as many as are kept while one is written, or as are
+# written at all. Without --ckpt-every that is the last step.
 checkpoints_kept() {
-	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; else echo $((keep + ${best:-0} + 1)); fi
+	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; return; fi
+	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)))
+	[ "$most" -gt 0 ] || most=1
+	last=${until:-$steps} saves=1
+	if [ -n "$stop_after" ]; then saves=$most
+	elif [ -n "$ckpt_every" ] && [ "$ckpt_every" -gt 0 ] && [ "$last" -gt "$began" ]; then
+		saves=$((last / ckpt_every - began / ckpt_every + (last % ckpt_every != 0)))
+	fi
+	if [ "$saves" -lt "$most" ]; then echo "$saves"; else echo "$most"; fi
 }
 
 report() {
@@ -95,6 +116,7 @@ report() {
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
+		-v max_skipped="$max_skipped" -v pack="$pack" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words"'
 		function of(text, name) {
@@ -130,7 +152,30 @@ report() {
 				bad = 71
 			}
 			if (json != "") print "}"
-			exit bad
+			exit bad ? bad : bad_data
+		}
+		# Training stops after so many skipped steps in a row
+		function targets(    rows, none, skipped, in_row) {
+			rows = of(count, "rows")
+			none = of(count, "rows_without_targets")
+			skipped = of(count, "steps_skipped")
+			in_row = of(count, "steps_skipped_in_row")
+			key("rows_without_targets", none / epochs)
+			key("steps_skipped", skipped)
+			if (!skipped && none <= rows / 2) return
+			if (began == 0 && ((max_skipped && in_row >= max_skipped) || skipped >= steps)) bad_data = 65
+			line("targets", sprintf("%.0f of %.0f rows an epoch have none, every token is context only; %d steps " \
+				"would be skipped, %d in a row%s", none / epochs, rows / epochs, skipped, in_row,
+				bad_data ? ": training would stop (--max-skipped)" : ""))
+		}
+		function answers(    n, cut) {
+			n = of(count, "answers") / epochs
+			cut = of(count, "answers_cut") / epochs
+			key("answers", n)
+			key("answers_cut", cut)
+			if (cut && pack != "concat")
+				line("answers", sprintf("%.0f of %.0f lose their question, which --seq %d cuts off: --long drop " \
+					"leaves out documents that are too long", cut, n, seq))
 		}
 		function data(    d, rows, longer) {
 			d = of(count, "documents") / epochs
@@ -152,6 +197,8 @@ report() {
 			key("rows", rows / epochs)
 			key("padding", of(count, "padding") / epochs)
 			key("steps_in_data", of(count, "steps"))
+			targets()
+			answers()
 		}
 		function memory(    host, own, cores, shared, disk, micros, step, rate) {
 			cores = device !~ /^cuda/
@@ -169,8 +216,8 @@ report() {
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
 			each = 4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1) # files have int8 state as fp32
 			disk = kept * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
-			line("disk", gb(disk) " of " gb(disk_free) " free: " (kept ? kept " checkpoints of " \
-				gb(each * of(plan, "params")) " and " : "") "the model: " fits(disk, disk_free) \
+			line("disk", gb(disk) " of " gb(disk_free) " free: " (kept ? kept " checkpoint" (kept > 1 ? "s" : "") \
+				" of " gb(each * of(plan, "params")) " and " : "") "the model: " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
 			micros = int((batch + micro - 1) / micro)

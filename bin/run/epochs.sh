@@ -21,9 +21,13 @@ data_key() {
 			find -L "$(path_of "$file")" -type f -printf '%p %s %T@ %C@\n' | LC_ALL=C sort
 		done
 		for option in $feed_options $step_options; do
-			case $option in --lr=* | --until=* | --eval*=* | --ckpt-every=*) ;; *) printf '%s\n' "$option" ;; esac
+			case $option in
+			--lr=* | --until=* | --eval*=* | --ckpt-every=* | --max-skipped=*) ;;
+			*) printf '%s\n' "$option" ;;
+			esac
 		done
 		mt-step --version
+		cat "$config"
 	} | sha256sum | cut -c 1-64
 }
 
@@ -45,7 +49,7 @@ count_data() {
 	catch_signals
 	mt-feed $feed_options $data 5<&- 6<&- 8>&- <&9 >"$tmp/records" &
 	producer=$!
-	mt-step --count $step_options 5<&- 6<&- 8>&- <"$tmp/records" >"$tmp/count" 2>&$to &
+	mt-step --count --config="$config" $step_options 5<&- 6<&- 8>&- <"$tmp/records" >"$tmp/count" 2>&$to &
 	step=$!
 	watch_count &
 	watcher=$!

@@ -54,6 +54,7 @@ model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 devic
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 restart='' new_input='' best='' nodes='' net=''
+ckpt_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
 sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' step_options='' given=' ' count=''
@@ -87,7 +88,10 @@ set_option() { # OPTION VALUE
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
-	--batch | --micro | --seq | --eval | --steps | --until) eval "${1#--}=\$2" ;;
+	--batch | --micro | --seq | --eval | --steps | --until | --pack) eval "${1#--}=\$2" ;;
+	--ckpt-every) ckpt_every=$2 ;;
+	--stop-after) stop_after=$2 ;;
+	--max-skipped) max_skipped=$2 ;;
 	--input) new_input=1 ;;
 	esac
 	case $2 in *"$nl"*) die 64 "$1: a line break in '$2'" ;; esac
