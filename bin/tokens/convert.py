@@ -4,9 +4,10 @@ import json
 import re
 
 from .errors import EX_DATA, Problem, say
+from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
 from .notes import Notes
-from .reading import chunks, open_file
+from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import record, records
 from .workers import Progress, convert_all
 
@@ -44,8 +45,8 @@ def half_pair(line):
 def parsed(line):
     """A line's value, or why it is not JSON."""
     try:
-        return json.loads(line) if isinstance(line, bytes) else line
-    except (ValueError, RecursionError) as e:
+        return parse(line) if isinstance(line, bytes) else line
+    except (Problem, ValueError, RecursionError) as e:
         return e
 
 
@@ -130,10 +131,11 @@ def encode_prompts(tokenizer, options, out, stdin):
     maker, written = Maker(tokenizer), False
     for name in options.files or ["-"]:
         with open_file(name, stdin) as file:
-            for number, line in enumerate(file, 1):
+            _, pieces = text_of("stdin" if name == "-" else name, file, False)
+            for number, line in enumerate(split_lines(name, pieces), 1):
                 maker.notes.at = "%s: line %d" % (name, number)
                 try:
-                    ids = maker.prompt(line.rstrip(b"\r\n").decode())
+                    ids = maker.prompt(line.rstrip(b"\r").decode())
                 except UnicodeDecodeError:
                     raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
                 if ids:
@@ -152,6 +154,7 @@ def decode(tokenizer, options, out, stdin):
     try:
         for name in options.files or ["-"]:
             with open_file(name, stdin) as file:
+                refuse_other_than_records(name, file.peek(HEAD))
                 for where, ids in records("stdin" if name == "-" else name, file):
                     try:
                         text = tokenizer.decode(ids)

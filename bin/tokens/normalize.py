@@ -6,6 +6,7 @@ A Chat is what transformers' apply_chat_template takes: messages with role and c
 import json
 
 from .errors import EX_DATA, Problem
+from .formats import what_it_holds
 
 # A model without a chat template gets the prompt of Stanford's Alpaca.
 ALPACA = ("Below is an instruction that describes a task%s. Write a response that appropriately completes the "
@@ -296,7 +297,7 @@ def document(line, has_template, notes):
         notes.unused(line, {"instruction", "input", "output"} | BESIDE)
         return instruction(line, has_template, notes)
     raise Problem(EX_DATA, "has neither text nor messages nor prompt and completion, nor the keys of ShareGPT or "
-                  "Alpaca")
+                  "Alpaca; " + what_it_holds(line))
 
 
 # ---- other ways to show a chat to a template that fails at the usual one

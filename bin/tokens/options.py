@@ -21,7 +21,8 @@ EPILOG = """each line of a FILE (default: stdin) is one of
 Beside a chat, system is its first message, history has [question, answer] pairs before it, and chat_template_kwargs
 are variables of the template. A turn with "weight": 0, "train": false or "loss": false is context.
 
-FILEs may be compressed with gzip or zstd, or be parquet files with columns of these names.
+A FILE may also be one JSON array of these, pretty-printed or not; be compressed with gzip or zstd; or be a parquet
+file with columns of these names.
 
 The ids of messages are those of apply_chat_template. The assistant's tokens are those between {% generation %} and
 {% endgeneration %} in the template; without these marks, those that a turn of the assistant adds to the prompt before
