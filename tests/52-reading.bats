@@ -275,3 +275,63 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 	            assert False, (len(packed), end)
 	PY
 }
+
+# ---- MODEL
+
+@test "an id outside the vocabulary of MODEL/config.json exits 65 with the line, the token's text and the remedy" {
+	need_transformers
+	mkdir "$T/model"
+	"$PYTHON" - "$T/model" <<-'PY'
+	import sys
+	from tokenizers import Tokenizer, models, pre_tokenizers
+	from transformers import PreTrainedTokenizerFast
+	t = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<eos>": 2, "<|tool|>": 3}, unk_token="a"))
+	t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+	PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<eos>").save_pretrained(sys.argv[1])
+	PY
+	printf '%s\n' '{"text": "a b"}' '{"text": "b <|tool|> a"}' >"$T/in"
+	echo 'b <|tool|>' >"$T/prompts"
+	local config how
+	for how in "" --plain; do
+		for config in '{"vocab_size": 3}' '{"vocab_size": 9, "text_config": {"vocab_size": 3}}'; do
+			echo "$config" >"$T/model/config.json"
+			code=0
+			# shellcheck disable=SC2086
+			"$PYTHON" "$MT/mt-tokens" $how "$T/model" "$T/in" >"$T/rec" 2>"$T/err" || code=$?
+			[ "$code" = 65 ]
+			grep -qF "in: line 2: token 3, '<|tool|>', is outside the vocabulary of 3 in the model's" "$T/err"
+			grep -qF "resize_token_embeddings(len(tokenizer))" "$T/err"
+			[ "$(wc -c <"$T/rec")" = 16 ]
+		done
+	done
+	no "$PYTHON" "$MT/mt-tokens" --plain --prompts "$T/model" "$T/prompts" 2>"$T/err" >"$T/rec"
+	grep -qF "token 3, '<|tool|>', is outside" "$T/err"
+	for config in '{"vocab_size": 4}' '{}' 'none'; do
+		echo "$config" >"$T/model/config.json"
+		"$PYTHON" "$MT/mt-tokens" --plain "$T/model" "$T/in" >"$T/rec" 2>"$T/err"
+	done
+}
+
+@test "MODEL and FILE that are swapped exit 64, a GGUF exits 78 and names the recipe" {
+	mkdir "$T/model" "$T/gguf"
+	echo '{}' >"$T/model/config.json"
+	cp "$FILES/lines" "$T/chats.jsonl"
+	bytes "$T/chats.jsonl" >"$T/chats.rec"
+	fails_with 64 "$MT/mt-tokens" "$T/chats.jsonl" "$T/model"
+	grep -qF "chats.jsonl: is a file, expected the directory of a model before the FILEs: mt-tokens $T/model $T" \
+		"$T/fails.err"
+	fails_with 64 "$MT/mt-tokens" "$T/chats.jsonl"
+	grep -qF "mt-tokens MODEL $T/chats.jsonl" "$T/fails.err"
+	fails_with 64 "$MT/mt-tokens" "$T/chats.rec"
+	grep -qF "chats.rec: is a file of records, expected the directory" "$T/fails.err"
+	fails_with 66 "$MT/mt-tokens" --bytes "$T/model" "$T/chats.jsonl"
+	grep -qF "is a directory, expected a file of documents; MODEL stands before the FILEs, and not with --bytes" \
+		"$T/fails.err"
+	printf 'GGUF\003\0\0\0' >"$T/gguf/small.gguf"
+	local model
+	for model in "$T/gguf" "$T/gguf/small.gguf"; do
+		fails_with 78 "$MT/mt-tokens" "$model" "$T/chats.jsonl"
+		grep -qF "small.gguf: is a GGUF file" "$T/fails.err"
+		grep -qF '"A model in GGUF" in the README and in mt-tokens(1)' "$T/fails.err"
+	done
+}

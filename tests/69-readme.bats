@@ -89,3 +89,82 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	PATH=$T:$PATH sh -e script7 >answer 2>err || { cat err; return 1; }
 	[ -s answer ]
 }
+
+@test "the README's recipe makes a model of a GGUF file: mt-tokens reads its tokenizer, mt-ckpt loads its weights" {
+	need_torch
+	has gguf accelerate || skip "needs gguf and accelerate (make venv)"
+	mkdir "$T/there"
+	with_torch - "$T/there/small.gguf" "$T/embedding.bin" <<-'PY'
+		import gguf, numpy, sys
+		from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+		t = Tokenizer(models.BPE())
+		t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+		t.train_from_iterator(["Who are you? I am a small model."] * 9, trainers.BpeTrainer(
+		    vocab_size=280, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+		    special_tokens=["<|im_start|>", "<|im_end|>"]))
+		import json
+		merges = [" ".join(m) if isinstance(m, list) else m for m in json.loads(t.to_str())["model"]["merges"]]
+		vocab = [t.id_to_token(i) for i in range(t.get_vocab_size())]
+		w = gguf.GGUFWriter(sys.argv[1], "llama")
+		w.add_context_length(128)
+		w.add_embedding_length(64)
+		w.add_block_count(1)
+		w.add_feed_forward_length(128)
+		w.add_head_count(2)
+		w.add_head_count_kv(1)
+		w.add_rope_dimension_count(32)
+		w.add_layer_norm_rms_eps(1e-5)
+		w.add_vocab_size(len(vocab))
+		w.add_tokenizer_model("gpt2")
+		w.add_token_list(vocab)
+		w.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(vocab) - 2))
+		w.add_token_merges(merges)
+		w.add_bos_token_id(0)
+		w.add_eos_token_id(1)
+		w.add_chat_template("{% for m in messages %}"
+		                    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+		                    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+		rng = numpy.random.default_rng(1)
+		def put(name, *shape):
+		    x = rng.standard_normal(shape, dtype=numpy.float32)
+		    if len(shape) == 1:
+		        w.add_tensor(name, x)
+		        return
+		    packed = gguf.quants.quantize(x, gguf.GGMLQuantizationType.Q8_0)
+		    w.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+		    return gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
+		put("token_embd.weight", len(vocab), 64).tofile(sys.argv[2])
+		put("output_norm.weight", 64)
+		for name, shape in {"attn_norm": [64], "attn_q": [64, 64], "attn_k": [32, 64], "attn_v": [32, 64],
+		                    "attn_output": [64, 64], "ffn_norm": [64], "ffn_gate": [128, 64], "ffn_up": [128, 64],
+		                    "ffn_down": [64, 128]}.items():
+		    put("blk.0.%s.weight" % name, *shape)
+		w.write_header_to_file()
+		w.write_kv_data_to_file()
+		w.write_tensors_to_file()
+		w.close()
+	PY
+	printf '#!/bin/sh\nexec env PYTHONPATH="%s" "%s" "$@"\n' "$VENV/torch${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" \
+		>"$T/python3"
+	chmod +x "$T/python3"
+	block 8 | grep -v '^pip install' |
+		sed "s|python3 - DIRECTORY FILE.gguf [^ ]*|python3 - $T/there small.gguf $T/made|" >"$T/script8"
+	grep -q 'gguf_file=file' "$T/script8"
+	PATH=$T:$PATH sh -e "$T/script8" >"$T/recipe.out" 2>"$T/recipe.err"
+	man -l "$TOP/bin/mt-tokens.1" 2>/dev/null | grep -qF 'directory, gguf_file=file, quantization_config=GgufConfig('
+
+	echo '{"messages": [{"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am"}]}' \
+		>"$T/chat"
+	"$PYTHON" "$MT/mt-tokens" --plain "$T/made" "$T/chat" -o "$T/chat.rec" 2>"$T/err"
+	[ "$("$PYTHON" "$MT/mt-tokens" --plain --decode "$T/made" "$T/chat.rec")" = \
+		"$(printf '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\nI am<|im_end|>\n\n')" ]
+	mt-store create "$RUN" --config "$T/made" --dtype fp32 2>"$T/err"
+	mt-ckpt load "$RUN" "$T/made" 2>"$T/err"
+	mt-ckpt export "$RUN" "$T/out" 2>"$T/err"
+	"$PYTHON" - "$T/out/model.safetensors" "$T/embedding.bin" <<-'PY'
+		import numpy, sys
+		from safetensors.numpy import load_file
+		embedding = load_file(sys.argv[1])["model.embed_tokens.weight"]
+		assert (embedding == numpy.fromfile(sys.argv[2], numpy.float32).reshape(embedding.shape)).all()
+	PY
+}

@@ -50,7 +50,7 @@ def parsed(line):
         return e
 
 
-def convert(maker, keep_empty, where, first, lines):
+def convert(maker, vocabulary, keep_empty, where, first, lines):
     made = Made()
     maker.notes = made.notes
     if where is None:
@@ -68,6 +68,7 @@ def convert(maker, keep_empty, where, first, lines):
             ids, trained = maker.document(value)
             if not ids:
                 raise Problem(EX_DATA, "makes no token")
+            vocabulary.check(ids, maker.tokenizer)
         except MemoryError:
             raise
         except Exception as e:      # a Problem, invalid JSON, or any error of a template or a tokenizer
@@ -90,11 +91,11 @@ def convert(maker, keep_empty, where, first, lines):
     return made
 
 
-def encode(tokenizer, options, out, stdin):
+def encode(tokenizer, vocabulary, options, out, stdin):
     maker, total, progress = Maker(tokenizer), Made(), Progress()
 
     def job(*chunk):
-        return convert(maker, options.keep_empty, *chunk)
+        return convert(maker, vocabulary, options.keep_empty, *chunk)
 
     try:
         for made in convert_all(job, options.jobs, chunks(options.files or ["-"], stdin)):
@@ -126,7 +127,7 @@ def finish(total, keep_empty):
         total.documents, total.tokens, total.trained, total.longest, lost, 0 if keep_empty else total.left_out))
 
 
-def encode_prompts(tokenizer, options, out, stdin):
+def encode_prompts(tokenizer, vocabulary, options, out, stdin):
     """Lines of text, without EOS: the model is to continue them."""
     maker, written = Maker(tokenizer), False
     for name in options.files or ["-"]:
@@ -138,6 +139,7 @@ def encode_prompts(tokenizer, options, out, stdin):
                     ids = maker.prompt(line.rstrip(b"\r").decode())
                 except UnicodeDecodeError:
                     raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
+                vocabulary.check(ids, tokenizer)
                 if ids:
                     out.write(record(ids, None))
                     written = True
@@ -148,7 +150,7 @@ def encode_prompts(tokenizer, options, out, stdin):
         raise Problem(EX_DATA, "no line has a prompt")
 
 
-def decode(tokenizer, options, out, stdin):
+def decode(tokenizer, _, options, out, stdin):
     escapes = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
     sep = re.sub(r"\\([nt0\\])", lambda m: escapes[m[1]], options.sep).encode(errors="surrogateescape")
     try:

@@ -1,9 +1,10 @@
 """What goes wrong: a Problem has an exit code (sysexits.h) and one line for people."""
 
+import contextlib
 import sys
 import unicodedata
 
-EX_USAGE, EX_DATA, EX_NOINPUT, EX_PEER, EX_IO, EX_CONFIG = 64, 65, 66, 69, 74, 78
+EX_USAGE, EX_DATA, EX_NOINPUT, EX_PEER, EX_NOMEM, EX_IO, EX_CONFIG = 64, 65, 66, 69, 71, 74, 78
 
 
 class Problem(Exception):
@@ -17,4 +18,5 @@ def say(message):
     terminal, become '?'."""
     line = "".join("?" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(str(message).split()))
     if sys.stderr:      # None if it was closed at the start: print would then write to stdout, among the records
-        print("mt-tokens: " + line, file=sys.stderr)
+        with contextlib.suppress(OSError):      # whoever read it has closed: the conversion goes on
+            print("mt-tokens: " + line, file=sys.stderr)

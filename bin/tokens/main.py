@@ -1,11 +1,14 @@
 """mt-tokens: options, the tokenizer, then one of three conversions."""
 
 import os
+import signal
 import sys
 
 from .convert import decode, encode, encode_prompts
-from .errors import EX_IO, EX_USAGE, Problem, say
+from .errors import EX_IO, EX_NOMEM, EX_USAGE, Problem, say
+from .model import Vocabulary, check_model
 from .options import parse
+from .output import Stopped, output
 from .tokenizer import Bytes, load
 
 
@@ -29,14 +32,19 @@ def open_standard_fds():
 
 def main():
     options = parse()
-    if not sys.stdout:
-        raise Problem(EX_IO, "stdout: is closed")
-    if not options.decode and sys.stdout.isatty():
-        raise Problem(EX_USAGE, "records are binary: redirect stdout to a file or a pipe")
+    if options.output is None and not options.decode and sys.stdout and sys.stdout.isatty():
+        raise Problem(EX_USAGE, "records are binary: redirect stdout to a file or a pipe, or name a file by -o")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")    # processes share the work; its threads survive no fork
-    out, stdin = sys.stdout.buffer, take_stdin()
-    tokenizer = Bytes() if options.bytes else load(options.model, options.way, options.trust_remote_code)
-    (decode if options.decode else encode_prompts if options.prompts else encode)(tokenizer, options, out, stdin)
+    stdin = take_stdin()
+    with output(options.output, options.files) as out:
+        if options.bytes:
+            tokenizer, vocabulary = Bytes(), Vocabulary()
+        else:
+            check_model(options.model, options.files)
+            tokenizer = load(options.model, options.way, options.trust_remote_code)
+            vocabulary = Vocabulary(options.model)
+        how = decode if options.decode else encode_prompts if options.prompts else encode
+        how(tokenizer, vocabulary, options, out, stdin)
 
 
 def start():
@@ -52,5 +60,11 @@ def start():
             sys.exit(0)
         say("reading or writing: %s" % problem.strerror)
         sys.exit(EX_IO)
+    except MemoryError:
+        say("not enough memory")
+        sys.exit(EX_NOMEM)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Stopped as stopped:
+        signal.signal(stopped.args[0], signal.SIG_DFL)
+        os.kill(os.getpid(), stopped.args[0])

@@ -1,7 +1,57 @@
-"""MODEL, before its tokenizer is loaded."""
+"""MODEL, before its tokenizer is loaded: is it a model's directory, and how large is its vocabulary?"""
 
+import json
 import os
+
+from . import formats
+from .errors import EX_CONFIG, EX_DATA, EX_USAGE, Problem
+
+GGUF = "is a GGUF file: mt reads directories of transformers; \"A model in GGUF\" in the README and in mt-tokens(1) " \
+    "makes one of it"
 
 
 def is_model(path):
     return any(os.path.isfile(os.path.join(path, name)) for name in ("config.json", "tokenizer_config.json"))
+
+
+def check_model(model, files):
+    """End if MODEL is a file, or has no model but in GGUF."""
+    if os.path.isfile(model):
+        with open(model, "rb") as file:
+            head = file.read(formats.HEAD)
+        if head.startswith(b"GGUF"):
+            raise Problem(EX_CONFIG, "%s: %s" % (model, GGUF))
+        other = next((name for name in files if os.path.isdir(name)), "MODEL")
+        kind = "a file of records" if formats.has_records(head) else "a file"
+        raise Problem(EX_USAGE, "%s: is %s, expected the directory of a model before the FILEs: mt-tokens %s %s" % (
+            model, kind, other, model))
+    if os.path.isdir(model) and not is_model(model):
+        gguf = sorted(name for name in os.listdir(model) if name.lower().endswith(".gguf"))
+        if gguf:
+            raise Problem(EX_CONFIG, "%s: %s" % (os.path.join(model, gguf[0]), GGUF))
+
+
+class Vocabulary:
+    """The ids that the model has rows for, if its config.json says so"""
+
+    def __init__(self, model=None):
+        self.size = model and self.read(os.path.join(model, "config.json"))
+
+    @staticmethod
+    def read(path):
+        try:
+            with open(path, encoding="utf-8") as f:
+                config = json.load(f)
+            text = config.get("text_config")        # of a model that reads pictures, too
+            size = (text if isinstance(text, dict) else config).get("vocab_size")
+        except (OSError, ValueError, AttributeError):       # mt-run says what is wrong with it
+            return None
+        return size if type(size) is int else None
+
+    def check(self, ids, tokenizer):
+        if self.size and ids and max(ids) >= self.size:
+            bad = next(i for i in ids if i >= self.size)
+            raise Problem(EX_DATA, "token %d, '%s', is outside the vocabulary of %d in the model's config.json: take "
+                          "the tokenizer that the model was trained with, or give the model rows for it: transformers' "
+                          "model.resize_token_embeddings(len(tokenizer)), then save_pretrained" % (
+                              bad, tokenizer.decode([bad]).decode(errors="replace"), self.size))

@@ -57,6 +57,8 @@ def parse():
     parser.add_argument("model", metavar="MODEL", nargs="?",
                         help="directory of a Hugging Face model; not with --bytes")
     parser.add_argument("files", metavar="FILE", nargs="*", help="documents, or with --decode records; - is stdin")
+    parser.add_argument("-o", dest="output", metavar="FILE",
+                        help="write FILE, whole or not at all, instead of stdout; - is stdout")
     parser.add_argument("--decode", action="store_true", help="write the text of records, a document a line")
     parser.add_argument("--sep", metavar="TEXT",
                         help="what ends a document of --decode (default: \\n; \\0: a zero byte)")

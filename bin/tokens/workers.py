@@ -14,7 +14,9 @@ worker_job = None
 def begin_worker(job, parent):
     global worker_job
     worker_job = job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # the parent ends
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):          # what the parent handles: it ends
+            signal.signal(number, signal.SIG_IGN)
     try:
         import ctypes
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: a worker does not outlive its parent
