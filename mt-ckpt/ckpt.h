@@ -218,9 +218,9 @@ struct shard { /* a file: header, then the tensors [first, end) of the table */
 
 struct shards { /* one array of all tensors, in the table's order */
 	struct out_dir *dir;
-	const char *set;   /* "model", "optim-m", ... */
-	const char *dtype; /* safetensors' name */
-	uint32_t elem;     /* bytes of an element */
+	const char *set; /* "model", "optim-m", ... */
+	enum st_dtype dtype;
+	uint64_t exact_roles; /* bits: exact tensors of these roles are fp32, whatever dtype is */
 	const struct mt_tensor *table;
 	uint32_t n;
 	uint64_t *begin; /* (n) of each tensor, in its file's data */
@@ -235,8 +235,9 @@ extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME
 } st_sets[ARRAYS];
 
 /* The strings and the table must outlive it. */
-int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, const struct mt_tensor *table,
-	uint32_t n, uint64_t limit);
+int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, uint64_t exact_roles,
+	const struct mt_tensor *table, uint32_t n, uint64_t limit);
+uint64_t shards_elem(const struct shards *, uint32_t tensor); /* bytes of an element */
 int shards_open(struct shards *, uint32_t shard); /* make its file, unless it is there; one thread at a time */
 uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* whose bytes are there in its data */
 int shards_index(const struct shards *);                                    /* the index, if there are several */

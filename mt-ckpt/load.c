@@ -56,7 +56,7 @@ struct piece {
 	uint64_t from, at, n; /* the first one in the file, and in the unit's arrays */
 };
 
-/* Of lo, m and v this node has what it owns: cut the piece to that. Nothing may be left. */
+/* Of m, v and most of lo this node has what it owns: cut the piece to that. Nothing may be left. */
 static struct piece owned(const struct loader *l, struct piece p)
 {
 	struct mt_part own = mt_part(l->run, p.unit);
@@ -68,10 +68,16 @@ static struct piece owned(const struct loader *l, struct piece p)
 	return p;
 }
 
+/* The same of lo, which of exact tensors is on all nodes */
+static struct piece owned_lo(const struct loader *l, struct piece p)
+{
+	return mt_tensor(l->run, p.index)->exact ? p : owned(l, p);
+}
+
 /* lo of weights that the file has in bf16 */
 static int read_lo(const struct loader *l, struct piece p)
 {
-	p = owned(l, p);
+	p = owned_lo(l, p);
 	int16_t *lo = (int16_t *)mt_at(l->run, mt_unit(l->run, p.unit)->lo) + p.at; /* (n) */
 
 	if (p.n && l->s->found[ARRAY_LO]) return source_state(l->s, ARRAY_LO, p.index, p.from, p.at, p.n, NULL, lo);
@@ -84,7 +90,7 @@ static void split(const struct loader *l, const struct piece *p, const uint32_t 
 {
 	const struct mt_unit *unit = mt_unit(l->run, p->unit);
 	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + p->at; /* (n) */
-	const struct piece own = owned(l, *p);
+	const struct piece own = owned_lo(l, *p);
 	int16_t *lo = (int16_t *)mt_at(l->run, unit->lo) + own.at; /* (own.n) */
 
 	convert_split(hi, own.n == p->n ? lo : scratch, bits, p->n);
@@ -102,7 +108,7 @@ static int read_weights(const struct loader *l, const struct piece *p, void *buf
 
 	if (rc < 0) return rc;
 	if (as_is) return read_lo(l, *p);
-	if (l->s->found[ARRAY_LO]) {
+	if (l->s->found[ARRAY_LO] && w->tensor->dtype == ST_BF16) {
 		if ((rc = source_state(l->s, ARRAY_LO, p->index, p->from, p->at, p->n, NULL, raw)) < 0) return rc;
 		join_in_place(bits, raw, p->n);
 	}
@@ -343,6 +349,17 @@ static int add_all(struct loader *l)
 	return rc;
 }
 
+/* Of exact routers in the files: fp32, unless all are bf16 */
+static enum mt_dtype router_dtype(struct mt_run *run, const struct source *s)
+{
+	bool bf16 = true;
+
+	for (uint32_t i = 0; i < mt_control(run)->n_tensors; i++)
+		if (mt_tensor(run, i)->exact && mt_tensor(run, i)->role == MT_T_ROUTER)
+			bf16 = bf16 && s->found[ARRAY_W][i]->tensor->dtype == ST_BF16;
+	return bf16 ? MT_BF16 : MT_FP32;
+}
+
 static int load_arrays(struct mt_run *run, const struct source *s)
 {
 	/* The first filling makes the count 1. A new run's store is zero, and only a filling may change that. */
@@ -391,6 +408,7 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		mt_control(run)->hyper[s->json.step & 1] = s->json.hyper;
+		mt_control(run)->router_dtype = router_dtype(run, s);
 		if (s->json.has_record && (rc = set_choices(run, s->json.choices)) == 0) mt_record_set(run, &s->json.record);
 	}
 	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */

@@ -63,12 +63,14 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 {
 	bool bf16 = a == ARRAY_W ? w->dtype == MT_BF16 : a >= ARRAY_M && mt_control(w->run)->state == MT_BF16;
 	enum st_dtype dtype = bf16 ? ST_BF16 : st_sets[a].dtype;
+	uint64_t router = mt_control(w->run)->router_dtype != MT_BF16;
+	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
 
 	if (a == ARRAY_W || mt_nodes(w->run) == 1)
-		return shards_begin(&w->set[a], w->dir, st_sets[a].name, dtype, mt_tensor(w->run, 0),
+		return shards_begin(&w->set[a], w->dir, st_sets[a].name, dtype, exact_roles, mt_tensor(w->run, 0),
 			mt_control(w->run)->n_tensors, limit);
 	parts_set(w->part_set[a], a, mt_node(w->run), mt_nodes(w->run));
-	return shards_begin(&w->set[a], w->dir, w->part_set[a], dtype, w->parts.v, w->parts.n, UINT64_MAX);
+	return shards_begin(&w->set[a], w->dir, w->part_set[a], dtype, 0, w->parts.v, w->parts.n, UINT64_MAX);
 }
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
@@ -96,15 +98,16 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 
 /* ------------------------------------------------------------------------------------------------ one piece */
 
-/* n weights of a unit, from element `at`, in the dtype of the files: in the run, or converted in buf */
-static const void *weights(const struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n, void *buf)
+/* n weights of a unit, from element `at`, in the dtype of their file: in the run, or converted in buf */
+static const void *weights(const struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n,
+	enum mt_dtype dtype, void *buf)
 {
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
 	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
 	const uint32_t *full = (const uint32_t *)mt_at(w->run, unit->w) + at;
 
-	if (mt_control(w->run)->dtype == w->dtype) return bf16 ? (const void *)hi : full;
+	if (mt_control(w->run)->dtype == dtype) return bf16 ? (const void *)hi : full;
 	if (bf16) convert_join(buf, hi, lo, n);
 	else convert_round(buf, full, n);
 	return buf;
@@ -127,21 +130,23 @@ static const void *decoded(enum array a, const uint8_t *code, uint64_t elems, ui
 }
 
 /* Write the chunk's next bytes of a tensor, which begin at its byte `from` in the file, at most `bytes`. */
-static int write_piece(struct writer *w, enum array a, const struct mt_tensor *t, struct out_chunk *out, uint64_t from,
+static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct out_chunk *out, uint64_t from,
 	uint64_t bytes, void *buf)
 {
+	const struct mt_tensor *t = &w->set[a].table[tensor];
 	const struct mt_unit *unit = mt_unit(w->run, t->unit);
 	const uint64_t off[ARRAYS] = {unit->w, unit->lo, unit->m, unit->v};
 	const uint8_t *array = mt_at(w->run, off[a]);
-	uint64_t elem = w->set[a].elem, at, n;
+	uint64_t elem = shards_elem(&w->set[a], tensor), at, n;
 	const void *data;
 
 	mt_tensor_piece(mt_geometry(w->run), t, from / elem, &at, &n);
 	at += t->off;
 	if (n > bytes / elem) n = bytes / elem;
 	if (a == ARRAY_W) {
-		data = weights(w, unit, at, n, buf);
-		nonfinite_count(&w->seen, (uint32_t)(t - mt_tensor(w->run, 0)), t->name, w->dtype, data, n);
+		enum mt_dtype dtype = elem == 4 ? MT_FP32 : MT_BF16;
+		data = weights(w, unit, at, n, dtype, buf);
+		nonfinite_count(&w->seen, tensor, t->name, dtype, data, n);
 	} else if (a >= ARRAY_M && mt_control(w->run)->state == MT_INT8) data = decoded(a, array, unit->elems, at, n, buf);
 	else data = array + at * elem;
 	return out_write(out, data, n * elem);
@@ -165,9 +170,9 @@ static int write_chunk(struct writer *w, const struct chunk *c, struct out_chunk
 			continue;
 		}
 		uint32_t tensor = shards_tensor(set, c->shard, at - s->header_bytes);
-		const struct mt_tensor *t = &set->table[tensor];
-		uint64_t from = at - s->header_bytes - set->begin[tensor], rest = t->n * set->elem - from;
-		rc = write_piece(w, c->array, t, out, from, room < rest ? room : rest, buf);
+		uint64_t from = at - s->header_bytes - set->begin[tensor];
+		uint64_t rest = set->table[tensor].n * shards_elem(set, tensor) - from;
+		rc = write_piece(w, c->array, tensor, out, from, room < rest ? room : rest, buf);
 	}
 	return rc;
 }

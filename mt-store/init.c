@@ -17,27 +17,28 @@ struct fill {
 
 /* ------------------------------------------------------------------------------------------------ one block */
 
-static void store_weight(struct mt_run *run, const struct mt_unit *u, uint64_t i, float x)
+static void store_weight(struct mt_run *run, const struct mt_tensor *t, uint64_t i, float x)
 {
+	const struct mt_unit *u = mt_unit(run, t->unit);
+	i += t->off;
 	if (mt_control(run)->dtype == MT_FP32) {
 		((float *)mt_at(run, u->w))[i] = x;
 		return;
 	}
 	struct mt_part own = mt_part_of(u->elems, mt_node(run), mt_nodes(run));
 	((uint16_t *)mt_at(run, u->w))[i] = mt_hi(mt_bits(x));
-	if (i >= own.first && i < own.end) ((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
+	if (t->exact || (i >= own.first && i < own.end)) ((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
 }
 
 /* Elements [from, to) of tensor number `index`, counted in the tensor */
 static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
 {
 	const struct mt_tensor *t = mt_tensor(f->run, index);
-	const struct mt_unit *u = mt_unit(f->run, t->unit);
 	double std = (double)mt_geometry(f->run)->init_range, z[2];
 	for (uint64_t i = from & ~1ull; i < to; i += 2) {
 		normal_pair(f->seed, index, i / 2, z);
-		if (i >= from) store_weight(f->run, u, t->off + i, (float)(std * z[0]));
-		if (i + 1 < to) store_weight(f->run, u, t->off + i + 1, (float)(std * z[1]));
+		if (i >= from) store_weight(f->run, t, i, (float)(std * z[0]));
+		if (i + 1 < to) store_weight(f->run, t, i + 1, (float)(std * z[1]));
 	}
 }
 
@@ -73,14 +74,13 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 {
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
-	const struct mt_unit *u = mt_unit(f->run, t->unit);
 	float first = t->ndim >= 2 && !is_vector(t->role) ? NAN : first_value(geo, t->role);
 	if (isnan(first)) fill_random(f, index, from, to);
 	else if (first != 0)
-		for (uint64_t i = from; i < to; i++) store_weight(f->run, u, t->off + i, first);
+		for (uint64_t i = from; i < to; i++) store_weight(f->run, t, i, first);
 	if (t->role != MT_T_EMBED || geo->pad_token < 0) return;
 	uint64_t row = (uint64_t)geo->pad_token * geo->hidden, end = row + geo->hidden;
-	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, u, t->off + i, 0);
+	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, t, i, 0);
 }
 
 static void zero(struct mt_run *run, uint64_t array, uint64_t from, uint64_t to, uint64_t bytes)
@@ -113,6 +113,7 @@ static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to
 	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->run, i);
 		uint64_t lo = t->off > from ? t->off : from, hi = t->off + t->n < to ? t->off + t->n : to;
+		if (lo < hi && t->exact) zero(f->run, u->lo, lo, hi, 2);
 		if (lo < hi) fill_tensor(f, i, lo - t->off, hi - t->off);
 	}
 }

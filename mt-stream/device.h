@@ -54,6 +54,7 @@ enum op_code {
 	OP_SCALED_ADD,
 	OP_CAP_LOGITS,
 	OP_CROSS_ENTROPY,
+	OP_JOIN,
 	OP_ROUTE_FORWARD,
 	OP_ROUTE_BACKWARD,
 	OP_DISPATCH,
@@ -123,6 +124,7 @@ struct op {
 		struct scaled_add_args scaled_add;
 		struct cap_logits_args cap_logits;
 		struct cross_entropy_args cross_entropy;
+		struct join_args join;
 		struct route_args route;
 		struct dispatch_args dispatch;
 		struct grouped_gemm_args grouped_gemm;

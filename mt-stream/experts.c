@@ -23,6 +23,7 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 	const struct mt_layer *most = z->most;
 	uint64_t slots = z->piece * most->experts_per_token, n = z->pieces ? z->pass : z->piece;
 	uint64_t inner = larger(slots * most->expert_ffn, z->piece * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
+	bool exact = z->dtype == MT_BF16 && most->expert_flags & MT_CORRECTION;
 
 	*x = (struct experts_scratch){
 		.scores = take(where, n * most->experts, sizeof(float)),
@@ -37,10 +38,13 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 		.y = take(where, slots * z->hidden, z->elem),
 		.gu = take(where, gated * inner, z->elem),
 		.act = take(where, inner, z->elem),
+		.router = exact ? take(where, most->experts * z->hidden, sizeof(float)) : NULL,
+		.correction = exact ? take(where, most->experts, sizeof(float)) : NULL,
+		.wide = exact && z->elem != sizeof(float) ? take(where, z->piece * z->hidden, sizeof(float)) : NULL,
 	};
 	if (!z->train) return;
 	x->dweight = take(where, n * most->experts_per_token, sizeof(float));
-	x->dlogits = take(where, z->piece * most->experts, z->elem);
+	x->dlogits = take(where, z->piece * most->experts, exact ? sizeof(float) : z->elem);
 	x->dshared = take(where, z->piece, sizeof(float));
 	x->dgate = take(where, z->piece, z->elem);
 	x->dact = take(where, inner, z->elem);
@@ -55,6 +59,9 @@ static void *begin_of(const struct piece *p, const void *rows, int64_t width)
 {
 	return elements_after(p->c.dev, rows, p->begin * width);
 }
+
+/* Does the router compute in fp32, with its weight and correction as they are in fp32, although the run is bf16? */
+static bool is_exact(const struct piece *p) { return p->w->lo[MT_T_ROUTER]; }
 
 static struct op route_op(const struct piece *p, enum op_code code)
 {
@@ -71,7 +78,7 @@ static struct op route_op(const struct piece *p, enum op_code code)
 			.scale = l->expert_scale,
 			.groups = l->groups,
 			.groups_used = l->groups_per_token,
-			.correction = p->w->t[MT_T_CORRECTION],
+			.correction = is_exact(p) ? x->correction : p->w->t[MT_T_CORRECTION],
 			.scores = x->scores,
 			.weight = x->weight,
 			.expert = x->expert,
@@ -79,7 +86,8 @@ static struct op route_op(const struct piece *p, enum op_code code)
 			.row = x->row,
 			.first = x->first,
 			.dweight = x->dweight,
-			.dlogits = x->dlogits}};
+			.dlogits = x->dlogits,
+			.exact = is_exact(p)}};
 }
 
 /* The shared expert's gate: a router of one expert, whose weight is sigmoid(logit) */
@@ -139,18 +147,75 @@ static void balance(const struct piece *p, enum op_code code)
 				.sums = b->sums,
 				.aux = b->aux,
 				.z = b->z,
-				.dlogits = p->c.s.x.dlogits}});
+				.dlogits = p->c.s.x.dlogits,
+				.exact = is_exact(p)}});
+}
+
+static void join(const struct piece *p, float *dst, enum mt_role_tensor role, int64_t n)
+{
+	LAUNCH(&p->c, OP_JOIN, join, .dst = dst, .w = p->w->t[role], .lo = p->w->lo[role], .n = n);
+}
+
+/* What an exact router reads beside its input, into the scratch */
+static void router_join(const struct piece *p)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+
+	if (!is_exact(p)) return;
+	join(p, x->router, MT_T_ROUTER, p->l->experts * p->c.geo->hidden);
+	join(p, x->correction, MT_T_CORRECTION, p->l->experts);
+}
+
+/* The input of an exact router in fp32: h itself, or a copy in the scratch */
+static const float *router_input(const struct piece *p, const void *h)
+{
+	float *wide = p->c.s.x.wide;
+
+	if (!wide) return h;
+	LAUNCH(&p->c, OP_COMBINE, combine, .y = wide, .x = h, .n = p->c.n, .per_token = 1, .h = p->c.geo->hidden,
+		.partial = 1);
+	return wide;
 }
 
 static void router_forward(const struct piece *p, const void *h)
 {
-	logits_forward(p, p->c.s.x.scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], p->l->experts);
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t in = p->c.geo->hidden, out = p->l->experts;
+
+	if (!is_exact(p)) {
+		logits_forward(p, x->scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], out);
+		return;
+	}
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = router_input(p, h), .lda = in, .b = x->router,
+		.ldb = in, .trans_b = 1, .c = x->scores, .ldc = out, .fp32 = 1, .exact = 1);
+}
+
+/* As logits_backward. The gradient of h is rounded once, when it is added. */
+static void router_backward(const struct piece *p, const struct grads *g, float beta, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t in = p->c.geo->hidden, out = p->l->experts;
+	const float *wide;
+
+	if (!is_exact(p)) {
+		logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], out);
+		return;
+	}
+	wide = router_input(p, h);
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = out, .n = in, .k = p->c.n, .a = x->dlogits, .lda = out, .trans_a = 1, .b = wide,
+		.ldb = in, .c = g->t[MT_T_ROUTER], .ldc = in, .beta = beta, .fp32 = 1, .exact = 1);
+	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = x->dlogits, .lda = out, .b = x->router, .ldb = in,
+		.c = x->wide ? x->wide : p->c.s.dh, .ldc = in, .beta = x->wide ? 0 : 1, .fp32 = 1, .exact = 1);
+	if (x->wide)
+		LAUNCH(&p->c, OP_COMBINE, combine, .y = p->c.s.dh, .add = p->c.s.dh, .sum = x->wide, .x = x->x, .n = p->c.n,
+			.per_token = 1, .h = in, .from = x->first, .to = x->first);
 }
 
 static void route(const struct piece *p, const void *h)
 {
 	struct op op = route_op(p, OP_ROUTE_FORWARD);
 
+	router_join(p);
 	router_forward(p, h);
 	if (p->c.balance.sums && !p->c.balance.backward) balance(p, OP_BALANCE_FORWARD);
 	launch(&p->c, &op);
@@ -456,11 +521,12 @@ static void rest_backward(const struct piece *p, const struct grads *g, float be
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
 	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
+	router_join(p);          /* with windows other pieces have been routed since */
 	if (p->c.balance.sums) { /* the router's scores have taken the place of its logits */
 		router_forward(p, h);
 		balance(p, OP_BALANCE_BACKWARD);
 	}
-	logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], p->l->experts);
+	router_backward(p, g, beta, h);
 	if (g->t[MT_T_CORRECTION] && beta == 0)
 		LAUNCH(&p->c, OP_ZERO, zero, .dst = g->t[MT_T_CORRECTION], .bytes = p->l->experts * sizeof(float));
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);

@@ -30,7 +30,8 @@ struct gemm_args {
 	const void *bias; /* (n), or NULL; with beta 0 only */
 	const void *add;  /* (m, n), rows ldc apart, or NULL: a residual, added last; with beta 0 only */
 	int fp32;
-	int bf16; /* cpu: operands are bf16; the device sets it, here and below */
+	int exact; /* a, b and bias are fp32, whatever operands are */
+	int bf16;  /* cpu: operands are bf16; the device sets it, here and below */
 };
 
 /* db = beta db + column sums of dy */
@@ -199,6 +200,15 @@ struct activation_backward_args {
  * choices are numbered 0 .. K - 1, best first; choice k of token t is slot t K + k. The experts' rows stand expert by
  * expert, each expert's by token: rows first[e] .. first[e + 1] - 1 are expert e's. */
 
+/* dst = the fp32 numbers that w and lo are: bits (w << 16) + lo, the master weights of a bf16 run */
+struct join_args {
+	float *dst;        /* (n) */
+	const void *w;     /* (n) */
+	const int16_t *lo; /* (n) */
+	int64_t n;
+	int bf16; /* cpu: w is */
+};
+
 enum score { SOFTMAX, SIGMOID, TOP_SOFTMAX }; /* as enum mt_score in mt.h, which C++ cannot read */
 
 /* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
@@ -212,7 +222,7 @@ struct route_args {
 	int renormalise;
 	float floor, scale;
 	int64_t groups, groups_used; /* groups 1 or less: no groups */
-	const void *correction;      /* (E), or NULL: zeros */
+	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
 	float *scores;               /* (N, E): forward reads logits and writes scores (TOP_SOFTMAX: leaves the logits) */
 	float *weight;               /* (N, K), in the order of slots */
 	uint32_t *expert;            /* (N, K) */
@@ -220,7 +230,8 @@ struct route_args {
 	uint32_t *row;               /* (N, K): of each slot */
 	uint32_t *first;             /* (E + 1) */
 	const float *dweight;        /* (N, K), backward */
-	void *dlogits;               /* (N, E), backward */
+	void *dlogits;               /* (N, E), backward; exact: fp32 */
+	int exact;
 };
 
 /* y's row r = x's row of the token whose slot it is: slot[r] / K */
@@ -306,7 +317,8 @@ struct balance_args {
 	const uint32_t *counted; /* (N): 1, or 0: padding, which does not count */
 	double *sums;            /* (2 E + 1) */
 	double aux, z;           /* backward */
-	void *dlogits;           /* (N, E), backward */
+	void *dlogits;           /* (N, E), backward; exact: fp32 */
+	int exact;
 };
 
 /* y = (add + scale x) factor, element by element; y may be x or add */
@@ -365,6 +377,7 @@ struct cross_entropy_args {
 	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy")
 /* Those of a mixture of experts */
 #define EXPERT_OPS(f) \
+	f(JOIN, join, join, "join") \
 	f(ROUTE_FORWARD, route_forward, route, "route forward") \
 	f(ROUTE_BACKWARD, route_backward, route, "route backward") \
 	f(DISPATCH, dispatch, dispatch, "dispatch") \

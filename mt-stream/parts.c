@@ -23,8 +23,12 @@ int jobs_make(struct stream *s)
 	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
 	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
 	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
-	for (uint32_t u = 1; u + 1 < s->units; u++)
-		s->jobs[u].cut = cut_of(mt_unit(s->run, u), mt_tensor(s->run, mt_unit(s->run, u)->first_tensor));
+	for (uint32_t u = 1; u + 1 < s->units; u++) {
+		const struct mt_unit *unit = mt_unit(s->run, u);
+
+		s->jobs[u].cut = cut_of(unit, mt_tensor(s->run, unit->first_tensor));
+		s->jobs[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
+	}
 	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
 	return 0;
 }
@@ -48,13 +52,13 @@ static uint32_t tensors_of(const struct stream *s, uint32_t job, int part)
 
 /* ---- where a job's tensors are ---- */
 
-void weights_at(struct stream *s, uint32_t job, const void *const base[2], struct weights *w)
+void weights_at(struct stream *s, uint32_t job, const void *const base[2], const int16_t *lo, struct weights *w)
 {
 	*w = (struct weights){0};
 	for (int p = 0; p < s->jobs[job].parts; p++) {
 		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
 
-		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p]);
+		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p], lo);
 	}
 	/* a tied model's embedding is the head's weight */
 	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];

@@ -84,6 +84,19 @@ static void batch_in(struct stream *s)
 
 static uint64_t weight_elem(const struct stream *s) { return s->control->dtype == MT_BF16 ? 2 : 4; }
 
+/* lo of the job's exact tensors: in the store, and behind the weights in a slot */
+static const int16_t *lo_stored(const struct stream *s, uint32_t job)
+{
+	return (const int16_t *)mt_at(s->run, mt_unit(s->run, job)->lo) + s->jobs[job].exact.first;
+}
+
+static void *lo_in_slot(const struct stream *s, uint32_t job, const struct slot *slot)
+{
+	return operands_after(s->dev, slot->mem, (int64_t)elems_of(s, job, 0));
+}
+
+static uint64_t lo_bytes(const struct job *j) { return (j->exact.end - j->exact.first) * sizeof(int16_t); }
+
 /* Copy the job's weights into slot `to` after its last reader has run; compute waits until they are there. */
 static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 {
@@ -99,6 +112,9 @@ static void weights_load(struct stream *s, uint32_t job, struct slot *to)
 					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
 					.from = s->control->dtype}});
 	}
+	if (lo_bytes(&s->jobs[job]))
+		launch(s, Q_WEIGHTS,
+			&(struct op){OP_COPY, .copy = {lo_in_slot(s, job, to), lo_stored(s, job), lo_bytes(&s->jobs[job])}});
 	to->job = job;
 	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
 }
@@ -124,6 +140,7 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 {
 	const struct job *j = &s->jobs[job];
 	struct slot *slot = s->zero_copy ? NULL : slot_for(s, job);
+	const int16_t *lo = NULL;
 	const void *base[2];
 
 	if (slot && slot->job != job) weights_load(s, job, slot);
@@ -134,7 +151,9 @@ static struct slot *weights_fetch(struct stream *s, uint32_t job, struct weights
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += elems_of(s, job, p) * weight_elem(s);
 	}
-	weights_at(s, job, base, w);
+	if (lo_bytes(j)) lo = slot ? lo_in_slot(s, job, slot) : lo_stored(s, job);
+	*mt_counter(s->run, 2) += lo_bytes(j);
+	weights_at(s, job, base, lo, w);
 	return slot;
 }
 

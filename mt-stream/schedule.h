@@ -17,7 +17,7 @@ bool is_cut(const struct stream *, uint32_t job);
 uint32_t windows_in(const struct stream *, uint32_t job);
 /* Elements of a part of the job that are in its slot: all, or the rest beside windows */
 uint64_t elems_of(const struct stream *, uint32_t job, int part);
-void weights_at(struct stream *, uint32_t job, const void *const base[2], struct weights *);
+void weights_at(struct stream *, uint32_t job, const void *const base[2], const int16_t *lo, struct weights *);
 /* Where a part's gradient is summed: in its part of the slot. With --grad none a tied model sums the embed gradient and
  * the head gradient in one array. */
 float *grads_base(const struct stream *, uint32_t job, int part, float *slot);

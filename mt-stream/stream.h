@@ -16,8 +16,9 @@ struct job {
 		uint64_t at, elems; /* at: element in the job's slot */
 	} part[2];
 	int parts;
-	uint64_t elems; /* of all parts */
-	struct cut cut; /* of a block with experts, where the plan has windows of them */
+	uint64_t elems;       /* of all parts */
+	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
+	struct cut cut;       /* of a block with experts, where the plan has windows of them */
 };
 
 /* What decides bits beside the device; 0: not requested */

@@ -21,10 +21,14 @@ int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end)
 }
 
 void weights_enter(struct weights *w, const struct device *dev, const struct mt_tensor *first, uint32_t n,
-	const void *base)
+	const void *base, const int16_t *lo)
 {
+	const struct mt_tensor *exact = NULL; /* the first one */
+
 	for (const struct mt_tensor *t = first; t < first + n; t++) {
 		if (t->expert) continue;
+		if (t->exact && !exact) exact = t;
+		if (t->exact && lo) w->lo[t->role] = lo + (t->off - exact->off);
 		w->t[t->role] = operands_after(dev, base, (int64_t)t->off);
 		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) w->stride[t->role] = expert_stride(t, first + n);
 	}

@@ -16,7 +16,8 @@
 
 struct weights {
 	const void *t[ROLES];
-	int64_t stride[ROLES]; /* experts': elements from one expert's tensor to the next one's */
+	const int16_t *lo[ROLES]; /* exact tensors', in bf16 runs */
+	int64_t stride[ROLES];    /* experts': elements from one expert's tensor to the next one's */
 }; /* by enum mt_role_tensor; NULL: this model has none. Of experts' tensors: the first expert's */
 struct grads {
 	float *t[ROLES];
@@ -28,16 +29,19 @@ struct grads {
  * routing are there for every piece of the pass, one after another. */
 struct experts_scratch {
 	float *scores;           /* (P, E) */
-	void *dlogits;           /* (P, E) */
+	void *dlogits;           /* (P, E); fp32 where the router is exact */
 	float *weight, *dweight; /* (P, K) */
 	uint32_t *expert, *row;  /* (P, K) */
 	uint32_t *slot;          /* (R) */
 	uint32_t *first;         /* (E + 1) */
 	float *sum;              /* (P, H): what the windows so far give; NULL: all experts are there at once */
 	float *shared, *dshared; /* (P, 2): the shared expert's score and weight; the gradient of its weight */
-	void *dgate;             /* (P)  the gradient of its logit */
-	void *x, *y;             /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
-	void *gu, *act, *dact;   /* (R, G), (R, F) x 2 */
+	/* an exact router: its weight and correction (E, H), (E), and its input (P, H), in fp32. NULL: another router, or
+	 * activations are fp32 */
+	float *router, *correction, *wide;
+	void *dgate;           /* (P)  the gradient of its logit */
+	void *x, *y;           /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
+	void *gu, *act, *dact; /* (R, G), (R, F) x 2 */
 };
 
 struct scratch {  /* valid only within one call of a template */
@@ -147,6 +151,7 @@ struct experts_sizes {
 	const struct mt_layer *most;
 	uint64_t hidden, piece, elem, pass, pieces;
 	bool train;
+	enum mt_dtype dtype; /* of the run's weights */
 };
 typedef void *take_fn(void *where, uint64_t count, uint64_t size);
 void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
@@ -209,9 +214,10 @@ static inline void *operands_after(const struct device *d, const void *p, int64_
 
 /* Elements from one expert's tensor of t's role to the next one's; t is the first expert's, or all experts' */
 int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end);
-/* Enter the tensors first[0] .. first[n - 1] of a unit, whose weights or gradients begin at base */
-void weights_enter(struct weights *, const struct device *, const struct mt_tensor *first, uint32_t n,
-	const void *base);
+/* Enter the tensors first[0] .. first[n - 1] of a unit, whose weights or gradients begin at base; lo: of mt_exact's
+ * elements, NULL: none */
+void weights_enter(struct weights *, const struct device *, const struct mt_tensor *first, uint32_t n, const void *base,
+	const int16_t *lo);
 void grads_enter(struct grads *, const struct mt_tensor *first, uint32_t n, float *base);
 
 #endif

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 9
+#define MT_ABI 10
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -122,7 +122,8 @@ enum mt_score {                 /* how a router weighs experts */
 enum {                          /* mt_layer.expert_flags */
 	MT_RENORMALISE = 1,         /* a token's weights are divided by their sum */
 	MT_ROUTER_BIAS = 2,
-	MT_CORRECTION = 4,          /* a bias on scores, which takes part in choosing experts only, and is not trained */
+	MT_CORRECTION = 4,          /* a bias on scores, which takes part in choosing experts only, and is not trained;
+								 * it and the router's weight are exact (mt_tensor) */
 	MT_SHARED_GATE = 8,         /* the shared expert's output is multiplied by sigmoid(x w') */
 	MT_EXPERT_BIAS = 16,
 	MT_PACKED = 32,             /* files have one tensor of all experts, not one for each */
@@ -241,7 +242,8 @@ struct mt_tensor {              /* 192 bytes in the control region */
 	uint64_t n;                 /* elements */
 	uint32_t expert;            /* whose tensor it is, 0 in all others; */
 	uint32_t experts;           /* or how many experts' tensors it is, one after another; 0: no such tensor */
-	uint64_t reserved[2];
+	uint32_t exact;             /* 1: bf16 runs compute with w and lo: routers with corrections, and these */
+	uint32_t reserved[3];
 };
 
 /* The tensor's dimensions in files: ndim of these */
@@ -476,10 +478,11 @@ struct mt_control {
 	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
 	char     numa[64];          /* policy as given */
 	struct mt_geometry geo;
-	uint32_t optim, reserved1;  /* enum mt_optim */
+	uint32_t optim;             /* enum mt_optim */
+	uint32_t router_dtype;      /* enum mt_dtype: of exact routers in bf16 files, as the loaded ones had; 0: fp32 */
 	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
-	uint64_t reserved2[6];
+	uint64_t reserved1[6];
 	struct mt_record record;
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];
@@ -488,7 +491,7 @@ struct mt_control {
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
-	uint64_t reserved3[4];
+	uint64_t reserved2[4];
 	struct mt_nodes nodes;
 };
 
@@ -529,6 +532,9 @@ static inline struct mt_part mt_part_of(uint64_t elems, uint32_t node, uint32_t 
 	if (p.end > elems) p.end = elems;
 	return p;
 }
+/* Elements [first, end) of a bf16 run's unit from its first exact tensor to its last; none: first == end. All nodes
+ * have lo of them. tensor: the unit's first */
+struct mt_part mt_exact(const struct mt_unit *, const struct mt_tensor *tensor);
 
 enum {                          /* mt_run_open flags */
 	MT_RUN_CONTROL = 0,         /* the control region alone */

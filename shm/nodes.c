@@ -1,8 +1,8 @@
 /* nodes.c: a run on several nodes: what each owns, and which bytes of the store it has.
  *
- * All nodes have all weights. Of a unit's lo, m, v and g each has the part that it owns, at the offsets that these
- * arrays have in a run on one machine: the rest of the arrays are holes of the store's file, which take no memory until
- * somebody touches them, and nobody does.
+ * All nodes have all weights, and lo of exact tensors. Of the rest of a unit's lo, and of its m, v and g, each has the
+ * part that it owns, at the offsets that these arrays have in a run on one machine: what is left of the arrays are
+ * holes of the store's file, which take no memory until somebody touches them, and nobody does.
  */
 #include <stdlib.h>
 
@@ -62,11 +62,20 @@ static void add_moment(struct list *l, uint32_t state, uint64_t array, uint64_t 
 	add(l, array + elems + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
 }
 
+/* lo of elements [from, end) */
+static void add_lo(struct list *l, const struct mt_unit *u, uint64_t from, uint64_t end)
+{
+	if (from < end) add(l, u->lo + from * 2, (end - from) * 2);
+}
+
 static void add_unit(struct list *l, const struct mt_layout *layout, const struct mt_unit *u, struct mt_part p)
 {
+	struct mt_part exact = mt_exact(u, layout->tensors + u->first_tensor);
 	uint64_t n = p.end - p.first, grad = layout->grad == MT_BF16 ? 2 : 4;
 	add(l, u->w, u->elems * (layout->dtype == MT_BF16 ? 2 : 4));
-	if (u->lo) add(l, u->lo + p.first * 2, n * 2);
+	add_lo(l, u, exact.first, exact.end < p.first ? exact.end : p.first);
+	if (u->lo) add_lo(l, u, p.first, p.end);
+	add_lo(l, u, exact.first > p.end ? exact.first : p.end, exact.end);
 	add_moment(l, layout->state, u->m, u->elems, p);
 	if (u->v) add_moment(l, layout->state, u->v, u->elems, p);
 	for (int end = 0; end < 2; end++)
@@ -75,7 +84,7 @@ static void add_unit(struct list *l, const struct mt_layout *layout, const struc
 
 int nodes_ranges(const struct mt_layout *layout, uint32_t node, uint32_t nodes, struct range **v, uint32_t *n)
 {
-	enum { ARRAYS = 8 }; /* ranges of a unit at most: w, lo, m and v with their scales, two g */
+	enum { ARRAYS = 10 }; /* ranges of a unit at most: w, three of lo, m and v with their scales, two g */
 	struct list l = {.v = malloc((1 + (size_t)layout->n_units * ARRAYS) * sizeof *l.v)};
 	if (!l.v) return mt_fail(MT_EX_NOMEM, "no memory for a table of the store's parts");
 	add(&l, 0, nodes > 1 ? sizeof(struct mt_header) : layout->store_bytes);

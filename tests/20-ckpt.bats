@@ -95,6 +95,57 @@ assert j['metadata']['total_size'] == n, n"
 	ST edit "$T/out/model.safetensors" 'assert h["__metadata__"] == {"format": "pt"}'
 }
 
+# The dtypes of the tensors in DIR: of correction biases, of routers' weights, of all others
+dtypes() {
+	python3 - "$GOLDEN" "$1" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from records import read_safetensors
+		parts = ["correction", "gate.weight", ""]
+		kinds = {p: set() for p in parts}
+		for name, tensor in read_safetensors(sys.argv[2] + "/model.safetensors").items():
+		    kinds[next(p for p in parts if p in name)].add(tensor[0])
+		print(*["/".join(sorted(kinds[p])) for p in parts])
+	END
+}
+
+@test "bf16 files keep correction biases in F32, and their routers in the dtype of the loaded file" {
+	local c dtype
+	for c in glm4-moe-bias ernie4-5-moe; do
+		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$c/model" "$T/$c"
+		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$c/model" "$T/$c-bf16" --routers
+		for dtype in bf16 fp32; do
+			create "$RUN" --config "$T/$c" --dtype $dtype
+			mt-ckpt load "$RUN" "$T/$c"
+			mt-ckpt export "$RUN" "$T/$c-$dtype-out" --dtype bf16
+			[ "$(dtypes "$T/$c-$dtype-out")" = "F32 F32 BF16" ]
+			ST same "$T/$c" "$T/$c-$dtype-out"
+			mt-ckpt load "$RUN" "$T/$c-bf16"
+			mt-ckpt export "$RUN" "$T/$c-$dtype-routers" --dtype bf16
+			[ "$(dtypes "$T/$c-$dtype-routers")" = "F32 BF16 BF16" ]
+			ST same "$T/$c-bf16" "$T/$c-$dtype-routers"
+			mt-store rm "$RUN"
+		done
+	done
+}
+
+@test "a bf16 checkpoint has exact correction biases and routers, and loads with the same state" {
+	create "$RUN" --config "$GOLDEN/glm4-moe-bias/model"
+	mt-ckpt load "$RUN" "$GOLDEN/glm4-moe-bias/model"
+	mt-ckpt save "$RUN" "$T/step"
+	[ "$(dtypes "$T/step")" = "F32 F32 BF16" ]
+	mt-ckpt verify "$T/step"
+	dump "$RUN" >"$T/before"
+	mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
+	mt-ckpt load "$RUN" "$T/step"
+	dump "$RUN" | diff "$T/before" -
+	mt-store rm "$RUN"
+	create "$RUN" --config "$T/step" --dtype fp32
+	mt-ckpt load "$RUN" "$T/step"
+	mt-ckpt export "$RUN" "$T/again"
+	ST same "$T/fp32" "$T/again"
+}
+
 @test "a tied model is exported without lm_head" {
 	ST make "$T/in" --set tie_word_embeddings=true
 	create "$RUN" --config "$T/in"

@@ -88,6 +88,11 @@ lm_head_is_slow() {
 }
 
 # bats test_tags=slow
+@test "bf16: exact routers on the cuda device choose the cpu device's experts, in any order of streams" {
+	as_on_cpu bf16 3e-2 true glm4-moe-bias ernie4-5-moe-aux
+}
+
+# bats test_tags=slow
 @test "every limit of device memory, and whatever is then offloaded, gives the same bits" {
 	need_emulator
 	make_run qwen3 bf16 bf16

@@ -54,6 +54,21 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	done
 }
 
+@test "a bf16 run samples with exact routers: the logits are those of an fp32 run with the same weights" {
+	need_cmd python3
+	for case in glm4-moe-bias ernie4-5-moe; do
+		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$case/model" "$T/$case"
+		tokens prompts "$T/p" 1 61 1 5 20
+		for dtype in fp32 bf16; do
+			make_run "$T/$case" --dtype $dtype
+			mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 12 --stop none --logits "$T/$dtype" \
+				<"$T/p" >/dev/null
+			mt-store rm "$RUN"
+		done
+		cmp "$T/fp32" "$T/bf16"
+	done
+}
+
 @test "prompts longer than a chunk: the logits of each prefix as a prompt" {
 	need_cmd python3
 	make_run "$GOLDEN/mistral/model" --dtype fp32

@@ -21,6 +21,11 @@ load lib/golden
 @test "glm4-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe; }
 @test "glm4-moe in bf16: results differ from PyTorch's only by rounding" { golden glm4-moe --bf16; }
 
+@test "glm4-moe-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-bias; }
+@test "glm4-moe-bias in bf16: corrections of 7 +- 0.06 choose the experts that they choose in fp32" {
+	golden glm4-moe-bias --bf16
+}
+
 @test "ernie4-5-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4-5-moe; }
 @test "ernie4-5-moe in bf16: results differ from PyTorch's only by rounding" { golden ernie4-5-moe --bf16; }
 
@@ -75,6 +80,33 @@ step_of() {
 		for seed in 1 2 3 4; do
 			step_of chaos $model "--device chaos:$seed"
 			cmp "$T/one" "$T/chaos"
+		done
+	done
+}
+
+# The first step of MODEL in a run of DTYPE: loss and norm in $T/DTYPE.metrics, gradients in $T/DTYPE.grads.
+# first_step MODEL DTYPE ARGS [MT-STREAM'S OPTIONS]
+first_step() {
+	make_run "$1" --dtype "$2"
+	start_stages --compute fp32 "${@:4}"
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$3/args") --until 1 <"$3/data.bin" 2>"$T/step.err" | cut -d, -f1-3 >"$T/$2.metrics"
+	ckpt-dump "$RUN" grads "$T/$2.grads"
+	mt-store rm "$RUN" --force
+}
+
+@test "routers with corrections are exact in bf16 runs: loss and gradients have the bits of an fp32 run" {
+	local c options
+	for c in glm4-moe-bias ernie4-5-moe ernie4-5-moe-aux; do
+		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$c/model" "$T/$c"
+		first_step "$T/$c" fp32 "$GOLDEN/$c"
+		for DEVICE in cpu chaos:1 chaos:2; do
+			options="--recompute none"
+			[ $DEVICE = cpu ] || options="--recompute full --expert-window ${DEVICE#*:}"
+			# shellcheck disable=SC2086
+			first_step "$T/$c" bf16 "$GOLDEN/$c" $options
+			cmp "$T/fp32.metrics" "$T/bf16.metrics"
+			cmp "$T/fp32.grads" "$T/bf16.grads"
 		done
 	done
 }

@@ -132,7 +132,7 @@ rounds() {
 
 @test "bf16: windows of experts give the same bits" {
 	need_bf16
-	for model in gpt-oss qwen2-moe; do
+	for model in gpt-oss qwen2-moe glm4-moe; do
 		make_run $model
 		step_of all "--compute bf16"
 		for window in 1 3; do

@@ -56,6 +56,14 @@ load lib/nodes
 	same_as_one
 }
 
+@test "a bf16 run with exact routers on 3 nodes: each node has lo of all of them" {
+	local MODEL=$GOLDEN/glm4-moe-bias/model
+	cp "$GOLDEN/glm4-moe-bias/data.bin" "$T/records"
+	one 3 "${ARGS[@]}"
+	nodes 3 "${ARGS[@]}"
+	same_as_one
+}
+
 @test "skipped steps, clipped gradients and evaluations are the same on nodes" {
 	local clipped
 	python3 - "$T/records" <<-'END'

@@ -175,7 +175,8 @@ static int match(const struct st_entry *e, const struct mt_tensor *want, enum st
 {
 	const struct st_tensor *t = e->tensor;
 
-	if (dtype == ST_OTHER ? !weight_dtype(t->dtype) : t->dtype != dtype)
+	if (dtype == ST_OTHER ? !weight_dtype(t->dtype)
+						  : t->dtype != dtype && !(dtype == ST_BF16 && want->exact && t->dtype == ST_F32))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			want->name, t->dtype_name);
 	uint64_t needed[3];

@@ -18,19 +18,29 @@ static void file_name(const struct shards *s, uint32_t shard, char buf[96])
 	else snprintf(buf, 96, "%s-%05u-of-%05u.safetensors", s->set, shard + 1, s->n_shards);
 }
 
+static bool is_fp32(const struct shards *s, uint32_t tensor)
+{
+	const struct mt_tensor *t = &s->table[tensor];
+
+	return s->dtype == ST_F32 || (t->exact && s->exact_roles >> t->role & 1);
+}
+
+uint64_t shards_elem(const struct shards *s, uint32_t tensor) { return is_fp32(s, tensor) ? 4 : 2; }
+
 static json_t *entry(const struct shards *s, uint32_t tensor, int *rc)
 {
 	const struct mt_tensor *t = &s->table[tensor];
 	json_t *o = json_object();
 
-	json_put(rc, o, "dtype", json_string(s->dtype));
+	json_put(rc, o, "dtype", json_string(is_fp32(s, tensor) ? "F32" : s->dtype == ST_BF16 ? "BF16" : "I16"));
 	json_t *shape = json_array();
 	uint64_t dims[3];
 	mt_tensor_dims(t, dims);
 	for (uint32_t d = 0; d < t->ndim; d++) json_add(rc, shape, json_integer((json_int_t)dims[d]));
 	json_put(rc, o, "shape", shape);
 	json_put(rc, o, "data_offsets",
-		json_pack("[I, I]", (json_int_t)s->begin[tensor], (json_int_t)(s->begin[tensor] + t->n * s->elem)));
+		json_pack("[I, I]", (json_int_t)s->begin[tensor],
+			(json_int_t)(s->begin[tensor] + t->n * shards_elem(s, tensor))));
 	return o;
 }
 
@@ -63,7 +73,7 @@ static void divide(struct shards *s, uint64_t limit)
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < s->n; i++) {
-		uint64_t size = s->table[i].n * s->elem;
+		uint64_t size = s->table[i].n * shards_elem(s, i);
 		if (i == 0 || bytes + size > limit) { /* a tensor larger than the limit has a shard to itself */
 			s->shard[s->n_shards++].first = i;
 			bytes = 0;
@@ -76,14 +86,12 @@ static void divide(struct shards *s, uint64_t limit)
 	}
 }
 
-int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st_dtype dtype,
+int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st_dtype dtype, uint64_t exact_roles,
 	const struct mt_tensor *table, uint32_t n, uint64_t limit)
 {
 	int rc = 0;
 
-	*s = (struct shards){.dir = dir, .set = set, .table = table, .n = n};
-	s->dtype = dtype == ST_F32 ? "F32" : dtype == ST_BF16 ? "BF16" : "I16";
-	s->elem = dtype == ST_F32 ? 4 : 2;
+	*s = (struct shards){.dir = dir, .set = set, .dtype = dtype, .exact_roles = exact_roles, .table = table, .n = n};
 	s->begin = calloc((size_t)n + 1, sizeof *s->begin);
 	s->shard = calloc((size_t)n + 1, sizeof *s->shard);
 	if (!s->begin || !s->shard) return no_memory();

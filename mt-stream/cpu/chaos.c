@@ -294,6 +294,7 @@ static struct written written_by(const struct op *o, size_t operand)
 	case OP_COPY: writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1); break;
 	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, operand); break;
 	case OP_NARROW: writes(&w, o->narrow.dst, o->narrow.n, operand); break;
+	case OP_JOIN: writes(&w, o->join.dst, o->join.n, 4); break;
 	case OP_GRADS_OUT: writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4); break;
 	case OP_GEMM:
 		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n && o->gemm.add != o->gemm.c)

@@ -56,7 +56,8 @@ void cpu_execute(struct pool *p, const struct op *o, bool bf16)
 		return;
 	}
 	switch (own.code) {
-	case OP_GEMM: own.gemm.bf16 = 1; break;
+	case OP_GEMM: own.gemm.bf16 = !own.gemm.exact; break;
+	case OP_JOIN: own.join.bf16 = 1; break;
 	case OP_GROUPED_GEMM: own.grouped_gemm.bf16 = 1; break;
 	case OP_EMBED_FORWARD: own.embed_forward.bf16 = 1; break;
 	case OP_COMBINE_BACKWARD: own.combine_backward.bf16 = 1; break;

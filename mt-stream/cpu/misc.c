@@ -26,6 +26,21 @@ void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 	pool_run(pool, div_up(n, PIECE), widen_task, &s);
 }
 
+static void join_task(void *arg, int64_t task, int thread)
+{
+	const struct join_args *a = arg;
+	(void)thread;
+	for (int64_t i = task * PIECE; i < least((task + 1) * PIECE, a->n); i++) {
+		uint32_t hi = a->bf16 ? (uint32_t)((const uint16_t *)a->w)[i] << 16 : ((const uint32_t *)a->w)[i];
+		((uint32_t *)a->dst)[i] = hi + (uint32_t)(int32_t)a->lo[i];
+	}
+}
+
+void op_join(struct pool *pool, const struct join_args *a)
+{
+	pool_run(pool, div_up(a->n, PIECE), join_task, (void *)a);
+}
+
 static void narrow_task(void *arg, int64_t task, int thread)
 {
 	const struct sweep *s = arg;

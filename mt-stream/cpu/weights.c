@@ -55,7 +55,9 @@ static struct arrays of(struct op *o)
 		for (int i = 0; i < 2; i++) add(&a, &o->activation_backward.slope[i], 1);
 		break;
 	case OP_SCALED_ADD: add(&a, &o->scaled_add.factor, 1); break;
-	case OP_ROUTE_FORWARD: add(&a, &o->route.correction, o->route.experts); break;
+	case OP_ROUTE_FORWARD:
+		if (!o->route.exact) add(&a, &o->route.correction, o->route.experts);
+		break;
 	default: of_block(o, &a);
 	}
 	return a;

@@ -83,6 +83,6 @@ static __global__ void __launch_bounds__(32 * BALANCE_WARPS) balance_backward_ke
 
 void cuda_balance_backward(const struct cuda_queue *q, const struct balance_args *a)
 {
-	BY_ELEMENT(q,
+	BY_BYTES(a->exact ? 4 : q->elem,
 		LAUNCH(balance_backward_kernel<T>, div_up(a->n, BALANCE_WARPS), 32 * BALANCE_WARPS, 0, q->stream, *a));
 }

@@ -238,21 +238,26 @@ static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
 }
 
+/* Bytes of an element of a, b and bias */
+static int operand_bytes(const struct cuda_queue *q, const struct gemm_args *c) { return c->exact ? 4 : q->elem; }
+
 /* Is the bias added after the product? */
 static bool bias_apart(const struct cuda_queue *q, const struct gemm_args *c)
 {
-	return c->bias && c->fp32 && q->elem == 2;
+	return c->bias && c->fp32 && operand_bytes(q, c) == 2;
 }
 
 static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, struct shape *s)
 {
+	int elem = operand_bytes(q, c);
+
 	memset(s, 0, sizeof *s);
 	s->m = c->m, s->n = c->n, s->k = c->k, s->lda = c->lda, s->ldb = c->ldb, s->ldc = c->ldc;
 	s->trans_a = c->trans_a, s->trans_b = c->trans_b, s->biased = c->bias != NULL && !bias_apart(q, c);
-	s->fp32 = c->fp32 || q->elem == 4, s->elem = q->elem;
-	s->align_a = alignment(c->a, c->lda, q->elem);
-	s->align_b = alignment(c->b, c->ldb, q->elem);
-	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : q->elem);
+	s->fp32 = c->fp32 || elem == 4, s->elem = elem;
+	s->align_a = alignment(c->a, c->lda, elem);
+	s->align_b = alignment(c->b, c->ldb, elem);
+	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : elem);
 }
 
 /* ---- running one ---- */

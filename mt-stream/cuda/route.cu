@@ -162,7 +162,7 @@ void cuda_route_forward(const struct cuda_queue *q, const struct route_args *a)
 {
 	int64_t words = route_words(a);
 
-	BY_ELEMENT(q,
+	BY_BYTES(a->exact ? 4 : q->elem,
 		LAUNCH(route_forward_kernel<T>, div_up(a->n, ROUTE_WARPS), 32 * ROUTE_WARPS,
 			(size_t)(ROUTE_WARPS * words) * sizeof(float), q->stream, *a, (int)words));
 	if (a->slot) sort(q, a);
@@ -231,5 +231,6 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 
 void cuda_route_backward(const struct cuda_queue *q, const struct route_args *a)
 {
-	BY_ELEMENT(q, LAUNCH(route_backward_kernel<T>, div_up(a->n, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, q->stream, *a));
+	BY_BYTES(a->exact ? 4 : q->elem,
+		LAUNCH(route_backward_kernel<T>, div_up(a->n, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, q->stream, *a));
 }

@@ -91,7 +91,21 @@ void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *g)
 		g->ldc, across);
 }
 
-/* ---- rounding ---- */
+/* ---- rounding, and its inverse ---- */
+
+/* T is bf16: fp32 runs have no lo */
+static __global__ void __launch_bounds__(THREADS)
+	join_kernel(float *dst, const struct bf16 *w, const int16_t *lo, int64_t n)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n) dst[i] = as_float(((uint32_t)w[i].bits << 16) + (uint32_t)(int32_t)lo[i]);
+}
+
+void cuda_join(const struct cuda_queue *q, const struct join_args *a)
+{
+	LAUNCH(join_kernel, div_up(a->n, THREADS), THREADS, 0, q->stream, a->dst, (const struct bf16 *)a->w, a->lo, a->n);
+}
 
 static __global__ void __launch_bounds__(THREADS)
 	narrow_kernel(struct bf16 *dst, const float *src, int64_t n, int aligned)

@@ -261,7 +261,8 @@ void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *product
 	const struct gemm_args g = *product;
 	int64_t columns = div_up(g.n, PLAIN_TILE), blocks = columns * div_up(g.m, PLAIN_TILE);
 
-	if (q->elem == 4) LAUNCH((gemm_kernel<float, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+	if (q->elem == 4 || g.exact)
+		LAUNCH((gemm_kernel<float, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
 	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
 	else LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
 }

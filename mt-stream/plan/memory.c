@@ -159,7 +159,8 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.elem = z->elem,
 				.pass = z->pass,
 				.pieces = plan->expert_window ? pieces_of_pass(req, plan) : 0,
-				.train = req->train},
+				.train = req->train,
+				.dtype = req->dtype},
 			take_any, w);
 	take_operands(w, req, z, t);
 	if (!req->train) return;
@@ -177,7 +178,7 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
 																  : take(w, most, 1, req->operand);
 	for (uint32_t i = 0; i < plan->weight_slots && !req->zero_copy; i++) {
-		void *mem = take(w, slot_elems(req, plan), 1, req->operand);
+		void *mem = take(w, slot_elems(req, plan) + req->exact, 1, req->operand);
 		if (p->weights) p->weights[i] = mem;
 	}
 	p->embed_head_grads[0] = p->embed_head_grads[1] = p->tied_grads = NULL;
@@ -261,7 +262,7 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	struct saved v = {0};
 	struct walk w[6] = {{0}};
 
-	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan), 1, req->operand);
+	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
 	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
 	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
 	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);

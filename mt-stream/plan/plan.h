@@ -45,6 +45,7 @@ struct plan_request {
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
 	uint64_t embed, block, head; /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t exact;              /* of which a block's slot has lo, too, at most: a multiple of 64 */
 	uint64_t rest;               /* of the largest block without its experts; */
 	struct cut cut[MT_KINDS];    /* experts, by kind of layer */
 	struct mt_layer most;        /* mt_layer_most of the geometry: every block has room for it */

@@ -60,13 +60,22 @@ static float *take(struct walk *w, uint64_t a, uint64_t b)
 	return (float *)p;
 }
 
+/* lo of a unit's exact tensors is behind its weights in the slot: so many bytes */
+static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
+{
+	struct mt_part exact = mt_exact(u, mt_tensor(f->weights.run, u->first_tensor));
+
+	return (exact.end - exact.first) * sizeof(int16_t);
+}
+
 /* Elements of the largest part of the weights that is used at once */
 static uint64_t slot_elems(const struct forward *f)
 {
 	uint64_t most = (uint64_t)head_rows(f->geo) * f->geo->hidden;
 
 	for (uint32_t u = 1; u <= f->geo->layers; u++) {
-		uint64_t elems = mt_unit(f->weights.run, u)->elems;
+		const struct mt_unit *unit = mt_unit(f->weights.run, u);
+		uint64_t elems = unit->elems + lo_bytes(f, unit) / sizeof(float) + 1;
 		most = elems > most ? elems : most;
 	}
 	return most;
@@ -122,8 +131,12 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 		f->scratch.operand[OPERAND_X] = take_any(w, n * widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
 		experts_take(&f->scratch.x,
-			&(struct experts_sizes){.most = &most, .hidden = g->hidden, .piece = n, .elem = sizeof(float)}, take_any,
-			w);
+			&(struct experts_sizes){.most = &most,
+				.hidden = g->hidden,
+				.piece = n,
+				.elem = sizeof(float),
+				.dtype = (enum mt_dtype)mt_control(f->weights.run)->dtype},
+			take_any, w);
 }
 
 int forward_room(struct forward *f, uint64_t tokens)
@@ -235,6 +248,19 @@ static int embed(struct forward *f, uint32_t u)
 	return rc ? rc : weights_check(&f->weights);
 }
 
+static const int16_t *lo_launch(const struct forward *f, const struct mt_unit *u)
+{
+	const int16_t *lo = mt_at(f->weights.run, u->lo);
+	size_t bytes = lo_bytes(f, u);
+	void *dst = f->slot + u->elems;
+
+	if (!bytes) return NULL;
+	lo += mt_exact(u, mt_tensor(f->weights.run, u->first_tensor)).first;
+	if (f->weights.in_place) return lo;
+	f->dev->launch(f->dev, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, lo, bytes}});
+	return dst;
+}
+
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
@@ -246,7 +272,7 @@ static int block(struct forward *f, uint32_t u)
 
 	if (rc) return rc;
 	const void *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
-	weights_enter(&w, f->dev, mt_tensor(f->weights.run, unit->first_tensor), unit->tensors, base);
+	weights_enter(&w, f->dev, mt_tensor(f->weights.run, unit->first_tensor), unit->tensors, base, lo_launch(f, unit));
 	if ((rc = copied(f))) return rc;
 	for (int64_t from = f->from, n; from < f->n; from += n) {
 		n = least(CHUNK, f->n - from);

@@ -1,5 +1,5 @@
 /* weights.c: after a commit each node updates its part of every unit, and this carries the parts to all others, from
- * one store into the other. A unit's version is published when all of it is here.
+ * one store into the other: of w, and of lo of exact tensors. A unit's version is published when all of it is here.
  *
  * Receives are posted only when the commit stands here: the parts of a faster node may come before it, while mt-streams
  * here still read the weights that they replace. */
@@ -38,15 +38,14 @@ static bool moved_all(struct link *l, struct moves *m)
 	return done;
 }
 
-/* The bytes of a unit's weights that `owner` owns, in pieces: to `node`, or from it where that is the owner */
-static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t node, struct moves *m)
+/* Elements of an array, in pieces: to `node`, or from it where that is the owner */
+static void move(struct link *l, uint64_t array, struct mt_part part, uint64_t width, uint32_t owner, uint32_t node,
+	struct moves *m)
 {
 	enum { TAG = 1 };
-	const struct mt_unit *u = mt_unit(l->run, unit);
-	struct mt_part part = mt_part_of(u->elems, owner, l->nodes);
-	uint64_t width = l->control->dtype == MT_BF16 ? 2 : 4, end = part.end * width;
+	uint64_t end = part.end * width;
 	for (uint64_t at = part.first * width, n; at < end; at += n) {
-		char *p = (char *)mt_at(l->run, u->w) + at;
+		char *p = (char *)mt_at(l->run, array) + at;
 		n = end - at < CHUNK ? end - at : CHUNK;
 		if (owner == l->node)
 			link_mpi(l, MPI_Isend(p, (int)n, MPI_BYTE, (int)node, TAG, MPI_COMM_WORLD, request(m)), "sending weights");
@@ -54,6 +53,17 @@ static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t no
 			link_mpi(l, MPI_Irecv(p, (int)n, MPI_BYTE, (int)owner, TAG, MPI_COMM_WORLD, request(m)),
 				"receiving weights");
 	}
+}
+
+/* What `owner` owns of a unit's weights, and of lo of its exact tensors */
+static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t node, struct moves *m)
+{
+	const struct mt_unit *u = mt_unit(l->run, unit);
+	struct mt_part part = mt_part_of(u->elems, owner, l->nodes), lo = mt_exact(u, mt_tensor(l->run, u->first_tensor));
+	move(l, u->w, part, l->control->dtype == MT_BF16 ? 2 : 4, owner, node, m);
+	if (lo.first < part.first) lo.first = part.first;
+	if (lo.end > part.end) lo.end = part.end;
+	move(l, u->lo, lo, 2, owner, node, m);
 }
 
 static uint64_t updated(const struct link *l, uint32_t unit)

@@ -331,6 +331,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	}
 	extend(t, shape_of(&l->geo, p->k, e->role), p->experts, p->experts && p->k->expert_flags & MT_TRANSPOSED);
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
+	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
 	if (rc) return rc;
 	p->at += t->n - before; /* both at most 2^33 times a few */
@@ -478,6 +479,14 @@ void mt_layout_release(struct mt_layout *l)
 	free(l->units);
 	free(l->tensors);
 	memset(l, 0, sizeof *l);
+}
+
+struct mt_part mt_exact(const struct mt_unit *u, const struct mt_tensor *tensor)
+{
+	struct mt_part p = {0, 0};
+	for (const struct mt_tensor *t = tensor; u->lo && t < tensor + u->tensors; t++)
+		if (t->exact) p = (struct mt_part){p.end ? p.first : t->off, t->off + t->n};
+	return p;
 }
 
 struct mt_layer mt_layer_most(const struct mt_geometry *g)

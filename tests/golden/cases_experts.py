@@ -45,6 +45,12 @@ CASES = {
                         topk_group=2, n_shared_experts=2, routed_scaling_factor=1.8, first_k_dense_replace=1,
                         head_dim=8, attention_bias=True, use_qk_norm=True, num_mtp_layers=0),
         "dialect": 5, "train": TRAIN},
+    # corrections as in released files: they stay fp32 in a bf16 run, where bf16 would leave few different ones
+    "glm4-moe-bias": {
+        "config": small(Glm4MoeConfig, moe_intermediate_size=5, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
+                        topk_group=1, n_shared_experts=1, first_k_dense_replace=1, head_dim=8, num_mtp_layers=0),
+        "dialect": 5, "bf16": True, "correction": (7, 0.06),
+        "train": {**TRAIN, "clip": 4.5}},
     "ernie4-5-moe": {
         "config": small(Ernie4_5_MoeConfig, moe_intermediate_size=5, moe_num_experts=6, moe_k=2,
                         moe_num_shared_experts=1, moe_layer_start_index=1, tie_word_embeddings=True),

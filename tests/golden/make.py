@@ -29,6 +29,7 @@ from transformers.core_model_loading import revert_weight_conversion
 import cases_experts
 import cases_more
 from cases import FULL, SLIDING, FAMILIES
+from compare import exact
 from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -142,10 +143,10 @@ CASES = {
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
-def random_weights(config, seed, one=False, factors=()):
+def random_weights(config, seed, one=False, factors=(), correction=(1, 0.1)):
     """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform. one: norms
     multiply by 1 + weight, although transformers starts with weights of 1 (others are known by their zeros).
-    factors: of tensors, by a part of their names."""
+    factors: of tensors, by a part of their names. correction: mean and deviation of constants."""
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **EAGER)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -162,7 +163,7 @@ def random_weights(config, seed, one=False, factors=()):
                     p.mul_(factors[part])
         for name, b in constants(model).items():
             if "act_fn" not in name:  # xIELU's are as they are in all files
-                b.copy_(1 + torch.randn(b.shape, generator=generator) * 0.1)
+                b.copy_(correction[0] + torch.randn(b.shape, generator=generator) * correction[1])
     return model
 
 
@@ -407,7 +408,8 @@ def evaluate(model, rows):
 def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
     """The golden run: metrics of each step, gradients of the first, weights after the last.
 
-    With bf16, forward and backward see the rounded weights and the optimizer updates the exact ones, as mt does."""
+    With bf16, forward and backward see the rounded weights (but for those that stay exact) and the optimizer updates
+    the exact ones, as mt does."""
     real = torch.float64 if double else torch.float32
     with fp64() if double else contextlib.nullcontext():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=real, **EAGER)
@@ -424,7 +426,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
         def round_weights():
             for name, p in {**params, **fixed}.items():
                 master[name] = p.detach().clone()
-                p.data.copy_(to_bf16(p.data))
+                if not exact(config.model_type, name):
+                    p.data.copy_(to_bf16(p.data))
 
         def restore_weights():
             for name, p in {**params, **fixed}.items():
@@ -522,7 +525,8 @@ def make_case(name, case, write):
     config = case["config"]
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    model = random_weights(config, seed, case.get("one", False), case.get("factors", {}))
+    model = random_weights(config, seed, case.get("one", False), case.get("factors", {}),
+                           case.get("correction", (1, 0.1)))
     weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
     data = documents(rng, config.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))

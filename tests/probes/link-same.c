@@ -47,6 +47,8 @@ static void same_unit(const struct mt_run *a, const struct mt_run *b, uint32_t u
 	if (mt_version(a, unit) != mt_version(b, unit)) mt_die(1, "node %u, unit %u: version", mt_node(b), unit);
 	same(a, b, "w", unit, u->w, u->elems * weight);
 	if (u->lo) same(a, b, "lo", unit, u->lo + p.first * 2, n * 2);
+	struct mt_part exact = mt_exact(u, mt_tensor(a, u->first_tensor));
+	same(a, b, "lo of exact tensors", unit, u->lo + exact.first * 2, (exact.end - exact.first) * 2);
 	same_moment(a, b, "m", unit, u->m, p);
 	if (u->v) same_moment(a, b, "v", unit, u->v, p);
 	for (int end = 0; end < 2; end++)

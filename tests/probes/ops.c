@@ -974,6 +974,26 @@ static void test_conversions(void)
 	forget();
 }
 
+/* w and lo of fp32 numbers, where lo is of either sign, give these */
+static void test_join(void)
+{
+	enum { N = 70001 };
+	float *x = random_floats(N), *y = random_floats(N);
+	uint16_t *w = keep(N * sizeof *w);
+	int16_t *lo = keep(N * sizeof *lo);
+	x[0] = 6.9921875f;
+	x[1] = -1e-40f;
+	for (int64_t i = 0; i < N; i++) {
+		uint32_t b;
+		memcpy(&b, x + i, 4);
+		w[i] = (uint16_t)((b + 0x8000) >> 16);
+		lo[i] = (int16_t)(b - ((uint32_t)w[i] << 16));
+	}
+	op_join(pools[2], &(struct join_args){.dst = y, .w = w, .lo = lo, .n = N, .bf16 = 1});
+	say(!memcmp(x, y, N * sizeof *x), "join: %d numbers from w and lo", N);
+	forget();
+}
+
 static void count_task(void *arg, int64_t task, int thread)
 {
 	(void)thread;
@@ -1069,6 +1089,7 @@ int main(void)
 	test_residual(700, 650, 100);
 	test_bias(70, 33, 41);
 	test_bias(257, 48, 72);
+	test_join();
 	for (int i = 0; i < 3; i++) pool_free(pools[i]);
 	return failures != 0;
 }

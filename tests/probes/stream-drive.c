@@ -56,6 +56,7 @@ static void fill(struct mt_run *run)
 
 			if (c->dtype == MT_FP32) ((float *)mt_at(run, u->w))[t->off + j] = x;
 			else ((uint16_t *)mt_at(run, u->w))[t->off + j] = mt_hi(mt_bits(x));
+			if (u->lo) ((int16_t *)mt_at(run, u->lo))[t->off + j] = mt_lo(mt_bits(x));
 		}
 	}
 }
