@@ -44,7 +44,7 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	mkfifo "$T/pipe"
 	local signal want
 	for signal in HUP:129 INT:130 TERM:143; do
-		spawn tokens env --default-signal=INT $TOKENS "$T/pipe" -o "$T/chats.rec"
+		spawn tokens env --default-signal=HUP,INT,TERM $TOKENS "$T/pipe" -o "$T/chats.rec"
 		exec 9>"$T/pipe"
 		documents 30000 >&9
 		eventually sh -c 'ls "$1".*.part' sh "$T/chats.rec"
