@@ -13,25 +13,37 @@ INLINE float row_max(const float *x, int64_t n)
 	return high;
 }
 
-/* The sum of e^(x - high) over the row; store: these become the row */
-INLINE double exp_sum(float *row, int64_t vocab, vf high, int store)
+enum { EXP_PIECE = 512 }; /* elements that are added up in fp32 */
+
+/* The sum of e^(x - high) over n elements; store: these become the row */
+INLINE float exp_piece(float *row, int64_t n, vf high, int store)
 {
 	vf sum[2] = {{0}};
 	int64_t i = 0;
-	for (; i + 2 * VW <= vocab; i += 2 * VW)
+	for (; i + 2 * VW <= n; i += 2 * VW)
 		for (int j = 0; j < 2; j++) {
 			vf e = v_exp(v_load(row + i + j * VW) - high);
 			sum[j] += e;
 			if (store) v_store(row + i + j * VW, e);
 		}
-	for (; i < vocab; i += VW) {
+	for (; i < n; i += VW) {
 		float lanes[VW] = {0};
-		vf e = v_exp(v_get(row + i, vocab - i) - high);
-		v_put(lanes, vocab - i, e);
+		vf e = v_exp(v_get(row + i, n - i) - high);
+		v_put(lanes, n - i, e);
 		sum[0] += v_load(lanes);
-		if (store) v_put(row + i, vocab - i, e);
+		if (store) v_put(row + i, n - i, e);
 	}
-	return (double)v_sum(sum[0] + sum[1]);
+	return v_sum(sum[0] + sum[1]);
+}
+
+/* The same over the row. The largest element is 1: an fp32 sum that has it would lose most of a vocabulary's small
+ * ones, always downwards. So short pieces are added up in fp32, and these in fp64. */
+INLINE double exp_sum(float *row, int64_t vocab, vf high, int store)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < vocab; i += EXP_PIECE)
+		sum += (double)exp_piece(row + i, vocab - i < EXP_PIECE ? vocab - i : EXP_PIECE, high, store);
+	return sum;
 }
 
 /* row_max ignores a NaN among the logits, but the sum does not: so the result is NaN, as it must be. */
