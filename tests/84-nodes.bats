@@ -289,6 +289,15 @@ preload() { # LIBRARY
 	chmod +x "$T/bin/mt-link"
 }
 
+# Two nodes train while the Python script $T/NAME runs; node 1 connects first to the port that it prints
+nodes_meet() { # NAME
+	spawn "$1" "$PYTHON" "$T/$1"
+	eventually test -s "$T/$1.out"
+	MT_STRANGER=$(head -n 1 "$T/$1.out")
+	export MT_STRANGER
+	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+}
+
 @test "a stranger who listens where node 0 is expected gets no proof; the node tries again, and the run trains" {
 	preload "$PROBES/so-stranger.so"
 	cat >"$T/stranger" <<-'END'
@@ -303,11 +312,7 @@ preload() { # LIBRARY
 		rest = guest.recv(100)
 		print("hello", len(hello), "proof", len(rest), flush=True)
 	END
-	spawn stranger "$PYTHON" "$T/stranger"
-	eventually test -s "$T/stranger.out"
-	MT_STRANGER=$(head -n 1 "$T/stranger.out")
-	export MT_STRANGER
-	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+	nodes_meet stranger
 	eventually grep -qx "hello 24 proof 0" "$T/stranger.out"
 }
 
@@ -345,11 +350,7 @@ preload() { # LIBRARY
 		        print(len(held), flush=True)
 		        del held[:-800]
 	END
-	spawn strangers "$PYTHON" "$T/strangers"
-	eventually test -s "$T/strangers.out"
-	MT_STRANGER=$(head -n 1 "$T/strangers.out")
-	export MT_STRANGER
-	PATH=$T/bin:$PATH nodes 2 "$(with "${ARGS[*]}" --steps 2)"
+	nodes_meet strangers
 	[ "$(wc -l <"$T/strangers.out")" -gt 1 ]
 }
 

@@ -11,12 +11,10 @@
  * again until the time-out. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -107,10 +105,9 @@ static int listen_anywhere(struct where *w)
 	return fd;
 }
 
-static void set_up(struct link *l, struct peer *p, int fd, uint32_t node)
+static void set_up(struct peer *p, int fd, uint32_t node)
 {
 	int on = 1;
-	(void)l;
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 	p->fd = fd;
@@ -123,7 +120,6 @@ static bool send_whole(int fd, const void *what, size_t n) { return send(fd, wha
 /* ------------------------------------------------------------------------------------------------ node 0 */
 
 struct door {
-	const struct where *w;
 	struct guest guest[GUESTS];
 	int n;
 };
@@ -171,7 +167,7 @@ static bool welcome(struct link *l, struct guest *g)
 	struct peer *p = &l->peer[g->hello.node];
 	if (!send_whole(g->fd, "", 1)) return false;
 	if (p->fd >= 0) close(p->fd);
-	set_up(l, p, g->fd, (uint32_t)g->hello.node);
+	set_up(p, g->fd, (uint32_t)g->hello.node);
 	return true;
 }
 
@@ -187,7 +183,7 @@ static uint32_t missing(const struct link *l, char *names, size_t size)
 
 static void accept_nodes(struct link *l, int listener, const struct where *w)
 {
-	struct door d = {.w = w};
+	struct door d = {.n = 0};
 	char names[200];
 	double began = mt_now();
 	bool reported = false;
@@ -277,7 +273,7 @@ static void connect_node0(struct link *l, const struct where *w)
 			if (fd < 0) link_refuse(l, MT_EX_IO, "connecting to node 0: %s", strerror(errno));
 			int rc = meet(l, w, fd, i, until);
 			if (!rc) {
-				set_up(l, &l->peer[0], fd, 0);
+				set_up(&l->peer[0], fd, 0);
 				return;
 			}
 			close(fd);
