@@ -44,13 +44,13 @@ large() {
 	[ "$status" = 0 ]
 	[ "${#lines[@]}" = 1 ]
 	[[ $output == "mt-store: run '$RUN': llama, 4877568 parameters, bf16, gradients fp32: "*" a parameter;"* ]]
-	[ "$(stat -c %a /dev/shm/mt."$(id -u)"."$RUN".* | sort -u)" = 600 ]
-	[ "$(ls /dev/shm/mt."$(id -u)"."$RUN".* | sed 's/.*\.//' | sort | tr '\n' ' ')" = "control rings store " ]
+	[ "$(stat -c %a "$(regions_of "$RUN")".* | sort -u)" = 600 ]
+	[ "$(ls "$(regions_of "$RUN")".* | sed 's/.*\.//' | sort | tr '\n' ' ')" = "control rings store " ]
 }
 
 @test "create allocates a region's space in full" {
 	demo "$RUN"
-	for f in /dev/shm/mt."$(id -u)"."$RUN".*; do
+	for f in "$(regions_of "$RUN")".*; do
 		[ $(($(stat -c '%b * %B' "$f"))) -ge "$(stat -c %s "$f")" ]
 	done
 }
@@ -282,8 +282,8 @@ takes() {
 		mt-store init "$RUN$pad" --seed 7 2>/dev/null
 	done
 	# only unit 0: the embedding of 2 x 2 starts the first page after the header
-	first() { od -An -tx4 -j 4096 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
-	second() { od -An -tx4 -j 4104 -N 8 "/dev/shm/mt.$(id -u).$1.store" | tr -d ' '; }
+	first() { od -An -tx4 -j 4096 -N 8 "$(regions_of "$1").store" | tr -d ' '; }
+	second() { od -An -tx4 -j 4104 -N 8 "$(regions_of "$1").store" | tr -d ' '; }
 	[ "$(first "${RUN}0")" = 0000000000000000 ]
 	[ "$(second "${RUN}1")" = 0000000000000000 ]
 	[ "$(first "${RUN}1")" != 0000000000000000 ]
@@ -376,7 +376,7 @@ takes() {
 
 @test "a store of another ABI version exits 76 and names the version; ls and rm still work" {
 	demo "$RUN"
-	printf '\377' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none
+	printf '\377' | dd of="$(regions_of "$RUN").control" bs=1 seek=8 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
 	grep -q "ABI version 255" "$T/fails.err"
 	fails_with 76 mt-store init "$RUN" --seed 1
@@ -387,12 +387,12 @@ takes() {
 
 @test "a store made by another build exits 76" {
 	demo "$RUN"
-	printf '\377\376' | dd of="/dev/shm/mt.$(id -u).$RUN.control" bs=1 seek=16 conv=notrunc status=none
+	printf '\377\376' | dd of="$(regions_of "$RUN").control" bs=1 seek=16 conv=notrunc status=none
 	fails_with 76 mt-store stat "$RUN"
 }
 
 @test "a half-made run exits 76 and can be listed and removed" {
-	: >"/dev/shm/mt.$(id -u).$RUN.control"
+	: >"$(regions_of "$RUN").control"
 	fails_with 76 mt-store stat "$RUN"
 	mt-store ls "$RUN" | grep -q "half made"
 	mt-store rm "$RUN"
@@ -401,7 +401,7 @@ takes() {
 
 @test "a control region without its store is an error, not a crash" {
 	demo "$RUN"
-	rm "/dev/shm/mt.$(id -u).$RUN.store"
+	rm "$(regions_of "$RUN").store"
 	fails_with 66 mt-store stat "$RUN"
 	fails_with 66 mt-store init "$RUN" --seed 1
 	mt-store ls "$RUN" | grep -q "^$RUN "
@@ -411,7 +411,7 @@ takes() {
 
 @test "a truncated store region is refused before it is read" {
 	demo "$RUN"
-	truncate -s 1M "/dev/shm/mt.$(id -u).$RUN.store"
+	truncate -s 1M "$(regions_of "$RUN").store"
 	fails_with 65 mt-store stat "$RUN"
 	fails_with 65 mt-store init "$RUN" --seed 1
 }
@@ -419,7 +419,7 @@ takes() {
 @test "regions of another run under this run's name are refused" {
 	demo "$RUN"
 	demo "${RUN}b"
-	mv "/dev/shm/mt.$(id -u).${RUN}b.store" "/dev/shm/mt.$(id -u).$RUN.store"
+	mv "$(regions_of "${RUN}b").store" "$(regions_of "$RUN").store"
 	fails_with 65 mt-store stat "$RUN"
 }
 
@@ -505,8 +505,8 @@ with_systemd() {
 	need_cmd setpriv
 	unshare -m true 2>/dev/null || skip "needs leave to mount (unshare -m)"
 	code=0
-	# the config comes on stdin: that user may have no access to our directories
-	unshare -m sh -c '
+	# the config comes on stdin: that user may have no access to our directories; systemd removes in /dev/shm alone
+	env -u MT_SHM_DIR unshare -m sh -c '
 		as_user() { setpriv --reuid 4321 --regid 4321 --clear-groups "$@"; }
 		as_user test -x "$1/mt-store" || exit 99
 		mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/systemd/logind.conf.d || exit 99
@@ -555,7 +555,7 @@ with_systemd() {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
 	eventually grep -qx ready "$T/serve.out"
-	rm /dev/shm/mt."$(id -u)"."$RUN".*
+	rm "$(regions_of "$RUN")".*
 	wait "$PID"
 }
 
@@ -571,7 +571,7 @@ with_systemd() {
 	exec 8<>"$T/records"    # mt-step waits for its input
 	spawn step sh -c "exec mt-step $RUN --steps 1 --batch 1 --seq 8 --lr 1e-3 <$T/records"
 	for stage in store step stream optim ckpt; do eventually stat_has "$RUN" "\"stage\":\"mt-$stage"; done
-	rm /dev/shm/mt."$(id -u)"."$RUN".*
+	rm "$(regions_of "$RUN")".*
 	for pid in $(cat "$T/pids"); do
 		eventually no kill -0 "$pid"
 	done
@@ -784,7 +784,7 @@ kill_slowly() {
 	grep -Eq "^$RUN +[0-9]+ +0  filled: mt-store$" "$T/ls"
 	grep -Eq "^${RUN}b +[0-9]+ +-  empty$" "$T/ls"
 	[ "$(mt-store ls "$RUN" | wc -l)" = 2 ]
-	[ "$(mt-store ls "$RUN" --json)" = "{\"run\":\"$RUN\",\"bytes\":$(du -B1 -c /dev/shm/mt."$(id -u)"."$RUN".* |
+	[ "$(mt-store ls "$RUN" --json)" = "{\"run\":\"$RUN\",\"bytes\":$(du -B1 -c "$(regions_of "$RUN")".* |
 		tail -1 | cut -f1),\"step\":0,\"state\":\"filled\",\"stages\":[\"mt-store\"]}" ]
 }
 

@@ -146,7 +146,7 @@ assert rows[0]["peer"] == "one machine" and rows[0]["value"] > 0 and rows[0]["pe
 	[ -z "$(ls "$T/tmp")" ]
 	complete_is False
 	of_result 'assert rows and rows == part("memory")'
-	no ls -d "/dev/shm/mt.$(id -u).bench-$PID-"*
+	no ls -d "$(regions_of "bench-$PID-")"*
 }
 
 @test "parts and models that do not exist are errors, and the message names those that do" {

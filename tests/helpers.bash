@@ -135,6 +135,9 @@ by_mode() {
 	"$@"
 }
 
+# A run's region is a file of this name, a dot and the region's name
+regions_of() { echo "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$1"; }
+
 # Nothing of a run is left in shared memory
 gone() { ! ls "${MT_SHM_DIR:-/dev/shm}" 2>/dev/null | grep -q "^mt\.$(id -u)\.$1\."; }
 
@@ -154,7 +157,7 @@ teardown() {
 	[ -z "${ON_DISK:-}" ] || rm -f "$ON_DISK"
 	[ -z "${GROUP:-}" ] || rmdir "$GROUP" 2>/dev/null || true
 	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
-	rm -f "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$(mt_run_name)"*
+	rm -f "$(regions_of "$(mt_run_name)")"*
 }
 
 # Make a cgroup that limits memory, $GROUP: below ours with v1's memory controller; with v2, where a group has either
