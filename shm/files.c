@@ -23,7 +23,7 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 	int rc = region_unlink(name);
 	if (rc && rc != -ENOENT) return mt_fail(MT_EX_IO, "replacing %s: %s", name, strerror(-rc));
 	if (!n) return 0;
-	rc = region_room(size);
+	rc = region_room(size, NULL, NULL);
 	if (!rc) rc = region_create(name, REGION_FILES, size, NULL, 0, run->control->h.run_id, NULL, &map, NULL);
 	if (rc) return rc;
 	struct files *f = map.p;

@@ -71,8 +71,10 @@ int region_not_ours(const char *name, const struct stat *); /* the error for suc
 void region_boot_id(uint8_t id[16]);                        /* of this boot; zero: unknown */
 bool region_other_boot(const struct mt_header *);
 int region_unlink(const char *name); /* 0, or -errno */
-/* Is there room for `bytes` more of shared memory? 0 or -71 with need, have, remedy */
-int region_room(uint64_t bytes);
+/* Is there room for `bytes` more of shared memory? 0 or -71 with need, have and what helps: remedy, if it is not NULL,
+ * writes what else than memory does where only so many bytes are there. */
+typedef void region_remedy(void *arg, uint64_t have, char *buf, size_t n);
+int region_room(uint64_t bytes, region_remedy *remedy, void *arg);
 uint64_t region_fingerprint(void);
 
 /* nodes.c: 64 there is no such node, its run cannot have several, or not so many mt-streams on each */

@@ -518,6 +518,18 @@ uint64_t mt_node_need(const struct mt_layout *, size_t config_bytes, uint64_t st
 	uint32_t streams);
 uint64_t mt_node_store(const struct mt_layout *, uint32_t nodes);
 
+struct mt_small {               /* a run that is to become smaller */
+	enum mt_dtype grad, state; uint32_t rows;   /* as asked; rows 0: they do not matter */
+	bool none;                  /* --grad none is possible */
+	bool binary;                /* say GiB, not GB */
+	uint64_t have;              /* bytes */
+	/* Bytes that a run with these choices takes; UINT64_MAX: there is no such run */
+	uint64_t (*need)(void *arg, enum mt_dtype grad, enum mt_dtype state, uint32_t rows); void *arg;
+};
+/* Names the one or two smaller choices of --micro, --state and --grad that fit, those that change least first, in buf:
+ * "--state bf16 (1206.5 GB) or --state int8 (974.3 GB)". How many; 0: none fits, and buf is empty. */
+int mt_remedies(const struct mt_small *, char *buf, size_t n);
+
 /* ------------------------------------------------------------------------------------------------ nodes */
 
 /* mt-streams that each of so many nodes may have, where create is not told: few, since each takes memory for rings */

@@ -216,33 +216,31 @@ static const char *enlarge(uint64_t bytes, uint64_t more, char *buf, size_t n)
 	return buf;
 }
 
-int region_room(uint64_t bytes)
+int region_room(uint64_t bytes, region_remedy *remedy, void *arg)
 {
-	char remedy[4096];
+	char text[4096] = "";
 	double need = (double)bytes / 0x1p30;
 	uint64_t machine = mt_mem_total(); /* first: no larger tmpfs helps where there is no memory behind it */
-	if (bytes > machine)
-		return mt_fail(MT_EX_NOMEM,
-			"not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: "
-			"a smaller model, --grad bf16 or none, or more RAM",
-			need, (double)machine / 0x1p30);
-	uint64_t in_shm = region_free();
-	if (bytes > in_shm)
+	uint64_t in_shm = region_free(), ram = mt_machine_available(), group = mt_cgroup_available();
+	if (bytes <= machine && bytes > in_shm)
 		return mt_fail(MT_EX_NOMEM,
 			"not enough shared memory: need %.2f GiB, %s has %.2f GiB free: %s, or rm an old run (mt-store ls)", need,
-			region_dir(), (double)in_shm / 0x1p30, enlarge(bytes, bytes - in_shm, remedy, sizeof remedy));
-	uint64_t ram = mt_machine_available(), group = mt_cgroup_available();
-	if (bytes > group && group <= ram)
+			region_dir(), (double)in_shm / 0x1p30, enlarge(bytes, bytes - in_shm, text, sizeof text));
+	if (bytes <= group && bytes <= ram) return 0;
+	uint64_t have = group < ram ? group : ram;
+	if (remedy) remedy(arg, have, text, sizeof text - sizeof ", ");
+	if (*text) strcat(text, ", ");
+	if (bytes > machine)
 		return mt_fail(MT_EX_NOMEM,
-			"not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: "
-			"raise its memory limit, or --grad bf16 or none",
-			need, (double)group / 0x1p30);
-	if (bytes > ram)
+			"not enough memory: need %.2f GiB, this machine has %.2f GiB of RAM in all: %sa smaller model, or more RAM",
+			need, (double)machine / 0x1p30, text);
+	if (group <= ram)
 		return mt_fail(MT_EX_NOMEM,
-			"not enough memory: need %.2f GiB, have %.2f GiB available: "
-			"a smaller model, --grad bf16 or none, or more RAM",
-			need, (double)ram / 0x1p30);
-	return 0;
+			"not enough memory: need %.2f GiB, the cgroup has %.2f GiB left: %sa smaller model, or a higher limit",
+			need, (double)have / 0x1p30, text);
+	return mt_fail(MT_EX_NOMEM,
+		"not enough memory: need %.2f GiB, have %.2f GiB available: %sa smaller model, or more RAM", need,
+		(double)have / 0x1p30, text);
 }
 
 /* ------------------------------------------------------------------------------------------------ NUMA */

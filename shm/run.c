@@ -90,6 +90,31 @@ static int check_exists(const char *run)
 	return foreign_file(run);
 }
 
+/* What the run of this control region takes with other choices: mt_small's need, and region_remedy */
+static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, uint32_t rows)
+{
+	const struct mt_control *c = arg;
+	struct mt_layout l;
+	(void)rows;
+	if (mt_layout_make(&l, &c->geo, c->dtype, grad, state, c->optim)) return UINT64_MAX;
+	uint64_t bytes = mt_node_need(&l, c->config_bytes, c->step_tokens, c->nodes.nodes, c->nodes.streams);
+	mt_layout_release(&l);
+	return bytes ? bytes : UINT64_MAX;
+}
+
+static void say_smaller(void *arg, uint64_t have, char *buf, size_t n)
+{
+	const struct mt_control *c = arg;
+	struct mt_small s = {.grad = c->grad,
+		.state = c->state,
+		.none = c->nodes.nodes == 1,
+		.binary = true,
+		.have = have,
+		.need = other_need,
+		.arg = arg};
+	mt_remedies(&s, buf, n);
+}
+
 static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l,
 	struct map map[3], int *maker)
 {
@@ -101,7 +126,7 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	uint32_t n;
 	int rc = nodes_ranges(l, c->nodes.node, c->nodes.nodes, &parts, &n);
 	if (rc) return rc;
-	rc = region_room(control + rings + ranges_bytes(parts, n));
+	rc = region_room(control + rings + ranges_bytes(parts, n), say_smaller, c);
 	const uint64_t size[] = {control, rings, l->store_bytes};
 	for (int r = 0; r < 3 && !rc; r++) {
 		bool store = r == REGION_STORE;

@@ -444,10 +444,15 @@ takes() {
 }
 
 @test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
-	memory_group 64M
+	memory_group 140M
 	fails_with 71 in_group mt-store create "$RUN" --config "$CONFIGS/demo.json"
 	grep -q "the cgroup has .* left" "$T/fails.err"
 	gone "$RUN"
+	# a smaller run that fits is named with what it takes, and does
+	first=$(sed -n 's/.* left: \(.*\) ([0-9.]* GiB).*, a smaller model.*/\1/p' "$T/fails.err" | sed 's/ (.*//')
+	[ -n "$first" ]
+	# shellcheck disable=SC2086
+	in_group mt-store create "$RUN" --config "$CONFIGS/demo.json" $first 2>/dev/null
 }
 
 @test "cgroup v2: the lesser of memory.max and memory.high counts, without pages of files" {

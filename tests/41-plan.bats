@@ -123,7 +123,7 @@ plan() {
 	need=$(sed -n 's/.*needs \([0-9]*\) MiB of host memory, have 1024 MiB.*larger --host-memory$/\1/p' "$T/fails.err")
 	# shellcheck disable=SC2086
 	fails_with 71 plan $shape $at --host-memory "${need}M"
-	grep -q "device memory, have 30720 MiB, or [0-9]* MiB of the host's, have $need MiB: .* or --host-memory$" \
+	grep -q "device memory, have 30720 MiB, or [0-9]* MiB of the host's, have $need MiB: .* or --host-memory; fits: " \
 		"$T/fails.err"
 	device=$(sed -n 's/.*needs \([0-9]*\) MiB of device.*/\1/p' "$T/fails.err")
 	host=$(sed -n 's/.*or \([0-9]*\) MiB of the host.*/\1/p' "$T/fails.err")
@@ -135,6 +135,47 @@ plan() {
 	plan $shape --host-memory "${need}M" --device-memory "${device}M" >/dev/null
 	# shellcheck disable=SC2086
 	fails_with 71 plan $shape --host-memory "${need}M" --device-memory "$((device - 1))M"
+}
+
+# bats test_tags=slow
+@test "what does not fit names choices that were not made already, that fit, and what they take" {
+	at="--device-memory 80G --seq 2048"
+	# the choices of the message: the first, and whether it is what it says
+	first() { sed -n 's/.*; fits: \(.*\)/\1/p' "$T/fails.err" | sed 's/ (.*//'; }
+	takes() { sed -n 's/.*; fits: [^(]*(\([0-9.]*\) GB).*/\1/p' "$T/fails.err"; }
+	for asked in "--grad bf16 --micro 4" "--grad bf16 --state bf16 --micro 4" "--grad none --micro 4" \
+		"--grad bf16 --micro 4 --optim lion" "--micro 4 --micro-batches 2 --state bf16"; do
+		host=1500000000000
+		case $asked in *none* | *state* | *lion*) host=1000000000000 ;; esac
+		# shellcheck disable=SC2086
+		fails_with 71 plan llama-120b $at $asked --host-memory $host
+		[ -n "$(first)" ]
+		for option in $(first); do
+			case $option in --*) name=$option ;; *) [[ " $asked " != *" $name $option "* ]] ;; esac
+		done
+		# the last of a repeated option would not do: options are given once
+		args=$asked
+		for name in --state --grad --micro; do
+			[[ " $(first) " != *" $name "* ]] || args=$(echo " $args " | sed "s/ $name [a-z0-9]* / /")
+		done
+		# shellcheck disable=SC2046,SC2086
+		plan llama-120b $at $args $(first) --host-memory $host --json >"$T/plan"
+		[ "$(value host_bytes <"$T/plan" | awk '{ printf "%.1f", $1 / 1e9 }')" = "$(takes)" ]
+	done
+	# shellcheck disable=SC2086
+	fails_with 71 plan llama-120b $at --grad bf16 --micro 4 --host-memory 1500000000000
+	grep -q "; fits: --state bf16 (.* GB) or --state int8 (.* GB)$" "$T/fails.err"
+	# fewer rows alone where the device's memory is short; nothing where nothing helps
+	# shellcheck disable=SC2086
+	fails_with 71 plan llama-120b --device-memory 20G --seq 4096 --micro 8
+	grep -q "; fits: --micro 4 ([0-9.]* GB)$" "$T/fails.err"
+	# shellcheck disable=SC2086
+	fails_with 71 plan llama-120b $at --micro 4 --host-memory 100G
+	no grep -q "fits" "$T/fails.err"
+	# what the cores compute with is memory of the host
+	fails_with 71 plan demo --profile cpu --threads 1 --seq 512 --micro 64 --host-memory 200M
+	# shellcheck disable=SC2046
+	plan demo --profile cpu --threads 1 --seq 512 $(first) --host-memory 200M >/dev/null
 }
 
 # bats test_tags=slow

@@ -2,15 +2,14 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 # The plan of a micro-batch on the device that is there, as JSON, in $plan. 0, or mt-stream's exit code and its message
-make_plan() { # GRAD ROWS [HOST-BYTES]
+make_plan() { # [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
-	of_step=$(((batch + $2 - 1) / $2))      # micro-batches
-	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$2" --dtype "$dtype" --grad "$1" \
-		--state "$state" --optim "$optim" --device "$kind" --threads $((threads * streams)) \
-		${compute:+--compute="$compute"} ${3:+--host-memory="$3"} \
-		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} \
-		${node_count:+--micro-batches=$(((of_step + node_count - 1) / node_count))} 2>&1)
+	micros=$(((batch + micro - 1) / micro)) machines=${node_count:-1}      # of a step
+	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$micro" --dtype "$dtype" \
+		--grad "$grad" --state "$state" --optim "$optim" --device "$kind" --threads $((threads * streams)) \
+		${compute:+--compute="$compute"} ${1:+--host-memory="$1"} ${node_count:+--nodes="$node_count"} \
+		${node_count:+--net="${net:-1000000}"} --micro-batches $(((micros + machines - 1) / machines)) 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code
@@ -23,28 +22,6 @@ existing() { # DIR, or what there is above it
 }
 
 free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, which need not exist
-
-# What fits this machine instead; in $remedy
-find_remedy() {
-	for other in "bf16 $micro" "none $batch" "$grad 1" "bf16 1"; do
-		case $other in "none "*) if [ "$micro" != "$batch" ] || [ -n "$node_count" ]; then continue; fi ;; esac
-		make_plan "${other% *}" "${other#* }" "$available" || continue
-		if [ "$(host_need)" -le "$available" ]; then
-			remedy="--grad ${other% *}"
-			[ "${other#* }" = "$micro" ] || remedy="$remedy --micro ${other#* }"
-			remedy="$remedy fits"
-			return
-		fi
-	done
-	remedy="too large for this machine: a smaller model or --seq, or more memory"
-}
-
-# Of the plan; on the cores, the device's memory is the host's
-host_need() {
-	need=$(figure "$plan" host_bytes)
-	case $device in cuda*) ;; *) need=$((need + $(figure "$plan" peak_bytes))) ;; esac
-	echo "$need"
-}
 
 dry_run() {
 	[ "${node:-0}" = 0 ] || dry_run_elsewhere
@@ -82,15 +59,13 @@ dry_run_elsewhere() {
 find_plan() {
 	available=$(figure "$(mt-store stat --memory --json)" memory_available) short='' remedy=''
 	: "${available:=0}"
-	make_plan "$grad" "$micro" || [ $code = 71 ] || die $code "$plan"
-	if [ $code = 0 ] && [ "$(host_need)" -gt "$available" ]; then
-		whole=$plan                             # the fastest; a slower one may do with less
-		make_plan "$grad" "$micro" "$available" && [ "$(host_need)" -le "$available" ] || plan=$whole
-		code=0
+	make_plan "$available" || [ $code = 71 ] || die $code "$plan"
+	if [ $code = 71 ]; then
+		case $plan in *'; fits: '*) remedy="${plan#*; fits: } would fit" ;; esac
+		: "${remedy:=too large for this machine: a smaller model or --seq, or more memory}"
+		short=${plan%%: a smaller*}
+		make_plan || plan=''                    # its numbers
 	fi
-	if [ $code = 71 ]; then short=${plan%%: a smaller*} whole=''; else whole=$plan; fi
-	if [ -n "$short" ] || [ "$(host_need)" -gt "$available" ]; then find_remedy; fi
-	plan=$whole
 	[ "${node:-0}" != 0 ] || tell_nodes
 }
 
@@ -200,7 +175,7 @@ report() {
 			targets()
 			answers()
 		}
-		function memory(    host, own, cores, shared, disk, micros, step, rate) {
+		function memory(    host, own, cores, shared, disk, step, rate) {
 			cores = device !~ /^cuda/
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
@@ -220,9 +195,7 @@ report() {
 				" of " gb(each * of(plan, "params")) " and " : "") "the model: " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
-			micros = int((batch + micro - 1) / micro)
 			step = of(plan, "step_s")
-			if (nodes == "") step += (micros - 1) * (of(plan, "forward_s") + of(plan, "backward_s"))
 			rate = batch * seq / step
 			match(plan, /"profile": "[^"]*"/)
 			if (host <= available) line("speed", (rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " \

@@ -249,7 +249,7 @@ static int host_of(const struct plan_options *o, const struct mt_layout *l, size
 	if (req->host_beside > req->host)
 		return mt_fail(MT_EX_NOMEM,
 			"a run of this model needs %llu MiB of host memory, have %llu MiB: "
-			"--grad bf16 or none, or a larger --host-memory",
+			"a smaller model, or a larger --host-memory",
 			(unsigned long long)((req->host_beside + (1 << 20) - 1) >> 20), (unsigned long long)(req->host >> 20));
 	return 0;
 }
@@ -268,24 +268,82 @@ static int search(const struct plan_request *req, struct plan_result *p)
 	return 0;
 }
 
-static int show(const struct plan_options *o, const struct mt_layout *l, size_t config_bytes, struct plan_request *req)
+/* A plan with the request's choices. 0; -71: device or host memory is short */
+static int plan_of(const struct plan_options *o, size_t config_bytes, struct plan_request *req, struct plan_result *p,
+	uint64_t *store)
 {
-	struct plan_result p;
-	int rc;
+	struct mt_layout l;
+	int rc = mt_layout_make(&l, req->geo, req->dtype, req->grad, req->state, req->optim);
 
-	request_sizes(req, l->units, l->n_units, l->tensors);
+	if (rc) return rc;
+	request_sizes(req, l.units, l.n_units, l.tensors);
 	if (!req->profile.cores) {
 		req->work = work_of(req);
 		if (!o->own_attention) req->attention = cudnn_need(req);
 	}
-	if ((rc = host_of(o, l, config_bytes, req)) || (rc = search(req, &p))) return rc;
+	rc = host_of(o, &l, config_bytes, req);
+	*store = mt_node_store(&l, req->nodes);
+	mt_layout_release(&l);
+	/* the cores' memory is the host's */
+	uint64_t left = req->host - req->host_beside;
+	if (rc == 0 && req->profile.cores && o->host && req->memory > left) req->memory = left;
+	return rc ? rc : search(req, p);
+}
+
+struct other {
+	const struct plan_options *o;
+	size_t config_bytes;
+	struct plan_request req;
+};
+
+/* mt_small's need: of the host */
+static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, uint32_t rows)
+{
+	const struct other *other = arg;
+	struct plan_request req = other->req;
+	struct plan_result p;
+	uint64_t store;
+
+	req.grad = grad;
+	req.state = state;
+	req.rows = rows;
+	return plan_of(other->o, other->config_bytes, &req, &p, &store)
+		? UINT64_MAX
+		: req.host_beside + p.host_bytes + (req.profile.cores ? p.bytes : 0);
+}
+
+/* The failure, with what would fit instead */
+static int add_remedies(const struct plan_options *o, size_t config_bytes, const struct plan_request *req)
+{
+	struct other other = {o, config_bytes, *req};
+	struct mt_small s = {.grad = req->grad,
+		.state = req->state,
+		.rows = req->rows,
+		.none = req->nodes == 1 && req->micros == 1,
+		.have = UINT64_MAX - 1,
+		.need = other_need,
+		.arg = &other};
+	char why[1024], fits[256];
+
+	snprintf(why, sizeof why, "%s", mt_errmsg());
+	return mt_remedies(&s, fits, sizeof fits) ? mt_fail(MT_EX_NOMEM, "%s; fits: %s", why, fits)
+											  : mt_fail(MT_EX_NOMEM, "%s", why);
+}
+
+static int show(const struct plan_options *o, size_t config_bytes, struct plan_request *req)
+{
+	struct plan_result p;
+	uint64_t store;
+	int rc = plan_of(o, config_bytes, req, &p, &store);
+
+	if (rc == -MT_EX_NOMEM) return add_remedies(o, config_bytes, req);
+	if (rc) return rc;
 	if (!profile_named(o->profile))
 		mt_say("plans for this machine's %s; --profile NAME plans for another, --profile help lists them",
 			req->profile.name);
 	if (req->nodes > MT_NODES || req->nodes * req->streams > MT_STREAMS)
 		mt_say("plans for %u nodes of %u streams; a run has at most %d nodes, and %d streams in all", req->nodes,
 			req->streams, MT_NODES, MT_STREAMS);
-	uint64_t store = mt_node_store(l, req->nodes);
 	if (o->json) show_json(req, &p, store);
 	else show_text(req, &p, store);
 	return 0;
@@ -331,7 +389,6 @@ static int rates_of(const struct plan_options *o, struct plan_request *req)
 int plan_show(const struct plan_options *o)
 {
 	struct mt_geometry geo;
-	struct mt_layout l;
 	char *text = NULL;
 	struct plan_request req = {.geo = &geo,
 		.dtype = o->dtype,
@@ -355,12 +412,8 @@ int plan_show(const struct plan_options *o)
 		.fixed = o->pass_rows || o->chunk_tokens};
 	int rc = mt_config_read(o->config, &geo, &text);
 
-	if (rc || (rc = rates_of(o, &req)) || (rc = mt_layout_make(&l, &geo, o->dtype, o->grad, o->state, o->optim))) {
-		free(text);
-		return rc;
-	}
-	rc = show(o, &l, strlen(text), &req);
-	mt_layout_release(&l);
+	if (rc == 0) rc = rates_of(o, &req);
+	if (rc == 0) rc = show(o, strlen(text), &req);
 	free(text);
 	return rc;
 }
