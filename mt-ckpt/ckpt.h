@@ -52,6 +52,7 @@ DIR *dir_list(int dirfd);                /* to read its entries, closed by close
 struct out_dir {      /* a new directory: it appears complete or not at all */
 	int parent, fd;   /* fd holds a lock: an unlocked temporary directory has no writer */
 	char *base, *tmp; /* names in parent: the final one, and the temporary one */
+	char path[4300];  /* its final one, for messages */
 	/* at its end: renamed to a name that is free; replaces the directory of that name; or its files move to parent */
 	enum out_end { OUT_NEW, OUT_REPLACE, OUT_INSIDE } end;
 	struct out_file **files;
@@ -66,9 +67,10 @@ struct out_dir {      /* a new directory: it appears complete or not at all */
 /* Begin PATH under a temporary name beside it, or inside it if it exists. 73: it is not an empty directory; with
  * `replace`: nor one that mt wrote. Such a directory is deleted when the new one is durable. */
 int out_begin(struct out_dir *, const char *path, bool replace);
-int out_begin_at(struct out_dir *, int parent, const char *base); /* replaces any directory of that name */
+/* BASE in an open parent of this path; replaces any directory of that name */
+int out_begin_at(struct out_dir *, int parent, const char *path, const char *base);
 /* Begin the temporary directory .BASE.mt-tmp-SUFFIX alone, from which node 0 takes another node's files */
-int out_begin_part(struct out_dir *, int parent, const char *base, const char *suffix);
+int out_begin_part(struct out_dir *, int parent, const char *path, const char *base, const char *suffix);
 int out_sync(struct out_dir *); /* makes everything durable but the name */
 /* Give it its name, and make that durable; then delete the directory that it replaces. On failure nothing of the new
  * directory is left, and what was there before is there again. Releases the out_dir. */

@@ -121,17 +121,19 @@ static int begin_inside(struct out_dir *o, const char *path)
 	return rc;
 }
 
-int out_begin_at(struct out_dir *o, int parent, const char *base)
+int out_begin_at(struct out_dir *o, int parent, const char *path, const char *base)
 {
 	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = OUT_REPLACE};
+	snprintf(o->path, sizeof o->path, "%s/%s", path, base);
 	if (o->parent < 0) return fail_errno(base);
 	dir_clean(o->parent, base);
 	return make_tmp(o, base);
 }
 
-int out_begin_part(struct out_dir *o, int parent, const char *base, const char *suffix)
+int out_begin_part(struct out_dir *o, int parent, const char *path, const char *base, const char *suffix)
 {
 	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1};
+	snprintf(o->path, sizeof o->path, "%s/%s", path, base);
 	return o->parent < 0 ? fail_errno(base) : make_named(o, base, suffix);
 }
 
@@ -160,6 +162,7 @@ int out_begin(struct out_dir *o, const char *path, bool replace)
 	int rc;
 
 	*o = (struct out_dir){.parent = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .fd = -1, .end = OUT_INSIDE};
+	snprintf(o->path, sizeof o->path, "%s", path);
 	if (o->parent >= 0) {
 		rc = begin_inside(o, path);
 		return rc == -MT_EX_EXISTS && replace ? begin_beside(o, path, true) : rc;

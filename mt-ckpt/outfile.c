@@ -8,6 +8,17 @@
 
 enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a descriptor */
 
+/* fail_errno with the file's path, which says on which disk it is */
+static int fail_file(const struct out_file *f)
+{
+	char path[4600];
+	int failed = errno;
+
+	snprintf(path, sizeof path, "%s/%s", f->dir->path, f->name);
+	errno = failed;
+	return fail_errno(path);
+}
+
 static void close_direct(struct out_file *f)
 {
 	if (f->direct >= 0) close(f->direct);
@@ -27,7 +38,7 @@ static void file_free(struct out_file *f)
 static int reserve(const struct out_file *f)
 {
 	if (!f->bytes || fallocate(f->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)f->bytes) == 0) return 0;
-	return errno == ENOSPC || errno == EFBIG ? fail_errno(f->name) : 0;
+	return errno == ENOSPC || errno == EFBIG ? fail_file(f) : 0;
 }
 
 static int make(struct out_dir *o, struct out_file *f)
@@ -36,7 +47,7 @@ static int make(struct out_dir *o, struct out_file *f)
 
 	if (!f->name || (!f->sums && !o->no_sums)) return mt_fail(MT_EX_NOMEM, "no memory");
 	f->fd = openat(o->fd, f->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (f->fd < 0) return fail_errno(f->name);
+	if (f->fd < 0) return fail_file(f);
 	if ((rc = reserve(f)) < 0) unlinkat(o->fd, f->name, 0);
 	return rc;
 }
@@ -102,9 +113,9 @@ int out_sync_file(struct out_file *f)
 	int fd = f->fd;
 
 	if (fd < 0) return 0;
-	if (fsync(fd) < 0) return fail_errno(f->name);
+	if (fsync(fd) < 0) return fail_file(f);
 	f->fd = -1;
-	return close(fd) < 0 ? fail_errno(f->name) : 0;
+	return close(fd) < 0 ? fail_file(f) : 0;
 }
 
 void out_direct(struct out_file *f)
@@ -154,7 +165,7 @@ static int put_stage(struct out_chunk *c, uint64_t n, uint64_t at)
 		done = put(f->direct, c->stage, whole, at);
 		if (done < whole) f->dir->cached = true;
 	}
-	return put(f->fd, c->stage + done, n - done, at + done) < n - done ? fail_errno(f->name) : 0;
+	return put(f->fd, c->stage + done, n - done, at + done) < n - done ? fail_file(f) : 0;
 }
 
 static int stage(struct out_chunk *c, const uint8_t *p, uint64_t n)
@@ -180,7 +191,7 @@ int out_write(struct out_chunk *c, const void *data, uint64_t n)
 	/* first: it brings into the cache what is then copied */
 	if (c->hash) XXH3_64bits_update(c->hash, data, n);
 	if (c->stage) return stage(c, data, n);
-	if (put(c->file->fd, data, n, c->at) < n) return fail_errno(c->file->name);
+	if (put(c->file->fd, data, n, c->at) < n) return fail_file(c->file);
 	c->at += n;
 	return 0;
 }

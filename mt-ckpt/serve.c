@@ -272,7 +272,7 @@ static int save_part(struct server *s, const char *name, uint64_t step)
 
 	clean_part(s);
 	part_suffix(suffix, mt_node(s->run));
-	int rc = out_begin_part(&dir, s->dirfd, name, suffix);
+	int rc = out_begin_part(&dir, s->dirfd, s->path, name, suffix);
 	if (rc < 0) return rc;
 	if ((rc = write_part(s, &dir, step)) == 0 && !mt_snap_seal(s->run, step))
 		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
@@ -291,7 +291,7 @@ static int save_part(struct server *s, const char *name, uint64_t step)
 static int save_whole(const struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
-	int rc = out_begin_at(&dir, s->dirfd, name);
+	int rc = out_begin_at(&dir, s->dirfd, s->path, name);
 
 	if (rc < 0) return rc;
 	if ((rc = write_files(s, &dir, step)) == 0) return seal(s, &dir, step);

@@ -19,6 +19,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,6 +188,19 @@ static int save_once(const char *name, const char *path)
 	return mt_fail(MT_EX_IO, "mt-ckpt was killed by signal %d", WTERMSIG(status));
 }
 
+/* Has the disk no room for what a checkpoint has of all units? */
+static bool is_full(const struct mt_run *run, const char *dir)
+{
+	const struct mt_control *c = mt_control(run);
+	struct statvfs fs;
+	uint64_t bytes = 0;
+	for (uint32_t u = 0; u < c->n_units; u++) {
+		uint64_t elems = mt_unit(run, u)->params;
+		bytes += 4 * elems + (uint64_t)mt_state_arrays(c->optim) * mt_state_bytes(c->state, elems - elems % MT_GROUP);
+	}
+	return !statvfs(dir, &fs) && (uint64_t)fs.f_bavail * fs.f_frsize < bytes;
+}
+
 /* 0: DIR has the newest step, or there is nothing to keep */
 static int save(struct mt_run *run, const char *name, const char *dir, uint64_t step)
 {
@@ -237,11 +251,12 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	mt_stopping = 0;
 	if (rc) {
 		char path[4200], *words;
-		step_dir(path, sizeof path, dir, step);
+		bool full = is_full(run, dir);
+		step_dir(path, sizeof path, full ? "DIRECTORY-ON-ANOTHER-DISK" : dir, step);
 		wait_left(run, true);
 		words = quoted(path);
-		mt_fail(-rc, "run '%s' stays; save and remove it: mt-ckpt save %s %s && mt-store rm %s --force", name, name,
-			words ? words : path, name);
+		mt_fail(-rc, "run '%s' stays%s; save and remove it: mt-ckpt save %s %s && mt-store rm %s --force", name,
+			full ? ", since the disk is full" : "", name, words ? words : path, name);
 		free(words);
 		return rc;
 	}

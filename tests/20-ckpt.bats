@@ -859,12 +859,6 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 
 # ---------------------------------------------------------------------------------------------- full disks
 
-# A small file system at $T/disk; teardown unmounts it
-full_disk() {
-	mkdir "$T/disk"
-	mount -t tmpfs -o size="$1" tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
-}
-
 @test "save and export into an existing empty directory keep that directory: a mount point or the caller's own" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 1 1

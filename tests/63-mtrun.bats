@@ -106,6 +106,30 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
+@test "a disk that is too small is told at the start; at the end, what is complete and how to save elsewhere" {
+	full_disk 25M               # room for the model, not for a checkpoint
+	mt-feed --bytes "$TOP/README.md" >"$T/data"
+	code=0
+	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/data" --out "$T/disk/out" --steps 4 \
+		--batch 1 --seq 64 --lr 1e-3 --ckpt-every 3 --threads 1 >/dev/null 2>"$T/err" 3>&- || code=$?
+	[ "$code" = 74 ]
+	grep -q "^mt-run: warning: $T/disk/out: 0.026 GB free, 2 checkpoints of .* need .* GB: no checkpoint fits$" "$T/err"
+	grep -q "step 3 is not saved: $T/disk/out/step-00000003/optim-.*: No space left on device$" "$T/err"
+	grep -q "the model is in $T/disk/out/model;" "$T/err"
+	mt-ckpt verify "$T/disk/out/model"
+	last=$(tail -1 "$T/err")
+	[[ $last == "mt-store: run '$RUN' stays, since the disk is full; save and remove it: "* ]]
+	last=${last#*remove it: }
+	(cd "$T" && eval "${last/DIRECTORY-ON-ANOTHER-DISK/.}")
+	mt-ckpt verify "$T/step-00000004"
+	gone "$RUN"
+	# nothing is said where there is room
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/disk/small" --steps 1 --batch 1 --seq 32 \
+		--lr 1e-3 --threads 1 >/dev/null 2>"$T/err" 3>&-
+	no grep -q warning "$T/err"
+}
+
+# bats test_tags=slow
 @test "OUT is deleted, and then mt-store killed: the last line tells how to save and remove the run" {
 	long_data
 	start --steps 5000

@@ -160,6 +160,12 @@ teardown() {
 	rm -f "$(regions_of "$(mt_run_name)")"*
 }
 
+# A small file system at $T/disk; teardown unmounts it
+full_disk() {
+	mkdir "$T/disk"
+	mount -t tmpfs -o size="$1" tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
+}
+
 # Make a cgroup that limits memory, $GROUP: below ours with v1's memory controller; with v2, where a group has either
 # processes or limits for groups below it, beside ours: memory_group LIMIT
 memory_group() {

@@ -15,14 +15,6 @@ make_plan() { # [HOST-BYTES]
 	return $code
 }
 
-existing() { # DIR, or what there is above it
-	dir=$1
-	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
-	printf '%s\n' "$dir"
-}
-
-free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, which need not exist
-
 dry_run() {
 	[ "${node:-0}" = 0 ] || dry_run_elsewhere
 	newest=''
@@ -69,20 +61,6 @@ find_plan() {
 	[ "${node:-0}" != 0 ] || tell_nodes
 }
 
-# Checkpoints that the disk must have room for beside those in OUT: as many as are kept while one is written, or as are
-# written at all. Without --ckpt-every that is the last step.
-checkpoints_kept() {
-	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; return; fi
-	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)))
-	[ "$most" -gt 0 ] || most=1
-	last=${until:-$steps} saves=1
-	if [ -n "$stop_after" ]; then saves=$most
-	elif [ -n "$ckpt_every" ] && [ "$ckpt_every" -gt 0 ] && [ "$last" -gt "$began" ]; then
-		saves=$((last / ckpt_every - began / ckpt_every + (last % ckpt_every != 0)))
-	fi
-	if [ "$saves" -lt "$most" ]; then echo "$saves"; else echo "$most"; fi
-}
-
 report() {
 	shm=${MT_SHM_DIR:-/dev/shm}
 	# names by the environment, since awk's -v would turn their backslashes into other characters
@@ -93,7 +71,7 @@ report() {
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
 		-v max_skipped="$max_skipped" -v pack="$pack" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
-		-v disk_free="$(free_in "$out")" "$words"'
+		-v disk_free="$(free_in "$out")" "$words$sizes"'
 		function of(text, name) {
 			return match(text, "\"" name "\": [0-9.e+-]+") ? \
 				substr(text, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : ""
@@ -103,7 +81,6 @@ report() {
 			if (elsewhere != "") printf "%s", lack ? text "\n" : ""
 			else if (json == "") printf "%-9s %s\n", name, text
 		}
-		function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
 		function share(part, all) { return sprintf("%.0f %%", all ? 100 * part / all : 0) }
 		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
 		function fits(need, have) { return need <= have ? "fits" : "does not fit" }
@@ -175,7 +152,7 @@ report() {
 			targets()
 			answers()
 		}
-		function memory(    host, own, cores, shared, disk, step, rate) {
+		function memory(    host, own, cores, shared, disk, each, step, rate) {
 			cores = device !~ /^cuda/
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
@@ -189,10 +166,9 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			each = 4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1) # files have int8 state as fp32
-			disk = kept * each * of(plan, "params") + (dtype == "fp32" ? 4 : 2) * of(plan, "params")
-			line("disk", gb(disk) " of " gb(disk_free) " free: " (kept ? kept " checkpoint" (kept > 1 ? "s" : "") \
-				" of " gb(each * of(plan, "params")) " and " : "") "the model: " fits(disk, disk_free) \
+			each = checkpoint_bytes(of(plan, "params"), state, optim)
+			disk = kept * each + model_bytes(of(plan, "params"), dtype)
+			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
 			step = of(plan, "step_s")
@@ -206,7 +182,7 @@ report() {
 			key("shared_bytes", shared)
 			key("shared_free", shm_free)
 			key("device_bytes", own)
-			key("checkpoint_bytes", each * of(plan, "params"))
+			key("checkpoint_bytes", each)
 			key("disk_bytes", disk)
 			key("disk_free", disk_free)
 			key("tokens_per_s", rate)

@@ -159,3 +159,52 @@ end_by() { # SIGNAL
 	kill -s "$1" $$
 	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing
 }
+
+# ---- the disk
+
+existing() { # DIR, or what there is above it
+	dir=$1
+	until [ -d "$dir" ]; do dir=$(dirname -- "$dir"); done
+	printf '%s\n' "$dir"
+}
+
+free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, which need not exist
+
+# Checkpoints that the disk must have room for beside those in OUT: as many as are kept while one is written, or as are
+# written at all. Without --ckpt-every that is the last step.
+checkpoints_kept() {
+	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; return; fi
+	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)))
+	[ "$most" -gt 0 ] || most=1
+	last=${until:-$steps} saves=1
+	if [ -n "$stop_after" ]; then saves=$most
+	elif [ -n "$ckpt_every" ] && [ "$ckpt_every" -gt 0 ] && [ "$last" -gt "$began" ]; then
+		saves=$((last / ckpt_every - began / ckpt_every + (last % ckpt_every != 0)))
+	fi
+	if [ "$saves" -lt "$most" ]; then echo "$saves"; else echo "$most"; fi
+}
+
+# awk: bytes of a checkpoint and of an export
+sizes='
+function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
+# files have int8 state as fp32
+function checkpoint_bytes(params, state, optim) {
+	return params * (4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1))
+}
+function model_bytes(params, dtype) { return params * (dtype == "fp32" ? 4 : 2) }
+function files(kept, each) {
+	return (kept ? kept " checkpoint" (kept > 1 ? "s" : "") " of " gb(each) " and " : "") "the model"
+}
+'
+
+warn_of_disk() { # PARAMETERS
+	LC_ALL=C awk -v params="$1" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
+		-v optim="$optim" -v dtype="$dtype" "$sizes"'BEGIN {
+			each = checkpoint_bytes(params, state, optim)
+			need = kept * each + model_bytes(params, dtype)
+			if (need > free) print gb(free) " free, " files(kept, each) " need " gb(need) \
+				(kept && each > free ? ": no checkpoint fits" : "")
+		}' >"$tmp/disk"
+	first_line "$tmp/disk"
+	[ -z "$first" ] || say "warning: $out: $first"
+}

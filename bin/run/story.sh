@@ -18,6 +18,8 @@ function clock(s) {
 
 begin_story() {
 	began=$(newest_step)
+	params=$(trap '' INT; mt-store stat "$run" --json | sed -n 's/.*"params":\([0-9]*\).*/\1/p')
+	warn_of_disk "$params"
 	[ -z "$quiet" ] || return 0
 	[ ! -t 2 ] || tell_start
 	follow
@@ -187,12 +189,11 @@ tell_training() { # CODE
 	[ "$1" = 0 ] || how="ended by an error: "
 	[ -z "$signal" ] || how="stopped by SIG$signal: "
 	tell "$how$trains"
+	[ -n "$exported" ] || return 0
+	tell "the model is in $out/model; in Python: transformers.AutoModelForCausalLM.from_pretrained(\"$out/model\")"
 }
 
 tell_result() { # CODE
-	if [ -n "$exported" ]; then
-		tell "the model is in $out/model; in Python: transformers.AutoModelForCausalLM.from_pretrained(\"$out/model\")"
-	fi
 	saved=$out/step-$(printf %08d "${trained:-$began}")
 	[ -e "$saved/run.json" ] || return 0
 	if [ -n "$signal" ] || [ "$1" != 0 ] || [ "${until:-$steps}" != "$steps" ]; then
