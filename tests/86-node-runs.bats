@@ -522,3 +522,8 @@ dry() { # N ARGS...
 	[ -f "$T/out/model/config.json" ]
 	gone "$RUN"
 }
+
+# bats test_tags=slow
+@test "strangers, wrong bits, kills, stops and signals: every job of two nodes ends or trains" {
+	python3 "$TOP/tests/crash/nodes.py" --faults "${MT_NODE_FAULTS:-5}"
+}

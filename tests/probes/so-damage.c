@@ -1,0 +1,26 @@
+/* so-damage.so, to be preloaded: of the bytes that this process sends by send(), one bit is wrong in call MT_DAMAGE, and
+ * in every MT_DAMAGE-th after it. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#pragma GCC diagnostic ignored "-Wpedantic"
+
+typedef ssize_t send_fn(int, const void *, size_t, int);
+
+ssize_t send(int fd, const void *what, size_t n, int flags)
+{
+	static _Atomic unsigned calls;
+	static unsigned long bit = 88172645463325252;
+	const char *text = getenv("MT_DAMAGE");
+	unsigned every = text ? (unsigned)atoi(text) : 0;
+	send_fn *real = (send_fn *)dlsym(RTLD_NEXT, "send");
+	char copy[4096];
+
+	if (!every || ++calls % every || !n || n > sizeof copy) return real(fd, what, n, flags);
+	memcpy(copy, what, n);
+	bit = bit * 6364136223846793005 + every;
+	copy[(bit >> 32) % n] ^= (char)(1 << (bit >> 61));
+	return real(fd, copy, n, flags);
+}
