@@ -124,8 +124,8 @@ same_as_undisturbed() {
 	mt-ckpt verify "$T/step-00000004"
 	gone "$RUN"
 	# nothing is said where there is room
-	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/disk/small" --steps 1 --batch 1 --seq 32 \
-		--lr 1e-3 --threads 1 >/dev/null 2>"$T/err" 3>&-
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/disk/small" --steps 1 --batch 1 \
+		--seq 32 --lr 1e-3 --threads 1 >/dev/null 2>"$T/err" 3>&-
 	no grep -q warning "$T/err"
 }
 
