@@ -11,7 +11,8 @@ HOW is any of
     signal     TERM, INT, HUP or USR1 to mpirun
 A job ends within LIMIT seconds; with 0 and, but for damage, the weights of an undisturbed job, or after a signal with
 some of its steps; or it fails with a line that says why. Afterwards no process and no memory of it is there, and, if
-nothing was killed, no directory. A fault that is not survived is not an error, a job that hangs or lies is: exit 1, and the seed is printed.
+nothing was killed, no directory. A job that ends by a fault is no error, one that hangs or lies is: exit 1, and the
+seed is printed.
 """
 
 import argparse
@@ -84,7 +85,7 @@ class Job:
         directories = [] if how == "kill" else os.listdir(self.tmp)
         return [c for _, c in self.processes()] + regions + directories
 
-    def said(self):
+    def lines(self):
         self.err.seek(0)
         return self.err.read().decode(errors="replace")
 
@@ -194,18 +195,18 @@ def one(where, name, how, rng, right):
         elif how != "damage":
             disturb(job, how, rng)
         code = job.end(how)
-        said = job.said()
+        lines = job.lines()
         if code == 0 and how not in ("damage", "signal") and job.weights() != right:
             raise Wrong("the job ended well, with other weights")
         if how == "strangers" and code:
             raise Wrong("strangers ended the job: %d" % code)
-        if code > 0 and how != "signal" and not said.strip():
+        if code > 0 and how != "signal" and not lines.strip():
             raise Wrong("the job failed with %d and no line" % code)
         return code
     except Wrong as e:
-        said = job.said()
+        lines = job.lines()
         job.abandon()
-        raise Wrong("%s%s: %s\n%s" % (how, " %s" % (damage,) if damage else "", e, said))
+        raise Wrong("%s%s: %s\n%s" % (how, " %s" % (damage,) if damage else "", e, lines))
     finally:
         over.set()
         if guests:
@@ -230,13 +231,13 @@ def main():
         link = os.path.join(where, "bin", "mt-link")
         os.unlink(link)
         with open(link, "w") as f:
-            f.write("#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" != \"$DAMAGED\" ] || export LD_PRELOAD='%s'\nexec '%s' \"$@\"\n"
-                    % (os.path.join(PROBES, "so-damage.so"), os.path.join(BIN, "mt-link")))
+            f.write("#!/bin/sh\n[ \"$OMPI_COMM_WORLD_RANK\" != \"$DAMAGED\" ] || export LD_PRELOAD='%s'\n"
+                    "exec '%s' \"$@\"\n" % (os.path.join(PROBES, "so-damage.so"), os.path.join(BIN, "mt-link")))
         os.chmod(link, 0o755)
         name = "nodes%d" % os.getpid()
         whole = Job(where, name)
         if whole.end() or not whole.weights():
-            raise Wrong("the undisturbed job fails:\n" + whole.said())
+            raise Wrong("the undisturbed job fails:\n" + whole.lines())
         right = whole.weights()
         for i in range(args.faults):
             how = hows[i % len(hows)]

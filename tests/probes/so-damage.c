@@ -1,5 +1,5 @@
-/* so-damage.so, to be preloaded: of the bytes that this process sends by send(), one bit is wrong in call MT_DAMAGE, and
- * in every MT_DAMAGE-th after it. */
+/* so-damage.so, to be preloaded: of the bytes that this process sends by send(), one bit is wrong in call MT_DAMAGE,
+ * and in every MT_DAMAGE-th after it. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
