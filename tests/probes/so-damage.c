@@ -1,6 +1,7 @@
-/* so-damage.so, to be preloaded: of the bytes that this process sends by send(), one bit is wrong in call MT_DAMAGE,
- * and in every MT_DAMAGE-th after it. */
+/* so-damage.so, to be preloaded: of the bytes that this process sends by send() over IPv6, one bit is wrong in call
+ * MT_DAMAGE, and in every MT_DAMAGE-th after it. MPI's own messages over IPv4 stay as they are. */
 #include <dlfcn.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,7 +18,10 @@ ssize_t send(int fd, const void *what, size_t n, int flags)
 	unsigned every = text ? (unsigned)atoi(text) : 0;
 	send_fn *real = (send_fn *)dlsym(RTLD_NEXT, "send");
 	char copy[4096];
+	struct sockaddr_in6 own;
+	socklen_t size = sizeof own;
 
+	if (getsockname(fd, (struct sockaddr *)&own, &size) || own.sin6_family != AF_INET6) return real(fd, what, n, flags);
 	if (!every || ++calls % every || !n || n > sizeof copy) return real(fd, what, n, flags);
 	memcpy(copy, what, n);
 	bit = bit * 6364136223846793005 + every;
