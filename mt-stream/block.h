@@ -14,8 +14,8 @@ struct norm {
 	enum mt_role_tensor w, b;
 };
 
-/* A piece of the MLP, as a chunk of its own */
-struct piece {
+/* A slice of the MLP, as a chunk of its own */
+struct slice {
 	struct chunk c;
 	const struct mt_layer *l;
 	const struct weights *w;
@@ -66,15 +66,15 @@ const void *residual_sub_backward(const struct chunk *, const void *dy, const st
 /* ---- experts.c ---- */
 
 /* out (P, H) = x2 + what the experts add */
-void experts_forward(const struct piece *, void *out);
+void experts_forward(const struct slice *, void *out);
 /* dx (P, H), the gradient of out: the gradient of the input is added */
-void experts_backward(const struct piece *, const struct grads *, float beta, void *dx);
+void experts_backward(const struct slice *, const struct grads *, float beta, void *dx);
 /* The same by windows: routing; then each window, in ascending order, whose gradients are the window's alone; then all
  * the rest */
-void experts_route(const struct piece *);
-void experts_window_forward(const struct piece *);
-void experts_forward_end(const struct piece *, void *out);
-void experts_window_backward(const struct piece *, const struct grads *, float beta, const void *dx);
-void experts_backward_end(const struct piece *, const struct grads *, float beta, void *dx);
+void experts_route(const struct slice *);
+void experts_window_forward(const struct slice *);
+void experts_forward_end(const struct slice *, void *out);
+void experts_window_backward(const struct slice *, const struct grads *, float beta, const void *dx);
+void experts_backward_end(const struct slice *, const struct grads *, float beta, void *dx);
 
 #endif

@@ -19,3 +19,6 @@ $(eval $(call kept,$(O)/mt-stream/gemm-library,$(GEMM_LIBS)))
 SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/experts.c mt-stream/trace.c $(CPU_OPS) \
   mt-stream/cpu/device.c mt-stream/cpu/execute.c mt-step/record.c mt-step/feed/out.c
 $(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step
+
+# what the chaos probes include: the schedule, and how it plans and waits
+CHAOS_SRC = $(addprefix mt-stream/,arrive.c chunks.c offload.c windows.c schedule.c leave.c wait.c plan/request.c)

@@ -1,4 +1,4 @@
-/* experts.c: an MLP that is a mixture of experts, of one piece of a chunk: forward and backward.
+/* experts.c: an MLP that is a mixture of experts, of one slice of a chunk: forward and backward.
  *
  *     scores = router(h)         each token gets the experts with its K best scores: its slots
  *     x = rows of h              expert by expert: R = P K rows, one for each slot
@@ -21,8 +21,8 @@ _Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)
 void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take_fn *take, void *where)
 {
 	const struct mt_layer *most = z->most;
-	uint64_t slots = z->piece * most->experts_per_token, n = z->pieces ? z->pass : z->piece;
-	uint64_t inner = larger(slots * most->expert_ffn, z->piece * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
+	uint64_t slots = z->slice * most->experts_per_token, n = z->slices ? z->pass : z->slice;
+	uint64_t inner = larger(slots * most->expert_ffn, z->slice * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
 	bool exact = z->dtype == MT_BF16 && most->expert_flags & MT_CORRECTION;
 
 	*x = (struct experts_scratch){
@@ -31,39 +31,39 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 		.expert = take(where, n * most->experts_per_token, sizeof(uint32_t)),
 		.row = take(where, n * most->experts_per_token, sizeof(uint32_t)),
 		.slot = take(where, n * most->experts_per_token, sizeof(uint32_t)),
-		.first = take(where, (z->pieces ? z->pieces : 1) * (most->experts + 1), sizeof(uint32_t)),
-		.sum = z->pieces ? take(where, n * z->hidden, sizeof(float)) : NULL,
-		.shared = take(where, 2 * z->piece, sizeof(float)),
+		.first = take(where, (z->slices ? z->slices : 1) * (most->experts + 1), sizeof(uint32_t)),
+		.sum = z->slices ? take(where, n * z->hidden, sizeof(float)) : NULL,
+		.shared = take(where, 2 * z->slice, sizeof(float)),
 		.x = take(where, slots * z->hidden, z->elem),
 		.y = take(where, slots * z->hidden, z->elem),
 		.gu = take(where, gated * inner, z->elem),
 		.act = take(where, inner, z->elem),
 		.router = exact ? take(where, most->experts * z->hidden, sizeof(float)) : NULL,
 		.correction = exact ? take(where, most->experts, sizeof(float)) : NULL,
-		.wide = exact && z->elem != sizeof(float) ? take(where, z->piece * z->hidden, sizeof(float)) : NULL,
+		.wide = exact && z->elem != sizeof(float) ? take(where, z->slice * z->hidden, sizeof(float)) : NULL,
 	};
 	if (!z->train) return;
 	x->dweight = take(where, n * most->experts_per_token, sizeof(float));
-	x->dlogits = take(where, z->piece * most->experts, exact ? sizeof(float) : z->elem);
-	x->dshared = take(where, z->piece, sizeof(float));
-	x->dgate = take(where, z->piece, z->elem);
+	x->dlogits = take(where, z->slice * most->experts, exact ? sizeof(float) : z->elem);
+	x->dshared = take(where, z->slice, sizeof(float));
+	x->dgate = take(where, z->slice, z->elem);
 	x->dact = take(where, inner, z->elem);
 }
 
 /* ---- routing ---- */
 
 /* Of all experts */
-static int64_t rows_of(const struct piece *p) { return p->c.n * p->l->experts_per_token; }
-/* The first of the piece's rows of an array with so many elements a row */
-static void *begin_of(const struct piece *p, const void *rows, int64_t width)
+static int64_t rows_of(const struct slice *p) { return p->c.n * p->l->experts_per_token; }
+/* The first of the slice's rows of an array with so many elements a row */
+static void *begin_of(const struct slice *p, const void *rows, int64_t width)
 {
 	return elements_after(p->c.dev, rows, p->begin * width);
 }
 
 /* Does the router compute in fp32, with its weight and correction as they are in fp32, although the run is bf16? */
-static bool is_exact(const struct piece *p) { return p->w->lo[MT_T_ROUTER]; }
+static bool is_exact(const struct slice *p) { return p->w->lo[MT_T_ROUTER]; }
 
-static struct op route_op(const struct piece *p, enum op_code code)
+static struct op route_op(const struct slice *p, enum op_code code)
 {
 	const struct mt_layer *l = p->l;
 	const struct experts_scratch *x = &p->c.s.x;
@@ -91,7 +91,7 @@ static struct op route_op(const struct piece *p, enum op_code code)
 }
 
 /* The shared expert's gate: a router of one expert, whose weight is sigmoid(logit) */
-static struct op gate_op(const struct piece *p, enum op_code code)
+static struct op gate_op(const struct slice *p, enum op_code code)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 
@@ -109,7 +109,7 @@ static struct op gate_op(const struct piece *p, enum op_code code)
 }
 
 /* logits (P, out) in fp32 = h w' + b */
-static void logits_forward(const struct piece *p, float *logits, const void *h, const void *w, const void *b,
+static void logits_forward(const struct slice *p, float *logits, const void *h, const void *w, const void *b,
 	int64_t out)
 {
 	int64_t in = p->c.geo->hidden;
@@ -120,7 +120,7 @@ static void logits_forward(const struct piece *p, float *logits, const void *h, 
 }
 
 /* dh (P, H) += dlogits (P, out) w; dw (out, H) += dlogits' h; db */
-static void logits_backward(const struct piece *p, float *dw, float *db, float beta, const void *dlogits, const void *h,
+static void logits_backward(const struct slice *p, float *dw, float *db, float beta, const void *dlogits, const void *h,
 	const void *w, int64_t out)
 {
 	int64_t in = p->c.geo->hidden;
@@ -133,7 +133,7 @@ static void logits_backward(const struct piece *p, float *dw, float *db, float b
 }
 
 /* What the loss has of the logits, which are in scores */
-static void balance(const struct piece *p, enum op_code code)
+static void balance(const struct slice *p, enum op_code code)
 {
 	const struct balance *b = &p->c.balance;
 
@@ -151,13 +151,13 @@ static void balance(const struct piece *p, enum op_code code)
 				.exact = is_exact(p)}});
 }
 
-static void join(const struct piece *p, float *dst, enum mt_role_tensor role, int64_t n)
+static void join(const struct slice *p, float *dst, enum mt_role_tensor role, int64_t n)
 {
 	LAUNCH(&p->c, OP_JOIN, join, .dst = dst, .w = p->w->t[role], .lo = p->w->lo[role], .n = n);
 }
 
 /* What an exact router reads beside its input, into the scratch */
-static void router_join(const struct piece *p)
+static void router_join(const struct slice *p)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 
@@ -167,7 +167,7 @@ static void router_join(const struct piece *p)
 }
 
 /* The input of an exact router in fp32: h itself, or a copy in the scratch */
-static const float *router_input(const struct piece *p, const void *h)
+static const float *router_input(const struct slice *p, const void *h)
 {
 	float *wide = p->c.s.x.wide;
 
@@ -177,7 +177,7 @@ static const float *router_input(const struct piece *p, const void *h)
 	return wide;
 }
 
-static void router_forward(const struct piece *p, const void *h)
+static void router_forward(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t in = p->c.geo->hidden, out = p->l->experts;
@@ -191,7 +191,7 @@ static void router_forward(const struct piece *p, const void *h)
 }
 
 /* As logits_backward. The gradient of h is rounded once, when it is added. */
-static void router_backward(const struct piece *p, const struct grads *g, float beta, const void *h)
+static void router_backward(const struct slice *p, const struct grads *g, float beta, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t in = p->c.geo->hidden, out = p->l->experts;
@@ -211,7 +211,7 @@ static void router_backward(const struct piece *p, const struct grads *g, float 
 			.per_token = 1, .h = in, .from = x->first, .to = x->first);
 }
 
-static void route(const struct piece *p, const void *h)
+static void route(const struct slice *p, const void *h)
 {
 	struct op op = route_op(p, OP_ROUTE_FORWARD);
 
@@ -222,7 +222,7 @@ static void route(const struct piece *p, const void *h)
 }
 
 /* y's rows (R, H) = x's (P, H), token by token of each slot */
-static void dispatch(const struct piece *p, void *y, const void *x)
+static void dispatch(const struct slice *p, void *y, const void *x)
 {
 	LAUNCH(&p->c, OP_DISPATCH, dispatch, .y = begin_of(p, y, p->c.geo->hidden), .x = x,
 		.slot = p->c.s.x.slot + p->begin, .rows = p->rows, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
@@ -231,20 +231,20 @@ static void dispatch(const struct piece *p, void *y, const void *x)
 /* ---- the experts ---- */
 
 /* Operations get the window's experts as if there were no others. Rows keep their numbers. */
-static int64_t experts(const struct piece *p) { return p->to - p->from; }
-static const uint32_t *first(const struct piece *p) { return p->c.s.x.first + p->from; }
-static int64_t gated(const struct piece *p, int64_t ffn) { return mlp_gated(p->l) ? 2 * ffn : ffn; }
-static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATE : MT_T_XUP; }
-static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_XGATEB : MT_T_XUPB; }
+static int64_t experts(const struct slice *p) { return p->to - p->from; }
+static const uint32_t *first(const struct slice *p) { return p->c.s.x.first + p->from; }
+static int64_t gated(const struct slice *p, int64_t ffn) { return mlp_gated(p->l) ? 2 * ffn : ffn; }
+static enum mt_role_tensor gate_up_role(const struct slice *p) { return mlp_gated(p->l) ? MT_T_XGATE : MT_T_XUP; }
+static enum mt_role_tensor gate_up_bias(const struct slice *p) { return mlp_gated(p->l) ? MT_T_XGATEB : MT_T_XUPB; }
 
-/* Of the piece's rows */
-static struct operand rows_operand(const struct piece *p, int number, const void *x, int64_t width)
+/* Of the slice's rows */
+static struct operand rows_operand(const struct slice *p, int number, const void *x, int64_t width)
 {
 	return operand_of(&p->c, number, x, p->begin, p->rows, width);
 }
 
 /* y (R, out) = x (R, in) w_e' + b_e */
-static void grouped_forward(const struct piece *p, void *y, const void *x, enum mt_role_tensor weight,
+static void grouped_forward(const struct slice *p, void *y, const void *x, enum mt_role_tensor weight,
 	enum mt_role_tensor bias, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
@@ -257,7 +257,7 @@ static void grouped_forward(const struct piece *p, void *y, const void *x, enum 
 }
 
 /* dx (R, in) = dy (R, out) w_e */
-static void grouped_backward_input(const struct piece *p, void *dx, const struct operand *dy,
+static void grouped_backward_input(const struct slice *p, void *dx, const struct operand *dy,
 	enum mt_role_tensor weight, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
@@ -268,7 +268,7 @@ static void grouped_backward_input(const struct piece *p, void *dx, const struct
 }
 
 /* dw_e (out, in) += dy' x; db_e (out) += column sums of dy */
-static void grouped_backward_weights(const struct piece *p, const struct grads *g, float beta, const struct operand *dy,
+static void grouped_backward_weights(const struct slice *p, const struct grads *g, float beta, const struct operand *dy,
 	const void *from, enum mt_role_tensor weight, enum mt_role_tensor bias, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
@@ -284,7 +284,7 @@ static void grouped_backward_weights(const struct piece *p, const struct grads *
 }
 
 /* act (rows, ffn) from gate | up; the rows from `begin` on */
-static void inner_forward(const struct piece *p, const void *gu, int64_t begin, int64_t rows, int64_t ffn,
+static void inner_forward(const struct slice *p, const void *gu, int64_t begin, int64_t rows, int64_t ffn,
 	int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
@@ -295,7 +295,7 @@ static void inner_forward(const struct piece *p, const void *gu, int64_t begin, 
 }
 
 /* act, and the gradient of gate | up in its place, from dact */
-static void inner_backward(const struct piece *p, void *gu, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
+static void inner_backward(const struct slice *p, void *gu, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 
@@ -305,12 +305,12 @@ static void inner_backward(const struct piece *p, void *gu, int64_t begin, int64
 		.gu = gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form, .interleaved = interleaved);
 }
 
-static int interleaved(const struct piece *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
+static int interleaved(const struct slice *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
 
 /* ---- forward ---- */
 
-/* y of the piece's rows */
-static void rows_forward(const struct piece *p, const void *h)
+/* y of the slice's rows */
+static void rows_forward(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
@@ -322,14 +322,14 @@ static void rows_forward(const struct piece *p, const void *h)
 }
 
 /* y (P, H) = add + each token's sum over its experts' rows of x */
-static void combine(const struct piece *p, void *y, const void *add, const void *x, const float *weight)
+static void combine(const struct slice *p, void *y, const void *add, const void *x, const float *weight)
 {
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = y, .add = add, .x = x, .weight = weight, .row = p->c.s.x.row, .n = p->c.n,
 		.per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
 }
 
 /* The same by windows: this window's part of the sums */
-static void combine_window(const struct piece *p, const void *x, const float *weight)
+static void combine_window(const struct slice *p, const void *x, const float *weight)
 {
 	float *sum = p->c.s.x.sum;
 
@@ -339,7 +339,7 @@ static void combine_window(const struct piece *p, const void *x, const float *we
 }
 
 /* The last part: no rows are left, y = add + the sums */
-static void combine_end(const struct piece *p, void *y, const void *add)
+static void combine_end(const struct slice *p, void *y, const void *add)
 {
 	const uint32_t *none = p->c.s.x.first;
 
@@ -347,22 +347,22 @@ static void combine_end(const struct piece *p, void *y, const void *add)
 		.n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden, .from = none, .to = none);
 }
 
-static enum mt_role_tensor shared_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
+static enum mt_role_tensor shared_role(const struct slice *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
 
 /* The shared expert's gate | up; where they are kept, behind those of the other experts */
-static void *shared_gu(const struct piece *p)
+static void *shared_gu(const struct slice *p)
 {
 	return p->kept ? elements_after(p->c.dev, p->gu, rows_of(p) * gated(p, p->l->expert_ffn)) : p->gu;
 }
 
-static void shared_gate_up(const struct piece *p, const void *h)
+static void shared_gate_up(const struct slice *p, const void *h)
 {
 	linear_forward(&p->c, shared_gu(p), h, p->w->t[shared_role(p)], NULL, NULL, p->c.geo->hidden,
 		gated(p, p->l->shared_ffn));
 }
 
 /* Each token's weight of the shared expert */
-static void shared_weight(const struct piece *p, const void *h)
+static void shared_weight(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	struct op gate = gate_op(p, OP_ROUTE_FORWARD);
@@ -373,7 +373,7 @@ static void shared_weight(const struct piece *p, const void *h)
 }
 
 /* out += what the shared expert adds */
-static void shared_forward(const struct piece *p, void *out, const void *h)
+static void shared_forward(const struct slice *p, void *out, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
@@ -387,7 +387,7 @@ static void shared_forward(const struct piece *p, void *out, const void *h)
 }
 
 /* out = add + what all experts add */
-static void all_forward(const struct piece *p, void *out, const void *add)
+static void all_forward(const struct slice *p, void *out, const void *add)
 {
 	const void *h = input_of(&p->c, p->in, p->w, p->norm);
 
@@ -398,14 +398,14 @@ static void all_forward(const struct piece *p, void *out, const void *add)
 }
 
 /* The same where the windows' sums are there */
-static void end_forward(const struct piece *p, void *out, const void *add)
+static void end_forward(const struct slice *p, void *out, const void *add)
 {
 	combine_end(p, out, add);
 	if (p->l->shared_ffn) shared_forward(p, out, input_of(&p->c, p->in, p->w, p->norm));
 }
 
-static void residual_forward(const struct piece *p, void *out,
-	void (*add_experts)(const struct piece *, void *out, const void *add))
+static void residual_forward(const struct slice *p, void *out,
+	void (*add_experts)(const struct slice *, void *out, const void *add))
 {
 	if (!residual_apart(p->c.geo)) {
 		add_experts(p, out, p->x2);
@@ -415,23 +415,23 @@ static void residual_forward(const struct piece *p, void *out,
 	residual_add(&p->c, out, p->w, p->post, p->x2);
 }
 
-void experts_forward(const struct piece *p, void *out) { residual_forward(p, out, all_forward); }
+void experts_forward(const struct slice *p, void *out) { residual_forward(p, out, all_forward); }
 
-void experts_route(const struct piece *p) { route(p, input_of(&p->c, p->in, p->w, p->norm)); }
+void experts_route(const struct slice *p) { route(p, input_of(&p->c, p->in, p->w, p->norm)); }
 
-void experts_window_forward(const struct piece *p)
+void experts_window_forward(const struct slice *p)
 {
 	if (p->rows) rows_forward(p, input_of(&p->c, p->in, p->w, p->norm));
 	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, p->c.s.x.weight);
 }
 
-void experts_forward_end(const struct piece *p, void *out) { residual_forward(p, out, end_forward); }
+void experts_forward_end(const struct slice *p, void *out) { residual_forward(p, out, end_forward); }
 
 /* ---- backward ---- */
 
 /* From the gradients of outputs (y) and of gate | up, and what they were computed from; returns the operand that
  * gate | up's gradient is */
-static struct operand weights_backward(const struct piece *p, const struct grads *g, float beta)
+static struct operand weights_backward(const struct slice *p, const struct grads *g, float beta)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
@@ -445,7 +445,7 @@ static struct operand weights_backward(const struct piece *p, const struct grads
 
 /* From dsub, the gradient of the experts' sum: the gradients of their weights, of their slots' weights (dweight), and
  * of their inputs (x) */
-static void rows_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+static void rows_backward(const struct slice *p, const struct grads *g, float beta, const void *dsub, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, bias_stride = p->w->stride[MT_T_XDOWNB];
@@ -469,7 +469,7 @@ static void rows_backward(const struct piece *p, const struct grads *g, float be
 }
 
 /* The gradients of the shared expert's weights; in the scratch's dh, where dsub may have been, that of its input */
-static void shared_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h)
+static void shared_backward(const struct slice *p, const struct grads *g, float beta, const void *dsub, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
@@ -498,7 +498,7 @@ static void shared_backward(const struct piece *p, const struct grads *g, float 
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }
 
-void experts_window_backward(const struct piece *p, const struct grads *g, float beta, const void *dx)
+void experts_window_backward(const struct slice *p, const struct grads *g, float beta, const void *dx)
 {
 	if (p->rows) {
 		const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
@@ -510,7 +510,7 @@ void experts_window_backward(const struct piece *p, const struct grads *g, float
 }
 
 /* All but the experts; with windows their inputs' gradients are summed already */
-static void rest_backward(const struct piece *p, const struct grads *g, float beta, const void *dsub, const void *h,
+static void rest_backward(const struct slice *p, const struct grads *g, float beta, const void *dsub, const void *h,
 	bool windows, void *dx)
 {
 	const struct experts_scratch *x = &p->c.s.x;
@@ -521,7 +521,7 @@ static void rest_backward(const struct piece *p, const struct grads *g, float be
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
 	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
-	router_join(p);          /* with windows other pieces have been routed since */
+	router_join(p);          /* with windows other slices have been routed since */
 	if (p->c.balance.sums) { /* the router's scores have taken the place of its logits */
 		router_forward(p, h);
 		balance(p, OP_BALANCE_BACKWARD);
@@ -532,7 +532,7 @@ static void rest_backward(const struct piece *p, const struct grads *g, float be
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
 }
 
-void experts_backward(const struct piece *p, const struct grads *g, float beta, void *dx)
+void experts_backward(const struct slice *p, const struct grads *g, float beta, void *dx)
 {
 	const void *dsub, *h;
 
@@ -544,7 +544,7 @@ void experts_backward(const struct piece *p, const struct grads *g, float beta, 
 	rest_backward(p, g, beta, dsub, h, false, dx);
 }
 
-void experts_backward_end(const struct piece *p, const struct grads *g, float beta, void *dx)
+void experts_backward_end(const struct slice *p, const struct grads *g, float beta, void *dx)
 {
 	const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
 

@@ -22,7 +22,7 @@ int loss_out(struct stream *s, struct event ready)
 	void *block;
 	int rc = event_sync(s, ready);
 
-	if (rc || (rc = room_wait(s, head_job(s), &block))) return rc;
+	if (rc || (rc = room_wait(s, head_unit(s), &block))) return rc;
 	struct balance_loss terms = balance_loss(s);
 	put(s, 0,
 		(struct mt_msg){.kind = MT_MSG_LOSS,
@@ -144,7 +144,7 @@ static int range_out(struct stream *s, const struct range *r)
 	return rc;
 }
 
-void grads_final(struct stream *s, struct step t)
+void grads_final(struct stream *s, struct part t)
 {
 	struct range r;
 
@@ -152,7 +152,7 @@ void grads_final(struct stream *s, struct step t)
 		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
 }
 
-int grads_out(struct stream *s, struct step t, struct event ready)
+int grads_out(struct stream *s, struct part t, struct event ready)
 {
 	struct range r;
 	int rc = 0;

@@ -6,80 +6,81 @@
 
 #include "schedule.h"
 
-/* ---- jobs ---- */
+/* ---- units ---- */
 
-static void job_part(const struct stream *s, struct job *j, uint32_t unit, uint32_t end)
+static void origin_add(const struct stream *s, struct unit *u, uint32_t unit, uint32_t end)
 {
 	uint64_t elems = mt_unit(s->run, unit)->elems;
 
-	j->part[j->parts++] = (struct part){unit, end, j->elems, elems};
-	j->elems += elems;
+	u->origin[u->origins++] = (struct origin){unit, end, u->elems, elems};
+	u->elems += elems;
 }
 
-int jobs_make(struct stream *s)
+int units_make(struct stream *s)
 {
 	s->units = s->control->n_units;
-	s->jobs = calloc(s->units, sizeof *s->jobs);
+	s->unit = calloc(s->units, sizeof *s->unit);
 	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
-	if (!s->jobs || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u jobs", s->units);
-	for (uint32_t u = 0; u < s->units; u++) job_part(s, &s->jobs[u], u, 0);
+	if (!s->unit || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u units", s->units);
+	for (uint32_t u = 0; u < s->units; u++) origin_add(s, &s->unit[u], u, 0);
 	for (uint32_t u = 1; u + 1 < s->units; u++) {
 		const struct mt_unit *unit = mt_unit(s->run, u);
 
-		s->jobs[u].cut = cut_of(unit, mt_tensor(s->run, unit->first_tensor));
-		s->jobs[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
+		s->unit[u].cut = cut_of(unit, mt_tensor(s->run, unit->first_tensor));
+		s->unit[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
 	}
-	if (s->geo->flags & MT_TIED) job_part(s, &s->jobs[s->units - 1], 0, 1);
+	if (s->geo->flags & MT_TIED) origin_add(s, &s->unit[s->units - 1], 0, 1);
 	return 0;
 }
 
-bool is_cut(const struct stream *s, uint32_t job) { return s->micro->plan.expert_window && s->jobs[job].cut.experts; }
+bool is_cut(const struct stream *s, uint32_t unit) { return s->micro->plan.expert_window && s->unit[unit].cut.experts; }
 
-uint32_t windows_in(const struct stream *s, uint32_t job)
+uint32_t windows_in(const struct stream *s, uint32_t unit)
 {
-	return windows_of(&s->jobs[job].cut, s->micro->plan.expert_window);
+	return windows_of(&s->unit[unit].cut, s->micro->plan.expert_window);
 }
 
-uint64_t elems_of(const struct stream *s, uint32_t job, int part)
+uint64_t elems_of(const struct stream *s, uint32_t unit, int origin)
 {
-	return is_cut(s, job) ? cut_rest(&s->jobs[job].cut) : s->jobs[job].part[part].elems;
+	return is_cut(s, unit) ? cut_rest(&s->unit[unit].cut) : s->unit[unit].origin[origin].elems;
 }
 
-static uint32_t tensors_of(const struct stream *s, uint32_t job, int part)
+static uint32_t tensors_of(const struct stream *s, uint32_t unit, int origin)
 {
-	return is_cut(s, job) ? s->jobs[job].cut.first_expert : mt_unit(s->run, s->jobs[job].part[part].unit)->tensors;
+	return is_cut(s, unit) ? s->unit[unit].cut.first_expert
+						   : mt_unit(s->run, s->unit[unit].origin[origin].unit)->tensors;
 }
 
-/* ---- where a job's tensors are ---- */
+/* ---- where a unit's tensors are ---- */
 
-void weights_at(struct stream *s, uint32_t job, const void *const base[2], const int16_t *lo, struct weights *w)
+void weights_at(struct stream *s, uint32_t unit, const void *const base[2], const int16_t *lo, struct weights *w)
 {
 	*w = (struct weights){0};
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
+	for (int i = 0; i < s->unit[unit].origins; i++) {
+		const struct mt_unit *u = mt_unit(s->run, s->unit[unit].origin[i].unit);
 
-		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), base[p], lo);
+		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, unit, i), base[i], lo);
 	}
 	/* a tied model's embedding is the head's weight */
-	if (job == head_job(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
+	if (unit == head_unit(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
 }
 
-float *grads_base(const struct stream *s, uint32_t job, int part, float *slot)
+float *grads_base(const struct stream *s, uint32_t unit, int origin, float *slot)
 {
-	const struct part *p = &s->jobs[job].part[part];
+	const struct origin *o = &s->unit[unit].origin[origin];
 
-	return s->micro->layout.tied_grads && p->unit == 0 ? s->micro->layout.tied_grads : slot + p->at;
+	return s->micro->layout.tied_grads && o->unit == 0 ? s->micro->layout.tied_grads : slot + o->at;
 }
 
-void grads_at(struct stream *s, uint32_t job, float *slot, struct grads *g)
+void grads_at(struct stream *s, uint32_t unit, float *slot, struct grads *g)
 {
 	*g = (struct grads){0};
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		const struct mt_unit *u = mt_unit(s->run, s->jobs[job].part[p].unit);
+	for (int i = 0; i < s->unit[unit].origins; i++) {
+		const struct mt_unit *u = mt_unit(s->run, s->unit[unit].origin[i].unit);
 
-		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, job, p), grads_base(s, job, p, slot));
+		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, unit, i), grads_base(s, unit, i, slot));
 	}
-	if (job == head_job(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
+	if (unit == head_unit(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
 }
 
 void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64_t to)
@@ -98,16 +99,16 @@ void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64
 	}
 }
 
-void grads_clear_gaps(struct stream *s, uint32_t job, float *slot)
+void grads_clear_gaps(struct stream *s, uint32_t unit, float *slot)
 {
-	for (int p = 0; p < s->jobs[job].parts; p++)
-		gaps_clear(s, s->jobs[job].part[p].unit, grads_base(s, job, p, slot), 0, elems_of(s, job, p));
+	for (int i = 0; i < s->unit[unit].origins; i++)
+		gaps_clear(s, s->unit[unit].origin[i].unit, grads_base(s, unit, i, slot), 0, elems_of(s, unit, i));
 }
 
-void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct weights *w, float *gs, struct grads *g)
+void window_enter(struct stream *s, uint32_t unit, uint32_t i, void *mem, struct weights *w, float *gs, struct grads *g)
 {
-	const struct cut *c = &s->jobs[job].cut;
-	const struct mt_unit *u = mt_unit(s->run, job);
+	const struct cut *c = &s->unit[unit].cut;
+	const struct mt_unit *u = mt_unit(s->run, unit);
 	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
 	struct extent e[EXPERT_ARRAYS];
 
@@ -136,7 +137,7 @@ void window_enter(struct stream *s, uint32_t job, uint32_t i, void *mem, struct 
  * one between parts, in the same block. */
 static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *src, uint64_t from, uint64_t to)
 {
-	uint32_t edge = cut_edge(&s->jobs[u].cut, s->micro->plan.expert_window, bound);
+	uint32_t edge = cut_edge(&s->unit[u].cut, s->micro->plan.expert_window, bound);
 	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
 
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
@@ -153,7 +154,7 @@ static struct extent inside(const struct cut *c, const struct extent *e)
 
 void edges_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
 {
-	const struct cut *c = &s->jobs[u].cut;
+	const struct cut *c = &s->unit[u].cut;
 	struct extent in = inside(c, e);
 	const float *g = gs + e->at;
 
@@ -161,29 +162,29 @@ void edges_put(struct stream *s, uint32_t u, const float *gs, const struct exten
 	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
 }
 
-/* ---- steps, and what of the gradients leaves with them ---- */
+/* ---- parts of the backward pass, and what of the gradients leaves with them ---- */
 
 static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_cut(s, u) ? windows_in(s, u) + 1 : 1; }
-bool is_window(const struct stream *s, struct step t) { return t.part + 1 < parts_of(s, t.unit); }
+bool is_window(const struct stream *s, struct part t) { return t.nth + 1 < parts_of(s, t.unit); }
 
-float *grads_of(const struct stream *s, struct step t)
+float *grads_of(const struct stream *s, struct part t)
 {
 	const struct memory_layout *at = &s->micro->layout;
 
-	if (is_window(s, t)) return at->window_grads[t.part & 1];
-	if (t.unit == 0 || t.unit == head_job(s)) return at->embed_head_grads[t.unit != 0];
+	if (is_window(s, t)) return at->window_grads[t.nth & 1];
+	if (t.unit == 0 || t.unit == head_unit(s)) return at->embed_head_grads[t.unit != 0];
 	return at->grads[(t.unit - 1) % s->micro->plan.grad_slots];
 }
 
-struct step step_after(const struct stream *s, struct step t)
+struct part part_after(const struct stream *s, struct part t)
 {
-	return is_window(s, t) ? (struct step){t.unit, t.part + 1} : (struct step){t.unit - 1, 0};
+	return is_window(s, t) ? (struct part){t.unit, t.nth + 1} : (struct part){t.unit - 1, 0};
 }
 
 /* An edge: the i-th, if a block has it */
 static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
 {
-	const struct cut *c = &s->jobs[u].cut;
+	const struct cut *c = &s->unit[u].cut;
 	uint32_t each = s->micro->plan.expert_window;
 	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
 	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
@@ -199,32 +200,32 @@ static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
 
 static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
 {
-	struct extent in = inside(&s->jobs[u].cut, e);
+	struct extent in = inside(&s->unit[u].cut, e);
 
 	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
 }
 
-bool range_of(const struct stream *s, struct step t, uint32_t i, struct range *r)
+bool range_of(const struct stream *s, struct part t, uint32_t i, struct range *r)
 {
-	const struct job *j = &s->jobs[t.unit];
+	const struct unit *u = &s->unit[t.unit];
 	uint32_t each = s->micro->plan.expert_window;
 	struct extent e[EXPERT_ARRAYS];
 
 	if (is_window(s, t)) {
-		if (i >= j->cut.arrays) return false;
-		window_extents(&j->cut, each, t.part, e);
+		if (i >= u->cut.arrays) return false;
+		window_extents(&u->cut, each, t.nth, e);
 		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
-		r->expert_off = j->cut.array[i].off;
-		r->expert_stride = j->cut.array[i].stride;
+		r->expert_off = u->cut.array[i].off;
+		r->expert_stride = u->cut.array[i].stride;
 	} else if (is_cut(s, t.unit)) {
-		if (i > cut_edges(&j->cut, each)) return false;
-		e[0] = (struct extent){0, cut_rest(&j->cut), 0};
+		if (i > cut_edges(&u->cut, each)) return false;
+		e[0] = (struct extent){0, cut_rest(&u->cut), 0};
 		*r = i ? edge_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
 	} else {
-		if (i >= (uint32_t)j->parts) return false;
-		*r = (struct range){.unit = j->part[i].unit,
-			.end = j->part[i].end,
-			.n = s->micro->layout.tied_grads && j->part[i].end ? 0 : j->part[i].elems,
+		if (i >= (uint32_t)u->origins) return false;
+		*r = (struct range){.unit = u->origin[i].unit,
+			.end = u->origin[i].end,
+			.n = s->micro->layout.tied_grads && u->origin[i].end ? 0 : u->origin[i].elems,
 			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
 	}
 	return true;

@@ -1,47 +1,48 @@
-/* schedule.h: what schedule.c shares with parts.c and leave.c: the parts of which units consist.
+/* schedule.h: what the files of the schedule share: schedule.c, parts.c, arrive.c, chunks.c, offload.c, windows.c and
+ * leave.c. First of all the parts of which units consist.
  *
- * A unit has one part, or, with windows of experts, one for each window and one for its rest (windows.h). The forward
- * pass goes through a unit's windows between the two halves of its rest. In the backward pass each part is a step.
+ * A unit has one part, or, with windows of experts, one for each window and one for its rest (cut.h). The forward
+ * pass goes through a unit's windows between the two halves of its rest. The backward pass goes part by part.
  */
 #ifndef MT_STREAM_SCHEDULE_H
 #define MT_STREAM_SCHEDULE_H
 
 #include "stream.h"
 
-static inline uint32_t head_job(const struct stream *s) { return s->units - 1; }
+static inline uint32_t head_unit(const struct stream *s) { return s->units - 1; }
 
 /* ---- parts.c ---- */
 
-/* Do the job's experts come by windows? If so, by so many */
-bool is_cut(const struct stream *, uint32_t job);
-uint32_t windows_in(const struct stream *, uint32_t job);
-/* Elements of a part of the job that are in its slot: all, or the rest beside windows */
-uint64_t elems_of(const struct stream *, uint32_t job, int part);
-void weights_at(struct stream *, uint32_t job, const void *const base[2], const int16_t *lo, struct weights *);
-/* Where a part's gradient is summed: in its part of the slot. With --grad none a tied model sums the embed gradient and
- * the head gradient in one array. */
-float *grads_base(const struct stream *, uint32_t job, int part, float *slot);
-void grads_at(struct stream *, uint32_t job, float *slot, struct grads *);
+/* Do the unit's experts come by windows? If so, by so many */
+bool is_cut(const struct stream *, uint32_t unit);
+uint32_t windows_in(const struct stream *, uint32_t unit);
+/* Elements of one of the unit's origins that are in its slot: all, or the rest beside windows */
+uint64_t elems_of(const struct stream *, uint32_t unit, int origin);
+void weights_at(struct stream *, uint32_t unit, const void *const base[2], const int16_t *lo, struct weights *);
+/* Where an origin's gradient is summed: in its place in the slot. With --grad none a tied model sums the embed gradient
+ * and the head gradient in one array. */
+float *grads_base(const struct stream *, uint32_t unit, int origin, float *slot);
+void grads_at(struct stream *, uint32_t unit, float *slot, struct grads *);
 /* Gaps between tensors are copied out with them, so they must be zero. Of elements from .. to - 1 of a unit, which are
- * at g; of all in the job's slot */
+ * at g; of all in the unit's slot */
 void gaps_clear(struct stream *, uint32_t unit, float *g, uint64_t from, uint64_t to);
-void grads_clear_gaps(struct stream *, uint32_t job, float *slot);
+void grads_clear_gaps(struct stream *, uint32_t unit, float *slot);
 /* Window i's tensors: weights at mem, or with zero-copy in the store; gradients at gs. Either may be left out. */
-void window_enter(struct stream *, uint32_t job, uint32_t i, void *mem, struct weights *, float *gs, struct grads *);
+void window_enter(struct stream *, uint32_t unit, uint32_t i, void *mem, struct weights *, float *gs, struct grads *);
 /* Copy those of a part's gradients, which are at gs, that are in blocks of other parts, too, to where these are put
  * together. end: the bound where the part ends; it begins at the one before */
 void edges_put(struct stream *, uint32_t unit, const float *gs, const struct extent *, uint32_t end);
 
 /* A part of a unit in the backward pass, by which they are numbered: windows, rest */
-struct step {
-	uint32_t unit, part;
+struct part {
+	uint32_t unit, nth;
 };
 
-bool is_window(const struct stream *, struct step);
+bool is_window(const struct stream *, struct part);
 /* Where its gradients are summed */
-float *grads_of(const struct stream *, struct step);
+float *grads_of(const struct stream *, struct part);
 /* The next one: the unit's next part, or the unit below */
-struct step step_after(const struct stream *, struct step);
+struct part part_after(const struct stream *, struct part);
 
 /* Elements off .. off + n - 1 of a unit's gradient, which are at g */
 struct range {
@@ -52,20 +53,77 @@ struct range {
 	uint64_t expert_off, expert_stride;
 };
 
-/* The i-th range of what leaves with the step, which may be empty; false: there are not so many. Where the embed
+/* The i-th range of what leaves with the part, which may be empty; false: there are not so many. Where the embed
  * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
-bool range_of(const struct stream *, struct step, uint32_t i, struct range *);
+bool range_of(const struct stream *, struct part, uint32_t i, struct range *);
 
-/* Has any token of the pass been sent to the expert? With windows, and once the unit's tokens are routed */
+/* ---- arrive.c ---- */
+
+/* Copy the rows and rope's tables to the device */
+void batch_in(struct stream *);
+uint64_t weight_elem(const struct stream *); /* bytes */
+/* *w: the unit's weights; compute launched from here on may read them. Returns the slot, whose last_read the caller
+ * sets once it has launched the last reader; NULL where the device reads the store in place. */
+struct slot *weights_fetch(struct stream *, uint32_t unit, struct weights *w);
+
+/* ---- chunks.c ---- */
+
+/* MLP slices of the first n tokens of the pass, which are whole chunks or all of it */
+int64_t slices_of(const struct stream *, int64_t n);
+/* Tokens [from, from + n) of the pass. All chunks share the scratch. */
+struct chunk chunk_of(struct stream *, int64_t from, int64_t n);
+int64_t chunk_tokens(const struct stream *, int64_t from); /* of the chunk at `from` */
+/* Unit u's output, from token `from` of the pass on; its gradient */
+void *output(const struct stream *, uint32_t u, int64_t from);
+void *dx_at(const struct stream *, int64_t from);
+/* Is this layer's attention output offloaded? */
+bool attention_offloaded(const struct stream *, uint32_t layer);
+/* A block's activations for the chunk at `from` */
+struct saved saved_at(const struct stream *, uint32_t layer, int64_t from);
+
+/* A block's next chunk; the first time from and c.n are 0 */
+struct at {
+	int64_t from;
+	struct chunk c;
+	struct saved v;
+	const void *x;
+};
+
+bool next_chunk(struct stream *, uint32_t u, struct at *);
+
+/* ---- offload.c: the unit's forward, and the block's backward pass are about to be launched ---- */
+
+void forward_begins(struct stream *, uint32_t u);
+/* It has been launched: offload what it writes. The last two stay, as the backward pass reads them first. */
+void forward_ends(struct stream *, uint32_t u);
+void backward_begins(struct stream *, uint32_t u);
+
+/* ---- schedule.c ---- */
+
+/* The first chunk of the micro-batch overwrites a unit's gradients (0), the others add to them (1) */
+static inline float beta_at(const struct stream *s, int64_t from) { return s->now.first && from == 0 ? 0 : 1; }
+/* What the chunk's backward pass reads and the block has not kept */
+void recompute(struct stream *, uint32_t u, const struct weights *, struct at *);
+
+/* ---- windows.c: blocks whose experts come by windows ---- */
+
+/* Has any token of the pass been sent to the expert? Once the unit's tokens are routed */
 bool expert_used(const struct stream *, uint32_t unit, uint32_t expert);
+/* Nobody routes: each expert gets as many rows as the others */
+void rows_assume(struct stream *, uint32_t u);
+int cut_forward(struct stream *, uint32_t u, struct weights *); /* 0 or -ex */
+/* Before the first window: attention's activations and the router's, of all chunks. Then each window, and the rest. */
+void cut_backward_begin(struct stream *, uint32_t u);
+void window_backward(struct stream *, uint32_t u, uint32_t i, float *gs);
+void rest_backward(struct stream *, uint32_t u, float *gs);
 
 /* ---- leave.c ---- */
 
 /* Send the micro-batch's loss; at `ready` the head has computed it */
 int loss_out(struct stream *, struct event ready);
-/* Compute launched so far has finished the step's gradients */
-void grads_final(struct stream *, struct step);
-/* Send the step's gradients, which are final at `ready`. All of them have left on return. */
-int grads_out(struct stream *, struct step, struct event ready);
+/* Compute launched so far has finished the part's gradients */
+void grads_final(struct stream *, struct part);
+/* Send the part's gradients, which are final at `ready`. All of them have left on return. */
+int grads_out(struct stream *, struct part, struct event ready);
 
 #endif

@@ -276,7 +276,7 @@ static int stream_open(struct stream *s)
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	s->budget = device_memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
-		(rc = record_select(s, &requested)) || (rc = jobs_make(s)))
+		(rc = record_select(s, &requested)) || (rc = units_make(s)))
 		return rc;
 	size_t bytes;
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
@@ -294,7 +294,7 @@ static void stream_close(struct stream *s)
 	if (s->batch) mt_ring_close(s->batch);
 	if (s->grad) mt_ring_close(s->grad);
 	mt_run_close(s->run);
-	free(s->jobs);
+	free(s->unit);
 	free(s->now.blocks);
 	balance_release(s);
 	free(s->host);

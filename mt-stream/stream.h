@@ -1,4 +1,4 @@
-/* stream.h: what mt-stream's parts share: the stream, its jobs, the micro-batch that it is working on.
+/* stream.h: what mt-stream's parts share: the stream, its units, the micro-batch that it is working on.
  *
  * A micro-batch goes one way: serve.c takes it off the ring, plan_make plans it, schedule_autotune lets the device
  * select algorithms for a new shape, schedule_run computes it. wait.c is where all of these wait for other stages.
@@ -8,15 +8,15 @@
 
 #include "plan/plan.h"
 
-/* Job j is unit j: its weights come in together, its gradients leave together. The LM head of a tied model has a second
- * part: the embedding's weights, and the head gradient for them. */
-struct job {
-	struct part {
-		uint32_t unit, end; /* end: 0, or 1: the head gradient of a tied embedding */
-		uint64_t at, elems; /* at: element in the job's slot */
-	} part[2];
-	int parts;
-	uint64_t elems;       /* of all parts */
+/* A unit of the run, whose weights come together and whose gradients leave together. It computes with its own weights;
+ * the LM head of a tied model also with the embedding's, for which it has a gradient of its own. */
+struct unit {
+	struct origin {
+		uint32_t unit, end; /* whose weights; end: 0, or 1: the head gradient of a tied embedding */
+		uint64_t at, elems; /* at: element in the slot */
+	} origin[2];
+	int origins;
+	uint64_t elems;       /* of all origins */
 	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
 	struct cut cut;       /* of a block with experts, where the plan has windows of them */
 };
@@ -37,10 +37,10 @@ struct micro {
 	double predicted; /* s, forward and backward */
 };
 
-/* Device memory for one job's weights, or for a window's */
+/* Device memory for one unit's weights, or for a window's */
 struct slot {
 	void *mem;
-	int64_t job;            /* whose weights are there, -1: none. A window's: see window_number() */
+	int64_t holds;          /* whose weights are there, -1: none. A window's: see window_number() */
 	struct event last_read; /* the last operation that reads them has run */
 	struct event loaded;    /* a window's: they are there */
 };
@@ -85,7 +85,7 @@ struct stream {
 	struct device *dev;
 	int index;
 	struct mt_ring *batch, *grad;
-	struct job *jobs; /* [units] */
+	struct unit *unit; /* [units] */
 	uint32_t units;
 	enum recompute recompute;
 	enum mt_dtype compute;   /* type of operands, requested; 0: not */
@@ -163,8 +163,8 @@ int record_take(struct stream *, const struct chunk_sizes *);
 int plan_make(struct stream *, bool *new_shape);
 void plan_release(struct stream *);
 
-/* parts.c: s->jobs, of the run's units */
-int jobs_make(struct stream *);
+/* parts.c: s->unit, of the run's units */
+int units_make(struct stream *);
 /* schedule.c. Show the device all compute of the planned micro-batch, to select algorithms; nothing runs. 0 or -ex */
 int schedule_autotune(struct stream *);
 /* Compute the planned micro-batch. 0, STALE, GONE or -ex */
@@ -185,7 +185,7 @@ void balance_release(struct stream *);
 /* wait.c: 0, STALE, GONE or -ex */
 int run_state(const struct stream *);    /* 0, GONE, -65: the store is dirty, or -75: another process has the slot */
 int micro_wanted(const struct stream *); /* STALE: the micro-batch is no longer needed; else as run_state */
-int weights_wait(struct stream *, uint32_t job);             /* until the job's weights are this step's */
+int weights_wait(struct stream *, uint32_t u);               /* until the unit's weights are this step's */
 int room_wait(struct stream *, uint32_t unit, void **block); /* until the gradient ring has room for a block */
 void batch_wait(struct stream *, uint32_t seen);             /* until the doorbell rings after `seen` */
 int record_wait(const struct stream *, uint32_t seen);       /* likewise, for who writes the reproducibility record */

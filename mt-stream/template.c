@@ -329,8 +329,8 @@ void block_recompute(const struct chunk *c, uint32_t layer, const struct weights
 
 /* ---- MLP ---- */
 
-/* Where the piece's routing and sums are, of all pieces of a pass: by tokens and pieces before it */
-static void experts_of_pass(struct piece *p, int64_t tokens, int64_t pieces)
+/* Where the slice's routing and sums are, of all slices of a pass: by tokens and slices before it */
+static void experts_of_pass(struct slice *p, int64_t tokens, int64_t slices)
 {
 	struct experts_scratch *x = &p->c.s.x;
 	int64_t slots = tokens * p->l->experts_per_token;
@@ -341,17 +341,17 @@ static void experts_of_pass(struct piece *p, int64_t tokens, int64_t pieces)
 	x->row += slots;
 	x->slot += slots;
 	if (x->dweight) x->dweight += slots;
-	x->first += pieces * (p->l->experts + 1);
+	x->first += slices * (p->l->experts + 1);
 	x->sum += tokens * p->c.geo->hidden;
 }
 
-/* The piece that starts at token `from` */
-static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
+/* The slice that starts at token `from` */
+static struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
 	const void *x, const struct saved *s)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	bool parallel = c->geo->flags & MT_PARALLEL;
-	struct piece p = {.c = *c,
+	struct slice p = {.c = *c,
 		.l = l,
 		.w = w,
 		.in = elements_after(c->dev, parallel ? x : s->x2, from * c->geo->hidden),
@@ -364,31 +364,31 @@ static struct piece piece_of(const struct chunk *c, uint32_t layer, int64_t from
 		.post = post2,
 		.to = l->experts};
 
-	p.c.n = c->n - from < c->piece ? c->n - from : c->piece;
+	p.c.n = c->n - from < c->slice ? c->n - from : c->slice;
 	if (p.c.balance.sums) p.c.balance.counted += from;
 	p.rows = p.c.n * l->experts_per_token;
-	if (l->experts && c->s.x.sum) experts_of_pass(&p, c->before + from, c->pieces_before + from / c->piece);
+	if (l->experts && c->s.x.sum) experts_of_pass(&p, c->before + from, c->slices_before + from / c->slice);
 	return p;
 }
 
 /* Weights of gate | up, which is up alone where the MLP is not gated */
-static enum mt_role_tensor gate_up_role(const struct piece *p) { return mlp_gated(p->l) ? MT_T_GATE : MT_T_UP; }
-static enum mt_role_tensor gate_up_bias(const struct piece *p) { return mlp_gated(p->l) ? MT_T_GATEB : MT_T_UPB; }
+static enum mt_role_tensor gate_up_role(const struct slice *p) { return mlp_gated(p->l) ? MT_T_GATE : MT_T_UP; }
+static enum mt_role_tensor gate_up_bias(const struct slice *p) { return mlp_gated(p->l) ? MT_T_GATEB : MT_T_UPB; }
 
-static void gate_up(const struct piece *p)
+static void gate_up(const struct slice *p)
 {
 	linear_forward(&p->c, p->gu, input_of(&p->c, p->in, p->w, p->norm), p->w->t[gate_up_role(p)],
 		p->w->t[gate_up_bias(p)], NULL, p->c.geo->hidden, gate_up_width(p->l));
 }
 
-static void activation_forward(const struct piece *p)
+static void activation_forward(const struct slice *p)
 {
 	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.act, .gu = p->gu, .n = p->c.n, .f = p->l->ffn,
 		.form = (enum activation)p->l->form, .slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]});
 }
 
 /* The gradient of gate | up in its place, from that of the inner output in act, which becomes the inner output */
-static void activation_backward(const struct piece *p, const struct grads *g, float beta)
+static void activation_backward(const struct slice *p, const struct grads *g, float beta)
 {
 	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->gu, .y = p->c.s.act, .dy = p->c.s.act,
 		.gu = p->gu, .n = p->c.n, .f = p->l->ffn, .form = (enum activation)p->l->form,
@@ -400,8 +400,8 @@ static void activation_backward(const struct piece *p, const struct grads *g, fl
 static void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	const struct saved *s, void *y)
 {
-	for (int64_t from = 0; from < c->n; from += c->piece) {
-		struct piece p = piece_of(c, layer, from, w, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = slice_of(c, layer, from, w, x, s);
 		void *out = elements_after(c->dev, y, from * c->geo->hidden);
 
 		if (p.l->experts) {
@@ -431,8 +431,8 @@ static void mlp_backward(const struct chunk *c, uint32_t layer, const struct wei
 {
 	int64_t h = c->geo->hidden;
 
-	for (int64_t from = 0; from < c->n; from += c->piece, beta = 1) {
-		struct piece p = piece_of(c, layer, from, w, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
+		struct slice p = slice_of(c, layer, from, w, x, s);
 		void *d = elements_after(c->dev, dx, from * h);
 		const void *dsub, *in = NULL;
 		int64_t f = p.l->ffn;
@@ -535,19 +535,19 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 
 void block_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s)
 {
-	for (int64_t from = 0; from < c->n; from += c->piece) {
-		struct piece p = piece_of(c, layer, from, w, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = slice_of(c, layer, from, w, x, s);
 
 		experts_route(&p);
 	}
 }
 
-/* The window's experts and rows of the piece that starts at token `from` */
-static struct piece window_piece(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
+/* The window's experts and rows of the slice that starts at token `from` */
+static struct slice window_slice(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
 	const struct window *win, const void *x, const struct saved *s)
 {
-	struct piece p = piece_of(c, layer, from, w, x, s);
-	const uint32_t *rows = win->rows + from / c->piece * (p.l->experts + 1);
+	struct slice p = slice_of(c, layer, from, w, x, s);
+	const uint32_t *rows = win->rows + from / c->slice * (p.l->experts + 1);
 
 	p.from = win->from;
 	p.to = win->to;
@@ -559,8 +559,8 @@ static struct piece window_piece(const struct chunk *c, uint32_t layer, int64_t 
 void block_window_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct window *win,
 	const void *x, const struct saved *s)
 {
-	for (int64_t from = 0; from < c->n; from += c->piece) {
-		struct piece p = window_piece(c, layer, from, w, win, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = window_slice(c, layer, from, w, win, x, s);
 
 		experts_window_forward(&p);
 	}
@@ -582,8 +582,8 @@ void block_backward_route(const struct chunk *c, uint32_t layer, const struct we
 void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
 	float beta, const struct window *win, const void *x, const struct saved *s, const void *dx)
 {
-	for (int64_t from = 0; from < c->n; from += c->piece, beta = 1) {
-		struct piece p = window_piece(c, layer, from, w, win, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
+		struct slice p = window_slice(c, layer, from, w, win, x, s);
 
 		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
 	}

@@ -1,8 +1,8 @@
 /* template.h: the layers, as functions of (geometry, weights, input, saved activations). A template owns no
  * weights and no state; it launches operations on the device's compute queue and returns.
  *
- * Letters: N tokens of the chunk, P of a piece, H hidden, V vocabulary; of the layer's kind: A = heads x D,
- * K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F. The MLP computes a chunk in pieces,
+ * Letters: N tokens of the chunk, P of a slice, H hidden, V vocabulary; of the layer's kind: A = heads x D,
+ * K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F. The MLP computes a chunk in slices,
  * which are smaller than the chunk if one row is a large chunk.
  * dx is the gradient of the residual stream: a template's backward reads the gradient of its output there and writes
  * the gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
@@ -24,9 +24,9 @@ struct grads {
 	int64_t stride[ROLES];
 };
 
-/* What a mixture of experts needs for a piece. E experts, K of a token, R = P K (ops.h); F, G: an expert's, and the
+/* What a mixture of experts needs for a slice. E experts, K of a token, R = P K (ops.h); F, G: an expert's, and the
  * shared expert's where P rows of it are more. Where experts come by windows, sums and all but dlogits of
- * routing are there for every piece of the pass, one after another. */
+ * routing are there for every slice of the pass, one after another. */
 struct experts_scratch {
 	float *scores;           /* (P, E) */
 	void *dlogits;           /* (P, E); fp32 where the router is exact */
@@ -55,7 +55,7 @@ struct scratch {  /* valid only within one call of a template */
 	void *dqkv;   /* (N, A + 2K) */
 	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
 	void *logits; /* (N', V)     N' the tokens of a head chunk */
-	struct experts_scratch x; /* of a piece; models with experts only */
+	struct experts_scratch x; /* of a slice; models with experts only */
 	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;          /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
@@ -83,8 +83,8 @@ struct balance {
 struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
-	int64_t n, seq, piece;
-	int64_t before, pieces_before; /* tokens and pieces of the pass before the chunk, where experts come by windows */
+	int64_t n, seq, slice;
+	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts;  /* (N) each */
 	const uint32_t *host_starts;                /* host: as starts */
@@ -112,7 +112,7 @@ void block_backward(const struct chunk *, uint32_t layer, const struct weights *
  * the bits are those of block_forward and block_backward. */
 struct window {
 	uint32_t from, to;    /* experts; of their roles w and g have expert `from`'s tensors */
-	const uint32_t *rows; /* host: as `first`, of the chunk's pieces, E + 1 of each */
+	const uint32_t *rows; /* host: as `first`, of the chunk's slices, E + 1 of each */
 };
 
 void block_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *);
@@ -144,12 +144,12 @@ void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos,
 
 /* ---- sizes ---- */
 
-/* Every array of an experts_scratch for pieces of `piece` tokens from take(where, count, bytes of an element);
+/* Every array of an experts_scratch for slices of `slice` tokens from take(where, count, bytes of an element);
  * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs. Where experts
- * come by windows, a pass has so many tokens in so many pieces; else `pieces` is 0. */
+ * come by windows, a pass has so many tokens in so many slices; else `slices` is 0. */
 struct experts_sizes {
 	const struct mt_layer *most;
-	uint64_t hidden, piece, elem, pass, pieces;
+	uint64_t hidden, slice, elem, pass, slices;
 	bool train;
 	enum mt_dtype dtype; /* of the run's weights */
 };
@@ -168,7 +168,7 @@ static inline int64_t active_ffn(const struct mt_layer *l)
 	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
 }
 /* Elements of a token in saved->gu. With experts: gate | up of those that it is sent to, then the shared expert's. By
- * pieces: the first piece's tokens sorted by expert, their shared expert's, then the next piece's */
+ * slices: the first slice's tokens sorted by expert, their shared expert's, then the next slice's */
 static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * active_ffn(l); }
 /* Elements of a token in saved->pre and in saved->qk_rstd */
 static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)

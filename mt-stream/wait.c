@@ -58,10 +58,10 @@ static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_acti
 	return 0;
 }
 
-int weights_wait(struct stream *s, uint32_t job)
+int weights_wait(struct stream *s, uint32_t u)
 {
-	for (int p = 0; p < s->jobs[job].parts; p++) {
-		uint32_t unit = s->jobs[job].part[p].unit;
+	for (int i = 0; i < s->unit[u].origins; i++) {
+		uint32_t unit = s->unit[u].origin[i].unit;
 
 		for (;;) {
 			uint32_t seen = mt_event(s->run);

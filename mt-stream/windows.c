@@ -1,69 +1,226 @@
-/* windows.c: where the parts of a block with experts begin and end. */
-#include "template.h"
-#include "windows.h"
+/* windows.c: a block whose experts come by windows (cut.h): all chunks go through attention and router, then through one
+ * window after another, then through the rest. A window's weights come while the one before computes, and its gradients
+ * leave while the next one does.
+ */
+#include "schedule.h"
+#include "trace.h"
 
-#define ALIGN 64u /* elements: arrays begin there in a window's memory, as slabs do in a unit */
+/* ---- rows of experts ---- */
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
-
-/* Experts' tensors are the last ones of their unit. All of one expert are an array, or all experts' of one role are. */
-struct cut cut_of(const struct mt_unit *u, const struct mt_tensor *first)
+/* Where the rows of unit u's experts begin, of all slices of the pass: as the routing's `first` */
+static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
 {
-	struct cut c = {.elems = u->elems, .first_expert = u->tensors};
-	const struct mt_tensor *end = first + u->tensors, *t = first;
+	const struct plan_request *req = &s->micro->request;
 
-	while (t < end && (t->role < MT_T_XGATE || t->role > MT_T_XDOWNB)) t++;
-	if (t == end) return c;
-	c.first_expert = (uint32_t)(t - first);
-	for (; t < end && (t->experts || c.arrays == 0); t++) {
-		c.array[c.arrays].off = t->off;
-		c.array[c.arrays++].stride = (uint64_t)expert_stride(t, end);
-		c.experts = t->experts;
-	}
-	if (!c.experts) c.experts = end[-1].expert + 1;
-	if (c.array[0].stride == 0) c.array[0].stride = c.elems - c.array[0].off; /* a single expert */
-	return c;
+	return s->rows + (u - 1) * slices_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
 }
 
-uint64_t cut_rest(const struct cut *c) { return c->experts ? c->array[0].off : c->elems; }
-
-uint32_t cut_edges(const struct cut *c, uint32_t window) { return c->experts ? c->arrays * windows_of(c, window) : 0; }
-
-uint64_t cut_window(const struct cut *c, uint32_t window)
+/* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
+static int rows_fetch(struct stream *s, uint32_t u)
 {
-	uint64_t n = 0;
+	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].cut.experts + 1);
 
-	/* behind the last expert there may be a gap */
-	for (uint32_t a = 0; a < c->arrays; a++) n += aligned(least(window, c->experts) * c->array[a].stride) + ALIGN;
-	return n;
+	launch(s, Q_COMPUTE,
+		&(struct op){OP_COPY, .copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->rows}});
+	return event_sync(s, event_record(s, Q_COMPUTE));
 }
 
-uint64_t cut_bound(const struct cut *c, uint32_t window, uint32_t bound)
+void rows_assume(struct stream *s, uint32_t u)
 {
-	uint32_t windows = windows_of(c, window);
+	const struct plan_request *req = &s->micro->request;
+	uint64_t experts = s->unit[u].cut.experts,
+			 slots = tokens_of_slice(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
+	uint32_t *first = rows_of_unit(s, u);
 
-	return c->array[bound / windows].off + (uint64_t)(bound % windows) * window * c->array[bound / windows].stride;
+	for (uint64_t i = 0; i < slices_of_pass(req, &s->micro->plan) * (experts + 1); i++)
+		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
 }
 
-uint32_t cut_edge(const struct cut *c, uint32_t window, uint32_t bound)
+bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 {
-	uint64_t block = cut_bound(c, window, bound) / MT_BLOCK;
+	uint32_t stride = s->unit[u].cut.experts + 1;
+	const uint32_t *first = rows_of_unit(s, u) + expert;
 
-	while (bound > 0 && cut_bound(c, window, bound - 1) / MT_BLOCK == block) bound--;
-	return bound;
+	for (int64_t p = slices_of(s, s->now.n); p > 0; p--, first += stride)
+		if (first[1] > first[0]) return true;
+	return false;
 }
 
-void window_extents(const struct cut *c, uint32_t window, uint32_t i, struct extent *e)
+/* Window i, and its rows of the pass's first chunk */
+static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
 {
-	uint32_t windows = windows_of(c, window), bounds = cut_edges(c, window);
-	uint64_t at = 0;
+	uint32_t each = s->micro->plan.expert_window, experts = s->unit[u].cut.experts, from = i * each;
+
+	return (
+		struct window){.from = from, .to = experts - from < each ? experts : from + each, .rows = rows_of_unit(s, u)};
+}
+
+static struct window window_of_chunk(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
+{
+	struct window w = window_of(s, u, i);
+
+	w.rows += c->slices_before * (s->unit[u].cut.experts + 1);
+	return w;
+}
+
+/* ---- weights ---- */
+
+static int64_t window_number(uint32_t unit, uint32_t i) { return (int64_t)unit * MT_EXPERTS + i; }
+
+static struct slot *window_slot(struct stream *s, uint32_t unit, uint32_t i)
+{
+	struct slot *w = s->now.windows;
+
+	return w[0].holds == window_number(unit, i) ? &w[0] : w[1].holds == window_number(unit, i) ? &w[1] : NULL;
+}
+
+/* Copy weights of experts from .. to - 1 in, where the window's extents e are in the slot; NULL: count only */
+static void experts_load(struct stream *s, uint32_t unit, struct slot *slot, const struct extent *e, uint32_t from,
+	uint32_t to)
+{
+	const struct cut *c = &s->unit[unit].cut;
+	const char *src = mt_at(s->run, mt_unit(s->run, unit)->w);
 
 	for (uint32_t a = 0; a < c->arrays; a++) {
-		uint32_t bound = a * windows + i;
-		uint64_t to = bound + 1 < bounds ? cut_bound(c, window, bound + 1) : c->elems;
+		uint64_t off = c->array[a].off + from * c->array[a].stride, n = (to - from) * c->array[a].stride;
 
-		e[a] = (struct extent){cut_bound(c, window, bound), to, at};
-		at += aligned(to - e[a].from);
+		*mt_counter(s->run, 2) += n * weight_elem(s);
+		if (slot)
+			launch(s, Q_WEIGHTS,
+				&(struct op){OP_WEIGHTS_IN,
+					.weights_in = {.dst = operands_after(s->dev, slot->mem, (int64_t)(e[a].at + off - e[a].from)),
+						.n = (int64_t)n,
+						.src = src + off * weight_elem(s),
+						.from = s->control->dtype}});
 	}
+}
+
+/* Copy the window's weights in, if there is one of that number, into the slot that the window before it is not in.
+ * routed: the rows of experts are known, and those without any stay away. */
+static void window_load(struct stream *s, uint32_t unit, uint32_t i, bool routed)
+{
+	struct slot *slot = window_slot(s, unit, i);
+	struct extent e[EXPERT_ARRAYS];
+
+	if (i >= windows_in(s, unit)) return;
+	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
+	if (slot) return;
+	slot = s->zero_copy ? NULL : &s->now.windows[s->now.window];
+	window_extents(&s->unit[unit].cut, s->micro->plan.expert_window, i, e);
+	trace_at(s->dev->trace, Q_WEIGHTS, unit, "weights");
+	if (slot) queue_wait(s, Q_WEIGHTS, slot->last_read);
+	struct window w = window_of(s, unit, i);
+	for (uint32_t from = w.from, to; from < w.to; from = to) {
+		bool used = !routed || expert_used(s, unit, from);
+
+		for (to = from + 1; to < w.to && (!routed || expert_used(s, unit, to)) == used;) to++;
+		if (used) experts_load(s, unit, slot, e, from, to);
+	}
+	if (!slot) return;
+	slot->holds = window_number(unit, i);
+	slot->loaded = event_record(s, Q_WEIGHTS);
+}
+
+/* The window's weights, in *w; compute launched from here on may read them. window_leave: it has been launched, and the
+ * next window but one may come. */
+static void window_fetch(struct stream *s, uint32_t unit, uint32_t i, struct weights *w)
+{
+	struct slot *slot = window_slot(s, unit, i);
+
+	if (slot) queue_wait(s, Q_COMPUTE, slot->loaded);
+	window_enter(s, unit, i, slot ? slot->mem : NULL, w, NULL, NULL);
+}
+
+static void window_leave(struct stream *s, uint32_t unit, uint32_t i)
+{
+	struct slot *slot = window_slot(s, unit, i);
+
+	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
+	window_load(s, unit, i + 2, true);
+}
+
+/* ---- forward ---- */
+
+/* With few rows an expert, some experts may have none. Then the first windows wait for the routing, too. */
+enum { FEW_ROWS = 4 };
+
+int cut_forward(struct stream *s, uint32_t u, struct weights *w)
+{
+	const struct mt_layer *l = mt_layer_of(s->geo, u - 1);
+	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
+
+	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		block_recompute(&at.c, u - 1, w, at.x, &at.v, false);
+		block_route(&at.c, u - 1, w, at.x, &at.v);
+	}
+	int rc = rows_fetch(s, u);
+	if (rc) return rc;
+	for (uint32_t i = 0; i < 2 && few; i++) window_load(s, u, i, true);
+	for (uint32_t i = 0; i < windows_in(s, u); i++) {
+		window_fetch(s, u, i, w);
+		for (struct at at = {0}; next_chunk(s, u, &at);) {
+			struct window win = window_of_chunk(s, u, i, &at.c);
+			block_window_forward(&at.c, u - 1, w, &win, at.x, &at.v);
+		}
+		window_leave(s, u, i);
+	}
+	for (struct at at = {0}; next_chunk(s, u, &at);)
+		block_windows_end(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
+	return 0;
+}
+
+/* ---- backward, part by part ---- */
+
+/* Attention's activations and the router's, of all chunks */
+void cut_backward_begin(struct stream *s, uint32_t u)
+{
+	struct weights *w = &s->now.weights;
+	uint64_t edges = (uint64_t)cut_edges(&s->unit[u].cut, s->micro->plan.expert_window) * MT_BLOCK;
+
+	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
+	s->now.slot = weights_fetch(s, u, w);
+	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i, true);
+	backward_begins(s, u);
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {s->micro->layout.edges[u & 1], edges * sizeof(float)}});
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		recompute(s, u, w, &at);
+		block_backward_route(&at.c, u - 1, w, at.x, &at.v, dx_at(s, at.from));
+	}
+}
+
+void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
+{
+	const struct cut *c = &s->unit[u].cut;
+	uint32_t each = s->micro->plan.expert_window;
+	struct weights *w = &s->now.weights;
+	struct extent e[EXPERT_ARRAYS];
+	struct grads g = {0};
+
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, cut_window(c, each) * sizeof(float)}});
+	window_extents(c, each, i, e);
+	for (uint32_t a = 0; a < c->arrays; a++) gaps_clear(s, u, gs + e[a].at, e[a].from, e[a].to);
+	window_fetch(s, u, i, w);
+	window_enter(s, u, i, NULL, NULL, gs, &g);
+	for (struct at at = {0}; next_chunk(s, u, &at);) {
+		struct window win = window_of_chunk(s, u, i, &at.c);
+		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
+	}
+	window_leave(s, u, i);
+	for (uint32_t a = 0; a < c->arrays; a++) edges_put(s, u, gs, &e[a], a * windows_in(s, u) + i + 1);
+}
+
+void rest_backward(struct stream *s, uint32_t u, float *gs)
+{
+	struct extent e = {0, cut_rest(&s->unit[u].cut), 0};
+	struct grads g;
+
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, e.to * sizeof(float)}});
+	grads_at(s, u, gs, &g);
+	grads_clear_gaps(s, u, gs);
+	for (struct at at = {0}; next_chunk(s, u, &at);)
+		block_backward_windows_end(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v,
+			dx_at(s, at.from));
+	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
+	edges_put(s, u, gs, &e, 0);
 }

@@ -419,7 +419,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 			if p["order"] == "pass-major":
 			    says(f"order +pass-major: {n} rows a pass, {n} passes", p["pass_rows"], p["passes"])
 			else:
-			    says(f"order +layer-major, chunks of {n} rows, MLP in pieces of {n}", p["chunk_rows"], p["mlp_tokens"])
+			    says(f"order +layer-major, chunks of {n} rows, MLP in slices of {n}", p["chunk_rows"], p["mlp_tokens"])
 			says(f"keeps +{n} blocks all, {n} all but gate and up, {n} attention's output, {n} their",
 			    p["keep_all"], p["keep_but_gate_up"], p["keep_attention"], p["keep_input"])
 			says(f"device +{n} GB of {n} GB .at least {n} GB", p["peak_bytes"] / 1e9, p["memory"] / 1e9,

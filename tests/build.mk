@@ -23,10 +23,10 @@ $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EX
 $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
-# ... and stream-chaos includes schedule.c, leave.c, wait.c and request.c, and plays what is around them
-$(O)/probes/stream-chaos: EXTRA := $(filter-out %/schedule.o %/leave.o %/plan/request.o %/wait.o %/serve.o,$(call \
+# ... and stream-chaos includes CHAOS_SRC, and plays what is around it
+$(O)/probes/stream-chaos: EXTRA := $(filter-out $(CHAOS_SRC:%.c=$(O)/%.o) %/serve.o,$(call \
   without_main,$(SRC_mt-stream)))
-$(O)/probes/stream-chaos: mt-stream/schedule.c mt-stream/leave.c mt-stream/wait.c mt-stream/plan/request.c
+$(O)/probes/stream-chaos: $(CHAOS_SRC)
 $(O)/probes/%: tests/probes/%.c $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $< $(EXTRA) $(OUR_LIBS) $(GEMM_LIBS) $(LIBMT_LIBS)

@@ -20,11 +20,11 @@
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
 #define CORES_OF_NODES 1.3 /* of several nodes they take so much longer: mt-link and MPI share them (one core a node) */
-#define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a piece launches: */
+#define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
 #define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
-#define FORWARD_PIECE 5    /* norm, gate and up, SwiGLU, down, residual */
+#define FORWARD_SLICE 5    /* norm, gate and up, SwiGLU, down, residual */
 #define BACKWARD_CHUNK 13
-#define BACKWARD_PIECE 10
+#define BACKWARD_SLICE 10
 #define HEAD_CHUNK 7
 #define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
 #define BACKWARD_WINDOW 12
@@ -84,16 +84,16 @@ static double attention_time(const struct plan_request *req, const struct plan *
 	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
 }
 
-/* What windows of experts add, in which n tokens go through a unit in so many pieces: each window computes the input's
+/* What windows of experts add, in which n tokens go through a unit in so many slices: each window computes the input's
  * norm again, and reads and writes the sums */
-static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double pieces,
+static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double slices,
 	struct times *t)
 {
 	double windows = ceil((double)req->most.experts / plan->expert_window), h = req->geo->hidden;
 	double each = n * h * (2 * (double)req->elem + 2 * sizeof(float)) / req->profile.hbm;
 
-	t->forward += windows * (each + LAUNCH * FORWARD_WINDOW * pieces) + ROUND_TRIP;
-	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * pieces);
+	t->forward += windows * (each + LAUNCH * FORWARD_WINDOW * slices) + ROUND_TRIP;
+	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
 }
 
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
@@ -105,11 +105,11 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double n = (double)rows * req->seq, h = g->hidden, a = (double)l->heads * l->head_dim;
 	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, w = (double)req->operand;
 	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
-	/* of mixtures of experts, GEMMs are of those that a token uses, but a piece reads the weights of all */
+	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
 	double f = (double)active_ffn(l), gu = (mlp_gated(l) ? 2 : 1) * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
-		   piece = fmin(n, (double)tokens_of_piece(req, plan));
-	double chunks = ceil(n / per), pieces = ceil(n / piece), head_n = fmin(n, plan->head_tokens);
+		   slice = fmin(n, (double)tokens_of_slice(req, plan));
+	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
 	double mlp = h * (gu / f + 1) * (double)whole_ffn(l);
 	double flops = attention_flops(req, rows),
 		   attention = attention_time(req, plan, flops, ATTENTION_FORWARD, CORES_ATTENTION_FORWARD),
@@ -118,22 +118,22 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
-	double weights = (chunks * (block - mlp) + pieces * mlp) * w / p->hbm, grads = weights / w * 8;
+	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(req, 2 * n * used, piece) + attention + weights + other +
-		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_PIECE * pieces);
-	t.backward = gemm(req, 4 * n * used, piece) + attention_back + weights + grads + 2.5 * other +
-		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_PIECE * pieces);
+	t.forward = gemm(req, 2 * n * used, slice) + attention + weights + other +
+		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
+	t.backward = gemm(req, 4 * n * used, slice) + attention_back + weights + grads + 2.5 * other +
+		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
 	t.attention = attention + (req->train ? attention_back : 0);
-	double gate_up = gemm(req, 2 * n * h * gu, piece), down = gate_up * f / gu;
+	double gate_up = gemm(req, 2 * n * h * gu, slice), down = gate_up * f / gu;
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention;
 	t.recompute[KEEP_INPUT] = t.forward - down;
-	if (plan->expert_window) add_windows(req, plan, n, pieces, &t);
+	if (plan->expert_window) add_windows(req, plan, n, slices, &t);
 
 	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +

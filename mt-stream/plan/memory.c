@@ -29,7 +29,7 @@ static void *take_any(void *where, uint64_t count, uint64_t size) { return take(
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, k, f, gu, kept, pre, rstd, elem, pass, chunk, piece, head, either;
+	uint64_t h, a, k, f, gu, kept, pre, rstd, elem, pass, chunk, slice, head, either;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -49,7 +49,7 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
-		.piece = tokens_of_piece(req, plan),
+		.slice = tokens_of_slice(req, plan),
 		.head = tokens_of_head(req, plan),
 	};
 
@@ -93,7 +93,7 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	uint32_t layers = req->geo->layers;
 
 	p->chunk = (struct saved){0};
-	if (plan->keep_all < layers) p->scratch.gu = take(w, z->piece, z->gu, z->elem);
+	if (plan->keep_all < layers) p->scratch.gu = take(w, z->slice, z->gu, z->elem);
 	if (plan->keep_all + plan->keep_but_gate_up < layers) {
 		take_attention(w, z, z->saved, &p->chunk);
 		take_block(w, z, z->saved, &p->chunk);
@@ -129,13 +129,13 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
 static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
 {
 	const struct mt_layer *l = z->most;
-	uint64_t slots = z->piece * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
-	uint64_t inner = larger(slots * l->expert_ffn, z->piece * l->shared_ffn);
-	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->piece * z->f), z->head * z->h);
-	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->piece * z->gu);
+	uint64_t slots = z->slice * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
+	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
+	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->slice * z->f), z->head * z->h);
+	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->slice * z->gu);
 
 	if (req->operand == req->elem) return;
-	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->piece * l->experts));
+	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
 	t->operand[0] = take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
 	if (req->train) t->operand[1] = take(w, larger(dy, slots * z->h), 1, req->operand);
 }
@@ -149,16 +149,16 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->rstd = take(w, z->either, 1, sizeof(float));
 	t->mean = req->geo->flags & MT_LAYERNORM ? take(w, z->either, 1, sizeof(float)) : NULL;
 	t->sub = residual_apart(req->geo) ? take(w, z->chunk, z->h, z->elem) : NULL;
-	t->act = take(w, z->piece, z->f, z->elem);
+	t->act = take(w, z->slice, z->f, z->elem);
 	t->logits = take(w, z->head, req->geo->vocab, z->elem);
 	if (z->most->experts)
 		experts_take(&t->x,
 			&(struct experts_sizes){.most = z->most,
 				.hidden = z->h,
-				.piece = z->piece,
+				.slice = z->slice,
 				.elem = z->elem,
 				.pass = z->pass,
-				.pieces = plan->expert_window ? pieces_of_pass(req, plan) : 0,
+				.slices = plan->expert_window ? slices_of_pass(req, plan) : 0,
 				.train = req->train,
 				.dtype = req->dtype},
 			take_any, w);
@@ -266,7 +266,7 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
 	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
 	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);
-	take(&w[4], z.piece, z.gu, z.elem);
+	take(&w[4], z.slice, z.gu, z.elem);
 	take_attention(&w[5], &z, z.saved, &v);
 	take_block(&w[5], &z, z.saved, &v);
 	*inc = (struct increments){w[0].used, w[1].used, w[2].used, w[3].used, w[4].used, w[5].used};

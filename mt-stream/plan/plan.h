@@ -6,7 +6,7 @@
  *                       │ cost.c: how long does a step take?
  *
  * Layer-major, the whole micro-batch goes through the model unit by unit. Inside a unit it is cut into chunks of whole
- * rows; where one row is longer than a chunk, the MLP takes that row in pieces of a chunk's tokens. Pass-major, groups
+ * rows; where one row is longer than a chunk, the MLP takes that row in slices of a chunk's tokens. Pass-major, groups
  * of rows go forward and backward through all units, and weights and gradients stay on the device between passes.
  *
  * chunk_tokens, head_tokens and pass_rows decide bits, so they are kept in the reproducibility record. Everything else
@@ -16,7 +16,7 @@
 #define MT_STREAM_PLAN_H
 
 #include "template.h"
-#include "windows.h"
+#include "cut.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
@@ -208,25 +208,25 @@ static inline uint64_t window_elems(const struct plan_request *req, uint32_t win
 	}
 	return most;
 }
-/* Tokens of an MLP piece, and of a chunk of the LM head */
-static inline uint64_t tokens_of_piece(const struct plan_request *req, const struct plan *plan)
+/* Tokens of an MLP slice, and of a chunk of the LM head */
+static inline uint64_t tokens_of_slice(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq;
 
 	return n < plan->chunk_tokens ? n : plan->chunk_tokens;
 }
-/* MLP pieces of a chunk, and of a pass at most */
-static inline uint64_t pieces_of_chunk(const struct plan_request *req, const struct plan *plan)
+/* MLP slices of a chunk, and of a pass at most */
+static inline uint64_t slices_of_chunk(const struct plan_request *req, const struct plan *plan)
 {
-	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq, piece = tokens_of_piece(req, plan);
+	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq, slice = tokens_of_slice(req, plan);
 
-	return (n + piece - 1) / piece;
+	return (n + slice - 1) / slice;
 }
-static inline uint64_t pieces_of_pass(const struct plan_request *req, const struct plan *plan)
+static inline uint64_t slices_of_pass(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t rows = rows_of_chunk(req, plan), chunks = (rows_of_pass(req, plan) + rows - 1) / rows;
 
-	return chunks * pieces_of_chunk(req, plan);
+	return chunks * slices_of_chunk(req, plan);
 }
 static inline uint64_t tokens_of_head(const struct plan_request *req, const struct plan *plan)
 {
@@ -249,7 +249,7 @@ struct memory_layout {
 	float **grads;                        /* [grad_slots] */
 	void *windows[2];                     /* experts that come by windows: their weights, */
 	float *window_grads[2];               /* and gradients; */
-	float *edges[2];                      /* blocks of gradients that belong to several parts (windows.h), by unit */
+	float *edges[2];                      /* blocks of gradients that belong to several parts (cut.h), by unit */
 	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
 	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;

@@ -110,11 +110,11 @@ static int offload_grow(struct stream *s, uint64_t bytes)
 	return 0;
 }
 
-/* With windows: where each expert's rows begin, of each piece of each layer */
+/* With windows: where each expert's rows begin, of each slice of each layer */
 static int rows_grow(struct stream *s, const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t bytes = plan->expert_window
-		? s->geo->layers * pieces_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->rows
+		? s->geo->layers * slices_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->rows
 		: 0;
 
 	if (bytes <= s->rows_bytes) return 0;

@@ -10,7 +10,7 @@
 
 #include "plan.h"
 
-#define PIECE_MIN 1024u          /* tokens: MLP pieces are not made smaller than this */
+#define SLICE_MIN 1024u          /* tokens: MLP slices are not made smaller than this */
 #define TIE 1e-9                 /* steps that differ by less than this share are equally long */
 #define CHUNK_TOKENS 4096        /* tokens of a chunk, where the planner does not select them */
 #define LOGITS_BYTES (64u << 20) /* a head chunk's logits are about this large, */
@@ -245,7 +245,7 @@ static void try_head(struct search *s, struct plan *plan)
 		}
 }
 
-/* Chunks of whole rows; for chunks of one row, also the MLP in pieces */
+/* Chunks of whole rows; for chunks of one row, also the MLP in slices */
 static void try_chunks(struct search *s, struct plan *plan)
 {
 	const struct plan_request *req = s->req;
@@ -257,7 +257,7 @@ static void try_chunks(struct search *s, struct plan *plan)
 		try_head(s, plan);
 		return;
 	}
-	for (uint32_t n = req->seq / 2; n >= PIECE_MIN; n /= 2) {
+	for (uint32_t n = req->seq / 2; n >= SLICE_MIN; n /= 2) {
 		plan->chunk_tokens = n;
 		try_head(s, plan);
 	}

@@ -118,8 +118,8 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 		printf("order     pass-major: %u rows a pass, %u passes\n", plan->pass_rows,
 			(req->rows + plan->pass_rows - 1) / plan->pass_rows);
 	else
-		printf("order     layer-major, chunks of %u rows, MLP in pieces of %llu tokens\n", rows_of_chunk(req, plan),
-			(unsigned long long)tokens_of_piece(req, plan));
+		printf("order     layer-major, chunks of %u rows, MLP in slices of %llu tokens\n", rows_of_chunk(req, plan),
+			(unsigned long long)tokens_of_slice(req, plan));
 	if (plan->library_attention)
 		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory\n",
 			req->attention.kv_heads, req->geo->kind[0].kv_heads, gb(memory_attention(req, plan)));
@@ -174,7 +174,7 @@ static void show_json(const struct plan_request *req, const struct plan_result *
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", plan->chunk_tokens,
-		rows_of_chunk(req, plan), (unsigned long long)tokens_of_piece(req, plan), plan->head_tokens);
+		rows_of_chunk(req, plan), (unsigned long long)tokens_of_slice(req, plan), plan->head_tokens);
 	printf("\"attention\": \"%s\", \"attention_kv_heads\": %u, \"attention_work_bytes\": %llu, ",
 		plan->library_attention ? "cudnn" : "own",
 		plan->library_attention ? req->attention.kv_heads : req->geo->kind[0].kv_heads,

@@ -133,7 +133,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 		experts_take(&f->scratch.x,
 			&(struct experts_sizes){.most = &most,
 				.hidden = g->hidden,
-				.piece = n,
+				.slice = n,
 				.elem = sizeof(float),
 				.dtype = (enum mt_dtype)mt_control(f->weights.run)->dtype},
 			take_any, w);
@@ -202,7 +202,7 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.geo = f->geo,
 		.n = n,
 		.seq = n,
-		.piece = n,
+		.slice = n,
 		.past = from,
 		.starts = f->starts,
 		.host_starts = f->starts,

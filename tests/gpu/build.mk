@@ -63,7 +63,7 @@ $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h 
   $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%) $(O)/emu/left-out/cuda/host.o \
   $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/cuda/,host.c \
   $(CUDA_DEVICE:.o=.c)),$(CUDA_C))) \
-  $(filter-out %/schedule.o %/leave.o %/plan/request.o %/wait.o %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o, \
+  $(filter-out $(CHAOS_SRC:%.c=$(O)/%.o) %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o, \
   $(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $< $(filter %.o %.a,$^) $(GEMM_LIBS) $(LIBMT_LIBS) \

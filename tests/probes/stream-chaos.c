@@ -1,5 +1,5 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
- * seeds in one process. schedule.c, leave.c, wait.c and plan/request.c are compiled in here, with macros for what they
+ * seeds in one process. the schedule's files, wait.c and plan/request.c are compiled in here, with macros for what they
  * wait for and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must
  * give the bits of the cpu device.
  *
@@ -34,8 +34,11 @@ bool site_is(const struct site *at, enum how how) { return breaks && broken_how 
 static bool matters(const struct site *at, enum how how)
 {
 #ifdef MT_EMU
-	return how == LEFT_OUT && !strstr(at->file, "schedule.c") && !strstr(at->file, "leave.c") &&
-		strcmp(at->function, "stamp");
+	static const char *const schedule[] = {"arrive.c", "chunks.c", "offload.c", "windows.c", "schedule.c", "leave.c"};
+
+	for (size_t i = 0; i < sizeof schedule / sizeof *schedule; i++)
+		if (strstr(at->file, schedule[i])) return false;
+	return how == LEFT_OUT && strcmp(at->function, "stamp");
 #else
 	return how == LEFT_OUT ||
 		(!strcmp(at->call, "event_record") && strcmp(at->function, "forward") && strcmp(at->function, "window_leave"));
@@ -62,6 +65,10 @@ static struct event sooner(struct event e)
 #define mt_version(run, u) (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
 #define mt_stage_activity(run, activity, unit) boundary(s, activity)
 static void boundary(struct stream *, enum mt_activity);
+#include "../../mt-stream/arrive.c"
+#include "../../mt-stream/chunks.c"
+#include "../../mt-stream/offload.c"
+#include "../../mt-stream/windows.c"
 #include "../../mt-stream/schedule.c"
 #include "../../mt-stream/leave.c"
 #undef queue_wait
@@ -267,7 +274,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 	s->zero_copy = dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
-	mt_must(jobs_make(s));
+	mt_must(units_make(s));
 }
 
 static void stream_end(struct stream *s)
@@ -276,7 +283,7 @@ static void stream_end(struct stream *s)
 	balance_release(s);
 	s->dev->close(s->dev);
 	mt_ring_close(s->grad);
-	free(s->jobs);
+	free(s->unit);
 	free(s->now.blocks);
 	free(s->host);
 }

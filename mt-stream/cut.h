@@ -1,4 +1,4 @@
-/* windows.h: how a block with experts is cut: all but the experts (its rest), and windows of experts. Each part has
+/* cut.h: how a block with experts is cut: all but the experts (its rest), and windows of experts. Each part has
  * memory of its own, for weights and for gradients, and comes and leaves by itself.
  *
  *     unit      rest │ expert 0 │ expert 1 │ expert 2 │ ...          a tensor for each expert: one array

@@ -1,0 +1,108 @@
+/* arrive.c: rows and weights arrive on the device.
+ *
+ * A unit's weights come into a slot after the last operation that reads what is there; compute waits until they are
+ * there. So the weights of one unit come while the one before computes.
+ */
+#include "schedule.h"
+#include "trace.h"
+
+/* ---- rows ---- */
+
+void batch_in(struct stream *s)
+{
+	const struct micro *m = s->micro;
+	size_t n = (size_t)m->request.rows * m->request.seq;
+	const struct op ops[] = {
+		{OP_DISCARD, .discard = {s->arena, m->bytes}},
+		{OP_COPY, .copy = {m->layout.tokens, s->host, n * 4}},
+		{OP_COPY, .copy = {m->layout.targets, s->host + n, n * 4}},
+		{OP_COPY, .copy = {m->layout.starts, s->host + 2 * n, n * 4}},
+	};
+
+	launch(s, Q_COMPUTE, &ops[0]);
+	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
+	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	balance_in(s);
+	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
+		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
+
+		if (!table) continue;
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->cos[k], table}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->sin[k], table}});
+	}
+}
+
+/* ---- weights ---- */
+
+uint64_t weight_elem(const struct stream *s) { return s->control->dtype == MT_BF16 ? 2 : 4; }
+
+/* lo of the unit's exact tensors: in the store, and behind the weights in a slot */
+static const int16_t *lo_stored(const struct stream *s, uint32_t unit)
+{
+	return (const int16_t *)mt_at(s->run, mt_unit(s->run, unit)->lo) + s->unit[unit].exact.first;
+}
+
+static void *lo_in_slot(const struct stream *s, uint32_t unit, const struct slot *slot)
+{
+	return operands_after(s->dev, slot->mem, (int64_t)elems_of(s, unit, 0));
+}
+
+static uint64_t lo_bytes(const struct unit *j) { return (j->exact.end - j->exact.first) * sizeof(int16_t); }
+
+/* Copy the unit's weights into slot `to` after its last reader has run; compute waits until they are there. */
+static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
+{
+	trace_at(s->dev->trace, Q_WEIGHTS, unit, "weights");
+	queue_wait(s, Q_WEIGHTS, to->last_read);
+	for (int p = 0; p < s->unit[unit].origins; p++) {
+		const struct origin *part = &s->unit[unit].origin[p];
+
+		launch(s, Q_WEIGHTS,
+			&(struct op){OP_WEIGHTS_IN,
+				.weights_in = {.dst = operands_after(s->dev, to->mem, (int64_t)part->at),
+					.n = (int64_t)elems_of(s, unit, p),
+					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
+					.from = s->control->dtype}});
+	}
+	if (lo_bytes(&s->unit[unit]))
+		launch(s, Q_WEIGHTS,
+			&(struct op){OP_COPY, .copy = {lo_in_slot(s, unit, to), lo_stored(s, unit), lo_bytes(&s->unit[unit])}});
+	to->holds = unit;
+	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
+}
+
+/* The slot that has the unit's weights; else the slot whose last reader is the longest ago. So the weights of the last
+ * blocks are still there when the backward pass begins. */
+static struct slot *slot_for(struct stream *s, uint32_t unit)
+{
+	struct slot *to = &s->now.blocks[0];
+
+	if (unit == 0 || unit == head_unit(s)) return &s->now.embed_head[unit && s->micro->plan.pass_rows];
+	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++) {
+		struct slot *slot = &s->now.blocks[i];
+		if (slot->holds == unit) return slot;
+		to = slot->last_read.at < to->last_read.at ? slot : to;
+	}
+	return to;
+}
+
+struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
+{
+	const struct unit *j = &s->unit[unit];
+	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
+	const int16_t *lo = NULL;
+	const void *base[2];
+
+	if (slot && slot->holds != unit) weights_load(s, unit, slot);
+	for (int p = 0; p < j->origins; p++) {
+		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
+
+		base[p] = slot ? operands_after(s->dev, slot->mem, (int64_t)j->origin[p].at)
+					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
+		*mt_counter(s->run, 2) += elems_of(s, unit, p) * weight_elem(s);
+	}
+	if (lo_bytes(j)) lo = slot ? lo_in_slot(s, unit, slot) : lo_stored(s, unit);
+	*mt_counter(s->run, 2) += lo_bytes(j);
+	weights_at(s, unit, base, lo, w);
+	return slot;
+}

@@ -1,0 +1,112 @@
+/* chunks.c: the chunks of a pass, and where the activations of each are. */
+#include "schedule.h"
+
+int64_t slices_of(const struct stream *s, int64_t n)
+{
+	const struct plan_request *req = &s->micro->request;
+	const struct plan *plan = &s->micro->plan;
+	int64_t chunk = (int64_t)rows_of_chunk(req, plan) * req->seq, slice = (int64_t)tokens_of_slice(req, plan);
+
+	return n / chunk * (int64_t)slices_of_chunk(req, plan) + (n % chunk + slice - 1) / slice;
+}
+
+struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
+{
+	const struct memory_layout *at = &s->micro->layout;
+	int64_t first = s->now.base + from, all = (int64_t)s->micro->request.rows * s->micro->request.seq;
+
+	struct chunk c = {
+		.dev = s->dev,
+		.geo = s->geo,
+		.n = n,
+		.seq = s->micro->request.seq,
+		.slice = (int64_t)tokens_of_slice(&s->micro->request, &s->micro->plan),
+		.before = from,
+		.slices_before = slices_of(s, from),
+		.tokens = at->tokens + first,
+		.targets = at->targets + first,
+		.starts = at->starts + first,
+		.balance = balance_of(s, first),
+		.s = at->scratch,
+		.host_starts = s->host + 2 * all + first,
+	};
+
+	memcpy(c.cos, at->cos, sizeof c.cos);
+	memcpy(c.sin, at->sin, sizeof c.sin);
+	return c;
+}
+
+void *output(const struct stream *s, uint32_t u, int64_t from)
+{
+	const struct memory_layout *at = &s->micro->layout;
+
+	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : u], from * s->geo->hidden);
+}
+
+void *dx_at(const struct stream *s, int64_t from)
+{
+	return elements_after(s->dev, s->micro->layout.dx, from * s->geo->hidden);
+}
+
+bool attention_offloaded(const struct stream *s, uint32_t layer)
+{
+	return s->micro->plan.attention_offloaded &&
+		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
+}
+
+/* A block's activations for the chunk at `from`. Those that the block keeps have memory of their own; those that it
+ * recomputes share one chunk's memory, or with windows of experts one pass's. gu NULL: recomputed in the scratch. */
+struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
+{
+	const struct mt_geometry *g = s->geo;
+	const struct mt_layer *l = mt_layer_of(g, layer);
+	const struct memory_layout *at = &s->micro->layout;
+	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
+	struct saved own = at->saved[layer], v = at->chunk;
+	bool windows = s->micro->plan.expert_window;
+
+	if (attention_offloaded(s, layer)) {
+		own.o = at->o[layer & 1];
+		own.lse = at->lse[layer & 1];
+	}
+	if (windows && !own.qkv) {
+		own.qkv = v.qkv;
+		own.pre = v.pre;
+		own.qk_rstd = v.qk_rstd;
+		own.x2 = v.x2;
+	}
+	if (windows && !own.o) {
+		own.o = v.o;
+		own.lse = v.lse;
+	}
+	if (own.qkv) {
+		v.qkv = elements_after(s->dev, own.qkv, from * (a + 2 * k));
+		v.pre = elements_after(s->dev, own.pre, from * pre_width(g, l));
+		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * rstd_width(g, l) : NULL;
+		v.x2 = elements_after(s->dev, own.x2, from * g->hidden);
+	}
+	if (own.o) {
+		v.o = elements_after(s->dev, own.o, from * a);
+		v.lse = own.lse + from * l->heads;
+	}
+	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
+	return v;
+}
+
+int64_t chunk_tokens(const struct stream *s, int64_t from)
+{
+	int64_t most = (int64_t)rows_of_chunk(&s->micro->request, &s->micro->plan) * s->micro->request.seq,
+			left = s->now.n - from;
+
+	return left < most ? left : most;
+}
+
+bool next_chunk(struct stream *s, uint32_t u, struct at *at)
+{
+	at->from += at->c.n;
+	if (at->from >= s->now.n) return false;
+	at->c = chunk_of(s, at->from, chunk_tokens(s, at->from));
+	at->v = saved_at(s, u - 1, at->from);
+	at->x = output(s, u - 1, at->from);
+	return true;
+}

@@ -1,0 +1,69 @@
+/* cut.c: where the parts of a block with experts begin and end. */
+#include "template.h"
+#include "cut.h"
+
+#define ALIGN 64u /* elements: arrays begin there in a window's memory, as slabs do in a unit */
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* Experts' tensors are the last ones of their unit. All of one expert are an array, or all experts' of one role are. */
+struct cut cut_of(const struct mt_unit *u, const struct mt_tensor *first)
+{
+	struct cut c = {.elems = u->elems, .first_expert = u->tensors};
+	const struct mt_tensor *end = first + u->tensors, *t = first;
+
+	while (t < end && (t->role < MT_T_XGATE || t->role > MT_T_XDOWNB)) t++;
+	if (t == end) return c;
+	c.first_expert = (uint32_t)(t - first);
+	for (; t < end && (t->experts || c.arrays == 0); t++) {
+		c.array[c.arrays].off = t->off;
+		c.array[c.arrays++].stride = (uint64_t)expert_stride(t, end);
+		c.experts = t->experts;
+	}
+	if (!c.experts) c.experts = end[-1].expert + 1;
+	if (c.array[0].stride == 0) c.array[0].stride = c.elems - c.array[0].off; /* a single expert */
+	return c;
+}
+
+uint64_t cut_rest(const struct cut *c) { return c->experts ? c->array[0].off : c->elems; }
+
+uint32_t cut_edges(const struct cut *c, uint32_t window) { return c->experts ? c->arrays * windows_of(c, window) : 0; }
+
+uint64_t cut_window(const struct cut *c, uint32_t window)
+{
+	uint64_t n = 0;
+
+	/* behind the last expert there may be a gap */
+	for (uint32_t a = 0; a < c->arrays; a++) n += aligned(least(window, c->experts) * c->array[a].stride) + ALIGN;
+	return n;
+}
+
+uint64_t cut_bound(const struct cut *c, uint32_t window, uint32_t bound)
+{
+	uint32_t windows = windows_of(c, window);
+
+	return c->array[bound / windows].off + (uint64_t)(bound % windows) * window * c->array[bound / windows].stride;
+}
+
+uint32_t cut_edge(const struct cut *c, uint32_t window, uint32_t bound)
+{
+	uint64_t block = cut_bound(c, window, bound) / MT_BLOCK;
+
+	while (bound > 0 && cut_bound(c, window, bound - 1) / MT_BLOCK == block) bound--;
+	return bound;
+}
+
+void window_extents(const struct cut *c, uint32_t window, uint32_t i, struct extent *e)
+{
+	uint32_t windows = windows_of(c, window), bounds = cut_edges(c, window);
+	uint64_t at = 0;
+
+	for (uint32_t a = 0; a < c->arrays; a++) {
+		uint32_t bound = a * windows + i;
+		uint64_t to = bound + 1 < bounds ? cut_bound(c, window, bound + 1) : c->elems;
+
+		e[a] = (struct extent){cut_bound(c, window, bound), to, at};
+		at += aligned(to - e[a].from);
+	}
+}
