@@ -86,6 +86,7 @@ two_runs() {
 }
 
 @test "create makes the whole run or leaves no files when any open, fstat or mmap fails" {
+	no_asan
 	strace_works
 	local call n total code failed=0
 	for call in openat fstat,newfstatat mmap; do
@@ -287,6 +288,7 @@ need_direct_io() {
 }
 
 @test "checkpoints and exports are written with direct I/O, and have the same bytes where it fails" {
+	no_asan
 	local how
 	need_direct_io
 	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype bf16
@@ -305,6 +307,7 @@ need_direct_io() {
 }
 
 @test "an update that waits for a save does not wait for the disk: the rest is written through the page cache" {
+	no_asan
 	need_direct_io
 	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype fp32
 	mt-store init "$RUN" --seed 1

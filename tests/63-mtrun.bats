@@ -614,6 +614,7 @@ same_as_undisturbed() {
 }
 
 @test "without /proc: one line, and no OUT" {
+	no_asan
 	unshare -m true 2>/dev/null || skip "needs leave to unmount (unshare -m)"
 	fails_with 71 unshare -m sh -c 'umount -l /proc; exec timeout 20 "$@"' sh "$MT/mt-run" --run "$RUN" \
 		--model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2

@@ -14,7 +14,6 @@ step_of() { mt-store stat "$RUN" --json | sed 's/.*"step": *\([0-9]*\), *"step_t
 past() { [ "$(step_of)" -ge "$1" ]; }
 phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }
 need_ns() { unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"; }
-no_asan() { ! grep -q asan <<<"$BUILD" || skip "nothing can be preloaded before a sanitizer"; }
 
 # Run a program that believes that slot N's lock is free: liar N PROGRAM ARGS...
 liar() { LD_PRELOAD=$PROBES/so-lies.so MT_LIE_LOCK=$1 MT_LIE_PROC=2 "${@:2}"; }

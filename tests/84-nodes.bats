@@ -284,6 +284,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 
 # mt-link with LIBRARY preloaded, in $T/bin
 preload() { # LIBRARY
+	no_asan
 	mkdir "$T/bin"
 	printf '#!/bin/sh\nexport LD_PRELOAD=%s\nexec "%s/mt-link" "$@"\n' "$1" "$MT" >"$T/bin/mt-link"
 	chmod +x "$T/bin/mt-link"

@@ -138,6 +138,9 @@ by_mode() {
 # A run's region is a file of this name, a dot and the region's name
 regions_of() { echo "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$1"; }
 
+# The address sanitizer wants to be the first library, to have /proc, and all the memory that it asks for
+no_asan() { ! grep -q asan <<<"$BUILD" || skip "not with the address sanitizer"; }
+
 # Nothing of a run is left in shared memory
 gone() { ! ls "${MT_SHM_DIR:-/dev/shm}" 2>/dev/null | grep -q "^mt\.$(id -u)\.$1\."; }
 

@@ -202,6 +202,8 @@ def one(where, name, how, rng, right):
             raise Wrong("strangers ended the job: %d" % code)
         if code > 0 and how != "signal" and not lines.strip():
             raise Wrong("the job failed with %d and no line" % code)
+        if 0 < code < 64 and how != "signal":
+            raise Wrong("the job failed with %d, which is no exit code of mt" % code)
         return code
     except Wrong as e:
         lines = job.lines()
