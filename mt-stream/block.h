@@ -1,80 +1,223 @@
-/* block.h: what the templates share: template.c, and experts.c for MLPs that are mixtures of experts */
+/* block.h: stateless layer templates: the layers, as functions of (geometry, weights, input, saved activations) that
+ * own nothing. They launch operations on the device's compute queue and return.
+ *
+ * Letters: N tokens of the chunk, P of a slice, H hidden, V vocabulary; of the layer's kind: A = heads x D,
+ * K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F. The MLP computes a chunk in slices,
+ * which are smaller than the chunk if one row is a large chunk.
+ * dx is the gradient of the residual stream: a layer's backward reads the gradient of its output there and writes the
+ * gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
+ */
 #ifndef MT_STREAM_BLOCK_H
 #define MT_STREAM_BLOCK_H
 
-#include "template.h"
+#include "device.h"
 
-static inline void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
+#define ROLES (MT_T_HEADB + 1)
 
-/* LAUNCH(chunk, OP_GEMM, gemm, .m = ..., ...): an operation with its arguments by name (device.h) */
-#define LAUNCH(c, op_code, args, ...) launch(c, &(struct op){op_code, .args = {__VA_ARGS__}})
-
-/* A norm's weight and bias, or their gradients, are of these roles */
-struct norm {
-	enum mt_role_tensor w, b;
+struct weights {
+	const void *t[ROLES];
+	const int16_t *lo[ROLES]; /* exact tensors', in bf16 runs */
+	int64_t stride[ROLES];    /* experts': elements from one expert's tensor to the next one's */
+}; /* by enum mt_role_tensor; NULL: this model has none. Of experts' tensors: the first expert's */
+struct grads {
+	float *t[ROLES];
+	int64_t stride[ROLES];
 };
 
-/* A slice of the MLP, as a chunk of its own */
-struct slice {
-	struct chunk c;
-	const struct mt_layer *l;
-	const struct weights *w;
-	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
-	const void *x2;   /* (P, H) the second residual */
-	bool kept;        /* does the block keep gate | up? else the scratch has it: */
-	void *gu;         /* (P, G) gate | up; of experts (R, G) */
-	struct norm norm; /* before the MLP */
-	struct norm post; /* after it */
-	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */
-	uint32_t from, to;
-	int64_t begin, rows;
+/* What a mixture of experts needs for a slice. E experts, K of a token, R = P K (ops.h); F, G: an expert's, and the
+ * shared expert's where P rows of it are more. Where experts come by windows, sums and all but dlogits of
+ * routing are there for every slice of the pass, one after another. */
+struct experts_scratch {
+	float *scores;           /* (P, E) */
+	void *dlogits;           /* (P, E); fp32 where the router is exact */
+	float *weight, *dweight; /* (P, K) */
+	uint32_t *expert, *row;  /* (P, K) */
+	uint32_t *slot;          /* (R) */
+	uint32_t *first;         /* (E + 1) */
+	float *sum;              /* (P, H): what the windows so far give; NULL: all experts are there at once */
+	float *shared, *dshared; /* (P, 2): the shared expert's score and weight; the gradient of its weight */
+	/* an exact router: its weight and correction (E, H), (E), and its input (P, H), in fp32. NULL: another router, or
+	 * activations are fp32 */
+	float *router, *correction, *wide;
+	void *dgate;           /* (P)  the gradient of its logit */
+	void *x, *y;           /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
+	void *gu, *act, *dact; /* (R, G), (R, F) x 2 */
 };
 
-/* ---- template.c ---- */
-
-/* A matrix as GEMMs multiply it, beside what it was made from. It is x itself, or x narrowed in the scratch's operand
- * of that number, where it stands until the next one. */
-struct operand {
-	const void *x, *as;
+struct scratch {  /* valid only within one call */
+	void *h;      /* (N, H)      a norm's output */
+	void *dh;     /* (N, H)      its gradient */
+	float *rstd;  /* (N)         its statistics */
+	float *mean;  /* (N)         LayerNorm's */
+	void *sub;    /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
+	void *act;    /* (P, F)      the MLP's inner output or its gradient */
+	void *d_o;    /* (N, A)      gradient of attention's output */
+	void *dqkv;   /* (N, A + 2K) */
+	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
+	void *logits; /* (N', V)     N' the tokens of a head chunk */
+	struct experts_scratch x; /* of a slice; models with experts only */
+	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
+	void *attention;          /* work memory of the device's attention backend; NULL: none */
+	uint64_t attention_bytes;
 };
-enum { OPERAND_X, OPERAND_DY };
-/* Of x (rows, width), which is narrowed from row `first` on */
-struct operand operand_of(const struct chunk *, int number, const void *x, int64_t first, int64_t rows, int64_t width);
 
-void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
-	int64_t in, int64_t out);
-void linear_backward_input(const struct chunk *, void *dx, const struct operand *dy, const void *w, int64_t in,
-	int64_t out);
-void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
-	const struct operand *x, int64_t in, int64_t out);
-/* y (N, H) = add + scale x */
-void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
-void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
-void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
-	const void *x, const struct weights *, struct norm);
-const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
-void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
-	const struct weights *, struct norm);
-/* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
- * lost */
-void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);
-/* From the gradient of y to that of sub: dy itself, or the scratch's dh. With a norm sub must be there, and the
- * scratch's h is lost */
-const void *residual_sub_backward(const struct chunk *, const void *dy, const struct weights *, const struct grads *,
-	float beta, struct norm post);
+struct saved {      /* what a block's backward needs from its forward, beside the block's input */
+	void *qkv;      /* (N, A + 2K) after rope */
+	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only */
+	float *qk_rstd; /* (N, rstd_width()) */
+	void *o;        /* (N, A)      attention's output */
+	float *lse;     /* (N, heads)  its log-sum-exps */
+	void *x2;       /* (N, H)      the second residual */
+	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
+};
 
-/* ---- experts.c ---- */
+/* What the terms of the loss that routers' logits have need. Forward: each router adds to sums (OP_BALANCE_FORWARD);
+ * backward: aux and z are the factors of OP_BALANCE_BACKWARD. */
+struct balance {
+	double *sums; /* (2 E + 1); NULL: the loss has no such terms */
+	bool backward;
+	const uint32_t *counted; /* (N) */
+	double aux, z;
+};
 
-/* out (P, H) = x2 + what the experts add */
-void experts_forward(const struct slice *, void *out);
-/* dx (P, H), the gradient of out: the gradient of the input is added */
-void experts_backward(const struct slice *, const struct grads *, float beta, void *dx);
-/* The same by windows: routing; then each window, in ascending order, whose gradients are the window's alone; then all
- * the rest */
-void experts_route(const struct slice *);
-void experts_window_forward(const struct slice *);
-void experts_forward_end(const struct slice *, void *out);
-void experts_window_backward(const struct slice *, const struct grads *, float beta, const void *dx);
-void experts_backward_end(const struct slice *, const struct grads *, float beta, void *dx);
+struct chunk { /* whole rows that go through a layer together */
+	struct device *dev;
+	const struct mt_geometry *geo;
+	int64_t n, seq, slice;
+	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
+	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
+	const uint32_t *tokens, *targets, *starts;  /* (N) each */
+	const uint32_t *host_starts;                /* host: as starts */
+	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
+	struct balance balance;
+	struct scratch s;
+};
+
+/* x (N, H) = embeddings of the tokens */
+void embed_forward(const struct chunk *, const struct weights *, void *x);
+void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
+
+/* y (N, H) = block(x); *saved is filled. */
+void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+	void *y);
+/* Recompute *saved, except gu; o and lse are there already if have_attention. */
+void block_recompute(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+	bool have_attention);
+void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	const void *x, struct saved *, void *dx);
+
+/* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
+ * block_recompute, block_route; each window, in ascending order; block_windows_end gives y. Backward: the same *saved
+ * and block_backward_route; each window; block_backward_windows_end. A token's sum goes in the order of experts, so
+ * the bits are those of block_forward and block_backward. */
+struct window {
+	uint32_t from, to;    /* experts; of their roles w and g have expert `from`'s tensors */
+	const uint32_t *rows; /* host: as `first`, of the chunk's slices, E + 1 of each */
+};
+
+void block_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *);
+void block_window_forward(const struct chunk *, uint32_t layer, const struct weights *, const struct window *,
+	const void *x, const struct saved *);
+void block_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
+	const struct saved *, void *y);
+void block_backward_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
+	const struct saved *, void *dx);
+void block_window_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
+	float beta, const struct window *, const void *x, const struct saved *, const void *dx);
+void block_backward_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
+	float beta, const void *x, struct saved *, void *dx);
+
+/* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
+ * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
+void head_loss(const struct chunk *, const struct weights *, struct loss *loss, const void *x);
+void head_loss_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, float scale,
+	struct loss *loss, const void *x, void *dx);
+
+/* The two parts of the head before the loss. s.h (N, H) = the final norm of x (N, H); s.logits (N, rows) = s.h times
+ * the first `rows` rows of the head's weight */
+void head_norm(const struct chunk *, const struct weights *, const void *x);
+void head_logits(const struct chunk *, const struct weights *, int64_t rows);
+
+/* Rope's tables of a kind of layers (positions, rope_dim / 2), rows `from` to `to` - 1: cos and sin of position *
+ * inv_freq as transformers' rotary embedding has them, all in fp32 */
+void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos, float *sin);
+
+/* ---- sizes ---- */
+
+/* Every array of an experts_scratch for slices of `slice` tokens from take(where, count, bytes of an element);
+ * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs. Where experts
+ * come by windows, a pass has so many tokens in so many slices; else `slices` is 0. */
+struct experts_sizes {
+	const struct mt_layer *most;
+	uint64_t hidden, slice, elem, pass, slices;
+	bool train;
+	enum mt_dtype dtype; /* of the run's weights */
+};
+typedef void *take_fn(void *where, uint64_t count, uint64_t size);
+void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
+
+static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
+static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
+/* The MLP's inner size: of all its experts together; and of those that a token uses */
+static inline int64_t whole_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts * l->expert_ffn + l->shared_ffn;
+}
+static inline int64_t active_ffn(const struct mt_layer *l)
+{
+	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
+}
+/* Elements of a token in saved->gu. With experts: gate | up of those that it is sent to, then the shared expert's. By
+ * slices: the first slice's tokens sorted by expert, their shared expert's, then the next slice's */
+static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * active_ffn(l); }
+/* Elements of a token in saved->pre and in saved->qk_rstd */
+static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return (int64_t)(l->heads + (g->flags & MT_V_NORM ? 2 : 1) * l->kv_heads) * l->head_dim;
+}
+static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return g->flags & MT_QK_NORM_ROW ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
+}
+/* Have all layers the same heads, and scores neither a cap nor sinks? An attention backend computes nothing else. */
+static inline bool attention_plain(const struct mt_geometry *g)
+{
+	const struct mt_layer *l = g->kind;
+
+	for (uint32_t k = 1; k < g->n_kinds; k++)
+		if (l[k].heads != l->heads || l[k].kv_heads != l->kv_heads || l[k].head_dim != l->head_dim) return false;
+	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
+}
+
+/* Has the loss terms of routers' logits? */
+static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef != 0 || g->z_coef != 0; }
+
+/* Is what attention and MLP add to the residual not added by the GEMM that computes it? */
+static inline bool residual_apart(const struct mt_geometry *g)
+{
+	return g->flags & MT_POST_NORM || g->residual_scale != 1;
+}
+
+static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* `elements` after p, in elements of the device */
+static inline void *elements_after(const struct device *d, const void *p, int64_t elements)
+{
+	return p ? (char *)p + (size_t)elements * d->elem : NULL;
+}
+
+/* The same in operands: weights */
+static inline void *operands_after(const struct device *d, const void *p, int64_t elements)
+{
+	return p ? (char *)p + (size_t)elements * d->operand : NULL;
+}
+
+/* Elements from one expert's tensor of t's role to the next one's; t is the first expert's, or all experts' */
+int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end);
+/* Enter the tensors first[0] .. first[n - 1] of a unit, whose weights or gradients begin at base; lo: of mt_exact's
+ * elements, NULL: none */
+void weights_enter(struct weights *, const struct device *, const struct mt_tensor *first, uint32_t n, const void *base,
+	const int16_t *lo);
+void grads_enter(struct grads *, const struct mt_tensor *first, uint32_t n, float *base);
 
 #endif

@@ -16,7 +16,8 @@ $(O)/mt-stream/cpu/gemm.o: $(O)/mt-stream/gemm-library
 $(eval $(call kept,$(O)/mt-stream/gemm-library,$(GEMM_LIBS)))
 
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
-SRC_mt-sample = $(wildcard mt-stream/sample/*.c) mt-stream/template.c mt-stream/experts.c mt-stream/trace.c $(CPU_OPS) \
+SRC_mt-sample = $(wildcard mt-stream/sample/*.c) $(CPU_OPS) \
+  $(addprefix mt-stream/,block.c attention.c mlp.c experts.c head.c linear.c trace.c) \
   mt-stream/cpu/device.c mt-stream/cpu/execute.c mt-step/record.c mt-step/feed/out.c
 $(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step
 

@@ -1,5 +1,5 @@
 /* cut.c: where the parts of a block with experts begin and end. */
-#include "template.h"
+#include "block.h"
 #include "cut.h"
 
 #define ALIGN 64u /* elements: arrays begin there in a window's memory, as slabs do in a unit */

@@ -11,7 +11,7 @@
  */
 #include <stddef.h>
 
-#include "block.h"
+#include "layers.h"
 
 _Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)TOP_SOFTMAX == MT_TOP_SOFTMAX,
 	"as in mt.h");
@@ -404,7 +404,7 @@ static void end_forward(const struct slice *p, void *out, const void *add)
 	if (p->l->shared_ffn) shared_forward(p, out, input_of(&p->c, p->in, p->w, p->norm));
 }
 
-static void residual_forward(const struct slice *p, void *out,
+static void add_forward(const struct slice *p, void *out,
 	void (*add_experts)(const struct slice *, void *out, const void *add))
 {
 	if (!residual_apart(p->c.geo)) {
@@ -415,7 +415,7 @@ static void residual_forward(const struct slice *p, void *out,
 	residual_add(&p->c, out, p->w, p->post, p->x2);
 }
 
-void experts_forward(const struct slice *p, void *out) { residual_forward(p, out, all_forward); }
+void experts_forward(const struct slice *p, void *out) { add_forward(p, out, all_forward); }
 
 void experts_route(const struct slice *p) { route(p, input_of(&p->c, p->in, p->w, p->norm)); }
 
@@ -425,7 +425,7 @@ void experts_window_forward(const struct slice *p)
 	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, p->c.s.x.weight);
 }
 
-void experts_forward_end(const struct slice *p, void *out) { residual_forward(p, out, end_forward); }
+void experts_forward_end(const struct slice *p, void *out) { add_forward(p, out, end_forward); }
 
 /* ---- backward ---- */
 

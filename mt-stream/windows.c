@@ -1,6 +1,6 @@
-/* windows.c: a block whose experts come by windows (cut.h): all chunks go through attention and router, then through one
- * window after another, then through the rest. A window's weights come while the one before computes, and its gradients
- * leave while the next one does.
+/* windows.c: a block whose experts come by windows (cut.h): all chunks go through attention and router, then through
+ * one window after another, then through the rest. A window's weights come while the one before computes, and its
+ * gradients leave while the next one does.
  */
 #include "schedule.h"
 #include "trace.h"

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cuda.h"
 #include "pool.h"
-#include "template.h"
+#include "block.h"
 
 #define GEMM_BYTES (64u << 20) /* cuBLASLt's workspace */
 #define BLOCKS 1024            /* registrations of the gradient ring at most */

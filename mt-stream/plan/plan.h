@@ -15,7 +15,7 @@
 #ifndef MT_STREAM_PLAN_H
 #define MT_STREAM_PLAN_H
 
-#include "template.h"
+#include "block.h"
 #include "cut.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };

@@ -1,4 +1,4 @@
-/* forward.c: logits of the next token: one pass forward through all units, by the templates, on the cpu device.
+/* forward.c: logits of the next token: one pass forward through all units, by mt-stream's layers, on the cpu device.
  *
  * q, k and v of all tokens so far stay in a cache, so that a pass computes only the tokens that are new, as long as the
  * run is at the same step. When a step is committed, the cache is of no use any more: the next pass computes all
@@ -10,7 +10,7 @@
  */
 #include <stdlib.h>
 
-#include "block.h"
+#include "layers.h"
 #include "cli/cli.h"
 #include "sample.h"
 

@@ -1,0 +1,161 @@
+/* block.c: a decoder block: the order of its norms and residuals. Forward and backward are pairs.
+ *
+ *     pre-norm (llama)   x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x2))
+ *     post-norm          x2 = x + post1(attention(x))          y = x2 + post2(mlp(x2))
+ *     both (sandwich)    x2 = x + post1(attention(norm1(x)))   y = x2 + post2(mlp(norm2(x2)))
+ *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
+ *
+ * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own.
+ */
+#include <stddef.h>
+
+#include "layers.h"
+
+/* ---- where tensors are ---- */
+
+int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end)
+{
+	if (t->experts) return (int64_t)(t->n / t->experts);
+	for (const struct mt_tensor *next = t + 1; next < end; next++)
+		if (next->role == t->role) return (int64_t)(next->off - t->off);
+	return 0;
+}
+
+void weights_enter(struct weights *w, const struct device *dev, const struct mt_tensor *first, uint32_t n,
+	const void *base, const int16_t *lo)
+{
+	const struct mt_tensor *exact = NULL; /* the first one */
+
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		if (t->exact && !exact) exact = t;
+		if (t->exact && lo) w->lo[t->role] = lo + (t->off - exact->off);
+		w->t[t->role] = operands_after(dev, base, (int64_t)t->off);
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) w->stride[t->role] = expert_stride(t, first + n);
+	}
+}
+
+void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, float *base)
+{
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		g->t[t->role] = base + t->off;
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) g->stride[t->role] = expert_stride(t, first + n);
+	}
+}
+
+/* ---- a block ---- */
+
+void block_recompute(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+	bool have_attention)
+{
+	attention_forward(c, layer, w, x, s, have_attention);
+}
+
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+	void *y)
+{
+	block_recompute(c, layer, w, x, s, false);
+	mlp_forward(c, layer, w, x, s, y);
+}
+
+/* Numbers that are not trained */
+static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_role_tensor role)
+{
+	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
+}
+
+static void scalar_backward(const struct chunk *c, const struct weights *w, void *dx)
+{
+	if (w->t[MT_T_SCALAR])
+		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
+			.factor = w->t[MT_T_SCALAR]);
+}
+
+/* From the gradient of what the block's own factor multiplies */
+static void sums_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, struct saved *s, void *dx)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	bool parallel = c->geo->flags & MT_PARALLEL;
+
+	no_gradient(c, g, MT_T_SCALAR);
+	no_gradient(c, g, MT_T_XIELU_BETA);
+	no_gradient(c, g, MT_T_XIELU_EPS);
+	/* parallel: attention's gradients are taken from dx before the MLP adds to it */
+	if (parallel) output_backward(c, l, w, g, beta, s, dx);
+	mlp_backward(c, layer, w, g, beta, x, s, dx);
+	if (!parallel) output_backward(c, l, w, g, beta, s, dx);
+	attention_backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
+}
+
+void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
+	const void *x, struct saved *s, void *dx)
+{
+	scalar_backward(c, w, dx);
+	sums_backward(c, layer, w, g, beta, x, s, dx);
+}
+
+/* ---- a block whose experts come by windows ---- */
+
+void block_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s)
+{
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = slice_of(c, layer, from, w, x, s);
+
+		experts_route(&p);
+	}
+}
+
+/* The window's experts and rows of the slice that starts at token `from` */
+static struct slice window_slice(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
+	const struct window *win, const void *x, const struct saved *s)
+{
+	struct slice p = slice_of(c, layer, from, w, x, s);
+	const uint32_t *rows = win->rows + from / c->slice * (p.l->experts + 1);
+
+	p.from = win->from;
+	p.to = win->to;
+	p.begin = rows[p.from];
+	p.rows = (int64_t)rows[p.to] - p.begin;
+	return p;
+}
+
+void block_window_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct window *win,
+	const void *x, const struct saved *s)
+{
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = window_slice(c, layer, from, w, win, x, s);
+
+		experts_window_forward(&p);
+	}
+}
+
+void block_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *y)
+{
+	mlp_forward(c, layer, w, x, s, y);
+}
+
+void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *dx)
+{
+	scalar_backward(c, w, dx);
+	block_route(c, layer, w, x, s);
+}
+
+void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const struct window *win, const void *x, const struct saved *s, const void *dx)
+{
+	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
+		struct slice p = window_slice(c, layer, from, w, win, x, s);
+
+		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
+	}
+}
+
+void block_backward_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, struct saved *s, void *dx)
+{
+	sums_backward(c, layer, w, g, beta, x, s, dx);
+}

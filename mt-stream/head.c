@@ -1,0 +1,60 @@
+/* head.c: the two ends of a model: embedding, and final norm with LM head and cross-entropy. Forward and backward are
+ * pairs. */
+#include "layers.h"
+
+/* ---- embedding ---- */
+
+void embed_forward(const struct chunk *c, const struct weights *w, void *x)
+{
+	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
+		.h = c->geo->hidden, .scale = c->geo->embed_scale);
+}
+
+void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
+{
+	LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens,
+		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token, .scale = c->geo->embed_scale);
+}
+
+/* ---- final norm, LM head, cross-entropy ---- */
+
+void head_norm(const struct chunk *c, const struct weights *w, const void *x)
+{
+	norm_forward(c, c->s.h, x, w, final_norm);
+}
+
+static bool logits_changed(const struct mt_geometry *g) { return g->logit_scale != 1 || g->logit_cap != 0; }
+
+void head_logits(const struct chunk *c, const struct weights *w, int64_t rows)
+{
+	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], w->t[MT_T_HEADB], NULL, c->geo->hidden, rows);
+	if (logits_changed(c->geo))
+		LAUNCH(c, OP_CAP_LOGITS, cap_logits, .logits = c->s.logits, .n = c->n * rows, .scale = c->geo->logit_scale,
+			.cap = c->geo->logit_cap);
+}
+
+static void head_forward(const struct chunk *c, const struct weights *w, float scale, int backward, struct loss *loss,
+	const void *x)
+{
+	bool changed = logits_changed(c->geo);
+
+	head_norm(c, w, x);
+	head_logits(c, w, c->geo->vocab);
+	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
+		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss,
+		.logit_scale = changed ? c->geo->logit_scale : 0, .cap = changed ? c->geo->logit_cap : 0);
+}
+
+void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)
+{
+	head_forward(c, w, 1, 0, loss, x);
+}
+
+void head_loss_backward(const struct chunk *c, const struct weights *w, const struct grads *g, float beta, float scale,
+	struct loss *loss, const void *x, void *dx)
+{
+	head_forward(c, w, scale, 1, loss, x);
+	linear_backward(c, c->s.dh, g->t[MT_T_HEAD], g->t[MT_T_HEADB], beta, c->s.logits, c->s.h, w->t[MT_T_HEAD],
+		c->geo->hidden, c->geo->vocab);
+	norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
+}

@@ -1,0 +1,121 @@
+/* layers.h: what the layers share: block.c, attention.c, mlp.c, experts.c, head.c; and linear.c, of which they are
+ * made. */
+#ifndef MT_STREAM_LAYERS_H
+#define MT_STREAM_LAYERS_H
+
+#include "block.h"
+
+static inline void launch(const struct chunk *c, const struct op *op) { c->dev->launch(c->dev, Q_COMPUTE, op); }
+
+/* LAUNCH(chunk, OP_GEMM, gemm, .m = ..., ...): an operation with its arguments by name (device.h) */
+#define LAUNCH(c, op_code, args, ...) launch(c, &(struct op){op_code, .args = {__VA_ARGS__}})
+
+/* A norm's weight and bias, or their gradients, are of these roles */
+struct norm {
+	enum mt_role_tensor w, b;
+};
+static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
+static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
+
+/* A slice of the MLP, as a chunk of its own */
+struct slice {
+	struct chunk c;
+	const struct mt_layer *l;
+	const struct weights *w;
+	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
+	const void *x2;   /* (P, H) the second residual */
+	bool kept;        /* does the block keep gate | up? else the scratch has it: */
+	void *gu;         /* (P, G) gate | up; of experts (R, G) */
+	struct norm norm; /* before the MLP */
+	struct norm post; /* after it */
+	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */
+	uint32_t from, to;
+	int64_t begin, rows;
+};
+
+/* ---- linear.c ---- */
+
+/* A matrix as GEMMs multiply it, beside what it was made from. It is x itself, or x narrowed in the scratch's operand
+ * of that number, where it stands until the next one. */
+struct operand {
+	const void *x, *as;
+};
+enum { OPERAND_X, OPERAND_DY };
+/* Of x (rows, width), which is narrowed from row `first` on */
+struct operand operand_of(const struct chunk *, int number, const void *x, int64_t first, int64_t rows, int64_t width);
+
+void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
+	int64_t in, int64_t out);
+void linear_backward_input(const struct chunk *, void *dx, const struct operand *dy, const void *w, int64_t in,
+	int64_t out);
+void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
+	const struct operand *x, int64_t in, int64_t out);
+/* The gradients of x (N, in), if dx is not NULL, and of the weights */
+void linear_backward(const struct chunk *, void *dx, float *dw, float *db, float beta, const void *dy, const void *x,
+	const void *w, int64_t in, int64_t out);
+/* y (N, H) = add + scale x */
+void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
+void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
+void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
+	const void *x, const struct weights *, struct norm);
+const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
+void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
+	const struct weights *, struct norm);
+/* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
+ * lost */
+void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);
+/* From the gradient of y to that of sub: dy itself, or the scratch's dh. With a norm sub must be there, and the
+ * scratch's h is lost */
+const void *residual_sub_backward(const struct chunk *, const void *dy, const struct weights *, const struct grads *,
+	float beta, struct norm post);
+
+/* y = residual + x w' + b, the sum of which a norm or a factor may apply to what is added. The scratch's h is lost
+ * then, and sub holds x w' + b. */
+void residual_forward(const struct chunk *, void *y, const void *x, const struct weights *, enum mt_role_tensor weight,
+	enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in);
+/* The gradient of x w' + b above, from that of y: y's own, or one in the scratch's dh. With a norm x w' + b is
+ * recomputed; the scratch's h is lost then. */
+const void *residual_backward(const struct chunk *, const void *dy, const void *x, const struct weights *,
+	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
+	int64_t in);
+
+/* ---- attention.c ---- */
+
+/* s->x2 = x + what attention adds; have_attention: its output is there */
+void attention_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *s,
+	bool have_attention);
+/* dx, the gradient of x2, becomes in the scratch's d_o the gradient of attention's output */
+void output_backward(const struct chunk *, const struct mt_layer *, const struct weights *, const struct grads *,
+	float beta, const struct saved *, const void *dx);
+/* From the gradient of attention's output to that of x, which is added to dx */
+void attention_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	float norm_beta, const void *x, struct saved *, void *dx);
+
+/* ---- mlp.c ---- */
+
+/* The slice that starts at token `from` */
+struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
+	const struct saved *);
+/* y = x2 + what the MLP adds */
+void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
+	void *y);
+/* dx: the gradient of y becomes that of x2 (of x, where attention and MLP are parallel), through the residual
+ * connection and through the MLP */
+void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	const void *x, const struct saved *, void *dx);
+
+/* ---- experts.c ---- */
+
+/* out (P, H) = x2 + what the experts add */
+void experts_forward(const struct slice *, void *out);
+/* dx (P, H), the gradient of out: the gradient of the input is added */
+void experts_backward(const struct slice *, const struct grads *, float beta, void *dx);
+/* The same by windows: routing; then each window, in ascending order, whose gradients are the window's alone; then all
+ * the rest */
+void experts_route(const struct slice *);
+void experts_window_forward(const struct slice *);
+void experts_forward_end(const struct slice *, void *out);
+void experts_window_backward(const struct slice *, const struct grads *, float beta, const void *dx);
+void experts_backward_end(const struct slice *, const struct grads *, float beta, void *dx);
+
+#endif

@@ -1,0 +1,141 @@
+/* linear.c: linear layers, norms and residuals, of which attention, MLP, experts and head are made. */
+#include "layers.h"
+
+/* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
+
+struct operand operand_of(const struct chunk *c, int number, const void *x, int64_t first, int64_t rows, int64_t width)
+{
+	const struct device *d = c->dev;
+	void *as = c->s.operand[number];
+
+	if (d->operand == d->elem) return (struct operand){x, x};
+	LAUNCH(c, OP_NARROW, narrow, .dst = operands_after(d, as, first * width),
+		.src = elements_after(d, x, first * width), .n = rows * width);
+	return (struct operand){x, as};
+}
+
+/* y (n, out) = x (n, in) w' + b + residual (n, out) */
+void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
+	int64_t in, int64_t out)
+{
+	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
+
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+		.c = y, .ldc = out, .bias = b, .add = residual);
+}
+
+/* dx (n, in) = dy (n, out) w */
+void linear_backward_input(const struct chunk *c, void *dx, const struct operand *dy, const void *w, int64_t in,
+	int64_t out)
+{
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = out, .b = w, .ldb = in, .c = dx,
+		.ldc = in);
+}
+
+/* dw (out, in) += dy' x;  db (out) += column sums of dy */
+void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const struct operand *dy,
+	const struct operand *x, int64_t in, int64_t out)
+{
+	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy->as, .lda = out, .trans_a = 1, .b = x->as, .ldb = in,
+		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
+	if (db)
+		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out, .ld = out);
+}
+
+void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy, const void *x,
+	const void *w, int64_t in, int64_t out)
+{
+	struct operand a = operand_of(c, OPERAND_DY, dy, 0, c->n, out), b = operand_of(c, OPERAND_X, x, 0, c->n, in);
+
+	linear_backward_input(c, dx, &a, w, in, out);
+	linear_backward_weights(c, dw, db, beta, &a, &b, in, out);
+}
+
+void norm_forward(const struct chunk *c, void *y, const void *x, const struct weights *w, struct norm norm)
+{
+	LAUNCH(c, OP_NORM_FORWARD, norm_forward, .y = y, .rstd = c->s.rstd, .x = x, .w = w->t[norm.w], .n = c->n,
+		.h = c->geo->hidden, .eps = c->geo->norm_eps, .mean = c->geo->flags & MT_LAYERNORM ? c->s.mean : NULL,
+		.b = w->t[norm.b], .one = !!(c->geo->flags & MT_NORM_ONE));
+}
+
+/* Uses the statistics in the scratch, which norm_forward over the same x has just written */
+void norm_backward(const struct chunk *c, void *dx, int add_dx, const struct grads *g, float beta, const void *dy,
+	const void *x, const struct weights *w, struct norm norm)
+{
+	LAUNCH(c, OP_NORM_BACKWARD, norm_backward, .dx = dx, .add_dx = add_dx, .dw = g->t[norm.w], .beta = beta, .dy = dy,
+		.x = x, .w = w->t[norm.w], .rstd = c->s.rstd, .n = c->n, .h = c->geo->hidden,
+		.mean = c->geo->flags & MT_LAYERNORM ? c->s.mean : NULL, .db = g->t[norm.b],
+		.one = !!(c->geo->flags & MT_NORM_ONE));
+}
+
+/* y (N, H) = add + scale x */
+void scaled_add(const struct chunk *c, void *y, const void *x, const void *add, float scale)
+{
+	LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = y, .x = x, .add = add, .n = c->n * c->geo->hidden, .scale = scale);
+}
+
+/* ---- residuals ---- */
+
+void residual_forward(const struct chunk *c, void *y, const void *x, const struct weights *w,
+	enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in)
+{
+	if (!residual_apart(c->geo)) {
+		linear_forward(c, y, x, w->t[weight], w->t[bias], residual, in, c->geo->hidden);
+		return;
+	}
+	linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
+	residual_add(c, y, w, post, residual);
+}
+
+void residual_add(const struct chunk *c, void *y, const struct weights *w, struct norm post, const void *residual)
+{
+	const void *add = c->s.sub;
+
+	if (c->geo->flags & MT_POST_NORM) {
+		norm_forward(c, c->s.h, c->s.sub, w, post);
+		add = c->s.h;
+	}
+	scaled_add(c, y, add, residual, c->geo->residual_scale);
+}
+
+const void *residual_backward(const struct chunk *c, const void *dy, const void *x, const struct weights *w,
+	const struct grads *g, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
+	int64_t in)
+{
+	if (c->geo->flags & MT_POST_NORM)
+		linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
+	return residual_sub_backward(c, dy, w, g, beta, post);
+}
+
+const void *residual_sub_backward(const struct chunk *c, const void *dy, const struct weights *w, const struct grads *g,
+	float beta, struct norm post)
+{
+	if (!residual_apart(c->geo)) return dy;
+	if (!(c->geo->flags & MT_POST_NORM)) {
+		scaled_add(c, c->s.dh, dy, NULL, c->geo->residual_scale);
+		return c->s.dh;
+	}
+	norm_forward(c, c->s.h, c->s.sub, w, post);
+	if (c->geo->residual_scale != 1) {
+		scaled_add(c, c->s.h, dy, NULL, c->geo->residual_scale);
+		dy = c->s.h;
+	}
+	norm_backward(c, c->s.dh, 0, g, beta, dy, c->s.sub, w, post);
+	return c->s.dh;
+}
+
+/* The input of attention or MLP: norm(x) in the scratch, or x itself */
+const void *input_of(const struct chunk *c, const void *x, const struct weights *w, struct norm norm)
+{
+	if (c->geo->flags & MT_NO_PRE_NORM) return x;
+	norm_forward(c, c->s.h, x, w, norm);
+	return c->s.h;
+}
+
+/* dx += the gradient of x, from that of input_of in the scratch's dh */
+void input_backward(const struct chunk *c, void *dx, const struct grads *g, float beta, const void *x,
+	const struct weights *w, struct norm norm)
+{
+	if (c->geo->flags & MT_NO_PRE_NORM) scaled_add(c, dx, c->s.dh, dx, 1);
+	else norm_backward(c, dx, 1, g, beta, c->s.dh, x, w, norm);
+}
