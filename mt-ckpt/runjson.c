@@ -36,7 +36,7 @@ int run_json_checksum(json_t *root, uint64_t *sum)
 
 struct key { /* of an object of run.json, and the struct's field that it is written from and read into */
 	const char *name;
-	enum { COUNT, COUNT_OR_NULL, HASH, NUMBER, NUMBER_OR_NONE, BOOL, TEXT, TEXT_OR_NONE } type;
+	enum { COUNT, COUNT_OR_NULL, COUNT_OR_NONE, HASH, NUMBER, NUMBER_OR_NONE, BOOL, TEXT, TEXT_OR_NONE } type;
 	uint32_t at, size; /* 4 or 8, of a TEXT its room */
 	uint64_t max;      /* of a count */
 };
@@ -54,6 +54,8 @@ static const struct key position_keys[] = {
 	{"batch", COUNT, FIELD(mt_position, batch), INT32_MAX},
 	{"pack", COUNT, FIELD(mt_position, pack), INT32_MAX},
 	{"tokens", COUNT, FIELD(mt_position, tokens), COUNT_MAX},
+	/* versions of mt before this key wrote none */
+	{"processed", COUNT_OR_NONE, FIELD(mt_position, processed), COUNT_MAX},
 };
 
 static const struct key record_keys[] = {
@@ -70,6 +72,7 @@ static const struct key unlogged_keys[] = {
 	{"grad_norm", NUMBER, FIELD(mt_figures, norm), 0},
 	{"lr", NUMBER, FIELD(mt_figures, lr), 0},
 	{"tokens", COUNT, FIELD(mt_figures, tokens), COUNT_MAX},
+	{"processed", COUNT_OR_NONE, FIELD(mt_figures, processed), COUNT_MAX},
 	{"skipped", BOOL, FIELD(mt_figures, skipped), 0},
 	/* terms of the loss: of models that have them */
 	{"aux_loss", NUMBER_OR_NONE, FIELD(mt_figures, aux), 0},
@@ -250,6 +253,7 @@ static void get_keys(struct reader *r, const json_t *obj, const struct key *key,
 			uint64_t x = k->type == HASH                      ? get_hash(r, v, k->name)
 				: k->type == BOOL                             ? get_bool(r, v, k->name)
 				: k->type == COUNT_OR_NULL && json_is_null(v) ? MT_NO_TARGET
+				: k->type == COUNT_OR_NONE && !v              ? 0
 															  : get_count(r, obj, k->name, k->max);
 			if (k->size == 4) *(uint32_t *)field = (uint32_t)x;
 			else *(uint64_t *)field = x;

@@ -24,7 +24,7 @@ struct ahead {
 
 static int pack_step(struct ahead *a, struct rows *r)
 {
-	uint64_t seq = a->o->seq;
+	uint64_t seq = a->o->seq, before = a->packer.tokens;
 	if (a->bad) return a->bad; /* its message still stands in this thread */
 	r->n = 0;
 	r->last = false;
@@ -36,6 +36,7 @@ static int pack_step(struct ahead *a, struct rows *r)
 		r->n++;
 	}
 	r->n_targets = targets_count(r->targets, r->n * seq);
+	r->n_processed = a->packer.tokens - before;
 	if (r->n < a->o->batch) r->last = true;
 	else if (a->look) {
 		int rc = packer_more(&a->packer);
@@ -43,6 +44,7 @@ static int pack_step(struct ahead *a, struct rows *r)
 		if (rc < 0) a->bad = rc;
 	}
 	a->from.tokens += r->n_targets;
+	a->from.processed += r->n_processed;
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
 	r->documents = a->packer.documents;

@@ -8,6 +8,7 @@ struct rows {                            /* the rows of one step */
 	uint32_t *tokens, *targets, *starts; /* (batch, seq) each */
 	uint64_t n;                          /* rows; 0: no input is left */
 	uint64_t n_targets;
+	uint64_t n_processed;              /* tokens of documents, without padding */
 	struct mt_position position;       /* after these rows */
 	bool last;                         /* the input is known to end here */
 	uint64_t documents, cut_documents; /* of the input as far as it has been read; those longer than a row */

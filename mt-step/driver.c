@@ -57,6 +57,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->kind = kind;
 	d->micros = t->micros = (uint32_t)((source->rows + o->micro - 1) / o->micro);
 	t->targets = source->targets;
+	t->processed = source->processed;
 	t->lr = lr;
 	t->beta1 = o->beta1;
 	t->beta2 = o->beta2;

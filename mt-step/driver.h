@@ -6,8 +6,9 @@
 
 /* Where a txn's micro-batches come from. Micros are requested in ascending order; after an abort from 0 again. */
 struct source {
-	uint64_t rows;    /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
-	uint64_t targets; /* of the whole txn */
+	uint64_t rows;      /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
+	uint64_t targets;   /* of the whole txn */
+	uint64_t processed; /* of a training txn: tokens of documents in its rows */
 	int (*fill)(struct source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt.h has it */
 	int (*rewind)(struct source *);
 };

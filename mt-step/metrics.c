@@ -25,6 +25,8 @@ void metrics_number(char *buf, unsigned n, double x)
 	}
 }
 
+double metrics_tokens_per_s(const struct metrics *m) { return m->time_s > 0 ? (double)m->processed / m->time_s : 0; }
+
 static size_t add(char *line, size_t at, size_t size, const char *key, double x)
 {
 	char number[40];
@@ -58,9 +60,11 @@ void metrics_write(const struct metrics *m)
 		n = add(line, n, sizeof line, "grad_norm", m->grad_norm);
 		n = add(line, n, sizeof line, "lr", m->lr);
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu", (unsigned long long)m->tokens);
+		if (m->processed)
+			n += (size_t)snprintf(line + n, sizeof line - n, ", \"processed\": %llu", (unsigned long long)m->processed);
 		if (isfinite(m->time_s))
 			n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": %.1f, \"time_s\": %.6f",
-				m->time_s > 0 ? (double)m->tokens / m->time_s : 0, m->time_s);
+				metrics_tokens_per_s(m), m->time_s);
 		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
 		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
 	}

@@ -11,6 +11,7 @@ struct metrics {
 	bool trained;               /* false: a line of an evaluation alone */
 	double loss, grad_norm, lr; /* not finite: null */
 	uint64_t tokens;            /* targets */
+	uint64_t processed;         /* tokens of documents, without padding; 0: not known, and left out */
 	double time_s;              /* not finite: not measured; null, and tokens_per_s too */
 	bool skipped;
 	bool has_aux, has_z; /* the model's loss has these terms: */
@@ -23,6 +24,8 @@ struct metrics {
  * stdout is the reader's choice; any other failure makes metrics_failed true. */
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
+/* Processed tokens a second; 0: the step took no time. */
+double metrics_tokens_per_s(const struct metrics *);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is
  * fresh and at step 0. 0 or -74. A failed write is reported once, and its lines are written with a later one.
  * metrics_file_failed tries a last time, and is true if some are left. */

@@ -2,7 +2,7 @@
 #include "progress.h"
 #include "saves.h"
 
-enum { C_REPORTED = 2 }; /* counter of mt-step's slot: failures reported before this mt-step */
+enum { C_REPORTED = 3 }; /* counter of mt-step's slot: failures reported before this mt-step */
 
 uint64_t saves_reported(struct mt_run *run)
 {

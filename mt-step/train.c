@@ -49,6 +49,7 @@ static struct metrics line_of(const struct driver *d, const struct mt_figures *f
 		.grad_norm = f->norm,
 		.lr = f->lr,
 		.tokens = f->tokens,
+		.processed = f->processed,
 		.time_s = NAN,
 		.skipped = f->skipped,
 		.has_aux = g->aux_coef != 0,
@@ -76,7 +77,7 @@ static void write_figures(struct driver *d, const struct metrics *m)
 	progress_show(&(struct progress){.step = m->step,
 		.until = d->o->until,
 		.loss = m->loss,
-		.tokens_per_s = m->time_s > 0 ? (double)m->tokens / m->time_s : 0,
+		.tokens_per_s = metrics_tokens_per_s(m),
 		.time_s = m->time_s,
 		.evaluated = b->evaluations != 0,
 		.eval_loss = b->loss});
@@ -104,6 +105,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	struct metrics m = figures(d, k);
 	atomic_fetch_add_explicit(mt_counter(d->run, 0), 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(mt_counter(d->run, 1), m.tokens, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(d->run, 2), m.processed, memory_order_relaxed);
 	if (!evaluate) {
 		write_figures(d, &m);
 		driver_logged(d, k);
@@ -415,7 +417,11 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 		if (newest_evaluates(t)) finish_all(t);
 		else t->older = t->newest;
 	}
-	feed = (struct feed){.source = {.rows = r->n, .targets = r->n_targets, .fill = fill_rows, .rewind = rewind_rows},
+	feed = (struct feed){.source = {.rows = r->n,
+							 .targets = r->n_targets,
+							 .processed = r->n_processed,
+							 .fill = fill_rows,
+							 .rewind = rewind_rows},
 		.rows = r,
 		.seq = o->seq};
 	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position,

@@ -30,7 +30,7 @@ const char *const *counter_words(int slot)
 		"predicted_ns", NULL};
 	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns",
 		"snapshot_wait_ns", NULL};
-	static const char *const step[] = {"steps", "tokens", NULL};
+	static const char *const step[] = {"steps", "tokens", "processed", NULL};
 	static const char *const ckpt[] = {"saves", "bytes", NULL};
 	static const char *const none[] = {NULL};
 	return slot >= MT_STREAM ? stream
@@ -82,6 +82,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	} while (again.step != at.step);
 	l->step = at.step;
 	l->trained_tokens = at.position.tokens;
+	l->processed_tokens = at.position.processed;
 	/* of a step whose record an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
 	bool hyper = !l->known && at.step && h->step == at.step;
@@ -90,6 +91,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	l->norm = l->known && isfinite(f.norm) ? f.norm : NAN;
 	l->lr = l->known ? f.lr : hyper ? h->lr : NAN;
 	l->targets = l->known ? f.tokens : hyper ? h->targets : 0;
+	l->processed = l->known ? f.processed : 0;
 }
 
 static void look_at_txn(struct look *l, struct mt_run *run)
@@ -180,13 +182,13 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 static void look_at_pace(struct look *l)
 {
 	const struct look_stage *s = &l->stage[MT_STEP];
-	const uint64_t steps = s->counters[0], tokens = s->counters[1];
+	const uint64_t steps = s->counters[0], processed = s->counters[2];
 	l->tokens_per_s = l->step_s = NAN;
 	if (s->process.age_s < 0) return;
 	if (process_option(s->pid, "mt-step", "steps", &l->steps) && !process_option(s->pid, "mt-step", "until", &l->until))
 		l->until = l->steps;
 	if (!steps || s->process.age_s <= 0) return;
-	l->tokens_per_s = (double)tokens / s->process.age_s;
+	l->tokens_per_s = (double)processed / s->process.age_s;
 	l->step_s = s->process.age_s / (double)steps;
 }
 

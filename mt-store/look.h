@@ -49,10 +49,10 @@ struct look {
 	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
 
 	/* Of the last committed step. NAN: unknown, or not finite; `known` says which. */
-	uint64_t step, trained_tokens;
+	uint64_t step, trained_tokens, processed_tokens; /* tokens over the run's life: targets; of documents */
 	bool known, skipped;
 	double loss, norm, lr;
-	uint64_t targets; /* 0: unknown */
+	uint64_t targets, processed; /* of the step; 0: unknown */
 
 	/* From the command line of a live mt-step; 0: unknown. The memory of a run does not say how long it will train. */
 	uint64_t steps, until;

@@ -96,7 +96,12 @@ static void print_training(const struct look *l)
 	single(l, "last_step_tokens", "gauge", "Targets of the last committed step.", or_unknown(l->targets));
 	single(l, "trained_tokens_total", "counter", "Targets trained so far over the run's life.",
 		(double)l->trained_tokens);
-	single(l, "tokens_per_second", "gauge", "Targets a second since mt-step started.", l->tokens_per_s);
+	single(l, "last_step_processed_tokens", "gauge", "Tokens of documents in the last committed step, without padding.",
+		or_unknown(l->processed));
+	single(l, "processed_tokens_total", "counter", "Tokens of documents so far over the run's life, without padding.",
+		(double)l->processed_tokens);
+	single(l, "tokens_per_second", "gauge", "Tokens of documents a second since mt-step started, without padding.",
+		l->tokens_per_s);
 	single(l, "step_seconds", "gauge", "Mean seconds a step since mt-step started.", l->step_s);
 	single(l, "eta_seconds", "gauge", "Seconds until mt-step's last step at that speed.", look_eta(l, l->step_s));
 }

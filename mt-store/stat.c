@@ -78,8 +78,10 @@ static void add_training(json_t *o, const struct look *l)
 	json_object_set_new(o, "grad_norm", real_or_null(l->norm));
 	json_object_set_new(o, "lr", real_or_null(l->lr));
 	json_object_set_new(o, "tokens", count_or_null(l->targets));
+	json_object_set_new(o, "processed", count_or_null(l->processed));
 	json_object_set_new(o, "skipped", l->known ? json_boolean(l->skipped) : json_null());
 	json_object_set_new(o, "trained_tokens", json_integer(number(l->trained_tokens)));
+	json_object_set_new(o, "processed_tokens", json_integer(number(l->processed_tokens)));
 	json_object_set_new(o, "tokens_per_s", real_or_null(l->tokens_per_s));
 	json_object_set_new(o, "step_s", real_or_null(l->step_s));
 	json_object_set_new(o, "eta_s", real_or_null(look_eta(l, l->step_s)));

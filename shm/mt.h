@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 10
+#define MT_ABI 11
 
 #ifdef __cplusplus
 #error "mt.h is C; talk to libmt from C++ through a C file"
@@ -331,7 +331,8 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint32_t activity;     /* enum mt_activity */
 	_Atomic uint64_t activity_arg; /* unit, micro, ... as the table says */
 	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
-	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, tokens; mt-ckpt: saves, bytes */
+	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, targets, processed tokens, failed saves
+	 * that an earlier one reported; mt-ckpt: saves, bytes */
 	_Atomic uint64_t counters[8];
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	uint64_t reserved[20];
@@ -345,7 +346,8 @@ struct mt_position {            /* where mt-step is in its input; part of a txn,
 	uint32_t carry;             /* concat: the last element placed, which begins the next row; MT_NO_TARGET: none */
 	uint32_t seq, batch, pack;  /* what the rows were made with: a change needs --input new; pack: mt-step/pack.h */
 	uint64_t tokens;            /* targets trained so far, over the run's life */
-	uint64_t reserved[2];
+	uint64_t processed;         /* tokens of documents so far, targets or not: without padding */
+	uint64_t reserved;
 };
 
 enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
@@ -365,7 +367,8 @@ struct mt_txn {
 	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
 	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
-	uint64_t reserved1[5];
+	uint64_t processed;         /* train: tokens of documents in this step's rows, without padding */
+	uint64_t reserved1[4];
 	/* outcome: by mt-optim, before it commits */
 	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
 	double   norm;              /* of the gradient before clipping; NaN when not taken */
@@ -424,12 +427,13 @@ struct mt_partition {                /* one partition of the optimizer's undo jo
 	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
 };
 
-struct mt_figures {             /* what a step's metrics line says; 64 bytes */
+struct mt_figures {             /* what a step's metrics line says; 72 bytes */
 	uint64_t step;              /* 0: none */
 	double   loss, norm, lr;
 	uint64_t tokens;            /* targets */
 	uint32_t skipped, reserved0;
 	double   aux, z;            /* as in the txn */
+	uint64_t processed;         /* as in the txn; 0: unknown, of a checkpoint that an older mt wrote */
 };
 
 struct mt_hyper {               /* what a training step was made with; 80 bytes */
@@ -491,7 +495,7 @@ struct mt_control {
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
-	uint64_t reserved2[4];
+	uint64_t reserved2[2];
 	struct mt_nodes nodes;
 };
 

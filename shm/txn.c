@@ -179,7 +179,8 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 		.tokens = t->targets,
 		.skipped = t->skipped,
 		.aux = t->aux,
-		.z = t->z};
+		.z = t->z,
+		.processed = t->processed};
 }
 
 uint64_t mt_version(const struct mt_run *run, uint32_t unit)

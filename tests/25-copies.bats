@@ -392,6 +392,7 @@ paused() {
 	cp "$T/step.out" "$T/metrics"
 	no grep -q '"step": 1,.*loss' "$T/metrics"
 	mt-store rm "$RUN" --force
+	${BEFORE_LOAD:-:}
 	create "$RUN" --config "$T/ck/step-00000001" --dtype fp32
 	mt-ckpt load "$RUN" "$T/ck/step-00000001"
 	start_stages
@@ -412,6 +413,16 @@ paused() {
 	mt-step "$RUN" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$CASE/data.bin" >"$T/whole"
 	plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/metrics" | cmp - <(plain "$T/whole")
+}
+
+@test "a checkpoint of an mt that did not count processed tokens loads; the line that it carries is without them" {
+	without_processed() {
+		ckpt-edit "$T/ck/step-00000001" position.processed
+		ckpt-edit "$T/ck/step-00000001" unlogged.processed
+	}
+	BEFORE_LOAD=without_processed paused
+	[ "$(steps <"$T/metrics")" = "$(seq -s ' ' 12)" ]
+	[ "$(grep -v processed "$T/metrics" | steps)" = 1 ]
 }
 
 @test "no line of metrics is lost: the evaluation of the saved step is printed with its line" {

@@ -17,9 +17,32 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	python3 - "$T/m" <<-'PY'
 	import json, sys
 	for line in open(sys.argv[1]):
-	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "time_s", "skipped"]
+	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "processed", "tokens_per_s", "time_s", "skipped"]
 	    assert list(json.loads(line)) == fields, line
 	PY
+}
+
+@test "processed counts the documents' tokens, prompts too, but no padding, and tokens_per_s is their rate" {
+	local pack
+	# a prompt of 20 and an answer of 4, a document longer than a row, and one that leaves padding
+	python3 -c 'import struct, sys
+for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] * 3:
+    sys.stdout.buffer.write(struct.pack(f"<{len(d) + 1}I", len(d), *d))' >"$T/data"
+	for pack in "docs --long split" "docs --long truncate" "docs --long drop" concat none; do
+		RUN=$(mt_run_name "${pack##* }")
+		ready
+		mt-step "$RUN" $STEP --pack $pack <"$T/data" >"$T/m" 2>"$T/err"
+		mt-step --count --batch 4 --seq 32 --pack $pack <"$T/data" >"$T/count"
+		python3 - "$T/m" "$T/count" <<-'PY'
+			import json, sys
+			lines, count = [json.loads(line) for line in open(sys.argv[1])], json.load(open(sys.argv[2]))
+			assert sum(m["processed"] for m in lines) == count["tokens"], (lines, count)
+			assert sum(m["tokens"] for m in lines) == count["targets"], (lines, count)
+			for m in lines:
+			    assert abs(m["tokens_per_s"] * m["time_s"] / m["processed"] - 1) < 0.01, m
+		PY
+		mt-store rm "$RUN" --force
+	done
 }
 
 @test "a run stopped by --until and continued by the same command gives the metrics of an uninterrupted run" {

@@ -49,11 +49,12 @@ check() {
 	mt-store stat "$RUN" --json >"$T/stat.json"
 	tail -1 "$T/step.out" >"$T/metrics.json"
 	check "$T/stat.json" "$T/metrics.json" <<-'END'
-		for key in "step", "loss", "grad_norm", "lr", "tokens", "skipped":
+		for key in "step", "loss", "grad_norm", "lr", "tokens", "processed", "skipped":
 		    assert a[key] == b[key], (key, a[key], b[key])
 		assert (a["step"], a["steps"], a["until"], a["trained_tokens"]) == (4, 50, 40, 4 * 62), a
+		assert a["processed_tokens"] == 4 * 64, a
 		assert a["tokens_per_s"] > 0 and a["step_s"] > 0, a
-		assert math.isclose(a["tokens_per_s"] * a["step_s"], 62), a
+		assert math.isclose(a["tokens_per_s"] * a["step_s"], 64), a
 		assert math.isclose(a["eta_s"], 36 * a["step_s"]), a
 		assert a["units"] == {"count": 4, "at_step": 4, "before": 0, "other": 0, "pinned": 0}, a
 		assert a["ring_slots"]["batch.0"] == 2 and a["rings"]["batch.0"] == 0, a
@@ -156,6 +157,7 @@ check() {
 		for name, key in ("mt_step", "step"), ("mt_steps", "steps"), ("mt_parameters", "params"), \
 		        ("mt_loss", "loss"), ("mt_grad_norm", "grad_norm"), ("mt_learning_rate", "lr"), \
 		        ("mt_trained_tokens_total", "trained_tokens"), ("mt_last_step_tokens", "tokens"), \
+		        ("mt_processed_tokens_total", "processed_tokens"), ("mt_last_step_processed_tokens", "processed"), \
 		        ("mt_run_bytes", "bytes"):
 		    assert math.isclose(value(name), b[key], rel_tol=1e-14), name
 		assert value("mt_tokens_per_second") > 0 and value("mt_eta_seconds") > 0
@@ -325,7 +327,7 @@ except BrokenPipeError:
 		has(r" mt-top  %s  filled +every 1 s" % stat["run"])
 		has(r"step 4 of 40  ETA [0-9:]+  \[#+ +\]  10.0 %")
 		has(r"loss %.4f  norm %.3g  lr %.3g" % (stat["loss"], stat["grad_norm"], stat["lr"]))
-		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  248 tokens trained")
+		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  248 targets trained")
 		has(r"model llama, 25.8 k parameters, fp32, gradients fp32")
 		for s in stat["stages"]:
 		    has(r"%s +%d +[0-9]+ %s" % (s["stage"], s["pid"], s["activity"]))

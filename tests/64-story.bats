@@ -42,7 +42,7 @@ on_terminal() {
 		m = re.fullmatch(r"10 steps, (\d+) tokens in [\d.]+ s, [\d.]+K? tokens/s; loss ([\d.]+) to ([\d.]+); "
 		    r"best eval loss ([\d.]+) at step (\d+)", sys.argv[2])
 		assert m, sys.argv[2]
-		assert int(m[1]) == sum(line["tokens"] for line in steps)
+		assert int(m[1]) == sum(line["processed"] for line in steps)
 		assert (m[2], m[3]) == ("%.4f" % steps[0]["loss"], "%.4f" % steps[-1]["loss"])
 		assert (m[4], int(m[5])) == ("%.4f" % best[0], best[1])
 	PY

@@ -54,6 +54,14 @@ dry() {
 		dry, stat = (json.load(open(f)) for f in sys.argv[1:])
 		assert abs(dry["shared_bytes"] - stat["bytes"]) < 0.05 * stat["bytes"], (dry, stat["bytes"])
 	PY
+	# tokens/s are those that the metrics have: of documents, without the padding
+	python3 - "$T/json" "$T/m" <<-'PY'
+		import json, sys
+		dry, lines = json.load(open(sys.argv[1])), [json.loads(line) for line in open(sys.argv[2])]
+		a_step = dry["tokens_per_s"] * dry["time_s"] / 6
+		assert abs(a_step / (4 * dry["tokens"] / dry["rows"]) - 1) < 1e-3, dry
+		assert abs(a_step / (sum(m["processed"] for m in lines) / len(lines)) - 1) < 0.1, (a_step, lines)
+	PY
 	dry --steps 6 --resume | grep -q "^steps     .*, 4 of them trained"
 	dry --steps 6 --resume | grep -q "^speed     .*, 2 steps in"
 	fails_with 73 dry --steps 6
@@ -117,6 +125,7 @@ dry() {
 	grep -q "^disk .*: does not fit; a smaller --keep, or another --out" "$T/report"
 	mt-run --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 6 --dry-run <"$CASE/data.bin" >"$T/report"
 	grep -qx "data      is read only once, so it is not counted; 6 steps" "$T/report"
+	grep -q "^speed     at most .* tokens/s, 6 steps in" "$T/report"
 	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 --json
 	[ ! -e "$T/out" ]
 }

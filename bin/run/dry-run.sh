@@ -152,7 +152,7 @@ report() {
 			targets()
 			answers()
 		}
-		function memory(    host, own, cores, shared, disk, each, step, rate) {
+		function memory(    host, own, cores, shared, disk, each, step, row, rate) {
 			cores = device !~ /^cuda/
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
@@ -172,11 +172,12 @@ report() {
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
 			step = of(plan, "step_s")
-			rate = batch * seq / step
+			row = count == "" ? seq : of(count, "tokens") / of(count, "rows")
+			rate = batch * row / step
 			match(plan, /"profile": "[^"]*"/)
-			if (host <= available) line("speed", (rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " \
-				steps - began " steps in " clock((steps - began) * step) ", predicted by the rates of " \
-				substr(plan, RSTART + 12, RLENGTH - 13))
+			if (host <= available) line("speed", (count == "" ? "at most " : "") \
+				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " steps - began " steps in " \
+				clock((steps - began) * step) ", predicted by the rates of " substr(plan, RSTART + 12, RLENGTH - 13))
 			key("host_bytes", host)
 			key("host_available", available)
 			key("shared_bytes", shared)

@@ -148,9 +148,10 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 			if (!steps++) first = v["loss"]
 			last = v["loss"]
 			newest = v["step"]
-			tokens += v["tokens"]
+			done = v["processed" in v ? "processed" : "tokens"]   # older versions of mt counted targets alone
+			tokens += done
 			if (v["time_s"] != "null") {
-				timed += v["tokens"]
+				timed += done
 				time += v["time_s"]
 			}
 			if (v["skipped"] == "true") skipped++

@@ -60,7 +60,7 @@ static void draw_figures(struct screen *s, const struct watch *w)
 	screen_text(s, STYLE_PLAIN, "%s", text_duration(watch_step_s(w)).s);
 	screen_text(s, STYLE_LABEL, " a step  ");
 	screen_text(s, STYLE_PLAIN, "%s", text_count((double)l->trained_tokens).s);
-	screen_text(s, STYLE_LABEL, " tokens trained");
+	screen_text(s, STYLE_LABEL, " targets trained");
 	screen_next(s);
 }
 

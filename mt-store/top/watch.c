@@ -14,7 +14,7 @@ static void add_point(struct watch *w, const struct look *l, double now)
 		w->n--;
 		w->began_inside = false;
 	}
-	w->point[w->n++] = (struct point){now, l->step, l->trained_tokens, l->loss};
+	w->point[w->n++] = (struct point){now, l->step, l->processed_tokens, l->loss};
 }
 
 void watch_begin(struct watch *w, struct mt_run *run, const char *name)
@@ -71,6 +71,7 @@ static void keep_figures(struct watch *w)
 	l->norm = seen->norm;
 	l->lr = seen->lr;
 	l->targets = seen->targets;
+	l->processed = seen->processed;
 }
 
 void watch_look(struct watch *w)

@@ -8,8 +8,8 @@ enum { WATCH_POINTS = 500, WATCH_NODES = 16 };
 
 /* One look at a step that was not the step of the look before */
 struct point {
-	double when; /* mt_now() */
-	uint64_t step, tokens;
+	double when;           /* mt_now() */
+	uint64_t step, tokens; /* tokens of documents so far */
 	double loss;
 };
 

@@ -1,7 +1,8 @@
 /* ckpt-edit: change a key of a checkpoint's run.json and put the right checksum into it, so that a test sees what is
  * refused for the key's sake. A real run.json whose checksum is wrong is refused before.
  *
- *     ckpt-edit DIR KEY [WORD]     WORD: the key's new string; without: remove the key
+ *     ckpt-edit DIR KEY [WORD]     WORD: the key's new string; without: remove the key. A.B: key B of object A, or of
+ *                                  the first object of list A
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,9 +17,17 @@ int main(int argc, char **argv)
 	if (argc != 3 && argc != 4) mt_die(MT_EX_USAGE, "usage: ckpt-edit DIR KEY [WORD]");
 	snprintf(path, sizeof path, "%s/run.json", argv[1]);
 	json_t *root = json_load_file(path, 0, NULL);
-	if (!json_object_get(root, argv[2])) mt_die(MT_EX_DATA, "%s has no '%s'", path, argv[2]);
-	if (argc == 4) json_object_set_new(root, argv[2], json_string(argv[3]));
-	else json_object_del(root, argv[2]);
+	char *key = argv[2], *dot = strchr(key, '.');
+	json_t *object = root;
+	if (dot) {
+		*dot = 0;
+		object = json_object_get(root, key);
+		if (json_is_array(object)) object = json_array_get(object, 0);
+		key = dot + 1;
+	}
+	if (!json_object_get(object, key)) mt_die(MT_EX_DATA, "%s has no '%s'", path, key);
+	if (argc == 4) json_object_set_new(object, key, json_string(argv[3]));
+	else json_object_del(object, key);
 	json_object_del(root, "checksum");
 	mt_must(run_json_checksum(root, &right));
 	snprintf(sum, sizeof sum, "%016llx", (unsigned long long)right);
