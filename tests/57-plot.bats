@@ -88,6 +88,32 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	values "$T/m.jsonl" | cmp - "$T/one"
 }
 
+@test "a noisy curve of 50 values or more is averaged by default, a smooth or a short one is not; --smooth 1: none is" {
+	# of 60 steps: a loss that falls with noise, a norm that falls evenly but for one outlier, an even speed
+	series() { # STEPS
+		awk -v "steps=$1" 'BEGIN {
+			for (i = 1; i <= steps; i++)
+				printf "{\"step\": %d, \"loss\": %g, \"grad_norm\": %g, \"lr\": 1, \"tokens_per_s\": %g}\n", i,
+					4 - i / 100 + (i * 7 % 5) / 10, i == 9 ? 1e30 : 5 - i / 20, 100
+		}'
+	}
+	series 60 >"$T/noisy.jsonl"
+	series 49 >"$T/short.jsonl"
+	values "$T/noisy.jsonl" >"$T/got"
+	values --smooth 3 "$T/noisy.jsonl" | cut -f 7 | cmp - <(cut -f 7 "$T/got")
+	cut -f 4,6 "$T/got" | cmp - <(cut -f 8,9 "$T/got")
+	[ "$(values "$T/short.jsonl" | head -n 1 | wc -w)" = 6 ]
+	[ "$(values --smooth 1 "$T/noisy.jsonl" | head -n 1 | wc -w)" = 6 ]
+	# beside a noisy run, the other has the columns, too
+	values "$T/short.jsonl" "$T/noisy.jsonl" | head -n 1 >"$T/got"
+	[ "$(wc -w <"$T/got")" = 9 ]
+	cut -f 2 "$T/got" | cmp - <(cut -f 7 "$T/got")
+	need_cmd gnuplot
+	"$MT/mt-plot" -o "$T/p.svg" "$T/short.jsonl" "$T/noisy.jsonl"
+	[ "$(grep -c "<path" "$T/p.svg")" -gt "$("$MT/mt-plot" --smooth 1 -o "$T/q.svg" "$T/short.jsonl" "$T/noisy.jsonl"
+		grep -c "<path" "$T/q.svg")" ]
+}
+
 @test "several runs are separated by two empty lines and named by their directories" {
 	mkdir -p "$T/a" "$T/b"
 	metrics "$T/a/metrics.jsonl"
