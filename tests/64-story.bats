@@ -39,12 +39,25 @@ on_terminal() {
 		lines = [json.loads(line) for line in open(sys.argv[1])]
 		steps = [line for line in lines if "loss" in line]
 		best = min((line["eval_loss"], line["step"]) for line in lines if "eval_loss" in line)
-		m = re.fullmatch(r"10 steps, (\d+) tokens in [\d.]+ s, [\d.]+K? tokens/s; loss ([\d.]+) to ([\d.]+); "
+		m = re.fullmatch(r"10 steps, ([\d.]+)K tokens in [\d.]+ s, [\d.]+K? tokens/s; loss ([\d.]+) to ([\d.]+); "
 		    r"best eval loss ([\d.]+) at step (\d+)", sys.argv[2])
 		assert m, sys.argv[2]
-		assert int(m[1]) == sum(line["processed"] for line in steps)
+		assert m[1] == "%.2f" % (sum(line["processed"] for line in steps) / 1000)
 		assert (m[2], m[3]) == ("%.4f" % steps[0]["loss"], "%.4f" % steps[-1]["loss"])
 		assert (m[4], int(m[5])) == ("%.4f" % best[0], best[1])
+	PY
+}
+
+@test "the losses told at the end are means of the first and of the last twentieth of the steps" {
+	for i in 1 2 3; do cat "$CASE/data.bin"; done >"$T/data"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 45 \
+		>"$T/m" 2>"$T/run.err" 3>&-
+	python3 - "$T/m" "$(story | grep -o 'loss [0-9.]* to [0-9.]*')" <<-'PY'
+		import json, sys
+		losses = [json.loads(line)["loss"] for line in open(sys.argv[1])]
+		assert len(losses) == 45, losses
+		want = "loss %.4f to %.4f" % (sum(losses[:2]) / 2, sum(losses[-2:]) / 2)
+		assert sys.argv[2] == want, (sys.argv[2], want)
 	PY
 }
 

@@ -145,8 +145,8 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 				at = v["step"]
 			}
 			if (!("loss" in v) || v["step"] + 0 <= (steps ? newest : began) + 0) next
-			if (!steps++) first = v["loss"]
-			last = v["loss"]
+			steps++
+			if (v["loss"] != "null") loss[++losses] = v["loss"]
 			newest = v["step"]
 			done = v["processed" in v ? "processed" : "tokens"]   # older versions of mt counted targets alone
 			tokens += done
@@ -156,8 +156,13 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 			}
 			if (v["skipped"] == "true") skipped++
 		}
+		function mean(from, to,    sum, i) {
+			for (i = from; i <= to; i++) sum += loss[i]
+			return sum / (to - from + 1)
+		}
 		END {
 			if (newest + 0 > step + 0) step = newest
+			share = losses < 40 ? 1 : int(losses / 20)      # a step alone says little
 			trained = step - began
 			if (which == "last") print (trained > 0 ? step : "")
 			else if (trained <= 0) print "no step was trained"
@@ -166,7 +171,7 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 				if (steps && steps < trained) printf "; the metrics have %d", steps
 				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
 				if (time > 0) printf ", %s tokens/s", human(timed / time)
-				if (steps && first != "null" && last != "null") printf "; loss %.4f to %.4f", first, last
+				if (losses) printf "; loss %.4f to %.4f", mean(1, share), mean(losses - share + 1, losses)
 				if (skipped) printf "; %d skipped", skipped
 				if (best != "") printf "; best eval loss %.4f at step %d", best, at
 				print ""
