@@ -91,6 +91,8 @@ const char *const *counter_words(int slot);
 bool process_look(int pid, uint64_t slot_word, struct process *);
 /* The number that a running `program` was given as option --name; false: it was not, or it cannot be read */
 bool process_option(int pid, const char *program, const char *name, uint64_t *value);
+/* The regular file that it was given as option --name, open to be read; -1: none, or it cannot be opened */
+int process_option_file(int pid, const char *program, const char *name);
 
 /* text.c: numbers as people read them. Each returns buf. */
 struct text {

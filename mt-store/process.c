@@ -1,10 +1,13 @@
 /* process.c: what /proc says of a stage's process. */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "look.h"
+
+enum { COMMAND_LINE = 32 << 10 }; /* bytes of it that are looked at */
 
 /* Up to n - 1 bytes of /proc/PID/what; -1: it cannot be read */
 static ssize_t read_proc(int pid, const char *what, char *buf, size_t n)
@@ -51,20 +54,43 @@ static bool whole_number(const char *s, uint64_t *out)
 	return *end == 0;
 }
 
-bool process_option(int pid, const char *program, const char *name, uint64_t *value)
+/* The option's value, in buf, which is the process's command line; NULL: it was not given, or cannot be read */
+static const char *option_of(int pid, const char *program, const char *name, char *buf, size_t room)
 {
-	char buf[32 << 10], comm[32];
+	char comm[32];
 	size_t n = strlen(name);
 	ssize_t got = read_proc(pid, "comm", comm, sizeof comm);
 	/* a stage in another language may use the same words for something else */
-	if (got <= 0 || strncmp(comm, program, strlen(program)) != 0 || comm[strlen(program)] != '\n') return false;
-	got = read_proc(pid, "cmdline", buf, sizeof buf);
+	if (got <= 0 || strncmp(comm, program, strlen(program)) != 0 || comm[strlen(program)] != '\n') return NULL;
+	got = read_proc(pid, "cmdline", buf, room);
 	for (const char *arg = buf; got > 0 && arg < buf + got; arg += strlen(arg) + 1) {
-		if (strcmp(arg, "--") == 0) return false;
+		if (strcmp(arg, "--") == 0) return NULL;
 		if (strncmp(arg, "--", 2) != 0 || strncmp(arg + 2, name, n) != 0) continue;
-		if (arg[2 + n] == '=') return whole_number(arg + 3 + n, value);
+		if (arg[2 + n] == '=') return arg + 3 + n;
 		const char *next = arg + strlen(arg) + 1;
-		if (arg[2 + n] == 0) return next < buf + got && whole_number(next, value);
+		if (arg[2 + n] == 0) return next < buf + got ? next : NULL;
 	}
-	return false;
+	return NULL;
+}
+
+bool process_option(int pid, const char *program, const char *name, uint64_t *value)
+{
+	char buf[COMMAND_LINE];
+	const char *text = option_of(pid, program, name, buf, sizeof buf);
+	return text && whole_number(text, value);
+}
+
+int process_option_file(int pid, const char *program, const char *name)
+{
+	char buf[COMMAND_LINE], cwd[64];
+	const char *path = option_of(pid, program, name, buf, sizeof buf);
+	if (!path) return -1;
+	snprintf(cwd, sizeof cwd, "/proc/%d/cwd", pid);
+	int dir = open(cwd, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	/* opening a FIFO to read would let its writer begin */
+	struct stat st;
+	bool regular = fstatat(dir, path, &st, 0) == 0 && S_ISREG(st.st_mode);
+	int fd = regular ? openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+	if (dir >= 0) close(dir);
+	return fd;
 }

@@ -339,6 +339,35 @@ except BrokenPipeError:
 	END
 }
 
+@test "mt-top's charts have the steps of before it was started, from the metrics that mt-step writes to a file" {
+	need_top
+	mkdir "$T/out"
+	cd "$T/out"
+	waiting 6 --metrics m.jsonl
+	cd "$T"
+	# 6 steps of half a second, the third without a finite loss; the line of an evaluation; one that is being written
+	python3 - "$T/out/m.jsonl" <<-'END'
+		import json, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		for m in lines:
+		    m["time_s"] = 2.0
+		    m["processed"] *= 1 + m["step"] % 2
+		lines[2]["loss"] = None
+		with open(sys.argv[1], "w") as f:
+		    f.writelines(json.dumps(m) + "\n" for m in [*lines[:3], {"step": 3, "eval_loss": 1.5}, *lines[3:]])
+		    f.write('{"step": 7, "lo')
+	END
+	LOCALE=C once 80 >"$T/once"
+	cat "$T/once"
+	grep -Eqx 'tokens/s   #_#_#_' "$T/once"
+	grep -Eqx 'loss       \S\S \S\S\S' "$T/once"
+	# a training that is at another place, and a file that is none
+	mv "$T/out/m.jsonl" "$T/was"
+	mkfifo "$T/out/m.jsonl"
+	once 80 >"$T/once"
+	grep -qx 'tokens/s' "$T/once"
+}
+
 @test "mt-top --once is as wide as COLUMNS says, and no line is longer" {
 	need_top
 	waiting 4

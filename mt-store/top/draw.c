@@ -236,7 +236,7 @@ static void draw_chart(struct screen *s, const char *label, enum style style, co
 
 static void draw_history(struct screen *s, const struct watch *w, int rows)
 {
-	double value[WATCH_POINTS];
+	double value[2 * WATCH_POINTS];
 	if (rows > CHART_ROWS) rows = CHART_ROWS;
 	if (rows < 1) return;
 	draw_chart(s, "loss", STYLE_GOOD, value, watch_losses(w, value), rows);

@@ -2,6 +2,7 @@
  *
  *     top.c        main: options, which run, the loop
  *     watch.c      looks at the run (../look.c), one after another: speed, CPU use, history (nodes.c: NUMA nodes)
+ *     past.c       the history of steps before, from mt-step's file of metrics
  *     draw.c       a page
  *     screen.c     the page as a grid of characters
  *     terminal.c   the grid on a terminal

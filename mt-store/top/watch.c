@@ -22,6 +22,7 @@ void watch_begin(struct watch *w, struct mt_run *run, const char *name)
 	*w = (struct watch){.run = run, .name = name, .began_inside = true, .nodes_when = -NODES_EVERY_S};
 	watch_look(w);
 	add_point(w, &w->look, w->look.when);
+	past_read(w);
 }
 
 void watch_step(struct watch *w, double gap_s)
@@ -34,6 +35,8 @@ void watch_step(struct watch *w, double gap_s)
 		w->n = 0;
 		w->began_inside = true;
 		w->seen.known = false;
+		w->n_past = 0;
+		w->past_known = false;
 		add_point(w, &l, now);
 	} else if (l.step > last->step && now - last->when >= gap_s) add_point(w, &l, now);
 	if (l.known) w->seen = l;
@@ -79,6 +82,7 @@ void watch_look(struct watch *w)
 	look_take(&w->look, w->run, w->name);
 	keep_figures(w);
 	look_at_cpu(w);
+	past_read(w);
 	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
 	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);
 	w->nodes_when = w->look.when;
@@ -111,15 +115,19 @@ double watch_step_s(const struct watch *w)
 	return (to->when - from->when) / (double)(to->step - from->step);
 }
 
-int watch_losses(const struct watch *w, double out[WATCH_POINTS])
-{
-	for (int i = 0; i < w->n; i++) out[i] = w->point[i].loss;
-	return w->n;
-}
-
-int watch_speeds(const struct watch *w, double out[WATCH_POINTS])
+int watch_losses(const struct watch *w, double out[2 * WATCH_POINTS])
 {
 	int n = 0;
+	for (size_t i = 0; i < w->n_past; i++) out[n++] = w->past[i].loss;
+	/* the past ends with the step of the first point of all */
+	for (int i = n && w->began_inside; i < w->n; i++) out[n++] = w->point[i].loss;
+	return n;
+}
+
+int watch_speeds(const struct watch *w, double out[2 * WATCH_POINTS])
+{
+	int n = 0;
+	for (size_t i = 0; i < w->n_past; i++) out[n++] = w->past[i].speed;
 	for (int i = 1 + w->began_inside; i < w->n; i++)
 		out[n++] = (double)(w->point[i].tokens - w->point[i - 1].tokens) / (w->point[i].when - w->point[i - 1].when);
 	return n;

@@ -13,6 +13,10 @@ struct point {
 	double loss;
 };
 
+struct past { /* steps before watching began: the newest one's loss, tokens of documents a second; NAN: unknown */
+	double loss, speed;
+};
+
 struct watch {
 	struct mt_run *run;
 	const char *name;
@@ -23,6 +27,10 @@ struct watch {
 	struct point point[WATCH_POINTS];
 	int n;
 	bool began_inside;
+
+	struct past past[WATCH_POINTS]; /* up to the step of the first point; oldest first */
+	size_t n_past;
+	bool past_known; /* it was looked for, since there was an mt-step */
 
 	double cpu[MT_SLOTS]; /* CPUs in use, between the last two looks; NAN: unknown */
 	struct {
@@ -43,9 +51,12 @@ void watch_look(struct watch *); /* takes a whole look */
 /* Means over the last points; over mt-step's life where there are too few. NAN: unknown */
 double watch_tokens_per_s(const struct watch *);
 double watch_step_s(const struct watch *);
-/* Losses, and tokens a second, point by point; returns how many */
-int watch_losses(const struct watch *, double out[WATCH_POINTS]);
-int watch_speeds(const struct watch *, double out[WATCH_POINTS]);
+/* Losses, and tokens a second, point by point, the past first; returns how many */
+int watch_losses(const struct watch *, double out[2 * WATCH_POINTS]);
+int watch_speeds(const struct watch *, double out[2 * WATCH_POINTS]);
+
+/* past.c: fill the past from mt-step's file of metrics, once there is an mt-step */
+void past_read(struct watch *);
 
 /* nodes.c: share[i]: of the store on NUMA node i. false: it cannot be found out */
 bool nodes_sample(struct mt_run *, uint64_t state_bytes, double share[WATCH_NODES]);
