@@ -345,6 +345,7 @@ int kept_read(struct kept *, const struct source *);
 void kept_release(struct kept *);
 /* A kept file's name: of a file in a directory, or of one in a directory in it */
 bool kept_name_valid(const char *name);
+int kept_directory(struct out_dir *, const char *name); /* make the directory in it that the name has, if any */
 int kept_write(const char *name, const void *data, size_t bytes, void *out_dir); /* mt_files_each */
 
 /* ------------------------------------------------------------------------------------------------ state.c */
@@ -478,6 +479,7 @@ int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64
 int ckpt_load(const char *run, const char *dir, bool weights, bool new_record);                 /* load.c */
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                                /* save.c */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
+int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard); /* serve.c */
 int ckpt_verify(const char *dir);                                                                  /* verify.c */

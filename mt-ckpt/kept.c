@@ -179,16 +179,21 @@ void kept_release(struct kept *k)
 
 /* ------------------------------------------------------------------------------------------------ writing */
 
+int kept_directory(struct out_dir *dir, const char *name)
+{
+	const char *slash = strchr(name, '/');
+	char in[256];
+
+	if (!slash) return 0;
+	snprintf(in, sizeof in, "%.*s", (int)(slash - name), name);
+	return mkdirat(dir->fd, in, 0777) < 0 && errno != EEXIST ? fail_errno(in) : 0;
+}
+
 int kept_write(const char *name, const void *data, size_t bytes, void *arg)
 {
 	struct out_dir *dir = arg;
-	const char *slash = strchr(name, '/');
 
 	if (!kept_name_valid(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
-	if (slash) {
-		char in[256];
-		snprintf(in, sizeof in, "%.*s", (int)(slash - name), name);
-		if (mkdirat(dir->fd, in, 0777) < 0 && errno != EEXIST) return fail_errno(in);
-	}
-	return out_text(dir, name, data, bytes);
+	int rc = kept_directory(dir, name);
+	return rc < 0 ? rc : out_text(dir, name, data, bytes);
 }

@@ -8,6 +8,7 @@ enum {
 	NEW_RECORD,
 	DTYPE,
 	REPLACE,
+	FROM,
 	DIRECTORY,
 	KEEP,
 	KEEP_BEST,
@@ -16,7 +17,7 @@ enum {
 	OPTIONS
 }; /* in the table's order */
 static bool seen[OPTIONS], weights, new_record, replace;
-static const char *dtype, *dir, *best;
+static const char *dtype, *dir, *best, *from;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
 static const struct mt_opt options[] = {
@@ -25,6 +26,7 @@ static const struct mt_opt options[] = {
 		"load: all but the reproducibility record: another machine or device may continue", &seen[NEW_RECORD]},
 	{"dtype", OPT_STR, &dtype, "bf16|fp32", "export: dtype of the weights (default: the run's)", &seen[DTYPE]},
 	{"replace", OPT_FLAG, &replace, NULL, "export: replace a DIR that export or save wrote before", &seen[REPLACE]},
+	{"from", OPT_STR, &from, "CHECKPOINT", "export: the model of a checkpoint, without a run", &seen[FROM]},
 	{"dir", OPT_STR, &dir, "DIR", "serve: directory of the checkpoints step-XXXXXXXX", &seen[DIRECTORY]},
 	{"keep", OPT_U64, &keep, "K", "serve: number of checkpoints to keep (default: 2)", &seen[KEEP]},
 	{"keep-best", OPT_STR, &best, "METRICS", "serve: keep also the lowest eval_loss of this file of mt-step's",
@@ -41,6 +43,7 @@ static const struct mt_program program = {
 	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record]\n"
 			 "mt-ckpt save [RUN] DIR\n"
 			 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
+			 "mt-ckpt export --from CHECKPOINT DIR [--replace]\n"
 			 "mt-ckpt verify DIR\n"
 			 "mt-ckpt serve [RUN] --dir DIR [--keep K] [--keep-best METRICS]",
 	.about =
@@ -55,7 +58,7 @@ static const struct command {
 } commands[] = {
 	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD | 1 << THREADS},
 	{"save", 2, 1 << SHARD | 1 << THREADS},
-	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << THREADS},
+	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << FROM | 1 << THREADS},
 	{"verify", 1, 1 << THREADS},
 	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS},
 };
@@ -66,6 +69,7 @@ static void check_options(const struct command *c)
 		if (seen[i] && !(c->options & 1 << i)) mt_die(MT_EX_USAGE, "%s has no option --%s", c->name, options[i].name);
 	if (dtype && strcmp(dtype, "bf16") && strcmp(dtype, "fp32"))
 		mt_die(MT_EX_USAGE, "--dtype: '%s' is neither bf16 nor fp32", dtype);
+	if (from && (dtype || seen[SHARD])) mt_die(MT_EX_USAGE, "--from: the files are those of the checkpoint");
 	if (keep < 1) mt_die(MT_EX_USAGE, "--keep: at least 1 checkpoint must stay");
 	if (shard < 1) mt_die(MT_EX_USAGE, "--shard: 0 bytes hold nothing");
 	if (!strcmp(c->name, "serve") && !dir) mt_die(MT_EX_USAGE, "serve needs --dir DIR");
@@ -77,6 +81,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 
 	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record);
 	if (!strcmp(c->name, "save")) return ckpt_save(run, path, shard);
+	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(c->name, "verify")) return ckpt_verify(path);
 	return ckpt_serve(run, dir, keep, best, shard);
@@ -92,12 +97,13 @@ int main(int argc, char **argv)
 		if (!strcmp(operand[0], commands[i].name)) c = &commands[i];
 	if (!c) mt_die(MT_EX_USAGE, n ? "no command '%s'; see --help" : "no command; see --help", n ? operand[0] : "");
 	check_options(c);
-	if (n - 1 > c->operands) mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operand[n - 1]);
+	if (n - 1 > c->operands - (from != NULL))
+		mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operand[n - 1]);
 	if (!strcmp(c->name, "serve")) run = mt_cli_run(n == 2 ? operand[1] : NULL);
 	else {
 		if (n < 2) mt_die(MT_EX_USAGE, "%s needs DIR; see --help", c->name);
 		path = operand[n - 1];
-		if (strcmp(c->name, "verify")) run = mt_cli_run(n == 3 ? operand[1] : NULL);
+		if (strcmp(c->name, "verify") && !from) run = mt_cli_run(n == 3 ? operand[1] : NULL);
 	}
 
 	if (strcmp(c->name, "verify")) mt_signals(true);

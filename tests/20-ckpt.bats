@@ -371,6 +371,54 @@ END
 	cmp "$T/copy/additional_chat_templates/rag.jinja" "$T/out/additional_chat_templates/rag.jinja"
 }
 
+@test "export --from writes the model of a checkpoint, byte for byte as an export of its run; damaged ones exit 65" {
+	local model
+	for model in llama3 glm4-moe; do
+		cp -r "$GOLDEN/$model/model" "$T/in"
+		mkdir "$T/in/additional"
+		echo one >"$T/in/tokenizer.json"
+		echo two >"$T/in/additional/chat_template.jinja"
+		create "$RUN" --config "$T/in"
+		mt-ckpt load "$RUN" "$T/in"
+		mt-ckpt save "$RUN" "$T/ck" --shard 6000
+		mt-ckpt export "$RUN" "$T/want" --shard 6000
+		mt-store rm "$RUN"
+		mt-ckpt export --from "$T/ck" "$T/got"
+		diff -r "$T/want" "$T/got"
+		[ -e "$T/got/additional/chat_template.jinja" ]
+		rm -r "$T/in" "$T/want"
+		[ $model != llama3 ] || rm -r "$T/ck" "$T/got"
+	done
+	fails_with 73 mt-ckpt export --from "$T/ck" "$T/got"
+	rm "$T/got/additional/chat_template.jinja"
+	mt-ckpt export --from "$T/ck" "$T/got" --replace
+	[ -e "$T/got/additional/chat_template.jinja" ]
+	# the state is not read; a model that is damaged leaves the old one as it is
+	rm "$T/ck"/optim-*
+	mt-ckpt export --from "$T/ck" "$T/other"
+	python3 - "$T/ck/model-00002-of-"*.safetensors <<-'PY'
+		import sys
+		with open(sys.argv[1], "r+b") as f:
+		    f.seek(-7, 2)
+		    byte = f.read(1)[0]
+		    f.seek(-1, 1)
+		    f.write(bytes([byte ^ 4]))
+	PY
+	fails_with 65 mt-ckpt export --from "$T/ck" "$T/other" --replace
+	grep -q "model-00002-of-.*: chunk 0 is damaged" "$T/fails.err"
+	diff -r "$T/got" "$T/other"
+	truncate -s -1 "$T/ck/config.json"
+	fails_with 65 mt-ckpt export --from "$T/ck" "$T/new"
+	rm "$T/ck/run.json"
+	fails_with 65 mt-ckpt export --from "$T/ck" "$T/new"
+	fails_with 65 mt-ckpt export --from "$GOLDEN/llama3/model" "$T/new"
+	fails_with 66 mt-ckpt export --from "$T/none" "$T/new"
+	fails_with 64 mt-ckpt export "$RUN" --from "$T/ck" "$T/new"
+	fails_with 64 mt-ckpt export --from "$T/ck" "$T/new" --dtype fp32
+	[ ! -e "$T/new" ]
+	[ -z "$(find "$T" -maxdepth 1 -name '.*mt-tmp*')" ]
+}
+
 @test "files that are too large to keep are left out with a warning, whatever they are" {
 	ST make "$T/in"
 	truncate -s 129M "$T/in/tokenizer.json"
