@@ -61,6 +61,67 @@ on_terminal() {
 	PY
 }
 
+@test "--best exports the saved step of the lowest eval loss, also of an earlier part; the story says which step" {
+	local best
+	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
+	evaluated() { run_it --ckpt-every 2 --keep 1 --eval "$CASE/eval.bin" --eval-every 2 --warmup 16 "$@"; }
+	is_model() { # STEP: of OUT/model
+		local dir
+		dir=$T/out/step-$(printf %08d "$1")
+		diff -r -x 'optim-*' -x run.json "$dir" "$T/out/model"
+	}
+	evaluated --steps 16 --keep-best
+	best=$(sed -n 's/.*best eval loss .* at step \([0-9]*\)$/\1/p' "$T/run.err")
+	[ "$best" -gt 0 ]
+	[ "$best" -lt 14 ]
+	is_model 16
+	story | grep -q "^the model is in .*; it is step 16, and step $best has a lower eval loss (--best exports that)$"
+	rm -r "$T/out"
+	evaluated --steps 16 --best --until 12
+	is_model "$best"
+	story | grep -q "; it is step $best, whose eval loss is the lowest of those that are saved$"
+	evaluated --steps 16 --best --resume
+	is_model "$best"
+	story | grep -q "; it is step $best, whose eval loss is the lowest of those that are saved$"
+	[ "$(story | tail -1)" = "saved $T/out/step-00000016" ]
+	rm -r "$T/out"
+	# steps that --stop-after saves count, and the last one may be the best
+	evaluated --steps 16 --best --stop-after 2
+	is_model "$best"
+	rm -r "$T/out"
+	evaluated --steps 16 --best --until "$best"
+	is_model "$best"
+	story | grep -q "; it is step $best$"
+}
+
+@test "--best without evaluations, with steps that are not compared, or with metrics that are no file exits 64" {
+	local all="--eval $CASE/eval.bin --eval-every 2 --ckpt-every 4"
+	mkfifo "$T/fifo"
+	refused() { # WORDS OPTIONS...
+		local words=$1
+		shift
+		fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 8 --best "$@"
+		grep -qF -- "$words" "$T/fails.err"
+		[ ! -e "$T/out" ]
+	}
+	refused "--best needs --eval FILE and --eval-every N" --ckpt-every 4
+	refused "--eval-every wants a number" --ckpt-every 4 --eval "$CASE/eval.bin"
+	refused "--best needs --ckpt-every N, a multiple of --eval-every 2" --eval "$CASE/eval.bin" --eval-every 2
+	refused "--best needs --ckpt-every N, a multiple of --eval-every 2" $(with "$all" --ckpt-every 5)
+	refused "$T/fifo is no file, and --best and --keep-best read evaluations from it" $all --metrics "$T/fifo"
+	run_it --steps 8 --best $all --dry-run
+}
+
+# bats test_tags=slow
+@test "on a terminal, a last save that is told before its step's evaluation is not told again" {
+	need_cmd script
+	for i in $(seq 250); do cat "$CASE/eval.bin"; done >"$T/eval"
+	on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 4 \
+		--eval "$T/eval" --eval-every 4 --ckpt-every 4
+	wait $screen || true
+	[ "$(grep -c "saved $T/out/step-00000004" "$T/screen")" = 1 ]
+}
+
 @test "a resumed run tells its checkpoint and its own steps, also with --metrics FILE" {
 	run_it --steps 6 --until 4 --metrics "$T/figures"
 	story | grep -qxF "saved $T/out/step-00000004; continue with the same command and --resume, without --until"

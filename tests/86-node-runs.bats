@@ -365,6 +365,13 @@ cut_off() {
 	[ "$best" -gt 0 ]
 	[ "$best" -lt 16 ]
 	[ "$(checkpoints)" = "$(printf 'step-%08d\n' "$best" 16)" ]
+	grep -q "; it is step 16, and step $best has a lower eval loss (--best exports that)" "$T/nodes.err"
+	on_nodes 2 --model "$CASE/model" --data "$CASE/data.bin" --steps 17 --warmup 16 --ckpt-every 2 --keep 1 \
+		--best --eval "$CASE/eval.bin" --eval-every 2 --resume
+	wait "$PID"
+	all_gone
+	grep -q "; it is step $best, whose eval loss is the lowest of those that are saved" "$T/nodes.err"
+	diff -r -x 'optim-*' -x run.json "$T/out/step-$(printf %08d "$best")" "$T/out/model"
 }
 
 # bats test_tags=slow

@@ -22,6 +22,17 @@ check_net() {
 	die 64 "--net: '$net': 1e-6 to 1e6 GB/s, the network's speed"
 }
 
+# Which step is the best, is known of steps that are evaluated, and it can be exported if it is saved
+check_best() {
+	[ -n "$eval" ] || die 64 "--best needs --eval FILE and --eval-every N"
+	number eval-every "$eval_every" 999999999
+	case $ckpt_every in
+	'' | *[!0-9]* | 0* | ??????????*) ;;
+	*) [ $((ckpt_every % eval_every)) != 0 ] || return 0 ;;
+	esac
+	die 64 "--best needs --ckpt-every N, a multiple of --eval-every $eval_every: steps that are saved are compared"
+}
+
 # FILE of FILE:WEIGHT, see mt-feed
 path_of() { if [ -e "$1" ] || [ ! -e "${1%:*}" ]; then printf '%s\n' "$1"; else printf '%s\n' "${1%:*}"; fi; }
 
@@ -40,6 +51,7 @@ check_options() {
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
 	number streams "$streams" $MOST_STREAMS; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
+	[ -z "$export_best" ] || check_best
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
 	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
@@ -120,4 +132,6 @@ check_files() {
 		metrics=$out/metrics.jsonl
 		step_options=$step_options--metrics=$metrics$nl
 	fi
+	[ -z "$best" ] || can_reread_metrics ||
+		die 64 "--metrics: $metrics is no file, and --best and --keep-best read evaluations from it"
 }

@@ -29,6 +29,7 @@ usage() {
 	                             of each node, or of the GPU's (default: none)
 	  --keep K                   number of checkpoints to keep (default: 2)
 	  --keep-best                keep also the one with the lowest eval loss
+	  --best                     the same, and at the end that one becomes OUT/model
 	  --resume                   continue from the newest checkpoint in OUT
 	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
 	  --restart                  start a stage again when it is killed
@@ -53,8 +54,8 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
-restart='' new_input='' best='' nodes='' net=''
-ckpt_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
+restart='' new_input='' best='' export_best='' nodes='' net=''
+ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
 sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' step_options='' given=' ' count=''
@@ -63,8 +64,8 @@ known() { # OPTION: ends mt-run if it does not exist, with those that begin with
 	like='' begin=${1%"${1#????}"}
 	for option in --model --data --out --dtype --grad --state --optim --seed --device --compute --streams --threads \
 		--numa --keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
-		--new-record --restart --mix --keep-best --quiet --dry-run --json --sample --sample-every --sample-tokens \
-		--sample-temperature --nodes --net; do
+		--new-record --restart --mix --keep-best --best --quiet --dry-run --json --sample --sample-every \
+		--sample-tokens --sample-temperature --nodes --net; do
 		[ "$option" != "$1" ] || return 0
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
@@ -90,6 +91,7 @@ set_option() { # OPTION VALUE
 		metrics=$2 ;;
 	--batch | --micro | --seq | --eval | --steps | --until | --pack) eval "${1#--}=\$2" ;;
 	--ckpt-every) ckpt_every=$2 ;;
+	--eval-every) eval_every=$2 ;;
 	--stop-after) stop_after=$2 ;;
 	--max-skipped) max_skipped=$2 ;;
 	--input) new_input=1 ;;
@@ -135,6 +137,7 @@ parse() { # ARGS...
 		--nodes) nodes=1 ;;                     # see split_off
 		--no-shuffle) set_order none ;;
 		--keep-best) best=1 ;;
+		--best) best=1 export_best=1 ;;
 		--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
 		--*)

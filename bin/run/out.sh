@@ -66,6 +66,35 @@ newest_step() {
 	echo "${number:-0}"
 }
 
+checkpoint_of() { printf '%s/step-%08d\n' "$out" "$1"; }    # STEP
+
+# Of the checkpoints and of STEP, where the run is, the one with the lowest eval loss: sets best_step, STEP if none was
+# evaluated. Only with --keep-best or --best.
+find_best() { # STEP
+	best_step=$1
+	[ -n "$best" ] || return 0
+	set +f
+	saved=$(for file in "$out"/step-*/run.json; do
+		file=${file%/run.json}
+		printf '%s ' "${file##*/step-}"
+	done)
+	set -f
+	best_step=$(LC_ALL=C awk -v saved="$saved" -v step="$1" -F '[{}:, "]+' '
+		BEGIN {
+			for (i = split(saved, names, " "); i; i--) known[names[i] + 0]
+			known[step]
+			best = step
+		}
+		{
+			for (i = NF - 1; i > 1 && $i != "eval_loss"; i--);
+			if (i < 2 || $(i + 1) == "null" || !($3 + 0 in known) || (any++ && $(i + 1) + 0 >= lowest)) next
+			lowest = $(i + 1) + 0
+			best = $3
+		}
+		END { print best }' "$metrics" 2>/dev/null)
+	: "${best_step:=$1}"
+}
+
 find_checkpoint() {
 	newest='' found=''
 	set +f

@@ -2,7 +2,8 @@
 # before its first step has no story, but the error's line.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-began='' follower='' exported=''                # began: the step after which training began; empty: it has not
+# began: the step after which training began; empty: it has not; exported: the step that OUT/model has, at_end: the last
+began='' follower='' exported='' at_end=''
 
 # awk: 4877568 -> 4.88M, 3600 -> 1:00:00
 words='
@@ -121,6 +122,7 @@ follow_lines() {
 			[ -e "$dir/run.json" ] || continue
 			told="$told$dir "
 			tell "saved $dir"
+			(echo "$dir" >"$tmp/told-save") 2>/dev/null
 		done
 	done
 }
@@ -185,6 +187,14 @@ committed() (
 	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p'
 )
 
+# Which step OUT/model has
+exported_step() {
+	if [ "$exported" != "$at_end" ]; then echo "step $exported, whose eval loss is the lowest of those that are saved"
+	elif [ "$best_step" != "$at_end" ]; then
+		echo "step $at_end, and step $best_step has a lower eval loss (--best exports that)"
+	else echo "step $at_end"; fi
+}
+
 tell_training() { # CODE
 	end_following
 	last=$(committed)
@@ -196,16 +206,20 @@ tell_training() { # CODE
 	[ -z "$signal" ] || how="stopped by SIG$signal: "
 	tell "$how$trains"
 	[ -n "$exported" ] || return 0
-	tell "the model is in $out/model; in Python: transformers.AutoModelForCausalLM.from_pretrained(\"$out/model\")"
+	from_python="transformers.AutoModelForCausalLM.from_pretrained(\"$out/model\")"
+	tell "the model is in $out/model; in Python: $from_python; it is $(exported_step)"
 }
 
 tell_result() { # CODE
-	saved=$out/step-$(printf %08d "${trained:-$began}")
+	saved=$(checkpoint_of "${trained:-$began}")
 	[ -e "$saved/run.json" ] || return 0
+	first_line "$tmp/told-save"                 # on a terminal, it may have been told when it came
+	words="saved $saved"
+	[ "$first" != "$saved" ] || words=''
 	if [ -n "$signal" ] || [ "$1" != 0 ] || [ "${until:-$steps}" != "$steps" ]; then
-		saved="$saved; continue with the same command"
-		[ -n "$resume" ] || saved="$saved and --resume"
-		[ "$1$signal" != 0 ] || saved="$saved, without --until"
+		words="${words:+$words; }continue with the same command"
+		[ -n "$resume" ] || words="$words and --resume"
+		[ "$1$signal" != 0 ] || words="$words, without --until"
 	fi
-	tell "saved $saved"
+	[ -z "$words" ] || tell "$words"
 }
