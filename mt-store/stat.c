@@ -159,6 +159,7 @@ static void print_stage(const struct look_stage *s, int slot)
 	const char *const *names = counter_words(slot), *separator = "; ";
 	printf("%-12s pid %-7d %s%s", mt_stage_name(slot), s->pid, condition, s->activity);
 	for (int i = 0; names[i]; i++) {
+		if (!s->counters[i] && strcmp(names[i], "predicted_ns") == 0) continue; /* nothing was predicted */
 		printf("%s%.*s %s", separator, text_counter_name(names[i]), names[i], text_counter(names[i], s->counters[i]).s);
 		separator = ", ";
 	}

@@ -108,10 +108,12 @@ static struct device *cuda_open(const char *spec)
 #endif
 }
 
+static int compute_threads(void) { return threads ? (int)threads : mt_cores(); }
+
 static struct device *device_open(const char *spec)
 {
 	struct device *d = NULL;
-	int n = threads ? (int)threads : mt_cores();
+	int n = compute_threads();
 
 	if (!strcmp(spec, "cpu")) {
 		d = device_cpu(n);
@@ -222,7 +224,7 @@ static int plan_print(void)
 	plan.pass_rows = requested.pass_rows;
 	struct device *here = plan_here();
 	plan.here = here ? here->gpu : NULL;
-	plan.threads = threads ? (int)threads : mt_cores();
+	plan.threads = compute_threads();
 	if (here && !plan.memory && here->room) plan.memory = here->room(here) + here->own;
 	int rc = plan_show(&plan);
 	if (here) here->close(here);
@@ -283,6 +285,12 @@ static int stream_open(struct stream *s)
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
 	s->zero_copy = s->dev->zero_copy(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
+	/* measuring takes a moment: only for who reads what it predicts */
+	const char *rates = s->verbose && !s->dev->room ? profile_cores_rates(s->profile) : NULL;
+	if (rates &&
+		(rc = profile_cores(rates, (enum mt_dtype)s->control->dtype, compute_threads(), s->dev->operand == 2,
+			 &s->selects, &s->rates)))
+		return rc;
 	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
 }
 

@@ -34,7 +34,7 @@ struct micro {
 	uint64_t bytes; /* of device memory */
 	/* in the offload buffer: of one unit's residual, of one block's attention output */
 	uint64_t residual_bytes, attention_bytes;
-	double predicted; /* s, forward and backward */
+	double predicted; /* s, forward and backward; 0: not predicted */
 };
 
 /* Device memory for one unit's weights, or for a window's */
@@ -92,7 +92,9 @@ struct stream {
 	uint32_t expert_window;  /* experts of a window; 0: not requested */
 	bool verbose;            /* report each plan */
 	bool zero_copy;          /* the device reads the store in place */
-	const char *profile;     /* the rates that the planner assumes */
+	const char *profile;     /* the rates that the planner assumes, */
+	struct profile selects;  /* and on cores, where times are predicted: those by which plans are selected, */
+	struct profile rates;    /* and those measured; rates.cores false: not */
 	uint64_t budget;         /* bytes of device memory, the device's own included; 0: not requested */
 	uint64_t host_requested; /* bytes of host memory that the run may take; 0: not requested */
 

@@ -341,6 +341,40 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	PY
 }
 
+@test "a run on the cores predicts what --plan does: by measured rates with --verbose, and nothing without" {
+	local rates=cpu,h2d=9,d2h=8,hbm=30,flops=0.05,ram=20,adam=0.2 args="--device cpu --threads 1 --device-memory 40M"
+	make_deep qwen3 bf16 bf16
+	predicted() { mt-store stat "$RUN" --json | sed 's/.*"predicted_ns":\([0-9]*\).*/\1/'; }
+	computed() { # OPTIONS: of a micro-batch of 10 rows of 24 tokens
+		spawn stream mt-stream "$RUN" $args "$@"
+		stream-drive step "$RUN" 10 24 1 1 3 >/dev/null 3>&-
+	}
+	computed
+	[ "$(predicted)" = 0 ]
+	mt-store stat "$RUN" | grep '^mt-stream' >"$T/stat"
+	no grep -q predicted "$T/stat"
+	no grep -q predicted "$T/stream.err"
+	kill "$PID"
+	wait "$PID"
+	computed --verbose
+	[ "$(predicted)" -gt 0 ]
+	grep -q "predicted by the rates of cpu, measured: " "$T/stream.err"
+	kill "$PID"
+	wait "$PID"
+	# by rates that are given, both to the last digit
+	computed --verbose --profile $rates
+	mt-stream --plan --config "$T/config.json" --dtype bf16 --grad bf16 --seq 24 --micro 10 $args --json \
+		--profile $rates >"$T/plan"
+	python3 - "$T/plan" "$T/stream.err" "$(predicted)" <<-'PY'
+		import json, re, sys
+		plan, words = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+		m = re.search(r"by the rates of (.*): [\d.]+ of .* forward ([\d.e-]+), backward ([\d.e-]+)", words)
+		assert m and m[1] == plan["profile"] == "cpu, measured, changed", (words, plan)
+		assert (m[2], m[3]) == ("%.3g" % plan["forward_s"], "%.3g" % plan["backward_s"]), (words, plan)
+		assert abs(int(sys.argv[3]) / 1e9 / (plan["forward_s"] + plan["backward_s"]) - 1) < 1e-6, (sys.argv, plan)
+	PY
+}
+
 @test "--plan for the cores has the sizes that a run is computed with: 512 tokens of a vocabulary of 150,000" {
 	sed 's/"vocab_size": [0-9]*/"vocab_size": 150000/' "$GOLDEN/llama3/model/config.json" >"$T/config.json"
 	mt-run --run "$RUN" --model "$T/config.json" --data "$GOLDEN/llama3/data.bin" --out "$T/out" --steps 1 --batch 1 \

@@ -1,4 +1,4 @@
-/* measure.c: the rates of this machine's cores, measured in about a second: what --plan predicts with where no GPU
+/* measure.c: the rates of this machine's cores, measured in about a second: what is predicted with where no GPU
  * computes. The best of several tries counts, since other programs run meanwhile. */
 #include <math.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static double copy_rate(struct pool *pool, int threads, void *mem)
 	return 2.0 * COPY * threads / best;
 }
 
-int profile_measure(int threads, bool bf16, struct profile *p)
+static int measure(int threads, bool bf16, struct profile *p)
 {
 	size_t bytes = 2ull * COPY * (size_t)threads, gemm = 3 * sizeof(float) * GEMM * GEMM;
 	struct pool *pool = gemm_ready() ? pool_create(threads, POOL_SPINS, NULL) : NULL;
@@ -80,9 +80,27 @@ int profile_measure(int threads, bool bf16, struct profile *p)
 			.fp32 = fp32 / flops,
 			.ram = all,
 			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
+			.cores = true,
 		};
 	} else rc = mt_fail(MT_EX_NOMEM, "no memory or no threads to measure this machine");
 	free(mem);
 	if (pool) pool_free(pool);
 	return rc;
+}
+
+int profile_cores(const char *rates, enum mt_dtype dtype, int threads, bool bf16, struct profile *selects,
+	struct profile *measured)
+{
+	int rc = profile_parse("cpu", dtype, NULL, selects);
+
+	if (!rc) rc = profile_change(rates, selects);
+	if (!rc) rc = measure(threads, bf16, measured);
+	return rc ? rc : profile_change(rates, measured);
+}
+
+const char *profile_cores_rates(const char *spec)
+{
+	if (!profile_named(spec)) return spec;
+	if (strncasecmp(spec, "cpu", 3) || (spec[3] && spec[3] != ',')) return NULL;
+	return spec[3] ? spec + 4 : spec + 3;
 }

@@ -72,6 +72,9 @@ struct plan_request {
 	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
 	bool fixed;                                    /* and pass_rows, unless this is set */
 	struct profile profile;
+	/* where cores compute: the rates by which the plan is selected. They are fixed, so that the plan does not depend on
+	 * what else runs; times are predicted by `profile`. hbm 0: profile does both */
+	struct profile selects;
 };
 
 struct plan {
@@ -129,8 +132,12 @@ const char *profile_name(int i);
 
 /* ---- measure.c ---- */
 
-/* The rates of so many of this machine's cores, measured; GEMMs of bf16 or of fp32. 0 or -71 */
-int profile_measure(int threads, bool bf16, struct profile *);
+/* Where cores compute: the rates by which plans are selected, and those of so many of this machine's cores, measured,
+ * by which times are predicted; GEMMs of bf16 or of fp32. rates: K=N,... replaces some of both. 0, -64 or -71 */
+int profile_cores(const char *rates, enum mt_dtype, int threads, bool bf16, struct profile *selects,
+	struct profile *measured);
+/* NAME is cpu, or there is none: the rates behind it; else NULL */
+const char *profile_cores_rates(const char *spec);
 
 /* ---- search.c ---- */
 

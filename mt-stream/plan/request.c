@@ -69,7 +69,10 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
 	host_limit(s, req);
 	request_sizes(req, mt_unit(s->run, 0), s->units, mt_tensor(s->run, 0));
-	return profile_parse(s->profile, req->dtype, s->dev->gpu, &req->profile);
+	if (!s->rates.cores) return profile_parse(s->profile, req->dtype, s->dev->gpu, &req->profile);
+	req->profile = s->rates;
+	req->selects = s->selects;
+	return 0;
 }
 
 /* ---- memory ---- */
@@ -228,6 +231,9 @@ static void report(struct stream *s, const struct plan_request *req, const struc
 	s->reported = s->reported || req->train;
 }
 
+/* Fixed rates of cores select a plan, but say nothing of this machine */
+static bool predicts(const struct stream *s) { return s->dev->room || s->rates.cores; }
+
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct micro *m = &s->planned;
@@ -243,7 +249,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	report(s, req, &result);
 	uint64_t tokens = (uint64_t)rows_of_pass(req, &result.plan) * seq;
 	m->plan = result.plan;
-	m->predicted = result.predicted.forward + result.predicted.backward;
+	m->predicted = predicts(s) ? result.predicted.forward + result.predicted.backward : 0;
 	m->residual_bytes = tokens * s->geo->hidden * s->dev->elem;
 	m->attention_bytes = tokens * most.heads * (most.head_dim * s->dev->elem + sizeof(float));
 	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->arena));

@@ -314,14 +314,23 @@ static int passes_check(const struct plan_request *req)
 
 int plan_search(const struct plan_request *req, struct plan_result *best)
 {
+	struct plan_request fixed = *req;
 	struct search s = {req, best, INFINITY};
 	int rc = passes_check(req);
 
 	if (rc) return rc;
+	if (req->selects.hbm > 0) {
+		fixed.profile = req->selects;
+		s.req = &fixed;
+	}
 	*best = (struct plan_result){.least = UINT64_MAX, .least_host = UINT64_MAX};
 	if (req->attention.rows) try_orders(&s, true);
 	if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
 	if (isinf(s.least_step)) return nothing_fits(req, best);
+	if (s.req == &fixed) {
+		struct times t = unit_times(req, &best->plan, rows_of_pass(req, &best->plan));
+		predict(req, &best->plan, &t, &best->predicted);
+	}
 	predict_parts(req, &best->plan, &best->predicted);
 	best->host_bytes = req->streams * memory_host(req, &best->plan);
 	return 0;

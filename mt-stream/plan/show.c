@@ -359,9 +359,8 @@ static int cores_of(const struct plan_options *o, const char *rates, struct plan
 	if (bf16 && lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	if (o->compute == MT_BF16 && !bf16)
 		return mt_fail(MT_EX_CONFIG, "--compute bf16: the cores compute in fp32 where weights are fp32");
-	int rc = profile_measure(o->threads, bf16, &req->profile);
+	int rc = profile_cores(rates, o->dtype, o->threads, bf16, &req->selects, &req->profile);
 
-	req->profile.cores = true;
 	req->elem = sizeof(float);
 	req->operand = bf16 ? 2 : 4;
 	req->zero_copy = bf16 || o->dtype == MT_FP32;
@@ -369,16 +368,14 @@ static int cores_of(const struct plan_options *o, const char *rates, struct plan
 	if (!req->chunk_tokens) req->chunk_tokens = default_chunk_tokens();
 	if (!req->head_tokens) req->head_tokens = default_head_tokens(req->geo);
 	req->fixed = true;
-	return rc ? rc : profile_change(rates, &req->profile);
+	return rc;
 }
 
 static int rates_of(const struct plan_options *o, struct plan_request *req)
 {
-	const char *spec = o->profile;
-	bool cpu = !strncasecmp(spec, "cpu", 3) && (!spec[3] || spec[3] == ',');
+	const char *spec = o->profile, *rates = profile_cores_rates(spec);
 
-	if (cpu) return cores_of(o, spec[3] ? spec + 4 : "", req);
-	if (!profile_named(spec) && !o->here) return cores_of(o, spec, req);
+	if (rates && (profile_named(spec) || !o->here)) return cores_of(o, rates, req);
 	if (o->compute && o->compute != o->dtype)
 		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
 	int rc = profile_parse(spec, o->dtype, o->here, &req->profile);
