@@ -1,6 +1,7 @@
 /* best.c: --keep-best: which checkpoint had the lowest eval loss? mt-step's metrics say so: an evaluation ends after
  * the save of its step may have begun, so the checkpoint itself cannot. */
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -30,7 +31,8 @@ static bool evaluation(const char *line, uint64_t *step, double *loss)
 
 int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64_t *best)
 {
-	FILE *f = fopen(metrics, "re");
+	int fd = open(metrics, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* opening a FIFO must not wait */
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
 	char *line = NULL;
 	size_t room = 0;
 	uint64_t step;

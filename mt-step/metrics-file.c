@@ -15,6 +15,7 @@
 #include "progress.h"
 
 static const char *path;
+static bool own; /* refuse FILE unless it is a plain file of this user's */
 static int fd = -1;
 static bool any; /* the file has the line of a trained step; the last one's is `last` */
 static uint64_t last;
@@ -60,15 +61,25 @@ static bool can_be_made(void)
 	return access(dir, W_OK | X_OK) == 0;
 }
 
-int metrics_file_open(const char *name, uint64_t step, bool fresh)
+/* The descriptor, or minus an exit code, with its message */
+static int open_file(int flags)
+{
+	if (own) return mt_open_own(path, flags);
+	int opened = open(path, flags | O_CLOEXEC, 0666);
+	return opened < 0 ? mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno)) : opened;
+}
+
+int metrics_file_open(const char *name, bool must_be_own, uint64_t step, bool fresh)
 {
 	path = name;
+	own = must_be_own;
 	struct stat st;
 	/* reading a FIFO or a terminal would wait for lines, or take those that are for others */
-	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return 0;
-	FILE *f = fopen(path, "r+e");
-	if (!f && errno == ENOENT && can_be_made()) return 0; /* made with the first line, if there is one */
-	if (!f) return mt_fail(MT_EX_IO, "--metrics %s: %s", path, strerror(errno));
+	if (!own && stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return 0;
+	int old = open_file(O_RDWR);
+	if (old == -MT_EX_IO && errno == ENOENT && can_be_made()) return 0; /* made with the first line, if there is one */
+	FILE *f = old < 0 ? NULL : fdopen(old, "r+");
+	if (!f) return mt_fail_in(old < 0 ? old : -MT_EX_NOMEM, "--metrics");
 	off_t keep = keep_lines(f, step), size = fseeko(f, 0, SEEK_END) ? 0 : ftello(f);
 	if (fresh && step == 0) {
 		keep = 0;
@@ -83,14 +94,14 @@ int metrics_file_open(const char *name, uint64_t step, bool fresh)
 static void write_out(void)
 {
 	static bool reported;
-	if (fd < 0) fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (fd < 0) fd = open_file(O_WRONLY | O_CREAT | O_APPEND);
 	ssize_t w = fd < 0 ? -1 : write(fd, unwritten, n_unwritten);
-	const char *why = w < 0 ? strerror(errno) : "no space left";
+	if (fd >= 0) mt_fail(MT_EX_IO, "%s: %s", path, w < 0 ? strerror(errno) : "no space left");
 	if (w > 0) memmove(unwritten, unwritten + w, n_unwritten -= (size_t)w);
 	if (!n_unwritten || reported) return;
 	reported = true;
 	progress_clear();
-	mt_say("%s: %s: no more metrics there until it can be written again, training goes on", path, why);
+	mt_say("%s: no more metrics there until it can be written again, training goes on", mt_errmsg());
 }
 
 bool metrics_file_failed(void)

@@ -27,9 +27,10 @@ bool metrics_failed(void);
 /* Processed tokens a second; 0: the step took no time. */
 double metrics_tokens_per_s(const struct metrics *);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is
- * fresh and at step 0. 0 or -74. A failed write is reported once, and its lines are written with a later one.
+ * fresh and at step 0. own: refuse FILE as mt_open_own does. 0, or minus an exit code. A failed write is reported once,
+ * and its lines are written with a later one.
  * metrics_file_failed tries a last time, and is true if some are left. */
-int metrics_file_open(const char *path, uint64_t step, bool fresh);
+int metrics_file_open(const char *path, bool own, uint64_t step, bool fresh);
 void metrics_file_write(const struct metrics *, const char *line, size_t n);
 bool metrics_file_failed(void);
 /* The shortest decimal that reads back as x, or null. */

@@ -52,6 +52,8 @@ static const struct mt_opt table[] = {
 	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},
 	{"metrics", OPT_STR, &o.metrics, "FILE",
 		"write metrics to FILE too, each step once; later steps' lines are removed", NULL},
+	{"own-metrics", OPT_FLAG, &o.own_metrics, NULL,
+		"refuse the FILE of --metrics unless it is absent or a plain file of this user, no link", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
 	{"ring", OPT_LIST, &o.rings, "FROM=TO", "use ring TO in place of FROM", NULL},
 	{"check", OPT_FLAG, &o.check, NULL, "check the options and exit; with --config also the model and --eval's records",
@@ -163,6 +165,7 @@ void options_parse(struct options *out, int argc, char **argv)
 	check_pack();
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
+	if (o.own_metrics && !o.metrics) mt_die(MT_EX_USAGE, "--own-metrics goes with --metrics FILE");
 	if (o.config && !o.check && !o.count) mt_die(MT_EX_USAGE, "--config goes with --check or --count");
 	if (!o.check && isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
 	*out = o;

@@ -14,6 +14,7 @@ struct options {
 	double wd, beta1, beta2, eps, clip, wait;
 	bool clip_given, beta2_given, input_new;
 	bool check, count;                   /* only check the options; only count what the input would train */
+	bool own_metrics;                    /* refuse metrics unless it is a plain file of this user's */
 	const char *eval, *metrics, *config; /* files, or NULL */
 	uint64_t eval_every, ckpt_every;     /* 0: never */
 	uint64_t stop_after;                 /* evaluations without improvement that end the training; 0: no limit */

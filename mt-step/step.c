@@ -108,7 +108,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	enter(&o);
 	check_run(&o);
-	if (o.metrics) mt_must(metrics_file_open(o.metrics, mt_run_step(driver.run), mt_txn_newest(driver.run) == 0));
+	if (o.metrics)
+		mt_must(metrics_file_open(o.metrics, o.own_metrics, mt_run_step(driver.run), mt_txn_newest(driver.run) == 0));
 	if (o.eval) mt_must(eval_open(&eval, &o, mt_geometry(driver.run)->vocab));
 	train_resume(&driver, o.eval ? &eval : NULL);
 	uint64_t step = mt_run_step(driver.run);

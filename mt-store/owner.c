@@ -159,7 +159,10 @@ static bool is_saved(struct mt_run *run, const char *path, uint64_t step)
 	if (mt_snap(run) == mt_snap_word(step, MT_SAVED)) return true;
 	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
 	snprintf(json, sizeof json, "%s/run.json", path);
-	json_t *root = json_load_file(json, 0, NULL);
+	int fd = mt_open_own(json, O_RDONLY);
+	if (fd < 0) return false;
+	json_t *root = json_loadfd(fd, 0, NULL);
+	close(fd);
 	const char *of = json_string_value(json_object_get(root, "run_id"));
 	bool ours = of && strcmp(of, id) == 0;
 	json_decref(root);

@@ -1,9 +1,14 @@
-/* os.c: the clock, the cores and the memory of this machine. */
+/* os.c: the clock, the cores and the memory of this machine; files that must be this user's. */
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "mt.h"
 #include "os.h"
 
 double mt_now(void)
@@ -59,4 +64,18 @@ uint64_t mt_node_available(int node)
 		sum += part;
 	}
 	return sum;
+}
+
+int mt_open_own(const char *path, int flags)
+{
+	struct stat st;
+	int rc = 0, fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+	if (fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
+		return mt_fail(MT_EX_EXISTS, "%s is a link or not a plain file", path);
+	if (fd < 0 || fstat(fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
+	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_EXISTS, "%s is a link or not a plain file", path);
+	else if (st.st_uid != geteuid()) rc = mt_fail(MT_EX_NOTYOURS, "%s belongs to another user", path);
+	if (!rc) return fd;
+	if (fd >= 0) close(fd);
+	return rc;
 }

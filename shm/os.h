@@ -1,4 +1,4 @@
-/* os.h: the clock, the cores and the memory of this machine. Not public. */
+/* os.h: the clock, the cores and the memory of this machine; files that must be this user's. Not public. */
 #ifndef MT_OS_H
 #define MT_OS_H
 
@@ -14,6 +14,11 @@ uint64_t mt_cgroup_available(void);
 uint64_t mt_mem_available(void);
 uint64_t mt_mem_total(void);          /* MemTotal, likewise */
 uint64_t mt_node_available(int node); /* what a NUMA node can give: free, or reclaimed from files; likewise */
+
+/* Open a plain file of this user's; O_CREAT makes it. Where others may write, they may have put a link or a FIFO: a
+ * link is not followed, and a FIFO is not waited for. The descriptor, or minus an exit code with its message, in which
+ * errno counts only for -MT_EX_IO: MT_EX_EXISTS: it is no plain file; MT_EX_NOTYOURS: it is another user's */
+int mt_open_own(const char *path, int flags);
 
 /* Cores by the cgroup's quota, rounded up; UINT64_MAX: no limit. cgroup.c */
 uint64_t mt_cgroup_cores(void);

@@ -486,6 +486,24 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	fails_with 74 mt-step "$RUN" $STEP --metrics "$T"
 }
 
+@test "--own-metrics: links and FIFOs exit 73, another user's file 77, and this user's is written" {
+	ready
+	echo precious >"$T/victim"
+	ln -s "$T/victim" "$T/link"
+	mkfifo "$T/fifo"
+	fails_with 64 mt-step "$RUN" $STEP --own-metrics
+	fails_with 73 mt-step "$RUN" $STEP --own-metrics --metrics "$T/link"
+	fails_with 73 timeout 20 mt-step "$RUN" $STEP --own-metrics --metrics "$T/fifo"
+	fails_with 73 mt-step "$RUN" $STEP --own-metrics --metrics /dev/null
+	if [ "$(id -u)" = 0 ]; then
+		chown 12345 "$T/victim"
+		fails_with 77 mt-step "$RUN" $STEP --own-metrics --metrics "$T/victim"
+	fi
+	[ "$(cat "$T/victim")" = precious ]
+	mt-step "$RUN" $STEP --own-metrics --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 3>&-
+	cmp "$T/f" "$T/m"
+}
+
 @test "--metrics FILE on a full disk: reported once, and its lines are written when there is room again" {
 	mkdir "$T/disk"
 	mount -t tmpfs -o size=64k tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"

@@ -685,3 +685,62 @@ same_as_undisturbed() {
 		"1 2 3 4 5 6 7 8 9 10 11 12 " ]
 	[ "$(sed -n '/eval_loss/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "0 4 8 12 " ]
 }
+
+@test "links, FIFOs and other users' files in OUT are neither opened nor waited for: 73 or 77 and the name" {
+	DATA=$CASE/data.bin
+	mkdir "$T/out"
+	echo precious >"$T/victim"
+	try() { # CODE NAME ARGS...
+		fails_with "$1" timeout 60 mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS \
+			"${@:3}"
+		grep -q "^mt-run: $T/out/$2 \(is a link or not a plain file\|belongs to another user\)" "$T/fails.err"
+	}
+	local name
+	for name in .lock .node-0 command count order metrics.jsonl samples.jsonl; do
+		ln -s "$T/victim" "$T/out/$name"
+		try 73 "$name" --epochs 1
+		ln -sf "$T/nowhere" "$T/out/$name"
+		try 73 "$name" --steps 2 --resume
+		rm "$T/out/$name"
+		mkfifo "$T/out/$name"
+		try 73 "$name" --epochs 1 --resume
+		rm "$T/out/$name"
+		if [ "$(id -u)" = 0 ]; then
+			echo none >"$T/out/$name"
+			chown 12345 "$T/out/$name"
+			try 77 "$name" --steps 2 --resume
+			rm "$T/out/$name"
+		fi
+	done
+	mkfifo "$T/out/order"
+	mkdir "$T/out/step-00000001"
+	try 73 order --steps 2 --resume --dry-run
+	rm -r "$T/out"/*
+	mkdir "$T/elsewhere"
+	ln -s "$T/elsewhere" "$T/out/model"
+	fails_with 73 mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 2
+	grep -q "^mt-run: $T/out/model is a link" "$T/fails.err"
+	[ "$(cat "$T/victim")" = precious ]
+	[ ! -e "$T/nowhere" ]
+	gone "$RUN"
+}
+
+# bats test_tags=slow
+@test "a link that comes into OUT while mt-run trains is not followed" {
+	DATA=$CASE/data.bin
+	echo precious >"$T/victim"
+	# before mt-step and the checkpoints open what has these names
+	replace mt-step <<-'EOF2'
+		case "$*" in *--own-metrics*)
+			ln -s "$T/victim" "$T/out/metrics.jsonl"
+			rm "$T/out/.lock"
+			ln -s "$T/victim" "$T/out/.lock" ;;
+		esac
+	EOF2
+	start --steps 3
+	code_of $pid
+	[ "$code" = 73 ]
+	grep -q "^mt-step: --metrics: $T/out/metrics.jsonl is a link or not a plain file$" "$T/run.err"
+	[ "$(cat "$T/victim")" = precious ]
+	all_gone
+}

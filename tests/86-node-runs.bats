@@ -419,6 +419,22 @@ cut_off() {
 	[ "$(newest_saved)" = 4 ]
 }
 
+@test "OUT/.node-0 is a FIFO or a link: the run ends with 73, nothing waits for it or follows it, nothing is left" {
+	local how
+	mkdir "$T/out"
+	echo precious >"$T/victim"
+	for how in mkfifo "ln -s $T/victim"; do
+		$how "$T/out/.node-0"
+		endless --resume --ckpt-every 3
+		code_of "$PID"
+		[ "$code" = 73 ]
+		eventually all_gone
+		grep -q "^mt-run: $T/out/.node-0 is a link or not a plain file" "$T/nodes.err"
+		rm "$T/out/.node-0"
+	done
+	[ "$(cat "$T/victim")" = precious ]
+}
+
 dry() { # N ARGS...
 	local n=$1
 	shift

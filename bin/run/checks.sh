@@ -113,6 +113,7 @@ check_files() {
 		die 66 "$config: no such file"
 	fi
 	[ "${node:-0}" = 0 ] || return 0
+	check_out
 	check_access "${eval:-/dev/null}"
 	[ -e "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
 	[ -n "$order" ] || choose_order
@@ -130,7 +131,7 @@ check_files() {
 	if [ -z "$metrics" ]; then
 		case $out in *"$nl"*) die 64 "--out: a line break in '$out'" ;; esac
 		metrics=$out/metrics.jsonl
-		step_options=$step_options--metrics=$metrics$nl
+		step_options=$step_options--metrics=$metrics$nl--own-metrics$nl
 	fi
 	[ -z "$best" ] || can_reread_metrics ||
 		die 64 "--metrics: $metrics is no file, and --best and --keep-best read evaluations from it"

@@ -209,7 +209,7 @@ job_key() { echo "${PMIX_NAMESPACE-}.${SLURM_JOB_ID-}.${SLURM_STEP_ID-}"; }
 
 tell_checkpoint() {
 	[ -n "$resume" ] || return 0
-	{ echo "$(job_key) ${newest##*/}" >"$out/.node-0"; } 2>/dev/null
+	write_new "$out/.node-0" "$(job_key) ${newest##*/}"
 }
 
 # 1: node 0 has told nothing here, or what is not whole from here
@@ -217,7 +217,8 @@ hear_checkpoint() {
 	key=$(job_key)
 	[ "$key" != .. ] || return 1
 	for _ in $(seq 700); do
-		first_line "$shared/.node-0"
+		first=''
+		[ -h "$shared/.node-0" ] || [ ! -f "$shared/.node-0" ] || first_line "$shared/.node-0"
 		if [ "${first%% *}" = "$key" ]; then
 			first=${first#* }
 			newest=${first:+$shared/$first}

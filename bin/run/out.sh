@@ -6,10 +6,26 @@ tmp='' made='' lock_line=''                     # made: OUT is new
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
 
+# Where others may write OUT, they may have put a link or a FIFO there, which would be followed, or waited for. mt-run
+# opens only what is absent or a plain file of this user. In sh that can change between this look and the opening; mt's
+# programs look at what they have opened.
+check_own() { # FILE
+	if [ -h "$1" ] || { [ -e "$1" ] && [ ! -f "$1" ]; }; then
+		die 73 "$1 is a link or not a plain file: move it away, or take another --out"
+	fi
+	# shellcheck disable=SC3067               # dash, bash and busybox have -O
+	[ ! -e "$1" ] || [ -O "$1" ] || die 77 "$1 belongs to another user: take another --out"
+}
+
+check_out() {
+	for name in .lock .node-0 command count order metrics.jsonl samples.jsonl; do check_own "$out/$name"; done
+	[ ! -h "$out/model" ] || die 73 "$out/model is a link: move it away, the result belongs there"
+}
+
 # Who has OUT: its line in .lock, which it writes just after it has taken the lock
 read_holder() {
 	host='' pid='' holder='' since='' tries=0
-	until IFS=' ' read -r host pid holder since <"$out/.lock" || [ $tries = 50 ]; do
+	until IFS=' ' read -r host pid holder since </dev/fd/7 || [ $tries = 50 ]; do
 		tries=$((tries + 1))
 		sleep 0.02
 	done
@@ -17,7 +33,8 @@ read_holder() {
 }
 
 lock_out() {
-	(: >>"$out/.lock") 2>/dev/null || die 74 "$out: cannot be written"
+	check_own "$out/.lock"
+	(: <>"$out/.lock") 2>/dev/null || die 74 "$out: cannot be written"
 	exec 7<>"$out/.lock"
 	flock -n 7 2>/dev/null; rc=$?
 	if [ $rc = 1 ]; then
@@ -34,7 +51,7 @@ lock_out() {
 	elif [ $rc != 0 ]; then
 		say "$out cannot be locked: take care that no other mt-run uses it"
 	fi
-	# the previous mt-run may have deleted .lock together with an OUT that it had created and not used
+	# the previous mt-run may have deleted .lock together with an OUT that it had created and not used; or it is a link
 	[ "$(stat -Lc %d:%i /dev/fd/7)" = "$(stat -c %d:%i "$out/.lock" 2>/dev/null)" ]
 }
 
@@ -48,12 +65,18 @@ take_out() {
 		made=1
 	fi
 	until lock_out; do mkdir -p "$out"; done
+	check_out
 	lock_line="$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')"
-	{ echo "$lock_line" >"$out/.lock"; } 2>/dev/null
+	{ echo "$lock_line" >/dev/fd/7; } 2>/dev/null
 }
 
 say_out_ends() { # to an mt-run that wants OUT
-	[ -z "$lock_line" ] || { echo "$lock_line, ends" >"$out/.lock"; } 2>/dev/null
+	[ -z "$lock_line" ] || { echo "$lock_line, ends" >/dev/fd/7; } 2>/dev/null
+}
+
+# Write a new file in place of what was there, which is not opened
+write_new() { # FILE LINE
+	rm -f "$1" 2>/dev/null && (set -C; printf '%s\n' "$2" >"$1") 2>/dev/null
 }
 
 is_export() { # DIR
@@ -120,7 +143,7 @@ find_checkpoint() {
 	[ -z "$dry" ] || return 0
 	for file in metrics.jsonl samples.jsonl; do # an old file belongs to another run
 		[ -s "$out/$file" ] || continue
-		mv -f "$out/$file" "$out/$file.old" || die 74 "$out/$file: cannot be renamed"
+		mv -fT "$out/$file" "$out/$file.old" || die 74 "$out/$file: cannot be renamed"
 	done
 }
 

@@ -49,20 +49,19 @@ tell_start() {
 # Keep in OUT what belongs to what it has: the commands of all starts, the order and the count of the data
 keep_command() {
 	[ -n "$newest" ] || rm -f "$out/command"
-	write "$out/command" "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)"
+	(printf '%s\n' "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)" >>"$out/command") 2>/dev/null ||
+		cannot_keep command
 	keep order "$order"
 	[ -z "$count" ] || keep count "$inputs $count"
 }
 
 keep() { # NAME LINE. What is right stays: without OUT/order, training could not go on with the same input.
 	[ "$(cat "$out/$1" 2>/dev/null)" != "$2" ] || return 0
-	rm -f "$out/$1"
-	write "$out/$1" "$2"
+	write_new "$out/$1" "$2" || cannot_keep "$1"
 }
 
-write() { # FILE LINE: appends
-	(printf '%s\n' "$2" >>"$1") 2>/dev/null && return
-	say "$1: cannot be written"
+cannot_keep() { # NAME
+	say "$out/$1: cannot be written"
 	finish 74
 }
 
