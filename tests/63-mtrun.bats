@@ -744,3 +744,34 @@ same_as_undisturbed() {
 	[ "$(cat "$T/victim")" = precious ]
 	all_gone
 }
+
+@test "too few file descriptors: 71 and a line with the number that is needed, and that number is enough" {
+	local n
+	closed() { # PROGRAM...: without what bats has open
+		bash -c 'for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"' \
+			bash "$@" 2>&1 >/dev/null </dev/null
+	}
+	limited() { # NUMBER ARGS...
+		closed sh -c 'ulimit -n "$1"; shift; exec mt-run "$@"' sh "$1" --run "$RUN" --model "${MODEL:-$CASE/model}" \
+			--data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS --quiet --steps 8 "${@:2}"
+	}
+	for n in 11 12 13 16 19; do             # with 10, sh cannot open a script
+		code=0
+		limited $n >"$T/told" || code=$?
+		[ "$code" = 71 ]
+		[ "$(cat "$T/told")" = "mt-run: needs 20 file descriptors, and may open $n: ulimit -n 20" ]
+	done
+	[ ! -e "$T/out" ]
+	limited 20 --eval "$CASE/eval.bin" --eval-every 2 --ckpt-every 2 --sample "$CASE/eval.bin" --sample-every 2 \
+		--sample-tokens 2 --streams 3 >"$T/told"
+	no grep -v "longer than --seq" "$T/told"
+	rm -r "$T/out"
+	MODEL=$GOLDEN/llama3-v4/model DATA=$GOLDEN/llama3-v4/data.bin
+	code=0
+	limited 35 >"$T/told" || code=$?
+	[ "$code" = 71 ]
+	grep -q "^mt-run: needs 36 file descriptors" "$T/told"
+	limited 36 --until 4 >"$T/told"
+	limited 36 --resume >>"$T/told"
+	no grep -v "longer than --seq" "$T/told"
+}

@@ -111,6 +111,20 @@ same_as_alone() {
 }
 
 # bats test_tags=slow
+@test "USR1 to mpirun while the processes that it has started begin: all nodes exit 0, nothing is left" {
+	mkdir "$T/slow"
+	printf '#!/bin/sh\necho >>%s/called\nsleep 1\nexec /usr/bin/dirname "$@"\n' "$T" >"$T/slow/dirname"
+	chmod +x "$T/slow/dirname"
+	PATH=$T/slow:$PATH endless
+	both_began() { [ "$(wc -l <"$T/called")" -ge 2 ]; }
+	eventually both_began
+	kill -USR1 "$PID"
+	code_of "$PID"
+	[ "$code" = 0 ]
+	eventually all_gone
+}
+
+# bats test_tags=slow
 @test "USR1 to mpirun while the processes that it has started make their pipes: all nodes exit 0, nothing is left" {
 	mkdir "$T/slow"
 	printf '#!/bin/sh\n: >>%s/called\nsleep 0.5\nexec /bin/rm "$@"\n' "$T" >"$T/slow/rm"
@@ -417,6 +431,22 @@ cut_off() {
 	eventually all_gone
 	grep -q "^mt-link: .*the runs of node 0 and node 1 differ: " "$T/nodes.err"
 	[ "$(newest_saved)" = 4 ]
+}
+
+@test "a launcher's environment that names no node of the run: 64 and one line" {
+	local wrong
+	for wrong in "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=0" "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=2" \
+		"OMPI_COMM_WORLD_RANK=x OMPI_COMM_WORLD_SIZE=2" "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2x" \
+		"PMI_RANK=3 PMI_SIZE=2" "PMI_RANK=0 PMI_SIZE=-1" "PMIX_RANK=0 SLURM_NTASKS=" \
+		"SLURM_PROCID=1 SLURM_NTASKS=1" "SLURM_PROCID=00 SLURM_NTASKS=2" \
+		"SLURM_PROCID=1 SLURM_NTASKS=99999999999999999999"; do
+		fails_with 64 env $wrong "$MT/mt-run" --nodes $ENDLESS --out "$T/out" $ARGS
+		grep -q "^mt-run: --nodes: by the launcher's environment this is process '.* of .*'; expected 0 of N to " \
+			"$T/fails.err"
+	done
+	fails_with 64 "$MT/mt-run" --nodes $ENDLESS --out "$T/out" $ARGS
+	grep -q "^mt-run: --nodes: no launcher has started this process" "$T/fails.err"
+	[ ! -e "$T/out" ]
 }
 
 @test "OUT/.node-0 is a FIFO or a link: the run ends with 73, nothing waits for it or follows it, nothing is left" {

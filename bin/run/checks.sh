@@ -101,7 +101,15 @@ check_step() { # OPTIONS
 	[ $rc = 0 ] || exit $rc
 }
 
+# A checkpoint has six times as many files as the weights: they are at most 5 GB, too
+check_descriptors() {
+	files=0
+	[ ! -d "$model" ] || files=$(find "$model/" -maxdepth 1 -name '*.safetensors' 2>/dev/null | wc -l)
+	[ "$files" -le 1 ] || need_descriptors $((12 + 8 * files))
+}
+
 check_files() {
+	check_descriptors
 	config=$model
 	[ -d "$model" ] && config=$model/config.json
 	check_access "$config"

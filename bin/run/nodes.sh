@@ -19,11 +19,15 @@ find_node() {
 	elif [ -n "${PMI_RANK-}" ]; then node=$PMI_RANK node_count=${PMI_SIZE-}
 	elif [ -n "${PMIX_RANK-}" ]; then node=$PMIX_RANK node_count=${SLURM_NTASKS-}
 	else node=${SLURM_PROCID-} node_count=${SLURM_NTASKS-}; fi
-	case $node_count in '' | *[!0-9]*) node='' ;; esac
-	case $node in '' | *[!0-9]*)
-		node=''
-		die 64 "--nodes: no launcher has started this process: mpirun -n NODES mt-run --nodes ..." ;;
+	given_node="$node of $node_count"
+	case $node,$node_count in
+	,*) die 64 "--nodes: no launcher has started this process: mpirun -n NODES mt-run --nodes ..." ;;
+	*[!0-9,]* | *, | 0?*,* | *,0* | *?????,* | *,?????*) node=0 node_count=0 ;;
 	esac
+	if [ "$node" -ge "$node_count" ]; then
+		node=''
+		die 64 "--nodes: by the launcher's environment this is process '$given_node'; expected 0 of N to N-1 of N"
+	fi
 	[ "$node" = 0 ] || alike=1
 	[ "$node_count" -le $MOST_STREAMS ] || die 64 "--nodes: $node_count nodes, and a run has $MOST_STREAMS at most"
 }
@@ -34,14 +38,20 @@ split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does n
 		node=${MT_RUN_NODE%%/*} node_count=${MT_RUN_NODE#*/} shim_pid=${MT_RUN_NODE##*/}
 		node_count=${node_count%/*}
 		unset MT_RUN_NODE
+		trap - HUP INT TERM USR1                # come by the shim from now on
 		[ "$node" = 0 ] || alike=1
 		show=1                                  # mpirun makes each stdout a terminal
 		trap '' PIPE                            # nobody reads what is told after the launcher's end
 		return
 	fi
 	find_node
-	if [ "$node_count" = 1 ]; then node='' node_count=''; return; fi
-	case $nl$*$nl in *"$nl--dry-run$nl"*) ;; *) shim "$@" ;; esac  # a dry run has nothing to save
+	case $node_count$nl$*$nl in
+	1"$nl"*) node='' node_count='' ;;
+	*"$nl--dry-run$nl"*) ;;                     # has nothing to save
+	*) shim "$@" ;;
+	esac
+	trap - HUP INT TERM USR1
+	[ -z "$signal" ] || end_by "$signal"
 }
 
 # A launcher that died before this process began to look: its parent is init by then, which lives. A launcher with PMIx
@@ -52,15 +62,11 @@ launcher_listens() {
 	[ $? != 1 ]
 }
 
-unheard() { (trap '' HUP INT TERM USR1; exec "$@"); } # the launcher's signals are for all of its processes
+unheard() { (deaf; exec "$@"); }
 
 shim() { # ARGS...
-	for s in HUP INT TERM USR1; do
-		# shellcheck disable=SC2064
-		trap "signal=$s" $s                     # nothing stays of a shim that a signal ends
-	done
 	launcher_listens || exit 69                 # nobody would read why
-	pipe=$(unheard mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	pipe=$(deaf; mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
 	unheard mkfifo "$pipe/signals" || exit 74
 	# shellcheck disable=SC2094
 	exec 8<>"$pipe/signals" 3<"$pipe/signals"
@@ -85,7 +91,7 @@ shim() { # ARGS...
 
 # A launcher that is killed leaves its processes alive
 watch_launcher() {
-	trap '' HUP INT TERM USR1
+	deaf
 	exec 8>&- <&- >/dev/null
 	while lives "$PPID" && lives $$; do sleep 0.2; done
 	kill -9 $$ 2>/dev/null
