@@ -172,12 +172,14 @@ static int zeros_map(struct mt_ring *r)
 	return mt_fail(MT_EX_NOMEM, "ring '%.31s': no address space for a block", r->shared->name);
 }
 
-/* A ring of an mt-stream that the run, or this node, does not have is missing for a reason */
+/* A run that was removed has none. A ring of an mt-stream that the run, or this node, does not have is missing for a
+ * reason */
 static int no_ring(const struct mt_run *run, const char *name)
 {
 	uint32_t node = mt_node(run), n = mt_node_streams(run), all = mt_streams(run), first = node * n, i;
 	char kind[8];
 	int end = 0;
+	if (mt_run_state(run) == MT_GONE) return mt_fail(MT_EX_NOINPUT, "run '%s' was removed", run->name);
 	if (sscanf(name, "%7[a-z].%9u%n", kind, &i, &end) == 2 && !name[end] &&
 		(!strcmp(kind, "batch") || !strcmp(kind, "grad") || !strcmp(kind, "link"))) {
 		if (i >= all)

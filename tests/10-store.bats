@@ -39,6 +39,23 @@ large() {
 	"$1" 1500M mt-store create "$RUN" --config "$T/large" --step-tokens 1K 2>"$T/large.err"
 }
 
+@test "a ring of a run that was removed meanwhile: the message says that the run was removed" {
+	need_cmd python3
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K --node 0/2 2>"$T/create.err"
+	cat >"$T/open.py" <<-'END'
+		import ctypes, subprocess, sys
+		mt = ctypes.CDLL(sys.argv[1])
+		mt.mt_errmsg.restype = ctypes.c_char_p
+		run, ring = ctypes.c_void_p(), ctypes.c_void_p()
+		rings = 1                       # MT_RUN_RINGS
+		assert mt.mt_run_open(ctypes.byref(run), sys.argv[2].encode(), rings) == 0, mt.mt_errmsg()
+		subprocess.check_call(["mt-store", "rm", sys.argv[2], "--force"])
+		assert mt.mt_ring_open(run, b"link.0", ctypes.byref(ring)) == -66
+		print(mt.mt_errmsg().decode())
+	END
+	[ "$(python3 "$T/open.py" "$BUILD/libmt.so" "$RUN")" = "run '$RUN' was removed" ]
+}
+
 @test "create makes three regions of mode 0600 and prints their sizes in one line" {
 	run mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K
 	[ "$status" = 0 ]

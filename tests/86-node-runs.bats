@@ -292,6 +292,27 @@ same_as_alone() {
 	done
 }
 
+# bats test_tags=slow
+@test "mt-run is killed while it waits for the mt-streams: what it has left says nothing of pipes or rings" {
+	local victim
+	mkdir "$T/slow"
+	printf '#!/bin/sh\n: >>%s/called\nsleep 0.5\n/usr/bin/wc "$@"\n: >>%s/written\n' "$T" "$T" >"$T/slow/wc"
+	chmod +x "$T/slow/wc"
+	PATH=$T/slow:$PATH endless
+	eventually [ -e "$T/called" ]
+	victim=$(ps -o pid=,sid= --ppid "$(started 0)" | awk '$1 == $2 { print $1 }')
+	kill -STOP "$(started 0)"           # so that mpirun hears of the end, and leaves, when all has been told
+	rm -f "$T/called"
+	eventually [ -e "$T/called" ]
+	rm -f "$T/written"
+	kill -9 "$victim"
+	eventually [ -e "$T/written" ]
+	kill -CONT "$(started 0)"
+	code_of "$PID"
+	eventually all_gone
+	no grep -e "write error" -e "no ring" "$T/nodes.err"
+}
+
 @test "mpirun is killed: all nodes end, nothing is left, not in /dev/shm either" {
 	local job
 	endless

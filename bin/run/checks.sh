@@ -104,7 +104,7 @@ check_step() { # OPTIONS
 # A checkpoint has six times as many files as the weights: they are at most 5 GB, too
 check_descriptors() {
 	files=0
-	[ ! -d "$model" ] || files=$(find "$model/" -maxdepth 1 -name '*.safetensors' 2>/dev/null | wc -l)
+	[ ! -d "$model" ] || files=$(find "$model/" -maxdepth 1 -name '*.safetensors' 2>/dev/null | wc -l 2>/dev/null)
 	[ "$files" -le 1 ] || need_descriptors $((12 + 8 * files))
 }
 

@@ -298,7 +298,8 @@ await_nodes() {
 	rounds=0 here=0
 	while :; do
 		status=$(status_of_run)
-		here=$(printf %s "$status" | grep -o '"stage":"mt-stream [0-9]*"' | wc -l)
+		# the last programs of pipes are silent: after a kill of this shell nobody reads what they write
+		here=$(printf %s "$status" | grep -o '"stage":"mt-stream [0-9]*"' | wc -l 2>/dev/null)
 		if [ "$here" -ge $((streams * node_count)) ]; then return; fi
 		if [ -n "$signal" ] || [ -e "$tmp/failed" ]; then return 1; fi
 		! printf %s "$status" | grep -q "$connected" || rounds=$((rounds + 1))

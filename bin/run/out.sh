@@ -226,7 +226,7 @@ free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, w
 # written at all. Without --ckpt-every that is the last step.
 checkpoints_kept() {
 	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; return; fi
-	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)))
+	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l 2>/dev/null)))
 	[ "$most" -gt 0 ] || most=1
 	last=${until:-$steps} saves=1
 	if [ -n "$stop_after" ]; then saves=$most

@@ -5,7 +5,7 @@
 sampler=''
 
 # Records have zero bytes, and text has none
-is_text() { [ "$(LC_ALL=C tr -dc '\000' <"$1" | head -c 1 | wc -c)" = 0 ]; }
+is_text() { [ "$(LC_ALL=C tr -dc '\000' <"$1" | head -c 1 | wc -c 2>/dev/null)" = 0 ]; }
 
 # Who makes text of tokens: bytes, tokenizer or nobody
 text_maker() {
