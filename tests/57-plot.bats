@@ -262,6 +262,19 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	without_gnuplot "$MT/mt-plot" --data "$T/m.jsonl" | cmp - <("$MT/mt-plot" --data "$T/m.jsonl")
 }
 
+@test "mt-plot that is killed while gnuplot draws has no temporary file" {
+	metrics "$T/m.jsonl"
+	mkdir "$T/tmp" "$T/slow"
+	printf '#!/bin/sh\nls -A %s/tmp >%s/called\nsleep 60\n' "$T" "$T" >"$T/slow/gnuplot"
+	chmod +x "$T/slow/gnuplot"
+	PATH=$T/slow:$PATH TMPDIR=$T/tmp spawn plot "$MT/mt-plot" "$T/m.jsonl"
+	eventually [ -e "$T/called" ]
+	pgrep -P "$PID" >>"$T/pids"
+	kill -9 "$PID"
+	[ ! -s "$T/called" ]
+	[ -z "$(ls -A "$T/tmp")" ]
+}
+
 @test "mt-plot leaves no temporary file, and passes shellcheck" {
 	metrics "$T/m.jsonl"
 	mkdir "$T/tmp"
