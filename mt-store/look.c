@@ -221,6 +221,7 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	l->moments = c->state;
 	l->node = mt_node(run);
 	l->nodes = mt_nodes(run);
+	run_id_text(run, l->run_id);
 	l->optim = c->optim;
 	l->params = c->params;
 	l->step_tokens = c->step_tokens;

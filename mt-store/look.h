@@ -44,6 +44,7 @@ struct look {
 	char family[16], numa[64]; /* printable characters only */
 	enum mt_state state;
 	uint32_t dtype, grad, moments; /* enum mt_dtype: of w, of g, of m and v */
+	char run_id[33];               /* hexadecimal digits */
 	uint32_t node, nodes;          /* this node's number, of how many */
 	uint32_t optim;                /* enum mt_optim */
 	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];

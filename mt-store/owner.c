@@ -157,7 +157,7 @@ static bool is_saved(struct mt_run *run, const char *path, uint64_t step)
 {
 	char json[4300], id[33];
 	if (mt_snap(run) == mt_snap_word(step, MT_SAVED)) return true;
-	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
+	run_id_text(run, id);
 	snprintf(json, sizeof json, "%s/run.json", path);
 	int fd = mt_open_own(json, O_RDONLY);
 	if (fd < 0) return false;

@@ -106,6 +106,7 @@ static json_t *run_object(const struct look *l, double huge)
 	json_object_set_new(o, "ring_slots", rings_object(l, true));
 	json_object_set_new(o, "units", units_object(l));
 	json_object_set_new(o, "memory", memory_object(l));
+	json_object_set_new(o, "run_id", json_string(l->run_id));
 	return o;
 }
 

@@ -9,6 +9,11 @@
 
 #include "store.h"
 
+void run_id_text(struct mt_run *run, char id[33])
+{
+	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
+}
+
 const char *dtype_word(uint32_t dtype)
 {
 	static const char *const words[] = {[MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none", [MT_INT8] = "int8"};

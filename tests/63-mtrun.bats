@@ -775,3 +775,81 @@ same_as_undisturbed() {
 	limited 36 --resume >>"$T/told"
 	no grep -v "longer than --seq" "$T/told"
 }
+
+# mt-run and all that it has started, killed at once after some steps
+kill_all() { # ARGS...
+	setsid "$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS "$@" \
+		>>"$T/m" 2>>"$T/run.err" 3>&- &
+	pid=$!
+	eventually trained 20
+	kill -9 -- -$pid
+	wait $pid || true
+	eventually no processes
+	no gone "$RUN"
+}
+
+# bats test_tags=slow
+@test "mt-run and all its stages are killed: --resume saves the memory's step and goes on with the undisturbed bits" {
+	long_data
+	undisturbed --steps 200
+	local how step newest
+	for how in "" "--ckpt-every 7 --streams 2"; do
+		kill_all --steps 200 $how
+		step=$(mt-store stat "$RUN" --json | value step)
+		newest='there is no checkpoint'
+		[ -z "$how" ] || newest="the newest checkpoint is of step $(newest | sed 's/.*step-0*//')"
+		fails_with 73 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 200
+		grep -q "killed: the memory has step $step, $newest: --resume .*: mt-store rm $RUN --force$" "$T/fails.err"
+		: >"$T/run.err"
+		run_it --steps 200 --resume $how
+		grep -q "mt-store were killed: the memory has step $step, $newest; saves it and goes on$" "$T/run.err"
+		grep -q "^mt-store: run '$RUN' is removed; it goes on from $T/out/step-" "$T/run.err"
+		no grep -e "exists already" -e "waits for its stages" -e "has died" "$T/run.err"
+		same_as_undisturbed
+		all_gone
+		rm -r "$T/out" "$T/m"
+	done
+}
+
+# bats test_tags=slow
+@test "mt-run and all its stages are killed: a run of that name that is another OUT's is left alone" {
+	long_data
+	kill_all --steps 200 --ckpt-every 7
+	mt-store rm "$RUN" --force
+	make_run "$CASE/model"
+	mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 200 --resume \
+		>>"$T/m" 2>"$T/run.err" 3>&-
+	no grep "were killed" "$T/run.err"
+	[ "$(mt-store stat "$RUN" --json | value state)" = filled ]
+	mt-store rm "$RUN"
+}
+
+# bats test_tags=slow
+@test "mt-run and all its stages are killed, and the memory cannot be saved: the run stays, with the commands" {
+	long_data
+	kill_all --steps 200
+	replace <<<'[ "$1" != save ] || { echo "mt-ckpt: no space left" >&2; exit 74; }'
+	start --steps 200 --resume
+	code_of $pid
+	[ "$code" = 74 ]
+	last=$(grep "save and remove it" "$T/run.err")
+	[[ $last == *"run '$RUN' stays; save and remove it: mt-ckpt save $RUN "*" && mt-store rm $RUN --force" ]]
+	BIN=$MT
+	eval "${last#*remove it: }"
+	mt-ckpt verify "$(newest)"
+	run_it --steps 200 --resume
+	all_gone
+}
+
+@test "mt-run and all its stages are killed in an update that cannot be finished: 65, and the line has the commands" {
+	long_data
+	kill_all --steps 200 --ckpt-every 7
+	printf '\3' | dd of="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control" bs=1 seek=12 \
+		conv=notrunc status=none
+	fails_with 65 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 200 \
+		--resume
+	grep -q "killed: .*an update cannot be finished: mt-store rm $RUN --force, then --resume$" "$T/fails.err"
+	mt-store rm "$RUN" --force
+	run_it --steps 200 --resume
+	all_gone
+}

@@ -2,7 +2,7 @@
 # open ends: mt-run or a stage.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-tmp='' made='' lock_line=''                     # made: OUT is new
+tmp='' made='' lock_line='' run_id=''           # made: OUT is new
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
 
@@ -22,10 +22,10 @@ check_out() {
 	[ ! -h "$out/model" ] || die 73 "$out/model is a link: move it away, the result belongs there"
 }
 
-# Who has OUT: its line in .lock, which it writes just after it has taken the lock
+# Who has OUT: its line in .lock, which it writes just after it has taken the lock, and the id of its run
 read_holder() {
-	host='' pid='' holder='' since='' tries=0
-	until IFS=' ' read -r host pid holder since </dev/fd/7 || [ $tries = 50 ]; do
+	host='' pid='' holder='' since='' holder_id='' tries=0
+	until { IFS=' ' read -r host pid holder since && { read -r holder_id || :; }; } </dev/fd/7 || [ $tries = 50 ]; do
 		tries=$((tries + 1))
 		sleep 0.02
 	done
@@ -37,10 +37,12 @@ lock_out() {
 	(: <>"$out/.lock") 2>/dev/null || die 74 "$out: cannot be written"
 	exec 7<>"$out/.lock"
 	flock -n 7 2>/dev/null; rc=$?
+	[ $rc != 0 ] || [ ! -s /dev/fd/7 ] || end_dead_run
 	if [ $rc = 1 ]; then
 		read_holder
 		if [ "$host" = "$(uname -n)" ] && ! lives "$pid"; then
-			say "$out: its $who is gone; waits for its stages to save"
+			end_dead_run
+			[ -n "$ended" ] || say "$out: its $who is gone; waits for its stages to save"
 			flock -w 60 7 || die 75 "$out is in use by the stages of an $who that is gone; see mt-store stat $holder"
 		elif ! flock -w 3 7; then               # whoever starts mt-run again may be faster than the end of the last one
 			read_holder
@@ -55,6 +57,41 @@ lock_out() {
 	[ "$(stat -Lc %d:%i /dev/fd/7)" = "$(stat -c %d:%i "$out/.lock" 2>/dev/null)" ]
 }
 
+# The mt-run that had OUT was killed, and with it mt-store, which would have ended its run: the memory stays. Another
+# mt-store does it now, and a mt-optim finishes an update that has begun. By now, a run of that name may be another
+# OUT's.
+end_dead_run() {
+	ended=''
+	read_holder
+	[ "$host" = "$(uname -n)" ] && [ -n "$holder_id" ] || return 0
+	memory=$(deaf; mt-store stat "$holder" --json 2>/dev/null)
+	case $memory in *"\"run_id\":\"$holder_id\""*) ;; *) return 0 ;; esac
+	case $memory in *'"stage":"mt-store","pid":'[0-9]*',"alive":true,'*) return 0 ;; esac
+	set +f
+	set -- "$out"/step-*/run.json
+	set -f
+	shift $(($# - 1))
+	saved=${1%/run.json}
+	saved=${saved##*/step-}
+	case $saved in
+	*[!0-9]*) saved='there is no checkpoint' ;;
+	*) saved="the newest checkpoint is of step $(as_number "$saved")" ;;
+	esac
+	who="$out: its $who and mt-store were killed: the memory has step $(step_in_json "$memory"), $saved"
+	case $memory in
+	*'"state":"dirty"'*)
+		die 65 "$who; an update cannot be finished: mt-store rm $holder --force, then --resume" ;;
+	esac
+	[ -n "$resume" ] || die 73 "$who: --resume saves it and goes on; without it: mt-store rm $holder --force"
+	say "$who; saves it and goes on"
+	mt-optim "$holder" 2>/dev/null 7>&- &
+	(: | (deaf; exec mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-)) |
+		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
+	mt-store ls "$holder" >/dev/null 2>&1
+	[ $? = 66 ] || die 74 "$out: run '$holder' could not be ended, see above"
+	ended=1
+}
+
 take_out() {
 	exec 7</dev/null
 	stat /dev/fd/7 >/dev/null 2>&1 ||
@@ -67,11 +104,15 @@ take_out() {
 	until lock_out; do mkdir -p "$out"; done
 	check_out
 	lock_line="$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')"
-	{ echo "$lock_line" >/dev/fd/7; } 2>/dev/null
+	write_lock
+}
+
+write_lock() { # [", ends"]
+	{ printf '%s\n%s\n' "$lock_line${1-}" "$run_id" >/dev/fd/7; } 2>/dev/null
 }
 
 say_out_ends() { # to an mt-run that wants OUT
-	[ -z "$lock_line" ] || { echo "$lock_line, ends" >/dev/fd/7; } 2>/dev/null
+	[ -z "$lock_line" ] || write_lock ', ends'
 }
 
 # Write a new file in place of what was there, which is not opened
@@ -83,9 +124,9 @@ is_export() { # DIR
 	[ -f "$1/config.json" ] && { [ -f "$1/model.safetensors" ] || [ -f "$1/model.safetensors.index.json" ]; }
 }
 
-newest_step() {
-	number=${newest##*/step-}
-	number=${number#"${number%%[!0]*}"}
+newest_step() { as_number "${newest##*/step-}"; }
+as_number() { # DIGITS: without zeros before it
+	number=${1#"${1%%[!0]*}"}
 	echo "${number:-0}"
 }
 

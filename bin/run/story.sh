@@ -183,8 +183,9 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 # The run's last committed step, read in a subshell: Ctrl-C must not end mt-store
 committed() (
 	trap '' INT
-	mt-store stat "$run" --json 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p' 2>/dev/null
+	step_in_json "$(mt-store stat "$run" --json 2>/dev/null)"
 )
+step_in_json() { printf %s "$1" | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p' 2>/dev/null; }
 
 # Which step OUT/model has
 exported_step() {
