@@ -68,14 +68,22 @@ uint64_t mt_node_available(int node)
 
 int mt_open_own(const char *path, int flags)
 {
+	int fd = mt_try_open_own(path, flags);
+	if (fd == -MT_EX_EXISTS) mt_fail(MT_EX_EXISTS, "%s is a link or not a plain file", path);
+	if (fd == -MT_EX_NOTYOURS) mt_fail(MT_EX_NOTYOURS, "%s belongs to another user", path);
+	if (fd == -MT_EX_IO) mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
+	return fd;
+}
+
+int mt_try_open_own(const char *path, int flags)
+{
 	struct stat st;
 	int rc = 0, fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
-	if (fd < 0 && (errno == ELOOP || errno == ENXIO || errno == EISDIR))
-		return mt_fail(MT_EX_EXISTS, "%s is a link or not a plain file", path);
-	if (fd < 0 || fstat(fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
-	else if (!S_ISREG(st.st_mode)) rc = mt_fail(MT_EX_EXISTS, "%s is a link or not a plain file", path);
-	else if (st.st_uid != geteuid()) rc = mt_fail(MT_EX_NOTYOURS, "%s belongs to another user", path);
+	if (fd < 0) return errno == ELOOP || errno == ENXIO || errno == EISDIR ? -MT_EX_EXISTS : -MT_EX_IO;
+	if (fstat(fd, &st)) rc = -MT_EX_IO;
+	else if (!S_ISREG(st.st_mode)) rc = -MT_EX_EXISTS;
+	else if (st.st_uid != geteuid()) rc = -MT_EX_NOTYOURS;
 	if (!rc) return fd;
-	if (fd >= 0) close(fd);
+	close(fd);
 	return rc;
 }

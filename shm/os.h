@@ -19,6 +19,7 @@ uint64_t mt_node_available(int node); /* what a NUMA node can give: free, or rec
  * link is not followed, and a FIFO is not waited for. The descriptor, or minus an exit code with its message, in which
  * errno counts only for -MT_EX_IO: MT_EX_EXISTS: it is no plain file; MT_EX_NOTYOURS: it is another user's */
 int mt_open_own(const char *path, int flags);
+int mt_try_open_own(const char *path, int flags); /* without a message */
 
 /* Cores by the cgroup's quota, rounded up; UINT64_MAX: no limit. cgroup.c */
 uint64_t mt_cgroup_cores(void);

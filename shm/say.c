@@ -2,8 +2,11 @@
  * waited for, and which stage is stopped. Everything else is said by the programs (cli/).
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "lib.h"
@@ -53,6 +56,38 @@ static void make_harmless(char *line, size_t len)
 	}
 }
 
+enum { LOG_BYTES = 1 << 20 }; /* a log of that size is renamed to FILE.old, so that both are at most 2 MiB */
+
+/* Rename a log that is full, once, whoever sees it first. true: another file may have the name now */
+static bool renamed(const char *path, int fd)
+{
+	char old[4096];
+	struct stat open, named;
+	if (fstat(fd, &open) || open.st_size < LOG_BYTES) return false;
+	if ((size_t)snprintf(old, sizeof old, "%s.old", path) >= sizeof old) return false;
+	if (flock(fd, LOCK_EX)) return false;
+	if (lstat(path, &named) == 0 && named.st_dev == open.st_dev && named.st_ino == open.st_ino)
+		return rename(path, old) == 0;
+	return true;
+}
+
+/* The file that MT_LOG names, if any, gets each line, too: a terminal may be gone. Its failures are not reported. */
+static void log_line(const char *line, size_t len)
+{
+	const char *path = getenv("MT_LOG");
+	const int flags = O_WRONLY | O_CREAT | O_APPEND;
+	if (!path || !*path) return;
+	int fd = mt_try_open_own(path, flags);
+	if (fd >= 0 && renamed(path, fd)) {
+		close(fd);
+		fd = mt_try_open_own(path, flags);
+	}
+	if (fd < 0) return;
+	ssize_t w = write(fd, line, len); /* appended in one piece */
+	(void)w;
+	close(fd);
+}
+
 void mt_vsay(const char *fmt, va_list ap)
 {
 	char line[1400];
@@ -63,6 +98,7 @@ void mt_vsay(const char *fmt, va_list ap)
 	if (len > sizeof line - 2) len = sizeof line - 2;
 	make_harmless(line, len);
 	line[len++] = '\n';
+	log_line(line, len);
 	for (size_t off = 0; off < len;) {
 		ssize_t w = write(STDERR_FILENO, line + off, len - off);
 		if (w < 0 && errno == EINTR) continue;

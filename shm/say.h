@@ -8,7 +8,8 @@
 #include "mt.h"
 
 extern const char *mt_program_name; /* "mt" until mt_cli sets it */
-/* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?' */
+/* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?'. The file MT_LOG of the
+ * environment, a plain file of this user's, gets the line first. */
 void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));
 /* Called before each message, if set: who writes a line over and over on a terminal takes it away */

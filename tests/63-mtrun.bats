@@ -696,7 +696,7 @@ same_as_undisturbed() {
 		grep -q "^mt-run: $T/out/$2 \(is a link or not a plain file\|belongs to another user\)" "$T/fails.err"
 	}
 	local name
-	for name in .lock .node-0 command count order metrics.jsonl samples.jsonl; do
+	for name in .lock .node-0 command count log order metrics.jsonl samples.jsonl; do
 		ln -s "$T/victim" "$T/out/$name"
 		try 73 "$name" --epochs 1
 		ln -sf "$T/nowhere" "$T/out/$name"

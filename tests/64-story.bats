@@ -261,3 +261,66 @@ on_terminal() {
 		rm -r "$T/out" "$T/pid"
 	done
 }
+
+# bats test_tags=slow
+@test "a terminal that closes: the closing words are in OUT/log, in their order, without control characters" {
+	need_cmd python3
+	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	cat >"$T/close.py" <<-'END'
+		import os, pty, sys, time
+		pid, terminal = pty.fork()
+		if not pid: os.execvp(sys.argv[2], sys.argv[2:])
+		seen = b""
+		while not (os.path.exists(sys.argv[1]) and len(open(sys.argv[1]).readlines()) > 20):
+		    seen += os.read(terminal, 4096)
+		assert b"\033[K" in seen, seen  # the progress line
+		os.close(terminal)
+		print(os.WTERMSIG(os.waitpid(pid, 0)[1]))
+	END
+	[ "$(python3 "$T/close.py" "$T/out/metrics.jsonl" env --default-signal=HUP mt-run --run "$RUN" \
+		--model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000)" = 1 ]
+	gone "$RUN"
+	cat "$T/out/log"
+	[ "$(sed 's/[0-9].*//; s/ $//' "$T/out/log" | tail -n 2)" = \
+		"$(printf '%s\n' 'mt-run: stopped by SIGHUP:' "mt-run: saved $T/out/step-" | sed 's/[0-9].*//')" ]
+	grep -q "^mt-run: saved $T/out/step-.*; continue with the same command and --resume$" "$T/out/log"
+	grep -q '^mt-run: trains llama' "$T/out/log"
+	no grep -q "$(printf '[\001-\011\013-\037]')" "$T/out/log"
+}
+
+@test "OUT/log has the lines of stderr, in their order, also with --quiet; a new start goes on in it" {
+	long_data
+	local how
+	for how in "" --quiet; do
+		rm -rf "$T/out"
+		mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 $how \
+			>"$T/m" 2>"$T/run.err" 3>&- &
+		eventually grep -q '"step": 9' "$T/m"
+		pkill -9 -f "^[^ ]*mt-stream $RUN "
+		wait $! || true
+		grep -q "mt-stream.0 was killed" "$T/run.err"
+		cmp "$T/out/log" "$T/run.err"
+	done
+	cp "$T/run.err" "$T/first"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 --until 12 --resume \
+		>"$T/m" 2>"$T/run.err" 3>&-
+	cat "$T/first" "$T/run.err" | cmp - "$T/out/log"
+}
+
+@test "MT_LOG: at 1 MiB the log is renamed to FILE.old; a link or FIFO of that name is not opened" {
+	export MT_LOG=$T/log
+	fails_with 64 mt-step "$RUN" --steps 0
+	cmp "$T/log" "$T/fails.err"
+	head -c 1M /dev/zero >>"$T/log"
+	fails_with 64 mt-step "$RUN" --steps 0
+	cmp "$T/log" "$T/fails.err"
+	[ "$(stat -c %s "$T/log.old")" -gt 1048576 ]
+	rm "$T/log"
+	echo precious >"$T/victim"
+	ln -s "$T/victim" "$T/log"
+	fails_with 64 mt-step "$RUN" --steps 0
+	rm "$T/log"
+	mkfifo "$T/log"
+	fails_with 64 timeout 20 mt-step "$RUN" --steps 0
+	[ "$(cat "$T/victim")" = precious ]
+}

@@ -90,6 +90,7 @@ same_as_alone() {
 	wait "$PID"
 	all_gone
 	grep -q "^mt-run: stopped by SIGUSR1: [0-9]* steps" "$T/nodes.err"
+	grep -q "^mt-run: stopped by SIGUSR1: [0-9]* steps" "$T/out/log"
 	[ ! -e "$T/out/model" ]
 	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
 }

@@ -181,7 +181,10 @@ filter_lines() {
 	exec 3<&- 5<&- 6<&- 7>&- 8>&-
 	set -- -e '/: its store is dirty (an update was cut short)/d' -e '/^mt-store: .* (pid [0-9]*) has died$/d'
 	[ "$node" = 0 ] || set -- "$@" -e "/^mt-[a-z]*: node [0-9]/!s/^mt-[a-z]*: /&node $node: /"
-	exec sed -u "$@"
+	sed -u "$@" | while IFS= read -r line; do
+		{ [ "$node" != 0 ] || printf '%s\n' "$line" >>"$out/log"; } 2>/dev/null
+		printf '%s\n' "$line"
+	done 2>/dev/null
 }
 
 close_lines() {

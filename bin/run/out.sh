@@ -18,7 +18,7 @@ check_own() { # FILE
 }
 
 check_out() {
-	for name in .lock .node-0 command count order metrics.jsonl samples.jsonl; do check_own "$out/$name"; done
+	for name in .lock .node-0 command count log order metrics.jsonl samples.jsonl; do check_own "$out/$name"; done
 	[ ! -h "$out/model" ] || die 73 "$out/model is a link: move it away, the result belongs there"
 }
 
@@ -105,6 +105,14 @@ take_out() {
 	check_out
 	lock_line="$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')"
 	write_lock
+	open_log
+}
+
+# OUT/log has what is told on stderr from now on, since a terminal may be gone before the end. mt's programs write it,
+# as shm/say.c does; on several nodes node 0's filter_lines.
+open_log() {
+	[ -z "$(find "$out/log" -size +1023k 2>/dev/null)" ] || mv -fT "$out/log" "$out/log.old"
+	[ -n "$node" ] || export MT_LOG="$out/log"
 }
 
 write_lock() { # [", ends"]
@@ -222,7 +230,7 @@ is_unused() { # OUT has nothing but what an mt-run that has not begun to train w
 	set +f
 	for file in "$out"/* "$out"/.[!.]*; do
 		case ${file##*/} in
-		.lock | .node-0 | command | order | count) ;;
+		.lock | .node-0 | command | log | order | count) ;;
 		*) [ ! -e "$file" ] || return 1 ;;
 		esac
 	done
@@ -234,7 +242,7 @@ leave() { # CODE
 	rm -rf "$tmp"
 	[ "$node" != 0 ] || rm -f "$out/.node-0"
 	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
-		rm -f "$out/.lock" "$out/command" "$out/order" "$out/count" 2>/dev/null
+		rm -f "$out/.lock" "$out/command" "$out/log" "$out/order" "$out/count" 2>/dev/null
 		rmdir "$out" 2>/dev/null
 	fi
 	if [ -n "$node" ]; then

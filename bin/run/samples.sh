@@ -101,7 +101,7 @@ last_sample() {
 beside() { # STDIN COMMAND...
 	from_file=$1
 	shift
-	nice "$@" <"$from_file" 5<&- 6<&- 7>&- 8>&- &
+	MT_LOG='' nice "$@" <"$from_file" 5<&- 6<&- 7>&- 8>&- &
 	step=$!
 	echo "$step" >"$tmp/sample.pid"
 	if [ -n "$signal" ] || [ -e "$tmp/sampling-over" ]; then kill -9 "$step" 2>/dev/null; fi
