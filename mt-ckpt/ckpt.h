@@ -71,6 +71,8 @@ int out_begin(struct out_dir *, const char *path, bool replace);
 int out_begin_at(struct out_dir *, int parent, const char *path, const char *base);
 /* Begin the temporary directory .BASE.mt-tmp-SUFFIX alone, from which node 0 takes another node's files */
 int out_begin_part(struct out_dir *, int parent, const char *path, const char *base, const char *suffix);
+/* Split the path of a directory that does not exist into its parent, opened, and its name, to be freed in any case. */
+int out_split(const char *path, int *parent, char **base);
 int out_sync(struct out_dir *); /* makes everything durable but the name */
 /* Give it its name, and make that durable; then delete the directory that it replaces. On failure nothing of the new
  * directory is left, and what was there before is there again. Releases the out_dir. */
@@ -461,6 +463,8 @@ void shared_end(struct shared *);
 void part_suffix(char suffix[16], uint32_t node);
 /* Node 0: take the other nodes' files of the step when all are written. 69: one has failed */
 int parts_collect(struct mt_run *, int dirfd, const char *base, uint64_t step, struct out_dir *to);
+/* The same of parts that are there already */
+int parts_take(struct mt_run *, int dirfd, const char *base, uint64_t step, struct out_dir *to);
 
 /* ------------------------------------------------------------------------------------------------ verify.c */
 
@@ -476,8 +480,9 @@ int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64
 
 /* ------------------------------------------------------------------------------------------------ commands */
 
-int ckpt_load(const char *run, const char *dir, bool weights, bool new_record);                 /* load.c */
-int ckpt_save(const char *run, const char *dir, uint64_t shard);                                /* save.c */
+int ckpt_load(const char *run, const char *dir, bool weights, bool new_record); /* load.c */
+int ckpt_save(const char *run, const char *dir, uint64_t shard);                /* save.c */
+int ckpt_save_part(const char *run, const char *dir, uint64_t shard);
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */

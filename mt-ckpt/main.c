@@ -14,9 +14,10 @@ enum {
 	KEEP_BEST,
 	SHARD,
 	THREADS,
+	PART,
 	OPTIONS
 }; /* in the table's order */
-static bool seen[OPTIONS], weights, new_record, replace;
+static bool seen[OPTIONS], weights, new_record, replace, part;
 static const char *dtype, *dir, *best, *from;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
@@ -35,13 +36,15 @@ static const struct mt_opt options[] = {
 		&seen[SHARD]},
 	{"threads", OPT_U64, &work_threads, "N", "threads that read or write; default: the cores, serve: at most 4 of them",
 		&seen[THREADS]},
+	{"part", OPT_FLAG, &part, NULL, "save: of one of several nodes its part; node 0, which is last, takes all parts",
+		&seen[PART]},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-ckpt",
 	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record]\n"
-			 "mt-ckpt save [RUN] DIR\n"
+			 "mt-ckpt save [RUN] DIR [--part]\n"
 			 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
 			 "mt-ckpt export --from CHECKPOINT DIR [--replace]\n"
 			 "mt-ckpt verify DIR\n"
@@ -57,7 +60,7 @@ static const struct command {
 	int operands, options; /* bits 1 << WEIGHTS, ... */
 } commands[] = {
 	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD | 1 << THREADS},
-	{"save", 2, 1 << SHARD | 1 << THREADS},
+	{"save", 2, 1 << SHARD | 1 << THREADS | 1 << PART},
 	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << FROM | 1 << THREADS},
 	{"verify", 1, 1 << THREADS},
 	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS},
@@ -80,7 +83,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 	enum mt_dtype d = !dtype ? MT_NONE : !strcmp(dtype, "bf16") ? MT_BF16 : MT_FP32;
 
 	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record);
-	if (!strcmp(c->name, "save")) return ckpt_save(run, path, shard);
+	if (!strcmp(c->name, "save")) return part ? ckpt_save_part(run, path, shard) : ckpt_save(run, path, shard);
 	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(c->name, "verify")) return ckpt_verify(path);

@@ -191,6 +191,13 @@ int parts_collect(struct mt_run *run, int dirfd, const char *base, uint64_t step
 {
 	int rc = await_parts(run, step);
 
+	return rc == 0 ? parts_take(run, dirfd, base, step, to) : rc;
+}
+
+int parts_take(struct mt_run *run, int dirfd, const char *base, uint64_t step, struct out_dir *to)
+{
+	int rc = 0;
+
 	for (uint32_t node = 1; node < mt_nodes(run) && rc == 0; node++) rc = take_part(dirfd, base, step, node, to);
 	out_sort(to);
 	return rc;

@@ -45,8 +45,7 @@
 #define INSIDE "files" /* OUT_INSIDE: T is .files.mt-tmp-XXXXXXXX in BASE */
 #define LAST "config.json"
 
-/* Split the path of a directory that does not exist into its parent, opened, and its name. */
-static int split(const char *path, int *parent, char **base)
+int out_split(const char *path, int *parent, char **base)
 {
 	size_t end = strlen(path), at;
 
@@ -141,7 +140,7 @@ int out_begin_part(struct out_dir *o, int parent, const char *path, const char *
 static int begin_beside(struct out_dir *o, const char *path, bool replace)
 {
 	char *base;
-	int rc = split(path, &o->parent, &base);
+	int rc = out_split(path, &o->parent, &base);
 
 	if (rc < 0) {
 		free(base);

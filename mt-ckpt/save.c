@@ -1,8 +1,12 @@
 /* save.c: save and export: write a run that no step is changing as a directory.
  *
  * They take no slot, so no stage waits for them. They read the committed step and the number of fillings before the
- * first byte and after the last one, and delete the copy if these have changed. */
+ * first byte and after the last one, and delete the copy if these have changed.
+ *
+ * Of a run on several nodes, save --part writes the node's part, as serve does. On node 0, which is saved last, it
+ * takes the other nodes' parts into the checkpoint. */
 #include <stdlib.h>
+#include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
 
@@ -16,14 +20,18 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard, WORK_THREADS)) == 0) {
 		w.stoppable = true;
 		rc = writer_units(&w);
-		if (rc == 0) rc = writer_end(&w);
+		if (rc == 0 && !(full && mt_node(run))) rc = writer_end(&w);
 		if (rc == 0 && full) state_unlogged(run, sample->at.step, json.unlogged);
 		/* If the run was filled meanwhile, then unreadable kept files are a consequence: report the filling. */
 		if ((rc == 0 || rc == -MT_EX_ABI || rc == -MT_EX_DATA) && (held = mt_sample_holds(run, sample)) < 0) rc = held;
 		if (rc == 0) nonfinite_warn(&w.seen);
 		writer_drop(&w);
 	}
-	if (rc == 0 && full) rc = run_json_write(dir, &json);
+	if (rc == 0 && full && mt_node(run)) rc = part_json_write(dir, sample->at.step, mt_node(run));
+	else if (rc == 0 && full) {
+		if (mt_nodes(run) > 1) rc = parts_take(run, dir->parent, dir->base, sample->at.step, dir);
+		if (rc == 0) rc = run_json_write(dir, &json);
+	}
 	state_release(&json);
 	return rc;
 }
@@ -33,8 +41,9 @@ static int check_nodes(struct mt_run *run, const char *name, enum mt_dtype dtype
 {
 	if (mt_nodes(run) == 1) return 0;
 	if (full)
-		return mt_fail(MT_EX_CONFIG, "run '%s' is node %u of %u, and has its part of the state: mt-ckpt serve saves it",
-			name, mt_node(run), mt_nodes(run));
+		return mt_fail(MT_EX_CONFIG,
+			"run '%s' is node %u of %u, and has its part of the state: mt-ckpt serve saves it, or save --part", name,
+			mt_node(run), mt_nodes(run));
 	if (dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16)
 		return mt_fail(MT_EX_CONFIG,
 			"run '%s' is node %u of %u, and has its part of the fp32 weights: export a checkpoint of it, loaded on "
@@ -43,7 +52,31 @@ static int check_nodes(struct mt_run *run, const char *name, enum mt_dtype dtype
 	return 0;
 }
 
-static int write_run(const char *name, const char *path, enum mt_dtype dtype, bool full, uint64_t shard, bool replace)
+/* Another node than 0: the part stays under its name until node 0 takes it. */
+static int save_part(struct mt_run *run, const char *path, uint64_t shard)
+{
+	struct mt_sample sample;
+	struct out_dir dir;
+	char suffix[16], *base = NULL;
+	int parent = -1, rc = out_split(path, &parent, &base);
+
+	part_suffix(suffix, mt_node(run));
+	if (rc == 0) dir_clean_parts(parent, suffix);
+	if (rc == 0) rc = mt_sample_take(run, &sample);
+	if (rc == 0 && (rc = out_begin_part(&dir, parent, ".", base, suffix)) == 0) {
+		snprintf(dir.path, sizeof dir.path, "%s", path);
+		rc = write_all(run, &sample, &dir, (enum mt_dtype)mt_control(run)->dtype, true, shard);
+		if (rc == 0) rc = out_sync(&dir);
+		if (rc == 0) out_leave(&dir);
+		else out_abort(&dir);
+	}
+	if (parent >= 0) close(parent);
+	free(base);
+	return rc;
+}
+
+static int write_run(const char *name, const char *path, enum mt_dtype dtype, bool full, bool part, uint64_t shard,
+	bool replace)
 {
 	struct mt_run *run;
 	struct mt_sample sample;
@@ -52,7 +85,13 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 
 	if (rc < 0) return rc;
 	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
-	rc = check_nodes(run, name, dtype, full);
+	if (!part) rc = check_nodes(run, name, dtype, full);
+	else if (mt_nodes(run) == 1) rc = mt_fail(MT_EX_USAGE, "run '%s' is on one machine: save it without --part", name);
+	else if (mt_node(run)) {
+		rc = save_part(run, path, shard);
+		mt_run_close(run);
+		return rc;
+	}
 	if (rc == 0) rc = mt_sample_take(run, &sample);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
 		rc = write_all(run, &sample, &dir, dtype, full, shard);
@@ -67,10 +106,15 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 
 int ckpt_save(const char *run, const char *dir, uint64_t shard)
 {
-	return write_run(run, dir, MT_NONE, true, shard, false);
+	return write_run(run, dir, MT_NONE, true, false, shard, false);
+}
+
+int ckpt_save_part(const char *run, const char *dir, uint64_t shard)
+{
+	return write_run(run, dir, MT_NONE, true, true, shard, false);
 }
 
 int ckpt_export(const char *run, const char *dir, enum mt_dtype dtype, uint64_t shard, bool replace)
 {
-	return write_run(run, dir, dtype, false, shard, replace);
+	return write_run(run, dir, dtype, false, false, shard, replace);
 }

@@ -9,6 +9,9 @@
  *
  * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint that is waited for.
  *
+ * One of several nodes has a part of the state. Its run stays if the owner writes "unsaved" and the save of its newest
+ * step has failed.
+ *
  * An owner that ends in order writes the line "over" before it closes the pipe: then only errors are reported, and
  * signals stay as they were. Its mt-step has ended, so the first USR1 gives up the update or the checkpoint. */
 #include <errno.h>
@@ -51,6 +54,7 @@ bool owner_gone(struct owner_end *e)
 	if (poll(&in, 1, 0) <= 0) return false;
 	ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
 	if (n > 0 && memmem(drop, (size_t)n, "failed\n", 7)) e->failed = true;
+	if (n > 0 && memmem(drop, (size_t)n, "unsaved\n", 8)) e->unsaved = true;
 	if (n > 0 && memmem(drop, (size_t)n, "over\n", 5)) {
 		e->in_order = true;
 		e->insisted = 1; /* a signal can only mean what is waited for after the step */
@@ -252,6 +256,12 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	uint64_t step = state == MT_FILLED && !is_as_filled(run) && !parted ? mt_run_step(run) : 0;
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
+	/* its part is saved by hand, when all nodes' are: the owner says how */
+	if (parted && e->unsaved && state == MT_FILLED && mt_snap(run) == mt_snap_word(mt_run_step(run), MT_FAILED)) {
+		wait_left(run, true);
+		return mt_fail(MT_EX_IO, "run '%s' stays: its step %llu is not saved", name,
+			(unsigned long long)mt_run_step(run));
+	}
 	if (rc) {
 		char path[4200], *words;
 		bool full = is_full(run, dir);

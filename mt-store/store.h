@@ -26,6 +26,7 @@ struct owner_end {
 	int insisted;       /* signals since */
 	bool owned;         /* there is an owner: serve --until-eof */
 	bool failed;        /* the owner has said that a stage has failed, and kills mt-step */
+	bool unsaved;       /* of several nodes: the owner has said that the last save has failed */
 	bool in_order;      /* the owner has announced its end */
 	bool replaceable;   /* who had mt-optim's slot last is mt-optim, not a program of somebody's own */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */

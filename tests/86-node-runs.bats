@@ -426,6 +426,39 @@ cut_off() {
 	done
 }
 
+# bats test_tags=slow
+@test "the last save fails: the runs of all nodes stay, and the lines' commands save and remove them" {
+	local at=$T/out/step-00000006 how="--model $CASE/model --data $CASE/data.bin --steps 6" node f
+	mkdir "$T/out"
+	: >"$at"                            # a file, which no directory can replace
+	on_nodes 2 $how --ckpt-every 100
+	code_of "$PID"
+	[ "$code" = 74 ]
+	for node in 0 1; do
+		no gone "$RUN-$node"
+		grep -q "^mt-store: \(node 1: \)\?run '$RUN-$node' stays: its step 6 is not saved$" "$T/nodes.err"
+	done
+	no processes
+	rm "$at"
+	fails_with 66 mt-ckpt save --part "$RUN-0" "$at"        # without the other node's part
+	for node in 1 0; do
+		f=$(grep -o "mt-ckpt save --part $RUN-$node [^;]*" "$T/nodes.err")
+		[ "$f" = "mt-ckpt save --part $RUN-$node $at" ]
+		$f
+	done
+	grep -o "mt-store rm $RUN-[01] --force" "$T/nodes.err" >"$T/remove"
+	sh "$T/remove"
+	all_gone
+	mt-ckpt verify "$at"
+	no ls -d "$T"/out/.*tmp*
+	alone 2 $how
+	make_run "$T/alone/step-00000006"
+	state_of "$RUN" >"$T/alone.state"
+	mt-ckpt load "$RUN" "$at"
+	state_of "$RUN" | cmp - "$T/alone.state"
+	mt-store rm "$RUN"
+}
+
 @test "OUT that another node does not see: the run ends with 78 and a line that says so" {
 	replace mt-ckpt <<-EOF
 		if [ "\$1 \$2" = "serve $RUN-1" ]; then

@@ -358,6 +358,15 @@ stop_link() { # [CODE TEXT], for all nodes; none: in order
 	if link_is_connected; then end_stage mt-link USR1; else end_stage mt-link KILL; fi
 }
 
+# The last save has failed, and mt-store has kept the run for that
+tell_how_to_save() {
+	[ -n "$unsaved" ] || return 0
+	when='when all other nodes have'
+	[ "$node" = 0 ] || when='before node 0'
+	save="mt-ckpt save --part $run$(quoted "$shared/step-$(printf %08d "$unsaved")")"
+	say "save it $when: $save; remove it when node 0 has saved: mt-store rm $run --force"
+}
+
 # Is all of a checkpoint written from here?
 saves_all() { [ -z "$node" ] || { [ "$node" = 0 ] && [ -n "$shared" ]; }; }
 

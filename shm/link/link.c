@@ -39,14 +39,14 @@ static const struct mt_program program = {
 
 /* ------------------------------------------------------------------------------------------------ end */
 
-/* A node that ends in the middle of a step has weights that are of no step */
+/* A node that ends in the middle of a step has weights that are of no step. What cannot be written damages none. */
 static void leave_run(struct link *l, int ex)
 {
 	struct mt_committed c;
 	mt_run_committed(l->run, &c);
 	bool whole = mt_run_quiet(l->run);
 	for (uint32_t u = 0; u < l->control->n_units; u++) whole &= mt_version(l->run, u) == c.step;
-	if ((ex || !whole) && mt_run_state(l->run) == MT_FILLED) mt_run_set_state(l->run, MT_DIRTY);
+	if (((ex && ex != MT_EX_IO) || !whole) && mt_run_state(l->run) == MT_FILLED) mt_run_set_state(l->run, MT_DIRTY);
 }
 
 static void end_now(int sig)
