@@ -139,7 +139,7 @@ void dir_clean(int parent, const char *base);
 
 /* ------------------------------------------------------------------------------------------------ hf/safetensors.c */
 
-enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_OTHER };
+enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_OTHER };
 #define ST_DIMS 8
 
 struct st_tensor {
@@ -196,13 +196,13 @@ void model_close(struct model *);
 bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
 /* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
- * weight may have. */
+ * weight may have. ST_U8: exact ones are F32. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
 /* If the file has a head for a tied model, then it must equal the embeddings. */
 int model_match_tied(struct model *, const char *embed_name, const char *head_name);
 /* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
 void model_name_extras(const struct model *);
-/* Read n elements of a tensor of 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
+/* Read n elements of a tensor of 1, 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
 int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
@@ -253,13 +253,13 @@ void shards_drop(struct shards *);
 
 struct parts { /* of units, that nodes own: tensors of one dimension named unit.U[FIRST:END], by unit and element */
 	struct mt_tensor *v;
-	uint32_t n;
+	uint32_t n, each; /* tensors, and of a part: 2 with int8, codes and scales, which are `exact` */
 };
 
-/* Those of the nodes [first, end) of `nodes`; without empty ones. v to be freed */
+/* Those of the nodes [first, end) of `nodes`; without empty ones. each: 1 or 2. v to be freed */
 int parts_list(struct parts *, const struct mt_unit *units, uint32_t n_units, uint32_t first, uint32_t end,
-	uint32_t nodes);
-uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element */
+	uint32_t nodes, uint32_t each);
+uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element: its first */
 void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m-node-0-of-2" */
 
 /* ------------------------------------------------------------------------------------------------ hf/config.c */
@@ -278,6 +278,7 @@ static inline const char *state_name(uint32_t state) /* of m and v */
 
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
+	bool codes;                 /* read: int8 state is codes and scales, not fp32 as older versions wrote it */
 	uint32_t nodes;             /* that wrote it: with several, each its part of lo, m and v; 0: none said */
 	enum mt_optim optim;
 	uint64_t step, t;
@@ -313,9 +314,9 @@ struct source { /* a directory to load or verify */
 	bool full;
 	struct run_json json; /* of run.json, if `full` */
 	json_t *root, *files;
-	struct parts parts;              /* of a checkpoint of several nodes */
 	struct model model[ARRAYS];      /* lo, m, v: if `full` */
-	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) or, lo, m, v of nodes: (parts.n); NULL: no such array */
+	struct parts parts[ARRAYS];      /* lo, m, v of several nodes, m, v in int8; v NULL: tensors as in layout */
+	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) or (parts.n); NULL: no such array */
 };
 
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
@@ -324,10 +325,13 @@ int source_open(struct source *, const char *dir, bool weights);
 int source_config(struct source *); /* config.json -> geo and layout */
 int source_models(struct source *); /* every tensor of config.json's model is there */
 int source_checksums(struct source *);
-/* n elements of lo, m or v: in the files of one machine from element `from` of tensor `index` on, which in its unit is
- * element `at`. lo as it is, m and v as fp32 patterns; raw: a buffer of 2 n bytes for these */
+/* n elements of lo, m or v: from element `from` of tensor `index` on, which in its unit is element `at`. lo as it is,
+ * m and v as fp32 patterns; raw: for these a buffer of BLOCK_BYTES, where n is at most BLOCK_BYTES / 4 */
 int source_state(const struct source *, enum array, uint32_t index, uint64_t from, uint64_t at, uint64_t n, void *raw,
 	void *out);
+/* Codes and scales of m or v in int8, as the files have them: of n elements of a unit from `at` on, in whole groups */
+int source_codes(const struct source *, enum array, uint32_t unit, uint64_t at, uint64_t n, uint8_t *codes,
+	float *scales);
 void source_close(struct source *);
 
 /* ------------------------------------------------------------------------------------------------ kept.c */
@@ -419,8 +423,8 @@ struct writer { /* writes a run's arrays into a directory */
 	enum mt_dtype dtype; /* of the weights in the files */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
-	struct parts parts;              /* several nodes: this one's of lo, m and v, */
-	char part_set[ARRAYS][SET_NAME]; /* in these files */
+	struct parts parts[ARRAYS]; /* of lo, m and v of several nodes, this one's; of m and v in int8 */
+	char set_name[ARRAYS][SET_NAME];
 	struct work work;
 	struct chunk *chunks; /* in the order of units */
 	uint32_t n_chunks;

@@ -15,12 +15,12 @@
 
 /* ------------------------------------------------------------------------------------------------ weights */
 
-/* What one thread reads at once: at most PART_ELEMS elements of a tensor; ZERO: bytes of an array that become zero;
- * CODES: m or v of a whole unit in int8 */
+/* What one thread reads at once: at most PART_ELEMS elements of a tensor; COPY: of m or v of a unit, int8 in the run
+ * and in the files; CODES: m or v of a whole unit, int8 in the run alone; ZERO: bytes of an array that become zero */
 struct part {
-	enum { WEIGHTS, MOMENTS, CODES, ZERO } what;
-	enum array array; /* of MOMENTS and CODES */
-	uint32_t index;   /* of the tensor; of the unit for CODES */
+	enum { WEIGHTS, MOMENTS, COPY, CODES, ZERO } what;
+	enum array array; /* of MOMENTS, COPY and CODES */
+	uint32_t index;   /* of the tensor; of the unit for COPY and CODES */
 	uint64_t from, n; /* ZERO: place in the run, and bytes */
 };
 
@@ -260,6 +260,18 @@ static int load_codes(const struct loader *l, const struct part *p, void *buf)
 	return rc;
 }
 
+/* Codes and scales, bit for bit */
+static int copy_codes(const struct loader *l, const struct part *p)
+{
+	const struct moments to = moments_of(l, p->array, p->index);
+	uint8_t *codes = (uint8_t *)to.array + p->from;
+
+	if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+	populate(codes, p->n);
+	return source_codes(l->s, p->array, p->index, p->from, p->n, codes,
+		int8_scales(to.array, to.elems) + p->from / MT_GROUP);
+}
+
 /* ------------------------------------------------------------------------------------------------ all arrays */
 
 static int load_part(void *arg, int64_t task, void *buf)
@@ -270,10 +282,12 @@ static int load_part(void *arg, int64_t task, void *buf)
 
 	if (rc < 0) return rc;
 	if (p->what != ZERO)
-		mt_stage_activity(l->run, MT_ACT_FILL, p->what == CODES ? p->index : mt_tensor(l->run, p->index)->unit);
+		mt_stage_activity(l->run, MT_ACT_FILL,
+			p->what == COPY || p->what == CODES ? p->index : mt_tensor(l->run, p->index)->unit);
 	switch (p->what) {
 	case WEIGHTS: return load_weights(l, p, buf);
 	case MOMENTS: return load_moments(l, p, buf);
+	case COPY: return copy_codes(l, p);
 	case CODES: return load_codes(l, p, buf);
 	case ZERO: memset(mt_at(l->run, p->from), 0, p->n);
 	}
@@ -327,11 +341,14 @@ static int add_moments(struct loader *l, uint32_t u)
 	int rc = 0;
 
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
-		if (l->s->full && state == MT_INT8) rc = add_part(l, (struct part){.what = CODES, .array = a, .index = u});
+		struct mt_part own = mt_part(l->run, u);
+		if (l->s->json.codes && state == MT_INT8)
+			rc = add_parts(l, (struct part){COPY, a, u, own.first, own.end - own.first}, PART_ELEMS);
+		else if (l->s->full && state == MT_INT8) rc = add_part(l, (struct part){.what = CODES, .array = a, .index = u});
 		else if (l->s->full)
 			for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
 				rc = add_parts(l, (struct part){MOMENTS, a, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
-		else if (!l->zero) rc = add_zero(l, a == ARRAY_M ? unit->m : unit->v, unit->elems, mt_part(l->run, u));
+		else if (!l->zero) rc = add_zero(l, a == ARRAY_M ? unit->m : unit->v, unit->elems, own);
 	}
 	return rc;
 }

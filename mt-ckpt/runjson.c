@@ -14,7 +14,7 @@
 
 #define NAME "run.json"
 #define FORMAT "mt checkpoint"
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2 /* of checkpoints with codes of int8: 1, of the others, has int8 state in fp32 */
 
 /* Of run.json without the checksum itself; independent of white space and order. */
 int run_json_checksum(json_t *root, uint64_t *sum)
@@ -165,7 +165,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());
 	}
 	json_put(&rc, root, "format", json_string(FORMAT));
-	json_put(&rc, root, "version", json_integer(FORMAT_VERSION));
+	json_put(&rc, root, "version", json_integer(r->state == MT_INT8 ? FORMAT_VERSION : 1));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
 	json_put(&rc, root, "state", json_string(state_name(r->state)));
@@ -346,6 +346,7 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 	s = state ? json_string_value(state) : "fp32"; /* older checkpoints do not have it */
 	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
 	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
+	out->codes = out->state == MT_INT8 && json_integer_value(json_object_get(root, "version")) > 1;
 	const json_t *optim = json_object_get(root, "optim");
 	s = optim ? json_string_value(optim) : "adamw"; /* older checkpoints do not have it */
 	out->optim = s ? mt_optim_named(s) : (enum mt_optim)0;
@@ -363,11 +364,13 @@ static int check_form(json_t *root)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
 	struct reader r = {0};
+	json_int_t version;
 	uint64_t sum, stored;
 	int rc;
 
 	if (!format || strcmp(format, FORMAT)) return mt_fail(MT_EX_DATA, NAME ": not an mt checkpoint");
-	if (json_integer_value(json_object_get(root, "version")) != FORMAT_VERSION)
+	version = json_integer_value(json_object_get(root, "version"));
+	if (version < 1 || version > FORMAT_VERSION)
 		return mt_fail(MT_EX_DATA, NAME ": a version of the format that this mt does not know");
 	stored = get_hash(&r, json_object_get(root, "checksum"), "checksum");
 	if (r.rc < 0) return r.rc;

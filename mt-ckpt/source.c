@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "model/int8.h"
 #include "model/hfjson.h"
 
 /* Is the last component of a path a checkpoint's name, step- and at least 8 digits? */
@@ -94,30 +95,41 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
 }
 
-/* The same for lo, m or v of several nodes: a file of each that has a part */
-static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
+/* A file of each node that has a part */
+static int open_nodes(struct source *s, enum array a)
 {
 	char names[MT_NODES][SET_NAME], label[SET_NAME];
 	uint32_t n = 0, nodes = s->json.nodes;
 	bool has[MT_NODES] = {0};
-	int rc = 0;
 
-	for (uint32_t i = 0; i < s->parts.n; i++) has[s->parts.v[i].expert] = true;
+	for (uint32_t i = 0; i < s->parts[a].n; i++) has[s->parts[a].v[i].expert] = true;
 	for (uint32_t node = 0; node < nodes; node++)
 		if (has[node]) parts_set(names[n++], a, node, nodes);
 	snprintf(label, sizeof label, "%s-node-*", st_sets[a].name);
-	if ((rc = model_open_sets(&s->model[a], s->dirfd, label, names, n)) < 0) return rc;
-	s->found[a] = calloc((size_t)s->parts.n + 1, sizeof *s->found[a]);
+	return model_open_sets(&s->model[a], s->dirfd, label, names, n);
+}
+
+/* The same for lo, m or v in parts of units */
+static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
+{
+	struct parts *l = &s->parts[a];
+	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
+	int rc = parts_list(l, s->layout.units, s->layout.n_units, 0, nodes, nodes, dtype == ST_U8 ? 2 : 1);
+
+	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name);
+	if (rc < 0) return rc;
+	s->found[a] = calloc((size_t)l->n + 1, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	rc = model_match(&s->model[a], s->parts.v, s->parts.n, dtype, s->found[a]);
+	rc = model_match(&s->model[a], l->v, l->n, dtype, s->found[a]);
 	return rc == 0 ? check_listed(s, &s->model[a]) : rc;
 }
 
 static int open_state(struct source *s, enum array a)
 {
-	enum st_dtype dtype = a >= ARRAY_M && s->json.state == MT_BF16 ? ST_BF16 : st_sets[a].dtype;
+	bool codes = a >= ARRAY_M && s->json.codes, bf16 = a >= ARRAY_M && s->json.state == MT_BF16;
+	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
 
-	return s->json.nodes > 1 ? open_parts(s, a, dtype) : open_array(s, a, dtype);
+	return codes || s->json.nodes > 1 ? open_parts(s, a, dtype) : open_array(s, a, dtype);
 }
 
 int source_models(struct source *s)
@@ -127,8 +139,6 @@ int source_models(struct source *s)
 
 	if (rc == 0 && s->geo.flags & MT_TIED)
 		rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name, head_tensor_name(&s->geo));
-	if (rc == 0 && s->full && s->json.nodes > 1)
-		rc = parts_list(&s->parts, s->layout.units, s->layout.n_units, 0, s->json.nodes, s->json.nodes);
 	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;
 	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a <= last; a++) rc = open_state(s, a);
 	return rc;
@@ -139,15 +149,65 @@ static int read_state(enum array a, const struct st_entry *e, uint64_t from, uin
 	return a == ARRAY_LO ? st_read(e, from, n, out) : model_read(e, from, n, raw, out);
 }
 
+/* A scale is a power of two (model/int8.h), or 0. */
+static int check_scales(const struct st_entry *e, uint64_t from, const float *scales, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t bits = mt_bits(scales[i]);
+		if (bits && (bits & 0x007fffff || bits < INT8_LEAST || bits > INT8_MOST))
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a scale, a power of two", e->file->name,
+				shown(e->tensor->name), (unsigned long long)(from + i));
+	}
+	return 0;
+}
+
+int source_codes(const struct source *s, enum array a, uint32_t unit, uint64_t at, uint64_t n, uint8_t *codes,
+	float *scales)
+{
+	const struct parts *l = &s->parts[a];
+	int rc = 0;
+
+	for (uint32_t i = parts_find(l, unit, at); n && rc == 0; i += l->each) {
+		uint64_t in = at - l->v[i].off, some = n < l->v[i].n - in ? n : l->v[i].n - in, groups = some / MT_GROUP;
+		const struct st_entry *scale = s->found[a][i + 1];
+		if ((rc = st_read(s->found[a][i], in, some, codes)) < 0 ||
+			(rc = st_read(scale, in / MT_GROUP, groups, scales)) < 0)
+			break;
+		rc = check_scales(scale, in / MT_GROUP, scales, groups);
+		codes += some;
+		scales += groups;
+		at += some;
+		n -= some;
+	}
+	return rc;
+}
+
+/* The same, of any elements, as fp32 */
+static int decode(const struct source *s, enum array a, uint32_t unit, uint64_t at, uint64_t n, void *raw, float *out)
+{
+	uint64_t before = at % MT_GROUP, groups = (before + n + MT_GROUP - 1) / MT_GROUP;
+	uint8_t *codes = raw;
+	float *scale = (float *)(codes + BLOCK_BYTES / 2);
+	int rc = source_codes(s, a, unit, at - before, groups * MT_GROUP, codes, scale);
+
+	for (uint64_t i = before; i < before + n && rc == 0; i++) {
+		uint8_t code = codes[int8_at(i)];
+		out[i - before] = a == ARRAY_M ? int8_m(code, scale[i / MT_GROUP]) : int8_v(code, scale[i / MT_GROUP]);
+	}
+	return rc;
+}
+
 int source_state(const struct source *s, enum array a, uint32_t index, uint64_t from, uint64_t at, uint64_t n,
 	void *raw, void *out)
 {
 	uint64_t size = a == ARRAY_LO ? 2 : 4;
+	uint32_t unit = s->layout.tensors[index].unit;
 	int rc = 0;
 
-	if (s->json.nodes < 2) return read_state(a, s->found[a][index], from, n, raw, out);
-	for (uint32_t i = parts_find(&s->parts, s->layout.tensors[index].unit, at); n && rc == 0; i++) {
-		const struct mt_tensor *part = &s->parts.v[i];
+	if (!s->parts[a].v) return read_state(a, s->found[a][index], from, n, raw, out);
+	if (s->parts[a].each == 2) return decode(s, a, unit, at, n, raw, out);
+	for (uint32_t i = parts_find(&s->parts[a], unit, at); n && rc == 0; i++) {
+		const struct mt_tensor *part = &s->parts[a].v[i];
 		uint64_t in = at - part->off, some = n < part->n - in ? n : part->n - in;
 		rc = read_state(a, s->found[a][i], in, some, raw, out);
 		out = (char *)out + some * size;
@@ -163,10 +223,10 @@ void source_close(struct source *s)
 {
 	for (int a = 0; a < ARRAYS; a++) {
 		free(s->found[a]);
+		free(s->parts[a].v);
 		model_close(&s->model[a]);
 	}
 	mt_layout_release(&s->layout);
-	free(s->parts.v);
 	json_decref(s->root);
 	if (s->dirfd >= 0) close(s->dirfd);
 	*s = (struct source){.dirfd = -1};

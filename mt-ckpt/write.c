@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
-#include "model/int8.h"
 
 /* ------------------------------------------------------------------------------------------------ chunks */
 
@@ -61,16 +60,23 @@ static int make_chunks(struct writer *w)
 /* The files of an array */
 static int begin_set(struct writer *w, enum array a, uint64_t limit)
 {
-	bool bf16 = a == ARRAY_W ? w->dtype == MT_BF16 : a >= ARRAY_M && mt_control(w->run)->state == MT_BF16;
-	enum st_dtype dtype = bf16 ? ST_BF16 : st_sets[a].dtype;
+	uint32_t node = mt_node(w->run), nodes = a == ARRAY_W ? 1 : mt_nodes(w->run);
+	uint32_t type = a == ARRAY_W ? w->dtype : a == ARRAY_LO ? MT_NONE : mt_control(w->run)->state;
+	enum st_dtype dtype = type == MT_BF16 ? ST_BF16 : type == MT_INT8 ? ST_U8 : st_sets[a].dtype;
 	uint64_t router = mt_control(w->run)->router_dtype != MT_BF16;
 	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
+	int rc;
 
-	if (a == ARRAY_W || mt_nodes(w->run) == 1)
-		return shards_begin(&w->set[a], w->dir, st_sets[a].name, dtype, exact_roles, mt_tensor(w->run, 0),
+	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
+	if (nodes > 1) parts_set(w->set_name[a], a, node, nodes);
+	if (nodes == 1 && type != MT_INT8)
+		return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles, mt_tensor(w->run, 0),
 			mt_control(w->run)->n_tensors, limit);
-	parts_set(w->part_set[a], a, mt_node(w->run), mt_nodes(w->run));
-	return shards_begin(&w->set[a], w->dir, w->part_set[a], dtype, 0, w->parts.v, w->parts.n, UINT64_MAX);
+	rc = parts_list(&w->parts[a], mt_unit(w->run, 0), mt_control(w->run)->n_units, node, node + 1, nodes,
+		type == MT_INT8 ? 2 : 1);
+	return rc < 0 ? rc
+				  : shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, UINT64_MAX, w->parts[a].v, w->parts[a].n,
+						nodes > 1 ? UINT64_MAX : limit);
 }
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
@@ -85,9 +91,6 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = full;
 	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
-	if (full && mt_nodes(run) > 1)
-		rc = parts_list(&w->parts, mt_unit(run, 0), mt_control(run)->n_units, mt_node(run), mt_node(run) + 1,
-			mt_nodes(run));
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a]) rc = begin_set(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);
@@ -113,22 +116,6 @@ static const void *weights(const struct writer *w, const struct mt_unit *unit, u
 	return buf;
 }
 
-/* The same of m or v, which the run has in int8, as fp32: a group may hold elements of two tensors, so codes and scales
- * are no tensors of their own. */
-static const void *decoded(enum array a, const uint8_t *code, uint64_t elems, uint64_t at, uint64_t n, float *buf)
-{
-	const float *scale = int8_scales(code, elems);
-
-	for (uint64_t i = 0, end; i < n; i = end) { /* group by group */
-		uint64_t rest = MT_GROUP - (at + i) % MT_GROUP;
-		float s = scale[(at + i) / MT_GROUP];
-		end = n - i < rest ? n : i + rest;
-		for (uint64_t j = i; j < end; j++)
-			buf[j] = a == ARRAY_M ? int8_m(code[int8_at(at + j)], s) : int8_v(code[int8_at(at + j)], s);
-	}
-	return buf;
-}
-
 /* Write the chunk's next bytes of a tensor, which begin at its byte `from` in the file, at most `bytes`. */
 static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct out_chunk *out, uint64_t from,
 	uint64_t bytes, void *buf)
@@ -147,8 +134,8 @@ static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct o
 		enum mt_dtype dtype = elem == 4 ? MT_FP32 : MT_BF16;
 		data = weights(w, unit, at, n, dtype, buf);
 		nonfinite_count(&w->seen, tensor, t->name, dtype, data, n);
-	} else if (a >= ARRAY_M && mt_control(w->run)->state == MT_INT8) data = decoded(a, array, unit->elems, at, n, buf);
-	else data = array + at * elem;
+	} else
+		data = array + (w->parts[a].each == 2 && t->exact ? unit->elems : 0) + at * elem; /* scales follow the codes */
 	return out_write(out, data, n * elem);
 }
 
@@ -240,11 +227,13 @@ int writer_end(struct writer *w)
 
 void writer_drop(struct writer *w)
 {
-	for (int a = 0; a < ARRAYS; a++) shards_drop(&w->set[a]);
+	for (int a = 0; a < ARRAYS; a++) {
+		shards_drop(&w->set[a]);
+		free(w->parts[a].v);
+		w->parts[a] = (struct parts){0};
+	}
 	free(w->chunks);
 	free(w->left);
-	free(w->parts.v);
-	w->parts = (struct parts){0};
 	w->chunks = NULL;
 	w->left = NULL;
 	work_end(&w->work);

@@ -539,15 +539,15 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 # ---------------------------------------------------------------------------------------------- full state
 
 @test "save, rm, create, load: every array, step, input position and reproducibility record are unchanged" {
-	for dtype in bf16 fp32; do
+	for how in "--dtype bf16" "--dtype fp32" "--dtype bf16 --state int8"; do
 		for family in qwen3 llama-bias; do
-			create "$RUN" --config "$GOLDEN/$family/model" --dtype $dtype
+			create "$RUN" --config "$GOLDEN/$family/model" $how
 			ckpt-dump "$RUN" scribble 1 7
 			dump "$RUN" >"$T/before"
 			mt-ckpt save "$RUN" "$T/ck" --shard 10000
 			mt-ckpt verify "$T/ck"
 			mt-store rm "$RUN"
-			create "$RUN" --config "$T/ck" --dtype $dtype
+			create "$RUN" --config "$T/ck" $how
 			mt-ckpt load "$RUN" "$T/ck"
 			dump "$RUN" >"$T/after"
 			diff "$T/before" "$T/after"
@@ -675,9 +675,9 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	! grep -q ^choice "$T/after" || false
 }
 
-# bats test_tags=slow
-@test "verify names the file of a flipped bit, whichever file it is in" {
-	create "$RUN" --config "$GOLDEN/qwen3/model"
+# names_flipped_bits [mt-store create's options]
+names_flipped_bits() {
+	create "$RUN" --config "$GOLDEN/qwen3/model" "$@"
 	ckpt-dump "$RUN" scribble 3 8
 	mt-ckpt save "$RUN" "$T/ck" --shard 20000
 	mt-ckpt verify "$T/ck"
@@ -698,6 +698,16 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 		cp "$T/kept" "$T/ck/$f"
 	done
 	mt-ckpt verify "$T/ck"
+}
+
+# bats test_tags=slow
+@test "verify names the file of a flipped bit, whichever file it is in" {
+	names_flipped_bits
+}
+
+# bats test_tags=slow
+@test "int8 state: verify names the file of a flipped bit, whichever file it is in" {
+	names_flipped_bits --state int8
 }
 
 # bats test_tags=slow

@@ -29,6 +29,16 @@ two_runs() {
 }
 
 # bats test_tags=slow
+@test "int8 state: save and export copy one consistent state or exit 75, whatever steps and fills do meanwhile" {
+	two_runs --state int8
+	run ckpt-race "$RUN" "$OTHER" "$T" 2 150
+	echo "$output"
+	[ "$status" = 0 ]
+	[ "${output%% *}" -ge 15 ]
+	no_leftovers
+}
+
+# bats test_tags=slow
 @test "save and export in a loop beside short steps: each copy is the state of its step" {
 	mkdir "$T/s"
 	run timeout 300 python3 "$TOP/tests/lib/saves.py" "$RUN" "$T/s" "$CASE/model" --saves "${MT_SAVES:-60}" \

@@ -97,15 +97,19 @@ near() {
 	[ "$(losses run | wc -l)" = 30 ]
 }
 
-@test "int8 state: checkpoints have m and v as fp32, and load into runs with other types of state, with a warning" {
+@test "int8 state: checkpoints have codes and scales, and load into runs with other types of state, with a warning" {
 	train run 5 --state int8
+	grep -q '"version": 2' "$T/run/step-00000005/run.json"
 	grep -q '"state": "int8"' "$T/run/step-00000005/run.json"
-	python3 - "$T/run/step-00000005/optim-v.safetensors" <<-'PY'
-	import json, struct, sys
-	data = open(sys.argv[1], "rb").read()
-	size = struct.unpack("<Q", data[:8])[0]
-	tensors = {k: v for k, v in json.loads(data[8:8 + size]).items() if k != "__metadata__"}
-	assert tensors and all(t["dtype"] == "F32" for t in tensors.values()), tensors
+	PYTHONPATH=$TOP/tests/lib python3 - "$T/run/step-00000005/optim-v.safetensors" <<-'PY'
+	import sys
+	from moments import tensors
+	file = tensors(sys.argv[1])
+	codes = [name for name in file if not name.endswith(".scale")]
+	assert codes and len(file) == 2 * len(codes), file.keys()
+	for name in codes:
+	    (one, code), (other, scale) = file[name], file[name + ".scale"]
+	    assert one == "U8" and other == "F32" and len(scale) == len(code) / 64 * 4, name
 	PY
 	train run 10 --resume
 	grep -q "warning: the checkpoint has AdamW's m and v in int8, the run in fp32: no bit is lost" "$T/run.err"
@@ -131,22 +135,13 @@ converts() {
 		grep -q "^mt-ckpt: warning: the checkpoint has AdamW's m and v in $from, the run in $to: " "$T/load.err"
 		mt-ckpt save "$RUN" "$T/$to" 2>/dev/null
 		mt-store rm "$RUN"
-		python3 - "$to" "$dir" "$T/$to" <<-'PY'
-		import array, json, struct, sys
-		def read(path):
-		    data = open(path, "rb").read()
-		    size = struct.unpack("<Q", data[:8])[0]
-		    values = {}
-		    for name, t in json.loads(data[8:8 + size]).items():
-		        if name != "__metadata__":
-		            at, end = (8 + size + x for x in t["data_offsets"])
-		            x = array.array("H" if t["dtype"] == "BF16" else "I", data[at:end])
-		            values[name] = [u << 16 if t["dtype"] == "BF16" else u for u in x]
-		    return values
-		def number(bits): return struct.unpack("<f", struct.pack("<I", bits))[0]
-		to, *dirs = sys.argv[1:]
+		store-layout "$dir/config.json" >"$T/layout"
+		PYTHONPATH=$TOP/tests/lib python3 - "$to" "$T/layout" "$dir" "$T/$to" <<-'PY'
+		import sys
+		from moments import number, read
+		to, layout, *dirs = sys.argv[1:]
 		for which in "mv":
-		    old, new = (read("%s/optim-%s.safetensors" % (d, which)) for d in dirs)
+		    old, new = (read(d, which, open(layout)) for d in dirs)
 		    assert old.keys() == new.keys() and old
 		    pairs = [p for name in old for p in zip(old[name], new[name], strict=True)]
 		    if to == "fp32":
@@ -174,6 +169,94 @@ converts() {
 
 @test "a checkpoint with m and v in int8 loads into fp32 and bf16 runs: one warning, the same values" {
 	converts int8 fp32 bf16
+}
+
+# Fill runs with DIR, a checkpoint, as they come: loaded DIR [mt-store create's options]
+loaded() {
+	local dir=$1
+	shift
+	mt-store create "$RUN" --config "$dir" "$@" 2>/dev/null
+	mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+}
+
+@test "int8 state: a checkpoint that is loaded and saved again has the same files; also in shards, also as fp32 run" {
+	local dir=$T/run/step-00000003 model
+	for model in qwen2 falcon; do
+		train run 3 --state int8
+		loaded "$dir" --state int8
+		mt-ckpt save "$RUN" "$T/again"
+		for f in model optim-lo optim-m optim-v; do cmp "$dir/$f.safetensors" "$T/again/$f.safetensors"; done
+		state_of "$RUN" >"$T/before"
+		mt-ckpt save "$RUN" "$T/shards" --shard 4000
+		mt-ckpt verify "$T/shards"
+		[ -e "$T/shards/optim-v.safetensors.index.json" ]
+		mt-store rm "$RUN"
+		loaded "$T/shards" --state int8
+		state_of "$RUN" | diff "$T/before" -
+		mt-store rm "$RUN"
+		loaded "$dir" --state int8 --dtype fp32
+		state_of "$RUN" | grep ' [mv] ' | diff <(grep ' [mv] ' "$T/before") -
+		mt-store rm "$RUN"
+		rm -r "$T/run" "$T/again" "$T/shards"
+	done
+}
+
+@test "int8 state: a checkpoint of an older version, with m and v in fp32, gives the same values without a warning" {
+	local dir=$T/run/step-00000003 model
+	for model in qwen2 falcon; do
+		train run 3 --state int8
+		loaded "$dir" --state int8
+		state_of "$RUN" >"$T/before"
+		mt-store rm "$RUN"
+		loaded "$dir"
+		mt-ckpt save "$RUN" "$T/old"
+		mt-store rm "$RUN"
+		ckpt-edit "$T/old" state int8
+		grep -q '"version": 1,' "$T/old/run.json"
+		mt-ckpt verify "$T/old"
+		loaded "$T/old" --state int8
+		[ ! -s "$T/load.err" ]
+		# m has two codes of 0, which give the same value
+		state_of "$RUN" | grep -v ' m ' | diff <(grep -v ' m ' "$T/before") -
+		mt-ckpt save "$RUN" "$T/new"
+		mt-store rm "$RUN"
+		store-layout "$dir/config.json" >"$T/layout"
+		PYTHONPATH=$TOP/tests/lib python3 - "$dir" "$T/new" "$T/layout" <<-'PY'
+		import sys
+		from moments import read
+		old, new = (read(d, "m", open(sys.argv[3])) for d in sys.argv[1:3])
+		assert old == new and old
+		PY
+		rm -r "$T/run" "$T/old" "$T/new"
+	done
+}
+
+@test "int8 state: a scale that is no power of two, a part that is missing, and another dtype are refused with 65" {
+	local dir=$T/run/step-00000003 at edit
+	train run 3 --state int8
+	cp -r "$dir" "$T/cut"
+	for edit in 'h["unit.1[0:1]"] = h.pop(next(n for n in h if n.startswith("unit.1[")))' \
+		'n = next(n for n in h if n.endswith(".scale")); h[n]["dtype"] = "I32"' \
+		'n = next(n for n in h if n.startswith("unit.0[")); h[n]["dtype"] = "I8"'; do
+		cp "$dir"/* "$T/cut/"
+		python3 "$TOP/tests/lib/mksafetensors.py" edit "$T/cut/optim-m.safetensors" "$edit"
+		ckpt-edit "$T/cut" --files
+		fails_with 65 mt-ckpt verify "$T/cut"
+		grep -q "optim-m.safetensors: tensor 'unit\." "$T/fails.err"
+	done
+	cp "$dir"/* "$T/cut/"
+	python3 "$TOP/tests/lib/mksafetensors.py" edit "$T/cut/optim-v.safetensors" '
+at = h[next(n for n in h if n.endswith(".scale"))]["data_offsets"][0]
+d[at + 8:at + 12] = struct.pack("<f", 3.0)'
+	ckpt-edit "$T/cut" --files
+	for state in int8 fp32; do
+		mt-store create "$RUN" --config "$dir" --state "$state" 2>/dev/null
+		code=0
+		mt-ckpt load "$RUN" "$T/cut" 2>"$T/load.err" || code=$?
+		[ "$code" = 65 ]
+		grep -q "optim-v.safetensors: tensor 'unit.0\[.*\].scale': element 2 is not a scale" "$T/load.err"
+		mt-store rm "$RUN"
+	done
 }
 
 @test "a run.json whose state is no type, or not that of its files, is refused with 65" {

@@ -38,6 +38,20 @@ dry() {
 	grep -qF "gradients fp32, $T/a\\n\\033[31m?[31m/config.json" "$T/report"
 }
 
+@test "--dry-run --json predicts the bytes of a checkpoint with each type of state" {
+	local state bytes said model=$CONFIGS/demo.json
+	for state in fp32 bf16 int8; do
+		MODEL=$model dry --steps 6 --state "$state" --json >"$T/json"
+		mt-store create "$RUN" --config "$model" --step-tokens 64 --dtype bf16 --state "$state" 2>"$T/create.err"
+		mt-store init "$RUN" --seed 1
+		mt-ckpt save "$RUN" "$T/$state"
+		mt-store rm "$RUN"
+		bytes=$(du -sb --apparent-size "$T/$state" | cut -f 1) said=$(value checkpoint_bytes <"$T/json")
+		[ "$bytes" -gt "$said" ]
+		[ "$bytes" -lt $((said + said / 100 + 30000)) ]    # beside it, gaps, names and configs
+	done
+}
+
 @test "--dry-run --json predicts the memory and checkpoints that the run then has" {
 	dry --steps 6 --json >"$T/json"
 	[ "$(value steps <"$T/json")" = 6 ]

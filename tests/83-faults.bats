@@ -22,6 +22,9 @@ faults() {
 @test "export --replace with any failing call leaves the old export or the complete new one" { faults replace; }
 @test "verify with any failing call exits with one line" { faults verify; }
 @test "create, load, save and export killed before each call succeed when they run again" { faults kill; }
+@test "int8 state: save, load and verify with any failing call exit with one line, or do all of their work" {
+	faults --state int8 save load verify
+}
 
 # The first failures of mt-stream are always the same: all files, mappings and threads; further ones are random
 stages() {
@@ -38,4 +41,8 @@ stages() {
 @test "10,000 power cuts with reordered writes always leave a complete checkpoint of the last reported step" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/powercut.py" --states 10000
+}
+@test "int8 state: 3,000 power cuts with reordered writes leave a complete checkpoint of the last reported step" {
+	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
+	python3 "$TOP/tests/fault/powercut.py" --states 3000 --state int8
 }

@@ -95,11 +95,23 @@ loaded() {
 }
 
 @test "a checkpoint of 2 nodes and of one machine load alike: other types, other nodes, over another state" {
-	local one nodes how node
 	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
 	mt-store rm "$RUN"
 	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
-	one=$T/one/step-00000008 nodes=$T/out/step-00000008
+	load_alike
+}
+
+@test "int8 state: checkpoints of 2 nodes and of one machine load alike: other types, other nodes, over another state" {
+	export CREATE="--state int8"
+	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
+	mt-store rm "$RUN"
+	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 8
+	grep -q '"version": 2' "$T/out/step-00000008/run.json"
+	load_alike
+}
+
+load_alike() {
+	local one=$T/one/step-00000008 nodes=$T/out/step-00000008 how node
 	for how in "" "--dtype fp32" "--state bf16" "--state int8"; do
 		for node in 0/1 1/3; do
 			loaded a "$how --node $node" "$one"

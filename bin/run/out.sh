@@ -288,9 +288,8 @@ checkpoints_kept() {
 # awk: bytes of a checkpoint and of an export
 sizes='
 function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
-# files have int8 state as fp32
 function checkpoint_bytes(params, state, optim) {
-	return params * (4 + (state == "bf16" ? 2 : 4) * (optim == "adamw" ? 2 : 1))
+	return params * (4 + (state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4) * (optim == "adamw" ? 2 : 1))
 }
 function model_bytes(params, dtype) { return params * (dtype == "fp32" ? 4 : 2) }
 function files(kept, each) {

@@ -171,12 +171,18 @@ static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim
 	if (at < n) snprintf(buf + at, n - at, ")");
 }
 
+static bool dtype_fits(enum st_dtype has, const struct mt_tensor *want, enum st_dtype dtype)
+{
+	if (dtype == ST_OTHER) return weight_dtype(has);
+	if (dtype == ST_U8 && want->exact) return has == ST_F32;
+	return has == dtype || (dtype == ST_BF16 && want->exact && has == ST_F32);
+}
+
 static int match(const struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
 {
 	const struct st_tensor *t = e->tensor;
 
-	if (dtype == ST_OTHER ? !weight_dtype(t->dtype)
-						  : t->dtype != dtype && !(dtype == ST_BF16 && want->exact && t->dtype == ST_F32))
+	if (!dtype_fits(t->dtype, want, dtype))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			want->name, t->dtype_name);
 	uint64_t needed[3];
@@ -298,7 +304,7 @@ static uint32_t half_bits(uint16_t h)
 int st_read(const struct st_entry *e, uint64_t from, uint64_t n, void *data)
 {
 	const struct st_tensor *t = e->tensor;
-	uint64_t size = t->dtype == ST_F32 ? 4 : 2;
+	uint64_t size = t->dtype == ST_F32 ? 4 : t->dtype == ST_U8 ? 1 : 2;
 
 	return file_read(e->file->fd, e->file->name, data, n * size, t->begin + from * size);
 }

@@ -26,7 +26,7 @@ static const struct {
 	{"U32", 4, ST_OTHER},
 	{"U16", 2, ST_OTHER},
 	{"I8", 1, ST_OTHER},
-	{"U8", 1, ST_OTHER},
+	{"U8", 1, ST_U8},
 	{"BOOL", 1, ST_OTHER},
 	{"F8_E4M3", 1, ST_OTHER},
 	{"F8_E5M2", 1, ST_OTHER},

@@ -6,7 +6,7 @@
 const struct st_set st_sets[ARRAYS] = {
 	[ARRAY_W] = {"model", ST_F32},
 	[ARRAY_LO] = {"optim-lo", ST_I16},
-	[ARRAY_M] = {"optim-m", ST_F32}, /* or bf16 */
+	[ARRAY_M] = {"optim-m", ST_F32}, /* or bf16, or codes of int8 */
 	[ARRAY_V] = {"optim-v", ST_F32},
 };
 
@@ -25,14 +25,21 @@ static bool is_fp32(const struct shards *s, uint32_t tensor)
 	return s->dtype == ST_F32 || (t->exact && s->exact_roles >> t->role & 1);
 }
 
-uint64_t shards_elem(const struct shards *s, uint32_t tensor) { return is_fp32(s, tensor) ? 4 : 2; }
+uint64_t shards_elem(const struct shards *s, uint32_t tensor)
+{
+	return is_fp32(s, tensor) ? 4 : s->dtype == ST_U8 ? 1 : 2;
+}
 
 static json_t *entry(const struct shards *s, uint32_t tensor, int *rc)
 {
 	const struct mt_tensor *t = &s->table[tensor];
 	json_t *o = json_object();
 
-	json_put(rc, o, "dtype", json_string(is_fp32(s, tensor) ? "F32" : s->dtype == ST_BF16 ? "BF16" : "I16"));
+	json_put(rc, o, "dtype",
+		json_string(is_fp32(s, tensor) ? "F32"
+				: s->dtype == ST_BF16  ? "BF16"
+				: s->dtype == ST_U8    ? "U8"
+									   : "I16"));
 	json_t *shape = json_array();
 	uint64_t dims[3];
 	mt_tensor_dims(t, dims);

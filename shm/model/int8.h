@@ -11,8 +11,8 @@
  * 2 j + 33. So SIMD takes codes apart by shifts, into registers of even and of odd elements, as it does with bf16.
  *
  * A code and its scale are the upper 12 bits of a rounded fp32 pattern, so coding is integer arithmetic, the same in
- * every instruction set. The values tell the scale, and to code decoded values again gives the same codes: checkpoints
- * keep the values alone.
+ * every instruction set. The values tell the scale, and to code decoded values again gives the same codes, but for the
+ * sign of an m of 0: checkpoints of older versions have the values alone.
  */
 #ifndef MT_INT8_H
 #define MT_INT8_H

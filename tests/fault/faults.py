@@ -121,11 +121,15 @@ class Create(Case):
     end = before
 
 
+def create():
+    do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64", "--state", args.state)
+
+
 class Filling(Case):
     """Fill a run that holds A with B."""
 
     def __init__(self):
-        do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64")
+        create()
         do(*self.other)
         self.a = state(RUN)[0]
         do(*[os.path.basename(self.argv[0]), *[a.replace("@", tmp + "/") for a in self.argv[1:]]])
@@ -170,7 +174,7 @@ class Writing(Case):
         self.out = os.path.join(self.parent, "new")
         self.old = None
         os.makedirs(self.parent)
-        do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64")
+        create()
         do("mt-ckpt", "load", RUN, os.path.join(tmp, "ckpt"))
         self.first()
         do(*[os.path.basename(self.argv[0]), *[a.replace("@", tmp + "/") for a in self.argv[1:]]])
@@ -312,6 +316,7 @@ def kills():
 p = argparse.ArgumentParser()
 p.add_argument("commands", nargs="*")
 p.add_argument("--every", type=int, default=1)
+p.add_argument("--state", default="fp32", help="data type of m and v")
 p.add_argument("--seed", type=int, default=random.randrange(10 ** 6))
 p.add_argument("--keep", action="store_true")
 args = p.parse_args()
@@ -323,7 +328,7 @@ tmp = tempfile.mkdtemp(prefix="mt-faults.", dir=SHM)
 try:
     subprocess.run([sys.executable, os.path.join(TOP, "tests", "lib", "mksafetensors.py"), "make",
                     os.path.join(tmp, "model"), "--set", "num_hidden_layers=1"], check=True)
-    do("mt-store", "create", RUN, "--config", os.path.join(tmp, "model"), "--step-tokens", "64")
+    create()
     do("mt-store", "init", RUN, "--seed", 7)
     do("mt-ckpt", "save", RUN, os.path.join(tmp, "ckpt"))
     do("mt-ckpt", "load", RUN, os.path.join(tmp, "model"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that a power cut at any moment of a save or export leaves a complete checkpoint or export.
 
-    powercut.py [--states N] [--seed N] [--verbose]
+    powercut.py [--states N] [--state TYPE] [--seed N] [--verbose]
 
 mt's savers run under tests/fault/preload.c, which records each change of a file or directory. A state after a power cut
 is made from a prefix of that record. It has all changes that an fsync of the file or directory made durable, and any
@@ -34,7 +34,8 @@ RUN = f"powercut-{os.getpid()}"
 class Recording:
     """Runs savers below DIR; the file `record` gets their operations, and our marks between."""
 
-    def __init__(self, tmp):
+    def __init__(self, tmp, state):
+        self.state = state
         self.dir, self.file = os.path.join(tmp, "disk"), os.path.join(tmp, "record")
         self.model = os.path.join(tmp, "model")
         self.out = os.path.join(self.dir, "out")
@@ -94,7 +95,7 @@ class Recording:
             for i in range(64):
                 tokens = [(i * 7 + j * 3) % 32 for j in range(9)]
                 f.write(b"".join(word.to_bytes(4, "little") for word in [9] + tokens))
-        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64)
+        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64, "--state", self.state)
         self.do("mt-ckpt", "load", RUN, self.model)
         self.train([1, 2, 3, 4], 3)
         self.do("mt-ckpt", "load", RUN, os.path.join(self.out, "step-00000002"))
@@ -286,12 +287,13 @@ def reported(ops):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--states", type=int, default=10000)
+    p.add_argument("--state", default="fp32", help="data type of m and v")
     p.add_argument("--seed", type=int, default=random.randrange(10 ** 6))
     p.add_argument("--verbose", action="store_true")
     args = p.parse_args()
     random.seed(args.seed)
     tmp = tempfile.mkdtemp(prefix="mt-powercut.")
-    recording = Recording(tmp)
+    recording = Recording(tmp, args.state)
     try:
         recording.make()
         root, ops = parse(recording.file, recording.dir)

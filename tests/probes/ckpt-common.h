@@ -1,6 +1,6 @@
 /* ckpt-common.h: pseudo-random state of a run, for tests of saving and loading. */
 #include "cli/cli.h"
-#include "mt.h"
+#include "model/int8.h"
 
 struct noise {
 	uint64_t s;
@@ -26,13 +26,23 @@ static uint32_t noise_bits(struct noise *n)
 	return r % 7 ? bits : (bits & 0xffff0000u) | 0x8000u;
 }
 
-/* Fill w, lo, m and v of a unit's tensors. The gaps between them stay zero. Only for AdamW with state in fp32. */
+/* A code and its group's scale, any of those that there are */
+static void some_code(struct noise *n, uint8_t *array, uint64_t elems, uint64_t e)
+{
+	uint32_t binades = (INT8_MOST - INT8_LEAST) >> 23, r = (uint32_t)noise_next(n);
+
+	array[int8_at(e)] = (uint8_t)r;
+	if (e % MT_GROUP == 0)
+		int8_scales(array, elems)[e / MT_GROUP] = mt_float(INT8_LEAST + ((r >> 8) % (binades + 1) << 23));
+}
+
+/* Fill w, lo, m and v of a unit's tensors. The gaps between them stay zero. Only for AdamW with fp32 or int8 state. */
 static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 {
-	if (mt_control(run)->state != MT_FP32 || mt_control(run)->optim != MT_ADAMW)
-		mt_die(MT_EX_USAGE, "only AdamW's state in fp32 can be filled");
+	if (mt_control(run)->state == MT_BF16 || mt_control(run)->optim != MT_ADAMW)
+		mt_die(MT_EX_USAGE, "only AdamW's state in fp32 or int8 can be filled");
 	const struct mt_unit *unit = mt_unit(run, u);
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
+	bool bf16 = mt_control(run)->dtype == MT_BF16, int8 = mt_control(run)->state == MT_INT8;
 	struct noise n = {seed * 1000003 + u};
 	uint32_t *m = mt_at(run, unit->m), *v = mt_at(run, unit->v), *full = mt_at(run, unit->w);
 	uint16_t *w = mt_at(run, unit->w);
@@ -46,6 +56,11 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 				w[e] = mt_hi(bits);
 				lo[e] = mt_lo(bits);
 			} else full[e] = bits;
+			if (int8) {
+				some_code(&n, (uint8_t *)m, unit->elems, e);
+				some_code(&n, (uint8_t *)v, unit->elems, e);
+				continue;
+			}
 			m[e] = noise_bits(&n);
 			v[e] = noise_bits(&n) & 0x7fffffffu;
 		}

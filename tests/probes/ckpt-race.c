@@ -130,17 +130,32 @@ int fsync(int fd)
 
 /* ------------------------------------------------------------------------------------------------ one copy */
 
+static bool same_bytes(const struct st_entry *e, const void *here, uint64_t n)
+{
+	void *data = malloc(n);
+	bool same;
+
+	mt_must(file_read(e->file->fd, e->file->name, data, n, e->tensor->begin));
+	same = !memcmp(data, here, n);
+	free(data);
+	return same;
+}
+
 static bool same_array(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t,
 	uint32_t elem)
 {
-	const struct st_entry *e = s->found[a][i];
-	void *data = malloc(t->n * elem);
-	bool same;
+	return same_bytes(s->found[a][i], (uint8_t *)mt_at(scratch, off) + t->off * elem, t->n * elem);
+}
 
-	mt_must(file_read(e->file->fd, e->file->name, data, t->n * elem, e->tensor->begin));
-	same = !memcmp(data, (uint8_t *)mt_at(scratch, off) + t->off * elem, t->n * elem);
-	free(data);
-	return same;
+static bool same_moments(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t)
+{
+	const uint8_t *codes = mt_at(scratch, off);
+
+	if (!s->json.codes) return same_array(s, a, off, i, t, 4);
+	const struct mt_unit *unit = mt_unit(scratch, t->unit);
+	uint32_t part = parts_find(&s->parts[a], t->unit, 0); /* the whole unit: codes, then scales */
+	return same_bytes(s->found[a][part], codes, unit->elems) &&
+		same_bytes(s->found[a][part + 1], int8_scales(codes, unit->elems), unit->elems / MT_GROUP * 4);
 }
 
 static bool is_state(const struct source *s, uint64_t id)
@@ -155,7 +170,7 @@ static bool is_state(const struct source *s, uint64_t id)
 			if (!same_array(s, ARRAY_W, unit->w, i, t, c->dtype == MT_BF16 ? 2 : 4) ||
 				(s->full &&
 					((c->dtype == MT_BF16 && !same_array(s, ARRAY_LO, unit->lo, i, t, 2)) ||
-						!same_array(s, ARRAY_M, unit->m, i, t, 4) || !same_array(s, ARRAY_V, unit->v, i, t, 4))))
+						!same_moments(s, ARRAY_M, unit->m, i, t) || !same_moments(s, ARRAY_V, unit->v, i, t))))
 				return false;
 		}
 	}
