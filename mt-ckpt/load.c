@@ -454,14 +454,19 @@ static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 	return kept_read(kept, s);
 }
 
-/* A checkpoint's m and v are loaded into a run that has them in another type */
+/* The optimizer's state is loaded into a run that has it in another type */
 static void warn_of_state(struct mt_run *run, const struct source *s)
 {
+	static const char *const arrays[] = {[MT_ADAMW] = "AdamW's m and v", [MT_LION] = "Lion's m", [MT_SGD] = "SGD's m"};
 	uint32_t ours = mt_control(run)->state;
+	bool one = mt_state_arrays(s->json.optim) == 1;
 
 	if (!s->full || s->json.state == ours) return;
-	mt_say("warning: the checkpoint has AdamW's m and v in %s, the run in %s: %s", state_name(s->json.state),
-		state_name(ours), ours == MT_FP32 ? "no bit is lost" : "they are rounded once, to nearest");
+	mt_say("warning: the checkpoint has %s in %s, the run in %s: %s", arrays[s->json.optim], state_name(s->json.state),
+		state_name(ours),
+		ours == MT_FP32 ? "no bit is lost"
+			: one       ? "it is rounded once, to nearest"
+						: "they are rounded once, to nearest");
 }
 
 int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)

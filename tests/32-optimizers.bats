@@ -128,6 +128,25 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	[ "$(losses old | wc -l)" = 4 ]
 }
 
+@test "lion, sgd: a checkpoint that loads into a run with another type of state warns of m alone, by the rule's name" {
+	local rule name dir=$T/run/step-00000002 warning="mt-ckpt: warning: the checkpoint has"
+	# loaded STATE WARNING
+	loaded() {
+		mt-store create "$RUN" --config "$dir" --optim $rule --state "$1" 2>/dev/null
+		mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+		mt-store rm "$RUN"
+		[ "$(cat "$T/load.err")" = "$2" ]
+	}
+	for rule in lion sgd; do
+		train run 2 --optim $rule --state int8
+		name=$([ $rule = lion ] && echo Lion || echo SGD)
+		loaded int8 ""
+		loaded fp32 "$warning $name's m in int8, the run in fp32: no bit is lost"
+		loaded bf16 "$warning $name's m in int8, the run in bf16: it is rounded once, to nearest"
+		rm -r "$T/run"
+	done
+}
+
 @test "a checkpoint of another optimizer is refused with 78 and stays; --weights loads it" {
 	train run 2 --optim lion
 	local dir=$T/run/step-00000002
