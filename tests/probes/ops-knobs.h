@@ -426,6 +426,41 @@ static double element_defined(const void *ctx)
 /* by *x, which is in e */
 static double derivative(struct active_element *e, double *x) { return difference(x, 1e-6, element_defined, e); }
 
+/* How far the gradient of one of xIELU's parameters may be from its definition, s = sigma sum t_i, t_i = dy_i bend_i,
+ * sigma = sigmoid(parameter). All of it is computed in fp32, of operands that the type of elements has: u = 2^-24.
+ *
+ * Terms. bend is x x above 0, else g - x with g = e^min(x, eps) - 1, which is exact up to 4 u |g| (test_accuracy). With
+ * the roundings of x x or g - x and of the product with dy, a term errs by at most u (2 |t_i| + 4 |dy_i g_i|).
+ *
+ * Sum. A term takes part in at most h = f + n additions, in any order: of a row, then of rows. An addition whose result
+ * is S_k errs by at most u |S_k|. dy has a random sign, so the mean of the squares of a partial sum is the sum of the
+ * squares of its terms, and that of all additions together at most h sum t_i^2.
+ *
+ * These errors have random signs, too. So the chance that their sum exceeds L times the root of the sum of the squares
+ * of their bounds is at most 2 exp(-L^2 / 2) (Hoeffding): 3e-8 for L = 6. sigma, the products with it and the sums of
+ * partial results err by at most 8 u |s|, and what is added to an old value by u of both.
+ *
+ * A term that is left out shows: its mean size is sqrt(sum t_i^2 / (n f)). Of 3 x 40000 elements that is 3e-3 of
+ * sqrt(sum t_i^2), and the bound 7e-5 of it. */
+struct sum_bound {
+	double squares, errors; /* sum t_i^2; sum of (2 |t_i| + 4 |dy_i g_i|)^2 */
+};
+
+static void bound_term(struct sum_bound *b, double dy, double x)
+{
+	double g = x > 0 ? 0 : expm1(fmin(x, -1e-6)), t = dy * (x > 0 ? x * x : g - x);
+	b->squares += t * t;
+	b->errors += pow(2 * fabs(t) + 4 * fabs(dy * g), 2);
+}
+
+static double bound_sum(const struct sum_bound *b, double additions, double parameter, double sum, double old)
+{
+	double random = 6 * (sqrt(additions * b->squares) + sqrt(b->errors)) / (1 + exp(-parameter));
+	return 0x1p-24 * (random + 8 * fabs(sum) + fabs(old) + fabs(old + sum));
+}
+
+static double norm_of(const double x[2]) { return hypot(x[0], x[1]); }
+
 static void test_active(int64_t n, int64_t f, enum activation form, int interleaved)
 {
 	int gated = activation_gated((int)form);
@@ -433,10 +468,17 @@ static void test_active(int64_t n, int64_t f, enum activation form, int interlea
 	float *gu = random_floats(wide);
 	/* clamped, and where functions are flat: not if that is all there is, as their tails have few exact digits */
 	for (int64_t i = 0; wide > 8 && i < wide; i += 3) gu[i] *= 5;
+	if (form == XIELU && slack != 0) round_to_bf16(gu, wide);
 	/* a difference across a kink is no derivative */
-	for (int64_t i = 0; i < wide; i++) gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
-	struct active s = {n, f, form, interleaved, gu, random_floats(n * f), random_floats(2), random_floats(2), 0};
+	for (int64_t i = 0; i < wide; i++)
+		if (form == XIELU) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
+		else gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
+	struct active s = {n, f, form, interleaved, gu, random_operand(n * f, form == XIELU && slack != 0),
+		random_operand(2, form == XIELU && slack != 0), random_floats(2), 0};
 	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
+	struct sum_bound sums[2] = {{0}};
+	double bound[2] = {0}, bound2[2] = {0};
+	int sharp = 1;
 	struct active_element e = {.form = form, .a = {(double)s.slope[0], (double)s.slope[1]}};
 	for (int64_t i = 0; i < n * f; i++) {
 		int64_t row = i / f, at = !gated ? i : interleaved ? 2 * i : row * 2 * f + i % f;
@@ -448,16 +490,25 @@ static void test_active(int64_t n, int64_t f, enum activation form, int interlea
 		if (gated) dgu[at_up] = dy * derivative(&e, &e.u);
 		dgu[at] = dy * derivative(&e, &e.g);
 		for (int j = 0; form == XIELU && j < 2; j++) d[j] += dy * derivative(&e, e.a + j);
+		if (form == XIELU) bound_term(&sums[e.g <= 0], dy, e.g);
 	}
-	for (int j = 0; j < 2; j++) d2[j] = (double)s.dslope[j] + d[j];
+	for (int j = 0; j < 2; j++) {
+		double old = (double)s.dslope[j];
+		d2[j] = old + d[j];
+		bound[j] = bound_sum(&sums[j], (double)(n + f), e.a[j], d[j], 0);
+		bound2[j] = bound_sum(&sums[j], (double)(n + f), e.a[j], d[j], old);
+		sharp &= bound[j] < sqrt(sums[j].squares / (double)(n * f)) / (1 + exp(-e.a[j]));
+	}
 	char name[100];
 	snprintf(name, sizeof name, "%s %lld x %lld%s", form_names[form], (long long)n, (long long)f,
 		interleaved ? ", interleaved" : "");
 	check(name,
 		(struct part[]){{"y", NULL, y, n * f, 4e-7}, {"dgu", NULL, dgu, wide, 6e-7},
-			{"y of backward", NULL, y, n * f, 4e-7}, {"slopes' gradients", NULL, d, 2, 2e-6},
-			{"slopes' gradients added", NULL, d2, 2, 2e-6}},
+			{"y of backward", NULL, y, n * f, 4e-7},
+			{"slopes' gradients", NULL, d, 2, IN_FP32(norm_of(bound) / (norm_of(d) + 1e-30))},
+			{"slopes' gradients added", NULL, d2, 2, IN_FP32(norm_of(bound2) / (norm_of(d2) + 1e-30))}},
 		5, run_active, &s);
+	if (form == XIELU && wide > 8) say(sharp, "%s: slopes' gradients without a term of mean size would be wrong", name);
 	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
 }
 
