@@ -362,6 +362,18 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
 
+# bats test_tags=slow
+@test "mutate removes barriers of a kernel: its tests fail without, or the emulator is known not to show it" {
+	need_emulator
+	[ "$BUILD" = "$TOP/build" ] || skip "needs the probes in build/"
+	need_cmd make
+	"$TOP/tests/gpu/mutate" balance.cu >"$T/out" 2>"$T/mutate.err"
+	[ ! -s "$T/mutate.err" ]
+	[ "$(wc -l <"$T/out")" = 2 ]
+	grep -q '^balance.cu:[0-9]*: __syncwarp: not missed, as expected$' "$T/out"
+	grep -q '^balance.cu:[0-9]*: __syncwarp: missed: FAILED the z-loss$' "$T/out"
+}
+
 @test "a machine without a driver exits 78, and the line says what is missing" {
 	need_emulator
 	make_run llama2
