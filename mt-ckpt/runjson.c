@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "say.h"
 
 #define NAME "run.json"
 #define FORMAT "mt checkpoint"
@@ -533,8 +534,8 @@ int run_json_lengths(int dirfd, json_t *files)
 		struct stat st;
 		if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return fail_errno(name);
 		if (!S_ISREG(st.st_mode) || st.st_size != want)
-			return mt_fail(MT_EX_IO, "%s: has %lld bytes, but %lld were written", shown(name), (long long)st.st_size,
-				(long long)want);
+			return mt_fail(MT_EX_IO, "%s: has %lld byte%s, but %lld were written", shown(name), (long long)st.st_size,
+				mt_s((uint64_t)st.st_size), (long long)want);
 	}
 	return 0;
 }

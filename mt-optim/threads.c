@@ -8,7 +8,7 @@ static struct pool *make(uint64_t threads)
 {
 	int n = threads < 1 ? 1 : threads > MT_PARTITIONS ? MT_PARTITIONS : (int)threads;
 	struct pool *pool = pool_create(n, 0, flush_denormals);
-	if (!pool) mt_die(MT_EX_NOMEM, "cannot start %d threads", n);
+	if (!pool) mt_die(MT_EX_NOMEM, "cannot start %d thread%s", n, mt_s((uint64_t)n));
 	return pool;
 }
 

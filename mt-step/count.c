@@ -86,7 +86,8 @@ int count_input(const struct options *o, int fd)
 	struct packer packer = {0};
 	struct counted counted = {0};
 	uint32_t vocab, *row = malloc(3 * o->seq * sizeof *row);
-	int rc = row ? vocabulary(o, &vocab) : mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", (uint32_t)o->seq);
+	int rc = row ? vocabulary(o, &vocab)
+				 : mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", (uint32_t)o->seq, mt_s(o->seq));
 	if (!rc) rc = record_open(&in, fd, "stdin");
 	if (!rc) rc = packer_open(&packer, &in, o->pack, (uint32_t)o->seq, vocab);
 	if (!rc) rc = count_rows(&packer, o, row, &counted);

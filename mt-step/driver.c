@@ -22,9 +22,9 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 		d->wakes |= mt_ring_on_room(d->ring[i]);
 		if (mt_ring_block(d->ring[i]) / 12 / o->seq < o->micro)
 			return mt_fail(MT_EX_USAGE,
-				"a micro-batch of %llu rows of %llu tokens does not fit ring %s, which takes %llu "
+				"a micro-batch of %llu row%s of %llu token%s does not fit ring %s, which takes %llu "
 				"tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
-				(unsigned long long)o->micro, (unsigned long long)o->seq, name,
+				(unsigned long long)o->micro, mt_s(o->micro), (unsigned long long)o->seq, mt_s(o->seq), name,
 				(unsigned long long)(mt_ring_block(d->ring[i]) / 12), (unsigned long long)(o->micro * o->seq));
 	}
 	return 0;

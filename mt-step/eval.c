@@ -93,8 +93,8 @@ int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
 	if (!rc) rc = packer_check_any(&e->packer);
 	if (!rc && !e->targets)
 		rc = mt_fail(MT_EX_DATA,
-			"%s: has nothing to predict: with --seq %llu and --long %s, all of its %llu rows are context only", o->eval,
-			(unsigned long long)o->seq, pack_long_name(o->pack), (unsigned long long)e->rows);
+			"%s: has nothing to predict: with --seq %llu and --long %s, every token of its %llu row%s is context only",
+			o->eval, (unsigned long long)o->seq, pack_long_name(o->pack), (unsigned long long)e->rows, mt_s(e->rows));
 	return rc;
 }
 

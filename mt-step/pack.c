@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "pack.h"
+#include "say.h"
 
 static const struct {
 	const char *name;
@@ -55,7 +56,7 @@ int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint3
 		.vocab = vocab,
 		.carry = MT_NO_TARGET,
 		.raw = calloc(seq, sizeof *p->raw)};
-	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u tokens", seq);
+	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
 	XXH64_reset(&p->all, 0);
 	XXH64_reset(&p->cut, 0);
 	p->hash = XXH64_digest(&p->all);
@@ -139,12 +140,14 @@ int packer_skip(struct packer *p, const struct mt_position *to)
 	if (rc < 0) return rc;
 	uint64_t cut = to->offset ? XXH64_digest(&p->cut) : 0;
 	if (ended)
-		return mt_fail(MT_EX_DATA, "%s: %s: it ends after %llu records, the run has consumed %llu", p->in->name, other,
-			(unsigned long long)p->records, (unsigned long long)to->records);
+		return mt_fail(MT_EX_DATA, "%s: %s: it ends after %llu record%s, the run has consumed %llu", p->in->name, other,
+			(unsigned long long)p->records, mt_s(p->records), (unsigned long long)to->records);
 	bool short_of = p->records < to->records || placed(p) < to->offset;
-	if (short_of || p->hash != to->hash || cut != to->hash_cut)
-		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other,
-			(unsigned long long)to->records + (to->offset != 0));
+	if (short_of || p->hash != to->hash || cut != to->hash_cut) {
+		unsigned long long n = to->records + (to->offset != 0);
+		if (n == 1) return mt_fail(MT_EX_DATA, "%s: %s: the first record differs", p->in->name, other);
+		return mt_fail(MT_EX_DATA, "%s: %s: the first %llu records differ", p->in->name, other, n);
+	}
 	if ((p->pack & PACK_HOW) == PACK_CONCAT) p->carry = to->carry;
 	return 0;
 }

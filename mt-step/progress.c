@@ -9,6 +9,7 @@
 
 #include "os.h"
 #include "progress.h"
+#include "say.h"
 
 #define SMOOTH 0.1     /* weight of the newest step in the running mean of step times */
 #define LOOK_EVERY 0.1 /* seconds between looks at the terminal's width */
@@ -98,7 +99,7 @@ void progress_count(uint64_t documents, uint64_t tokens)
 	if (!isatty(STDERR_FILENO)) return;
 	char n[32];
 	number_text(n, sizeof n, (double)tokens);
-	snprintf(fields[STEP], sizeof *fields, "counted %llu documents", (unsigned long long)documents);
+	snprintf(fields[STEP], sizeof *fields, "counted %llu document%s", (unsigned long long)documents, mt_s(documents));
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens", n);
 	draw();
 }

@@ -6,6 +6,7 @@
 
 #include "model/hfjson.h"
 #include "record.h"
+#include "say.h"
 
 #define BUF_BYTES (1u << 20)
 
@@ -87,8 +88,8 @@ void record_cut(struct record_reader *r, uint32_t n)
 
 static int ends_inside(const struct record_reader *r, uint64_t got, uint32_t count)
 {
-	return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", r->name,
-		(unsigned long long)r->records, (unsigned long long)got, count);
+	return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u element%s", r->name,
+		(unsigned long long)r->records, (unsigned long long)got, count, mt_s(count));
 }
 
 static int skip_rest(struct record_reader *r)

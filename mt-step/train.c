@@ -467,7 +467,8 @@ int train_nothing(struct driver *d)
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
 	if (c.t || !c.step) return 0;
-	mt_say("nothing was trained: all %llu steps of the run were skipped", (unsigned long long)c.step);
+	if (c.step == 1) mt_say("nothing was trained: the only step of the run was skipped");
+	else mt_say("nothing was trained: all %llu steps of the run were skipped", (unsigned long long)c.step);
 	return MT_EX_DATA;
 }
 
@@ -486,9 +487,9 @@ static int skipped_too_many(struct trainer *t, bool end)
 	uint64_t most = opts(t)->max_skipped;
 	if (!most || !t->in_row) return 0;
 	if (t->in_row < most && !(end && ends_broken(t))) return 0;
-	mt_say("%s: the last %llu of %llu steps were skipped: %s; the weights are those from before them",
+	mt_say("%s: the last %llu of %llu step%s %s skipped: %s; the weights are those from before them",
 		end ? "nothing more was trained" : "training stops (--max-skipped)", (unsigned long long)t->in_row,
-		(unsigned long long)t->steps, t->why);
+		(unsigned long long)t->steps, mt_s(t->steps), t->in_row == 1 ? "was" : "were", t->why);
 	return MT_EX_DATA;
 }
 
@@ -500,10 +501,10 @@ static bool stale(struct trainer *t)
 	if (!o->stop_after) return false;
 	if (t->newest && !t->newest_logged && newest_evaluates(t)) finish_all(t);
 	if (mt_stopping || b->since < o->stop_after) return false;
-	mt_say("stopped at step %llu of %llu: %llu evaluations in a row without a lower loss than %.4g at step %llu "
+	mt_say("stopped at step %llu of %llu: %llu evaluation%s in a row without a lower loss than %.4g at step %llu "
 		   "(--stop-after)",
-		(unsigned long long)t->began, (unsigned long long)o->schedule.steps, (unsigned long long)b->since, b->best_loss,
-		(unsigned long long)b->best_step);
+		(unsigned long long)t->began, (unsigned long long)o->schedule.steps, (unsigned long long)b->since,
+		mt_s(b->since), b->best_loss, (unsigned long long)b->best_step);
 	return true;
 }
 

@@ -315,7 +315,7 @@ static void report_times(const struct stream *s)
 	uint64_t micros = *mt_counter(s->run, 0);
 
 	if (micros)
-		mt_say("%llu micro-batches: %.3g s, predicted %.3g s", (unsigned long long)micros,
+		mt_say("%llu micro-batch%s: %.3g s, predicted %.3g s", (unsigned long long)micros, micros == 1 ? "" : "es",
 			1e-9 * (double)*mt_counter(s->run, 5), 1e-9 * (double)*mt_counter(s->run, 6));
 }
 

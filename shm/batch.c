@@ -1,13 +1,15 @@
 /* batch.c: what a batch message may say. It comes from a peer: nothing in it may lead out of bounds. */
 #include "batch.h"
+#include "say.h"
 
 int batch_fits(const struct mt_msg *m, size_t block)
 {
 	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / 12;
 
 	if (!rows || !seq || rows > most / seq)
-		return mt_fail(MT_EX_PEER, "%llu rows of %llu tokens do not fit in a block of %llu tokens",
-			(unsigned long long)rows, (unsigned long long)seq, (unsigned long long)most);
+		return mt_fail(MT_EX_PEER, "%llu row%s of %llu token%s do not fit in a block of %llu token%s",
+			(unsigned long long)rows, mt_s(rows), (unsigned long long)seq, mt_s(seq), (unsigned long long)most,
+			mt_s(most));
 	return 0;
 }
 

@@ -15,6 +15,9 @@ void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));
 /* Called before each message, if set: who writes a line over and over on a terminal takes it away */
 extern void (*mt_before_say)(void);
 
+/* "%u row%s": what a plural has, for n things */
+static inline const char *mt_s(uint64_t n) { return n == 1 ? "" : "s"; }
+
 /* If config.json asks for dropout: a warning that training is without it */
 void mt_say_dropout(const struct mt_geometry *);
 /* Say once which run is waited for, and which runs are there. */

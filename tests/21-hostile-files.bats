@@ -68,7 +68,7 @@ setup_file() {
 
 @test "a file with extra bytes after its last tensor exits 65" {
 	printf x >>"$IN/model.safetensors"
-	refused 65 "1 bytes at its end belong to no tensor"
+	refused 65 "1 byte at its end belongs to no tensor"
 }
 
 @test "an absurd header length exits 65" {

@@ -449,12 +449,12 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 			from plan_text import NUMBER, text_says
 			text, p = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
 			n, says = NUMBER, functools.partial(text_says, text)
-			says(f"batch +{n} rows of {n} tokens", p["rows"], p["seq"])
+			says(f"batch +{n} rows? of {n} tokens", p["rows"], p["seq"])
 			if p["order"] == "pass-major":
-			    says(f"order +pass-major: {n} rows a pass, {n} passes", p["pass_rows"], p["passes"])
+			    says(f"order +pass-major: {n} rows? a pass, {n} pass(?:es)?", p["pass_rows"], p["passes"])
 			else:
-			    says(f"order +layer-major, chunks of {n} rows, MLP in slices of {n}", p["chunk_rows"], p["mlp_tokens"])
-			says(f"keeps +{n} blocks all, {n} all but gate and up, {n} attention's output, {n} their",
+			    says(f"order +layer-major, chunks of {n} rows?, MLP in slices of {n}", p["chunk_rows"], p["mlp_tokens"])
+			says(f"keeps +{n} blocks? all, {n} all but gate and up, {n} attention's output, {n} their",
 			    p["keep_all"], p["keep_but_gate_up"], p["keep_attention"], p["keep_input"])
 			says(f"device +{n} GB of {n} GB .at least {n} GB", p["peak_bytes"] / 1e9, p["memory"] / 1e9,
 			    p["least_bytes"] / 1e9)

@@ -330,11 +330,11 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	echo "$silent" >"$T/in"
 	{ cat "$T/in" "$MODELS/chats.jsonl"; } >"$T/some"
 	tokens --plain "$MODELS/chatml" "$T/some" >"$T/rec"
-	[ "$(head -n 1 "$T/tokens.err")" = "mt-tokens: 1 of 3 lines are left out: they have no tokens to train on (no \
+	[ "$(head -n 1 "$T/tokens.err")" = "mt-tokens: 1 of 3 lines is left out: it has no tokens to train on (no \
 assistant turn?); the first is $T/some: line 1" ]
-	tail -n 1 "$T/tokens.err" | grep -q '^mt-tokens: 2 documents, .*; 1 lines skipped$'
+	tail -n 1 "$T/tokens.err" | grep -q '^mt-tokens: 2 documents, .*; 1 line skipped$'
 	tokens --plain --keep-empty "$MODELS/chatml" "$T/some" >"$T/all"
-	grep -q "1 of 3 lines are context only: .* the first is $T/some: line 1" "$T/tokens.err"
+	grep -q "1 of 3 lines is context only: .* the first is $T/some: line 1" "$T/tokens.err"
 	run show "$MODELS/chatml" <"$T/all"
 	[ "${#lines[@]}" = 3 ]
 	[[ ${lines[0]} == '-<|im_start|>user\nWho?'* ]]
@@ -485,7 +485,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	printf '%s\n' '{"text": "abc"}' '{"prompt": "ab", "completion": "cde"}' '{"text": "x"}' >"$T/in"
 	"$MT/mt-tokens" --bytes "$T/in" >"$T/rec" 2>"$T/err"
 	[ "$(tail -n 1 "$T/err")" = \
-		"mt-tokens: 2 documents, 8 tokens, 5 of them trained on; the longest has 5; 1 lines skipped" ]
+		"mt-tokens: 2 documents, 8 tokens, 5 of them trained on; the longest has 5; 1 line skipped" ]
 }
 
 @test "records are not written to a terminal: exit 64" {

@@ -332,7 +332,7 @@ except BrokenPipeError:
 		for s in stat["stages"]:
 		    has(r"%s +%d +[0-9]+ %s" % (s["stage"], s["pid"], s["activity"]))
 		has(r"batch.0 \[ {8}\] 0/2 +grad.0  \[ {8}\] 0/8")
-		has(r"transaction 4: logged, train step 4, 1 micro-batches, attempt [0-9]+")
+		has(r"transaction 4: logged, train step 4, 1 micro-batch, attempt [0-9]+")
 		has(r"snapshot none, step 0; 0 saved, 0 failed")
 		has(r"memory [0-9.]+ MiB: w 102 KiB m 102 KiB v 102 KiB g 102 KiB rings [0-9.]+ MiB")
 		has(r"loss       \S")

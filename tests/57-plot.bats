@@ -64,6 +64,9 @@ without_gnuplot() {
 	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/got" 2>"$T/err"
 	cmp "$T/want" "$T/got"
 	[ "$(cat "$T/err")" = "mt-plot: $T/m.jsonl: 4 lines are not metrics, and are left out" ]
+	{ line 1 4 1 1 1; echo 'no JSON'; } >"$T/m.jsonl"
+	"$MT/mt-plot" --data "$T/m.jsonl" >"$T/got" 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-plot: $T/m.jsonl: 1 line is not metrics, and is left out" ]
 }
 
 @test "a step of more digits than a number holds is not metrics" {

@@ -48,6 +48,18 @@ on_terminal() {
 	PY
 }
 
+@test "one step, one row and one epoch are told in the singular" {
+	printf '\003\0\0\0\005\0\0\0\006\0\0\0\007\0\0\0' >"$T/data"
+	set -- --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" \
+		$(with "$ARGS" --batch 1 --micro 1 --seq 8) --epochs 1
+	mt-run "$@" --dry-run >"$T/report"
+	grep -q "^data      1 document, 3 tokens, 2 targets an epoch; the longest has 3 tokens; " "$T/report"
+	grep -q "^speed .*, 1 step in " "$T/report"
+	mt-run "$@" >"$T/m" 2>"$T/run.err" 3>&-
+	story | grep -qx "steps 1 to 1 (1 epoch), each of 1 row of 8 tokens, of $T/data, shuffled (seed 1)"
+	story | grep -q "^1 step, 3 tokens in "
+}
+
 @test "the losses told at the end are means of the first and of the last twentieth of the steps" {
 	for i in 1 2 3; do cat "$CASE/data.bin"; done >"$T/data"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 45 \

@@ -215,7 +215,7 @@ finds() { # CODE WORDS OPTIONS...
 	DATA=$T/data finds 65 "element 1: token 101 is outside the vocabulary of 101" --epochs 1 --no-shuffle
 	finds 65 "data: record 128, element 1: token 101 is outside" --steps 6 --eval "$T/data" --eval-every 2
 	printf '\002\0\0\0\005\0\0\0\006\0\0\200' >"$T/nothing"
-	finds 65 "nothing: has nothing to predict: with --seq 32 and --long split, all of its 1 rows are context only" \
+	finds 65 "has nothing to predict: with --seq 32 and --long split, every token of its 1 row is context only" \
 		--steps 6 --eval "$T/nothing" --eval-every 2
 }
 

@@ -117,7 +117,7 @@ windows_change_no_bit() { # MODEL DTYPE
 		step_of whole "$1" "--expert-window 99" "$2" "$2"
 		no grep -q "windows of" "$T/stream.err"
 		step_of one "$1" "--expert-window 1 --recompute none" "$2" "$2"
-		grep -q "windows of 1 experts" "$T/stream.err"
+		grep -q "windows of 1 expert" "$T/stream.err"
 		step_of two "$1" "--expert-window 2 --recompute full --threads 3" "$2" "$2"
 		grep -q "windows of 2 experts" "$T/stream.err"
 		step_of chaos "$1" "--expert-window 3 --device chaos:$CHUNK" "$2" "$2"

@@ -267,7 +267,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	{"messages": [$QA], "id": 3, "source": null}
 	{"text": "t", "meta": 3}
 	EOF
-	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 lines\)$"
+	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 line\)$"
 }
 
 # ---- turns that are not to be trained on
@@ -321,8 +321,8 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	{"messages": [{"role": "user", "content": "<s>q"}, {"role": "assistant", "content": "a<|end|>"}, \
 	{"role": "user", "content": "r"}, {"role": "assistant", "content": "b<|end|> "}]}
 	EOF
-	hears "1 chats begin with BOS"
-	hears "1 chats have turns that end in EOS"
+	hears "1 chat begins with BOS"
+	hears "1 chat has turns that end in EOS"
 	gives chat '{user}q;{assistant}[[a;]]' \
 		<<<'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a<|end|>\n"}]}'
 }
@@ -361,7 +361,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "A"}, {"role": "user", \
 	"content": "r"}, {"role": "assistant", "content": "B"}]}
 	EOF
-	hears '; 1 turns of the assistant are context only: '
+	hears '; 1 turn of the assistant is context only: '
 }
 
 @test "a template that asks with <think> and writes none: answers are trained on, those cut of their thoughts are not" {

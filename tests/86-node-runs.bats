@@ -561,7 +561,7 @@ dry() { # N ARGS...
 	replace mt-stream <<<'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || set -- "$@" --device-memory 1M'
 	MT=$T/bin dry 3 >"$T/report" 2>"$T/err" || code=$?
 	[ "$code" = 71 ]
-	grep -q "^mt-run: node 1: a micro-batch of 1 rows of 32 tokens needs .* MiB of device memory, have 1 MiB" "$T/err"
+	grep -q "^mt-run: node 1: a micro-batch of 1 row of 32 tokens needs .* MiB of device memory, have 1 MiB" "$T/err"
 	[ "$(grep -c ^mt-run "$T/err")" = 1 ]
 	all_gone
 }

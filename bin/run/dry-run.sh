@@ -94,7 +94,7 @@ report() {
 			if (nodes != "") line("nodes", nodes ", all as this one; " (net == "" ? \
 				"the time leaves the network out (--net GB/s)" : "the network carries " net " GB/s to each"))
 			if (count != "") data()
-			else line("data", "is read only once, so it is not counted; " steps " steps")
+			else line("data", "is read only once, so it is not counted; " many(steps, "step"))
 			key("steps", steps)
 			key("nodes", nodes == "" ? 1 : nodes)
 			if (plan != "") memory()
@@ -116,8 +116,9 @@ report() {
 			key("steps_skipped", skipped)
 			if (!skipped && none <= rows / 2) return
 			if (began == 0 && ((max_skipped && in_row >= max_skipped) || skipped >= steps)) bad_data = 65
-			line("targets", sprintf("%.0f of %.0f rows an epoch have none, every token is context only; %d steps " \
-				"would be skipped, %d in a row%s", none / epochs, rows / epochs, skipped, in_row,
+			line("targets", sprintf("%.0f of %s an epoch %s none, every token is context only; %s would be " \
+				"skipped, %d in a row%s", none / epochs, many(rows / epochs, "row"), (none == epochs ? "has" : "have"),
+				many(skipped, "step"), in_row,
 				bad_data ? ": training would stop (--max-skipped)" : ""))
 		}
 		function answers(    n, cut) {
@@ -126,16 +127,16 @@ report() {
 			key("answers", n)
 			key("answers_cut", cut)
 			if (cut && pack != "concat")
-				line("answers", sprintf("%.0f of %.0f lose their question, which --seq %d cuts off: --long drop " \
-					"leaves out documents that are too long", cut, n, seq))
+				line("answers", sprintf("%.0f of %.0f %s question, which --seq %d cuts off: --long drop leaves " \
+					"out documents that are too long", cut, n, (cut == 1 ? "loses its" : "lose their"), seq))
 		}
 		function data(    d, rows, longer) {
 			d = of(count, "documents") / epochs
 			rows = of(count, "rows")
 			longer = of(count, "longer")
-			line("data", sprintf("%d documents, %s tokens, %s targets an epoch; the longest has %d tokens; %s are " \
-				"longer than --seq %d", d, human(of(count, "tokens") / epochs), human(of(count, "targets") / epochs),
-				of(count, "longest"), share(longer, d * epochs), seq))
+			line("data", sprintf("%s, %s tokens, %s targets an epoch; the longest has %s; %s are longer than --seq %d",
+				many(d, "document"), human(of(count, "tokens") / epochs), human(of(count, "targets") / epochs),
+				many(of(count, "longest"), "token"), share(longer, d * epochs), seq))
 			line("rows", sprintf("%d of %d tokens an epoch, %s padding", rows / epochs + 0.5, seq,
 				share(of(count, "padding"), rows * seq)))
 			line("steps", sprintf("%.1f an epoch, %d in all%s", rows / epochs / batch, steps,
@@ -176,7 +177,7 @@ report() {
 			rate = batch * row / step
 			match(plan, /"profile": "[^"]*"/)
 			if (host <= available) line("speed", (count == "" ? "at most " : "") \
-				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " steps - began " steps in " \
+				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " many(steps - began, "step") " in " \
 				clock((steps - began) * step) ", predicted by the rates of " substr(plan, RSTART + 12, RLENGTH - 13))
 			key("host_bytes", host)
 			key("host_available", available)

@@ -42,7 +42,7 @@ watch_count() {
 }
 
 count_data() {
-	[ ! -t 2 ] || tell "counts the steps of $epochs epochs"
+	[ ! -t 2 ] || tell "counts the steps of $(many "$epochs" epoch)"
 	to=1
 	[ ! -t 2 ] || to=2                          # mt-step's progress line
 	make_tmp

@@ -5,12 +5,15 @@
 # began: the step after which training began; empty: it has not; exported: the step that OUT/model has, at_end: the last
 began='' follower='' exported='' at_end=''
 
+many() { [ "$1" = 1 ] && echo "1 $2" || echo "$1 $2s"; }   # N NOUN
+
 # awk: 4877568 -> 4.88M, 3600 -> 1:00:00
 words='
 function human(n,    i) {
 	for (i = 1; n >= 999.5 && i < 5; i++) n /= 1000
 	return sprintf(i == 1 ? "%d" : n < 9.995 ? "%.2f%s" : n < 99.95 ? "%.1f%s" : "%.0f%s", n, substr(" KMGT", i, 1))
 }
+function many(n, noun) { return sprintf("%.0f %s%s", n, noun, n == 1 ? "" : "s") }
 function clock(s) {
 	if (s < 60) return sprintf("%.1f s", s)
 	s = int(s + 0.5)
@@ -37,12 +40,12 @@ tell_start() {
 	tell "trains $what, $from, on $device; results go to $out"
 	[ "$began" -lt "${until:-$steps}" ] || return 0         # mt-step says so
 	last=${until:-$steps}
-	[ -z "$count" ] || last="$last ($epochs epoch$([ "$epochs" = 1 ] || echo s))"
+	[ -z "$count" ] || last="$last ($(many "$epochs" epoch))"
 	set -- $data
 	more=''
 	[ $# = 1 ] || more=" and $(($# - 1)) more"
 	[ "$order" = none ] || more="$more, shuffled (seed $order)"
-	tell "steps $((began + 1)) to $last, each of $batch rows of $seq tokens, of $1$more"
+	tell "steps $((began + 1)) to $last, each of $(many "$batch" row) of $(many "$seq" token), of $1$more"
 	tell_nodes
 }
 
@@ -168,7 +171,7 @@ figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or 
 			if (which == "last") print (trained > 0 ? step : "")
 			else if (trained <= 0) print "no step was trained"
 			else {
-				printf "%d step%s", trained, (trained == 1 ? "" : "s")
+				printf "%s", many(trained, "step")
 				if (steps && steps < trained) printf "; the metrics have %d", steps
 				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
 				if (time > 0) printf ", %s tokens/s", human(timed / time)

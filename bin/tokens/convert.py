@@ -6,7 +6,7 @@ import re
 from .errors import EX_DATA, Problem, say
 from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
-from .notes import Notes
+from .notes import Notes, many
 from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import record, records
 from .workers import Progress, convert_all
@@ -118,13 +118,18 @@ def finish(total, keep_empty):
     for line in total.notes.lines():
         say(line)
     if total.left_out:
-        say("%d of %d lines %s: they have no tokens to train on (no assistant turn?); the first is %s" % (
-            total.left_out, total.lines, "are context only" if keep_empty else "are left out", total.first_left_out))
+        one = total.left_out == 1
+        say("%d of %s %s %s: %s no tokens to train on (no assistant turn?); the first is %s" % (
+            total.left_out, many(total.lines, "line"), "is" if one else "are",
+            "context only" if keep_empty else "left out", "it has" if one else "they have", total.first_left_out))
     if total.prompted:
-        say("%d of %d documents begin with a prompt: if --seq is below %d, train with --long drop; by default the "
-            "later parts of a longer one have answers without it" % (total.prompted, total.documents, total.longest))
-    say("%d documents, %d tokens, %d of them trained on; the longest has %d%s; %d lines skipped" % (
-        total.documents, total.tokens, total.trained, total.longest, lost, 0 if keep_empty else total.left_out))
+        say("%d of %s %s with a prompt: if --seq is below %d, train with --long drop; by default the "
+            "later parts of a longer one have answers without it" % (
+                total.prompted, many(total.documents, "document"), "begins" if total.prompted == 1 else "begin",
+                total.longest))
+    say("%s, %s, %d of them trained on; the longest has %d%s; %s skipped" % (
+        many(total.documents, "document"), many(total.tokens, "token"), total.trained, total.longest, lost,
+        many(0 if keep_empty else total.left_out, "line")))
 
 
 def encode_prompts(tokenizer, vocabulary, options, out, stdin):

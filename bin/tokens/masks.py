@@ -170,10 +170,11 @@ class Maker:
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         before = int(self.begins and ids[1:2] == [bos])
         if before:
-            self.notes.count("%d texts begin with BOS: the tokenizer adds no second one")
+            self.notes.count("text begins with BOS: the tokenizer adds no second one",
+                             "texts begin with BOS: the tokenizer adds no second one")
         behind = int(self.ends and len(ids) > 1 and ids[-2] == eos)
         if behind or not self.ends and eos is not None and len(ids) > before and ids[-1] == eos:
-            self.notes.count("%d texts end in EOS: no second one is added")
+            self.notes.count("text ends in EOS: no second one is added", "texts end in EOS: no second one is added")
         return (ids[before:len(ids) - behind] if before or behind else ids), before
 
     def with_end(self, ids):
@@ -248,12 +249,14 @@ class Maker:
             messages = without_begin(chat.messages, bos)
             other = messages and self.show(chat.changed(messages), marked)
             if other and other[0].startswith(bos):
-                self.notes.count("%d chats begin with BOS: the template's is the only one")
+                self.notes.count("chat begins with BOS: the template's is the only one",
+                                 "chats begin with BOS: the template's is the only one")
                 chat, (text, spans) = chat.changed(messages), other
         if eos and re.search(re.escape(eos) + r"\s*" + re.escape(eos), text):
             messages = without_end(chat.messages, eos)
             if messages:
-                self.notes.count("%d chats have turns that end in EOS: the template's is the only one")
+                self.notes.count("chat has turns that end in EOS: the template's is the only one",
+                                 "chats have turns that end in EOS: the template's is the only one")
                 chat = chat.changed(messages)
                 text, spans = self.show(chat, marked)
         return chat, text, spans

@@ -165,7 +165,8 @@ def message_of(turn, what, notes):
     silent = not turn.get("content") if turn["role"] == "assistant" else turn.get("content") is None
     if silent and "tool_calls" not in turn and not any(
             turn.get(key) for key in ("reasoning_content", "reasoning", "thinking")):
-        notes.count("%d turns say nothing: they have neither text nor a tool call")
+        notes.count("turn says nothing: it has neither text nor a tool call",
+                    "turns say nothing: they have neither text nor a tool call")
     return turn, masked
 
 

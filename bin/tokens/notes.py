@@ -1,6 +1,10 @@
 """What is worth a line for people, though no line of the input is wrong: each once, with how often it came."""
 
 
+def many(n, noun):
+    return "%d %s%s" % (n, noun, "" if n == 1 else "s")
+
+
 class Notes:
     def __init__(self):
         self.at = None                      # the line that is being converted
@@ -9,10 +13,10 @@ class Notes:
     def say(self, message):
         self.once[message] = True
 
-    def count(self, sentence):
-        """A sentence with %d where the count is to stand."""
-        times, first = self.counted.get(sentence, (0, self.at))
-        self.counted[sentence] = times + 1, first
+    def count(self, one, several):
+        """A sentence that begins with the noun, for one and for several of them."""
+        times, first = self.counted.get((one, several), (0, self.at))
+        self.counted[one, several] = times + 1, first
 
     def lose(self, reason):
         """A turn of the assistant on which loss cannot be computed."""
@@ -35,12 +39,14 @@ class Notes:
     def lines(self):
         """For stderr, at the end."""
         yield from self.once
-        for sentence, (times, first) in self.counted.items():
-            yield "%s; the first is in %s" % (sentence % times, first)
+        for (one, several), (times, first) in self.counted.items():
+            yield "%d %s; the first is in %s" % (times, one if times == 1 else several, first)
         if self.keys:
-            yield "keys that are not used: " + ", ".join("'%s' (in %d lines)" % each for each in self.keys.items())
+            keys = ("'%s' (in %s)" % (key, many(times, "line")) for key, times in self.keys.items())
+            yield "keys that are not used: " + ", ".join(keys)
 
     def losses(self):
         """For the closing line."""
-        return "".join("; %d turns of the assistant are context only: %s" % (times, reason)
+        return "".join("; %s of the assistant %s context only: %s"
+                       % (many(times, "turn"), "is" if times == 1 else "are", reason)
                        for reason, times in self.lost.items())

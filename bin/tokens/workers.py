@@ -7,6 +7,7 @@ import sys
 import time
 
 from .errors import EX_PEER, Problem
+from .notes import many
 
 worker_job = None
 
@@ -70,7 +71,8 @@ class Progress:
     def show(self, made):
         if self.shown and time.monotonic() >= self.next:
             self.next = time.monotonic() + 0.5
-            sys.stderr.write("\r\033[Kmt-tokens: %d documents, %d tokens" % (made.documents, made.tokens))
+            sys.stderr.write("\r\033[Kmt-tokens: %s, %s"
+                             % (many(made.documents, "document"), many(made.tokens, "token")))
             sys.stderr.flush()
 
     def clear(self):

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
+#include "say.h"
 
 static const struct {
 	const char *name;
@@ -93,8 +94,8 @@ static int read_tensor(const struct st_file *f, struct st_tensor *t, const json_
 	if (begin > end) return bad(f, t->name, "data_offsets end before they begin");
 	if (end > data_bytes) return bad(f, t->name, "offsets past end of file");
 	if (end - begin != need)
-		return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu bytes for a shape that needs %llu", f->name, shown(t->name),
-			(unsigned long long)(end - begin), (unsigned long long)need);
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu byte%s for a shape that needs %llu", f->name, shown(t->name),
+			(unsigned long long)(end - begin), mt_s(end - begin), (unsigned long long)need);
 	t->begin = data + begin;
 	t->end = data + end;
 	t->listed = true;
@@ -126,13 +127,14 @@ static int check_cover(struct st_file *f, uint64_t data, uint64_t size)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': overlaps tensor '%s'", f->name, shown(t->name),
 				shown(f->tensors[i - 1].name));
 		if (t->begin > at)
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu bytes before it belong to no tensor", f->name,
-				shown(t->name), (unsigned long long)(t->begin - at));
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': %llu byte%s before it belong%s to no tensor", f->name,
+				shown(t->name), (unsigned long long)(t->begin - at), mt_s(t->begin - at),
+				t->begin - at == 1 ? "s" : "");
 		at = t->end;
 	}
 	if (at != size)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes at its end belong to no tensor", f->name,
-			(unsigned long long)(size - at));
+		return mt_fail(MT_EX_DATA, "%s: %llu byte%s at its end belong%s to no tensor", f->name,
+			(unsigned long long)(size - at), mt_s(size - at), size - at == 1 ? "s" : "");
 	if (f->n) qsort(f->tensors, f->n, sizeof *f->tensors, by_name);
 	return 0;
 }
@@ -185,8 +187,8 @@ static int read_header(struct st_file *f, uint64_t size)
 	if ((rc = file_read(f->fd, f->name, start, some, 0)) < 0) return rc;
 	if (hf_is_lfs_pointer(start, some)) return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, f->name);
 	if (size < 8)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes are too few for a safetensors file", f->name,
-			(unsigned long long)size);
+		return mt_fail(MT_EX_DATA, "%s: %llu byte%s too few for a safetensors file", f->name, (unsigned long long)size,
+			size == 1 ? " is" : "s are");
 	memcpy(&n, start, 8);
 	n = le64toh(n);
 	if (n > JSON_LIMIT)

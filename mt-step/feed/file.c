@@ -82,8 +82,8 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 			return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", f->name,
 				(unsigned long long)record, n, RECORD_MAX);
 		if (n > (f->size - off) / 4)
-			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u elements", f->name,
-				(unsigned long long)record, (unsigned long long)(f->size - off) / 4, n);
+			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u element%s", f->name,
+				(unsigned long long)record, (unsigned long long)(f->size - off) / 4, n, mt_s(n));
 		if ((rc = fn(arg, off, n))) return rc;
 		off += (uint64_t)n * 4;
 	}
@@ -117,8 +117,8 @@ int file_documents(struct feed_file *f, const struct feed_how *h, int (*fn)(void
 {
 	if (h->format == FEED_RECORDS) return record_documents(f, fn, arg);
 	if (f->size % h->format)
-		return mt_fail(MT_EX_DATA, "%s: %llu bytes are no whole number of %d-byte elements", f->name,
-			(unsigned long long)f->size, (int)h->format);
+		return mt_fail(MT_EX_DATA, "%s: %llu byte%s no whole number of %d-byte elements", f->name,
+			(unsigned long long)f->size, f->size == 1 ? " is" : "s are", (int)h->format);
 	uint64_t n = f->size / h->format;
 	if (h->by_eos) return eos_documents(f, h, n, fn, arg);
 	if (!h->block && n > RECORD_MAX)

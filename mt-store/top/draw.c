@@ -172,8 +172,8 @@ static void draw_units(struct screen *s, const struct look *l)
 static void draw_decisions(struct screen *s, const struct look *l)
 {
 	screen_text(s, STYLE_LABEL, "transaction ");
-	screen_text(s, STYLE_PLAIN, "%u: %s, %s step %llu, %u micro-batches, attempt %u", l->k, phase_word(l->phase),
-		l->eval ? "eval" : "train", (unsigned long long)l->txn_step, l->micros, l->attempt);
+	screen_text(s, STYLE_PLAIN, "%u: %s, %s step %llu, %u micro-batch%s, attempt %u", l->k, phase_word(l->phase),
+		l->eval ? "eval" : "train", (unsigned long long)l->txn_step, l->micros, l->micros == 1 ? "" : "es", l->attempt);
 	screen_next(s);
 	screen_text(s, STYLE_LABEL, "snapshot ");
 	screen_text(s, STYLE_PLAIN, "%s, step %llu; %llu saved, %llu failed", snap_word(l->snap),

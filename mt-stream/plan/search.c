@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "plan.h"
+#include "say.h"
 
 #define SLICE_MIN 1024u          /* tokens: MLP slices are not made smaller than this */
 #define TIE 1e-9                 /* steps that differ by less than this share are equally long */
@@ -279,9 +280,9 @@ static int nothing_fits(const struct plan_request *req, const struct plan_result
 		snprintf(remedy, sizeof remedy, " or --host-memory");
 	}
 	return mt_fail(MT_EX_NOMEM,
-		"a micro-batch of %u rows of %u tokens needs %llu MiB of device memory, have %llu MiB%s: "
+		"a micro-batch of %u row%s of %u token%s needs %llu MiB of device memory, have %llu MiB%s: "
 		"a smaller --micro or --seq, or a larger --device-memory%s",
-		req->rows, req->seq, least, have, host, remedy);
+		req->rows, mt_s(req->rows), req->seq, mt_s(req->seq), least, have, host, remedy);
 }
 
 static void try_orders(struct search *s, bool library)
@@ -307,9 +308,9 @@ static int passes_check(const struct plan_request *req)
 {
 	if (!req->train || req->geo->aux_coef == 0 || !req->pass_rows || req->pass_rows >= req->rows) return 0;
 	return mt_fail(MT_EX_CONFIG,
-		"passes of %u rows: a loss that balances experts (output_router_logits in config.json) needs all %u rows of a "
+		"passes of %u row%s: a loss that balances experts (output_router_logits in config.json) needs all %u rows of a "
 		"micro-batch at once",
-		req->pass_rows, req->rows);
+		req->pass_rows, mt_s(req->pass_rows), req->rows);
 }
 
 int plan_search(const struct plan_request *req, struct plan_result *best)

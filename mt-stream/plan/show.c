@@ -25,21 +25,24 @@ void plan_report(const struct plan_request *req, const struct plan_result *p, ui
 	uint32_t input = req->geo->layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention;
 	char windows[64] = "";
 
-	if (plan->expert_window) snprintf(windows, sizeof windows, ", windows of %u experts", plan->expert_window);
-	mt_say("%s: %u rows of %u tokens: %s of %u rows, chunks of %u; %u weight and %u gradient slots%s; blocks keep: %u "
-		   "all, %u all but gate and up, %u attention's output, %u their input%s%s",
-		req->train ? "train" : "eval", req->rows, req->seq, plan->pass_rows ? "passes" : "one pass",
-		rows_of_pass(req, plan), rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, windows,
-		plan->keep_all, plan->keep_but_gate_up, plan->keep_attention, input,
+	if (plan->expert_window)
+		snprintf(windows, sizeof windows, ", windows of %u expert%s", plan->expert_window, mt_s(plan->expert_window));
+	mt_say(
+		"%s: %u row%s of %u token%s: %s of %u row%s, chunks of %u; %u weight and %u gradient slot%s%s; blocks keep: %u "
+		"all, %u all but gate and up, %u attention's output, %u their input%s%s",
+		req->train ? "train" : "eval", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq),
+		plan->pass_rows ? "passes" : "one pass", rows_of_pass(req, plan), mt_s(rows_of_pass(req, plan)),
+		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows, plan->keep_all,
+		plan->keep_but_gate_up, plan->keep_attention, input,
 		plan->residual_offloaded ? "; residuals offloaded to host memory" : "",
 		plan->attention_offloaded ? "; attention outputs offloaded to host memory" : "");
 	mt_say(
 		"predicted by the rates of %s: %.2f of %.2f MiB of device memory, %.2f of them the device's own, %.2f MiB of "
-		"host memory; a step of %u such micro-batches %.3g s: forward %.3g, backward %.3g, stall for the "
+		"host memory; a step of %u such micro-batch%s %.3g s: forward %.3g, backward %.3g, stall for the "
 		"optimizer %.3g, tail %.3g",
 		req->profile.name, mib(p->bytes), mib(req->memory), mib(req->work), mib(p->host_bytes), micros,
-		micros * (t->forward + t->backward) + t->stall + t->tail, micros * t->forward, micros * t->backward, t->stall,
-		t->tail);
+		micros == 1 ? "" : "es", micros * (t->forward + t->backward) + t->stall + t->tail, micros * t->forward,
+		micros * t->backward, t->stall, t->tail);
 }
 
 /* Streams, micro-batches and rows of a step, where there are several of the first or the second */
@@ -107,31 +110,34 @@ static void show_text(const struct plan_request *req, const struct plan_result *
 
 	if (req->idle_params)
 		snprintf(active, sizeof active, " (%.2f G active)", (double)(req->params - req->idle_params) / 1e9);
-	printf("model     %s, %.2f G parameters%s, %u blocks; %s, gradients %s\n", req->geo->family,
-		(double)req->params / 1e9, active, layers, req->dtype == MT_BF16 ? "bf16" : "fp32",
+	printf("model     %s, %.2f G parameters%s, %u block%s; %s, gradients %s\n", req->geo->family,
+		(double)req->params / 1e9, active, layers, mt_s(layers), req->dtype == MT_BF16 ? "bf16" : "fp32",
 		req->grad == MT_BF16       ? "bf16"
 			: req->grad == MT_FP32 ? "fp32"
 								   : "none");
-	printf("batch     %u rows of %u tokens\n", req->rows, req->seq);
+	printf("batch     %u row%s of %u token%s\n", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq));
 	show_step(req);
-	if (plan->pass_rows)
-		printf("order     pass-major: %u rows a pass, %u passes\n", plan->pass_rows,
-			(req->rows + plan->pass_rows - 1) / plan->pass_rows);
-	else
-		printf("order     layer-major, chunks of %u rows, MLP in slices of %llu tokens\n", rows_of_chunk(req, plan),
-			(unsigned long long)tokens_of_slice(req, plan));
+	if (plan->pass_rows) {
+		uint32_t passes = (req->rows + plan->pass_rows - 1) / plan->pass_rows;
+		printf("order     pass-major: %u row%s a pass, %u pass%s\n", plan->pass_rows, mt_s(plan->pass_rows), passes,
+			passes == 1 ? "" : "es");
+	} else
+		printf("order     layer-major, chunks of %u row%s, MLP in slices of %llu token%s\n", rows_of_chunk(req, plan),
+			mt_s(rows_of_chunk(req, plan)), (unsigned long long)tokens_of_slice(req, plan),
+			mt_s(tokens_of_slice(req, plan)));
 	if (plan->library_attention)
 		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory\n",
 			req->attention.kv_heads, req->geo->kind[0].kv_heads, gb(memory_attention(req, plan)));
 	else puts("attention by our own kernels");
-	printf("LM head   %llu tokens at once\n", (unsigned long long)tokens_of_head(req, plan));
-	printf("slots     weights: %u blocks, %u of them resident from forward to backward; gradients: %u blocks\n", slots,
-		slots, plan->grad_slots);
+	printf("LM head   %llu token%s at once\n", (unsigned long long)tokens_of_head(req, plan),
+		mt_s(tokens_of_head(req, plan)));
+	printf("slots     weights: %u block%s, %u of them resident from forward to backward; gradients: %u block%s\n",
+		slots, mt_s(slots), slots, plan->grad_slots, mt_s(plan->grad_slots));
 	if (plan->expert_window)
 		printf("experts   in windows of %u of %u, two of them on the device\n", plan->expert_window, req->most.experts);
 	else if (req->most.experts) printf("experts   all %u of a block with it\n", req->most.experts);
-	printf("keeps     %u blocks all, %u all but gate and up, %u attention's output, %u their input\n", plan->keep_all,
-		plan->keep_but_gate_up, plan->keep_attention,
+	printf("keeps     %u block%s all, %u all but gate and up, %u attention's output, %u their input\n", plan->keep_all,
+		mt_s(plan->keep_all), plan->keep_but_gate_up, plan->keep_attention,
 		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
 	printf("offloads  %s%s%s\n",
 		plan->residual_offloaded        ? "residuals"
@@ -342,8 +348,8 @@ static int show(const struct plan_options *o, size_t config_bytes, struct plan_r
 		mt_say("plans for this machine's %s; --profile NAME plans for another, --profile help lists them",
 			req->profile.name);
 	if (req->nodes > MT_NODES || req->nodes * req->streams > MT_STREAMS)
-		mt_say("plans for %u nodes of %u streams; a run has at most %d nodes, and %d streams in all", req->nodes,
-			req->streams, MT_NODES, MT_STREAMS);
+		mt_say("plans for %u node%s of %u stream%s; a run has at most %d nodes, and %d streams in all", req->nodes,
+			mt_s(req->nodes), req->streams, mt_s(req->streams), MT_NODES, MT_STREAMS);
 	if (o->json) show_json(req, &p, store);
 	else show_text(req, &p, store);
 	return 0;

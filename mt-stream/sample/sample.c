@@ -116,13 +116,15 @@ static int check_length(struct sampler *s, uint64_t record, uint64_t n)
 
 	if (longer && s->geo->flags & MT_ROPE_DYNAMIC)
 		return mt_fail(MT_EX_CONFIG,
-			"record %llu: %llu tokens and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "
+			"record %llu: %llu token%s and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "
 			"longrope) is not supported",
-			(unsigned long long)record, (unsigned long long)n, (unsigned long long)max_tokens, s->geo->max_position);
+			(unsigned long long)record, (unsigned long long)n, mt_s(n), (unsigned long long)max_tokens,
+			s->geo->max_position);
 	if (longer && !s->warned)
 		mt_say(
-			"warning: record %llu: %llu tokens and --max-tokens %llu are above the model's max_position_embeddings %u",
-			(unsigned long long)record, (unsigned long long)n, (unsigned long long)max_tokens, s->geo->max_position);
+			"warning: record %llu: %llu token%s and --max-tokens %llu are above the model's max_position_embeddings %u",
+			(unsigned long long)record, (unsigned long long)n, mt_s(n), (unsigned long long)max_tokens,
+			s->geo->max_position);
 	s->warned |= longer;
 	return 0;
 }

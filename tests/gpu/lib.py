@@ -542,7 +542,7 @@ def plan_reported(stderr):
                                ("mib", r": ([\d.]+) of [\d.]+ MiB of device memory", float),
                                ("budget_mib", r" of ([\d.]+) MiB of device memory", float),
                                ("host_mib", r"([\d.]+) MiB of host memory", float),
-                               ("step_s", r"micro-batches? ([\d.e+-]+) s\b", float)):
+                               ("step_s", r"micro-batch(?:es)? ([\d.e+-]+) s\b", float)):
         m = re.search(pattern, f"{line}\n{guess}")
         if m:
             found[key] = kind(m.group(1))
