@@ -17,7 +17,7 @@ $(eval $(call kept,$(O)/mt-stream/gemm-library,$(GEMM_LIBS)))
 
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
 SRC_mt-sample = $(wildcard mt-stream/sample/*.c) $(CPU_OPS) \
-  $(addprefix mt-stream/,block.c attention.c mlp.c experts.c head.c linear.c trace.c) \
+  $(addprefix mt-stream/,block.c attention.c mlp.c experts.c router.c head.c linear.c trace.c) \
   mt-stream/cpu/device.c mt-stream/cpu/execute.c mt-step/record.c mt-step/feed/out.c
 $(O)/mt-stream/sample/%.o: FILE_CFLAGS = -Imt-step
 

@@ -13,9 +13,6 @@
 
 #include "layers.h"
 
-_Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)TOP_SOFTMAX == MT_TOP_SOFTMAX,
-	"as in mt.h");
-
 /* ---- memory ---- */
 
 void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take_fn *take, void *where)
@@ -50,7 +47,7 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 	x->dact = take(where, inner, z->elem);
 }
 
-/* ---- routing ---- */
+/* ---- rows ---- */
 
 /* Of all experts */
 static int64_t rows_of(const struct slice *p) { return p->c.n * p->l->experts_per_token; }
@@ -58,36 +55,6 @@ static int64_t rows_of(const struct slice *p) { return p->c.n * p->l->experts_pe
 static void *begin_of(const struct slice *p, const void *rows, int64_t width)
 {
 	return elements_after(p->c.dev, rows, p->begin * width);
-}
-
-/* Does the router compute in fp32, with its weight and correction as they are in fp32, although the run is bf16? */
-static bool is_exact(const struct slice *p) { return p->w->lo[MT_T_ROUTER]; }
-
-static struct op route_op(const struct slice *p, enum op_code code)
-{
-	const struct mt_layer *l = p->l;
-	const struct experts_scratch *x = &p->c.s.x;
-
-	return (struct op){code,
-		.route = {.n = p->c.n,
-			.experts = l->experts,
-			.per_token = l->experts_per_token,
-			.score = (enum score)l->score,
-			.renormalise = !!(l->expert_flags & MT_RENORMALISE),
-			.floor = l->weight_floor,
-			.scale = l->expert_scale,
-			.groups = l->groups,
-			.groups_used = l->groups_per_token,
-			.correction = is_exact(p) ? x->correction : p->w->t[MT_T_CORRECTION],
-			.scores = x->scores,
-			.weight = x->weight,
-			.expert = x->expert,
-			.slot = x->slot,
-			.row = x->row,
-			.first = x->first,
-			.dweight = x->dweight,
-			.dlogits = x->dlogits,
-			.exact = is_exact(p)}};
 }
 
 /* The shared expert's gate: a router of one expert, whose weight is sigmoid(logit) */
@@ -106,119 +73,6 @@ static struct op gate_op(const struct slice *p, enum op_code code)
 			.expert = x->expert,
 			.dweight = x->dshared,
 			.dlogits = x->dgate}};
-}
-
-/* logits (P, out) in fp32 = h w' + b */
-static void logits_forward(const struct slice *p, float *logits, const void *h, const void *w, const void *b,
-	int64_t out)
-{
-	int64_t in = p->c.geo->hidden;
-	struct operand x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = x.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = logits, .ldc = out, .bias = b, .fp32 = 1);
-}
-
-/* dh (P, H) += dlogits (P, out) w; dw (out, H) += dlogits' h; db */
-static void logits_backward(const struct slice *p, float *dw, float *db, float beta, const void *dlogits, const void *h,
-	const void *w, int64_t out)
-{
-	int64_t in = p->c.geo->hidden;
-	struct operand dy = operand_of(&p->c, OPERAND_DY, dlogits, 0, p->c.n, out),
-				   x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dy.as, .lda = out, .b = w, .ldb = in,
-		.c = p->c.s.dh, .ldc = in, .beta = 1);
-	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
-}
-
-/* What the loss has of the logits, which are in scores */
-static void balance(const struct slice *p, enum op_code code)
-{
-	const struct balance *b = &p->c.balance;
-
-	launch(&p->c,
-		&(struct op){code,
-			.balance = {.n = p->c.n,
-				.experts = p->l->experts,
-				.per_token = p->l->experts_per_token,
-				.logits = p->c.s.x.scores,
-				.counted = b->counted,
-				.sums = b->sums,
-				.aux = b->aux,
-				.z = b->z,
-				.dlogits = p->c.s.x.dlogits,
-				.exact = is_exact(p)}});
-}
-
-static void join(const struct slice *p, float *dst, enum mt_role_tensor role, int64_t n)
-{
-	LAUNCH(&p->c, OP_JOIN, join, .dst = dst, .w = p->w->t[role], .lo = p->w->lo[role], .n = n);
-}
-
-/* What an exact router reads beside its input, into the scratch */
-static void router_join(const struct slice *p)
-{
-	const struct experts_scratch *x = &p->c.s.x;
-
-	if (!is_exact(p)) return;
-	join(p, x->router, MT_T_ROUTER, p->l->experts * p->c.geo->hidden);
-	join(p, x->correction, MT_T_CORRECTION, p->l->experts);
-}
-
-/* The input of an exact router in fp32: h itself, or a copy in the scratch */
-static const float *router_input(const struct slice *p, const void *h)
-{
-	float *wide = p->c.s.x.wide;
-
-	if (!wide) return h;
-	LAUNCH(&p->c, OP_COMBINE, combine, .y = wide, .x = h, .n = p->c.n, .per_token = 1, .h = p->c.geo->hidden,
-		.partial = 1);
-	return wide;
-}
-
-static void router_forward(const struct slice *p, const void *h)
-{
-	const struct experts_scratch *x = &p->c.s.x;
-	int64_t in = p->c.geo->hidden, out = p->l->experts;
-
-	if (!is_exact(p)) {
-		logits_forward(p, x->scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], out);
-		return;
-	}
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = router_input(p, h), .lda = in, .b = x->router,
-		.ldb = in, .trans_b = 1, .c = x->scores, .ldc = out, .fp32 = 1, .exact = 1);
-}
-
-/* As logits_backward. The gradient of h is rounded once, when it is added. */
-static void router_backward(const struct slice *p, const struct grads *g, float beta, const void *h)
-{
-	const struct experts_scratch *x = &p->c.s.x;
-	int64_t in = p->c.geo->hidden, out = p->l->experts;
-	const float *wide;
-
-	if (!is_exact(p)) {
-		logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], out);
-		return;
-	}
-	wide = router_input(p, h);
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = out, .n = in, .k = p->c.n, .a = x->dlogits, .lda = out, .trans_a = 1, .b = wide,
-		.ldb = in, .c = g->t[MT_T_ROUTER], .ldc = in, .beta = beta, .fp32 = 1, .exact = 1);
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = x->dlogits, .lda = out, .b = x->router, .ldb = in,
-		.c = x->wide ? x->wide : p->c.s.dh, .ldc = in, .beta = x->wide ? 0 : 1, .fp32 = 1, .exact = 1);
-	if (x->wide)
-		LAUNCH(&p->c, OP_COMBINE, combine, .y = p->c.s.dh, .add = p->c.s.dh, .sum = x->wide, .x = x->x, .n = p->c.n,
-			.per_token = 1, .h = in, .from = x->first, .to = x->first);
-}
-
-static void route(const struct slice *p, const void *h)
-{
-	struct op op = route_op(p, OP_ROUTE_FORWARD);
-
-	router_join(p);
-	router_forward(p, h);
-	if (p->c.balance.sums && !p->c.balance.backward) balance(p, OP_BALANCE_FORWARD);
-	launch(&p->c, &op);
 }
 
 /* y's rows (R, H) = x's (P, H), token by token of each slot */
@@ -514,21 +368,13 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 	bool windows, void *dx)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	struct op route = route_op(p, OP_ROUTE_BACKWARD);
 	void *dh = p->c.s.dh;
 
-	launch(&p->c, &route);
+	route_backward(p);
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
 	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
-	router_join(p);          /* with windows other slices have been routed since */
-	if (p->c.balance.sums) { /* the router's scores have taken the place of its logits */
-		router_forward(p, h);
-		balance(p, OP_BALANCE_BACKWARD);
-	}
 	router_backward(p, g, beta, h);
-	if (g->t[MT_T_CORRECTION] && beta == 0)
-		LAUNCH(&p->c, OP_ZERO, zero, .dst = g->t[MT_T_CORRECTION], .bytes = p->l->experts * sizeof(float));
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
 }
 

@@ -104,6 +104,19 @@ void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, c
 void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, const struct saved *, void *dx);
 
+/* ---- router.c ---- */
+
+/* logits (P, out) in fp32 = h w' + b */
+void logits_forward(const struct slice *, float *logits, const void *h, const void *w, const void *b, int64_t out);
+/* dh (P, H) += dlogits (P, out) w; dw (out, H) += dlogits' h; db */
+void logits_backward(const struct slice *, float *dw, float *db, float beta, const void *dlogits, const void *h,
+	const void *w, int64_t out);
+/* Slots of the tokens of h, and their weights, into the scratch */
+void route(const struct slice *, const void *h);
+/* From the gradients of the slots' weights to those of the logits; then those of the router's weights and of h */
+void route_backward(const struct slice *);
+void router_backward(const struct slice *, const struct grads *, float beta, const void *h);
+
 /* ---- experts.c ---- */
 
 /* out (P, H) = x2 + what the experts add */

@@ -65,7 +65,7 @@ static bool renamed(const char *path, int fd)
 	struct stat open, named;
 	if (fstat(fd, &open) || open.st_size < LOG_BYTES) return false;
 	if ((size_t)snprintf(old, sizeof old, "%s.old", path) >= sizeof old) return false;
-	if (flock(fd, LOCK_EX)) return false;
+	if (flock(fd, LOCK_EX | LOCK_NB)) return false; /* another one renames it now */
 	if (lstat(path, &named) == 0 && named.st_dev == open.st_dev && named.st_ino == open.st_ino)
 		return rename(path, old) == 0;
 	return true;
