@@ -127,7 +127,7 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 		char key[MT_CHOICE_KEY];
 
 		memset(value, 7 * i + (int)seed, sizeof value);
-		snprintf(key, sizeof key, "operation %0*d", 12 + 90 * i / 2, i);
+		if (snprintf(key, sizeof key, "operation %0*d", 12 + 90 * i / 2, i) >= (int)sizeof key) abort();
 		mt_must(mt_choice_enter(run, key, value, 10 + 55 * (size_t)i));
 	}
 	atomic_store(&c->record.set, 1);

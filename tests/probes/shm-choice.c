@@ -82,7 +82,7 @@ static bool interrupt(int n, bool dies)
 {
 	uint64_t stands, again;
 	int status;
-	char key[16];
+	char key[24];
 
 	mt_run_reset(run, 0, 0, NULL);
 	*got = 0;
