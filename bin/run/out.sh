@@ -108,7 +108,7 @@ take_out() {
 	open_log
 }
 
-# OUT/log has what is told on stderr from now on, since a terminal may be gone before the end. mt's programs write it,
+# OUT/log has the lines of stderr from now on, since a terminal may be gone before the end. mt's programs write it,
 # as shm/say.c does; on several nodes node 0's filter_lines.
 open_log() {
 	[ -z "$(find "$out/log" -size +1023k 2>/dev/null)" ] || mv -fT "$out/log" "$out/log.old"
@@ -297,8 +297,8 @@ function files(kept, each) {
 }
 '
 
-warn_of_disk() { # PARAMETERS
-	LC_ALL=C awk -v params="$1" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
+warn_of_disk() {
+	LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
 		-v optim="$optim" -v dtype="$dtype" "$sizes"'BEGIN {
 			each = checkpoint_bytes(params, state, optim)
 			need = kept * each + model_bytes(params, dtype)

@@ -22,8 +22,8 @@ function clock(s) {
 
 begin_story() {
 	began=$(newest_step)
-	params=$(trap '' INT; mt-store stat "$run" --json | sed -n 's/.*"params":\([0-9]*\).*/\1/p')
-	warn_of_disk "$params"
+	params=$(fact params)
+	warn_of_disk
 	[ -z "$quiet" ] || return 0
 	[ ! -t 2 ] || tell_start
 	follow
@@ -31,9 +31,7 @@ begin_story() {
 
 tell_start() {
 	(: >"$tmp/start-told") 2>/dev/null
-	what=$(trap '' INT; mt-store stat "$run" --json |
-		sed -n 's/.*"family":"\([^"]*\)".*"params":\([0-9]*\).*/\1 \2/p')
-	what="${what% *}, $(LC_ALL=C awk -v n="${what#* }" "$words BEGIN { print human(n) }") parameters in $dtype"
+	what="$(fact family), $(LC_ALL=C awk -v n="$params" "$words BEGIN { print human(n) }") parameters in $dtype"
 	if [ -n "$newest" ]; then from="from $newest"
 	elif [ -d "$model" ]; then from="from $model"
 	else from="from random weights (seed $seed)"; fi
