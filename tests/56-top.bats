@@ -361,7 +361,7 @@ except BrokenPipeError:
 	cat "$T/once"
 	grep -Eqx 'tokens/s   #_#_#_' "$T/once"
 	grep -Eqx 'loss       \S\S \S\S\S' "$T/once"
-	# a training that is at another place, and a file that is none
+	# the file is elsewhere, and a FIFO has its name
 	mv "$T/out/m.jsonl" "$T/was"
 	mkfifo "$T/out/m.jsonl"
 	once 80 >"$T/once"

@@ -39,7 +39,7 @@ static const struct mt_program program = {
 
 /* ------------------------------------------------------------------------------------------------ end */
 
-/* A node that ends in the middle of a step has weights that are of no step. What cannot be written damages none. */
+/* A node that ends in the middle of a step has weights of two steps. A failed write leaves them as they are. */
 static void leave_run(struct link *l, int ex)
 {
 	struct mt_committed c;
