@@ -12,6 +12,12 @@ block() {
 		{ in_block = 0 }' "$TOP/README.md"
 }
 
+# Print the assignment in block 3, and the line that trains with OPTION, or with none: training [OPTION]
+training() {
+	block 3 | sed -n '/^train="/,/"$/p'
+	block 3 | sed 's/ *#.*//' | grep -x -- "\$train${1:+ $1}"
+}
+
 make_model() { # DIR: a small qwen2 with a tokenizer that speaks ChatML
 	with_torch - "$1" <<-'PY'
 		import sys, torch
@@ -52,20 +58,18 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 		    print(json.dumps({"messages": [{"role": "user", "content": "Who are you?"},
 		                                   {"role": "assistant", "content": answer}]}))
 	PY
-	block 1 >script1 && block 2 >script2 && block 3 >script3 && block 4 >script4 && block 5 >script5
-	block 6 >script6 && block 7 >script7
-	grep -q '^bin/mt-tokens ' script2
-	grep -q -- '--dry-run' script3
-	no grep -q -- '--dry-run\|--resume' script4
-	grep -q -- '--resume' script5
+	block 2 >records && training --dry-run >dry-run && training >train && training --resume >resume
+	block 4 | sed 1d >ask && block 4 | sed 1q >plot
+	grep -q '^bin/mt-tokens ' records
+	grep -q '^train="bin/mt-run ' train
 
-	PATH=$T:$PATH sh -e script2
-	sh -e script3 >report
+	PATH=$T:$PATH sh -e records
+	sh -e dry-run >report
 	grep -q '^steps' report || grep -qi 'steps' report
 	[ ! -e out ]
 
 	# Ctrl-C reaches all processes of the terminal
-	setsid env --default-signal=INT sh -e script4 >m 2>story 3>&- &
+	setsid env --default-signal=INT sh -e train >m 2>story 3>&- &
 	local pid=$!
 	echo "$pid" >>"$T/pids"
 	eventually grep -qs '"step": 2,' out/metrics.jsonl
@@ -74,7 +78,7 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	grep -q 'continue with the same command and --resume' story
 	[ ! -e out/model ]
 
-	sh -e script5 >>m 2>>story
+	sh -e resume >>m 2>>story
 	grep -q 'the model is in out/model' story
 	local last
 	last=$(steps_of out/metrics.jsonl | tail -1)
@@ -83,14 +87,14 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	[ "$(steps_of out/metrics.jsonl | sort -n | tail -n +1 | grep -cv '^0$')" = "$last" ]
 
 	if command -v gnuplot >/dev/null; then
-		sh -e script6
+		sh -e plot
 		grep -q '<svg' out/metrics.svg
 	fi
-	PATH=$T:$PATH sh -e script7 >answer 2>err || { cat err; return 1; }
+	PATH=$T:$PATH sh -e ask >answer 2>err || { cat err; return 1; }
 	[ -s answer ]
 }
 
-@test "the README's recipe makes a model of a GGUF file: mt-tokens reads its tokenizer, mt-ckpt loads its weights" {
+@test "mt-tokens(1)'s recipe makes a model of a GGUF file: mt-tokens reads its tokenizer, mt-ckpt loads its weights" {
 	need_torch
 	has gguf accelerate || skip "needs gguf and accelerate (make venv)"
 	mkdir "$T/there"
@@ -147,11 +151,11 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	printf '#!/bin/sh\nexec env PYTHONPATH="%s" "%s" "$@"\n' "$VENV/torch${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" \
 		>"$T/python3"
 	chmod +x "$T/python3"
-	block 8 | grep -v '^pip install' |
-		sed "s|python3 - DIRECTORY FILE.gguf [^ ]*|python3 - $T/there small.gguf $T/made|" >"$T/script8"
-	grep -q 'gguf_file=file' "$T/script8"
-	PATH=$T:$PATH sh -e "$T/script8" >"$T/recipe.out" 2>"$T/recipe.err"
-	man -l "$TOP/bin/mt-tokens.1" 2>/dev/null | grep -qF 'directory, gguf_file=file, quantization_config=GgufConfig('
+	grep -qF '**A model in GGUF**' "$TOP/README.md" # where mt's messages point to
+	sed -n '/^python3 - .*\.gguf/,/^END$/p' "$TOP/bin/mt-tokens.1" |
+		sed "s|python3 - DIRECTORY FILE.gguf OUT|python3 - $T/there small.gguf $T/made|" >"$T/recipe"
+	grep -qF 'directory, gguf_file=file, quantization_config=GgufConfig(' "$T/recipe"
+	PATH=$T:$PATH sh -e "$T/recipe" >"$T/recipe.out" 2>"$T/recipe.err"
 
 	echo '{"messages": [{"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I am"}]}' \
 		>"$T/chat"
