@@ -24,11 +24,12 @@ none() {
 	files '*.c' '*.h' '*.cu' '*.cc' | xargs $format --dry-run -Werror
 }
 
-# Everything that people write and read: sources, scripts, makefiles, READMEs, man pages, suites. Not: golden data, the
-# fuzzers' corpus, the licence; the changelog may name what was replaced; this file lists the old names.
+# Everything that people write and read: sources, scripts, makefiles, READMEs, man pages, suites. Not: golden data,
+# recorded results, the fuzzers' corpus, the licence; the changelog may name what was replaced; this file lists the old
+# names.
 written() {
-	files . ':!tests/golden/*/*' ':!tests/golden/*.json' ':!tests/fuzz/corpus' ':!LICENSE' ':!.github/CHANGELOG.md' \
-		':!tests/02-source.bats' ':!*.png'
+	files . ':!tests/golden/*/*' ':!tests/golden/*.json' ':!tests/fuzz/corpus' ':!LICENSE' ':!*.png' \
+		':!tests/bench/results.tsv' ':!.github/CHANGELOG.md' ':!tests/02-source.bats'
 }
 
 @test "no line that people write has more than 120 columns, except rows of tables in Markdown" {

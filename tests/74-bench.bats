@@ -61,6 +61,25 @@ assert bars == {("memory", "value", "<=", 6.2), ("memory", "value", "<=", 8.1), 
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+@test "README.md and tests/bench/README.md have the recorded results: what make figures writes" {
+	"$BENCH/figures" --check
+	# a number typed by hand shows, and so does a result that was added
+	mkdir "$T/repo" "$T/repo/tests"
+	cp "$TOP/README.md" "$T/repo/"
+	cp -r "$BENCH" "$T/repo/tests/"
+	sed -i 's/^| Xeon with AMX | 1.54 /| Xeon with AMX | 1.55 /' "$T/repo/README.md"
+	no "$T/repo/tests/bench/figures" --check >"$T/diff"
+	grep -q '^-| Xeon with AMX | 1.55 ' "$T/diff"
+	cat >"$T/latest.json" <<-'EOF'
+		{"header": {"date": "2026-12-01T00:00:00Z", "commit": "0123456789", "changed": false, "cpu": "a CPU"},
+		"rows": [{"part": "fp32", "what": "training", "model": "97M, 2 rows of 512", "value": 20.0, "unit": "tokens/s",
+		"peer": "PyTorch", "peer_value": 10.0, "ratio": 2.0, "ratio_low": 1.5, "ratio_high": 2.5}]}
+	EOF
+	"$T/repo/tests/bench/figures" --add new 'EPYC (Zen 3)' "$T/latest.json"
+	grep -q '^| EPYC (Zen 3) | 1.32 to 1.41 | – | 1.28 to 2 | ' "$T/repo/README.md"
+	"$T/repo/tests/bench/figures" --check
+}
+
 @test "a peer that is there gives its best update; a peer that is missing is named in its row" {
 	fake_peers
 	bench --quick --only peers >"$T/table"

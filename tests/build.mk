@@ -122,6 +122,10 @@ demo: demo-deps
 bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES) $(O)/probes/shm-ring
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
+# the tables of results in README.md and tests/bench/README.md
+.PHONY: figures
+figures:
+	@tests/bench/figures
 
 # ---- the protocol between nodes, as a model that Spin searches (tests/model/README.md)
 .PHONY: model-check

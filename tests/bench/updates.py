@@ -153,9 +153,13 @@ def bench_ring(table, part, options):
 
 # ---- memory: sizes of the regions that a run has
 
-# dtype, gradients, state, README's bytes a parameter, limit on the 97M model
-KINDS = [("bf16", "none", "int8", 6.1, 6.2), ("bf16", "none", "bf16", 8, 8.1), ("bf16", "none", "fp32", 12, None),
-         ("bf16", "bf16", "fp32", 14, None), ("bf16", "fp32", "fp32", 16, None), ("fp32", "fp32", "fp32", 16, None)]
+# dtype, gradients, state, optimizer; the limits are on bytes a parameter of the 97M model
+STATES = ("int8", "bf16", "fp32")
+KINDS = [*[("bf16", grad, state, "adamw") for grad in ("none", "bf16", "fp32") for state in STATES],
+         *[("bf16", "none", state, "lion") for state in STATES], ("fp32", "fp32", "fp32", "adamw")]
+LIMITS = {("97M", *KINDS[0]): 6.2, ("97M", *KINDS[1]): 8.1}
+# bytes of master weights, gradients, and m or v
+MASTER, GRADIENTS, MOMENT = 4, {"none": 0, "bf16": 2, "fp32": 4}, {"fp32": 4, "bf16": 2, "int8": 1 + 4 / 64}
 
 CONFIG_97M = config_path("bench-97m.json")
 
@@ -181,19 +185,23 @@ def region_bytes(name):
 
 
 def memory_rows(table, part, model, config, kind):
-    dtype, grad, state, designed, limit = kind
-    shape = {"model": "%s %s, --grad %s, --state %s" % (model, dtype, grad, state)}
+    dtype, grad, state, optim = kind
+    limit = LIMITS.get((model, *kind))
+    designed = MASTER + GRADIENTS[grad] + MOMENT[state] * (2 if optim == "adamw" else 1)
+    shape = {"model": "%s %s, --grad %s, --state %s" % (model, dtype, grad, state)
+                      + ("" if optim == "adamw" else ", --optim " + optim)}
     try:
-        name = make_run("memory", config, "--dtype", dtype, "--grad", grad, "--state", state)
+        name = make_run("memory", config, "--dtype", dtype, "--grad", grad, "--state", state, "--optim",
+                        optim)
     except RuntimeError as e:                   # too little memory on this machine
         return table.add(part, "store", None, "bytes/parameter", note="skipped: %s" % e, **shape)
     regions = region_bytes(name)
     params = json.loads(mt("mt-store", "stat", name, "--json"))["params"]
     remove_run(name)
     shape.update(size=params, size_unit="parameters", higher_is_better=False)
-    table.add(part, "store", regions["store"] / params, "bytes/parameter", "README's table", designed,
-              bar="value <= %g" % limit if limit and model == "97M" else None, **shape)
-    table.add(part, "store, control and rings", sum(regions.values()) / params, "bytes/parameter", "README's table",
+    table.add(part, "store", regions["store"] / params, "bytes/parameter", "sum of the arrays", designed,
+              bar="value <= %g" % limit if limit else None, **shape)
+    table.add(part, "store, control and rings", sum(regions.values()) / params, "bytes/parameter", "sum of the arrays",
               designed, **shape)
 
 
