@@ -76,8 +76,8 @@ struct batch {
 	uint64_t blocks;
 };
 
-/* After the last micro: the block's sum of squares. Of a tied unit's two gradients (embed, head) the later one takes
- * it, of their sum. */
+/* After the last micro: the block's sum of squares. In a tied unit (embed and head gradient), whichever gradient
+ * completes last computes it, of their sum. */
 static void square(struct optim *o, const struct piece *p, uint64_t block, uint64_t n)
 {
 	struct accumulation *g = &o->accumulation;

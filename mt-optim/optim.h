@@ -28,8 +28,7 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 
 enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1026 */
 
-struct
-	accumulation { /* an attempt at a txn while its pieces come in; knows nothing that a new attempt may not forget */
+struct accumulation { /* an attempt at a txn while its pieces come in; a new attempt may discard all of it */
 	bool open;
 	uint32_t k, attempt;
 	struct opened txn;

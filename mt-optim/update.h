@@ -110,11 +110,11 @@ typedef void update_fn(const struct scalars *a, const struct tile *, struct mt_p
 update_fn update_scalar, update_avx2, update_avx512;
 
 /* For state in bf16 and int8. Two random numbers, the highest 16 (bf16) or INT8_CUT (int8) bits of a word and as many
- * of the lowest, round m and v of two neighbours: the even one's m and the odd one's v take the high one. Of a number's
- * bits the first few decide, and m and v of an element never share a number. A group's key is a hash of the step, the
- * unit and the group. Each of sixteen odd factors makes another word of it, which is as evenly spread; elements 32
- * apart have the same word, turned. The turn leaves at least 6 bits between where any two of the four numbers of a word
- * begin: these correlate by 2^-6, others by less than can be measured. */
+ * of the lowest, round m and v of two neighbours: the even one's m and the odd one's v take the high one. Only the high
+ * bits of a random number matter in practice, and m and v of an element never share a number. A group's key is a hash
+ * of the step, the unit and the group. Each of sixteen odd factors maps it to another word, which is as evenly
+ * distributed; elements 32 apart have the same word, rotated. The rotation leaves at least 6 bits between the first
+ * bits of any two of a word's four numbers: these correlate by 2^-6, others by less than can be measured. */
 static inline uint32_t rounding_key(uint64_t tag, uint64_t group)
 {
 	uint64_t z = (tag | group) + 0x9e3779b97f4a7c15;

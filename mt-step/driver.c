@@ -214,7 +214,7 @@ bool driver_save_late(struct driver *d)
 {
 	uint32_t k = mt_txn_newest(d->run);
 	struct mt_txn *t = mt_txn(d->run, k);
-	/* mt-link copies what stands at the commit: a wish that comes while it does might reach some nodes alone */
+	/* a save requested while mt-link copies the commit might reach only some nodes */
 	if (mt_nodes(d->run) > 1) return false;
 	for (;;) {
 		driver_check(d);

@@ -26,7 +26,7 @@ struct trainer {
 	bool newest_last;
 	struct rows *spare; /* rows taken, but a signal came before their step began */
 	bool stop_seen;
-	uint64_t counted;                  /* the newest step of which it is known whether it was skipped */
+	uint64_t counted;                  /* newest step whose outcome (applied or skipped) is known */
 	uint64_t steps, skipped, in_row;   /* counted steps; those skipped; those skipped since the last that was not */
 	const char *why;                   /* reason of the newest skipped step */
 	bool broken;                       /* its loss or norm was not finite */
