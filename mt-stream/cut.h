@@ -5,8 +5,8 @@
  *     unit      rest │ gate, up 0 │ gate, up 1 │ ... │ down 0 │ ...  tensors of all experts (MT_PACKED): several arrays
  *
  * Gradients leave in pieces that begin at multiples of MT_BLOCK elements, and parts end anywhere. A block of MT_BLOCK
- * elements that belongs to several parts is an edge: it is put together in memory of its own, and leaves with the rest,
- * which is computed last. Edges are numbered by the first bound between two parts that lies in their block.
+ * elements that several parts share is an edge. Its gradient is assembled in a separate buffer and sent last, with the
+ * rest. An edge's number is that of the first part boundary in its block.
  */
 #ifndef MT_STREAM_WINDOWS_H
 #define MT_STREAM_WINDOWS_H

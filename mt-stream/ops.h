@@ -275,7 +275,7 @@ struct grouped_bias_backward_args {
 
 /* y's row t = the sum over k of weight[t, k] x[row[t, k]] + add's row t. The sum goes by experts: in ascending order of
  * rows. So it has the same bits if a window of experts is added at a time, in ascending order: then only rows *from to
- * *to - 1 are summed, `sum` is what earlier windows have given, and all but the last give it on (partial). */
+ * *to - 1 are summed, `sum` holds the earlier windows' result, and all but the last window write a partial sum. */
 struct combine_args {
 	void *y;             /* (N, H); may be add; partial: fp32, and may be sum */
 	const void *add;     /* (N, H), or NULL: zeros */

@@ -52,11 +52,11 @@ struct offload {
 	struct event left[2]; /* the last one that was there has been copied out */
 };
 
-/* The terms of the loss that routers' logits have: of the micro-batch, to train */
+/* Auxiliary loss and z-loss of a training micro-batch */
 struct terms {
-	uint32_t *counted; /* (n) 1, or 0: padding; there is room for so many: */
+	uint32_t *counted; /* (n) 1, or 0: padding; allocated for n up to */
 	uint64_t room;
-	double logits; /* how many times a router has logits of a token that counts */
+	double logits; /* number of logit vectors: counted tokens times MoE layers */
 	double weight; /* of the micro-batch in the step: its share of the step's targets */
 	double *sums;  /* (2 E + 1) copied from the device */
 };
@@ -172,7 +172,7 @@ int schedule_autotune(struct stream *);
 /* Compute the planned micro-batch. 0, STALE, GONE or -ex */
 int schedule_run(struct stream *);
 
-/* balance.c: the terms of the loss that routers' logits have. All of them do nothing where there are none. */
+/* balance.c: the auxiliary loss and the z-loss of routers. No-ops for models without these terms. */
 int balance_begin(struct stream *); /* of the micro-batch that is planned. 0 or -71 */
 void balance_in(struct stream *);   /* launch what the first router needs, */
 void balance_out(struct stream *);  /* and, behind the last one's forward pass, the copy of the sums */

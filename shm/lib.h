@@ -47,8 +47,8 @@ struct range {
 	uint64_t from, end;
 }; /* of a region, in bytes */
 /* A new region, zero, header filled but for abi. parts: what of it is allocated, n ranges, the first with the header;
- * NULL: all. numa: policy or NULL. maker (or NULL): gets a descriptor that shows, until region_made, that somebody is
- * making it. 73 it exists; 77 somebody else's file has its name */
+ * NULL: all. numa: policy or NULL. maker (or NULL): gets a descriptor that holds the creation lock until region_made.
+ * 73 it exists; 77 somebody else's file has its name */
 int region_create(const char *name, enum region, uint64_t size, const struct range *parts, uint32_t n,
 	const uint8_t run_id[16], const char *numa, struct map *, int *maker);
 void region_made(int maker);       /* -1: nothing */
@@ -88,8 +88,8 @@ uint64_t nodes_memory(const struct mt_layout *, uint32_t node, uint32_t nodes); 
  * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
 int stage_byte_held(const struct mt_run *, int slot);
 bool stage_in_passing(const struct mt_run *, int slot);
-/* mt_stage_alive, but one that is being killed is waited for, a minute at most: it holds its lock until the kernel has
- * taken its mappings apart, which takes seconds for a large store */
+/* mt_stage_alive, but first waits up to a minute for a stage that is being killed: it holds its lock until the kernel
+ * has unmapped its memory, which takes seconds for a large store */
 bool stage_outlives(const struct mt_run *, int slot);
 /* Why mt_stage_life says MT_UNKNOWN */
 void stage_unknown_why(const struct mt_run *, int slot, char *buf, size_t n);

@@ -566,11 +566,11 @@ int mt_run_await(struct mt_run **, const char *name, int flags, double wait_s, c
 /* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being
  * filled as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */
 int mt_run_attach(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
-int mt_run_remove(const char *name, bool force);    /* 66, 75 live stages, 77; who is being killed is waited for */
+int mt_run_remove(const char *name, bool force);    /* waits for stages that are being killed. 66, 75 live stages, 77 */
 /* fn for each of this user's runs, also half-made ones; a non-zero return ends it and is returned */
 int mt_run_list(int (*fn)(const char *name, void *arg), void *arg);
 
-/* Functions that write neither the handle nor the run's words take a const handle; what they point at may be written */
+/* const: the function changes neither the handle nor the run's words; the shared memory that it points to may change */
 struct mt_control *mt_control(const struct mt_run *);
 const struct mt_geometry *mt_geometry(const struct mt_run *);
 struct mt_unit *mt_unit(const struct mt_run *, uint32_t unit);

@@ -8,8 +8,8 @@
  * The consumer moves head only when it has finished with the block, and the producer writes block k only while
  * k - head < S: so nothing is handed back, freed or leaked when either side dies, and a successor goes on from the
  * words in shared memory. Each side caches the other's word and reads it again only when the cached one says stop.
- * A producer may be writing several blocks, tail and those behind it, and a consumer reading several: what is reserved
- * is written down nowhere, and what a dead producer wrote but did not publish is its successor's to write again.
+ * A producer may be writing several blocks, tail and those behind it, and a consumer reading several. A reservation
+ * leaves no trace in shared memory: the successor of a dead producer writes again what was not published.
  */
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -29,9 +29,9 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	return at + c->config_bytes + 1;
 }
 
-/* 1 MiB of fp32 a piece, small enough to stay in a cache between the two that touch it, and no more than the largest
- * unit needs. Up to 4 MiB where that unit has 512 such pieces: what such a model runs on copies one in less time than
- * its launch and its arrival take the host, and its rings are small beside it. */
+/* 1 MiB of fp32 a piece, or less if the largest unit is smaller: a piece stays in the cache from its producer to its
+ * consumer. Models with units of 512 such pieces use up to 4 MiB: a GPU copies 1 MiB faster than the host can launch
+ * and publish a copy, and the rings are small beside such a model. */
 static uint64_t piece_elems(const struct mt_layout *l)
 {
 	const uint64_t piece = PIECE_ELEMS;
@@ -486,8 +486,8 @@ static int check_left(const struct mt_run *run, int slot)
 	}
 }
 
-/* As mt_run_open, but one that is being made is waited for a little: whoever makes it and is being killed looks alive
- * until the kernel has unmapped what it made. 75: somebody makes it */
+/* As mt_run_open, but waits up to 2 s for a run under construction, because a killed creator holds its lock until the
+ * kernel has unmapped the run. 75: it is still under construction */
 static int open_made(struct mt_run **run, const char *name)
 {
 	enum { TRIES = 100, EACH_MS = 20 };

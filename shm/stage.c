@@ -12,8 +12,8 @@
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
  * cannot be found out is "unknown", and whoever would take, abort or remove treats it as alive.
  *
- * The other half is mt_stage_mine: a stage looks whether the slot's word is still its own before it writes. Only a
- * broken lock makes that necessary; then it is what keeps one that was stopped from writing over its successor's state.
+ * The other half is mt_stage_mine: a stage checks that the slot's word is still its own before it writes. With working
+ * locks this check never fails. Without them it stops a paused stage from overwriting its successor's state.
  */
 #include <errno.h>
 #include <fcntl.h>

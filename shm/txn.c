@@ -140,9 +140,8 @@ static int check_filled(const struct mt_run *run)
 	return rc ? rc : mt_run_check(run);
 }
 
-/* The order is what counts. The step is read first: a step that is committed after that, at whatever instant, is
- * another one when the sample is looked at again. Then every unit's version: all are at the step, so its update has
- * ended. */
+/* The order is what counts. The step is read first: if a step commits later, mt_sample_holds sees another step number.
+ * Then every unit's version: all are at the step, so its update has ended. */
 int mt_sample_take(const struct mt_run *run, struct mt_sample *s)
 {
 	s->fills = mt_fills(run);

@@ -81,7 +81,7 @@ static void say_choice(struct link *l, struct peer *p, const struct mt_choice *e
 	control_say(l, p, SAY_CHOICE, &c, sizeof c);
 }
 
-/* all: how many entries the table has; few rounds find more than a peer knows */
+/* all: how many entries the table has; usually the peer knows them all */
 static bool tell_choices(struct link *l, struct peer *p, uint32_t all)
 {
 	uint32_t n = 0;
