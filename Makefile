@@ -1,5 +1,5 @@
 # mt: build, set-up, tests. `make demo` and `make test` need nothing but make and a package manager.
-# Rules of a folder of its own are in its build.mk: bin, mt-stream, mt-stream/cuda, tests, tests/gpu.
+# Rules of one folder are in its build.mk: bin, mt-stream, mt-stream/cuda, tests, tests/gpu.
 
 CC     ?= cc
 CFLAGS ?= -O2 -g
@@ -112,12 +112,12 @@ deps demo-deps:
 
 # ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
 # SUITE="70 stream": these suites alone, whole. TIMES=1: the slowest tests at the end. VENV=: without Python's packages.
-# The build runs in a make of its own, after deps, so that it finds what deps installed.
+# A second make builds, after deps, so that it finds what deps installed.
 suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no suite '$(1)' in tests/))
 SUITES ?= $(if $(SUITE),$(foreach s,$(SUITE),$(call suite_of,$(s))),$(sort $(wildcard tests/*.bats)))
 VENV ?= build/venv
 .PHONY: test check suites venv
-# as many jobs as there are cores, unless make was told how many
+# as many jobs as there are cores, unless make was given a number
 JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 test: deps
 	@$(MAKE) --no-print-directory $(JOBS) all probes fuzzers

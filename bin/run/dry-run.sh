@@ -106,7 +106,7 @@ report() {
 			if (json != "") print "}"
 			exit bad ? bad : bad_data
 		}
-		# Training stops after so many skipped steps in a row
+		# Training stops after this number of skipped steps in a row
 		function targets(    rows, none, skipped, in_row) {
 			rows = of(count, "rows")
 			none = of(count, "rows_without_targets")

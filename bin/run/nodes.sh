@@ -41,7 +41,7 @@ split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does n
 		trap - HUP INT TERM USR1                # come by the shim from now on
 		[ "$node" = 0 ] || alike=1
 		show=1                                  # mpirun makes each stdout a terminal
-		trap '' PIPE                            # nobody reads what is told after the launcher's end
+		trap '' PIPE                            # nobody reads messages after the launcher's end
 		return
 	fi
 	find_node
@@ -167,7 +167,7 @@ end_listening() {
 	listener=''
 }
 
-# stderr of a node's programs. The end of a run on all nodes is told by mt-link; what follows from it is left out, and
+# stderr of a node's programs. mt-link reports the end of a run on all nodes; what follows from it is left out, and
 # so is mt-store's line of a death that mt-link tells.
 open_lines() {
 	mkfifo "$tmp/lines" || leave 74

@@ -63,7 +63,7 @@ list_nodes() {
 		}'
 }
 
-# Lines of list_nodes to lines of places for N mt-streams: each gets nodes of its own, or they share nodes
+# Lines of list_nodes to lines of places for N mt-streams: each gets separate nodes, or they share nodes
 share() { # N
 	awk -v streams="$1" '
 		{ node[NR] = $1; list[NR] = $2; number[NR] = $3 }

@@ -44,7 +44,7 @@ lock_out() {
 			end_dead_run
 			[ -n "$ended" ] || say "$out: its $who is gone; waits for its stages to save"
 			flock -w 60 7 || die 75 "$out is in use by the stages of an $who that is gone; see mt-store stat $holder"
-		elif ! flock -w 3 7; then               # whoever starts mt-run again may be faster than the end of the last one
+		elif ! flock -w 3 7; then               # a new mt-run may be faster than the end of the last one
 			read_holder
 			case $since in *', ends') ;; *) die 75 "$out is in use by another $who" ;; esac
 			say "$out: waits for the end of its $who"

@@ -1,5 +1,5 @@
 # samples.sh: --sample: mt-sample continues prompts beside the training, and they go to OUT/samples.jsonl. A process
-# waits for the metrics of each N-th step. It delays nothing, and what fails in it is told once.
+# waits for the metrics of each N-th step. It delays nothing, and reports its first failure only.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 sampler=''

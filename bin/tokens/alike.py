@@ -76,7 +76,7 @@ def is_sure(model):
         return is_known(model, config_of(model), read(model, "tokenizer.json"),
                         read(model, "config.json").get("model_type"))
     except (OSError, ValueError, LookupError, AttributeError, TypeError):
-        return False                        # whoever loads it will say what is wrong
+        return False                        # the code that loads it reports what is wrong
 
 
 def is_known(model, config, tokenizer, model_type):

@@ -18,5 +18,5 @@ def say(message):
     terminal, become '?'."""
     line = "".join("?" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(str(message).split()))
     if sys.stderr:      # None if it was closed at the start: print would then write to stdout, among the records
-        with contextlib.suppress(OSError):      # whoever read it has closed: the conversion goes on
+        with contextlib.suppress(OSError):      # its reader has closed: the conversion goes on
             print("mt-tokens: " + line, file=sys.stderr)
