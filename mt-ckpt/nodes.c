@@ -1,4 +1,4 @@
-/* nodes.c: serve on several nodes. Each node's mt-ckpt writes its part of a checkpoint into a directory of its own, and
+/* nodes.c: serve on several nodes. Each node's mt-ckpt writes its part of a checkpoint into a separate directory, and
  * node 0's moves the files from there into its own directory, so all must see one directory. A file that node 0 makes
  * there under a random name shows that; mt-link carries the number. */
 #include <errno.h>

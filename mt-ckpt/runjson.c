@@ -540,7 +540,7 @@ int run_json_lengths(int dirfd, json_t *files)
 	return 0;
 }
 
-/* The chunks of a file; an empty one has one, so that its length is looked at */
+/* The chunks of a file; an empty one has one, so that its length is checked */
 static int list_file(struct verification *v, const char *name, const json_t *entry)
 {
 	size_t n = json_array_size(json_object_get(entry, "xxh3"));

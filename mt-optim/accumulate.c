@@ -1,4 +1,4 @@
-/* accumulate.c: gradients into g, in an order that does not depend on who was faster.
+/* accumulate.c: gradients into g, in an order that does not depend on speed.
  *
  * Every block of MT_BLOCK elements of g counts the micro-batches that it holds. A piece is taken when each of its
  * blocks holds exactly the micros before the piece's own; until then it stays at the head of its ring. The streams get

@@ -78,7 +78,7 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
 	_Atomic uint64_t *word = &mt_unit(o->run, u)->applied;
 	uint64_t applied = atomic_load_explicit(word, memory_order_acquire), done = applied & UINT32_MAX;
-	/* A unit's pieces come from 0 upward. One that begins before what is done was sent, or is looked at, again. */
+	/* A unit's pieces come from 0 upward. One that begins before what is done was sent or read again. */
 	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a gradient piece is missing");
 	if (name - 1 == done) {
 		struct piece p = {

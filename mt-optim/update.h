@@ -132,7 +132,7 @@ static inline uint32_t rounding_word(uint32_t key, uint32_t j)
 	x ^= x >> 16;
 	return j < 32 ? x : x << ROUNDING_TURN | x >> (32 - ROUNDING_TURN);
 }
-struct rounding { /* numbers of so many bits */
+struct rounding { /* random numbers, with this number of bits */
 	uint32_t m, v;
 };
 static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bits)
@@ -142,7 +142,7 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 }
 
 /* The body of an update_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
- * optimizer, type of state) as constants: each of the 72 is a loop of its own, without a branch inside. */
+ * optimizer, type of state) as constants: each of the 72 is a separate loop, without a branch inside. */
 #define ADAMW_OF_STATE(loop, optim, ...) \
 	do { \
 		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_INT8); \

@@ -1,6 +1,6 @@
 /* driver.c: one txn at a time through its phases.
  *
- * mt-step has no state of its own: what it opens is in the txn, and the rows can be packed again from the position of
+ * mt-step keeps no state: what it opens is in the txn, and the rows can be packed again from the position of
  * the txn before. An accumulation that is aborted (its word has another attempt) is dealt again from its first micro;
  * readers drop messages of the older attempt. */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* metrics-file.c: the metrics in a file of their own, each step once, whatever was trained twice.
+/* metrics-file.c: the metrics in a separate file: each step once, also if it was trained twice.
  *
  * Training that continues from a checkpoint computes later steps again: their lines are removed. The successor of a
  * killed mt-step writes the last lines again: those that the file has are left out. */

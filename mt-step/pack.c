@@ -70,7 +70,7 @@ void packer_close(struct packer *p)
 }
 
 /* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed,
- * so whoever resumes leaves out the same. */
+ * so a successor leaves out the same. */
 static void cut_long(struct packer *p)
 {
 	if ((p->pack & LONG_MASK) == LONG_DROP) record_cut(p->in, 0);
@@ -248,7 +248,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		tokens[i] = p->raw[i] & ~MT_CONTEXT_ONLY;
 		targets[i] = last || (p->raw[i + 1] & MT_CONTEXT_ONLY) ? MT_NO_TARGET : p->raw[i + 1];
 	}
-	for (uint32_t i = (uint32_t)n; i < p->seq; i++) { /* padding: a document of its own that predicts nothing */
+	for (uint32_t i = (uint32_t)n; i < p->seq; i++) { /* padding: a separate document that predicts nothing */
 		tokens[i] = 0;
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;

@@ -40,7 +40,7 @@ static void check_seq(const struct options *o, const struct mt_geometry *g)
 			g->max_position);
 }
 
-/* --check: what can be said without a run */
+/* --check: checks that need no run */
 static void check_model(const struct options *o)
 {
 	static struct eval eval;

@@ -84,7 +84,7 @@ static void write_figures(struct driver *d, const struct metrics *m)
 }
 
 /* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
- * step's figures from here: whoever loads one of them evaluates the step again. */
+ * step's figures from here: an mt-step that loads one of them evaluates the step again. */
 static void carry_figures(struct driver *d, uint32_t k)
 {
 	struct mt_figures *carried = &mt_control(d->run)->unlogged[0], f;
@@ -93,7 +93,7 @@ static void carry_figures(struct driver *d, uint32_t k)
 	f.step = 0;
 	driver_check(d);
 	*carried = f;
-	/* release: whoever sees the step sees its figures */
+	/* release: a reader that sees the step sees its figures */
 	__atomic_store_n(&carried->step, step, __ATOMIC_RELEASE);
 }
 
@@ -123,7 +123,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 	m.evaluated = true;
 	write_figures(d, &m);
 	if (in_parts) drop_figures(&mt_control(d->run)->unlogged[0]);
-	/* The evaluation first: whoever finds it logged and its step done writes the step's line again, with both. */
+	/* The evaluation first: a successor that finds it logged and its step done writes that line again, with both */
 	uint32_t newest = mt_txn_newest(d->run);
 	driver_logged(d, newest);
 	driver_logged(d, newest - 1);
@@ -139,7 +139,7 @@ static void eval_logged(struct driver *d)
 	d->mark = mt_now();
 }
 
-/* Evaluate with nothing open and write a line of its own. */
+/* Evaluate with nothing open and write a separate line. */
 static void evaluate_alone(struct driver *d, struct eval *eval)
 {
 	struct mt_committed c;

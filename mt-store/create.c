@@ -34,7 +34,7 @@ static int parse_node(const char *word, struct mt_create *out)
 	return 0;
 }
 
-/* NULL: as many as libmt gives a node where it is not told */
+/* NULL: libmt's default for a node */
 static int parse_streams(const char *word, struct mt_create *out)
 {
 	char *end;

@@ -88,7 +88,7 @@ const char *snap_word(enum mt_snap);
 /* Names of a stage's counters in their order; NULL ends them */
 const char *const *counter_words(int slot);
 
-/* process.c: pid is that of the slot's word, in this process's PID namespace. false: it cannot be told. */
+/* process.c: pid is that of the slot's word, in this process's PID namespace. false: unknown. */
 bool process_look(int pid, uint64_t slot_word, struct process *);
 /* The number that a running `program` was given as option --name; false: it was not, or it cannot be read */
 bool process_option(int pid, const char *program, const char *name, uint64_t *value);

@@ -1,13 +1,13 @@
 /* owner.c: the end of a run whose owner has died. serve --until-eof reads its stdin, a pipe whose write end its owner
  * alone keeps: the kernel closes that end however the owner dies, so that the end of file needs nobody to send it.
  *
- *     mt-step     is told to stop (USR1: scripts let their stages ignore the others): it finishes the step that is
- *                 open, and asks mt-ckpt for a checkpoint of it
+ *     mt-step     gets a signal to stop (USR1: scripts let their stages ignore the others): it finishes the open step,
+ *                 and requests a checkpoint of it
  *     the others  are left to it until no step is open and no checkpoint is being written
  *     the state   is saved by mt-ckpt save, if DIR has no checkpoint of its step
- *     the run     is removed, which ends the stages; if it could not be saved it stays, and they are told to stop
+ *     the run     is removed, which ends the stages; if it could not be saved it stays, and they get a signal to stop
  *
- * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint that is waited for.
+ * TERM, INT or HUP give up the open step; a second one gives up the update or the checkpoint under way.
  *
  * One of several nodes has a part of the state. Its run stays if the owner writes "unsaved" and the save of its newest
  * step has failed.
@@ -233,7 +233,7 @@ void owner_signals(void)
 	counts_signals = true;
 }
 
-/* Until every stage has left the run, so that whoever waits for us finds nobody at work in DIR */
+/* Wait until every stage has left the run, so that DIR is no longer in use when we end */
 static void wait_left(struct mt_run *run, bool tell)
 {
 	for (int ms = 0; ms < LEAVE_MS && !mt_stopping; ms += TICK_MS) {

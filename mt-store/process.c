@@ -7,7 +7,7 @@
 
 #include "look.h"
 
-enum { COMMAND_LINE = 32 << 10 }; /* bytes of it that are looked at */
+enum { COMMAND_LINE = 32 << 10 }; /* bytes of it that are read */
 
 /* Up to n - 1 bytes of /proc/PID/what; -1: it cannot be read */
 static ssize_t read_proc(int pid, const char *what, char *buf, size_t n)

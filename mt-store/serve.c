@@ -1,4 +1,4 @@
-/* serve.c: own and supervise a run: watch the process behind every slot and wake whoever waits when one dies. */
+/* serve.c: own and supervise a run: watch the process behind every slot and wake its peers when one dies. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -153,7 +153,7 @@ int store_serve(const char *name, const struct store_options *o)
 	/* a stdout that is closed is nobody who wants to know */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
 	while (!ended && !is_gone(run, name)) {
-		bool stop = mt_stopping; /* before the look at stdin: whoever sends the signal may have written "over" first */
+		bool stop = mt_stopping; /* before the look at stdin: the sender of the signal may have written "over" first */
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 		if (stop && !ending && !end.in_order) break;
 		if ((rc = mt_stage_check(run))) break;

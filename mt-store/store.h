@@ -1,4 +1,4 @@
-/* store.h: mt-store's verbs. Each is a file of its own; each returns 0 or minus an exit code, its line in
+/* store.h: mt-store's verbs. Each is a separate file; each returns 0 or minus an exit code, its line in
  * mt_errmsg(). */
 #ifndef MT_STORE_H
 #define MT_STORE_H
@@ -28,7 +28,7 @@ struct owner_end {
 	bool failed;        /* the owner has said that a stage has failed, and kills mt-step */
 	bool unsaved;       /* of several nodes: the owner has said that the last save has failed */
 	bool in_order;      /* the owner has announced its end */
-	bool replaceable;   /* who had mt-optim's slot last is mt-optim, not a program of somebody's own */
+	bool replaceable;   /* the last holder of mt-optim's slot is mt-optim, not a user's program */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell */
