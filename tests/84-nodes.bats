@@ -1,5 +1,5 @@
 # A run on several nodes: mt-link carries rings, decisions and weights between them, and N nodes give the bits of one
-# machine. Here the nodes are processes of this machine, each with regions of its own.
+# machine. Here the nodes are processes of this machine, each with its own regions.
 load helpers
 load lib/nodes
 

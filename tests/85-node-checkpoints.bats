@@ -1,5 +1,5 @@
 # Checkpoints of a run on several nodes: each writes its part of the optimizer's state, and any number of nodes reads
-# it. The nodes are processes of this machine, each with regions of its own.
+# it. The nodes are processes of this machine, each with its own regions.
 load helpers
 load lib/nodes
 load lib/nodes-ckpt

@@ -16,7 +16,7 @@ $(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o
 $(O)/bench/accumulate: $(O)/mt-optim/sum.o
 without_main = $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C),$(shell grep -L '^int main' $(1) /dev/null | grep -v \
   null)))
-# (a pattern rule without a recipe adds no prerequisites: each probe gets a rule of its own)
+# (a pattern rule without a recipe adds no prerequisites: each probe gets its own rule)
 define probed
 $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EXTRA = $(call \
   without_main,$(SRC_mt-$(1)))

@@ -30,7 +30,7 @@ has() { # PACKAGES...: looked for once a suite
 	grep -qx True "$known"
 }
 
-# Open MPI does not start as root unless told to
+# Open MPI starts as root only with these
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 need_mpi() {
 	need_cmd mpirun

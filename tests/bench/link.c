@@ -94,7 +94,7 @@ static void open_txn(struct mt_run *run)
 		mt_die(MT_EX_BUSY, "a transaction is open");
 }
 
-/* Node 0: take so many pieces */
+/* Node 0: take `pieces` pieces */
 static void take(struct mt_run *run, struct mt_ring *ring, uint64_t pieces)
 {
 	struct mt_msg m;

@@ -23,7 +23,7 @@ class LinkSide(Nodes):
 
     def __init__(self, label, config, mpi, where):
         super().__init__(label, config, 512, mpi, "link", where=where)
-        # those that give and take have cores of their own where there are enough
+        # producers and consumers have separate cores where there are enough
         self.cpus = CPUS[NODES:2 * NODES] if CORES >= 2 * NODES else CPUS[:NODES]
 
     def connected(self):

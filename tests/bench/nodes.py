@@ -15,7 +15,7 @@ NODES = 2
 START_S = 120
 
 
-# Open MPI does not start as root unless told to
+# Open MPI starts as root only with these
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 

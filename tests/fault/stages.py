@@ -204,7 +204,7 @@ def inject(stage):
 
 
 def undisturbed(steps):
-    """The weights after so many steps"""
+    """The weights after a number of steps"""
     run = Run(f"faults-{os.getpid()}-twin")
     runs.append(run)
     run.have("optim", "stream")

@@ -15,7 +15,7 @@ static void touch(struct mt_ring *r, const void *block)
 	(void)byte;
 }
 
-/* Of gradients that are said to be 0 the block is zeros, wherever they lie */
+/* Gradients that are declared 0 read as zeros, wherever their block lies */
 static void touch_taken(struct mt_ring *r, const struct mt_msg *m, const void *block)
 {
 	size_t n = mt_ring_block(r);

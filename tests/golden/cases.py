@@ -1,4 +1,4 @@
-"""Golden cases of families whose layers are of several kinds or have ropes of their own: Gemma, GLM-4, OLMo, EXAONE 4,
+"""Golden cases of families whose layers are of several kinds or have separate ropes: Gemma, GLM-4, OLMo, EXAONE 4,
 Phi, SmolLM3, Seed-OSS, Ministral 3, and every rope scaling of llama. make.py has the others and says what the keys
 mean. The models are as small as their knobs allow: the files of all cases together stay small.
 

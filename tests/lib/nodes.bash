@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Runs on several nodes: processes of one machine, each with a directory of regions of its own.
+# Runs on several nodes: processes of one machine, each with its own directory of regions.
 
 ARGS=(--steps 8 --batch 4 --micro 1 --seq 24 --lr 0.003 --warmup 2 --schedule cosine --wd 0.1 --eps 1e-5 --clip 1)
 MODEL=$GOLDEN/llama3/model

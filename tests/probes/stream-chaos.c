@@ -473,7 +473,7 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 
 /* ---- without each in turn ---- */
 
-/* In a process of its own: rubbish as a token leads anywhere */
+/* In a separate process: garbage as a token leads anywhere */
 static bool missed(const char *name, const char *models, uint64_t count)
 {
 	int status;

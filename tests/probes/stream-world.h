@@ -2,10 +2,10 @@
  * mt-stream asks whether its micro-batch is still wanted, or waits, these may take a turn; a draw decides. They do
  * everything that mt-step and mt-optim may do, as early or as late as they may do it:
  *
- *   weights      are rubbish until a unit's version says that they are there; with --grad none they are rubbish again
+ *   weights      are garbage until a unit's version says that they are there; with --grad none they are garbage again
  *                as soon as a piece of their gradient was taken, else when all of the micro-batch's has
- *   pieces       are taken from the ring after a while, and their blocks are rubbish then
- *   the batch    is rubbish once its micro-batch is over
+ *   pieces       are taken from the ring after a while, and their blocks are garbage then
+ *   the batch    is garbage once its micro-batch is over
  *   the step     is aborted at some point, and sent again under another attempt
  */
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the conversations of chitchat-dataset as lines that mt-tokens reads.
 
-Whoever speaks first is the user, the other one the assistant. Messages sent one after the other become one,
+The first speaker is the user, the other one the assistant. Messages sent one after the other become one,
 a line each. Conversations in which only one of them speaks are left out, and those of more than six turns, so that
 a row holds several. The first N others are written. usage: chats.py DATASET.json N >chats.jsonl
 """

@@ -10,7 +10,7 @@
  *     FAKE_CUBLASLT_FAIL=N   product N, counted from 1, finds no memory
  *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
- * Whoever hands it what a GPU would not survive (pointers less aligned than was promised, too little workspace,
+ * A caller that passes what a GPU would not survive (pointers less aligned than was promised, too little workspace,
  * matrices that overlap) ends the process.
  */
 #include <stdio.h>

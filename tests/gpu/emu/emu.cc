@@ -422,7 +422,7 @@ static size_t memory_used(void)
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
-	const char *lies = getenv("MT_EMU_LIES"); /* so many bytes are reported as free and are not */
+	const char *lies = getenv("MT_EMU_LIES"); /* bytes that are reported as free and are not */
 
 	*total = memory_total();
 	*available = *total - memory_used() + (lies ? strtoull(lies, nullptr, 10) : 0);
@@ -548,7 +548,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 	if ((to != host && !one_holds(allocated, to, n)) || (from != host && !one_holds(allocated, from, n)))
 		die("a copy beyond an allocation of the device");
 	held.unlock();
-	/* what it writes is rubbish first, then it runs in parts; anything may come between */
+	/* what it writes is garbage first, then it runs in parts; anything may come between */
 	size_t part = draw(n + 1);
 	enqueue(s, [=] {
 		memset(to, POISON, n);

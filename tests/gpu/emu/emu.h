@@ -85,7 +85,7 @@ cudaError_t cudaMemcpy(void *, const void *, size_t, enum cudaMemcpyKind);
 const char *cudaGetErrorName(cudaError_t), *cudaGetErrorString(cudaError_t);
 
 void emu_seed(uint64_t seed);
-void emu_takes(double ms); /* what runs now takes so much longer, as events see it */
+void emu_takes(double ms); /* lengthens the running operation by ms, as events see it */
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /* sdpa.cc: an attention backend for the emulated GPU, with cuDNN's calls and cuDNN's ways: statistics (batch, NH,
- * seq) or (N, NH), work memory that it fills with rubbish, none of a neighbour's tokens. It computes each token by
+ * seq) or (N, NH), work memory that it fills with garbage, none of a neighbour's tokens. It computes each token by
  * itself.
  *
  * MT_EMU_SDPA=WORDS says what it is like; unset, there is none.
