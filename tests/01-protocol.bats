@@ -6,7 +6,7 @@ load helpers
 	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
 }
 
-@test "no wake-up is lost, whoever waits and rings by bits or without" {
+@test "no wake-up is lost, if waiters and wakers use bits or not" {
 	for seed in 1 2 3; do shm-wake turns $seed 5000; done
 }
 

@@ -171,7 +171,7 @@ large() {
 	gone "$RUN"
 }
 
-@test "create --streams makes rings for so many mt-streams, 8 without it; one that is missing is named with a reason" {
+@test "create --streams N makes rings for N mt-streams, 8 without it; one that is missing is named with a reason" {
 	local bytes=() n
 	for n in "" 8 1 64; do
 		demo "$RUN" ${n:+--streams $n}
@@ -713,7 +713,7 @@ kill_slowly() {
 	kill -9 "$PID"
 }
 
-@test "a stage that is being killed is waited for: by init, by its successor and by rm" {
+@test "init, a successor and rm wait for a stage that is being killed" {
 	demo "$RUN"
 	kill_slowly
 	mt-store init "$RUN" --seed 1 2>/dev/null
@@ -760,7 +760,7 @@ kill_slowly() {
 	mt-store stat "$RUN" | grep -q "^rings: batch.1 0 grad.1 0 save 0"
 }
 
-@test "the last of 72 slots is mt-stream 63's, in a run that has so many; stat, ls, top and rm see who holds it" {
+@test "the last of 72 slots is mt-stream 63's, in a run with 64 mt-streams; stat, ls, top and rm see who holds it" {
 	mt-store create "$RUN" --config "$GOLDEN/llama3/model" --step-tokens 1K --streams 63 2>/dev/null
 	fails_with 66 store-hold "$RUN" 71
 	grep -q "has no mt-stream 63: it has 63 mt-streams at most" "$T/fails.err"

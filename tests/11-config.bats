@@ -188,7 +188,7 @@ inv_freq() {
 	refused 78 "partial_rotary_factor 0.5 is not supported"
 }
 
-@test "partial_rotary_factor null exits 78 in families that have a part of their own" {
+@test "partial_rotary_factor null exits 78 in families with a default part" {
 	local family key
 	for family in glm4 glm4_moe stablelm nemotron phi3 gpt_neox; do
 		key=partial_rotary_factor
@@ -765,7 +765,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "no_rope_layers is not a list of 3 numbers"
 }
 
-@test "two ropes: full layers have rope_theta and rope_scaling, layers with a window a rope of their own" {
+@test "two ropes: full layers have rope_theta and rope_scaling, layers with a window another rope" {
 	config gemma3_text '"sliding_window_pattern": 3' '"head_dim": 8' '"rope_theta": 10000.0' \
 		'"rope_local_base_freq": 100.0' '"rope_scaling": {"rope_type": "linear", "factor": 8.0}'
 	geometry

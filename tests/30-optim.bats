@@ -92,7 +92,7 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	fake hole
 }
 
-@test "a pinned unit is not overwritten, a sealed save is waited for, a dead saver's save fails" {
+@test "a pinned unit is not overwritten, mt-optim waits for a sealed save, a dead saver's save fails" {
 	fake save
 }
 

@@ -391,7 +391,7 @@ clone() {
 	[ "$(sort -u "$T/starts")" = unset ]
 }
 
-@test "gpu scripts: memory limits that grow late are waited for; after no growth the scripts give up" {
+@test "gpu scripts: the scripts wait for memory limits that grow late, and give up when they do not grow" {
 	cat >"$T/memory.py" <<-'PY'
 		import os, subprocess, sys, time
 		sys.path.insert(0, sys.argv[1])

@@ -63,7 +63,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	screen | sed -n 2p | grep -Eqx "step 5/500  $FULL"
 }
 
-@test "with metrics on the same terminal each has a line of its own, and the progress line is below them" {
+@test "with metrics on the same terminal each has a separate line, and the progress line is below them" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	local width

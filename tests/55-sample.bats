@@ -405,7 +405,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	grep -q "record 2: token 101 at position 1" "$T/err"
 }
 
-@test "invalid options exit 64 before the run is looked for" {
+@test "invalid options exit 64 before mt-sample looks for the run" {
 	for how in "--temperature -1" "--top-p 0" "--top-p 1.5" "--max-tokens 0" "--stop x" "--stop none --stop 3" \
 		"--threads 5000" "--wait -1" "--top-k 1.5"; do
 		# shellcheck disable=SC2086

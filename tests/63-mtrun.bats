@@ -106,7 +106,7 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
-@test "a disk that is too small is told at the start; at the end, what is complete and how to save elsewhere" {
+@test "a disk that is too small is reported at the start; at the end, what is complete and how to save elsewhere" {
 	full_disk 25M               # room for the model, not for a checkpoint
 	mt-feed --bytes "$TOP/README.md" >"$T/data"
 	code=0
@@ -123,7 +123,7 @@ same_as_undisturbed() {
 	(cd "$T" && eval "${last/DIRECTORY-ON-ANOTHER-DISK/.}")
 	mt-ckpt verify "$T/step-00000004"
 	gone "$RUN"
-	# nothing is said where there is room
+	# no message where there is room
 	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/disk/small" --steps 1 --batch 1 \
 		--seq 32 --lr 1e-3 --threads 1 >/dev/null 2>"$T/err" 3>&-
 	no grep -q warning "$T/err"

@@ -48,7 +48,7 @@ on_terminal() {
 	PY
 }
 
-@test "one step, one row and one epoch are told in the singular" {
+@test "one step, one row and one epoch are written in the singular" {
 	printf '\003\0\0\0\005\0\0\0\006\0\0\0\007\0\0\0' >"$T/data"
 	set -- --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" \
 		$(with "$ARGS" --batch 1 --micro 1 --seq 8) --epochs 1
@@ -60,7 +60,7 @@ on_terminal() {
 	story | grep -q "^1 step, 3 tokens in "
 }
 
-@test "the losses told at the end are means of the first and of the last twentieth of the steps" {
+@test "the losses reported at the end are means of the first and of the last twentieth of the steps" {
 	for i in 1 2 3; do cat "$CASE/data.bin"; done >"$T/data"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 45 \
 		>"$T/m" 2>"$T/run.err" 3>&-
@@ -125,7 +125,7 @@ on_terminal() {
 }
 
 # bats test_tags=slow
-@test "on a terminal, a last save that is told before its step's evaluation is not told again" {
+@test "on a terminal, a last save that is reported before its step's evaluation is not reported again" {
 	need_cmd script
 	for i in $(seq 250); do cat "$CASE/eval.bin"; done >"$T/eval"
 	on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 4 \
@@ -146,7 +146,7 @@ on_terminal() {
 	[ "$(wc -l <"$T/figures")" = 6 ]
 }
 
-@test "--metrics may be a FIFO, a descriptor or /dev/null: they are only written, and the steps are told by the run" {
+@test "--metrics may be a FIFO, a descriptor or /dev/null: they are only written, and the run reports the steps" {
 	mkfifo "$T/fifo"
 	spawn reader cat "$T/fifo"
 	reader=$PID
@@ -205,7 +205,7 @@ on_terminal() {
 	[ -f "$T/out/model/config.json" ]
 }
 
-@test "a step whose line is written before and after its long evaluation is told once" {
+@test "a step whose line is written before and after its long evaluation is reported once" {
 	for i in $(seq 1000); do printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0'; done >"$T/eval"
 	for i in $(seq 5); do cat "$T/eval"; done >"$T/long"
 	ARGS=$(with "$ARGS" --batch 2 --micro 1 --seq 8) run_it --steps 2 --eval "$T/long" --eval-every 2 --pack none
@@ -256,7 +256,7 @@ on_terminal() {
 	[ "$(wc -l <"$odd/command")" = 1 ]
 }
 
-@test "on a terminal, evaluations and saves are told as they come, and metrics only with --metrics -" {
+@test "on a terminal, evaluations and saves are reported as they come, and metrics only with --metrics -" {
 	need_cmd script
 	long_data
 	for show in '' --metrics=-; do

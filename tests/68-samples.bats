@@ -167,7 +167,7 @@ valid() {
 }
 
 # bats test_tags=slow
-@test "on a terminal the first line of each sample is told" {
+@test "on a terminal the first line of each sample is shown" {
 	need_cmd script
 	bytes
 	printf 'Line \nThe "end\\\n' >"$T/prompts"

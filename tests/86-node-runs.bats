@@ -302,7 +302,7 @@ same_as_alone() {
 	PATH=$T/slow:$PATH endless
 	eventually [ -e "$T/called" ]
 	victim=$(ps -o pid=,sid= --ppid "$(started 0)" | awk '$1 == $2 { print $1 }')
-	kill -STOP "$(started 0)"           # so that mpirun hears of the end, and leaves, when all has been told
+	kill -STOP "$(started 0)"           # so that mpirun hears of the end, and leaves, after all messages
 	rm -f "$T/called"
 	eventually [ -e "$T/called" ]
 	rm -f "$T/written"
