@@ -49,7 +49,7 @@ dry_run_elsewhere() {
 }
 
 find_plan() {
-	available=$(figure "$(mt-store stat --memory --json)" memory_available) short='' remedy=''
+	available=$(json_number "$(mt-store stat --memory --json)" memory_available) short='' remedy=''
 	: "${available:=0}"
 	make_plan "$available" || [ $code = 71 ] || die $code "$plan"
 	if [ $code = 71 ]; then

@@ -8,7 +8,7 @@ count_steps() { # --steps from --epochs
 	inputs=$(data_key)
 	count=$(sed -n "s/^$inputs //p" "$out/count" 2>/dev/null)
 	[ -n "$count" ] || count_data
-	steps=$(figure "$count" steps)
+	steps=$(json_number "$count" steps)
 	[ "$steps" -le $MOST_STEPS ] || die 64 "--epochs $epochs makes $steps steps, and mt-step takes $MOST_STEPS at most"
 	step_options=$step_options--steps=$steps$nl
 }
@@ -71,4 +71,4 @@ count_data() {
 	drop_tmp
 }
 
-figure() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it
+json_number() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it

@@ -133,9 +133,9 @@ end_following() {
 	follower=''
 }
 
-# The figures of the steps since `began`. How many they are is known by the run, too: metrics may be missing, on a full
+# Metrics of the steps since `began`. The run also knows how many they are: metrics may be missing, on a full
 # disk, in a file that was deleted, or where they cannot be read.
-figures() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
+trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
 	file=/dev/null
 	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
 	LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '[{}:, "]+' "$words"'
@@ -199,7 +199,7 @@ exported_step() {
 tell_training() { # CODE
 	end_following
 	last=$(committed)
-	trained=$(figures "$last" last) trains=$(figures "$last" words)
+	trained=$(trained_metrics "$last" last) trains=$(trained_metrics "$last" words)
 	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
 	[ -e "$tmp/start-told" ] || tell_start
 	how=''
