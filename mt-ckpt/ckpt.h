@@ -359,7 +359,7 @@ int kept_write(const char *name, const void *data, size_t bytes, void *out_dir);
 /* The content of run.json for a run at the committed step `at`. state_release frees it, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
 void state_release(struct run_json *);
-/* The figures of steps up to `step` whose metrics lines are not written. Waits some seconds for a live mt-step that is
+/* The metrics of steps up to `step` whose metrics lines are not written. Waits some seconds for a live mt-step that is
  * about to write them. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 

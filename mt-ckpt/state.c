@@ -63,7 +63,7 @@ void state_release(struct run_json *j)
  * its stdout is. */
 #define LINE_S 5.0
 
-/* The figures of transaction i, if it has any and they are not logged */
+/* The metrics of transaction i, if it has any and they are not logged */
 static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_figures *out)
 {
 	uint64_t word = mt_txn_word(run, i), now;
@@ -78,7 +78,7 @@ static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_
 	return mine && mt_word_k(now) == mt_word_k(word) && mt_word_phase(now) != MT_LOGGED;
 }
 
-/* The run's figures beside the transactions: of a step whose evaluation takes many transactions, or of the loaded
+/* The run's metrics beside the transactions: of a step whose evaluation takes many transactions, or of the loaded
  * checkpoint, until an mt-step has logged them */
 static bool figures_carried(struct mt_run *run, int i, uint64_t step, struct mt_figures *out)
 {
@@ -96,7 +96,7 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 	int n = 0;
 
 	memset(out, 0, 2 * sizeof *out);
-	/* Transactions first: mt-step copies figures to `unlogged` before it marks the transaction as logged, so for a
+	/* Transactions first: mt-step copies metrics to `unlogged` before it marks the transaction as logged, so for a
 	 * moment a step is in both. */
 	for (uint32_t i = 0; i < 2; i++) n += figures_in(run, i, step, &out[n]);
 	for (int i = 0; i < 2 && n < 2; i++)

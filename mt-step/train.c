@@ -84,7 +84,7 @@ static void write_figures(struct driver *d, const struct metrics *m)
 }
 
 /* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
- * step's figures from here: an mt-step that loads one of them evaluates the step again. */
+ * step's metrics from here: an mt-step that loads one of them evaluates the step again. */
 static void carry_figures(struct driver *d, uint32_t k)
 {
 	struct mt_figures *carried = &mt_control(d->run)->unlogged[0], f;
@@ -93,7 +93,7 @@ static void carry_figures(struct driver *d, uint32_t k)
 	f.step = 0;
 	driver_check(d);
 	*carried = f;
-	/* release: a reader that sees the step sees its figures */
+	/* release: a reader that sees the step sees its metrics */
 	__atomic_store_n(&carried->step, step, __ATOMIC_RELEASE);
 }
 

@@ -44,7 +44,7 @@ const char *const *counter_words(int slot)
 
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
-/* The figures of the step from the record that transaction k uses. The next transaction of this parity is written
+/* The metrics of the step from the record that transaction k uses. The next transaction of this parity is written
  * before the word changes, from its step on and up to its losses; so these are looked at again. */
 static bool figures_in(const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
 {

@@ -9,14 +9,14 @@ STEPS=30 TRAIN="--lr 0.003"
 saves() {
 	local whole less params
 	create --dtype bf16 --grad none
-	whole=$(figure state_bytes) params=$(figure params)
-	[ "$(figure optimizer_state)" = fp32 ]
+	whole=$(stat_value state_bytes) params=$(stat_value params)
+	[ "$(stat_value optimizer_state)" = fp32 ]
 	mt-store rm "$RUN"
 	create --dtype bf16 --grad none --state "$1"
 	grep -q "optimizer state $1" "$T/create.err"
-	[ "$(figure optimizer_state)" = "$1" ]
+	[ "$(stat_value optimizer_state)" = "$1" ]
 	mt-store stat "$RUN" | grep -q "optimizer state $1"
-	less=$(figure state_bytes)
+	less=$(stat_value state_bytes)
 	awk -v saved="$(((whole - less) * 1000 / params))" -v want="$2" \
 		'BEGIN { exit !(saved > want * 990 && saved < want * 1010) }'
 	for state in fp32 "$1"; do

@@ -16,14 +16,14 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 
 @test "create, stat, stat --json and stat --prometheus name the optimizer; there is no v" {
 	create
-	[ "$(figure optimizer)" = adamw ]
+	[ "$(stat_value optimizer)" = adamw ]
 	no grep -q optimizer "$T/create.err"
 	mt-store stat "$RUN" --prometheus | grep -q 'mt_run_info{.*optimizer="adamw"'
 	mt-store rm "$RUN"
 	create --optim sgd --state bf16
 	grep -q 'gradients fp32, optimizer sgd, optimizer state bf16: ' "$T/create.err"
-	[ "$(figure optimizer)" = sgd ]
-	[ "$(figure optimizer_state)" = bf16 ]
+	[ "$(stat_value optimizer)" = sgd ]
+	[ "$(stat_value optimizer_state)" = bf16 ]
 	mt-store stat "$RUN" >"$T/stat"
 	grep -q 'gradients fp32, optimizer sgd, optimizer state bf16$' "$T/stat"
 	grep -q '^arrays: .*, m ' "$T/stat"

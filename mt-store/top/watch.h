@@ -21,7 +21,7 @@ struct watch {
 	struct mt_run *run;
 	const char *name;
 	struct look look; /* the newest one */
-	struct look seen; /* the last step whose figures were known: its step alone */
+	struct look seen; /* the last step whose metrics were known: its step alone */
 
 	/* Oldest first. The first point of all is when watching began, in the middle of a step. */
 	struct point point[WATCH_POINTS];

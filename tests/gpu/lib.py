@@ -173,7 +173,7 @@ def cpu_name():
 
 
 def machine(found):
-    """What a figure depends on; `id` names what another machine must have in common, so that figures can be compared.
+    """What a result depends on; `id` names what another machine must have in common, so that results can be compared.
     found: what find_libraries returned"""
     commit = os.environ.get("MT_COMMIT") or words("git", "rev-parse", "--short", "HEAD")
     if commit and not os.environ.get("MT_COMMIT") and words("git", "status", "--porcelain", "--untracked-files=no"):

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Trainings of small models by mt-run, and figures of a run, for the suites of the optimizer's states and rules. STEPS:
-# how many a training has; TRAIN: mt-run's options in all of them.
+# Trainings of small models by mt-run, and values of mt-store stat, for the suites of the optimizer's states and rules.
+# STEPS: how many a training has; TRAIN: mt-run's options in all of them.
 
 # A run of the demo's config: create [mt-store create's options]
 create() { mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K "$@" 2>"$T/create.err"; }
-figure() { mt-store stat "$RUN" --json | value "$1"; }
+stat_value() { mt-store stat "$RUN" --json | value "$1"; }
 
 # With the options, the store of a model of 97M parameters takes at most TENTHS / 10 bytes a parameter:
 # takes_at_most TENTHS [mt-store create's options]
@@ -13,8 +13,8 @@ takes_at_most() {
 	shift
 	mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --dtype bf16 --grad none "$@" 2>/dev/null
 	file=$(stat -c %s "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.store")
-	[ "$file" = "$(figure state_bytes)" ]
-	[ "$((file * 10))" -le "$(($(figure params) * most))" ]
+	[ "$file" = "$(stat_value state_bytes)" ]
+	[ "$((file * 10))" -le "$(($(stat_value params) * most))" ]
 	mt-store rm "$RUN"
 }
 
