@@ -37,7 +37,7 @@ enum mt_phase driver_phase(struct driver *d, uint32_t k)
 }
 
 uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
-	const struct mt_position *position, struct source *source)
+	const struct mt_position *position, struct row_source *source)
 {
 	driver_check(d);
 	uint32_t before = mt_txn_newest(d->run), k = before + 1;

@@ -5,12 +5,12 @@
 #include "ahead.h"
 
 /* Where a txn's micro-batches come from. Micros are requested in ascending order; after an abort from 0 again. */
-struct source {
+struct row_source {
 	uint64_t rows;      /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
 	uint64_t targets;   /* of the whole txn */
 	uint64_t processed; /* of a training txn: tokens of documents in its rows */
-	int (*fill)(struct source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt.h has it */
-	int (*rewind)(struct source *);
+	int (*fill)(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt.h has it */
+	int (*rewind)(struct row_source *);
 };
 
 struct driver {
@@ -21,7 +21,7 @@ struct driver {
 	uint32_t wakes; /* what it waits for: transactions, saves, rows, room for micro-batches */
 
 	/* the newest txn, while it is in accumulate */
-	struct source *source;           /* NULL: nothing to deal */
+	struct row_source *source;       /* NULL: nothing to deal */
 	uint32_t attempt;                /* under which micros were dealt; 0: none yet */
 	uint32_t micros, next;           /* of the txn; the next one to push */
 	int live[MT_STREAMS], n_live;    /* streams of this attempt; micro j goes to live[j % n_live] */
@@ -46,7 +46,7 @@ struct driver {
 int driver_open(struct driver *, struct mt_run *, const struct options *);
 /* Open txn newest + 1: everything before it must be committed, and newest - 1 logged. */
 uint32_t driver_begin(struct driver *, enum mt_kind, uint64_t step, double lr, bool save, bool last,
-	const struct mt_position *, struct source *);
+	const struct mt_position *, struct row_source *);
 /* Withdraw the txn in accumulate: nothing of it has been decided. */
 void driver_withdraw(struct driver *);
 /* At every exit: withdraw an undecided step and release the slot. The mapping stays: the packing thread may still ring

@@ -34,7 +34,7 @@ static int drop_row(struct eval *e)
 	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq);
 }
 
-static int rewind_part(struct source *s)
+static int rewind_part(struct row_source *s)
 {
 	struct eval *e = (struct eval *)s;
 	if (e->at == e->part_first) return 0;
@@ -45,7 +45,7 @@ static int rewind_part(struct source *s)
 	return rc;
 }
 
-static int fill_micro(struct source *s, uint64_t first, uint32_t rows, uint32_t *block)
+static int fill_micro(struct row_source *s, uint64_t first, uint32_t rows, uint32_t *block)
 {
 	struct eval *e = (struct eval *)s;
 	MT_ASSERT(e->at == e->part_first + first);

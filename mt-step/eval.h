@@ -5,7 +5,7 @@
 #include "driver.h"
 
 struct eval {
-	struct source source; /* of one part; first, so that it can be cast back */
+	struct row_source source; /* of one part; first, so that it can be cast back */
 	const struct options *o;
 	uint32_t vocab;
 	int fd;

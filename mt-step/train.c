@@ -337,18 +337,18 @@ static void finish_all(struct trainer *t)
 }
 
 struct feed { /* rows as a source of micro-batches */
-	struct source source;
+	struct row_source source;
 	const struct rows *rows;
 	uint64_t seq;
 };
 
-static int rewind_rows(struct source *s)
+static int rewind_rows(struct row_source *s)
 {
 	(void)s;
 	return 0;
 }
 
-static int fill_rows(struct source *s, uint64_t first, uint32_t n, uint32_t *block)
+static int fill_rows(struct row_source *s, uint64_t first, uint32_t n, uint32_t *block)
 {
 	const struct feed *f = (const struct feed *)s;
 	uint64_t at = first * f->seq, count = n * f->seq;

@@ -89,11 +89,11 @@ static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_B
 	{"no_pre_norm", MT_NO_PRE_NORM}, {"post_norm", MT_POST_NORM}, {"parallel", MT_PARALLEL}, {"one_norm", MT_ONE_NORM},
 	{"sinks", MT_SINKS}, {"head_bias", MT_HEAD_BIAS}, {"layer_scalar", MT_LAYER_SCALAR}, {"dropout", MT_DROPOUT}};
 
-/* How a word is made: its parts as (lowest bit, bits) */
-static const struct part {
+/* The bit fields of a word: (lowest bit, bits) */
+static const struct bit_field {
 	const char *word, *name;
 	int shift, bits;
-} parts[] = {
+} bit_fields[] = {
 	{"mt_txn.word", "k", 32, 32},
 	{"mt_txn.word", "attempt", 8, 24},
 	{"mt_txn.word", "phase", 0, 8},
@@ -119,10 +119,10 @@ static json_t *constants_object(const struct constant *c, size_t n)
 #define WORDS(o, word, last) \
 	for (uint32_t i = 0; i <= (last); i++) json_object_set_new(o, word(i), json_integer(i))
 
-static json_t *parts_object(void)
+static json_t *bit_fields_object(void)
 {
 	json_t *o = json_object();
-	for (const struct part *p = parts; p < parts + COUNT(parts); p++) {
+	for (const struct bit_field *p = bit_fields; p < bit_fields + COUNT(bit_fields); p++) {
 		if (!json_object_get(o, p->word)) json_object_set_new(o, p->word, json_object());
 		json_object_set_new(json_object_get(o, p->word), p->name,
 			json_pack("{s:i, s:i}", "shift", p->shift, "bits", p->bits));
@@ -163,7 +163,7 @@ static json_t *constants(void)
 	json_object_set_new(o, "messages", CONSTANTS(messages));
 	json_object_set_new(o, "flags", CONSTANTS(flags));
 	json_object_set_new(o, "limits", CONSTANTS(limits));
-	json_object_set_new(o, "words", parts_object());
+	json_object_set_new(o, "words", bit_fields_object());
 	json_object_set_new(o, "counters", counters_object());
 	/* of the array of mt_ringbuf in a rings region; bytes of the control file that are locked */
 	json_object_set_new(o, "first_ring", json_integer(offsetof(struct mt_rings, ring)));
