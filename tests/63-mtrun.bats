@@ -74,6 +74,30 @@ same_as_undisturbed() {
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+@test "mt-run is killed, and a process that it leaves writes in its directory while that is deleted: it is deleted" {
+	mkdir "$T/tmp" "$T/late"
+	export TMPDIR=$T/tmp
+	# the first rm finds the directory not empty, as when another process has just made a file there
+	cat >"$T/late/rm" <<-END
+		#!/bin/sh
+		case "\$*" in "-rf $T/tmp/mt-run."*)
+			if (set -C; : >"$T/was-late") 2>/dev/null; then
+				echo "rm: cannot remove '\$2': Directory not empty" >&2
+				exit 1
+			fi ;;
+		esac
+		exec /bin/rm "\$@"
+	END
+	chmod +x "$T/late/rm"
+	PATH=$T/late:$PATH DATA=$CASE/data.bin start --steps 100000 --epochs 100000
+	eventually trained 3
+	kill -9 $pid
+	eventually all_gone
+	eventually emptied "$T/tmp"
+	[ -e "$T/was-late" ]
+	no grep "cannot remove" "$T/run.err"
+}
+
 # bats test_tags=slow
 @test "mt-run killed with all its subshells while its input stays open: the step is saved, nothing is left" {
 	long_data

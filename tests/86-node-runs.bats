@@ -295,23 +295,34 @@ same_as_alone() {
 
 # bats test_tags=slow
 @test "mt-run is killed while it waits for the mt-streams: what it has left says nothing of pipes or rings" {
-	local victim
+	local victim shim
 	mkdir "$T/slow"
-	printf '#!/bin/sh\n: >>%s/called\nsleep 0.5\n/usr/bin/wc "$@"\n: >>%s/written\n' "$T" "$T" >"$T/slow/wc"
+	# slow where mt-run counts mt-streams, not files
+	cat >"$T/slow/wc" <<-END
+		#!/bin/sh
+		lines=\$(cat)
+		case \$lines in */*) ;; *)
+			: >>"$T/called"
+			sleep 0.5
+		esac
+		{ [ -z "\$lines" ] || printf '%s\n' "\$lines"; } | /usr/bin/wc "\$@"
+		: >>"$T/written"
+	END
 	chmod +x "$T/slow/wc"
 	PATH=$T/slow:$PATH endless
 	eventually [ -e "$T/called" ]
-	victim=$(ps -o pid=,sid= --ppid "$(started 0)" | awk '$1 == $2 { print $1 }')
-	kill -STOP "$(started 0)"           # so that mpirun hears of the end, and leaves, after all messages
+	shim=$(started 0)
+	victim=$(ps -o pid=,sid= --ppid "$shim" | awk '$1 == $2 { print $1 }')
+	kill -STOP "$shim"                  # so that mpirun hears of the end, and leaves, after all messages
 	rm -f "$T/called"
 	eventually [ -e "$T/called" ]
 	rm -f "$T/written"
 	kill -9 "$victim"
 	eventually [ -e "$T/written" ]
-	kill -CONT "$(started 0)"
+	kill -CONT "$shim" 2>/dev/null || true  # mpirun may have ended it: the other node has ended
 	code_of "$PID"
 	eventually all_gone
-	no grep -e "write error" -e "no ring" "$T/nodes.err"
+	no grep -e "write error" -e "no ring" -e "cannot" "$T/nodes.err"
 }
 
 @test "mpirun is killed: all nodes end, nothing is left, not in /dev/shm either" {

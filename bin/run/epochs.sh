@@ -38,7 +38,7 @@ watch_count() {
 	read -r over <&6 && return
 	kill -s USR1 "$step" 2>/dev/null
 	kill -s ALRM "$producer" 2>/dev/null
-	rm -rf "$tmp"
+	remove_tmp
 }
 
 count_data() {

@@ -148,7 +148,7 @@ listen() {
 	done
 	lives $$ || return 0
 	[ -n "$asked" ] || say "the launcher, or what it started here, was killed: the run ends on all nodes"
-	[ -e "$tmp/failed" ] || echo 69 >"$tmp/failed"
+	{ [ -e "$tmp/failed" ] || echo 69 >"$tmp/failed"; } 2>/dev/null
 	kill -s TERM $$ 2>/dev/null
 	end_stage mt-link KILL
 	signal_to KILL "$tmp/step"
@@ -197,7 +197,7 @@ close_lines() {
 start_link() {
 	{
 		stage mt-link mt-link "$run" --reason="$tmp/reason"
-		if [ "$node" = 0 ] && [ ! -e "$tmp/mt-link.over" ] && [ ! -e "$tmp/failed" ]; then
+		if [ "$node" = 0 ] && lives $$ && [ ! -e "$tmp/mt-link.over" ] && [ ! -e "$tmp/failed" ]; then
 			say "another node has left the run"
 			fail 69
 		fi

@@ -220,8 +220,16 @@ make_tmp() {
 	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }
 
+# After a kill of this shell, its other processes write there until they end
+remove_tmp() {
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		if rm -rf "$tmp" 2>/dev/null; then return; fi
+		sleep 0.1
+	done
+}
+
 drop_tmp() {
-	rm -rf "$tmp"
+	remove_tmp
 	exec 5<&- 6<&- 8>&-
 	tmp=''
 }
@@ -239,7 +247,7 @@ is_unused() { # OUT has nothing but what an mt-run that has not begun to train w
 leave() { # CODE
 	end_listening
 	ignore
-	rm -rf "$tmp"
+	remove_tmp
 	[ "$node" != 0 ] || rm -f "$out/.node-0"
 	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
 		rm -f "$out/.lock" "$out/command" "$out/log" "$out/order" "$out/count" 2>/dev/null
