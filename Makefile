@@ -69,7 +69,7 @@ endef
 $(foreach p,$(PROGRAMS),$(eval $(call program,$(p))))
 
 # programs that were linked with another ABI's library must not start with this one
-SONAME := libmt.so.$(shell sed -n 's/^\#define MT_ABI *\([0-9]*\).*/\1/p' shm/mt.h)
+SONAME := libmt.so.$(shell sed -n 's/^\#define MT_ABI *\([0-9]*\).*/\1/p' shm/mt/version.h)
 lib: $(O)/libmt.a $(O)/libmt.so
 $(O)/libmt.a: $(LIB_SRC:%.c=$(O)/%.o)
 $(O)/libcli.a: $(CLI_SRC:%.c=$(O)/%.o)

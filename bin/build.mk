@@ -2,7 +2,7 @@
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
 SCRIPTS   = mt-run mt-tokens mt-plot mt-log
 COMPLETED = $(PROGRAMS) $(SCRIPTS)
-VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt.h)
+VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt/version.h)
 D = $(DESTDIR)$(PREFIX)
 MAN = $(filter-out $(if $(HAVE_CURSES),,%/mt-top.1) $(if $(MPICC),,%/mt-link.1),$(wildcard */*.1 */*/*.1 */*.7))
 man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
@@ -24,9 +24,10 @@ $(QUIET)help=$$($(1)) && printf '%s\n' "$$help" | awk -v program=$(@F) -f bin/co
 endef
 
 # what install puts below PREFIX
+LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)
 PARTS = $(patsubst bin/%,%,$(wildcard bin/run/*.sh bin/tokens/*.py))
 INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/libmt.a lib/$(SONAME) lib/libmt.so \
-  lib/pkgconfig/mt.pc include/mt.h $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
+  lib/pkgconfig/mt.pc $(LIBMT_H:shm/%=include/%) $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
   $(COMPLETED:%=share/bash-completion/completions/%)
 
 absolute:
@@ -46,6 +47,7 @@ install: absolute all lib completions
 	  >$(D)/lib/pkgconfig/mt.pc
 	chmod 644 $(D)/lib/pkgconfig/mt.pc
 	install -m 644 shm/mt.h $(D)/include
+	install -m 644 $(filter-out shm/mt.h,$(LIBMT_H)) $(D)/include/mt
 	$(foreach m,$(MAN),install -m 644 $(m) $(D)/$(call man_of,$(m)) && ) :
 	install -m 644 shm/README.md $(D)/share/doc/mt/abi.md
 	install -m 644 $(COMPLETED:%=$(O)/completions/%) $(D)/share/bash-completion/completions
@@ -54,6 +56,7 @@ install: absolute all lib completions
 uninstall: absolute
 	rm -f $(INSTALLED:%=$(D)/%)
 	[ ! -d $(D)/lib/mt ] || rmdir $(D)/lib/mt/run $(D)/lib/mt/tokens $(D)/lib/mt
+	[ ! -d $(D)/include/mt ] || rmdir --ignore-fail-on-non-empty $(D)/include/mt
 	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt
 
 # ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)

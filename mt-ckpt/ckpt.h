@@ -11,7 +11,11 @@
 #ifdef XXH_DISPATCH
 #include <xxh_x86dispatch.h> /* the same functions by other names, with the same results */
 #endif
-#include "mt.h"
+#include "mt/error.h"
+#include "mt/memory.h"
+
+struct mt_committed;
+struct mt_run;
 
 /* ------------------------------------------------------------------------------------------------ hf/files.c */
 

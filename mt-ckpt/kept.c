@@ -13,6 +13,7 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 #include "model/hfjson.h"
+#include "mt/run.h"
 
 #define FILE_BYTES (128ull << 20) /* of one; the largest tokenizers have 35 MB */
 #define ALL_BYTES (512ull << 20)

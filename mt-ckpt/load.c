@@ -12,6 +12,9 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 #include "model/int8.h"
+#include "mt/choices.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 
 /* ------------------------------------------------------------------------------------------------ weights */
 

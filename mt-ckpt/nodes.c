@@ -9,6 +9,11 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 #define TOKEN ".mt-nodes-"
 #define LOOK_S 5.0 /* a shared file system may show a new file late */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "mt/version.h"
 #include "say.h"
 
 #define NAME "run.json"

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/run.h"
+#include "mt/txn.h"
 
 static int write_all(struct mt_run *run, const struct mt_sample *sample, struct out_dir *dir, enum mt_dtype dtype,
 	bool full, uint64_t shard)

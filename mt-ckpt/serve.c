@@ -18,6 +18,12 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 struct server {
 	struct mt_run *run;

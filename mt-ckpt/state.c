@@ -3,6 +3,10 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/choices.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 
 /* The hyperparameters of `step`, which mt-optim keeps until step + 2 is committed. The caller makes sure that this does
  * not happen meanwhile. */

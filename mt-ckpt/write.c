@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 
 /* ------------------------------------------------------------------------------------------------ chunks */
 

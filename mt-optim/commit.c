@@ -3,6 +3,8 @@
 #include <math.h>
 
 #include "cli/cli.h"
+#include "mt/run.h"
+#include "mt/txn.h"
 #include "optim.h"
 #include "sum.h"
 

@@ -19,6 +19,11 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "optim.h"
 #include "sum.h"
 

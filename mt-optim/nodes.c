@@ -6,7 +6,14 @@
  * carries the new weights, and publishes a unit's version when all of it is here. A step is done when it is done on all
  * nodes: only then is nothing read any more that the next update changes.
  */
+#include <stdio.h>
+
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "optim.h"
 
 /* Of a block of another node whose sum has not come in; a sum of squares is not negative */

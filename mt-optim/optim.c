@@ -1,8 +1,14 @@
 /* mt-optim: gradients in, AdamW, new weights out. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "optim.h"
 
 /* ------------------------------------------------------------------------------------------------ options */

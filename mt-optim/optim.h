@@ -3,6 +3,7 @@
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
+#include "mt/stage.h"
 #include "update.h"
 #include "pool.h"
 

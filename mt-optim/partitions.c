@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/txn.h"
 #include "optim.h"
 
 struct apply {

@@ -2,6 +2,10 @@
 #include <pthread.h>
 
 #include "cli/cli.h"
+#include "mt/ring.h"
+#include "mt/snapshot.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "optim.h"
 
 bool fail_dead_saver(struct optim *o)

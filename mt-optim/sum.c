@@ -10,7 +10,7 @@
 #endif
 
 #include "model/bf16.h"
-#include "mt.h"
+#include "mt/layout.h"
 #include "sum.h"
 
 /* ------------------------------------------------------------------------------------------------ plain */

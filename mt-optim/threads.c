@@ -2,6 +2,8 @@
  * reproducibility record says on what device the run is computed, and with a GPU it needs hardly a core. Between jobs
  * they sleep: the cores belong to mt-stream then. */
 #include "cli/cli.h"
+#include "mt/choices.h"
+#include "mt/error.h"
 #include "optim.h"
 
 static struct pool *make(uint64_t threads)

@@ -4,6 +4,10 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
 #include "optim.h"
 
 /* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds

@@ -57,7 +57,8 @@
 
 #include "model/bf16.h"
 #include "model/int8.h"
-#include "mt.h"
+#include "mt/layout.h"
+#include "mt/memory.h"
 
 struct scalars { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;

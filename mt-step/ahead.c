@@ -1,9 +1,12 @@
 /* ahead.c: a packing thread and the driver exchange two sets of rows. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ahead.h"
+#include "mt/error.h"
+#include "mt/wait.h"
 
 #define SETS 2
 

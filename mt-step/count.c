@@ -3,10 +3,12 @@
  * The rows are made by the packer that training uses, and dropped. So the number of steps is that of the training.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "count.h"
+#include "mt/error.h"
 #include "progress.h"
 
 #define ANY_TOKEN (1u << 31) /* vocabulary that takes every id, where the model is not known */

@@ -4,9 +4,16 @@
  * the txn before. An accumulation that is aborted (its word has another attempt) is dealt again from its first micro;
  * readers drop messages of the older attempt. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "driver.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "progress.h"
 #include "saves.h"
 

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "eval.h"
+#include "mt/error.h"
+#include "mt/txn.h"
 
 static uint64_t part_rows(const struct eval *e) { return (uint64_t)MT_MICROS * e->o->micro; }
 

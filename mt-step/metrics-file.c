@@ -5,13 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "best.h"
 #include "cli/cli.h"
 #include "metrics.h"
+#include "mt/error.h"
 #include "progress.h"
 
 static const char *path;

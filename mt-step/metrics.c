@@ -1,7 +1,9 @@
 /* metrics.c: one JSON object a line. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "best.h"

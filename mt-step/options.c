@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "mt/error.h"
 #include "options.h"
 
 #define SEQ_MAX (1u << 26) /* keeps rows x seq x 12 bytes far from 2^64 */

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "mt/error.h"
 #include "pack.h"
 #include "say.h"
 

@@ -5,6 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "mt/memory.h"
 #include "record.h"
 
 /* mt_position.pack: how documents share rows, plus what happens to those longer than a row. */

@@ -1,5 +1,11 @@
 /* peers.c: watches the stages that mt-step needs: mt-optim and at least one mt-stream. */
 #include "driver.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "progress.h"
 
 #define LOOK_EVERY 0.02 /* seconds between checks: a check costs system calls */

@@ -2,9 +2,11 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "model/hfjson.h"
+#include "mt/error.h"
 #include "record.h"
 #include "say.h"
 

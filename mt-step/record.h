@@ -2,8 +2,9 @@
 #ifndef RECORD_H
 #define RECORD_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include "mt.h"
 
 #define RECORD_MAX \
 	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */

@@ -1,4 +1,8 @@
 /* saves.c: mt-step requests snapshots, mt-optim takes them, mt-ckpt writes them; mt-step reports failures. */
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 #include "progress.h"
 #include "saves.h"
 

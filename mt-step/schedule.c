@@ -1,7 +1,8 @@
 /* schedule.c: the numbers of transformers' get_*_schedule functions (optimization.py), whose step counts from 0. */
 #include <math.h>
+#include <string.h>
 
-#include "mt.h"
+#include "mt/error.h"
 #include "schedule.h"
 
 int schedule_parse(const char *name, enum schedule_kind *kind)

@@ -5,6 +5,11 @@
 
 #include "count.h"
 #include "metrics.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 #include "progress.h"
 #include "saves.h"
 #include "train.h"

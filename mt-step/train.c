@@ -6,9 +6,15 @@
  *     line of n     when n is done; then n is logged
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "best.h"
 #include "metrics.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "progress.h"
 #include "saves.h"
 #include "train.h"

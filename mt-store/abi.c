@@ -4,6 +4,10 @@
 
 #include "abi.h"
 #include "look.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/txn.h"
+#include "mt/version.h"
 #include "store.h"
 
 /* ------------------------------------------------------------------------------------------------ types of fields */

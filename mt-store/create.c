@@ -1,9 +1,13 @@
 /* create.c: config.json -> a run's three regions, allocated in full, without weights. */
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/ring.h"
 #include "store.h"
 
 /* bf16, fp32, or the option's third type, if it has one (else 0) */

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "mt/run.h"
+#include "mt/stage.h"
 #include "pool.h"
 #include "store.h"
 

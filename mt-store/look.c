@@ -1,8 +1,15 @@
 /* look.c: one look at a run. Words are read while others change them: what belongs together is read again, until two
  * readings agree. */
 #include <math.h>
+#include <stdio.h>
 
 #include "look.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 #include "os.h"
 #include "store.h"
 

@@ -3,7 +3,11 @@
 #ifndef MT_LOOK_H
 #define MT_LOOK_H
 
-#include "mt.h"
+#include <stdbool.h>
+
+#include "mt/memory.h"
+
+struct mt_run;
 
 enum {
 	LOOK_UNITS = sizeof((struct mt_geometry *)0)->kind_of + 2, /* at most */

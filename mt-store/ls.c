@@ -5,6 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 #include "store.h"
 
 struct listing {

@@ -9,6 +9,11 @@
  *     abi.c        the layout of shared memory
  *     memory.c     what a new run may take
  */
+#include <stdio.h>
+
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
 #include "store.h"
 
 int store_rm(const char *run, const struct store_options *o) { return mt_run_remove(run, o->force); }

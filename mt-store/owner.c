@@ -26,6 +26,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 #include "store.h"
 
 enum { SAVE_TRIES = 5, SAVE_PAUSE_MS = 500, LEAVE_MS = 10000, TICK_MS = 50 };

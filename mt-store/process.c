@@ -1,11 +1,13 @@
 /* process.c: what /proc says of a stage's process. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "look.h"
+#include "mt/stage.h"
 
 enum { COMMAND_LINE = 32 << 10 }; /* bytes of it that are read */
 

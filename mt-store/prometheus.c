@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "look.h"
+#include "mt/stage.h"
 #include "store.h"
 
 struct label {

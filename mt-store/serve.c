@@ -1,9 +1,14 @@
 /* serve.c: own and supervise a run: watch the process behind every slot and wake its peers when one dies. */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 #include "store.h"
 
 enum {

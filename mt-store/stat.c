@@ -3,6 +3,9 @@
 #include <math.h>
 
 #include "look.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 #include "store.h"
 
 static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64_MAX : x); }

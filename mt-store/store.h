@@ -4,6 +4,7 @@
 #define MT_STORE_H
 
 #include "cli/cli.h"
+#include "mt/memory.h"
 
 struct store_options { /* of all verbs together; mt-store.c checks which verb takes which */
 	const char *config, *dtype, *grad, *state, *optim, *numa;

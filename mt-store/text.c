@@ -1,5 +1,6 @@
 /* text.c: numbers in units that people read. */
 #include <math.h>
+#include <stdio.h>
 
 #include "look.h"
 

@@ -2,11 +2,13 @@
 #include <dirent.h>
 #include <linux/magic.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "mt/run.h"
 #include "store.h"
 
 void run_id_text(struct mt_run *run, char id[33])

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
 #include "stream.h"
 
 static uint64_t tokens_of(const struct stream *s) { return (uint64_t)s->msg.batch.rows * s->msg.batch.seq; }

@@ -1,6 +1,7 @@
 /* cut.c: where the parts of a block with experts begin and end. */
 #include "block.h"
 #include "cut.h"
+#include "mt/layout.h"
 
 #define ALIGN 64u /* elements: arrays begin there in a window's memory, as slabs do in a unit */
 

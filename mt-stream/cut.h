@@ -11,7 +11,10 @@
 #ifndef MT_STREAM_WINDOWS_H
 #define MT_STREAM_WINDOWS_H
 
-#include "mt.h"
+#include <stdint.h>
+
+struct mt_tensor;
+struct mt_unit;
 
 enum { EXPERT_ARRAYS = 6 }; /* as many roles as experts' tensors have */
 

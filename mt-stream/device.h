@@ -20,8 +20,13 @@
 #ifndef MT_STREAM_DEVICE_H
 #define MT_STREAM_DEVICE_H
 
-#include "mt.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "mt/model.h"
 #include "ops.h"
+
+struct mt_run;
 
 enum queue { Q_COMPUTE, Q_WEIGHTS, Q_GRADS, QUEUES };
 

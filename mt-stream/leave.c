@@ -3,6 +3,8 @@
  */
 #include <math.h>
 
+#include "mt/ring.h"
+#include "mt/stage.h"
 #include "schedule.h"
 #include "trace.h"
 

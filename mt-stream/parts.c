@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "mt/error.h"
+#include "mt/run.h"
 #include "schedule.h"
 
 /* ---- units ---- */

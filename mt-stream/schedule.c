@@ -28,6 +28,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/stage.h"
 #include "schedule.h"
 #include "trace.h"
 

@@ -3,6 +3,11 @@
  */
 #include "batch.h"
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "stream.h"
 #include "trace.h"
 

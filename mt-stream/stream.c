@@ -1,7 +1,12 @@
 /* stream.c: mt-stream: options, setting up, serving. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 #include "plan/show.h"
 #include "stream.h"
 #include "trace.h"

@@ -6,6 +6,7 @@
 #ifndef MT_STREAM_STREAM_H
 #define MT_STREAM_STREAM_H
 
+#include "mt/memory.h"
 #include "plan/plan.h"
 
 /* A unit of the run, whose weights come together and whose gradients leave together. It computes with its own weights;

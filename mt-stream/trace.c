@@ -4,10 +4,12 @@
  */
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
 #include "trace.h"
 
 #define BLOCK 4096    /* spans; they never move, because devices hold pointers to them */

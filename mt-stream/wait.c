@@ -2,6 +2,10 @@
  * there, and aborts the step if a peer has died.
  */
 #include "cli/cli.h"
+#include "mt/ring.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "stream.h"
 #include "trace.h"
 

@@ -2,6 +2,8 @@
  * one window after another, then through the rest. A window's weights come while the one before computes, and its
  * gradients leave while the next one does.
  */
+#include "mt/run.h"
+#include "mt/stage.h"
 #include "schedule.h"
 #include "trace.h"
 

@@ -1,6 +1,8 @@
 /* abi.c: the shared layouts, asserted. Nothing here makes code. */
+#include <stddef.h>
+
 #include "abi.h"
-#include "mt.h"
+#include "mt/memory.h"
 
 #define FIELD(s, f, off, size_) \
 	_Static_assert(offsetof(struct s, f) == (off), "offset of " #s "." #f); \

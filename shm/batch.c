@@ -1,5 +1,7 @@
 /* batch.c: what a batch message may say. It comes from a peer: nothing in it may lead out of bounds. */
 #include "batch.h"
+#include "mt/error.h"
+#include "mt/memory.h"
 #include "say.h"
 
 int batch_fits(const struct mt_msg *m, size_t block)

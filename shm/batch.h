@@ -2,7 +2,10 @@
 #ifndef MT_BATCH_H
 #define MT_BATCH_H
 
-#include "mt.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct mt_msg;
 
 /* Does a batch message say what a block of so many bytes can hold? 0 or -69 */
 int batch_fits(const struct mt_msg *, size_t block);

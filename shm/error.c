@@ -1,7 +1,9 @@
 /* error.c: a message for people, per thread; the library sets it, the program says it. */
 #include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "mt.h"
+#include "mt/error.h"
 
 static _Thread_local char message[1024];
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "lib.h"
+#include "mt/error.h"
 
 struct files {
 	struct mt_header h;

@@ -1,6 +1,10 @@
 /* fill.c: filling a run with weights, by init or load: its begin and end, what a filled run starts with, and what a run
  * that is not filled says. */
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 int run_state_error(const struct mt_run *run, enum mt_state state)
 {

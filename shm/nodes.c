@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "lib.h"
+#include "mt/error.h"
 
 uint32_t mt_node(const struct mt_run *run) { return run->control->nodes.node; }
 

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "mt.h"
+#include "mt/error.h"
 #include "os.h"
 
 double mt_now(void)

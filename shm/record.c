@@ -1,8 +1,11 @@
 /* record.c: the reproducibility record: who decides it, what must agree with it, and its table: what a device chose for
- * an operation where another choice would give other bits. mt.h says how the list grows. */
+ * an operation where another choice would give other bits. mt/memory.h says how the list grows. */
 #include <stddef.h>
 
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 
 /* ------------------------------------------------------------------------------------------------ the record */
 

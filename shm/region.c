@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,6 +19,8 @@
 
 #include "abi.h"
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/version.h"
 #include "os.h"
 #include "pool.h"
 

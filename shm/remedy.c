@@ -1,5 +1,7 @@
 /* remedy.c: which of the choices that make a run smaller make it fit. */
-#include "mt.h"
+#include <stdio.h>
+
+#include "mt/create.h"
 #include "say.h"
 
 enum { MOST = 2 }; /* are named */

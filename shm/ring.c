@@ -11,10 +11,16 @@
  * A producer may be writing several blocks, tail and those behind it, and a consumer reading several. A reservation
  * leaves no trace in shared memory: the successor of a dead producer writes again what was not published.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 enum { GRAD_SLOTS = 8, BATCH_SLOTS = 2, SAVE_SLOTS = 1024 }; /* twice as many of gradients in larger pieces */
 

@@ -3,12 +3,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "os.h"
 #include "say.h"
 
@@ -64,11 +70,6 @@ static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint
 	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	free(c);
 	return round_up(control, 4096) + round_up(rings, 4096) + link;
-}
-
-uint64_t mt_run_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens)
-{
-	return mt_node_need(l, config_bytes, step_tokens, 1, 0);
 }
 
 uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,

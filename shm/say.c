@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/stage.h"
 #include "os.h"
 #include "say.h"
 

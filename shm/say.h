@@ -5,7 +5,8 @@
 #include <stdarg.h>
 #include <stdint.h>
 
-#include "mt.h"
+struct mt_geometry;
+struct mt_run;
 
 extern const char *mt_program_name; /* "mt" until mt_cli sets it */
 /* "program: message" on stderr, one line; control characters and what is no UTF-8 become '?'. The file MT_LOG of the

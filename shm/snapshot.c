@@ -3,6 +3,10 @@
  * directory, and ends as saved or failed. A pin counts only while the word is (pin, pinned): so to fail a snapshot is
  * to release all of its units at once. */
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 
 uint64_t mt_snap(const struct mt_run *run)
 {

@@ -18,14 +18,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 #include "os.h"
 
-/* Readers of this word are in mt.h */
+/* Readers of this word are in mt/stage.h */
 static uint64_t make_word(int pid, uint64_t start, uint64_t gen)
 {
 	return (uint64_t)pid << 42 | (uint64_t)(pid != 0) << 41 | (start & 0x1ffffff) << 16 | (gen & 0xffff);

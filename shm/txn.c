@@ -4,6 +4,10 @@
 #include <math.h>
 
 #include "lib.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 struct mt_txn *mt_txn(const struct mt_run *run, uint32_t k) { return &run->control->txn[k & 1]; }
 

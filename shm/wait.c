@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/wait.h"
 #include "say.h"
 
 enum { SPINS = 200, BRIEF_MS = 2 };

@@ -44,8 +44,9 @@ load helpers
 		grep -qx "$s" "$T/symbols"
 	done
 	no grep -v '^mt_' "$T/symbols"
-	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
-	readelf -d "$BUILD/libmt.so" | grep -q "SONAME.*\[libmt.so.$(sed -n 's/^#define MT_ABI *//p' "$TOP/shm/mt.h")\]"
+	while read -r s; do grep -qE "[ *]$s\b" "$TOP"/shm/*.h "$TOP"/shm/mt/*.h "$TOP"/shm/model/*.h; done <"$T/symbols"
+	abi=$(sed -n 's/^#define MT_ABI *//p' "$TOP/shm/mt/version.h")
+	readelf -d "$BUILD/libmt.so" | grep -q "SONAME.*\[libmt.so.$abi\]"
 }
 
 @test "shm/README.md lists every shared field at its real offset" {
@@ -60,8 +61,8 @@ load helpers
 	compiles
 	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[6\];/reserved1[5], news;/' \
 		's/double   aux, z;/double news, aux, z;/' 's/micros, reserved0; uint64/micros, news; uint64/'; do
-		sed "$change" "$TOP/shm/mt.h" >"$T/shm/mt.h"
-		no cmp -s "$TOP/shm/mt.h" "$T/shm/mt.h"
+		sed "$change" "$TOP/shm/mt/memory.h" >"$T/shm/mt/memory.h"
+		no cmp -s "$TOP/shm/mt/memory.h" "$T/shm/mt/memory.h"
 		no compiles
 		grep -q "reserved\|does not list all\|size of" "$T/err"
 	done

@@ -21,7 +21,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig
 	# shellcheck disable=SC2046
 	cc -o "$T/own" "$T/own.c" $(pkg-config --cflags --libs mt)
-	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt.h")
+	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt/version.h")
 	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
 	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
 	# shellcheck disable=SC2046

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
+#include "mt/run.h"
 
 static json_t *block(const json_t *root, const char *key)
 {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { BYTES_VOCAB = 512, DEFAULT_VOCAB = 32000 }; /* llama's, where config.json has none */
 

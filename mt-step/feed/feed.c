@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { MAX_FILES = 4096 };
 

@@ -3,6 +3,7 @@
 #define FEED_H
 
 #include "cli/cli.h"
+#include "mt/memory.h"
 #include "record.h"
 
 enum feed_format {

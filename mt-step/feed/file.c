@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { WINDOW = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "feed.h"
+#include "mt/error.h"
 #include "splitmix.h"
 
 static int index_add(void *arg, uint64_t off, uint32_t n)

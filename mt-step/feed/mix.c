@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "feed.h"
+#include "mt/error.h"
 #include "splitmix.h"
 
 typedef __int128 wide; /* documents x documents */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { OUT_BYTES = 1 << 20 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { CHUNK = 1 << 14 }; /* elements */
 

@@ -2,10 +2,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "feed.h"
+#include "mt/error.h"
 
 enum { WEIGHT_MAX = 1000000 };
 

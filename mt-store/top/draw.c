@@ -1,8 +1,10 @@
 /* draw.c: a run as a page, the most important first: what does not fit below is left out. */
 #include <math.h>
+#include <stdio.h>
 
 #include "../store.h"
 #include "draw.h"
+#include "mt/stage.h"
 
 enum {
 	WIDE = 60,   /* columns from which a row also has what is nice to know */

@@ -1,6 +1,7 @@
 /* nodes.c: on which NUMA nodes the store is, by samples. */
 #include <numaif.h>
 
+#include "mt/run.h"
 #include "watch.h"
 
 bool nodes_sample(struct mt_run *run, uint64_t state_bytes, double share[WATCH_NODES])

@@ -4,12 +4,13 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <term.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "mt.h"
+#include "mt/error.h"
 #include "terminal.h"
 
 static bool on, colors;

@@ -9,12 +9,15 @@
  */
 #include <langinfo.h>
 #include <locale.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "draw.h"
+#include "mt/error.h"
+#include "mt/run.h"
 #include "terminal.h"
 
 static struct view view = {.interval = 1};

@@ -16,6 +16,7 @@
 
 #include "cli/cli.h"
 #include "device.h"
+#include "mt/layout.h"
 #include "ops.h"
 #include "pool.h"
 #include "splitmix.h"

@@ -1,5 +1,6 @@
 /* execute.c: runs one operation of the devices cpu and chaos, on operands of the type that was selected for the run */
 #include "cpu.h"
+#include "mt/error.h"
 
 int cpu_compute(struct device *d, bool *bf16, enum mt_dtype dtype)
 {

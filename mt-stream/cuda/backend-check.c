@@ -15,6 +15,8 @@
 #include "backend.h"
 #include "cli/cli.h"
 #include "model/bf16.h"
+#include "mt/error.h"
+#include "mt/layout.h"
 #include "splitmix.h"
 
 #ifndef SHORT       /* smaller for the emulated GPU */

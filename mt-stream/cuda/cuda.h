@@ -12,6 +12,8 @@
 #include "kernels.h"
 #include "ops.h"
 
+struct mt_control;
+
 #ifndef EVENTS      /* smaller for the emulated GPU */
 #define EVENTS 1024 /* of a queue, used in turn */
 #endif

@@ -1,6 +1,7 @@
 /* device.c: a GPU as a device: finding, opening, attaching and closing it. Nothing waits for the whole device and
  * nothing is allocated within a step.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,9 @@
 #include "cuda.h"
 #include "pool.h"
 #include "block.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/run.h"
 
 #define GEMM_BYTES (64u << 20) /* cuBLASLt's workspace */
 #define BLOCKS 1024            /* registrations of the gradient ring at most */

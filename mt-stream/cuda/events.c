@@ -3,11 +3,14 @@
  * The first error is kept. From then on nothing is launched, and waiting fails with that error: the call, its error and
  * what mt-stream was doing, with the unit.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "mt/error.h"
+#include "mt/stage.h"
 
 /* ---- errors ---- */
 

@@ -4,9 +4,13 @@
  * stream a kernel would have to wait until a GEMM frees a multiprocessor, which takes longer than copying a piece.
  */
 #include <signal.h>
+#include <stdio.h>
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/run.h"
 #include "trace.h"
 
 /* ---- operations ---- */

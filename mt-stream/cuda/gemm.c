@@ -15,11 +15,14 @@
  */
 #include <dlfcn.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "gemm.h"
+#include "mt/choices.h"
+#include "mt/error.h"
 
 #ifdef MT_EMU
 #include "cublaslt.h"

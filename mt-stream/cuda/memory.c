@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "mt/run.h"
 
 #ifndef REGISTER_MOST              /* smaller for the emulated GPU */
 #define REGISTER_MOST (1ull << 30) /* bytes for each call of cudaHostRegister: a long one delays other threads' calls */

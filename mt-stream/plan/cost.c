@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "mt/layout.h"
 #include "plan.h"
 
 /* Those of GPUs are assumed: nothing here was measured with mt on one. mt-stream/README.md has the sources. */

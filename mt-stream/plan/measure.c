@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/layout.h"
 #include "plan.h"
 #include "pool.h"
 

@@ -1,6 +1,7 @@
 /* memory.c: where each array of a micro-batch lies in device memory. The same walk computes the size and hands out the
  * addresses, so that a plan takes exactly what it was counted to take.
  */
+#include "mt/layout.h"
 #include "plan.h"
 
 struct walk {

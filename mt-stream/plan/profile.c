@@ -1,9 +1,12 @@
 /* profile.c: the rates of a machine: defaults for each kind of GPU, which --profile may replace one by one. */
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/layout.h"
 #include "plan.h"
 
 #define ADAM_CORE 0.3e9 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */

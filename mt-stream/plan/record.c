@@ -1,7 +1,13 @@
 /* record.c: the reproducibility record: the sizes and the device with which a run is computed. They decide bits, so
  * every stream of a run, now or later, must use the same ones. The run's first stream writes them.
  */
+#include <stdio.h>
+
 #include "cli/cli.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 #include "stream.h"
 
 /* A requested size must be the one that the run was computed with */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
 #include "show.h"
 #include "stream.h"
 

@@ -7,7 +7,10 @@
  * windows of experts → offloading and gradient slots → weight slots → checkpoint levels → consider().
  */
 #include <math.h>
+#include <stdio.h>
 
+#include "mt/error.h"
+#include "mt/layout.h"
 #include "plan.h"
 #include "say.h"
 

@@ -1,8 +1,12 @@
 /* show.c: mt-stream --plan: how a run would compute, without a run and without a device. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
 #include "cuda/calls.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/memory.h"
 #include "show.h"
 
 #define LIBRARY_BYTES (64u << 20) /* a GEMM library's workspace */

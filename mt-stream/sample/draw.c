@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "mt/error.h"
 #include "sample.h"
 #include "splitmix.h"
 

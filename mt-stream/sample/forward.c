@@ -12,6 +12,8 @@
 
 #include "layers.h"
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
 #include "sample.h"
 
 enum {

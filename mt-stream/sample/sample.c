@@ -2,11 +2,15 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "feed/feed.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 #include "sample.h"
 
 static double temperature = 1, top_p = 1, wait_s = 10;

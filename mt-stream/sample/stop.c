@@ -1,6 +1,8 @@
 /* stop.c: which tokens end a continuation, as the model's own files say */
 #include <jansson.h>
 
+#include "mt/error.h"
+#include "mt/run.h"
 #include "say.h"
 #include "sample.h"
 

@@ -6,6 +6,10 @@
  * read-only. That is also why it polls: to sleep on the doorbell it would have to write.
  */
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
 #include "sample.h"
 
 /* The committed step and the fillings, as mt_sample_take reads them, although a step may be open. A run that is being

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "mt/error.h"
 
 void mt_die(int ex, const char *fmt, ...)
 {

@@ -15,11 +15,13 @@
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "link.h"
+#include "mt/error.h"
 #include "siphash.h"
 
 enum {

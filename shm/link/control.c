@@ -2,10 +2,12 @@
  * connection whose other end is gone does, and silence counts as death after --timeout. */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
 #include "link.h"
+#include "mt/error.h"
 
 enum { MOST = 4096 /* bytes of a message */, ALIVE_S = 1 };
 

@@ -11,9 +11,12 @@
  * some size where it is until somebody receives it, and its message is popped only then.
  */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "link.h"
+#include "mt/error.h"
+#include "mt/ring.h"
 
 enum { SLOTS = 64 }; /* messages of a ring that are on their way at most */
 

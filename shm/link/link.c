@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -12,6 +13,11 @@
 #include <xxhash.h>
 
 #include "link.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 /* ------------------------------------------------------------------------------------------------ options */
 

@@ -2,6 +2,11 @@
  * copies, in the order in which node 0's came about. Back come what a step needs of all: which mt-streams live, and
  * that a node has finished a step. */
 #include "link.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 /* What stands before a txn's word: from `step` on to its losses, which no other node reads */
 enum {

@@ -8,6 +8,8 @@
  *
  * A node whose word becomes failed fails the save: node 0's mt-ckpt sees that, and its word ends all others' saves. */
 #include "link.h"
+#include "mt/snapshot.h"
+#include "mt/wait.h"
 
 static _Atomic uint64_t *heard(struct link *l, uint32_t node) { return &l->control->nodes.snap[node]; }
 

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 
 #include "link.h"
+#include "mt/error.h"
+#include "mt/snapshot.h"
+#include "mt/txn.h"
 
 enum { WINDOW = 8, CHUNK = 64 << 20 }; /* units that are received at once; bytes of one MPI message */
 

@@ -1,4 +1,4 @@
-/* bf16.h: the one rounding of fp32 to bf16, and back. The exact split into two halves (w and lo) is in mt.h. */
+/* bf16.h: the one rounding of fp32 to bf16, and back. The exact split into two halves (w and lo) is in mt/layout.h. */
 #ifndef MT_BF16_H
 #define MT_BF16_H
 

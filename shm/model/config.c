@@ -12,6 +12,7 @@
 
 #include "config.h"
 #include "hfjson.h"
+#include "mt/error.h"
 
 #define CONFIG_BYTES (16u << 20)
 

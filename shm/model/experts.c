@@ -1,6 +1,7 @@
 /* experts.c: config.json's keys of MLPs that are mixtures of experts */
 #include "config.h"
 #include "hfjson.h"
+#include "mt/error.h"
 
 /* Keys and defaults of families whose MLPs are mixtures of experts: configuration_*.py; and what their routers
  * compute */

@@ -17,7 +17,7 @@
 #ifndef MT_INT8_H
 #define MT_INT8_H
 
-#include "mt.h"
+#include "mt/layout.h"
 
 #define INT8_CUT 20             /* bits of an fp32 pattern that a code lacks */
 #define INT8_NEAREST 0x80000u   /* for a random number of as many bits */

@@ -3,6 +3,7 @@
 
 #include "config.h"
 #include "hfjson.h"
+#include "mt/error.h"
 
 bool key_is_odd(struct reader *r, const char *key, const json_t *v)
 {

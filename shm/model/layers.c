@@ -1,5 +1,6 @@
 /* layers.c: the keys that make layers differ: windows, layers without positions, sizes -> each layer's kind. */
 #include "config.h"
+#include "mt/error.h"
 
 /* sliding_window and max_window_layers: Qwen2Config, Qwen3Config; most others have the former */
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28, NOPE_INTERVAL_DEFAULT = 4 };

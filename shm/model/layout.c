@@ -4,6 +4,7 @@
 
 #include "hfjson.h"
 #include "lib.h"
+#include "mt/error.h"
 
 #define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
 #define BIG (64u << 20)         /* from this size on, the alignment costs less than 3% */

@@ -1,6 +1,7 @@
 /* rope.c: rope_scaling and rope_parameters of config.json -> the frequencies of each kind of layers. */
 #include "config.h"
 #include "hfjson.h"
+#include "mt/error.h"
 
 static const char *const rope_keys[R_KEYS] = {
 	"factor",

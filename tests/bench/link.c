@@ -7,12 +7,19 @@
  */
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "mt.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 enum { WARM = 64 << 20 };
 

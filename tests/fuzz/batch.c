@@ -2,6 +2,7 @@
  * that start in their row at or before the token. */
 #include "batch.h"
 #include "fuzz.h"
+#include "mt/memory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

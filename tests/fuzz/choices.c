@@ -1,6 +1,7 @@
 /* The reproducibility record's table of choices with arbitrary links: walks and look-ups end. */
 #include "fuzz.h"
 #include "lib.h"
+#include "mt/choices.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -9,6 +9,8 @@
 
 #include "../../mt-stream/cuda/gemm.h"
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
 
 static inline void must(cudaError_t e, const char *what)
 {

@@ -4,10 +4,12 @@
  *        placement RUN node N: all pages of all arrays are on node N
  * It prints a line an array, and exits with 1 if one of them is elsewhere. */
 #include <numaif.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "mt.h"
+#include "mt/error.h"
+#include "mt/run.h"
 
 enum { NODES = 64 };
 

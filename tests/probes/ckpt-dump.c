@@ -15,6 +15,9 @@
 #include <xxhash.h>
 #include "ckpt-common.h"
 #include "cli/cli.h"
+#include "mt/choices.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 static void print_array(struct mt_run *run, uint32_t u, const char *name, uint64_t off, uint64_t bytes)
 {

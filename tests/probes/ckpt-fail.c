@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/run.h"
 
 static const char *kind;
 static bool armed, for_good;

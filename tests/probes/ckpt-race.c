@@ -16,6 +16,7 @@
 #include "ckpt.h"
 #include "ckpt-common.h"
 #include "cli/cli.h"
+#include "mt/txn.h"
 
 enum { STATES = 1 << 16 };
 

@@ -9,9 +9,13 @@
  *     ckpt-snap RUN word              print the word as STEP STATE, then the numbers of saved and failed ones
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "ckpt-common.h"
 #include "cli/cli.h"
+#include "mt/ring.h"
+#include "mt/snapshot.h"
+#include "mt/wait.h"
 
 static struct mt_run *run;
 

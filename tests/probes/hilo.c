@@ -2,9 +2,10 @@
  * high half is the nearest bf16 (ties away from zero), judged by the distance to its neighbours, not by the formula. */
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <unistd.h>
 
-#include "mt.h"
+#include "mt/layout.h"
 
 enum { THREADS = 16 };
 

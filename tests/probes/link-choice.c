@@ -2,10 +2,15 @@
  *
  *     link-choice RUN N    enter N choices, of which all nodes have some in common, with values that name this node;
  *                          print what stands, a line for each */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "mt.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/wait.h"
 
 int main(int argc, char **argv)
 {

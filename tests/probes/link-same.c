@@ -7,7 +7,9 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "mt.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/txn.h"
 
 static struct mt_run *open_at(const char *run, const char *dir)
 {

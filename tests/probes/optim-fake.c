@@ -1,4 +1,4 @@
-/* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only mt.h. It drives an mt-optim and compares its
+/* optim-fake.c: acts as an mt-step and up to eight mt-streams, using only libmt. It drives an mt-optim and compares its
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8
@@ -16,12 +16,21 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../mt-optim/update.h"
 #include "cli/cli.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 struct sender {
 	struct mt_ring *ring;

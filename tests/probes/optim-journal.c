@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -20,6 +21,10 @@
 
 #include "../../mt-optim/optim.h"
 #include "cli/cli.h"
+#include "mt/create.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
 
 enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
 enum { STEP = 7, K = 1, WORLDS = 5, NESTED_STEPS = 1500 };

@@ -8,6 +8,7 @@
  * sums`: these alone, with $MT_ISA.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../../mt-optim/update.h"

@@ -11,9 +11,16 @@
  *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/choices.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 static uint64_t number(const char *s) { return strtoull(s ? s : "0", NULL, 0); }
 

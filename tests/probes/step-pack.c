@@ -2,11 +2,13 @@
  * continue at the end of every row with the same result.
  * usage: step-pack docs|concat|none[,split|drop|truncate] SEQ FILE [resume] */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "../../mt-step/pack.h"
 #include "cli/cli.h"
+#include "mt/error.h"
 
 enum { VOCAB = 1 << 30 };
 

@@ -1,4 +1,5 @@
 /* step-schedule: learning rates of all steps. usage: step-schedule KIND STEPS LR WARMUP DECAY MIN_LR */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../../mt-step/schedule.h"

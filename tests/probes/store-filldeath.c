@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "mt.h"
+#include "mt/run.h"
 
 /* A child does not inherit the regions: it opens them itself. */
 static _Noreturn void fill_for_ever(const char *name)

@@ -1,11 +1,17 @@
 /* store-hold RUN SLOT [accumulate|MIB]: claim a slot as a stage would, print "held", and hold it until a signal. With
  * "accumulate" open transaction 1 as mt-step would, which this stage's death must abort. MIB: so much memory it uses,
  * and the kernel has to take back when it dies. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 int main(int argc, char **argv)
 {

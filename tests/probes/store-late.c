@@ -1,9 +1,13 @@
 /* store-late RUN SLOT FILE: attach to a filled run, report it, wait until FILE exists, then claim SLOT, like a stage
  * that is slow between the two. Prints "claimed" and the run's state; holds the slot until a signal. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/stage.h"
 
 static const struct mt_program program = {.name = "store-late"};
 

@@ -1,6 +1,10 @@
 /* store-layout CONFIG [DTYPE [GRAD]]: print the geometry of a config.json, then tables of units and tensors, as lines
  * of words that a test can grep. "inv_freq" lines have the fp32 patterns. Exit codes are libmt's. */
+#include <stdio.h>
+
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/layout.h"
 
 static enum mt_dtype dtype_of(const char *word)
 {

@@ -2,10 +2,13 @@
  * minimum, maximum; then "state HASH" over all arrays of all units (w, lo, m, v; gaps too), "moments zero|nonzero",
  * "gaps zero|nonzero". */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
 
 static float weight(struct mt_run *run, const struct mt_unit *u, uint64_t i)
 {

@@ -23,10 +23,18 @@
  *                                         mt-stream may run now
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/create.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
 
 static uint64_t seed_now;
 static uint32_t draw(uint32_t below)

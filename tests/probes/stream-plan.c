@@ -8,10 +8,13 @@
  * least that is named works and a page less does not; times are finite and positive and add up.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../../mt-stream/plan/plan.h"
 #include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/layout.h"
 
 static uint64_t state;
 static uint64_t now_seed;

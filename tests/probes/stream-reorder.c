@@ -4,6 +4,7 @@
  *
  *     stream-reorder COUNT        a line for each; 1: an allowed reordering never happened, or a forbidden one did
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt.h"
 #include "../../mt-stream/stream.h"
 
 #define RUBBISH 0xff

@@ -1,0 +1,82 @@
+/* layout.h: units of a model, and where their arrays and tensors lie. */
+#ifndef LIBMT_LAYOUT_H
+#define LIBMT_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "model.h"
+
+/* clang-format off */
+
+#define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
+#define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
+
+/* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
+ * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever)
+ * counted. The last unit of a tied model with MT_NORM_PLAIN has no tensors and is one gap. */
+struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
+	uint64_t elems;             /* multiple of MT_GROUP */
+	uint64_t params;            /* elements that are parameters */
+	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,
+								 * v where the optimizer has none */
+	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
+	uint32_t first_tensor, tensors;
+	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
+	_Atomic uint64_t updated;   /* several nodes: step that this node's part of w holds; by mt-optim, with release */
+	uint64_t reserved0[5];
+	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
+	uint64_t reserved1[7];
+	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
+	uint64_t reserved2[7];
+};
+
+struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
+	struct mt_geometry geo;
+	enum mt_dtype dtype, grad, state; enum mt_optim optim;
+	uint32_t n_units, n_tensors;
+	struct mt_unit *units; struct mt_tensor *tensors;
+	uint64_t store_bytes;       /* of the store region */
+	uint64_t params;            /* of the model; tied embeddings count once */
+};
+/* Bytes of m, or of v, for `elems` elements, a multiple of MT_GROUP. int8: elems codes, then a fp32 scale for each
+ * group (model/int8.h) */
+static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
+{
+	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * (state == MT_BF16 ? 2 : 4);
+}
+/* dtype: of w; grad: of g; state: of m and v: fp32, bf16 or int8 */
+int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
+	enum mt_dtype state, enum mt_optim optim);
+void mt_layout_release(struct mt_layout *);
+/* Some files have the rows of q | k | v in another order. Element `from` of the tensor in its file is the tensor's
+ * element *at here, and so on for *n elements; from < t->n. Other tensors: *at is `from`, *n is all that follow. */
+void mt_tensor_piece(const struct mt_geometry *, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n);
+
+/* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are
+ * multiples of MT_BLOCK, or the unit's end. */
+struct mt_part { uint64_t first, end; };
+static inline struct mt_part mt_part_of(uint64_t elems, uint32_t node, uint32_t nodes)
+{
+	uint64_t blocks = (elems + MT_BLOCK - 1) / MT_BLOCK;
+	struct mt_part p = { blocks * node / nodes * MT_BLOCK, blocks * (node + 1) / nodes * MT_BLOCK };
+	if (p.end > elems) p.end = elems;
+	return p;
+}
+/* Elements [first, end) of a bf16 run's unit from its first exact tensor to its last; none: first == end. All nodes
+ * have lo of them. tensor: the unit's first */
+struct mt_part mt_exact(const struct mt_unit *, const struct mt_tensor *tensor);
+
+/* The fp32 pattern as two 16-bit halves: w is the round-to-nearest (ties away from zero) bf16, lo what is missing.
+ * Exact for all 2^32 patterns (modulo 2^32). */
+static inline uint16_t mt_hi(uint32_t bits) { return (uint16_t)((bits + 0x8000u) >> 16); }
+static inline int16_t mt_lo(uint32_t bits) { return (int16_t)(uint16_t)bits; }
+static inline uint32_t mt_join(uint16_t w, int16_t lo) { return ((uint32_t)w << 16) + (uint32_t)(int32_t)lo; }
+static inline uint32_t mt_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline float mt_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+
+/* clang-format on */
+
+#endif

@@ -1,0 +1,276 @@
+/* memory.h: what lies in shared memory: shm/README.md draws it byte by byte. */
+#ifndef LIBMT_MEMORY_H
+#define LIBMT_MEMORY_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "layout.h"
+#include "model.h"
+
+/* clang-format off */
+
+#define MT_RUN_NAME   32        /* characters of a run's name at most */
+#define MT_STREAMS    64        /* mt-streams of a run at most, on all of its nodes together */
+#define MT_NODES      64        /* nodes of a run at most */
+#define MT_MICROS     4096      /* micro-batches a step at most */
+/* optimizer's partitions: fixed ranges of a unit's groups; threads take partitions */
+#define MT_PARTITIONS      64
+#define MT_CHOICES    1024      /* entries of the reproducibility record's table at most */
+#define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
+#define MT_CHOICE_VALUE 120     /* and of its value */
+#define MT_NO_TARGET  UINT32_MAX
+#define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
+
+enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
+
+struct mt_header {              /* the first 128 bytes of every region */
+	char     magic[8];          /* "mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  " */
+	_Atomic uint32_t abi;       /* MT_ABI, stored last, with release: before it the region is half made */
+	_Atomic uint32_t state;     /* enum mt_state; in the control region, of the whole run */
+	uint64_t fingerprint;       /* hash of sizeof and offsetof of every shared struct */
+	uint64_t size;              /* of the region in bytes */
+	uint8_t  run_id[16];        /* random, the same in the run's regions */
+	uint8_t  boot_id[16];       /* of the boot that made it: after a reboot, pages on disk may be of different ages */
+	uint64_t reserved[8];
+};
+
+/* Every stage has a slot. Its word is (pid, locked, start time, generation) and changes by compare-and-swap. */
+enum mt_stage_slot { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_LINK = 7, MT_STREAM = 8,
+	MT_SLOTS = MT_STREAM + MT_STREAMS };
+/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5 and 6 are free for stages of your own. */
+
+enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
+	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
+	MT_ACT_READ_INPUT, MT_ACT_WAIT_STREAM, MT_ACT_WAIT_OPTIM, MT_ACT_WAIT_COMMIT, MT_ACT_WAIT_SAVE, MT_ACT_WAIT_BATCH,
+	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE,
+	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
+};
+
+struct mt_slot {                /* 256 bytes */
+	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
+	 * generation 16 bits; pid 0: nobody. mt_slot_pid and its neighbours read it */
+	_Alignas(64) _Atomic uint64_t word;
+	_Atomic uint32_t aborted;   /* generation whose death has already aborted an accumulation */
+	_Atomic uint32_t activity;     /* enum mt_activity */
+	_Atomic uint64_t activity_arg; /* unit, micro, ... as the table says */
+	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
+	 * pieces, bytes of g, updates, update ns, wait ns; mt-step: steps, targets, processed tokens, failed saves
+	 * that an earlier one reported; mt-ckpt: saves, bytes */
+	_Atomic uint64_t counters[8];
+	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
+	uint64_t reserved[20];
+};
+
+struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */
+	uint64_t records;           /* records placed whole; without those that mt-step --long drops */
+	uint64_t offset;            /* elements of the next record already placed (a cut document, or concat) */
+	uint64_t hash;              /* XXH64 (seed 0) of the bytes of those whole records, counts included */
+	uint64_t hash_cut;          /* XXH64 of the `offset` elements of the next record, 0 if none */
+	uint32_t carry;             /* concat: the last element placed, which begins the next row; MT_NO_TARGET: none */
+	uint32_t seq, batch, pack;  /* what the rows were made with: a change needs --input new; pack: mt-step/pack.h */
+	uint64_t tokens;            /* targets trained so far, over the run's life */
+	uint64_t processed;         /* tokens of documents so far, targets or not: without padding */
+	uint64_t reserved;
+};
+
+enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
+enum mt_phase { MT_CLOSED = 0, MT_ACCUMULATE = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
+
+struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  /* of one micro */
+
+struct mt_txn {
+	/* (k 32 bits | attempt 24 bits | phase 8 bits): the only thing that decides */
+	_Alignas(64) _Atomic uint64_t word;
+	uint64_t reserved0[7];
+	/* opened: by mt-step, before the word */
+	_Alignas(64) uint64_t step; /* train: turns version step - 1 into step; eval: wants version step */
+	uint32_t kind, micros;
+	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
+	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
+	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
+	uint32_t save, last;
+	struct mt_position position;/* after this step's rows */
+	uint64_t processed;         /* train: tokens of documents in this step's rows, without padding */
+	uint64_t reserved1[4];
+	/* outcome: by mt-optim, before it commits */
+	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
+	double   norm;              /* of the gradient before clipping; NaN when not taken */
+	double   clip_factor;       /* 1 when not clipped */
+	uint32_t skipped, reserved2;
+	uint64_t source, source_ring;   /* --grad none: slot word and ring of the mt-stream whose pieces are applied */
+	double   aux, z;            /* terms of the loss: mean of the micros', weighted by their targets; NaN: none */
+	/* by mt-optim as they come */
+	struct mt_loss losses[MT_MICROS];
+};
+
+enum mt_snap { MT_SNAP_NONE = 0, MT_PINNED = 1, MT_SEALED = 2, MT_SAVED = 3, MT_FAILED = 4 };
+
+struct mt_snapshot {
+	_Alignas(64) _Atomic uint64_t word;   /* step << 8 | enum mt_snap */
+	uint64_t reserved0[7];
+	_Alignas(64) uint64_t t;
+	struct mt_position position;
+	_Atomic uint64_t saved;     /* saves that ended so, over the run's life */
+	_Atomic uint64_t failed;    /* (step of the last one counted, 40 bits | how many, 24 bits): mt_snap_failures */
+	uint64_t reserved1[4];
+};
+
+struct mt_record {              /* the reproducibility record: what can change a bit, chosen once, kept in run.json */
+	_Alignas(64) _Atomic uint64_t owner;  /* slot word of the stage that is writing it */
+	_Atomic uint32_t set;       /* 1: the fields below stand */
+	uint32_t chunk_tokens;      /* tokens of a chunk at most: rows per chunk = max(1, chunk_tokens / seq) */
+	uint32_t head_tokens;       /* tokens of an LM-head chunk */
+	uint32_t pass_rows;         /* 0: layer-major */
+	char     device[32];        /* "cpu" or "cuda" */
+	char     gemm[64], attention[64];     /* libraries and their versions, in words */
+	/* GPU or instruction set, in words; empty: written by an mt that did not look at words */
+	char     machine[64];
+	/* choices: a list that only grows; entries are numbered from 1, 0 ends it */
+	_Atomic uint32_t taken;     /* entries that belong to somebody: more than the list has, where one died */
+	_Atomic uint32_t first;
+	uint64_t reserved[8];
+};
+
+/* What a device chose for one operation of one shape (an algorithm), where another choice gives other bits. Whoever
+ * wants one takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two who choose at once
+ * the first stands, whoever is killed leaves a whole list, and what was read once stays. */
+struct mt_choice {              /* 256 bytes in the control region */
+	char     key[MT_CHOICE_KEY];/* the operation and its shape, as its device writes it */
+	uint32_t bytes;             /* of value */
+	_Atomic uint32_t next;      /* release: from then on this entry and the next are not written any more */
+	uint8_t  value[MT_CHOICE_VALUE];
+	uint64_t reserved;
+};
+
+#define MT_CHOICE_TAKEN UINT32_MAX
+
+struct mt_partition {                /* one partition of the optimizer's undo journal */
+	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
+	uint64_t reserved[7];
+	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
+};
+
+struct mt_figures {             /* what a step's metrics line says; 72 bytes */
+	uint64_t step;              /* 0: none */
+	double   loss, norm, lr;
+	uint64_t tokens;            /* targets */
+	uint32_t skipped, reserved0;
+	double   aux, z;            /* as in the txn */
+	uint64_t processed;         /* as in the txn; 0: unknown, of a checkpoint that an older mt wrote */
+};
+
+struct mt_hyper {               /* what a training step was made with; 80 bytes */
+	uint64_t step;              /* 0: none */
+	double   lr, beta1, beta2, eps, decay, clip;
+	uint64_t targets;
+	uint32_t micros, reserved0;
+	uint64_t reserved;
+};
+
+/* A run on several nodes (machines): each has a run of this name, with all weights, and the optimizer's state of its
+ * part alone. Node 0 decides; mt-link copies its decisions to the others, which are mirrors. */
+struct mt_nodes {
+	uint32_t node, nodes;       /* this one, 0 to nodes - 1; 0 of 1: the run is on one machine */
+	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first,
+	 * linked by `next`; 0 ends the list. An entry that mt-link has copied has MT_CHOICE_TAKEN in `next` */
+	_Atomic uint32_t proposed;
+	uint32_t streams;           /* mt-streams of each node at most: node r has the numbers from r * streams on */
+	uint64_t reserved[6];
+	/* [r]: newest txn's k whose step node r has finished: all of its units are at it. By each node's mt-optim for
+	 * itself; in node 0, mt-link stores those of the others */
+	_Alignas(64) _Atomic uint64_t done[MT_NODES];
+	/* By mt-link. [r]: snapshot's word of node r: in node 0 those of all others, in them node 0's. A node's own: what
+	 * it has told of it */
+	_Alignas(64) _Atomic uint64_t snap[MT_NODES];
+	/* Do all see one directory of checkpoints? [0]: number in the name of a file that node 0's mt-ckpt made in it. [r]:
+	 * the same when node r's has found that file, one less when it has not. mt-link carries them. 0: not yet */
+	_Alignas(64) _Atomic uint64_t token[MT_NODES];
+};
+
+struct mt_control {
+	struct mt_header h;
+	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
+	_Alignas(64) _Atomic uint32_t event;  /* futex word */
+	_Atomic uint32_t waiters;
+	uint64_t reserved0[7];
+	_Alignas(64) char name[MT_RUN_NAME + 8];
+	uint32_t uid;
+	uint32_t dtype, grad;       /* enum mt_dtype: of w, of g */
+	uint32_t n_units, n_tensors;
+	uint32_t partitions, group;      /* MT_PARTITIONS, MT_GROUP */
+	uint32_t state;             /* enum mt_dtype: of m and v */
+	uint64_t step_tokens;       /* tokens that a batch block holds */
+	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
+	uint64_t params;
+	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
+	char     numa[64];          /* policy as given */
+	struct mt_geometry geo;
+	uint32_t optim;             /* enum mt_optim */
+	uint32_t router_dtype;      /* enum mt_dtype: of exact routers in bf16 files, as the loaded ones had; 0: fp32 */
+	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
+	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
+	uint64_t reserved1[6];
+	struct mt_record record;
+	struct mt_snapshot snap;
+	struct mt_slot slots[MT_SLOTS];
+	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
+	/* steps whose lines were not out when the checkpoint was taken that filled the run; a step under long evaluation */
+	struct mt_figures unlogged[2];
+	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
+	struct mt_hyper hyper[2];
+	uint64_t reserved2[2];
+	struct mt_nodes nodes;
+};
+
+enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5 };
+
+struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
+	uint32_t k, attempt;
+	uint16_t kind;              /* enum mt_msg_kind */
+	uint16_t txn_kind;          /* enum mt_kind */
+	uint32_t micro;
+	uint64_t step;
+	union {
+		struct { uint64_t version;     /* units must be at this version or later */
+			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved0; uint64_t reserved1; } batch;
+		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
+			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
+		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
+			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */
+			 uint32_t zero;        /* 1: all n are 0, and nobody wrote the block */
+			 uint32_t reserved0; uint64_t reserved1; } grad;
+		uint8_t bytes[40];
+	};
+};
+/* Payload of a batch message: three arrays of rows x seq u32, one after the other:
+ *   tokens  ids; padding is 0
+ *   targets id to predict, or MT_NO_TARGET
+ *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
+ *           there; padding is a document of its own
+ * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
+ * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
+ * sum of squares of the gradient there. */
+
+struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
+	char     name[32];
+	uint32_t slots;             /* S, a power of two: message k stands in messages[k mod S] and owns block k mod S */
+	uint32_t reserved0;
+	uint64_t off_messages;      /* S x struct mt_msg, in this region */
+	uint64_t off_blocks, block_bytes;     /* S blocks; 0, 0: no payload */
+	uint64_t reserved1[8];
+	_Alignas(64) _Atomic uint64_t tail;   /* messages published: stored by the producer alone, with release */
+	uint64_t reserved2[7];
+	_Alignas(64) _Atomic uint64_t head;   /* messages finished: stored by the consumer alone, with release */
+	uint64_t reserved3[7];
+};
+#define MT_RINGS (2 * MT_STREAMS + 1)   /* at most */
+struct mt_rings {               /* the rings region; a ring of your own is a region of the same shape with n = 1 */
+	struct mt_header h;
+	uint32_t n, reserved[31];
+	struct mt_ringbuf ring[];
+};
+
+/* clang-format on */
+
+#endif

@@ -1,0 +1,195 @@
+/* model.h: a model as numbers: its geometry, and its tensors. C++ and CUDA include it, too. */
+#ifndef LIBMT_MODEL_H
+#define LIBMT_MODEL_H
+
+#include <stdint.h>
+
+/* clang-format off */
+
+enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
+
+/* Rules of the update; mt-optim/update.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
+enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
+const char *mt_optim_name(uint32_t optim); /* "?": none has this number */
+enum mt_optim mt_optim_named(const char *name); /* 0: none has this name */
+static inline uint32_t mt_state_arrays(uint32_t optim) { return optim == MT_ADAMW ? 2 : 1; }
+
+enum {                          /* mt_geometry.flags */
+	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8,
+	MT_QK_NORM = 16,            /* q and k have norms, of each head */
+	MT_ROPE_DYNAMIC = 32,       /* rows longer than max_position would want other frequencies: refused by mt-step.
+								 * With longrope, max_position is the length up to which its short factors hold */
+	MT_QK_NORM_ROW = 64,        /* with MT_QK_NORM: one norm of all q heads together, one of all k heads */
+	MT_QK_NORM_AFTER = 128,     /* with MT_QK_NORM: after rope */
+	MT_V_NORM = 256,            /* each head of v has a norm without weight */
+	MT_LAYERNORM = 512,         /* norms are LayerNorm (of heads too), else RMSNorm */
+	MT_NORM_BIAS = 1024,        /* with MT_LAYERNORM: norms of blocks and the final one have a bias */
+	MT_NORM_ONE = 2048,         /* norms multiply by 1 + w (qk-norms too) */
+	MT_NO_PRE_NORM = 4096,      /* no norm before attention and MLP */
+	MT_POST_NORM = 8192,        /* norms after attention and MLP, before they are added to the residual */
+	MT_PARALLEL = 16384,        /* attention and MLP read the block's input, and both are added to it; */
+	MT_ONE_NORM = 32768,        /* with MT_PARALLEL: behind the same norm */
+	MT_SINKS = 65536,           /* each head has one more score, which takes its part of the softmax */
+	MT_HEAD_BIAS = 131072,
+	MT_LAYER_SCALAR = 262144,   /* a block's output is multiplied by a number that is not trained */
+	MT_DROPOUT = 524288,        /* config.json asks for dropout, which mt does not do */
+	MT_NORM_PLAIN = 1048576,    /* norms of blocks and the final one have no weight */
+};
+
+enum mt_ffn {                   /* inner function of the MLP: gate | up or, from MT_RELU2 on, up alone -> ffn */
+	MT_SWIGLU, MT_GEGLU, MT_GEGLU_TANH, MT_SWIGLU_CLAMPED, MT_RELU2, MT_GELU, MT_GELU_TANH, MT_XIELU,
+};
+
+enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
+	MT_NAMES_LLAMA, MT_NAMES_GEMMA, MT_NAMES_GLM, MT_NAMES_PHI, MT_NAMES_STARCODER, MT_NAMES_HUNYUAN,
+	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
+	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX,
+	MT_NAMES,                   /* how many */
+};
+
+enum mt_score {                 /* how a router weighs experts */
+	MT_SOFTMAX,                 /* softmax of all experts' logits, of which each token takes the largest */
+	MT_SIGMOID,                 /* of each logit alone */
+	MT_TOP_SOFTMAX,             /* softmax of the largest logits alone */
+};
+
+enum {                          /* mt_layer.expert_flags */
+	MT_RENORMALISE = 1,         /* a token's weights are divided by their sum */
+	MT_ROUTER_BIAS = 2,
+	MT_CORRECTION = 4,          /* a bias on scores, which takes part in choosing experts only, and is not trained;
+								 * it and the router's weight are exact (mt_tensor) */
+	MT_SHARED_GATE = 8,         /* the shared expert's output is multiplied by sigmoid(x w') */
+	MT_EXPERT_BIAS = 16,
+	MT_PACKED = 32,             /* files have one tensor of all experts, not one for each */
+	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
+};
+
+enum { MT_EXPERTS = 1024, MT_EXPERTS_PER_TOKEN = 64 }; /* of a layer, at most */
+
+enum { MT_KINDS = 8 };          /* kinds of layers at most */
+
+struct mt_layer {                /* what all layers of a kind have in common */
+	uint32_t heads, kv_heads, head_dim, ffn;
+	uint32_t form;              /* enum mt_ffn */
+	uint32_t window;            /* a token attends to itself and window - 1 tokens before it; 0: to all */
+	uint32_t rope_dim;          /* the first elements of a head, which turn; 0: no positions in these layers (NoPE) */
+	uint32_t neighbours;        /* 1: element 2 i pairs with 2 i + 1; 0: i with i + rope_dim / 2 (rotate_half) */
+	uint32_t k_is_v;            /* 1: no v_proj, v is k before its norm */
+	float    rope_scaling;      /* factor on cos and sin (attention scaling) */
+	float    rope_inv_freq[256];/* (rope_dim / 2): angle of pair i at position p is p * inv_freq[i] */
+	uint32_t experts;           /* 0: a dense MLP of ffn; else the MLP is a mixture of so many experts, and ffn is 0 */
+	uint32_t experts_per_token;
+	uint32_t expert_ffn, shared_ffn; /* inner sizes: of an expert; of one that gets every token, 0: none */
+	uint32_t score;             /* enum mt_score */
+	uint32_t expert_flags;
+	uint32_t groups, groups_per_token; /* a token's experts are of its best groups (by their two best); 1: no groups */
+	float    expert_scale;      /* factor on the experts' weights */
+	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
+	uint32_t reserved[4];
+};
+
+struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
+	char     family[32];        /* model_type of config.json: "llama", "qwen3", "gemma2", ... */
+	uint32_t layers, hidden, vocab, max_position;
+	uint32_t flags;
+	uint32_t names;             /* enum mt_names */
+	int32_t  pad_token;         /* -1: none; its embedding row gets no gradient at the embedding end */
+	float    norm_eps;
+	float    init_range;        /* standard deviation of random weights */
+	float    embed_scale;       /* factor on embeddings; 1: none, as in all that follow */
+	float    residual_scale;    /* factor on what attention and MLP add to the residual */
+	float    attention_scale;   /* factor on q k' */
+	float    attention_cap;     /* scores are cap tanh(score / cap); 0: no cap */
+	float    logit_scale;       /* factor on logits, before the cap */
+	float    logit_cap;         /* 0: no cap */
+	float    temperature;       /* q *= 1 + temperature log(1 + floor(position / temperature_positions)); 0: none */
+	uint32_t temperature_positions;
+	uint32_t n_kinds;
+	uint8_t  kind_of[1024];     /* each layer's kind; layers <= 1024 */
+	struct mt_layer kind[MT_KINDS];
+	float    aux_coef;          /* the loss has aux_coef times the auxiliary loss, which balances experts; 0: not */
+	float    z_coef;            /* and z_coef times the z-loss of routers; 0: not. mt-stream/README.md defines both */
+	uint32_t reserved[30];
+};
+
+static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
+{
+	return &g->kind[g->kind_of[layer]];
+}
+
+/* Sizes (heads, kv_heads, head_dim, ffn, rope_dim, experts', ...): the largest of all kinds; form: a gated one if
+ * any is. Room for such a layer is room for all of them. */
+struct mt_layer mt_layer_most(const struct mt_geometry *);
+
+/* Read config.json (path: the file, or the directory that holds it). *text (if not NULL) gets the file as it is, to be
+ * freed. Errors: 66 not there, 65 not JSON, 78 not supported, each naming the key. */
+int mt_config_read(const char *path, struct mt_geometry *, char **text);
+
+#define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
+
+enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in this order. D: head_dim of the kind */
+	MT_T_EMBED = 1,             /* (vocab, hidden)                                   unit 0 */
+	MT_T_NORM1,                 /* (hidden)                  before attention        blocks */
+	MT_T_NORM1B,                /* (hidden)                  its bias */
+	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
+								 * which has MT_T_Q's role */
+	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
+	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); slabs of their own */
+	MT_T_SINKS,                 /* (heads) */
+	MT_T_O,                     /* (hidden, heads D) */
+	MT_T_OB,                    /* (hidden) */
+	MT_T_POST1,                 /* (hidden)                  after attention */
+	MT_T_NORM2,                 /* (hidden)                  before the MLP */
+	MT_T_NORM2B,                /* (hidden)                  its bias */
+	MT_T_GATE, MT_T_UP,         /* (ffn, hidden) x 2: one slab; in some files one tensor with MT_T_GATE's role */
+	MT_T_GATEB, MT_T_UPB,       /* (ffn) x 2: one slab */
+	MT_T_SLOPE_P, MT_T_SLOPE_N, /* (1) each                  xIELU's, for positive and negative inputs */
+	MT_T_XIELU_BETA, MT_T_XIELU_EPS, /* () each             constants of xIELU, which files hold: gradient 0 */
+	MT_T_DOWN,                  /* (hidden, ffn) */
+	MT_T_DOWNB,                 /* (hidden) */
+	MT_T_ROUTER,                /* (experts, hidden)         in place of the five above */
+	MT_T_ROUTERB,               /* (experts) */
+	MT_T_CORRECTION,            /* (experts)                 not trained, its gradient is 0 */
+	MT_T_SHARED_GATE,           /* (1, hidden)               the shared expert's factor */
+	MT_T_SGATE, MT_T_SUP,       /* (shared_ffn, hidden) x 2: one slab; the shared expert's */
+	MT_T_SDOWN,                 /* (hidden, shared_ffn) */
+	MT_T_POST2,                 /* (hidden)                  after the MLP */
+	MT_T_SCALAR,                /* (1)                       MT_LAYER_SCALAR: not trained, its gradient is 0 */
+	/* Experts, one after another: all tensors of the first, of the second, ... MT_PACKED: one tensor of all experts in
+	 * each role. MT_TRANSPOSED: (hidden, 2 ffn), and down (ffn, hidden) */
+	MT_T_XGATE, MT_T_XUP,       /* (ffn, hidden) x 2: one slab */
+	MT_T_XGATEB, MT_T_XUPB,     /* (ffn) x 2: one slab */
+	MT_T_XDOWN,                 /* (hidden, ffn) */
+	MT_T_XDOWNB,                /* (hidden) */
+	MT_T_FNORM,                 /* (hidden)                  model.norm              unit L + 1 */
+	MT_T_FNORMB,                /* (hidden)                  its bias */
+	MT_T_HEAD,                  /* (vocab, hidden)           lm_head; absent when tied */
+	MT_T_HEADB,                 /* (vocab) */
+};
+
+struct mt_tensor {              /* 192 bytes in the control region */
+	char     name[MT_TENSOR_NAME]; /* Hugging Face's */
+	uint32_t role, unit;
+	uint32_t ndim;              /* 0 to 2, or 3: (experts, rows, columns) */
+	uint32_t decay;             /* 1: weight decay applies (two dimensions and more) */
+	uint64_t shape[2];          /* (rows, columns), (n, 1), or (1, 1) */
+	uint64_t off;               /* first element, counted in the unit's arrays */
+	uint64_t n;                 /* elements */
+	uint32_t expert;            /* whose tensor it is, 0 in all others; */
+	uint32_t experts;           /* or how many experts' tensors it is, one after another; 0: no such tensor */
+	uint32_t exact;             /* 1: bf16 runs compute with w and lo: routers with corrections, and these */
+	uint32_t reserved[3];
+};
+
+/* The tensor's dimensions in files: ndim of these */
+static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[3])
+{
+	uint32_t first = t->ndim == 3;
+	dims[0] = t->experts;
+	dims[first] = t->shape[0];
+	dims[first + 1] = t->shape[1];
+}
+
+/* clang-format on */
+
+#endif
