@@ -127,7 +127,7 @@ static void add_share(void *arg, int64_t share, int thread)
 
 static void batch_add(struct batch *b)
 {
-	enum { WORTH_SHARING = 16 }; /* blocks: waking a thread costs what adding some of them does */
+	enum { WORTH_SHARING = 16 }; /* blocks: waking a thread costs as much as adding some of them */
 	if (!b->n) return;
 	mt_stage_activity(b->o->run, MT_ACT_ACCUMULATE, b->v[0].unit);
 	pool_run(b->blocks >= WORTH_SHARING ? optim_pool(b->o) : NULL, (int64_t)((b->blocks + SHARE - 1) / SHARE),
@@ -219,8 +219,8 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 }
 
 /* What a ring holds goes into the batch, from its head on, but no more than half of its blocks: its producer writes the
- * others meanwhile. What is no piece, and has none before it, is done with at once. *pop: messages to pop when the
- * batch has been added. */
+ * others meanwhile. A message that is no piece is handled at once, if no piece is before it. *pop: messages to pop when
+ * the batch has been added. */
 static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint64_t word, uint64_t *pop, bool *moved)
 {
 	struct mt_msg m;

@@ -1,5 +1,5 @@
-/* commit.c: the decision. Outcome first, then one compare-and-swap of the word; an abort that came first wins, and the
- * outcome written for nothing is written again by the next attempt. */
+/* commit.c: the decision. Outcome first, then one compare-and-swap of the word. If an abort came first, it wins, and
+ * the next attempt writes the outcome again. */
 #include <math.h>
 
 #include "cli/cli.h"

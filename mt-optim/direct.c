@@ -72,7 +72,7 @@ static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *
 
 static void run_piece(struct piece *p, void (*fn)(void *, int64_t, int))
 {
-	enum { WORTH_SHARING = 1024 }; /* groups: waking a thread costs what updating some of them does */
+	enum { WORTH_SHARING = 1024 }; /* groups: waking a thread costs as much as updating some of them */
 	pool_run(p->groups >= WORTH_SHARING ? optim_pool(p->o) : NULL, MT_PARTITIONS, fn, p);
 }
 

@@ -118,7 +118,7 @@ static uint32_t oldest_open(struct optim *o)
 	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
 }
 
-/* Asked to stop: the step that is open then is finished as long as somebody drives it. */
+/* Asked to stop: finish the open step as long as an mt-step drives it. */
 static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 {
 	if (!o->stop_requested) o->leave_after = mt_txn_newest(o->run);

@@ -65,7 +65,7 @@ struct optim {
 	uint32_t leave_after; /* txn that was newest then */
 };
 
-/* threads.c: made when first asked for, as many as were requested or as the cores and the device of the run allow */
+/* threads.c: created by the first call: as many as --threads requests, or as the cores and the run's device allow */
 struct pool *optim_pool(struct optim *);
 /* For unit 0 after the commit: no mt-stream can compute before it is published, so their cores are free, too */
 struct pool *optim_pool_alone(struct optim *);

@@ -33,7 +33,7 @@ static void count_wait(struct optim *o, int waiters)
  * one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
-	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* whether a stage lives is for one thread to ask */
+	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time checks whether the saver lives */
 	if (!mt_snap_pinned(o->run, u)) return;
 	double from = mt_now();
 	count_wait(o, 1);
@@ -53,8 +53,8 @@ void wait_unpinned(struct optim *o, uint32_t u)
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
-/* Until the snapshot before is saved or failed. A saver that has died sealed a save which its successor alone can
- * judge. */
+/* Wait until the previous snapshot is saved or failed. If its saver has died after sealing, its successor alone can
+ * finish it. */
 static bool wait_before(struct optim *o, uint64_t step)
 {
 	mt_stage_activity(o->run, MT_ACT_WAIT_SAVE, step);

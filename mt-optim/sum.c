@@ -211,7 +211,7 @@ ISA static double sumsq_avx2(const void *a, const void *b, size_t n, bool bf16)
 /* ------------------------------------------------------------------------------------------------ which */
 
 #if defined __x86_64__
-/* $MT_ISA is the update's (update_choose), which refuses what it does not know */
+/* update_choose has checked $MT_ISA */
 static bool wide(void)
 {
 	static _Atomic int known; /* 0: not yet, 1: no, 2: yes */

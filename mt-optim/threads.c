@@ -1,6 +1,6 @@
-/* threads.c: how many threads share a job. They are made when there is one: by then the
- * reproducibility record says on what device the run is computed, and with a GPU it needs hardly a core. Between jobs
- * they sleep: the cores belong to mt-stream then. */
+/* threads.c: how many threads share the work. They are created with the first work: by then the reproducibility record
+ * names the run's device, and with a GPU mt-stream needs hardly a core. Without work they sleep: the cores belong to
+ * mt-stream then. */
 #include "cli/cli.h"
 #include "mt/choices.h"
 #include "mt/error.h"

@@ -38,19 +38,18 @@
  *
  * State in int8: shm/model/int8.h has the codes. Rounding must not make a step long. A step is about lr m / sqrt(v):
  * the danger is a v that is rounded to 0 beside an m that is not. Therefore:
- *  - No v is 0: what is less than 2^-31 of its group's scale becomes 2^-31 of it. So sqrt(v) is at least 2^-16 of the
- *    largest sqrt(v) of its group, and only elements whose gradients stay below that share of the group's largest take
- *    smaller steps.
- *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. What is smaller becomes 0: such
- *    an element takes no step.
+ *  - No v is 0: a v below 2^-31 of its group's scale becomes 2^-31 of it. So sqrt(v) is at least 2^-16 of the largest
+ *    sqrt(v) of its group, and only elements whose gradients stay below that share of the group's largest take smaller
+ *    steps.
+ *  - m's smallest values are about 2^-15 of its group's scale: nearly the same share. A smaller m becomes 0: the
+ *    element takes no step.
  *  - Rounding changes any other m or v by less than an eighth.
  * tests/probes/optim-update.c measures the longest steps. Lion and SGD do not divide by a rounded number. An m that is
  * lost in this way leaves SGD's step without momentum, and Lion's with the sign of the gradient.
  *
  * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
- * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so whoever
- * comes after a kill at any instruction finds either the group untouched, or its old state in the slot that the index
- * names.
+ * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so after a
+ * kill at any instruction a successor finds the group untouched, or its old state in the slot that the index names.
  */
 #ifndef MT_OPTIM_UPDATE_H
 #define MT_OPTIM_UPDATE_H
@@ -70,7 +69,7 @@ struct scalars { /* scalars of one step, each derived in double and rounded once
 
 struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned to a group */
 	void *w;     /* (elems) bf16 with lo, else fp32 */
-	int16_t *lo; /* (elems) what w lacks of the fp32 master; NULL in fp32 runs */
+	int16_t *lo; /* (elems) the low 16 bits of the fp32 master; NULL in fp32 runs */
 	enum mt_optim optim;
 	enum mt_dtype state;      /* of m and v: fp32, bf16, or int8, which has scales beside the codes */
 	void *m, *v;              /* (elems); v: adamw's alone */
@@ -169,8 +168,7 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 		else ADAMW_OF_OPTIM(loop, false, false, false); \
 	} while (0)
 
-/* The widest that this CPU has, or what $MT_ISA (scalar or plain, avx2, avx512) asks for; NULL when the CPU lacks
- * that. */
+/* By the widest instruction set of this CPU, or by $MT_ISA (scalar or plain, avx2, avx512); NULL: the CPU lacks it */
 update_fn *update_choose(void);
 
 /* The scalars of Adam's step t from the step's hyperparameters. */

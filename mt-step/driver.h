@@ -59,7 +59,7 @@ void driver_check(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
 /* Do all that needs no waiting: deal micros, watch the peers. Ends the program when a peer is missing too long. */
 void driver_turn(struct driver *);
-/* Sleep until what a turn looks at may have changed since `seen`. */
+/* Sleep until something that a turn reads may have changed since `seen`. */
 void driver_sleep(struct driver *, uint32_t seen);
 /* Turn until txn k has reached that phase. */
 void driver_wait(struct driver *, uint32_t k, enum mt_phase);

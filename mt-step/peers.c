@@ -73,8 +73,8 @@ static void need(struct driver *d, int slot, bool there, double now)
 	if (now - d->lost[slot] > d->o->wait) give_up(d, slot);
 }
 
-/* Waiting for a stage that is stopped by SIGSTOP may never end. Whoever stopped it may be about to continue it, so wait
- * a moment. */
+/* Waiting for a stage that is stopped by SIGSTOP may never end. It may be continued soon, so wait a
+ * moment. */
 bool peers_frozen(struct driver *d, int slot)
 {
 	const double grace = 2;

@@ -108,7 +108,7 @@ static int check_policy(const char *policy)
 		: mt_fail(MT_EX_USAGE, "--numa: '%s' is not default, interleave[:NODES], bind:NODES or preferred:NODE", policy);
 }
 
-/* From here on pages of 4 KiB cost enough to say so */
+/* Bytes of a store from which pages of 4 KiB are worth a message */
 #define LARGE_STORE (1ull << 30)
 
 static void say_pages(struct mt_run *run)

@@ -44,7 +44,7 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	}
 }
 
-/* What a vector begins with, as transformers' modules do. NAN: random */
+/* Initial value of a vector, as in transformers' modules. NAN: random */
 static float first_value(const struct mt_geometry *geo, uint32_t role)
 {
 	switch (role) {

@@ -52,7 +52,7 @@ const char *const *counter_words(int slot)
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
 /* The metrics of the step from the record that transaction k uses. The next transaction of this parity is written
- * before the word changes, from its step on and up to its losses; so these are looked at again. */
+ * before the word changes, from its step on and up to its losses; so these are read again. */
 static bool figures_in(const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
 {
 	uint64_t word = mt_txn_word(run, k);
@@ -185,7 +185,7 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 	}
 }
 
-/* The horizon is in mt-step's options alone, and the time in nobody's memory: both are its process's. */
+/* --steps and the time since the start are not in the run's memory: they come from mt-step's process. */
 static void look_at_pace(struct look *l)
 {
 	const struct look_stage *s = &l->stage[MT_STEP];

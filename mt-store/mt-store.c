@@ -102,7 +102,7 @@ static const struct verb {
 	const char *name;
 	int (*go)(const char *run, const struct store_options *);
 	unsigned takes, needs; /* bits of enum option */
-	bool optional;         /* RUN may be left out: the verb knows what that means */
+	bool optional;         /* RUN may be left out */
 	bool ring;             /* takes a ring's name as well */
 } verbs[] = {
 	{"create", store_create,

@@ -43,11 +43,11 @@ int owner_check(const struct store_options *o)
 	struct stat st;
 	if (!o->until_eof && !o->dir) return 0;
 	if (!o->until_eof || !o->dir) return mt_fail(MT_EX_USAGE, "--until-eof and --dir need each other");
-	/* /dev/null, which what a script puts into the background reads, ends at once */
+	/* /dev/null, the stdin of a script's background processes, ends at once */
 	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
 		return mt_fail(MT_EX_USAGE,
 			"--until-eof: stdin is not a pipe; its end is the signal that the run's owner is gone");
-	/* it may be made until the end; if not, the run is kept, as whenever saving fails */
+	/* a warning only: it may be created before the end; if not, the run is kept, as whenever saving fails */
 	if (access(o->dir, W_OK)) mt_say("%s: %s: nothing can be saved there", o->dir, strerror(errno));
 	return 0;
 }
@@ -62,7 +62,7 @@ bool owner_gone(struct owner_end *e)
 	if (n > 0 && memmem(drop, (size_t)n, "unsaved\n", 8)) e->unsaved = true;
 	if (n > 0 && memmem(drop, (size_t)n, "over\n", 5)) {
 		e->in_order = true;
-		e->insisted = 1; /* a signal can only mean what is waited for after the step */
+		e->insisted = 1; /* the step is over: a signal refers to the update or checkpoint */
 	}
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
@@ -125,7 +125,7 @@ bool owner_end_turn(struct mt_run *run, const char *name, struct owner_end *e)
 	mt_stopping = 0;
 	e->insisted += insist;
 	tell_step(run, &e->requested, insist);
-	send(run, MT_FILL, SIGKILL); /* what is being filled has not been trained, and goes with the run */
+	send(run, MT_FILL, SIGKILL); /* a half-filled run has no training to save */
 	if (e->insisted > 1) return true;
 	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run, name, e) ||
 		saver_at_work(run));
@@ -138,7 +138,7 @@ static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 	snprintf(path, n, "%s/step-%08llu", dir, (unsigned long long)step);
 }
 
-/* Is it the state that was filled in, with no step since? Then it still is where it was loaded from. */
+/* Was no step trained since the run was filled? Then the state is still where it was loaded from. */
 static bool is_as_filled(struct mt_run *run)
 {
 	uint32_t k = mt_txn_newest(run);

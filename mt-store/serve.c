@@ -12,7 +12,7 @@
 #include "store.h"
 
 enum {
-	TICK_MS = 100, /* how soon a newly claimed slot is watched, and that the run is gone is seen */
+	TICK_MS = 100, /* until a newly claimed slot is watched, or the end of the run is noticed */
 };
 
 /* Who holds a slot, as last looked at */
@@ -145,7 +145,7 @@ int store_serve(const char *name, const struct store_options *o)
 	int rc = owner_check(o);
 	if (rc) return rc;
 	mt_signals(false);
-	/* it may be made later than its server is started */
+	/* the run may be created after its server has started */
 	rc = mt_run_await(&run, name, MT_RUN_CONTROL, -1, &mt_stopping);
 	if (rc == 0 && !mt_stopping) rc = mt_stage_claim(run, MT_STORE, NULL);
 	if (rc || mt_stopping) {
@@ -153,9 +153,9 @@ int store_serve(const char *name, const struct store_options *o)
 		return mt_stopping ? 0 : rc;
 	}
 	mt_stage_activity(run, MT_ACT_WATCH, 0);
-	/* who served it before was killed while it removed the run: what is left of it goes, too */
+	/* the server before was killed while it removed the run: remove the rest */
 	ended = o->until_eof && mt_run_state(run) == MT_GONE;
-	/* a stdout that is closed is nobody who wants to know */
+	/* a closed stdout: nobody waits for this line */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
 	while (!ended && !is_gone(run, name)) {
 		bool stop = mt_stopping; /* before the look at stdin: the sender of the signal may have written "over" first */

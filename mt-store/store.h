@@ -32,8 +32,8 @@ struct owner_end {
 	bool replaceable;   /* the last holder of mt-optim's slot is mt-optim, not a user's program */
 	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
 };
-int owner_check(const struct store_options *); /* 0, or 64: what serve was given cannot tell */
-/* Is stdin at its end? Reads what the owner has said, too */
+int owner_check(const struct store_options *); /* 0, or 64: this stdin cannot show the owner's end */
+/* Is stdin at its end? Also reads the owner's lines */
 bool owner_gone(struct owner_end *);
 /* from then on TERM, INT and HUP are counted, also if they were ignored at exec */
 void owner_signals(void);
@@ -51,7 +51,7 @@ void memory_print(bool json);
 struct look;
 void print_prometheus(const struct look *);
 
-/* words.c: what several verbs say alike */
+/* words.c: words that several verbs share */
 void run_id_text(struct mt_run *, char id[33]); /* as run.json has it */
 const char *dtype_word(uint32_t dtype);         /* "bf16", "fp32", "none", "int8" */
 /* Behind the other types: ", optimizer state bf16"; nothing for fp32 */

@@ -1,4 +1,4 @@
-/* words.c: what several verbs say alike, and what logging out would do. */
+/* words.c: words that several verbs share, and what logging out would delete. */
 #include <dirent.h>
 #include <linux/magic.h>
 #include <pwd.h>
@@ -65,8 +65,8 @@ static int64_t huge_kib(const void *p)
 	return found ? sum : -1;
 }
 
-/* Reading a page maps it as the file has it: one of each sampled piece is read, then what that mapped is counted. Where
- * the file has holes, reading them would fill them. */
+/* Reading an address maps the page there, small or huge: read one address of each sample, then count the huge mappings.
+ * On several nodes the file has holes, which reading would fill. */
 double store_on_huge_pages(struct mt_run *run)
 {
 	enum { SAMPLES = 64 };

@@ -1,6 +1,6 @@
 /* check.c: --check. Does each FILE hold what the options say, and only tokens of the vocabulary? Its size and its first
- * document tell; all its documents are read with --shuffle and --mix, which need their places before they write the
- * first. Nothing is written. A pipe can be read only once, so it is not opened. */
+ * document show that; with --shuffle and --mix, all its documents are read: they need the places of all before they
+ * write the first. Nothing is written. A pipe can be read only once, so it is not opened. */
 #include <errno.h>
 #include <jansson.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-/* sources.c: operands to files. FILE, DIR or -, each with :WEIGHT behind it if it shall not have weight 1. */
+/* sources.c: operands to files. FILE, DIR or -, each with :WEIGHT behind it unless its weight is 1. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>

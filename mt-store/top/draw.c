@@ -7,7 +7,7 @@
 #include "mt/stage.h"
 
 enum {
-	WIDE = 60,   /* columns from which a row also has what is nice to know */
+	WIDE = 60,   /* minimum columns for a row's optional fields */
 	FOOTER = 16, /* rows from which the keys are shown */
 	RING_COLS = 27,
 	CHART_ROWS = 8, /* at most */

@@ -30,7 +30,7 @@ static void add_string(const char *s)
 	if (s) snprintf(restore + at, sizeof restore - at, "%s", s);
 }
 
-/* Restore, then what would have happened: the action before, with the instruction or signal that comes again. */
+/* Restore the terminal and the previous action, then let the instruction or signal come again. */
 static void on_fatal(int sig, siginfo_t *info, void *context)
 {
 	int saved = errno;

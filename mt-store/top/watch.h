@@ -30,7 +30,7 @@ struct watch {
 
 	struct past past[WATCH_POINTS]; /* up to the step of the first point; oldest first */
 	size_t n_past;
-	bool past_known; /* it was looked for, since there was an mt-step */
+	bool past_known; /* the file was looked up: there was an mt-step */
 
 	double cpu[MT_SLOTS]; /* CPUs in use, between the last two looks; NAN: unknown */
 	struct {
