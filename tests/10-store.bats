@@ -512,7 +512,7 @@ takes() {
 	mt-store rm "$RUN"
 }
 
-@test "stat --memory prints what is available; with --abi, --prometheus or a run's name it exits 64" {
+@test "stat --memory prints the available memory; with --abi, --prometheus or a run's name it exits 64" {
 	mt-store stat --memory --json | grep -q '^{"memory_available": [0-9]*, "shm_free": [0-9nul]*}$'
 	mt-store stat --memory | grep -q '^shared memory free: '
 	fails_with 64 mt-store stat --memory --abi
@@ -657,7 +657,7 @@ serve_owned() {
 	no gone "$RUN"
 }
 
-@test "serve --until-eof removes what is left of a run by one that was killed while it removed it" {
+@test "serve --until-eof removes the rest of a run whose removal was killed" {
 	local file="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN"
 	demo "$RUN"
 	for region in control store; do ln "$file.$region" "$file-kept.$region"; done

@@ -259,7 +259,7 @@ d[at + 8:at + 12] = struct.pack("<f", 3.0)'
 	done
 }
 
-@test "a run.json whose state is no type, or not that of its files, is refused with 65" {
+@test "a run.json whose type of state is unknown, or not that of its files, is refused with 65" {
 	train run 2 --state bf16
 	local dir=$T/run/step-00000002
 	mt-store create "$RUN" --config "$dir" --dtype bf16 --state bf16 2>/dev/null

@@ -166,7 +166,7 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	train run 4 --resume --optim lion
 }
 
-@test "a run.json whose optimizer is none is refused with 65, one whose files lack that optimizer's v with 66" {
+@test "a run.json with an unknown optimizer is refused with 65, one whose files lack that optimizer's v with 66" {
 	train run 2 --optim sgd
 	local dir=$T/run/step-00000002
 	mt-store create "$RUN" --config "$dir" --optim sgd 2>/dev/null

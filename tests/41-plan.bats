@@ -138,7 +138,7 @@ plan() {
 }
 
 # bats test_tags=slow
-@test "what does not fit names choices that were not made already, that fit, and what they take" {
+@test "if memory is short, the message names other values of the options that fit, and the memory they need" {
 	at="--device-memory 80G --seq 2048"
 	# the choices of the message: the first, and whether it is what it says
 	first() { sed -n 's/.*; fits: \(.*\)/\1/p' "$T/fails.err" | sed 's/ (.*//'; }

@@ -167,7 +167,7 @@ clone() {
 	of "$RESULTS/check.json" 'b["counts"]["ok"] == 1 == b["counts"]["FAILED"] and sum(b["counts"].values()) == 2'
 }
 
-@test "gpu-first: a run that a killed command left is removed by the next one; what was measured stays" {
+@test "gpu-first: the next command removes the run that a killed one left, and keeps its results" {
 	need_emulator
 	RESULTS=$T/results
 	mkdir "$T/machine"

@@ -24,7 +24,7 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 }
 
 # shellcheck disable=SC2086
-@test "-o FILE: after a failure nothing is left, and what was at FILE stays" {
+@test "-o FILE: after a failure nothing is left, and an older FILE stays" {
 	{ documents 600; echo '{"text": 3}'; } >"$T/in"
 	fails_with 65 $TOKENS "$T/in" -o "$T/chats.rec"
 	nothing_beside

@@ -120,7 +120,7 @@ line() { # STEP LOSS TIME
 	[ "$(grep -c ^log "$T/calls")" = 2 ]
 }
 
-@test "wandb gets project, name, and each line's numbers with its step; what it prints is not among the metrics" {
+@test "wandb gets project, name, and each line's numbers with its step; its output is not among the metrics" {
 	{ line 1 5.25 0.5; echo '{"step": 2, "loss": null, "eval_loss": 4}'; } >"$T/in"
 	wandb --name "a run" <"$T/in" >"$T/out"
 	cmp "$T/in" "$T/out"

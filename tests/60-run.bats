@@ -23,7 +23,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	eventually no_stage_lives
 }
 
-@test "invalid records in a pipe or unshuffled data: what was trained before is saved and exported, and 65 tells" {
+@test "invalid records in a pipe or unshuffled data: the steps before are saved and exported, and mt-run exits 65" {
 	local code bad='\002\0\0\0\005\0\0\0\145\0\0\0'
 	for how in pipe file; do
 		{ cat "$CASE/data.bin"; printf "$bad"; cat "$CASE/data.bin"; } >"$T/data"

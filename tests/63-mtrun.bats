@@ -436,7 +436,7 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
-@test "a second signal while mt-run tells what it has trained: the step is saved, and the run removed" {
+@test "a second signal while mt-run reports its result: the step is saved, and the run removed" {
 	long_data
 	slowed awk 1
 	PATH=$T/slow:$PATH start --steps 5000

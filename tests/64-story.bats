@@ -24,7 +24,7 @@ on_terminal() {
 	cat "$T/pid" >>"$T/pids"
 }
 
-@test "mt-run tells what it trains, and at the end steps, tokens, losses, the best evaluation, model and checkpoint" {
+@test "mt-run reports what it trains, and at the end steps, tokens, losses, the best evaluation, model and checkpoint" {
 	run_it --steps 10 --eval "$CASE/eval.bin" --eval-every 3
 	story >"$T/story"
 	[ "$(wc -l <"$T/story")" = 5 ]
@@ -161,7 +161,7 @@ on_terminal() {
 	[ "$(grep -c '"loss"' "$T/reader.out")" = 3 ]
 }
 
-@test "SIGINT: mt-run tells how far it came, what it saved and how to continue" {
+@test "SIGINT: mt-run reports the last step, what it saved and how to continue" {
 	long_data
 	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
 		--steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
@@ -213,7 +213,7 @@ on_terminal() {
 	story | grep -q "^2 steps, "
 }
 
-@test "a run that fails tells what was trained and saved; one that fails before its first step, only the error" {
+@test "a run that fails reports what was trained and saved; one that fails before its first step, only the error" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	code=0
 	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 500 --no-shuffle \

@@ -94,7 +94,7 @@ load lib/nodes
 }
 
 # bats test_tags=slow
-@test "a device that delays and reorders what it may, on one node of three, changes no bit" {
+@test "the chaos device on one node of three changes no bit" {
 	one 2 "${ARGS[@]}"
 	for seed in 1 2 3; do
 		DEVICE_1=chaos:$seed nodes 3 "${ARGS[@]}"
@@ -104,7 +104,7 @@ load lib/nodes
 }
 
 
-@test "what nodes would choose differently for an operation is chosen once, for all" {
+@test "all nodes use one recorded algorithm for an operation, even if each would select another" {
 	local r
 	CHOICES=40 nodes 3 "$(with "${ARGS[*]}" --steps 60)"
 	for r in 0 1 2; do
@@ -189,7 +189,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	ends "node 0: mt-optim (pid [0-9]*) has died"
 }
 
-@test "a run that ends with its last step ends whole on all nodes, however late node 0's mt-link looks" {
+@test "a run that ends with its last step is complete on all nodes, however late node 0's mt-link looks" {
 	local r cpu
 	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
 	mkdir "$T/bin"

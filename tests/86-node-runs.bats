@@ -294,7 +294,7 @@ same_as_alone() {
 }
 
 # bats test_tags=slow
-@test "mt-run is killed while it waits for the mt-streams: what it has left says nothing of pipes or rings" {
+@test "mt-run is killed while it waits for the mt-streams: its left-over processes print nothing about pipes or rings" {
 	local victim shim
 	mkdir "$T/slow"
 	# slow where mt-run counts mt-streams, not files

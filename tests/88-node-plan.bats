@@ -63,7 +63,7 @@ SHAPE="--seq 4096 --micro 16"
 	PY
 }
 
-@test "a slow network is all of the step, a fast one none of it" {
+@test "a slow network takes all of a step, a fast one adds nothing" {
 	for net in 0.001 0.01 0.1 1 10 10000; do
 		planned $net demo --seq 256 --micro 8 --dtype fp32 --device-memory 2G --nodes 4 --net $net
 	done
@@ -187,7 +187,7 @@ SHAPE="--seq 4096 --micro 16"
 	PY
 }
 
-@test "nodes that a run cannot have are planned for, and one line on stderr says so" {
+@test "--plan takes more nodes than a run may have, and one line on stderr says so" {
 	planned many demo --seq 256 --micro 8 --nodes 64 --streams 2 --net 50
 	grep -q '"nodes": 64' "$T/many"
 	[ "$(cat "$T/many.err")" = \
