@@ -1,4 +1,4 @@
-/* balance.c: the terms of a micro-batch's loss that routers' logits have (README.md defines them): which tokens count,
+/* balance.c: the auxiliary loss and the z-loss of a micro-batch (README.md defines them): which tokens count,
  * their weight, and the values from the sums of all routers. Templates launch the operations.
  */
 #include <stdlib.h>

@@ -146,7 +146,7 @@ void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos,
 
 /* Every array of an experts_scratch for slices of `slice` tokens from take(where, count, bytes of an element);
  * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs. Where experts
- * come by windows, a pass has so many tokens in so many slices; else `slices` is 0. */
+ * come by windows, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
 struct experts_sizes {
 	const struct mt_layer *most;
 	uint64_t hidden, slice, elem, pass, slices;

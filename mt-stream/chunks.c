@@ -54,7 +54,7 @@ bool attention_offloaded(const struct stream *s, uint32_t layer)
 		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
 }
 
-/* A block's activations for the chunk at `from`. Those that the block keeps have memory of their own; those that it
+/* A block's activations for the chunk at `from`. Those that the block keeps have separate memory; those that it
  * recomputes share one chunk's memory, or with windows of experts one pass's. gu NULL: recomputed in the scratch. */
 struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {

@@ -51,7 +51,7 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 
 /* Of all experts */
 static int64_t rows_of(const struct slice *p) { return p->c.n * p->l->experts_per_token; }
-/* The first of the slice's rows of an array with so many elements a row */
+/* The first of the slice's rows of an array with `width` elements a row */
 static void *begin_of(const struct slice *p, const void *rows, int64_t width)
 {
 	return elements_after(p->c.dev, rows, p->begin * width);

@@ -17,7 +17,7 @@ struct norm {
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
 
-/* A slice of the MLP, as a chunk of its own */
+/* A slice of the MLP, as a chunk */
 struct slice {
 	struct chunk c;
 	const struct mt_layer *l;

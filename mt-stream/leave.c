@@ -39,7 +39,7 @@ int loss_out(struct stream *s, struct event ready)
 
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
-/* A range leaves in pieces, in order. Each is copied into the ring block of its own message, which is published when
+/* A range leaves in pieces, in order. Each is copied into the ring block of its message, which is published when
  * the copy is done. Many copies are under way at once, so that the link never idles between two. */
 enum { FLIGHT = 32 }; /* pieces under way, at most */
 

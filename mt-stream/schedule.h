@@ -13,7 +13,7 @@ static inline uint32_t head_unit(const struct stream *s) { return s->units - 1; 
 
 /* ---- parts.c ---- */
 
-/* Do the unit's experts come by windows? If so, by so many */
+/* Do the unit's experts come by windows? The number of windows */
 bool is_cut(const struct stream *, uint32_t unit);
 uint32_t windows_in(const struct stream *, uint32_t unit);
 /* Elements of one of the unit's origins that are in its slot: all, or the rest beside windows */
@@ -53,7 +53,7 @@ struct range {
 	uint64_t expert_off, expert_stride;
 };
 
-/* The i-th range of what leaves with the part, which may be empty; false: there are not so many. Where the embed
+/* The i-th range of what leaves with the part, which may be empty; false: i is past the last. Where the embed
  * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
 bool range_of(const struct stream *, struct part, uint32_t i, struct range *);
 

@@ -10,7 +10,7 @@
 #include "plan/plan.h"
 
 /* A unit of the run, whose weights come together and whose gradients leave together. It computes with its own weights;
- * the LM head of a tied model also with the embedding's, for which it has a gradient of its own. */
+ * the LM head of a tied model also with the embedding's, for which it has a separate gradient. */
 struct unit {
 	struct origin {
 		uint32_t unit, end; /* whose weights; end: 0, or 1: the head gradient of a tied embedding */
@@ -113,8 +113,8 @@ struct stream {
 	uint64_t arena_bytes; /* device memory; it only grows, between micro-batches */
 	void *offload_buffer;
 	uint64_t offload_bytes;               /* host memory for offloaded activations; grows likewise */
-	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers, */
-	uint32_t positions;                   /* for so many positions */
+	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers */
+	uint32_t positions;                   /* positions that these tables have */
 	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
 	uint64_t rows_bytes;
 

@@ -97,7 +97,7 @@ static void blas(const struct gemm_args *g)
 
 static void exception_left(void) { op_no_memory("oneDNN"); }
 
-/* Can so much more address space be mapped? */
+/* Can this many more bytes of address space be mapped? */
 static int has_room(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -320,7 +320,7 @@ static void tile_task(void *arg, int64_t task, int thread)
 
 /* y = x W' with a transposed copy of W, a panel at a time: some columns of tiles, and a part of k. oneDNN packs its
  * operands for every tile, and takes longer to pack a transposed one; the copy is made once for all tiles of a column.
- * Each column of tiles has an array (k, ld) of its own. */
+ * Each column of tiles has its own array (k, ld). */
 struct panel {
 	struct job job;
 	float *copy;

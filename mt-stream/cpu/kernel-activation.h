@@ -1,5 +1,5 @@
 /* kernel-activation.h: the inner function of the MLP and its gradient. The functions of an element are written once,
- * and inlined into loops of their own by constant arguments: a form, and where gate and up stand.
+ * and inlined into separate loops by constant arguments: a form, and where gate and up stand.
  *
  * Functions that have a `slope` set it to the derivative; forward's loops do not use it, and the compiler drops it. */
 

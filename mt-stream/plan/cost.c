@@ -20,7 +20,7 @@
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
-#define CORES_OF_NODES 1.3 /* of several nodes they take so much longer: mt-link and MPI share them (one core a node) */
+#define CORES_OF_NODES 1.3 /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
 #define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
 #define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
 #define FORWARD_SLICE 5    /* norm, gate and up, SwiGLU, down, residual */
@@ -75,7 +75,7 @@ static double attention_flops(const struct plan_request *req, double rows)
 	return rows * sum / g->layers;
 }
 
-/* Seconds for so many operations of attention, at the share of the GEMM rate that a library has, or the cores */
+/* Seconds for this many operations of attention, at the share of the GEMM rate that a library has, or the cores */
 static double attention_time(const struct plan_request *req, const struct plan *plan, double flops, double library,
 	double cores)
 {
@@ -85,7 +85,7 @@ static double attention_time(const struct plan_request *req, const struct plan *
 	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
 }
 
-/* What windows of experts add, in which n tokens go through a unit in so many slices: each window computes the input's
+/* Time that windows of experts add, for n tokens in a number of slices of a unit: each window computes the input's
  * norm again, and reads and writes the sums */
 static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double slices,
 	struct times *t)
@@ -190,7 +190,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 /* ---- a step ---- */
 
 /* A backward pass lasts at least from the head's gradient on until the network has carried it and all blocks' to their
- * owners: where blocks leave the network no time of their own, the head's delays theirs. The last block's gradient
+ * owners: where blocks leave the network no spare time, the head's gradient delays theirs. The last block's gradient
  * leaves when it is computed, and the network may wait for that. */
 static double carried(const struct plan_request *req, const struct times *t)
 {

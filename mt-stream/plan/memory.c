@@ -10,7 +10,7 @@ struct walk {
 	bool over;
 }; /* base NULL: only the size is wanted */
 
-/* a * b elements of `size` bytes, on pages of their own */
+/* a * b elements of `size` bytes, on separate pages */
 static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 {
 	uint64_t bytes, end;

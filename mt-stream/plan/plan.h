@@ -55,7 +55,7 @@ struct plan_request {
 	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights */
 	uint32_t rows, seq;      /* of the micro-batch */
 	uint32_t micros;         /* micro-batches of a step that each stream computes, */
-	uint32_t streams;        /* streams of a node, each with a device of its own, */
+	uint32_t streams;        /* streams of a node, each with its own device, */
 	uint32_t nodes;          /* and nodes of the run; 1 each: as a plan of one micro-batch */
 	double net;              /* of several nodes: bytes a second to a node, and as many from it */
 	bool train;
@@ -65,8 +65,8 @@ struct plan_request {
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	uint64_t work;                   /* bytes that the device takes for itself */
 	uint64_t memory;                 /* device memory budget, in bytes */
-	uint64_t host;                   /* host memory budget of the run, in bytes: activations may have what */
-	uint64_t host_beside;            /* the rest of the run leaves of it, which takes so many bytes */
+	uint64_t host;                   /* host memory budget of the run, in bytes */
+	uint64_t host_beside;            /* bytes of it that the run takes besides activations */
 	enum recompute recompute;
 	uint32_t expert_window; /* experts of a window, those of a layer and more: no windows; 0: the planner selects */
 	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
@@ -80,12 +80,12 @@ struct plan_request {
 struct plan {
 	uint32_t chunk_tokens, head_tokens;
 	uint32_t pass_rows;    /* 0: layer-major */
-	uint32_t weight_slots; /* of a block's size; the weights of the last so many blocks stay from forward to backward */
+	uint32_t weight_slots; /* of a block's size; the weights of as many last blocks stay from forward to backward */
 	uint32_t grad_slots;   /* of a block's size: 1, 2, or (pass-major) one for each block */
 	/* blocks at these checkpoint levels, counted from the last block down; the rest: KEEP_INPUT */
 	uint32_t keep_all, keep_but_gate_up, keep_attention;
-	/* mixtures of experts: windows of so many experts stream, two of them have memory; a block's slots are for the rest
-	 * of it. 0: experts stream with their block */
+	/* mixtures of experts: experts of a window. Windows stream, and two of them have memory; a block's slots are for
+	 * the rest of it. 0: experts stream with their block */
 	uint32_t expert_window;
 	bool library_attention;   /* attention by a library (cuDNN), which needs work memory */
 	bool residual_offloaded;  /* block inputs are kept in host memory */
@@ -132,8 +132,8 @@ const char *profile_name(int i);
 
 /* ---- measure.c ---- */
 
-/* Where cores compute: the rates by which plans are selected, and those of so many of this machine's cores, measured,
- * by which times are predicted; GEMMs of bf16 or of fp32. rates: K=N,... replaces some of both. 0, -64 or -71 */
+/* Where cores compute: the fixed rates that select plans, and the measured rates of `threads` cores of this machine,
+ * which predict times; GEMMs of bf16 or of fp32. rates: K=N,... replaces some of both. 0, -64 or -71 */
 int profile_cores(const char *rates, enum mt_dtype, int threads, bool bf16, struct profile *selects,
 	struct profile *measured);
 /* NAME is cpu, or there is none: the rates behind it; else NULL */
@@ -166,8 +166,8 @@ void predict_parts(const struct plan_request *, const struct plan *, struct pred
 
 /* ---- network.c: what nodes send to each other ---- */
 
-/* Bytes that a node sends, and gets, of so many elements of the gradients of a round, in which each stream computes one
- * micro-batch; and of so many weights after a commit. 0: there is one node */
+/* Bytes that a node sends, and gets, of `elems` elements of the gradients of a round, in which each stream computes one
+ * micro-batch; and of the weights after a commit. 0: there is one node */
 double network_grads(const struct plan_request *, uint64_t elems);
 double network_weights(const struct plan_request *, uint64_t elems);
 /* Their seconds */
@@ -185,7 +185,7 @@ static inline enum checkpoint checkpoint_of(const struct plan *plan, uint32_t la
 	return down < most + plan->keep_attention ? KEEP_ATTENTION : KEEP_INPUT;
 }
 
-/* Offloaded residuals, and offloaded attention outputs of so many blocks, that leave the device: the last two are still
+/* Offloaded residuals, and offloaded attention outputs, that leave the device: the last two are still
  * there when the backward pass reads them. */
 static inline uint32_t residuals_away(const struct mt_geometry *g) { return g->layers - 1; }
 static inline uint32_t attention_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }

@@ -102,7 +102,7 @@ int record_select(struct stream *s, const struct chunk_sizes *requested)
 	int rc = compute_check(s);
 
 	if (rc) return rc;
-	/* on a device with memory of its own the planner selects them for the first micro-batch */
+	/* on a device with its own memory the planner selects them for the first micro-batch */
 	if (open && s->dev->room && !requested->chunk_tokens && !requested->head_tokens && !requested->pass_rows) return 0;
 	if ((rc = record_take(s, requested))) return rc;
 	rc = size_agrees("chunk-tokens", requested->chunk_tokens, s->chunk_tokens);

@@ -226,7 +226,7 @@ static int plan_take(struct stream *s, struct plan_request *req, struct plan_res
 	}
 }
 
-/* On a device with memory of its own the first plan for training is always reported, for what it predicts of a step */
+/* On a device with its own memory the first plan for training is always reported, for what it predicts of a step */
 static void report(struct stream *s, const struct plan_request *req, const struct plan_result *result)
 {
 	if (s->verbose || (s->dev->room && req->train && !s->reported)) plan_report(req, result, s->msg.batch.micros);

@@ -84,7 +84,7 @@ static bool better(const struct plan_result *best, const struct plan *plan, cons
 			(plan->library_attention != best->plan.library_attention ? plan->library_attention : bytes < best->bytes));
 }
 
-/* A plan of so many bytes: keep it if it fits and none so far is better; note the budgets with which it would fit */
+/* A plan and its bytes: keep it if it fits and none so far is better; note the budgets with which it would fit */
 static void consider(struct search *s, const struct plan *plan, const struct times *t, uint64_t bytes)
 {
 	const struct plan_request *req = s->req;

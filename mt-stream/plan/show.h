@@ -6,8 +6,8 @@
 
 struct plan_options {
 	const char *config, *profile;              /* profile: as profile_parse; without a NAME this machine's: */
-	const struct gpu *here;                    /* its GPU; NULL: its cores, */
-	int threads;                               /* so many of them */
+	const struct gpu *here;                    /* its GPU; NULL: its cores */
+	int threads;                               /* number of cores */
 	enum mt_dtype dtype, grad, state, compute; /* compute: of operands on cores; 0: as a run has it */
 	enum mt_optim optim;
 	enum recompute recompute;
@@ -24,7 +24,7 @@ struct plan_options {
 /* Print the plan on stdout. 0; -71: device or host memory is short; or an error of config.json or the profile */
 int plan_show(const struct plan_options *);
 
-/* Report on stderr, in two lines: a micro-batch's plan; the predicted times of a step of so many micro-batches */
+/* Report on stderr, in two lines: a micro-batch's plan; the predicted times of a step of `micros` micro-batches */
 void plan_report(const struct plan_request *, const struct plan_result *, uint32_t micros);
 
 #endif

@@ -47,7 +47,7 @@ struct walk {
 	bool over;
 };
 
-/* a * b floats, on cache lines of their own */
+/* a * b floats, on separate cache lines */
 static float *take(struct walk *w, uint64_t a, uint64_t b)
 {
 	uint64_t bytes, end;
@@ -62,7 +62,7 @@ static float *take(struct walk *w, uint64_t a, uint64_t b)
 	return (float *)p;
 }
 
-/* lo of a unit's exact tensors is behind its weights in the slot: so many bytes */
+/* Bytes of lo of a unit's exact tensors, which is behind its weights in the slot */
 static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
 {
 	struct mt_part exact = mt_exact(u, mt_tensor(f->weights.run, u->first_tensor));

@@ -11,7 +11,7 @@ enum { CHANGED = 1 }; /* a step was committed, or the run filled, since weights_
 struct weights_reader {
 	struct mt_run *run;
 	struct device *dev;
-	double wait_s;  /* so long a stage that has died is waited for */
+	double wait_s;  /* seconds to wait for a stage that has died */
 	bool in_place;  /* the device reads the store itself */
 	uint64_t fills; /* whose weights are read: what weights_begin found */
 	uint64_t step;
@@ -59,7 +59,7 @@ struct forward {
 /* compute: the type that GEMMs multiply. 0, 71 or 78: not bf16 here, or not with these weights */
 int forward_open(struct forward *, struct mt_run *, int threads, enum mt_dtype compute, double wait_s);
 void forward_close(struct forward *);
-/* Room for a document of so many tokens; forgets the cache. 0 or 71 */
+/* Make room for a document of `tokens` tokens; forgets the cache. 0 or 71 */
 int forward_room(struct forward *, uint64_t tokens);
 /* *logits (V): those of the token after the n tokens; they stand until the next call. Earlier calls since forward_room
  * have had the first tokens of these. 0 or -ex */

@@ -13,7 +13,7 @@
 #include "sample.h"
 
 /* The committed step and the fillings, as mt_sample_take reads them, although a step may be open. A run that is being
- * filled is waited for as long as its filler lives. */
+ * filled makes it wait as long as the filler lives. */
 int weights_begin(struct weights_reader *r)
 {
 	double since = mt_now();
