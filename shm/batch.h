@@ -7,7 +7,7 @@
 
 struct mt_msg;
 
-/* Does a batch message say what a block of so many bytes can hold? 0 or -69 */
+/* Does a batch message fit a block of this many bytes? 0 or -69 */
 int batch_fits(const struct mt_msg *, size_t block);
 /* Are its tokens, targets and starts (rows x seq each, one after the other) those of documents of that vocabulary? */
 int batch_check(const struct mt_msg *, const uint32_t *tokens, uint32_t vocab);

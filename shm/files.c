@@ -1,4 +1,4 @@
-/* files.c: small files that belong to a run (its tokenizer, ...), kept in a region of their own so that the directory
+/* files.c: small files that belong to a run (its tokenizer, ...), kept in a separate region so that the directory
  * they came from may vanish. The region: header, u32 count, then the table and the bytes. */
 #include <errno.h>
 #include <stdlib.h>

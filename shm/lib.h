@@ -73,12 +73,12 @@ void region_boot_id(uint8_t id[16]);                        /* of this boot; zer
 bool region_other_boot(const struct mt_header *);
 int region_unlink(const char *name); /* 0, or -errno */
 /* Is there room for `bytes` more of shared memory? 0 or -71 with need, have and what helps: remedy, if it is not NULL,
- * writes what else than memory does where only so many bytes are there. */
+ * writes what else than memory does where only this many bytes are there. */
 typedef void region_remedy(void *arg, uint64_t have, char *buf, size_t n);
 int region_room(uint64_t bytes, region_remedy *remedy, void *arg);
 uint64_t region_fingerprint(void);
 
-/* nodes.c: 64 there is no such node, its run cannot have several, or not so many mt-streams on each */
+/* nodes.c: 64 no such node, or the run cannot have several nodes, or this many mt-streams on each */
 int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad);
 /* The ranges of the store that the node has, in ascending order, at least one; *v to be freed */
 int nodes_ranges(const struct mt_layout *, uint32_t node, uint32_t nodes, struct range **v, uint32_t *n);
@@ -86,7 +86,7 @@ uint64_t ranges_bytes(const struct range *v, uint32_t n);
 uint64_t nodes_memory(const struct mt_layout *, uint32_t node, uint32_t nodes); /* their sum; 0: no memory to say */
 
 /* stage.c: has another process locked the slot's byte? 1, 0, or -errno. Nobody stands in the slot's word: it is just
- * being taken or left; wait for that up to a second. true: it still is, or cannot be told */
+ * being taken or left; wait for that up to a second. true: it still is, or unknown */
 int stage_byte_held(const struct mt_run *, int slot);
 bool stage_in_passing(const struct mt_run *, int slot);
 /* mt_stage_alive, but first waits up to a minute for a stage that is being killed: it holds its lock until the kernel

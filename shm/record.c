@@ -134,7 +134,7 @@ static int entry_link(struct mt_run *run, uint32_t i, const char *key, const str
 		uint32_t none = 0;
 		int rc = walk(run, key, &last, e);
 		if (rc || *e) return rc;
-		/* release: whoever sees the link sees the entry */
+		/* release: a reader that sees the link sees the entry */
 		if (atomic_compare_exchange_strong_explicit(link_of(run, last), &none, i, memory_order_acq_rel,
 				memory_order_acquire)) {
 			run->spare = 0;

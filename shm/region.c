@@ -57,7 +57,7 @@ const char *region_dir(void)
 	return d && *d ? d : "/dev/shm";
 }
 
-/* Anybody may put a file of any kind into the directory: a link is not followed, and a FIFO is not waited for. */
+/* Anybody may put a file of any kind into the directory: do not follow links, and do not wait for a FIFO. */
 static int open_named(const char *name, int flags)
 {
 	char path[4096];
@@ -154,7 +154,7 @@ int region_peek(const char *name, struct mt_header *h)
 
 /* ------------------------------------------------------------------------------------------------ who makes it */
 
-/* Whoever makes a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the
+/* The creator of a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the
  * lock with the process, so a half-made run whose byte is free will never be finished. */
 enum { MAKER_BYTE = 128 };
 _Static_assert(MAKER_BYTE >= (int)MT_SLOTS, "the first bytes are the slots'");
@@ -248,7 +248,7 @@ int region_room(uint64_t bytes, region_remedy *remedy, void *arg)
 
 /* ------------------------------------------------------------------------------------------------ NUMA */
 
-/* libnuma calls this to warn; what is wrong with a policy is said once, by us. */
+/* libnuma calls this to warn; libmt itself reports an invalid policy, once. */
 void numa_warn(int number, char *where, ...) { (void)number, (void)where; }
 
 /* Is there room on the nodes of bind:NODES? Other nodes do not help out: the kernel kills who allocates more. */
@@ -411,7 +411,7 @@ int region_create(const char *name, enum region r, uint64_t size, const struct r
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0 && errno == EEXIST) return name_taken(name);
 	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
-	if (maker) (void)maker_lock(fd, F_WRLCK); /* where there are no such locks, a dead maker is waited for */
+	if (maker) (void)maker_lock(fd, F_WRLCK); /* without such locks, others wait for a dead creator, too */
 	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
 	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
 	if (!rc) rc = map_fd(fd, size, false, map);

@@ -109,7 +109,7 @@ void rings_clear(struct mt_rings *rings, uint64_t size)
 	}
 }
 
-/* Of a ring in a region of its own */
+/* Of a ring in a separate region */
 static uint64_t ring_alone(struct mt_ringbuf *r)
 {
 	return ring_place(r, round_up(sizeof(struct mt_rings) + sizeof *r, 4096));

@@ -639,7 +639,7 @@ static int clear_ring(const char *run, const char *rest, const char *file, const
 	struct map map = {0};
 	(void)st;
 	if (!ours || strcmp(run, r->name) || strncmp(rest, "ring.", 5)) return 0;
-	/* one that is damaged, or of a run that had this name before, is refused by whoever opens it */
+	/* one that is damaged, or of a run that had this name before, is refused when it is opened */
 	if (region_open(file, REGION_RING, false, r->control->h.run_id, &map)) return 0;
 	rings_clear(map.p, map.size);
 	region_boot_id(((struct mt_header *)map.p)->boot_id);
@@ -654,7 +654,7 @@ void run_renew(struct mt_run *run)
 	struct region_name files = region_name(run->name, REGION_FILES, NULL);
 	struct mt_header h;
 	if (!region_peek(files.text, &h) && region_other_boot(&h)) region_unlink(files.text);
-	/* whoever held a slot ended with its boot */
+	/* the holder of a slot ended with its boot */
 	for (int i = 0; i < MT_SLOTS; i++)
 		if (i != run->slot) memset(&run->control->slots[i], 0, sizeof run->control->slots[i]);
 	struct map *maps[] = {&run->store_map, &run->rings_map, &run->control_map};

@@ -1,5 +1,5 @@
-/* say.c: one line on stderr. The library says two things itself, which a stage written elsewhere gets too: which run is
- * waited for, and which stage is stopped. Everything else is said by the programs (cli/).
+/* say.c: one line on stderr. The library itself prints two kinds of lines, also in a user's stage: which run it waits
+ * for, and which stage is stopped. The programs print everything else (cli/).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,7 @@ static void make_harmless(char *line, size_t len)
 
 enum { LOG_BYTES = 1 << 20 }; /* a log of that size is renamed to FILE.old, so that both are at most 2 MiB */
 
-/* Rename a log that is full, once, whoever sees it first. true: another file may have the name now */
+/* Rename a log that is full: the first process that sees it does, once. true: another file may have the name now */
 static bool renamed(const char *path, int fd)
 {
 	char old[4096];

@@ -21,7 +21,7 @@ static inline const char *mt_s(uint64_t n) { return n == 1 ? "" : "s"; }
 
 /* If config.json asks for dropout: a warning that training is without it */
 void mt_say_dropout(const struct mt_geometry *);
-/* Say once which run is waited for, and which runs are there. */
+/* Report once which run this process waits for, and which runs exist. */
 void mt_say_waits_for_run(const char *run);
 /* A wait for the doorbell ended without it, and it stands at `event`. After 10 s of that: names stages that are
  * stopped. */

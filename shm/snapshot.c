@@ -17,7 +17,7 @@ uint64_t mt_snap(const struct mt_run *run)
 
 static bool word_cas(struct mt_run *run, uint64_t expect, uint64_t want)
 {
-	/* release: whoever sees the new word sees what was written for it */
+	/* release: a reader that sees the new word sees what was written for it */
 	if (!mt_stage_mine(run) ||
 		!atomic_compare_exchange_strong_explicit(&run->control->snap.word, &expect, want, memory_order_acq_rel,
 			memory_order_acquire))
@@ -111,8 +111,8 @@ bool mt_snap_fail(struct mt_run *run, uint64_t word)
 	return true;
 }
 
-/* The count follows the word: whoever comes by counts, and each failure is counted under its step. So nobody sees the
- * one without the other, a death between them loses nothing, and nothing is counted twice. */
+/* The count follows the word: the next process that sees the word counts, under the failure's step. So nobody sees one
+ * without the other, a death between them loses nothing, and nothing is counted twice. */
 uint64_t mt_snap_failures(struct mt_run *run)
 {
 	enum { COUNT_BITS = 24 };

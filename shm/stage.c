@@ -71,7 +71,7 @@ bool stage_in_passing(const struct mt_run *run, int slot)
 
 /* ------------------------------------------------------------------------------------------------ processes */
 
-/* Inode of this process's PID namespace; 0: it cannot be told */
+/* Inode of this process's PID namespace; 0: unknown */
 static uint64_t own_pid_ns(void)
 {
 	struct stat st;
@@ -162,7 +162,7 @@ static enum mt_life life(const struct mt_run *run, int slot, const char **why)
 		uint64_t word = mt_stage_word(run, slot);
 		if (!mt_slot_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
-		if (run->other_boot) return MT_DEAD; /* whoever it was ended with its boot */
+		if (run->other_boot) return MT_DEAD; /* the holder ended with its boot */
 		if (mt_slot_locked(word)) {
 			int held = stage_byte_held(run, slot);
 			if (held < 0) *why = strerror(-held);
@@ -317,7 +317,7 @@ static int busy(const struct mt_run *run, int slot)
 		mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
 }
 
-/* Lock the slot's byte. A slot that is just being left is waited for. */
+/* Lock the slot's byte. Waits for a holder that is just leaving. */
 static int lock_slot(struct mt_run *run, int slot)
 {
 	for (;;) {
@@ -368,7 +368,7 @@ static int take_slot(struct mt_run *run, int slot)
 		 * released in peace has aborted by itself. */
 		if (matters(slot) && mt_slot_pid(word)) abort_accumulation(run, slot, mt_slot_generation(word));
 		uint64_t mine = own_word(mt_slot_generation(word) + 1);
-		/* whoever looks between the two words does not judge our pid by another's namespace */
+		/* a reader between the two words must not judge our pid by another's namespace */
 		atomic_store_explicit(&s->pid_ns, 0, memory_order_release);
 		if (!atomic_compare_exchange_strong_explicit(&s->word, &word, mine, memory_order_acq_rel, memory_order_acquire))
 			continue;

@@ -5,7 +5,7 @@
  *     seen = event                            publish (release)
  *     is it there? no                         event + 1            (seq_cst)
  *     waiters + 1            (seq_cst)        waiters > 0 ? futex_wake(bits of what was published)
- *     futex_wait(event == seen, bits of what is waited for)
+ *     futex_wait(event == seen, bits of the publications that end the wait)
  *
  * event changes with every publication, so a publication after the waiter's look makes futex_wait return at once; and
  * of "waiters + 1" and "event + 1" one comes first: either the publisher sees the waiter, or the kernel sees the new

@@ -6,7 +6,7 @@
  *                  owner's grad.I, a loss to node 0's
  *     squares      another node's sums of squares → squares.R of node 0
  *
- * Each flow has a ring and tags of its own on both sides, so whatever one of them waits for, the others move; mt-optim
+ * Each flow has its own ring and tags on both sides, so the others move while one of them waits; mt-optim
  * always finds the smallest unfinished micro-batch. A ring that is full holds its sender up: MPI leaves a payload of
  * some size where it is until somebody receives it, and its message is popped only then.
  */

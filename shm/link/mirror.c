@@ -184,7 +184,7 @@ bool mirror_round(struct link *l)
 	return moved;
 }
 
-/* What is said in each kind of message: by whom, and how long it is */
+/* The sender and the length of each kind of message */
 static bool expected(const struct link *l, enum control what, size_t bytes)
 {
 	bool from_0 = l->node != 0;

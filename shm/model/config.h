@@ -64,7 +64,7 @@ struct model {
 	/* what layers with full attention have instead, if not 0 */
 	uint32_t full_head_dim, full_kv_heads, full_k_is_v;
 	struct rope rope[ROPE_NONE];
-	uint32_t rope_positions; /* the ropes' frequencies hold for so many positions */
+	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
 	enum rope_of rope_of[MT_KINDS];
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */

@@ -314,7 +314,7 @@ struct place {
 	uint64_t at;
 };
 
-/* Append a tensor. A tensor without a name of its own is the end of the one before: its rows are added there. */
+/* Append a tensor. A tensor without a name continues the one before: its rows are added there. */
 static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *e, bool slab)
 {
 	struct mt_unit *u = &l->units[p->unit];
@@ -461,7 +461,7 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	l->state = state;
 	l->optim = optim;
 	l->n_units = geo->layers + 2;
-	/* aligned_alloc: struct mt_unit has cache lines of its own */
+	/* aligned_alloc: struct mt_unit begins on a cache line */
 	size_t unit_bytes = sizeof *l->units * l->n_units;
 	l->units = aligned_alloc(_Alignof(struct mt_unit), unit_bytes);
 	l->tensors = calloc(tensors, sizeof *l->tensors);

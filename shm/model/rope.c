@@ -258,7 +258,7 @@ static double alpha_base(double theta, double alpha, uint32_t dim)
 	return theta * pow(alpha, (double)dim / (dim - 2));
 }
 
-/* This rope's frequencies hold for so many positions; those of a model, for what all of its ropes hold for */
+/* This rope's frequencies hold for this many positions; a model's, for the fewest of all its ropes */
 static void holds_for(struct model *m, uint32_t positions)
 {
 	if (!m->rope_positions || positions < m->rope_positions) m->rope_positions = positions;

@@ -42,7 +42,7 @@ struct mt_small {               /* a run that is to become smaller */
  * "--state bf16 (1206.5 GB) or --state int8 (974.3 GB)". How many; 0: none fits, and buf is empty. */
 int mt_remedies(const struct mt_small *, char *buf, size_t n);
 
-/* mt-streams that each of so many nodes may have, where create is not told: few, since each takes memory for rings */
+/* Default number of mt-streams that each of `nodes` nodes may have: few, since each takes memory for rings */
 static inline uint32_t mt_default_streams(uint32_t nodes) { return nodes < 8 ? 8 / nodes : 1; }
 
 /* clang-format on */

@@ -17,7 +17,7 @@
 /* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
  * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever)
  * counted. The last unit of a tied model with MT_NORM_PLAIN has no tensors and is one gap. */
-struct mt_unit {                /* 256 bytes in the control region, the words that change on cache lines of their own */
+struct mt_unit {                /* 256 bytes in the control region, the words that change on separate cache lines */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */
 	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,

@@ -132,9 +132,9 @@ struct mt_record {              /* the reproducibility record: what can change a
 	uint64_t reserved[8];
 };
 
-/* What a device chose for one operation of one shape (an algorithm), where another choice gives other bits. Whoever
- * wants one takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two who choose at once
- * the first stands, whoever is killed leaves a whole list, and what was read once stays. */
+/* The algorithm that a device selected for one operation of one shape, where another one gives other bits. A stage
+ * takes an entry, fills it, and links it to the list's end by compare-and-swap: so of two stages that select at once
+ * the first one's stands, a kill leaves a whole list, and an entry that was read once stays. */
 struct mt_choice {              /* 256 bytes in the control region */
 	char     key[MT_CHOICE_KEY];/* the operation and its shape, as its device writes it */
 	uint32_t bytes;             /* of value */
@@ -247,7 +247,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *   tokens  ids; padding is 0
  *   targets id to predict, or MT_NO_TARGET
  *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
- *           there; padding is a document of its own
+ *           there; padding is a separate document
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
  * sum of squares of the gradient there. */

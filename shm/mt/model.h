@@ -77,7 +77,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t k_is_v;            /* 1: no v_proj, v is k before its norm */
 	float    rope_scaling;      /* factor on cos and sin (attention scaling) */
 	float    rope_inv_freq[256];/* (rope_dim / 2): angle of pair i at position p is p * inv_freq[i] */
-	uint32_t experts;           /* 0: a dense MLP of ffn; else the MLP is a mixture of so many experts, and ffn is 0 */
+	uint32_t experts;           /* 0: a dense MLP of ffn; else the number of experts of the MLP, and ffn is 0 */
 	uint32_t experts_per_token;
 	uint32_t expert_ffn, shared_ffn; /* inner sizes: of an expert; of one that gets every token, 0: none */
 	uint32_t score;             /* enum mt_score */
@@ -134,7 +134,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
 								 * which has MT_T_Q's role */
 	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
-	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); slabs of their own */
+	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
 	MT_T_SINKS,                 /* (heads) */
 	MT_T_O,                     /* (hidden, heads D) */
 	MT_T_OB,                    /* (hidden) */

@@ -20,9 +20,8 @@ enum {                          /* mt_run_open flags */
 /* 64 bad name, 66 no such run, 76 other ABI version or half made, 77 not yours, 65 damaged. */
 int mt_run_open(struct mt_run **, const char *name, int flags);
 void mt_run_close(struct mt_run *);
-/* Wait until the run is there: for one that does not exist wait_s seconds (< 0: 10), for one that is being made while
- * it takes. *stop is looked at (a signal handler may set it): then -MT_EX_BUSY. Errors as mt_run_open; 76: it is half
- * made, and whoever made it is dead. */
+/* Wait until the run exists: wait_s seconds (< 0: 10), but without limit while its creator makes it. When *stop is set
+ * (by a signal handler): -MT_EX_BUSY. Errors as mt_run_open; 76: it is half made, and its creator is dead. */
 int mt_run_await(struct mt_run **, const char *name, int flags, double wait_s, const volatile int *stop);
 /* The same, and until it is filled; for stages. For weights wait_s seconds (< 0: without limit), while a run is being
  * filled as long as it takes. 69 no weights came in time; 65 the store is dirty, or of an earlier boot. */

@@ -13,12 +13,11 @@
 struct mt_run;
 
 /* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
- * If the holder is dead, its generation's accumulation is aborted first (not for MT_CKPT, MT_STORE, MT_FILL). One that
- * is being killed is waited for, a minute at most. 75: a live one holds it (or all of this node's), or nobody can tell;
- * 66: the run has no such mt-stream. The run must be open for writing, and no process forked since: a child shares the
- * lock. A run that is not filled when the slot is ours (somebody began to fill it after mt_run_attach): the slot is
- * given back, and claimed again when the run is filled; errors as mt_run_attach then. A run that was removed after
- * mt_run_attach: 0, and its state is MT_GONE. */
+ * If the holder is dead, aborts its generation's accumulation first (not for MT_CKPT, MT_STORE, MT_FILL). Waits up to a
+ * minute for a holder that is being killed. 75: a live stage holds it (or all of this node's), or that is unknown; 66:
+ * the run has no such mt-stream. The run must be open for writing, and no process forked since: a child shares the
+ * lock. If a filling began after mt_run_attach, gives the slot back and claims it again when the run is filled; errors
+ * as mt_run_attach then. A run that was removed after mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What can be said of the slot's holder. Dead is a proof: the kernel has dropped its lock, or its pid is gone from this
