@@ -36,7 +36,7 @@ static const struct mt_opt options[] = {
 		&seen[SHARD]},
 	{"threads", OPT_U64, &work_threads, "N", "threads that read or write; default: the cores, serve: at most 4 of them",
 		&seen[THREADS]},
-	{"part", OPT_FLAG, &part, NULL, "save: of one of several nodes its part; node 0, which is last, takes all parts",
+	{"part", OPT_FLAG, &part, NULL, "save, on one of several nodes: write its part; node 0, the last, takes all parts",
 		&seen[PART]},
 	{0},
 };

@@ -19,15 +19,15 @@ static struct mt_strings rings;
 static const struct mt_opt options[] = {
 	{"threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores, with a GPU all but one",
 		NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-optim",
 	.usage = "mt-optim RUN [--threads N] [--ring FROM=TO ...]",
-	.about = "Adds the gradients that the mt-streams of a run send, clips them, and updates the weights with AdamW.\n"
-			 "Runs until SIGTERM or SIGINT, or until the run is gone.",
+	.about = "Adds the gradients that the mt-streams of a run send, clips them, and updates the weights by\n"
+			 "AdamW, Lion or SGD. Runs until SIGTERM or SIGINT, or until the run is gone.",
 	.opts = options,
 };
 

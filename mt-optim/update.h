@@ -32,8 +32,8 @@
  *     m  = m * beta1 + g
  *     p  = p + m * neg_step                          neg_step: -lr
  *
- * Where they are not fp32, the new m and v are rounded at random, up or down with the probabilities that make the mean
- * exact. Rounding to nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The
+ * Where they are not fp32, the new m and v are rounded stochastically: up or down, with probabilities that make the
+ * mean exact. Rounding to nearest would stop v's decay, since 0.1 % a step is less than half of bf16's last place. The
  * random numbers are a hash of the step, the unit and the element, so a repeated update rounds as it did before.
  *
  * State in int8: shm/model/int8.h has the codes. Rounding must not make a step long. A step is about lr m / sqrt(v):

@@ -64,11 +64,11 @@ static const struct mt_opt options[] = {
 	[O_GRAD] = {"grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
 		&seen[O_GRAD]},
 	[O_STATE] = {"state", OPT_STR, &given.state, "TYPE",
-		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded at random)", &seen[O_STATE]},
+		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded stochastically)", &seen[O_STATE]},
 	[O_OPTIM] = {"optim", OPT_STR, &given.optim, "RULE", "create: adamw (default), lion or sgd (with momentum)",
 		&seen[O_OPTIM]},
 	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
-		"create: tokens of a micro-batch at most "
+		"create: maximum tokens of a micro-batch "
 		"(default 128K)",
 		&seen[O_STEP_TOKENS]},
 	[O_NUMA] = {"numa", OPT_STR, &given.numa, "POLICY",
@@ -78,7 +78,7 @@ static const struct mt_opt options[] = {
 	[O_SEED] = {"seed", OPT_U64, &given.seed, "N", "init: the same seed gives the same weights", &seen[O_SEED]},
 	[O_JSON] = {"json", OPT_FLAG, &given.json, NULL, "stat, ls: JSON, one object a run and line", &seen[O_JSON]},
 	[O_FORCE] = {"force", OPT_FLAG, &given.force, NULL, "rm: also with live stages", &seen[O_FORCE]},
-	[O_LIKE] = {"like", OPT_STR, &given.like, "RING", "ring: the ring that the new one is shaped like", &seen[O_LIKE]},
+	[O_LIKE] = {"like", OPT_STR, &given.like, "RING", "ring: an existing ring with the same sizes", &seen[O_LIKE]},
 	[O_UNTIL_EOF] = {"until-eof", OPT_FLAG, &given.until_eof, NULL,
 		"serve: at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", &seen[O_UNTIL_EOF]},
 	[O_DIR] = {"dir", OPT_STR, &given.dir, "DIR", "serve --until-eof: directory of the checkpoints step-XXXXXXXX",
@@ -90,9 +90,9 @@ static const struct mt_opt options[] = {
 	[O_MEMORY] = {"memory", OPT_FLAG, &given.memory, NULL,
 		"stat: memory that a new run may take on this machine, or in this cgroup (no RUN)", &seen[O_MEMORY]},
 	[O_NODE] = {"node", OPT_STR, &given.node, "R/N",
-		"create: node R (0 to N - 1) of a run on N machines: the optimizer's state of its part alone", &seen[O_NODE]},
+		"create: node R (0 to N - 1) of a run on N machines: it has the optimizer's state of its part", &seen[O_NODE]},
 	[O_STREAMS] = {"streams", OPT_STR, &given.streams, "N",
-		"create: mt-streams of this machine at most, 64 on all (default 8 / machines, at least 1): each takes memory "
+		"create: maximum mt-streams of this machine, 64 on all (default 8 / machines, at least 1): each takes memory "
 		"for rings",
 		&seen[O_STREAMS]},
 	[O_COUNT] = {.name = NULL},

@@ -1,4 +1,4 @@
-# --state bf16, int8: AdamW's m and v in fewer bytes, rounded at random. tests/30-optim.bats has the update itself,
+# --state bf16, int8: AdamW's m and v in fewer bytes, rounded stochastically. tests/30-optim.bats has the update itself,
 # tests/33-optim-kills.bats kills of it.
 load helpers
 load lib/training

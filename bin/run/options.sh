@@ -21,7 +21,7 @@ usage() {
 	  --optim adamw|lion|sgd     rule of the update: lion and sgd (with momentum) keep no v (default: adamw)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
-	  --compute bf16|fp32        what the device cpu multiplies in (default: bf16, if weights are bf16 and the CPU has
+	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
 	                             AMX, or is AMD's with AVX512-BF16; else fp32)
 	  --streams N                number of mt-streams, at most 64 (default: 1)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
@@ -39,13 +39,13 @@ usage() {
 	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
 	                             with --bytes, or for a model with a tokenizer, a prompt a line; else records
 	  --sample-every N           do it also every N steps, beside the training
-	  --sample-tokens N          new tokens of each at most (default: 128)
+	  --sample-tokens N          maximum new tokens of each (default: 128)
 	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
 	  --dry-run [--json]         check everything, print steps, memory, disk and predicted time, and start nothing
-	  --net GB/s                 with --dry-run --nodes: what the network carries to a node; without it, the predicted
-	                             time leaves the network out
+	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
+	                             time ignores the network
 	  --help, --version
 	EOF
 }

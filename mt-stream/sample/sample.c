@@ -27,7 +27,7 @@ static const struct mt_opt options[] = {
 	{"top-p", OPT_DOUBLE, &top_p, "X", "draw from the fewest tokens with a share of X together (default: 1, all)",
 		NULL},
 	{"seed", OPT_U64, &seed, "N", "seed of the random numbers (default: 0)", NULL},
-	{"max-tokens", OPT_U64, &max_tokens, "N", "new tokens of a continuation at most (default: 128)", NULL},
+	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation (default: 128)", NULL},
 	{"stop", OPT_LIST, &stop_list, "ID",
 		"end after this token; may be repeated; none: no token (default: the model's eos_token_id)", NULL},
 	{"echo", OPT_FLAG, &echo, NULL, "write each prompt before its continuation, in the same record", NULL},

@@ -29,7 +29,7 @@ static const struct mt_opt options[] = {
 	{"timeout", OPT_DOUBLE, &timeout_s, "S", "seconds of silence after which a node counts as dead; default 60", NULL},
 	{"reason", OPT_STR, &reason_file, "FILE",
 		"at a signal: if FILE has a line CODE TEXT, the run ends on all nodes with this exit code and text", NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO where RING FROM is meant; may be repeated", NULL},
+	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
 	{0},
 };
 
