@@ -34,7 +34,7 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample $(if $(HAVE_CURSES),mt-top)
+PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample mt-plan $(if $(HAVE_CURSES),mt-top)
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
   $(CC) -D_GNU_SOURCE -xc - -lncursesw -o /dev/null 2>/dev/null && echo yes)
@@ -42,7 +42,6 @@ $(if $(HAVE_CURSES),,$(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps demo-deps 
   $(info no ncursesw found (libncurses-dev): mt-top is not built))))
 SRC_mt-store  = $(wildcard mt-store/*.c)
 SRC_mt-ckpt   = $(wildcard mt-ckpt/*.c mt-ckpt/hf/*.c)
-SRC_mt-stream = $(filter-out mt-stream/sample/%,$(wildcard mt-stream/*.c mt-stream/*/*.c))
 SRC_mt-optim  = $(wildcard mt-optim/*.c)
 # loops over every weight: -O3 vectorises them. XXH3 by AVX2 and AVX-512, where libxxhash was built with its dispatcher
 XXH_DISPATCH := $(shell printf '$(hash)include <xxh_x86dispatch.h>\nint main(void) { return !XXH3_64bits("", 0); }' | \

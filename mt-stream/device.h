@@ -212,6 +212,10 @@ struct device *device_chaos(int threads, uint64_t seed);
 /* GPU `ordinal`. NULL: mt_errmsg() says why, *ex how to exit (78: no such GPU, or what it needs is not installed) */
 struct device *device_cuda(int ordinal, int *ex);
 
+/* What a planner needs to know of GPU `ordinal`, which is not opened: *room: bytes of its memory that are free. 0; -78:
+ * there is no such GPU, or what it needs is not installed */
+int gpu_find(int ordinal, struct gpu *, uint64_t *room);
+
 /* Wait until every queue is at rest. 0 or -ex. */
 int device_sync(struct device *);
 

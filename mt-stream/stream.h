@@ -7,6 +7,7 @@
 #define MT_STREAM_STREAM_H
 
 #include "mt/memory.h"
+#include "plan/options.h"
 #include "plan/plan.h"
 
 /* A unit of the run, whose weights come together and whose gradients leave together. It computes with its own weights;
@@ -20,11 +21,6 @@ struct unit {
 	uint64_t elems;       /* of all origins */
 	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
 	struct cut cut;       /* of a block with experts, where the plan has windows of them */
-};
-
-/* What decides bits beside the device; 0: not requested */
-struct chunk_sizes {
-	uint64_t chunk_tokens, head_tokens, pass_rows;
 };
 
 /* A planned micro-batch. plan_make writes it; nobody else changes it. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# mt-stream --plan: plans for GPUs that this machine does not have, by arithmetic alone.
+# mt-plan, which mt-stream --plan runs: plans for GPUs that this machine does not have, by arithmetic alone.
 
 load helpers
 
@@ -7,6 +7,22 @@ load helpers
 plan() {
 	case $* in *--profile*) mt-stream --plan --config "$CONFIGS/$1.json" "${@:2}" ;;
 	*) mt-stream --plan --profile H200 --config "$CONFIGS/$1.json" "${@:2}" ;; esac
+}
+
+@test "mt-stream --plan is mt-plan, also through a link to it, with the same output, messages and exit codes" {
+	mkdir "$T/link"
+	ln -s "$MT/mt-stream" "$T/link/mt-stream"
+	shape="--profile H200 --seq 256 --micro 2"
+	mt-plan --config "$CONFIGS/demo.json" $shape >"$T/plan"
+	"$T/link/mt-stream" --config "$CONFIGS/demo.json" --plan $shape | cmp "$T/plan"
+	fails_with 66 mt-plan --config "$T/nothing.json" $shape
+	sed 's/^mt-plan/mt-stream/' "$T/fails.err" >"$T/message"
+	fails_with 66 "$T/link/mt-stream" --config "$T/nothing.json" $shape --plan
+	cmp "$T/message" "$T/fails.err"
+	fails_with 64 mt-stream "$RUN" --seq 256
+	cp "$MT/mt-stream" "$T/mt-stream"
+	fails_with 78 "$T/mt-stream" --plan $shape
+	grep -q "^mt-stream: --plan: $T/mt-plan: No such file" "$T/fails.err"
 }
 
 # bats test_tags=slow

@@ -252,6 +252,12 @@ trained() {
 	grep -q "^mt-stream: train: 5 rows of 24 tokens: .*blocks keep: " "$T/stream.err"
 	rates="mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3"
 	grep -q "^$rates: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
+	for device in "" "--device cuda"; do
+		# shellcheck disable=SC2086
+		"$EMU" --plan --config "$CONFIGS/demo.json" --seq 24 --micro 5 $device --json 2>"$T/plan.err" | value profile |
+			grep -qx "NVIDIA H100 80GB HBM3"
+		grep -q "^mt-stream: plans for this machine's NVIDIA H100 80GB HBM3; " "$T/plan.err"
+	done
 	spawn stream "$EMU" "$RUN" --device cuda --profile "rtx4090,adam=9"
 	stream-drive step "$RUN" 5 24 1 1 3 >/dev/null 3>&-
 	stream-drive step "$RUN" 4 24 1 1 3 >/dev/null 3>&-

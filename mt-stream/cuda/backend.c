@@ -20,10 +20,10 @@
 #include <stdlib.h>
 
 #include "backend.h"
-#include "calls.h"
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/layout.h"
+#include "plan/calls.h"
 
 #define FIXED_BYTES (1u << 20) /* that do not grow with the rows: work memory of forward plans */
 #ifndef SHORTEST               /* smaller for the emulated GPU */

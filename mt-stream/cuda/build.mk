@@ -32,7 +32,9 @@ $(B)/mt-stream: $(CUDA_OBJ)
 $(CUDA_OBJ): $(O)/mt-stream/cuda-targets
 $(eval $(call kept,$(O)/mt-stream/cuda-targets,$(CUDA_TARGETS)))
 $(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
-$(O)/mt-stream/stream.o: FILE_CFLAGS = -DHAVE_CUDA
+$(O)/mt-stream/stream.o $(O)/mt-stream/plan/plan.o: FILE_CFLAGS = -DHAVE_CUDA
+SRC_mt-plan += mt-stream/cuda/gpu.c
+LIBS_mt-plan += $(CUDART) -ldl -lrt
 CUDNN := $(if $(and $(CUDNN_FRONTEND),$(CUDNN_H),$(shell command -v $(CXX))),$(O)/mt-stream/cuda/cudnn.o)
 ifneq ($(CUDNN),)
 $(B)/mt-stream: $(CUDNN)
@@ -58,8 +60,8 @@ CUDA_LACKS = $(if $(NVCC),$(if $(CUDART),,libcudart_static.a) $(if $(CUBLAS_H),,
 $(if $(filter 0,$(MAKELEVEL)),$(info no $(strip $(CUDA_LACKS)) found: mt-stream is built without its cuda device))
 endif
 
-# `make` after the toolkit was installed or removed must not link an old stream.o
-$(O)/mt-stream/stream.o: $(O)/mt-stream/devices
+# `make` after the toolkit was installed or removed must not link old objects
+$(O)/mt-stream/stream.o $(O)/mt-stream/plan/plan.o: $(O)/mt-stream/devices
 $(eval $(call kept,$(O)/mt-stream/devices,cpu chaos $(if $(CUDA_OBJ),cuda)))
 
 # where there is nvcc, but cuDNN's attention cannot be built in for want of headers; tried once

@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "gpu.h"
 #include "pool.h"
 #include "block.h"
 #include "mt/choices.h"
@@ -140,59 +141,13 @@ static void cuda_close(struct device *d)
 	free(c);
 }
 
-static int attribute(const struct cuda *c, enum cudaDeviceAttr a)
-{
-	int n = 0;
-
-	if (cudaDeviceGetAttribute(&n, a, c->ordinal) != cudaSuccess) cudaGetLastError();
-	return n;
-}
-
-/* Its properties, for predictions */
-static void gpu_describe(struct cuda *c, const struct cudaDeviceProp *p)
-{
-	c->gpu = (struct gpu){
-		.capability = 10 * p->major + p->minor,
-		.multiprocessors = attribute(c, cudaDevAttrMultiProcessorCount),
-		.clock_khz = attribute(c, cudaDevAttrClockRate),
-		.memory_khz = attribute(c, cudaDevAttrMemoryClockRate),
-		.bus_bits = attribute(c, cudaDevAttrGlobalMemoryBusWidth),
-	};
-	snprintf(c->gpu.model, sizeof c->gpu.model, "%s", p->name);
-	c->dev.gpu = &c->gpu;
-}
-
-/* Does GPU `ordinal` exist, and is it of a capability that the kernels support? 0 or -78 */
-static int gpu_find(struct cuda *c, struct cudaDeviceProp *p)
-{
-	int n = 0;
-	cudaError_t e = cudaGetDeviceCount(&n);
-
-	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
-		return mt_fail(MT_EX_CONFIG,
-			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
-			"--device cpu works without",
-			CUDART_VERSION / 1000);
-	if (e != cudaSuccess || n == 0)
-		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
-			e != cudaSuccess ? cudaGetErrorString(e) : "none found");
-	if (c->ordinal >= n) return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", c->ordinal, n);
-	if (!cuda_ok(c, cudaSetDevice(c->ordinal), "cudaSetDevice") ||
-		!cuda_ok(c, cudaGetDeviceProperties(p, c->ordinal), "cudaGetDeviceProperties"))
-		return mt_fail(c->ex, "%s", c->why);
-	if (p->major < 8)
-		return mt_fail(MT_EX_CONFIG, "device cuda:%d: '%s' is of compute capability %d.%d: 8.0 or later is needed",
-			c->ordinal, p->name, p->major, p->minor);
-	return 0;
-}
-
 static int cuda_open(struct cuda *c)
 {
 	struct cudaDeviceProp p;
-	int rc = gpu_find(c, &p), ex = MT_EX_CONFIG;
+	int rc = gpu_open(c->ordinal, &p, &c->gpu), ex = MT_EX_CONFIG;
 
 	if (!rc) {
-		gpu_describe(c, &p);
+		c->dev.gpu = &c->gpu;
 		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)

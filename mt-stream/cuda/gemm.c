@@ -23,6 +23,7 @@
 #include "gemm.h"
 #include "mt/choices.h"
 #include "mt/error.h"
+#include "gpu.h"
 
 #ifdef MT_EMU
 #include "cublaslt.h"
@@ -33,9 +34,6 @@
 #define CANDIDATES 8    /* algorithms requested from the heuristic */
 #define REPEATS 3       /* timed runs of each */
 #define TIMING_MS 100.0 /* device time spent on one shape; after that no further candidate is timed */
-#define LIBRARY "libcublasLt.so."
-#define STRING(x) #x
-#define EXPAND(x) STRING(x)
 
 /* the functions of the library that are used */
 /* clang-format off */
@@ -86,20 +84,7 @@ struct gemms {
 
 static bool library_open(struct gemms *g)
 {
-	const char *places[] = {
-		getenv("MT_CUBLASLT"),
-		LIBRARY EXPAND(CUBLAS_VER_MAJOR),
-		"/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
-	};
-
-	for (size_t i = 0; !g->library && i < sizeof places / sizeof *places; i++)
-		if (places[i]) g->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-	if (!g->library) {
-		mt_fail(MT_EX_CONFIG,
-			"cuda: " LIBRARY EXPAND(CUBLAS_VER_MAJOR) " is not there: put its directory into "
-													  "LD_LIBRARY_PATH, or its path into MT_CUBLASLT");
-		return false;
-	}
+	if (!(g->library = cublaslt_open())) return false;
 #define FIND(f) \
 	if (!(g->f = (__typeof__(&f))dlsym(g->library, #f))) { \
 		mt_fail(MT_EX_CONFIG, "cuda: cuBLASLt has no " #f); \
@@ -127,12 +112,6 @@ void gemms_close(struct gemms *g)
 	if (g->from) cudaEventDestroy(g->from);
 	if (g->to) cudaEventDestroy(g->to);
 	free(g);
-}
-
-static int cuda_failed(cudaError_t e, const char *call)
-{
-	return mt_fail(e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s: %s (%s)", call,
-		cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
 /* Open the library and make the events. 0 or -ex */

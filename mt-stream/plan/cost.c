@@ -10,7 +10,7 @@
 #include "mt/layout.h"
 #include "plan.h"
 
-/* Those of GPUs are assumed: nothing here was measured with mt on one. mt-stream/README.md has the sources. */
+/* Those of GPUs are assumed: nothing here was measured with mt on one. README.md has the sources. */
 #define GEMM_SHAPES 0.96        /* of the measured GEMM rate: the last wave of tiles is only partly filled */
 #define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */

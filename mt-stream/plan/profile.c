@@ -164,8 +164,8 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 	const char *at = !named ? spec : spec[n] ? spec + n + 1 : spec + n;
 
 	if (named && !k)
-		return mt_fail(MT_EX_USAGE, "--profile: '%.*s': not a kind of GPU known here; --plan --profile help lists them",
-			(int)n, spec);
+		return mt_fail(MT_EX_USAGE,
+			"--profile: '%.*s': not a kind of GPU known here; mt-plan --profile help lists them", (int)n, spec);
 	if (here) profile_here(here, k, dtype, p);
 	else profile_of(k ? k : known, dtype, p);
 	snprintf(p->name, sizeof p->name, "%.48s", k ? k->name : here ? here->model : known->name);

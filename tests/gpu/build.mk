@@ -1,13 +1,15 @@
 # Tests and benchmarks of the cuda device: on an emulated GPU, on a GPU, or with neither.
 UPDATE_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/update*.c))
 
+GPU_GEMM = cuda/gemm.o cuda/gpu.o
+
 ifdef CUDA_OBJ
-$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
+$(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(GPU_GEMM:%=$(O)/mt-stream/%) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h %ops.c,$^) $(CUDART) -ldl -lrt \
 	  $(LIBMT_LIBS)
 $(O)/gpu/rates: $(UPDATE_OBJ)
-$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(O)/mt-stream/cuda/gemm.o $(OUR_LIBS)
+$(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(GPU_GEMM:%=$(O)/mt-stream/%) $(OUR_LIBS)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 ifneq ($(CUDNN),)
@@ -25,7 +27,7 @@ endif
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
 PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-balance $(O)/probes/cuda-chaos $(O)/emu/mt-stream \
-  $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
+  $(O)/emu/mt-plan $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
 EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu
@@ -54,7 +56,10 @@ $(O)/probes/cuda-balance: tests/probes/cuda-balance.c tests/probes/balance.c $(E
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(O)/emu/cuda/gemm.o $(UPDATE_OBJ) $(OUR_LIBS)
+$(O)/emu/mt-plan: $(EMU_OBJ) $(O)/emu/cuda/gpu.o $(O)/emu/plan/plan.o \
+  $(patsubst %.c,$(O)/%.o,$(filter-out %/gpu.c %/plan.c,$(SRC_mt-plan))) $(OUR_LIBS)
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
+$(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(GPU_GEMM:%=$(O)/emu/%) $(UPDATE_OBJ) $(OUR_LIBS)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)

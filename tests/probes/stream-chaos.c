@@ -1,5 +1,5 @@
 /* stream-chaos: mt-stream's schedule on the chaos device (cuda-chaos: on the cuda device and an emulated GPU), by many
- * seeds in one process. the schedule's files, wait.c and plan/request.c are compiled in here, with macros for what they
+ * seeds in one process. the schedule's files, wait.c and request.c are compiled in here, with macros for what they
  * wait for and for the planner. Each seed draws plans, shapes and what the other stages do (stream-world.h), and must
  * give the bits of the cpu device.
  *
@@ -87,7 +87,7 @@ static void boundary(struct stream *, enum mt_activity);
 #define memory_lay(req, plan, layout, base) lay(req, plan, layout, base)
 static int draw_plan(const struct plan_request *, struct plan_result *);
 static uint64_t lay(const struct plan_request *, const struct plan *, struct memory_layout *, void *);
-#include "../../mt-stream/plan/request.c"
+#include "../../mt-stream/request.c"
 #undef memory_lay
 
 /* ---- plans ---- */

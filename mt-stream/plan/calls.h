@@ -1,8 +1,8 @@
-/* calls.h: how many rows or heads one call of the attention library computes, by the work memory that its backward
+/* calls.h: how many rows or heads one call of an attention library computes, by the work memory that its backward
  * pass needs. This decides bits: so it may depend on shapes and on the library, never on how much memory there is.
  */
-#ifndef MT_STREAM_CUDA_CALLS_H
-#define MT_STREAM_CUDA_CALLS_H
+#ifndef MT_STREAM_PLAN_CALLS_H
+#define MT_STREAM_PLAN_CALLS_H
 
 #include <stdint.h>
 

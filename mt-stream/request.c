@@ -1,12 +1,12 @@
 /* request.c: plans a micro-batch: says what is wanted and how much memory there is (struct plan_request), lets search.c
  * find the plan, takes the memory, and lays out its arrays. The result is s->planned.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/run.h"
-#include "show.h"
 #include "stream.h"
 
 /* ---- budgets ---- */
@@ -226,7 +226,36 @@ static int plan_take(struct stream *s, struct plan_request *req, struct plan_res
 	}
 }
 
-/* On a device with its own memory the first plan for training is always reported, for what it predicts of a step */
+static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
+
+static void plan_report(const struct plan_request *req, const struct plan_result *p, uint32_t micros)
+{
+	const struct plan *plan = &p->plan;
+	const struct prediction *t = &p->predicted;
+	uint32_t input = req->geo->layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention;
+	char windows[64] = "";
+
+	if (plan->expert_window)
+		snprintf(windows, sizeof windows, ", windows of %u expert%s", plan->expert_window, mt_s(plan->expert_window));
+	mt_say(
+		"%s: %u row%s of %u token%s: %s of %u row%s, chunks of %u; %u weight and %u gradient slot%s%s; blocks keep: %u "
+		"all, %u all but gate and up, %u attention's output, %u their input%s%s",
+		req->train ? "train" : "eval", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq),
+		plan->pass_rows ? "passes" : "one pass", rows_of_pass(req, plan), mt_s(rows_of_pass(req, plan)),
+		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows, plan->keep_all,
+		plan->keep_but_gate_up, plan->keep_attention, input,
+		plan->residual_offloaded ? "; residuals offloaded to host memory" : "",
+		plan->attention_offloaded ? "; attention outputs offloaded to host memory" : "");
+	mt_say(
+		"predicted by the rates of %s: %.2f of %.2f MiB of device memory, %.2f of them the device's own, %.2f MiB of "
+		"host memory; a step of %u such micro-batch%s %.3g s: forward %.3g, backward %.3g, stall for the "
+		"optimizer %.3g, tail %.3g",
+		req->profile.name, mib(p->bytes), mib(req->memory), mib(req->work), mib(p->host_bytes), micros,
+		micros == 1 ? "" : "es", micros * (t->forward + t->backward) + t->stall + t->tail, micros * t->forward,
+		micros * t->backward, t->stall, t->tail);
+}
+
+/* on a device with its own memory the first plan for training is always reported, for what it predicts of a step */
 static void report(struct stream *s, const struct plan_request *req, const struct plan_result *result)
 {
 	if (s->verbose || (s->dev->room && req->train && !s->reported)) plan_report(req, result, s->msg.batch.micros);

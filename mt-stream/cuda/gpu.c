@@ -1,0 +1,92 @@
+/* gpu.c: finds a GPU and the library for its GEMMs. mt-plan has this file alone of the cuda device. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gpu.h"
+#include "mt/error.h"
+
+#ifdef MT_EMU
+#include "cublaslt.h"
+#else
+#include <cublasLt.h>
+#endif
+
+#define LIBRARY "libcublasLt.so."
+#define STRING(x) #x
+#define EXPAND(x) STRING(x)
+
+void *cublaslt_open(void)
+{
+	const char *places[] = {
+		getenv("MT_CUBLASLT"),
+		LIBRARY EXPAND(CUBLAS_VER_MAJOR),
+		"/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
+	};
+	void *library = NULL;
+
+	for (size_t i = 0; !library && i < sizeof places / sizeof *places; i++)
+		if (places[i]) library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+	if (!library)
+		mt_fail(MT_EX_CONFIG,
+			"cuda: " LIBRARY EXPAND(CUBLAS_VER_MAJOR) " is not there: put its directory into "
+													  "LD_LIBRARY_PATH, or its path into MT_CUBLASLT");
+	return library;
+}
+
+int cuda_failed(cudaError_t e, const char *call)
+{
+	return mt_fail(e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, "cuda: %s: %s (%s)", call,
+		cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+static int attribute(int ordinal, enum cudaDeviceAttr a)
+{
+	int n = 0;
+
+	if (cudaDeviceGetAttribute(&n, a, ordinal) != cudaSuccess) cudaGetLastError();
+	return n;
+}
+
+int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
+{
+	int n = 0;
+	cudaError_t e = cudaGetDeviceCount(&n);
+
+	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
+		return mt_fail(MT_EX_CONFIG,
+			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
+			"--device cpu works without",
+			CUDART_VERSION / 1000);
+	if (e != cudaSuccess || n == 0)
+		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
+			e != cudaSuccess ? cudaGetErrorString(e) : "none found");
+	if (ordinal >= n) return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", ordinal, n);
+	if ((e = cudaSetDevice(ordinal)) != cudaSuccess) return cuda_failed(e, "cudaSetDevice");
+	if ((e = cudaGetDeviceProperties(p, ordinal)) != cudaSuccess) return cuda_failed(e, "cudaGetDeviceProperties");
+	if (p->major < 8)
+		return mt_fail(MT_EX_CONFIG, "device cuda:%d: '%s' is of compute capability %d.%d: 8.0 or later is needed",
+			ordinal, p->name, p->major, p->minor);
+	*gpu = (struct gpu){
+		.capability = 10 * p->major + p->minor,
+		.multiprocessors = attribute(ordinal, cudaDevAttrMultiProcessorCount),
+		.clock_khz = attribute(ordinal, cudaDevAttrClockRate),
+		.memory_khz = attribute(ordinal, cudaDevAttrMemoryClockRate),
+		.bus_bits = attribute(ordinal, cudaDevAttrGlobalMemoryBusWidth),
+	};
+	snprintf(gpu->model, sizeof gpu->model, "%s", p->name);
+	return 0;
+}
+
+int gpu_find(int ordinal, struct gpu *gpu, uint64_t *room)
+{
+	struct cudaDeviceProp p;
+	size_t available = 0, total;
+	int rc = gpu_open(ordinal, &p, gpu);
+
+	if (rc) return rc;
+	if (!cublaslt_open()) return -MT_EX_CONFIG;
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	*room = available;
+	return 0;
+}

@@ -1,0 +1,25 @@
+/* dry.h: what the files of mt-plan share */
+#ifndef MT_STREAM_PLAN_DRY_H
+#define MT_STREAM_PLAN_DRY_H
+
+#include "options.h"
+
+struct dry {
+	const struct requested *r; /* memory 0: all that such a GPU has; of the cores: half of what is available. host 0: as
+	                            * much as the fastest plan takes. profile: without a NAME this machine's: */
+	const struct gpu *here;    /* its GPU; NULL: its cores */
+	const char *config;
+	size_t config_bytes;
+	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
+	bool json;
+};
+
+/* dry.c: print the plan on stdout. The request has what options say. 0; -71: device or host memory is short; or an
+ * error of config.json or the profile */
+int plan_show(struct dry *, struct plan_request *);
+
+/* show.c. store: bytes of the run's state */
+void show_text(const struct plan_request *, const struct plan_result *, uint64_t store);
+void show_json(const struct plan_request *, const struct plan_result *, uint64_t store);
+
+#endif

@@ -1,0 +1,48 @@
+/* options.c: checks the options that mt-stream and mt-plan have both. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "mt/error.h"
+#include "options.h"
+
+static enum recompute recompute_parse(const char *word)
+{
+	if (!word || !strcmp(word, "auto")) return RECOMPUTE_AUTO;
+	if (!strcmp(word, "full")) return RECOMPUTE_FULL;
+	if (!strcmp(word, "none")) return RECOMPUTE_NONE;
+	mt_die(MT_EX_USAGE, "--recompute: '%s': not auto, full or none", word);
+}
+
+enum mt_dtype type_parse(const char *option, const char *word)
+{
+	if (!strcmp(word, "bf16")) return MT_BF16;
+	if (!strcmp(word, "fp32")) return MT_FP32;
+	if (!strcmp(word, "none") && !strcmp(option, "grad")) return MT_NONE;
+	if (!strcmp(word, "int8") && !strcmp(option, "state")) return MT_INT8;
+	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, word);
+}
+
+void requested_parse(struct requested *r)
+{
+	if (r->expert_window > INT32_MAX) mt_die(MT_EX_USAGE, "--expert-window: more than %d", INT32_MAX);
+	if (r->threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)r->threads);
+	if (r->sizes.chunk_tokens > INT32_MAX || r->sizes.head_tokens > INT32_MAX || r->sizes.pass_rows > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
+	r->recompute = recompute_parse(r->recompute_words);
+	r->compute = r->compute_words ? type_parse("compute", r->compute_words) : 0;
+}
+
+int requested_threads(const struct requested *r) { return r->threads ? (int)r->threads : mt_cores(); }
+
+bool requested_cuda(const struct requested *r) { return !strcmp(r->device, "cuda") || !strncmp(r->device, "cuda:", 5); }
+
+int requested_gpu(const struct requested *r)
+{
+	const char *number = r->device + strlen("cuda");
+	char *end = NULL;
+	unsigned long gpu = *number ? strtoul(number + 1, &end, 10) : 0;
+
+	if (*number && (!number[1] || number[1] == '-' || *end || gpu > 4095))
+		mt_die(MT_EX_USAGE, "--device: '%s': the GPU's number is 0 to 4095", r->device);
+	return (int)gpu;
+}

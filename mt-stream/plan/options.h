@@ -1,0 +1,59 @@
+/* options.h: the options that mt-stream and mt-plan have both */
+#ifndef MT_STREAM_PLAN_OPTIONS_H
+#define MT_STREAM_PLAN_OPTIONS_H
+
+#include "cli/cli.h"
+#include "plan.h"
+
+/* What decides bits beside the device; 0: not requested */
+struct chunk_sizes {
+	uint64_t chunk_tokens, head_tokens, pass_rows;
+};
+
+struct requested { /* 0, NULL: not requested */
+	const char *device;
+	const char *profile; /* the rates that the planner assumes: as profile_parse takes them */
+	uint64_t memory;     /* bytes of device memory, the device's own included */
+	uint64_t host;       /* bytes of host memory that the run may take */
+	uint64_t expert_window, threads;
+	struct chunk_sizes sizes;
+	/* from these words requested_parse makes */
+	const char *recompute_words, *compute_words;
+	enum recompute recompute;
+	enum mt_dtype compute; /* the type of operands */
+};
+
+/* Their rows in a program's table, values in r; all but those of which each program says something else */
+/* clang-format off */
+#define REQUESTED_OPTIONS(r) \
+	{"device-memory", OPT_SIZE, &(r).memory, "BYTES", \
+		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL}, \
+	{"host-memory", OPT_SIZE, &(r).host, "BYTES", "host memory that the run may use", NULL}, \
+	{"recompute", OPT_STR, &(r).recompute_words, "HOW", \
+		"auto, full (keep block inputs only) or none (keep all); same bits", NULL}, \
+	{"expert-window", OPT_U64, &(r).expert_window, "N", \
+		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", NULL}, \
+	{"compute", OPT_STR, &(r).compute_words, "TYPE", \
+		"cpu: multiply in bf16 (default if weights are bf16 and the CPU has AMX or is AMD's with AVX512-BF16) or " \
+		"fp32", \
+		NULL}, \
+	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits", NULL}, \
+	{"profile", OPT_STR, &(r).profile, "GPU[,K=N...]", \
+		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, " \
+		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s", \
+		NULL}
+/* clang-format on */
+
+/* Of a device's name: */
+#define NO_CUDA "--device %s: mt was built without CUDA: install nvcc, then make clean all"
+
+/* Check them, and parse words. What is wrong ends the program with 64. */
+void requested_parse(struct requested *);
+/* bf16 or fp32; of --grad also none, of --state also int8. Another word ends the program with 64. */
+enum mt_dtype type_parse(const char *option, const char *word);
+int requested_threads(const struct requested *);
+/* The GPU's number in cuda or cuda:N */
+int requested_gpu(const struct requested *);
+bool requested_cuda(const struct requested *);
+
+#endif

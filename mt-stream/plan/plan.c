@@ -1,0 +1,150 @@
+/* plan.c: mt-plan: how a run would compute a step, without a run and without a device: options. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "dry.h"
+#include "mt/error.h"
+#include "mt/layout.h"
+
+enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans are arithmetic */
+
+static struct requested requested = {.profile = ""};
+static struct dry dry = {.r = &requested};
+static const char *attention = "cudnn", *dtype = "bf16", *grad = "fp32", *state = "fp32", *optim = "adamw";
+static uint64_t seq, micro, nodes = 1, streams = 1, micros = 1;
+static double net;
+static bool nodes_given, net_given;
+
+static const struct mt_opt options[] = {
+	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory", NULL},
+	{"seq", OPT_U64, &seq, "T", "tokens of a row", NULL},
+	{"micro", OPT_U64, &micro, "SEQS", "rows of a micro-batch", NULL},
+	{"dtype", OPT_STR, &dtype, "TYPE", "bf16 (default) or fp32", NULL},
+	{"grad", OPT_STR, &grad, "TYPE", "gradients in fp32 (default), bf16 or none", NULL},
+	{"state", OPT_STR, &state, "TYPE", "AdamW's m and v in fp32 (default), bf16 or int8", NULL},
+	{"optim", OPT_STR, &optim, "RULE", "adamw (default), lion or sgd", NULL},
+	{"device", OPT_STR, &requested.device, "DEV", "this machine's cpu or cuda[:N] (default: the GPU found, else cpu)",
+		NULL},
+	REQUESTED_OPTIONS(requested),
+	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N", "tokens of a chunk (default: as the plan has it)",
+		NULL},
+	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N", "tokens of an LM-head chunk (likewise)", NULL},
+	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N", "compute pass-major, N rows a pass (likewise)", NULL},
+	{"nodes", OPT_U64, &nodes, "N", "nodes of the run (default 1)", &nodes_given},
+	{"net", OPT_DOUBLE, &net, "GB/s", "what the network carries to a node, and as much from it", &net_given},
+	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device (default 1)", NULL},
+	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step (default 1)", NULL},
+	{"attention", OPT_STR, &attention, "HOW", "cudnn (default, if its work memory fits) or own", NULL},
+	{"json", OPT_FLAG, &dry.json, NULL, "print JSON", NULL},
+	{0},
+};
+
+static struct mt_program program = {
+	.name = "mt-plan",
+	.usage = "mt-plan --config FILE --seq T --micro SEQS [--device-memory BYTES] [--host-memory BYTES]\n"
+			 "       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--optim adamw|lion|sgd]\n"
+			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
+			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
+			 "       [--json]",
+	.about = "Prints how mt-stream would compute a step of a model, and how long it would take, on this machine or on "
+			 "another: no run, no GPU needed. mt-stream --plan runs it.",
+	.opts = options,
+};
+
+static void profiles_print(void)
+{
+	for (int i = 0; profile_name(i); i++) puts(profile_name(i));
+}
+
+/* The GPU of this machine that the plan is for; NULL: its cores, or what --profile names */
+static const struct gpu *gpu_here(void)
+{
+	if (profile_named(requested.profile) || (requested.device && !requested_cuda(&requested))) return NULL;
+	int number = requested.device ? requested_gpu(&requested) : 0;
+#ifdef HAVE_CUDA
+	static struct gpu gpu;
+	uint64_t room;
+	int rc = gpu_find(number, &gpu, &room);
+
+	if (rc && requested.device) mt_must(rc);
+	if (rc) return NULL;
+	if (!requested.memory) requested.memory = room;
+	return &gpu;
+#else
+	(void)number;
+	if (requested.device) mt_die(MT_EX_CONFIG, NO_CUDA, requested.device);
+	return NULL;
+#endif
+}
+
+/* --nodes and what goes with it; --grad, --seq and --micro are checked already */
+static void check_nodes(void)
+{
+	uint64_t all = nodes * streams * micros;
+
+	if (!nodes || nodes > MOST_NODES)
+		mt_die(MT_EX_USAGE, "--nodes: %llu: 1 to %d", (unsigned long long)nodes, MOST_NODES);
+	if (!streams || streams > MOST_STREAMS)
+		mt_die(MT_EX_USAGE, "--streams: %llu: 1 to %d", (unsigned long long)streams, MOST_STREAMS);
+	if (!micros || micros > INT32_MAX)
+		mt_die(MT_EX_USAGE, "--micro-batches: %llu: 1 to %d", (unsigned long long)micros, INT32_MAX);
+	if (net_given && !(net >= 1e-6 && net <= 1e6)) mt_die(MT_EX_USAGE, "--net: %g: 1e-6 to 1e6 GB/s", net);
+	if (net_given != nodes_given)
+		mt_die(MT_EX_USAGE, net_given ? "--net: needs --nodes N" : "--nodes: needs --net, the network's GB/s");
+	if (all > 1 && !strcmp(grad, "none"))
+		mt_die(MT_EX_USAGE,
+			"--grad none: each unit is updated as its gradient arrives: one node, one stream, and one "
+			"micro-batch a step");
+	if (seq * micro > (1ull << 32) / all) mt_die(MT_EX_USAGE, "more than 4G tokens a step, which no run's rings hold");
+}
+
+/* Check the options, and make a request of them */
+static struct plan_request request_parse(void)
+{
+	struct plan_request req = {.train = true};
+
+	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
+	if (!seq || !micro || seq > INT32_MAX || micro > INT32_MAX)
+		mt_die(MT_EX_USAGE, "a plan needs --seq and --micro, 1 to %d", INT32_MAX);
+	if (seq * micro > 1ull << 32)
+		mt_die(MT_EX_USAGE, "--seq times --micro: more than 4G tokens, which no run's rings hold");
+	req.dtype = type_parse("dtype", dtype);
+	req.grad = type_parse("grad", grad);
+	req.state = type_parse("state", state);
+	if (!(req.optim = mt_optim_named(optim))) mt_die(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", optim);
+	check_nodes();
+	dry.own_attention = !strcmp(attention, "own");
+	if (!dry.own_attention && strcmp(attention, "cudnn"))
+		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention);
+	req.elem = req.operand = req.dtype == MT_BF16 ? 2 : 4;
+	req.rows = (uint32_t)micro;
+	req.seq = (uint32_t)seq;
+	req.micros = (uint32_t)micros;
+	req.streams = (uint32_t)streams;
+	req.nodes = (uint32_t)nodes;
+	req.net = net * 1e9;
+	req.recompute = requested.recompute;
+	req.expert_window = (uint32_t)requested.expert_window;
+	req.chunk_tokens = (uint32_t)requested.sizes.chunk_tokens;
+	req.head_tokens = (uint32_t)requested.sizes.head_tokens;
+	req.pass_rows = (uint32_t)requested.sizes.pass_rows;
+	req.fixed = req.pass_rows || req.chunk_tokens;
+	return req;
+}
+
+int main(int argc, char **argv)
+{
+	if (!strcmp(argv[0], "mt-stream")) program.name = "mt-stream"; /* which was started with --plan */
+	mt_cli(&program, argc, argv, NULL, 0);
+	requested_parse(&requested);
+	if (!strcmp(requested.profile, "help")) {
+		profiles_print();
+		return 0;
+	}
+	struct plan_request req = request_parse();
+
+	dry.here = gpu_here();
+	mt_must(plan_show(&dry, &req));
+	return 0;
+}
