@@ -32,7 +32,7 @@ static const struct mt_opt options[] = {
 	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N", "tokens of an LM-head chunk (likewise)", NULL},
 	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N", "compute pass-major, N rows a pass (likewise)", NULL},
 	{"nodes", OPT_U64, &nodes, "N", "nodes of the run (default 1)", &nodes_given},
-	{"net", OPT_DOUBLE, &net, "GB/s", "what the network carries to a node, and as much from it", &net_given},
+	{"net", OPT_DOUBLE, &net, "GB/s", "bandwidth of the network to and from a node", &net_given},
 	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device (default 1)", NULL},
 	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step (default 1)", NULL},
 	{"attention", OPT_STR, &attention, "HOW", "cudnn (default, if its work memory fits) or own", NULL},
