@@ -13,7 +13,7 @@ from .workers import Progress, convert_all
 
 
 class Made:
-    """What a chunk of lines, or all lines, were converted to."""
+    """The records and counts of a chunk of lines, or of all lines."""
 
     def __init__(self):
         self.records, self.notes, self.problem = [], Notes(), None

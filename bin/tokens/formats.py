@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes, and what to do with it where mt-tokens cannot read it."""
+"""The format of a file, by its first bytes, and a remedy where mt-tokens cannot read it."""
 
 import array
 import codecs
@@ -35,7 +35,7 @@ COLUMNS = re.compile(NAME + rb"([,;\t])" + NAME + rb"(\2" + NAME + rb")*\r?\n")
 
 
 def refuse(name, head):
-    """End with what the file is, if its beginning is that of a form which is not read."""
+    """End with the name of the format, if the file begins as one that mt-tokens cannot read."""
     for pattern, what, remedy in KNOWN:
         if re.match(pattern, head):
             raise Problem(EX_DATA, "%s: is %s: %s" % (name, what, remedy))
@@ -71,7 +71,7 @@ def refuse_other_than_records(name, head):
 
 
 def refuse_text(name, head):
-    """End with what to do with a text that is no JSON: a table or prose."""
+    """End with a remedy for text that is not JSON: a table or prose."""
     lines = head.splitlines()
     header = COLUMNS.match(head)
     if header and (re.search(r"\.[ct]sv\b", name) or

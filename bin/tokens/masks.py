@@ -1,8 +1,8 @@
 """Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id, or None
 where loss is computed on all.
 
-A chat is tokenized once. Where the assistant's turns are in its text tell the ends of the messages in it, or the
-lengths of rendered beginnings of the chat; where they are among the ids tell the tokens' places in the text.
+A chat is tokenized once. The ends of its messages, or the lengths of rendered beginnings of the chat, show where the
+assistant's turns are in its text; the tokens' places in the text show where they are among the ids.
 """
 
 import bisect
@@ -67,7 +67,7 @@ class Turns:
         return self.search(at, since, before, len(after) if whole else None)
 
     def first(self):
-        """Where an assistant's turn begins that comes first: behind what the template asks for an answer with."""
+        """Where the turn of an assistant begins that speaks first: behind the generation prompt."""
         header = self.header([{"role": "user", "content": "a"}])
         return self.text.index(header) + len(header) if header and header in self.text else 0
 
@@ -77,8 +77,8 @@ class Turns:
         return asking[len(silent):] if silent is not None and asking is not None and asking.startswith(silent) else ""
 
     def search(self, at, since, before, end):
-        """A turn that the template renders in another way when it is the last: what changes in the text when the turn
-        says something else is the turn's, and so is what a template writes behind it."""
+        """A turn that the template renders in another way when it is the last: the part of the text that changes when
+        the turn has other words, and the text that the template writes behind a turn."""
         messages, text = self.chat.messages, self.text
         blank = blanked(messages[at])
         other = self.render([*messages[:at], blank, *messages[at + 1:]])
@@ -97,7 +97,7 @@ class Turns:
             "the chat template leaves out a part of them, such as their reasoning"
 
     def begin_of(self, at, since, limit, before):
-        """Behind what the template asks for an answer with, which ends at `limit` or earlier."""
+        """Where the turn begins: behind the generation prompt, which ends at `limit` or earlier."""
         if self.begins_with(before):
             return len(before)
         messages, text = self.chat.messages[:at], self.text

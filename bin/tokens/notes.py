@@ -1,4 +1,4 @@
-"""What is worth a line for people, though no line of the input is wrong: each once, with how often it came."""
+"""Remarks at the end about input that is not wrong: one line of each kind, with its count."""
 
 
 def many(n, noun):

@@ -9,7 +9,7 @@ SEEN = {"index", "index0", "first", "previtem", "changed", "cycle"}     # of `lo
 
 
 class Watched(list):
-    """Messages that note how much text has been written when each of them, and the end, is asked for."""
+    """Messages that note the length of the text when the template asks for each of them, and for the end."""
 
     def __init__(self, messages, written):
         super().__init__(messages)

@@ -105,12 +105,12 @@ class Templates:
         return "".join(self.pieces(list(map(self.completed, messages)), tools, ask, variables))
 
     def marked(self, messages, tools, variables):
-        """(text, [begin, end) of what {% generation %} marks): what is marked comes behind what has been written."""
+        """(text, [begin, end) of what {% generation %} marks): marked text comes behind the text written so far."""
         return self.render(messages, tools, False, variables), self.spans
 
     def bounds(self, messages, tools, variables):
-        """(where each message and the loop over them ends, what an answer is asked for with); None if the template is
-        not straight. Behind the messages it must write nothing but what it asks with."""
+        """(where each message and the loop over them ends, the generation prompt); None if the template is not
+        straight. Behind the messages it must write nothing but the generation prompt."""
         if not self.compiled_of(tools)[1]:
             return None
         made = []

@@ -1,4 +1,4 @@
-"""Several processes: each converts a chunk at a time; what they made is taken in the order of the input."""
+"""Several processes: each converts a chunk at a time; results are taken in the order of the input."""
 
 import collections
 import os

@@ -44,7 +44,7 @@ THINKS = (
     "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}"
     "{% if enable_thinking is defined and not enable_thinking %}"
     "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}")
-# DeepSeek-R1: an answer is asked for with <think>, and is written without what was thought
+# DeepSeek-R1: the generation prompt has <think>, and answers are written without their thoughts
 STRIPS = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}"
     "{{ '<|start|>A' + m.content.split('</think>')[-1] + '<|end|>' }}{% else %}"
