@@ -59,7 +59,7 @@ void logits_backward(const struct slice *p, float *dw, float *db, float beta, co
 	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
 }
 
-/* What the loss has of the logits, which are in scores */
+/* The auxiliary loss and the z-loss of the logits, which are in scores */
 static void balance(const struct slice *p, enum op_code code)
 {
 	const struct balance *b = &p->c.balance;

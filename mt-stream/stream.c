@@ -160,7 +160,7 @@ static int stream_open(struct stream *s)
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
 	s->zero_copy = s->dev->zero_copy(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
 	s->host = malloc(mt_ring_block(s->batch));
-	/* measuring takes a moment: only for who reads what it predicts */
+	/* measuring takes a moment: only with --verbose, which shows predictions */
 	const char *rates = s->verbose && !s->dev->room ? profile_cores_rates(s->profile) : NULL;
 	if (rates &&
 		(rc = profile_cores(rates, (enum mt_dtype)s->control->dtype, requested_threads(&requested),

@@ -187,6 +187,7 @@ int micro_wanted(const struct stream *); /* STALE: the micro-batch is no longer 
 int weights_wait(struct stream *, uint32_t u);               /* until the unit's weights are this step's */
 int room_wait(struct stream *, uint32_t unit, void **block); /* until the gradient ring has room for a block */
 void batch_wait(struct stream *, uint32_t seen);             /* until the doorbell rings after `seen` */
-int record_wait(const struct stream *, uint32_t seen);       /* likewise, for who writes the reproducibility record */
+int record_wait(const struct stream *,
+	uint32_t seen); /* likewise, for the stream that writes the reproducibility record */
 
 #endif

@@ -53,7 +53,7 @@ static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_acti
 	int rc = micro_wanted(s);
 
 	if (rc || (rc = mt_ring_check(s->grad))) return rc;
-	/* nobody waits for an undecided step; what --grad none has committed must have the rest of its pieces */
+	/* an undecided step may be left; one that --grad none has committed needs the rest of its pieces */
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
 		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
 		return GONE;

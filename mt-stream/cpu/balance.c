@@ -1,5 +1,5 @@
-/* balance.c: the terms of the loss that routers' logits have. All in fp64; blocks of tokens, whose cut depends on their
- * number alone, are added in their order, so that no bit depends on threads. */
+/* balance.c: the auxiliary loss and the z-loss of routers. All in fp64; blocks of tokens, which depend on the number of
+ * tokens alone, are added in their order, so that no bit depends on threads. */
 #include <math.h>
 #include <string.h>
 

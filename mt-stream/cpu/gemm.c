@@ -45,7 +45,7 @@ dnnl_status_t dnnl_gemm_bf16bf16f32(char, char, dnnl_dim_t m, dnnl_dim_t n, dnnl
 
 static int has_isa(dnnl_cpu_isa_t isa) { return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == (unsigned)isa; }
 
-/* What comes after avx512_core changes no bit of an fp32 GEMM. */
+/* Instruction sets beyond avx512_core change no bit of an fp32 GEMM. */
 static int has_avx512(void) { return has_isa(dnnl_cpu_isa_avx512_core); }
 
 static const char *isa_name(int bf16)

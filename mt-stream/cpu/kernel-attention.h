@@ -226,7 +226,7 @@ static size_t attention_scratch(int64_t dim)
 	return (size_t)(5 * BLOCKS * QT * ld + 2 * BLOCKS * QT + 4 * KT * ld + 2 * KT * QT) * sizeof(float);
 }
 
-/* What both passes know of a head: where its keys and values begin, and how far apart tokens are */
+/* A head, in both passes: where its keys and values begin, and the distance between tokens */
 struct head {
 	int64_t dim, ld, stride, keys, values, window;
 	float cap;

@@ -1,6 +1,6 @@
 /* kernel-norm.h: RMSNorm (arXiv 1910.07467) and LayerNorm (arXiv 1607.06450) over rows, and column sums */
 
-/* What a normed element is multiplied by. A constant wherever it is used, so that it costs nothing in the loops */
+/* The factor of a normed element. A constant wherever it is used, so that it costs nothing in the loops */
 enum weight { WEIGHT, ONE_AND_WEIGHT, NO_WEIGHT };
 INLINE enum weight weight_of(const void *w, int one) { return !w ? NO_WEIGHT : one ? ONE_AND_WEIGHT : WEIGHT; }
 

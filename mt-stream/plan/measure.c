@@ -1,5 +1,5 @@
-/* measure.c: the rates of this machine's cores, measured in about a second: what is predicted with where no GPU
- * computes. The best of several tries counts, since other programs run meanwhile. */
+/* measure.c: the rates of this machine's cores, measured in about a second: times without a GPU are predicted by them.
+ * The best of several tries counts, since other programs run meanwhile. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* options.c: checks the options that mt-stream and mt-plan have both. */
+/* options.c: checks the options that mt-stream and mt-plan share. */
 #include <stdlib.h>
 #include <string.h>
 

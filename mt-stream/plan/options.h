@@ -23,7 +23,7 @@ struct requested { /* 0, NULL: not requested */
 	enum mt_dtype compute; /* the type of operands */
 };
 
-/* Their rows in a program's table, values in r; all but those of which each program says something else */
+/* Their rows in a program's table, values in r; without options whose help differs between the programs */
 /* clang-format off */
 #define REQUESTED_OPTIONS(r) \
 	{"device-memory", OPT_SIZE, &(r).memory, "BYTES", \
@@ -47,7 +47,7 @@ struct requested { /* 0, NULL: not requested */
 /* Of a device's name: */
 #define NO_CUDA "--device %s: mt was built without CUDA: install nvcc, then make clean all"
 
-/* Check them, and parse words. What is wrong ends the program with 64. */
+/* Check them, and parse words. An invalid one ends the program with 64. */
 void requested_parse(struct requested *);
 /* bf16 or fp32; of --grad also none, of --state also int8. Another word ends the program with 64. */
 enum mt_dtype type_parse(const char *option, const char *word);

@@ -50,7 +50,7 @@ struct plan_request {
 	struct cut cut[MT_KINDS];    /* experts, by kind of layer */
 	struct mt_layer most;        /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
-	/* of these, what a token does not use: experts that it is not sent to; of a block, and of the model */
+	/* of these, the experts that a token is not sent to; of a block, and of the model */
 	uint64_t idle, idle_params;
 	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights */
 	uint32_t rows, seq;      /* of the micro-batch */
