@@ -34,7 +34,8 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample mt-plan $(if $(HAVE_CURSES),mt-top)
+PROGRAMS = mt-run mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample mt-plan \
+  $(if $(HAVE_CURSES),mt-top)
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
   $(CC) -D_GNU_SOURCE -xc - -lncursesw -o /dev/null 2>/dev/null && echo yes)
@@ -47,6 +48,7 @@ SRC_mt-optim  = $(wildcard mt-optim/*.c)
 XXH_DISPATCH := $(shell printf '$(hash)include <xxh_x86dispatch.h>\nint main(void) { return !XXH3_64bits("", 0); }' | \
   $(CC) -o /dev/null -xc - -lxxhash 2>/dev/null && echo -DXXH_DISPATCH)
 $(SRC_mt-ckpt:%.c=$(O)/%.o): FILE_CFLAGS = -O3 $(XXH_DISPATCH)
+SRC_mt-run    = $(wildcard mt-store/run/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)

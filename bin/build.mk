@@ -1,6 +1,6 @@
 # make install, make uninstall, and the completions for bash that are made from what programs print with --help.
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
-SCRIPTS   = mt-run mt-tokens mt-plot mt-log
+SCRIPTS   = mt-tokens mt-plot mt-log
 COMPLETED = $(PROGRAMS) $(SCRIPTS)
 VERSION = $(shell sed -n 's/^\#define MT_VERSION "\(.*\)"/\1/p' shm/mt/version.h)
 D = $(DESTDIR)$(PREFIX)
@@ -9,13 +9,13 @@ man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
 
 .PHONY: completions install uninstall absolute
 completions: $(COMPLETED:%=$(O)/completions/%)
-$(filter-out %/mt-run,$(SCRIPTS:%=$(O)/completions/%)): $(O)/completions/%: bin/%
+$(SCRIPTS:%=$(O)/completions/%): $(O)/completions/%: bin/%
 	$(call complete,COLUMNS=100 bin/$* --help)
 $(O)/completions/mt-tokens: bin/tokens/options.py
-$(O)/completions/mt-run: bin/mt-run bin/run/options.sh $(B)/mt-step $(B)/mt-feed
-	$(call complete,{ bin/mt-run --help; $(B)/mt-step --help | grep '^  --[a-z0-9-]* [^ ]'; \
+$(O)/completions/mt-run: $(B)/mt-run bin/run/options.sh $(B)/mt-step $(B)/mt-feed
+	$(call complete,{ $(B)/mt-run --help; $(B)/mt-step --help | grep '^  --[a-z0-9-]* [^ ]'; \
 	  $(B)/mt-feed --help | grep -E '^  --(bytes|u16|u32|eos|block) '; })
-$(PROGRAMS:%=$(O)/completions/%): $(O)/completions/%: $(B)/%
+$(filter-out %/mt-run,$(PROGRAMS:%=$(O)/completions/%)): $(O)/completions/%: $(B)/%
 	$(call complete,$(B)/$* --help)
 $(COMPLETED:%=$(O)/completions/%): bin/completion.awk
 define complete
@@ -25,7 +25,7 @@ endef
 
 # what install puts below PREFIX
 LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)
-PARTS = $(patsubst bin/%,%,$(wildcard bin/run/*.sh bin/tokens/*.py))
+PARTS = $(patsubst bin/%,%,$(wildcard bin/run/* bin/tokens/*.py))
 INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/libmt.a lib/$(SONAME) lib/libmt.so \
   lib/pkgconfig/mt.pc $(LIBMT_H:shm/%=include/%) $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
   $(COMPLETED:%=share/bash-completion/completions/%)
@@ -37,6 +37,7 @@ install: absolute all lib completions
 	install -d $(sort $(dir $(INSTALLED:%=$(D)/%)))
 	install $(PROGRAMS:%=$(B)/%) $(SCRIPTS:%=bin/%) $(D)/bin
 	install -m 644 $(filter bin/run/%,$(PARTS:%=bin/%)) $(D)/lib/mt/run
+	chmod 755 $(D)/lib/mt/run/mt-run
 	install -m 644 $(filter bin/tokens/%,$(PARTS:%=bin/%)) $(D)/lib/mt/tokens
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)

@@ -36,7 +36,7 @@ written() {
 	need_cmd python3
 	written >"$T/files"
 	echo tests/02-source.bats >>"$T/files"
-	for kind in README.md Makefile bin/mt-run tests/run tests/helpers.bash tests/build.mk mt-stream/mt-stream.1 \
+	for kind in README.md Makefile bin/run/mt-run tests/run tests/helpers.bash tests/build.mk mt-stream/mt-stream.1 \
 		tests/golden/make.py tests/11-config.bats shm/mt.h mt-stream/cuda/rows.cu; do
 		grep -qx "$kind" "$T/files"
 	done

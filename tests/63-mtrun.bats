@@ -779,7 +779,7 @@ same_as_undisturbed() {
 		closed sh -c 'ulimit -n "$1"; shift; exec mt-run "$@"' sh "$1" --run "$RUN" --model "${MODEL:-$CASE/model}" \
 			--data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS --quiet --steps 8 "${@:2}"
 	}
-	for n in 11 12 13 16 19; do             # with 10, sh cannot open a script
+	for n in 10 11 12 13 16 19; do
 		code=0
 		limited $n >"$T/told" || code=$?
 		[ "$code" = 71 ]

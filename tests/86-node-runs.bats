@@ -114,8 +114,8 @@ same_as_alone() {
 # bats test_tags=slow
 @test "USR1 to mpirun while the processes that it has started begin: all nodes exit 0, nothing is left" {
 	mkdir "$T/slow"
-	printf '#!/bin/sh\necho >>%s/called\nsleep 1\nexec /usr/bin/dirname "$@"\n' "$T" >"$T/slow/dirname"
-	chmod +x "$T/slow/dirname"
+	printf '#!/bin/sh\necho >>%s/called\nsleep 1\nexec /usr/bin/nproc "$@"\n' "$T" >"$T/slow/nproc"
+	chmod +x "$T/slow/nproc"
 	PATH=$T/slow:$PATH endless
 	both_began() { [ "$(wc -l <"$T/called")" -ge 2 ]; }
 	eventually both_began
@@ -182,11 +182,18 @@ same_as_alone() {
 
 # bats test_tags=slow
 @test "mpirun is killed, and with it the shim that starts a mt-run, before that has begun: nothing goes on" {
-	mkdir "$T/slow"
-	printf '#!/bin/sh\n: >>%s/started\ncase $MT_RUN_NODE in 0*) exit;; esac\nsleep 1\nexec /usr/bin/setsid "$@"\n' \
-		"$T" >"$T/slow/setsid"
-	chmod +x "$T/slow/setsid"
-	PATH=$T/slow:$PATH endless --ckpt-every 20 --resume
+	mkdir -p "$T/bin/run"
+	ln -s "$MT"/mt-* "$T/bin"
+	cp --remove-destination "$MT/mt-run" "$T/bin"
+	cat >"$T/bin/run/mt-run" <<-END
+		#!/bin/sh
+		: >>"$T/started"
+		case \$MT_RUN_NODE in 0*) exit ;; esac
+		sleep 1
+		exec "$MT/run/mt-run" "\$@"
+	END
+	chmod +x "$T/bin/run/mt-run"
+	MT=$T/bin endless --ckpt-every 20 --resume
 	eventually [ -e "$T/started" ]
 	kill -9 "$PID"
 	wait "$PID" || true

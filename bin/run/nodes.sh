@@ -1,103 +1,27 @@
 # nodes.sh: --nodes: a launcher (mpirun, srun) starts the same mt-run on each node. Node 0 feeds, steps and exports;
 # the others end with mt-link, which carries all that goes between nodes and is the one MPI process of a node.
 #
-# A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So the
-# process that it starts is a shim. The one that works is in a session of its own, where the launcher's signals do not
-# come; the shim passes them on in a pipe (descriptor 3), whose end says that the shim is gone.
+# The launcher starts the program mt-run, which starts this script in a session of its own and passes the launcher's
+# signals on in a pipe (descriptor 3), whose end says that the launcher, or the program, is gone: mt-store/run/node.c.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 node='' node_count=''                           # empty: the run is on one machine
-shim_pid=''                                     # set: the shim that has started this process
+shim_pid=''                                     # set: the mt-run between the launcher and this process
 listener='' lines='' link=''
 shared=''                                       # OUT, if the run saves checkpoints
 
-# ---- the shim
-
-# Rank and number of processes, as the launchers of Open MPI, PMIx, PMI and Slurm have them in the environment
-find_node() {
-	if [ -n "${OMPI_COMM_WORLD_RANK-}" ]; then node=$OMPI_COMM_WORLD_RANK node_count=${OMPI_COMM_WORLD_SIZE-}
-	elif [ -n "${PMI_RANK-}" ]; then node=$PMI_RANK node_count=${PMI_SIZE-}
-	elif [ -n "${PMIX_RANK-}" ]; then node=$PMIX_RANK node_count=${SLURM_NTASKS-}
-	else node=${SLURM_PROCID-} node_count=${SLURM_NTASKS-}; fi
-	given_node="$node of $node_count"
-	case $node,$node_count in
-	,*) die 64 "--nodes: no launcher has started this process: mpirun -n NODES mt-run --nodes ..." ;;
-	*[!0-9,]* | *, | 0?*,* | *,0* | *?????,* | *,?????*) node=0 node_count=0 ;;
-	esac
-	if [ "$node" -ge "$node_count" ]; then
-		node=''
-		die 64 "--nodes: by the launcher's environment this is process '$given_node'; expected 0 of N to N-1 of N"
-	fi
-	[ "$node" = 0 ] || alike=1
-	[ "$node_count" -le $MOST_STREAMS ] || die 64 "--nodes: $node_count nodes, and a run has $MOST_STREAMS at most"
-}
-
-split_off() { # ARGS... of mt-run: the worker goes on with them; the shim does not return
-	case $nl$*$nl in *"$nl--nodes$nl"*) ;; *) return 0 ;; esac
-	if [ -n "${MT_RUN_NODE-}" ]; then
-		node=${MT_RUN_NODE%%/*} node_count=${MT_RUN_NODE#*/} shim_pid=${MT_RUN_NODE##*/}
-		node_count=${node_count%/*}
-		unset MT_RUN_NODE
-		trap - HUP INT TERM USR1                # come by the shim from now on
-		[ "$node" = 0 ] || alike=1
-		show=1                                  # mpirun makes each stdout a terminal
-		trap '' PIPE                            # nobody reads messages after the launcher's end
-		return
-	fi
-	find_node
-	case $node_count$nl$*$nl in
-	1"$nl"*) node='' node_count='' ;;
-	*"$nl--dry-run$nl"*) ;;                     # has nothing to save
-	*) shim "$@" ;;
-	esac
-	trap - HUP INT TERM USR1
-	[ -z "$signal" ] || end_by "$signal"
-}
-
-# A launcher that died before this process began to look: its parent is init by then, which lives. A launcher with PMIx
-# listens on a port of this node as long as it lives.
-launcher_listens() {
-	case ${PMIX_SERVER_URI2-} in *";tcp4://"*:*) ;; *) return 0 ;; esac
-	grep -qs "$(printf ':%04X 00000000:0000 0A' "${PMIX_SERVER_URI2##*:}")" /proc/net/tcp
-	[ $? != 1 ]
-}
-
-unheard() { (deaf; exec "$@"); }
-
-shim() { # ARGS...
-	launcher_listens || exit 69                 # nobody would read why
-	pipe=$(deaf; mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
-	unheard mkfifo "$pipe/signals" || exit 74
-	# shellcheck disable=SC2094
-	exec 8<>"$pipe/signals" 3<"$pipe/signals"
-	unheard rm -r "$pipe"
-	for s in HUP INT TERM USR1; do
-		# shellcheck disable=SC2064
-		trap "signal=$s; echo $s >&8" $s
-	done
-	[ -z "$signal" ] || echo "$signal" >&8
-	exec 9<&0
-	MT_RUN_NODE=$node/$node_count/$$ setsid "$0" "$@" <&9 8>&- 9<&- &
-	worker=$!
-	exec 3<&- 9<&-
-	watch_launcher &
-	watcher=$!
-	await "$worker"; rc=$?
-	kill -9 "$watcher" 2>/dev/null
-	if [ -n "$signal" ] && [ $rc -gt 128 ]; then end_by "$signal"; fi
-	exit_code $rc "its worker"
-	exit
-}
-
-# A launcher that is killed leaves its processes alive
-watch_launcher() {
-	deaf
-	exec 8>&- <&- >/dev/null
-	while lives "$PPID" && lives $$; do sleep 0.2; done
-	kill -9 $$ 2>/dev/null
-}
-
 # ---- the worker
+
+# From MT_RUN_NODE, "NODE/NODES/PID", with the pid of the program between the launcher and this process. A dry run has
+# none.
+find_node() {
+	[ -n "${MT_RUN_NODE-}" ] || return 0
+	node=${MT_RUN_NODE%%/*} node_count=${MT_RUN_NODE#*/} shim_pid=${MT_RUN_NODE##*/}
+	node_count=${node_count%/*}
+	unset MT_RUN_NODE
+	[ "$node" = 0 ] || alike=1
+	[ -z "$shim_pid" ] || show=1                # mpirun makes each stdout a terminal
+}
 
 alike=''                                        # set: what is wrong now is probably so on all nodes; node 0 says it
 
@@ -129,16 +53,14 @@ share_out() {
 	case $given in *" --ckpt-every "*) ;; *) step_options=$step_options--ckpt-every=999999999$nl ;; esac
 }
 
-# What the shim says: signals, for mt-run's own handler (INT is TERM here: what is put into the background ignores INT).
-# Its end without one is a launcher or shim that was killed: the run ends at once. A worker that was killed has no need:
-# mt-store ends its run.
+# What the shim says: signals, for mt-run's own handler. Its end without one is a launcher or shim that was killed: the
+# run ends at once. A worker that was killed has no need: mt-store ends its run.
 listen() {
 	trap '' HUP INT TERM
 	exec 8>&- 6<&-
 	asked=''
 	while read -r asked_for <&3; do
 		asked=$asked_for
-		case $asked in INT) asked=TERM ;; esac
 		kill -s "$asked" $$ 2>/dev/null
 	done
 	tries=0

@@ -134,7 +134,7 @@ parse() { # ARGS...
 		--quiet) quiet=1 ;;
 		--dry-run) dry=1 ;;
 		--json) json=1 ;;
-		--nodes) nodes=1 ;;                     # see split_off
+		--nodes) nodes=1 ;;                     # see find_node
 		--no-shuffle) set_order none ;;
 		--keep-best) best=1 ;;
 		--best) best=1 export_best=1 ;;
