@@ -16,6 +16,21 @@ void rope_table(const struct mt_layer *l, uint32_t from, uint32_t to, float *cos
 		}
 }
 
+void attention_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
+{
+	const struct mt_layer *l = k->layer;
+	uint64_t dim = l->head_dim, fp32 = sizeof(float);
+
+	if (k->level < KEEP_ATTENTION) return;
+	s->o = take(where, k->n * l->heads * dim, k->elem);
+	s->lse = take(where, k->n * l->heads, fp32);
+	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
+	s->qkv = take(where, k->n * (l->heads + 2ull * l->kv_heads) * dim, k->elem);
+	if (!(k->geo->flags & MT_QK_NORM)) return;
+	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
+	s->qk_rstd = take(where, k->n * (uint64_t)rstd_width(k->geo, l), fp32);
+}
+
 static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
 	const struct saved *s)
 {

@@ -46,6 +46,14 @@ void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, flo
 
 /* ---- a block ---- */
 
+void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
+{
+	*s = (struct saved){0};
+	attention_take(s, k, take, where);
+	if (k->level >= KEEP_ALL_BUT_GATE_UP) s->x2 = take(where, k->n * k->geo->hidden, k->elem);
+	mlp_take(s, k, take, where);
+}
+
 void block_recompute(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	bool have_attention)
 {

@@ -12,6 +12,14 @@
 
 #include "device.h"
 
+/* Checkpoint level: what a block keeps for its backward pass, beside its input. The rest is recomputed. */
+enum checkpoint {
+	KEEP_INPUT,           /* nothing */
+	KEEP_ATTENTION,       /* attention's output and statistics */
+	KEEP_ALL_BUT_GATE_UP, /* also q, k, v and the second residual */
+	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
+};
+
 #define ROLES (MT_T_HEADB + 1)
 
 struct weights {
@@ -144,16 +152,26 @@ void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos,
 
 /* ---- sizes ---- */
 
-/* Every array of an experts_scratch for slices of `slice` tokens from take(where, count, bytes of an element);
- * `most`: as mt_layer_most; elem: bytes of the device's elements; to train: also what backward needs. Where experts
- * come by windows, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
+typedef void *take_fn(void *where, uint64_t count, uint64_t size);
+
+/* Arrays of *saved that a block of this kind keeps at a level, for n tokens, from take(where, count, bytes of an
+ * element); the others are NULL. elem: bytes of the device's elements. Each half of the block takes its own. */
+struct kept {
+	const struct mt_geometry *geo;
+	const struct mt_layer *layer;
+	enum checkpoint level;
+	uint64_t n, elem;
+};
+void block_take(struct saved *, const struct kept *, take_fn *take, void *where);
+
+/* Every array of an experts_scratch for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also
+ * what backward needs. Where experts come by windows, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
 struct experts_sizes {
 	const struct mt_layer *most;
 	uint64_t hidden, slice, elem, pass, slices;
 	bool train;
 	enum mt_dtype dtype; /* of the run's weights */
 };
-typedef void *take_fn(void *where, uint64_t count, uint64_t size);
 void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
 
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }

@@ -81,6 +81,7 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 
 /* ---- attention.c ---- */
 
+void attention_take(struct saved *, const struct kept *, take_fn *take, void *where); /* as block_take */
 /* s->x2 = x + what attention adds; have_attention: its output is there */
 void attention_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *s,
 	bool have_attention);
@@ -93,6 +94,7 @@ void attention_backward(const struct chunk *, uint32_t layer, const struct weigh
 
 /* ---- mlp.c ---- */
 
+void mlp_take(struct saved *, const struct kept *, take_fn *take, void *where);
 /* The slice that starts at token `from` */
 struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
 	const struct saved *);

@@ -7,6 +7,11 @@ _Static_assert((int)SWIGLU_CLAMPED == MT_SWIGLU_CLAMPED && (int)RELU2 == MT_RELU
 	"as in mt.h");
 _Static_assert((int)GELU_TANH == MT_GELU_TANH && (int)XIELU == MT_XIELU, "as in mt.h");
 
+void mlp_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
+{
+	if (k->level >= KEEP_ALL) s->gu = take(where, k->n * (uint64_t)kept_width(k->layer), k->elem);
+}
+
 /* Where the slice's routing and sums are, of all slices of a pass: by tokens and slices before it */
 static void experts_of_pass(struct slice *p, int64_t tokens, int64_t slices)
 {

@@ -244,6 +244,24 @@ plan() {
 	PY
 }
 
+@test "a block keeps what its own layer needs: each dense MLP in place of experts changes the plan by its own size" {
+	for dense in 1 2 5 6; do
+		sed -e 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 8/' \
+			-e "s/\"first_k_dense_replace\": [0-9]*/\"first_k_dense_replace\": $dense/" \
+			"$GOLDEN/glm4-moe/model/config.json" >"$T/config.json"
+		mt-plan --profile H100 --config "$T/config.json" --seq 4096 --micro 2 --recompute none --json >"$T/$dense"
+	done
+	python3 - "$T/config.json" "$T"/[1256] <<-'PY'
+		import json, sys
+		c, one, two, five, six = (json.load(open(f)) for f in sys.argv[1:])
+		experts = (c["num_experts_per_tok"] + c["n_shared_experts"]) * c["moe_intermediate_size"]
+		more = 2 * 4096 * 2 * (experts - c["intermediate_size"]) * 2        # gate and up, in bf16
+		assert more and one["peak_bytes"] - two["peak_bytes"] == more, (one, two)
+		assert five["peak_bytes"] - six["peak_bytes"] == more, (five, six)
+		assert one["keep_all"] == six["keep_all"] == 8, (one, six)
+	PY
+}
+
 @test "a slower optimizer stalls the step by the time that the first forward pass does not hide" {
 	plan qwen2.5-7b --device-memory 141G --seq 4096 --micro 2 --profile H200,adam=1 --json >"$T/plan"
 	python3 - "$T/plan" <<-'PY'

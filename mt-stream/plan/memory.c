@@ -25,12 +25,12 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 	return p;
 }
 
-/* experts_take */
+/* block_take, experts_take */
 static void *take_any(void *where, uint64_t count, uint64_t size) { return take(where, count, 1, size); }
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, k, f, gu, kept, pre, rstd, elem, pass, chunk, slice, head, either;
+	uint64_t h, a, k, f, gu, elem, pass, chunk, slice, head, either;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -45,8 +45,6 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.k = (uint64_t)most->kv_heads * most->head_dim,
 		.f = most->ffn,
 		.gu = (uint64_t)gate_up_width(most),
-		.pre = g->flags & MT_QK_NORM ? (uint64_t)pre_width(g, most) : 0,
-		.rstd = g->flags & MT_QK_NORM ? (uint64_t)rstd_width(g, most) : 0,
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
@@ -54,38 +52,26 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.head = tokens_of_head(req, plan),
 	};
 
-	for (uint32_t k = 0; k < g->n_kinds; k++) {
-		uint64_t kept = (uint64_t)kept_width(&g->kind[k]);
-		z.kept = kept > z.kept ? kept : z.kept;
-	}
 	z.saved = plan->expert_window ? z.pass : z.chunk;
 	z.either = z.chunk > z.head ? z.chunk : z.head;
 	return z;
 }
 
-static void take_attention(struct walk *w, const struct sizes *z, uint64_t n, struct saved *v)
+/* What a block of this kind keeps at a level, of n tokens */
+static struct saved take_block(struct walk *w, const struct plan_request *req, const struct mt_layer *l,
+	enum checkpoint level, uint64_t n)
 {
-	v->o = take(w, n, z->a, z->elem);
-	v->lse = take(w, n, z->most->heads, sizeof(float));
+	struct saved v;
+
+	block_take(&v, &(struct kept){req->geo, l, level, n, req->elem}, take_any, w);
+	return v;
 }
 
-/* All but o, lse and gate-up */
-static void take_block(struct walk *w, const struct sizes *z, uint64_t n, struct saved *v)
+/* ... on the device: not attention's output where that is offloaded */
+static struct saved take_kept(struct walk *w, const struct plan_request *req, const struct plan *plan,
+	const struct mt_layer *l, enum checkpoint level, uint64_t n)
 {
-	v->qkv = take(w, n, z->a + 2 * z->k, z->elem);
-	if (z->pre) {
-		v->pre = take(w, n, z->pre, z->elem);
-		v->qk_rstd = take(w, n, z->rstd, sizeof(float));
-	}
-	v->x2 = take(w, n, z->h, z->elem);
-}
-
-static void take_checkpoint(struct walk *w, const struct sizes *z, enum checkpoint level, struct saved *v)
-{
-	*v = (struct saved){0};
-	if (level >= KEEP_ATTENTION) take_attention(w, z, z->pass, v);
-	if (level >= KEEP_ALL_BUT_GATE_UP) take_block(w, z, z->pass, v);
-	if (level >= KEEP_ALL) v->gu = take(w, z->pass, z->kept, z->elem);
+	return take_block(w, req, l, level == KEEP_ATTENTION && plan->attention_offloaded ? KEEP_INPUT : level, n);
 }
 
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
@@ -95,20 +81,16 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 
 	p->chunk = (struct saved){0};
 	if (plan->keep_all < layers) p->scratch.gu = take(w, z->slice, z->gu, z->elem);
-	if (plan->keep_all + plan->keep_but_gate_up < layers) {
-		take_attention(w, z, z->saved, &p->chunk);
-		take_block(w, z, z->saved, &p->chunk);
-	}
+	if (plan->keep_all + plan->keep_but_gate_up < layers)
+		p->chunk = take_block(w, req, z->most, KEEP_ALL_BUT_GATE_UP, z->saved);
 	for (uint32_t l = 0; l < layers; l++) {
-		struct saved v;
-		enum checkpoint level = checkpoint_of(plan, layers, l);
-
-		take_checkpoint(w, z, level == KEEP_ATTENTION && plan->attention_offloaded ? KEEP_INPUT : level, &v);
+		struct saved v = take_kept(w, req, plan, mt_layer_of(req->geo, l), checkpoint_of(plan, layers, l), z->pass);
 		if (p->saved) p->saved[l] = v;
 	}
 	for (int i = 0; i < 2; i++) {
-		p->o[i] = plan->attention_offloaded ? take(w, z->pass, z->a, z->elem) : NULL;
-		p->lse[i] = plan->attention_offloaded ? take(w, z->pass, z->most->heads, sizeof(float)) : NULL;
+		struct saved v = take_block(w, req, z->most, plan->attention_offloaded ? KEEP_ATTENTION : KEEP_INPUT, z->pass);
+		p->o[i] = v.o;
+		p->lse[i] = v.lse;
 	}
 }
 
@@ -259,18 +241,24 @@ uint64_t memory_arena(const struct plan_request *req, uint64_t bytes)
 
 void memory_increments(const struct plan_request *req, const struct plan *plan, struct increments *inc)
 {
+	const struct mt_geometry *g = req->geo;
 	struct sizes z = sizes_of(req, plan);
-	struct saved v = {0};
-	struct walk w[6] = {{0}};
+	struct walk w[3] = {{0}};
 
 	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
-	take_checkpoint(&w[1], &z, KEEP_ALL, &v);
-	take_checkpoint(&w[2], &z, KEEP_ALL_BUT_GATE_UP, &v);
-	take_checkpoint(&w[3], &z, plan->attention_offloaded ? KEEP_INPUT : KEEP_ATTENTION, &v);
-	take(&w[4], z.slice, z.gu, z.elem);
-	take_attention(&w[5], &z, z.saved, &v);
-	take_block(&w[5], &z, z.saved, &v);
-	*inc = (struct increments){w[0].used, w[1].used, w[2].used, w[3].used, w[4].used, w[5].used};
+	take(&w[1], z.slice, z.gu, z.elem);
+	take_block(&w[2], req, z.most, KEEP_ALL_BUT_GATE_UP, z.saved);
+	inc->slot = w[0].used;
+	inc->no_gu = w[1].used;
+	inc->no_chunk = w[2].used;
+	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
+		struct walk kind[MT_KINDS] = {{0}};
+
+		for (uint32_t k = 0; k < g->n_kinds; k++) take_kept(&kind[k], req, plan, &g->kind[k], level, z.pass);
+		inc->kept[level][0] = 0;
+		for (uint32_t n = 0; n < g->layers; n++)
+			inc->kept[level][n + 1] = inc->kept[level][n] + kind[g->kind_of[g->layers - 1 - n]].used;
+	}
 }
 
 uint64_t memory_host(const struct plan_request *req, const struct plan *plan)

@@ -20,14 +20,6 @@
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
-/* Checkpoint level: what a block keeps for its backward pass, beside its input. The rest is recomputed. */
-enum checkpoint {
-	KEEP_INPUT,           /* nothing */
-	KEEP_ATTENTION,       /* attention's output and statistics */
-	KEEP_ALL_BUT_GATE_UP, /* also q, k, v and the second residual */
-	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
-};
-
 struct profile { /* what a machine does in a second */
 	char name[64];
 	double h2d, d2h, hbm; /* bytes */
@@ -273,10 +265,12 @@ struct memory_layout {
 uint64_t memory_lay(const struct plan_request *, const struct plan *, struct memory_layout *, void *base);
 /* Of a plan's bytes, those that lie at base: all but what the device takes for itself */
 uint64_t memory_arena(const struct plan_request *, uint64_t bytes);
-/* Bytes of one more weight slot, and of one more block at each checkpoint level; and bytes that are saved once no block
- * recomputes gate and up, or nothing but norms and SwiGLU */
+/* Bytes of one more weight slot; bytes that are saved once no block recomputes gate and up, or nothing but norms and
+ * SwiGLU; and bytes that the last 0, 1, 2, ... blocks keep, by checkpoint level */
+enum { MOST_LAYERS = sizeof((struct mt_geometry *)0)->kind_of };
 struct increments {
-	uint64_t slot, all, but_gate_up, attention, no_gu, no_chunk;
+	uint64_t slot, no_gu, no_chunk;
+	uint64_t kept[KEEP_ALL + 1][MOST_LAYERS + 1];
 };
 void memory_increments(const struct plan_request *, const struct plan *, struct increments *);
 /* Bytes of the offload buffer */

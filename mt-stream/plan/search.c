@@ -115,12 +115,25 @@ static uint32_t next(uint32_t i, uint32_t last)
 	return i < last && n > last ? last : n;
 }
 
-/* How many times `each` bytes fit into the budget beside `used`, `at_most` at most */
-static uint32_t room(const struct plan_request *req, uint64_t used, uint64_t each, uint32_t at_most)
+/* Bytes that n blocks keep at a level behind the last `after` of them */
+static uint64_t kept(const struct increments *inc, enum checkpoint level, uint32_t after, uint32_t n)
 {
-	uint64_t n = used >= req->memory ? 0 : each ? (req->memory - used) / each : at_most;
+	return inc->kept[level][after + n] - inc->kept[level][after];
+}
 
-	return n < at_most ? (uint32_t)n : at_most;
+/* The most of these blocks, `at_most` at most, for which the budget has room beside `used` */
+static uint32_t room(const struct plan_request *req, uint64_t used, const struct increments *inc, enum checkpoint level,
+	uint32_t after, uint32_t at_most)
+{
+	uint32_t least = 0;
+
+	while (least < at_most) {
+		uint32_t n = at_most - (at_most - least) / 2;
+
+		if (used + kept(inc, level, after, n) <= req->memory) least = n;
+		else at_most = n - 1;
+	}
+	return least;
 }
 
 /* keep_all is given. Try every number of blocks that keep all but gate and up; the room that is left goes to attention
@@ -130,11 +143,11 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 	uint64_t used)
 {
 	const struct plan_request *req = s->req;
-	uint32_t others = req->geo->layers - plan->keep_all;
+	uint32_t all = plan->keep_all, others = req->geo->layers - all;
 
 	plan->keep_but_gate_up = 0;
 	plan->keep_attention = plan->attention_offloaded ? others : 0;
-	used += plan->keep_all * inc->all;
+	used += kept(inc, KEEP_ALL, 0, all);
 	if (!others) {
 		if (!plan->attention_offloaded) consider(s, plan, t, used - inc->no_gu - inc->no_chunk);
 		return;
@@ -143,14 +156,15 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 	if (req->recompute == RECOMPUTE_FULL || !req->train) return;
 	plan->keep_but_gate_up = others;
 	plan->keep_attention = 0;
-	if (!plan->attention_offloaded) consider(s, plan, t, used + others * inc->but_gate_up - inc->no_chunk);
-	uint32_t room_for = room(req, used, inc->but_gate_up, others - 1);
-	for (plan->keep_but_gate_up = 0; plan->keep_but_gate_up <= room_for; plan->keep_but_gate_up++) {
-		uint64_t now = used + plan->keep_but_gate_up * inc->but_gate_up;
-		plan->keep_attention = plan->attention_offloaded
-			? others - plan->keep_but_gate_up
-			: room(req, now, inc->attention, others - plan->keep_but_gate_up);
-		consider(s, plan, t, now + plan->keep_attention * inc->attention);
+	if (!plan->attention_offloaded)
+		consider(s, plan, t, used + kept(inc, KEEP_ALL_BUT_GATE_UP, all, others) - inc->no_chunk);
+	uint32_t room_for = room(req, used, inc, KEEP_ALL_BUT_GATE_UP, all, others - 1);
+	for (uint32_t n = 0; n <= room_for; n++) {
+		uint64_t now = used + kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
+		plan->keep_but_gate_up = n;
+		plan->keep_attention = plan->attention_offloaded ? others - n
+														 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n);
+		consider(s, plan, t, now + kept(inc, KEEP_ATTENTION, all + n, plan->keep_attention));
 	}
 }
 

@@ -64,6 +64,8 @@ static struct mt_geometry geometry(void)
 	if (draw(4) == 0) {
 		g.kind[g.n_kinds++] = *l;
 		l[1].window = between(1, 4096);
+		if (draw(2)) l[1].heads *= 2; /* and so its blocks keep more */
+		if (draw(2)) l[1].ffn *= 2;
 		for (uint32_t i = draw(g.layers); i < g.layers; i++) g.kind_of[i] = 1;
 	}
 	return g;
