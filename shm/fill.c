@@ -58,7 +58,7 @@ void mt_fill_begin(struct mt_run *run)
 	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
 	mt_run_set_state(run, MT_FILLING);
 	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
-	/* release: who reads a byte of this filling finds, after it, the count of this filling */
+	/* release: a reader of a byte of this filling then finds the count of this filling */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 

@@ -117,12 +117,12 @@ static void publish(struct pool *p, uint32_t tasks, void (*fn)(void *, int64_t, 
 {
 	uint64_t number = (atomic_load_explicit(&p->ticket, memory_order_relaxed) >> 32) + 1;
 	atomic_store_explicit(&p->ticket, number << 32 | CLOSED, memory_order_relaxed);
-	/* release: who sees one of these sees the ticket closed, and fails to swap an older one */
+	/* release: a thread that sees one of these sees the ticket closed, and fails to swap an older one */
 	atomic_store_explicit(&p->fn, fn, memory_order_release);
 	atomic_store_explicit(&p->arg, arg, memory_order_release);
 	atomic_store_explicit(&p->tasks, tasks, memory_order_release);
 	atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-	/* release: who sees the ticket open sees all of them */
+	/* release: a thread that sees the ticket open sees all of them */
 	atomic_store_explicit(&p->ticket, number << 32, memory_order_release);
 	ring(p);
 }

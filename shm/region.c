@@ -251,7 +251,7 @@ int region_room(uint64_t bytes, region_remedy *remedy, void *arg)
 /* libnuma calls this to warn; libmt itself reports an invalid policy, once. */
 void numa_warn(int number, char *where, ...) { (void)number, (void)where; }
 
-/* Is there room on the nodes of bind:NODES? Other nodes do not help out: the kernel kills who allocates more. */
+/* Is there room on the nodes of bind:NODES? Other nodes do not help out: the kernel kills a process that takes more. */
 static int numa_room(const struct bitmask *mask, const char *nodes, uint64_t size)
 {
 	uint64_t have = 0;

@@ -1,4 +1,4 @@
-/* remedy.c: which of the choices that make a run smaller make it fit. */
+/* remedy.c: which smaller values of options make a run fit. */
 #include <stdio.h>
 
 #include "mt/create.h"

@@ -30,7 +30,7 @@ struct mt_ring {
 	struct mt_ringbuf *shared;
 	struct mt_msg *messages;
 	uint8_t *blocks;
-	void *zeros;                   /* what is read instead of a block that nobody wrote; NULL: no blocks */
+	void *zeros;                   /* read instead of a block that was not written; NULL: no blocks */
 	uint64_t slots, block_bytes;   /* copies, checked once */
 	uint64_t other;                /* cached: producer: head; consumer: tail */
 	uint64_t broken;               /* messages that its words said it held, when that was more than it has room for */

@@ -131,7 +131,7 @@ void control_part(struct link *l, double seconds)
 		for (uint32_t i = 0; i < l->nodes; i++)
 			if (l->peer[i].fd >= 0 && send_some(&l->peer[i])) left |= l->peer[i].n_out > 0;
 	}
-	/* the others close first, node 0 when all have: so nobody goes on while one has not heard */
+	/* the others close first, node 0 when all have: so no node goes on before all have heard */
 	for (uint32_t i = 0; i < l->nodes; i++) {
 		if (l->node && l->peer[i].fd >= 0) (void)shutdown(l->peer[i].fd, SHUT_WR);
 		wait_closed(&l->peer[i], until);

@@ -81,7 +81,7 @@ static _Noreturn void leave(struct link *l, int ex)
 	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
 }
 
-/* First of all the line: who started us may not give us the time to part from the others */
+/* Print the line first: our parent may kill us before we have parted from the others */
 static void tell_end(struct link *l, int ex, const char *why)
 {
 	if (*why) mt_say("%s: the run ends on all nodes", why);
@@ -327,8 +327,8 @@ static bool look_on(struct link *l)
 	return false;
 }
 
-/* MPI wakes nobody, and moves payloads only while somebody looks; but each look costs those who compute on this core
- * more than it costs mt-link. So sleeps last a quarter of the time in which nothing has moved: little comes much later
+/* MPI wakes nobody, and moves payloads only while somebody looks; but each look costs other processes on this core more
+ * than it costs mt-link. So sleeps last a quarter of the time in which nothing has moved: little comes much later
  * for them. They stay short while something is under way; long ones end when this node's stages publish something. */
 static void rest(struct link *l, uint32_t seen, double quiet)
 {
@@ -341,7 +341,7 @@ static void rest(struct link *l, uint32_t seen, double quiet)
 	else mt_wait(l->run, seen, nap < 1e-3 * longest ? 1 : longest);
 }
 
-/* Who stops mt-link may know of a failure that mt-link does not see: a stage that has exited */
+/* The process that stops mt-link may know of a failure that mt-link does not see: a stage that has exited */
 static void end_for_reason(struct link *l)
 {
 	char text[400];
@@ -371,9 +371,9 @@ int main(int argc, char **argv)
 		else rest(l, seen, mt_now() - moved_at);
 	}
 	(void)mirror_round(l);  /* the other nodes hear that the last step is done before they hear of the end */
-	(void)control_round(l); /* who stops us may do so because another node has said that the run ends */
+	(void)control_round(l); /* another node may have ended the run, and so we were stopped */
 	l->looked = 0;
-	watch(l); /* who stops us may do so because a stage has died */
+	watch(l); /* or a stage may have died */
 	end_for_reason(l);
 	link_end(l, 0, "%s", "");
 }

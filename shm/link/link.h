@@ -43,7 +43,7 @@ void link_mpi(struct link *, int rc, const char *what);
 static inline uint32_t link_node_of(const struct link *l, uint32_t stream) { return stream / l->streams; }
 
 /* connect.c: a connection between node 0 and each other node */
-enum { LINK_SLOW_S = 5 }; /* a start that waits longer says for what */
+enum { LINK_SLOW_S = 5 }; /* a start that waits longer reports the reason */
 void control_connect(struct link *);
 
 /* control.c: messages that are small and keep their order, over TCP */
@@ -61,8 +61,8 @@ enum control {
 void control_say(struct link *, struct peer *, enum control, const void *data, size_t bytes);
 /* Send and receive what can be; ends the run when a peer is gone or silent. true: something came */
 bool control_round(struct link *);
-/* After SAY_END, and without another look at MPI: until all nodes have come so far, at most so long. Who is gone while
- * another still moves data would make that one fail in MPI, without its line. */
+/* After SAY_END, and without another look at MPI: wait until all nodes have come so far, at most this long. A node that
+ * left while another still moved data would make that one fail in MPI, without its line. */
 void control_part(struct link *, double seconds);
 
 /* mirror.c: what node 0 decides stands in all nodes */

@@ -123,7 +123,7 @@ static void take_txn(struct link *l, const struct txn_copy *c)
 	if (c->record > 1) link_end(l, MT_EX_BUG, "node %u: no such record of a transaction", l->node);
 	struct mt_txn *t = mt_txn(l->run, c->record);
 	uint64_t is = mt_txn_word(l->run, c->record), attempt = ~(uint64_t)0xff;
-	/* of an attempt that stands here, only the outcome is new, and the wish to save it */
+	/* of an attempt that stands here, only the outcome is new, and the request to save it */
 	size_t from = (is & attempt) == (c->word & attempt) ? OUTCOME : FROM;
 	memcpy(&t->save, c->fields + offsetof(struct mt_txn, save) - FROM, sizeof t->save);
 	memcpy((char *)t + from, c->fields + from - FROM, END - from);
@@ -140,7 +140,7 @@ static void take_record(struct link *l, const struct mt_record *r)
 		link_end(l, MT_EX_CONFIG, "node %u: its reproducibility record differs from node 0's", l->node);
 }
 
-/* In node 0: a proposal; who proposed it takes what stands, as all do */
+/* In node 0: a proposal; its node takes the entry that stands, as all do */
 static void take_choice(struct link *l, struct choice_copy *c)
 {
 	uint8_t value[MT_CHOICE_VALUE];

@@ -37,8 +37,8 @@ bool mt_snap_seal(struct mt_run *, uint64_t step);  /* from pinned: all is on di
 void mt_snap_save(struct mt_run *, uint64_t step); /* from sealed: the directory has its name; counts it */
 /* `word`, pinned or sealed, becomes failed, and is counted. false: the word is another now */
 bool mt_snap_fail(struct mt_run *, uint64_t word);
-/* How many saves have failed over the run's life, the one that the word may speak of counted. It never goes down. Who
- * is about to write a new word over a failed one calls this before. */
+/* Number of failed saves over the run's life, including the one that the word may name. It never decreases. Call this
+ * before a new word replaces a failed one. */
 uint64_t mt_snap_failures(struct mt_run *);
 
 /* clang-format on */

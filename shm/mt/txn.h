@@ -49,23 +49,22 @@ uint64_t mt_run_step(const struct mt_run *); /* its step alone */
 /* Nothing is open: no txn in apply or skip, and none in accumulate unless mt-step is gone. */
 bool mt_run_quiet(const struct mt_run *);
 
-/* What a copy of the units that takes no slot is a copy of. Take the sample, copy, look whether it still holds: then no
- * step was applied and nothing was filled from before the first byte to after the last one. */
+/* For a copy of the units without a slot: take the sample, copy, check that it still holds. Then no step was applied
+ * and nothing was filled from before the first byte to after the last one. */
 struct mt_sample { uint64_t fills; struct mt_committed at; };
 /* 75: a step is open, or the run is being filled; 65: it holds no weights, or half a step; 66: it was removed. */
 int mt_sample_take(const struct mt_run *, struct mt_sample *);
 /* 75: a step was taken, or the run was filled, since; 65, 66 as above. */
 int mt_sample_holds(const struct mt_run *, const struct mt_sample *);
 
-/* What the metrics line of a committed training txn says. The record stands until the txn is logged. */
+/* The values of the metrics line of a committed training txn. They stand until the txn is logged. */
 void mt_txn_figures(const struct mt_txn *, struct mt_figures *);
 
 uint64_t mt_version(const struct mt_run *, uint32_t unit); /* acquire */
 /* Version v - 1 becomes v, by compare-and-swap with release; doorbell. false: it was another, or this process has lost
  * its slot: nothing changed. */
 bool mt_publish(struct mt_run *, uint32_t unit, uint64_t v);
-/* 65: the transaction words, or the table of choices, are not what any order of stores leaves. For a run that is
- * filled. */
+/* For a filled run. 65: the transaction words, or the table of choices, are damaged: no order of stores leaves them. */
 int mt_run_check(const struct mt_run *);
 
 /* clang-format on */
