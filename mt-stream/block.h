@@ -165,7 +165,7 @@ struct kept {
 void block_take(struct saved *, const struct kept *, take_fn *take, void *where);
 
 /* Every array of an experts_scratch for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also
- * what backward needs. Where experts come by windows, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
+ * the arrays of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
 struct experts_sizes {
 	const struct mt_layer *most;
 	uint64_t hidden, slice, elem, pass, slices;

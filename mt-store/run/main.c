@@ -9,8 +9,8 @@
 
 #include "run.h"
 
-/* Without descriptors, programs and redirections of a shell fail here and there, some of them without a word. The script
- * and its stages need 18 each. */
+/* Without descriptors, programs and redirections of a shell fail, some of them silently. The script and its stages need
+ * 18 each. */
 enum { DESCRIPTORS = 20 };
 
 static void check_descriptors(void)
@@ -31,8 +31,8 @@ static void folder_of(const char *path, char folder[PATH_MAX])
 	if (!realpath(slash ? name : ".", folder)) mt_die(MT_EX_NOMEM, "%s: %s", name, strerror(errno));
 }
 
-/* The other programs are beside a link to mt-run, or beside mt-run. The script is in run/ there, or where `make install`
- * puts it. */
+/* The other programs are beside a link to mt-run, or beside mt-run. The script is in run/ there, or where `make
+ * install` puts it. */
 static void find(char script[PATH_MAX + 32])
 {
 	char called[PATH_MAX], program[PATH_MAX], here[PATH_MAX], real[PATH_MAX], path[3 * PATH_MAX];

@@ -1,9 +1,9 @@
 /* node.c: mt-run --nodes: a launcher (mpirun, srun) starts the same mt-run on each node.
  *
- * A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So the
- * process that it starts is a shim. The one that works, the script, is in a session of its own, where the launcher's
- * signals do not come; the shim writes their names in a pipe, the script's descriptor 3, whose end says that the shim is
- * gone.
+ * A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So
+ * the process that it starts is a shim. The one that works, the script, is in a session of its own, where the
+ * launcher's signals do not come; the shim writes their names in a pipe, the script's descriptor 3, whose end says
+ * that the shim is gone.
  *
  *     what happens             what the shim does
  *     HUP, INT, TERM, USR1     writes its name in the pipe (TERM for INT)
@@ -61,7 +61,7 @@ _Noreturn static void end_by(int sig)
 	mt_die_of_signal(sig);
 }
 
-/* ------------------------------------------------------------------------------------------------ which node this is */
+/* ----------------------------------------------------------------------------------------------- which node this is */
 
 static bool read_number(const char *text, int *number)
 {

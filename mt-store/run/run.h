@@ -8,8 +8,8 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 
-/* node.c. Before all else, where mt-run runs on several nodes: from now on signals wait until somebody looks for them. A
- * launcher's signals must end nothing that has just begun. */
+/* node.c. Before all else, where mt-run runs on several nodes: from now on signals wait until somebody looks for
+ * them. A launcher's signals must end nothing that has just begun. */
 void node_hold_signals(void);
 /* Which node this is by the launcher's environment: sets MT_RUN_NODE for the script, "NODE/NODES/". Ends with 64 if a
  * launcher has not started this process, or its environment names no node of the run. Returns the number of nodes; if
