@@ -12,6 +12,7 @@
 #include <xxh_x86dispatch.h> /* the same functions by other names, with the same results */
 #endif
 #include "mt/error.h"
+#include "mt/layout.h"
 #include "mt/memory.h"
 
 struct mt_committed;

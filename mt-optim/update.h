@@ -54,10 +54,11 @@
 #ifndef MT_OPTIM_UPDATE_H
 #define MT_OPTIM_UPDATE_H
 
+#include <stdatomic.h>
+
 #include "model/bf16.h"
 #include "model/int8.h"
-#include "mt/layout.h"
-#include "mt/memory.h"
+#include "mt/control.h"
 
 struct scalars { /* scalars of one step, each derived in double and rounded once */
 	float clip, decay, lerp, beta2, one_minus_beta2, neg_step, sqrt_bias2, eps;

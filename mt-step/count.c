@@ -9,6 +9,7 @@
 
 #include "count.h"
 #include "mt/error.h"
+#include "mt/model.h"
 #include "progress.h"
 
 #define ANY_TOKEN (1u << 31) /* vocabulary that takes every id, where the model is not known */

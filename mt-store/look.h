@@ -4,8 +4,10 @@
 #define MT_LOOK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "mt/memory.h"
+#include "mt/model.h"
 
 struct mt_run;
 

@@ -1,6 +1,7 @@
 /* text.c: numbers in units that people read. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "look.h"
 

@@ -11,6 +11,7 @@
 #define MT_STREAM_BLOCK_H
 
 #include "device.h"
+#include "mt/model.h"
 
 /* Checkpoint level: what a block keeps for its backward pass, beside its input. The rest is recomputed. */
 enum checkpoint {

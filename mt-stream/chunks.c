@@ -1,4 +1,6 @@
 /* chunks.c: the chunks of a pass, and where the activations of each are. */
+#include <string.h>
+
 #include "schedule.h"
 
 int64_t slices_of(const struct stream *s, int64_t n)

@@ -23,7 +23,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "mt/model.h"
 #include "ops.h"
 
 struct mt_run;

@@ -66,7 +66,7 @@ static struct op gate_op(const struct slice *p, enum op_code code)
 		.route = {.n = p->c.n,
 			.experts = 1,
 			.per_token = 1,
-			.score = SIGMOID,
+			.score = MT_SIGMOID,
 			.scale = 1,
 			.scores = x->shared,
 			.weight = x->shared + p->c.n,
@@ -144,8 +144,8 @@ static void inner_forward(const struct slice *p, const void *gu, int64_t begin, 
 	const struct experts_scratch *x = &p->c.s.x;
 
 	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = elements_after(p->c.dev, x->act, begin * ffn),
-		.gu = elements_after(p->c.dev, gu, begin * gated(p, ffn)), .n = rows, .f = ffn,
-		.form = (enum activation)p->l->form, .interleaved = interleaved);
+		.gu = elements_after(p->c.dev, gu, begin * gated(p, ffn)), .n = rows, .f = ffn, .form = (enum mt_ffn)p->l->form,
+		.interleaved = interleaved);
 }
 
 /* act, and the gradient of gate | up in its place, from dact */
@@ -156,7 +156,7 @@ static void inner_backward(const struct slice *p, void *gu, int64_t begin, int64
 	gu = elements_after(p->c.dev, gu, begin * gated(p, ffn));
 	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = gu,
 		.y = elements_after(p->c.dev, x->act, begin * ffn), .dy = elements_after(p->c.dev, x->dact, begin * ffn),
-		.gu = gu, .n = rows, .f = ffn, .form = (enum activation)p->l->form, .interleaved = interleaved);
+		.gu = gu, .n = rows, .f = ffn, .form = (enum mt_ffn)p->l->form, .interleaved = interleaved);
 }
 
 static int interleaved(const struct slice *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }

@@ -3,6 +3,7 @@
  */
 #include <math.h>
 
+#include "mt/control.h"
 #include "mt/ring.h"
 #include "mt/stage.h"
 #include "schedule.h"

@@ -1,12 +1,6 @@
 /* mlp.c: the MLP, slice by slice, or the experts in its place. Forward and backward are pairs. */
 #include "layers.h"
 
-/* ops.h, which C++ reads too, has its own names for mt.h's values */
-_Static_assert((int)SWIGLU == MT_SWIGLU && (int)GEGLU == MT_GEGLU && (int)GEGLU_TANH == MT_GEGLU_TANH, "as in mt.h");
-_Static_assert((int)SWIGLU_CLAMPED == MT_SWIGLU_CLAMPED && (int)RELU2 == MT_RELU2 && (int)GELU == MT_GELU,
-	"as in mt.h");
-_Static_assert((int)GELU_TANH == MT_GELU_TANH && (int)XIELU == MT_XIELU, "as in mt.h");
-
 void mlp_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
 {
 	if (k->level >= KEEP_ALL) s->gu = take(where, k->n * (uint64_t)kept_width(k->layer), k->elem);
@@ -66,14 +60,14 @@ static void gate_up(const struct slice *p)
 static void activation_forward(const struct slice *p)
 {
 	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.act, .gu = p->gu, .n = p->c.n, .f = p->l->ffn,
-		.form = (enum activation)p->l->form, .slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]});
+		.form = (enum mt_ffn)p->l->form, .slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]});
 }
 
 /* The gradient of gate | up in its place, from that of the inner output in act, which becomes the inner output */
 static void activation_backward(const struct slice *p, const struct grads *g, float beta)
 {
 	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->gu, .y = p->c.s.act, .dy = p->c.s.act,
-		.gu = p->gu, .n = p->c.n, .f = p->l->ffn, .form = (enum activation)p->l->form,
+		.gu = p->gu, .n = p->c.n, .f = p->l->ffn, .form = (enum mt_ffn)p->l->form,
 		.slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]}, .dslope = {g->t[MT_T_SLOPE_P], g->t[MT_T_SLOPE_N]},
 		.beta = beta);
 }

@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mt/types.h"
+
 /* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements. a, b and bias are operands */
 struct gemm_args {
 	int64_t m, n, k;
@@ -156,28 +158,16 @@ struct sinks_backward_args {
 	int64_t n, heads, dim;
 };
 
-/* The MLP's inner function. Gated: gu (N, 2F) is gate | up; ungated: gu (N, F). gelu: x Phi(x); with tanh: its
- * approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). The values are those of enum mt_ffn (mt.h, which
- * C++ cannot read). */
-enum activation {
-	SWIGLU, /* silu(gate) up */
-	GEGLU,  /* gelu(gate) up */
-	GEGLU_TANH,
-	SWIGLU_CLAMPED, /* g sigmoid(1.702 g) (u + 1), g = min(gate, 7), u = up clamped to -7 .. 7 */
-	RELU2,          /* ungated from here on: max(x, 0)^2 */
-	GELU,
-	GELU_TANH,
-	XIELU, /* arXiv 2411.13010, with trainable slopes and beta 0.5, eps -1e-6 */
-};
-static inline int activation_gated(int form) { return form < RELU2; }
+/* The MLP's inner function (mt/types.h). Gated: gu (N, 2F) is gate | up; ungated: gu (N, F) */
+static inline int activation_gated(int form) { return form < MT_RELU2; }
 
 struct activation_forward_args {
 	void *y; /* (N, F) */
 	const void *gu;
 	int64_t n, f;
-	enum activation form;
+	enum mt_ffn form;
 	int interleaved;      /* gated: gate is gu's elements 0, 2, 4, ..., up the others */
-	const void *slope[2]; /* XIELU: its two parameters, positive side first, (1) each, as in the file */
+	const void *slope[2]; /* MT_XIELU: its two parameters, positive side first, (1) each, as in the file */
 };
 
 /* Reads gu and dy once; writes gu's gradient, and y again with the bits of forward, for down's weights' gradient */
@@ -187,10 +177,10 @@ struct activation_backward_args {
 	const void *dy; /* (N, F) */
 	const void *gu;
 	int64_t n, f;
-	enum activation form;
+	enum mt_ffn form;
 	int interleaved;
 	const void *slope[2];
-	float *dslope[2]; /* XIELU: (1) each, d = beta d + gradient */
+	float *dslope[2]; /* MT_XIELU: (1) each, d = beta d + gradient */
 	float beta;
 };
 
@@ -209,28 +199,26 @@ struct join_args {
 	int bf16; /* cpu: w is */
 };
 
-enum score { SOFTMAX, SIGMOID, TOP_SOFTMAX }; /* as enum mt_score in mt.h, which C++ cannot read */
-
 /* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
  * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
  * groups (by the sum of their two best); equal ones by their number. Their weights are the scores; divided by their
- * sum, which counts as `floor` at least, if renormalise; times scale. TOP_SOFTMAX: the best K by logit, weights are
+ * sum, which counts as `floor` at least, if renormalise; times scale. MT_TOP_SOFTMAX: the best K by logit, weights are
  * the softmax of theirs. Backward: from the gradient of the weights to that of the logits. */
 struct route_args {
 	int64_t n, experts, per_token;
-	enum score score;
+	enum mt_score score;
 	int renormalise;
 	float floor, scale;
 	int64_t groups, groups_used; /* groups 1 or less: no groups */
 	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
-	float *scores;               /* (N, E): forward reads logits and writes scores (TOP_SOFTMAX: leaves the logits) */
-	float *weight;               /* (N, K), in the order of slots */
-	uint32_t *expert;            /* (N, K) */
-	uint32_t *slot;              /* (R): of each row; NULL: rows are not wanted */
-	uint32_t *row;               /* (N, K): of each slot */
-	uint32_t *first;             /* (E + 1) */
-	const float *dweight;        /* (N, K), backward */
-	void *dlogits;               /* (N, E), backward; exact: fp32 */
+	float *scores;        /* (N, E): forward reads logits and writes scores (MT_TOP_SOFTMAX: leaves the logits) */
+	float *weight;        /* (N, K), in the order of slots */
+	uint32_t *expert;     /* (N, K) */
+	uint32_t *slot;       /* (R): of each row; NULL: rows are not wanted */
+	uint32_t *row;        /* (N, K): of each slot */
+	uint32_t *first;      /* (E + 1) */
+	const float *dweight; /* (N, K), backward */
+	void *dlogits;        /* (N, E), backward; exact: fp32 */
 	int exact;
 };
 

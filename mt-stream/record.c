@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "mt/choices.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/stage.h"
 #include "mt/wait.h"

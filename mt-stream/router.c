@@ -5,9 +5,6 @@
  */
 #include "layers.h"
 
-_Static_assert((int)SOFTMAX == MT_SOFTMAX && (int)SIGMOID == MT_SIGMOID && (int)TOP_SOFTMAX == MT_TOP_SOFTMAX,
-	"as in mt.h");
-
 /* Does the router compute in fp32, with its weight and correction as they are in fp32, although the run is bf16? */
 static bool is_exact(const struct slice *p) { return p->w->lo[MT_T_ROUTER]; }
 
@@ -20,7 +17,7 @@ static struct op route_op(const struct slice *p, enum op_code code)
 		.route = {.n = p->c.n,
 			.experts = l->experts,
 			.per_token = l->experts_per_token,
-			.score = (enum score)l->score,
+			.score = (enum mt_score)l->score,
 			.renormalise = !!(l->expert_flags & MT_RENORMALISE),
 			.floor = l->weight_floor,
 			.scale = l->expert_scale,

@@ -1,6 +1,8 @@
 /* serve.c: takes micro-batches off the batch ring, one after another: checks each, drops it if its step is no longer
  * open, plans it, lets the device autotune a new shape, and computes it.
  */
+#include <string.h>
+
 #include "batch.h"
 #include "cli/cli.h"
 #include "mt/error.h"

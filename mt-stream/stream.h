@@ -6,6 +6,7 @@
 #ifndef MT_STREAM_STREAM_H
 #define MT_STREAM_STREAM_H
 
+#include "mt/layout.h"
 #include "mt/memory.h"
 #include "plan/options.h"
 #include "plan/plan.h"

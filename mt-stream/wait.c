@@ -2,6 +2,7 @@
  * there, and aborts the step if a peer has died.
  */
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/ring.h"
 #include "mt/stage.h"
 #include "mt/txn.h"

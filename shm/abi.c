@@ -2,7 +2,7 @@
 #include <stddef.h>
 
 #include "abi.h"
-#include "mt/memory.h"
+#include "mt/control.h"
 
 #define FIELD(s, f, off, size_) \
 	_Static_assert(offsetof(struct s, f) == (off), "offset of " #s "." #f); \

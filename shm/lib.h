@@ -4,7 +4,6 @@
 
 #include <sys/stat.h>
 
-#include "mt/memory.h"
 #include "mt/run.h"
 
 enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };

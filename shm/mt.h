@@ -1,5 +1,5 @@
 /* mt.h: all of libmt's headers, for a stage of your own. mt's own files include those of mt/ that they need:
- * mt/model.h is the model, mt/layout.h and mt/memory.h are what lies in shared memory, the others are functions.
+ * those to mt/control.h are what lies in shared memory, the others are functions.
  *
  * A run has a name and three regions of shared memory (shm/README.md draws them byte by byte):
  *   control  header, geometry, unit and tensor tables, stage slots, reproducibility record, transactions, journal
@@ -22,9 +22,11 @@
 
 #include "mt/version.h"
 #include "mt/error.h"
+#include "mt/types.h"
 #include "mt/model.h"
 #include "mt/layout.h"
 #include "mt/memory.h"
+#include "mt/control.h"
 #include "mt/create.h"
 #include "mt/run.h"
 #include "mt/wait.h"

@@ -62,7 +62,7 @@ written() {
 @test "libmt includes no header of a program" {
 	for header in $(files 'mt-*.h' | sed 's|.*/||' | sort -u); do
 		git grep -nE "^[[:space:]]*#[[:space:]]*include[[:space:]]+[\"<]([^\">]*/)?$header[\">]" -- shm || true
-	done >"$T/found"
+	done | grep -v '"mt/' >"$T/found" || true       # libmt's own
 	none "$T/found"
 }
 

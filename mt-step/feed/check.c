@@ -3,6 +3,7 @@
  * write the first. Nothing is written. A pipe can be read only once, so it is not opened. */
 #include <errno.h>
 #include <jansson.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

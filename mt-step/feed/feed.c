@@ -1,6 +1,7 @@
 /* mt-feed: turns files into records. */
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "feed.h"

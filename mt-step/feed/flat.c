@@ -1,4 +1,6 @@
 /* flat.c: elements of 1, 2 or 4 bytes, little-endian. */
+#include <string.h>
+
 #include "feed.h"
 
 void flat_words(enum feed_format format, const void *bytes, uint32_t *out, size_t n)

@@ -1,6 +1,7 @@
 /* pipe.c: stdin and FIFOs. A record begins with its length, so a flat document is held until its end is read. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "feed.h"

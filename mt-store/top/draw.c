@@ -1,6 +1,7 @@
 /* draw.c: a run as a page, the most important first: what does not fit below is left out. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "../store.h"
 #include "draw.h"

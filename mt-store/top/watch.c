@@ -1,5 +1,7 @@
 /* watch.c: speed, CPU use and the history of loss and speed, from looks at different times. */
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "os.h"
 #include "watch.h"

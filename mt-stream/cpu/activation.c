@@ -12,10 +12,10 @@ static int64_t task_rows(int64_t f) { return f < GRAIN ? GRAIN / f : 1; }
 static double softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
 
 /* The slopes of both sides, from xIELU's parameters */
-static void slopes(float alpha[2], enum activation form, const void *const parameter[2])
+static void slopes(float alpha[2], enum mt_ffn form, const void *const parameter[2])
 {
 	alpha[0] = alpha[1] = 0;
-	if (form != XIELU) return;
+	if (form != MT_XIELU) return;
 	alpha[0] = (float)softplus((double)*(const float *)parameter[0]);
 	alpha[1] = (float)(0.5 + softplus((double)*(const float *)parameter[1]));
 }
@@ -73,7 +73,7 @@ void op_activation_backward(struct pool *pool, const struct activation_backward_
 	struct backward s = {.a = a};
 	int64_t tasks = div_up(a->n, task_rows(a->f));
 	slopes(s.alpha, a->form, a->slope);
-	if (a->form == XIELU) s.sums = op_shared(pool, (size_t)tasks * sizeof *s.sums);
+	if (a->form == MT_XIELU) s.sums = op_shared(pool, (size_t)tasks * sizeof *s.sums);
 	pool_run(pool, tasks, backward_task, &s);
-	if (a->form == XIELU) slopes_backward(&s, tasks);
+	if (a->form == MT_XIELU) slopes_backward(&s, tasks);
 }

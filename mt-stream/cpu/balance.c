@@ -5,8 +5,6 @@
 
 #include "cpu.h"
 
-enum { MOST = 1024, MOST_PER_TOKEN = 64 }; /* as MT_EXPERTS and MT_EXPERTS_PER_TOKEN in mt.h */
-
 /* ---- forward ---- */
 
 struct job {
@@ -16,9 +14,9 @@ struct job {
 
 static void add_token(const struct balance_args *a, int64_t t, double *sums)
 {
-	double p[MOST], lse = route_softmax(a->logits + t * a->experts, a->experts, p);
-	float rounded[MOST];
-	uint32_t chosen[MOST_PER_TOKEN];
+	double p[MT_EXPERTS], lse = route_softmax(a->logits + t * a->experts, a->experts, p);
+	float rounded[MT_EXPERTS];
+	uint32_t chosen[MT_EXPERTS_PER_TOKEN];
 	for (int64_t e = 0; e < a->experts; e++) {
 		rounded[e] = (float)p[e];
 		sums[a->experts + e] += p[e];
@@ -55,7 +53,7 @@ static void backward_task(void *arg, int64_t task, int thread)
 {
 	const struct balance_args *a = arg;
 	struct rows r = row_block(a->n, task);
-	double p[MOST];
+	double p[MT_EXPERTS];
 	(void)thread;
 	for (int64_t t = r.first; t < r.first + r.n; t++) {
 		float *d = (float *)a->dlogits + t * a->experts;

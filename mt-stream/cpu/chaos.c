@@ -205,7 +205,7 @@ static void written_by_activation(struct written *w, const struct op *o)
 	}
 	if (b->dgu != b->gu) writes(w, b->dgu, b->n * (activation_gated((int)b->form) ? 2 : 1) * b->f, 4);
 	if (b->y != b->dy) writes(w, b->y, b->n * b->f, 4);
-	for (int i = 0; b->form == XIELU && b->beta == 0 && i < 2; i++) writes(w, b->dslope[i], 1, 4);
+	for (int i = 0; b->form == MT_XIELU && b->beta == 0 && i < 2; i++) writes(w, b->dslope[i], 1, 4);
 }
 
 static void written_by_route(struct written *w, const struct op *o)

@@ -21,8 +21,6 @@ void op_dispatch(struct pool *pool, const struct dispatch_args *a)
 	pool_run(pool, div_up(a->rows, ROWS), dispatch_task, (void *)a);
 }
 
-enum { CHOICES = 64 }; /* of a token, at most: MT_EXPERTS_PER_TOKEN in mt.h */
-
 static uint32_t row_of(const struct combine_args *a, int64_t slot) { return a->row ? a->row[slot] : (uint32_t)slot; }
 
 /* The slots of token t whose rows are in the window, in ascending order of rows */
@@ -43,10 +41,10 @@ static int64_t slots_of(const struct combine_args *a, int64_t t, uint32_t *slot)
 
 static void combine_row(const struct combine_args *a, int64_t t)
 {
-	uint32_t slot[CHOICES];
+	uint32_t slot[MT_EXPERTS_PER_TOKEN];
 	int64_t slots = slots_of(a, t, slot);
-	const float *x[CHOICES], *add = a->add ? (const float *)a->add + t * a->h : NULL;
-	float weight[CHOICES];
+	const float *x[MT_EXPERTS_PER_TOKEN], *add = a->add ? (const float *)a->add + t * a->h : NULL;
+	float weight[MT_EXPERTS_PER_TOKEN];
 	for (int64_t i = 0; i < slots; i++) {
 		x[i] = (const float *)a->x + row_of(a, slot[i]) * a->h;
 		weight[i] = a->weight ? a->weight[slot[i]] : 1;

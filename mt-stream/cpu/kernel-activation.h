@@ -56,12 +56,12 @@ INLINE vf swiglu_clamped(vf gate, vf up, vf d, vf *dgate, vf *dup)
 	return g / denominator * u;
 }
 
-INLINE vf gated(enum activation form, vf gate, vf up, vf d, vf *dgate, vf *dup)
+INLINE vf gated(enum mt_ffn form, vf gate, vf up, vf d, vf *dgate, vf *dup)
 {
 	vf slope, value;
-	if (form == SWIGLU) return swiglu(gate, up, d, dgate, dup);
-	if (form == SWIGLU_CLAMPED) return swiglu_clamped(gate, up, d, dgate, dup);
-	value = form == GEGLU ? gelu(gate, &slope) : gelu_tanh(gate, &slope);
+	if (form == MT_SWIGLU) return swiglu(gate, up, d, dgate, dup);
+	if (form == MT_SWIGLU_CLAMPED) return swiglu_clamped(gate, up, d, dgate, dup);
+	value = form == MT_GEGLU ? gelu(gate, &slope) : gelu_tanh(gate, &slope);
 	*dgate = d * up * slope;
 	*dup = d * value;
 	return value * up;
@@ -88,7 +88,7 @@ INLINE void put_gated(float *gu, int64_t f, int64_t i, int interleaved, vf gate,
 	}
 }
 
-INLINE void gated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum activation form,
+INLINE void gated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum mt_ffn form,
 	int interleaved)
 {
 	int64_t f = a->f;
@@ -103,7 +103,7 @@ INLINE void gated_forward(const struct activation_forward_args *a, int64_t first
 	}
 }
 
-INLINE void gated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum activation form,
+INLINE void gated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum mt_ffn form,
 	int interleaved)
 {
 	int64_t f = a->f;
@@ -121,12 +121,12 @@ INLINE void gated_backward(const struct activation_backward_args *a, int64_t fir
 
 /* ---- ungated ---- */
 
-INLINE vf ungated(enum activation form, vf x, vf *slope)
+INLINE vf ungated(enum mt_ffn form, vf x, vf *slope)
 {
-	return form == RELU2 ? relu2(x, slope) : form == GELU ? gelu(x, slope) : gelu_tanh(x, slope);
+	return form == MT_RELU2 ? relu2(x, slope) : form == MT_GELU ? gelu(x, slope) : gelu_tanh(x, slope);
 }
 
-INLINE void ungated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum activation form)
+INLINE void ungated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum mt_ffn form)
 {
 	const float *x = a->gu;
 	float *y = a->y;
@@ -137,7 +137,7 @@ INLINE void ungated_forward(const struct activation_forward_args *a, int64_t fir
 	}
 }
 
-INLINE void ungated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum activation form)
+INLINE void ungated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum mt_ffn form)
 {
 	const float *x = a->gu, *dy = a->dy;
 	float *dx = a->dgu, *y = a->y;
@@ -212,14 +212,14 @@ static void activation_forward(const struct activation_forward_args *a, const fl
 	int64_t end)
 {
 	switch (a->form) {
-	case SWIGLU: EITHER(gated_forward, SWIGLU); break;
-	case GEGLU: EITHER(gated_forward, GEGLU); break;
-	case GEGLU_TANH: EITHER(gated_forward, GEGLU_TANH); break;
-	case SWIGLU_CLAMPED: EITHER(gated_forward, SWIGLU_CLAMPED); break;
-	case RELU2: ungated_forward(a, first, end, RELU2); break;
-	case GELU: ungated_forward(a, first, end, GELU); break;
-	case GELU_TANH: ungated_forward(a, first, end, GELU_TANH); break;
-	case XIELU: xielu_forward(a, alpha, first, end); break;
+	case MT_SWIGLU: EITHER(gated_forward, MT_SWIGLU); break;
+	case MT_GEGLU: EITHER(gated_forward, MT_GEGLU); break;
+	case MT_GEGLU_TANH: EITHER(gated_forward, MT_GEGLU_TANH); break;
+	case MT_SWIGLU_CLAMPED: EITHER(gated_forward, MT_SWIGLU_CLAMPED); break;
+	case MT_RELU2: ungated_forward(a, first, end, MT_RELU2); break;
+	case MT_GELU: ungated_forward(a, first, end, MT_GELU); break;
+	case MT_GELU_TANH: ungated_forward(a, first, end, MT_GELU_TANH); break;
+	case MT_XIELU: xielu_forward(a, alpha, first, end); break;
 	}
 }
 
@@ -227,14 +227,14 @@ static void activation_backward(const struct activation_backward_args *a, const 
 	int64_t first, int64_t end)
 {
 	switch (a->form) {
-	case SWIGLU: EITHER(gated_backward, SWIGLU); break;
-	case GEGLU: EITHER(gated_backward, GEGLU); break;
-	case GEGLU_TANH: EITHER(gated_backward, GEGLU_TANH); break;
-	case SWIGLU_CLAMPED: EITHER(gated_backward, SWIGLU_CLAMPED); break;
-	case RELU2: ungated_backward(a, first, end, RELU2); break;
-	case GELU: ungated_backward(a, first, end, GELU); break;
-	case GELU_TANH: ungated_backward(a, first, end, GELU_TANH); break;
-	case XIELU: xielu_backward(a, alpha, sums, first, end); break;
+	case MT_SWIGLU: EITHER(gated_backward, MT_SWIGLU); break;
+	case MT_GEGLU: EITHER(gated_backward, MT_GEGLU); break;
+	case MT_GEGLU_TANH: EITHER(gated_backward, MT_GEGLU_TANH); break;
+	case MT_SWIGLU_CLAMPED: EITHER(gated_backward, MT_SWIGLU_CLAMPED); break;
+	case MT_RELU2: ungated_backward(a, first, end, MT_RELU2); break;
+	case MT_GELU: ungated_backward(a, first, end, MT_GELU); break;
+	case MT_GELU_TANH: ungated_backward(a, first, end, MT_GELU_TANH); break;
+	case MT_XIELU: xielu_backward(a, alpha, sums, first, end); break;
 	}
 }
 #undef EITHER

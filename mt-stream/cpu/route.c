@@ -5,7 +5,7 @@
 
 #include "cpu.h"
 
-enum { TOKENS = 32, MOST = 1024 }; /* tokens of a task; experts at most, as MT_EXPERTS in mt.h */
+enum { TOKENS = 32 }; /* of a task */
 
 /* ---- forward ---- */
 
@@ -20,14 +20,14 @@ double route_softmax(const float *logit, int64_t n, double *p)
 
 static void softmax(float *scores, int64_t n)
 {
-	double p[MOST];
+	double p[MT_EXPERTS];
 	route_softmax(scores, n, p);
 	for (int64_t i = 0; i < n; i++) scores[i] = (float)p[i];
 }
 
 void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
 {
-	char taken[MOST] = {0};
+	char taken[MT_EXPERTS] = {0};
 	for (int64_t k = 0; k < wanted; k++) {
 		int64_t at = -1;
 		for (int64_t i = 0; i < n; i++)
@@ -41,9 +41,9 @@ void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
 static void keep_groups(const struct route_args *a, float *score)
 {
 	int64_t each = a->experts / a->groups;
-	float sums[MOST];
-	uint32_t two[2], kept[MOST];
-	char keeps[MOST] = {0};
+	float sums[MT_EXPERTS];
+	uint32_t two[2], kept[MT_EXPERTS];
+	char keeps[MT_EXPERTS] = {0};
 	for (int64_t g = 0; g < a->groups; g++) {
 		int64_t n = least(2, each);
 		route_best(score + g * each, each, two, n);
@@ -75,7 +75,7 @@ static void weigh_top(const struct route_args *a, const float *logit, const uint
 static void choose(const struct route_args *a, const float *score, uint32_t *chosen)
 {
 	const float *correction = a->correction;
-	float sum[MOST];
+	float sum[MT_EXPERTS];
 	for (int64_t e = 0; e < a->experts; e++) sum[e] = score[e] + (correction ? correction[e] : 0);
 	if (a->groups > 1) keep_groups(a, sum);
 	route_best(sum, a->experts, chosen, a->per_token);
@@ -88,11 +88,11 @@ static void forward_task(void *arg, int64_t task, int thread)
 	for (int64_t t = task * TOKENS; t < least((task + 1) * TOKENS, a->n); t++) {
 		float *score = a->scores + t * a->experts, *weight = a->weight + t * a->per_token;
 		uint32_t *chosen = a->expert + t * a->per_token;
-		if (a->score == SOFTMAX) softmax(score, a->experts);
-		else if (a->score == SIGMOID)
+		if (a->score == MT_SOFTMAX) softmax(score, a->experts);
+		else if (a->score == MT_SIGMOID)
 			for (int64_t e = 0; e < a->experts; e++) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
 		choose(a, score, chosen);
-		if (a->score == TOP_SOFTMAX) weigh_top(a, score, chosen, weight);
+		if (a->score == MT_TOP_SOFTMAX) weigh_top(a, score, chosen, weight);
 		else weigh(a, score, chosen, weight);
 	}
 }
@@ -100,7 +100,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 /* Counting sort of slots by expert, which keeps the order of an expert's tokens */
 static void sort(const struct route_args *a)
 {
-	uint32_t next[MOST];
+	uint32_t next[MT_EXPERTS];
 	int64_t slots = a->n * a->per_token;
 	memset(a->first, 0, (size_t)(a->experts + 1) * sizeof *a->first);
 	for (int64_t s = 0; s < slots; s++) a->first[a->expert[s] + 1]++;
@@ -172,14 +172,14 @@ static void backward_task(void *arg, int64_t task, int thread)
 		const float *score = a->scores + t * a->experts, *dweight = a->dweight + t * a->per_token;
 		const uint32_t *chosen = a->expert + t * a->per_token;
 		float *dlogits = (float *)a->dlogits + t * a->experts;
-		double d[MOST];
+		double d[MT_EXPERTS];
 		for (int64_t k = 0; k < a->per_token; k++) d[k] = dweight[k];
-		if (a->score == TOP_SOFTMAX) {
+		if (a->score == MT_TOP_SOFTMAX) {
 			top_backward(a, a->weight + t * a->per_token, chosen, d, dlogits);
 			continue;
 		}
 		scores_backward(a, score, chosen, d);
-		if (a->score == SOFTMAX) softmax_backward(a, score, chosen, d, dlogits);
+		if (a->score == MT_SOFTMAX) softmax_backward(a, score, chosen, d, dlogits);
 		else sigmoid_backward(a, score, chosen, d, dlogits);
 	}
 }

@@ -129,21 +129,21 @@ static __device__ __forceinline__ float inner(float x, float *derivative)
 	float s;
 
 	switch (FORM) {
-	case SWIGLU:
+	case MT_SWIGLU:
 		s = sigmoid<T>(x);
 		*derivative = s * (1.0f + x * (1.0f - s));
 		return x * s;
-	case GEGLU:
-	case GELU:
+	case MT_GEGLU:
+	case MT_GELU:
 		s = fmaf(0.5f, erff(x * SQRT_HALF), 0.5f);
 		*derivative = s + x * SQRT_1_OVER_2PI * expf(-0.5f * x * x);
 		return x * s;
-	case GEGLU_TANH:
-	case GELU_TANH: /* (1 + tanh(z)) / 2 = sigmoid(2 z) */
+	case MT_GEGLU_TANH:
+	case MT_GELU_TANH: /* (1 + tanh(z)) / 2 = sigmoid(2 z) */
 		s = sigmoid<T>(2.0f * x * fmaf(CUBIC * x, x, SQRT_2_OVER_PI));
 		*derivative = s + 2.0f * x * s * (1.0f - s) * (3.0f * CUBIC * x * x + SQRT_2_OVER_PI);
 		return x * s;
-	default:               /* RELU2 */
+	default:               /* MT_RELU2 */
 		s = x < 0 ? 0 : x; /* a NaN stays one */
 		*derivative = 2.0f * s;
 		return s * s;
@@ -156,7 +156,7 @@ static __device__ __forceinline__ float evaluated(float *x, float *u)
 {
 	float g = *x, up = *u, y, d;
 
-	if (FORM == SWIGLU_CLAMPED) {
+	if (FORM == MT_SWIGLU_CLAMPED) {
 		float low = g > CLAMP ? CLAMP : g, s = sigmoid<T>(CLAMPED_SLOPE * low);
 		float one = 1.0f + (up > CLAMP ? CLAMP : up < -CLAMP ? -CLAMP : up);
 
@@ -165,7 +165,7 @@ static __device__ __forceinline__ float evaluated(float *x, float *u)
 		return low * s * one;
 	}
 	y = inner<T, FORM>(g, &d);
-	if (FORM >= RELU2) {
+	if (FORM >= MT_RELU2) {
 		*x = d;
 		return y;
 	}
@@ -218,16 +218,16 @@ static __global__ void __launch_bounds__(THREADS)
 
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= a.f) return;
-	get_inputs(x, u, (const T *)a.gu, row, i, a.f, a.form < RELU2, a.interleaved, wide);
+	get_inputs(x, u, (const T *)a.gu, row, i, a.f, a.form < MT_RELU2, a.interleaved, wide);
 	switch (a.form) {
-	case SWIGLU: evaluate<T, SWIGLU>(y, x, u); break;
-	case GEGLU: evaluate<T, GEGLU>(y, x, u); break;
-	case GEGLU_TANH: evaluate<T, GEGLU_TANH>(y, x, u); break;
-	case SWIGLU_CLAMPED: evaluate<T, SWIGLU_CLAMPED>(y, x, u); break;
-	case RELU2: evaluate<T, RELU2>(y, x, u); break;
-	case GELU: evaluate<T, GELU>(y, x, u); break;
-	case GELU_TANH: evaluate<T, GELU_TANH>(y, x, u); break;
-	case XIELU: get_slopes<T>(slope, a.slope[0], a.slope[1]);
+	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
+	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
+	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
+	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
+	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
+	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
+	case MT_GELU_TANH: evaluate<T, MT_GELU_TANH>(y, x, u); break;
+	case MT_XIELU: get_slopes<T>(slope, a.slope[0], a.slope[1]);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) y[j] = xielu(x[j], xielu_part(x[j], &unused), slope);
 	}
@@ -240,20 +240,20 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	float y[WIDE], x[WIDE], u[WIDE] = {0}, d[WIDE];
 	int64_t row, i;
-	int gated = a.form < RELU2;
+	int gated = a.form < MT_RELU2;
 
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= a.f) return;
 	get_inputs(x, u, (const T *)a.gu, row, i, a.f, gated, a.interleaved, wide);
 	get_wide(d, (const T *)a.dy + row * a.f + i, a.f - i, wide);
 	switch (a.form) {
-	case SWIGLU: evaluate<T, SWIGLU>(y, x, u); break;
-	case GEGLU: evaluate<T, GEGLU>(y, x, u); break;
-	case GEGLU_TANH: evaluate<T, GEGLU_TANH>(y, x, u); break;
-	case SWIGLU_CLAMPED: evaluate<T, SWIGLU_CLAMPED>(y, x, u); break;
-	case RELU2: evaluate<T, RELU2>(y, x, u); break;
-	case GELU: evaluate<T, GELU>(y, x, u); break;
-	default: evaluate<T, GELU_TANH>(y, x, u);
+	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
+	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
+	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
+	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
+	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
+	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
+	default: evaluate<T, MT_GELU_TANH>(y, x, u);
 	}
 #pragma unroll
 	for (int j = 0; j < WIDE; j++) {
@@ -310,7 +310,7 @@ void cuda_activation_forward(const struct cuda_queue *q, const struct activation
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.y, a.gu, NULL, NULL);
 
-	if (a.form == SWIGLU && !a.interleaved)
+	if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,
 			LAUNCH(swiglu_forward_kernel<T>, a.n * across, THREADS, 0, q->stream, (T *)a.y, (const T *)a.gu, a.f,
 				(unsigned)across, wide));
@@ -336,8 +336,8 @@ void cuda_activation_backward(const struct cuda_queue *q, const struct activatio
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.dgu, a.y, a.dy, a.gu);
 
-	if (a.form == XIELU) xielu_backward(q, &a, wide);
-	else if (a.form == SWIGLU && !a.interleaved)
+	if (a.form == MT_XIELU) xielu_backward(q, &a, wide);
+	else if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,
 			LAUNCH(swiglu_backward_kernel<T>, a.n * across, THREADS, 0, q->stream, (T *)a.dgu, (T *)a.y,
 				(const T *)a.dy, (const T *)a.gu, a.f, (unsigned)across, wide));

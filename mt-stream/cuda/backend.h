@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "kernels.h"
+#include "mt/model.h"
 #include "sdpa.h"
 
 struct backend;

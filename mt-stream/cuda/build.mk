@@ -50,7 +50,8 @@ $(O)/mt-stream/cuda/cudnn.o: mt-stream/cuda/cudnn.cc
 	  $(CUDA_INCLUDE) -c -o $@ $<
 $(O)/%.o: %.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(NVCC) -std=c++17 -O3 --threads 2 $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
+	$(QUIET)$(NVCC) -std=c++17 -O3 -Ishm --threads 2 \
+	  $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
 	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler \
 	  -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	  -c -o $@ $<

@@ -29,12 +29,10 @@ void cuda_dispatch(const struct cuda_queue *q, const struct dispatch_args *a)
 
 /* ---- combine ---- */
 
-#define CHOICES 64 /* of a token, at most: MT_EXPERTS_PER_TOKEN in mt.h */
-
 /* The rows of a token that are in the window, in ascending order: so sums go by experts */
 struct ordered {
-	uint32_t row[CHOICES];
-	float weight[CHOICES];
+	uint32_t row[MT_EXPERTS_PER_TOKEN];
+	float weight[MT_EXPERTS_PER_TOKEN];
 	int n;
 };
 

@@ -51,7 +51,7 @@ static __device__ __forceinline__ float weight_of(const struct route_args *a, co
 {
 	double sum = 0, most = -INFINITY;
 
-	if (a->score == TOP_SOFTMAX) {
+	if (a->score == MT_TOP_SOFTMAX) {
 		for (int i = 0; i < a->per_token; i++) most = fmax(most, (double)score[chosen[i]]);
 		for (int i = 0; i < a->per_token; i++) sum += exp((double)score[chosen[i]] - most);
 		return (float)(exp((double)score[chosen[k]] - most) / sum) * a->scale;
@@ -71,9 +71,9 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_forward_kernel(
 	uint32_t *chosen = (uint32_t *)(sum + 2 * experts), taken = 0;
 
 	if (t >= a.n) return;
-	if (a.score == SOFTMAX) softmax(score, experts);
+	if (a.score == MT_SOFTMAX) softmax(score, experts);
 	for (int e = lane; e < experts; e += 32) {
-		if (a.score == SIGMOID) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
+		if (a.score == MT_SIGMOID) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
 		sum[e] = score[e] + (a.correction ? get(((const T *)a.correction)[e]) : 0);
 	}
 	__syncwarp();
@@ -177,10 +177,10 @@ struct token {
 	double sum, dot;
 };
 
-/* The gradient of choice k's score. Of weights w = scale p / sum(p), or scale p; TOP_SOFTMAX: of the weight */
+/* The gradient of choice k's score. Of weights w = scale p / sum(p), or scale p; MT_TOP_SOFTMAX: of the weight */
 static __device__ __forceinline__ double score_gradient(const struct route_args *a, const struct token *t, int k)
 {
-	if (a->score == TOP_SOFTMAX) return (double)t->dw[k];
+	if (a->score == MT_TOP_SOFTMAX) return (double)t->dw[k];
 	if (!a->renormalise) return (double)t->dw[k] * (double)a->scale;
 	return ((double)t->dw[k] - t->dot) / t->sum * (double)a->scale;
 }
@@ -201,8 +201,8 @@ static __device__ __forceinline__ double gradients_dot(const struct route_args *
 	double dot = 0;
 
 	for (int k = 0; k < a->per_token; k++)
-		if (a->score == SOFTMAX) dot += score_gradient(a, t, k) * (double)t->score[t->chosen[k]];
-		else if (a->score == TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k] / (double)a->scale;
+		if (a->score == MT_SOFTMAX) dot += score_gradient(a, t, k) * (double)t->score[t->chosen[k]];
+		else if (a->score == MT_TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k] / (double)a->scale;
 	return dot;
 }
 
@@ -216,15 +216,17 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	T *dlogits = (T *)a.dlogits + n * experts;
 
 	if (n >= a.n) return;
-	if (a.score != TOP_SOFTMAX) token_sums(&a, &t);
+	if (a.score != MT_TOP_SOFTMAX) token_sums(&a, &t);
 	double dot = gradients_dot(&a, &t);
 	for (int e = lane; e < experts; e += 32)
-		put(dlogits + e, a.score == SOFTMAX ? (float)((double)t.score[e] * -dot) : 0.0f);
+		put(dlogits + e, a.score == MT_SOFTMAX ? (float)((double)t.score[e] * -dot) : 0.0f);
 	__syncwarp(); /* the chosen ones' were written by other lanes */
 	for (int k = lane; k < wanted; k += 32) {
 		double d = score_gradient(&a, &t, k), p = (double)t.score[t.chosen[k]];
 
-		d = a.score == SOFTMAX ? p * (d - dot) : a.score == SIGMOID ? d * p * (1 - p) : (double)t.weight[k] * (d - dot);
+		d = a.score == MT_SOFTMAX   ? p * (d - dot)
+			: a.score == MT_SIGMOID ? d * p * (1 - p)
+									: (double)t.weight[k] * (d - dot);
 		put(dlogits + t.chosen[k], (float)d);
 	}
 }

@@ -3,12 +3,14 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "calls.h"
 #include "cli/cli.h"
 #include "dry.h"
 #include "mt/create.h"
 #include "mt/error.h"
+#include "mt/layout.h"
 #include "mt/memory.h"
 
 #define LIBRARY_BYTES (64u << 20) /* a GEMM library's workspace */

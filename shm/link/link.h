@@ -5,7 +5,6 @@
 #include <mpi.h>
 
 #include "cli/cli.h"
-#include "mt/memory.h"
 #include "mt/run.h"
 
 struct peer { /* a connection for control: node 0 has one to each other node, the others one to node 0 */

@@ -6,10 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
+#include "types.h"
 
 /* clang-format off */
 
+struct mt_geometry;
 struct mt_layout;
 
 struct mt_create {

@@ -1,18 +1,12 @@
-/* model.h: a model as numbers: its geometry, and its tensors. C++ and CUDA include it, too. */
+/* model.h: a model as numbers: its geometry, and its tensors. It has no atomics. */
 #ifndef LIBMT_MODEL_H
 #define LIBMT_MODEL_H
 
 #include <stdint.h>
 
+#include "types.h"
+
 /* clang-format off */
-
-enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
-
-/* Rules of the update; mt-optim/update.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
-enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
-const char *mt_optim_name(uint32_t optim); /* "?": none has this number */
-enum mt_optim mt_optim_named(const char *name); /* 0: none has this name */
-static inline uint32_t mt_state_arrays(uint32_t optim) { return optim == MT_ADAMW ? 2 : 1; }
 
 enum {                          /* mt_geometry.flags */
 	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8,
@@ -36,21 +30,11 @@ enum {                          /* mt_geometry.flags */
 	MT_NORM_PLAIN = 1048576,    /* norms of blocks and the final one have no weight */
 };
 
-enum mt_ffn {                   /* inner function of the MLP: gate | up or, from MT_RELU2 on, up alone -> ffn */
-	MT_SWIGLU, MT_GEGLU, MT_GEGLU_TANH, MT_SWIGLU_CLAMPED, MT_RELU2, MT_GELU, MT_GELU_TANH, MT_XIELU,
-};
-
 enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
 	MT_NAMES_LLAMA, MT_NAMES_GEMMA, MT_NAMES_GLM, MT_NAMES_PHI, MT_NAMES_STARCODER, MT_NAMES_HUNYUAN,
 	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX,
 	MT_NAMES,                   /* how many */
-};
-
-enum mt_score {                 /* how a router weighs experts */
-	MT_SOFTMAX,                 /* softmax of all experts' logits, of which each token takes the largest */
-	MT_SIGMOID,                 /* of each logit alone */
-	MT_TOP_SOFTMAX,             /* softmax of the largest logits alone */
 };
 
 enum {                          /* mt_layer.expert_flags */
@@ -63,8 +47,6 @@ enum {                          /* mt_layer.expert_flags */
 	MT_PACKED = 32,             /* files have one tensor of all experts, not one for each */
 	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
 };
-
-enum { MT_EXPERTS = 1024, MT_EXPERTS_PER_TOKEN = 64 }; /* of a layer, at most */
 
 enum { MT_KINDS = 8 };          /* kinds of layers at most */
 

@@ -6,8 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "layout.h"
-#include "memory.h"
+#include "control.h"
 
 /* clang-format off */
 

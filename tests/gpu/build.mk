@@ -30,7 +30,7 @@ PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-balance $(O)/probes/cuda-cha
   $(O)/emu/mt-plan $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
-EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu
+EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu -Ishm
 CUDA_DEVICE = device.o events.o memory.o execute.o
 $(CUDA_DEVICE:%=$(O)/emu/cuda/%) $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
 $(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300

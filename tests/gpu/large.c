@@ -33,7 +33,7 @@ static void *device_bytes(size_t bytes)
 	return p;
 }
 
-static void activation(const char *name, enum activation form, int interleaved)
+static void activation(const char *name, enum mt_ffn form, int interleaved)
 {
 	int64_t f = 18944, width = (activation_gated(form) ? 2 : 1) * f, n = (1ll << 31) / width + 100, some = 70;
 	void *gu = device_random((size_t)(n * width) * 2, 1), *y = device_bytes((size_t)(n * f) * 2);
@@ -365,9 +365,9 @@ int main(void)
 	queue.work_bytes = cuda_work_bytes(1 << 22, 64);
 	must(cudaMalloc((void **)&queue.work, queue.work_bytes), "cudaMalloc");
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
-	activation("swiglu", SWIGLU, 0);
-	activation("clamped swiglu, interleaved", SWIGLU_CLAMPED, 1);
-	activation("xielu", XIELU, 0);
+	activation("swiglu", MT_SWIGLU, 0);
+	activation("clamped swiglu, interleaved", MT_SWIGLU_CLAMPED, 1);
+	activation("xielu", MT_XIELU, 0);
 	layer_norm();
 	rope();
 	head();

@@ -332,10 +332,7 @@ void op_attention_backward(struct pool *p, const struct attention_args *a)
 	back(a->dqkv);
 }
 
-static int64_t inputs_of(enum activation form, int64_t n, int64_t f)
-{
-	return (activation_gated(form) ? 2 : 1) * n * f;
-}
+static int64_t inputs_of(enum mt_ffn form, int64_t n, int64_t f) { return (activation_gated(form) ? 2 : 1) * n * f; }
 
 void op_sinks_backward(struct pool *p, const struct sinks_backward_args *a)
 {
@@ -556,14 +553,14 @@ static void families(void)
 	test_turned(2, 150, 9, 3, 32, 32, HEAD_NORMS | ONE_ADDED);
 	test_turned(1, 3, 1, 1, 512, 300, HEAD_NORMS | V_NORMS | K_IS_V);
 	test_turned(1, 5, 2, 1, 272, 64, NORMS_AFTER | HEAD_NORMS | NEIGHBOURS);
-	for (enum activation form = SWIGLU; form <= XIELU; form++)
+	for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
 		for (int interleaved = 0; interleaved <= activation_gated(form); interleaved++) {
 			test_active(3, 20, form, interleaved);
-			if (slack != 0 && form == SWIGLU_CLAMPED) continue;
+			if (slack != 0 && form == MT_SWIGLU_CLAMPED) continue;
 			test_active(4, 333, form, interleaved);
 			test_active(2, 4104, form, interleaved);
 		}
-	test_active(15, 3000, XIELU, 0);
+	test_active(15, 3000, MT_XIELU, 0);
 	for (int in_place = 0; in_place < 3; in_place++) test_scaled(4099, in_place == 2, in_place != 1, in_place);
 	test_scaled(64, 1, 0, 0);
 	test_capped(7, 33, 0.25f, 0);

@@ -22,7 +22,7 @@ static struct routing {
 	uint32_t expert[R], slot[R], row[R], first[E + 1];
 } r;
 
-static struct route_args route(enum score score, int renormalise)
+static struct route_args route(enum mt_score score, int renormalise)
 {
 	return (struct route_args){.n = N,
 		.experts = E,
@@ -51,7 +51,7 @@ static void forward(struct route_args *a, struct pool *pool)
 
 static void ties(void)
 {
-	struct route_args a = route(SOFTMAX, 1);
+	struct route_args a = route(MT_SOFTMAX, 1);
 	int ok = 1;
 	memset(r.logits, 0, sizeof r.logits);
 	forward(&a, pools[0]);
@@ -62,7 +62,7 @@ static void ties(void)
 
 static void one_expert(void)
 {
-	struct route_args a = route(SOFTMAX, 0);
+	struct route_args a = route(MT_SOFTMAX, 0);
 	int ok = 1;
 	a.per_token = 1;
 	fill(r.logits, N * E);
@@ -74,7 +74,7 @@ static void one_expert(void)
 
 static void not_numbers(void)
 {
-	struct route_args a = route(SIGMOID, 1);
+	struct route_args a = route(MT_SIGMOID, 1);
 	int ok = 1;
 	for (int i = 0; i < N * E; i++) r.logits[i] = NAN;
 	forward(&a, pools[0]);
@@ -85,7 +85,7 @@ static void not_numbers(void)
 
 static void correction(void)
 {
-	struct route_args a = route(SIGMOID, 0);
+	struct route_args a = route(MT_SIGMOID, 0);
 	float bias[E] = {0, 0, 0, 0, 5, 4};
 	int ok = 1;
 	a.correction = bias;
@@ -99,7 +99,7 @@ static void correction(void)
 static void groups(void)
 {
 	static const float logits[E] = {5, -9, 4, 4, 0, 1}; /* groups of two: sums of sigmoids 0.99, 1.96, 1.23 */
-	struct route_args a = route(SIGMOID, 1);
+	struct route_args a = route(MT_SIGMOID, 1);
 	a.groups = 3;
 	a.groups_used = 1;
 	for (int t = 0; t < N; t++) memcpy(r.logits + t * E, logits, sizeof logits);
@@ -122,14 +122,14 @@ static double objective(const void *ctx)
 	int t = token->t;
 	double p[E], sum = 0, top = 0, total = 0;
 	for (int e = 0; e < E; e++) sum += exp(logit[e]);
-	for (int e = 0; e < E; e++) p[e] = a->score == SIGMOID ? 1 / (1 + exp(-logit[e])) : exp(logit[e]) / sum;
+	for (int e = 0; e < E; e++) p[e] = a->score == MT_SIGMOID ? 1 / (1 + exp(-logit[e])) : exp(logit[e]) / sum;
 	for (int k = 0; k < K; k++) top += p[r.expert[t * K + k]];
-	if (!a->renormalise && a->score != TOP_SOFTMAX) top = 1;
+	if (!a->renormalise && a->score != MT_TOP_SOFTMAX) top = 1;
 	for (int k = 0; k < K; k++) total += p[r.expert[t * K + k]] / top * a->scale * r.dweight[t * K + k];
 	return total;
 }
 
-static void gradients(enum score score, int renormalise, const char *what)
+static void gradients(enum mt_score score, int renormalise, const char *what)
 {
 	struct route_args a = route(score, renormalise);
 	double worst = 0;
@@ -153,7 +153,7 @@ static float x[R * H], w[E * F * H], y[POOLS][R * F], dw[POOLS][E * F * H], bias
 /* Expert 0 gets no tokens, expert 5 most */
 static void uneven(void)
 {
-	struct route_args a = route(SOFTMAX, 1);
+	struct route_args a = route(MT_SOFTMAX, 1);
 	fill(r.logits, N * E);
 	for (int t = 0; t < N; t++) {
 		r.logits[t * E] = -50;
@@ -340,11 +340,11 @@ int main(void)
 	not_numbers();
 	correction();
 	groups();
-	gradients(SOFTMAX, 0, "gradients of softmax");
-	gradients(SOFTMAX, 1, "gradients of softmax, weights divided by their sum");
-	gradients(SIGMOID, 0, "gradients of sigmoid");
-	gradients(SIGMOID, 1, "gradients of sigmoid, weights divided by their sum");
-	gradients(TOP_SOFTMAX, 0, "gradients of the softmax of the chosen logits");
+	gradients(MT_SOFTMAX, 0, "gradients of softmax");
+	gradients(MT_SOFTMAX, 1, "gradients of softmax, weights divided by their sum");
+	gradients(MT_SIGMOID, 0, "gradients of sigmoid");
+	gradients(MT_SIGMOID, 1, "gradients of sigmoid, weights divided by their sum");
+	gradients(MT_TOP_SOFTMAX, 0, "gradients of the softmax of the chosen logits");
 	uneven();
 	grouped();
 	combine();

@@ -43,8 +43,8 @@ struct routed {
 static double score_of(const struct route_args *a, const float *logit, int64_t e)
 {
 	double most = -INFINITY, sum = 0;
-	if (a->score == SIGMOID) return 1 / (1 + exp(-(double)logit[e]));
-	if (a->score == TOP_SOFTMAX) return (double)logit[e];
+	if (a->score == MT_SIGMOID) return 1 / (1 + exp(-(double)logit[e]));
+	if (a->score == MT_TOP_SOFTMAX) return (double)logit[e];
 	for (int64_t i = 0; i < a->experts; i++) most = fmax(most, (double)logit[i]);
 	for (int64_t i = 0; i < a->experts; i++) sum += exp((double)logit[i] - most);
 	return exp((double)logit[e] - most) / sum;
@@ -100,10 +100,10 @@ static void weights_defined(const struct route_args *a, const double *x, const u
 	for (int64_t e = 0; e < a->experts; e++) most = fmax(most, x[e]);
 	for (int64_t e = 0; e < a->experts; e++) all += exp(x[e] - most);
 	for (int64_t k = 0; k < a->per_token; k++) {
-		p[k] = a->score == SIGMOID ? 1 / (1 + exp(-x[chosen[k]])) : exp(x[chosen[k]] - most) / all;
+		p[k] = a->score == MT_SIGMOID ? 1 / (1 + exp(-x[chosen[k]])) : exp(x[chosen[k]] - most) / all;
 		sum += p[k];
 	}
-	if (a->score != TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) : 1;
+	if (a->score != MT_TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) : 1;
 	for (int64_t k = 0; k < a->per_token; k++) weight[k] = p[k] / sum * (double)a->scale;
 }
 
@@ -217,25 +217,25 @@ static void test_routing(void)
 	struct route_args a = {.n = 37, .experts = 6, .per_token = 2, .floor = 1e-20f, .groups = 1, .groups_used = 1};
 	for (enum logits kind = RANDOM; kind <= TO_ONE; kind++)
 		for (int form = 0; form < 5; form++) {
-			a.score = form < 4 ? (enum score)(form / 2) : TOP_SOFTMAX;
+			a.score = form < 4 ? (enum mt_score)(form / 2) : MT_TOP_SOFTMAX;
 			a.renormalise = form < 4 && form % 2;
-			test_routed(a, kind, a.score == SIGMOID);
+			test_routed(a, kind, a.score == MT_SIGMOID);
 		}
-	a.score = SIGMOID;
+	a.score = MT_SIGMOID;
 	a.renormalise = 1;
 	a.floor = 10;
 	test_routed(a, RANDOM, 0);
 	a.floor = 1e-20f;
-	test_routed((struct route_args){.n = 3, .experts = 1, .per_token = 1, .score = SIGMOID}, RANDOM, 0);
-	a = (struct route_args){.n = 70, .experts = 48, .per_token = 5, .score = SIGMOID, .groups = 8, .groups_used = 3};
+	test_routed((struct route_args){.n = 3, .experts = 1, .per_token = 1, .score = MT_SIGMOID}, RANDOM, 0);
+	a = (struct route_args){.n = 70, .experts = 48, .per_token = 5, .score = MT_SIGMOID, .groups = 8, .groups_used = 3};
 	for (enum logits kind = RANDOM; kind < TO_ONE; kind++) test_routed(a, kind, 1);
 	a.groups = a.experts;
 	a.groups_used = 40; /* groups of one */
 	test_routed(a, RANDOM, 0);
-	a = (struct route_args){.n = 411, .experts = 70, .per_token = 3, .score = SOFTMAX, .renormalise = 1};
+	a = (struct route_args){.n = 411, .experts = 70, .per_token = 3, .score = MT_SOFTMAX, .renormalise = 1};
 	test_routed(a, RANDOM, 0);
 	test_routed(a, TIED, 1);
-	a = (struct route_args){.n = 20, .experts = 300, .per_token = 40, .score = TOP_SOFTMAX};
+	a = (struct route_args){.n = 20, .experts = 300, .per_token = 40, .score = MT_TOP_SOFTMAX};
 	test_routed(a, RANDOM, 0);
 }
 

@@ -340,7 +340,7 @@ static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "
 
 struct active {
 	int64_t n, f;
-	enum activation form;
+	enum mt_ffn form;
 	int interleaved;
 	const float *gu, *dy, *slope, *dslope; /* slope, dslope (2) */
 	int differs;
@@ -349,20 +349,20 @@ struct active {
 static double softplus_defined(double x) { return log1p(exp(x)); }
 
 /* gate g; gated: up u; a: xIELU's parameters */
-static double active_defined(enum activation form, double g, double u, const double *a)
+static double active_defined(enum mt_ffn form, double g, double u, const double *a)
 {
 	double swish = g / (1 + exp(-g)), normal = g * erfc(-g / sqrt(2)) / 2;
 	double curved = g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
 	double low = fmin(g, 7), clamped = fmax(-7, fmin(u, 7));
 	switch (form) {
-	case SWIGLU: return swish * u;
-	case GEGLU: return normal * u;
-	case GEGLU_TANH: return curved * u;
-	case SWIGLU_CLAMPED: return low / (1 + exp(-1.702 * low)) * (clamped + 1);
-	case RELU2: return g > 0 ? g * g : 0;
-	case GELU: return normal;
-	case GELU_TANH: return curved;
-	case XIELU:
+	case MT_SWIGLU: return swish * u;
+	case MT_GEGLU: return normal * u;
+	case MT_GEGLU_TANH: return curved * u;
+	case MT_SWIGLU_CLAMPED: return low / (1 + exp(-1.702 * low)) * (clamped + 1);
+	case MT_RELU2: return g > 0 ? g * g : 0;
+	case MT_GELU: return normal;
+	case MT_GELU_TANH: return curved;
+	case MT_XIELU:
 		if (g > 0) return softplus_defined(a[0]) * g * g + 0.5 * g;
 		return (expm1(fmin(g, -1e-6)) - g) * (0.5 + softplus_defined(a[1])) + 0.5 * g;
 	}
@@ -396,7 +396,7 @@ static void run_active(void *ctx, struct pool *pool, float **out)
 	op_activation_forward(pool, &forward);
 	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
 	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
-	if (s->form != XIELU) memset(out[3], 0, 2 * sizeof(float));
+	if (s->form != MT_XIELU) memset(out[3], 0, 2 * sizeof(float));
 	op_activation_backward(pool, &a);
 	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
 	a.dgu = dgu;
@@ -413,7 +413,7 @@ static void run_active(void *ctx, struct pool *pool, float **out)
 }
 
 struct active_element {
-	enum activation form;
+	enum mt_ffn form;
 	double g, u, a[2];
 };
 
@@ -461,20 +461,20 @@ static double bound_sum(const struct sum_bound *b, double additions, double para
 
 static double norm_of(const double x[2]) { return hypot(x[0], x[1]); }
 
-static void test_active(int64_t n, int64_t f, enum activation form, int interleaved)
+static void test_active(int64_t n, int64_t f, enum mt_ffn form, int interleaved)
 {
 	int gated = activation_gated((int)form);
 	int64_t wide = n * (gated ? 2 : 1) * f;
 	float *gu = random_floats(wide);
 	/* clamped, and where functions are flat: not if that is all there is, as their tails have few exact digits */
 	for (int64_t i = 0; wide > 8 && i < wide; i += 3) gu[i] *= 5;
-	if (form == XIELU && slack != 0) round_to_bf16(gu, wide);
+	if (form == MT_XIELU && slack != 0) round_to_bf16(gu, wide);
 	/* a difference across a kink is no derivative */
 	for (int64_t i = 0; i < wide; i++)
-		if (form == XIELU) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
+		if (form == MT_XIELU) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
 		else gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
-	struct active s = {n, f, form, interleaved, gu, random_operand(n * f, form == XIELU && slack != 0),
-		random_operand(2, form == XIELU && slack != 0), random_floats(2), 0};
+	struct active s = {n, f, form, interleaved, gu, random_operand(n * f, form == MT_XIELU && slack != 0),
+		random_operand(2, form == MT_XIELU && slack != 0), random_floats(2), 0};
 	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
 	struct sum_bound sums[2] = {{0}};
 	double bound[2] = {0}, bound2[2] = {0};
@@ -489,8 +489,8 @@ static void test_active(int64_t n, int64_t f, enum activation form, int interlea
 		y[i] = element_defined(&e);
 		if (gated) dgu[at_up] = dy * derivative(&e, &e.u);
 		dgu[at] = dy * derivative(&e, &e.g);
-		for (int j = 0; form == XIELU && j < 2; j++) d[j] += dy * derivative(&e, e.a + j);
-		if (form == XIELU) bound_term(&sums[e.g <= 0], dy, e.g);
+		for (int j = 0; form == MT_XIELU && j < 2; j++) d[j] += dy * derivative(&e, e.a + j);
+		if (form == MT_XIELU) bound_term(&sums[e.g <= 0], dy, e.g);
 	}
 	for (int j = 0; j < 2; j++) {
 		double old = (double)s.dslope[j];
@@ -508,13 +508,14 @@ static void test_active(int64_t n, int64_t f, enum activation form, int interlea
 			{"slopes' gradients", NULL, d, 2, IN_FP32(norm_of(bound) / (norm_of(d) + 1e-30))},
 			{"slopes' gradients added", NULL, d2, 2, IN_FP32(norm_of(bound2) / (norm_of(d2) + 1e-30))}},
 		5, run_active, &s);
-	if (form == XIELU && wide > 8) say(sharp, "%s: slopes' gradients without a term of mean size would be wrong", name);
+	if (form == MT_XIELU && wide > 8)
+		say(sharp, "%s: slopes' gradients without a term of mean size would be wrong", name);
 	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
 }
 
 /* One element: gradients of gate and up where functions have kinks, as PyTorch has them (dup NAN: there is no up), and
  * a gate that is NaN */
-static void check_edge(enum activation form, float gate, float up, float dgate, float dup)
+static void check_edge(enum mt_ffn form, float gate, float up, float dgate, float dup)
 {
 	float *gu = random_floats(2), *dgu = random_floats(2), *dy = random_floats(1), *y = random_floats(1);
 	float *slope = random_floats(2), *dslope = random_floats(2);
@@ -546,30 +547,30 @@ static void check_edge(enum activation form, float gate, float up, float dgate, 
 static void test_edges(void)
 {
 	double at7 = 1 / (1 + exp(-1.702 * 7)), slope7 = at7 * (1 + 1.702 * 7 * (1 - at7));
-	check_edge(SWIGLU_CLAMPED, 7, 7, (float)(8 * slope7), (float)(7 * at7));
-	check_edge(SWIGLU_CLAMPED, 7.0000005f, 7.0000005f, 0, 0);
-	check_edge(SWIGLU_CLAMPED, 7, -7, (float)(-6 * slope7), (float)(7 * at7));
-	check_edge(SWIGLU_CLAMPED, 7, -8, (float)(-6 * slope7), 0);
-	check_edge(RELU2, 0, 0, 0, NAN);
-	check_edge(RELU2, -3, 0, 0, NAN);
-	check_edge(XIELU, 0, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
-	check_edge(XIELU, -1e-7f, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
-	check_edge(XIELU, 1e-30f, 0, 0.5f, NAN);
-	check_edge(XIELU, -200, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
-	check_edge(GELU, 0, 0, 0.5f, NAN);
-	check_edge(GELU, 300, 0, 1, NAN);
-	check_edge(GELU, -300, 0, 0, NAN);
-	check_edge(GELU_TANH, 300, 0, 1, NAN);
-	check_edge(GELU_TANH, -300, 0, 0, NAN);
-	check_edge(GEGLU, 0, 3, 1.5f, 0);
-	check_edge(GEGLU_TANH, 300, 3, 3, 300);
+	check_edge(MT_SWIGLU_CLAMPED, 7, 7, (float)(8 * slope7), (float)(7 * at7));
+	check_edge(MT_SWIGLU_CLAMPED, 7.0000005f, 7.0000005f, 0, 0);
+	check_edge(MT_SWIGLU_CLAMPED, 7, -7, (float)(-6 * slope7), (float)(7 * at7));
+	check_edge(MT_SWIGLU_CLAMPED, 7, -8, (float)(-6 * slope7), 0);
+	check_edge(MT_RELU2, 0, 0, 0, NAN);
+	check_edge(MT_RELU2, -3, 0, 0, NAN);
+	check_edge(MT_XIELU, 0, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(MT_XIELU, -1e-7f, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(MT_XIELU, 1e-30f, 0, 0.5f, NAN);
+	check_edge(MT_XIELU, -200, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
+	check_edge(MT_GELU, 0, 0, 0.5f, NAN);
+	check_edge(MT_GELU, 300, 0, 1, NAN);
+	check_edge(MT_GELU, -300, 0, 0, NAN);
+	check_edge(MT_GELU_TANH, 300, 0, 1, NAN);
+	check_edge(MT_GELU_TANH, -300, 0, 0, NAN);
+	check_edge(MT_GEGLU, 0, 3, 1.5f, 0);
+	check_edge(MT_GEGLU_TANH, 300, 3, 3, 300);
 }
 
 static void test_activations_of_families(void)
 {
 	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {40, 333}, {3, 40000}};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		for (enum activation form = SWIGLU; form <= XIELU; form++)
+		for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
 			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
 				test_active(sizes[i][0], sizes[i][1], form, interleaved);
 }
@@ -757,12 +758,12 @@ static void test_accuracy(void)
 	memcpy(y, x, GRID * sizeof *y);
 	op_cap_logits(pools[1], &(struct cap_logits_args){.logits = y, .n = GRID, .scale = 1, .cap = 1});
 	accurate("tanh", x, y, tanh, tanh_size, 4);
-	struct activation_forward_args a = {.y = y, .gu = x, .n = 1, .f = GRID, .form = GELU};
+	struct activation_forward_args a = {.y = y, .gu = x, .n = 1, .f = GRID, .form = MT_GELU};
 	op_activation_forward(pools[1], &a);
 	accurate("gelu, by erf", x, y, gelu_of, gelu_size, 4);
 	/* with this slope below 0, xIELU is (e^x - 1) / 2 */
 	for (int64_t i = 0; i < GRID; i++) x[i] = -fabsf(x[i]) - 1e-5f;
-	a.form = XIELU;
+	a.form = MT_XIELU;
 	a.slope[0] = a.slope[1] = &slope;
 	op_activation_forward(pools[1], &a);
 	accurate("xIELU, by e^x - 1", x, y, half_expm1, fabs, 4);

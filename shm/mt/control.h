@@ -1,0 +1,74 @@
+/* control.h: the control region. */
+#ifndef LIBMT_CONTROL_H
+#define LIBMT_CONTROL_H
+
+#include "layout.h"
+#include "memory.h"
+#include "model.h"
+
+/* clang-format off */
+
+struct mt_partition {                /* one partition of the optimizer's undo journal */
+	_Alignas(64) _Atomic uint64_t index;  /* step 24 bits | unit 12 | slot 1 | group 27; 0: nothing written */
+	uint64_t reserved[7];
+	_Alignas(64) uint8_t slot[2][MT_GROUP * 16]; /* old state of a group: w (64 x 2 or 4 B), lo (bf16 runs), m, v */
+};
+
+/* A run on several nodes (machines): each has a run of this name, with all weights, and the optimizer's state of its
+ * part alone. Node 0 decides; mt-link copies its decisions to the others, which are mirrors. */
+struct mt_nodes {
+	uint32_t node, nodes;       /* this one, 0 to nodes - 1; 0 of 1: the run is on one machine */
+	/* in other nodes than 0: entries of the table of choices that mt-link is to bring to node 0, the newest first,
+	 * linked by `next`; 0 ends the list. An entry that mt-link has copied has MT_CHOICE_TAKEN in `next` */
+	_Atomic uint32_t proposed;
+	uint32_t streams;           /* mt-streams of each node at most: node r has the numbers from r * streams on */
+	uint64_t reserved[6];
+	/* [r]: newest txn's k whose step node r has finished: all of its units are at it. By each node's mt-optim for
+	 * itself; in node 0, mt-link stores those of the others */
+	_Alignas(64) _Atomic uint64_t done[MT_NODES];
+	/* By mt-link. [r]: snapshot's word of node r: in node 0 those of all others, in them node 0's. A node's own: what
+	 * it has told of it */
+	_Alignas(64) _Atomic uint64_t snap[MT_NODES];
+	/* Do all see one directory of checkpoints? [0]: number in the name of a file that node 0's mt-ckpt made in it. [r]:
+	 * the same when node r's has found that file, one less when it has not. mt-link carries them. 0: not yet */
+	_Alignas(64) _Atomic uint64_t token[MT_NODES];
+};
+
+struct mt_control {
+	struct mt_header h;
+	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
+	_Alignas(64) _Atomic uint32_t event;  /* futex word */
+	_Atomic uint32_t waiters;
+	uint64_t reserved0[7];
+	_Alignas(64) char name[MT_RUN_NAME + 8];
+	uint32_t uid;
+	uint32_t dtype, grad;       /* enum mt_dtype: of w, of g */
+	uint32_t n_units, n_tensors;
+	uint32_t partitions, group;      /* MT_PARTITIONS, MT_GROUP */
+	uint32_t state;             /* enum mt_dtype: of m and v */
+	uint64_t step_tokens;       /* tokens that a batch block holds */
+	uint64_t piece_elems;       /* elements that a gradient block holds, a multiple of MT_BLOCK */
+	uint64_t params;
+	uint64_t off_units, off_tensors, off_choices, off_journal, off_config, config_bytes;  /* in this region */
+	char     numa[64];          /* policy as given */
+	struct mt_geometry geo;
+	uint32_t optim;             /* enum mt_optim */
+	uint32_t router_dtype;      /* enum mt_dtype: of exact routers in bf16 files, as the loaded ones had; 0: fp32 */
+	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
+	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
+	uint64_t reserved1[6];
+	struct mt_record record;
+	struct mt_snapshot snap;
+	struct mt_slot slots[MT_SLOTS];
+	struct mt_txn txn[2];       /* txn k lives in txn[k & 1]; txn 0 is the state that was filled: step, t, position */
+	/* steps whose lines were not out when the checkpoint was taken that filled the run; a step under long evaluation */
+	struct mt_figures unlogged[2];
+	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
+	struct mt_hyper hyper[2];
+	uint64_t reserved2[2];
+	struct mt_nodes nodes;
+};
+
+/* clang-format on */
+
+#endif

@@ -1,0 +1,38 @@
+/* types.h: what numbers in geometries, runs and operations mean. C++ and CUDA include it, too. */
+#ifndef LIBMT_TYPES_H
+#define LIBMT_TYPES_H
+
+#include <stdint.h>
+
+/* clang-format off */
+
+enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
+
+/* Rules of the update; mt-optim/update.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
+enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
+const char *mt_optim_name(uint32_t optim); /* "?": none has this number */
+enum mt_optim mt_optim_named(const char *name); /* 0: none has this name */
+static inline uint32_t mt_state_arrays(uint32_t optim) { return optim == MT_ADAMW ? 2 : 1; }
+
+enum mt_ffn {                   /* inner function of the MLP */
+	MT_SWIGLU,                  /* silu(gate) up */
+	MT_GEGLU,                   /* gelu(gate) up; gelu: x Phi(x) */
+	MT_GEGLU_TANH,              /* by gelu's approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+	MT_SWIGLU_CLAMPED,          /* g sigmoid(1.702 g) (u + 1), g = min(gate, 7), u = up clamped to -7 .. 7 */
+	MT_RELU2,                   /* ungated from here on, up alone: max(x, 0)^2 */
+	MT_GELU,
+	MT_GELU_TANH,
+	MT_XIELU,                   /* arXiv 2411.13010, with trainable slopes and beta 0.5, eps -1e-6 */
+};
+
+enum mt_score {                 /* how a router weighs experts */
+	MT_SOFTMAX,                 /* softmax of all experts' logits, of which each token takes the largest */
+	MT_SIGMOID,                 /* of each logit alone */
+	MT_TOP_SOFTMAX,             /* softmax of the largest logits alone */
+};
+
+enum { MT_EXPERTS = 1024, MT_EXPERTS_PER_TOKEN = 64 }; /* of a layer, at most */
+
+/* clang-format on */
+
+#endif
