@@ -40,7 +40,7 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 enum mt_phase driver_phase(struct driver *d, uint32_t k)
 {
 	uint64_t w = mt_txn_word(d->run, k);
-	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED; /* a later txn has its record: it was logged */
+	return mt_word_k(w) == k ? mt_word_phase(w) : MT_LOGGED; /* a later txn has its entry: it was logged */
 }
 
 uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double lr, bool save, bool last,
@@ -55,7 +55,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 			d->o->run, before);
 	MT_ASSERT(driver_phase(d, before) != MT_ACCUMULATE);
 	struct mt_txn *t = mt_txn(d->run, k);
-	/* the record that k takes over: logged, withdrawn, or never used */
+	/* the entry that k takes over: logged, withdrawn, or never used */
 	uint64_t old = mt_txn_word(d->run, k);
 	MT_ASSERT(mt_word_phase(old) == MT_LOGGED || mt_word_phase(old) == MT_CLOSED);
 

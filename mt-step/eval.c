@@ -117,7 +117,7 @@ double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt
 		e->source.rows = left < part_rows(e) ? left : part_rows(e);
 		e->source.targets = e->part_targets[part];
 		uint32_t newest = mt_txn_newest(d->run);
-		/* the next part but one needs this record; the newest stays unlogged: a successor finds it unfinished */
+		/* the next part but one needs this entry; the newest stays unlogged: a successor finds it unfinished */
 		if (newest && driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
 		uint32_t k = driver_begin(d, MT_EVAL, step, 0, false, false, position, &e->source);
 		driver_wait(d, k, MT_DONE);

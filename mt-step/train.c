@@ -89,7 +89,7 @@ static void write_figures(struct driver *d, const struct metrics *m)
 		.eval_loss = b->loss});
 }
 
-/* A long evaluation needs the record of the step, txn k, for itself. Until its result is written, checkpoints carry the
+/* A long evaluation needs the entry of the step, txn k, for itself. Until its result is written, checkpoints carry the
  * step's metrics from here: an mt-step that loads one of them evaluates the step again. */
 static void carry_figures(struct driver *d, uint32_t k)
 {
@@ -117,7 +117,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 		driver_logged(d, k);
 		return;
 	}
-	/* Long evaluations need k's record for themselves: then the line is written before, and again with its result. */
+	/* Long evaluations need k's entry for themselves: then the line is written before, and again with its result. */
 	struct mt_position position = mt_txn(d->run, k)->position;
 	bool in_parts = eval->n_parts > 1;
 	if (in_parts) {

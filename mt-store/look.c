@@ -51,7 +51,7 @@ const char *const *counter_words(int slot)
 
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
-/* The metrics of the step from the record that transaction k uses. The next transaction of this parity is written
+/* The metrics of the step from the entry that transaction k uses. The next transaction of this parity is written
  * before the word changes, from its step on and up to its losses; so these are read again. */
 static bool figures_in(const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
 {
@@ -90,7 +90,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	l->step = at.step;
 	l->trained_tokens = at.position.tokens;
 	l->processed_tokens = at.position.processed;
-	/* of a step whose record an evaluation has taken, its hyperparameters stand for checkpoints */
+	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
 	bool hyper = !l->known && at.step && h->step == at.step;
 	l->skipped = l->known && f.skipped;

@@ -402,7 +402,7 @@ int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void 
 		int order = mt_attempt_order(m->attempt, mt_word_attempt(word));
 		if (order > 0) return 0;
 		if (order == 0 && m->k == mt_word_k(word) && answers(r, mt_txn(r->run, m->k), m)) return 1;
-		/* acquire: mt-step may have opened another txn in this record, against which m was held */
+		/* acquire: mt-step may have opened another txn in this entry, against which m was held */
 		atomic_thread_fence(memory_order_acquire);
 		if (mt_txn_word(r->run, mt_word_k(word)) != word) return 0;
 		if (order == 0)

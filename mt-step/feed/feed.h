@@ -56,7 +56,7 @@ struct feed_file {
 	const char *name;
 	int fd;                /* -1: closed */
 	uint64_t size;         /* bytes */
-	unsigned char *window; /* bytes [at, at + held) of the file */
+	unsigned char *buffer; /* bytes [at, at + held) of the file */
 	uint64_t at, held;
 };
 /* -66: does not exist. -65: a directory, or no regular file although regular is NULL. *regular: is it a regular

@@ -9,7 +9,7 @@
 #include "feed.h"
 #include "mt/error.h"
 
-enum { WINDOW = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
+enum { BUFFER = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
 
 int file_open(struct feed_file *f, const char *name, bool *regular)
 {
@@ -25,8 +25,8 @@ int file_open(struct feed_file *f, const char *name, bool *regular)
 		rc = mt_fail(MT_EX_DATA, "%s: can be read only once: not with --epochs, --shuffle, --mix or a weight", name);
 	if (!rc) {
 		f->size = (uint64_t)st.st_size;
-		f->window = malloc(WINDOW);
-		if (!f->window) rc = mt_fail(MT_EX_NOMEM, "no memory to read %s", name);
+		f->buffer = malloc(BUFFER);
+		if (!f->buffer) rc = mt_fail(MT_EX_NOMEM, "no memory to read %s", name);
 	}
 	if (rc) file_close(f);
 	return rc;
@@ -36,27 +36,27 @@ void file_close(struct feed_file *f)
 {
 	if (f->fd >= 0) close(f->fd);
 	f->fd = -1;
-	free(f->window);
-	f->window = NULL;
+	free(f->buffer);
+	f->buffer = NULL;
 	f->held = 0;
 }
 
-/* Point at bytes [off, off + n), n <= WINDOW. `more`: the bytes behind them come next, so fill the whole window. */
+/* Point at bytes [off, off + n), n <= BUFFER. `more`: the bytes behind them come next, so fill the whole buffer. */
 static int file_bytes(struct feed_file *f, uint64_t off, size_t n, bool more, const unsigned char **out)
 {
 	if (off < f->at || off + n > f->at + f->held) {
-		size_t want = more ? WINDOW : n;
+		size_t want = more ? BUFFER : n;
 		f->at = off;
 		f->held = 0;
 		while (f->held < n) {
-			ssize_t r = pread(f->fd, f->window + f->held, want - f->held, (off_t)(off + f->held));
+			ssize_t r = pread(f->fd, f->buffer + f->held, want - f->held, (off_t)(off + f->held));
 			if (r < 0 && errno == EINTR) continue;
 			if (r < 0) return mt_fail(MT_EX_IO, "%s: read: %s", f->name, strerror(errno));
 			if (r == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", f->name);
 			f->held += (uint64_t)r;
 		}
 	}
-	*out = f->window + (off - f->at);
+	*out = f->buffer + (off - f->at);
 	return 0;
 }
 

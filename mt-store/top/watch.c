@@ -64,7 +64,7 @@ static void look_at_cpu(struct watch *w)
 	}
 }
 
-/* An evaluation takes the record of the step before it: from then on only this keeps the step's metrics. */
+/* An evaluation takes the entry of the step before it: from then on only this keeps the step's metrics. */
 static void keep_figures(struct watch *w)
 {
 	struct look *l = &w->look;

@@ -23,12 +23,12 @@ static inline int mt_attempt_order(uint32_t a, uint32_t b)
 }
 static inline enum mt_phase mt_word_phase(uint64_t w) { return (enum mt_phase)(w & 0xff); }
 
-/* The word in txn k's record. Acquire. A record whose phase is closed holds no txn: it was never used, or mt-step
+/* The word in txn k's entry. Acquire. An entry whose phase is closed holds no txn: it was never used, or mt-step
  * withdrew what it had in accumulate; its k may be opened again under a new attempt. */
 uint64_t mt_txn_word(const struct mt_run *, uint32_t k);
 /* The largest k that is not closed; 0 stands for the state that was filled. */
 uint32_t mt_txn_newest(const struct mt_run *);
-struct mt_txn *mt_txn(const struct mt_run *, uint32_t k); /* the record that k uses */
+struct mt_txn *mt_txn(const struct mt_run *, uint32_t k); /* the entry that k uses, of two */
 /* a new attempt, 1 to 2^24 - 1; they wrap: compare by difference */
 uint32_t mt_attempt_next(struct mt_run *);
 #define MT_TXN_LAST 0xfffeffffu                     /* k ends here: 32 bits do not wrap. A load begins with 0 again */

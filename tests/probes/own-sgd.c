@@ -92,7 +92,7 @@ int main(int argc, char **argv)
 		}
 		bool train = t->kind == MT_TRAIN;
 		t->skipped = train && (t->losses[0].nonfinite || !t->targets);
-		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its record has the counter */
+		t->t = mt_txn(run, k - 1)->t + (train && !t->skipped); /* whatever k - 1 was, its entry has the counter */
 		t->norm = NAN;
 		t->clip_factor = 1;
 		uint64_t decided = mt_word(k, mt_word_attempt(word), !train ? MT_DONE : t->skipped ? MT_SKIP : MT_APPLY);
