@@ -15,10 +15,10 @@ void batch_in(struct stream *s)
 	const struct micro *m = s->micro;
 	size_t n = (size_t)m->request.rows * m->request.seq;
 	const struct op ops[] = {
-		{OP_DISCARD, .discard = {s->arena, m->bytes}},
-		{OP_COPY, .copy = {m->layout.tokens, s->host, n * 4}},
-		{OP_COPY, .copy = {m->layout.targets, s->host + n, n * 4}},
-		{OP_COPY, .copy = {m->layout.starts, s->host + 2 * n, n * 4}},
+		{OP_DISCARD, .discard = {s->memory.arena, m->bytes}},
+		{OP_COPY, .copy = {m->layout.tokens, s->taken.host, n * 4}},
+		{OP_COPY, .copy = {m->layout.targets, s->taken.host + n, n * 4}},
+		{OP_COPY, .copy = {m->layout.starts, s->taken.host + 2 * n, n * 4}},
 	};
 
 	launch(s, Q_COMPUTE, &ops[0]);
@@ -29,8 +29,8 @@ void batch_in(struct stream *s)
 		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
 
 		if (!table) continue;
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->cos[k], table}});
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->sin[k], table}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->memory.cos[k], table}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->memory.sin[k], table}});
 	}
 }
 

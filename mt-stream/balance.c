@@ -7,7 +7,7 @@
 #include "mt/error.h"
 #include "stream.h"
 
-static uint64_t tokens_of(const struct stream *s) { return (uint64_t)s->msg.batch.rows * s->msg.batch.seq; }
+static uint64_t tokens_of(const struct stream *s) { return (uint64_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq; }
 
 static bool has_terms(const struct stream *s) { return s->micro->layout.sums != NULL; }
 
@@ -60,19 +60,19 @@ int balance_begin(struct stream *s)
 {
 	struct terms *t = &s->terms;
 	uint64_t n = tokens_of(s), counted = 0, targets = 0;
-	uint32_t seq = s->msg.batch.seq;
+	uint32_t seq = s->taken.msg.batch.seq;
 	int rc = has_terms(s) ? room_for(t, n, sums_of(s)) : 0;
 
 	if (rc || !has_terms(s)) return rc;
 	for (uint64_t row = 0; row < n; row += seq) {
-		uint32_t end = padding_of(s->host + row, s->host + n + row, s->host + 2 * n + row, seq);
+		uint32_t end = padding_of(s->taken.host + row, s->taken.host + n + row, s->taken.host + 2 * n + row, seq);
 
 		for (uint32_t i = 0; i < seq; i++) t->counted[row + i] = i < end;
 		counted += end;
 	}
-	for (uint64_t i = 0; i < n; i++) targets += s->host[n + i] != MT_NO_TARGET;
+	for (uint64_t i = 0; i < n; i++) targets += s->taken.host[n + i] != MT_NO_TARGET;
 	t->logits = (double)(counted * routers_of(s->geo));
-	t->weight = (double)targets * s->msg.batch.loss_scale;
+	t->weight = (double)targets * s->taken.msg.batch.loss_scale;
 	return 0;
 }
 

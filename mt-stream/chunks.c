@@ -30,7 +30,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.starts = at->starts + first,
 		.balance = balance_of(s, first),
 		.s = at->scratch,
-		.host_starts = s->host + 2 * all + first,
+		.host_starts = s->taken.host + 2 * all + first,
 	};
 
 	memcpy(c.cos, at->cos, sizeof c.cos);

@@ -12,11 +12,11 @@
 /* Write the message `ahead` places behind the ring's next one */
 static void put(struct stream *s, uint64_t ahead, struct mt_msg m)
 {
-	m.k = s->msg.k;
-	m.attempt = s->msg.attempt;
-	m.txn_kind = s->msg.txn_kind;
-	m.micro = s->msg.micro;
-	m.step = s->msg.step;
+	m.k = s->taken.msg.k;
+	m.attempt = s->taken.msg.attempt;
+	m.txn_kind = s->taken.msg.txn_kind;
+	m.micro = s->taken.msg.micro;
+	m.step = s->taken.msg.step;
 	mt_ring_put(s->grad, ahead, &m);
 }
 
@@ -129,7 +129,7 @@ static int pieces_push(struct stream *s, struct leaving *l)
 	} while (l->n && s->dev->query(s->dev, l->over[l->first % FLIGHT]));
 	if ((rc = micro_wanted(s))) return rc;
 	mt_ring_publish(s->grad, n);
-	s->sent = true;
+	s->now.sent = true;
 	return 0;
 }
 

@@ -26,7 +26,8 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 	bool residual = f == &s->now.residual;
 	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
 	uint64_t lse = (uint64_t)s->now.n * m->request.most.heads * sizeof(float), o = m->attention_bytes - lse;
-	char *host = (char *)s->offload_buffer + (residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
+	char *host = (char *)s->memory.offload_buffer +
+		(residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
 
 	trace_at(s->dev->trace, q, i + !residual, "activations");
 	if (residual) {

@@ -35,16 +35,18 @@ static enum mt_dtype run_type(const struct stream *s) { return s->control->dtype
 /* Can the requested type of operands be had with the run's weights on this device? */
 static int compute_check(const struct stream *s)
 {
-	if (!s->compute || s->compute == run_type(s) || (s->dev->compute && s->compute == MT_FP32)) return 0;
+	if (!s->requested.compute || s->requested.compute == run_type(s) ||
+		(s->dev->compute && s->requested.compute == MT_FP32))
+		return 0;
 	return mt_fail(MT_EX_CONFIG, "--compute %s: device %s computes in fp32 where weights are fp32%s",
-		type_name(s->compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
+		type_name(s->requested.compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
 }
 
 /* Select the type of operands, where the device leaves a choice: as requested, else as the record has it if the CPU
  * can, else bf16 where weights are bf16 and the CPU multiplies them faster than fp32 */
 static int compute_select(const struct stream *s, const struct mt_record *r)
 {
-	enum mt_dtype type = s->compute;
+	enum mt_dtype type = s->requested.compute;
 
 	if (!s->dev->compute) return 0;
 	bool bf16 = run_type(s) == MT_BF16 && (r ? says_bf16(r) && !gemm_lacks_bf16() : gemm_bf16_is_fast());
@@ -88,12 +90,10 @@ int record_take(struct stream *s, const struct chunk_sizes *first)
 		}
 	}
 	if ((rc = record_make(s, r, first, &mine)) || (rc = mt_record_agrees(s->run, &mine))) return rc;
-	s->chunk_tokens = r->chunk_tokens;
-	s->head_tokens = r->head_tokens;
-	s->pass_rows = r->pass_rows;
-	if (!s->chunk_tokens || !s->head_tokens || s->chunk_tokens > INT32_MAX || s->head_tokens > INT32_MAX)
-		return mt_fail(MT_EX_DATA, "reproducibility record: chunks of %u and %u tokens", s->chunk_tokens,
-			s->head_tokens);
+	s->sizes = (struct chunk_sizes){r->chunk_tokens, r->head_tokens, r->pass_rows};
+	if (!r->chunk_tokens || !r->head_tokens || r->chunk_tokens > INT32_MAX || r->head_tokens > INT32_MAX)
+		return mt_fail(MT_EX_DATA, "reproducibility record: chunks of %u and %u tokens", r->chunk_tokens,
+			r->head_tokens);
 	return 0;
 }
 
@@ -106,7 +106,7 @@ int record_select(struct stream *s, const struct chunk_sizes *requested)
 	/* on a device with its own memory the planner selects them for the first micro-batch */
 	if (open && s->dev->room && !requested->chunk_tokens && !requested->head_tokens && !requested->pass_rows) return 0;
 	if ((rc = record_take(s, requested))) return rc;
-	rc = size_agrees("chunk-tokens", requested->chunk_tokens, s->chunk_tokens);
-	if (rc == 0) rc = size_agrees("head-tokens", requested->head_tokens, s->head_tokens);
-	return rc ? rc : size_agrees("pass-rows", requested->pass_rows, s->pass_rows);
+	rc = size_agrees("chunk-tokens", requested->chunk_tokens, s->sizes.chunk_tokens);
+	if (rc == 0) rc = size_agrees("head-tokens", requested->head_tokens, s->sizes.head_tokens);
+	return rc ? rc : size_agrees("pass-rows", requested->pass_rows, s->sizes.pass_rows);
 }

@@ -1,5 +1,5 @@
 /* request.c: plans a micro-batch: says what is wanted and how much memory there is (struct plan_request), lets search.c
- * find the plan, takes the memory, and lays out its arrays. The result is s->planned.
+ * find the plan, takes the memory, and lays out its arrays. The result is s->planning.micro.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@ static uint64_t budget_now(struct stream *s)
 	uint64_t have = mt_mem_available();
 
 	if (!s->dev->room) {
-		if (!s->budget) s->budget = have == UINT64_MAX ? 0 : have / 2;
-		return s->budget;
+		if (!s->memory.budget) s->memory.budget = have == UINT64_MAX ? 0 : have / 2;
+		return s->memory.budget;
 	}
-	have = s->dev->room(s->dev) + s->dev->own + s->arena_bytes;
-	return s->budget && s->budget < have ? s->budget : have;
+	have = s->dev->room(s->dev) + s->dev->own + s->memory.arena_bytes;
+	return s->memory.budget && s->memory.budget < have ? s->memory.budget : have;
 }
 
 /* Activations may have what is available of the host's memory, but for an eighth that others may need. On a device
@@ -30,13 +30,13 @@ static uint64_t budget_now(struct stream *s)
  * it. */
 static void host_limit(const struct stream *s, struct plan_request *req)
 {
-	uint64_t have = mt_mem_available(), mine = s->offload_bytes + (s->dev->room ? 0 : s->arena_bytes);
+	uint64_t have = mt_mem_available(), mine = s->memory.offload_bytes + (s->dev->room ? 0 : s->memory.arena_bytes);
 
 	req->host_beside = mt_run_bytes(s->run);
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
 	if (!s->dev->room && have != UINT64_MAX) have = have > req->memory ? have - req->memory : 0;
 	req->host = have > UINT64_MAX - req->host_beside ? UINT64_MAX : req->host_beside + have;
-	if (s->host_requested && s->host_requested < req->host) req->host = s->host_requested;
+	if (s->requested.host && s->requested.host < req->host) req->host = s->requested.host;
 }
 
 /* ---- requests ---- */
@@ -60,20 +60,20 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.zero_copy = s->zero_copy,
 		.memory = budget_now(s),
 		.work = s->dev->own,
-		.recompute = s->recompute,
-		.expert_window = s->expert_window,
-		.chunk_tokens = s->chunk_tokens,
-		.head_tokens = s->head_tokens,
-		.pass_rows = s->pass_rows,
+		.recompute = s->requested.recompute,
+		.expert_window = s->requested.expert_window,
+		.chunk_tokens = s->sizes.chunk_tokens,
+		.head_tokens = s->sizes.head_tokens,
+		.pass_rows = s->sizes.pass_rows,
 		.fixed = true,
-		.packed = s->packed,
+		.packed = s->planning.packed,
 	};
-	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->packed, train);
+	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->planning.packed, train);
 	host_limit(s, req);
 	request_sizes(req, mt_unit(s->run, 0), s->units, mt_tensor(s->run, 0));
-	if (!s->rates.cores) return profile_parse(s->profile, req->dtype, s->dev->gpu, &req->profile);
-	req->profile = s->rates;
-	req->selects = s->selects;
+	if (!s->rates.measured.cores) return profile_parse(s->requested.profile, req->dtype, s->dev->gpu, &req->profile);
+	req->profile = s->rates.measured;
+	req->selects = s->rates.selects;
 	return 0;
 }
 
@@ -81,37 +81,38 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 
 static void arena_release(struct stream *s)
 {
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
-	s->arena = NULL;
-	s->arena_bytes = 0;
+	s->dev->release(s->dev, s->memory.arena, s->memory.arena_bytes);
+	s->memory.arena = NULL;
+	s->memory.arena_bytes = 0;
 }
 
 static int arena_grow(struct stream *s, uint64_t bytes)
 {
-	if (bytes <= s->arena_bytes) return 0;
+	if (bytes <= s->memory.arena_bytes) return 0;
 	arena_release(s);
-	s->arena = s->dev->alloc(s->dev, bytes);
-	if (!s->arena) return mt_fail(MT_EX_NOMEM, "no %llu MiB of device memory", (unsigned long long)(bytes >> 20));
-	s->arena_bytes = bytes;
+	s->memory.arena = s->dev->alloc(s->dev, bytes);
+	if (!s->memory.arena)
+		return mt_fail(MT_EX_NOMEM, "no %llu MiB of device memory", (unsigned long long)(bytes >> 20));
+	s->memory.arena_bytes = bytes;
 	return 0;
 }
 
 static void offload_free(struct stream *s)
 {
-	if (s->dev->host_release) s->dev->host_release(s->dev, s->offload_buffer);
-	else free(s->offload_buffer);
-	s->offload_buffer = NULL;
-	s->offload_bytes = 0;
+	if (s->dev->host_release) s->dev->host_release(s->dev, s->memory.offload_buffer);
+	else free(s->memory.offload_buffer);
+	s->memory.offload_buffer = NULL;
+	s->memory.offload_bytes = 0;
 }
 
 static int offload_grow(struct stream *s, uint64_t bytes)
 {
-	if (bytes <= s->offload_bytes) return 0;
-	if (s->offload_buffer) offload_free(s);
-	s->offload_buffer = s->dev->host_alloc ? s->dev->host_alloc(s->dev, bytes) : malloc(bytes);
-	if (!s->offload_buffer)
+	if (bytes <= s->memory.offload_bytes) return 0;
+	if (s->memory.offload_buffer) offload_free(s);
+	s->memory.offload_buffer = s->dev->host_alloc ? s->dev->host_alloc(s->dev, bytes) : malloc(bytes);
+	if (!s->memory.offload_buffer)
 		return mt_fail(MT_EX_NOMEM, "no %llu MiB of host memory for activations", (unsigned long long)(bytes >> 20));
-	s->offload_bytes = bytes;
+	s->memory.offload_bytes = bytes;
 	return 0;
 }
 
@@ -119,15 +120,15 @@ static int offload_grow(struct stream *s, uint64_t bytes)
 static int rows_grow(struct stream *s, const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t bytes = plan->expert_window
-		? s->geo->layers * slices_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->rows
+		? s->geo->layers * slices_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->memory.rows
 		: 0;
 
-	if (bytes <= s->rows_bytes) return 0;
-	free(s->rows);
-	s->rows_bytes = 0;
-	if (!(s->rows = malloc(bytes)))
+	if (bytes <= s->memory.rows_bytes) return 0;
+	free(s->memory.rows);
+	s->memory.rows_bytes = 0;
+	if (!(s->memory.rows = malloc(bytes)))
 		return mt_fail(MT_EX_NOMEM, "no %llu MiB of memory for the rows of experts", (unsigned long long)(bytes >> 20));
-	s->rows_bytes = bytes;
+	s->memory.rows_bytes = bytes;
 	return 0;
 }
 
@@ -145,36 +146,36 @@ static int arrays_make(struct memory_layout *at, size_t layers)
 
 void plan_release(struct stream *s)
 {
-	struct memory_layout *at = &s->planned.layout;
+	struct memory_layout *at = &s->planning.micro.layout;
 
 	free(at->weights);
 	free(at->grads);
 	free(at->x);
 	free(at->saved);
-	free(s->rows);
-	if (s->offload_buffer) offload_free(s);
-	s->dev->release(s->dev, s->arena, s->arena_bytes);
+	free(s->memory.rows);
+	if (s->memory.offload_buffer) offload_free(s);
+	s->dev->release(s->dev, s->memory.arena, s->memory.arena_bytes);
 	for (int k = 0; k < MT_KINDS; k++) {
-		free(s->cos[k]);
-		free(s->sin[k]);
+		free(s->memory.cos[k]);
+		free(s->memory.sin[k]);
 	}
 }
 
 static int rope_grow(struct stream *s, uint32_t positions)
 {
-	if (positions <= s->positions) return 0;
+	if (positions <= s->memory.positions) return 0;
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		const struct mt_layer *l = &s->geo->kind[k];
 		size_t bytes = (size_t)positions * (l->rope_dim / 2) * sizeof(float);
 
 		if (!bytes) continue;
-		float *cosines = realloc(s->cos[k], bytes), *sines = cosines ? realloc(s->sin[k], bytes) : NULL;
-		if (cosines) s->cos[k] = cosines;
-		if (sines) s->sin[k] = sines;
+		float *cosines = realloc(s->memory.cos[k], bytes), *sines = cosines ? realloc(s->memory.sin[k], bytes) : NULL;
+		if (cosines) s->memory.cos[k] = cosines;
+		if (sines) s->memory.sin[k] = sines;
 		if (!sines) return mt_fail(MT_EX_NOMEM, "no memory for the rotary table of %u positions", positions);
-		rope_table(l, s->positions, positions, cosines, sines);
+		rope_table(l, s->memory.positions, positions, cosines, sines);
 	}
-	s->positions = positions;
+	s->memory.positions = positions;
 	return 0;
 }
 
@@ -258,16 +259,17 @@ static void plan_report(const struct plan_request *req, const struct plan_result
 /* on a device with its own memory the first plan for training is always reported, for what it predicts of a step */
 static void report(struct stream *s, const struct plan_request *req, const struct plan_result *result)
 {
-	if (s->verbose || (s->dev->room && req->train && !s->reported)) plan_report(req, result, s->msg.batch.micros);
-	s->reported = s->reported || req->train;
+	if (s->verbose || (s->dev->room && req->train && !s->planning.reported))
+		plan_report(req, result, s->taken.msg.batch.micros);
+	s->planning.reported = s->planning.reported || req->train;
 }
 
 /* Fixed rates of cores select a plan, but say nothing of this machine */
-static bool predicts(const struct stream *s) { return s->dev->room || s->rates.cores; }
+static bool predicts(const struct stream *s) { return s->dev->room || s->rates.measured.cores; }
 
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
-	struct micro *m = &s->planned;
+	struct micro *m = &s->planning.micro;
 	struct plan_request *req = &m->request;
 	const struct mt_layer most = mt_layer_most(s->geo);
 	struct plan_result result;
@@ -283,7 +285,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	m->predicted = predicts(s) ? result.predicted.forward + result.predicted.backward : 0;
 	m->residual_bytes = tokens * s->geo->hidden * s->dev->elem;
 	m->attention_bytes = tokens * most.heads * (most.head_dim * s->dev->elem + sizeof(float));
-	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->arena));
+	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->memory.arena));
 	return 0;
 }
 
@@ -296,16 +298,16 @@ static bool rows_packed(const uint32_t *starts, size_t n)
 
 int plan_make(struct stream *s, bool *new_shape)
 {
-	uint32_t rows = s->msg.batch.rows, seq = s->msg.batch.seq;
-	bool train = s->msg.txn_kind == MT_TRAIN;
-	struct plan_request *last = &s->planned.request;
+	uint32_t rows = s->taken.msg.batch.rows, seq = s->taken.msg.batch.seq;
+	bool train = s->taken.msg.txn_kind == MT_TRAIN;
+	struct plan_request *last = &s->planning.micro.request;
 	size_t n = (size_t)rows * seq;
 	int rc;
 
-	s->packed = s->packed || rows_packed(s->host + 2 * n, n);
-	if (!s->chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
-	s->micro = &s->planned;
-	*new_shape = last->rows != rows || last->seq != seq || last->train != train || last->packed != s->packed;
+	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
+	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
+	s->micro = &s->planning.micro;
+	*new_shape = last->rows != rows || last->seq != seq || last->train != train || last->packed != s->planning.packed;
 	if (!*new_shape) return 0;
 	if ((rc = plan_shape(s, rows, seq, train))) last->rows = 0;
 	return rc;

@@ -97,7 +97,7 @@ static void head_forward_backward(struct stream *s, float *gs)
 		const void *x = output(s, s->units - 2, from);
 
 		if (gs)
-			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->msg.batch.loss_scale, m->layout.loss, x,
+			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, m->layout.loss, x,
 				dx_at(s, from));
 		else head_loss(&c, &w, m->layout.loss, x);
 	}
@@ -247,9 +247,10 @@ int schedule_run(struct stream *s)
 {
 	int rc = balance_begin(s);
 	if (rc) return rc;
-	s->sent = false;
+	s->now.sent = false;
 	progress_begin(s);
-	trace_begin(s->dev->trace, s->msg.step, s->msg.micro, (uint64_t)s->msg.batch.rows * s->msg.batch.seq);
+	trace_begin(s->dev->trace, s->taken.msg.step, s->taken.msg.micro,
+		(uint64_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq);
 	batch_in(s);
 	rc = each_pass(s, pass);
 	int failed = device_sync(s->dev);

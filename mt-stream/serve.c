@@ -15,11 +15,11 @@
 
 static int batch_take(struct stream *s, const void *block)
 {
-	int rc = batch_fits(&s->msg, mt_ring_block(s->batch));
+	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
 
 	if (rc) return rc;
-	memcpy(s->host, block, (size_t)s->msg.batch.rows * s->msg.batch.seq * 12);
-	return batch_check(&s->msg, s->host, s->geo->vocab);
+	memcpy(s->taken.host, block, (size_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq * 12);
+	return batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
 }
 
 static int micro_serve(struct stream *s)
@@ -27,7 +27,7 @@ static int micro_serve(struct stream *s)
 	double began = mt_now();
 	bool new_shape;
 
-	s->waited = 0;
+	s->waits.idle = 0;
 	int rc = plan_make(s, &new_shape);
 	if (rc) return rc;
 	if (new_shape) {
@@ -36,8 +36,8 @@ static int micro_serve(struct stream *s)
 	}
 	if ((rc = schedule_run(s))) return rc;
 	*mt_counter(s->run, 0) += 1;
-	*mt_counter(s->run, 1) += (uint64_t)s->msg.batch.rows * s->msg.batch.seq;
-	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waited;
+	*mt_counter(s->run, 1) += (uint64_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq;
+	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waits.idle;
 	*mt_counter(s->run, 6) += (uint64_t)(s->micro->predicted * 1e9);
 	return 0;
 }
@@ -48,7 +48,7 @@ static int micro_serve(struct stream *s)
 static int batch_serve(struct stream *s, const void *block)
 {
 	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
-	int32_t newer_attempt = (int32_t)((s->msg.attempt - mt_word_attempt(w)) << 8);
+	int32_t newer_attempt = (int32_t)((s->taken.msg.attempt - mt_word_attempt(w)) << 8);
 
 	if (newer_attempt > 0) return STALE;
 	int rc = micro_wanted(s);
@@ -57,14 +57,15 @@ static int batch_serve(struct stream *s, const void *block)
 		mt_ring_pop(s->batch);
 		return 0;
 	}
-	if (s->msg.kind != MT_MSG_BATCH || (s->msg.txn_kind != MT_TRAIN && s->msg.txn_kind != MT_EVAL))
-		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->msg.kind, s->msg.txn_kind);
+	if (s->taken.msg.kind != MT_MSG_BATCH || (s->taken.msg.txn_kind != MT_TRAIN && s->taken.msg.txn_kind != MT_EVAL))
+		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->taken.msg.kind,
+			s->taken.msg.txn_kind);
 	rc = batch_take(s, block);
 	if (!mt_stage_mine(s->run)) /* another process serves the ring: the copy may be of a later message */
 		return mt_stage_check(s->run);
 	if (rc)
-		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->msg.step,
-			s->msg.micro);
+		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->taken.msg.step,
+			s->taken.msg.micro);
 	mt_ring_pop(s->batch);
 	rc = micro_serve(s);
 	return rc == STALE ? 0 : rc;
@@ -87,8 +88,8 @@ int serve(struct stream *s)
 		if ((rc = run_state(s)) || (rc = mt_run_check(s->run)) || (rc = mt_ring_check(s->batch)))
 			return rc < 0 ? rc : 0;
 		rc = STALE;
-		s->sent = false;
-		if (mt_ring_peek(s->batch, 0, &s->msg, &block)) rc = batch_serve(s, block);
+		s->now.sent = false;
+		if (mt_ring_peek(s->batch, 0, &s->taken.msg, &block)) rc = batch_serve(s, block);
 		if (rc == GONE) return 0;
 		if (rc < 0) return rc;
 		if (rc == 0) continue;

@@ -151,7 +151,6 @@ static int stream_open(struct stream *s)
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if ((rc = rings_map(s))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
-	s->budget = requested.memory;
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
 		(rc = record_select(s, &requested.sizes)) || (rc = units_make(s)))
 		return rc;
@@ -159,14 +158,14 @@ static int stream_open(struct stream *s)
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
 	s->zero_copy = s->dev->zero_copy(s->dev, mt_at(s->run, 0), s->control->dtype) != NULL;
-	s->host = malloc(mt_ring_block(s->batch));
+	s->taken.host = malloc(mt_ring_block(s->batch));
 	/* measuring takes a moment: only with --verbose, which shows predictions */
-	const char *rates = s->verbose && !s->dev->room ? profile_cores_rates(s->profile) : NULL;
+	const char *rates = s->verbose && !s->dev->room ? profile_cores_rates(s->requested.profile) : NULL;
 	if (rates &&
 		(rc = profile_cores(rates, (enum mt_dtype)s->control->dtype, requested_threads(&requested),
-			 s->dev->operand == 2, &s->selects, &s->rates)))
+			 s->dev->operand == 2, &s->rates.selects, &s->rates.measured)))
 		return rc;
-	return s->host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
+	return s->taken.host ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a batch of %zu bytes", mt_ring_block(s->batch));
 }
 
 static void stream_close(struct stream *s)
@@ -180,7 +179,7 @@ static void stream_close(struct stream *s)
 	free(s->unit);
 	free(s->now.blocks);
 	balance_release(s);
-	free(s->host);
+	free(s->taken.host);
 }
 
 /* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count, unless compute
@@ -203,17 +202,15 @@ int main(int argc, char **argv)
 	mt_cli(&program, argc, argv, &operand, 1);
 	const char *run = mt_cli_run(operand);
 	requested_parse(&requested);
+	if (!requested.profile) requested.profile = requested_cuda(&requested) ? "" : "cpu";
 	if ((trace_path && !*trace_path) || (trace_step && !trace_path))
 		mt_die(MT_EX_USAGE, "--trace: needs a file's name");
 	mt_signals(true);
-	s.recompute = requested.recompute;
-	s.expert_window = (uint32_t)requested.expert_window;
-	s.compute = requested.compute;
+	s.requested = requested;
+	s.memory.budget = requested.memory;
 	s.verbose = verbose;
-	s.host_requested = requested.host;
-	s.profile = requested.profile ? requested.profile : requested_cuda(&requested) ? "" : "cpu";
 	struct profile known;
-	mt_must(profile_parse(s.profile, MT_BF16, NULL, &known));
+	mt_must(profile_parse(requested.profile, MT_BF16, NULL, &known));
 	s.dev = device_open();
 	if (trace_path && !(s.dev->trace = trace_open(trace_path, trace_step))) mt_die(MT_EX_IO, "%s", mt_errmsg());
 	int rc = mt_run_attach(&s.run, run, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);

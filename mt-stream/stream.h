@@ -73,6 +73,45 @@ struct progress {
 	struct offload residual, attention;
 	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
 	struct loss loss;     /* copied from the device */
+	bool sent;            /* a piece of the micro-batch's gradients has left */
+};
+
+/* The rates by which cores' times are predicted; measured.cores false: they are not */
+struct rates {
+	struct profile selects, measured; /* those by which plans are selected */
+};
+
+/* Set by serve.c: the micro-batch that it works on */
+struct taken {
+	struct mt_msg msg;
+	uint32_t *host; /* its rows, copied out of the ring: tokens, targets, starts */
+};
+
+/* Set by request.c: what it plans, and what it has seen of micro-batches so far */
+struct planning {
+	struct micro micro;
+	bool packed;   /* a row with several documents */
+	bool reported; /* the first plan for training was reported */
+};
+
+/* Set by request.c: memory, which only grows, between micro-batches */
+struct memory {
+	uint64_t budget; /* bytes of device memory; 0: not requested */
+	void *arena;     /* device memory */
+	uint64_t arena_bytes;
+	void *offload_buffer; /* host memory for offloaded activations */
+	uint64_t offload_bytes;
+	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers */
+	uint32_t positions;                   /* positions that these tables have */
+	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
+	uint64_t rows_bytes;
+};
+
+/* Set by wait.c, and by event_record */
+struct waits {
+	double looked;          /* when this stream last looked for dead peers */
+	uint64_t idle;          /* ns in which compute was at rest, too, during this micro-batch */
+	struct event computing; /* the newest on the compute queue */
 };
 
 struct stream {
@@ -85,47 +124,19 @@ struct stream {
 	struct mt_ring *batch, *grad;
 	struct unit *unit; /* [units] */
 	uint32_t units;
-	enum recompute recompute;
-	enum mt_dtype compute;   /* type of operands, requested; 0: not */
-	uint32_t expert_window;  /* experts of a window; 0: not requested */
-	bool verbose;            /* report each plan */
-	bool zero_copy;          /* the device reads the store in place */
-	const char *profile;     /* the rates that the planner assumes, */
-	struct profile selects;  /* and on cores, where times are predicted: those by which plans are selected, */
-	struct profile rates;    /* and those measured; rates.cores false: not */
-	uint64_t budget;         /* bytes of device memory, the device's own included; 0: not requested */
-	uint64_t host_requested; /* bytes of host memory that the run may take; 0: not requested */
+	struct requested requested;
+	struct rates rates;
+	bool verbose;   /* report each plan */
+	bool zero_copy; /* the device reads the store in place */
 
-	/* set by serve.c */
-	struct mt_msg msg; /* the micro-batch that it works on */
-	uint32_t *host;    /* its rows, copied out of the ring: tokens, targets, starts */
-
-	/* set by plan/ */
-	uint32_t chunk_tokens, head_tokens, pass_rows; /* as in the record; chunk_tokens 0: not known yet */
-	bool packed;                                   /* a row with several documents has been seen */
-	bool reported;                                 /* the first plan for training was reported */
-	struct micro planned;                          /* plan/ alone writes it; all others read it as */
-	const struct micro *micro;                     /* the micro-batch that is at work */
-	void *arena;
-	uint64_t arena_bytes; /* device memory; it only grows, between micro-batches */
-	void *offload_buffer;
-	uint64_t offload_bytes;               /* host memory for offloaded activations; grows likewise */
-	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers */
-	uint32_t positions;                   /* positions that these tables have */
-	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
-	uint64_t rows_bytes;
-
-	struct terms terms; /* set by balance.c */
-
-	/* set by schedule.c */
-	struct progress now;
-	bool sent; /* a piece of the micro-batch's gradients has left */
-
-	/* set by wait.c */
-	double looked;   /* when this stream last looked for dead peers */
-	uint64_t waited; /* ns in which compute was at rest, too, during this micro-batch */
-
-	struct event computing; /* the newest on the compute queue */
+	struct taken taken;
+	struct chunk_sizes sizes; /* set by record.c: as in the record; chunk_tokens 0: not known yet */
+	struct planning planning; /* others read its micro-batch as */
+	const struct micro *micro;
+	struct memory memory;
+	struct terms terms;  /* set by balance.c */
+	struct progress now; /* set by schedule.c */
+	struct waits waits;
 };
 
 /* ---- the device, as schedule.c uses it ---- */
@@ -136,7 +147,7 @@ static inline struct event event_record(struct stream *s, enum queue q)
 {
 	struct event e = s->dev->record(s->dev, q);
 
-	if (q == Q_COMPUTE) s->computing = e;
+	if (q == Q_COMPUTE) s->waits.computing = e;
 	return e;
 }
 /* What is launched on the queue from here on runs after the event */
@@ -152,14 +163,13 @@ enum { STALE = 1, GONE = 2 };
 /* serve.c */
 int serve(struct stream *); /* until a signal, or the end of the run: 0, or -ex */
 
-/* plan/record.c: the reproducibility record, which keeps what decides bits. 0, GONE, or -ex (78: another device or
+/* record.c: the reproducibility record, which keeps what decides bits. 0, GONE, or -ex (78: another device or
  * other sizes) */
 int record_select(struct stream *, const struct chunk_sizes *requested);
 /* Read it; the first stream of a run writes it, with these sizes */
 int record_take(struct stream *, const struct chunk_sizes *);
 
-/* plan/request.c: plan the micro-batch s->msg, whose rows are in s->host; fill s->micro, and take the memory that it
- * needs. *new_shape: the last one was of another shape. 0, GONE, or -ex (71: it fits in no way) */
+/* request.c: plan the micro-batch that was taken; fill s->micro, and take the memory that it needs. *new_shape: the last one was of another shape. 0, GONE, or -ex (71: it fits in no way) */
 int plan_make(struct stream *, bool *new_shape);
 void plan_release(struct stream *);
 

@@ -19,14 +19,14 @@ int run_state(const struct stream *s)
 /* With --grad none the commit comes with the first piece, and the other pieces are needed after it. */
 int micro_wanted(const struct stream *s)
 {
-	uint64_t w = mt_txn_word(s->run, s->msg.k);
+	uint64_t w = mt_txn_word(s->run, s->taken.msg.k);
 	enum mt_phase phase = mt_word_phase(w);
-	bool ours = mt_word_k(w) == s->msg.k && mt_word_attempt(w) == s->msg.attempt;
+	bool ours = mt_word_k(w) == s->taken.msg.k && mt_word_attempt(w) == s->taken.msg.attempt;
 
 	int rc = run_state(s);
 	if (rc) return rc;
 	if (ours && phase == MT_ACCUMULATE) return 0;
-	if (ours && s->sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
+	if (ours && s->now.sent && s->control->grad == MT_NONE && (phase == MT_APPLY || phase == MT_SKIP)) return 0;
 	return STALE;
 }
 
@@ -39,8 +39,8 @@ static uint64_t doze(struct stream *s, uint32_t seen, uint32_t on, enum mt_activ
 	mt_stage_activity(s->run, activity, unit);
 	mt_wait_on(s->run, seen, 100, on | MT_ON_TXN);
 	double now = mt_now();
-	if (now - s->looked >= 0.1) {
-		s->looked = now;
+	if (now - s->waits.looked >= 0.1) {
+		s->waits.looked = now;
 		mt_abort_dead(s->run);
 	}
 	if (activity != MT_ACT_WAIT_BATCH) trace_wait(s->dev->trace, activity == MT_ACT_WAIT_GRAD_ROOM, unit, began, now);
@@ -56,10 +56,10 @@ static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_acti
 	if (rc || (rc = mt_ring_check(s->grad))) return rc;
 	/* an undecided step may be left; one that --grad none has committed needs the rest of its pieces */
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
-		mt_word_phase(mt_txn_word(s->run, s->msg.k)) == MT_ACCUMULATE)
+		mt_word_phase(mt_txn_word(s->run, s->taken.msg.k)) == MT_ACCUMULATE)
 		return GONE;
 	uint64_t slept = doze(s, seen, on, activity, unit);
-	if (s->dev->query(s->dev, s->computing)) s->waited += slept;
+	if (s->dev->query(s->dev, s->waits.computing)) s->waits.idle += slept;
 	return 0;
 }
 
@@ -70,7 +70,7 @@ int weights_wait(struct stream *s, uint32_t u)
 
 		for (;;) {
 			uint32_t seen = mt_event(s->run);
-			if (mt_version(s->run, unit) >= s->msg.batch.version) break;
+			if (mt_version(s->run, unit) >= s->taken.msg.batch.version) break;
 			int rc = micro_wait(s, seen, MT_ON_VERSION, MT_ACT_WAIT_WEIGHTS, unit);
 			if (rc) return rc;
 		}

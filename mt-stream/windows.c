@@ -14,7 +14,7 @@ static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
 {
 	const struct plan_request *req = &s->micro->request;
 
-	return s->rows + (u - 1) * slices_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
+	return s->memory.rows + (u - 1) * slices_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
 }
 
 /* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
@@ -23,7 +23,8 @@ static int rows_fetch(struct stream *s, uint32_t u)
 	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].cut.experts + 1);
 
 	launch(s, Q_COMPUTE,
-		&(struct op){OP_COPY, .copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->rows}});
+		&(struct op){OP_COPY,
+			.copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->memory.rows}});
 	return event_sync(s, event_record(s, Q_COMPUTE));
 }
 

@@ -266,13 +266,11 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 		.control = world.control,
 		.geo = mt_geometry(world.run),
 		.dev = dev,
-		.chunk_tokens = z->chunk_tokens,
-		.head_tokens = z->head_tokens,
-		.pass_rows = z->pass_rows,
-		.profile = "cpu"};
+		.sizes = {z->chunk_tokens, z->head_tokens, z->pass_rows},
+		.requested = {.profile = "cpu"}};
 	if (dev->compute && s->control->dtype == MT_BF16 && in_bf16(z)) mt_must(dev->compute(dev, MT_BF16));
 	s->zero_copy = dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
-	s->host = malloc(HOST_BYTES);
+	s->taken.host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
 	mt_must(units_make(s));
 }
@@ -285,7 +283,7 @@ static void stream_end(struct stream *s)
 	mt_ring_close(s->grad);
 	free(s->unit);
 	free(s->now.blocks);
-	free(s->host);
+	free(s->taken.host);
 }
 
 /* What the shape gives, on the stream's device, with neighbours that are so and a plan that is drawn */
@@ -294,7 +292,7 @@ static struct seen micro(struct stream *s, const struct shape *z, uint64_t rando
 	bool new_shape;
 
 	memset(boundaries, 0, sizeof boundaries);
-	s->planned.request.rows = 0; /* planned anew */
+	s->planning.micro.request.rows = 0; /* planned anew */
 	world_begin(s, z, random, eager, stale_in);
 	int rc = plan_make(s, &new_shape);
 	if (!rc) rc = schedule_autotune(s);

@@ -209,9 +209,9 @@ static void turns(void)
 static uint64_t world_txn_word(const struct stream *s)
 {
 	turns();
-	if (world.stale_in >= 0 && world.stale_in-- == 0 && !(s->sent && world.control->grad == MT_NONE))
+	if (world.stale_in >= 0 && world.stale_in-- == 0 && !(s->now.sent && world.control->grad == MT_NONE))
 		world.stale = true;
-	return mt_word(s->msg.k, s->msg.attempt + world.stale, MT_ACCUMULATE);
+	return mt_word(s->taken.msg.k, s->taken.msg.attempt + world.stale, MT_ACCUMULATE);
 }
 
 /* Instead of sleeping: who is waited for takes a turn */
@@ -261,8 +261,8 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	world.stale = false;
 	world.train = z->train;
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
-	rows_make(z, s->host);
-	s->msg = (struct mt_msg){.k = 1,
+	rows_make(z, s->taken.host);
+	s->taken.msg = (struct mt_msg){.k = 1,
 		.attempt = 1,
 		.kind = MT_MSG_BATCH,
 		.txn_kind = z->train ? MT_TRAIN : MT_EVAL,
@@ -280,7 +280,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 /* It is over, by the schedule's word */
 static void world_end(struct stream *s)
 {
-	memset(s->host, RUBBISH, HOST_BYTES);
+	memset(s->taken.host, RUBBISH, HOST_BYTES);
 	while (take())
 		;
 }
