@@ -124,6 +124,9 @@ struct rope_args {
 	float beta;
 };
 
+/* Heads that have a norm */
+static inline int64_t rope_normed(const struct rope_args *a) { return a->heads + (a->v_norm ? 2 : 1) * a->kv_heads; }
+
 /* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
  * Nothing of size seq x seq is kept. */
 struct attention_args {
@@ -377,6 +380,54 @@ struct cross_entropy_args {
 #define BALANCE_OPS(f) \
 	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
 	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")
+/* What an operation writes and does not read: its code, its arguments `a`, when it does so, where, how many elements of
+ * how many bytes: elem of the device's, operand of operands, 4 of fp32. Device chaos overwrites all of it before. What
+ * is not here is partly kept, or read too. */
+#define WRITTEN(W) \
+	W(COPY, copy, 1, a->dst, a->bytes, 1) \
+	W(WEIGHTS_IN, weights_in, 1, a->dst, a->n, operand) \
+	W(GRADS_OUT, grads_out, 1, a->dst, a->n, a->to == MT_BF16 ? 2 : 4) \
+	W(NARROW, narrow, 1, a->dst, a->n, operand) \
+	W(GEMM, gemm, a->beta == 0 && a->ldc == a->n && a->add != a->c, a->c, a->m * a->n, elem) \
+	W(BIAS_BACKWARD, bias_backward, a->beta == 0, a->db, a->n, 4) \
+	W(EMBED_FORWARD, embed_forward, 1, a->x, a->n * a->h, elem) \
+	W(EMBED_BACKWARD, embed_backward, a->beta == 0, a->dw, a->vocab * a->h, 4) \
+	W(NORM_FORWARD, norm_forward, 1, a->y, a->n * a->h, elem) \
+	W(NORM_FORWARD, norm_forward, 1, a->rstd, a->n, 4) \
+	W(NORM_FORWARD, norm_forward, 1, a->mean, a->n, 4) \
+	W(NORM_BACKWARD, norm_backward, !a->add_dx, a->dx, a->n * a->h, elem) \
+	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->w, a->dw, a->h, 4) \
+	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->mean, a->db, a->h, 4) \
+	W(ROPE_FORWARD, rope, a->qnorm, a->pre, a->n * rope_normed(a) * a->dim, elem) \
+	W(ROPE_FORWARD, rope, a->qnorm, a->rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), 4) \
+	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dqnorm, (a->row_norm ? a->heads : 1) * a->dim, 4) \
+	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dknorm, (a->row_norm ? a->kv_heads : 1) * a->dim, 4) \
+	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * a->dim, elem) \
+	W(ATTENTION_FORWARD, attention, 1, a->lse, a->n * a->heads, 4) \
+	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, elem) \
+	W(ACTIVATION_FORWARD, activation_forward, 1, a->y, a->n * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation_backward, a->dgu != a->gu, a->dgu, \
+		a->n * (activation_gated(a->form) ? 2 : 1) * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation_backward, a->y != a->dy, a->y, a->n * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation_backward, a->form == MT_XIELU && a->beta == 0, a->dslope[0], 1, 4) \
+	W(ACTIVATION_BACKWARD, activation_backward, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \
+	W(SINKS_BACKWARD, sinks_backward, a->beta == 0, a->dsinks, a->heads, 4) \
+	W(SCALED_ADD, scaled_add, a->y != a->x && a->y != a->add, a->y, a->n, elem) \
+	W(JOIN, join, 1, a->dst, a->n, 4) \
+	W(ROUTE_FORWARD, route, 1, a->weight, a->n * a->per_token, 4) \
+	W(ROUTE_FORWARD, route, 1, a->expert, a->n * a->per_token, 4) \
+	W(ROUTE_FORWARD, route, a->slot, a->row, a->n * a->per_token, 4) \
+	W(ROUTE_FORWARD, route, a->slot, a->slot, a->n * a->per_token, 4) \
+	W(ROUTE_FORWARD, route, a->slot, a->first, a->experts + 1, 4) \
+	W(ROUTE_BACKWARD, route, 1, a->dlogits, a->n * a->experts, a->exact ? 4 : elem) \
+	W(DISPATCH, dispatch, 1, a->y, a->rows * a->h, elem) \
+	/* sum: between experts' gradients are others' */ \
+	W(GROUPED_GEMM, grouped_gemm, !a->sum, (char *)a->c + (size_t)(a->begin * a->n) * elem, a->rows * a->n, elem) \
+	W(GROUPED_GEMM, grouped_gemm, a->sum && a->beta == 0, a->c, a->k * a->n, 4) \
+	W(GROUPED_BIAS_BACKWARD, grouped_bias_backward, a->beta == 0, a->db, a->n, 4) \
+	W(COMBINE, combine, a->y != a->add && a->y != a->sum, a->y, a->n * a->h, elem) \
+	/* with slots, the rows may be a window's, whose slots are anywhere */ \
+	W(COMBINE_BACKWARD, combine_backward, !a->slot, a->dweight, a->rows, 4)
 /* clang-format on */
 
 /* ---- the cpu device ---- */

@@ -169,7 +169,8 @@ int record_select(struct stream *, const struct chunk_sizes *requested);
 /* Read it; the first stream of a run writes it, with these sizes */
 int record_take(struct stream *, const struct chunk_sizes *);
 
-/* request.c: plan the micro-batch that was taken; fill s->micro, and take the memory that it needs. *new_shape: the last one was of another shape. 0, GONE, or -ex (71: it fits in no way) */
+/* request.c: plan the micro-batch that was taken; fill s->micro, and take the memory that it needs. *new_shape: the
+ * last one was of another shape. 0, GONE, or -ex (71: it fits in no way) */
 int plan_make(struct stream *, bool *new_shape);
 void plan_release(struct stream *);
 

@@ -163,154 +163,17 @@ static void writes(struct written *w, void *p, int64_t n, size_t size)
 	w->v[i].bytes = (size_t)n * size;
 }
 
-static void written_by_norm(struct written *w, const struct op *o)
-{
-	const struct norm_forward_args *f = &o->norm_forward;
-	const struct norm_backward_args *b = &o->norm_backward;
-
-	if (o->code == OP_NORM_FORWARD) {
-		writes(w, f->y, f->n * f->h, 4);
-		writes(w, f->rstd, f->n, 4);
-		writes(w, f->mean, f->n, 4);
-		return;
-	}
-	if (!b->add_dx) writes(w, b->dx, b->n * b->h, 4);
-	if (b->beta == 0 && b->w) writes(w, b->dw, b->h, 4);
-	if (b->beta == 0 && b->mean) writes(w, b->db, b->h, 4);
-}
-
-static void written_by_rope(struct written *w, const struct op *o)
-{
-	const struct rope_args *r = &o->rope;
-	int64_t heads = r->heads + (r->v_norm ? 2 : 1) * r->kv_heads;
-
-	if (!r->qnorm) return;
-	if (o->code == OP_ROPE_FORWARD) {
-		writes(w, r->pre, r->n * heads * r->dim, 4);
-		writes(w, r->rstd, r->n * (r->row_norm ? 2 : heads), 4);
-	} else if (r->beta == 0) {
-		writes(w, r->dqnorm, (r->row_norm ? r->heads : 1) * r->dim, 4);
-		writes(w, r->dknorm, (r->row_norm ? r->kv_heads : 1) * r->dim, 4);
-	}
-}
-
-static void written_by_activation(struct written *w, const struct op *o)
-{
-	const struct activation_forward_args *f = &o->activation_forward;
-	const struct activation_backward_args *b = &o->activation_backward;
-
-	if (o->code == OP_ACTIVATION_FORWARD) {
-		writes(w, f->y, f->n * f->f, 4);
-		return;
-	}
-	if (b->dgu != b->gu) writes(w, b->dgu, b->n * (activation_gated((int)b->form) ? 2 : 1) * b->f, 4);
-	if (b->y != b->dy) writes(w, b->y, b->n * b->f, 4);
-	for (int i = 0; b->form == MT_XIELU && b->beta == 0 && i < 2; i++) writes(w, b->dslope[i], 1, 4);
-}
-
-static void written_by_route(struct written *w, const struct op *o)
-{
-	const struct route_args *r = &o->route;
-
-	if (o->code == OP_ROUTE_BACKWARD) {
-		writes(w, r->dlogits, r->n * r->experts, 4);
-		return;
-	}
-	writes(w, r->weight, r->n * r->per_token, 4);
-	writes(w, r->expert, r->n * r->per_token, 4);
-	if (!r->slot) return;
-	writes(w, r->row, r->n * r->per_token, 4);
-	writes(w, r->slot, r->n * r->per_token, 4);
-	writes(w, r->first, r->experts + 1, 4);
-}
-
-static void written_by_grouped(struct written *w, const struct op *o)
-{
-	const struct grouped_gemm_args *g = &o->grouped_gemm;
-	const struct grouped_bias_backward_args *b = &o->grouped_bias_backward;
-
-	if (o->code == OP_GROUPED_GEMM && !g->sum) writes(w, (float *)g->c + g->begin * g->n, g->rows * g->n, 4);
-	/* only what lies between experts' gradients is not theirs */
-	if (o->code == OP_GROUPED_GEMM && g->sum && g->beta == 0) writes(w, g->c, g->k * g->n, 4);
-	if (o->code == OP_GROUPED_BIAS_BACKWARD && b->beta == 0) writes(w, b->db, b->n, 4);
-}
-
-static void written_by_experts(struct written *w, const struct op *o)
-{
-	const struct dispatch_args *d = &o->dispatch;
-	const struct combine_args *c = &o->combine;
-	const struct combine_backward_args *b = &o->combine_backward;
-
-	switch (o->code) {
-	case OP_ROUTE_FORWARD:
-	case OP_ROUTE_BACKWARD: written_by_route(w, o); break;
-	case OP_GROUPED_GEMM:
-	case OP_GROUPED_BIAS_BACKWARD: written_by_grouped(w, o); break;
-	case OP_DISPATCH: writes(w, d->y, d->rows * d->h, 4); break;
-	case OP_COMBINE:
-		if (c->y != c->add && c->y != c->sum) writes(w, c->y, c->n * c->h, 4);
-		break;
-	/* with slots, the rows may be a window's, whose slots are anywhere */
-	case OP_COMBINE_BACKWARD:
-		if (!b->slot) writes(w, b->dweight, b->rows, 4);
-		break;
-	default: break;
-	}
-}
-
-static struct written written_by_block(const struct op *o)
-{
-	struct written w = {0};
-	const struct attention_args *a = &o->attention;
-	const struct scaled_add_args *s = &o->scaled_add;
-
-	switch (o->code) {
-	case OP_NORM_FORWARD:
-	case OP_NORM_BACKWARD: written_by_norm(&w, o); break;
-	case OP_ROPE_FORWARD:
-	case OP_ROPE_BACKWARD: written_by_rope(&w, o); break;
-	case OP_ATTENTION_FORWARD:
-		writes(&w, a->o, a->n * a->heads * a->dim, 4);
-		writes(&w, a->lse, a->n * a->heads, 4);
-		break;
-	case OP_ATTENTION_BACKWARD: writes(&w, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, 4); break;
-	case OP_ACTIVATION_FORWARD:
-	case OP_ACTIVATION_BACKWARD: written_by_activation(&w, o); break;
-	case OP_SINKS_BACKWARD:
-		if (o->sinks_backward.beta == 0) writes(&w, o->sinks_backward.dsinks, o->sinks_backward.heads, 4);
-		break;
-	case OP_SCALED_ADD:
-		if (s->y != s->x && s->y != s->add) writes(&w, s->y, s->n, 4);
-		break;
-	default: written_by_experts(&w, o); break;
-	}
-	return w;
-}
-
-static struct written written_by(const struct op *o, size_t operand)
+static struct written written_by(const struct op *o, size_t elem, size_t operand)
 {
 	struct written w = {0};
 
-	switch (o->code) {
-	case OP_COPY: writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1); break;
-	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, operand); break;
-	case OP_NARROW: writes(&w, o->narrow.dst, o->narrow.n, operand); break;
-	case OP_JOIN: writes(&w, o->join.dst, o->join.n, 4); break;
-	case OP_GRADS_OUT: writes(&w, o->grads_out.dst, o->grads_out.n, o->grads_out.to == MT_BF16 ? 2 : 4); break;
-	case OP_GEMM:
-		if (o->gemm.beta == 0 && o->gemm.ldc == o->gemm.n && o->gemm.add != o->gemm.c)
-			writes(&w, o->gemm.c, o->gemm.m * o->gemm.n, 4);
-		break;
-	case OP_BIAS_BACKWARD:
-		if (o->bias_backward.beta == 0) writes(&w, o->bias_backward.db, o->bias_backward.n, 4);
-		break;
-	case OP_EMBED_FORWARD: writes(&w, o->embed_forward.x, o->embed_forward.n * o->embed_forward.h, 4); break;
-	case OP_EMBED_BACKWARD:
-		if (o->embed_backward.beta == 0)
-			writes(&w, o->embed_backward.dw, o->embed_backward.vocab * o->embed_backward.h, 4);
-		break;
-	default: return written_by_block(o);
+#define WRITES(op_code, args, when, array, elements, bytes) \
+	if (o->code == OP_##op_code) { \
+		const __typeof__(o->args) *a = &o->args; \
+		if (when) writes(&w, array, (int64_t)(elements), bytes); \
 	}
+	WRITTEN(WRITES)
+#undef WRITES
 	return w;
 }
 
@@ -362,7 +225,7 @@ static void put_first_part(struct chaos *c, enum queue queue, struct work *w)
 static void chaos_launch(struct device *d, enum queue queue, const struct op *op)
 {
 	struct chaos *c = (struct chaos *)d;
-	struct written dst = written_by(op, c->dev.operand);
+	struct written dst = written_by(op, c->dev.elem, c->dev.operand);
 	struct work w = {.op = *op};
 
 	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
