@@ -9,6 +9,8 @@ usage() {
 	MODEL is a Hugging Face directory, or a config.json: then weights are random.
 
 	options, besides those of mt-step (--steps, --batch, --seq, --lr, ...; see mt-step --help):
+	  --model DIR|config.json    model to train
+	  --out DIR                  directory of what comes of it
 	  --data FILE[:WEIGHT]       records; with --bytes, --u16 or --u32 (and --eos, --block) a flat file, see mt-feed;
 	                             - is stdin; a directory stands for its files; may be repeated: the files follow one
 	                             another, or are mixed (--mix, or a weight is given)
@@ -43,7 +45,8 @@ usage() {
 	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
-	  --dry-run [--json]         check everything, print steps, memory, disk and predicted time, and start nothing
+	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
+	  --json                     with --dry-run: as JSON
 	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
 	                             time ignores the network
 	  --help, --version
@@ -60,20 +63,28 @@ sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' step_options='' given=' ' count=''
 
-known() { # OPTION: ends mt-run if it does not exist, with those that begin with the same letters
+# The options are those of --help, here and of mt-step, and these of mt-feed. After one with a value there is a blank
+# and the value's name, after a flag there are more blanks. What mt-run itself asks mt-step is not for users.
+read_options() {
+	lines=$(usage; mt-step --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d'
+		printf '  %s\n' '--eos ID' '--block N' '--bytes  ' '--u16  ' '--u32  ' '--mix  ')
+	with_value=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')
+	flags=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\)  .*/\1/p')
+}
+
+is_in() { case $nl$2$nl in *"$nl$1$nl"*) ;; *) return 1 ;; esac; }  # OPTION LIST
+
+unknown() { # OPTION: ends mt-run, with those that begin with the same letters
 	like='' begin=${1%"${1#????}"}
-	for option in --model --data --out --dtype --grad --state --optim --seed --device --compute --streams --threads \
-		--numa --keep --run --eos --block --epochs --shuffle $step_takes --bytes --u16 --u32 --no-shuffle --resume \
-		--new-record --restart --mix --keep-best --best --quiet --dry-run --json --sample --sample-every \
-		--sample-tokens --sample-temperature --nodes --net; do
-		[ "$option" != "$1" ] || return 0
+	for option in $with_value $flags; do
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
 	die 64 "unknown option $1;${like:+ there is${like};} see --help"
 }
 
 set_option() { # OPTION VALUE
-	known "$1"
+	if is_in "$1" "$flags"; then die 64 "$1 takes no value"; fi
+	is_in "$1" "$with_value" || unknown "$1"
 	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
 	given="$given$1 "
 	case $1=$2 in                               # a name, and no option of mkdir, find, mt-feed, ...
@@ -82,14 +93,13 @@ set_option() { # OPTION VALUE
 	esac
 	case $1 in
 	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
-		--numa | --keep | --run | --net)
+		--numa | --keep | --run | --net | --sample)
 		eval "${1#--}=\$2"
 		return ;;
-	--sample) sample=$2; return ;;
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
-	--batch | --micro | --seq | --eval | --steps | --until | --pack) eval "${1#--}=\$2" ;;
+	--batch | --micro | --seq | --eval | --steps | --until | --pack | --epochs) eval "${1#--}=\$2" ;;
 	--ckpt-every) ckpt_every=$2 ;;
 	--eval-every) eval_every=$2 ;;
 	--stop-after) stop_after=$2 ;;
@@ -102,10 +112,24 @@ set_option() { # OPTION VALUE
 	--sample-every) sample_every=$2 ;;
 	--sample-tokens) sample_options=$sample_options--max-tokens=$2$nl ;;
 	--sample-temperature) sample_options=$sample_options--temperature=$2$nl ;;
-	--epochs) epochs=$2 feed_options=$feed_options$1=$2$nl ;;
 	--shuffle) set_order "$2" ;;
-	--eos | --block) feed_options=$feed_options$1=$2$nl ;;
+	--epochs | --eos | --block) feed_options=$feed_options$1=$2$nl ;;
 	*) step_options=$step_options$1=$2$nl ;;
+	esac
+}
+
+set_flag() { # FLAG
+	case $1 in
+	--help) print "$(usage)"; exit 0 ;;
+	--version) print "$(mt-step --version | sed 's/mt-step/mt-run/')"; exit 0 ;;
+	--new-record) record=$1 ;;
+	--no-shuffle) set_order none ;;
+	--keep-best) best=1 ;;
+	--best) best=1 export_best=1 ;;
+	--dry-run) dry=1 ;;
+	--resume | --restart | --quiet | --json | --nodes) eval "${1#--}=1" ;;
+	--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
+	*) step_options=$step_options$1$nl ;;
 	esac
 }
 
@@ -123,28 +147,19 @@ add_data() { # FILE
 }
 
 parse() { # ARGS...
-	step_takes=$(mt-step --help | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')   # its options that take a value
+	read_options
 	while [ $# -gt 0 ]; do
 		case $1 in
-		--help | -h) print "$(usage)"; exit 0 ;;
-		--version) print "$(mt-step --version | sed 's/mt-step/mt-run/')"; exit 0 ;;
-		--resume) resume=1 ;;
-		--new-record) record=$1 ;;
-		--restart) restart=1 ;;
-		--quiet) quiet=1 ;;
-		--dry-run) dry=1 ;;
-		--json) json=1 ;;
-		--nodes) nodes=1 ;;                     # see find_node
-		--no-shuffle) set_order none ;;
-		--keep-best) best=1 ;;
-		--best) best=1 export_best=1 ;;
-		--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
+		-h) set_flag --help ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
 		--*)
-			known "$1"
-			[ $# -gt 1 ] || die 64 "$1 needs a value"
-			set_option "$1" "$2"
-			shift ;;
+			if is_in "$1" "$flags"; then set_flag "$1"
+			elif ! is_in "$1" "$with_value"; then unknown "$1"
+			elif [ $# = 1 ]; then die 64 "$1 needs a value"
+			else
+				set_option "$1" "$2"
+				shift
+			fi ;;
 		*) die 64 "unexpected operand '$1'; see --help" ;;
 		esac
 		shift

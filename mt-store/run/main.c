@@ -7,10 +7,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "start.h"
 
-/* Without descriptors, programs and redirections of a shell fail, some of them silently. The script and its stages need
- * 18 each. */
+/* Without descriptors, programs and redirections of a shell fail here and there, some of them without a word. The
+ * script and its stages need 18 each. */
 enum { DESCRIPTORS = 20 };
 
 static void check_descriptors(void)

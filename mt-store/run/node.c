@@ -1,9 +1,8 @@
 /* node.c: mt-run --nodes: a launcher (mpirun, srun) starts the same mt-run on each node.
  *
  * A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So
- * the process that it starts is a shim. The one that works, the script, is in a session of its own, where the
- * launcher's signals do not come; the shim writes their names in a pipe, the script's descriptor 3, whose end says
- * that the shim is gone.
+ * the process that it starts is a shim. The script, which works, is in another session, where the launcher's signals do
+ * not come; the shim writes their names in a pipe, the script's descriptor 3, whose end says that the shim is gone.
  *
  *     what happens             what the shim does
  *     HUP, INT, TERM, USR1     writes its name in the pipe (TERM for INT)
@@ -22,7 +21,7 @@
 #include <unistd.h>
 
 #include "mt/memory.h"
-#include "run.h"
+#include "start.h"
 
 enum {
 	PIPE_OF_SCRIPT = 3,
@@ -61,7 +60,7 @@ _Noreturn static void end_by(int sig)
 	mt_die_of_signal(sig);
 }
 
-/* ----------------------------------------------------------------------------------------------- which node this is */
+/* ------------------------------------------------------------------------------------------------ which node it is */
 
 static bool read_number(const char *text, int *number)
 {
@@ -89,8 +88,7 @@ int node_find(void)
 		mt_die(MT_EX_USAGE,
 			"--nodes: by the launcher's environment this is process '%s of %s'; expected 0 of N to N-1 of N", rank,
 			size ? size : "");
-	if (nodes > MT_STREAMS)
-		mt_die(MT_EX_USAGE, "--nodes: %d nodes, and a run has %d at most", nodes, MT_STREAMS);
+	if (nodes > MT_STREAMS) mt_die(MT_EX_USAGE, "--nodes: %d nodes, and a run has %d at most", nodes, MT_STREAMS);
 	if (node) snprintf(prefix, sizeof prefix, "node %d: ", node);
 	snprintf(text, sizeof text, "%d/%d/", node, nodes);
 	if (nodes > 1) setenv("MT_RUN_NODE", text, 1);

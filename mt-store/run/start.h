@@ -1,6 +1,6 @@
-/* run.h: mt-run's program: the start of its script, and what stays of it on several nodes. */
-#ifndef MT_STORE_RUN_H
-#define MT_STORE_RUN_H
+/* start.h: mt-run's program: the start of its script, and what stays of it on several nodes. */
+#ifndef MT_STORE_START_H
+#define MT_STORE_START_H
 
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 
-/* node.c. Before all else, where mt-run runs on several nodes: from now on signals wait until somebody looks for
- * them. A launcher's signals must end nothing that has just begun. */
+/* node.c. Before all else, where mt-run runs on several nodes: from now on signals wait until somebody looks for them.
+ * A launcher's signals must end nothing that has just begun. */
 void node_hold_signals(void);
 /* Which node this is by the launcher's environment: sets MT_RUN_NODE for the script, "NODE/NODES/". Ends with 64 if a
  * launcher has not started this process, or its environment names no node of the run. Returns the number of nodes; if
