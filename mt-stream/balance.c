@@ -1,5 +1,29 @@
-/* balance.c: the auxiliary loss and the z-loss of a micro-batch (README.md defines them): which tokens count,
- * their weight, and the values from the sums of all routers. Templates launch the operations.
+/* balance.c: the auxiliary loss and the z-loss of a micro-batch: which tokens count, their weight, and the values from
+ * the sums of all routers. The layers launch the operations.
+ *
+ * Two keys of config.json add terms of the routers' logits to the loss, as in transformers (the first) and ST-MoE
+ * (arXiv 2202.08906, the second). Both are of one micro-batch, over all its tokens in all layers with experts together,
+ * M logit vectors in all:
+ *
+ *     auxiliary loss   E sum over experts e of f_e P_e. f_e: how many of the M vectors have e among the K largest of
+ *                      their softmax, divided by M. P_e: the mean of softmax(logits)_e. In the loss
+ *                      router_aux_loss_coef times, if output_router_logits is true; not for glm4_moe
+ *     z-loss           the mean of logsumexp(logits)^2. In the loss router_z_loss_coef times, without the key not
+ *
+ * - E is the number of experts and K that of a token. The K largest are of the softmax also where a router selects
+ *   otherwise (correction biases). f_e is a constant for the gradient.
+ * - Padding does not count: the last document of a row, if all its tokens are 0 and none has a target. Tokens without a
+ *   target count, and so do documents without any.
+ * - Of a step of several micro-batches, each one's terms are weighted by its share of the step's targets. So a step of
+ *   one micro-batch has the loss of transformers. Other micro-batches give other bits and another loss, since f and P
+ *   are of a micro-batch.
+ * - What mt reports as loss and eval_loss is the cross-entropy alone. aux_loss and z_loss in the metrics are the terms
+ *   without their coefficients, weighted in the same way. transformers' loss is loss + router_aux_loss_coef times
+ *   aux_loss. An evaluation does not compute them.
+ * - In the forward pass each router adds to sums on the device, in the order of layers, chunks and slices. In the
+ *   backward pass the router's logits are computed once more, since the scores have taken their place.
+ * - f is known when all tokens have gone forward. So the planner selects no passes for a model with an auxiliary loss;
+ *   a run whose record has smaller passes than its micro-batches (--pass-rows) ends with 78.
  */
 #include <stdlib.h>
 
@@ -13,8 +37,7 @@ static bool has_terms(const struct stream *s) { return s->micro->layout.sums != 
 
 /* ---- which tokens count ---- */
 
-/* Padding is the last document of a row, if all its tokens are 0 and none of them has a target. Where it begins; seq:
- * there is none */
+/* Where a row's padding begins; seq: there is none */
 static uint32_t padding_of(const uint32_t *tokens, const uint32_t *targets, const uint32_t *starts, uint32_t seq)
 {
 	uint32_t first = starts[seq - 1];

@@ -4,6 +4,11 @@
  *     unit      rest │ expert 0 │ expert 1 │ expert 2 │ ...          a tensor for each expert: one array
  *     unit      rest │ gate, up 0 │ gate, up 1 │ ... │ down 0 │ ...  tensors of all experts (MT_PACKED): several arrays
  *
+ * The store is laid out for this. Experts are the last tensors of their unit, behind everything that each token needs.
+ * Gate, up and down of one expert are consecutive slabs, and the distance from one expert to the next is constant
+ * (stride in struct weights): experts e to f are one range of w and of the gradients. Where a family's files pack all
+ * experts of a layer into one tensor, they are a range for each tensor.
+ *
  * Gradients leave in pieces that begin at multiples of MT_BLOCK elements, and parts end anywhere. A block of MT_BLOCK
  * elements that several parts share is an edge. Its gradient is assembled in a separate buffer and sent last, with the
  * rest. An edge's number is that of the first part boundary in its block.

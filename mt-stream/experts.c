@@ -5,9 +5,11 @@
  *     y = down(act(gate_up(x)))  each expert on its rows
  *     out = sum over a token's slots of weight y
  *
- * Experts may come by windows, experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
+ * Each matrix of all experts is one grouped GEMM, whose tiles the threads, or a GPU's multiprocessors, share. Experts
+ * may come by windows (windows.c), experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
  * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). A block keeps gate
- * and up, or nothing: the rest is recomputed from the same input, so that every token gets the same experts.
+ * and up in the order of experts, or nothing: the rest is recomputed from the same input, so that every token gets the
+ * same experts.
  */
 #include <stddef.h>
 

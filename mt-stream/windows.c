@@ -1,6 +1,27 @@
-/* windows.c: a block whose experts come by windows (cut.h): all chunks go through attention and router, then through
- * one window after another, then through the rest. A window's weights come while the one before computes, and its
- * gradients leave while the next one does.
+/* windows.c: a block whose experts come by windows, some experts at a time, with memory for two windows instead of
+ * whole blocks. The planner selects windows where memory is short, or where what else fits then is predicted to be
+ * faster. All chunks of the pass go through each of these stages before the next one:
+ *
+ *     first          forward    attention, second residual, router
+ *                    backward   recompute what the block did not keep, router
+ *     each window,   forward    its experts' outputs, added to each token's sum
+ *     ascending      backward   gradients of inputs, likewise; the experts' gradients, which then leave
+ *     last           forward    sum and residual; shared expert
+ *                    backward   shared expert, router, attention; the rest's gradients
+ *
+ * So each expert crosses the bus once forward and once backward, and its gradients once. While one window computes, the
+ * next one comes and the gradients of the one before leave. What it costs: routing and sums in fp32 are kept of a whole
+ * pass, and so is what a block recomputes; each window computes its input's norm again. Each token's sum goes in the
+ * order of experts, and each expert's gradient in the order of chunks, so windows change no bit. After routing, this
+ * thread waits once for the experts' numbers of rows, since windows are launched with them.
+ *
+ * Experts without any token in the pass are not fetched. Two windows are fetched before the forward pass has routed the
+ * tokens, if these are many. Pieces of gradients that are all of such experts leave as messages without bytes
+ * (grad.zero).
+ *
+ * There are no windows pass-major, where weights and gradients stay on the device. Nor with --grad none: mt-optim then
+ * takes a unit's gradient from its beginning on, and the experts, which are behind the rest, are computed first. Nor in
+ * families that have both experts and a norm behind the MLP, of which there are none so far.
  */
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -90,7 +90,7 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	uint8_t  kind_of[1024];     /* each layer's kind; layers <= 1024 */
 	struct mt_layer kind[MT_KINDS];
 	float    aux_coef;          /* the loss has aux_coef times the auxiliary loss, which balances experts; 0: not */
-	float    z_coef;            /* and z_coef times the z-loss of routers; 0: not. mt-stream/README.md defines both */
+	float    z_coef;            /* and z_coef times the z-loss of routers; 0: not. mt-stream/balance.c defines both */
 	uint32_t reserved[30];
 };
 
