@@ -276,11 +276,6 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
 
 /* ------------------------------------------------------------------------------------------------ runjson.c */
 
-static inline const char *state_name(uint32_t state) /* of m and v */
-{
-	return state == MT_INT8 ? "int8" : state == MT_BF16 ? "bf16" : "fp32";
-}
-
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
 	bool codes;                 /* read: int8 state is codes and scales, not fp32 as older versions wrote it */

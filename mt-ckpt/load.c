@@ -138,7 +138,7 @@ static int load_weights(struct loader *l, const struct part *p, void *buf)
 	const struct mt_tensor *t = mt_tensor(l->run, p->index);
 	const struct mt_unit *unit = mt_unit(l->run, t->unit);
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
-	uint64_t end = p->from + p->n, elem = dtype == MT_BF16 ? 2 : 4;
+	uint64_t end = p->from + p->n, elem = mt_dtype_bytes(dtype);
 	int rc;
 
 	for (uint64_t from = p->from, at, n, bad; from < end; from += n) {
@@ -155,7 +155,7 @@ static int load_weights(struct loader *l, const struct part *p, void *buf)
 		if (bad < n && !l->s->full)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s",
 				l->s->found[ARRAY_W][p->index]->file->name, t->name, (unsigned long long)(from + bad),
-				dtype == MT_BF16 ? "bf16" : "fp32");
+				mt_dtype_name(dtype));
 	}
 	return check_constant(l->run, t);
 }
@@ -465,8 +465,8 @@ static void warn_of_state(struct mt_run *run, const struct source *s)
 	bool one = mt_state_arrays(s->json.optim) == 1;
 
 	if (!s->full || s->json.state == ours) return;
-	mt_say("warning: the checkpoint has %s in %s, the run in %s: %s", arrays[s->json.optim], state_name(s->json.state),
-		state_name(ours),
+	mt_say("warning: the checkpoint has %s in %s, the run in %s: %s", arrays[s->json.optim],
+		mt_dtype_name(s->json.state), mt_dtype_name(ours),
 		ours == MT_FP32 ? "no bit is lost"
 			: one       ? "it is rounded once, to nearest"
 						: "they are rounded once, to nearest");

@@ -70,8 +70,8 @@ static void check_options(const struct command *c)
 {
 	for (int i = 0; i < OPTIONS; i++)
 		if (seen[i] && !(c->options & 1 << i)) mt_die(MT_EX_USAGE, "%s has no option --%s", c->name, options[i].name);
-	if (dtype && strcmp(dtype, "bf16") && strcmp(dtype, "fp32"))
-		mt_die(MT_EX_USAGE, "--dtype: '%s' is neither bf16 nor fp32", dtype);
+	enum mt_dtype type = dtype ? mt_dtype_named(dtype) : MT_FP32;
+	if (type != MT_BF16 && type != MT_FP32) mt_die(MT_EX_USAGE, "--dtype: '%s' is neither bf16 nor fp32", dtype);
 	if (from && (dtype || seen[SHARD])) mt_die(MT_EX_USAGE, "--from: the files are those of the checkpoint");
 	if (keep < 1) mt_die(MT_EX_USAGE, "--keep: at least 1 checkpoint must stay");
 	if (shard < 1) mt_die(MT_EX_USAGE, "--shard: 0 bytes hold nothing");
@@ -80,7 +80,7 @@ static void check_options(const struct command *c)
 
 static int run_command(const struct command *c, const char *run, const char *path)
 {
-	enum mt_dtype d = !dtype ? MT_NONE : !strcmp(dtype, "bf16") ? MT_BF16 : MT_FP32;
+	enum mt_dtype d = dtype ? mt_dtype_named(dtype) : MT_NONE;
 
 	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record);
 	if (!strcmp(c->name, "save")) return part ? ckpt_save_part(run, path, shard) : ckpt_save(run, path, shard);

@@ -169,8 +169,8 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	json_put(&rc, root, "format", json_string(FORMAT));
 	json_put(&rc, root, "version", json_integer(r->state == MT_INT8 ? FORMAT_VERSION : 1));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
-	json_put(&rc, root, "dtype", json_string(r->dtype == MT_BF16 ? "bf16" : "fp32"));
-	json_put(&rc, root, "state", json_string(state_name(r->state)));
+	json_put(&rc, root, "dtype", json_string(mt_dtype_name(r->dtype)));
+	json_put(&rc, root, "state", json_string(mt_dtype_name(r->state)));
 	if (r->nodes > 1) json_put(&rc, root, "nodes", json_integer(r->nodes));
 	json_put(&rc, root, "optim", json_string(mt_optim_name(r->optim)));
 	json_put(&rc, root, "run_id", json_hex(r->run_id, sizeof r->run_id));
@@ -342,12 +342,12 @@ static void get_dtype(struct reader *r, const json_t *root, struct run_json *out
 {
 	const char *s = json_string_value(json_object_get(root, "dtype"));
 
-	out->dtype = s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
-	if (!s || (strcmp(s, "bf16") && strcmp(s, "fp32"))) refuse(r, "dtype", "is neither bf16 nor fp32");
+	out->dtype = s ? mt_dtype_named(s) : 0;
+	if (out->dtype != MT_BF16 && out->dtype != MT_FP32) refuse(r, "dtype", "is neither bf16 nor fp32");
 	const json_t *state = json_object_get(root, "state");
 	s = state ? json_string_value(state) : "fp32"; /* older checkpoints do not have it */
-	out->state = s && !strcmp(s, "int8") ? MT_INT8 : s && !strcmp(s, "bf16") ? MT_BF16 : MT_FP32;
-	if (!s || strcmp(s, state_name(out->state)) != 0) refuse(r, "state", "is neither bf16, fp32 nor int8");
+	out->state = s ? mt_dtype_named(s) : 0;
+	if (!out->state || out->state == MT_NONE) refuse(r, "state", "is neither bf16, fp32 nor int8");
 	out->codes = out->state == MT_INT8 && json_integer_value(json_object_get(root, "version")) > 1;
 	const json_t *optim = json_object_get(root, "optim");
 	s = optim ? json_string_value(optim) : "adamw"; /* older checkpoints do not have it */

@@ -367,7 +367,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_optim optim, const enum mt_dtype state)
 {
-	const int wb = bf16 ? 2 : 4, gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const int wb = bf16 ? 2 : 4, gb = g_bf16 ? 2 : 4, sb = mt_dtype_bytes(state);
 	const bool has_v = optim == MT_ADAMW;
 	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));

@@ -305,7 +305,7 @@ INLINE void load_moments(const struct constants *k, struct moments *x, const str
 		decode_v(k, take(v, old + SLOT_V), x->v);
 		return;
 	}
-	const int bytes = MT_GROUP * (state == MT_BF16 ? 2 : 4);
+	const int bytes = MT_GROUP * mt_dtype_bytes(state);
 	copy(old + SLOT_M, m, bytes);
 	if (has_v) copy(old + SLOT_V, v, bytes);
 #pragma GCC unroll 2
@@ -429,7 +429,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
 	const enum mt_optim optim, const enum mt_dtype state)
 {
-	const int gb = g_bf16 ? 2 : 4, sb = state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4;
+	const int gb = g_bf16 ? 2 : 4, sb = mt_dtype_bytes(state);
 	const bool apart = state != MT_FP32, has_v = optim == MT_ADAMW;
 	const struct constants k = constants();
 	const struct scalars scalars = *a; /* so that no store can change them */

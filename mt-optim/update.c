@@ -122,7 +122,7 @@ static inline float gradient(const struct tile *t, uint64_t i)
 	return g;
 }
 
-static uint64_t moment_bytes(const struct tile *t) { return t->state == MT_INT8 ? 1 : t->state == MT_BF16 ? 2 : 4; }
+static uint64_t moment_bytes(const struct tile *t) { return mt_dtype_bytes(t->state); }
 
 /* One group's m or v, as it lies in a tile */
 struct moment {

@@ -79,8 +79,6 @@ static const struct constant limits[] = {
 	{"no_target", MT_NO_TARGET},
 	{"context_only", MT_CONTEXT_ONLY},
 };
-static const struct constant dtypes[] = {{"bf16", MT_BF16}, {"fp32", MT_FP32}, {"none", MT_NONE}, {"int8", MT_INT8}};
-static const struct constant optims[] = {{"adamw", MT_ADAMW}, {"lion", MT_LION}, {"sgd", MT_SGD}};
 static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_STEP}, {"mt-optim", MT_OPTIM},
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
@@ -119,9 +117,9 @@ static json_t *constants_object(const struct constant *c, size_t n)
 }
 #define CONSTANTS(table) constants_object(table, COUNT(table))
 
-/* Names 0 to n - 1 of an enum, from the function that stat prints them by */
-#define WORDS(o, word, last) \
-	for (uint32_t i = 0; i <= (last); i++) json_object_set_new(o, word(i), json_integer(i))
+/* Names of an enum, from the function that stat prints them by */
+#define WORDS(o, word, first, last) \
+	for (uint32_t i = (first); i <= (last); i++) json_object_set_new(o, word(i), json_integer(i))
 
 static json_t *bit_fields_object(void)
 {
@@ -151,17 +149,20 @@ static json_t *counters_object(void)
 static json_t *constants(void)
 {
 	json_t *o = json_object(), *states = json_object(), *phases = json_object(), *snaps = json_object();
-	WORDS(states, state_word, MT_GONE);
-	WORDS(phases, phase_word, MT_LOGGED);
-	WORDS(snaps, snap_word, MT_FAILED);
+	json_t *dtypes = json_object(), *optims = json_object();
+	WORDS(states, state_word, 0, MT_GONE);
+	WORDS(phases, phase_word, 0, MT_LOGGED);
+	WORDS(snaps, snap_word, 0, MT_FAILED);
+	WORDS(dtypes, mt_dtype_name, MT_BF16, MT_INT8);
+	WORDS(optims, mt_optim_name, MT_ADAMW, MT_SGD);
 	json_object_set_new(o, "magic",
 		json_pack("{s:s, s:s, s:s, s:s, s:s}", "control", "mtCONTRL", "rings", "mtRINGS ", "store", "mtSTORE ", "files",
 			"mtFILES ", "ring", "mtRING  "));
 	json_object_set_new(o, "states", states);
 	json_object_set_new(o, "phases", phases);
 	json_object_set_new(o, "snapshot_phases", snaps);
-	json_object_set_new(o, "dtypes", CONSTANTS(dtypes));
-	json_object_set_new(o, "optims", CONSTANTS(optims));
+	json_object_set_new(o, "dtypes", dtypes);
+	json_object_set_new(o, "optims", optims);
 	json_object_set_new(o, "slots", CONSTANTS(slots));
 	json_object_set_new(o, "kinds", CONSTANTS(kinds));
 	json_object_set_new(o, "messages", CONSTANTS(messages));

@@ -13,14 +13,10 @@
 /* bf16, fp32, or the option's third type, if it has one (else 0) */
 static int parse_dtype(const char *option, const char *word, enum mt_dtype third, enum mt_dtype *out)
 {
-	const enum mt_dtype types[] = {MT_BF16, MT_FP32, third};
-	for (int i = 0; i < (third ? 3 : 2); i++)
-		if (strcmp(word, dtype_word(types[i])) == 0) {
-			*out = types[i];
-			return 0;
-		}
+	*out = mt_dtype_named(word);
+	if (*out && (*out == MT_BF16 || *out == MT_FP32 || *out == third)) return 0;
 	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s%s", option, word, third ? "," : " or",
-		third ? " or " : "", third ? dtype_word(third) : "");
+		third ? " or " : "", third ? mt_dtype_name(third) : "");
 }
 
 /* "0/4": node and nodes. NULL: the run is on one machine */
@@ -136,7 +132,7 @@ static void say_summary(const char *name)
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
 	mt_say(
 		"run '%s': %s, %llu parameters, %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
-		name, c->geo.family, (unsigned long long)c->params, dtype_word(c->dtype), dtype_word(c->grad),
+		name, c->geo.family, (unsigned long long)c->params, mt_dtype_name(c->dtype), mt_dtype_name(c->grad),
 		optim_words(c->optim), moments_words(c->state), (unsigned long long)state, (double)state / (double)c->params,
 		(unsigned long long)all);
 	say_pages(run);

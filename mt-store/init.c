@@ -95,7 +95,7 @@ static void zero_moment(struct mt_run *run, const struct mt_unit *u, uint64_t ar
 {
 	uint32_t state = mt_control(run)->state;
 	if (!array) return;
-	zero(run, array, from, to, state == MT_INT8 ? 1 : state == MT_BF16 ? 2 : 4);
+	zero(run, array, from, to, mt_dtype_bytes(state));
 	if (state == MT_INT8) zero(run, array + u->elems, from / MT_GROUP, to / MT_GROUP, 4); /* the scales */
 }
 
@@ -106,7 +106,7 @@ static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to
 	struct mt_part own = mt_part(f->run, unit);
 	if (own.first < from) own.first = from;
 	if (own.end > to) own.end = to;
-	zero(f->run, u->w, from, to, mt_control(f->run)->dtype == MT_FP32 ? 4 : 2);
+	zero(f->run, u->w, from, to, mt_dtype_bytes(mt_control(f->run)->dtype));
 	if (own.first < own.end) {
 		zero(f->run, u->lo, own.first, own.end, 2);
 		zero_moment(f->run, u, u->m, own.first, own.end);

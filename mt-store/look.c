@@ -126,7 +126,7 @@ static void look_at_txn(struct look *l, struct mt_run *run)
 
 static void look_at_units(struct look *l, const struct mt_run *run)
 {
-	uint64_t weight = l->dtype == MT_FP32 ? 4 : 2, gradient = l->grad == MT_BF16 ? 2 : 4;
+	uint64_t weight = mt_dtype_bytes(l->dtype), gradient = mt_dtype_bytes(l->grad);
 	l->n_units = mt_control(run)->n_units < LOOK_UNITS ? mt_control(run)->n_units : LOOK_UNITS;
 	for (uint32_t i = 0; i < l->n_units; i++) {
 		const struct mt_unit *u = mt_unit(run, i);

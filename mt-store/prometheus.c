@@ -60,9 +60,9 @@ static void print_model(const struct look *l)
 {
 	head("run_info", "gauge", "The run's model family and types; always 1.");
 	printf("mt_run_info{");
-	const struct label labels[] = {{"run", l->name}, {"family", l->family}, {"dtype", dtype_word(l->dtype)},
-		{"grad", dtype_word(l->grad)}, {"optimizer", mt_optim_name(l->optim)},
-		{"optimizer_state", dtype_word(l->moments)}, {"numa", l->numa}};
+	const struct label labels[] = {{"run", l->name}, {"family", l->family}, {"dtype", mt_dtype_name(l->dtype)},
+		{"grad", mt_dtype_name(l->grad)}, {"optimizer", mt_optim_name(l->optim)},
+		{"optimizer_state", mt_dtype_name(l->moments)}, {"numa", l->numa}};
 	for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
 		if (i) putchar(',');
 		print_label(labels[i]);

@@ -93,11 +93,11 @@ static void add_training(json_t *o, const struct look *l)
 static json_t *run_object(const struct look *l, double huge)
 {
 	json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:I, s:s}", "run", l->name,
-		"state", state_word(l->state), "family", l->family, "dtype", dtype_word(l->dtype), "grad", dtype_word(l->grad),
-		"optimizer", mt_optim_name(l->optim), "optimizer_state", dtype_word(l->moments), "params", number(l->params),
-		"bytes", number(l->bytes), "state_bytes", number(l->state_bytes), "bytes_per_param",
-		(double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens", number(l->step_tokens),
-		"numa", l->numa);
+		"state", state_word(l->state), "family", l->family, "dtype", mt_dtype_name(l->dtype), "grad",
+		mt_dtype_name(l->grad), "optimizer", mt_optim_name(l->optim), "optimizer_state", mt_dtype_name(l->moments),
+		"params", number(l->params), "bytes", number(l->bytes), "state_bytes", number(l->state_bytes),
+		"bytes_per_param", (double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens",
+		number(l->step_tokens), "numa", l->numa);
 	json_object_set_new(o, "node", json_integer(number(l->node)));
 	json_object_set_new(o, "nodes", json_integer(number(l->nodes)));
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));
@@ -185,7 +185,7 @@ static void print_run(const struct look *l, double huge)
 {
 	print_step(l);
 	printf("model: %s, %s parameters, %s, gradients %s%s%s\n", l->family, text_count((double)l->params).s,
-		dtype_word(l->dtype), dtype_word(l->grad), optim_words(l->optim), moments_words(l->moments));
+		mt_dtype_name(l->dtype), mt_dtype_name(l->grad), optim_words(l->optim), moments_words(l->moments));
 	if (l->nodes > 1) printf("node %u of %u\n", l->node, l->nodes);
 	print_training(l);
 	print_memory(l, huge);

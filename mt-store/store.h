@@ -53,7 +53,6 @@ void print_prometheus(const struct look *);
 
 /* words.c: words that several verbs share */
 void run_id_text(struct mt_run *, char id[33]); /* as run.json has it */
-const char *dtype_word(uint32_t dtype);         /* "bf16", "fp32", "none", "int8" */
 /* Behind the other types: ", optimizer state bf16"; nothing for fp32 */
 const char *moments_words(uint32_t dtype);
 /* Before it: ", optimizer lion"; nothing for adamw */

@@ -16,12 +16,6 @@ void run_id_text(struct mt_run *run, char id[33])
 	for (int i = 0; i < 16; i++) snprintf(id + 2 * i, 3, "%02x", mt_control(run)->h.run_id[i]);
 }
 
-const char *dtype_word(uint32_t dtype)
-{
-	static const char *const words[] = {[MT_BF16] = "bf16", [MT_FP32] = "fp32", [MT_NONE] = "none", [MT_INT8] = "int8"};
-	return dtype >= MT_BF16 && dtype <= MT_INT8 ? words[dtype] : "?";
-}
-
 const char *moments_words(uint32_t dtype)
 {
 	return dtype == MT_BF16 ? ", optimizer state bf16" : dtype == MT_INT8 ? ", optimizer state int8" : "";

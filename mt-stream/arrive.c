@@ -36,7 +36,7 @@ void batch_in(struct stream *s)
 
 /* ---- weights ---- */
 
-uint64_t weight_elem(const struct stream *s) { return s->control->dtype == MT_BF16 ? 2 : 4; }
+uint64_t weight_elem(const struct stream *s) { return mt_dtype_bytes(s->control->dtype); }
 
 /* lo of the unit's exact tensors: in the store, and behind the weights in a slot */
 static const int16_t *lo_stored(const struct stream *s, uint32_t unit)

@@ -114,7 +114,7 @@ static void piece_put(struct stream *s, struct leaving *l, uint64_t ahead)
 	l->first++;
 	l->n--;
 	l->pushed += n;
-	if (!zero) *mt_counter(s->run, 3) += n * (s->control->grad == MT_BF16 ? 2 : 4);
+	if (!zero) *mt_counter(s->run, 3) += n * mt_dtype_bytes(s->control->grad);
 }
 
 /* Wait until the first piece under way has arrived, and publish it with those behind it that have arrived, too */

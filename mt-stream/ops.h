@@ -386,7 +386,7 @@ struct cross_entropy_args {
 #define WRITTEN(W) \
 	W(COPY, copy, 1, a->dst, a->bytes, 1) \
 	W(WEIGHTS_IN, weights_in, 1, a->dst, a->n, operand) \
-	W(GRADS_OUT, grads_out, 1, a->dst, a->n, a->to == MT_BF16 ? 2 : 4) \
+	W(GRADS_OUT, grads_out, 1, a->dst, a->n, mt_dtype_bytes(a->to)) \
 	W(NARROW, narrow, 1, a->dst, a->n, operand) \
 	W(GEMM, gemm, a->beta == 0 && a->ldc == a->n && a->add != a->c, a->c, a->m * a->n, elem) \
 	W(BIAS_BACKWARD, bias_backward, a->beta == 0, a->db, a->n, 4) \

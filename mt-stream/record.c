@@ -28,8 +28,6 @@ static bool says_bf16(const struct mt_record *r)
 	return n > end && !memcmp(r->gemm + n - end, words, end);
 }
 
-static const char *type_name(enum mt_dtype type) { return type == MT_BF16 ? "bf16" : "fp32"; }
-
 static enum mt_dtype run_type(const struct stream *s) { return s->control->dtype == MT_BF16 ? MT_BF16 : MT_FP32; }
 
 /* Can the requested type of operands be had with the run's weights on this device? */
@@ -39,7 +37,7 @@ static int compute_check(const struct stream *s)
 		(s->dev->compute && s->requested.compute == MT_FP32))
 		return 0;
 	return mt_fail(MT_EX_CONFIG, "--compute %s: device %s computes in fp32 where weights are fp32%s",
-		type_name(s->requested.compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
+		mt_dtype_name(s->requested.compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
 }
 
 /* Select the type of operands, where the device leaves a choice: as requested, else as the record has it if the CPU

@@ -132,7 +132,7 @@ static int rings_map(struct stream *s)
 /* A ring that another program has made may have blocks of another size */
 static int blocks_check(const struct stream *s)
 {
-	uint64_t piece = s->control->piece_elems, size = s->control->grad == MT_BF16 ? 2 : 4;
+	uint64_t piece = s->control->piece_elems, size = mt_dtype_bytes(s->control->grad);
 
 	if (!piece || piece % MT_BLOCK || piece > mt_ring_block(s->grad) / size || mt_ring_block(s->batch) < 12)
 		return mt_fail(MT_EX_DATA, "ring blocks of %zu and %zu bytes, pieces of %llu elements", mt_ring_block(s->batch),

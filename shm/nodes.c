@@ -72,8 +72,8 @@ static void add_lo(struct list *l, const struct mt_unit *u, uint64_t from, uint6
 static void add_unit(struct list *l, const struct mt_layout *layout, const struct mt_unit *u, struct mt_part p)
 {
 	struct mt_part exact = mt_exact(u, layout->tensors + u->first_tensor);
-	uint64_t n = p.end - p.first, grad = layout->grad == MT_BF16 ? 2 : 4;
-	add(l, u->w, u->elems * (layout->dtype == MT_BF16 ? 2 : 4));
+	uint64_t n = p.end - p.first, grad = mt_dtype_bytes(layout->grad);
+	add(l, u->w, u->elems * mt_dtype_bytes(layout->dtype));
 	add_lo(l, u, exact.first, exact.end < p.first ? exact.end : p.first);
 	if (u->lo) add_lo(l, u, p.first, p.end);
 	add_lo(l, u, exact.first > p.end ? exact.first : p.end, exact.end);

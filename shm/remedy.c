@@ -7,7 +7,6 @@
 enum { MOST = 2 }; /* are named */
 
 static const enum mt_dtype smaller[2][3] = {{MT_FP32, MT_BF16, MT_NONE}, {MT_FP32, MT_BF16, MT_INT8}};
-static const char *const word[2][3] = {{"fp32", "bf16", "none"}, {"fp32", "bf16", "int8"}};
 
 static int place_of(int option, enum mt_dtype type)
 {
@@ -32,8 +31,9 @@ static bool try_choices(struct list *l, int grad, int state, uint32_t rows)
 	char text[96] = "";
 	int at = 0;
 	if (rows != s->rows) at += snprintf(text, sizeof text, " --micro %u", rows);
-	if (state != l->state) at += snprintf(text + at, sizeof text - (size_t)at, " --state %s", word[1][state]);
-	if (grad != l->grad) snprintf(text + at, sizeof text - (size_t)at, " --grad %s", word[0][grad]);
+	if (state != l->state)
+		at += snprintf(text + at, sizeof text - (size_t)at, " --state %s", mt_dtype_name(smaller[1][state]));
+	if (grad != l->grad) snprintf(text + at, sizeof text - (size_t)at, " --grad %s", mt_dtype_name(smaller[0][grad]));
 	int more = snprintf(l->buf + l->at, l->n - l->at, "%s%s (%.1f %s)", l->found++ ? " or " : "", text + 1,
 		(double)bytes / (s->binary ? 0x1p30 : 1e9), s->binary ? "GiB" : "GB");
 	l->at = more < 0 || (size_t)more >= l->n - l->at ? l->n - 1 : l->at + (size_t)more;

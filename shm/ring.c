@@ -70,7 +70,7 @@ static void ring_spec(const struct mt_control *c, uint32_t i, char *name, uint32
 	} else if (kind == GRAD) {
 		snprintf(name, 32, "grad.%u", stream);
 		*slots = c->piece_elems > PIECE_ELEMS ? 2 * GRAD_SLOTS : GRAD_SLOTS;
-		*block = c->piece_elems * (c->grad == MT_BF16 ? 2 : 4);
+		*block = c->piece_elems * mt_dtype_bytes(c->grad);
 	} else {
 		snprintf(name, 32, "save");
 		*slots = SAVE_SLOTS;
@@ -393,7 +393,7 @@ static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struc
 	const struct mt_unit *unit = mt_unit(r->run, m->grad.unit);
 	return m->grad.end <= (unit->g[1] != 0) && m->grad.zero <= 1 && m->grad.off % MT_BLOCK == 0 &&
 		m->grad.off < unit->elems && m->grad.n && m->grad.n <= unit->elems - m->grad.off &&
-		m->grad.n <= r->block_bytes / (c->grad == MT_BF16 ? 2 : 4);
+		m->grad.n <= r->block_bytes / mt_dtype_bytes(c->grad);
 }
 
 int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void **block)

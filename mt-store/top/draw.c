@@ -71,7 +71,7 @@ static void draw_model(struct screen *s, const struct look *l)
 {
 	screen_text(s, STYLE_LABEL, "model ");
 	screen_text(s, STYLE_PLAIN, "%s, %s parameters, %s, gradients %s%s%s", l->family, text_count((double)l->params).s,
-		dtype_word(l->dtype), dtype_word(l->grad), optim_words(l->optim), moments_words(l->moments));
+		mt_dtype_name(l->dtype), mt_dtype_name(l->grad), optim_words(l->optim), moments_words(l->moments));
 	screen_next(s);
 }
 

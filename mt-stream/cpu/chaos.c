@@ -211,12 +211,12 @@ static void put_first_part(struct chaos *c, enum queue queue, struct work *w)
 
 		b->weights_in.n -= n;
 		b->weights_in.dst = (char *)b->weights_in.dst + (size_t)n * c->dev.operand;
-		b->weights_in.src = (const char *)b->weights_in.src + (size_t)n * (b->weights_in.from == MT_BF16 ? 2 : 4);
+		b->weights_in.src = (const char *)b->weights_in.src + (size_t)n * mt_dtype_bytes(b->weights_in.from);
 	} else {
 		int64_t n = a->grads_out.n = (int64_t)draw(c, (uint64_t)b->grads_out.n);
 
 		b->grads_out.n -= n;
-		b->grads_out.dst = (char *)b->grads_out.dst + (size_t)n * (b->grads_out.to == MT_BF16 ? 2 : 4);
+		b->grads_out.dst = (char *)b->grads_out.dst + (size_t)n * mt_dtype_bytes(b->grads_out.to);
 		b->grads_out.src += n;
 	}
 	put(c, queue, &first);
@@ -230,7 +230,7 @@ static void chaos_launch(struct device *d, enum queue queue, const struct op *op
 
 	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
 	else if (op->code == OP_WEIGHTS_IN)
-		read_early(c, &w, &w.op.weights_in.src, (size_t)op->weights_in.n * (op->weights_in.from == MT_BF16 ? 2 : 4));
+		read_early(c, &w, &w.op.weights_in.src, (size_t)op->weights_in.n * mt_dtype_bytes(op->weights_in.from));
 	for (int i = 0; i < MOST_WRITTEN; i++)
 		if (dst.v[i].p) put(c, queue, &(struct work){.op = {OP_DISCARD, .discard = {dst.v[i].p, dst.v[i].bytes}}});
 	if (op->code == OP_COPY || op->code == OP_WEIGHTS_IN || op->code == OP_GRADS_OUT) put_first_part(c, queue, &w);

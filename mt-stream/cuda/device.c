@@ -106,7 +106,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);
-	c->dev.elem = c->dev.operand = control->dtype == MT_BF16 ? 2 : 4;
+	c->dev.elem = c->dev.operand = mt_dtype_bytes(control->dtype);
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, most.heads);
 	if (!ranges_open(&c->weights, weights_ranges(r, c->dev.elem)) || !ranges_open(&c->blocks, BLOCKS))

@@ -159,7 +159,7 @@ static bool run_by_backend(struct cuda *c, const struct op *o)
 static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const float *base = o->grads_out.src - o->grads_out.off;
-	size_t size = o->grads_out.to == MT_BF16 ? 2 : 4;
+	size_t size = mt_dtype_bytes(o->grads_out.to);
 
 	copy_to_host(c, s, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
 		(size_t)o->grads_out.n * size);

@@ -105,7 +105,7 @@ void *registrar_main(void *arg)
 {
 	struct cuda *c = arg;
 	struct mt_control *control = mt_control(c->run);
-	size_t size = control->dtype == MT_BF16 ? 2 : 4;
+	size_t size = mt_dtype_bytes(control->dtype);
 
 	cudaSetDevice(c->ordinal);
 	for (uint32_t u = 0; u < control->n_units; u++) {

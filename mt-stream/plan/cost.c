@@ -49,7 +49,7 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 static double update_bytes(const struct plan_request *req)
 {
 	double moments = mt_state_arrays(req->optim) * (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP;
-	return 2 * (MASTER_BYTES + moments) + (req->grad == MT_BF16 ? 2 : 4);
+	return 2 * (MASTER_BYTES + moments) + mt_dtype_bytes(req->grad);
 }
 
 /* Parameters that a node updates in a second: cores do not scale beyond what their memory gives */
@@ -161,8 +161,8 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 {
 	const struct profile *p = &req->profile;
 	double n = (double)rows_of_pass(req, plan) * req->seq,
-		   in = req->zero_copy ? 0 : (req->dtype == MT_BF16 ? 2 : 4) / p->h2d;
-	double size = req->grad == MT_BF16 ? 2 : 4;
+		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / p->h2d;
+	double size = mt_dtype_bytes(req->grad);
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
 	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
@@ -357,7 +357,7 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 			 w = req->zero_copy ? 0
 		: req->dtype == MT_BF16 ? 2
 								: 4,
-			 g = req->grad == MT_BF16 ? 2 : 4;
+			 g = mt_dtype_bytes(req->grad);
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
 	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
 	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);

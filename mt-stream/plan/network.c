@@ -11,12 +11,12 @@ static double others(const struct plan_request *req) { return (req->nodes - 1.0)
 
 double network_grads(const struct plan_request *req, uint64_t elems)
 {
-	return others(req) * req->streams * (double)elems * (req->grad == MT_BF16 ? 2 : 4);
+	return others(req) * req->streams * (double)elems * mt_dtype_bytes(req->grad);
 }
 
 double network_weights(const struct plan_request *req, uint64_t elems)
 {
-	return others(req) * (double)elems * (req->dtype == MT_BF16 ? 2 : 4);
+	return others(req) * (double)elems * mt_dtype_bytes(req->dtype);
 }
 
 double network_grads_time(const struct plan_request *req, uint64_t elems)

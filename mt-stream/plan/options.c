@@ -15,10 +15,9 @@ static enum recompute recompute_parse(const char *word)
 
 enum mt_dtype type_parse(const char *option, const char *word)
 {
-	if (!strcmp(word, "bf16")) return MT_BF16;
-	if (!strcmp(word, "fp32")) return MT_FP32;
-	if (!strcmp(word, "none") && !strcmp(option, "grad")) return MT_NONE;
-	if (!strcmp(word, "int8") && !strcmp(option, "state")) return MT_INT8;
+	enum mt_dtype type = mt_dtype_named(word);
+	if (type == MT_BF16 || type == MT_FP32) return type;
+	if ((type == MT_NONE && !strcmp(option, "grad")) || (type == MT_INT8 && !strcmp(option, "state"))) return type;
 	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, word);
 }
 

@@ -117,7 +117,7 @@ static struct plan_request request_parse(void)
 	dry.own_attention = !strcmp(attention, "own");
 	if (!dry.own_attention && strcmp(attention, "cudnn"))
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention);
-	req.elem = req.operand = req.dtype == MT_BF16 ? 2 : 4;
+	req.elem = req.operand = mt_dtype_bytes(req.dtype);
 	req.rows = (uint32_t)micro;
 	req.seq = (uint32_t)seq;
 	req.micros = (uint32_t)micros;

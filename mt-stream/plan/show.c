@@ -28,8 +28,7 @@ static void show_network(const struct plan_request *req, const struct prediction
 		100 * t->network_wait / t->step);
 	printf("traffic   streams x micro-batches x bytes of gradients: %u x %u x %.2f GB, %u/%u of it to other nodes; one "
 		   "large micro-batch a stream sends least\n",
-		req->streams, req->micros, (double)req->grads * (req->grad == MT_BF16 ? 2 : 4) / 1e9, req->nodes - 1,
-		req->nodes);
+		req->streams, req->micros, (double)req->grads * mt_dtype_bytes(req->grad) / 1e9, req->nodes - 1, req->nodes);
 }
 
 static void show_times(const struct plan_request *req, const struct plan_result *p)
@@ -77,10 +76,7 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 	if (req->idle_params)
 		snprintf(active, sizeof active, " (%.2f G active)", (double)(req->params - req->idle_params) / 1e9);
 	printf("model     %s, %.2f G parameters%s, %u block%s; %s, gradients %s\n", req->geo->family,
-		(double)req->params / 1e9, active, layers, mt_s(layers), req->dtype == MT_BF16 ? "bf16" : "fp32",
-		req->grad == MT_BF16       ? "bf16"
-			: req->grad == MT_FP32 ? "fp32"
-								   : "none");
+		(double)req->params / 1e9, active, layers, mt_s(layers), mt_dtype_name(req->dtype), mt_dtype_name(req->grad));
 	printf("batch     %u row%s of %u token%s\n", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq));
 	show_step(req);
 	if (plan->pass_rows) {

@@ -17,7 +17,7 @@ static double temperature = 1, top_p = 1, wait_s = 10;
 static uint64_t top_k, seed, max_tokens = 128, threads;
 static bool echo;
 static const char *logits_path, *compute_spec = "fp32";
-static enum mt_dtype compute = MT_FP32;
+static enum mt_dtype compute;
 static struct mt_strings stop_list;
 static struct stops stops;
 
@@ -77,8 +77,9 @@ static void check_options(void)
 {
 	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
 
-	if (!strcmp(compute_spec, "bf16")) compute = MT_BF16;
-	else if (strcmp(compute_spec, "fp32")) mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
+	compute = mt_dtype_named(compute_spec);
+	if (compute != MT_BF16 && compute != MT_FP32)
+		mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
 	if (temperature < 0) mt_die(MT_EX_USAGE, "--temperature: below 0");
 	if (!(top_p > 0 && top_p <= 1)) mt_die(MT_EX_USAGE, "--top-p: above 0, at most 1");
 	if (!max_tokens || max_tokens > MOST) mt_die(MT_EX_USAGE, "--max-tokens: 1 to %d", MOST);

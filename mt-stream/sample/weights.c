@@ -62,7 +62,7 @@ int weights_wait(const struct weights_reader *r, uint32_t unit)
 const void *weights_launch(const struct weights_reader *r, uint32_t unit, uint64_t off, uint64_t n, void *dst)
 {
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(r->run)->dtype;
-	const char *src = (const char *)mt_at(r->run, mt_unit(r->run, unit)->w) + off * (dtype == MT_BF16 ? 2 : 4);
+	const char *src = (const char *)mt_at(r->run, mt_unit(r->run, unit)->w) + off * mt_dtype_bytes(dtype);
 
 	if (r->in_place) return r->dev->zero_copy(r->dev, src, dtype);
 	r->dev->launch(r->dev, Q_COMPUTE, &(struct op){OP_WEIGHTS_IN, .weights_in = {dst, src, (int64_t)n, dtype}});

@@ -66,7 +66,7 @@ static int tag_of(enum mt_msg_kind kind, uint32_t number) { return 2 * ((int)kin
 /* UINT64_MAX: no such message can be */
 static uint64_t payload_bytes(const struct link *l, const struct mt_msg *m)
 {
-	uint64_t width = l->control->grad == MT_BF16 ? 2 : 4, n = m->grad.n;
+	uint64_t width = mt_dtype_bytes(l->control->grad), n = m->grad.n;
 	switch (m->kind) {
 	case MT_MSG_BATCH: return (uint64_t)m->batch.rows * m->batch.seq * 3 * sizeof(uint32_t);
 	case MT_MSG_LOSS: return 0;
@@ -89,7 +89,7 @@ static size_t checked_bytes(struct link *l, const struct mt_ring *ring, const st
 /* A piece of a unit's gradient: a part for each node that owns some of it */
 static int cut(const struct link *l, const struct mt_msg *m, const char *block, struct part *parts)
 {
-	uint64_t width = l->control->grad == MT_BF16 ? 2 : 4, elems = mt_unit(l->run, m->grad.unit)->elems;
+	uint64_t width = mt_dtype_bytes(l->control->grad), elems = mt_unit(l->run, m->grad.unit)->elems;
 	uint64_t off = m->grad.off, end = off + m->grad.n;
 	int n = 0;
 	for (uint32_t node = 0; node < l->nodes; node++) {

@@ -143,7 +143,7 @@ struct same {
 /* One block in 64: other weights differ nearly everywhere, and all of a large model's would take long to read */
 static uint64_t hash_weights(const struct link *l)
 {
-	uint64_t hash = 0, width = l->control->dtype == MT_BF16 ? 2 : 4, every = 64 * MT_BLOCK;
+	uint64_t hash = 0, width = mt_dtype_bytes(l->control->dtype), every = 64 * MT_BLOCK;
 	for (uint32_t u = 0; u < l->control->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(l->run, u);
 		for (uint64_t at = 0; at < unit->elems; at += every) {

@@ -63,7 +63,7 @@ static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t no
 {
 	const struct mt_unit *u = mt_unit(l->run, unit);
 	struct mt_part part = mt_part_of(u->elems, owner, l->nodes), lo = mt_exact(u, mt_tensor(l->run, u->first_tensor));
-	move(l, u->w, part, l->control->dtype == MT_BF16 ? 2 : 4, owner, node, m);
+	move(l, u->w, part, mt_dtype_bytes(l->control->dtype), owner, node, m);
 	if (lo.first < part.first) lo.first = part.first;
 	if (lo.end > part.end) lo.end = part.end;
 	move(l, u->lo, lo, 2, owner, node, m);

@@ -419,7 +419,7 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 	u->m = place(at, mt_state_bytes(l->state, u->elems));
 	u->v = mt_state_arrays(l->optim) == 2 ? place(at, mt_state_bytes(l->state, u->elems)) : 0;
 	if (l->grad == MT_NONE) return;
-	uint64_t bytes = u->elems * (l->grad == MT_BF16 ? 2 : 4);
+	uint64_t bytes = u->elems * mt_dtype_bytes(l->grad);
 	u->g[0] = place(at, bytes);
 	if (unit == 0 && l->geo.flags & MT_TIED) u->g[1] = place(at, bytes);
 }

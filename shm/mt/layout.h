@@ -45,7 +45,7 @@ struct mt_layout {              /* what create allocates and --plan reasons abou
  * group (model/int8.h) */
 static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
 {
-	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * (state == MT_BF16 ? 2 : 4);
+	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * mt_dtype_bytes(state);
 }
 /* dtype: of w; grad: of g; state: of m and v: fp32, bf16 or int8 */
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,

@@ -8,11 +8,20 @@
 
 enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
 
+/* Bytes of an element; MT_NONE: of a piece in a ring */
+static inline uint32_t mt_dtype_bytes(uint32_t dtype) { return dtype == MT_INT8 ? 1 : dtype == MT_BF16 ? 2 : 4; }
+
 /* Rules of the update; mt-optim/update.h has them. AdamW keeps two arrays of state, m and v, the others m alone. */
 enum mt_optim { MT_ADAMW = 1, MT_LION = 2, MT_SGD = 3 };
-const char *mt_optim_name(uint32_t optim); /* "?": none has this number */
-enum mt_optim mt_optim_named(const char *name); /* 0: none has this name */
 static inline uint32_t mt_state_arrays(uint32_t optim) { return optim == MT_ADAMW ? 2 : 1; }
+
+#ifndef __cplusplus
+/* The name of a number, as options and files have it, "?": none has this number; the number of a name, 0: none */
+const char *mt_dtype_name(uint32_t dtype);
+enum mt_dtype mt_dtype_named(const char *name);
+const char *mt_optim_name(uint32_t optim);
+enum mt_optim mt_optim_named(const char *name);
+#endif
 
 enum mt_ffn {                   /* inner function of the MLP */
 	MT_SWIGLU,                  /* silu(gate) up */
