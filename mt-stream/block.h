@@ -80,10 +80,10 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
-/* What the terms of the loss that routers' logits have need. Forward: each router adds to sums (OP_BALANCE_FORWARD);
- * backward: aux and z are the factors of OP_BALANCE_BACKWARD. */
+/* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:
+ * aux and z are the factors of OP_BALANCE_BACKWARD. */
 struct balance {
-	double *sums; /* (2 E + 1); NULL: the loss has no such terms */
+	double *sums; /* (2 E + 1); NULL: neither loss */
 	bool backward;
 	const uint32_t *counted; /* (N) */
 	double aux, z;
@@ -208,7 +208,7 @@ static inline bool attention_plain(const struct mt_geometry *g)
 	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
 }
 
-/* Has the loss terms of routers' logits? */
+/* Has the model an auxiliary loss or a z-loss of routers? */
 static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef != 0 || g->z_coef != 0; }
 
 /* Is what attention and MLP add to the residual not added by the GEMM that computes it? */

@@ -39,7 +39,7 @@ struct extent {
 
 struct cut cut_of(const struct mt_unit *, const struct mt_tensor *first);
 static inline uint32_t windows_of(const struct cut *c, uint32_t window) { return (c->experts + window - 1) / window; }
-/* Elements of the rest; of the memory of a window of so many experts; edges at most */
+/* Elements of the rest; of the memory of a window of `window` experts; edges at most */
 uint64_t cut_rest(const struct cut *);
 uint64_t cut_window(const struct cut *, uint32_t window);
 uint32_t cut_edges(const struct cut *, uint32_t window);

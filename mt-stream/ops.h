@@ -132,8 +132,8 @@ static inline int64_t rope_normed(const struct rope_args *a) { return a->heads +
 struct attention_args {
 	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 256 on cuda */
 	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
-	/* cpu, forward: the first document has so many tokens before the first one; their rows stand before qkv, and no
-	 * output is computed for them. A multiple of 64, or n is 1: tiles are counted from the document's start */
+	/* cpu, forward: tokens of the first document before the first one; their rows stand before qkv, and no output is
+	 * computed for them. A multiple of 64, or n is 1: tiles are counted from the document's start */
 	int64_t past;
 	float scale;
 	const uint32_t *starts; /* (N): where in its row the token's document starts */
@@ -298,7 +298,7 @@ struct combine_backward_args {
 	int bf16;               /* cpu: bias is */
 };
 
-/* Terms of the loss that routers' logits have. p = softmax(logits). Forward: adds to sums, over the tokens that count:
+/* The auxiliary loss and the z-loss of routers. p = softmax(logits). Forward: adds to sums, over the tokens that count:
  * to sums[e] 1 if e is of the K experts with the largest p (rounded to fp32; equal ones by their number), whatever the
  * router chose; to sums[E + e] p[e]; to sums[2 E] logsumexp(logits)^2. Backward: dlogits += the gradient of
  * aux * (sum over e of sums[e] p[e]) + z * logsumexp(logits)^2 of each token that counts; sums[e] is a constant. */
@@ -376,7 +376,7 @@ struct cross_entropy_args {
 	f(GROUPED_BIAS_BACKWARD, grouped_bias_backward, grouped_bias_backward, "grouped bias backward") \
 	f(COMBINE, combine, combine, "combine") \
 	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward")
-/* Those of the loss's terms that routers have */
+/* Those of the auxiliary loss and the z-loss */
 #define BALANCE_OPS(f) \
 	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
 	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")

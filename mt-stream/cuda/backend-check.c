@@ -134,7 +134,7 @@ static bool input(struct check *c, size_t at, int64_t elems, uint64_t seed)
 }
 
 /* Documents of the last row. Not packed: one. Packed: of two rows three, one of a token and two in the class of half
- * rows; of a single row two, the second in the class of whole rows. Only a few lengths: each needs plans of its own,
+ * rows; of a single row two, the second in the class of whole rows. Only a few lengths: each needs separate plans,
  * and making one takes up to a second. */
 static bool starts_make(struct check *c, bool packed)
 {

@@ -101,8 +101,8 @@ static struct plan *plan_of(struct backend *b, struct sdpa_shape s, bool backwar
 /* The table of one row's documents: at most a document a token, and as many again in longer classes */
 static uint64_t table_bytes(int64_t seq) { return (uint64_t)seq * 40 + CLASSES * 8 * ALIGNMENT; }
 
-/* Key-value heads of one call over rows of seq tokens, if the call needs much work memory or has statistics in a layout
- * of its own */
+/* Key-value heads of one call over rows of seq tokens, if the call needs much work memory or has its own layout of
+ * statistics */
 static int64_t some_kv_heads(struct backend *b, int64_t seq)
 {
 	struct plan *all = plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), true);

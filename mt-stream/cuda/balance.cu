@@ -1,4 +1,4 @@
-/* balance.cu: the terms of the loss that routers' logits have. A warp has a token. All in fp64, as on the cpu. */
+/* balance.cu: the auxiliary loss and the z-loss of routers. A warp has a token. All in fp64, as on the cpu. */
 #include "router.h"
 
 #ifndef BALANCE_BLOCKS

@@ -233,7 +233,7 @@ struct norm_rows {
 void cuda_norm_rows_forward(const struct cuda_queue *, const struct norm_forward_args *, struct norm_rows, void *kept);
 void cuda_norm_rows_backward(const struct cuda_queue *, const struct norm_backward_args *, struct norm_rows);
 
-/* call(T) for the queue's element type T; for that of so many bytes */
+/* call(T) for the queue's element type T; for the type of this many bytes */
 #define BY_ELEMENT(q, launch) BY_BYTES((q)->elem, launch)
 #define BY_BYTES(bytes, ...) \
 	do { \

@@ -10,7 +10,7 @@ struct group { /* rows row .. end - 1 of expert `expert` */
 };
 
 /* Each expert's rows are cut into tiles of `height`. Of tile number `tile` of all: its expert, its first row, and the
- * expert's last. expert -1: there are not so many. Every warp finds it by itself. */
+ * expert's last. expert -1: past the last tile. Every warp finds it by itself. */
 static __device__ __forceinline__ struct group find_group(const uint32_t *first, int64_t experts, int64_t tile,
 	int height)
 {

@@ -7,7 +7,7 @@
 
 #include "kernels.h"
 
-/* Registered ranges, each by a call of its own: one copy may not span two of them. One thread adds ranges while others
+/* Registered ranges, each by a separate call: one copy may not span two of them. One thread adds ranges while others
  * look them up. */
 struct ranges {
 	struct range {

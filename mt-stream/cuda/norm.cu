@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-/* What elements i .. of a row are multiplied by: w, 1 + w, or 1 without w. ANY 0: it is w */
+/* The factors of elements i .. of a row: w, 1 + w, or 1 without w. ANY 0: it is w */
 template <typename T, int ANY>
 static __device__ __forceinline__ void get_factors(float g[WIDE], const T *w, int64_t i, int64_t h, int one, int wide)
 {

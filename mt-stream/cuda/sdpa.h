@@ -1,5 +1,5 @@
 /* sdpa.h: attention as a library computes it: one call for sequences of one length, or for documents of many lengths.
- * cudnn.cc is cuDNN; the emulated GPU has an attention backend of its own (tests/gpu/emu/sdpa.cc).
+ * cudnn.cc is cuDNN; the emulated GPU has its own attention backend (tests/gpu/emu/sdpa.cc).
  *
  * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N
  * the tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query
@@ -23,9 +23,9 @@ extern "C" {
 
 /* What a plan is made for; compared as bytes, so it is cleared before it is filled */
 struct sdpa_shape {
-	int64_t batch, seq;      /* sequences, and tokens of each; ragged: at most so many of each, some may have none */
-	int64_t heads, kv_heads; /* of the call, */
-	int64_t all_heads, all_kv_heads; /* of which a token has so many in memory: NH, NKV */
+	int64_t batch, seq;              /* sequences, and tokens of each; ragged: the most of each, some may have none */
+	int64_t heads, kv_heads;         /* of the call, */
+	int64_t all_heads, all_kv_heads; /* of all that a token has in memory: NH, NKV */
 	int64_t dim, window;             /* window 0: none, else a token sees itself and window - 1 before it */
 	float scale;
 	int ragged, backward;

@@ -239,8 +239,8 @@ static inline uint64_t tokens_of_head(const struct plan_request *req, const stru
 struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
 	struct loss *loss;
-	uint32_t *counted; /* (n), and */
-	double *sums;      /* (2 E + 1): to train models whose loss has terms of routers' logits (ops.h) */
+	uint32_t *counted;                    /* (n), and */
+	double *sums;                         /* (2 E + 1): to train models with an auxiliary loss or a z-loss (ops.h) */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (seq, rope_dim / 2), by kind of layers */
 	void *embed_head_weights[2];          /* of embedding and head: the same memory, layer-major */
 	void **weights;                       /* [weight_slots] */

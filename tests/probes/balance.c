@@ -1,4 +1,4 @@
-/* balance.c: the operations of the terms of the loss that routers have, on the cpu device: values beside their
+/* balance.c: the operations of routers' auxiliary loss and z-loss, on the cpu device: values beside their
  * definition, gradients beside finite differences, and the same bits for any number of threads. */
 #include "../../mt-stream/ops.h"
 #include "ops-common.h"
