@@ -29,7 +29,7 @@ static void count_wait(struct optim *o, int waiters)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Threads wait each for the unit of their own partition: one that waits for a later unit must not hold up an earlier
+/* Each thread waits for the unit of its partition: one that waits for a later unit must not hold up an earlier
  * one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {

@@ -29,7 +29,7 @@ static void forget(struct watched *w)
 }
 
 /* A node whose mt-link has died is cut off from the others, which end the run; nothing but a checkpoint goes on from
- * here. Once for each holder of the slot, whoever serves. */
+ * here. Once for each holder of the slot, by any server. */
 static void cut_off(struct mt_run *run)
 {
 	struct mt_slot *s = &mt_control(run)->slots[MT_LINK];

@@ -1,5 +1,5 @@
 /* cut.h: how a block with experts is cut: all but the experts (its rest), and windows of experts. Each part has
- * memory of its own, for weights and for gradients, and comes and leaves by itself.
+ * separate memory, for weights and for gradients, and comes and leaves by itself.
  *
  *     unit      rest │ expert 0 │ expert 1 │ expert 2 │ ...          a tensor for each expert: one array
  *     unit      rest │ gate, up 0 │ gate, up 1 │ ... │ down 0 │ ...  tensors of all experts (MT_PACKED): several arrays

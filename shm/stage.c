@@ -10,7 +10,7 @@
  *                                                         in the PID namespace that the slot names, or nobody can tell
  *
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
- * cannot be found out is "unknown", and whoever would take, abort or remove treats it as alive.
+ * cannot be found out is "unknown": nobody takes its slot, aborts its step or removes its run.
  *
  * The other half is mt_stage_mine: a stage checks that the slot's word is still its own before it writes. With working
  * locks this check never fails. Without them it stops a paused stage from overwriting its successor's state.

@@ -105,7 +105,7 @@ clone() {
 	bare main || { tail -50 "$T/main.log" >&2; return 1; }
 	of "$T/out.main/bench.json" 'runs == [("qwen2", 64), ("qwen2 --state int8", 64)] and not undone'
 	of "$T/out.main/first.json" 'b["parts"]["main"]["outcome"] == "ok"'
-	# brought home; the next command has an output folder of its own
+	# brought home; the next command has its own output folder
 	cp -r "$T/out.main" "$T/clone/tests/gpu/results"
 	bare none
 	of "$T/out.none/bench.json" \

@@ -31,7 +31,7 @@ replace() {
 	BIN=$T/bin
 }
 
-# TOOL takes SECONDS longer, for whoever has $T/slow in PATH; $T/TOOL.called says that it was called
+# TOOL takes SECONDS longer, for programs with $T/slow in PATH; $T/TOOL.called says that it was called
 slowed() {
 	mkdir -p "$T/slow"
 	printf '#!/bin/sh\n: >>%s/%s.called\nsleep %s\nexec %s "$@"\n' "$T" "$1" "$2" "$(command -v "$1")" >"$T/slow/$1"

@@ -12,7 +12,7 @@ run_it() {
 long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 story() { sed -n 's/^mt-run: //p' "$T/run.err"; }
 
-# Run a command on a terminal of its own, in the background; its screen goes to $T/screen
+# Run a command on a separate terminal, in the background; its screen goes to $T/screen
 on_terminal() {
 	local words
 	printf -v words ' %q' "$@"

@@ -1,7 +1,7 @@
 # nodes.sh: --nodes: a launcher (mpirun, srun) starts the same mt-run on each node. Node 0 feeds, steps and exports;
 # the others end with mt-link, which carries all that goes between nodes and is the one MPI process of a node.
 #
-# The launcher starts the program mt-run, which starts this script in a session of its own and passes the launcher's
+# The launcher starts the program mt-run, which starts this script in a separate session and passes the launcher's
 # signals on in a pipe (descriptor 3), whose end says that the launcher, or the program, is gone: mt-store/run/node.c.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
@@ -260,7 +260,7 @@ close_link() { # CODE
 	link=''
 }
 
-# mt-link sees that a stage other than mt-ckpt was killed, but not that one has exited; it is told before mt-step is
+# mt-link sees that a stage other than mt-ckpt was killed, but not that one has exited: reported before mt-step is
 # killed for that
 tell_nodes_of_exit() { # CODE
 	case $name,$1 in

@@ -214,7 +214,7 @@ tell_training() { # CODE
 tell_result() { # CODE
 	saved=$(checkpoint_of "${trained:-$began}")
 	[ -e "$saved/run.json" ] || return 0
-	first_line "$tmp/told-save"                 # on a terminal, it may have been told when it came
+	first_line "$tmp/told-save"                 # on a terminal, it may have been reported when it came
 	words="saved $saved"
 	[ "$first" != "$saved" ] || words=''
 	if [ -n "$signal" ] || [ "$1" != 0 ] || [ "${until:-$steps}" != "$steps" ]; then

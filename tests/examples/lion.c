@@ -75,8 +75,8 @@ static void lion(const struct mt_txn *t, const struct mt_unit *unit, const struc
 	}
 }
 
-/* Brings every unit to t's step; one that a snapshot has pinned only after mt-ckpt has copied it. Whoever has lost its
- * slot changes nothing by mt_publish and what follows, and its next look at mt_stage_over ends it. */
+/* Brings every unit to t's step; one that a snapshot has pinned only after mt-ckpt has copied it. A stage that has
+ * lost its slot changes nothing by mt_publish, and its next look at mt_stage_over ends it. */
 static void apply(const struct mt_txn *t)
 {
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {

@@ -1,4 +1,4 @@
-/* large: do indices work beyond 2^31 elements? Each operation runs on so many rows that its largest tensor has more
+/* large: do indices work beyond 2^31 elements? Each operation runs on enough rows that its largest tensor has more
  * elements, and again on the last rows alone, which must give the same bits. Needs some 20 GB of GPU memory; with less
  * the case is reported as refused.
  */

@@ -302,7 +302,7 @@ def huge_pages_in(directory):
 
 
 def place_runs(bytes_, directory):
-    """Set $MT_SHM_DIR to a directory with space for runs of so many bytes. Returns what was done, in words;
+    """Set $MT_SHM_DIR to a directory with space for runs of that many bytes. Returns what was done, in words;
     RuntimeError: there is none. If /dev/shm has no huge pages, a large run goes to our own tmpfs: registering and Adam
     need them"""
     LARGE = 8 << 30

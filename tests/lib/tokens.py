@@ -9,7 +9,7 @@
     tokens.py among LOGITS VOCAB N TOKENS         each of the tokens (a line each) is one of the N likeliest of its row
     tokens.py shares LOGITS VOCAB TOKENS          tokens drawn from one row, many times: 5 standard deviations
     tokens.py steps LOGITS REFERENCE VOCAB LEAST  each row is bit for bit one of the reference's, never an earlier one
-                                                  than the row before, and at least so many of them occur
+                                                  than the row before, and at least that many of them occur
     tokens.py follow LOGITS REFERENCE VOCAB LEAST the reference is the same continuation at one step after another: each
                                                   row is close to its row at one step, likewise
 """

@@ -2,7 +2,7 @@
  *
  *     link-same RUN ONE NODE...    ONE, NODE: directories of regions (MT_SHM_DIR), of the machine and of each node
  *
- * All nodes have its step and versions, and all of its weights, and of lo, m, v and g each the bytes of its own part.
+ * All nodes have its step and versions, and all of its weights, and each has the bytes of its part of lo, m, v and g.
  * */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* The doorbell under adversarial schedules: pairs of processes pass a turn back and forth, each by bits of its own,
+/* The doorbell under adversarial schedules: pairs of processes pass a turn back and forth, each by its own bits,
  * while another rings for nobody. Then pairs one of which, or both, sleep and ring without bits, as a stage in another
  * language does: each alone, as such a ring wakes everybody. A lost wake-up would stop its pair: waits here have no
  * useful time-out. usage: shm-wake turns|bits [SEED [COUNT]] */

@@ -166,7 +166,7 @@ static uint32_t rows, seq, micros, streams, k, attempt;
 static uint64_t seed;
 static struct mt_ring *batch[MT_STREAMS], *grad[MT_STREAMS];
 
-/* Rows of documents of random lengths, the rest padding; the same for a micro whoever gets it and whenever */
+/* Rows of documents of random lengths, the rest padding; the same for a micro in any stream and at any time */
 static void rows_make(uint32_t micro, uint32_t *tokens)
 {
 	uint32_t n = rows * seq, vocab = mt_geometry(run)->vocab, *targets = tokens + n, *starts = targets + n;

@@ -73,7 +73,7 @@ static void weights_draw(void)
 	}
 }
 
-/* A golden model, but of so many layers, and with experts of so many times their size */
+/* A golden model, but with another number of layers, and with experts of a multiple of their size */
 static void world_open(const char *name, const char *model, uint32_t layers, uint32_t experts, enum mt_dtype dtype,
 	enum mt_dtype grad)
 {

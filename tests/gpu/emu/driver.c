@@ -1,4 +1,4 @@
-/* driver.c: libcuda.so.1 for machines without a GPU: there is no device, but whoever only describes one may load the
+/* driver.c: libcuda.so.1 for machines without a GPU: no device, but programs that only describe one may load the
  * machine code that it has made. cuDNN looks for these functions before it finishes a plan.
  */
 #define NO_DEVICE 100 /* CUDA_ERROR_NO_DEVICE */
