@@ -109,6 +109,10 @@ old_names() {
 		the way that they went
 		learning rate at its highest|gradient norm at most
 		successor comes when
+		\brubbish\b
+		\b(is|are|was|were) told\b
+		for an answer with\b
+		terms of the loss that routers
 	END
 }
 
