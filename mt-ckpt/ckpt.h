@@ -453,7 +453,7 @@ struct shared { /* the directory of checkpoints, of which all nodes must see the
 	struct mt_run *run;
 	const char *path;
 	int dirfd, fd;  /* fd: node 0: of the file that shows it, locked */
-	uint64_t token; /* node 0: number in that file's name; others: that is looked for */
+	uint64_t token; /* node 0: number in that file's name; others: the number to look for */
 	double since;
 };
 

@@ -306,7 +306,7 @@ void mt_run_close(struct mt_run *run)
 }
 
 enum { SAY_S = 2, ABSENT_S = 10 }; /* a run that is not there may be about to be made; a mistyped name is not */
-enum { MAKER_S = 1 };              /* who has opened a run's file to make it has locked it by then */
+enum { MAKER_S = 1 };              /* seconds within which a creator that has opened a run's file has locked it */
 
 enum look {
 	READY,
@@ -346,7 +346,7 @@ static int look(struct mt_run **out, const char *name, int flags, bool filled)
 	return gone ? ABSENT : rc;
 }
 
-/* A mistyped name, or a command that is still missing: who waits for it says so, once for each of them. */
+/* A mistyped name, or a command that is still missing: a process that waits reports each of them once. */
 static void say_wait(enum look what, const char *name, int *reported)
 {
 	if (*reported == (int)what) return;

@@ -143,7 +143,7 @@ void mt_say_waits_for_run(const char *run)
 	else mt_say("waits for run '%s': it does not exist; existing runs: %s", run, there.text);
 }
 
-/* Who waits while nothing happens in the run names the stage that is stopped, once. */
+/* A process that waits while nothing happens in the run names the stopped stage, once. */
 void mt_waited_in_vain(struct mt_run *run, uint32_t event)
 {
 	enum { QUIET_S = 10, LOOK_EVERY_S = 1 };

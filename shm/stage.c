@@ -1,4 +1,4 @@
-/* stage.c: who is at work, who is dead, and who has lost its place.
+/* stage.c: which stages are at work, which are dead, and which have lost their place.
  *
  * A stage that takes a slot first locks the slot's byte of the control region (F_OFD_SETLK), and unlocks it after it
  * has left the slot. The kernel drops the lock when the last reference to the open file is gone: descriptor and
@@ -292,7 +292,7 @@ static bool abort_accumulation(struct mt_run *run, int slot, uint32_t gen)
 			break;
 		}
 	}
-	/* who has lost its own slot has aborted nothing: the death stays for others to see */
+	/* a stage that has lost its slot has aborted nothing: the death stays for others to see */
 	if (mt_stage_mine(run)) atomic_store_explicit(&s->aborted, gen + 1, memory_order_release);
 	return did;
 }

@@ -13,7 +13,7 @@ struct mt_txn *mt_txn(const struct mt_run *run, uint32_t k) { return &run->contr
 
 uint64_t mt_txn_word(const struct mt_run *run, uint32_t k)
 {
-	/* acquire: who reads a phase also sees what was written for it */
+	/* acquire: a reader of a phase also sees what was written for it */
 	return atomic_load_explicit(&mt_txn(run, k)->word, memory_order_acquire);
 }
 

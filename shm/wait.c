@@ -1,4 +1,4 @@
-/* wait.c: the run's doorbell. Who publishes anything rings it; who waits for anything sleeps on it. One word for the
+/* wait.c: the run's doorbell. Every publication rings it; every wait sleeps on it. One word for the
  * whole run keeps every wait the same four lines, and lets mt-optim wait for all its rings at once.
  *
  *     waiter                                  publisher
@@ -60,8 +60,8 @@ static struct timespec in_ms(int ms)
 void mt_wait_on(struct mt_run *run, uint32_t seen, int ms, uint32_t on)
 {
 	struct mt_control *c = run->control;
-	/* Who looks again so soon anyway loses little by sleeping: mt-link, which does so up to a thousand times a second,
-	 * took one percent of a core for this, from those who compute on it */
+	/* A stage that looks again soon anyway loses little by sleeping: for mt-link, with up to a thousand looks a second,
+	 * spinning took one percent of a core, from the processes that compute on it */
 	for (int i = 0; ms > BRIEF_MS && i < SPINS; i++) {
 		if (atomic_load_explicit(&c->event, memory_order_acquire) != seen) return;
 #if defined __x86_64__

@@ -75,7 +75,7 @@ quoted() { # WORDS: as a shell reads them
 	done
 }
 
-# Not on a terminal, in a FIFO or on a descriptor: reading would wait, or take lines from who is to get them.
+# Not on a terminal, in a FIFO or on a descriptor: reading would wait, or take lines from their reader.
 can_reread_metrics() {
 	case $metrics in /dev/std* | /dev/fd/* | /proc/*) return 1 ;; esac
 	[ -f "$metrics" ] || [ ! -e "$metrics" ]

@@ -36,7 +36,7 @@ struct mt_nodes {
 
 struct mt_control {
 	struct mt_header h;
-	/* the run's one doorbell: who publishes anything rings it, who waits for anything sleeps on it (mt_wait) */
+	/* the run's one doorbell: every publication rings it, every wait sleeps on it (mt_wait) */
 	_Alignas(64) _Atomic uint32_t event;  /* futex word */
 	_Atomic uint32_t waiters;
 	uint64_t reserved0[7];

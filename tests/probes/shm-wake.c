@@ -100,7 +100,7 @@ static void until_asleep(struct mt_run *run, pid_t pid)
 	} while (state != 'S' || atomic_load(&mt_control(run)->waiters) != 1);
 }
 
-/* Who waits for bit 0 sleeps through other bits, and wakes for its own and for all */
+/* A waiter for bit 0 sleeps through other bits, and wakes for its own and for all */
 static void sleeps_through(struct mt_run *run)
 {
 	_Atomic uint64_t *woken = &turns[0].at;

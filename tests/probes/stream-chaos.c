@@ -219,7 +219,7 @@ static void boundary(struct stream *s, enum mt_activity activity)
 	*e = s->dev->record(s->dev, Q_COMPUTE);
 }
 
-/* (An event that is recorded on an emulated GPU is not over before it is waited for.) */
+/* (An event that is recorded on an emulated GPU is over only after a wait for it.) */
 static void at_rest(struct stream *s)
 {
 #ifndef MT_EMU

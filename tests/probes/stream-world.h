@@ -214,7 +214,7 @@ static uint64_t world_txn_word(const struct stream *s)
 	return mt_word(s->taken.msg.k, s->taken.msg.attempt + world.stale, MT_ACCUMULATE);
 }
 
-/* Instead of sleeping: who is waited for takes a turn */
+/* Instead of sleeping: the stage that mt-stream waits for takes a turn */
 static void world_wait(void)
 {
 	if (world.activity == MT_ACT_WAIT_WEIGHTS) MT_ASSERT(publish_next() || world.published == world.control->n_units);
