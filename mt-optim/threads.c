@@ -22,8 +22,9 @@ static bool on_gpu(struct optim *o)
 
 struct pool *optim_pool(struct optim *o)
 {
+	if (o->pool) return o->pool;
 	uint64_t cores = (uint64_t)mt_cores();
-	if (!o->pool) o->pool = make(o->threads ? o->threads : on_gpu(o) ? cores - 1 : cores / 2);
+	o->pool = make(o->threads ? o->threads : on_gpu(o) ? cores - 1 : cores / 2);
 	return o->pool;
 }
 
