@@ -14,8 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/ptrace.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -226,47 +225,61 @@ static bool same_state(const struct optim *a, const struct optim *b)
 
 /* ------------------------------------------------------------------------------------------------ stepping */
 
-static volatile bool *unstepped; /* (WORLDS), shared with its child: it goes on until its next SIGTRAP */
-static int stepped_world;
+/* A child traps after each instruction, by the flag TF, and stops at every `stop_every`th for this process. (With
+ * ptrace, each instruction would take two switches between processes.) */
+static uint64_t traps, stop_every;
+
+static void trapped(int sig)
+{
+	(void)sig;
+	if (traps++ % stop_every == 0) raise(SIGSTOP);
+}
+
+static void single_step(bool on)
+{
+#if defined __x86_64__
+	const uint64_t tf = 0x100, flags = __builtin_ia32_readeflags_u64();
+	__builtin_ia32_writeeflags_u64(on ? flags | tf : flags & ~tf);
+#else
+	printf("single steps are for x86-64\n"), finish(77);
+#endif
+}
 
 /* Stepped are: a unit's first four groups, every eighth of the others, and partitions of several groups */
 static void scalar_in_part(const struct scalars *a, const struct tile *t, struct mt_partition *p, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
-	bool whole = first >= 4 && first % 8 && end - first == 1;
-	unstepped[stepped_world] = whole;
+	single_step(first < 4 || first % 8 == 0 || end - first > 1);
 	update_scalar(a, t, p, tag, first, end, decay);
-	if (whole) raise(SIGTRAP);
+	single_step(true);
 }
 
-static pid_t stepped_child(int world, int isa)
+static pid_t stepped_child(int world, int isa, uint64_t every)
 {
 	pid_t pid = fork();
 	CHECK(pid >= 0, "fork: %s", strerror(errno));
 	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		struct world w; /* regions are not inherited: the child maps its own */
 		attach(&w, world);
-		stepped_world = world;
 		w.o.update = isas[isa] == update_scalar ? scalar_in_part : isas[isa];
-		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
-		raise(SIGSTOP);
+		stop_every = every;
+		signal(SIGTRAP, trapped);
+		single_step(true);
 		update(&w.o);
-		raise(SIGSTOP);
+		single_step(false);
 		_exit(0);
 	}
-	int status;
-	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status), "the child does not stop");
-	if (WSTOPSIG(status) != SIGSTOP) finish(1);
 	return pid;
 }
 
-/* This process and its child on one core: else each step wakes up another core, and takes three times as long. They
+/* This process and its child on one core: else each stop wakes up another core, and takes three times as long. They
  * move now and then, since another process may need that core. */
 static void share_core(pid_t pid)
 {
 	static cpu_set_t all;
-	static unsigned steps;
-	if (steps++ % 4096) return;
+	static unsigned stops;
+	if (stops++ % 1024) return;
 	if (!CPU_COUNT(&all)) sched_getaffinity(0, sizeof all, &all);
 	sched_setaffinity(0, sizeof all, &all);
 	sched_yield();
@@ -278,18 +291,16 @@ static void share_core(pid_t pid)
 	sched_setaffinity(pid, sizeof here, &here);
 }
 
-/* Run one instruction, or a whole update of a group. False: the update has ended. */
-static bool step(pid_t pid, int world)
+/* Go on to the child's next stop. False: the update has ended. */
+static bool step(pid_t pid)
 {
 	share_core(pid);
-	int status, how = unstepped[world] ? PTRACE_CONT : PTRACE_SINGLESTEP;
-	unstepped[world] = false;
-	if (ptrace(how, pid, NULL, NULL)) {
-		if (errno == EPERM) printf("no ptrace here\n"), finish(77);
-		CHECK(false, "ptrace: %s", strerror(errno));
-	}
-	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status), "the child ended early");
-	return WSTOPSIG(status) == SIGTRAP;
+	int status;
+	kill(pid, SIGCONT);
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid, "waitpid: %s", strerror(errno));
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77) finish(77);
+	CHECK(WIFSTOPPED(status) || (WIFEXITED(status) && !WEXITSTATUS(status)), "the child ended early");
+	return WIFSTOPPED(status);
 }
 
 static void end_child(pid_t pid)
@@ -343,11 +354,10 @@ static uint64_t points, nested_points, wrong[STALE_STEP + 1];
 static void step_through(struct world *w, int at, int isa, uint64_t most, uint64_t every)
 {
 	const struct optim *want = &w[4].o;
-	pid_t pid = stepped_child(at, isa);
-	uint64_t n = 0;
-	for (bool more = true; more && n < most; n++) {
-		more = step(pid, at);
-		if (more && n % every) continue;
+	pid_t pid = stepped_child(at, isa, every);
+	bool more = true;
+	for (uint64_t n = 0; more && n < most; n += every) {
+		more = step(pid);
 		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING),
 			"after instruction %llu the successor's bits are wrong", (unsigned long long)n);
 		*(at ? &nested_points : &points) += 1;
@@ -359,7 +369,7 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 		copy_world(&w[2].o, &w[0].o);
 		step_through(w, 2, (isa + 1) % n_isas, NESTED_STEPS, 7);
 	}
-	end_child(pid);
+	if (more) end_child(pid);
 }
 
 int main(int argc, char **argv)
@@ -375,8 +385,6 @@ int main(int argc, char **argv)
 	flush_denormals();
 	/* Any other process goes first. MPI_Init binds itself to each core in turn: it hung where this one was stepping. */
 	CHECK(!sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}), "sched_setscheduler: %s", strerror(errno));
-	unstepped = mmap(NULL, WORLDS * sizeof *unstepped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(unstepped != MAP_FAILED, "mmap: %s", strerror(errno));
 	for (int i = 0; i < 3; i++) {
 		setenv("MT_ISA", names[i], 1);
 		update_fn *fn = update_choose();
