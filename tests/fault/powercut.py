@@ -203,6 +203,12 @@ class Disk:
     def __init__(self, root):
         self.root, self.dirs, self.files = root, collections.defaultdict(dict), collections.defaultdict(bytes)
 
+    def copy(self):
+        new = Disk(self.root)
+        new.dirs.update({ino: dict(names) for ino, names in self.dirs.items()})
+        new.files.update(self.files)
+        return new
+
     def apply(self, op):
         if op.kind == "write":
             off, data = op.data
@@ -260,11 +266,15 @@ def states(root, ops, want):
     """(index, disk) after a power cut: for every prefix all unsynced changes lost, none lost, and random subsets"""
     lasts = durable_at(ops)
     rounds = max(3, -(-want // len(ops)) + 2)
+    base, done = Disk(root), 0      # the first operations, as far as all of them are durable
     for i in range(len(ops) + 1):
+        while done < i and (ops[done].kind in ("mark", "fsync") or (lasts[done] is not None and lasts[done] < i)):
+            base.apply(ops[done])
+            done += 1
         for turn in range(rounds):
             chance = 0 if turn == 0 else 1 if turn == 1 else random.choice((0.1, 0.5, 0.9))
-            disk = Disk(root)
-            for j in range(i):
+            disk = base.copy()
+            for j in range(done, i):
                 if ops[j].kind in ("mark", "fsync"):
                     continue
                 if (lasts[j] is not None and lasts[j] < i) or random.random() < chance:
