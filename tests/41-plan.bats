@@ -95,7 +95,10 @@ plan() {
 
 # bats test_tags=slow
 @test "for random geometries, shapes and budgets no plan is larger or slower than its bounds" {
-	stream-plan 1040 50 >"$T/out" || { cat "$T/out" >&2; return 1; }
+	local from=$((RANDOM * 32768 + RANDOM)) count=12
+	[ -z "$NIGHTLY" ] || count=1000
+	echo "seeds from $from on"
+	stream-plan "$from" "$count" >"$T/out" || { cat "$T/out" >&2; return 1; }
 	grep -q "; 0 wrong$" "$T/out"
 }
 

@@ -8,6 +8,7 @@ PROBES=$BUILD/probes
 GOLDEN=$TOP/tests/golden
 CONFIGS=$TOP/tests/configs
 export PATH="$MT:$PROBES:$PATH"
+NIGHTLY=${NIGHTLY:-}            # 1: all seeds, all calls (make test NIGHTLY=1); else other ones of them each time
 
 # A name that no other test uses at this moment: mt_run_name; mt_run_name b
 mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
