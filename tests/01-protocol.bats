@@ -61,8 +61,9 @@ load helpers
 	compiles
 	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[6\];/reserved1[5], news;/' \
 		's/double   aux, z;/double news, aux, z;/' 's/micros, reserved0; uint64/micros, news; uint64/'; do
-		sed "$change" "$TOP/shm/mt/memory.h" >"$T/shm/mt/memory.h"
-		no cmp -s "$TOP/shm/mt/memory.h" "$T/shm/mt/memory.h"
+		cp "$TOP"/shm/mt/*.h "$T/shm/mt/"
+		sed -i "$change" "$T"/shm/mt/*.h
+		no diff -qr "$TOP/shm/mt" "$T/shm/mt" >/dev/null
 		no compiles
 		grep -q "reserved\|does not list all\|size of" "$T/err"
 	done
