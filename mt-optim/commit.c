@@ -60,7 +60,7 @@ bool commit(struct optim *o, struct accumulation *g, uint64_t word)
 	if (g->txn.kind == MT_EVAL) return decide(o, g, word, MT_DONE, NAN, 1);
 	double norm = o->direct ? NAN : gradient_norm(o);
 	if (commit_skips(o, g) || (!o->direct && !isfinite(norm))) return decide(o, g, word, MT_SKIP, norm, 1);
-	return decide(o, g, word, MT_APPLY, norm, clip_factor(g->txn.clip, norm));
+	return decide(o, g, word, MT_APPLY, norm, clip_factor(g->txn.hyperparams.clip, norm));
 }
 
 bool commit_direct(struct optim *o, struct accumulation *g, uint64_t word, uint32_t ring)

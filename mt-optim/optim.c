@@ -94,8 +94,7 @@ static bool finish(struct optim *o, uint32_t k)
 	}
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
-		struct scalars a = update_scalars((enum mt_optim)o->control->optim, t->t, op.lr, op.beta1, op.beta2, op.eps,
-			op.decay, t->clip_factor);
+		struct scalars a = update_scalars((enum mt_optim)o->control->optim, t->t, &op.hyperparams, t->clip_factor);
 		if (o->direct) apply_direct(o, k, &op, &a);
 		else apply(o, &op, &a);
 	} else if (o->nodes == 1)

@@ -23,7 +23,7 @@ struct unit { /* a unit as the update sees it */
 struct opened { /* what mt-step wrote before it opened the txn, copied once and checked */
 	uint64_t step, targets;
 	uint32_t kind, micros;
-	double lr, beta1, beta2, eps, decay, clip;
+	struct mt_hyperparams hyperparams;
 	bool save;
 };
 

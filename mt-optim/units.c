@@ -85,12 +85,7 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 		.targets = t->targets,
 		.kind = t->kind,
 		.micros = t->micros,
-		.lr = t->lr,
-		.beta1 = t->beta1,
-		.beta2 = t->beta2,
-		.eps = t->eps,
-		.decay = t->decay,
-		.clip = t->clip,
+		.hyperparams = t->hyperparams,
 		.save = t->save != 0,
 	};
 	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came

@@ -19,46 +19,44 @@ void flush_denormals(void)
 }
 
 /* Lion and SGD: what their formulas in update.h name. Neither has a bias correction, so t does not matter. */
-static struct scalars scalars_of_m(enum mt_optim optim, double lr, double beta1, double beta2, double decay,
-	double clip_factor)
+static struct scalars scalars_of_m(enum mt_optim optim, const struct mt_hyperparams *h, double clip_factor)
 {
 	bool lion = optim == MT_LION;
 	return (struct scalars){
 		.clip = (float)clip_factor,
-		.decay = (float)(lion ? 1 - lr * decay : decay),
+		.decay = (float)(lion ? 1 - h->lr * h->decay : h->decay),
 		.no_decay = lion ? 1 : 0,
-		.beta1 = (float)beta1,
-		.one_minus_beta1 = (float)(1 - beta1),
-		.beta2 = (float)beta2,
-		.one_minus_beta2 = (float)(1 - beta2),
-		.neg_step = (float)-lr,
+		.beta1 = (float)h->beta1,
+		.one_minus_beta1 = (float)(1 - h->beta1),
+		.beta2 = (float)h->beta2,
+		.one_minus_beta2 = (float)(1 - h->beta2),
+		.neg_step = (float)-h->lr,
 	};
 }
 
-struct scalars update_scalars(enum mt_optim optim, uint64_t t, double lr, double beta1, double beta2, double eps,
-	double decay, double clip_factor)
+struct scalars update_scalars(enum mt_optim optim, uint64_t t, const struct mt_hyperparams *h, double clip_factor)
 {
-	if (optim != MT_ADAMW) return scalars_of_m(optim, lr, beta1, beta2, decay, clip_factor);
-	double bias1 = 1 - pow(beta1, (double)t), bias2 = 1 - pow(beta2, (double)t);
-	bool from_g = 1 - beta1 >= 0.5;
-	double per_step = -bias1 / (lr * sqrt(bias2));
+	if (optim != MT_ADAMW) return scalars_of_m(optim, h, clip_factor);
+	double bias1 = 1 - pow(h->beta1, (double)t), bias2 = 1 - pow(h->beta2, (double)t);
+	bool from_g = 1 - h->beta1 >= 0.5;
+	double per_step = -bias1 / (h->lr * sqrt(bias2));
 	bool steps = isfinite((float)per_step); /* lr is not 0 */
 	return (struct scalars){
 		.clip = (float)clip_factor,
-		.decay = (float)(1 - lr * decay),
+		.decay = (float)(1 - h->lr * h->decay),
 		.no_decay = 1,
-		.lerp = (float)(from_g ? -beta1 : 1 - beta1),
+		.lerp = (float)(from_g ? -h->beta1 : 1 - h->beta1),
 		.lerp_from_g = from_g,
-		.beta2 = (float)beta2,
-		.one_minus_beta2 = (float)(1 - beta2),
-		.neg_step = (float)-(lr / bias1),
+		.beta2 = (float)h->beta2,
+		.one_minus_beta2 = (float)(1 - h->beta2),
+		.neg_step = (float)-(h->lr / bias1),
 		.sqrt_bias2 = (float)sqrt(bias2),
-		.eps = (float)eps,
-		.beta1 = (float)beta1,
-		.clip_lerp = (float)(clip_factor * (1 - beta1)),
-		.clip_root2 = (float)(clip_factor * sqrt(1 - beta2)),
+		.eps = (float)h->eps,
+		.beta1 = (float)h->beta1,
+		.clip_lerp = (float)(clip_factor * (1 - h->beta1)),
+		.clip_root2 = (float)(clip_factor * sqrt(1 - h->beta2)),
 		.per_step = steps ? (float)per_step : 0,
-		.eps_per_step = steps ? (float)(eps * sqrt(bias2) * per_step) : -INFINITY,
+		.eps_per_step = steps ? (float)(h->eps * sqrt(bias2) * per_step) : -INFINITY,
 	};
 }
 

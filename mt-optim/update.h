@@ -172,9 +172,8 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 /* By the widest instruction set of this CPU, or by $MT_ISA (scalar or plain, avx2, avx512); NULL: the CPU lacks it */
 update_fn *update_choose(void);
 
-/* The scalars of Adam's step t from the step's hyperparameters. */
-struct scalars update_scalars(enum mt_optim, uint64_t t, double lr, double beta1, double beta2, double eps,
-	double decay, double clip_factor);
+/* The scalars of Adam's step t. clip_factor stands for the maximum norm of the hyperparameters. */
+struct scalars update_scalars(enum mt_optim, uint64_t t, const struct mt_hyperparams *, double clip_factor);
 
 /* Put the group that the partition's index names back to what it was before its update began. Idempotent. */
 void update_restore(const struct tile *, const struct mt_partition *);

@@ -65,12 +65,9 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	d->micros = t->micros = (uint32_t)((source->rows + o->micro - 1) / o->micro);
 	t->targets = source->targets;
 	t->processed = source->processed;
+	t->hyperparams = o->hyperparams;
 	t->lr = lr;
-	t->beta1 = o->beta1;
-	t->beta2 = o->beta2;
-	t->eps = o->eps;
-	t->decay = o->wd;
-	t->clip = kind == MT_TRAIN ? o->clip : 0;
+	if (kind == MT_EVAL) t->clip = 0;
 	t->save = save;
 	t->last = last;
 	t->position = *position;

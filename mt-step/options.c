@@ -12,10 +12,7 @@
 
 static struct options o = {
 	.schedule = {.kind = SCHEDULE_LINEAR},
-	.beta1 = 0.9,
-	.beta2 = 0.999,
-	.eps = 1e-8,
-	.clip = 1,
+	.hyperparams = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1},
 	.wait = 10,
 	.max_skipped = 20,
 };
@@ -36,12 +33,14 @@ static const struct mt_opt table[] = {
 	{"decay", OPT_U64, &o.schedule.decay, "STEPS", "wsd: number of steps at the end in which the rate falls",
 		&decay_given},
 	{"min-lr", OPT_DOUBLE, &o.schedule.min_lr, "X", "cosine, wsd: rate at the end (default: 0)", &min_lr_given},
-	{"wd", OPT_DOUBLE, &o.wd, "X", "weight decay (default: 0)", NULL},
-	{"beta1", OPT_DOUBLE, &o.beta1, "X", "Adam's first moment, Lion's; SGD's momentum (default: 0.9)", NULL},
-	{"beta2", OPT_DOUBLE, &o.beta2, "X", "Adam's second moment (default: 0.999), Lion's m (0.99)", &o.beta2_given},
-	{"eps", OPT_DOUBLE, &o.eps, "X", "Adam's epsilon (default: 1e-8)", NULL},
-	{"clip", OPT_DOUBLE, &o.clip, "X", "maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)",
-		&o.clip_given},
+	{"wd", OPT_DOUBLE, &o.hyperparams.decay, "X", "weight decay (default: 0)", NULL},
+	{"beta1", OPT_DOUBLE, &o.hyperparams.beta1, "X", "Adam's first moment, Lion's; SGD's momentum (default: 0.9)",
+		NULL},
+	{"beta2", OPT_DOUBLE, &o.hyperparams.beta2, "X", "Adam's second moment (default: 0.999), Lion's m (0.99)",
+		&o.beta2_given},
+	{"eps", OPT_DOUBLE, &o.hyperparams.eps, "X", "Adam's epsilon (default: 1e-8)", NULL},
+	{"clip", OPT_DOUBLE, &o.hyperparams.clip, "X",
+		"maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)", &o.clip_given},
 	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
 	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
@@ -142,11 +141,11 @@ static void check_schedule(void)
 
 static void check_adam(void)
 {
-	if (!(o.wd >= 0)) mt_die(MT_EX_USAGE, "--wd: 0 or more");
-	if (!(o.beta1 >= 0 && o.beta1 < 1)) mt_die(MT_EX_USAGE, "--beta1: 0 to below 1");
-	if (!(o.beta2 >= 0 && o.beta2 < 1)) mt_die(MT_EX_USAGE, "--beta2: 0 to below 1");
-	if (!(o.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
-	if (!(o.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
+	if (!(o.hyperparams.decay >= 0)) mt_die(MT_EX_USAGE, "--wd: 0 or more");
+	if (!(o.hyperparams.beta1 >= 0 && o.hyperparams.beta1 < 1)) mt_die(MT_EX_USAGE, "--beta1: 0 to below 1");
+	if (!(o.hyperparams.beta2 >= 0 && o.hyperparams.beta2 < 1)) mt_die(MT_EX_USAGE, "--beta2: 0 to below 1");
+	if (!(o.hyperparams.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
+	if (!(o.hyperparams.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 }
 

@@ -11,7 +11,8 @@ struct options {
 	struct schedule schedule;
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
 	uint32_t pack;                     /* as in mt_position */
-	double wd, beta1, beta2, eps, clip, wait;
+	struct mt_hyperparams hyperparams; /* lr: of each step, by the schedule */
+	double wait;
 	bool clip_given, beta2_given, input_new;
 	bool check, count;                   /* only check the options; only count what the input would train */
 	bool own_metrics;                    /* refuse metrics unless it is a plain file of this user's */

@@ -66,14 +66,14 @@ static void check_run(struct options *o)
 {
 	const struct mt_control *c = mt_control(driver.run);
 	const struct mt_geometry *g = mt_geometry(driver.run);
-	if (c->optim == MT_LION && !o->beta2_given) o->beta2 = 0.99; /* the paper's; beta1 is the same */
+	if (c->optim == MT_LION && !o->beta2_given) o->hyperparams.beta2 = 0.99; /* the paper's; beta1 is the same */
 	if (c->grad == MT_NONE) {
 		if (o->micro != o->batch)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none: a step is one micro-batch, so --micro must be --batch",
 				o->run);
-		if (o->clip_given && o->clip > 0)
+		if (o->clip_given && o->hyperparams.clip > 0)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
-		o->clip = 0;
+		o->hyperparams.clip = 0;
 	}
 	check_seq(o, g);
 	struct mt_committed was;

@@ -80,15 +80,8 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 /* For checkpoints of the step, which may be written when the next but one has its record. */
 static void keep_hyper(struct mt_run *run, const struct mt_txn *t)
 {
-	run->control->hyper[t->step & 1] = (struct mt_hyper){.step = t->step,
-		.lr = t->lr,
-		.beta1 = t->beta1,
-		.beta2 = t->beta2,
-		.eps = t->eps,
-		.decay = t->decay,
-		.clip = t->clip,
-		.targets = t->targets,
-		.micros = t->micros};
+	run->control->hyper[t->step & 1] =
+		(struct mt_hyper){.step = t->step, .hyperparams = t->hyperparams, .targets = t->targets, .micros = t->micros};
 }
 
 uint64_t mt_txn_commit(struct mt_run *run, uint64_t word, enum mt_phase phase, double norm, double clip_factor)

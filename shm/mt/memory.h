@@ -74,6 +74,10 @@ struct mt_position {            /* where mt-step is in its input; part of a txn,
 enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
 enum mt_phase { MT_CLOSED = 0, MT_ACCUMULATE = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
 
+struct mt_hyperparams { double lr, beta1, beta2, eps, decay, clip; }; /* of a training step; clip 0: off */
+/* These stand in a struct by themselves and as one */
+#define MT_HYPERPARAMS union { struct mt_hyperparams hyperparams; struct { double lr, beta1, beta2, eps, decay, clip; }; }
+
 struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  /* of one micro */
 
 struct mt_txn {
@@ -84,7 +88,7 @@ struct mt_txn {
 	_Alignas(64) uint64_t step; /* train: turns version step - 1 into step; eval: wants version step */
 	uint32_t kind, micros;
 	uint64_t targets;           /* of the whole step: loss scale is 1 / targets */
-	double   lr, beta1, beta2, eps, decay, clip;   /* as given; mt-optim rounds what it derives; clip 0: off */
+	MT_HYPERPARAMS;             /* as given; mt-optim rounds what it derives */
 	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
 	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
@@ -153,7 +157,7 @@ struct mt_figures {             /* what a step's metrics line says; 72 bytes */
 
 struct mt_hyper {               /* what a training step was made with; 80 bytes */
 	uint64_t step;              /* 0: none */
-	double   lr, beta1, beta2, eps, decay, clip;
+	MT_HYPERPARAMS;
 	uint64_t targets;
 	uint32_t micros, reserved0;
 	uint64_t reserved;

@@ -64,7 +64,8 @@ struct share { /* one thread's groups of an update */
 static void *work(void *arg)
 {
 	struct share *s = arg;
-	struct scalars a = update_scalars(s->loop->t->optim, 10, 1e-3, 0.9, 0.999, 1e-8, 0.1, 1);
+	struct scalars a = update_scalars(s->loop->t->optim, 10, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0.1, 0},
+		1);
 	flush_denormals();
 	if (s->start) pthread_barrier_wait(s->start);
 	s->loop->fn(&a, s->loop->t, &s->partition, partition_tag(1, 0), s->first, s->end, a.decay);

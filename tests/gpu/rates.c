@@ -119,7 +119,7 @@ static void *worker_main(void *arg)
 {
 	struct worker *k = arg;
 	struct mt_partition *partition = aligned_alloc(64, sizeof *partition);
-	struct scalars a = update_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0, 1);
+	struct scalars a = update_scalars(MT_ADAMW, 10, &(struct mt_hyperparams){0, 0.9, 0.999, 1e-8, 0, 0}, 1);
 
 	flush_denormals();
 	memset(partition, 0, sizeof *partition);

@@ -206,7 +206,7 @@ static void expect_gather(uint64_t step, uint32_t micros, double *norm)
 static void expect_update(const struct mt_txn *t, double factor)
 {
 	static struct mt_partition partition;
-	struct scalars a = update_scalars(f.rule, f.t, t->lr, t->beta1, t->beta2, t->eps, t->decay, factor);
+	struct scalars a = update_scalars(f.rule, f.t, &t->hyperparams, factor);
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		struct expected *e = &f.unit[u];
 		const struct mt_unit *mu = mt_unit(f.run, u);

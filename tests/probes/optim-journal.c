@@ -178,7 +178,7 @@ static void update(struct optim *o)
 {
 	struct opened op;
 	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
-	struct scalars a = update_scalars(optim, STEP, op.lr, op.beta1, op.beta2, op.eps, op.decay, 1);
+	struct scalars a = update_scalars(optim, STEP, &op.hyperparams, 1);
 	if (o->direct) apply_direct(o, K, &op, &a);
 	else apply(o, &op, &a);
 }

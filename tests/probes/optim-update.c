@@ -134,8 +134,8 @@ static int same_bits(const char *isa, update_fn *fn)
 			fill_g(g0, g_bf16, wild);
 			fill_g(g1, g_bf16, wild);
 			want = got = before;
-			struct scalars a = update_scalars(optim, 1 + rnd() % 1000, 1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1,
-				round & 1 ? 1 : 0.37);
+			struct scalars a = update_scalars(optim, 1 + rnd() % 1000,
+				&(struct mt_hyperparams){1e-3, round % 3 ? 0.9 : 0.25, 0.999, 1e-8, 0.1, 0}, round & 1 ? 1 : 0.37);
 			struct tile t = tile_of(&want, bf16, state, g_bf16, two), s = tile_of(&got, bf16, state, g_bf16, two);
 			t.optim = s.optim = optim;
 			if (optim != MT_ADAMW) t.v = s.v = t.v_scale = s.v_scale = NULL;
@@ -169,7 +169,7 @@ static int is_adamw(double beta1)
 		v[i] = ((float *)t.v)[i] = 0;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, lr, beta1, beta2, eps, wd, clip);
+		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){lr, beta1, beta2, eps, wd, 0}, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
 		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
@@ -210,7 +210,7 @@ static int is_rule_of_m(enum mt_optim optim)
 		unsure[i] = false;
 	}
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct scalars a = update_scalars(optim, step, lr, beta1, beta2, 0, wd, clip);
+		struct scalars a = update_scalars(optim, step, &(struct mt_hyperparams){lr, beta1, beta2, 0, wd, 0}, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
 		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
@@ -248,7 +248,7 @@ static int lion_rests(void)
 	memset(g0, 0, sizeof g0);
 	memset(got.m, 0, sizeof got.m);
 	want = got;
-	struct scalars a = update_scalars(MT_LION, 1, 1e-3, 0.9, 0.99, 0, 0.1, 1);
+	struct scalars a = update_scalars(MT_LION, 1, &(struct mt_hyperparams){1e-3, 0.9, 0.99, 0, 0.1, 0}, 1);
 	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.no_decay);
 	if (!memcmp(want.w, got.w, sizeof want.w) && !memcmp(want.lo, got.lo, sizeof want.lo)) return 0;
 	return fprintf(stderr, "lion: a weight without gradients moves\n"), 1;
@@ -261,7 +261,7 @@ static int flushes(void)
 	struct tile t = tile_of(&got, false, MT_FP32, false, false);
 	memset(g0, 0, sizeof g0);
 	for (uint64_t i = 0; i < N; i++) ((float *)t.m)[i] = mt_float(1 + (uint32_t)i), ((float *)t.v)[i] = mt_float(77);
-	struct scalars a = update_scalars(MT_ADAMW, 10, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+	struct scalars a = update_scalars(MT_ADAMW, 10, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0, 0}, 1);
 	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, 1);
 	for (uint64_t i = 0; i < N; i++)
 		if (mt_bits(((float *)t.m)[i]) || mt_bits(((float *)t.v)[i])) {
@@ -281,7 +281,7 @@ static int rounds_bf16_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_BF16, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0, 0}, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g;
 		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
@@ -309,7 +309,7 @@ static int rounds_int8_fairly(void)
 	memset(&got, 0, sizeof got);
 	t = tile_of(&got, true, MT_INT8, false, false);
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, 1e-3, 0.9, 0.999, 1e-8, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0, 0}, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
@@ -344,7 +344,7 @@ static int rounds_m_fairly(enum mt_optim optim, enum mt_dtype state)
 	struct tile t = tile_of(&got, true, state, false, false);
 	t.optim = optim, t.v = NULL;
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(optim, step, 0, beta, beta, 0, 0, 1);
+		struct scalars a = update_scalars(optim, step, &(struct mt_hyperparams){0, beta, beta, 0, 0, 0}, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.no_decay);
@@ -380,7 +380,7 @@ static int steps_stay_short(void)
 	memset(&plain, 0, sizeof plain);
 	memset(&got, 0, sizeof got);
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, 1, 0.9, 0.999, 1e-12, 0, 1);
+		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){1, 0.9, 0.999, 1e-12, 0, 0}, 1);
 		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = (uniform() + uniform() + uniform()) * size[i % SIZES];
 		for (int k = 0; k < 2; k++) {
 			float *w = t[k].w;
@@ -499,7 +499,7 @@ static int rests_at_0(enum mt_dtype state)
 	memset(g0, 0, MT_GROUP * 4);
 	memset(t.v, 0, mt_state_bytes(state, MT_GROUP) / 2);
 	memcpy(want.w, got.w, sizeof want.w);
-	struct scalars a = update_scalars(MT_ADAMW, 10, 0, 0.9, 0.999, 1e-8, 0.1, 1);
+	struct scalars a = update_scalars(MT_ADAMW, 10, &(struct mt_hyperparams){0, 0.9, 0.999, 1e-8, 0.1, 0}, 1);
 	update_scalar(&a, &t, &got.partition, partition_tag(1, 0), 0, GROUPS, a.decay);
 	if (!memcmp(want.w, got.w, sizeof want.w)) return 0;
 	return fprintf(stderr, "state %s: a weight moves although the learning rate is 0\n", word_of(state)), 1;
