@@ -137,6 +137,11 @@ FORMATTED = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cc')
 format:
 	@clang-format -i $(FORMATTED)
 
+# ---- shm/ABI.md: the offsets of all shared fields, which a test compares with the programs
+.PHONY: abi-page
+abi-page: $(B)/mt-store
+	@{ sed '/^```/q' shm/ABI.md && $(B)/mt-store stat --abi && echo '```'; } >$(O)/ABI.md && mv $(O)/ABI.md shm/ABI.md
+
 include bin/build.mk
 
 clean:

@@ -50,7 +50,8 @@ install: absolute all lib completions
 	install -m 644 shm/mt.h $(D)/include
 	install -m 644 $(filter-out shm/mt.h,$(LIBMT_H)) $(D)/include/mt
 	$(foreach m,$(MAN),install -m 644 $(m) $(D)/$(call man_of,$(m)) && ) :
-	install -m 644 shm/README.md $(D)/share/doc/mt/abi.md
+	cat shm/README.md shm/PROTOCOL.md shm/ABI.md >$(D)/share/doc/mt/abi.md
+	chmod 644 $(D)/share/doc/mt/abi.md
 	install -m 644 $(COMPLETED:%=$(O)/completions/%) $(D)/share/bash-completion/completions
 
 # Directories that other packages use too stay, even if they are empty.

@@ -42,7 +42,7 @@ bool owner_end_turn(struct mt_run *, const char *name, struct owner_end *);
 /* Save the state in dir, if it is not there, and remove the run. An error, and the run stays, if it cannot be saved. */
 int owner_end_run(struct mt_run *, const char *name, const char *dir, const struct owner_end *);
 
-/* abi.c: stat --abi: the shared structures, as shm/README.md lists them, and as JSON. 0 or minus an exit code */
+/* abi.c: stat --abi: the shared structures, as shm/ABI.md lists them, and as JSON. 0 or minus an exit code */
 int abi_text(void);
 int abi_json(void);
 /* memory.c: stat --memory: what a new run may take, as lines or as JSON */

@@ -1,5 +1,5 @@
 /* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, mt-store stat --abi prints them,
- * and a test compares that with shm/README.md. Not for programs. F(struct, field, offset, size) */
+ * and a test compares that with shm/ABI.md. Not for programs. F(struct, field, offset, size) */
 /* clang-format off */
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \

@@ -1,7 +1,7 @@
 /* mt.h: all of libmt's headers, for a stage of your own. mt's own files include those of mt/ that they need:
  * those to mt/control.h are what lies in shared memory, the others are functions.
  *
- * A run has a name and three regions of shared memory (shm/README.md draws them byte by byte):
+ * A run has a name and three regions of shared memory (shm/ABI.md lists them byte by byte):
  *   control  header, geometry, unit and tensor tables, stage slots, reproducibility record, transactions, journal
  *   rings    messages and their payload blocks
  *   store    the state itself: one contiguous tile a unit, cut into arrays w | lo | m | v | g

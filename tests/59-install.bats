@@ -15,7 +15,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	mt_make install PREFIX="$T/here"
 	grep -qx 'prefix=/opt/x' "$T/root/opt/x/lib/pkgconfig/mt.pc"
 	grep -qx "prefix=$T/here" "$T/here/lib/pkgconfig/mt.pc"
-	cmp "$TOP/shm/README.md" "$T/here/share/doc/mt/abi.md"
+	cat "$TOP/shm/README.md" "$TOP/shm/PROTOCOL.md" "$TOP/shm/ABI.md" | cmp - "$T/here/share/doc/mt/abi.md"
 	printf '%s\n' '#include <mt.h>' '#include <stdio.h>' \
 		'int main(void) { struct mt_run *r; printf("%d %d\n", MT_ABI, mt_run_open(&r, "no run", 0)); }' >"$T/own.c"
 	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig

@@ -84,7 +84,7 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 	[ "$(grep -c '"tokens": 60,' "$T/metrics")" = 2 ]
 }
 
-@test "a custom stage written from shm/README.md between mt-stream and mt-optim changes no bit" {
+@test "a custom stage written from shm/PROTOCOL.md between mt-stream and mt-optim changes no bit" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null

@@ -94,7 +94,7 @@ refused() { fails_with "$@" && holds mt-optim "$OPTIM"; }
 	mt-store rm "$RUN" --force
 }
 
-@test "a Python stage takes its slot as shm/README.md describes, and keeps mt-optim out until it dies" {
+@test "a Python stage takes its slot as shm/PROTOCOL.md describes, and keeps mt-optim out until it dies" {
 	need_cmd python3
 	make_run "$GOLDEN/llama3/model"
 	cat >"$T/stage.py" <<'PY'

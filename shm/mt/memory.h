@@ -1,4 +1,4 @@
-/* memory.h: what lies in shared memory. shm/README.md explains it; control.h has the control region as a whole. */
+/* memory.h: what lies in shared memory. shm/PROTOCOL.md explains it; control.h has the control region as a whole. */
 #ifndef LIBMT_MEMORY_H
 #define LIBMT_MEMORY_H
 

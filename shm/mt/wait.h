@@ -14,7 +14,7 @@ uint32_t mt_event(const struct mt_run *);
 void mt_wait(struct mt_run *, uint32_t seen, int ms);
 void mt_wake(struct mt_run *);                      /* ring it; cheap while nobody waits */
 /* What is published often has a bit, so that a wait can sleep through what does not concern it. All else wakes
- * everybody: the run's state, slots, the record. shm/README.md has the numbers. */
+ * everybody: the run's state, slots, the record. shm/PROTOCOL.md has the numbers. */
 enum {
 	MT_ON_TXN = 1 << 0,         /* a transaction's word */
 	MT_ON_VERSION = 1 << 1,     /* a unit's version */

@@ -1,6 +1,6 @@
 """A run's shared memory in Python, without libmt: regions, structures by the names of their fields, a slot, a ring.
 
-Offsets, sizes and constants are those that `mt-store stat --abi --json` prints; shm/README.md says what they mean.
+Offsets, sizes and constants are those that `mt-store stat --abi --json` prints; shm/PROTOCOL.md says what they mean.
 Words that other processes change go through libatomic, a package of every gcc."""
 import ctypes
 import fcntl

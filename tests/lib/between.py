@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A custom stage between two rings, written from shm/README.md alone. It forwards every message of one ring to another
-and reports on stderr what it forwarded. It ends when the run is removed, or on SIGTERM.
+"""A custom stage between two rings, written from shm/PROTOCOL.md alone. It forwards every message of one ring to
+another and reports on stderr what it forwarded. It ends when the run is removed, or on SIGTERM.
 
 usage: between.py RUN FROM TO [--scale X]     X: multiply gradients by X (fp32 runs)
 """

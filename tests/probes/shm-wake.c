@@ -24,7 +24,7 @@ struct turns {
 static struct turns *turns;
 static uint64_t count;
 
-/* shm/README.md, "Waiting", in full */
+/* shm/PROTOCOL.md, "Waiting", in full */
 static void plain_wait(struct mt_run *run, uint32_t seen)
 {
 	struct mt_control *c = mt_control(run);
