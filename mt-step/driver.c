@@ -1,8 +1,20 @@
 /* driver.c: one txn at a time through its phases.
  *
  * mt-step keeps no state: what it opens is in the txn, and the rows can be packed again from the position of
- * the txn before. An accumulation that is aborted (its word has another attempt) is dealt again from its first micro;
- * readers drop messages of the older attempt. */
+ * the txn before. In struct driver:
+ *
+ *  1. `source` is not NULL only if this mt-step has opened the newest txn, and has not seen that it left accumulate.
+ *  2. `attempt` is 0, or the attempt under which micros 0 to next - 1 were pushed. They count if and only if it is the
+ *     word's: else all micros are dealt again, and readers drop the older messages [deal, deal_anew].
+ *  3. Micro j of an attempt goes to live[j % n_live], in ascending order. If the slot of one of these streams, or
+ *     mt-optim's if it was there, has another word than in `participants`, a new attempt begins [deal].
+ *
+ *     newest txn   what mt-step does in a turn
+ *     accumulate   deals micros while rings have room [deal_one]; without a stream, waits for one [peers_assemble]
+ *     committed    drops the source: no row is needed again [deal]; phases are mt-optim's until done [driver_phase]
+ *     done         nothing: train.c and eval.c write the line and log it [driver_logged]
+ *
+ * At an exit, a txn in accumulate is withdrawn; one that is committed is final [driver_withdraw]. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,23 @@
  *     open n        once n - 1 is committed and n - 2 is logged
  *     accumulate n  each unit as soon as the update of n - 1 has published it
  *     line of n     when n is done; then n is logged
+ *
+ * In struct trainer, between two turns:
+ *
+ *  1. `newest` is 0, or the newest training txn, which this mt-step opened; it makes step `began`.
+ *  2. `older` is not 0 if and only if the txn before it was opened here and is not logged. Its line comes first [turn].
+ *  3. `newest_logged` if and only if the line of `newest` is written, and its word is logged [turn, finish_all].
+ *  4. `rows_out` if and only if the rows of `newest` are not given back: a new attempt would deal them again [turn].
+ *  5. `counted` is `began` once the outcome of `newest` is counted [count_step].
+ *
+ * Before the first step, train_resume finishes what a predecessor left as the newest txn k:
+ *
+ *     accumulate         withdrawn [driver_withdraw]: the txn before it is the newest
+ *     apply, skip        waited for: mt-optim finishes it without mt-step [driver_wait]
+ *     training, done     its line, after that of k - 1 if that is done; evaluated if that is due [finish_step]
+ *     training, logged   evaluated if that is due: its line was written before a long evaluation [evaluate_alone]
+ *     evaluation, done   in the line of step k - 1 if that is not logged, else made again [resume_eval]
+ *     evaluation, logged the line of step k - 1 is written if that is not logged [resume_eval]
  */
 #include <math.h>
 #include <stdio.h>

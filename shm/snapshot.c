@@ -1,7 +1,24 @@
-/* snapshot.c: the snapshot word: which step mt-ckpt is to save, and how far the save is. mt-optim pins each unit at the
- * step and then sets the word to pinned; mt-ckpt copies and unpins unit by unit, seals the save before it renames the
- * directory, and ends as saved or failed. A pin counts only while the word is (pin, pinned): so to fail a snapshot is
- * to release all of its units at once. */
+/* snapshot.c: the snapshot's word (step, state): which step mt-ckpt is to save, and how far the save is.
+ * In a filled run:
+ *
+ *  1. The word changes by compare-and-swap alone, in a process that holds its slot [word_cas].
+ *  2. A unit is pinned if and only if its pin is s, not 0, and the word is (s, pinned) [mt_snap_pinned]. So failing a
+ *     snapshot releases all of its units at once.
+ *  3. When the word becomes (s, pinned), every unit's pin is s [mt_snap_pin]. It becomes 0 when mt-ckpt has copied the
+ *     unit [mt_snap_unpin]. So if all pins are s, nothing has been overwritten since [mt_snap_intact].
+ *  4. The word (s, failed) has been counted if and only if the high bits of `failed` are s + 1 [mt_snap_failures].
+ *     mt-optim counts it before it writes the next word [mt_snap_pin].
+ *
+ *     state    what may be trusted                                    who changes it
+ *     none     nothing: no save since the run was filled              mt-optim [mt_snap_pin]
+ *     pinned   t and position are the step's, so are pinned units     mt-ckpt: sealed [mt_snap_seal]; failed
+ *                                                                     [mt_snap_fail], mt-optim too if mt-ckpt is dead
+ *     sealed   all files are written and synced; the directory may    mt-ckpt or its successor: saved [mt_snap_save],
+ *              have its name already                                  failed [mt_snap_fail]
+ *     saved    the checkpoint has its name                            mt-optim, for a later step [mt_snap_pin]
+ *     failed   nothing: the step counts as not saved                  the same
+ *
+ * On other nodes than 0, "saved" and "failed" come from node 0 by mt-link, which ends the save there. */
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/snapshot.h"
@@ -10,8 +27,8 @@
 
 uint64_t mt_snap(const struct mt_run *run)
 {
-	/* acquire: what the word speaks of; for mt-optim, with a saver's release: its reads of a unit come before our
-	 * writes to it */
+	/* acquire: what the word speaks of; for mt-optim: the saver's reads of a unit come before our writes to it. The
+	 * releases are in word_cas */
 	return atomic_load_explicit(&run->control->snap.word, memory_order_acquire);
 }
 
@@ -54,6 +71,7 @@ bool mt_snap_pin(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_
 
 bool mt_snap_pinned(const struct mt_run *run, uint32_t unit)
 {
+	/* acquire: the saver has read the unit before we write to it; the release is in mt_snap_unpin */
 	uint64_t pin = atomic_load_explicit(&mt_unit(run, unit)->pin, memory_order_acquire);
 	return pin && mt_snap(run) == mt_snap_word(pin, MT_PINNED);
 }

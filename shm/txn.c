@@ -1,6 +1,32 @@
-/* txn.c: decisions are state. A txn's word (k, attempt, phase) changes by compare-and-swap and is the only thing that
- * decides; everything else in the record is written before the word says so. Two records alternate: txn k + 1 is
- * opened only when k is committed and k - 1 is logged. */
+/* txn.c: decisions are state.
+ *
+ * Transaction (txn) k is one training step or one evaluation. It has the entry txn[k & 1], whose word (k, attempt,
+ * phase) is the only thing that decides. In a filled run these hold:
+ *
+ *  1. The word changes by compare-and-swap alone, in a process that holds its slot [mt_txn_cas]. What a phase promises
+ *     is stored before it (release), so a reader of the phase may read that (acquire) [mt_txn_word].
+ *  2. A word that is not closed is in the entry of its k's parity. If both are not closed, they are k and k + 1, and k
+ *     is not in accumulate. If one is closed, the other is neither closed nor in accumulate. [mt_run_check]
+ *  3. k is committed if and only if its word is in apply, skip, done or logged, or k + 2 has its entry. No later word
+ *     takes that back; before it, nothing of k is decided. [mt_txn_commit]
+ *  4. k + 1 is opened only when k is committed and k - 1 is logged, whose entry it takes [driver_begin in mt-step].
+ *  5. A message belongs to k if and only if its k and attempt are the word's. Opening and aborting take a new attempt
+ *     of one counter for all k [mt_attempt_next], which wraps [mt_attempt_order].
+ *  6. t, Adam's step count after k, is that of k - 1, plus 1 if k was applied [mt_txn_commit].
+ *  7. A unit's version goes from v - 1 to v when all of its weights of step v are stored [mt_publish].
+ *
+ *     phase        what may be trusted besides the word                     who changes it
+ *     closed       nothing: never used, or withdrawn                        mt-step opens it [driver_begin]
+ *     accumulate   step to position, as opened; save may still become 1     mt-optim commits [mt_txn_commit], mt-step
+ *                  [driver_save_late]; losses are mt-optim's                withdraws [driver_withdraw], an abort takes a
+ *                                                                           new attempt [abort_accumulation, deal]
+ *     apply, skip  also losses, t to z, and hyper[step & 1]. A unit is at   mt-optim, or its successor [finish]
+ *                  step - 1 or step
+ *     done         also every unit is at step; a wanted snapshot is pinned  mt-step [driver_logged]
+ *     logged       the same; its line of metrics is written                 mt-step, for k + 2 [driver_begin]
+ *
+ * An evaluation goes from accumulate to done, since it changes no unit. On other nodes than 0, mt-link alone changes
+ * words. */
 #include <math.h>
 
 #include "lib.h"
@@ -13,7 +39,7 @@ struct mt_txn *mt_txn(const struct mt_run *run, uint32_t k) { return &run->contr
 
 uint64_t mt_txn_word(const struct mt_run *run, uint32_t k)
 {
-	/* acquire: a reader of a phase also sees what was written for it */
+	/* acquire: a reader of a phase also sees what was written for it; releases are in mt_txn_cas */
 	return atomic_load_explicit(&mt_txn(run, k)->word, memory_order_acquire);
 }
 
@@ -109,6 +135,8 @@ void mt_run_committed(const struct mt_run *run, struct mt_committed *out)
 		uint64_t dw = mt_txn_word(run, d);
 		const struct mt_txn *t = mt_txn(run, d);
 		*out = (struct mt_committed){t->step, t->t, t->position};
+		/* acquire: the fields were read before the words are read again; the release is mt_txn_cas, which takes the
+		 * entry for a later txn */
 		atomic_thread_fence(memory_order_acquire);
 		if (mt_txn_newest(run) == k && mt_txn_word(run, k) == w && mt_txn_word(run, d) == dw) return;
 	}
@@ -154,7 +182,8 @@ int mt_sample_take(const struct mt_run *run, struct mt_sample *s)
 
 int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
 {
-	/* acquire: what was copied was read before the words that tell whether it changed */
+	/* acquire: what was copied was read before the words that tell whether it changed; releases: mt_txn_cas, and
+	 * mt_fill_begin */
 	atomic_thread_fence(memory_order_acquire);
 	int rc = check_filled(run);
 	if (rc) return rc;
@@ -181,7 +210,7 @@ void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
 
 uint64_t mt_version(const struct mt_run *run, uint32_t unit)
 {
-	/* acquire: the weights of that version are there to be read */
+	/* acquire: the weights of that version are there to be read; the release is in mt_publish */
 	return atomic_load_explicit(&mt_unit(run, unit)->version, memory_order_acquire);
 }
 

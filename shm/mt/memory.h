@@ -75,8 +75,9 @@ enum mt_kind { MT_TRAIN = 1, MT_EVAL = 2 };
 enum mt_phase { MT_CLOSED = 0, MT_ACCUMULATE = 1, MT_APPLY = 2, MT_SKIP = 3, MT_DONE = 4, MT_LOGGED = 5 };
 
 struct mt_hyperparams { double lr, beta1, beta2, eps, decay, clip; }; /* of a training step; clip 0: off */
-/* These stand in a struct by themselves and as one */
-#define MT_HYPERPARAMS union { struct mt_hyperparams hyperparams; struct { double lr, beta1, beta2, eps, decay, clip; }; }
+/* Fields of a struct, and the same as one field */
+#define MT_HYPERPARAMS \
+	union { struct mt_hyperparams hyperparams; struct { double lr, beta1, beta2, eps, decay, clip; }; }
 
 struct mt_loss { double sum; uint64_t targets; uint32_t nonfinite, entered; };  /* of one micro */
 
