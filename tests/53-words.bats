@@ -134,6 +134,8 @@ ends() {
 # ---- waiting
 
 @test "a stage that waits for a missing run reports after 2 seconds that it is missing, and lists existing runs" {
+	mkdir "$T/shm"
+	export MT_SHM_DIR=$T/shm            # eight runs are listed, and other tests have some
 	make_run "$CASE/model"
 	for program in "mt-optim" "mt-stream --device cpu" "mt-ckpt serve --dir $T/out"; do
 		spawn "${program%% *}" $program "${RUN}o"
