@@ -18,8 +18,8 @@
  *     phase        what may be trusted besides the word                     who changes it
  *     closed       nothing: never used, or withdrawn                        mt-step opens it [driver_begin]
  *     accumulate   step to position, as opened; save may still become 1     mt-optim commits [mt_txn_commit], mt-step
- *                  [driver_save_late]; losses are mt-optim's                withdraws [driver_withdraw], an abort takes a
- *                                                                           new attempt [abort_accumulation, deal]
+ *                  [driver_save_late]; losses are mt-optim's                withdraws [driver_withdraw], a new attempt
+ *                                                                           [abort_accumulation, deal]
  *     apply, skip  also losses, t to z, and hyper[step & 1]. A unit is at   mt-optim, or its successor [finish]
  *                  step - 1 or step
  *     done         also every unit is at step; a wanted snapshot is pinned  mt-step [driver_logged]
