@@ -66,6 +66,12 @@ written() {
 	none "$T/found"
 }
 
+@test "mt-stream's planner includes nothing of streams or of the cuda device" {
+	git grep -nE '^[[:space:]]*#[[:space:]]*include.*(stream|schedule|cuda/[a-z-]*)\.h"' -- mt-stream/plan \
+		>"$T/found" || true
+	none "$T/found"
+}
+
 @test "mt-stream's top level has only the driver's files; all others are in plan/, cpu/ and cuda/" {
 	files mt-stream | grep -E '^mt-stream/[^/]+$' | grep -vE \
 		'/((README|FAMILIES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |

@@ -116,7 +116,7 @@ static uint32_t next(uint32_t i, uint32_t last)
 }
 
 /* Bytes that n blocks keep at a level behind the last `after` of them */
-static uint64_t kept(const struct increments *inc, enum checkpoint level, uint32_t after, uint32_t n)
+static uint64_t bytes_kept(const struct increments *inc, enum checkpoint level, uint32_t after, uint32_t n)
 {
 	return inc->kept[level][after + n] - inc->kept[level][after];
 }
@@ -130,7 +130,7 @@ static uint32_t room(const struct plan_request *req, uint64_t used, const struct
 	while (least < at_most) {
 		uint32_t n = at_most - (at_most - least) / 2;
 
-		if (used + kept(inc, level, after, n) <= req->memory) least = n;
+		if (used + bytes_kept(inc, level, after, n) <= req->memory) least = n;
 		else at_most = n - 1;
 	}
 	return least;
@@ -147,7 +147,7 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 
 	plan->keep_but_gate_up = 0;
 	plan->keep_attention = plan->attention_offloaded ? others : 0;
-	used += kept(inc, KEEP_ALL, 0, all);
+	used += bytes_kept(inc, KEEP_ALL, 0, all);
 	if (!others) {
 		if (!plan->attention_offloaded) consider(s, plan, t, used - inc->no_gu - inc->no_chunk);
 		return;
@@ -157,14 +157,14 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 	plan->keep_but_gate_up = others;
 	plan->keep_attention = 0;
 	if (!plan->attention_offloaded)
-		consider(s, plan, t, used + kept(inc, KEEP_ALL_BUT_GATE_UP, all, others) - inc->no_chunk);
+		consider(s, plan, t, used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, others) - inc->no_chunk);
 	uint32_t room_for = room(req, used, inc, KEEP_ALL_BUT_GATE_UP, all, others - 1);
 	for (uint32_t n = 0; n <= room_for; n++) {
-		uint64_t now = used + kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
+		uint64_t now = used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
 		plan->keep_but_gate_up = n;
 		plan->keep_attention = plan->attention_offloaded ? others - n
 														 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n);
-		consider(s, plan, t, now + kept(inc, KEEP_ATTENTION, all + n, plan->keep_attention));
+		consider(s, plan, t, now + bytes_kept(inc, KEEP_ATTENTION, all + n, plan->keep_attention));
 	}
 }
 
