@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "figures.h"
 #include "mt/version.h"
 #include "say.h"
 
@@ -70,15 +71,8 @@ static const struct key record_keys[] = {
 
 static const struct key unlogged_keys[] = {
 	{"step", COUNT, FIELD(mt_figures, step), STEP_MAX},
-	{"loss", NUMBER, FIELD(mt_figures, loss), 0},
-	{"grad_norm", NUMBER, FIELD(mt_figures, norm), 0},
-	{"lr", NUMBER, FIELD(mt_figures, lr), 0},
-	{"tokens", COUNT, FIELD(mt_figures, tokens), COUNT_MAX},
-	{"processed", COUNT_OR_NONE, FIELD(mt_figures, processed), COUNT_MAX},
-	{"skipped", BOOL, FIELD(mt_figures, skipped), 0},
-	/* terms of the loss: of models that have them */
-	{"aux_loss", NUMBER_OR_NONE, FIELD(mt_figures, aux), 0},
-	{"z_loss", NUMBER_OR_NONE, FIELD(mt_figures, z), 0},
+#define KEY(field, key, kind, has) {key, kind, FIELD(mt_figures, field), COUNT_MAX},
+	MT_FIGURES(KEY, ) /* "processed": versions of mt before this key wrote none; models have the terms of their loss */
 };
 
 /* ------------------------------------------------------------------------------------------------ write */

@@ -116,8 +116,8 @@ bool metrics_file_failed(void)
 void metrics_file_write(const struct metrics *m, const char *line, size_t n)
 {
 	const struct best *b = best_known();
-	bool has_step = !m->trained || (any && m->step <= last);
-	bool has_evaluation = !m->evaluated || (b->evaluations && m->step <= b->step);
+	bool has_step = !m->trained || (any && m->figures.step <= last);
+	bool has_evaluation = !m->evaluated || (b->evaluations && m->figures.step <= b->step);
 	if (!path || (has_step && has_evaluation)) return;
 	char *more = realloc(unwritten, n_unwritten + n);
 	if (!more) mt_die(MT_EX_NOMEM, "no memory for a line of metrics");
@@ -126,6 +126,6 @@ void metrics_file_write(const struct metrics *m, const char *line, size_t n)
 	n_unwritten += n;
 	write_out();
 	if (!m->trained) return;
-	last = m->step;
+	last = m->figures.step;
 	any = true;
 }

@@ -1,6 +1,7 @@
 /* metrics.c: one JSON object a line. */
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,9 @@
 
 #include "best.h"
 #include "cli/cli.h"
+#include "figures.h"
 #include "metrics.h"
+#include "mt/model.h"
 #include "progress.h"
 
 static bool closed, failed;
@@ -27,13 +30,50 @@ void metrics_number(char *buf, unsigned n, double x)
 	}
 }
 
-double metrics_tokens_per_s(const struct metrics *m) { return m->time_s > 0 ? (double)m->processed / m->time_s : 0; }
+double metrics_tokens_per_s(const struct metrics *m)
+{
+	return m->time_s > 0 ? (double)m->figures.processed / m->time_s : 0;
+}
 
-static size_t add(char *line, size_t at, size_t size, const char *key, double x)
+struct line {
+	char text[512];
+	size_t n;
+};
+
+/* , "key": value */
+static void put(struct line *l, const char *key, const char *format, ...)
+{
+	va_list ap;
+	va_start(ap, format);
+	l->n += (size_t)snprintf(l->text + l->n, sizeof l->text - l->n, "%s\"%s\": ", l->n ? ", " : "{", key);
+	l->n += (size_t)vsnprintf(l->text + l->n, sizeof l->text - l->n, format, ap);
+	va_end(ap);
+	MT_ASSERT(l->n < sizeof l->text - sizeof "}\n");
+}
+
+static void put_NUMBER(struct line *l, const char *key, double x)
 {
 	char number[40];
 	metrics_number(number, sizeof number, x);
-	return at + (size_t)snprintf(line + at, size - at, ", \"%s\": %s", key, number);
+	put(l, key, "%s", number);
+}
+
+static void put_NUMBER_OR_NONE(struct line *l, const char *key, double x) { put_NUMBER(l, key, x); }
+
+static void put_COUNT(struct line *l, const char *key, uint64_t x) { put(l, key, "%llu", (unsigned long long)x); }
+
+static void put_COUNT_OR_NONE(struct line *l, const char *key, uint64_t x)
+{
+	if (x) put_COUNT(l, key, x);
+}
+
+static void put_BOOL(struct line *l, const char *key, bool x) { put(l, key, x ? "true" : "false"); }
+
+static void put_times(struct line *l, const struct metrics *m)
+{
+	bool known = isfinite(m->time_s);
+	put(l, "tokens_per_s", known ? "%.1f" : "null", metrics_tokens_per_s(m));
+	put(l, "time_s", known ? "%.6f" : "null", m->time_s);
 }
 
 static void write_line(const char *line, size_t n)
@@ -55,27 +95,18 @@ static void write_line(const char *line, size_t n)
 
 void metrics_write(const struct metrics *m)
 {
-	char line[512];
-	size_t n = (size_t)snprintf(line, sizeof line, "{\"step\": %llu", (unsigned long long)m->step);
+	struct line l = {.n = 0};
+	const struct mt_geometry *g = m->geo;
+	put_COUNT(&l, "step", m->figures.step);
+#define PUT(field, key, kind, has) \
+	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
-		n = add(line, n, sizeof line, "loss", m->loss);
-		n = add(line, n, sizeof line, "grad_norm", m->grad_norm);
-		n = add(line, n, sizeof line, "lr", m->lr);
-		n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens\": %llu", (unsigned long long)m->tokens);
-		if (m->processed)
-			n += (size_t)snprintf(line + n, sizeof line - n, ", \"processed\": %llu", (unsigned long long)m->processed);
-		if (isfinite(m->time_s))
-			n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": %.1f, \"time_s\": %.6f",
-				metrics_tokens_per_s(m), m->time_s);
-		else n += (size_t)snprintf(line + n, sizeof line - n, ", \"tokens_per_s\": null, \"time_s\": null");
-		n += (size_t)snprintf(line + n, sizeof line - n, ", \"skipped\": %s", m->skipped ? "true" : "false");
+		MT_FIGURES(PUT, put_times(&l, m);)
 	}
-	if (m->trained && m->has_aux) n = add(line, n, sizeof line, "aux_loss", m->aux_loss);
-	if (m->trained && m->has_z) n = add(line, n, sizeof line, "z_loss", m->z_loss);
-	if (m->evaluated) n = add(line, n, sizeof line, "eval_loss", m->eval_loss);
-	n += (size_t)snprintf(line + n, sizeof line - n, "}\n");
-	MT_ASSERT(n < sizeof line);
-	metrics_file_write(m, line, n); /* first: it asks whether the evaluation is a new one */
-	if (m->evaluated) best_note(m->step, m->eval_loss);
-	if (!closed) write_line(line, n);
+	if (m->evaluated) put_NUMBER(&l, "eval_loss", m->eval_loss);
+	l.text[l.n++] = '}';
+	l.text[l.n++] = '\n';
+	metrics_file_write(m, l.text, l.n); /* first: it asks whether the evaluation is a new one */
+	if (m->evaluated) best_note(m->figures.step, m->eval_loss);
+	if (!closed) write_line(l.text, l.n);
 }

@@ -6,16 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mt/memory.h"
+
+struct mt_geometry;
+
 struct metrics {
-	uint64_t step;
-	bool trained;               /* false: a line of an evaluation alone */
-	double loss, grad_norm, lr; /* not finite: null */
-	uint64_t tokens;            /* targets */
-	uint64_t processed;         /* tokens of documents, without padding; 0: not known, and left out */
-	double time_s;              /* not finite: not measured; null, and tokens_per_s too */
-	bool skipped;
-	bool has_aux, has_z; /* the model's loss has these terms: */
-	double aux_loss, z_loss;
+	struct mt_figures figures;     /* a line of an evaluation alone has only `step` of them */
+	const struct mt_geometry *geo; /* says which terms the model's loss has; of a trained step */
+	bool trained;                  /* false: a line of an evaluation alone */
+	double time_s;                 /* not finite: not measured; null, and tokens_per_s too */
 	bool evaluated;
 	double eval_loss;
 };

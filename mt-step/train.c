@@ -65,20 +65,7 @@ static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
 static struct metrics line_of(const struct driver *d, const struct mt_figures *f)
 {
-	const struct mt_geometry *g = mt_geometry(d->run);
-	return (struct metrics){.step = f->step,
-		.trained = true,
-		.loss = f->loss,
-		.grad_norm = f->norm,
-		.lr = f->lr,
-		.tokens = f->tokens,
-		.processed = f->processed,
-		.time_s = NAN,
-		.skipped = f->skipped,
-		.has_aux = g->aux_coef != 0,
-		.has_z = g->z_coef != 0,
-		.aux_loss = f->aux,
-		.z_loss = f->z};
+	return (struct metrics){.figures = *f, .geo = mt_geometry(d->run), .trained = true, .time_s = NAN};
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
@@ -97,9 +84,9 @@ static void write_figures(struct driver *d, const struct metrics *m)
 	driver_check(d);
 	metrics_write(m);
 	const struct best *b = best_known();
-	progress_show(&(struct progress){.step = m->step,
+	progress_show(&(struct progress){.step = m->figures.step,
 		.until = d->o->until,
-		.loss = m->loss,
+		.loss = m->figures.loss,
 		.tokens_per_s = metrics_tokens_per_s(m),
 		.time_s = m->time_s,
 		.evaluated = b->evaluations != 0,
@@ -127,8 +114,8 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 {
 	struct metrics m = figures(d, k);
 	atomic_fetch_add_explicit(mt_counter(d->run, 0), 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(d->run, 1), m.tokens, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(d->run, 2), m.processed, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(d->run, 1), m.figures.tokens, memory_order_relaxed);
+	atomic_fetch_add_explicit(mt_counter(d->run, 2), m.figures.processed, memory_order_relaxed);
 	if (!evaluate) {
 		write_figures(d, &m);
 		driver_logged(d, k);
@@ -142,7 +129,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 		carry_figures(d, k);
 		driver_logged(d, k);
 	}
-	m.eval_loss = eval_run(eval, d, m.step, &position);
+	m.eval_loss = eval_run(eval, d, m.figures.step, &position);
 	m.evaluated = true;
 	write_figures(d, &m);
 	if (in_parts) drop_figures(&mt_control(d->run)->unlogged[0]);
@@ -167,7 +154,7 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 {
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
-	struct metrics m = {.step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position)};
+	struct metrics m = {.figures.step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position)};
 	driver_check(d);
 	metrics_write(&m);
 	eval_logged(d);
@@ -213,9 +200,9 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 	for (int i = 0; i < 2; i++) {
 		if (!c->unlogged[i].step) continue;
 		struct metrics m = line_of(d, &c->unlogged[i]);
-		m.evaluated = m.step == now.step && steps_are_logged(d) && eval_due(d, eval, m.step, false);
+		m.evaluated = m.figures.step == now.step && steps_are_logged(d) && eval_due(d, eval, m.figures.step, false);
 		if (m.evaluated) {
-			m.eval_loss = eval_run(eval, d, m.step, &now.position);
+			m.eval_loss = eval_run(eval, d, m.figures.step, &now.position);
 			eval_logged(d);
 		}
 		metrics_write(&m);

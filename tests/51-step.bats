@@ -647,3 +647,9 @@ assert a == b and a["targets"] > 0, (a, b)' "$T/ck" "$T/again"
 	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 65 --lr 1e-3
 	grep -q dynamic "$T/fails.err"
 }
+
+@test "mt-step(1) lists the key of every number of a step" {
+	sed -n 's/^\tF([a-z]*, "\([a-z_]*\)".*/\1/p' "$TOP/shm/figures.h" >"$T/keys"
+	[ "$(wc -l <"$T/keys")" -ge 8 ]
+	while read -r key; do grep -q "^\.Li.*\<$key\>" "$TOP/mt-step/mt-step.1"; done <"$T/keys"
+}
