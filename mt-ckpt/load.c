@@ -3,64 +3,24 @@
  * Everything that can be checked is checked before the run is changed. Then the run's state is `filling` until every
  * byte is in place. A load that is killed leaves this state, and a load that fails leaves the run empty: no program
  * uses such a run. */
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
-#include "ckpt.h"
+#include "load.h"
 #include "cli/cli.h"
-#include "model/int8.h"
 #include "mt/choices.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 
-/* ------------------------------------------------------------------------------------------------ weights */
+/* ------------------------------------------------------------------------------------------------ all arrays */
 
-/* What one thread reads at once: at most PART_ELEMS elements of a tensor; COPY: of m or v of a unit, int8 in the run
- * and in the files; CODES: m or v of a whole unit, int8 in the run alone; ZERO: bytes of an array that become zero */
-struct part {
-	enum { WEIGHTS, MOMENTS, COPY, CODES, ZERO } what;
-	enum array array; /* of MOMENTS, COPY and CODES */
-	uint32_t index;   /* of the tensor; of the unit for COPY and CODES */
-	uint64_t from, n; /* ZERO: place in the run, and bytes */
-};
-
-#define PART_ELEMS (1u << 20)
-#define BLOCK_ELEMS (BLOCK_BYTES / 4)
-
-struct loader {
-	struct mt_run *run;
-	const struct source *s;
-	struct part *parts;
-	int64_t n, room;
-	bool zero; /* nobody has filled the run before: all arrays are zero */
-	struct nonfinite seen;
-};
-
-/* Map the pages of an array that will be written: one call for many of them costs less than a page fault for each. */
-static void populate(void *p, uint64_t bytes)
+void load_populate(void *p, uint64_t bytes)
 {
 	uintptr_t page = 4096, from = (uintptr_t)p & ~(page - 1), to = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
 
 	(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE); /* kernels before 5.14 do not have it */
 }
 
-/* Add lo to weights that were read as fp32 from bf16 */
-static void join_in_place(uint32_t *bits, const int16_t *lo, uint64_t n)
-{
-	for (uint64_t i = 0; i < n; i++) bits[i] += (uint32_t)(int32_t)lo[i];
-}
-
-/* Elements of a tensor, or of a part of it that follow one another both in the file and in the run */
-struct piece {
-	uint32_t index, unit;
-	uint64_t from, at, n; /* the first one in the file, and in the unit's arrays */
-};
-
-/* Of m, v and most of lo this node has what it owns: cut the piece to that. Nothing may be left. */
-static struct piece owned(const struct loader *l, struct piece p)
+struct piece load_owned(const struct loader *l, struct piece p)
 {
 	struct mt_part own = mt_part(l->run, p.unit);
 	uint64_t end = p.at + p.n < own.end ? p.at + p.n : own.end, before = p.at < own.first ? own.first - p.at : 0;
@@ -70,212 +30,6 @@ static struct piece owned(const struct loader *l, struct piece p)
 	p.at += before;
 	return p;
 }
-
-/* The same of lo, which of exact tensors is on all nodes */
-static struct piece owned_lo(const struct loader *l, struct piece p)
-{
-	return mt_tensor(l->run, p.index)->exact ? p : owned(l, p);
-}
-
-/* lo of weights that the file has in bf16 */
-static int read_lo(const struct loader *l, struct piece p)
-{
-	p = owned_lo(l, p);
-	int16_t *lo = (int16_t *)mt_at(l->run, mt_unit(l->run, p.unit)->lo) + p.at; /* (n) */
-
-	if (p.n && l->s->found[ARRAY_LO]) return source_state(l->s, ARRAY_LO, p.index, p.from, p.at, p.n, NULL, lo);
-	if (!l->zero) memset(lo, 0, p.n * 2);
-	return 0;
-}
-
-/* fp32 to w and lo */
-static void split(const struct loader *l, const struct piece *p, const uint32_t *bits, int16_t *scratch)
-{
-	const struct mt_unit *unit = mt_unit(l->run, p->unit);
-	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + p->at; /* (n) */
-	const struct piece own = owned_lo(l, *p);
-	int16_t *lo = (int16_t *)mt_at(l->run, unit->lo) + own.at; /* (own.n) */
-
-	convert_split(hi, own.n == p->n ? lo : scratch, bits, p->n);
-	if (own.n && own.n < p->n) memcpy(lo, scratch + (own.at - p->at), own.n * 2);
-}
-
-static int read_weights(const struct loader *l, const struct piece *p, void *buf)
-{
-	bool bf16 = mt_control(l->run)->dtype == MT_BF16;
-	const struct st_entry *w = l->s->found[ARRAY_W][p->index];
-	void *here = mt_at(l->run, mt_unit(l->run, p->unit)->w), *raw = (uint8_t *)buf + BLOCK_BYTES;
-	uint32_t *bits = bf16 ? buf : (uint32_t *)here + p->at;
-	bool as_is = bf16 && w->tensor->dtype == ST_BF16;
-	int rc = as_is ? st_read(w, p->from, p->n, (uint16_t *)here + p->at) : model_read(w, p->from, p->n, raw, bits);
-
-	if (rc < 0) return rc;
-	if (as_is) return read_lo(l, *p);
-	if (l->s->found[ARRAY_LO] && w->tensor->dtype == ST_BF16) {
-		if ((rc = source_state(l->s, ARRAY_LO, p->index, p->from, p->at, p->n, NULL, raw)) < 0) return rc;
-		join_in_place(bits, raw, p->n);
-	}
-	if (bf16) split(l, p, bits, raw);
-	return 0;
-}
-
-/* xIELU is computed with these values (activations.py, XIELUActivation); files may have them rounded to bf16. */
-static int check_constant(struct mt_run *run, const struct mt_tensor *t)
-{
-	double want = t->role == MT_T_XIELU_BETA ? 0.5 : t->role == MT_T_XIELU_EPS ? -1e-6 : 0;
-	const void *w = (const uint8_t *)mt_at(run, mt_unit(run, t->unit)->w);
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
-	float has;
-
-	if (want == 0) return 0;
-	has = bf16 ? mt_float((uint32_t)((const uint16_t *)w)[t->off] << 16) : ((const float *)w)[t->off];
-	if (fabs(has - want) <= 0.01 * fabs(want)) return 0;
-	return mt_fail(MT_EX_CONFIG, "tensor '%s': %g is not supported, only %g", t->name, (double)has, want);
-}
-
-static int load_weights(struct loader *l, const struct part *p, void *buf)
-{
-	const struct mt_tensor *t = mt_tensor(l->run, p->index);
-	const struct mt_unit *unit = mt_unit(l->run, t->unit);
-	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
-	uint64_t end = p->from + p->n, elem = mt_dtype_bytes(dtype);
-	int rc;
-
-	for (uint64_t from = p->from, at, n, bad; from < end; from += n) {
-		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
-		if (n > end - from) n = end - from;
-		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
-		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		at += t->off;
-		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + at * elem;
-		populate(w, n * elem);
-		if ((rc = read_weights(l, &(struct piece){p->index, t->unit, from, at, n}, buf)) < 0) return rc;
-		bad = nonfinite_count(&l->seen, p->index, t->name, dtype, w, n);
-		/* Only a checkpoint may have such weights: it stores the run as it was. */
-		if (bad < n && !l->s->full)
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s",
-				l->s->found[ARRAY_W][p->index]->file->name, t->name, (unsigned long long)(from + bad),
-				mt_dtype_name(dtype));
-	}
-	return check_constant(l->run, t);
-}
-
-/* ------------------------------------------------------------------------------------------------ moments */
-
-/* m or v of what the run has of a unit, and what to do with n fp32 values that belong to its elements from `at` on.
- * What the run has in bf16 or int8 and the file in fp32 is rounded to nearest, once. */
-struct moments {
-	void *array;
-	uint64_t elems;
-	struct mt_part own;
-	enum array which;
-};
-typedef void moments_fn(const struct moments *, uint64_t at, const float *x, uint64_t n);
-
-static void moments_bf16(const struct moments *to, uint64_t at, const float *x, uint64_t n)
-{
-	convert_round((uint16_t *)to->array + at, (const uint32_t *)x, n);
-}
-
-/* The largest |x| of each group, to where its scale will be */
-static void moments_largest(const struct moments *to, uint64_t at, const float *x, uint64_t n)
-{
-	float *most = int8_scales(to->array, to->elems);
-
-	for (uint64_t i = 0; i < n; i++)
-		if ((mt_bits(x[i]) & 0x7fffffff) > mt_bits(most[(at + i) / MT_GROUP])) most[(at + i) / MT_GROUP] = fabsf(x[i]);
-}
-
-static void largest_to_scales(const struct moments *to)
-{
-	float *scale = int8_scales(to->array, to->elems);
-
-	for (uint64_t group = to->own.first / MT_GROUP; group < to->own.end / MT_GROUP; group++)
-		if (scale[group] != 0) scale[group] = int8_scale(int8_round(scale[group], INT8_NEAREST));
-}
-
-static void moments_codes(const struct moments *to, uint64_t at, const float *x, uint64_t n)
-{
-	const float *scale = int8_scales(to->array, to->elems);
-	uint8_t *codes = to->array;
-
-	for (uint64_t i = 0; i < n; i++) {
-		float of = scale[(at + i) / MT_GROUP];
-		uint32_t rounded = int8_round(x[i], INT8_NEAREST);
-		if (of != 0)
-			codes[int8_at(at + i)] = to->which == ARRAY_M ? int8_m_code(rounded, of) : int8_v_code(rounded, of);
-	}
-}
-
-/* Elements [from, end) of a tensor of m or v; take NULL: into the run as they are, in fp32 */
-static int read_moments(const struct loader *l, const struct moments *to, uint32_t index, uint64_t from, uint64_t end,
-	moments_fn *take, void *buf)
-{
-	const struct mt_tensor *t = mt_tensor(l->run, index);
-
-	for (uint64_t at, n; from < end; from += n) {
-		mt_tensor_piece(mt_geometry(l->run), t, from, &at, &n);
-		if (n > end - from) n = end - from;
-		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
-		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		const struct piece p = owned(l, (struct piece){index, t->unit, from, at + t->off, n});
-		if (!p.n) continue;
-		uint32_t *bits = take ? buf : (uint32_t *)to->array + p.at;
-		if (!take) populate(bits, p.n * 4);
-		int rc = source_state(l->s, to->which, index, p.from, p.at, p.n, (uint8_t *)buf + BLOCK_BYTES, bits);
-		if (rc < 0) return rc;
-		if (take) take(to, p.at, (const float *)bits, p.n);
-	}
-	return 0;
-}
-
-static struct moments moments_of(const struct loader *l, enum array which, uint32_t u)
-{
-	const struct mt_unit *unit = mt_unit(l->run, u);
-
-	return (
-		struct moments){mt_at(l->run, which == ARRAY_M ? unit->m : unit->v), unit->elems, mt_part(l->run, u), which};
-}
-
-static int load_moments(const struct loader *l, const struct part *p, void *buf)
-{
-	struct moments to = moments_of(l, p->array, mt_tensor(l->run, p->index)->unit);
-	bool bf16 = mt_control(l->run)->state == MT_BF16;
-
-	return read_moments(l, &to, p->index, p->from, p->from + p->n, bf16 ? moments_bf16 : NULL, buf);
-}
-
-/* A group of int8 may hold elements of two tensors, and its scale is needed before its codes: so the file is read
- * twice. */
-static int load_codes(const struct loader *l, const struct part *p, void *buf)
-{
-	const struct mt_unit *unit = mt_unit(l->run, p->index);
-	const struct moments to = moments_of(l, p->array, p->index);
-	int rc = 0;
-
-	memset((uint8_t *)to.array + to.own.first, 0, to.own.end - to.own.first);
-	memset(int8_scales(to.array, to.elems) + to.own.first / MT_GROUP, 0, (to.own.end - to.own.first) / MT_GROUP * 4);
-	for (int pass = 0; pass < 2; pass++) {
-		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
-			rc = read_moments(l, &to, i, 0, mt_tensor(l->run, i)->n, pass ? moments_codes : moments_largest, buf);
-		if (pass == 0) largest_to_scales(&to);
-	}
-	return rc;
-}
-
-/* Codes and scales, bit for bit */
-static int copy_codes(const struct loader *l, const struct part *p)
-{
-	const struct moments to = moments_of(l, p->array, p->index);
-	uint8_t *codes = (uint8_t *)to.array + p->from;
-
-	if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-	populate(codes, p->n);
-	return source_codes(l->s, p->array, p->index, p->from, p->n, codes,
-		int8_scales(to.array, to.elems) + p->from / MT_GROUP);
-}
-
-/* ------------------------------------------------------------------------------------------------ all arrays */
 
 static int load_part(void *arg, int64_t task, void *buf)
 {

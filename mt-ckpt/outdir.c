@@ -39,7 +39,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "out.h"
 #include "cli/cli.h"
 
 #define INSIDE "files" /* OUT_INSIDE: T is .files.mt-tmp-XXXXXXXX in BASE */

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "out.h"
 
 enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a descriptor */
 

@@ -77,6 +77,19 @@ static const struct key unlogged_keys[] = {
 
 /* ------------------------------------------------------------------------------------------------ write */
 
+json_t *json_hex(const uint8_t *bytes, size_t n)
+{
+	char text[2 * MT_CHOICE_VALUE + 1] = "";
+
+	for (size_t i = 0; i < n && i < MT_CHOICE_VALUE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+	return json_string(text);
+}
+
+void hex_decode(const char *digits, uint8_t *bytes)
+{
+	for (; *digits; digits += 2) sscanf(digits, "%2hhx", bytes++);
+}
+
 static json_t *integer(uint64_t x) { return json_integer((json_int_t)x); }
 
 static json_t *hash_json(uint64_t x)

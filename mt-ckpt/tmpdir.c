@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "out.h"
 #include "os.h"
 
 #define MARK ".mt-tmp-"

@@ -211,11 +211,13 @@ int writer_units(struct writer *w)
 
 int writer_end(struct writer *w)
 {
+	size_t bytes;
+	const char *loaded = mt_config_text(w->run, &bytes);
 	char *config = NULL;
 	int rc = 0;
 
 	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
-	if (rc == 0) rc = config_export(w->run, w->dtype, &config);
+	if (rc == 0) rc = config_export(mt_geometry(w->run), loaded, bytes, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
 	if (rc == 0) rc = mt_files_each(w->run, kept_write, w->dir);
 	/* The kept files' region may have been replaced by another user's file: that must not prevent a save. */

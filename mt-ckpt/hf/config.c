@@ -1,9 +1,8 @@
 /* config.c: writes config.json, and compares two geometries. */
 #include <math.h>
 #include <stdlib.h>
-#include "ckpt.h"
+#include "hf.h"
 #include "model/hfjson.h"
-#include "mt/run.h"
 
 static json_t *block(const json_t *root, const char *key)
 {
@@ -151,12 +150,11 @@ static uint32_t experts_of(const struct mt_geometry *g)
 	return most;
 }
 
-int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
+int config_export(const struct mt_geometry *geo, const char *config, size_t bytes, enum mt_dtype dtype, char **text)
 {
-	size_t n;
-	const char *have = mt_config_text(run, &n), *name = dtype == MT_BF16 ? "bfloat16" : "float32";
+	const char *name = dtype == MT_BF16 ? "bfloat16" : "float32";
 	json_error_t err;
-	json_t *root = hfjson_parse(have, n, &err);
+	json_t *root = hfjson_parse(config, bytes, &err);
 	int rc = 0;
 
 	if (!json_is_object(root)) {
@@ -165,7 +163,6 @@ int config_export(struct mt_run *run, enum mt_dtype dtype, char **text)
 		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
 					  : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
-	const struct mt_geometry *geo = mt_geometry(run);
 	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), &rc);
 	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, &rc);
 	/* older and newer classes have different names for it, and read only their own */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "hf.h"
 #include "model/hfjson.h"
 
 const char *shown(const char *text)
@@ -175,19 +175,6 @@ void json_add(int *rc, json_t *array, json_t *value)
 {
 	if (*rc < 0) json_decref(value);
 	else if (json_array_append_new(array, value) < 0) *rc = no_memory();
-}
-
-json_t *json_hex(const uint8_t *bytes, size_t n)
-{
-	char text[2 * MT_CHOICE_VALUE + 1] = "";
-
-	for (size_t i = 0; i < n && i < MT_CHOICE_VALUE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-	return json_string(text);
-}
-
-void hex_decode(const char *digits, uint8_t *bytes)
-{
-	for (; *digits; digits += 2) sscanf(digits, "%2hhx", bytes++);
 }
 
 json_t *json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }

@@ -1,7 +1,7 @@
 /* model.c: one or several safetensors files as one model: open, look up by name, match with a run's tensors, read. */
 #include <stdlib.h>
 #include <sys/stat.h>
-#include "ckpt.h"
+#include "hf.h"
 #include "cli/cli.h"
 #include "model/hfjson.h"
 

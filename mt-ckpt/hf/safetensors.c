@@ -7,7 +7,7 @@
 #include <endian.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "hf.h"
 #include "model/hfjson.h"
 #include "say.h"
 

@@ -1,7 +1,7 @@
 /* shards.c: one array of all tensors as one safetensors file, or as several with an index: which bytes are where. */
 #include <endian.h>
 #include <stdlib.h>
-#include "ckpt.h"
+#include "out.h"
 
 const struct st_set st_sets[ARRAYS] = {
 	[ARRAY_W] = {"model", ST_F32},

@@ -1,0 +1,164 @@
+/* hf.h: reads and writes Hugging Face's files, on buffers and descriptors of its caller. Functions return 0 or, as
+ * libmt's do, minus an exit code with a message in mt_errmsg(). Messages about a file begin with its name. */
+#ifndef MT_CKPT_HF_H
+#define MT_CKPT_HF_H
+
+#include <dirent.h>
+#include <jansson.h>
+#include "mt/error.h"
+#include "mt/layout.h"
+
+struct out_dir;
+struct out_file;
+
+/* ------------------------------------------------------------------------------------------------ files.c */
+
+#define JSON_LIMIT 100000000u /* maximum bytes of a JSON text: safetensors' own limit for a header */
+#define IO_BYTES (16u << 20)  /* one read or write, and one checksummed chunk */
+
+/* A text of a file, safe to print in one line: control characters become '?', long text is cut. Valid until the fourth
+ * call after this one. */
+const char *shown(const char *text);
+int fail_errno(const char *what); /* "what: strerror", with the exit code for errno */
+
+/* Open a regular file for reading. Anything else is 65; a FIFO does not block. */
+int file_open(int dirfd, const char *name, int *fd, uint64_t *size);
+/* Read all n bytes at off; 65 if the file ends before. `name` is for the message. */
+int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off);
+/* Read a whole small file and append a NUL; to be freed. 65 above `limit` bytes. */
+int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size_t *n);
+int file_read_json(int dirfd, const char *name, json_t **); /* an object; NULL on failure */
+/* The text of a tree, indented by `indent` (0: on one line), with just enough digits to read the same numbers again. To
+ * be freed; NULL without memory. */
+char *json_text(const json_t *, size_t indent);
+/* Add a value to a tree. The first failure (71: no memory; 65: not UTF-8) stays in *rc, and later calls do nothing. The
+ * tree owns the value. NULL, which jansson returns without memory, is a failure. */
+void json_put(int *rc, json_t *object, const char *key, json_t *value);
+/* text up to a NUL or `room`, at most 255 bytes */
+void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);
+void json_add(int *rc, json_t *array, json_t *value);
+json_t *json_number(double);            /* null for infinity and NaN */
+bool file_name_plain(const char *name); /* names a file in its directory: no slash, ... */
+bool file_exists(int dirfd, const char *name);
+int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
+DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
+
+/* ------------------------------------------------------------------------------------------------ safetensors.c */
+
+enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_OTHER };
+#define ST_DIMS 8
+
+struct st_tensor {
+	const char *name; /* in the file's header */
+	const char *dtype_name;
+	enum st_dtype dtype;
+	uint32_t ndim;
+	uint64_t shape[ST_DIMS];
+	uint64_t begin, end; /* from the file's start; checked against its size */
+	bool listed;         /* the index lists it, or there is no index */
+};
+
+struct st_file {
+	int fd;
+	char *name;
+	json_t *header;
+	struct st_tensor *tensors;
+	size_t n; /* sorted by name */
+};
+
+int st_open(struct st_file *, int dirfd, const char *name);
+/* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
+int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
+void st_close(struct st_file *);
+struct st_tensor *st_find(const struct st_file *, const char *name);
+
+/* ------------------------------------------------------------------------------------------------ model.c */
+
+struct st_entry {
+	struct st_file *file;
+	struct st_tensor *tensor;
+	bool used;
+};
+
+struct model {   /* one or several safetensors files */
+	char *label; /* for messages: the only file, or the index */
+	struct st_file *files;
+	uint32_t n_files;
+	struct st_entry *entries;
+	size_t n; /* sorted by name */
+	/* transformers' other names, NULL: none: what stands before the names of the base class, as in model.norm.weight;
+	 * and the weights of the LM head, which tied embeddings may be called */
+	const char *base, *head;
+	size_t base_bytes;
+};
+
+/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */
+int model_open(struct model *, int dirfd, const char *set);
+/* Open the n sets in `names`, each a file, as one model. label: a name for all */
+int model_open_sets(struct model *, int dirfd, const char *label, char (*names)[64], uint32_t n);
+/* Open the shards that a parsed index lists */
+int model_shards(struct model *, int dirfd, const json_t *index);
+void model_close(struct model *);
+bool model_exists(int dirfd, const char *set); /* one file or an index */
+struct st_entry *model_find(const struct model *, const char *name);
+/* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
+ * weight may have. ST_U8: exact ones are F32. */
+int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
+/* If the file has a head for a tied model, then it must equal the embeddings. */
+int model_match_tied(struct model *, const char *embed_name, const char *head_name);
+/* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
+void model_name_extras(const struct model *);
+/* Read n elements of a tensor of 1, 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
+int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
+/* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
+int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
+
+/* ------------------------------------------------------------------------------------------------ shards.c */
+
+#define SHARD_BYTES 5000000000ull /* maximum of a file, as transformers' max_shard_size */
+
+enum array { ARRAY_W, ARRAY_LO, ARRAY_M, ARRAY_V, ARRAYS };
+
+struct shard { /* a file: header, then the tensors [first, end) of the table */
+	uint32_t first, end;
+	char *header;
+	uint64_t header_bytes, bytes; /* bytes: of the file */
+	struct out_file *file;        /* NULL: not made yet */
+};
+
+struct shards { /* one array of all tensors, in the table's order */
+	struct out_dir *dir;
+	const char *set; /* "model", "optim-m", ... */
+	enum st_dtype dtype;
+	uint64_t exact_roles; /* bits: exact tensors of these roles are fp32, whatever dtype is */
+	const struct mt_tensor *table;
+	uint32_t n;
+	uint64_t *begin; /* (n) of each tensor, in its file's data */
+	struct shard *shard;
+	uint32_t n_shards;
+	uint64_t total; /* tensor bytes of all */
+};
+
+extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
+	const char *name;
+	enum st_dtype dtype;
+} st_sets[ARRAYS];
+
+/* The strings and the table must outlive it. */
+int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, uint64_t exact_roles,
+	const struct mt_tensor *table, uint32_t n, uint64_t limit);
+uint64_t shards_elem(const struct shards *, uint32_t tensor); /* bytes of an element */
+int shards_open(struct shards *, uint32_t shard); /* make its file, unless it is there; one thread at a time */
+uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* whose bytes are there in its data */
+int shards_index(const struct shards *);                                    /* the index, if there are several */
+void shards_drop(struct shards *);
+
+/* ------------------------------------------------------------------------------------------------ config.c */
+
+/* A config.json of this geometry for transformers 4 and 5: both dialects' keys are written, unknown keys stay. To be
+ * freed. */
+int config_export(const struct mt_geometry *, const char *config, size_t bytes, enum mt_dtype, char **text);
+/* 65 and the key if two geometries are not the same model. */
+int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
+
+#endif

@@ -1,0 +1,38 @@
+/* runjson.h: run.json, what a checkpoint holds beside its arrays. Errors are as in hf/hf.h. */
+#ifndef MT_CKPT_RUNJSON_H
+#define MT_CKPT_RUNJSON_H
+
+#include "hf/hf.h"
+#include "mt/memory.h"
+
+struct run_json {               /* what a checkpoint holds beside its arrays */
+	enum mt_dtype dtype, state; /* of w, of m and v */
+	bool codes;                 /* read: int8 state is codes and scales, not fp32 as older versions wrote it */
+	uint32_t nodes;             /* that wrote it: with several, each its part of lo, m and v; 0: none said */
+	enum mt_optim optim;
+	uint64_t step, t;
+	struct mt_position position;
+	bool has_record;
+	struct mt_record record;
+	json_t *choices;               /* of the record: object of hexadecimal values by key, or NULL */
+	struct mt_hyper hyper;         /* of the step; its step 0: not known */
+	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not written; step 0: none */
+	uint8_t run_id[16];
+};
+
+int run_json_write(struct out_dir *, const struct run_json *);
+/* Read and check it; *files: the object of checksums. *root owns everything; decref it. */
+int run_json_read(int dirfd, struct run_json *, json_t **root, json_t **files);
+/* The same for a root that has been read */
+int run_json_parse(json_t *root, struct run_json *, json_t **files);
+int run_json_checksum(json_t *root, uint64_t *sum); /* of everything but the key checksum; 71 */
+/* What node 0 must know of another node's files: written beside them, read to take them into `to` */
+int part_json_write(struct out_dir *, uint64_t step, uint32_t node);
+int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node);
+json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
+void hex_decode(const char *digits, uint8_t *);   /* an even number of valid digits -> bytes */
+/* Verify the checksums of all its files, or of one; 65 names file and chunk. */
+int run_json_verify(int dirfd, json_t *files, const char *only);
+int run_json_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */
+
+#endif
