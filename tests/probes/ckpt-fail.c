@@ -108,7 +108,11 @@ static bool one(const char *run, enum before before, bool full)
 static int counts(const char *run, const char *dir)
 {
 	struct mt_run *r;
-	struct run_json json = {.dtype = MT_BF16, .optim = MT_ADAMW, .step = 1, .position.tokens = INT64_MAX};
+	struct run_json json = {.dtype = MT_BF16,
+		.state = MT_FP32,
+		.optim = MT_ADAMW,
+		.step = 1,
+		.position.tokens = INT64_MAX};
 	json_t *root, *files;
 	struct out_dir out;
 
