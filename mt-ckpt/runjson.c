@@ -71,7 +71,7 @@ static const struct key record_keys[] = {
 
 static const struct key unlogged_keys[] = {
 	{"step", COUNT, FIELD(mt_figures, step), STEP_MAX},
-#define KEY(field, key, kind, has) {key, kind, FIELD(mt_figures, field), COUNT_MAX},
+#define KEY(field, key, kind, has, metric, help) {key, kind, FIELD(mt_figures, field), COUNT_MAX},
 	MT_FIGURES(KEY, ) /* "processed": versions of mt before this key wrote none; models have the terms of their loss */
 };
 

@@ -98,7 +98,7 @@ void metrics_write(const struct metrics *m)
 	struct line l = {.n = 0};
 	const struct mt_geometry *g = m->geo;
 	put_COUNT(&l, "step", m->figures.step);
-#define PUT(field, key, kind, has) \
+#define PUT(field, key, kind, has, metric, help) \
 	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
 		MT_FIGURES(PUT, put_times(&l, m);)

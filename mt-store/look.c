@@ -93,12 +93,12 @@ void look_step(struct look *l, const struct mt_run *run)
 	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
 	bool hyper = !l->known && at.step && h->step == at.step;
-	l->skipped = l->known && f.skipped;
-	l->loss = l->known && isfinite(f.loss) ? f.loss : NAN;
-	l->norm = l->known && isfinite(f.norm) ? f.norm : NAN;
-	l->lr = l->known ? f.lr : hyper ? h->lr : NAN;
-	l->targets = l->known ? f.tokens : hyper ? h->targets : 0;
-	l->processed = l->known ? f.processed : 0;
+	l->figures = (struct mt_figures){.loss = NAN, .norm = NAN, .lr = NAN, .aux = NAN, .z = NAN};
+	if (hyper) l->figures.lr = h->lr, l->figures.tokens = h->targets;
+	if (!l->known) return;
+	l->figures = f;
+	if (!isfinite(f.loss)) l->figures.loss = NAN;
+	if (!isfinite(f.norm)) l->figures.norm = NAN;
 }
 
 static void look_at_txn(struct look *l, struct mt_run *run)

@@ -55,11 +55,10 @@ struct look {
 	uint32_t optim;                /* enum mt_optim */
 	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
 
-	/* Of the last committed step. NAN: unknown, or not finite; `known` says which. */
+	/* Of the last committed step. Its figures: NAN: unknown, or not finite; `known` says which; 0 tokens: unknown */
 	uint64_t step, trained_tokens, processed_tokens; /* tokens over the run's life: targets; of documents */
-	bool known, skipped;
-	double loss, norm, lr;
-	uint64_t targets, processed; /* of the step; 0: unknown */
+	bool known;
+	struct mt_figures figures;
 
 	/* From the command line of a live mt-step; 0: unknown. The memory of a run does not say how long it will train. */
 	uint64_t steps, until;
@@ -81,7 +80,7 @@ struct look {
 
 /* The run is open with MT_RUN_RINGS and MT_RUN_WEIGHTS; name is kept. */
 void look_take(struct look *, struct mt_run *, const char *name);
-/* The last committed step alone: the fields from `step` to `targets` */
+/* The last committed step alone: the fields from `step` to `figures` */
 void look_step(struct look *, const struct mt_run *);
 /* Seconds until step `until`, given the seconds that a step takes; NAN: unknown */
 double look_eta(const struct look *, double step_s);

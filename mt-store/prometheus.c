@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "figures.h"
 #include "look.h"
 #include "mt/stage.h"
 #include "store.h"
@@ -85,20 +86,20 @@ static void print_training(const struct look *l)
 	single(l, "steps", "gauge", "Length of the learning rate's schedule (--steps of the live mt-step).",
 		or_unknown(l->steps));
 	single(l, "until_step", "gauge", "Step at which the live mt-step ends.", or_unknown(l->until));
-	if (l->known) {
-		/* known but not finite: that is a value */
-		head("loss", "gauge", "Mean loss of the last committed step's targets; NaN if it was not finite.");
-		sample(l, "loss", none, l->loss);
-		head("grad_norm", "gauge", "Gradient norm of the last committed step before clipping; NaN if not computed.");
-		sample(l, "grad_norm", none, l->norm);
-		single(l, "step_skipped", "gauge", "1 if the last committed step changed no weight.", l->skipped);
+/* Which are known. A number that is known but not finite is a value */
+#define NUMBER(x) (l->known || !isnan(x))
+#define NUMBER_OR_NONE(x) !isnan(x)
+#define COUNT(x) ((x) != 0)
+#define COUNT_OR_NONE(x) ((x) != 0)
+#define BOOL(x) l->known
+#define PRINT(field, key, kind, has, metric, help) \
+	if (kind(l->figures.field)) { \
+		head(metric, "gauge", help); \
+		sample(l, metric, none, (double)l->figures.field); \
 	}
-	single(l, "learning_rate", "gauge", "Learning rate of the last committed step.", l->lr);
-	single(l, "last_step_tokens", "gauge", "Targets of the last committed step.", or_unknown(l->targets));
+	MT_FIGURES(PRINT, )
 	single(l, "trained_tokens_total", "counter", "Targets trained so far over the run's life.",
 		(double)l->trained_tokens);
-	single(l, "last_step_processed_tokens", "gauge", "Tokens of documents in the last committed step, without padding.",
-		or_unknown(l->processed));
 	single(l, "processed_tokens_total", "counter", "Tokens of documents so far over the run's life, without padding.",
 		(double)l->processed_tokens);
 	single(l, "tokens_per_second", "gauge", "Tokens of documents a second since mt-step started, without padding.",

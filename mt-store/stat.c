@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "figures.h"
 #include "look.h"
 #include "mt/error.h"
 #include "mt/run.h"
@@ -77,12 +78,14 @@ static void add_training(json_t *o, const struct look *l)
 {
 	json_object_set_new(o, "steps", count_or_null(l->steps));
 	json_object_set_new(o, "until", count_or_null(l->until));
-	json_object_set_new(o, "loss", real_or_null(l->loss));
-	json_object_set_new(o, "grad_norm", real_or_null(l->norm));
-	json_object_set_new(o, "lr", real_or_null(l->lr));
-	json_object_set_new(o, "tokens", count_or_null(l->targets));
-	json_object_set_new(o, "processed", count_or_null(l->processed));
-	json_object_set_new(o, "skipped", l->known ? json_boolean(l->skipped) : json_null());
+/* (nothing is added where the value is NULL) */
+#define NUMBER(x) real_or_null(x)
+#define NUMBER_OR_NONE(x) (isnan(x) ? NULL : json_real(x))
+#define COUNT(x) count_or_null(x)
+#define COUNT_OR_NONE(x) count_or_null(x)
+#define BOOL(x) (l->known ? json_boolean(x) : json_null())
+#define ADD(field, key, kind, has, metric, help) json_object_set_new(o, key, kind(l->figures.field));
+	MT_FIGURES(ADD, )
 	json_object_set_new(o, "trained_tokens", json_integer(number(l->trained_tokens)));
 	json_object_set_new(o, "processed_tokens", json_integer(number(l->processed_tokens)));
 	json_object_set_new(o, "tokens_per_s", real_or_null(l->tokens_per_s));
@@ -137,9 +140,9 @@ static void print_step(const struct look *l)
 static void print_training(const struct look *l)
 {
 	if (!l->known && isnan(l->tokens_per_s)) return;
-	printf("training: loss %s, grad norm %s, lr %s, %s tokens/s, ETA %s%s\n", text_number(l->loss, "%.4f").s,
-		text_number(l->norm, "%.4g").s, text_number(l->lr, "%.4g").s, text_count(l->tokens_per_s).s,
-		text_time(look_eta(l, l->step_s)).s, l->skipped ? "; the step was skipped" : "");
+	printf("training: loss %s, grad norm %s, lr %s, %s tokens/s, ETA %s%s\n", text_number(l->figures.loss, "%.4f").s,
+		text_number(l->figures.norm, "%.4g").s, text_number(l->figures.lr, "%.4g").s, text_count(l->tokens_per_s).s,
+		text_time(look_eta(l, l->step_s)).s, l->figures.skipped ? "; the step was skipped" : "");
 }
 
 static void print_memory(const struct look *l, double huge)

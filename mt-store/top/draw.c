@@ -53,10 +53,10 @@ static void pair(struct screen *s, const char *label, const char *value)
 static void draw_figures(struct screen *s, const struct watch *w)
 {
 	const struct look *l = &w->look;
-	pair(s, "loss", text_number(l->loss, "%.4f").s);
-	pair(s, "norm", text_number(l->norm, "%.3g").s);
-	pair(s, "lr", text_number(l->lr, "%.3g").s);
-	if (l->skipped) screen_text(s, STYLE_BAD, "skipped");
+	pair(s, "loss", text_number(l->figures.loss, "%.4f").s);
+	pair(s, "norm", text_number(l->figures.norm, "%.3g").s);
+	pair(s, "lr", text_number(l->figures.lr, "%.3g").s);
+	if (l->figures.skipped) screen_text(s, STYLE_BAD, "skipped");
 	screen_next(s);
 	screen_text(s, STYLE_PLAIN, "%s", text_count(watch_tokens_per_s(w)).s);
 	screen_text(s, STYLE_LABEL, " tokens/s  ");

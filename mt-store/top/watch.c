@@ -16,7 +16,7 @@ static void add_point(struct watch *w, const struct look *l, double now)
 		w->n--;
 		w->began_inside = false;
 	}
-	w->point[w->n++] = (struct point){now, l->step, l->processed_tokens, l->loss};
+	w->point[w->n++] = (struct point){now, l->step, l->processed_tokens, l->figures.loss};
 }
 
 void watch_begin(struct watch *w, struct mt_run *run, const char *name)
@@ -71,12 +71,7 @@ static void keep_figures(struct watch *w)
 	const struct look *seen = &w->seen;
 	if (l->known || !seen->known || seen->step != l->step) return;
 	l->known = true;
-	l->skipped = seen->skipped;
-	l->loss = seen->loss;
-	l->norm = seen->norm;
-	l->lr = seen->lr;
-	l->targets = seen->targets;
-	l->processed = seen->processed;
+	l->figures = seen->figures;
 }
 
 void watch_look(struct watch *w)
