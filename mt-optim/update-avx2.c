@@ -408,7 +408,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 ISA void update_avx2(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
-	ADAMW_SPECIALISE(groups);
+	UPDATE_SPECIALISE(groups);
 }
 #else
 typedef int update_avx2_is_for_x86_64;

@@ -3,7 +3,8 @@
  *
  * update.c is the specification; update-avx2.c and update-avx512.c give the same bits. For one element, all in fp32
  * and in this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without
- amsgrad): *
+ * amsgrad):
+ *
  *     g  = (g0 + g1) * clip                          g1 only where a unit has two gradient arrays
  *     p  = p * decay                                 1 - lr wd, or 1 for tensors that do not decay
  *     m  = m + (g - m) * lerp                        lerp = 1 - beta1; from beta1 < 0.5: m = g + (g - m) * -beta1
@@ -144,29 +145,29 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 
 /* The body of an update_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
  * optimizer, type of state) as constants: each of the 72 is a separate loop, without a branch inside. */
-#define ADAMW_OF_STATE(loop, optim, ...) \
+#define UPDATE_BY_STATE(loop, optim, ...) \
 	do { \
 		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_INT8); \
 		else if (t->state == MT_BF16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_BF16); \
 		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_FP32); \
 	} while (0)
-#define ADAMW_OF_OPTIM(loop, ...) \
+#define UPDATE_BY_OPTIM(loop, ...) \
 	do { \
-		if (t->optim == MT_LION) ADAMW_OF_STATE(loop, MT_LION, __VA_ARGS__); \
-		else if (t->optim == MT_SGD) ADAMW_OF_STATE(loop, MT_SGD, __VA_ARGS__); \
-		else ADAMW_OF_STATE(loop, MT_ADAMW, __VA_ARGS__); \
+		if (t->optim == MT_LION) UPDATE_BY_STATE(loop, MT_LION, __VA_ARGS__); \
+		else if (t->optim == MT_SGD) UPDATE_BY_STATE(loop, MT_SGD, __VA_ARGS__); \
+		else UPDATE_BY_STATE(loop, MT_ADAMW, __VA_ARGS__); \
 	} while (0)
-#define ADAMW_SPECIALISE(loop) \
+#define UPDATE_SPECIALISE(loop) \
 	do { \
 		bool two = t->g[1] != NULL; \
-		if (t->lo && t->g_bf16 && two) ADAMW_OF_OPTIM(loop, true, true, true); \
-		else if (t->lo && t->g_bf16) ADAMW_OF_OPTIM(loop, true, true, false); \
-		else if (t->lo && two) ADAMW_OF_OPTIM(loop, true, false, true); \
-		else if (t->lo) ADAMW_OF_OPTIM(loop, true, false, false); \
-		else if (t->g_bf16 && two) ADAMW_OF_OPTIM(loop, false, true, true); \
-		else if (t->g_bf16) ADAMW_OF_OPTIM(loop, false, true, false); \
-		else if (two) ADAMW_OF_OPTIM(loop, false, false, true); \
-		else ADAMW_OF_OPTIM(loop, false, false, false); \
+		if (t->lo && t->g_bf16 && two) UPDATE_BY_OPTIM(loop, true, true, true); \
+		else if (t->lo && t->g_bf16) UPDATE_BY_OPTIM(loop, true, true, false); \
+		else if (t->lo && two) UPDATE_BY_OPTIM(loop, true, false, true); \
+		else if (t->lo) UPDATE_BY_OPTIM(loop, true, false, false); \
+		else if (t->g_bf16 && two) UPDATE_BY_OPTIM(loop, false, true, true); \
+		else if (t->g_bf16) UPDATE_BY_OPTIM(loop, false, true, false); \
+		else if (two) UPDATE_BY_OPTIM(loop, false, false, true); \
+		else UPDATE_BY_OPTIM(loop, false, false, false); \
 	} while (0)
 
 /* By the widest instruction set of this CPU, or by $MT_ISA (scalar or plain, avx2, avx512); NULL: the CPU lacks it */
